@@ -1,0 +1,55 @@
+"""The errors a user can meet: each says what is wrong, where, and what to do about it.
+
+Bottom layer. `cli` turns one of these into a single block on stderr and the exit code of the contract;
+anything else that escapes is a defect of ours (exit 70).
+"""
+
+from __future__ import annotations
+
+
+class HosttuneError(Exception):
+    """An error with a cause that a person can act on.
+
+    `what` is wrong, `where` it was found (a file, an option, a document path), `hint` says what to do.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str, hint: str) -> None:
+        super().__init__(f"{what} ({where}): {hint}")
+        self.what = what
+        self.where = where
+        self.hint = hint
+
+
+class BadInput(HosttuneError):
+    """Usage or bad input: malformed, unknown or duplicate. Nothing was written."""
+
+    exit_code = 2
+
+
+class Refused(HosttuneError):
+    """A guard said no: the request is well-formed, but must not be carried out here and now."""
+
+    exit_code = 3
+
+
+class Unreadable(HosttuneError):
+    """A file exists but the kernel refused to give it (EACCES, EIO…): unknown, which is not the same as absent."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"cannot read {path}: {reason}", where=path, hint="run as root, or check the device's health")
+        self.path = path
+        self.reason = reason
+
+
+class CommandFailed(HosttuneError):
+    """An external command is missing, timed out or exited non-zero; `output` holds what it said."""
+
+    def __init__(self, argv: tuple[str, ...], reason: str, output: str = "") -> None:
+        super().__init__(
+            f"{argv[0]}: {reason}", where=" ".join(argv), hint=output.strip() or "run it by hand to see why"
+        )
+        self.argv = argv
+        self.reason = reason
+        self.output = output

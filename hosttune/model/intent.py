@@ -1,0 +1,250 @@
+"""The intent: what an operator asks for (YAML or JSON, `version: 1`). Unknown keys are refused with their path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from hosttune.errors import BadInput
+from hosttune.model.values import Value, close_mappings, parse_address, parse_size, to_json
+
+INTENT_VERSION = 1
+MAX_DOCUMENT_BYTES = 4 << 20
+
+
+class Part(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A part of an intent: a key that hosttune does not know is an error, never ignored."""
+
+
+class GpuRequest(Part, frozen=True, kw_only=True):
+    """So many GPUs, of a model (a word of its name, or "vendor:device" ids), joined by NVLink or not."""
+
+    count: int
+    model: str | None = None
+    nvlink: bool | None = None
+
+
+class NicRequest(Part, frozen=True, kw_only=True):
+    """So many of the nearest NICs; `rdma` asks for (or rules out) an RDMA device on them."""
+
+    count: int
+    rdma: bool | None = None
+
+
+class MigRequest(Part, frozen=True, kw_only=True):
+    """`count` MIG instances of one profile for this guest."""
+
+    profile: str
+    count: int = 1
+
+
+class CellRequest(Part, frozen=True, kw_only=True):
+    """One NUMA cell of the guest; every cell has a host node of its own."""
+
+    vcpus: int
+    memory: int | str
+
+
+class Boot(Part, frozen=True, kw_only=True):
+    """Direct kernel boot."""
+
+    kernel: str
+    initrd: str | None = None
+    cmdline: str | None = None
+
+
+class Network(Part, frozen=True, kw_only=True):
+    """One virtual NIC, on a libvirt network or on a bridge of the host (exactly one of the two)."""
+
+    network: str | None = None
+    bridge: str | None = None
+
+
+class Reserve(Part, frozen=True, kw_only=True):
+    """What stays with the host on every node. `memory_per_node` None = 8 GiB, at most a quarter of the node."""
+
+    cores_per_node: int = 1
+    memory_per_node: int | str | None = None
+
+
+class GuestIntent(Part, frozen=True, kw_only=True):
+    """One guest. See docs/intent.md for every key with an example."""
+
+    name: str
+    gpus: int | tuple[str, ...] | GpuRequest | None = None
+    mig: MigRequest | None = None
+    vcpus: int | Literal["auto"] = "auto"
+    memory: int | str = "auto"
+    nics: int | tuple[str, ...] | NicRequest | None = None
+    nvme: int | tuple[str, ...] | None = None
+    numa: int | Literal["auto"] | tuple[CellRequest, ...] = "auto"
+    smt: Literal["cores", "threads"] = "cores"
+    hugepages: Literal["auto", "2MiB", "1GiB", "none"] = "auto"
+    firmware: Literal["efi", "bios"] = "efi"
+    accelerator: Literal["kvm", "tcg"] = "kvm"
+    boot: Boot | None = None
+    disk: str | None = None
+    networks: tuple[Network, ...] | None = None
+
+
+class Intent(Part, frozen=True, kw_only=True):
+    """What the operator wants of one host."""
+
+    version: int
+    profile: Literal["guest", "host", "none"] = "guest"
+    settings: Mapping[str, Any] | None = None
+    reserve: Reserve = Reserve()
+    guests: tuple[GuestIntent, ...] = ()
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "settings")
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, where: str = "intent") -> Intent:
+        """Read an intent. Raises BadInput with the path of the offending key."""
+        try:
+            document = msgspec.json.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise BadInput(f"not a JSON document: {error}", where=where, hint="correct the syntax") from error
+        return _convert(document, where)
+
+    @classmethod
+    def from_yaml(cls, text: str | bytes, *, where: str = "intent") -> Intent:
+        """Read an intent. Raises BadInput with the path of the offending key; a key given twice is an error."""
+        return _convert(_load_yaml(text, where), where)
+
+    def to_json(self) -> str:
+        """The intent as a JSON document that `from_json` reads back."""
+        return to_json(self)
+
+
+def _load_yaml(text: str | bytes, where: str) -> object:
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """The safe loader, without aliases (a bomb of a few bytes) and without duplicate keys."""
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.events.AliasEvent):
+                raise yaml.YAMLError("aliases are not accepted in an intent")
+            return super().compose_node(parent, index)
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+            for i, key in enumerate(keys):
+                if key in keys[:i]:
+                    raise yaml.YAMLError(f"key {key!r} stands twice, at line {node.value[i][0].start_mark.line + 1}")
+            return super().construct_mapping(node, deep)
+
+    if len(text) > MAX_DOCUMENT_BYTES:
+        raise BadInput("larger than 4 MiB", where=where, hint="an intent is a few lines")
+    try:
+        return yaml.load(text, Loader)  # noqa: S506  # a SafeLoader, tightened above
+    except (yaml.YAMLError, RecursionError, UnicodeDecodeError, TypeError, ValueError) as error:
+        raise BadInput(f"not a YAML document: {error}", where=where, hint="correct the syntax") from error
+
+
+def _convert(document: object, where: str) -> Intent:
+    if not isinstance(document, dict):
+        raise BadInput("not a mapping", where=where, hint="begin with `version: 1`")
+    version = document.get("version")
+    if version != INTENT_VERSION or isinstance(version, bool):
+        raise BadInput(
+            "no version" if version is None else f"version {version!r} is not known",
+            where=f"{where}: version",
+            hint=f"write `version: {INTENT_VERSION}`",
+        )
+    try:
+        intent = msgspec.convert(document, Intent)
+    except (msgspec.ValidationError, RecursionError) as error:
+        problem, _, path = str(error).partition(" - at ")
+        path = path.strip("`").removeprefix("$").removeprefix(".")
+        raise BadInput(
+            problem, where=f"{where}: {path}" if path else where, hint="see docs/intent.md for the keys"
+        ) from error
+    check(intent, where=where)
+    return intent
+
+
+def check(intent: Intent, *, where: str = "intent") -> None:
+    """Refuse (BadInput, with the path) what no host could mean: bad names, counts, addresses, sizes, duplicates."""
+    names: set[str] = set()
+    if intent.reserve.cores_per_node < 0:
+        _refuse("cannot be negative", f"{where}: reserve.cores_per_node")
+    if intent.reserve.memory_per_node not in (None, 0, "0"):
+        parse_size(intent.reserve.memory_per_node or 0, where=f"{where}: reserve.memory_per_node")
+    for i, guest in enumerate(intent.guests):
+        at = f"{where}: guests[{i}]"
+        if not _is_name(guest.name):
+            _refuse(f"{guest.name!r} is not a guest name", f"{at}.name", "use letters, digits, '.', '_' and '-'")
+        if guest.name in names:
+            _refuse(f"a second guest named {guest.name!r}", f"{at}.name", "give each guest a name of its own")
+        names.add(guest.name)
+        _check_guest(guest, at)
+
+
+def _check_guest(guest: GuestIntent, at: str) -> None:
+    for key in ("gpus", "nics", "nvme"):
+        wanted = getattr(guest, key)
+        count = (
+            wanted.count if isinstance(wanted, GpuRequest | NicRequest) else wanted if isinstance(wanted, int) else 0
+        )
+        if count < 0:
+            _refuse(f"{count} is negative", f"{at}.{key}", "ask for 0 or more")
+        if isinstance(wanted, tuple):
+            seen: set[str] = set()
+            for n, address in enumerate(wanted):
+                canonical = parse_address(address, where=f"{at}.{key}[{n}]")
+                if canonical in seen:
+                    _refuse(f"{address} is named twice", f"{at}.{key}[{n}]", "name each device once")
+                seen.add(canonical)
+    if isinstance(guest.vcpus, int) and guest.vcpus < 1:
+        _refuse(f"{guest.vcpus} vCPUs", f"{at}.vcpus", "ask for 1 or more, or auto")
+    if guest.memory != "auto":
+        parse_size(guest.memory, where=f"{at}.memory")
+    if isinstance(guest.numa, int) and guest.numa < 1:
+        _refuse(f"{guest.numa} cells", f"{at}.numa", "ask for 1 or more, or auto")
+    if isinstance(guest.numa, tuple):
+        _check_cells(guest, guest.numa, at)
+    if guest.mig and guest.mig.count < 1:
+        _refuse(f"{guest.mig.count} instances", f"{at}.mig.count", "ask for 1 or more")
+    for n, network in enumerate(guest.networks or ()):
+        if (network.network is None) == (network.bridge is None):
+            _refuse("neither or both of network and bridge", f"{at}.networks[{n}]", "give exactly one of the two")
+    if not guest.mig and guest.gpus in (None, 0, ()) and not isinstance(guest.numa, tuple):
+        for key in ("vcpus", "memory"):
+            if getattr(guest, key) == "auto":
+                _refuse("auto without a GPU", f"{at}.{key}", "a guest without a GPU must say its vcpus and memory")
+
+
+def _check_cells(guest: GuestIntent, cells: tuple[CellRequest, ...], at: str) -> None:
+    if not cells:
+        _refuse("no cells", f"{at}.numa", "list at least one, or write auto")
+    for n, cell in enumerate(cells):
+        if cell.vcpus < 1:
+            _refuse(f"{cell.vcpus} vCPUs", f"{at}.numa[{n}].vcpus", "ask for 1 or more")
+        parse_size(cell.memory, where=f"{at}.numa[{n}].memory")
+    vcpus = sum(cell.vcpus for cell in cells)
+    if isinstance(guest.vcpus, int) and guest.vcpus != vcpus:
+        _refuse(
+            f"{guest.vcpus} vCPUs, but its cells add up to {vcpus}",
+            f"{at}.vcpus",
+            "leave vcpus out, or make them agree",
+        )
+    memory = sum(parse_size(cell.memory, where=at) for cell in cells)
+    if guest.memory != "auto" and parse_size(guest.memory, where=at) != memory:
+        _refuse(
+            f"{guest.memory}, but its cells add up to {memory} bytes",
+            f"{at}.memory",
+            "leave memory out, or make them agree",
+        )
+
+
+def _is_name(name: str) -> bool:
+    return 0 < len(name) <= 64 and name[0].isalnum() and all(c.isascii() and (c.isalnum() or c in "._-") for c in name)
+
+
+def _refuse(what: str, where: str, hint: str = "correct the value") -> None:
+    raise BadInput(what, where=where, hint=hint)
