@@ -10,8 +10,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import NoReturn
 
 from hosttune.errors import BadInput, CommandFailed, Refused, Unreadable
 
@@ -34,7 +34,7 @@ _ABSENT = frozenset(
 )
 
 
-class System:
+class System(ABC):
     """What every reader is given. Subclasses say where the bytes come from.
 
     `captured` is True for anything but this machine as it runs: what would write refuses.
@@ -43,21 +43,21 @@ class System:
     captured = True
     origin = "?"
 
+    @abstractmethod
     def read_bytes(self, path: str) -> bytes | None:
         """The file's bytes; None when it does not exist. Raises Unreadable (EACCES, EIO…), BadInput."""
-        raise NotImplementedError
 
+    @abstractmethod
     def list(self, path: str) -> list[str]:
         """Sorted names in a directory; empty when there is none. Raises Unreadable."""
-        raise NotImplementedError
 
+    @abstractmethod
     def link(self, path: str) -> str | None:
         """Where a symbolic link leads, as a path inside the machine; None when it is no link."""
-        raise NotImplementedError
 
+    @abstractmethod
     def exists(self, path: str) -> bool:
         """Whether something is there (a link that leads nowhere is not)."""
-        raise NotImplementedError
 
     def read(self, path: str) -> str | None:
         """The file as text without the trailing newline; None when it does not exist. Raises Unreadable."""

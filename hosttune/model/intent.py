@@ -141,7 +141,7 @@ def _load_yaml(text: str | bytes, where: str) -> object:
     if len(text) > MAX_DOCUMENT_BYTES:
         raise BadInput("larger than 4 MiB", where=where, hint="an intent is a few lines")
     try:
-        return yaml.load(text, Loader)  # noqa: S506  # a SafeLoader, tightened above
+        return yaml.load(text, Loader)  # a SafeLoader, tightened above
     except (yaml.YAMLError, RecursionError, UnicodeDecodeError, TypeError, ValueError) as error:
         raise BadInput(f"not a YAML document: {error}", where=where, hint="correct the syntax") from error
 

@@ -49,10 +49,10 @@ class Device(Value, frozen=True, kw_only=True):
 
 
 class PciController(Value, frozen=True, kw_only=True):
-    """A PCI controller of the guest. `index` is its number, `bus`/`slot` where it sits; chassis and port make it unique.
+    """A PCI controller of the guest: `index` is its number, `bus` and `slot` where it sits.
 
-    `model` is libvirt's: pcie-root, pcie-root-port, pcie-expander-bus. `node` is a guest cell, `bus_nr` the
-    first bus number of an expander.
+    `model` is libvirt's: pcie-root, pcie-root-port, pcie-expander-bus. `chassis` and `port` make a root port
+    unique; `node` is a guest cell and `bus_nr` the first bus number of an expander.
     """
 
     index: int

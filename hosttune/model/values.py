@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -82,10 +82,10 @@ class CpuSet(frozenset[int]):
     def __or__(self, other: Iterable[int]) -> CpuSet:  # type: ignore[override]
         return CpuSet(frozenset.union(self, other))
 
-    def __and__(self, other: Iterable[int]) -> CpuSet:
+    def __and__(self, other: Iterable[int]) -> CpuSet:  # type: ignore[override]
         return CpuSet(frozenset.intersection(self, other))
 
-    def __sub__(self, other: Iterable[int]) -> CpuSet:
+    def __sub__(self, other: Iterable[int]) -> CpuSet:  # type: ignore[override]
         return CpuSet(frozenset.difference(self, other))
 
 

@@ -1,0 +1,1 @@
+"""System → Host: reads CPUs, memory, PCI, devices, platform and guests. Changes nothing."""

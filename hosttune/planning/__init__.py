@@ -1,0 +1,1 @@
+"""(Host, Intent) → Plan: where guests go and which settings they want. Pure: touches no machine."""

@@ -1,0 +1,1 @@
+"""Documents → what people read."""

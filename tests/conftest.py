@@ -1,0 +1,37 @@
+"""Fixtures that every room's tests share: real captures unpacked once, and a builder for odd hosts."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+HOSTS = Path(__file__).parent / "hosts"
+
+
+@pytest.fixture(scope="session")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Captured roots by name, unpacked once a session (filled by `host_root`)."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def host_root(tmp_path_factory: pytest.TempPathFactory, unpacked: dict[str, Path]) -> Callable[[str], Path]:
+    """host_root("hwloc/NAME") -> the directory that holds sys/ and proc/ of that capture."""
+
+    def unpack(name: str) -> Path:
+        if name not in unpacked:
+            archive = next(p for p in sorted(HOSTS.glob(f"{name}.tar.*")))
+            target = tmp_path_factory.mktemp("host")
+            with tarfile.open(archive) as tar:
+                if hasattr(tarfile, "fully_trusted_filter"):  # our own archives; Python 3.11.2 knows no filters
+                    tar.extraction_filter = staticmethod(tarfile.fully_trusted_filter)
+                tar.extractall(target)
+            inner = [p for p in target.iterdir() if p.is_dir()]
+            nested = not (target / "sys").is_dir() and len(inner) == 1
+            unpacked[name] = inner[0] if nested else target
+        return unpacked[name]
+
+    return unpack
