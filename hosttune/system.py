@@ -1,22 +1,36 @@
 """The only door to a machine: files, links and read-only commands, of this machine or of a captured one.
 
 `discovery` reads through a `System` and nothing else. `Machine` is the live host; `Capture` replays a
-directory or a tar archive that a user sent, which is untrusted: no path in it may lead out of it, and its
-size is bounded. Paths are absolute inside the machine that is looked at ("/sys/bus/pci/devices").
+directory and `Archive` a tar (read by `hosttune.archive`) that a user sent, which is untrusted: no path in it
+may lead out of it, and its size is bounded. Paths are absolute inside the machine that is looked at
+("/sys/bus/pci/devices").
+
+What a capture holds beside the machine's own files lies in `/.hosttune`: `commands/NAME` the answers of
+read-only commands; `unreadable` one line "PATH<tab>REASON" for each file that the kernel refused; `capture`
+when hosttune made it, so that what is missing was really absent; `scratch` marks a scratch root.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from hosttune.errors import BadInput, CommandFailed, Refused, Unreadable
 
+if TYPE_CHECKING:
+    import subprocess
+
 MAX_FILE_BYTES = 64 << 20
+MAX_LINKS = 40  # as the kernel's own limit (MAXSYMLINKS)
 COMMANDS = "/.hosttune/commands/"
+UNREADABLE = "/.hosttune/unreadable"
+COMPLETE = "/.hosttune/capture"
+SCRATCH = "/.hosttune/scratch"
 _CHUNK = 65536
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 # Not there, or a file whose driver says that it has no such fact (EINVAL: the speed of a port that is down).
@@ -37,10 +51,14 @@ _ABSENT = frozenset(
 class System(ABC):
     """What every reader is given. Subclasses say where the bytes come from.
 
-    `captured` is True for anything but this machine as it runs: what would write refuses.
+    `captured` is True for anything but this machine as it runs: what would write refuses. `complete` is True
+    where a missing file means that the machine has none (live, or captured by hosttune), not merely that
+    nobody recorded it. `scratch` marks a root that stands in for a machine.
     """
 
     captured = True
+    complete = False
+    scratch = False
     origin = "?"
 
     @abstractmethod
@@ -88,6 +106,7 @@ class Machine(System):
     """This machine, live."""
 
     captured = False
+    complete = True
     origin = "this machine"
 
     def read_bytes(self, path: str) -> bytes | None:
@@ -101,29 +120,31 @@ class Machine(System):
             # A kernel file ends at the first short chunk only when that chunk is no whole page: seq files hand
             # out page by page.
             chunk = os.read(fd, _CHUNK)
-            data = chunk
+            chunks = [chunk]
+            size = len(chunk)
             while chunk and (len(chunk) % 4096 == 0 or not path.startswith("/sys/")):
                 chunk = os.read(fd, _CHUNK)
-                data += chunk
-                if len(data) > MAX_FILE_BYTES:
+                chunks.append(chunk)
+                size += len(chunk)
+                if size > MAX_FILE_BYTES:
                     raise Unreadable(path, f"larger than {MAX_FILE_BYTES >> 20} MiB")
         except OSError as error:
             _unless_absent(path, error)
             return None
         finally:
             os.close(fd)
-        return data
+        return b"".join(chunks)
 
     def list(self, path: str) -> list[str]:
         """See System."""
         try:
-            return sorted(os.listdir(path))
+            return _clean(os.listdir(path))
         except OSError as error:
             _unless_absent(path, error)
             return []
 
     def link(self, path: str) -> str | None:
-        """See System."""
+        """See System. Of a link on a path through links, the target is counted from the real directory."""
         try:
             target = os.readlink(path)
         except OSError as error:
@@ -131,7 +152,10 @@ class Machine(System):
                 return None
             _unless_absent(path, error)
             return None
-        return os.path.normpath(os.path.join(os.path.dirname(path), target))
+        directory = os.path.dirname(path)
+        if target.startswith("../"):
+            directory = os.path.realpath(directory)
+        return _printable(os.path.normpath(os.path.join(directory, target)))
 
     def exists(self, path: str) -> bool:
         """See System."""
@@ -161,8 +185,7 @@ class Machine(System):
         try:
             out, err = child.communicate(timeout=timeout)
         except subprocess.TimeoutExpired as error:
-            # A driver's tool can hang in the kernel where no signal reaches it: kill, and do not wait for it.
-            child.kill()
+            _abandon(child)
             raise CommandFailed(argv, f"no answer within {timeout:g} s") from error
         output = out.decode("utf-8", "replace")
         if child.returncode != 0:
@@ -170,46 +193,73 @@ class Machine(System):
         return output
 
 
-class Capture(System):
+class _Recorded(System):
+    """What captures have in common: facts about the recording itself."""
+
+    def __init__(self, origin: str) -> None:
+        self.origin = origin
+        self._unreadable: Mapping[str, str] = {}
+
+    def _settle(self) -> None:
+        """Read the capture's own facts; called once the contents can be read."""
+        self.complete = self.exists(COMPLETE)
+        lines = (self.read(UNREADABLE) or "").splitlines()
+        self._unreadable = {path: reason for path, _, reason in (line.partition("\t") for line in lines if line)}
+
+    def _refuse_unreadable(self, path: str) -> None:
+        reason = self._unreadable.get(path)
+        if reason is not None:
+            raise Unreadable(path, reason or "recorded as unreadable")
+
+    def _bad(self, what: str, hint: str) -> BadInput:
+        return BadInput(what, where=self.origin, hint=hint)
+
+
+class Capture(_Recorded):
     """A recorded host in a directory. No link is followed out of it; special files and oversized files are refused."""
 
     def __init__(self, root: str, origin: str | None = None) -> None:
+        super().__init__(origin or root)
         self.root = os.path.realpath(root)
-        self.origin = origin or root
         self._real_dirs: dict[str, str | None] = {"/": "/"}
+        self._settle()
+        self.scratch = self.exists(SCRATCH)
 
     def read_bytes(self, path: str) -> bytes | None:
         """See System."""
-        for _ in range(40):
+        for _ in range(MAX_LINKS):
             directory, _, name = path.rpartition("/")
             real = self._real(directory or "/")
             if real is None:
                 return None
+            inside = f"{real}/{name}" if real != "/" else f"/{name}"
+            if self._unreadable:
+                self._refuse_unreadable(inside)
             try:
-                fd = os.open(f"{self.root}{real}/{name}", _FLAGS)
+                # Asked before it is opened: to open a device can already do something.
+                status = os.lstat(self.root + inside)
             except OSError as error:
-                if error.errno != errno.ELOOP:
-                    _unless_absent(path, error)
-                    return None
-            else:
-                return self._contents(path, fd)
-            target = self.link(path)  # NOFOLLOW: the last part is a link, go on inside the root
-            if target is None:
+                _unless_absent(path, error)
                 return None
-            path = target
-        self._reject(f"{path} is a loop of links", "capture the host again")
-        return None
+            if not stat.S_ISLNK(status.st_mode):
+                return self._contents(inside, status)
+            path = self.link(path) or path
+        raise self._bad(f"{path} is a loop of links", "capture the host again")
 
-    def _contents(self, path: str, fd: int) -> bytes | None:
-        """Read and close an opened file of known, bounded size."""
+    def _contents(self, path: str, status: os.stat_result) -> bytes | None:
+        """The contents of a file of bounded size that is no link."""
+        if stat.S_ISDIR(status.st_mode):
+            return None
+        if not stat.S_ISREG(status.st_mode):
+            raise self._bad(f"{path} is a special file", "a capture holds regular files, directories and links only")
         try:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                if stat.S_ISDIR(status.st_mode):
-                    return None
-                self._reject(f"{path} is a special file", "capture regular files only")
+            fd = os.open(self.root + path, _FLAGS)
+        except OSError as error:
+            _unless_absent(path, error)
+            return None
+        try:
             if status.st_size > MAX_FILE_BYTES:
-                self._reject(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB", "no file of a host is that large")
+                raise self._bad(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB", "no file of a host is that large")
             data = os.read(fd, max(status.st_size, 1))
             while len(data) < status.st_size and (chunk := os.read(fd, status.st_size - len(data))):
                 data += chunk
@@ -225,8 +275,9 @@ class Capture(System):
         real = self._real(path)
         if real is None:
             return []
+        self._refuse_unreadable(real)
         try:
-            return sorted(os.listdir(self.root + real))
+            return _clean(os.listdir(self.root + real))
         except OSError as error:
             _unless_absent(path, error)
             return []
@@ -244,11 +295,18 @@ class Capture(System):
                 return None
             _unless_absent(path, error)
             return None
-        return self._join(real, target, path)
+        return _printable(self._target(real, target, path))
+
+    def _target(self, directory: str, target: str, path: str) -> str:
+        """A link's target as a path inside the capture. An absolute target means the captured root."""
+        inside = join_link(directory, target)
+        if inside is None or (target.startswith("/") and not os.path.lexists(self.root + inside)):
+            raise self._bad(f"the link {path} leads out of the capture ({target})", "capture the host again")
+        return inside
 
     def exists(self, path: str) -> bool:
         """See System."""
-        for _ in range(40):
+        for _ in range(MAX_LINKS):
             directory, _, name = path.rpartition("/")
             real = self._real(directory or "/")
             if real is None:
@@ -269,13 +327,15 @@ class Capture(System):
         return real
 
     def _resolve(self, path: str, depth: int) -> str | None:
-        if depth > 40:
-            self._reject(f"{path} is a loop of links", "capture the host again")
+        if depth > MAX_LINKS:
+            raise self._bad(f"{path} is a loop of links", "capture the host again")
         current = ""
         parts = path.split("/")
         for i, part in enumerate(parts):
             if part in ("", "."):
                 continue
+            if part == "..":
+                raise self._bad(f"{path} leads out of the capture", "capture the host again")
             step = f"{current}/{part}"
             known = self._real_dirs.get(step, "")
             if known != "":
@@ -290,39 +350,33 @@ class Capture(System):
                     raise Unreadable(step, error.strerror or str(error)) from error
                 return None
             if stat.S_ISLNK(status.st_mode):
-                target = self._join(current or "/", os.readlink(self.root + step), step)
+                target = self._target(current or "/", os.readlink(self.root + step), step)
                 return self._resolve("/".join((target, *parts[i + 1 :])), depth + 1)
             self._real_dirs[step] = step
             current = step
         return current or "/"
 
-    def _join(self, directory: str, target: str, path: str) -> str:
-        """A link's target as a path inside the capture. An absolute target means the captured root."""
-        parts: list[str] = [] if target.startswith("/") else [part for part in directory.split("/") if part]
-        for part in target.split("/"):
-            if part == "..":
-                if not parts:
-                    self._reject(f"the link {path} leads out of the capture ({target})", "capture the host again")
-                parts.pop()
-            elif part not in ("", "."):
-                parts.append(part)
-        return "/" + "/".join(parts)
 
-    def _reject(self, what: str, hint: str) -> None:
-        raise BadInput(what, where=self.origin, hint=hint)
+class Archive(_Recorded):
+    """A recorded host in memory: `files`, `links` and (empty) `dirs` by absolute path, as `archive` reads a tar.
 
+    A link's target is given as a path inside the machine; all paths are normal (no "..", no "//").
+    """
 
-class Archive(System):
-    """A recorded host in memory: `files` and `links` by absolute path, as `capture.load` reads them from a tar."""
-
-    def __init__(self, files: Mapping[str, bytes], links: Mapping[str, str], origin: str) -> None:
-        self.origin = origin
+    def __init__(
+        self, files: Mapping[str, bytes], links: Mapping[str, str], origin: str, dirs: Iterable[str] = ()
+    ) -> None:
+        super().__init__(origin)
         self._files = files
         self._links = links
         self._dirs: dict[str, set[str]] = {"/": set()}
         for path in (*files, *links):
             self._add(path)
+        for path in dirs:
+            self._add(path)
+            self._dirs.setdefault(path, set())
         self._real_dirs: dict[str, str] = {}
+        self._settle()
 
     def _add(self, path: str) -> None:
         while path != "/":
@@ -337,11 +391,17 @@ class Archive(System):
     def read_bytes(self, path: str) -> bytes | None:
         """See System."""
         data = self._files.get(path)
-        return data if data is not None else self._files.get(self._real(path))
+        if data is None or self._unreadable:
+            path = self._real(path)
+            self._refuse_unreadable(path)
+            data = self._files.get(path)
+        return data
 
     def list(self, path: str) -> list[str]:
         """See System."""
-        return sorted(self._dirs.get(path) or self._dirs.get(self._real(path)) or ())
+        real = self._real(path)
+        self._refuse_unreadable(real)
+        return sorted(self._dirs.get(real, ()))
 
     def link(self, path: str) -> str | None:
         """See System."""
@@ -359,8 +419,8 @@ class Archive(System):
         known = self._real_dirs.get(path)
         if known is not None:
             return known
-        if depth > 40:
-            raise BadInput(f"{path} is a loop of links", where=self.origin, hint="capture the host again")
+        if depth > MAX_LINKS:
+            raise self._bad(f"{path} is a loop of links", "capture the host again")
         parent, _, name = path.rpartition("/")
         real = path if path == "/" else f"{self._real(parent or '/', depth).rstrip('/')}/{name}"
         target = self._links.get(real)
@@ -368,6 +428,44 @@ class Archive(System):
             real = self._real(target, depth + 1)
         self._real_dirs[path] = real
         return real
+
+
+def _abandon(child: subprocess.Popen[bytes]) -> None:
+    """Kill a command and all it started, without waiting: a driver's tool can hang where no signal reaches it."""
+    import signal
+    import subprocess
+
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    for pipe in (child.stdout, child.stderr):
+        if pipe is not None:
+            pipe.close()
+    try:
+        child.wait(timeout=1)
+    except subprocess.TimeoutExpired:
+        child.returncode = -signal.SIGKILL  # init reaps it when the kernel lets go; Popen must not warn
+
+
+def join_link(directory: str, target: str) -> str | None:
+    """Where a link in `directory` leads, as a path inside the machine; None when ".." leads above its root."""
+    parts: list[str] = [] if target.startswith("/") else [part for part in directory.split("/") if part]
+    for part in target.split("/"):
+        if part == "..":
+            if not parts:
+                return None
+            parts.pop()
+        elif part not in ("", "."):
+            parts.append(part)
+    return "/" + "/".join(parts)
+
+
+def _printable(name: str) -> str:
+    """A name that every document can carry: bytes that are no UTF-8 become U+FFFD (such a file cannot be opened)."""
+    return name if name.isascii() else os.fsencode(name).decode("utf-8", "replace")
+
+
+def _clean(names: list[str]) -> list[str]:
+    return sorted(map(_printable, names))
 
 
 def _unless_absent(path: str, error: OSError) -> None:

@@ -1,0 +1,269 @@
+"""A captured host that a user names with `--root`, opened: a directory as it lies, a tar archive read into memory.
+
+Between the command line and `system`. What comes in is untrusted: nothing is written, no name leads out, only
+files, directories and links count, and size is bounded while it streams, so that a bomb stops early. Everything
+that is wrong with an archive is one BadInput that names the archive and the member.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from collections.abc import Iterator
+from typing import IO, TYPE_CHECKING, Protocol
+
+from hosttune.errors import BadInput
+from hosttune.system import MAX_FILE_BYTES, Archive, Capture, System, join_link
+
+if TYPE_CHECKING:
+    import tarfile
+
+MAX_TOTAL_BYTES = 1 << 30
+MAX_MEMBERS = 500_000
+_MAX_HEADER_BYTES = 1 << 20  # of one member: names and extended headers; real ones are below 10 KiB
+_MAX_NAME_BYTES = 4096  # PATH_MAX
+_MAX_DEPTH = 128
+_SLACK = 64 << 10  # what tarfile reads ahead
+_TOP = ("sys", "proc", ".hosttune")
+
+
+def open_root(path: str) -> System:
+    """The captured host in a directory or a tar archive (plain, gzip, bzip2 or xz, told by its first bytes).
+
+    A single directory that wraps everything (`host1/sys`, `host1/proc`) is entered. Raises BadInput.
+    """
+    try:
+        status = os.stat(path)
+        if stat.S_ISDIR(status.st_mode):
+            return Capture(_enter(path), origin=path)
+        if not stat.S_ISREG(status.st_mode):
+            raise BadInput("neither a directory nor an archive", where=path, hint=_HINT)
+        with open(path, "rb") as file:
+            return _load(file, path)
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror or error}", where=path, hint=_HINT) from error
+
+
+_HINT = "give the directory that holds sys/ and proc/, or a tar of it (hosttune capture writes one)"
+
+
+def _enter(path: str) -> str:
+    """The directory, or the only one inside it that holds a host when it holds none itself."""
+    names = os.listdir(path)
+    if any(name in names for name in _TOP):
+        return path
+    inner = [entry for entry in map(path.rstrip("/").__add__, (f"/{name}" for name in names)) if _real_directory(entry)]
+    holding = [entry for entry in inner if any(_real_directory(f"{entry}/{name}") for name in ("sys", "proc"))]
+    return holding[0] if len(holding) == 1 else path
+
+
+def _real_directory(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)
+
+
+# --- tar -----------------------------------------------------------------------------------------------------
+
+
+class _Contents:
+    """What an archive holds so far, by absolute path."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.links: dict[str, str] = {}  # as written, relative to the link's directory
+        self.dirs: set[str] = set()
+        self.taken_bytes = 0
+
+
+def _load(file: IO[bytes], origin: str) -> Archive:
+    """Read a whole archive. Raises BadInput."""
+    import lzma
+    import tarfile
+    import zlib
+
+    contents = _Contents()
+    stream = _Bounded(_unpacked(file), origin)
+    try:
+        for tar, member in _members(stream, origin):
+            stream.member = member.name
+            _take(contents, tar, member, stream, origin)
+        stream.drain()  # reaches the checksums at the end
+    except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, ValueError, OverflowError) as error:
+        where = f"{origin}: {stream.member}" if stream.member else origin
+        what = "not a tar archive, or a truncated or corrupt one"
+        raise BadInput(f"{what} ({error})", where=where, hint="copy or capture it again") from error
+    return _archive(contents, origin)
+
+
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+def _unpacked(file: IO[bytes]) -> _Readable:
+    """The decompressed stream behind a file, told by its first bytes."""
+    magic = file.read(6)
+    file.seek(0)
+    if magic.startswith(b"\x1f\x8b"):
+        import gzip
+
+        return gzip.GzipFile(fileobj=file)
+    if magic.startswith(b"BZh"):
+        import bz2
+
+        return bz2.BZ2File(file)
+    if magic.startswith(b"\xfd7zXZ\0"):
+        import lzma
+
+        return lzma.LZMAFile(file)
+    return file
+
+
+class _Bounded(io.RawIOBase):
+    """A stream that counts, and refuses to hand out more than is allowed now or altogether."""
+
+    def __init__(self, source: _Readable, origin: str) -> None:
+        super().__init__()
+        self._source = source
+        self._origin = origin
+        self._count = 0
+        self._limit = 0
+        self.member = ""
+
+    def allow(self, size: int) -> None:
+        """Allow `size` bytes from here on."""
+        self._limit = self._count + size + _SLACK
+
+    def read(self, size: int = 65536, /) -> bytes:
+        """At most `size` bytes. Raises BadInput past a limit."""
+        data = self._source.read(size)
+        self._count += len(data)
+        if self._count > MAX_TOTAL_BYTES:
+            raise BadInput(
+                f"larger than {MAX_TOTAL_BYTES >> 30} GiB when unpacked", where=self._place(), hint=_BOMB_HINT
+            )
+        if self._count > self._limit:
+            raise BadInput("a header without end", where=self._place(), hint=_BOMB_HINT)
+        return data
+
+    def drain(self) -> None:
+        """Read to the end, so that truncation and wrong checksums show."""
+        while True:
+            self.allow(_MAX_HEADER_BYTES)
+            if not self.read():
+                return
+
+    def _place(self) -> str:
+        return f"{self._origin}: after {self.member}" if self.member else self._origin
+
+
+_BOMB_HINT = "no captured host is like that; do not trust this archive"
+
+
+def _members(stream: _Bounded, origin: str) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+    """Each member in turn; tarfile's own list of them is emptied, it would hold every header in memory."""
+    import tarfile
+
+    class Member(tarfile.TarInfo):
+        """tarfile ends quietly at a damaged header; only the block of zeros is an end."""
+
+        @classmethod
+        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Member:
+            try:
+                return super().frombuf(buf, encoding, errors)
+            except tarfile.HeaderError as error:
+                if len(buf) == tarfile.BLOCKSIZE and not any(buf):
+                    raise
+                raise tarfile.ReadError(f"bad header: {error}") from error
+
+    stream.allow(_MAX_HEADER_BYTES)
+    with tarfile.open(fileobj=stream, mode="r|", tarinfo=Member, errors="replace") as tar:
+        count = 0
+        while True:
+            stream.allow(_MAX_HEADER_BYTES)
+            member = tar.next()
+            if member is None:
+                return
+            count += 1
+            if count > MAX_MEMBERS:
+                raise BadInput(f"more than {MAX_MEMBERS} members", where=origin, hint=_BOMB_HINT)
+            yield tar, member
+            tar.members = []
+
+
+def _take(contents: _Contents, tar: tarfile.TarFile, member: tarfile.TarInfo, stream: _Bounded, origin: str) -> None:
+    """Add one member to the contents. Raises BadInput for what no capture may hold."""
+    where = f"{origin}: {member.name}"
+    path = _inside(member.name, where)
+    if member.isdir():
+        contents.dirs.add(path)
+    elif member.issym():
+        contents.links[path] = member.linkname
+    elif member.islnk():
+        target = _inside(member.linkname, where)
+        if target not in contents.files:
+            raise BadInput(f"a hard link to {member.linkname}, which is no file before it", where=where, hint=_HOSTILE)
+        contents.files[path] = contents.files[target]
+    elif member.isreg():
+        contents.taken_bytes += member.size
+        if member.size > MAX_FILE_BYTES:
+            what = f"a file larger than {MAX_FILE_BYTES >> 20} MiB"
+            raise BadInput(what, where=where, hint=_BOMB_HINT)
+        if contents.taken_bytes > MAX_TOTAL_BYTES:
+            raise BadInput(f"larger than {MAX_TOTAL_BYTES >> 30} GiB when unpacked", where=where, hint=_BOMB_HINT)
+        stream.allow(member.size + _MAX_HEADER_BYTES)
+        data = tar.extractfile(member)
+        contents.files[path] = data.read() if data is not None else b""
+    else:
+        raise BadInput("neither file, directory nor link", where=where, hint=_HOSTILE)
+
+
+_HOSTILE = "a capture holds files, directories and links inside it only; do not trust this archive"
+
+
+def _inside(name: str, where: str) -> str:
+    """A member's name as an absolute path of the captured machine. Raises BadInput when it would lead out."""
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if name.startswith("/"):
+        raise BadInput("an absolute name", where=where, hint=_HOSTILE)
+    if ".." in parts:
+        raise BadInput("a name that leads upwards", where=where, hint=_HOSTILE)
+    if len(name) > _MAX_NAME_BYTES or len(parts) > _MAX_DEPTH:
+        raise BadInput("a name that is too long", where=where[:200], hint=_BOMB_HINT)
+    return "/" + "/".join(parts)
+
+
+def _archive(contents: _Contents, origin: str) -> Archive:
+    """The contents as a System: the wrapper directory stripped, each link proven to stay inside."""
+    prefix = _wrapper(contents)
+    strip = len(prefix)
+
+    def inside(path: str) -> bool:
+        return path.startswith(f"{prefix}/")
+
+    files = {path[strip:]: data for path, data in contents.files.items() if inside(path)}
+    dirs = {path[strip:] for path in contents.dirs if inside(path)}
+    links = {path[strip:]: target for path, target in contents.links.items() if inside(path)}
+    parents = {path.rpartition("/")[0] for path in (*files, *links)} | dirs
+    resolved: dict[str, str] = {}
+    for path, target in links.items():
+        end = join_link(path.rpartition("/")[0], target)
+        outside = end is None or (target.startswith("/") and not (end in files or end in parents or end in links))
+        if end is None or outside:
+            raise BadInput(f"a link that leads out ({target})", where=f"{origin}: {path[1:]}", hint=_HOSTILE)
+        if path in files or path in parents:
+            raise BadInput("a link that is a file or directory, too", where=f"{origin}: {path[1:]}", hint=_HOSTILE)
+        resolved[path] = end
+    return Archive(files, resolved, origin, dirs)
+
+
+def _wrapper(contents: _Contents) -> str:
+    """The path of the one directory that holds the host, "" when the host lies on top."""
+    tops: dict[str, set[str]] = {}
+    for path in (*contents.files, *contents.links, *contents.dirs):
+        parts = path.split("/", 3)
+        if len(parts) > 1 and parts[1]:
+            tops.setdefault(parts[1], set()).update(parts[2:3])
+    if any(name in tops for name in _TOP):
+        return ""
+    holding = [name for name, inner in tops.items() if "sys" in inner or "proc" in inner]
+    return f"/{holding[0]}" if len(holding) == 1 else ""
