@@ -187,7 +187,7 @@ def _members(stream: _Bounded, origin: str) -> Iterator[tuple[tarfile.TarFile, t
             if count > MAX_MEMBERS:
                 raise BadInput(f"more than {MAX_MEMBERS} members", where=origin, hint=_BOMB_HINT)
             yield tar, member
-            tar.members = []
+            tar.members = []  # type: ignore[attr-defined]  # an attribute that every Python has, but typeshed lacks
 
 
 def _take(contents: _Contents, tar: tarfile.TarFile, member: tarfile.TarInfo, stream: _Bounded, origin: str) -> None:

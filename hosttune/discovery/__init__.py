@@ -1,1 +1,80 @@
 """System → Host: reads CPUs, memory, PCI, devices, platform and guests. Changes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hosttune.errors import BadInput
+from hosttune.model.host import Host
+from hosttune.reader import Reader
+
+if TYPE_CHECKING:
+    from hosttune.system import System
+
+
+def discover(system: System) -> Host:
+    """The machine behind a System as a host document; what could not be read is in `problems`.
+
+    Raises BadInput for what is no host at all (neither /sys nor /proc) or a hostile capture.
+    """
+    from hosttune.discovery.cpu import read_cpus
+    from hosttune.discovery.devices import read_nics, read_nvme, read_nvswitches
+    from hosttune.discovery.guests import read_guests
+    from hosttune.discovery.memory import read_memory_settings, read_nodes
+    from hosttune.discovery.pci import read_pci
+    from hosttune.discovery.platform import read_digest, read_identity, read_iommu, read_platform
+    from hosttune.discovery.settings import read_settings
+    from hosttune.gpu import read_gpus
+
+    if not (system.exists("/sys") or system.exists("/proc")):
+        raise BadInput("no host: it holds neither sys/ nor proc/", where=system.origin, hint="capture a host into it")
+    reader = Reader(system)
+    identity = read_identity(reader)
+    platform, hypervisor = read_platform(reader)
+    nodes = read_nodes(reader)
+    cpus, cpu_model = read_cpus(reader, nodes)
+    pci = read_pci(reader, nodes)
+    gpus = read_gpus(reader, pci)
+    guests, virtualization = read_guests(reader)
+    host = Host(
+        hostname=identity.hostname,
+        boot_id=identity.boot_id,
+        kernel=identity.kernel,
+        kernel_args=identity.kernel_args,
+        arch=identity.arch,
+        hypervisor=hypervisor,
+        digest=read_digest(reader, nodes),
+        platform=platform,
+        cpu_model=cpu_model,
+        cpus=cpus,
+        numa_nodes=nodes,
+        memory_settings=read_memory_settings(reader),
+        iommu=read_iommu(reader, pci),
+        pci=pci,
+        gpus=gpus,
+        nics=read_nics(reader, pci),
+        nvme=read_nvme(reader, pci),
+        nvswitches=read_nvswitches(reader, pci),
+        virtualization=virtualization,
+        guests=guests,
+        settings=read_settings(reader, pci),
+    )
+    _doubt_flat_guest(reader, host)
+    return _with_problems(host, reader)
+
+
+def _doubt_flat_guest(reader: Reader, host: Host) -> None:
+    """Say that a guest's own view hides where its GPUs really are."""
+    places = {device.address: device.numa_node for device in host.pci}
+    if host.hypervisor and host.gpus and all(places.get(gpu.address) is None for gpu in host.gpus):
+        reader.problem(
+            "topology hidden",
+            "/sys/bus/pci/devices",
+            "this machine is a guest and its hypervisor shows no NUMA node for any GPU: their affinity is unknown",
+        )
+
+
+def _with_problems(host: Host, reader: Reader) -> Host:
+    import msgspec
+
+    return msgspec.structs.replace(host, problems=tuple(reader.problems))

@@ -1,0 +1,285 @@
+"""System → what the machine is: kernel, firmware's names, hypervisor, IOMMU, kernel modules, and its digest."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hosttune.discovery.cpuinfo import first_block
+from hosttune.model.host import Iommu, Module, NumaNode, PciDevice, Platform
+from hosttune.reader import Reader
+
+_MODULES = ("vfio", "kvm", "nvidia", "irqbypass", "iommufd", "mdev")
+# What firmware or hypervisors write into DMI sys_vendor, product_name, bios_vendor (as systemd-detect-virt has it).
+_DMI_HYPERVISORS = (
+    ("KVM", "kvm"),
+    ("OpenStack", "kvm"),
+    ("KubeVirt", "kvm"),
+    ("Amazon EC2", "amazon"),
+    ("Google Compute Engine", "google"),
+    ("QEMU", "qemu"),
+    ("Bochs", "qemu"),
+    ("SeaBIOS", "qemu"),
+    ("VMware", "vmware"),
+    ("VMW", "vmware"),
+    ("innotek GmbH", "oracle"),
+    ("VirtualBox", "oracle"),
+    ("Xen", "xen"),
+    ("Parallels", "parallels"),
+    ("BHYVE", "bhyve"),
+    ("Virtual Machine", "microsoft"),  # product_name of Hyper-V; Microsoft's own hardware has another
+    ("Cloud Hypervisor", "cloud-hypervisor"),
+    ("Apple Virtualization", "apple"),
+)
+_BOOT_LOADERS = (
+    ("/boot/loader/loader.conf", "systemd-boot"),
+    ("/boot/efi/loader/loader.conf", "systemd-boot"),
+    ("/efi/loader/loader.conf", "systemd-boot"),
+    ("/boot/grub/grub.cfg", "grub"),
+    ("/boot/grub2/grub.cfg", "grub"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """Name, boot and kernel of the machine, as far as they can be read."""
+
+    hostname: str | None
+    boot_id: str | None
+    kernel: str | None
+    kernel_args: tuple[str, ...] | None
+    arch: str | None
+
+
+def read_identity(reader: Reader) -> Identity:
+    """Host name, boot id, kernel release and arguments, and architecture in the kernel's word (`uname -m`)."""
+    return Identity(
+        hostname=reader.text("/proc/sys/kernel/hostname") or reader.text("/etc/hostname") or None,
+        boot_id=reader.text("/proc/sys/kernel/random/boot_id") or None,
+        kernel=_kernel(reader),
+        kernel_args=_kernel_args(reader),
+        arch=_arch(reader),
+    )
+
+
+def _kernel(reader: Reader) -> str | None:
+    release = reader.text("/proc/sys/kernel/osrelease")
+    if release:
+        return release
+    words = (reader.text("/proc/version") or "").split()  # Linux version 6.1.0-18-amd64 (debian…) …
+    return words[2] if words[:2] == ["Linux", "version"] and len(words) > 2 else None
+
+
+def _kernel_args(reader: Reader) -> tuple[str, ...] | None:
+    text = reader.text("/proc/cmdline")
+    return None if text is None else split_kernel_args(text)
+
+
+def split_kernel_args(text: str) -> tuple[str, ...]:
+    """Kernel arguments as the kernel splits them: at white space that is not inside double quotes.
+
+    The quotes stay in the text, so that joining with spaces gives the same command line (lib/cmdline.c, next_arg).
+    """
+    return tuple(re.findall(r'(?:[^\s"]|"[^"]*(?:"|$))+', text))
+
+
+def _arch(reader: Reader) -> str | None:
+    """The kernel's own word; else `uname`; else what only that architecture's /proc/cpuinfo says."""
+    return (
+        reader.text("/proc/sys/kernel/arch")
+        or reader.system.query("uname-m", _uname_machine)
+        or _arch_of_cpuinfo(first_block(reader.text("/proc/cpuinfo") or ""))
+    )
+
+
+def _uname_machine() -> str:
+    import os
+
+    return os.uname().machine
+
+
+def _arch_of_cpuinfo(facts: dict[str, str]) -> str | None:
+    """A machine name from the shape of /proc/cpuinfo; None where two architectures share the shape (ppc64, ppc64le)."""
+    if facts.get("vendor_id", "").startswith("IBM/S390"):
+        return "s390x"
+    if facts.get("arch") == "IA-64":
+        return "ia64"
+    if "CPU implementer" in facts:
+        return "aarch64" if facts.get("CPU architecture") in ("8", "AArch64") else "arm"
+    if facts.get("isa", "").startswith("rv"):
+        return "riscv64" if facts["isa"].startswith("rv64") else "riscv32"
+    if "vendor_id" in facts and "cpu family" in facts:
+        flags = facts.get("flags")
+        # A 32-bit kernel on a 64-bit CPU looks the same; a CPU without long mode is certain.
+        return "x86_64" if flags is None or "lm" in flags.split() else "i686"
+    return None
+
+
+# --- platform ------------------------------------------------------------------------------------------------
+
+
+def read_platform(reader: Reader) -> tuple[Platform, bool | None]:
+    """The machine as firmware names it, its modules and loader; and whether it is a guest itself (None: unknown)."""
+    dmi = {
+        name: reader.text(f"/sys/class/dmi/id/{name}") or None
+        for name in ("sys_vendor", "product_name", "bios_vendor", "bios_version", "product_uuid")
+    }
+    hypervisor, kind = _hypervisor(reader, dmi)
+    platform = Platform(
+        vendor=dmi["sys_vendor"],
+        product=dmi["product_name"],
+        bios_version=dmi["bios_version"],
+        uuid=dmi["product_uuid"],
+        virtualization=kind,
+        modules=_modules(reader),
+        os=_operating_system(reader),
+        boot_loader=_boot_loader(reader),
+    )
+    return platform, hypervisor
+
+
+def _hypervisor(reader: Reader, dmi: dict[str, str | None]) -> tuple[bool | None, str | None]:
+    """Am I a guest, and of which hypervisor? On x86 the CPU says it (CPUID 1:ECX bit 31, flag "hypervisor")."""
+    named = _named_hypervisor(reader, dmi)
+    cpuinfo = reader.text("/proc/cpuinfo") or ""
+    flags = first_block(cpuinfo).get("flags")
+    if flags is not None:
+        if "hypervisor" in flags.split():
+            return True, named or "unidentified"
+        # Xen's control domain hides the flag from its kernel and still is a guest. Clouds write their name into
+        # the firmware of bare-metal machines as well: the CPU knows better.
+        return (True, "xen") if named == "xen" else (False, None)
+    control = reader.text("/proc/sysinfo") or ""  # s390: "VM00 Control Program: KVM/Linux"
+    if "VM00" in control:
+        return True, "kvm" if "KVM" in control else "zvm"
+    if "emulated by qemu" in cpuinfo:  # POWER: "platform : pSeries (emulated by qemu)"
+        return True, "qemu"
+    if named and not (dmi["product_name"] or "").endswith(".metal"):
+        return True, named
+    return None, None
+
+
+def _named_hypervisor(reader: Reader, dmi: dict[str, str | None]) -> str | None:
+    kind = reader.text("/sys/hypervisor/type")
+    if kind:
+        return kind
+    for key in ("product_name", "sys_vendor", "bios_vendor"):
+        text = dmi[key] or ""
+        for sign, name in _DMI_HYPERVISORS:
+            if text.startswith(sign) or (key == "product_name" and sign == text):
+                return name
+    return None
+
+
+def _operating_system(reader: Reader) -> str | None:
+    text = reader.text("/etc/os-release") or reader.text("/usr/lib/os-release") or ""
+    found = re.search(r'^PRETTY_NAME=["\']?([^"\'\n]*)', text, re.MULTILINE)
+    return found[1] if found and found[1] else None
+
+
+def _boot_loader(reader: Reader) -> str | None:
+    """The boot loader whose files lie in place. Both: systemd-boot, which installs beside a leftover GRUB."""
+    return next((name for path, name in _BOOT_LOADERS if reader.system.exists(path)), None)
+
+
+def _modules(reader: Reader) -> tuple[Module, ...]:
+    """Modules that matter for passthrough, loaded or built in, with the parameters that sysfs shows."""
+    loaded = {line.split(" ", 1)[0] for line in (reader.text("/proc/modules") or "").split("\n") if line}
+    names = {name for name in (*reader.names("/sys/module"), *loaded) if name.startswith(_MODULES)}
+    return tuple(_module(reader, name) for name in sorted(names))
+
+
+def _module(reader: Reader, name: str) -> Module:
+    folder = f"/sys/module/{name}/parameters"
+    values = {parameter: reader.text(f"{folder}/{parameter}") for parameter in reader.names(folder)}
+    return Module(
+        name=name,
+        version=reader.text(f"/sys/module/{name}/version") or None,
+        parameters={parameter: value for parameter, value in values.items() if value is not None} or None,
+    )
+
+
+# --- IOMMU ---------------------------------------------------------------------------------------------------
+
+
+def read_iommu(reader: Reader, pci: Sequence[PciDevice]) -> Iommu:
+    """The IOMMU as the kernel runs it; None for what a capture does not hold.
+
+    `present` means groups exist. `vendor` is also told of one that is switched off (the firmware's ACPI table).
+    `address_bits` is the least that any DMA remapping unit can map (VT-d specification, CAP_REG.MGAW).
+    """
+    groups = reader.names("/sys/kernel/iommu_groups")
+    units = reader.names("/sys/class/iommu")
+    if groups or any(device.iommu_group is not None for device in pci):
+        present: bool | None = True
+    else:
+        told = reader.system.complete or reader.system.exists("/sys/kernel/iommu_groups")
+        present = False if told else None
+    return Iommu(
+        present=present,
+        mode=_iommu_mode(reader, groups, pci),
+        vendor=_iommu_vendor(reader, units),
+        address_bits=_iommu_bits(reader, units),
+        interrupt_remapping=_interrupt_remapping(reader),
+    )
+
+
+def _iommu_mode(reader: Reader, groups: Iterable[str], pci: Sequence[PciDevice]) -> str | None:
+    """The domain type of most groups: DMA, DMA-FQ, identity, … (ABI/testing/sysfs-kernel-iommu_groups)."""
+    types = {device.iommu_group: device.iommu_group_type for device in pci if device.iommu_group is not None}
+    found: Iterable[str | None] = types.values()
+    if not types:
+        found = [reader.text(f"/sys/kernel/iommu_groups/{group}/type") for group in groups]
+    counted = Counter(sorted(kind for kind in found if kind))
+    return counted.most_common(1)[0][0] if counted else None
+
+
+def _iommu_vendor(reader: Reader, units: Iterable[str]) -> str | None:
+    for unit in units:
+        for prefix, vendor in (("dmar", "intel"), ("ivhd", "amd"), ("smmu", "smmu"), ("virtio", "virtio")):
+            if unit.startswith(prefix):
+                return vendor
+    tables = set(reader.names("/sys/firmware/acpi/tables"))
+    return next(
+        (vendor for table, vendor in (("DMAR", "intel"), ("IVRS", "amd"), ("IORT", "smmu")) if table in tables), None
+    )
+
+
+def _iommu_bits(reader: Reader, units: Iterable[str]) -> int | None:
+    registers = [
+        reader.integer(f"/sys/class/iommu/{unit}/intel-iommu/cap", 16) for unit in units if unit.startswith("dmar")
+    ]
+    bits = [(register >> 16 & 0x3F) + 1 for register in registers if register is not None]
+    return min(bits, default=None)
+
+
+def _interrupt_remapping(reader: Reader) -> bool | None:
+    """Whether interrupts go through a remapping unit: their chips are then called IR-PCI-MSI, IR-IO-APIC."""
+    text = reader.text("/proc/interrupts")
+    if text is None:
+        return None
+    if re.search(r"\bIR-(?:PCI|IO-APIC|HPET)", text):
+        return True
+    return False if re.search(r"\bPCI-MSI|\bIO-APIC", text) else None
+
+
+# --- digest --------------------------------------------------------------------------------------------------
+
+
+def read_digest(reader: Reader, nodes: Sequence[NumaNode]) -> str | None:
+    """What ties a plan to this machine: SHA-256 over machine id, present CPUs and node ids.
+
+    None in a capture (a scratch root stands in for a machine, so it has one) and where a part is unknown.
+    """
+    if reader.system.captured and not reader.system.scratch:
+        return None
+    machine_id = reader.text("/etc/machine-id")
+    present = reader.text("/sys/devices/system/cpu/present")
+    if not machine_id or machine_id == "uninitialized" or not present:
+        return None
+    import hashlib
+
+    parts = (machine_id, present, ",".join(str(node.id) for node in sorted(nodes, key=lambda node: node.id)))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

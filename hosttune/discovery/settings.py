@@ -1,0 +1,74 @@
+"""System → live values of host settings that have no better place in the host document, by path.
+
+A plan records them as `current`; a value that cannot be read is left out. The key is the file's path, the value
+its text, with two exceptions: `queue/scheduler` is the chosen word alone, and an irqbalance file stands for the
+CPU list that it bans.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from hosttune.model.host import PciDevice
+from hosttune.model.values import CpuSet
+from hosttune.reader import Reader
+
+# irqbalance reads its ban from the environment; Debian's file, and that of the RPM distributions.
+IRQBALANCE = ("/etc/default/irqbalance", "/etc/sysconfig/irqbalance")
+_FILES = (
+    "/sys/module/pcie_aspm/parameters/policy",
+    "/sys/module/kvm/parameters/halt_poll_ns",
+    "/proc/sys/kernel/nmi_watchdog",
+    "/proc/sys/kernel/timer_migration",
+    "/proc/sys/vm/compaction_proactiveness",
+    "/proc/sys/vm/dirty_background_bytes",
+    "/proc/sys/vm/dirty_background_ratio",
+    "/proc/sys/vm/dirty_bytes",
+    "/proc/sys/vm/dirty_ratio",
+    "/proc/sys/vm/max_map_count",
+    "/proc/sys/vm/min_free_kbytes",
+    "/proc/sys/vm/overcommit_memory",
+    "/proc/sys/vm/stat_interval",
+    "/proc/sys/vm/swappiness",
+    "/proc/sys/vm/zone_reclaim_mode",
+)
+_QUEUE = ("scheduler", "nr_requests", "rq_affinity", "wbt_lat_usec")
+
+
+def read_settings(reader: Reader, pci: Sequence[PciDevice]) -> dict[str, str]:
+    """Values by path: ASPM of GPU and NIC links and its policy, halt polling, irqbalance, NVMe queues, sysctl."""
+    values = {path: reader.text(path) for path in _FILES}
+    for device in pci:
+        if device.is_display or (device.class_code or "").startswith("02"):
+            folder = f"/sys/bus/pci/devices/{device.address}/link"
+            values |= {f"{folder}/{name}": reader.text(f"{folder}/{name}") for name in reader.names(folder)}
+    for path in IRQBALANCE:
+        values[path] = _banned(reader, path)
+    for disk in reader.names("/sys/block"):
+        if disk.startswith("nvme"):
+            folder = f"/sys/block/{disk}/queue"
+            values |= {f"{folder}/{name}": _chosen(reader.text(f"{folder}/{name}")) for name in _QUEUE}
+    return {path: value for path, value in values.items() if value is not None}
+
+
+def _chosen(text: str | None) -> str | None:
+    """The word in brackets of "[none] mq-deadline"; other text as it is."""
+    found = re.search(r"\[([^]]*)\]", text or "")
+    return found[1] if found else text
+
+
+def _banned(reader: Reader, path: str) -> str | None:
+    """The CPUs an irqbalance file bans, as a list; "" when it bans none, None without a file or when unreadable."""
+    text = reader.text(path)
+    if text is None:
+        return None
+    assigned = dict(re.findall(r'^\s*(?:export\s+)?(IRQBALANCE_BANNED_CPU\w+)=["\']?([^"\'\n#]*)', text, re.MULTILINE))
+    try:
+        if "IRQBALANCE_BANNED_CPULIST" in assigned:
+            return str(CpuSet.parse(assigned["IRQBALANCE_BANNED_CPULIST"].strip()))
+        mask = assigned.get("IRQBALANCE_BANNED_CPUS", "").strip()  # deprecated since irqbalance 1.9
+        return str(CpuSet.parse_mask(mask)) if mask else ""
+    except ValueError:
+        reader.problem("not a CPU list", path, "the CPUs that irqbalance bans cannot be read")
+        return None
