@@ -1,0 +1,214 @@
+"""The host's CPUs: where each one sits, what shares a core or a cache with it, and how it is run.
+
+Discovery's second step: takes the NUMA nodes of `memory`, gives the `Cpu`s and the `CpuModel` of the host
+document. What CPUs share is read by `topology`; here is which of them may be used, and how they are run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from hosttune.discovery.cpuinfo import blocks_by_cpu, first_block, model_of, vendor_of
+from hosttune.discovery.sets import plain_text, read_set
+from hosttune.discovery.topology import CPUS, read_caches, read_homes, read_kinds, read_places
+from hosttune.model.host import Cpu, CpuModel, NumaNode
+from hosttune.model.values import CpuSet
+from hosttune.reader import Reader
+
+_CPU_NAME = re.compile(r"cpu(\d+)")
+_ADDRESS_SIZES = re.compile(r"(\d+) bits physical, (\d+) bits virtual")
+
+
+def read_cpus(reader: Reader, nodes: tuple[NumaNode, ...]) -> tuple[tuple[Cpu, ...], CpuModel]:
+    """All CPUs that are present or have a directory, by id, and what they have in common.
+
+    `numa_node` comes from the lists of `nodes`. An offline CPU has no places and no `allowed`. Facts that the
+    kernel does not give are None; facts that contradict each other are noted as problems of `reader`.
+    """
+    cpuinfo = (reader.data("/proc/cpuinfo") or b"").decode("utf-8", "replace")
+    directories = {int(match[1]) for name in reader.names(CPUS) if (match := _CPU_NAME.fullmatch(name))}
+    present = read_set(reader, f"{CPUS}/present") or CpuSet()
+    online = _online_cpus(reader, directories, cpuinfo)
+    if not online:
+        reader.problem("no CPUs", CPUS, "neither sysfs nor /proc/cpuinfo lists an online CPU")
+    homes = read_homes(reader, nodes, online)
+    places = read_places(reader, online, homes, cpuinfo)
+    names = reader.names(f"{CPUS}/cpu{min(online)}") if online else []
+    llc, l2 = read_caches(reader, online, places.packages) if "cache" in names else ({}, {})
+    kinds, hybrid = read_kinds(reader, places.cores, names)
+    isolated, nohz_full = _isolated_cpus(reader), _nohz_full_cpus(reader)
+    allowed = _allowed_cpus(reader, online)
+    running = _read_running(reader, online, names)
+    cpus = tuple(
+        Cpu(
+            id=cpu,
+            core=places.cores.get(cpu),
+            package=places.packages.get(cpu),
+            die=places.dies.get(cpu),
+            numa_node=homes.get(cpu),
+            llc=llc.get(cpu),
+            l2=l2.get(cpu),
+            online=cpu in online,
+            isolated=None if isolated is None else cpu in isolated,
+            nohz_full=None if nohz_full is None else cpu in nohz_full,
+            allowed=(allowed is None or cpu in allowed) if cpu in online else None,
+            kind=kinds.get(cpu),
+            governor=running.governors.get(cpu),
+            energy_preference=running.energy_preferences.get(cpu),
+            resume_latency_us=running.resume_latencies.get(cpu),
+        )
+        for cpu in sorted(directories | present | online)
+    )
+    return cpus, _read_model(reader, cpuinfo, min(online, default=None), names, hybrid)
+
+
+def _online_cpus(reader: Reader, directories: Iterable[int], cpuinfo: str) -> CpuSet:
+    """The kernel's list; without it each CPU's own `online` file, which CPUs that cannot be unplugged lack."""
+    listed = read_set(reader, f"{CPUS}/online")
+    if listed:
+        return listed
+    online = CpuSet(cpu for cpu in directories if reader.text(f"{CPUS}/cpu{cpu}/online") != "0")
+    return online or CpuSet(blocks_by_cpu(cpuinfo))
+
+
+# --- who may run where ---------------------------------------------------------------------------------------
+
+
+def _isolated_cpus(reader: Reader) -> CpuSet | None:
+    """CPUs that the scheduler leaves alone: isolcpus, and isolated partitions of cgroup 2 (cpuset.cpus.isolated)."""
+    booted = read_set(reader, f"{CPUS}/isolated")
+    if booted is None:
+        booted = _cpus_of_argument(reader, "isolcpus")
+    partitions = read_set(reader, "/sys/fs/cgroup/cpuset.cpus.isolated")
+    return booted if partitions is None else (booted or CpuSet()) | partitions
+
+
+def _nohz_full_cpus(reader: Reader) -> CpuSet | None:
+    """CPUs that run without the tick while one task has them."""
+    running = read_set(reader, f"{CPUS}/nohz_full")
+    return _cpus_of_argument(reader, "nohz_full") if running is None else running
+
+
+def _cpus_of_argument(reader: Reader, name: str) -> CpuSet | None:
+    """The CPU list of a kernel argument; None without a command line or with a form that only the kernel expands."""
+    arguments = reader.text("/proc/cmdline")
+    if arguments is None:
+        return None
+    values = [word.partition("=")[2] for word in arguments.split() if word.startswith(f"{name}=")]
+    # isolcpus=managed_irq,domain,2-7: flags come before the list.
+    parts = [part for part in values[-1].split(",") if not part.isalpha() and part != "managed_irq"] if values else []
+    try:
+        return CpuSet.parse(",".join(parts))
+    except ValueError:
+        reader.problem("unreadable CPU list", "/proc/cmdline", f"{name}={values[-1]} is not expanded here")
+        return None
+
+
+def _allowed_cpus(reader: Reader, online: CpuSet) -> CpuSet | None:
+    """The CPUs of the cpuset that root's guests get; None when no cpuset limits them or nothing is known.
+
+    libvirt puts system guests into machine.slice (without systemd: /machine). Where that does not exist yet and
+    this process is in another slice of systemd, they will get what the root has. A process in any other cpuset
+    (a batch system's, a container's) is taken to start its guests there. This process's own affinity mask says
+    nothing: it is narrowed by isolcpus and by taskset.
+    """
+    mount, names = _cpuset_mount(reader)
+    if mount is None:
+        return None
+    own = reader.text("/proc/self/cpuset") or "/"
+    groups = reader.names(mount)
+    group = next((f"/{name}" for name in ("machine.slice", "machine") if name in groups), own)
+    if group.split("/")[1] in ("user.slice", "system.slice", "init.scope"):
+        group = "/"
+    allowed = _cpus_of_group(reader, mount, group, names)
+    if allowed is not None and group == own != "/" and online - allowed:
+        why = f"this process may use CPUs {allowed}: guests are taken to be started from the same cpuset"
+        reader.problem("cpuset of a batch system or container", f"{mount}{group}", why)
+    return allowed
+
+
+def _cpuset_mount(reader: Reader) -> tuple[str | None, tuple[str, ...]]:
+    """Where cpusets are mounted, and the files that may hold a group's CPUs.
+
+    Version 1 measures a child against its parent's configured list (kernel/cgroup/cpuset-v1.c), so that
+    `effective_cpus`, which a few kernels narrow further, does not bind a guest's group.
+    """
+    mounts = reader.text("/proc/mounts") or reader.text("/proc/self/mounts") or ""
+    unified = None
+    for line in mounts.splitlines():
+        _, mount, kind, options = (*line.split(), "", "", "", "")[:4]
+        if kind == "cpuset" or (kind == "cgroup" and "cpuset" in options.split(",")):
+            return mount, ("cpuset.cpus", "cpus")
+        if kind == "cgroup2" and unified is None:
+            unified = mount
+    return unified, ("cpuset.cpus.effective",)
+
+
+def _cpus_of_group(reader: Reader, mount: str, group: str, names: Iterable[str]) -> CpuSet | None:
+    """CPUs of a control group, or of the nearest one above that has the cpuset controller and a list."""
+    path = f"{mount}{group}".rstrip("/")
+    while path.startswith(mount):
+        for name in names:
+            found = read_set(reader, f"{path}/{name}")
+            if found:
+                return found
+        path = path.rpartition("/")[0]
+    return None
+
+
+# --- how CPUs are run ----------------------------------------------------------------------------------------
+
+
+class _Running(NamedTuple):
+    """By CPU: frequency governor, energy-performance preference, bound on wake-up latency."""
+
+    governors: Mapping[int, str]
+    energy_preferences: Mapping[int, str]
+    resume_latencies: Mapping[int, str]
+
+
+def _read_running(reader: Reader, online: CpuSet, names: Sequence[str]) -> _Running:
+    """Settings of each online CPU. What the first CPU (whose directory holds `names`) lacks, no CPU has."""
+    first = f"{CPUS}/cpu{min(online, default=0)}"
+    files = {f"cpufreq/{name}" for name in reader.names(f"{first}/cpufreq")} if "cpufreq" in names else set()
+    files |= {f"power/{name}" for name in reader.names(f"{first}/power")} if "power" in names else set()
+
+    def each(name: str) -> dict[int, str]:
+        if name not in files:
+            return {}
+        found = ((cpu, reader.text(f"{CPUS}/cpu{cpu}/{name}")) for cpu in sorted(online))
+        return {cpu: text for cpu, text in found if text}
+
+    return _Running(
+        each("cpufreq/scaling_governor"),
+        each("cpufreq/energy_performance_preference"),
+        each("power/pm_qos_resume_latency_us"),
+    )
+
+
+# --- what all CPUs have in common ----------------------------------------------------------------------------
+
+
+def _read_model(reader: Reader, cpuinfo: str, first: int | None, names: Sequence[str], hybrid: bool | None) -> CpuModel:
+    """Model and control files; `first` is the CPU that speaks for all, `names` what its directory holds."""
+    block = first_block(cpuinfo)
+    sizes = _ADDRESS_SIZES.search(block.get("address sizes", ""))
+    flags = block.get("flags") or block.get("Features") or block.get("features")
+    smt = f"{CPUS}/smt"
+    smt_active = reader.integer(f"{smt}/active")
+    return CpuModel(
+        vendor=vendor_of(block),
+        model=model_of(block),
+        physical_address_bits=int(sizes[1]) if sizes else None,
+        virtual_address_bits=int(sizes[2]) if sizes else None,
+        flags=tuple(flags.split()) if flags else None,
+        possible=plain_text(reader, f"{CPUS}/possible"),
+        present=plain_text(reader, f"{CPUS}/present"),
+        smt_control=reader.text(f"{smt}/control"),
+        smt_active=None if smt_active is None else smt_active == 1,
+        scaling_driver=reader.text(f"{CPUS}/cpu{first}/cpufreq/scaling_driver") if "cpufreq" in names else None,
+        idle_driver=reader.text(f"{CPUS}/cpuidle/current_driver"),
+        hybrid=hybrid,
+    )

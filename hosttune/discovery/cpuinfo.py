@@ -1,0 +1,58 @@
+"""The text of /proc/cpuinfo, which no two architectures write alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+# "CPU implementer" of ARM's /proc/cpuinfo; names as lscpu prints them (util-linux sys-utils/lscpu-arm.c).
+_ARM_VENDORS = {
+    0x41: "ARM",
+    0x42: "Broadcom",
+    0x43: "Cavium",
+    0x46: "FUJITSU",
+    0x48: "HiSilicon",
+    0x4E: "NVIDIA",
+    0x50: "APM",
+    0x51: "Qualcomm",
+    0xC0: "Ampere",
+}
+
+
+def first_block(cpuinfo: str) -> dict[str, str]:
+    """The "key : value" lines of the first CPU, which speaks for all (s390: of the machine)."""
+    return _block(cpuinfo.partition("\n\n")[0])
+
+
+def _block(text: str) -> dict[str, str]:
+    pairs = (line.partition(":") for line in text.splitlines())
+    return {key.strip(): value.strip() for key, colon, value in pairs if colon}
+
+
+def blocks_by_cpu(cpuinfo: str) -> dict[int, dict[str, str]]:
+    """The blocks of /proc/cpuinfo by CPU id (s390 has one line for each CPU instead, without places)."""
+    blocks = (_block(text) for text in cpuinfo.split("\n\n"))
+    found = {int(block["processor"]): block for block in blocks if block.get("processor", "").isdecimal()}
+    return found or {int(cpu): {} for cpu in re.findall(r"^processor (\d+):", cpuinfo, re.MULTILINE)}
+
+
+def ids_of(blocks: Mapping[int, Mapping[str, str]], key: str) -> dict[int, int]:
+    """A number that each CPU's block may hold, by CPU ("physical id", "core id")."""
+    found = ((cpu, block.get(key, "")) for cpu, block in blocks.items())
+    return {cpu: int(value) for cpu, value in found if value.isdecimal()}
+
+
+def vendor_of(block: Mapping[str, str]) -> str | None:
+    """x86 and s390 name themselves; ARM and RISC-V give a number, kept as it is when it has no name here."""
+    implementer = block.get("CPU implementer", "")
+    if re.fullmatch(r"0x[0-9a-f]+", implementer):
+        return _ARM_VENDORS.get(int(implementer, 16), implementer)
+    return block.get("vendor_id") or block.get("mvendorid")
+
+
+def model_of(block: Mapping[str, str]) -> str | None:
+    """x86 and some ARM: `model name`; POWER: `cpu`; other ARM: the part number."""
+    name = block.get("model name") or block.get("cpu")
+    if name:
+        return " ".join(name.split())
+    return f"part {block['CPU part']}" if "CPU part" in block else None

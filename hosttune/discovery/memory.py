@@ -1,0 +1,169 @@
+"""NUMA nodes, their memory and the host's memory settings, from sysfs and procfs.
+
+Discovery's first step: the CPUs (`cpu`) and the PCI functions take their node ids from here. Formats are
+those of Linux' Documentation/ABI/stable/sysfs-devices-node and Documentation/admin-guide/mm.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from hosttune.discovery.sets import plain_text, read_set
+from hosttune.model.host import HugePages, MemorySettings, NumaNode
+from hosttune.model.values import CpuSet
+from hosttune.reader import Reader
+
+_NODES = "/sys/devices/system/node"
+_HUGEPAGES = "/sys/kernel/mm/hugepages"
+_THP = "/sys/kernel/mm/transparent_hugepage"
+_GPUS = "/proc/driver/nvidia/gpus"
+
+_NODE_NAME = re.compile(r"node(\d+)")
+_CPU_NAME = re.compile(r"cpu(\d+)")
+_POOL_NAME = re.compile(r"hugepages-(\d+)kB")
+_MEMORY_LINE = re.compile(r"(MemTotal|MemFree):\s*(\d+) kB")
+_GPU_NODE_LINE = re.compile(r"^Node:\s*(\d+)\s*$", re.MULTILINE)
+_PAGE_SIZE_LINE = re.compile(r"^Hugepagesize:\s*(\d+) kB", re.MULTILINE)
+_CHOSEN_WORD = re.compile(r"\[(\S+)\]")
+
+
+def read_nodes(reader: Reader) -> tuple[NumaNode, ...]:
+    """Every node directory of sysfs, by id: also nodes without CPUs, without memory, and those of GPUs.
+
+    A kernel built without NUMA has no node directories: the result is empty, and a problem says so, because
+    "one node" would be our word and not the machine's.
+    """
+    ids = sorted(int(match[1]) for name in reader.names(_NODES) if (match := _NODE_NAME.fullmatch(name)))
+    if not ids:
+        reader.problem("no NUMA nodes", _NODES, "the kernel lists none: memory and CPUs have no known node")
+        return ()
+    columns = _online_nodes(reader, ids)
+    gpu_nodes = _gpu_nodes(reader)
+    return tuple(_read_node(reader, node, columns, gpu_nodes) for node in ids)
+
+
+def read_memory_settings(reader: Reader) -> MemorySettings:
+    """Host-wide settings in the kernel's words; a file that this kernel does not have gives None."""
+    meminfo = reader.text("/proc/meminfo") or ""
+    page_size = _PAGE_SIZE_LINE.search(meminfo)
+    return MemorySettings(
+        thp=_chosen_word(reader, f"{_THP}/enabled"),
+        thp_defrag=_chosen_word(reader, f"{_THP}/defrag"),
+        ksm_run=reader.integer("/sys/kernel/mm/ksm/run"),
+        numa_balancing=reader.integer("/proc/sys/kernel/numa_balancing"),
+        default_hugepage_bytes=int(page_size[1]) << 10 if page_size else None,
+        overcommit_hugepages=_overcommit(reader),
+    )
+
+
+def _online_nodes(reader: Reader, ids: Sequence[int]) -> Sequence[int]:
+    """The nodes that the columns of `distance` stand for: the online ones, ascending (drivers/base/node.c)."""
+    online = read_set(reader, f"{_NODES}/online")
+    return sorted(online) if online else ids
+
+
+def _gpu_nodes(reader: Reader) -> frozenset[int]:
+    """Nodes that are a GPU's memory, as the NVIDIA driver says of each GPU it onlined as a node (POWER9, Grace)."""
+    nodes = set[int]()
+    for gpu in reader.names(_GPUS):
+        status = reader.text(f"{_GPUS}/{gpu}/numa_status")
+        if status and (match := _GPU_NODE_LINE.search(status)):
+            nodes.add(int(match[1]))
+    return frozenset(nodes)
+
+
+def _read_node(reader: Reader, node: int, columns: Sequence[int], gpu_nodes: frozenset[int]) -> NumaNode:
+    names = reader.names(f"{_NODES}/node{node}")
+    cpus = _node_cpus(reader, node, names)
+    memory = _node_memory(reader, node)
+    return NumaNode(
+        id=node,
+        cpus=cpus,
+        memory_bytes=memory.get("MemTotal"),
+        free_bytes=memory.get("MemFree"),
+        distances=_distances(reader, node, columns),
+        hugepages=_huge_pages(reader, node) if "hugepages" in names else None,
+        kind=_kind(cpus, memory.get("MemTotal"), node in gpu_nodes),
+    )
+
+
+def _node_cpus(reader: Reader, node: int, names: Sequence[str]) -> str | None:
+    """`cpulist` verbatim; older kernels have only the mask, and a thin capture only the links to the CPUs."""
+    path = f"{_NODES}/node{node}"
+    if "cpulist" in names and read_set(reader, f"{path}/cpulist") is not None:
+        return plain_text(reader, f"{path}/cpulist")
+    if "cpumap" in names and (cpus := read_set(reader, f"{path}/cpumap")) is not None:
+        return str(cpus)
+    linked = CpuSet(int(match[1]) for name in names if (match := _CPU_NAME.fullmatch(name)))
+    return str(linked) if linked else None
+
+
+def _node_memory(reader: Reader, node: int) -> dict[str, int]:
+    """Bytes by the kernel's name, from lines such as "Node 0 MemTotal: 8386704 kB"."""
+    text = reader.text(f"{_NODES}/node{node}/meminfo") or ""
+    return {match[1]: int(match[2]) << 10 for match in _MEMORY_LINE.finditer(text)}
+
+
+def _distances(reader: Reader, node: int, columns: Sequence[int]) -> dict[str, int] | None:
+    """ACPI SLIT distances (10 = local) by node id."""
+    path = f"{_NODES}/node{node}/distance"
+    text = reader.text(path)
+    if not text:
+        return None
+    values = text.split()
+    if len(values) != len(columns) or not all(value.isdecimal() for value in values):
+        reader.problem("unusable distances", path, f"{len(values)} values for {len(columns)} online nodes: ignored")
+        return None
+    return {str(column): int(value) for column, value in zip(columns, values, strict=True)}
+
+
+def _huge_pages(reader: Reader, node: int) -> tuple[HugePages, ...]:
+    """The node's pools of huge pages, smallest page first."""
+    path = f"{_NODES}/node{node}/hugepages"
+    return tuple(
+        HugePages(
+            size_bytes=size,
+            total=reader.integer(f"{path}/{pool}/nr_hugepages"),
+            free=reader.integer(f"{path}/{pool}/free_hugepages"),
+        )
+        for size, pool in _pools(reader, path)
+    )
+
+
+def _pools(reader: Reader, path: str) -> list[tuple[int, str]]:
+    """Page size in bytes and directory name of every pool under a `hugepages` directory."""
+    matches = (_POOL_NAME.fullmatch(name) for name in reader.names(path))
+    return sorted((int(match[1]) << 10, match[0]) for match in matches if match)
+
+
+def _kind(cpus: str | None, memory_bytes: int | None, is_gpu: bool) -> str | None:
+    """What the node is for; None while its CPUs or its memory are unknown."""
+    if cpus:
+        return "cpu"
+    if is_gpu:
+        return "gpu"
+    if cpus is None or memory_bytes is None:
+        return None
+    return "memory" if memory_bytes else "empty"
+
+
+def _overcommit(reader: Reader) -> dict[str, int] | None:
+    """nr_overcommit_hugepages by page size in bytes; None on a kernel without huge pages."""
+    found = {
+        str(size): reader.integer(f"{_HUGEPAGES}/{pool}/nr_overcommit_hugepages")
+        for size, pool in _pools(reader, _HUGEPAGES)
+    }
+    return {size: count for size, count in found.items() if count is not None} or None
+
+
+def _chosen_word(reader: Reader, path: str) -> str | None:
+    """The word in brackets of a choice file such as "always [madvise] never"."""
+    text = reader.text(path)
+    if not text:
+        return None
+    match = _CHOSEN_WORD.search(text)
+    if match is None:
+        reader.problem("no choice marked", path, f"reads {text[:40]!r}")
+        return None
+    return match[1]

@@ -1,0 +1,313 @@
+"""What a CPU shares with others: package, die and core, caches, its NUMA node, its kind.
+
+Part of reading the CPUs (`cpu`). Sibling lists are facts about groups, so they are checked against each other:
+where they disagree, the reading that is assumed instead is noted as a problem. Sources: Linux'
+Documentation/admin-guide/cputopology.rst and Documentation/ABI/stable/sysfs-devices-system-cpu.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from hosttune.discovery.cpuinfo import blocks_by_cpu, ids_of
+from hosttune.discovery.sets import read_set
+from hosttune.model.host import NumaNode
+from hosttune.model.values import CpuSet
+from hosttune.reader import Reader
+
+CPUS = "/sys/devices/system/cpu"
+_NODE_NAME = re.compile(r"node(\d+)")
+
+# New name first; the *_siblings are its older aliases, and captures of old kernels have only the masks.
+_CORE_FILES = ("core_cpus_list", "thread_siblings_list", "core_cpus", "thread_siblings")
+_PACKAGE_FILES = ("package_cpus_list", "core_siblings_list", "package_cpus", "core_siblings")
+# Hybrid parts have one performance-monitoring unit for each kind of core (arch/x86/events/intel/core.c).
+_HYBRID_UNITS = (("cpu_core", "performance"), ("cpu_atom", "efficiency"), ("cpu_lowpower", "efficiency"))
+
+
+# --- NUMA nodes ----------------------------------------------------------------------------------------------
+
+
+def read_homes(reader: Reader, nodes: Sequence[NumaNode], online: CpuSet) -> dict[int, int]:
+    """Node of each online CPU, from the nodes' lists.
+
+    A CPU in several lists (firmware that repeats one list for every node, or numa=fake) is on the node that its
+    own directory links to, and a problem says so.
+    """
+    homes = defaultdict[int, list[int]](list)
+    for node in nodes:
+        for cpu in CpuSet.parse(node.cpus or "") & online:
+            homes[cpu].append(node.id)
+    disputed = CpuSet(cpu for cpu, listed in homes.items() if len(listed) > 1)
+    for cpu in disputed:
+        links = (_NODE_NAME.fullmatch(name) for name in reader.names(f"{CPUS}/cpu{cpu}"))
+        own = [int(match[1]) for match in links if match]
+        homes[cpu] = [node for node in own if node in homes[cpu]] or homes[cpu]
+    if disputed:
+        why = f"CPUs {disputed} are in the lists of several nodes: each is taken to be on the node it links to"
+        reader.problem("nodes share CPUs", "/sys/devices/system/node", why)
+    homeless = online - CpuSet(homes)
+    if nodes and homeless:
+        reader.problem("CPUs without a node", "/sys/devices/system/node", f"no node lists CPUs {homeless}")
+    return {cpu: listed[0] for cpu, listed in homes.items()}
+
+
+# --- packages, dies and cores --------------------------------------------------------------------------------
+
+
+class Places(NamedTuple):
+    """By CPU: package and die ids of the kernel, and the lowest CPU of the core."""
+
+    packages: Mapping[int, int]
+    dies: Mapping[int, int]
+    cores: Mapping[int, int]
+
+
+def read_places(reader: Reader, online: CpuSet, numa_nodes: Mapping[int, int], cpuinfo: str) -> Places:
+    """Places of the online CPUs. Sibling lists say who shares a core; `core_id` is not unique on many machines."""
+    names = next((found for cpu in sorted(online) if (found := reader.names(f"{CPUS}/cpu{cpu}/topology"))), [])
+    blocks: Mapping[int, Mapping[str, str]] = {}
+    if online and not names:
+        blocks = blocks_by_cpu(cpuinfo)
+        reader.problem("no CPU topology in sysfs", CPUS, "packages and cores are taken from /proc/cpuinfo")
+    packages = _read_ids(reader, online, "physical_package_id") if names else ids_of(blocks, "physical id")
+    siblings = _read_siblings(reader, online, next((name for name in _PACKAGE_FILES if name in names), None))
+    packages = _check_packages(reader, packages, siblings)
+    threads = _read_siblings(reader, online, next((name for name in _CORE_FILES if name in names), None))
+    cores = _cores_of_threads(reader, threads, packages)
+    rest = online - CpuSet(cores)
+    heads = _read_ids(reader, {*cores.values(), *rest}, "die_id") if "die_id" in names else {}
+    dies = {cpu: heads[head] for cpu in online if (head := cores.get(cpu, cpu)) in heads}
+    if rest:
+        core_ids = _read_ids(reader, rest, "core_id") if names else ids_of(blocks, "core id")
+        cores |= _cores_of_ids(reader, rest, core_ids, packages, dies, numa_nodes)
+    return Places(packages, dies, cores)
+
+
+def _read_ids(reader: Reader, cpus: Iterable[int], name: str) -> dict[int, int]:
+    """One number of each CPU's topology directory; -1 is the kernel's "unknown" and left out."""
+    found = ((cpu, reader.integer(f"{CPUS}/cpu{cpu}/topology/{name}")) for cpu in cpus)
+    return {cpu: value for cpu, value in found if value is not None and value >= 0}
+
+
+def _read_siblings(reader: Reader, online: CpuSet, name: str | None) -> dict[int, CpuSet]:
+    """One list of each CPU's topology directory, without offline CPUs."""
+    if name is None:
+        return {}
+    found = {cpu: read_set(reader, f"{CPUS}/cpu{cpu}/topology/{name}") for cpu in sorted(online)}
+    # Intersect each distinct set once: the CPUs of a package share one. An empty one says nothing.
+    shared = {cpus: cpus if cpus <= online else cpus & online for cpus in set(found.values()) if cpus}
+    return {cpu: shared[cpus] for cpu, cpus in found.items() if cpus}
+
+
+def _check_packages(reader: Reader, packages: Mapping[int, int], siblings: Mapping[int, CpuSet]) -> dict[int, int]:
+    """Package ids compared with the lists of siblings; the ids win, the lists stand in where there are no ids."""
+    where = f"{CPUS}/cpu*/topology"
+    missing = CpuSet(siblings) - CpuSet(packages)
+    if missing:
+        why = f"package ids of CPUs {missing} are unknown: CPUs of one sibling list are taken as a package"
+        reader.problem("unknown package ids", where, f"{why}, named by its lowest CPU")
+        packages = {**packages, **{cpu: min(siblings[cpu], default=cpu) for cpu in missing}}
+    members = defaultdict[int, set[int]](set)
+    for cpu, package in packages.items():
+        members[package].add(cpu)
+    wrong = {packages[cpu] for cpu, listed in siblings.items() if set(listed) != members[packages[cpu]]}
+    if wrong:
+        why = f"the sibling lists of packages {CpuSet(wrong)} do not list the CPUs with that package id"
+        reader.problem("package lists disagree", where, f"{why}: physical_package_id is believed")
+    return dict(packages)
+
+
+def _cores_of_threads(reader: Reader, threads: Mapping[int, CpuSet], packages: Mapping[int, int]) -> dict[int, int]:
+    """Core of each CPU from the lists of thread siblings.
+
+    Lists that disagree are joined: CPUs that any list puts together are one core, so that no two guests get
+    threads of what may be one core. A core lies within one package, so that CPUs of other packages are left out.
+    """
+    if all(cpu in listed and threads.get(other) == listed for cpu, listed in threads.items() for other in listed):
+        crossing = _crossing(threads, packages)
+        if not crossing:
+            return {cpu: min(listed) for cpu, listed in threads.items()}
+    groups: dict[int, set[int]] = {}
+    for cpu, listed in threads.items():
+        joined = {cpu, *(other for other in listed if packages.get(other) == packages.get(cpu))}
+        joined = joined.union(*(groups[other] for other in joined if other in groups))
+        groups |= dict.fromkeys(joined, joined)
+    _report_threads(reader, threads, groups, packages)
+    return {cpu: min(group) for cpu, group in groups.items()}
+
+
+def _crossing(lists: Mapping[int, CpuSet], packages: Mapping[int, int]) -> CpuSet:
+    """The CPUs whose list names CPUs of another package."""
+    return CpuSet(
+        cpu for cpu, listed in lists.items() if any(packages.get(other) != packages.get(cpu) for other in listed)
+    )
+
+
+def _report_threads(
+    reader: Reader,
+    threads: Mapping[int, CpuSet],
+    groups: Mapping[int, set[int]],
+    packages: Mapping[int, int],
+) -> None:
+    where = f"{CPUS}/cpu*/topology"
+    crossing = _crossing(threads, packages)
+    if crossing:
+        why = f"the thread siblings of CPUs {crossing} are in several packages: those of other packages are ignored"
+        reader.problem("cores across packages", where, why)
+    disagreeing = CpuSet(cpu for cpu, listed in threads.items() if groups[cpu] != set(listed)) - crossing
+    if disagreeing:
+        why = f"the thread siblings of CPUs {disagreeing} do not list each other: taken as one core where any does"
+        reader.problem("sibling lists disagree", where, why)
+
+
+def _cores_of_ids(
+    reader: Reader,
+    cpus: CpuSet,
+    core_ids: Mapping[int, int],
+    packages: Mapping[int, int],
+    dies: Mapping[int, int],
+    numa_nodes: Mapping[int, int],
+) -> dict[int, int]:
+    """Cores from core ids, where sibling lists are missing: an id may come again in each package, die and node."""
+    cores: dict[int, int] = {}
+    first: dict[tuple[int | None, ...], int] = {}
+    for cpu in sorted(cpus & core_ids):
+        key = (packages.get(cpu), dies.get(cpu), numa_nodes.get(cpu), core_ids[cpu])
+        cores[cpu] = first.setdefault(key, cpu)
+    if cores:
+        why = f"no thread siblings of CPUs {CpuSet(cores)}: one core is one core id of one package, die and node"
+        reader.problem("cores taken from core ids", f"{CPUS}/cpu*/topology", why)
+    unknown = cpus - CpuSet(cores)
+    if unknown:
+        reader.problem("unknown cores", f"{CPUS}/cpu*/topology", f"nothing says which core CPUs {unknown} are on")
+    return cores
+
+
+# --- caches --------------------------------------------------------------------------------------------------
+
+
+class _Cache(NamedTuple):
+    """One data or unified cache as a CPU sees it: its directory's name, its level, the online CPUs that share it."""
+
+    directory: str
+    level: int
+    cpus: CpuSet
+
+
+def read_caches(reader: Reader, online: CpuSet, packages: Mapping[int, int]) -> tuple[dict[int, int], dict[int, int]]:
+    """Last-level and level-2 cache of each CPU, named by the lowest CPU that shares it.
+
+    A group is read once, at its lowest CPU, and the last-level list once more at its highest: reading every
+    cache directory of every CPU would be most of discovery's time.
+    """
+    llc: dict[int, int] = {}
+    l2: dict[int, int] = {}
+    l2_index: dict[int, str] = {}
+    for cpu in sorted(online):
+        if cpu not in llc:
+            caches = _caches_of(reader, cpu, online)
+            if not caches:
+                continue
+            last = max(caches, key=lambda cache: cache.level)
+            _check_cache(reader, cpu, last, online, packages)
+            _cover(reader, llc, cpu, last)
+            l2_index[cpu] = next((cache.directory for cache in caches if cache.level == 2), "")
+        if cpu not in l2 and l2_index.get(llc[cpu]):
+            second = _cache_at(reader, cpu, l2_index[llc[cpu]], online)
+            if second is not None and second.level == 2:
+                _cover(reader, l2, cpu, second)
+    return llc, l2
+
+
+def _caches_of(reader: Reader, cpu: int, online: CpuSet) -> list[_Cache]:
+    """The caches of one CPU that hold data."""
+    path = f"{CPUS}/cpu{cpu}/cache"
+    indexes = [name for name in reader.names(path) if name.startswith("index")]
+    holding = [index for index in indexes if reader.text(f"{path}/{index}/type") != "Instruction"]
+    return [cache for index in holding if (cache := _cache_at(reader, cpu, index, online)) is not None]
+
+
+def _cache_at(reader: Reader, cpu: int, index: str, online: CpuSet) -> _Cache | None:
+    path = f"{CPUS}/cpu{cpu}/cache/{index}"
+    level = reader.integer(f"{path}/level")
+    shared = read_set(reader, f"{path}/shared_cpu_list")
+    if shared is None:
+        shared = read_set(reader, f"{path}/shared_cpu_map")
+    if level is None or shared is None:
+        return None
+    if not shared:
+        reader.problem("empty cache lists", f"{CPUS}/cpu*/cache/{index}", "taken as a cache of each CPU's own")
+    return _Cache(index, level, shared & online or CpuSet((cpu,)))
+
+
+def _check_cache(reader: Reader, cpu: int, cache: _Cache, online: CpuSet, packages: Mapping[int, int]) -> None:
+    """Compare the list of a last-level cache with what its last CPU says, and with the packages."""
+    where = f"{CPUS}/cpu{cpu}/cache/{cache.directory}"
+    last = max(cache.cpus, default=cpu)
+    other = _cache_at(reader, last, cache.directory, online) if last != cpu else cache
+    if other is None or other.cpus != cache.cpus:
+        listed = "none" if other is None else str(other.cpus)
+        why = f"CPU {cpu} shares it with {cache.cpus}, CPU {last} with {listed}: the lower CPU is believed"
+        reader.problem("cache lists disagree", where, why)
+    if len({packages.get(member) for member in cache.cpus}) > 1:
+        why = f"CPUs {cache.cpus} share a cache but are in several packages: both are kept as read"
+        reader.problem("cache across packages", where, why)
+
+
+def _cover(reader: Reader, groups: dict[int, int], cpu: int, cache: _Cache) -> None:
+    """Put the CPUs of a cache that no earlier list claimed into its group."""
+    free = cache.cpus - groups | {cpu}
+    if free != cache.cpus:
+        why = f"the list of CPU {cpu}, {cache.cpus}, overlaps another or lacks itself: the group is {free}"
+        reader.problem("cache lists overlap", f"{CPUS}/cpu{cpu}/cache/{cache.directory}", why)
+    groups |= dict.fromkeys(free, min(free))
+
+
+# --- kinds of cores ------------------------------------------------------------------------------------------
+
+
+def read_kinds(reader: Reader, cores: Mapping[int, int], names: Sequence[str]) -> tuple[dict[int, str], bool | None]:
+    """Kind of each CPU of a hybrid part, and whether it is one (None: no evidence either way)."""
+    kinds: dict[int, str] = {}
+    for unit, kind in _HYBRID_UNITS:
+        kinds |= dict.fromkeys(read_set(reader, f"/sys/devices/{unit}/cpus") or CpuSet(), kind)
+    if kinds:
+        return kinds, len(set(kinds.values())) > 1
+    if "cpu_capacity" in names:
+        # Capacity is of the core (Documentation/scheduler/sched-capacity.rst): one thread speaks for it.
+        capacities = {core: reader.integer(f"{CPUS}/cpu{core}/cpu_capacity") for core in set(cores.values())}
+        return _kinds_by(capacities, cores)
+    sizes = Counter(cores.values())
+    if len(set(sizes.values())) > 1:
+        return _kinds_by_frequency(reader, cores, sizes)
+    return {}, None
+
+
+def _kinds_by(figures: Mapping[int, int | None], cores: Mapping[int, int]) -> tuple[dict[int, str], bool | None]:
+    """Highest figure: performance; lowest: efficiency; a third in between: intermediate."""
+    known = {figure for figure in figures.values() if figure is not None}
+    if len(known) < 2:
+        return {}, False if known and None not in figures.values() else None
+    words = dict.fromkeys(known, "intermediate") | {max(known): "performance", min(known): "efficiency"}
+    found = ((cpu, figures[core]) for cpu, core in cores.items())
+    return {cpu: words[figure] for cpu, figure in found if figure is not None}, True
+
+
+def _kinds_by_frequency(
+    reader: Reader, cores: Mapping[int, int], sizes: Mapping[int, int]
+) -> tuple[dict[int, str], bool | None]:
+    """Intel's first hybrid parts, where nothing says the kind: cores without a second thread that are slower.
+
+    Frequency alone would not do: SST-BF gives equal cores different base frequencies.
+    """
+    speeds = {core: reader.integer(f"{CPUS}/cpu{core}/cpufreq/base_frequency") for core in sizes}
+    slow = {speed for core, speed in speeds.items() if sizes[core] == 1}
+    fast = {speed for core, speed in speeds.items() if sizes[core] > 1}
+    if len(slow) != 1 or len(fast) != 1 or None in slow | fast or slow == fast:
+        return {}, None
+    reader.problem("kinds of cores inferred", CPUS, "slower cores without a second thread are taken as efficiency")
+    return _kinds_by(speeds, cores)
