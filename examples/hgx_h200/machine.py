@@ -160,9 +160,9 @@ def write_platform(tree: Tree) -> None:
     dmi = "sys/devices/virtual/dmi/id"
     tree.put_all(
         dmi,
-        sys_vendor="hosttune example",
+        sys_vendor="hosttune",
         product_name="SYNTHETIC HGX H200 (built from facts, not a capture)",
-        bios_vendor="hosttune example",
+        bios_vendor="hosttune",
         bios_version="0",
         board_name="SYNTHETIC",
         chassis_type=23,
@@ -172,6 +172,9 @@ def write_platform(tree: Tree) -> None:
         b'PRETTY_NAME="Ubuntu 24.04.2 LTS"\nNAME="Ubuntu"\nVERSION_ID="24.04"\nID=ubuntu\nID_LIKE=debian\n'
     )
     tree.files["etc/default/grub"] = b'GRUB_CMDLINE_LINUX_DEFAULT="intel_iommu=on"\nGRUB_CMDLINE_LINUX=""\n'
+    tree.files["boot/grub/grub.cfg"] = (
+        b"# the real one is written by grub-mkconfig; this one only says that GRUB boots\n"
+    )
     tree.put("etc/hostname", "example-hgx-h200")
     tree.put("sys/firmware/efi/fw_platform_size", 64)
     tree.put("sys/module/nvidia/version", "580.159.04")

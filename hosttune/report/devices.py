@@ -1,0 +1,206 @@
+"""The PCI side of the host tree: GPUs, NICs, NVMe drives and NVSwitches under their host bridges and switches.
+
+A host has hundreds of functions; an operator looks for a few dozen. Bridges are shown only where a path forks,
+virtual functions are counted on their physical function, everything else is counted in the header.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from hosttune.model.host import Gpu, Host, Link, Nic, Nvme, PciDevice
+from hosttune.model.values import Value, format_size, slot_of
+from hosttune.report.branch import Branch
+
+_KIND_WIDTH = 9
+
+
+class Shown(Value, frozen=True, kw_only=True):
+    """Indexes over one host that every line needs."""
+
+    pci: Mapping[str, PciDevice]
+    labels: Mapping[str, tuple[str, str]]  # address -> (kind, what its class says of it)
+    holders: Mapping[str, str]  # address -> guest that holds it
+    problems: Mapping[str, int]  # text of a problem's place -> its number
+    groups: bool  # whether the host has IOMMU groups at all
+
+
+def shown(host: Host, problems: Mapping[str, int]) -> Shown:
+    """Index a host. `problems` gives the number under which each place's problem is listed."""
+    labels: dict[str, tuple[str, str]] = {}
+    labels.update({nic.address: ("NIC", _nic(nic)) for nic in host.nics})
+    labels.update({drive.address: ("NVMe", _nvme(drive)) for drive in host.nvme})
+    labels.update({switch.address: ("NVSwitch", switch.model or "") for switch in host.nvswitches})
+    labels.update({gpu.address: (_gpu_kind(gpu), _gpu(gpu)) for gpu in host.gpus})
+    return Shown(
+        pci={device.address: device for device in host.pci},
+        labels=labels,
+        holders={address: guest.name for guest in host.guests or () for address in guest.devices},
+        problems=problems,
+        groups=any(device.iommu_group is not None for device in host.pci),
+    )
+
+
+def listed(index: Shown) -> tuple[str, ...]:
+    """Addresses that get a line: known by class, and no virtual function."""
+    return tuple(address for address in index.labels if address not in index.pci or not index.pci[address].physfn)
+
+
+def device_branches(index: Shown, addresses: Iterable[str]) -> tuple[Branch, ...]:
+    """The host bridges that lead to these devices, in bus order, each with its branch of the tree."""
+    by_bridge: dict[str, list[tuple[str, ...]]] = {}
+    for address in sorted(addresses, key=_order):
+        path = _path(index, address)
+        by_bridge.setdefault(path[0].rpartition(":")[0], []).append(path)
+    return tuple(Branch(text=f"host bridge {bus}", children=_forks(index, paths)) for bus, paths in by_bridge.items())
+
+
+def _order(address: str) -> tuple[int, str]:
+    return int(address.partition(":")[0], 16), address
+
+
+def _path(index: Shown, address: str) -> tuple[str, ...]:
+    """The device and the bridges above it, top first; stops at a parent that the document does not hold."""
+    path = [address]
+    while (device := index.pci.get(path[0])) and device.parent and device.parent not in path:
+        path.insert(0, device.parent)
+    return tuple(path)
+
+
+def _forks(index: Shown, paths: list[tuple[str, ...]]) -> tuple[Branch, ...]:
+    """Branches below one bridge: a bridge with one slot below is left out, a chain of bridges is one line."""
+    groups: dict[str, list[tuple[str, ...]]] = {}
+    for path in paths:
+        groups.setdefault(path[0], []).append(path)
+    branches: list[Branch] = []
+    for members in groups.values():
+        if len({slot_of(path[-1]) for path in members}) == 1:
+            branches += (_device(index, path[-1]) for path in members)
+            continue
+        chain, rest = _chain(members)
+        branches.append(Branch(text=_bridges(index, chain), children=_forks(index, rest)))
+    return tuple(branches)
+
+
+def _chain(paths: list[tuple[str, ...]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The bridges that all paths share, and what is left of each path below them."""
+    depth = 0
+    while all(len(path) > depth + 1 for path in paths) and len({path[depth] for path in paths}) == 1:
+        depth += 1
+    return paths[0][:depth], [path[depth:] for path in paths]
+
+
+def _bridges(index: Shown, chain: tuple[str, ...]) -> str:
+    return " > ".join(_bridge(index, address) for address in chain)
+
+
+def _bridge(index: Shown, address: str) -> str:
+    device = index.pci.get(address)
+    kind = {"root-port": "root port", "upstream-port": "switch", "downstream-port": "switch port"}
+    name = kind.get((device and device.port_type) or "", "bridge")
+    link = _link(device.link) if device and device.link and name == "switch" else ""
+    return f"{name} {address}" + (f" ({link})" if link else "")
+
+
+# --- one device ----------------------------------------------------------------------------------------------
+
+
+def _device(index: Shown, address: str) -> Branch:
+    kind, what = index.labels[address]
+    device = index.pci.get(address)
+    facts = [what or (device and device.device_name) or _ids(device)]
+    number = _problem_of(index, address)
+    if device:
+        facts += [_link(device.link), _driver(device), _group(device, index.groups), _vfs(index, device)]
+        if device.boot_display:
+            facts.append("boot display")
+        if device.numa_node is not None and device.numa_source not in (None, "device"):
+            facts.append(f"node from {device.numa_source}")
+    if address in index.holders:
+        facts.append(f"held by guest {index.holders[address]}")
+    if number is not None:
+        facts.append(f"see problem {number}")
+    faulty = number is not None or bool(device and device.link and device.link.state == "degraded")
+    style = "warn" if faulty else "strong" if kind == "GPU" else "plain"
+    text = f"{kind:{_KIND_WIDTH}}{address}  " + ", ".join(fact for fact in facts if fact)
+    return Branch(text=text, style=style)
+
+
+def _problem_of(index: Shown, address: str) -> int | None:
+    numbers = [number for place, number in index.problems.items() if address in place]
+    return min(numbers, default=None)
+
+
+def _ids(device: PciDevice | None) -> str:
+    return f"{device.vendor_id}:{device.device_id}" if device and device.vendor_id else "unknown device"
+
+
+def _gpu_kind(gpu: Gpu) -> str:
+    return "display" if gpu.vendor == "other" else "GPU"
+
+
+def _gpu(gpu: Gpu) -> str:
+    facts = [gpu.model or ""]
+    if gpu.memory_bytes is not None:
+        facts.append(format_size(gpu.memory_bytes))
+    if gpu.module_id is not None:
+        facts.append(f"module {gpu.module_id}")
+    if gpu.mig and gpu.mig.mode == "enabled":
+        facts.append(f"MIG on, {len(gpu.mig.instances or ())} instances")
+    return ", ".join(fact for fact in facts if fact)
+
+
+def _nic(nic: Nic) -> str:
+    facts = [nic.kind or "", f"{nic.rate_gbps:g} Gb/s" if nic.rate_gbps is not None else ""]
+    names = [name for name in (nic.rdma, *nic.interfaces) if name]
+    facts.append(" ".join(names))
+    if nic.state and nic.state.lower() not in ("active", "up"):
+        facts.append(nic.state.lower())
+    return ", ".join(fact for fact in facts if fact)
+
+
+def _nvme(drive: Nvme) -> str:
+    facts = [drive.model or "", " ".join(drive.namespaces) or drive.controller or ""]
+    if drive.in_use:
+        facts.append(f"in use: {drive.in_use}")
+    return ", ".join(fact for fact in facts if fact)
+
+
+def _driver(device: PciDevice) -> str:
+    return f"driver {device.driver}" if device.driver else "no driver"
+
+
+def _group(device: PciDevice, groups: bool) -> str:
+    if device.iommu_group is not None:
+        return f"group {device.iommu_group}"
+    return "no IOMMU group" if groups else ""
+
+
+def _vfs(index: Shown, device: PciDevice) -> str:
+    if not device.sriov_total_vfs or not (device.sriov_vfs or device.virtfns):
+        return ""
+    passed = sum(1 for vf in device.virtfns if vf in index.pci and index.pci[vf].driver == "vfio-pci")
+    text = (
+        f"{device.sriov_vfs if device.sriov_vfs is not None else len(device.virtfns)} of {device.sriov_total_vfs} VFs"
+    )
+    return f"{text}, {passed} on vfio-pci" if passed else text
+
+
+def _link(link: Link | None) -> str:
+    """A link in words: the figures now, and why they are lower than the most where they are."""
+    if link is None:
+        return ""
+    now, most = _figures(link.speed_gts, link.width), _figures(link.max_speed_gts, link.max_width)
+    if not now:
+        return "link unknown"
+    if link.state == "degraded":
+        return f"DEGRADED link {now} of {most or '?'}"
+    if link.state in ("by-design", "idle"):
+        return f"{now} ({link.state.replace('-', ' ')}, of {most or '?'})"
+    return f"{now} (not provable)" if link.state == "unknown" else now
+
+
+def _figures(speed_gts: float | None, width: int | None) -> str:
+    if speed_gts is None or width is None:
+        return ""
+    return f"{speed_gts:g} GT/s x{width}"

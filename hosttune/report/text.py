@@ -1,0 +1,236 @@
+"""The host document as a text tree, for an operator's terminal.
+
+The header says what the machine is; then each NUMA node with its CPUs, memory, pages and devices; then guests
+and problems. All words are put together by pure functions; only `print_host` touches the console. Text is ASCII
+apart from the tree's lines and from names that the machine itself gives.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hosttune.model.host import Cpu, Host, NumaNode, RunningGuest
+from hosttune.model.values import CpuSet, format_size
+from hosttune.report.branch import Branch, count, draw, draw_rows, say, short_list, some
+from hosttune.report.devices import Shown, device_branches, listed, shown
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def print_host(host: Host, console: Console) -> None:
+    """Print the host as an operator reads it: header, one tree a node, guests, problems.
+
+    Needs about 100 columns to stay one line a device; narrower consoles wrap.
+    """
+    say(title(host), console, "strong")
+    draw_rows(header(host), console)
+    draw(node_branches(host), console)
+    guests = tuple(Branch(text=_guest(guest)) for guest in host.guests or ())
+    if guests:
+        draw((Branch(text="guests", style="strong", children=guests),), console)
+    if host.problems:
+        say("problems", console, "strong")
+        draw_rows(tuple((f"{n}.", text) for n, text in enumerate(problem_lines(host), 1)), console)
+
+
+def title(host: Host) -> str:
+    """Host name and product."""
+    platform = host.platform
+    words = (platform.vendor, platform.product) if platform else ()
+    return f"{host.hostname or 'unnamed host'}: {' '.join(word for word in words if word) or 'product unknown'}"
+
+
+def header(host: Host) -> tuple[tuple[str, str], ...]:
+    """What the machine is as a whole: (label, text), only what is known or doubtful."""
+    rows = (
+        ("kernel", _kernel(host)),
+        ("CPUs", _cpus(host)),
+        ("memory", _memory(host)),
+        ("IOMMU", _iommu(host)),
+        ("KVM", _virtualization(host)),
+        ("devices", _devices(host)),
+    )
+    return tuple((label, text) for label, text in rows if text)
+
+
+def node_branches(host: Host) -> tuple[Branch, ...]:
+    """One branch a NUMA node, then one for devices whose node is unknown."""
+    index = shown(host, problem_numbers(host))
+    places: dict[int | None, list[str]] = {}
+    for address in listed(index):
+        device = index.pci.get(address)
+        places.setdefault(device.numa_node if device else None, []).append(address)
+    branches = [_node(host, node, _take(index, places, node.id)) for node in host.numa_nodes]
+    if not host.numa_nodes:
+        cpus = tuple(cpu for cpu in host.cpus if cpu.online)
+        branches.append(Branch(text="no NUMA nodes", style="strong", children=_cpu_branch(cpus)))
+    stray = device_branches(index, [address for rest in places.values() for address in rest])
+    if stray:
+        branches.append(Branch(text="affinity unknown: no node is known for these", style="warn", children=stray))
+    return tuple(branches)
+
+
+def problem_lines(host: Host) -> tuple[str, ...]:
+    """Problems as text, those of one kind on one line."""
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for problem in host.problems:
+        kinds.setdefault((problem.what, problem.why), []).append(problem.where)
+    return tuple(f"{what}: {some(where)}: {why}" for (what, why), where in kinds.items())
+
+
+def problem_numbers(host: Host) -> dict[str, int]:
+    """Place of a problem -> number of its line in `problem_lines`, from 1; the first where there are several."""
+    order: dict[tuple[str, str], int] = {}
+    numbers: dict[str, int] = {}
+    for problem in host.problems:
+        number = order.setdefault((problem.what, problem.why), len(order) + 1)
+        numbers.setdefault(problem.where, number)
+    return numbers
+
+
+# --- header --------------------------------------------------------------------------------------------------
+
+
+def _kernel(host: Host) -> str:
+    where = {True: "this machine is itself a guest", False: "bare metal", None: "guest or bare metal unknown"}
+    hypervisor = host.platform.virtualization if host.platform else None
+    facts = [" ".join(word for word in (host.kernel, host.arch) if word), where[host.hypervisor]]
+    if host.hypervisor and hypervisor:
+        facts[-1] += f" (hypervisor: {hypervisor})"
+    if host.hypervisor:
+        facts.append("the topology it sees is not the hardware's")
+    return ", ".join(fact for fact in facts if fact)
+
+
+def _cpus(host: Host) -> str:
+    online = tuple(cpu for cpu in host.cpus if cpu.online)
+    if not online:
+        return "unknown"
+    packages, cores = {cpu.package for cpu in online}, {cpu.core for cpu in online}
+    facts = [f"{len(online)} online"]
+    if None not in packages and None not in cores:
+        facts.append(f"{count(len(packages), 'package')}, {count(len(cores), 'core')}")
+    model = host.cpu_model
+    facts += [model.model or model.vendor or ""] if model else []
+    if model and model.physical_address_bits is not None:
+        facts.append(f"{model.physical_address_bits} address bits")
+    offline = CpuSet(cpu.id for cpu in host.cpus if not cpu.online)
+    hidden = CpuSet(cpu.id for cpu in online if cpu.allowed is False)
+    facts.append(f"offline {short_list(offline)}" if offline else "")
+    facts.append(f"hidden from guests by a cpuset {short_list(hidden)}" if hidden else "")
+    facts.append(_frequency(host, online))
+    return ", ".join(fact for fact in facts if fact)
+
+
+def _frequency(host: Host, online: tuple[Cpu, ...]) -> str:
+    driver = host.cpu_model.scaling_driver if host.cpu_model else None
+    modes = sorted({"/".join(word for word in (cpu.governor, cpu.energy_preference) if word) for cpu in online} - {""})
+    return " ".join(word for word in (driver, " and ".join(modes)) if word)
+
+
+def _memory(host: Host) -> str:
+    sizes = [node.memory_bytes for node in host.numa_nodes if node.memory_bytes is not None]
+    facts = [f"{format_size(sum(sizes))} in {count(len(host.numa_nodes), 'node')}" if sizes else "size unknown"]
+    settings = host.memory_settings
+    if settings:
+        ksm = {0: "off", 1: "on", 2: "off, pages unmerged"}
+        named = (
+            ("THP", settings.thp),
+            ("KSM", None if settings.ksm_run is None else ksm.get(settings.ksm_run, str(settings.ksm_run))),
+            ("NUMA balancing", None if settings.numa_balancing is None else "on" if settings.numa_balancing else "off"),
+        )
+        facts += [f"{name} {value}" for name, value in named if value is not None]
+    return ", ".join(facts)
+
+
+def _iommu(host: Host) -> str:
+    groups = {device.iommu_group for device in host.pci} - {None}
+    iommu = host.iommu
+    if iommu is None or iommu.present is None:
+        return "unknown" if not groups else count(len(groups), "group")
+    if not iommu.present:
+        return "off: no groups, nothing can be passed to a guest"
+    facts = (iommu.vendor, iommu.mode, count(len(groups), "group"))
+    return ", ".join(fact for fact in facts if fact)
+
+
+def _virtualization(host: Host) -> str:
+    stack = host.virtualization
+    if stack is None:
+        return "unknown"
+    usable = {True: "usable", False: "not usable", None: "unknown"}
+    return (
+        f"{usable[stack.kvm]}, libvirt {stack.libvirt_version or 'unknown'}, QEMU {stack.qemu_version or 'unknown'}, "
+        + ("guests unknown" if host.guests is None else count(len(host.guests), "guest"))
+    )
+
+
+def _devices(host: Host) -> str:
+    counts: dict[str, int] = {}
+    for gpu in host.gpus:
+        name = "other display" if gpu.vendor == "other" else gpu.model or f"{gpu.vendor} GPU"
+        counts[name] = counts.get(name, 0) + 1
+    facts = [f"{number} x {name}" for name, number in counts.items()]
+    nics = sum(1 for nic in host.nics if not nic.physfn)
+    for number, name in ((nics, "NIC"), (len(host.nvme), "NVMe drive"), (len(host.nvswitches), "NVSwitch")):
+        facts += [count(number, name)] if number else []
+    links = {gpu.nvlinks_active for gpu in host.gpus} - {None}
+    fabric = {gpu.fabric_state for gpu in host.gpus} - {None}
+    facts += [f"{links.pop()} NVLinks a GPU"] if len(links) == 1 else []
+    facts += [f"fabric {' and '.join(sorted(str(state) for state in fabric)).lower()}"] if fabric else []
+    return ", ".join((*facts, f"{count(len(host.pci), 'PCI function')} in all"))
+
+
+# --- nodes and guests ----------------------------------------------------------------------------------------
+
+
+def _take(index: Shown, places: dict[int | None, list[str]], node: int) -> tuple[Branch, ...]:
+    return device_branches(index, places.pop(node, []))
+
+
+def _node(host: Host, node: NumaNode, devices: tuple[Branch, ...]) -> Branch:
+    cpus = tuple(cpu for cpu in host.cpus if cpu.numa_node == node.id and cpu.online)
+    what = {"memory": ": memory only", "gpu": ": a GPU's own memory", "empty": ": empty"}.get(node.kind or "", "")
+    children = (*_cpu_branch(cpus), *_memory_branch(node), *devices)
+    return Branch(text=f"node {node.id}{what}", style="strong", children=children)
+
+
+def _cpu_branch(cpus: tuple[Cpu, ...]) -> tuple[Branch, ...]:
+    if not cpus:
+        return ()
+    cores, caches = {cpu.core for cpu in cpus}, {cpu.llc for cpu in cpus}
+    facts = [f"CPUs {short_list(cpu.id for cpu in cpus)}"]
+    if None not in cores:
+        facts.append(count(len(cores), "core"))
+        if len(cpus) > len(cores):
+            facts.append(f"{len(cpus) / len(cores):g} threads each")
+    facts += [] if None in caches else [count(len(caches), "last-level cache")]
+    isolated = CpuSet(cpu.id for cpu in cpus if cpu.isolated)
+    facts += [f"isolated {short_list(isolated)}"] if isolated else []
+    return (Branch(text=", ".join(facts)),)
+
+
+def _memory_branch(node: NumaNode) -> tuple[Branch, ...]:
+    if node.memory_bytes is None and not node.hugepages:
+        return ()
+    facts = [f"memory {format_size(node.memory_bytes)}"]
+    facts += [f"{format_size(node.free_bytes)} free"] if node.free_bytes is not None else []
+    for pages in sorted(node.hugepages or (), key=lambda pages: pages.size_bytes):
+        if pages.total == 0:
+            facts.append(f"no {format_size(pages.size_bytes)} pages")
+        else:
+            free, total = ("?" if n is None else str(n) for n in (pages.free, pages.total))
+            facts.append(f"{free} of {total} {format_size(pages.size_bytes)} pages free")
+    if node.distances:
+        facts.append("distances " + " ".join(f"{other}:{far}" for other, far in node.distances.items()))
+    return (Branch(text=", ".join(facts)),)
+
+
+def _guest(guest: RunningGuest) -> str:
+    vcpus = guest.vcpus if guest.vcpus is not None else len(guest.vcpu_pins) if guest.vcpu_pins else None
+    facts = [guest.state or "state unknown"]
+    facts += [f"{vcpus} vCPUs {'pinned' if guest.vcpu_pins else 'not pinned'}"] if vcpus is not None else []
+    facts += [format_size(guest.memory_bytes)] if guest.memory_bytes is not None else []
+    facts += [f"devices {some(guest.devices, 8)}"] if guest.devices else []
+    return f"{guest.name}: {', '.join(facts)}"
