@@ -1,0 +1,241 @@
+"""The PCI tree of a host: every function with its bridge, NUMA node, link on both ends, IOMMU group, BARs and limits.
+
+Second step of discovery, after the NUMA nodes: System → `read_pci` → Host.pci. `pci_function` reads, `pci_config`
+decodes, `pci_link` judges links, `pci_names` names; here the functions are put together. Nothing is written and no
+sleeping device is woken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hosttune.discovery import pci_names
+from hosttune.discovery.pci_function import Function, read_function, read_irqs
+from hosttune.discovery.pci_link import Links
+from hosttune.model.host import Bar, NumaNode, PciDevice
+from hosttune.model.values import CpuSet, parse_cpus
+from hosttune.reader import Reader
+
+DEVICES = "/sys/bus/pci/devices"
+GROUPS = "/sys/kernel/iommu_groups"
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+Place = tuple[int | None, str]
+
+
+def read_pci(
+    reader: Reader, nodes: tuple[NumaNode, ...], *, fallback_ids: Callable[[], bytes | None] | None = None
+) -> tuple[PciDevice, ...]:
+    """Every PCI function, sorted by address (a domain of more than four digits after the others).
+
+    `nodes` are the host's NUMA nodes with their CPUs, for affinity that only local CPU lists tell. Names come from the
+    pci.ids of the same system; `fallback_ids` is called for another one only when it has none (`pci_names.load`).
+    What cannot be read, or contradicts itself, becomes a problem of the reader.
+    """
+    functions = _read_functions(reader)
+    home = _NodeFinder(reader, nodes, functions)
+    links = Links(functions)
+    names = _read_names(reader, functions, fallback_ids)
+    group_types: dict[str, str | None] = {}
+    return tuple(
+        PciDevice(
+            **_identity(function, names),
+            **_affinity(home.place(function), function),
+            **_group(reader, function, group_types),
+            **_functions_of(reader, function),
+            **_power(reader, function),
+            **_config(function),
+            link=links.of(function),
+            bars=function.bars,
+            irqs=read_irqs(reader, function) if function.matters else None,
+        )
+        for function in functions.values()
+    )
+
+
+def _read_functions(reader: Reader) -> dict[str, Function]:
+    functions: dict[str, Function] = {}
+    bars: dict[bytes, tuple[Bar, ...] | None] = {}
+    for address in sorted(reader.names(DEVICES), key=lambda name: (len(name), name)):
+        if not _ADDRESS.fullmatch(address):
+            reader.problem("not a PCI address", f"{DEVICES}/{address}", "left out")
+            continue
+        path = reader.link(f"{DEVICES}/{address}") or f"{DEVICES}/{address}"
+        directories = path.split("/")[:-1]
+        above = tuple(name for name in reversed(directories) if _ADDRESS.fullmatch(name))
+        # Below a host bridge of its own ("pci10000:00", made by Intel VMD) a function is on a root bus, even though
+        # the path goes through the VMD device, which still tells where the domain sits.
+        parent = above[0] if above and directories[-1] == above[0] else None
+        functions[address] = read_function(reader, address, path, above, parent, bars)
+    return functions
+
+
+def _read_names(
+    reader: Reader, functions: Mapping[str, Function], fallback_ids: Callable[[], bytes | None] | None
+) -> dict[tuple[str, str], pci_names.Names]:
+    ids = {(f.vendor, f.device) for f in functions.values() if f.vendor and f.device}
+    data = pci_names.load(reader.system) if ids else None
+    if data is None and ids and fallback_ids is not None:
+        data = fallback_ids()
+    return pci_names.lookup(data, ids)
+
+
+def _identity(function: Function, names: Mapping[tuple[str, str], pci_names.Names]) -> dict[str, Any]:
+    named = names.get((function.vendor or "", function.device or ""), (None, None))
+    return {
+        "address": function.address,
+        "parent": function.parent,
+        "vendor_id": function.vendor,
+        "device_id": function.device,
+        "subsystem_vendor_id": function.subsystem_vendor,
+        "subsystem_device_id": function.subsystem_device,
+        "revision": function.revision,
+        "class_code": function.class_code,
+        "vendor_name": named[0],
+        "device_name": named[1],
+        "driver": function.driver,
+    }
+
+
+def _affinity(place: Place, function: Function) -> dict[str, Any]:
+    return {"numa_node": place[0], "numa_source": place[1], "local_cpus": function.local_cpus}
+
+
+class _NodeFinder:
+    """Finds each function's NUMA node, and notes where its sources disagree.
+
+    The order of trust: the function's own node, the nearest bridge above that knows, a local CPU list that names part
+    of the machine and lies on one node. A list of all CPUs says nothing.
+    """
+
+    def __init__(self, reader: Reader, nodes: tuple[NumaNode, ...], functions: Mapping[str, Function]) -> None:
+        self._reader = reader
+        self._functions = functions
+        self._cpus = {node.id: parse_cpus(node.cpus) for node in nodes}
+        self._all = CpuSet().union(*self._cpus.values())
+        self._local: dict[str | None, tuple[frozenset[int], int | None]] = {None: (frozenset(), None)}
+
+    def place(self, function: Function) -> Place:
+        """Node and source ("device", "bridge", "firmware", "unknown")."""
+        bridge = self._bridge(function)
+        if function.numa_node is not None:
+            self._doubt(function, function.numa_node, bridge)
+            return function.numa_node, "device"
+        if bridge is not None and bridge.numa_node is not None:
+            self._doubt(function, bridge.numa_node, None)
+            return bridge.numa_node, "bridge"
+        node = self._firmware(function)[1]
+        return (None, "unknown") if node is None else (node, "firmware")
+
+    def _bridge(self, function: Function) -> Function | None:
+        """The nearest function above that knows its node."""
+        for address in function.above:
+            above = self._functions.get(address)
+            if above is not None and above.numa_node is not None:
+                return above
+        return None
+
+    def _firmware(self, function: Function) -> tuple[frozenset[int], int | None]:
+        """The local CPUs and the one node they lie on (None: several, none, or all CPUs of the machine)."""
+        text = function.local_cpus
+        if text not in self._local:
+            self._local[text] = self._locate(text or "", function.path)
+        return self._local[text]
+
+    def _locate(self, text: str, path: str) -> tuple[frozenset[int], int | None]:
+        try:
+            cpus = CpuSet.parse(text)
+        except ValueError:
+            self._reader.problem("not a CPU list", f"{path}/local_cpulist", f"reads {text[:40]!r}")
+            return frozenset(), None
+        known = cpus & self._all
+        nodes = [node for node, on_node in self._cpus.items() if not on_node.isdisjoint(known)]
+        return known, nodes[0] if len(nodes) == 1 and known != self._all else None
+
+    def _doubt(self, function: Function, node: int, bridge: Function | None) -> None:
+        """Note what contradicts the node that was taken."""
+        where = f"{DEVICES}/{function.address}/numa_node"
+        if self._cpus and node not in self._cpus:
+            self._reader.problem("NUMA node does not exist", where, f"says {node}; taken as it is")
+        if bridge is not None and bridge.numa_node != node:
+            self._reader.problem(
+                "NUMA node contradicts the bridge above",
+                where,
+                f"says {node}, bridge {bridge.address} says {bridge.numa_node}; the device's own was taken",
+            )
+        local, local_node = self._firmware(function)
+        on_node = self._cpus.get(node)
+        if on_node and local and local.isdisjoint(on_node):
+            lies = "several nodes" if local_node is None else f"node {local_node}"
+            self._reader.problem(
+                "NUMA node contradicts the local CPU list",
+                where,
+                f"node {node} was taken, but local_cpulist {function.local_cpus} lies on {lies}",
+            )
+
+
+def _group(reader: Reader, function: Function, types: dict[str, str | None]) -> dict[str, Any]:
+    """IOMMU group and the type of its default domain; `types` keeps what was read for other members."""
+    if "iommu_group" not in function.names:
+        return {}
+    name = reader.link_name(f"{function.path}/iommu_group")
+    if name is None or not name.isdecimal():
+        reader.problem("no IOMMU group number", f"{function.path}/iommu_group", f"leads to {name!r}")
+        return {}
+    if name not in types:
+        types[name] = reader.text(f"{GROUPS}/{name}/type") or None
+    return {"iommu_group": int(name), "iommu_group_type": types[name]}
+
+
+def _functions_of(reader: Reader, function: Function) -> dict[str, Any]:
+    """SR-IOV: the physical function, or the virtual ones and how many there can be."""
+    names, path = function.names, function.path
+    if function.physfn is not None:
+        return {"physfn": function.physfn}
+    sriov = function.config.sriov
+    if "sriov_totalvfs" not in names and sriov is None:
+        return {}
+    total = reader.integer(f"{path}/sriov_totalvfs") if "sriov_totalvfs" in names else None
+    count = reader.integer(f"{path}/sriov_numvfs") if "sriov_numvfs" in names else None
+    if sriov is not None:
+        total = sriov.total_vfs if total is None else total
+        count = (sriov.vfs if sriov.enabled else 0) if count is None else count
+    return {"virtfns": _virtfns(reader, function), "sriov_total_vfs": total, "sriov_vfs": count}
+
+
+def _virtfns(reader: Reader, function: Function) -> tuple[str, ...]:
+    numbers = sorted(int(name[6:]) for name in function.names if name.startswith("virtfn") and name[6:].isdecimal())
+    links = (reader.link_name(f"{function.path}/virtfn{number}") for number in numbers)
+    return tuple(link for link in links if link is not None)
+
+
+def _power(reader: Reader, function: Function) -> dict[str, Any]:
+    """Power, reset methods, the driver that is asked for, and whether firmware shows its screen here."""
+    names, path = function.names, function.path
+    facts: dict[str, Any] = {"power_state": function.power_state, "runtime_status": function.runtime_status}
+    if "boot_vga" in names:
+        facts["boot_display"] = {"1": True, "0": False}.get(reader.text(f"{path}/boot_vga") or "")
+    if "driver_override" in names:
+        override = reader.text(f"{path}/driver_override")
+        facts["driver_override"] = None if override in ("(null)", "") else override
+    if "reset_method" in names:
+        methods = reader.text(f"{path}/reset_method")
+        facts["reset_methods"] = None if methods is None else tuple(methods.split())
+    return facts
+
+
+def _config(function: Function) -> dict[str, Any]:
+    config = function.config
+    return {
+        "port_type": config.port_type,
+        "acs": config.acs,
+        "ats_enabled": config.ats_enabled,
+        "aspm": config.aspm,
+        "aspm_supported": config.aspm_supported,
+        "max_payload_bytes": config.max_payload_bytes,
+        "max_payload_supported_bytes": config.max_payload_supported_bytes,
+        "read_request_bytes": config.read_request_bytes,
+        "relaxed_ordering": config.relaxed_ordering,
+    }

@@ -1,0 +1,244 @@
+"""Decode PCI configuration space: bytes in, facts out; pure, and safe on truncated or garbage input.
+
+Called by `pci` for every function. Registers and bits are those of <linux/pci_regs.h>, names those of lspci.
+A user without privilege is given 64 bytes and a conventional device 256, so every capability may be missing.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any
+
+from hosttune.model.host import Acs
+from hosttune.model.values import Value
+
+_U16 = Struct("<H").unpack_from
+_U32 = Struct("<I").unpack_from
+_EXPRESS = Struct("<HIHHIHH").unpack_from  # PCI_EXP_FLAGS, DEVCAP, DEVCTL, DEVSTA, LNKCAP, LNKCTL, LNKSTA
+
+_HEADER = 64
+_CAPABILITY_POINTER = 0x34
+_STATUS_CAP_LIST = 0x10
+_CAP_SSVID = 0x0D
+_CAP_EXPRESS = 0x10
+_EXT_ACS = 0x0D
+_EXT_ATS = 0x0F
+_EXT_SRIOV = 0x10
+_EXT_START = 0x100
+
+# PCI_EXP_FLAGS_TYPE. The root complex's own functions (9, 10) sit on no link.
+_PORT_TYPES = {
+    0: "endpoint",
+    1: "legacy-endpoint",
+    4: "root-port",
+    5: "upstream-port",
+    6: "downstream-port",
+    7: "pcie-to-pci-bridge",
+    8: "pci-to-pcie-bridge",
+    9: "root-complex-endpoint",
+    10: "root-complex-event-collector",
+}
+_WITHOUT_LINK = (9, 10)
+_SPEEDS_GTS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}  # LNKCAP/LNKSTA code and LNKCAP2 bit
+WIDTHS = frozenset((1, 2, 4, 8, 12, 16, 32))
+_ASPM = ("", "L0s", "L1", "L0s L1")
+_ACS_BITS = (
+    (0x01, "SrcValid"),
+    (0x02, "TransBlk"),
+    (0x04, "ReqRedir"),
+    (0x08, "CmpltRedir"),
+    (0x10, "UpstreamFwd"),
+    (0x20, "EgressCtrl"),
+    (0x40, "DirectTrans"),
+)
+_ACS_NAMES = tuple(tuple(name for bit, name in _ACS_BITS if value & bit) for value in range(128))
+_NO_ACS = Acs()
+
+
+class SriovFacts(Value, frozen=True, kw_only=True):
+    """The SR-IOV capability of a physical function: how many virtual functions it can have and has."""
+
+    total_vfs: int
+    vfs: int
+    enabled: bool
+
+
+class ConfigFacts(Value, frozen=True, kw_only=True):
+    """What configuration space says. None: not there, or past the end of what the kernel gave.
+
+    `vendor_id` and the other ids are four hex digits without 0x; a virtual function answers ffff and so has none.
+    `acs` with no names means that extended space was read and holds no ACS capability. `aspm` "off", "L0s", "L1",
+    "L0s L1"; `aspm_supported` likewise, with "none". Link widths outside the standard, zero included, are None.
+    `doubts` says what was wrong with the lists ("the capability list loops at 0x50").
+    """
+
+    vendor_id: str | None = None
+    device_id: str | None = None
+    revision: str | None = None
+    class_code: str | None = None
+    subsystem_vendor_id: str | None = None
+    subsystem_device_id: str | None = None
+    is_bridge: bool = False
+    capabilities: tuple[int, ...] = ()
+    extended_capabilities: tuple[int, ...] = ()
+    port_type: str | None = None
+    speed_gts: float | None = None
+    width: int | None = None
+    max_speed_gts: float | None = None
+    max_width: int | None = None
+    aspm: str | None = None
+    aspm_supported: str | None = None
+    max_payload_bytes: int | None = None
+    max_payload_supported_bytes: int | None = None
+    read_request_bytes: int | None = None
+    relaxed_ordering: bool | None = None
+    acs: Acs | None = None
+    ats_enabled: bool | None = None
+    sriov: SriovFacts | None = None
+    doubts: tuple[str, ...] = ()
+
+
+_NOTHING = ConfigFacts()
+
+
+def decode(config: bytes) -> ConfigFacts:
+    """Facts of one function's configuration space of any length; all None when nothing answers (0xff) or < 64 bytes.
+
+    A virtual function's ids read ffff while the rest is real, so only ids *and* status of all ones mean "gone".
+    """
+    if len(config) < _HEADER or config[:8] == b"\xff" * 8:
+        return _NOTHING
+    doubts: list[str] = []
+    found = _capabilities(config, doubts)
+    facts = _header(config, found)
+    if _CAP_EXPRESS in found:
+        _express(config, found[_CAP_EXPRESS], facts)
+    if len(config) > _EXT_START + 4 and _CAP_EXPRESS in found:
+        _extended(config, facts, doubts)
+    return ConfigFacts(capabilities=tuple(found), doubts=tuple(doubts), **facts)
+
+
+def _header(config: bytes, found: dict[int, int]) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "revision": f"{config[8]:02x}",
+        "class_code": f"{config[11]:02x}{config[10]:02x}{config[9]:02x}",
+    }
+    vendor, device = _U16(config, 0)[0], _U16(config, 2)[0]
+    if vendor != 0xFFFF:
+        facts["vendor_id"] = f"{vendor:04x}"
+        facts["device_id"] = f"{device:04x}"
+    at = 0x2C
+    if config[14] & 0x7F:  # header type 1 or 2: a bridge keeps its subsystem in a capability
+        facts["is_bridge"] = True
+        at = found[_CAP_SSVID] + 4 if _CAP_SSVID in found else len(config)
+    if at + 4 <= len(config):
+        subsystem = _U32(config, at)[0]
+        if subsystem not in (0, 0xFFFFFFFF):
+            facts["subsystem_vendor_id"] = f"{subsystem & 0xFFFF:04x}"
+            facts["subsystem_device_id"] = f"{subsystem >> 16:04x}"
+    return facts
+
+
+def _capabilities(config: bytes, doubts: list[str]) -> dict[int, int]:
+    """Offsets of the standard capabilities by id (the first of each), in list order."""
+    found: dict[int, int] = {}
+    if not config[6] & _STATUS_CAP_LIST:
+        return found
+    end = min(len(config), 256)
+    seen = set()
+    at = config[_CAPABILITY_POINTER] & 0xFC
+    while at:
+        if at in seen:
+            doubts.append(f"the capability list loops at {at:#x}")
+            break
+        if at < _HEADER:
+            doubts.append(f"the capability list points into the header, at {at:#x}")
+            break
+        if at + 2 > end:
+            break  # past what an unprivileged reader is given
+        seen.add(at)
+        kind = config[at]
+        if kind == 0xFF:
+            doubts.append(f"the capability list reads 0xff at {at:#x}")
+            break
+        found.setdefault(kind, at)
+        at = config[at + 1] & 0xFC
+    return found
+
+
+def _express(config: bytes, at: int, facts: dict[str, Any]) -> None:
+    """The PCI Express capability: port type, payload, and the link where the function has one."""
+    if at + 4 > len(config):
+        return
+    kind = config[at + 2] >> 4
+    facts["port_type"] = _PORT_TYPES.get(kind)
+    if at + 0x14 > len(config):
+        return
+    flags, device_cap, control, _, link_cap, link_control, link_status = _EXPRESS(config, at + 2)
+    facts["max_payload_supported_bytes"] = _payload(device_cap & 7)
+    facts["max_payload_bytes"] = _payload(control >> 5 & 7)
+    facts["read_request_bytes"] = _payload(control >> 12 & 7)
+    facts["relaxed_ordering"] = bool(control & 0x10)
+    if kind in _WITHOUT_LINK:
+        return
+    facts["speed_gts"] = _SPEEDS_GTS.get(link_status & 0xF)
+    facts["width"] = _width(link_status >> 4 & 0x3F)
+    facts["max_speed_gts"] = _SPEEDS_GTS.get(link_cap & 0xF)
+    facts["max_width"] = _width(link_cap >> 4 & 0x3F)
+    facts["aspm_supported"] = _ASPM[link_cap >> 10 & 3] or "none"
+    facts["aspm"] = _ASPM[link_control & 3] or "off"
+    if flags & 0xF >= 2 and at + 0x30 <= len(config):
+        # The vector of LNKCAP2 goes before the code of LNKCAP, as in the kernel's pcie_get_speed_cap().
+        vector = _U32(config, at + 0x2C)[0] >> 1 & 0x7F
+        if vector:
+            facts["max_speed_gts"] = _SPEEDS_GTS.get(vector.bit_length())
+
+
+def _extended(config: bytes, facts: dict[str, Any], doubts: list[str]) -> None:
+    """Walk the extended capabilities from 0x100; the kernel's own walk ends at a header of 0 or all ones, too."""
+    facts["acs"] = _NO_ACS
+    size = len(config)
+    order: list[int] = []
+    seen = set()
+    at = _EXT_START
+    while at >= _EXT_START and at + 4 <= size:
+        if at in seen:
+            doubts.append(f"the extended capability list loops at {at:#x}")
+            break
+        seen.add(at)
+        header = _U32(config, at)[0]
+        if header in (0, 0xFFFFFFFF):
+            break
+        kind = header & 0xFFFF
+        if kind not in order:
+            order.append(kind)
+            _extended_capability(config, kind, at, facts)
+        at = header >> 20 & 0xFFC
+    else:
+        if at:
+            doubts.append(f"the extended capability list points to {at:#x}, where there is none")
+    facts["extended_capabilities"] = tuple(order)
+
+
+def _extended_capability(config: bytes, kind: int, at: int, facts: dict[str, Any]) -> None:
+    if kind == _EXT_ACS and at + 8 <= len(config):
+        facts["acs"] = Acs(
+            capable=_ACS_NAMES[_U16(config, at + 4)[0] & 0x7F], enabled=_ACS_NAMES[_U16(config, at + 6)[0] & 0x7F]
+        )
+    elif kind == _EXT_ATS and at + 8 <= len(config):
+        facts["ats_enabled"] = bool(_U16(config, at + 6)[0] & 0x8000)
+    elif kind == _EXT_SRIOV and at + 0x12 <= len(config):
+        facts["sriov"] = SriovFacts(
+            total_vfs=_U16(config, at + 0xE)[0],
+            vfs=_U16(config, at + 0x10)[0],
+            enabled=bool(_U16(config, at + 8)[0] & 1),
+        )
+
+
+def _payload(code: int) -> int | None:
+    """Bytes of a payload or read-request field: 128 << code; 6 and 7 are reserved."""
+    return 128 << code if code < 6 else None
+
+
+def _width(lanes: int) -> int | None:
+    return lanes if lanes in WIDTHS else None

@@ -1,0 +1,294 @@
+"""Read what sysfs says of one PCI function, without judging it; `pci` puts the functions together.
+
+Of each function a capture must hold: vendor, device, class, revision, subsystem_vendor, subsystem_device, config,
+numa_node, local_cpulist, resource, current_link_speed, current_link_width, max_link_speed, max_link_width,
+driver, driver_override, iommu_group, physfn, virtfn*, sriov_totalvfs, sriov_numvfs, boot_vga, power_state,
+power/runtime_status, reset_method, irq, msi_irqs/, and /proc/irq/N/{smp,effective}_affinity_list.
+"""
+
+from __future__ import annotations
+
+from hosttune.discovery.pci_config import WIDTHS, ConfigFacts, decode
+from hosttune.model.host import Bar, Irq
+from hosttune.model.values import Value
+from hosttune.reader import Reader
+
+# Flags of a sysfs `resource` line, <linux/ioport.h>: memory, prefetchable, 64-bit.
+_MEM = 0x200
+_PREFETCH = 0x2000
+_MEM_64 = 0x100000
+_REGIONS = 6  # standard BARs; behind them come the ROM, SR-IOV and bridge windows
+_NO_REGION = b"0x0000000000000000 0x0000000000000000"
+_UNCORE = ("08", "11")  # system peripherals, signal processing
+NVSWITCHES = {"1af1": "A100 NVSwitch", "22a3": "H100/H200 NVSwitch"}  # 10de; class 0680
+
+
+class Figures(Value, frozen=True, kw_only=True):
+    """One end of a link in its own words: rate in GT/s per lane and lanes, now and at most; None where unknown."""
+
+    speed: float | None = None
+    width: int | None = None
+    max_speed: float | None = None
+    max_width: int | None = None
+
+    @property
+    def silent(self) -> bool:
+        """The function reports no link at all."""
+        return self.max_speed is None and self.max_width is None and self.speed is None and self.width is None
+
+
+class Function(Value, frozen=True, kw_only=True):
+    """One PCI function as sysfs shows it. `above` are the functions of its link path, nearest first."""
+
+    address: str
+    path: str
+    above: tuple[str, ...]
+    parent: str | None
+    names: frozenset[str]
+    vendor: str | None
+    device: str | None
+    subsystem_vendor: str | None
+    subsystem_device: str | None
+    revision: str | None
+    class_code: str | None
+    config: ConfigFacts
+    figures: Figures
+    numa_node: int | None
+    local_cpus: str | None
+    bars: tuple[Bar, ...] | None
+    driver: str | None
+    power_state: str | None
+    runtime_status: str | None
+    physfn: str | None
+
+    @property
+    def asleep(self) -> bool:
+        """In D3: its registers mean nothing."""
+        return (self.power_state or "").startswith("D3")
+
+    @property
+    def matters(self) -> bool:
+        """A display, accelerator, network, NVMe or NVSwitch function: worth a look at its interrupts and power."""
+        return matters(self.class_code, self.vendor, self.device)
+
+
+def matters(class_code: str | None, vendor: str | None, device: str | None) -> bool:
+    """Whether a function of this class and id is something that guests or tuning are about."""
+    kind = class_code or ""
+    return kind[:2] in ("03", "12", "02") or kind[:4] == "0108" or (vendor == "10de" and device in NVSWITCHES)
+
+
+_NO_CONFIG = ConfigFacts()
+_NO_FIGURES = Figures()
+_Bars = dict[bytes, tuple[Bar, ...] | None]
+
+
+def read_function(
+    reader: Reader, address: str, path: str, above: tuple[str, ...], parent: str | None, seen_bars: _Bars
+) -> Function:
+    """Read one function under its real `path`. `seen_bars` keeps parsed `resource` texts, most of which repeat."""
+    names = frozenset(reader.names(path))
+    state, status = _power(reader, path, names)
+    config = _config(reader, path, names, state, status)
+    vendor, device, class_code = _ids(reader, path, names, config)
+    subsystem, revision = _subsystem(reader, path, names, config, vendor)
+    if status is None and "power" in names and matters(class_code, vendor, device):
+        status = _line(reader.data(f"{path}/power/runtime_status"))
+    return Function(
+        address=address,
+        path=path,
+        above=above,
+        parent=parent,
+        names=names,
+        vendor=vendor,
+        device=device,
+        subsystem_vendor=subsystem[0],
+        subsystem_device=subsystem[1],
+        revision=revision,
+        class_code=class_code,
+        config=config,
+        figures=_figures(reader, path, names, config, state),
+        numa_node=_node(reader, path, names),
+        local_cpus=_line(reader.data(f"{path}/local_cpulist")) if "local_cpulist" in names else None,
+        bars=_bars(reader, path, names, seen_bars),
+        driver=reader.link_name(f"{path}/driver") if "driver" in names else None,
+        power_state=state,
+        runtime_status=status,
+        physfn=reader.link_name(f"{path}/physfn") if "physfn" in names else None,
+    )
+
+
+def _line(data: bytes | None) -> str | None:
+    """A one-line file's text; None for an absent one and for one that says nothing."""
+    return data.decode("utf-8", "replace").strip() or None if data else None
+
+
+def _hex(data: bytes | None) -> str | None:
+    """The digits of "0x10de"."""
+    text = _line(data)
+    return text.removeprefix("0x").lower() if text else None
+
+
+def _power(reader: Reader, path: str, names: frozenset[str]) -> tuple[str | None, str | None]:
+    """Power state ("D0") and, where that is not told, runtime status ("active"). Neither touches the device."""
+    state = _line(reader.data(f"{path}/power_state")) if "power_state" in names else None
+    if state in ("unknown", "error"):
+        state = None
+    ask = state is None and "power" in names
+    return state, _line(reader.data(f"{path}/power/runtime_status")) if ask else None
+
+
+def _config(
+    reader: Reader, path: str, names: frozenset[str], power_state: str | None, runtime_status: str | None
+) -> ConfigFacts:
+    """Configuration space, unless reading it would wake the device: the kernel resumes one in D3cold for it.
+
+    (drivers/pci/pci.c, pci_config_pm_runtime_get; a suspended device whose state is not told may be in D3cold.)
+    """
+    if "config" not in names or power_state == "D3cold" or (power_state is None and runtime_status == "suspended"):
+        return _NO_CONFIG
+    data = reader.data(f"{path}/config")
+    if data is None:
+        return _NO_CONFIG
+    facts = decode(data)
+    if facts.doubts:
+        reader.problem("configuration space doubtful", f"{path}/config", "; ".join(facts.doubts))
+    return facts
+
+
+def _ids(
+    reader: Reader, path: str, names: frozenset[str], config: ConfigFacts
+) -> tuple[str | None, str | None, str | None]:
+    """Vendor, device and class. The files go before the header, which a kernel quirk or a virtual function belies.
+
+    A server has hundreds of uncore counters; for these the header does, as it is where the files come from.
+    """
+    if config.vendor_id is not None and (config.class_code or "")[:2] in _UNCORE:
+        return config.vendor_id, config.device_id, config.class_code
+    vendor = _hex(reader.data(f"{path}/vendor")) if "vendor" in names else None
+    device = _hex(reader.data(f"{path}/device")) if "device" in names else None
+    class_code = _hex(reader.data(f"{path}/class")) if "class" in names else None
+    return vendor or config.vendor_id, device or config.device_id, class_code or config.class_code
+
+
+def _subsystem(
+    reader: Reader, path: str, names: frozenset[str], config: ConfigFacts, vendor: str | None
+) -> tuple[tuple[str | None, str | None], str | None]:
+    """Subsystem ids and revision. The kernel took both from the header, so a header that agrees saves three files."""
+    if vendor is not None and vendor == config.vendor_id and not config.is_bridge:
+        return (config.subsystem_vendor_id, config.subsystem_device_id), config.revision
+    subsystem_vendor = _hex(reader.data(f"{path}/subsystem_vendor")) if "subsystem_vendor" in names else None
+    subsystem_device = _hex(reader.data(f"{path}/subsystem_device")) if "subsystem_device" in names else None
+    revision = _hex(reader.data(f"{path}/revision")) if "revision" in names else None
+    if subsystem_vendor in (None, "0000", "ffff"):
+        subsystem_vendor = subsystem_device = None
+    return (subsystem_vendor, subsystem_device), revision or config.revision
+
+
+def _node(reader: Reader, path: str, names: frozenset[str]) -> int | None:
+    """The function's own NUMA node; the kernel's -1 is unknown."""
+    if "numa_node" not in names:
+        return None
+    data = reader.data(f"{path}/numa_node")
+    if data == b"-1\n" or not data:
+        return None
+    try:
+        node = int(data)
+    except ValueError:
+        reader.problem("not a number", f"{path}/numa_node", f"reads {data[:40]!r}")
+        return None
+    return node if node >= 0 else None
+
+
+def _figures(reader: Reader, path: str, names: frozenset[str], config: ConfigFacts, power_state: str | None) -> Figures:
+    """The link as the sysfs files say, or as configuration space does where there are none.
+
+    The files say "Unknown" and width 0, 63 or 255 where nothing is trained. A virtual function has no link of its own.
+    """
+    if "physfn" in names:
+        return _NO_FIGURES
+    if "current_link_speed" not in names and "max_link_speed" not in names:
+        if config.max_speed_gts is None and config.max_width is None:
+            return _NO_FIGURES
+        return Figures(
+            speed=config.speed_gts,
+            width=config.width,
+            max_speed=config.max_speed_gts,
+            max_width=config.max_width,
+        )
+    if power_state == "D3cold":  # newer kernels wake the device to read these
+        return _NO_FIGURES
+    return Figures(
+        speed=_speed(reader.data(f"{path}/current_link_speed")),
+        width=_lanes(reader.data(f"{path}/current_link_width")),
+        max_speed=_speed(reader.data(f"{path}/max_link_speed")),
+        max_width=_lanes(reader.data(f"{path}/max_link_width")),
+    )
+
+
+def _speed(data: bytes | None) -> float | None:
+    """GT/s of "32.0 GT/s PCIe" ("8 GT/s" on older kernels); None for "Unknown"."""
+    number, _, unit = (data or b"").partition(b" ")
+    try:
+        speed = float(number)
+    except ValueError:
+        return None
+    return speed if unit.startswith(b"GT/s") and 0 < speed < 1000 else None
+
+
+def _lanes(data: bytes | None) -> int | None:
+    try:
+        width = int(data or b"0")
+    except ValueError:
+        return None
+    return width if width in WIDTHS else None
+
+
+def _bars(reader: Reader, path: str, names: frozenset[str], seen: _Bars) -> tuple[Bar, ...] | None:
+    """Memory BARs from `resource`: a line is start, end and flags of one region. I/O regions are no memory."""
+    data = reader.data(f"{path}/resource") if "resource" in names else None
+    if data is None:
+        return None
+    if data not in seen:
+        try:
+            seen[data] = _parse_bars(data)
+        except ValueError:
+            reader.problem("not a list of regions", f"{path}/resource", f"reads {data[:60]!r}")
+            seen[data] = None
+    return seen[data]
+
+
+def _parse_bars(data: bytes) -> tuple[Bar, ...]:
+    bars: list[Bar] = []
+    for index, line in enumerate(data.split(b"\n", _REGIONS)[:_REGIONS]):
+        if not line or line.startswith(_NO_REGION):
+            continue
+        start, end, flags = (int(word, 16) for word in line.split())
+        if flags & _MEM and end > start:
+            bars.append(
+                Bar(
+                    index=index,
+                    size_bytes=end - start + 1,
+                    prefetchable=bool(flags & _PREFETCH),
+                    is_64bit=bool(flags & _MEM_64),
+                )
+            )
+    return tuple(bars)
+
+
+def read_irqs(reader: Reader, function: Function) -> tuple[Irq, ...] | None:
+    """The function's interrupts (MSI, else the wired one) and the CPUs that each may go to and goes to."""
+    numbers = [int(name) for name in reader.names(f"{function.path}/msi_irqs") if name.isdecimal()]
+    if not numbers and "irq" in function.names:
+        wired = reader.integer(f"{function.path}/irq")
+        numbers = [wired] if wired else []
+    elif not numbers and "msi_irqs" not in function.names:
+        return None
+    return tuple(
+        Irq(
+            irq=number,
+            affinity=_line(reader.data(f"/proc/irq/{number}/smp_affinity_list")),
+            effective=_line(reader.data(f"/proc/irq/{number}/effective_affinity_list")),
+        )
+        for number in sorted(numbers)
+    )

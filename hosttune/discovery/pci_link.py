@@ -1,0 +1,196 @@
+"""Judge a PCIe link from what both of its ends can do: full, by design, degraded, idle or unknown, and why.
+
+Pure: takes functions that `pci_function` read. lspci's word "downgraded" looks at one end only; a Gen5 port above a
+Gen4 drive is no fault. A root or downstream port's own figures are those of the link *below* it; an endpoint's,
+upstream port's or PCI bridge's those of the link above. Inside a switch (upstream to downstream port) and inside
+the root complex there is no link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hosttune.discovery.pci_function import Figures, Function
+from hosttune.model.host import Link, LinkEnd
+from hosttune.model.values import slot_of
+
+_BRIDGES_FACE_DOWN = {"pci-to-pcie-bridge": True, "pcie-to-pci-bridge": False}
+_ON_NO_LINK = ("root-complex-endpoint", "root-complex-event-collector")
+# Drivers that let the device slow its idle link (NVIDIA: "may be reduced" when idle, nvidia-smi documentation).
+_IDLING_DRIVERS = ("nvidia", "nouveau", "amdgpu", "radeon", "i915", "xe")
+_QEMU_VENDOR = "1b36"
+
+Verdict = tuple[str, str]
+
+
+class Links:
+    """All functions, with what is below each port; `of` gives a function's link."""
+
+    def __init__(self, functions: Mapping[str, Function]) -> None:
+        self._functions = functions
+        self._below: dict[str, list[Function]] = {}
+        for function in functions.values():
+            if function.parent is not None:
+                self._below.setdefault(function.parent, []).append(function)
+
+    def of(self, function: Function) -> Link | None:
+        """The function's link with the port above; None where it reports none. A virtual function uses its PF's."""
+        if function.physfn is not None and function.physfn in self._functions:
+            link = self.of(self._functions[function.physfn])
+            return None if link is None else _of_physical(link, function.physfn)
+        figures = function.figures
+        if figures.silent or function.config.port_type in _ON_NO_LINK:
+            return self._asleep(function)
+        if self._faces_down(function):
+            state, why = self._below_port(function)
+            return _link(figures, None, state, why)
+        port = self._port_above(function)
+        state, why = self._judge(function, port)
+        return _link(figures, port, state, why)
+
+    def _asleep(self, function: Function) -> Link | None:
+        """A function in D3cold was not asked, so as not to wake it; its link is unknown rather than absent."""
+        if function.power_state != "D3cold" or "current_link_speed" not in function.names:
+            return None
+        return Link(state="unknown", why="in D3cold: not read, that would wake it")
+
+    def _faces_down(self, function: Function) -> bool:
+        """Whether the link is below the function.
+
+        Ports alternate along the tree, which overrules a wrong or unread port type (as in the kernel's
+        set_pcie_port_type()): below a link faces up, below an upstream port faces down.
+        """
+        kind = function.config.port_type
+        if kind in _BRIDGES_FACE_DOWN or (function.class_code or "")[:4] != "0604":
+            return _BRIDGES_FACE_DOWN.get(kind or "", False)
+        above = self._functions.get(function.parent or "")
+        return kind != "upstream-port" if above is None else not self._faces_down(above)
+
+    def _port_above(self, function: Function) -> Function | None:
+        above = self._functions.get(function.parent or "")
+        return above if above is not None and self._faces_down(above) else None
+
+    def _judge(self, function: Function, port: Function | None) -> Verdict:
+        """A link belongs to a slot; of several functions, the first says what the slot can do."""
+        first = self._functions.get(f"{slot_of(function.address)}.0")
+        lead = first if first is not None and first is not function and not first.figures.silent else None
+        return judge(function, port, lead)
+
+    def _below_port(self, port: Function) -> Verdict:
+        """A port's link is that of the first function below; the ends of one link are judged alike."""
+        below = [f for f in self._below.get(port.address, ()) if not f.figures.silent and f.physfn is None]
+        if not below:
+            return "unknown", "nothing answers below the port"
+        state, why = self._judge(below[0], port)
+        if state in ("full", "by-design"):
+            if _at_most(port.figures):
+                return "full", "runs at the port's most"
+            return "by-design", f"{below[0].address} below can do {_most(below[0].figures)}"
+        return state, why
+
+
+def judge(device: Function, port: Function | None, lead: Function | None = None) -> Verdict:
+    """State and reason of the link between a function and the port above it (None: not visible).
+
+    `lead` is function 0 of the same slot where `device` is another: a function may claim more lanes than the slot has.
+    """
+    own = device.figures
+    if device.asleep or (port is not None and port.asleep):
+        sleeper = device if device.asleep or port is None else port
+        return "unknown", f"{sleeper.address} is in {sleeper.power_state}: its link registers mean nothing"
+    if own.speed is None or own.width is None or own.max_speed is None or own.max_width is None:
+        return "unknown", "the link reports no speed or width: not trained, or not readable"
+    if port is None or port.figures.max_speed is None or port.figures.max_width is None:
+        return _alone(own, "no port above: the other end is not visible" if port is None else f"{port.address} is mute")
+    if port.vendor == _QEMU_VENDOR:
+        return _alone(own, f"{port.address} is a virtual port: the real other end is not visible")
+    if own.speed > port.figures.max_speed or own.width > port.figures.max_width:
+        return _alone(own, f"{port.address} claims less than what runs ({_most(port.figures)}): not the real other end")
+    best_speed, best_width = _best(own, port, lead)
+    if own.speed < best_speed or own.width < best_width:
+        return _lower(device, port, best_speed, best_width)
+    if _at_most(own):
+        return "full", "runs at the device's most"
+    if _best(own, port, None) == (own.speed, own.width):
+        return "by-design", f"{port.address} above can do {_most(port.figures)}"
+    return "by-design", f"the slot can do {_shape(best_speed, best_width)}"
+
+
+def _best(own: Figures, port: Function, lead: Function | None) -> tuple[float, int]:
+    """What all that say how fast the link can be agree on."""
+    ends = [own, port.figures] + ([lead.figures] if lead is not None else [])
+    speeds = [end.max_speed for end in ends if end.max_speed is not None]
+    widths = [end.max_width for end in ends if end.max_width is not None]
+    return min(speeds), min(widths)
+
+
+def _alone(own: Figures, reason: str) -> Verdict:
+    """With one end's figures only, running at its most is still full; less cannot be explained."""
+    if _at_most(own):
+        return "full", f"runs at the device's most; {reason}"
+    return "unknown", f"{_now(own)} of {_most(own)}; {reason}"
+
+
+def _lower(device: Function, port: Function, best_speed: float, best_width: int) -> Verdict:
+    """Lower than both ends can do: a fault, unless only the speed is lower and the device rests."""
+    own = device.figures
+    best = _shape(best_speed, best_width)
+    said = f"{_now(own)} of {best}, which both ends ({device.address}, {port.address}) can do"
+    if own.width == best_width:
+        if device.runtime_status == "suspended":
+            return "idle", f"{said}; the device is suspended"
+        if (device.class_code or "")[:2] in ("03", "12") and device.driver in _IDLING_DRIVERS:
+            return "idle", f"{said}; {device.driver} may slow an idle link: read it again under load"
+    return "degraded", said
+
+
+def _at_most(figures: Figures) -> bool:
+    return figures.speed == figures.max_speed and figures.width == figures.max_width
+
+
+def _now(figures: Figures) -> str:
+    return _shape(figures.speed, figures.width)
+
+
+def _most(figures: Figures) -> str:
+    return _shape(figures.max_speed, figures.max_width)
+
+
+def _shape(speed: float | None, width: int | None) -> str:
+    """ "32 GT/s x16", as an operator writes it."""
+    return f"{'?' if speed is None else f'{speed:g}'} GT/s x{'?' if width is None else width}"
+
+
+def _link(figures: Figures, port: Function | None, state: str, why: str) -> Link:
+    return Link(
+        speed_gts=figures.speed,
+        width=figures.width,
+        max_speed_gts=figures.max_speed,
+        max_width=figures.max_width,
+        upstream=None if port is None else _end(port),
+        state=state,
+        why=why,
+    )
+
+
+def _end(port: Function) -> LinkEnd:
+    figures = port.figures
+    return LinkEnd(
+        address=port.address,
+        speed_gts=figures.speed,
+        width=figures.width,
+        max_speed_gts=figures.max_speed,
+        max_width=figures.max_width,
+    )
+
+
+def _of_physical(link: Link, physfn: str) -> Link:
+    return Link(
+        speed_gts=link.speed_gts,
+        width=link.width,
+        max_speed_gts=link.max_speed_gts,
+        max_width=link.max_width,
+        upstream=link.upstream,
+        state=link.state,
+        why=f"the link of the physical function {physfn}: {link.why}",
+    )

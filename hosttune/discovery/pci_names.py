@@ -1,0 +1,131 @@
+"""Names of PCI ids from the system's pci.ids, found by searching its bytes: a full parse costs more than discovery.
+
+Names only decorate the host document, but a replayed capture must give the same document everywhere. So `pci` looks
+in the file of the machine (or capture) that it reads and in no other by itself; who wants this machine's names for a
+capture without a file passes `load(Machine())` on purpose. `subset` gives the lines that a capture has to keep.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from hosttune.errors import Unreadable
+from hosttune.model.host import PciDevice
+from hosttune.system import System
+
+# What a capture must hold for its names to win: any one of these (`subset` writes the first).
+PATHS = (
+    "/usr/share/misc/pci.ids",
+    "/usr/share/hwdata/pci.ids",
+    "/usr/share/pci.ids",
+    "/var/lib/pciutils/pci.ids",
+)
+
+_VENDOR_LINE = re.compile(rb"\n[0-9a-f]")
+_DEVICE_LINE = re.compile(rb"\n\t[0-9a-f]")
+_HEX = b"0123456789abcdef"
+_NEAR = 512  # bytes that are searched line by line after halving
+
+Names = tuple[str | None, str | None]
+
+
+def load(system: System) -> bytes | None:
+    """The system's pci.ids, uncompressed; None when there is none that can be read (names are no facts)."""
+    for path in PATHS:
+        for suffix in ("", ".gz"):
+            try:
+                data = system.read_bytes(path + suffix)
+            except Unreadable:
+                continue  # world-readable everywhere; without it devices are merely nameless
+            if data:
+                text = _inflate(data) if suffix else data
+                if text:
+                    return text
+    return None
+
+
+def lookup(data: bytes | None, ids: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Names]:
+    """(vendor name, device name) of each (vendor id, device id), four hex digits each; None where not listed."""
+    if data is None:
+        return {}
+    end = _vendors_end(data)
+    named: dict[tuple[str, str], Names] = {}
+    last, start, stop = "", end, end
+    for vendor, device in sorted(set(ids)):
+        if vendor != last:
+            start = _find(data, 0, end, vendor.encode(), _VENDOR_LINE)
+            stop = _next(data, start + 4, end, _VENDOR_LINE)
+            last = vendor
+        at = _find(data, start, stop, device.encode(), _DEVICE_LINE)
+        named[vendor, device] = (_name(data, start, end), _name(data, at, stop))
+    return named
+
+
+def subset(data: bytes, devices: Iterable[PciDevice]) -> bytes:
+    """The lines of pci.ids that name these devices, as a pci.ids of its own: `lookup` gives the same names from it."""
+    ids = {(d.vendor_id, d.device_id) for d in devices if d.vendor_id and d.device_id}
+    lines: list[str] = []
+    last = None
+    for (vendor, device), (vendor_name, device_name) in lookup(data, sorted(ids)).items():
+        if vendor != last and vendor_name is not None:
+            lines.append(f"{vendor}  {vendor_name}")
+        last = vendor
+        if device_name is not None:
+            lines.append(f"\t{device}  {device_name}")
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _inflate(data: bytes) -> bytes | None:
+    import zlib
+
+    inflater = zlib.decompressobj(wbits=31)
+    try:
+        text = inflater.decompress(data, 16 << 20)
+    except zlib.error:
+        return None
+    return text if inflater.eof else None
+
+
+def _vendors_end(data: bytes) -> int:
+    """Where the vendors end and the classes ("C 00  …") begin."""
+    at = data.rfind(b"\nC 00 ")
+    return len(data) if at < 0 else at
+
+
+def _find(data: bytes, start: int, end: int, key: bytes, line: re.Pattern[bytes]) -> int:
+    """Where the id of the line of `key` is, `end` when it is not listed.
+
+    pci.ids is kept sorted, so the range is halved. In a file edited out of order a device may stay nameless: a
+    full search for every id that is not listed would cost more than all the rest, and a name is only a name.
+    """
+    low, high = start, end
+    while high - low > _NEAR:
+        middle = (low + high) // 2
+        at = _next(data, middle, end, line)
+        if at < end and data[at : at + 4] < key:
+            low = at
+        else:
+            high = middle
+    at = _next(data, low, end, line)
+    while at < end and data[at : at + 4] < key:
+        at = _next(data, at + 4, end, line)
+    return at if at < end and data[at : at + 4] == key else end
+
+
+def _next(data: bytes, at: int, end: int, line: re.Pattern[bytes]) -> int:
+    """Where the id of the first line of its kind at or after `at` starts, else `end`."""
+    if at == 0 and line is _VENDOR_LINE and data[:1] in _HEX:
+        return 0
+    match = line.search(data, max(at - 2, 0), end)
+    while match and match.end() - 1 < at:
+        match = line.search(data, match.end(), end)
+    return match.end() - 1 if match else end
+
+
+def _name(data: bytes, at: int, end: int) -> str | None:
+    """The name behind the id at `at`; None where `at` is the end of its list."""
+    if at >= end:
+        return None
+    stop = data.find(b"\n", at)
+    return data[at + 4 : stop if stop >= 0 else len(data)].decode("utf-8", "replace").strip()
