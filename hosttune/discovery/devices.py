@@ -1,0 +1,246 @@
+"""Network functions, NVMe controllers and NVSwitches among the PCI functions: what each is and what the host does
+with it.
+
+After `pci`. Which exist is decided by PCI class and id, so a function on vfio-pci is found; the class trees of
+sysfs tell the rest when the host's own driver holds it. A capture must hold, as far as the host has them,
+/sys/class/infiniband, /sys/class/net, the `net`, `virtioN/net`, `infiniband`, `nvme` and `block` folders of these
+functions, /sys/class/block, /proc/self/mounts (or /proc/mounts), /proc/self/mountinfo and /proc/swaps.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hosttune.discovery.pci_function import NVSWITCHES
+from hosttune.model.host import Nic, Nvme, NvSwitch, PciDevice
+from hosttune.reader import Reader
+
+_DEVICES = "/sys/bus/pci/devices"
+_NET = "/sys/class/net"
+_RDMA = "/sys/class/infiniband"
+_BLOCK = "/sys/class/block"
+_NIC_CLASSES = ("0200", "0207", "0280")
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_NAMESPACE = re.compile(r"nvme(\d+)(?:c\d+)?n(\d+)")
+_CONTROLLER = re.compile(r"nvme\d+")
+
+
+# --- network -------------------------------------------------------------------------------------------------
+
+
+def read_nics(reader: Reader, pci: tuple[PciDevice, ...]) -> tuple[Nic, ...]:
+    """Every network function (class 0200, 0207, 0280), physical or virtual, in the order of `pci`.
+
+    `kind` follows the link layer of the RDMA port, else the class; a function of class 0280 without interfaces is of
+    unknown kind. `rate_gbps` is that of the fastest port that is up, `state` "active" when any RDMA port is, else the
+    port's or interface's own word ("down", "up", …).
+    """
+    devices = [device for device in pci if (device.class_code or "")[:4] in _NIC_CLASSES]
+    if not devices:
+        return ()
+    interfaces = _by_address(reader, _NET)
+    rdmas = _by_address(reader, _RDMA)
+    return tuple(
+        _nic(reader, device, interfaces.get(device.address, ()), rdmas.get(device.address, ())) for device in devices
+    )
+
+
+def _by_address(reader: Reader, folder: str) -> dict[str, tuple[str, ...]]:
+    """Names of a class folder by the PCI function that their link (or their `device` link) leads through."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name in reader.names(folder):
+        target = reader.link(f"{folder}/{name}") or reader.link(f"{folder}/{name}/device")
+        functions = [part for part in (target or "").split("/") if _ADDRESS.fullmatch(part)]
+        if functions:
+            found[functions[-1]] = (*found.get(functions[-1], ()), name)
+    return found
+
+
+def _nic(reader: Reader, device: PciDevice, interfaces: tuple[str, ...], rdmas: tuple[str, ...]) -> Nic:
+    path = f"{_DEVICES}/{device.address}"
+    names = reader.names(path)
+    if not interfaces:
+        folders = [f"{path}/{name}/net" for name in names if name.startswith("virtio")]
+        folders += [f"{path}/net"] if "net" in names else []
+        interfaces = tuple(name for folder in folders for name in reader.names(folder))
+    if not rdmas and "infiniband" in names:
+        rdmas = tuple(reader.names(f"{path}/infiniband"))
+    ports = [port for rdma in rdmas for port in _rdma_ports(reader, rdma)]
+    layer = next((layer for layer, _, _ in ports if layer), None)
+    if ports:
+        state, rate = _best_port(ports)
+    else:
+        state, rate = _interface_state(reader, interfaces)
+    return Nic(
+        address=device.address,
+        kind=_kind(device, layer, interfaces),
+        rdma=rdmas[0] if rdmas else None,
+        rate_gbps=rate,
+        interfaces=interfaces,
+        link_layer=layer,
+        state=state,
+        physfn=device.physfn,
+    )
+
+
+def _kind(device: PciDevice, layer: str | None, interfaces: tuple[str, ...]) -> str | None:
+    if layer is not None:
+        return layer.lower()
+    code = (device.class_code or "")[:4]
+    if code == "0207":
+        return "infiniband"
+    return "ethernet" if code == "0200" or interfaces else None
+
+
+_Port = tuple[str | None, str | None, float | None]  # link layer, state, Gb/s
+
+
+def _rdma_ports(reader: Reader, rdma: str) -> list[_Port]:
+    """Every port of an RDMA device. A port that is down shows the lowest rate there is, which is no fact."""
+    ports: list[_Port] = []
+    for number in reader.names(f"{_RDMA}/{rdma}/ports"):
+        path = f"{_RDMA}/{rdma}/ports/{number}"
+        layer = reader.text(f"{path}/link_layer") or None
+        state = (reader.text(f"{path}/state") or "").rpartition(":")[2].strip().lower() or None
+        rate = _rdma_rate(reader, f"{path}/rate") if state == "active" else None
+        ports.append((layer if layer in ("InfiniBand", "Ethernet") else None, state, rate))
+    return ports
+
+
+def _rdma_rate(reader: Reader, path: str) -> float | None:
+    """Gb/s of "400 Gb/sec (4X NDR)"."""
+    text = reader.text(path)
+    if not text:
+        return None
+    try:
+        return float(text.split()[0])
+    except ValueError:
+        reader.problem("not a rate", path, f"reads {text[:40]!r}")
+        return None
+
+
+def _best_port(ports: list[_Port]) -> tuple[str | None, float | None]:
+    states = [state for _, state, _ in ports if state]
+    rates = [rate for _, _, rate in ports if rate is not None]
+    state = "active" if "active" in states else next(iter(states), None)
+    return state, max(rates, default=None)
+
+
+def _interface_state(reader: Reader, interfaces: tuple[str, ...]) -> tuple[str | None, float | None]:
+    """State and Gb/s of the fastest interface; its `speed` is Mb/s, and -1 or refused while it is down."""
+    states = [state for name in interfaces if (state := reader.text(f"{_NET}/{name}/operstate"))]
+    speeds = [speed for name in interfaces if (speed := reader.integer(f"{_NET}/{name}/speed")) and speed > 0]
+    state = "up" if "up" in states else next((state for state in states if state != "unknown"), None)
+    return state, max(speeds) / 1000 if speeds else None
+
+
+# --- NVMe ----------------------------------------------------------------------------------------------------
+
+
+def read_nvme(reader: Reader, pci: tuple[PciDevice, ...]) -> tuple[Nvme, ...]:
+    """Every NVMe controller (class 0108) with its block devices and why the host needs it, if it does.
+
+    `in_use` None means that no mount, swap or holder (device mapper, md) names a namespace. Where the list of mounts
+    cannot be read that is a problem, since a disk that looks free would be given away.
+    """
+    devices = [device for device in pci if (device.class_code or "")[:4] == "0108"]
+    found = [_controller(reader, device) for device in devices]
+    if not any(nvme.namespaces for nvme in found):
+        return tuple(found)
+    uses = _uses(reader)
+    return tuple(_with_use(reader, nvme, uses) if nvme.namespaces else nvme for nvme in found)
+
+
+def _controller(reader: Reader, device: PciDevice) -> Nvme:
+    path = f"{_DEVICES}/{device.address}"
+    controller = next(iter(reader.names(f"{path}/nvme")), None)
+    if controller is None:  # kernels before 4.x kept the controller's name in `misc`
+        controller = next((name for name in reader.names(f"{path}/misc") if _CONTROLLER.fullmatch(name)), None)
+    below = reader.names(f"{path}/block")
+    if controller is not None:
+        below += reader.names(f"{path}/nvme/{controller}")
+    return Nvme(
+        address=device.address,
+        model=reader.text(f"{path}/nvme/{controller}/model") or None if controller is not None else None,
+        controller=controller,
+        namespaces=tuple(dict.fromkeys(head for name in below if (head := _namespace(name)))),
+    )
+
+
+def _namespace(name: str) -> str | None:
+    """The block device of a namespace; a path of a multipath one ("nvme0c1n2") means its head ("nvme0n2")."""
+    match = _NAMESPACE.fullmatch(name)
+    return f"nvme{match[1]}n{match[2]}" if match else None
+
+
+def _uses(reader: Reader) -> dict[str, str]:
+    """Block devices, by name and by "major:minor", that are mounted or swapped to, with the words for it."""
+    mounts = reader.text("/proc/self/mounts")
+    if mounts is None:
+        mounts = reader.text("/proc/mounts")
+    info = reader.text("/proc/self/mountinfo")
+    if mounts is None and info is None:
+        reader.problem("mounts unknown", "/proc/self/mounts", "absent; whether an NVMe drive is mounted is not known")
+    uses: dict[str, str] = {}
+    for words in (line.split() for line in (mounts or "").splitlines()):
+        if len(words) > 1 and words[0].startswith("/dev/"):
+            uses.setdefault(words[0][5:], f"mounted on {words[1]}")
+    for words in (line.split() for line in (info or "").splitlines()):
+        if len(words) > 4:  # finds the root file system where mounts says /dev/root
+            uses.setdefault(words[2], f"mounted on {words[4]}")
+    for words in (line.split() for line in (reader.text("/proc/swaps") or "").splitlines()):
+        if words and words[0].startswith("/dev/"):
+            uses.setdefault(words[0][5:], "swap")
+    return uses
+
+
+def _with_use(reader: Reader, nvme: Nvme, uses: dict[str, str]) -> Nvme:
+    reasons = [reason for name in nvme.namespaces for reason in _namespace_uses(reader, name, uses)]
+    return Nvme(
+        address=nvme.address,
+        model=nvme.model,
+        controller=nvme.controller,
+        namespaces=nvme.namespaces,
+        in_use="; ".join(dict.fromkeys(reasons)) or None,
+    )
+
+
+def _namespace_uses(reader: Reader, namespace: str, uses: dict[str, str]) -> list[str]:
+    """Why the host needs a namespace or one of its partitions."""
+    partition = re.compile(rf"{namespace}p\d+")
+    names = [namespace, *(name for name in reader.names(f"{_BLOCK}/{namespace}") if partition.fullmatch(name))]
+    reasons: list[str] = []
+    for name in names:
+        number = reader.text(f"{_BLOCK}/{name}/dev")
+        use = uses.get(name) or uses.get(number or "")
+        if use is not None:
+            reasons.append(f"{name} {use}")
+        reasons += [f"{name} held by {holder}" for holder in reader.names(f"{_BLOCK}/{name}/holders")]
+    # A mounted partition counts even where sysfs does not list the drive's partitions.
+    reasons += [f"{name} {use}" for name, use in uses.items() if name not in names and partition.fullmatch(name)]
+    return reasons
+
+
+# --- NVSwitch ------------------------------------------------------------------------------------------------
+
+
+def read_nvswitches(reader: Reader, pci: tuple[PciDevice, ...]) -> tuple[NvSwitch, ...]:
+    """NVSwitches that are PCI functions: the known ids, else an NVIDIA bridge (0680) whose name says so.
+
+    Blackwell boards have none: ConnectX-7 functions carry their fabric.
+    """
+    del reader  # all that is needed is in `pci`; the signature is that of the other device readers
+    return tuple(
+        NvSwitch(
+            address=device.address,
+            model=NVSWITCHES.get(device.device_id or "") or device.device_name,
+            driver=device.driver,
+        )
+        for device in pci
+        if device.vendor_id == "10de" and _is_nvswitch(device)
+    )
+
+
+def _is_nvswitch(device: PciDevice) -> bool:
+    known = device.device_id in NVSWITCHES
+    return known or ((device.class_code or "")[:4] == "0680" and "NVSwitch" in (device.device_name or ""))
