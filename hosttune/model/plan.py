@@ -112,6 +112,8 @@ class PlannedGuest(Value, frozen=True, kw_only=True):
     networks: tuple[Network, ...] = ()
     boot: Boot | None = None
     elements: tuple[str, ...] = ()  # optional XML elements that the installed libvirt and QEMU know
+    physical_address_limit_bits: int | None = None  # where the IOMMU maps fewer bits than the CPU has
+    allocation_threads: int | None = None  # threads that touch its memory at start
 
 
 class Unplaced(Value, frozen=True, kw_only=True):

@@ -1,0 +1,202 @@
+"""What a libvirt domain XML says, as frozen values: the common ground of writer, proof, critic and discovery.
+
+None is what the XML does not say. Sizes are bytes; CPU and node lists are in the kernel's list format with
+libvirt's "^" exclusions resolved; PCI addresses are "0000:01:00.0", on the guest's side with libvirt's controller
+index as the bus.
+"""
+
+from __future__ import annotations
+
+from hosttune.model.values import Value
+
+
+class Pin(Value, frozen=True, kw_only=True):
+    """A vCPU or an I/O thread (`id`) and the host CPUs it may run on."""
+
+    id: int
+    cpus: str
+
+
+class Memnode(Value, frozen=True, kw_only=True):
+    """Where one guest cell's memory comes from."""
+
+    cell: int
+    mode: str | None
+    nodes: str | None
+
+
+class GuestCell(Value, frozen=True, kw_only=True):
+    """A guest NUMA cell; `distances` are (cell, distance) pairs as written. No vCPUs: an empty list."""
+
+    id: int
+    vcpus: str
+    memory_bytes: int | None
+    distances: tuple[tuple[int, int], ...] = ()
+    access: str | None = None
+    discard: bool | None = None
+
+
+class Pages(Value, frozen=True, kw_only=True):
+    """Huge pages: a size (None = the host's default size) and the guest cells it is for (None = all others)."""
+
+    size_bytes: int | None
+    cells: str | None = None
+
+
+class CpuTopology(Value, frozen=True, kw_only=True):
+    """The guest's topology element; a level that is not written counts 1."""
+
+    sockets: int
+    dies: int
+    clusters: int
+    cores: int
+    threads: int
+
+
+class AddressWidth(Value, frozen=True, kw_only=True):
+    """The maxphysaddr element."""
+
+    mode: str | None
+    bits: int | None = None
+    limit: int | None = None
+
+
+class Controller(Value, frozen=True, kw_only=True):
+    """A PCI controller. `bus_nr` and `node` are an expander's, `chassis` and `port` a port's."""
+
+    index: int
+    model: str | None
+    address: str | None = None
+    chassis: int | None = None
+    port: int | None = None
+    bus_nr: int | None = None
+    node: int | None = None
+    pcihole64_bytes: int | None = None
+
+
+class HostDevice(Value, frozen=True, kw_only=True):
+    """A host device given to the guest, as `<hostdev>` or `<interface type='hostdev'>`.
+
+    `kind` is libvirt's subsystem type (pci, usb, scsi, scsi_host, mdev, …). `source` is a PCI address for pci, the
+    UUID for mdev, None for the others. `managed` None = not written (libvirt: no). `rom_bar` None = libvirt's default.
+    """
+
+    kind: str
+    source: str | None
+    managed: bool | None = None
+    guest_address: str | None = None
+    rom_bar: bool | None = None
+    driver: str | None = None
+    model: str | None = None
+    interface: bool = False
+
+
+class Disk(Value, frozen=True, kw_only=True):
+    """A disk of the guest."""
+
+    source: str | None
+    target: str | None
+    bus: str | None
+    type: str | None = None
+    format: str | None = None
+    cache: str | None = None
+    io: str | None = None
+    iothread: int | None = None
+    boot_order: int | None = None
+    guest_address: str | None = None
+
+
+class Interface(Value, frozen=True, kw_only=True):
+    """A virtual NIC: `type` is network, bridge, … and `source` the name of that network or bridge."""
+
+    type: str | None
+    source: str | None
+    model: str | None = None
+    guest_address: str | None = None
+
+
+class VirtualIommu(Value, frozen=True, kw_only=True):
+    """The guest's IOMMU device; a switch that is not written is None."""
+
+    model: str | None
+    intremap: bool | None = None
+    caching_mode: bool | None = None
+    eim: bool | None = None
+    iotlb: bool | None = None
+    aw_bits: int | None = None
+
+
+class MemoryBacking(Value, frozen=True, kw_only=True):
+    """The memoryBacking element. `pages` None = no huge pages."""
+
+    pages: tuple[Pages, ...] | None = None
+    locked: bool = False
+    nosharepages: bool = False
+    allocation: str | None = None
+    allocation_threads: int | None = None
+    source: str | None = None
+    access: str | None = None
+
+
+class Numatune(Value, frozen=True, kw_only=True):
+    """The numatune element: the policy for all memory, and per cell."""
+
+    mode: str | None = None
+    nodes: str | None = None
+    placement: str | None = None
+    memnodes: tuple[Memnode, ...] = ()
+
+
+class GuestCpu(Value, frozen=True, kw_only=True):
+    """The cpu element without its cells."""
+
+    mode: str | None = None
+    model: str | None = None
+    check: str | None = None
+    migratable: bool | None = None
+    topology: CpuTopology | None = None
+    cache: str | None = None
+    address_width: AddressWidth | None = None
+    features: tuple[tuple[str, str], ...] = ()  # (name, policy), as written
+
+
+class DomainFacts(Value, frozen=True, kw_only=True):
+    """A domain XML, read. `firmware` is "efi" or "bios" for x86 guests; `balloon` None = libvirt adds one by itself."""
+
+    type: str | None
+    name: str | None
+    uuid: str | None = None
+    arch: str | None = None
+    machine: str | None = None
+    firmware: str | None = None
+    secure_boot: bool | None = None
+    kernel: str | None = None
+    initrd: str | None = None
+    cmdline: str | None = None
+    vcpus: int
+    vcpus_current: int | None = None
+    vcpu_cpus: str | None = None
+    vcpu_placement: str | None = None
+    vcpu_pins: tuple[Pin, ...] = ()
+    emulator_cpus: str | None = None
+    iothreads: int = 0
+    iothread_pins: tuple[Pin, ...] = ()
+    memory_bytes: int | None = None
+    current_memory_bytes: int | None = None
+    max_memory_bytes: int | None = None
+    hard_limit_bytes: int | None = None
+    backing: MemoryBacking = MemoryBacking()
+    numatune: Numatune = Numatune()
+    cpu: GuestCpu = GuestCpu()
+    cells: tuple[GuestCell, ...] = ()
+    features: tuple[str, ...] = ()
+    kvm_features: tuple[str, ...] = ()  # those that are on
+    ioapic: str | None = None
+    controllers: tuple[Controller, ...] = ()
+    hostdevs: tuple[HostDevice, ...] = ()
+    disks: tuple[Disk, ...] = ()
+    interfaces: tuple[Interface, ...] = ()
+    serial: bool = False
+    balloon: str | None = None
+    iommu: VirtualIommu | None = None
+    qemu_arguments: tuple[str, ...] = ()

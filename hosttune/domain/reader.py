@@ -1,0 +1,291 @@
+"""Any libvirt domain XML, written by hand or dumped live, as facts. lxml reads; nothing is trusted.
+
+Element and attribute meanings: libvirt's formatdomain reference. Used by the proof, the critic, and for guests that
+libvirt already knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from hosttune.domain.facts import (
+    AddressWidth,
+    CpuTopology,
+    DomainFacts,
+    GuestCell,
+    GuestCpu,
+    Memnode,
+    MemoryBacking,
+    Numatune,
+    Pages,
+    Pin,
+    VirtualIommu,
+)
+from hosttune.domain.read_devices import read_controllers, read_disks, read_hostdevs, read_interfaces
+from hosttune.domain.xml import (
+    UNLIMITED_KIB,
+    Malformed,
+    attribute,
+    cpu_list,
+    element_size,
+    number,
+    parse,
+    size,
+    switch,
+    text,
+)
+from hosttune.errors import BadInput
+
+if TYPE_CHECKING:
+    from lxml.etree import _Element
+
+MAX_XML_BYTES = 4 << 20
+_QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
+_X86 = ("x86_64", "i686")
+
+
+def read_domain(xml: str | bytes, *, where: str = "domain XML") -> DomainFacts:
+    """The facts of one `<domain>`. Raises BadInput, naming `where` and the line, for anything else."""
+    from lxml import etree
+
+    if len(xml) > MAX_XML_BYTES:
+        raise BadInput("larger than 4 MiB", where=where, hint="a domain XML is a few KiB")
+    try:
+        root = parse(xml)
+    except (etree.XMLSyntaxError, ValueError) as error:
+        raise BadInput(
+            f"not an XML document: {error}", where=where, hint="give what `virsh dumpxml GUEST` prints"
+        ) from error
+    if root.getroottree().docinfo.internalDTD is not None:
+        raise BadInput("holds a document type", where=where, hint="a domain XML has none: take it out")
+    if root.tag != "domain":
+        raise BadInput(f"a <{root.tag}>, not a <domain>", where=where, hint="give what `virsh dumpxml GUEST` prints")
+    try:
+        return _domain(root)
+    except Malformed as error:
+        raise BadInput(
+            error.what, where=f"{where}: line {error.line}, <{error.tag}>", hint="correct the value"
+        ) from error
+
+
+def _domain(root: _Element) -> DomainFacts:
+    vcpu = root.find("vcpu")
+    kind = root.find("os/type")
+    arch = attribute(kind, "arch")
+    return DomainFacts(
+        type=attribute(root, "type"),
+        name=text(root.find("name")),
+        uuid=(text(root.find("uuid")) or "").lower() or None,
+        arch=arch,
+        machine=attribute(kind, "machine"),
+        firmware=_firmware(root, arch),
+        secure_boot=_secure_boot(root),
+        kernel=text(root.find("os/kernel")),
+        initrd=text(root.find("os/initrd")),
+        cmdline=text(root.find("os/cmdline")),
+        vcpus=_count(vcpu, 1),
+        vcpus_current=number(vcpu, attribute(vcpu, "current")) if vcpu is not None else None,
+        vcpu_cpus=cpu_list(vcpu, attribute(vcpu, "cpuset")),
+        vcpu_placement=attribute(vcpu, "placement"),
+        vcpu_pins=_pins(root, "vcpupin", "vcpu"),
+        emulator_cpus=_emulator(root),
+        iothreads=_iothreads(root),
+        iothread_pins=_pins(root, "iothreadpin", "iothread"),
+        memory_bytes=element_size(root.find("memory")),
+        current_memory_bytes=element_size(root.find("currentMemory")),
+        max_memory_bytes=element_size(root.find("maxMemory")),
+        hard_limit_bytes=_hard_limit(root),
+        backing=_backing(root.find("memoryBacking")),
+        numatune=_numatune(root.find("numatune")),
+        cpu=_cpu(root.find("cpu")),
+        cells=tuple(_cells(root)),
+        features=tuple(str(feature.tag) for feature in root.iterfind("features/*")),
+        kvm_features=tuple(str(e.tag) for e in root.iterfind("features/kvm/*") if e.get("state") == "on"),
+        ioapic=attribute(root.find("features/ioapic"), "driver"),
+        controllers=read_controllers(root),
+        hostdevs=read_hostdevs(root),
+        disks=read_disks(root),
+        interfaces=read_interfaces(root),
+        serial=root.find("devices/serial") is not None or root.find("devices/console") is not None,
+        balloon=attribute(root.find("devices/memballoon"), "model"),
+        iommu=_iommu(root.find("devices/iommu")),
+        qemu_arguments=tuple(str(e.get("value", "")) for e in root.iterfind(f"{_QEMU}commandline/{_QEMU}arg")),
+    )
+
+
+def _count(element: _Element | None, default: int) -> int:
+    if element is None or text(element) is None:
+        return default
+    value = number(element, text(element)) or 0
+    if not 0 <= value <= 1 << 16:
+        raise Malformed(element, f"{value} is out of range")
+    return value
+
+
+def _required(element: _Element, name: str) -> int:
+    value = number(element, attribute(element, name))
+    if value is None or value < 0:
+        raise Malformed(element, f"has no {name}")
+    return value
+
+
+def _firmware(root: _Element, arch: str | None) -> str | None:
+    """Auto-selection by name, or a pflash loader (UEFI's form on x86); without either an x86 guest boots a BIOS."""
+    named = attribute(root.find("os"), "firmware")
+    if named is not None:
+        return named
+    if arch not in _X86:
+        return None
+    return "efi" if attribute(root.find("os/loader"), "type") == "pflash" else "bios"
+
+
+def _secure_boot(root: _Element) -> bool | None:
+    for feature in root.iterfind("os/firmware/feature"):
+        if feature.get("name") == "secure-boot":
+            return switch(feature, "enabled")
+    return None
+
+
+def _pins(root: _Element, tag: str, of: str) -> tuple[Pin, ...]:
+    pins = (
+        Pin(id=_required(pin, of), cpus=cpu_list(pin, attribute(pin, "cpuset")) or "")
+        for pin in root.iterfind(f"cputune/{tag}")
+    )
+    return tuple(sorted(pins, key=lambda pin: pin.id))
+
+
+def _emulator(root: _Element) -> str | None:
+    pin = root.find("cputune/emulatorpin")
+    return cpu_list(pin, attribute(pin, "cpuset"))
+
+
+def _iothreads(root: _Element) -> int:
+    """The count as written, or the ids listed where there are more of these."""
+    return max(_count(root.find("iothreads"), 0), len(root.findall("iothreadids/iothread")))
+
+
+def _hard_limit(root: _Element) -> int | None:
+    limit = element_size(root.find("memtune/hard_limit"))
+    return None if limit is None or limit >= UNLIMITED_KIB * 1024 else limit
+
+
+def _backing(backing: _Element | None) -> MemoryBacking:
+    if backing is None:
+        return MemoryBacking()
+    hugepages = backing.find("hugepages")
+    allocation = backing.find("allocation")
+    return MemoryBacking(
+        pages=None if hugepages is None else tuple(_pages(hugepages)) or (Pages(size_bytes=None),),
+        locked=backing.find("locked") is not None,
+        nosharepages=backing.find("nosharepages") is not None,
+        allocation=attribute(allocation, "mode"),
+        allocation_threads=number(allocation, attribute(allocation, "threads")) if allocation is not None else None,
+        source=attribute(backing.find("source"), "type"),
+        access=attribute(backing.find("access"), "mode"),
+    )
+
+
+def _pages(hugepages: _Element) -> Iterator[Pages]:
+    for page in hugepages.iterfind("page"):
+        yield Pages(
+            size_bytes=size(page, attribute(page, "size"), attribute(page, "unit")),
+            cells=cpu_list(page, attribute(page, "nodeset")),
+        )
+
+
+def _numatune(numatune: _Element | None) -> Numatune:
+    if numatune is None:
+        return Numatune()
+    memory = numatune.find("memory")
+    nodes = cpu_list(memory, attribute(memory, "nodeset"))
+    mode = attribute(memory, "mode")
+    return Numatune(
+        # "strict" is the mode of an element that names none.
+        mode=(mode or "strict") if memory is not None else None,
+        nodes=nodes,
+        placement=attribute(memory, "placement"),
+        memnodes=tuple(
+            Memnode(
+                cell=_required(memnode, "cellid"),
+                mode=attribute(memnode, "mode") or "strict",
+                nodes=cpu_list(memnode, attribute(memnode, "nodeset")),
+            )
+            for memnode in numatune.iterfind("memnode")
+        ),
+    )
+
+
+def _cpu(cpu: _Element | None) -> GuestCpu:
+    if cpu is None:
+        return GuestCpu()
+    return GuestCpu(
+        mode=attribute(cpu, "mode"),
+        model=text(cpu.find("model")),
+        check=attribute(cpu, "check"),
+        migratable=switch(cpu, "migratable"),
+        topology=_topology(cpu.find("topology")),
+        cache=attribute(cpu.find("cache"), "mode"),
+        address_width=_address_width(cpu.find("maxphysaddr")),
+        features=tuple((str(f.get("name", "")), str(f.get("policy", "require"))) for f in cpu.iterfind("feature")),
+    )
+
+
+def _topology(topology: _Element | None) -> CpuTopology | None:
+    if topology is None:
+        return None
+
+    def level(name: str) -> int:
+        count = number(topology, attribute(topology, name))
+        if count is not None and count < 1:
+            raise Malformed(topology, f"{name} is {count}")
+        return count or 1
+
+    return CpuTopology(
+        sockets=level("sockets"),
+        dies=level("dies"),
+        clusters=level("clusters"),
+        cores=level("cores"),
+        threads=level("threads"),
+    )
+
+
+def _address_width(element: _Element | None) -> AddressWidth | None:
+    if element is None:
+        return None
+    return AddressWidth(
+        mode=attribute(element, "mode"),
+        bits=number(element, attribute(element, "bits")),
+        limit=number(element, attribute(element, "limit")),
+    )
+
+
+def _cells(root: _Element) -> Iterator[GuestCell]:
+    """Guest cells; an id that is not written is the position, as libvirt counts."""
+    for position, cell in enumerate(root.iterfind("cpu/numa/cell")):
+        written = number(cell, attribute(cell, "id"))
+        yield GuestCell(
+            id=position if written is None else written,
+            vcpus=cpu_list(cell, attribute(cell, "cpus")) or "",
+            memory_bytes=size(cell, attribute(cell, "memory"), attribute(cell, "unit")),
+            distances=tuple(
+                (_required(sibling, "id"), _required(sibling, "value"))
+                for sibling in cell.iterfind("distances/sibling")
+            ),
+            access=attribute(cell, "memAccess"),
+            discard=switch(cell, "discard"),
+        )
+
+
+def _iommu(iommu: _Element | None) -> VirtualIommu | None:
+    if iommu is None:
+        return None
+    driver = iommu.find("driver")
+    return VirtualIommu(
+        model=attribute(iommu, "model"),
+        intremap=switch(driver, "intremap"),
+        caching_mode=switch(driver, "caching_mode"),
+        eim=switch(driver, "eim"),
+        iotlb=switch(driver, "iotlb"),
+        aw_bits=number(driver, attribute(driver, "aw_bits")) if driver is not None else None,
+    )
