@@ -120,7 +120,7 @@ def cores_of(shape: Shape, node: int) -> list[list[int]]:
 
 def intent_of(**guest: Any) -> dict[str, Any]:
     """A one-guest intent; `reserve=` and `profile=` go to the top, all else to the guest."""
-    top = {key: guest.pop(key) for key in ("reserve", "profile", "settings") if key in guest}
+    top: dict[str, Any] = {key: guest.pop(key) for key in ("reserve", "profile", "settings") if key in guest}
     return {"version": 1, **top, "guests": [{"name": "g", **guest}]}
 
 
