@@ -11,6 +11,11 @@ import pytest
 HOSTS = Path(__file__).parent / "hosts"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--regenerate` writes the golden files anew instead of failing; read the diff before committing it."""
+    parser.addoption("--regenerate", action="store_true", help="write golden files instead of comparing")
+
+
 @pytest.fixture(scope="session")
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Captured roots by name, unpacked once a session (filled by `host_root`)."""
