@@ -40,6 +40,7 @@ _ABSENT = frozenset(
         errno.ENOTDIR,
         errno.ENODEV,
         errno.ENXIO,
+        errno.ESRCH,  # /proc of a process that has ended
         errno.EISDIR,
         errno.EINVAL,
         errno.ENODATA,

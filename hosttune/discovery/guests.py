@@ -1,0 +1,243 @@
+"""System → the guests that libvirt knows, with what each one holds, and the virtualization stack.
+
+A capture may hold `.hosttune/commands/libvirt.json` (hosttune's own record) or plain outputs of virsh:
+`virsh-list` (list --all), `virsh-dumpxml-NAME`, `virsh-domcapabilities`, `virsh-version` (version --daemon).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from hosttune.discovery.libvirtd import LibvirtFacts, RawDomain, ask_libvirt, read_versions
+from hosttune.domain.facts import DomainFacts
+from hosttune.errors import BadInput
+from hosttune.model.host import DomainCapabilities, GuestMemory, RunningGuest, VcpuPin, Virtualization
+from hosttune.model.values import CpuSet
+from hosttune.reader import Reader
+from hosttune.system import COMMANDS
+
+QUERY = "libvirt.json"
+PROCESSES = "qemu-processes"
+
+
+def read_guests(reader: Reader) -> tuple[tuple[RunningGuest, ...] | None, Virtualization]:
+    """Guests by name (None: libvirt cannot be asked, so unknown; empty: none) and the installed stack.
+
+    QEMU processes that libvirt does not own are problems: nobody says what they hold.
+    """
+    facts = _facts(reader)
+    kvm = _kvm(reader)
+    if facts is None:
+        _doubt_other_qemu(reader, ())
+        return None, Virtualization(kvm=kvm)
+    if facts.error:
+        reader.problem("libvirt cannot be asked", facts.uri or "libvirt", f"{facts.error}; its guests are unknown")
+    if facts.capabilities_error:
+        reader.problem("no domain capabilities", facts.uri or "libvirt", facts.capabilities_error)
+    guests = None
+    if facts.domains is not None:
+        guests = tuple(_guest(reader, domain) for domain in facts.domains)
+    _doubt_other_qemu(reader, guests or ())
+    return guests, Virtualization(
+        kvm=kvm,
+        libvirt_version=facts.libvirt_version,
+        qemu_version=facts.qemu_version,
+        uri=facts.uri,
+        capabilities=_capabilities(reader, facts.domcapabilities),
+    )
+
+
+def _facts(reader: Reader) -> LibvirtFacts | None:
+    system = reader.system
+    text = system.query(QUERY, lambda: ask_libvirt(system))
+    if text is None:
+        return _recorded_virsh(reader)
+    try:
+        return msgspec.json.decode(text, type=LibvirtFacts)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadInput(
+            f"not libvirt's facts: {error}",
+            where=f"{system.origin}: {COMMANDS[1:]}{QUERY}",
+            hint="capture the host again",
+        ) from error
+
+
+def _recorded_virsh(reader: Reader) -> LibvirtFacts | None:
+    """Plain outputs of virsh that somebody put into a capture; None when there are none."""
+    names = reader.names(COMMANDS.rstrip("/"))
+    if not any(name.startswith("virsh-") for name in names):
+        return None
+    states = dict(_listed(reader.text(f"{COMMANDS}virsh-list") or ""))
+    dumped = {name.removeprefix("virsh-dumpxml-") for name in names if name.startswith("virsh-dumpxml-")}
+    known = states.keys() | dumped
+    libvirt_version, qemu_version = read_versions(reader.text(f"{COMMANDS}virsh-version") or "")
+    return LibvirtFacts(
+        uri="recorded",
+        libvirt_version=libvirt_version,
+        qemu_version=qemu_version,
+        domains=tuple(
+            RawDomain(name=name, state=states.get(name), xml=reader.text(f"{COMMANDS}virsh-dumpxml-{name}"))
+            for name in sorted(known)
+        )
+        if known or "virsh-list" in names
+        else None,
+        domcapabilities=reader.text(f"{COMMANDS}virsh-domcapabilities"),
+    )
+
+
+def _listed(text: str) -> Iterator[tuple[str, str]]:
+    """Names and states of `virsh list --all`, whose columns are parted by two or more blanks."""
+    for line in text.splitlines():
+        row = re.fullmatch(r"\s*(?:-|\d+)\s+(\S.*?)\s{2,}(\S.*?)\s*", line)
+        if row:
+            yield row[1], row[2]
+
+
+def _kvm(reader: Reader) -> bool | None:
+    """Whether KVM works here: its device and a module for this CPU; None where a capture does not tell."""
+    if reader.system.exists("/dev/kvm"):
+        modules = reader.names("/sys/module")
+        makers = [name for name in modules if name in ("kvm_intel", "kvm_amd")]
+        # Other architectures build KVM in without a maker's module; x86 has one, loaded or built in.
+        return True if makers or "kvm" not in modules else None
+    return False if reader.system.complete else None
+
+
+# --- what a guest holds --------------------------------------------------------------------------------------
+
+
+def _guest(reader: Reader, domain: RawDomain) -> RunningGuest:
+    """One guest; with an unreadable definition only its name and state, and a problem."""
+    if domain.xml is None:
+        reader.problem("no definition", domain.name, "what this guest holds is unknown")
+        return RunningGuest(name=domain.name, state=domain.state)
+    from hosttune.domain.reader import read_domain
+
+    try:
+        facts = read_domain(domain.xml, where=f"guest {domain.name}")
+    except BadInput as error:
+        reader.problem("no definition", error.where, f"{error.what}: what this guest holds is unknown")
+        return RunningGuest(name=domain.name, state=domain.state)
+    memory = _memory(reader, facts)
+    sizes = {part.page_bytes for part in memory}
+    return RunningGuest(
+        name=facts.name or domain.name,
+        state=domain.state,
+        vcpus=facts.vcpus,
+        vcpu_pins=_pins(facts),
+        emulator_cpus=facts.emulator_cpus,
+        iothread_cpus=tuple(pin.cpus for pin in facts.iothread_pins),
+        memory_bytes=facts.memory_bytes,
+        memory=memory,
+        page_bytes=sizes.pop() if len(sizes) == 1 else None,
+        devices=tuple(sorted(device.source for device in facts.hostdevs if device.kind == "pci" and device.source)),
+        uuid=facts.uuid,
+    )
+
+
+def _pins(facts: DomainFacts) -> tuple[VcpuPin, ...]:
+    """Pins as libvirt applies them: a vCPU without its own has those of `<vcpu cpuset=…>`; without both it floats."""
+    pins = {pin.id: pin.cpus for pin in facts.vcpu_pins}
+    if facts.vcpu_cpus:
+        pins = dict.fromkeys(range(facts.vcpus), facts.vcpu_cpus) | pins
+    return tuple(VcpuPin(vcpu=vcpu, cpus=pins[vcpu]) for vcpu in sorted(pins))
+
+
+def _memory(reader: Reader, facts: DomainFacts) -> tuple[GuestMemory, ...]:
+    """Where the guest's memory comes from: one part a cell, or one for all. A node of several is no single node."""
+    by_cell = {memnode.cell: memnode.nodes for memnode in facts.numatune.memnodes}
+    if not facts.cells:
+        size, pages = facts.memory_bytes, _page_bytes(reader, facts, None)
+        return (GuestMemory(node=_single(facts.numatune.nodes), memory_bytes=size, page_bytes=pages),)
+    return tuple(
+        GuestMemory(
+            node=_single(by_cell.get(cell.id, facts.numatune.nodes)),
+            memory_bytes=cell.memory_bytes,
+            page_bytes=_page_bytes(reader, facts, cell.id),
+        )
+        for cell in facts.cells
+    )
+
+
+def _single(nodes: str | None) -> int | None:
+    ids = CpuSet.parse(nodes or "")
+    return next(iter(ids)) if len(ids) == 1 else None
+
+
+def _page_bytes(reader: Reader, facts: DomainFacts, cell: int | None) -> int | None:
+    """The huge page size of a cell (None: of the guest); None without huge pages."""
+    chosen = None
+    for pages in facts.backing.pages or ():
+        named = pages.cells is not None and cell is not None and cell in CpuSet.parse(pages.cells)
+        if named or (pages.cells is None and chosen is None):
+            chosen = pages
+    if chosen is None:
+        return None
+    return chosen.size_bytes or _default_hugepage(reader)
+
+
+def _default_hugepage(reader: Reader) -> int | None:
+    found = re.search(r"^Hugepagesize:\s+(\d+) kB", reader.text("/proc/meminfo") or "", re.MULTILINE)
+    return int(found[1]) << 10 if found else None
+
+
+# --- QEMU outside libvirt ------------------------------------------------------------------------------------
+
+
+def _doubt_other_qemu(reader: Reader, guests: tuple[RunningGuest, ...]) -> None:
+    """A problem for each QEMU process whose guest libvirt does not list."""
+    system = reader.system
+    known = {guest.name for guest in guests}
+    for line in (system.query(PROCESSES, lambda: _qemu_processes(reader)) or "").splitlines():
+        process, _, name = line.partition(" ")
+        if name not in known:
+            what = f"a QEMU guest outside libvirt{f' ({name})' if name else ''}"
+            reader.problem(what, f"/proc/{process}", "the CPUs, memory and devices that it holds are unknown")
+
+
+def _qemu_processes(reader: Reader) -> str:
+    """One line "PID NAME" for each process of QEMU; NAME is that of its option -name, empty without one."""
+    found = []
+    for process in reader.names("/proc"):
+        # The kernel cuts a name at 15 bytes: qemu-system-x86, qemu-kvm, kvm.
+        if process.isdecimal() and (reader.text(f"/proc/{process}/comm") or "").startswith(("qemu-", "kvm")):
+            arguments = (reader.text(f"/proc/{process}/cmdline") or "").split("\0")
+            if arguments[0].rpartition("/")[2].startswith(("qemu-system", "qemu-kvm", "kvm")):
+                name = arguments[arguments.index("-name") + 1] if "-name" in arguments[:-1] else ""
+                found.append(f"{process} {name.removeprefix('guest=').partition(',')[0]}")
+    return "\n".join(found)
+
+
+# --- domain capabilities -------------------------------------------------------------------------------------
+
+
+def _capabilities(reader: Reader, xml: str | None) -> DomainCapabilities | None:
+    """What `<domainCapabilities>` offers. `features` are the names of supported elements."""
+    if xml is None:
+        return None
+    from lxml import etree
+
+    from hosttune.domain.xml import attribute, parse, text
+
+    try:
+        root = parse(xml)
+    except (etree.XMLSyntaxError, ValueError) as error:
+        reader.problem("unreadable domain capabilities", "libvirt", str(error))
+        return None
+    vcpus = attribute(root.find("vcpu"), "max") or ""
+    return DomainCapabilities(
+        machine=text(root.find("machine")),
+        max_vcpus=int(vcpus) if vcpus.isdecimal() else None,
+        firmwares=tuple(str(value.text) for value in root.iterfind("os/enum[@name='firmware']/value")),
+        loaders=tuple(str(value.text) for value in root.iterfind("os/loader/value")),
+        cpu_modes=tuple(str(mode.get("name")) for mode in root.iterfind("cpu/mode[@supported='yes']")),
+        host_cpu_model=text(root.find("cpu/mode[@name='host-model']/model")),
+        features=tuple(
+            str(element.tag)
+            for parent in (".", "features", "devices")
+            for element in root.iterfind(f"{parent}/*[@supported='yes']")
+        ),
+    )

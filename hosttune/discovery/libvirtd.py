@@ -1,0 +1,253 @@
+"""libvirt asked: raw facts as one JSON text, so that a capture replays what a live host answered.
+
+Read-only connections only; the domain capabilities alone need an ordinary one (libvirt refuses them on a read-only
+connection since CVE-2019-10167) and change nothing either. libvirt-python when it can be imported, else `virsh`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from hosttune.errors import CommandFailed
+from hosttune.model.values import Value, to_json
+
+if TYPE_CHECKING:
+    import libvirt
+    from lxml.etree import _Element
+
+    from hosttune.system import System
+
+DEFAULT_URI = "qemu:///system"
+URI_VARIABLE = "HOSTTUNE_LIBVIRT_URI"
+# virDomainState in virsh's words.
+_STATES = ("no state", "running", "idle", "paused", "in shutdown", "shut off", "crashed", "pmsuspended")
+_MACHINE = ("x86_64", "q35")
+# What of a domain XML says what a guest holds; a capture keeps no more than this (no disks, networks, secrets).
+_KEPT = (
+    *("name", "uuid", "memory", "currentMemory", "maxMemory", "vcpu", "vcpus", "iothreads", "iothreadids"),
+    *("cputune", "numatune", "memoryBacking", "memtune", "cpu", "features"),
+)
+_KEPT_DEVICES = ("hostdev", "controller", "memballoon", "iommu", "memory")
+
+
+class RawDomain(Value, frozen=True, kw_only=True):
+    """A domain as libvirt gave it. `xml` is the live definition of an active one, else the persistent one."""
+
+    name: str
+    state: str | None = None
+    xml: str | None = None
+    inactive_xml: str | None = None
+
+
+class LibvirtFacts(Value, frozen=True, kw_only=True):
+    """What libvirt answered. `error`: it is installed and could not be asked; `domains` is then None."""
+
+    uri: str | None = None
+    error: str | None = None
+    libvirt_version: str | None = None
+    qemu_version: str | None = None
+    domains: tuple[RawDomain, ...] | None = None
+    domcapabilities: str | None = None
+    capabilities_error: str | None = None
+
+
+def ask_libvirt(system: System) -> str | None:
+    """LibvirtFacts of the live machine as JSON; None where libvirt is not installed."""
+    uri = os.environ.get(URI_VARIABLE) or DEFAULT_URI
+    try:
+        import libvirt
+    except ImportError:
+        try:
+            return to_json(_ask_virsh(system, uri))
+        except CommandFailed as error:
+            if error.reason == "not installed":
+                return None
+            return to_json(LibvirtFacts(uri=uri, error=f"{error.reason}: {error.output.strip()}"))
+    # It prints every error on stderr by itself; ours are in the document.
+    libvirt.registerErrorHandler(lambda _context, _error: None, None)
+    try:
+        return to_json(_ask_library(uri))
+    except libvirt.libvirtError as error:
+        return to_json(LibvirtFacts(uri=uri, error=str(error)))
+
+
+def decode_version(number: int) -> str:
+    """libvirt's version numbers: major * 1,000,000 + minor * 1,000 + release."""
+    return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"
+
+
+# --- libvirt-python ------------------------------------------------------------------------------------------
+
+
+def _ask_library(uri: str) -> LibvirtFacts:
+    """Raises libvirt.libvirtError when no connection can be had."""
+    import libvirt
+
+    connection = libvirt.openReadOnly(uri)
+    try:
+        capabilities, problem = _library_capabilities(uri)
+        return LibvirtFacts(
+            uri=uri,
+            libvirt_version=decode_version(connection.getLibVersion()),
+            qemu_version=decode_version(connection.getVersion()) if connection.getType() == "QEMU" else None,
+            domains=tuple(_library_domains(connection)),
+            domcapabilities=capabilities,
+            capabilities_error=problem,
+        )
+    finally:
+        connection.close()
+
+
+def _library_domains(connection: libvirt.virConnect) -> list[RawDomain]:
+    import libvirt
+
+    found = []
+    for domain in connection.listAllDomains():
+        try:
+            state = domain.state()[0]
+            persistent = domain.isPersistent() and domain.isActive()
+            found.append(
+                RawDomain(
+                    name=domain.name(),
+                    state=_STATES[state] if 0 <= state < len(_STATES) else None,
+                    xml=domain.XMLDesc(0),
+                    inactive_xml=domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE) if persistent else None,
+                )
+            )
+        except libvirt.libvirtError as error:
+            if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:  # gone since it was listed
+                raise
+    return sorted(found, key=lambda domain: domain.name)
+
+
+def _library_capabilities(uri: str) -> tuple[str | None, str | None]:
+    """The domain capabilities, or why not."""
+    import libvirt
+
+    problem = None
+    try:
+        connection = libvirt.open(uri)
+    except libvirt.libvirtError as error:
+        return None, str(error)
+    try:
+        for kind in ("kvm", None):
+            try:
+                return connection.getDomainCapabilities(None, *_MACHINE, kind), None
+            except libvirt.libvirtError as error:
+                problem = str(error)
+    finally:
+        connection.close()
+    return None, problem
+
+
+# --- virsh ---------------------------------------------------------------------------------------------------
+
+
+def _ask_virsh(system: System, uri: str) -> LibvirtFacts:
+    """Raises CommandFailed when virsh is missing or cannot connect."""
+
+    def virsh(*arguments: str) -> str:
+        return system.run(("virsh", "--readonly", "--quiet", "--connect", uri, *arguments))
+
+    versions = virsh("version", "--daemon")
+    uuids = virsh("list", "--all", "--uuid").split()
+    domains = [_virsh_domain(system, uri, uuid) for uuid in uuids]
+    capabilities, problem = _virsh_capabilities(system, uri)
+    libvirt_version, qemu_version = read_versions(versions)
+    return LibvirtFacts(
+        uri=uri,
+        libvirt_version=libvirt_version,
+        qemu_version=qemu_version,
+        domains=tuple(sorted((domain for domain in domains if domain), key=lambda domain: domain.name)),
+        domcapabilities=capabilities,
+        capabilities_error=problem,
+    )
+
+
+def read_versions(text: str) -> tuple[str | None, str | None]:
+    """libvirt's and QEMU's version in the output of `virsh version --daemon`; the daemon's before the library's."""
+    found = {}
+    for line in text.splitlines():
+        what, colon, version = line.partition(":")
+        if colon:
+            found[what.strip()] = version.strip()
+    library = found.get("Using library", "").removeprefix("libvirt").strip()
+    hypervisor = found.get("Running hypervisor", "")
+    return (
+        found.get("Running against daemon") or library or None,
+        hypervisor.removeprefix("QEMU").strip() if hypervisor.startswith("QEMU") else None,
+    )
+
+
+def _virsh_domain(system: System, uri: str, uuid: str) -> RawDomain | None:
+    def virsh(*arguments: str) -> str:
+        return system.run(("virsh", "--readonly", "--quiet", "--connect", uri, *arguments)).strip()
+
+    try:
+        state = virsh("domstate", uuid)
+        return RawDomain(
+            name=virsh("domname", uuid),
+            state=state,
+            xml=virsh("dumpxml", uuid),
+            inactive_xml=None if state == "shut off" else virsh("dumpxml", "--inactive", uuid),
+        )
+    except CommandFailed as error:
+        if "failed to get domain" in error.output or "Domain not found" in error.output:
+            return None  # gone since it was listed
+        raise
+
+
+def _virsh_capabilities(system: System, uri: str) -> tuple[str | None, str | None]:
+    arch, machine = _MACHINE
+    ask = ("virsh", "--quiet", "--connect", uri, "domcapabilities", "--arch", arch, "--machine", machine)
+    problem = None
+    for kind in (("--virttype", "kvm"), ()):
+        try:
+            return system.run((*ask, *kind)), None
+        except CommandFailed as error:
+            problem = f"{error.reason}: {error.output.strip()}"
+    return None, problem
+
+
+# --- for a capture -------------------------------------------------------------------------------------------
+
+
+def strip_facts(text: str) -> str:
+    """The same facts without what discovery does not need: of each domain only CPUs, memory and host devices."""
+    import msgspec
+
+    facts = msgspec.json.decode(text, type=LibvirtFacts)
+    domains = facts.domains
+    if domains is not None:
+        domains = tuple(
+            msgspec.structs.replace(d, xml=_strip_xml(d.xml), inactive_xml=_strip_xml(d.inactive_xml)) for d in domains
+        )
+    return to_json(msgspec.structs.replace(facts, domains=domains))
+
+
+def _strip_xml(xml: str | None) -> str | None:
+    if xml is None:
+        return None
+    from lxml import etree
+
+    from hosttune.domain.xml import parse
+
+    root = parse(xml)
+    for child in list(root):
+        if child.tag == "devices":
+            drop = [device for device in child if device.tag not in _KEPT_DEVICES and not _is_host_interface(device)]
+        elif child.tag == "os":
+            drop = [part for part in child if part.tag != "type"]
+        elif child.tag in _KEPT:
+            continue
+        else:
+            root.remove(child)
+            continue
+        for element in drop:
+            child.remove(element)
+    return str(etree.tostring(root, encoding="unicode"))
+
+
+def _is_host_interface(device: _Element) -> bool:
+    return device.tag == "interface" and device.get("type") == "hostdev"
