@@ -1,0 +1,107 @@
+"""Intel Gaudi accelerators (Habana Labs, 1da3): facts from the driver's sysfs files, the rest from `hl-smi`."""
+
+from __future__ import annotations
+
+from hosttune.errors import BadInput, CommandFailed
+from hosttune.gpu.vendor import Answer, Vendor, always, ask, awake, fill
+from hosttune.model.host import Gpu, PciDevice, Problem
+from hosttune.model.values import parse_address
+from hosttune.reader import Reader
+
+# pci.ids (pciutils/pciids 2026.08.22), vendor 1da3. Gaudi2B shares 1020 and differs by PCI revision.
+MODELS = {
+    "1000": "Habana Gaudi",
+    "1010": "Habana Gaudi (secured)",
+    "1020": "Habana Gaudi2",
+    "1021": "Habana Gaudi2 HL-288",
+    "1060": "Intel Gaudi3",
+    "1063": "Intel Gaudi3 HL-338",
+}
+QUERY = "hl-smi-q"
+COLUMNS = ("index", "module_id", "bus_id", "name", "uuid", "memory.total")
+COMMAND = ("hl-smi", "-Q", ",".join(COLUMNS), "-f", "csv,noheader")
+DRIVER = "habanalabs"
+
+
+def parse_hl_smi(text: str) -> Answer:
+    """`hl-smi -Q index,module_id,bus_id,name,uuid,memory.total -f csv,noheader`: one GPU a row, memory in MiB.
+
+    A header row is passed over; a row of another shape, or without a PCI address, is a problem.
+    """
+    gpus: list[Gpu] = []
+    problems: list[Problem] = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        cells = [cell.strip() for cell in line.split(",")]
+        if cells[0] == "index":
+            continue
+        try:
+            gpus.append(_row(dict(zip(COLUMNS, cells, strict=True))))
+        except (ValueError, BadInput):
+            problems.append(Problem(what="not a row of hl-smi", where=QUERY, why=f"reads {line[:60]!r}"))
+    return Answer(gpus=tuple(gpus), problems=tuple(problems))
+
+
+def _row(row: dict[str, str]) -> Gpu:
+    module, memory = row["module_id"], row["memory.total"].partition(" ")[0]
+    return Gpu(
+        address=parse_address(row["bus_id"], where=QUERY),
+        uuid=None if row["uuid"] in ("", "N/A") else row["uuid"],
+        module_id=int(module) if module.isdecimal() else None,
+        memory_bytes=int(memory) << 20 if memory.isdecimal() else None,
+    )
+
+
+def _sysfs(reader: Reader, address: str) -> Gpu:
+    """The driver's own files. Source: Documentation/ABI/testing/sysfs-driver-habanalabs; max_power is milliwatts.
+
+    They lie in the accel device's directory, which the PCI device leads to; older kernels: class habanalabs.
+    """
+    folder = _class_folder(reader, address)
+    if folder is None:
+        return Gpu(address=address)
+    milliwatts = reader.integer(f"{folder}/max_power")
+    return Gpu(
+        address=address,
+        module_id=reader.integer(f"{folder}/module_id"),
+        driver_version=reader.text("/sys/module/habanalabs/version") or None,
+        firmware_version=reader.text(f"{folder}/cpucp_ver") or reader.text(f"{folder}/armcp_ver") or None,
+        power_limit_watts=None if milliwatts is None else milliwatts / 1e3,
+    )
+
+
+def _class_folder(reader: Reader, address: str) -> str | None:
+    for kind in ("accel", "habanalabs"):
+        for name in reader.names(f"/sys/class/{kind}"):
+            for folder in (f"/sys/class/{kind}/{name}/device", f"/sys/class/{kind}/{name}"):
+                if reader.text(f"{folder}/pci_addr") == address:
+                    return folder
+    return None
+
+
+def _enrich(reader: Reader, devices: tuple[PciDevice, ...], gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    held = {device.address for device in awake(reader, devices, DRIVER)}
+    if not held:
+        return gpus
+    asleep = any(device.driver == DRIVER and device.address not in held for device in devices)
+    text = ask(reader, QUERY, lambda: None if asleep else _run(reader))  # the tool opens every device
+    answer = parse_hl_smi(text) if text is not None else Answer()
+    reader.problems.extend(answer.problems)
+    told = answer.by_address()
+    enriched = []
+    for gpu in gpus:
+        if gpu.address in held:
+            gpu = fill(gpu, _sysfs(reader, gpu.address), source=DRIVER)
+            gpu = fill(gpu, told.get(gpu.address, Gpu(address=gpu.address)), source="hl-smi")
+        enriched.append(gpu)
+    return tuple(enriched)
+
+
+def _run(reader: Reader) -> str | None:
+    try:
+        return reader.system.run(COMMAND, timeout=30.0)
+    except CommandFailed as error:
+        reader.problem("hl-smi did not answer", QUERY, f"{error.reason}: UUID and memory of the accelerators unknown")
+        return None
+
+
+HABANA = Vendor(name="habana", vendor_id="1da3", models=MODELS, makes=always, enrich=_enrich, queries=(QUERY,))

@@ -1,0 +1,251 @@
+"""NVIDIA GPUs (10de): what NVML tells of those that the `nvidia` driver holds, else what nvidia-smi printed.
+
+A GPU on vfio-pci is invisible to both and keeps the facts of its PCI function. Virtual functions are not listed
+by NVML on a host. Sources are asked in order: NVML, `nvidia-smi -q -x`, `nvidia-smi -q`, then the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hosttune.errors import BadInput, CommandFailed
+from hosttune.gpu.vendor import Answer, Vendor, always, ask, awake, fill
+from hosttune.model.host import Gpu, Mig, PciDevice, Peer, Problem
+from hosttune.reader import Reader
+
+if TYPE_CHECKING:
+    from hosttune.gpu.nvidia_topo import TopoMatrix
+
+# pci.ids (pciutils/pciids 2026.08.22); product names of open-gpu-kernel-modules g_nv_name_released.h and nvidia-smi.
+MODELS = {
+    "20b0": "NVIDIA A100-SXM4-40GB",
+    "20b1": "NVIDIA A100-PCIE-40GB",
+    "20b2": "NVIDIA A100-SXM4-80GB",
+    "20b5": "NVIDIA A100 80GB PCIe",
+    "20b7": "NVIDIA A30",
+    "20f1": "NVIDIA A100-PCIE-40GB",
+    "20f3": "NVIDIA A800-SXM4-80GB",
+    "20f5": "NVIDIA A800 80GB PCIe",
+    "2235": "NVIDIA A40",
+    "2236": "NVIDIA A10",
+    "2321": "NVIDIA H100 NVL",
+    "2322": "NVIDIA H800 PCIe",
+    "2324": "NVIDIA H800",
+    "2329": "NVIDIA H20",
+    "232c": "NVIDIA H20-3e",
+    "2330": "NVIDIA H100 80GB HBM3",
+    "2331": "NVIDIA H100 PCIe",
+    "2335": "NVIDIA H200",
+    "2336": "NVIDIA H100",
+    "2337": "NVIDIA H100 SXM5 64GB",
+    "2338": "NVIDIA H100 SXM5 96GB",
+    "2339": "NVIDIA H100 SXM5 94GB",
+    "233a": "NVIDIA H800 NVL",
+    "233b": "NVIDIA H200 NVL",
+    "233d": "NVIDIA H100 96GB",
+    "26b5": "NVIDIA L40",
+    "26b9": "NVIDIA L40S",
+    "27b8": "NVIDIA L4",
+    "2901": "NVIDIA B200",
+    "2941": "NVIDIA GB200",
+    "3182": "NVIDIA B300",
+    "31c2": "NVIDIA GB300",
+}
+DRIVER = "nvidia"
+NVML = "nvml.json"
+COMMANDS = {
+    "nvidia-smi-q-x": ("nvidia-smi", "-q", "-x"),
+    "nvidia-smi-q": ("nvidia-smi", "-q"),
+    "nvidia-smi-topo-m": ("nvidia-smi", "topo", "-m"),
+    "nvidia-smi-nvlink-s": ("nvidia-smi", "nvlink", "-s"),
+    "mig-lgip": ("nvidia-smi", "mig", "-lgip"),
+    "mig-lgipp": ("nvidia-smi", "mig", "-lgipp"),
+}
+
+
+def _enrich(reader: Reader, devices: tuple[PciDevice, ...], gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    held = tuple(device for device in devices if device.driver == DRIVER and device.physfn is None)
+    asked = awake(reader, held, DRIVER)
+    if not asked:
+        return gpus
+    addresses = tuple(device.address for device in asked)
+    told = _from_nvml(reader, addresses)
+    if any(address not in told or told[address].uuid is None for address in addresses):
+        for address, gpu in _from_smi(reader, addresses, all_awake=len(asked) == len(held)).items():
+            told[address] = fill(told[address], gpu) if address in told else gpu
+    _name_missing(reader, addresses, told)
+    joined = tuple(
+        fill(gpu, told[gpu.address], source=told[gpu.address].source) if gpu.address in told else gpu for gpu in gpus
+    )
+    joined = _unique_modules(reader, joined)
+    for problem in fabric_doubts(joined):
+        reader.problem(problem.what, problem.where, problem.why)
+    return joined
+
+
+def _from_nvml(reader: Reader, addresses: tuple[str, ...]) -> dict[str, Gpu]:
+    """NVML's facts of the GPUs asked about; a failure of the library itself is left to nvidia-smi."""
+    from hosttune.gpu.nvml_facts import parse_nvml
+
+    def live() -> str:
+        from hosttune.gpu.nvml import dump_nvml
+
+        return dump_nvml(addresses)
+
+    text = ask(reader, NVML, live)
+    if text is None:
+        return {}
+    try:
+        answer = parse_nvml(text, only=addresses[0] if len(addresses) == 1 else None)
+    except BadInput as error:
+        reader.problem("NVML did not answer", NVML, error.what)
+        return {}
+    return _join(reader, answer, addresses, NVML)
+
+
+def _join(reader: Reader, answer: Answer, addresses: tuple[str, ...], source: str) -> dict[str, Gpu]:
+    """The told GPUs among those asked about. One that sysfs does not have is a problem, one asleep is left out."""
+    for problem in answer.problems:
+        reader.problem(problem.what, problem.where, problem.why)
+    teller = "nvml" if source == NVML else "nvidia-smi"
+    return {gpu.address: msgspec.structs.replace(gpu, source=teller) for gpu in answer.gpus if gpu.address in addresses}
+
+
+def _from_smi(reader: Reader, addresses: tuple[str, ...], *, all_awake: bool) -> dict[str, Gpu]:
+    """nvidia-smi's facts. It opens every GPU: live, it is not run while one of them is asleep (`all_awake` False)."""
+    from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
+
+    listed = Answer()
+    for name, parse in (("nvidia-smi-q-x", parse_smi_xml), ("nvidia-smi-q", parse_smi_text)):
+        text = _command(reader, name, all_awake=all_awake)
+        if text is None:
+            continue
+        listed = _parse(reader, name, text, parse)
+        if listed.gpus:
+            break
+    told = _join(reader, listed, addresses, "nvidia-smi")
+    order = tuple(gpu.address for gpu in listed.gpus)
+    if not order:
+        return told
+    return _from_tables(reader, told, order, all_awake=all_awake)
+
+
+def _parse(reader: Reader, name: str, text: str, parse: Callable[[str], Answer]) -> Answer:
+    try:
+        return parse(text)
+    except BadInput as error:
+        reader.problem("nvidia-smi output not understood", name, error.what)
+        return Answer()
+
+
+def _command(reader: Reader, name: str, *, all_awake: bool) -> str | None:
+    """A command's output, recorded or live; None when it cannot be had (live: said in a problem)."""
+
+    def live() -> str | None:
+        if not all_awake:
+            return None
+        try:
+            return reader.system.run(COMMANDS[name], timeout=60.0)
+        except CommandFailed as error:
+            reader.problem("nvidia-smi did not answer", " ".join(COMMANDS[name]), error.reason)
+            return None
+
+    return ask(reader, name, live)
+
+
+def _from_tables(reader: Reader, told: dict[str, Gpu], order: tuple[str, ...], *, all_awake: bool) -> dict[str, Gpu]:
+    """Add peers, NVLinks and MIG profiles, whose tables name a GPU by its place in nvidia-smi's order."""
+    from hosttune.gpu.mig import parse_mig_placements, parse_mig_profiles, place
+    from hosttune.gpu.nvidia_topo import parse_nvlink_status, parse_topo_matrix
+
+    texts = {name: _command(reader, name, all_awake=all_awake) or "" for name in list(COMMANDS)[2:]}
+    matrix = parse_topo_matrix(texts["nvidia-smi-topo-m"])
+    if matrix is not None and len(matrix.gpus) != len(order):
+        why = f"{len(matrix.gpus)} GPUs, but nvidia-smi -q lists {len(order)}: the matrix is left out"
+        reader.problem("topology matrix of another set of GPUs", "nvidia-smi-topo-m", why)
+        matrix = None
+    links = {status.index: status.links for status in parse_nvlink_status(texts["nvidia-smi-nvlink-s"])}
+    profiles = parse_mig_profiles(texts["mig-lgip"])
+    placements = parse_mig_placements(texts["mig-lgipp"])
+    for index, address in enumerate(order):
+        if address not in told:
+            continue
+        speeds = links.get(index)
+        active = None if speeds is None else [speed for speed in speeds if speed is not None]
+        more = Gpu(
+            address=address,
+            peers=peers_from_matrix(matrix, order).get(address) if matrix else None,
+            nvlinks_active=None if active is None else len(active),
+            nvlink_gb_per_s=active[0] if active else None,
+            mig=Mig(profiles=place(profiles[index], placements.get(index, {}))) if index in profiles else None,
+        )
+        told[address] = fill(told[address], more)
+    return told
+
+
+def peers_from_matrix(matrix: TopoMatrix, order: tuple[str, ...]) -> dict[str, tuple[Peer, ...]]:
+    """Each GPU's peers from a topology matrix, GPU n being `order[n]`: NV18 is 18 NVLinks, any other word PCIe."""
+    addresses = dict(zip(matrix.gpus, order, strict=True))
+    peers: dict[str, tuple[Peer, ...]] = {}
+    for name, address in addresses.items():
+        row = matrix.paths.get(name)
+        if row is None:
+            continue
+        found = {addresses[other]: row[other] for other in matrix.gpus if other in row}
+        peers[address] = tuple(
+            Peer(address=other, kind="nvlink", links=int(word[2:]))
+            if word.startswith("NV")
+            else Peer(address=other, kind="pcie")
+            for other, word in sorted(found.items())
+        )
+    return peers
+
+
+def _name_missing(reader: Reader, addresses: tuple[str, ...], told: dict[str, Gpu]) -> None:
+    """Say which GPUs the driver holds that nobody could tell of: no library, or a GPU lost to its driver."""
+    missing = [address for address in addresses if address not in told]
+    if len(missing) == len(addresses):
+        why = f"neither NVML nor nvidia-smi told of the {len(missing)} GPUs that the driver holds: {', '.join(missing)}"
+        reader.problem("GPU facts unknown", DRIVER, why)
+        return
+    for address in missing:
+        why = (
+            "the driver holds it, but its library does not list it: lost to the driver, excluded, or not in the record"
+        )
+        reader.problem("GPU facts unknown", address, why)
+
+
+def _unique_modules(reader: Reader, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """Drop module ids that several GPUs share: cards on no baseboard may all say 1, which names no place."""
+    numbers = [gpu.module_id for gpu in gpus if gpu.module_id is not None]
+    shared = {number for number in numbers if numbers.count(number) > 1}
+    if not shared:
+        return gpus
+    reader.problem("module id not unique", DRIVER, f"several GPUs say {sorted(shared)}: taken as unknown")
+    return tuple(msgspec.structs.replace(gpu, module_id=None) if gpu.module_id in shared else gpu for gpu in gpus)
+
+
+def fabric_doubts(gpus: tuple[Gpu, ...]) -> tuple[Problem, ...]:
+    """GPUs that are off an NVLink fabric on which others of their model are: "7 of 8 GPUs on the NVLink fabric".
+
+    A fabric is three or more GPUs of one model that reach each other over NVLink; bridged pairs make none.
+    """
+    doubts: list[Problem] = []
+    for model in dict.fromkeys(gpu.model for gpu in gpus):
+        alike = [gpu for gpu in gpus if gpu.model == model and gpu.peers is not None]
+        off = [gpu for gpu in alike if all(peer.kind != "nvlink" for peer in gpu.peers or ())]
+        joined = len(alike) - len(off)
+        reach = max((sum(peer.kind == "nvlink" for peer in gpu.peers or ()) for gpu in alike), default=0)
+        if reach < 2:
+            continue
+        for gpu in off:
+            why = "no NVLink to any other GPU" + (": MIG is on" if gpu.mig and gpu.mig.mode == "enabled" else "")
+            what = f"{joined} of {len(alike)} GPUs on the NVLink fabric"
+            doubts.append(Problem(what=what, where=gpu.address, why=why))
+    return tuple(doubts)
+
+
+NVIDIA = Vendor(name="nvidia", vendor_id="10de", models=MODELS, makes=always, enrich=_enrich, queries=(NVML, *COMMANDS))

@@ -1,0 +1,123 @@
+"""`nvidia-smi topo -m` and `nvidia-smi nvlink -s`: pure parsers. GPUs are named by nvidia-smi's index.
+
+Affinity columns are the kernel's lists cut down to the caller's cpuset: they are no topology.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from hosttune.model.values import Value, close_mappings
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_HEADING = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID|\S+")
+_PATH = re.compile(r"X|SYS|NODE|PHB|PXB|PIX|C2C|NV\d+|N/A")
+_AFFINITY = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
+
+
+class Affinity(Value, frozen=True, kw_only=True):
+    """The affinity columns of one GPU as printed; "" where the cell is empty, "N/A" kept, None without the column."""
+
+    cpus: str | None = None
+    numa: str | None = None
+    gpu_numa: str | None = None
+
+
+class TopoMatrix(Value, frozen=True, kw_only=True):
+    """The matrix: `paths[A][B]` is the word in row A, column B ("NV18", "PIX", "SYS"…), the diagonal left out.
+
+    `legend` names each NIC's RDMA device ("NIC0" → "mlx5_1"): the number of the NIC is not the device's.
+    """
+
+    gpus: tuple[str, ...]
+    nics: tuple[str, ...]
+    paths: Mapping[str, Mapping[str, str]]
+    affinity: Mapping[str, Affinity]
+    legend: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "paths", "affinity", "legend")
+
+
+class NvlinkStatus(Value, frozen=True, kw_only=True):
+    """One GPU of `nvlink -s`: GB/s of each link in one direction, None for an inactive one; `links` None if refused."""
+
+    index: int
+    uuid: str | None = None
+    links: tuple[float | None, ...] | None = None
+
+
+def parse_topo_matrix(text: str) -> TopoMatrix | None:
+    """Read the matrix, tab- or space-separated, with or without the affinity columns; None when there is none."""
+    lines = [_ANSI.sub("", line).rstrip() for line in text.splitlines()]
+    top = next((i for i, line in enumerate(lines) if re.match(r"\s+GPU0\b", line)), None)
+    if top is None:
+        return None
+    headings = [(match[0], match.start()) for match in _HEADING.finditer(lines[top])]
+    devices = [name for name, _ in headings if name not in _AFFINITY]
+    paths: dict[str, Mapping[str, str]] = {}
+    affinity: dict[str, Affinity] = {}
+    for line in lines[top + 1 :]:
+        cells = line.split()
+        if not cells or cells[0] not in devices:
+            break
+        words = cells[1 : len(devices) + 1]
+        if len(words) < len(devices) or not all(map(_PATH.fullmatch, words)):
+            continue
+        paths[cells[0]] = {name: word for name, word in zip(devices, words, strict=True) if word != "X"}
+        if cells[0].startswith("GPU"):
+            affinity[cells[0]] = _affinity(line, headings, len(devices))
+    gpus = tuple(name for name in devices if name.startswith("GPU"))
+    nics = tuple(name for name in devices if name not in gpus)
+    return TopoMatrix(gpus=gpus, nics=nics, paths=paths, affinity=affinity, legend=_legend(lines))
+
+
+def _affinity(line: str, headings: list[tuple[str, int]], devices: int) -> Affinity:
+    """The cells after the matrix. A cell may be empty, so counting words is not enough.
+
+    With tabs the cells stand in order, one empty cell before the last because its heading is two tabs wide; with
+    spaces each cell starts under its heading, or past it after a long one.
+    """
+    columns = [(name, start) for name, start in headings if name in _AFFINITY]
+    if "\t" in line:
+        cells = line.split("\t")[devices + 1 :]
+        values = [cell.strip() for cell in cells[:2]]
+        if len(columns) > 2:
+            values.append(next((cell.strip() for cell in reversed(cells[2:]) if cell.strip()), ""))
+    else:
+        values = _by_position(line, columns, devices)
+    named = dict(zip((name for name, _ in columns), values + [""] * len(columns), strict=False))
+    return Affinity(cpus=named.get("CPU Affinity"), numa=named.get("NUMA Affinity"), gpu_numa=named.get("GPU NUMA ID"))
+
+
+def _by_position(line: str, columns: list[tuple[str, int]], devices: int) -> list[str]:
+    words = [(match[0], match.start()) for match in re.finditer(r"\S+", line)][devices + 1 :]
+    if len(words) >= len(columns):
+        return [word for word, _ in words]
+    values = [""] * len(columns)
+    for word, start in words:
+        under = [i for i, (_, column) in enumerate(columns) if column <= start + 1]
+        if under:
+            values[under[-1]] = word
+    return values
+
+
+def _legend(lines: list[str]) -> Mapping[str, str] | None:
+    names = (re.fullmatch(r"\s+(NIC\d+): (\S+)", line) for line in lines)
+    return {match[1]: match[2] for match in names if match} or None
+
+
+def parse_nvlink_status(text: str) -> tuple[NvlinkStatus, ...]:
+    """`nvidia-smi nvlink -s`. A GPU in MIG mode refuses the query: its links are None, which is not zero."""
+    found: list[NvlinkStatus] = []
+    for line in text.splitlines():
+        if gpu := re.match(r"GPU (\d{1,4}): ", line):
+            uuid = re.search(r"UUID: ([^)\s]+)", line)
+            found.append(NvlinkStatus(index=int(gpu[1]), uuid=uuid[1] if uuid else None))
+        elif found and (link := re.match(r"\s+Link \d+: (?:(\d{1,6}(?:\.\d{1,6})?) GB/s|<inactive>)", line)):
+            speed = float(link[1]) if link[1] else None
+            found[-1] = msgspec.structs.replace(found[-1], links=(*(found[-1].links or ()), speed))
+    return tuple(found)

@@ -1,0 +1,272 @@
+"""NVML, live: the raw facts of the GPUs that may be asked, as one JSON text that a capture can hold.
+
+Nothing is interpreted here (see `nvml_facts`) and nothing is set. Each field is asked for by itself: what fails
+is written down as "ERR reason", so that one missing function or lost GPU costs no other fact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+# Asked with the device handle alone; answers are numbers, texts or short lists.
+PLAIN = (
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetSerial",
+    "nvmlDeviceGetVbiosVersion",
+    "nvmlDeviceGetModuleId",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetMaxPcieLinkGeneration",
+    "nvmlDeviceGetGpuMaxPcieLinkGeneration",
+    "nvmlDeviceGetPersistenceMode",
+    "nvmlDeviceGetPowerManagementLimit",
+    "nvmlDeviceGetPowerManagementDefaultLimit",
+    "nvmlDeviceGetPowerManagementLimitConstraints",
+    "nvmlDeviceGetRemappedRows",
+    "nvmlDeviceGetComputeMode",
+    "nvmlDeviceGetEccMode",
+    "nvmlDeviceGetVirtualizationMode",
+)
+UNCORRECTED, VOLATILE = 1, 0  # NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC
+MAX_LINKS, MAX_PROFILES = 36, 24  # above NVML_NVLINK_MAX_LINKS and NVML_GPU_INSTANCE_PROFILE_COUNT of any version
+P2P_NVLINK = 2  # NVML_P2P_CAPS_INDEX_NVLINK
+SPEED, SPEED_COMMON = 164, 90  # NVML_FI_DEV_NVLINK_GET_SPEED (a link's, Hopper on), …_SPEED_MBPS_COMMON; Mbyte/s
+
+
+def dump_nvml(addresses: Iterable[str]) -> str:
+    """Ask NVML about the GPUs at these PCI addresses: {"driver", "0": {"busId", …}, "1": …}, or {"error": reason}.
+
+    nvmlInit_v2 initialises no GPU; nvmlDeviceGetHandleByPciBusId_v2 the named one alone (nvml.h): a device
+    that is not in `addresses` is not woken. Raises nothing.
+    """
+    try:
+        import pynvml
+    except ImportError as error:
+        return _json({"error": str(error)})
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return _json({"error": str(error)})
+    try:
+        return _json(_dump(_Nvml(pynvml), tuple(addresses)))
+    finally:
+        _Nvml(pynvml).ask("nvmlShutdown")
+
+
+def _json(facts: dict[str, Any]) -> str:
+    return msgspec.json.format(msgspec.json.encode(facts), indent=1).decode() + "\n"
+
+
+class _Nvml:
+    """The library with every call guarded: an answer is a plain value, or "ERR reason"."""
+
+    def __init__(self, library: ModuleType) -> None:
+        self.library = library
+        mismatch = getattr(library, "NVMLLibraryMismatchError", library.NVMLError)
+        self._errors = (library.NVMLError, mismatch, TypeError)
+
+    def ask(self, name: str, *arguments: object) -> Any:
+        """Call the function of that name."""
+        function = getattr(self.library, name, None)
+        if function is None:
+            return f"ERR these bindings have no {name}"
+        return self.guard(lambda: function(*arguments))
+
+    def guard(self, call: Callable[[], Any]) -> Any:
+        """What `call` gives, bytes as text."""
+        try:
+            answer = call()
+        except self._errors as error:
+            return f"ERR {error}"
+        return answer.decode("utf-8", "replace") if isinstance(answer, bytes) else answer
+
+
+def failed(answer: object) -> bool:
+    """Whether an answer is a written-down failure."""
+    return isinstance(answer, str) and answer.startswith("ERR ")
+
+
+def _dump(nvml: _Nvml, addresses: tuple[str, ...]) -> dict[str, Any]:
+    handles = {address: nvml.ask("nvmlDeviceGetHandleByPciBusId", address) for address in addresses}
+    facts: dict[str, Any] = {
+        "driver": nvml.ask("nvmlSystemGetDriverVersion"),
+        "nvml": nvml.ask("nvmlSystemGetNVMLVersion"),
+    }
+    for index, (address, handle) in enumerate(handles.items()):
+        if failed(handle):
+            facts[str(index)] = {"busId": address, "handle": handle}
+            continue
+        others = {other: peer for other, peer in handles.items() if other != address and not failed(peer)}
+        facts[str(index)] = {"busId": address, **_device(nvml, handle), **_links(nvml, handle, others)}
+    return facts
+
+
+def _device(nvml: _Nvml, handle: object) -> dict[str, Any]:
+    facts: dict[str, Any] = {name: nvml.ask(name, handle) for name in PLAIN}
+    facts["nvmlDeviceGetMemoryInfo"] = nvml.guard(lambda: {"total": nvml.library.nvmlDeviceGetMemoryInfo(handle).total})
+    facts["uncorrectedVolatile"] = nvml.ask("nvmlDeviceGetTotalEccErrors", handle, UNCORRECTED, VOLATILE)
+    reasons = nvml.ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
+    if failed(reasons):  # drivers before 535
+        older = nvml.ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+        reasons = reasons if failed(older) else older
+    facts["nvmlDeviceGetCurrentClocksEventReasons"] = reasons
+    facts["fabricInfo"] = _fabric(nvml, handle)
+    facts["processes"] = _processes(nvml, handle)
+    facts.update(_profiles(nvml, handle, facts["nvmlDeviceGetMigMode"]))
+    return facts
+
+
+def _fabric(nvml: _Nvml, handle: object) -> Any:
+    """State (nvmlGpuFabricState_t), status (nvmlReturn_t) and clique, from the versioned call or the first one."""
+    from ctypes import byref
+
+    answer: Any = "ERR these bindings have no fabric info"
+    for function, structure in (
+        ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfoV_t"),
+        ("nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t"),
+    ):
+        make = getattr(nvml.library, structure, None)
+        if make is None:
+            continue
+        info = make()
+        answer = nvml.ask(function, handle, byref(info))
+        if not failed(answer):
+            names = ("state", "status", "cliqueId", "healthMask")
+            facts = {name: getattr(info, name) for name in names if hasattr(info, name)}
+            return {**facts, "statusText": _status(nvml, info.status)}
+    return answer
+
+
+def _status(nvml: _Nvml, code: int) -> Any:
+    return nvml.guard(lambda: nvml.library.nvmlErrorString(code))
+
+
+def _processes(nvml: _Nvml, handle: object) -> Any:
+    """How many processes use the GPU, computing or drawing."""
+    pids: set[int] = set()
+    for name in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3"):
+        running = nvml.ask(name, handle)
+        if failed(running):
+            return running
+        pids.update(process.pid for process in running)
+    return len(pids)
+
+
+def _links(nvml: _Nvml, handle: object, others: dict[str, object]) -> dict[str, Any]:
+    """NVLinks with what is at their other end, their speed, and NVLink P2P status with every other GPU."""
+    return {
+        "nvlinks": _nvlinks(nvml, handle),
+        "nvlinkSpeed": _speed(nvml, handle),
+        "p2pNvlink": {
+            other: nvml.ask("nvmlDeviceGetP2PStatus", handle, peer, P2P_NVLINK) for other, peer in others.items()
+        },
+    }
+
+
+def _nvlinks(nvml: _Nvml, handle: object) -> Any:
+    links: list[dict[str, Any]] = []
+    answer: Any = "ERR Not Supported"
+    for link in range(MAX_LINKS):
+        answer = nvml.ask("nvmlDeviceGetNvLinkState", handle, link)
+        if failed(answer):
+            if links and answer not in ("ERR Not Supported", "ERR Invalid Argument"):
+                links.append({"link": link, "state": answer})
+            continue
+        links.append({"link": link, "state": answer, **(_remote(nvml, handle, link) if answer else {})})
+    return links or answer
+
+
+def _remote(nvml: _Nvml, handle: object, link: int) -> dict[str, Any]:
+    remote = nvml.guard(lambda: nvml.library.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)
+    return {
+        "remoteType": nvml.ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link),
+        "remoteBusId": remote.decode("utf-8", "replace") if isinstance(remote, bytes) else remote,
+    }
+
+
+def _speed(nvml: _Nvml, handle: object) -> Any:
+    """Mbyte/s of one link in one direction."""
+    for field in ((SPEED, 0), SPEED_COMMON):
+        values = nvml.ask("nvmlDeviceGetFieldValues", handle, [field])
+        if failed(values):
+            return values
+        if values[0].nvmlReturn == 0 and values[0].value.uiVal:
+            return values[0].value.uiVal
+    return "ERR Not Supported"
+
+
+def _profiles(nvml: _Nvml, handle: object, mode: Any) -> dict[str, Any]:
+    """GPU instance profiles "profileN" by NVML's enumerator, with possible placements; instances while MIG is on."""
+    facts: dict[str, Any] = {}
+    instances: list[dict[str, Any]] = []
+    for number in range(MAX_PROFILES):
+        info = nvml.ask("nvmlDeviceGetGpuInstanceProfileInfo", handle, number)
+        if failed(info):
+            if info not in ("ERR Not Supported", "ERR Invalid Argument"):
+                facts[f"profile{number}"] = info
+            continue
+        facts[f"profile{number}"] = {**_structure(info), "placements": _placements(nvml, handle, info.id)}
+        if isinstance(mode, list) and mode[0] == 1:
+            found = _instances(nvml, handle, info)
+            if failed(found):
+                facts["migInstances"] = found
+            else:
+                instances += found
+    if isinstance(mode, list) and mode[0] == 1:
+        facts.setdefault("migInstances", instances)
+        facts["migUuids"] = _mig_uuids(nvml, handle)
+    return facts
+
+
+def _structure(info: Any) -> dict[str, Any]:
+    """A ctypes structure of numbers and texts as a dictionary."""
+    values = {name: getattr(info, name) for name, *_ in info._fields_}
+    return {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
+
+
+def _placements(nvml: _Nvml, handle: object, profile: int) -> Any:
+    """[[start, size], …] in memory slices: asked for the count first, then for the list (nvml.h)."""
+    from ctypes import byref, c_uint
+
+    count = c_uint(0)
+    answer = nvml.ask("nvmlDeviceGetGpuInstancePossiblePlacements", handle, profile, None, byref(count))
+    if failed(answer):
+        return answer
+    places = (nvml.library.c_nvmlGpuInstancePlacement_t * max(count.value, 1))()
+    answer = nvml.ask("nvmlDeviceGetGpuInstancePossiblePlacements", handle, profile, places, byref(count))
+    return answer if failed(answer) else [[place.start, place.size] for place in places[: count.value]]
+
+
+def _instances(nvml: _Nvml, handle: object, profile: Any) -> Any:
+    from ctypes import byref, c_uint
+
+    count = c_uint(0)
+    instances = (nvml.library.c_nvmlGpuInstance_t * profile.instanceCount)()
+    answer = nvml.ask("nvmlDeviceGetGpuInstances", handle, profile.id, instances, byref(count))
+    if failed(answer):
+        return answer
+    found = []
+    for instance in instances[: count.value]:
+        info = nvml.ask("nvmlGpuInstanceGetInfo", instance)
+        if failed(info):
+            return info
+        place = info.placement
+        found.append({"id": info.id, "profileId": info.profileId, "start": place.start, "size": place.size})
+    return found
+
+
+def _mig_uuids(nvml: _Nvml, handle: object) -> Any:
+    """[[GPU instance id, UUID], …] of the MIG devices, which exist where a GPU instance has a compute instance."""
+    count = nvml.ask("nvmlDeviceGetMaxMigDeviceCount", handle)
+    if failed(count):
+        return count
+    uuids = []
+    for index in range(count):
+        device = nvml.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
+        if not failed(device):  # "Not Found": no device at this index
+            uuids.append([nvml.ask("nvmlDeviceGetGpuInstanceId", device), nvml.ask("nvmlDeviceGetUUID", device)])
+    return uuids

@@ -1,0 +1,294 @@
+"""NVML's raw facts (`nvml.json`) → partial GPUs. Pure: a capture replays it to the same facts.
+
+"ERR reason" in place of a value is unknown. "Not Supported" is NVML's way to say that a GPU has no such thing;
+every other reason is a doubt, told in one problem a GPU.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from hosttune.errors import BadInput
+from hosttune.gpu.mig import compute_slices
+from hosttune.gpu.nvidia_words import COMPUTE_MODES, FABRIC_STATES, clock_reasons
+from hosttune.gpu.vendor import Answer
+from hosttune.model.host import Gpu, Mig, MigInstance, MigProfile, Peer, Problem
+from hosttune.model.values import parse_address
+
+QUERY = "nvml.json"
+Raw = Mapping[str, Any]
+
+_REMOTE_GPU, _REMOTE_SWITCH = 0, 2  # NVML_NVLINK_DEVICE_TYPE_GPU, …_SWITCH
+_MODES = ("disabled", "enabled")
+
+
+def parse_nvml(text: str, *, only: str | None = None) -> Answer:
+    """Read `nvml.json`. A GPU without "busId" (an older record) is joined to `only`, the host's single address.
+
+    Raises BadInput when it is no JSON object of that kind, or says that NVML failed altogether.
+    """
+    try:
+        document = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadInput(f"not JSON: {error}", where=QUERY, hint="record it again") from error
+    if not isinstance(document, dict):
+        raise BadInput("not an object", where=QUERY, hint="record it again")
+    if "error" in document:
+        raise BadInput(f"NVML: {document['error']}", where=QUERY, hint="install the driver's NVML library")
+    entries = [entry for key, entry in document.items() if key.isdecimal() and isinstance(entry, dict)]
+    raw: dict[str, Raw] = {}
+    problems: list[Problem] = []
+    for entry in entries:
+        address = _bus_id(entry, only if len(entries) == 1 else None)
+        if address is None:
+            problems.append(Problem(what="GPU without a PCI address", where=QUERY, why="it joins no PCI function"))
+        else:
+            raw[address] = entry
+    driver = _text(document, "driver")
+    gpus = tuple(_gpu(address, entry, driver, raw) for address, entry in raw.items())
+    problems += [doubt for address, entry in raw.items() if (doubt := _doubt(address, entry))]
+    return Answer(gpus=gpus, problems=tuple(problems))
+
+
+def _bus_id(entry: Raw, fallback: str | None) -> str | None:
+    try:
+        return parse_address(str(entry["busId"]), where=QUERY) if "busId" in entry else fallback
+    except BadInput:
+        return None
+
+
+def _text(raw: Raw, name: str) -> str | None:
+    value = raw.get(name)
+    return value if isinstance(value, str) and value and not value.startswith("ERR ") else None
+
+
+def _integer(raw: Raw, name: str) -> int | None:
+    value = raw.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _integers(raw: Raw, name: str, count: int) -> tuple[int, ...] | tuple[None, ...]:
+    """A list of `count` numbers, also in Python's text form; all None otherwise."""
+    value = raw.get(name)
+    if isinstance(value, str) and not value.startswith("ERR "):
+        value = [int(number) for number in re.findall(r"\d{1,9}", value)]
+    if isinstance(value, list) and len(value) == count and all(isinstance(number, int) for number in value):
+        return tuple(value)
+    return (None,) * count
+
+
+def _part(raw: Raw, name: str) -> Raw:
+    value = raw.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _watts(milliwatts: int | None) -> float | None:
+    return None if milliwatts is None else milliwatts / 1000
+
+
+def _flag(number: int | None) -> bool | None:
+    return None if number is None else bool(number)
+
+
+def _word(words: tuple[str | None, ...], number: int | None) -> str | None:
+    return words[number] if number is not None and 0 <= number < len(words) else None
+
+
+def _gpu(address: str, raw: Raw, driver: str | None, host: Mapping[str, Raw]) -> Gpu:
+    """One GPU's facts. NVML gives milliwatts and bytes; module id 0 is a card on no baseboard."""
+    correctable, uncorrectable, pending, failure = _integers(raw, "nvmlDeviceGetRemappedRows", 4)
+    ecc, ecc_pending = _integers(raw, "nvmlDeviceGetEccMode", 2)
+    low, high = _integers(raw, "nvmlDeviceGetPowerManagementLimitConstraints", 2)
+    reasons = _integer(raw, "nvmlDeviceGetCurrentClocksEventReasons")
+    fabric = _part(raw, "fabricInfo")
+    state = _word(FABRIC_STATES, _integer(fabric, "state"))
+    speed = _integer(raw, "nvlinkSpeed")
+    return Gpu(
+        address=address,
+        model=_text(raw, "nvmlDeviceGetName"),
+        memory_bytes=_integer(_part(raw, "nvmlDeviceGetMemoryInfo"), "total"),
+        uuid=_text(raw, "nvmlDeviceGetUUID"),
+        serial=_text(raw, "nvmlDeviceGetSerial"),
+        module_id=_integer(raw, "nvmlDeviceGetModuleId") or None,
+        mig=_mig(raw),
+        peers=_peers(address, host),
+        driver_version=driver,
+        firmware_version=_text(raw, "nvmlDeviceGetVbiosVersion"),
+        nvlinks_active=_active(raw),
+        nvlink_gb_per_s=None if speed is None else speed / 1000,
+        fabric_state=state,
+        fabric_status=_fabric_status(fabric) if state == "completed" else None,
+        power_limit_watts=_watts(_integer(raw, "nvmlDeviceGetPowerManagementLimit")),
+        power_default_watts=_watts(_integer(raw, "nvmlDeviceGetPowerManagementDefaultLimit")),
+        power_min_watts=_watts(low),
+        power_max_watts=_watts(high),
+        persistence=_flag(_integer(raw, "nvmlDeviceGetPersistenceMode")),
+        compute_mode=_word(COMPUTE_MODES, _integer(raw, "nvmlDeviceGetComputeMode")),
+        ecc=_flag(ecc),
+        ecc_pending=_flag(ecc_pending),
+        ecc_uncorrected=_integer(raw, "uncorrectedVolatile"),
+        remapped_pending=_flag(pending),
+        remapped_failed=_flag(failure),
+        remapped_uncorrectable=uncorrectable,
+        remapped_correctable=correctable,
+        clock_reasons=None if reasons is None else clock_reasons(reasons),
+        pcie_max_generation=_integer(raw, "nvmlDeviceGetMaxPcieLinkGeneration"),
+        pcie_gpu_max_generation=_integer(raw, "nvmlDeviceGetGpuMaxPcieLinkGeneration"),
+        processes=_integer(raw, "processes"),
+    )
+
+
+def _fabric_status(fabric: Raw) -> str | None:
+    """Meaningful once the state is completed (nvml.h): "success", or the reason in NVML's words."""
+    return "success" if _integer(fabric, "status") == 0 else (_text(fabric, "statusText") or "unknown").casefold()
+
+
+# --- MIG ---------------------------------------------------------------------------------------------------------
+
+
+def _mig(raw: Raw) -> Mig | None:
+    """Mode, profiles with placements, instances; None where the GPU knows no MIG."""
+    current, pending = (_word(_MODES, mode) for mode in _integers(raw, "nvmlDeviceGetMigMode", 2))
+    names = sorted((key for key in raw if re.fullmatch(r"profile\d{1,2}", key)), key=lambda key: int(key[7:]))
+    profiles = tuple(found for name in names if (found := _profile(_part(raw, name))))
+    if current is None and not profiles:
+        return None
+    instances: tuple[MigInstance, ...] | None = () if current == "disabled" else None
+    if isinstance(listed := raw.get("migInstances"), list):
+        instances = tuple(_instance(entry, raw, profiles) for entry in listed if isinstance(entry, dict))
+    return Mig(mode=current, pending=pending, profiles=profiles or None, instances=instances)
+
+
+def _profile(raw: Raw) -> MigProfile | None:
+    name = _text(raw, "name")
+    if name is None:
+        return None
+    name = name.removeprefix("MIG ")
+    mebibytes = _integer(raw, "memorySizeMB")
+    places = raw.get("placements")
+    known = [place for place in places if _is_place(place)] if isinstance(places, list) else []
+    return MigProfile(
+        name=name,
+        id=_integer(raw, "id"),
+        memory_bytes=None if mebibytes is None else mebibytes << 20,
+        compute_slices=compute_slices(name) or _integer(raw, "sliceCount"),
+        multiprocessors=_integer(raw, "multiprocessorCount"),
+        max_instances=_integer(raw, "instanceCount"),
+        starts=tuple(sorted(place[0] for place in known)) or None,
+        size=known[0][1] if known else None,
+    )
+
+
+def _is_place(place: object) -> bool:
+    return isinstance(place, list) and len(place) == 2 and all(isinstance(number, int) for number in place)
+
+
+def _instance(entry: Raw, raw: Raw, profiles: tuple[MigProfile, ...]) -> MigInstance:
+    number = _integer(entry, "id")
+    uuids = raw.get("migUuids")
+    pairs = [pair for pair in uuids if isinstance(pair, list) and len(pair) == 2] if isinstance(uuids, list) else []
+    return MigInstance(
+        profile=next((profile.name for profile in profiles if profile.id == entry.get("profileId")), None),
+        id=number,
+        start=_integer(entry, "start"),
+        size=_integer(entry, "size"),
+        uuid=next((str(uuid) for owner, uuid in pairs if owner == number), None),
+    )
+
+
+# --- NVLink ------------------------------------------------------------------------------------------------------
+
+
+def _links(raw: Raw) -> list[Raw] | None:
+    """The active links; None when unknown. "Not Supported" means none, except under MIG, which hides them."""
+    links = raw.get("nvlinks")
+    if isinstance(links, list):
+        return [link for link in links if isinstance(link, dict) and link.get("state") == 1]
+    current, _ = _integers(raw, "nvmlDeviceGetMigMode", 2)
+    return [] if links == "ERR Not Supported" and current != 1 else None
+
+
+def _active(raw: Raw) -> int | None:
+    links = _links(raw)
+    return None if links is None else len(links)
+
+
+def _peers(address: str, host: Mapping[str, Raw]) -> tuple[Peer, ...] | None:
+    """Every other GPU that NVML sees, by address; None when one path cannot be told."""
+    paths = {other: _path(address, other, host) for other in sorted(host) if other != address}
+    if any(path is None for path in paths.values()):
+        return None
+    return tuple(Peer(address=other, kind=path[0], links=path[1]) for other, path in paths.items() if path)
+
+
+def _path(one: str, other: str, host: Mapping[str, Raw]) -> tuple[str, int | None] | None:
+    """("nvlink", links) or ("pcie", None) between two GPUs; None when unknown.
+
+    NVLink P2P status 0 is OK; any other says that the links, if there are any, do not carry traffic between the
+    two (MIG, no fabric partition in common). Behind an NVSwitch each GPU has the links of the poorer of the two.
+    Where the remote ends are hidden (in a guest), OK without a direct link proves a switch in between.
+    """
+    status = _integer(_part(host[one], "p2pNvlink"), other)
+    if status not in (0, None):
+        return "pcie", None
+    mine, theirs = _ends(host[one], host), _ends(host[other], host)
+    if mine is None or theirs is None:
+        return ("nvlink", None) if status == 0 else None
+    if direct := mine.count(other):
+        return "nvlink", direct
+    switched = min(mine.count("switch"), theirs.count("switch"))
+    if switched:
+        return "nvlink", switched
+    hidden = min(len(mine) - _direct(mine, host), len(theirs) - _direct(theirs, host))
+    if status == 0:
+        return "nvlink", hidden or None
+    return None if "?" in mine and "?" in theirs else ("pcie", None)
+
+
+def _direct(ends: list[str], host: Mapping[str, Raw]) -> int:
+    return sum(end in host for end in ends)
+
+
+def _ends(raw: Raw, host: Mapping[str, Raw]) -> list[str] | None:
+    """What is at the other end of each active link: a GPU's address, "switch" or "?"; None when unknown."""
+    links = _links(raw)
+    if links is None:
+        return None
+    ends = []
+    for link in links:
+        address = _bus_id({"busId": link.get("remoteBusId")}, None)
+        if address in host and link.get("remoteType") != _REMOTE_SWITCH:
+            ends.append(str(address))
+        elif link.get("remoteType") == _REMOTE_SWITCH:
+            ends.append("switch")
+        else:
+            # a GPU that is not among those asked (asleep, on vfio-pci) or an end that NVML does not name
+            ends.append(address or "?" if link.get("remoteType") == _REMOTE_GPU else "?")
+    return ends
+
+
+# --- doubts ------------------------------------------------------------------------------------------------------
+
+
+def _doubt(address: str, raw: Raw) -> Problem | None:
+    """What NVML failed to tell for another reason than that the GPU has none."""
+    failures: dict[str, list[str]] = {}
+    for name, value in raw.items():
+        for reason in _failures(value):
+            failures.setdefault(reason, []).append(name)
+    if not failures:
+        return None
+    why = "; ".join(f"{reason}: {', '.join(dict.fromkeys(names))}" for reason, names in failures.items())
+    return Problem(what="NVML facts unknown", where=address, why=why)
+
+
+def _failures(value: object) -> list[str]:
+    """The reasons in one answer; "Not Supported" is none."""
+    if isinstance(value, str):
+        return [value[4:]] if value.startswith("ERR ") and value != "ERR Not Supported" else []
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [reason for part in parts if isinstance(part, (str, dict, list)) for reason in _failures(part)]

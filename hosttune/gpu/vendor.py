@@ -1,0 +1,107 @@
+"""The seam to a GPU maker: `Vendor` is a frozen value of functions, one in each maker's module.
+
+sysfs says which devices exist (a GPU on vfio-pci is invisible to its maker's tools); a maker's library or
+tool enriches what its driver holds. What it tells is a partial `Gpu`, joined to the PCI function by address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from hosttune.errors import Unreadable
+from hosttune.model.host import Gpu, Mig, PciDevice, Problem
+from hosttune.model.values import Value
+from hosttune.reader import Reader
+
+MAX_ANSWER = 4 << 20  # characters; nvidia-smi -q -x says about 30 KB a GPU
+
+
+class Answer(Value, frozen=True, kw_only=True):
+    """What a library or tool told: partial GPUs in the teller's own order, and its doubts."""
+
+    gpus: tuple[Gpu, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+    def by_address(self) -> dict[str, Gpu]:
+        """The GPUs by PCI address."""
+        return {gpu.address: gpu for gpu in self.gpus}
+
+
+class Vendor(msgspec.Struct, frozen=True, kw_only=True):
+    """One maker of accelerators.
+
+    `models` names devices by PCI device id (sources in the maker's module). `makes` says whether a display or
+    accelerator function of this maker is one of its accelerators, given the bridge above it: graphics built
+    into a CPU is not. `enrich` adds what the maker's driver knows; it gets this maker's functions and GPUs in
+    one order and gives the GPUs back in it. `queries` names what a capture must hold for it to be replayed.
+    """
+
+    name: str
+    vendor_id: str
+    models: Mapping[str, str]
+    makes: Callable[[PciDevice, PciDevice | None], bool]
+    enrich: Callable[[Reader, tuple[PciDevice, ...], tuple[Gpu, ...]], tuple[Gpu, ...]]
+    queries: tuple[str, ...] = ()
+
+
+def always(device: PciDevice, bridge: PciDevice | None) -> bool:
+    """Every display or accelerator function of this maker is an accelerator."""
+    return True
+
+
+def awake(reader: Reader, devices: Iterable[PciDevice], driver: str) -> tuple[PciDevice, ...]:
+    """The devices that `driver` holds and that may be asked: a suspended one is left asleep, and named in `problems`.
+
+    Source: Documentation/ABI/testing/sysfs-devices-power (runtime_status).
+    """
+    held = [device for device in devices if device.driver == driver]
+    for device in held:
+        if device.runtime_status == "suspended":
+            reader.problem(
+                "GPU asleep",
+                device.address,
+                f"its runtime power state is suspended and asking {driver} would wake it: its facts stay unknown",
+            )
+    return tuple(device for device in held if device.runtime_status != "suspended")
+
+
+def ask(reader: Reader, name: str, live: Callable[[], str | None]) -> str | None:
+    """The answer to a query, recorded or live; None, and a problem, when the record cannot be read or is no answer."""
+    try:
+        text = reader.system.query(name, live)
+    except Unreadable as error:
+        reader.problem("unreadable", name, error.reason)
+        return None
+    if text is not None and len(text) > MAX_ANSWER:
+        reader.problem("unreadable", name, f"longer than {MAX_ANSWER >> 20} MiB: no tool says that much")
+        return None
+    return text
+
+
+def fill(gpu: Gpu, more: Gpu, *, source: str | None = None) -> Gpu:
+    """`gpu` with the facts it lacks taken from `more`; what it knows already stays. `source` names the teller."""
+    told: dict[str, object] = {}
+    for name in gpu.__struct_fields__:
+        mine, theirs = getattr(gpu, name), getattr(more, name)
+        if mine is None and theirs is not None:
+            told[name] = theirs
+        elif isinstance(mine, Mig) and isinstance(theirs, Mig):
+            told[name] = _fill_mig(mine, theirs)
+    if source and told:
+        told["source"] = source
+    return msgspec.structs.replace(gpu, **told)
+
+
+def _fill_mig(mig: Mig, more: Mig) -> Mig:
+    lacking = {name: getattr(more, name) for name in mig.__struct_fields__ if getattr(mig, name) is None}
+    known = {profile.name: profile for profile in more.profiles or ()}
+    if mig.profiles is not None:
+        lacking["profiles"] = tuple(
+            msgspec.structs.replace(profile, starts=known[profile.name].starts, size=known[profile.name].size)
+            if profile.starts is None and profile.name in known
+            else profile
+            for profile in mig.profiles
+        )
+    return msgspec.structs.replace(mig, **lacking)
