@@ -298,6 +298,7 @@ class Nic(Value, frozen=True, kw_only=True):
     link_layer: str | None = None
     state: str | None = None
     physfn: str | None = None
+    in_use: str | None = None  # why the host needs it ("carries the default route"), None when nothing says so
 
 
 class Nvme(Value, frozen=True, kw_only=True):

@@ -1,1 +1,66 @@
 """(Host, Intent) → Plan: where guests go and which settings they want. Pure: touches no machine."""
+
+from __future__ import annotations
+
+from hosttune.errors import BadInput
+from hosttune.model.host import Host
+from hosttune.model.intent import Intent
+from hosttune.model.plan import Finding, Plan, PlannedGuest, Unplaced
+from hosttune.planning.guests import place_guest
+from hosttune.planning.hostfindings import host_findings
+from hosttune.planning.sizing import read_field
+from hosttune.planning.wishes import check_settings, plan_actions
+
+__all__ = ["plan"]
+
+X86_64 = frozenset(("x86_64", "amd64"))
+
+
+def plan(host: Host, intent: Intent, *, where: str = "intent") -> Plan:
+    """Decide the guests of an intent on a host, and the settings they want. The same input gives the same plan.
+
+    Raises BadInput for addresses that do not exist, are named twice or cannot be given away, for unknown
+    settings and for a guest name that is taken; a guest that does not fit is in `unplaced`, with reasons.
+    """
+    check_settings(intent, where)
+    if len(intent.guests) > 1:
+        raise BadInput(
+            f"{len(intent.guests)} guests", where=f"{where}: guests", hint="this version plans one guest at a time"
+        )
+    if any(guest.mig for guest in intent.guests):
+        raise BadInput("mig", where=f"{where}: guests[0].mig", hint="this version plans whole GPUs only")
+    taken = {guest.name for guest in host.guests or ()}
+    field = read_field(host, intent.reserve)
+    placed: list[PlannedGuest] = []
+    unplaced: list[Unplaced] = []
+    findings: list[Finding] = [*field.resources.findings]
+    for i, guest in enumerate(intent.guests):
+        if guest.name in taken:
+            raise BadInput(
+                f"a guest named {guest.name!r} exists on this host",
+                where=f"{where}: guests[{i}].name",
+                hint="choose another name",
+            )
+        if host.arch is not None and host.arch not in X86_64:
+            why = (f"this host is {host.arch}: guests are planned on x86-64 only",)
+            unplaced.append(Unplaced(guest=guest.name, why=why))
+            continue
+        result = place_guest(field, guest, f"{where}: guests[{i}]")
+        if isinstance(result, Unplaced):
+            unplaced.append(result)
+        else:
+            placed.append(result.guest)
+            findings += result.findings
+    guests, known = host_findings(host, field.catalogue, tuple(placed))
+    actions, said = plan_actions(host, intent, field.resources, field.memory, field.catalogue, guests)
+    return Plan(
+        host_digest=host.digest,
+        hostname=host.hostname,
+        boot_id=host.boot_id,
+        intent=intent,
+        housekeeping_cpus=str(field.resources.housekeeping),
+        guests=guests,
+        unplaced=tuple(unplaced),
+        actions=actions,
+        findings=(*known, *findings, *said),
+    )

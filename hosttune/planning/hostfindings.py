@@ -1,0 +1,88 @@
+"""What an operator should know about this host before trusting a plan made for it.
+
+Pure. Also settles which optional XML elements the installed libvirt and QEMU know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from hosttune.domain.elements import known_elements
+from hosttune.model.host import Host
+from hosttune.model.plan import Finding, PlannedGuest
+from hosttune.planning.devices import Catalogue
+
+Say = Callable[[str, str, str], None]  # level, text, where
+
+
+def host_findings(
+    host: Host, catalogue: Catalogue, guests: tuple[PlannedGuest, ...]
+) -> tuple[tuple[PlannedGuest, ...], tuple[Finding, ...]]:
+    """(guests with their XML elements settled, findings about the host)."""
+    found: list[Finding] = []
+
+    def say(level: str, text: str, where: str) -> None:
+        found.append(Finding(level=level, text=text, where=where))
+
+    _platform(host, say)
+    _fabric(host, guests, say)
+    _groups(catalogue, guests, say)
+    stack = host.virtualization
+    names, left_out = known_elements(stack.libvirt_version if stack else None, stack.qemu_version if stack else None)
+    if guests:
+        if stack is None or stack.libvirt_version is None or stack.qemu_version is None:
+            say(
+                "info",
+                "libvirt or QEMU is unknown: only elements that libvirt 9.0 and QEMU 7.2 know are used",
+                "virtualization",
+            )
+        for element, reason in left_out:
+            say("info", f"left out of the XML: {element}, which {reason}", "virtualization")
+    return tuple(msgspec.structs.replace(guest, elements=tuple(names)) for guest in guests), tuple(found)
+
+
+def _platform(host: Host, say: Say) -> None:
+    if host.hypervisor is None:
+        say("info", "whether this host is itself a guest is unknown", "hypervisor")
+    elif host.hypervisor:
+        say(
+            "warn",
+            "this host is itself a guest: its topology is what its hypervisor shows, and nesting may be off",
+            "/proc/cpuinfo",
+        )
+    if host.arch is None:
+        say("warn", "the architecture is unknown: planned as x86-64", "arch")
+    if host.cpu_model is None or host.cpu_model.physical_address_bits is None:
+        say("warn", "the CPUs' physical address width is unknown", "/proc/cpuinfo: address sizes")
+    kvm = host.virtualization.kvm if host.virtualization else None
+    if kvm is None:
+        say("info", "whether KVM works here is unknown", "/dev/kvm")
+    elif not kvm:
+        say("error", "no KVM on this host: guests cannot start until it is there", "/dev/kvm")
+    if host.guests is None:
+        say("info", "libvirt could not be asked: guests that run here, if any, are not respected", "libvirt")
+
+
+def _fabric(host: Host, guests: tuple[PlannedGuest, ...], say: Say) -> None:
+    """An NVSwitch fabric whose partitions are unknown: whole GPUs behind it get no partition here."""
+    fabric = bool(host.nvswitches) or any(gpu.fabric_state not in (None, "Not Supported", "N/A") for gpu in host.gpus)
+    for guest in guests:
+        if fabric and any(device.kind == "gpu" for device in guest.devices):
+            say(
+                "error",
+                f"guest {guest.name} gets GPUs of an NVSwitch fabric whose partitions are unknown: it is not started"
+                " until one partition holds exactly these GPUs",
+                "Fabric Manager",
+            )
+
+
+def _groups(catalogue: Catalogue, guests: tuple[PlannedGuest, ...], say: Say) -> None:
+    if not catalogue.groups:
+        return  # said where the IOMMU is switched on
+    for guest in guests:
+        for device in guest.devices:
+            function = catalogue.pci.get(device.address)
+            if function is None or function.iommu_group is None:
+                say("error", f"{device.address} is in no IOMMU group: it cannot be given to a guest", "iommu_group")

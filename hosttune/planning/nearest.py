@@ -1,0 +1,78 @@
+"""The NICs and drives nearest to a guest's GPUs.
+
+Pure. Near means: more bridges shared with a GPU (the same PCIe switch beats the same root complex), then a
+smaller node distance. A device that the host itself needs is never chosen by count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hosttune.model.intent import NicRequest
+from hosttune.planning.devices import Catalogue, address_key, close_groups
+from hosttune.planning.sizing import Field
+
+
+def _shared_bridges(catalogue: Catalogue, a: str, b: str) -> int:
+    return len(set(catalogue.above(a)) & set(catalogue.above(b)))
+
+
+def _remoteness(field: Field, device: str, gpu: str | None, nodes: Sequence[int]) -> tuple[int, int, tuple[int, ...]]:
+    """Sort key, nearest first: shared bridges with the GPU, then node distance (unknown is farthest)."""
+    node = field.catalogue.node(device)
+    homes = [field.catalogue.node(gpu)] if gpu else list(nodes)
+    known = [home for home in homes if home is not None]
+    distance = 1 << 16
+    if node is not None and known:
+        distance = min(field.resources.distance(home, node) for home in known)
+    shared = _shared_bridges(field.catalogue, device, gpu) if gpu else 0
+    return -shared, distance, address_key(device)
+
+
+def _pick(
+    field: Field, pool: Iterable[str], count: int, gpus: Sequence[str], nodes: Sequence[int], taken: tuple[str, ...]
+) -> list[str]:
+    """Each GPU in turn takes its nearest device that is left, until there are enough."""
+    left = [d for d in pool if d not in taken and not close_groups(field.catalogue, (*taken, d)).conflicts]
+    chosen: list[str] = []
+    turn = 0
+    while left and len(chosen) < count:
+        gpu = gpus[turn % len(gpus)] if gpus else None
+        nearest = min(left, key=lambda device: _remoteness(field, device, gpu, nodes))
+        left.remove(nearest)
+        chosen.append(nearest)
+        turn += 1
+    return chosen
+
+
+def nearest_nics(
+    field: Field, request: NicRequest, gpus: Sequence[str], nodes: Sequence[int], taken: tuple[str, ...]
+) -> tuple[list[str], list[str]]:
+    """(addresses, why there are too few). Physical functions only; NICs that carry the host are left out."""
+    pool = [
+        nic.address
+        for nic in field.host.nics
+        if nic.physfn is None
+        and nic.in_use is None
+        and (request.rdma is None or request.rdma == (nic.rdma is not None))
+        and not (field.catalogue.pci[nic.address].physfn if nic.address in field.catalogue.pci else None)
+    ]
+    chosen = _pick(field, pool, request.count, gpus, nodes, taken)
+    return chosen, _too_few("NICs", request.count, len(chosen), len(field.host.nics))
+
+
+def nearest_nvme(
+    field: Field, count: int, gpus: Sequence[str], nodes: Sequence[int], taken: tuple[str, ...]
+) -> tuple[list[str], list[str]]:
+    """(addresses, why there are too few). Drives that the host has mounted are left out."""
+    pool = [drive.address for drive in field.host.nvme if drive.in_use is None]
+    chosen = _pick(field, pool, count, gpus, nodes, taken)
+    return chosen, _too_few("NVMe drives", count, len(chosen), len(field.host.nvme))
+
+
+def _too_few(what: str, count: int, found: int, have: int) -> list[str]:
+    if found >= count:
+        return []
+    return [
+        f"{count} {what} wanted, {found} can be given away ({have} on this host; the rest are in use or share groups)"
+    ]

@@ -1,0 +1,157 @@
+"""How much memory of which page size each node can give to a new guest.
+
+Pure. Pages that are free count as they are; missing ones can be made from memory that neither the host's
+reserve, nor existing guests, nor any page pool holds. A node of unknown size never refuses: that is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hosttune.model.host import Host, NumaNode, RunningGuest
+from hosttune.model.intent import Reserve
+from hosttune.model.values import parse_cpus, parse_size
+
+GIB = 1 << 30
+MIB = 1 << 20
+SMALL_PAGE = 4096
+HUGE_2M = 2 * MIB
+HUGE_1G = GIB
+DEFAULT_RESERVE = 8 * GIB
+RUNNING = frozenset(("running", "paused", "idle", "in shutdown", "pmsuspended", "blocked"))
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The pages of one size on one node; `free` is what is left after guests that are defined but not running."""
+
+    total: int
+    free: int
+
+
+@dataclass(frozen=True)
+class NodeMemory:
+    """Memory of one node. `creatable_bytes` None = the node's size is unknown."""
+
+    node: int
+    reserve_bytes: int
+    assignable_bytes: int | None  # not reserved, held by guests or not: what `auto` shares out
+    creatable_bytes: int | None
+    pools: Mapping[int, Pool]
+    reported: frozenset[int]  # page sizes that the host says it has
+
+    def pages_free(self, page: int) -> int:
+        """Free pages of a size now."""
+        pool = self.pools.get(page)
+        return max(0, pool.free) if pool else 0
+
+    def capacity_bytes(self, page: int | None) -> int | None:
+        """Most memory a guest can get here in pages of one size (None: ordinary pages); None = unknown."""
+        if self.creatable_bytes is None:
+            return None
+        if page is None:
+            return self.creatable_bytes
+        return self.pages_free(page) * page + self.creatable_bytes // page * page
+
+    def missing_pages(self, page: int, want_bytes: int) -> int:
+        """How many pages an action has to add for this much memory."""
+        return max(0, -(-want_bytes // page) - self.pages_free(page))
+
+
+def reserve_bytes(reserve: Reserve, memory_bytes: int | None) -> int:
+    """What the host keeps on a node: as asked, else 8 GiB but at most a quarter of the node."""
+    asked = reserve.memory_per_node
+    if asked is not None:
+        return 0 if asked in (0, "0") else parse_size(asked, where="intent: reserve.memory_per_node")
+    return DEFAULT_RESERVE if memory_bytes is None else min(DEFAULT_RESERVE, memory_bytes // 4)
+
+
+def guest_shares(guest: RunningGuest, nodes: tuple[NumaNode, ...]) -> list[tuple[int, int, int | None]]:
+    """(node, bytes, page size) of an existing guest: as recorded, else by where its vCPUs are pinned."""
+    recorded = [
+        (part.node, part.memory_bytes, part.page_bytes or guest.page_bytes)
+        for part in guest.memory or ()
+        if part.node is not None and part.memory_bytes
+    ]
+    if recorded or not guest.memory_bytes:
+        return recorded
+    pinned = [cpu for pin in guest.vcpu_pins or () for cpu in parse_cpus(pin.cpus)]
+    counts = {node.id: sum(cpu in parse_cpus(node.cpus) for cpu in pinned) for node in nodes}
+    if not sum(counts.values()):
+        counts = {node.id: 1 for node in nodes if node.memory_bytes}
+    total = sum(counts.values())
+    return [(node, guest.memory_bytes * n // total, guest.page_bytes) for node, n in counts.items() if n]
+
+
+def read_memory(host: Host, reserve: Reserve) -> dict[int, NodeMemory]:
+    """NodeMemory for every node of the host document."""
+    shares = [
+        (node, size, page, (guest.state or "running") in RUNNING)
+        for guest in host.guests or ()
+        for node, size, page in guest_shares(guest, host.numa_nodes)
+    ]
+    return {node.id: _node_memory(node, reserve, [s for s in shares if s[0] == node.id]) for node in host.numa_nodes}
+
+
+def _node_memory(node: NumaNode, reserve: Reserve, shares: list[tuple[int, int, int | None, bool]]) -> NodeMemory:
+    """Settle existing guests against the node's pools.
+
+    A running guest's pages are already used ones; what its share exceeds the used pages by is ordinary memory.
+    A guest that is defined but not running still needs its pages: they are taken off the free ones, largest
+    pool first where its page size is unknown, and what is short off the memory that is left.
+    """
+    pools = {
+        p.size_bytes: (p.total, p.free) for p in node.hugepages or () if p.total is not None and p.free is not None
+    }
+    free = {size: count for size, (_, count) in pools.items()}
+    used_bytes = sum((total - left) * size for size, (total, left) in pools.items())
+    ordinary = max(0, sum(size for _, size, _, runs in shares if runs) - used_bytes)
+    for _, wanted, page, runs in shares:
+        if runs:
+            continue
+        left = wanted
+        for size in [page] if page in free else sorted(free, reverse=True):
+            taken = min(free[size], -(-left // size))
+            free[size] -= taken
+            left = max(0, left - taken * size)
+        ordinary += left
+    kept = reserve_bytes(reserve, node.memory_bytes)
+    creatable = assignable = None
+    if node.memory_bytes is not None:
+        pooled = sum(total * size for size, (total, _) in pools.items())
+        assignable = max(0, node.memory_bytes - kept)
+        creatable = max(0, node.memory_bytes - kept - ordinary - pooled)
+    return NodeMemory(
+        node=node.id,
+        reserve_bytes=kept,
+        assignable_bytes=assignable,
+        creatable_bytes=creatable,
+        pools={size: Pool(total, free[size]) for size, (total, _) in pools.items()},
+        reported=frozenset(p.size_bytes for p in node.hugepages or ()),
+    )
+
+
+def page_sizes(host: Host, wanted: str) -> list[int | None]:
+    """Page sizes to try, best first. `auto` offers 1 GiB only where the host is known to have such pages."""
+    if wanted == "none":
+        return [None]
+    if wanted == "2MiB":
+        return [HUGE_2M]
+    if wanted == "1GiB":
+        return [HUGE_1G]
+    sizes: set[int] = set()
+    for node in host.numa_nodes:
+        sizes.update(p.size_bytes for p in node.hugepages or ())
+    flags = host.cpu_model.flags if host.cpu_model and host.cpu_model.flags else ()
+    return [HUGE_1G, HUGE_2M] if HUGE_1G in sizes or (not sizes and "pdpe1gb" in flags) else [HUGE_2M]
+
+
+def split_evenly(total_bytes: int, parts: int, page: int | None) -> list[int] | None:
+    """A total in whole pages for each of `parts` cells, as even as pages allow; None when it does not come out."""
+    unit = page or SMALL_PAGE
+    pages, rest = divmod(total_bytes, unit)
+    if rest or pages < parts:
+        return None
+    each, more = divmod(pages, parts)
+    return [(each + (i < more)) * unit for i in range(parts)]

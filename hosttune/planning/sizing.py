@@ -1,0 +1,187 @@
+"""How large a guest is: the contract's `auto`, and how a guest is cut into equal cells.
+
+Pure. `auto` = what a node has that is not reserved, held by guests or not, divided by its GPUs, times this
+guest's GPUs there, rounded down to whole cores and pages; GPUs of unknown node share the whole host.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hosttune.model.host import Host
+from hosttune.model.intent import GuestIntent, Reserve
+from hosttune.model.values import format_size, parse_size
+from hosttune.planning.devices import Catalogue, countable_gpus, read_catalogue
+from hosttune.planning.pages import SMALL_PAGE, NodeMemory, page_sizes, read_memory, split_evenly
+from hosttune.planning.placement import CellDemand, Shape, cores_needed
+from hosttune.planning.resources import Resources, read_resources
+
+MAX_VCPUS_WITHOUT_IOMMU = 255
+
+
+@dataclass(frozen=True)
+class Share:
+    """What `auto` gives: whole cores and bytes per cell; for GPUs of unknown node, of the whole guest."""
+
+    cores: int
+    memory_bytes: int | None
+    of_host: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class Field:
+    """What sizing looks at, gathered once a plan."""
+
+    host: Host
+    resources: Resources
+    memory: dict[int, NodeMemory]
+    catalogue: Catalogue
+    reserve: Reserve
+
+
+def read_field(host: Host, reserve: Reserve) -> Field:
+    """Gather what planning on a host looks at."""
+    return Field(host, read_resources(host, reserve), read_memory(host, reserve), read_catalogue(host), reserve)
+
+
+def auto_share(field: Field, gpus: tuple[str, ...]) -> Share:
+    """The share of one guest with these GPUs (at least one)."""
+    counted = {gpu.address for gpu in countable_gpus(field.host, field.catalogue)} | set(gpus)
+    total = Counter(field.catalogue.node(address) for address in counted)
+    mine = Counter(field.catalogue.node(address) for address in gpus)
+    known = set(field.resources.nodes)
+    if any(node is None or node not in known for node in mine):
+        cores = sum(len(node.assignable) for node in field.resources.nodes.values())
+        sizes = [memory.assignable_bytes for memory in field.memory.values()]
+        size = None if None in sizes or not sizes else sum(s or 0 for s in sizes) * len(gpus) // len(counted)
+        why = f"{len(gpus)} of {len(counted)} GPUs of the host, whose nodes are not all known"
+        return Share(cores * len(gpus) // len(counted), size, True, why)
+    cores_by_node = []
+    bytes_by_node: list[int | None] = []
+    parts = []
+    for node, count in sorted((n, c) for n, c in mine.items() if n is not None):
+        have = len(field.resources.nodes[node].assignable)
+        cores_by_node.append(have * count // total[node])
+        assignable = field.memory[node].assignable_bytes if node in field.memory else None
+        bytes_by_node.append(None if assignable is None else assignable * count // total[node])
+        parts.append(
+            f"{count} of {total[node]} GPUs of node {node} ({have} cores, {format_size(assignable)} unreserved)"
+        )
+    known_bytes = [size for size in bytes_by_node if size is not None]
+    memory = min(known_bytes) if known_bytes and len(known_bytes) == len(bytes_by_node) else None
+    return Share(min(cores_by_node), memory, False, "; ".join(parts))
+
+
+def thread_options(resources: Resources) -> list[int]:
+    """Threads of a core that a guest may use, most first: as many as some free core has, down to one."""
+    most = max((len(core.cpus) for node in resources.nodes.values() for core in node.free), default=1)
+    return list(range(most, 0, -1))
+
+
+def base_cells(field: Field, guest: GuestIntent, gpus: tuple[str, ...]) -> tuple[int, bool]:
+    """(number of cells to begin with, whether more may be tried)."""
+    if isinstance(guest.numa, tuple):
+        return len(guest.numa), False
+    if isinstance(guest.numa, int):
+        return guest.numa, False
+    nodes = {field.catalogue.node(address) for address in gpus}
+    if not nodes or any(node is None or node not in field.resources.nodes for node in nodes):
+        return 1, True
+    if isinstance(guest.vcpus, int) and cores_needed(guest.vcpus, field.resources.threads_per_core) < len(nodes):
+        return 1, True
+    return len(nodes), True
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """One way to cut a guest. `short` counts the cores and bytes that `auto` had to leave out."""
+
+    shape: Shape
+    short: bool
+
+
+def shapes(field: Field, guest: GuestIntent, gpus: tuple[str, ...], cells: int) -> Iterator[Sizes]:
+    """Every way to cut the guest into so many cells, full sizes first; nothing where it cannot be cut."""
+    for threads in thread_options(field.resources):
+        for page in page_sizes(field.host, guest.hugepages):
+            for demands, short in _demands(field, guest, gpus, cells, threads, page):
+                yield Sizes(Shape(demands, threads, page, guest.smt == "threads"), short)
+
+
+def _demands(
+    field: Field, guest: GuestIntent, gpus: tuple[str, ...], cells: int, threads: int, page: int | None
+) -> Iterator[tuple[tuple[CellDemand, ...], bool]]:
+    if isinstance(guest.numa, tuple):
+        listed = [CellDemand(c.vcpus, parse_size(c.memory, where="numa")) for c in guest.numa]
+        if all(cell.memory_bytes % (page or SMALL_PAGE) == 0 for cell in listed):
+            yield tuple(listed), False
+        return
+    for vcpus, vcpus_short in _cell_vcpus(field, guest, gpus, cells, threads):
+        for memory, memory_short in _cell_memory(field, guest, gpus, cells, page):
+            yield tuple(CellDemand(vcpus, size) for size in memory), vcpus_short or memory_short
+
+
+def _cell_vcpus(
+    field: Field, guest: GuestIntent, gpus: tuple[str, ...], cells: int, threads: int
+) -> Iterator[tuple[int, bool]]:
+    """vCPUs of each of `cells` equal cells: as asked, else the share and, last, a single core to be enlarged."""
+    if isinstance(guest.vcpus, int):
+        if guest.vcpus % cells == 0:
+            yield guest.vcpus // cells, False
+        return
+    share = auto_share(field, gpus)
+    cores = share.cores // cells if share.of_host else share.cores
+    most = max(1, MAX_VCPUS_WITHOUT_IOMMU // cells // threads)
+    full = min(cores, most)
+    if full >= 1:
+        yield full * threads, False
+    if full != 1:
+        yield threads, True
+
+
+def _cell_memory(
+    field: Field, guest: GuestIntent, gpus: tuple[str, ...], cells: int, page: int | None
+) -> Iterator[tuple[list[int], bool]]:
+    unit = page or SMALL_PAGE
+    if guest.memory != "auto":
+        sizes = split_evenly(parse_size(guest.memory, where="memory"), cells, page)
+        if sizes:
+            yield sizes, False
+        return
+    share = auto_share(field, gpus)
+    if share.memory_bytes is None:
+        return  # a share of an unknown amount is no number
+    each = (share.memory_bytes // cells if share.of_host else share.memory_bytes) // unit * unit
+    if each:
+        yield [each] * cells, False
+    yield [unit] * cells, True
+
+
+def enlarge(field: Field, sizes: Sizes, guest: GuestIntent, gpus: tuple[str, ...], nodes: tuple[int, ...]) -> Shape:
+    """Grow an `auto` guest that was placed small: every cell takes what the fullest of its nodes still has."""
+    shape = sizes.shape
+    if not sizes.short:
+        return shape
+    vcpus = [cell.vcpus for cell in shape.cells]
+    memory = [cell.memory_bytes for cell in shape.cells]
+    cells = len(nodes)
+    share = auto_share(field, gpus)
+    if guest.vcpus == "auto":
+        free = min(
+            len([core for core in field.resources.nodes[node].free if len(core.cpus) >= shape.threads])
+            for node in nodes
+        )
+        asked = share.cores // cells if share.of_host else share.cores
+        most = max(1, MAX_VCPUS_WITHOUT_IOMMU // cells // shape.threads)
+        vcpus = [max(1, min(asked, free, most)) * shape.threads] * cells
+    if guest.memory == "auto" and share.memory_bytes is not None:
+        unit = shape.page or SMALL_PAGE
+        rooms = [field.memory[node].capacity_bytes(shape.page) for node in nodes if node in field.memory]
+        asked_bytes = share.memory_bytes // cells if share.of_host else share.memory_bytes
+        size = min([asked_bytes, *(room for room in rooms if room is not None)]) // unit * unit
+        memory = [max(unit, size)] * cells
+    demands = tuple(CellDemand(v, m) for v, m in zip(vcpus, memory, strict=True))
+    return Shape(demands, shape.threads, shape.page, shape.share_cores)
