@@ -4,7 +4,8 @@ with it.
 After `pci`. Which exist is decided by PCI class and id, so a function on vfio-pci is found; the class trees of
 sysfs tell the rest when the host's own driver holds it. A capture must hold, as far as the host has them,
 /sys/class/infiniband, /sys/class/net, the `net`, `virtioN/net`, `infiniband`, `nvme` and `block` folders of these
-functions, /sys/class/block, /proc/self/mounts (or /proc/mounts), /proc/self/mountinfo and /proc/swaps.
+functions, /sys/class/block, /proc/self/mounts (or /proc/mounts), /proc/self/mountinfo, /proc/swaps,
+/proc/net/route and /proc/net/ipv6_route.
 """
 
 from __future__ import annotations
@@ -33,15 +34,18 @@ def read_nics(reader: Reader, pci: tuple[PciDevice, ...]) -> tuple[Nic, ...]:
 
     `kind` follows the link layer of the RDMA port, else the class; a function of class 0280 without interfaces is of
     unknown kind. `rate_gbps` is that of the fastest port that is up, `state` "active" when any RDMA port is, else the
-    port's or interface's own word ("down", "up", …).
+    port's or interface's own word ("down", "up", …). `in_use` says that the host would lose its default route, or a
+    bond or bridge a member; that an interface has an address is no sign, since RDMA networks have them, too.
     """
     devices = [device for device in pci if (device.class_code or "")[:4] in _NIC_CLASSES]
     if not devices:
         return ()
     interfaces = _by_address(reader, _NET)
     rdmas = _by_address(reader, _RDMA)
+    routed = _routed(reader)
     return tuple(
-        _nic(reader, device, interfaces.get(device.address, ()), rdmas.get(device.address, ())) for device in devices
+        _nic(reader, device, interfaces.get(device.address, ()), rdmas.get(device.address, ()), routed)
+        for device in devices
     )
 
 
@@ -56,7 +60,9 @@ def _by_address(reader: Reader, folder: str) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _nic(reader: Reader, device: PciDevice, interfaces: tuple[str, ...], rdmas: tuple[str, ...]) -> Nic:
+def _nic(
+    reader: Reader, device: PciDevice, interfaces: tuple[str, ...], rdmas: tuple[str, ...], routed: frozenset[str]
+) -> Nic:
     path = f"{_DEVICES}/{device.address}"
     names = reader.names(path)
     if not interfaces:
@@ -80,6 +86,7 @@ def _nic(reader: Reader, device: PciDevice, interfaces: tuple[str, ...], rdmas: 
         link_layer=layer,
         state=state,
         physfn=device.physfn,
+        in_use=_network_use(reader, interfaces, routed),
     )
 
 
@@ -132,6 +139,43 @@ def _interface_state(reader: Reader, interfaces: tuple[str, ...]) -> tuple[str |
     speeds = [speed for name in interfaces if (speed := reader.integer(f"{_NET}/{name}/speed")) and speed > 0]
     state = "up" if "up" in states else next((state for state in states if state != "unknown"), None)
     return state, max(speeds) / 1000 if speeds else None
+
+
+def _routed(reader: Reader) -> frozenset[str]:
+    """Interfaces that carry a default route, of IPv4 or IPv6."""
+    found: set[str] = set()
+    for words in (line.split() for line in (reader.text("/proc/net/route") or "").splitlines()[1:]):
+        if len(words) > 7 and words[1] == words[7] == "00000000":
+            found.add(words[0])
+    for words in (line.split() for line in (reader.text("/proc/net/ipv6_route") or "").splitlines()):
+        if len(words) == 10 and words[0] == "0" * 32 and words[1] == "00" and words[9] != "lo":
+            found.add(words[9])
+    return frozenset(found)
+
+
+def _network_use(reader: Reader, interfaces: tuple[str, ...], routed: frozenset[str]) -> str | None:
+    reasons: list[str] = []
+    for name in interfaces:
+        uppers = _uppers(reader, name)
+        carrier = next((upper for upper in (name, *uppers) if upper in routed), None)
+        master = reader.link_name(f"{_NET}/{name}/master")
+        if carrier is not None:
+            via = "" if carrier == name else f" of {carrier}"
+            reasons.append(f"{name} carries the default route{via}")
+        elif master is not None:
+            reasons.append(f"{name} belongs to {master}")
+    return "; ".join(reasons) or None
+
+
+def _uppers(reader: Reader, interface: str) -> tuple[str, ...]:
+    """Interfaces stacked on this one (bond, bridge, VLAN), nearest first."""
+    found: list[str] = []
+    layer = [interface]
+    while layer:
+        above = [name[6:] for lower in layer for name in reader.names(f"{_NET}/{lower}") if name.startswith("upper_")]
+        layer = [name for name in dict.fromkeys(above) if name not in found]
+        found += layer
+    return tuple(found)
 
 
 # --- NVMe ----------------------------------------------------------------------------------------------------

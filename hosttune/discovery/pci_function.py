@@ -19,6 +19,7 @@ _PREFETCH = 0x2000
 _MEM_64 = 0x100000
 _REGIONS = 6  # standard BARs; behind them come the ROM, SR-IOV and bridge windows
 _NO_REGION = b"0x0000000000000000 0x0000000000000000"
+_LINK_FILES = frozenset(("current_link_speed", "current_link_width", "max_link_speed", "max_link_width"))
 _UNCORE = ("08", "11")  # system peripherals, signal processing
 NVSWITCHES = {"1af1": "A100 NVSwitch", "22a3": "H100/H200 NVSwitch"}  # 10de; class 0680
 
@@ -201,28 +202,24 @@ def _node(reader: Reader, path: str, names: frozenset[str]) -> int | None:
 
 
 def _figures(reader: Reader, path: str, names: frozenset[str], config: ConfigFacts, power_state: str | None) -> Figures:
-    """The link as the sysfs files say, or as configuration space does where there are none.
+    """The link as the sysfs files say, and as configuration space does where there is no file.
 
-    The files say "Unknown" and width 0, 63 or 255 where nothing is trained. A virtual function has no link of its own.
+    The files say "Unknown" and width 0, 63 or 255 where nothing is trained. A virtual function has no link of its own,
+    and newer kernels wake a device in D3cold to read these.
     """
-    if "physfn" in names:
+    filed = names & _LINK_FILES
+    if "physfn" in names or power_state == "D3cold" or not (filed or config.max_width or config.max_speed_gts):
         return _NO_FIGURES
-    if "current_link_speed" not in names and "max_link_speed" not in names:
-        if config.max_speed_gts is None and config.max_width is None:
-            return _NO_FIGURES
+    if not filed:
         return Figures(
-            speed=config.speed_gts,
-            width=config.width,
-            max_speed=config.max_speed_gts,
-            max_width=config.max_width,
+            speed=config.speed_gts, width=config.width, max_speed=config.max_speed_gts, max_width=config.max_width
         )
-    if power_state == "D3cold":  # newer kernels wake the device to read these
-        return _NO_FIGURES
+    data = reader.data
     return Figures(
-        speed=_speed(reader.data(f"{path}/current_link_speed")),
-        width=_lanes(reader.data(f"{path}/current_link_width")),
-        max_speed=_speed(reader.data(f"{path}/max_link_speed")),
-        max_width=_lanes(reader.data(f"{path}/max_link_width")),
+        speed=_speed(data(f"{path}/current_link_speed")) if "current_link_speed" in filed else config.speed_gts,
+        width=_lanes(data(f"{path}/current_link_width")) if "current_link_width" in filed else config.width,
+        max_speed=_speed(data(f"{path}/max_link_speed")) if "max_link_speed" in filed else config.max_speed_gts,
+        max_width=_lanes(data(f"{path}/max_link_width")) if "max_link_width" in filed else config.max_width,
     )
 
 
