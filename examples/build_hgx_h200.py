@@ -19,6 +19,7 @@ from pathlib import Path
 
 from hgx_h200.commands import write_commands
 from hgx_h200.devices import write_devices
+from hgx_h200.libvirt import write_libvirt
 from hgx_h200.machine import write_cpus, write_memory_settings, write_nodes, write_platform, write_proc
 from hgx_h200.pci import write_pci
 from hgx_h200.tree import Tree
@@ -37,6 +38,7 @@ def build() -> Tree:
         write(tree)
     write_devices(tree)
     write_commands(tree)
+    write_libvirt(tree)
     return tree
 
 

@@ -178,6 +178,8 @@ def write_platform(tree: Tree) -> None:
     tree.put("etc/hostname", "example-hgx-h200")
     tree.put("sys/firmware/efi/fw_platform_size", 64)
     tree.put("sys/module/nvidia/version", "580.159.04")
+    for name in ("kvm", "kvm_intel", "vfio_iommu_type1", "vfio_pci"):
+        tree.put(f"sys/module/{name}/initstate", "live")
     tree.put_all("sys/module/kvm/parameters", halt_poll_ns=200000)
     tree.put_all("sys/module/kvm_intel/parameters", nested="Y", ept="Y")
     tree.put_all("sys/module/vfio_iommu_type1/parameters", allow_unsafe_interrupts="N", dma_entry_limit=65535)

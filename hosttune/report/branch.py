@@ -10,7 +10,6 @@ from hosttune.model.values import CpuSet, Value
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.tree import Tree
 
 STYLES = {"plain": "", "strong": "bold", "dim": "dim", "warn": "yellow", "error": "bold red"}
 
@@ -28,39 +27,67 @@ class Branch(Value, frozen=True, kw_only=True):
 
 
 def draw(branches: Iterable[Branch], console: Console) -> None:
-    """Print each branch as a tree of its own."""
-    from rich.text import Text
-    from rich.tree import Tree
-
-    def grow(tree: Tree, children: tuple[Branch, ...]) -> None:
-        for child in children:
-            grow(tree.add(Text(child.text, style=STYLES[child.style])), child.children)
-
+    """Print each branch as a tree of its own; long lines wrap, preferably after a comma, below their own text."""
     for branch in branches:
-        tree = Tree(Text(branch.text, style=STYLES[branch.style]), guide_style="dim")
-        grow(tree, branch.children)
-        console.print(tree, highlight=False)
+        _draw(branch, "", "", console)
+
+
+def _draw(branch: Branch, lead: str, below: str, console: Console) -> None:
+    fork, end, bar = ("|-- ", "`-- ", "|   ") if console.options.ascii_only else ("├── ", "└── ", "│   ")
+    first, *rest = wrap(branch.text, console.width - len(lead) - len(bar))
+    _say_branch(lead, first, branch.style, console)
+    for line in rest:
+        _say_branch(below + (bar if branch.children else "    "), line, branch.style, console)
+    for number, child in enumerate(branch.children, 1):
+        final = number == len(branch.children)
+        _draw(child, below + (end if final else fork), below + ("    " if final else bar), console)
+
+
+def _say_branch(lead: str, text: str, style: str, console: Console) -> None:
+    from rich.text import Text
+
+    words = Text.assemble((lead, "dim"), (printable(text), STYLES[style]))
+    console.print(words, highlight=False, soft_wrap=True)
 
 
 def draw_rows(rows: Iterable[tuple[str, ...]], console: Console, *, indent: int = 2) -> None:
     """Print rows as aligned columns; the last column wraps at the console's width, below itself."""
     rows = tuple(rows)
-    widths = [
-        max((len(row[n]) for row in rows), default=0) for n in range(max((len(row) for row in rows), default=1) - 1)
-    ]
+    columns = max((len(row) for row in rows), default=1) - 1
+    widths = [max(len(row[n]) for row in rows if len(row) > n + 1) for n in range(columns)]
     for row in rows:
-        lead = " " * indent + "".join(f"{cell:{width}}  " for cell, width in zip(row, widths, strict=False))
-        lines = textwrap.wrap(row[-1], max(console.width - len(lead), 20), break_on_hyphens=False) or [""]
-        say(f"{lead}{lines[0]}".rstrip(), console)
-        for line in lines[1:]:
+        lead = " " * indent + "".join(f"{cell:{width}}  " for cell, width in zip(row[:-1], widths, strict=False))
+        first, *rest = wrap(row[-1], console.width - len(lead))
+        say(f"{lead}{first}".rstrip(), console)
+        for line in rest:
             say(" " * len(lead) + line, console)
 
 
+def wrap(text: str, width: int) -> list[str]:
+    """Lines of at most `width` columns (20 at least), broken after a comma where possible, else between words."""
+    width = max(width, 20)
+    lines = [""]
+    for part in text.replace(", ", ",\0 ").split("\0 "):
+        joined = f"{lines[-1]} {part}" if lines[-1] else part
+        if len(joined) <= width:
+            lines[-1] = joined
+        elif len(part) <= width:
+            lines.append(part)
+        else:
+            lines[-1:] = textwrap.wrap(joined, width, break_on_hyphens=False)
+    return lines
+
+
 def say(text: str, console: Console, style: str = "plain") -> None:
-    """Print one line in a style, wrapped at the console's width, without markup."""
+    """Print one line in a style as it is, without markup and without wrapping."""
     from rich.text import Text
 
-    console.print(Text(text, style=STYLES[style]), highlight=False)
+    console.print(Text(printable(text), style=STYLES[style]), highlight=False, soft_wrap=True)
+
+
+def printable(text: str) -> str:
+    """Text from a document, safe for a terminal: control characters (a capture may hold any) become "?"."""
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def some(names: Iterable[str], most: int = PLACES) -> str:

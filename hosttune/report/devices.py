@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from hosttune.model.host import Gpu, Host, Link, Nic, Nvme, PciDevice
 from hosttune.model.values import Value, format_size, slot_of
-from hosttune.report.branch import Branch
+from hosttune.report.branch import Branch, count
 
 _KIND_WIDTH = 9
 
@@ -98,7 +98,7 @@ def _bridge(index: Shown, address: str) -> str:
     device = index.pci.get(address)
     kind = {"root-port": "root port", "upstream-port": "switch", "downstream-port": "switch port"}
     name = kind.get((device and device.port_type) or "", "bridge")
-    link = _link(device.link) if device and device.link and name == "switch" else ""
+    link = link_text(device.link) if device and device.link and name == "switch" else ""
     return f"{name} {address}" + (f" ({link})" if link else "")
 
 
@@ -111,7 +111,7 @@ def _device(index: Shown, address: str) -> Branch:
     facts = [what or (device and device.device_name) or _ids(device)]
     number = _problem_of(index, address)
     if device:
-        facts += [_link(device.link), _driver(device), _group(device, index.groups), _vfs(index, device)]
+        facts += [link_text(device.link), _driver(device), _group(device, index.groups), _vfs(index, device)]
         if device.boot_display:
             facts.append("boot display")
         if device.numa_node is not None and device.numa_source not in (None, "device"):
@@ -146,7 +146,7 @@ def _gpu(gpu: Gpu) -> str:
     if gpu.module_id is not None:
         facts.append(f"module {gpu.module_id}")
     if gpu.mig and gpu.mig.mode == "enabled":
-        facts.append(f"MIG on, {len(gpu.mig.instances or ())} instances")
+        facts.append(f"MIG on with {count(len(gpu.mig.instances or ()), 'instance')}")
     return ", ".join(fact for fact in facts if fact)
 
 
@@ -186,7 +186,7 @@ def _vfs(index: Shown, device: PciDevice) -> str:
     return f"{text}, {passed} on vfio-pci" if passed else text
 
 
-def _link(link: Link | None) -> str:
+def link_text(link: Link | None) -> str:
     """A link in words: the figures now, and why they are lower than the most where they are."""
     if link is None:
         return ""

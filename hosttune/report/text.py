@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hosttune.model.host import Cpu, Host, NumaNode, RunningGuest
 from hosttune.model.values import CpuSet, format_size
-from hosttune.report.branch import Branch, count, draw, draw_rows, say, short_list, some
+from hosttune.report.branch import Branch, count, draw, draw_rows, say, short_list, some, wrap
 from hosttune.report.devices import Shown, device_branches, listed, shown
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ def print_host(host: Host, console: Console) -> None:
 
     Needs about 100 columns to stay one line a device; narrower consoles wrap.
     """
-    say(title(host), console, "strong")
+    for line in wrap(title(host), console.width):
+        say(line, console, "strong")
     draw_rows(header(host), console)
     draw(node_branches(host), console)
     guests = tuple(Branch(text=_guest(guest)) for guest in host.guests or ())

@@ -1,0 +1,206 @@
+"""The plan document as text: what each guest gets and why, what would change on the host, and what to watch.
+
+Order is the order of reading: a verdict in one line, guests, guests that found no place, actions, findings.
+Where the plan was saved is said by `cli`, which did it. ASCII, except for names that the machine itself gives.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hosttune.model.host import Host, PciDevice
+from hosttune.model.plan import Action, Cell, Device, Finding, Plan, PlannedGuest, Unplaced
+from hosttune.model.values import CpuSet, format_size
+from hosttune.report.branch import count, draw_rows, say, short_list, wrap
+from hosttune.report.devices import link_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_LEVELS = ("error", "warn", "info")
+_RUNS = 8  # rows of pins a cell may take before only the sets are named
+
+
+def print_plan(plan: Plan, host: Host, console: Console) -> None:
+    """Print a plan made for `host` (its links and models are shown beside the planned devices)."""
+    for line in wrap(verdict(plan), console.width):
+        say(line, console, "strong")
+    rows = [("housekeeping CPUs", f"{plan.housekeeping_cpus or 'none'} stay with the host")]
+    draw_rows(rows, console)
+    for guest in plan.guests:
+        _print_guest(guest, host, console)
+    for unplaced in plan.unplaced:
+        _print_unplaced(unplaced, console)
+    _print_actions(plan.actions, console)
+    _print_findings(plan.findings, console)
+
+
+def verdict(plan: Plan) -> str:
+    """The plan in one line: guests placed and not, actions, reboots, findings that matter."""
+    facts = [f"{count(len(plan.guests), 'guest')} placed"]
+    facts += [f"{len(plan.unplaced)} NOT placed"] if plan.unplaced else []
+    needed = sum(1 for action in plan.actions if action.needed)
+    reboots = sum(1 for action in plan.actions if action.effect == "reboot")
+    actions = f"{count(len(plan.actions), 'action')} ({needed} needed, {reboots} with a reboot)"
+    facts.append(actions if plan.actions else "nothing to change on the host")
+    for level, noun in (("error", "error"), ("warn", "warning")):
+        number = sum(1 for finding in plan.findings if finding.level == level)
+        facts += [count(number, noun)] if number else []
+    return f"plan for {plan.hostname or 'an unnamed host'}: {', '.join(facts)}"
+
+
+# --- guests --------------------------------------------------------------------------------------------------
+
+
+def _print_guest(guest: PlannedGuest, host: Host, console: Console) -> None:
+    say("", console)
+    for line in wrap(guest_title(guest), console.width):
+        say(line, console, "strong")
+    rows: list[tuple[str, ...]] = []
+    for cell in guest.cells:
+        rows += _cell_rows(guest, cell)
+    rows.append(("emulator threads", f"host CPUs {guest.emulator_cpus or 'none'}"))
+    rows += [(f"I/O thread {n}", f"host CPUs {cpus}") for n, cpus in enumerate(guest.iothread_cpus, 1)]
+    if guest.fabric_partition is not None:
+        rows.append(("fabric", f"partition {guest.fabric_partition}"))
+    rows += [("MIG", f"{one.profile} on {one.gpu}, memory slice {one.start}") for one in guest.mig]
+    if guest.mmio64_bytes is not None:
+        rows.append(("64-bit MMIO", _window(guest)))
+    draw_rows(rows, console)
+    if guest.devices:
+        say("  devices", console)
+        index = {device.address: device for device in host.pci}
+        models = {gpu.address: gpu.model for gpu in host.gpus}
+        draw_rows([_device_row(device, index, models) for device in guest.devices], console, indent=4)
+    if guest.why:
+        say("  why", console)
+        draw_rows([("-", line) for line in guest.why], console, indent=4)
+
+
+def guest_title(guest: PlannedGuest) -> str:
+    """Name, vCPUs with their shape, memory, pages and devices of a guest."""
+    memory = sum(cell.memory_bytes for cell in guest.cells)
+    shape = guest.topology
+    facts = [count(len(guest.vcpu_pins), "vCPU")]
+    if shape:
+        dies = f"{shape.dies} x " if shape.dies > 1 else ""
+        words = (
+            f"{count(shape.sockets, 'socket')} x {dies}{count(shape.cores, 'core')} x {count(shape.threads, 'thread')}"
+        )
+        facts[0] += f" ({words})"
+    facts.append(format_size(memory))
+    facts[-1] += f" in {format_size(guest.page_bytes)} pages" if guest.page_bytes else " without huge pages"
+    facts.append(count(len(guest.devices), "device"))
+    facts += [f"accelerator {guest.accelerator}: slow, for trials"] if guest.accelerator != "kvm" else []
+    return f"guest {guest.name}: {', '.join(facts)}"
+
+
+def _cell_rows(guest: PlannedGuest, cell: Cell) -> list[tuple[str, ...]]:
+    """A cell's row, then one row a run of pins."""
+    memory = format_size(cell.memory_bytes)
+    if guest.page_bytes:
+        memory += f" ({cell.memory_bytes // guest.page_bytes} pages)"
+    rows: list[tuple[str, ...]] = [(f"cell {cell.id}", f"host node {cell.host_nodes}, {memory}")]
+    wanted = CpuSet.parse(cell.vcpus)
+    pins = [(pin.vcpu, int(pin.cpus)) for pin in guest.vcpu_pins if pin.vcpu in wanted]
+    threads = guest.topology.threads if guest.topology else 1
+    runs = pin_runs(sorted(pins), threads)
+    if len(runs) > _RUNS:
+        return [*rows, (f"  vCPUs {cell.vcpus}", f"host CPUs {short_list(cpu for _, cpu in pins)}, each its own")]
+    return [*rows, *((f"  vCPUs {vcpus}", f"host CPUs {cpus}") for vcpus, cpus in runs)]
+
+
+def pin_runs(pins: Sequence[tuple[int, int]], threads: int) -> list[tuple[str, str]]:
+    """(vCPU, CPU) pins in vCPU order as runs of (vCPUs, CPUs) texts.
+
+    A run goes on while every core's CPUs are the last core's plus one: vCPUs 0-5 on cores 4, 5 and 6 with
+    siblings 100, 101 and 102 are one run "0-5" -> "4-6 with siblings 100-102".
+    """
+    cores = [pins[i : i + threads] for i in range(0, len(pins), threads)]
+    runs: list[list[Sequence[tuple[int, int]]]] = []
+    for core in cores:
+        if runs and _follows(runs[-1][-1], core):
+            runs[-1].append(core)
+        else:
+            runs.append([core])
+    return [_run_texts(run) for run in runs]
+
+
+def _follows(last: Sequence[tuple[int, int]], core: Sequence[tuple[int, int]]) -> bool:
+    return len(core) == len(last) and all(
+        now[0] == before[0] + len(last) and now[1] == before[1] + 1 for before, now in zip(last, core, strict=True)
+    )
+
+
+def _run_texts(run: list[Sequence[tuple[int, int]]]) -> tuple[str, str]:
+    vcpus = CpuSet(vcpu for core in run for vcpu, _ in core)
+    columns = [str(CpuSet(core[n][1] for core in run)) for n in range(len(run[0]))]
+    siblings = f" with siblings {' and '.join(columns[1:])}" if len(columns) > 1 else ""
+    return str(vcpus), columns[0] + siblings
+
+
+def _window(guest: PlannedGuest) -> str:
+    need = f"the BARs need {format_size(guest.mmio64_bytes)}"
+    if guest.ovmf_window_mib is None:
+        return f"{need}; the firmware's own window is large enough"
+    return f"{need}; the firmware is asked for {format_size(guest.ovmf_window_mib << 20)}"
+
+
+def _device_row(device: Device, index: dict[str, PciDevice], models: dict[str, str | None]) -> tuple[str, ...]:
+    seen = index.get(device.address)
+    cell = "no cell" if device.guest_cell is None else f"cell {device.guest_cell}"
+    node = "node unknown" if device.host_node is None else f"node {device.host_node}"
+    facts = [device.name or models.get(device.address) or (seen and seen.device_name) or ""]
+    facts.append(link_text(seen.link) if seen else "")
+    facts.append("driver rebound by libvirt" if device.managed else "")
+    where = f"{node} -> {cell}, guest address {device.guest_address}"
+    return device.kind, device.address, where, ", ".join(fact for fact in facts if fact)
+
+
+def _print_unplaced(unplaced: Unplaced, console: Console) -> None:
+    say("", console)
+    say(f"guest {unplaced.guest}: NOT PLACED", console, "error")
+    draw_rows([("-", line) for line in unplaced.why], console)
+    if unplaced.relaxation:
+        say("  it would fit with one of these", console)
+        draw_rows([("-", line) for line in unplaced.relaxation], console)
+
+
+# --- actions and findings ------------------------------------------------------------------------------------
+
+
+def _print_actions(actions: tuple[Action, ...], console: Console) -> None:
+    for effect, heading in (("now", "actions, effective at once"), ("reboot", "actions, effective after a reboot")):
+        chosen = [action for action in actions if action.effect == effect]
+        if not chosen:
+            continue
+        say("", console)
+        say(heading, console, "strong")
+        for action in chosen:
+            draw_rows([("*" if action.needed else "-", _action(action)), ("", action.why)], console)
+    if any(action.needed for action in actions):
+        say("  * needed: the guest cannot work without it", console, "dim")
+
+
+def _action(action: Action) -> str:
+    text = f"{action.kind} {action.target}: {_value(action.current)} -> {_value(action.want)}"
+    return text if action.reversible else f"{text} (cannot be undone)"
+
+
+def _value(value: Any) -> str:
+    """A setting's value: text as it is, unknown as "unknown", anything else as compact JSON."""
+    if value is None:
+        return "unknown"
+    return value if isinstance(value, str) and value else json.dumps(value, sort_keys=True)
+
+
+def _print_findings(findings: tuple[Finding, ...], console: Console) -> None:
+    if not findings:
+        return
+    say("", console)
+    say("findings", console, "strong")
+    for level in _LEVELS:
+        rows = [(level, f"{one.text} ({one.where})") for one in findings if one.level == level]
+        draw_rows(rows, console)
