@@ -15,6 +15,7 @@ STYLES = {"plain": "", "strong": "bold", "dim": "dim", "warn": "yellow", "error"
 
 
 LONG_LIST = 32  # characters of a CPU list that fit a line without a second thought
+FACT = 45  # characters: a part between commas that is longer is prose
 PLACES = 4  # names given of a long list before "and N more"
 
 
@@ -64,14 +65,14 @@ def draw_rows(rows: Iterable[tuple[str, ...]], console: Console, *, indent: int 
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Lines of at most `width` columns (20 at least), broken after a comma where possible, else between words."""
+    """Lines of at most `width` columns (20 at least): facts are parted at their commas, prose between words."""
     width = max(width, 20)
     lines = [""]
     for part in text.replace(", ", ",\0 ").split("\0 "):
         joined = f"{lines[-1]} {part}" if lines[-1] else part
         if len(joined) <= width:
             lines[-1] = joined
-        elif len(part) <= width:
+        elif len(part) <= min(width, FACT):
             lines.append(part)
         else:
             lines[-1:] = textwrap.wrap(joined, width, break_on_hyphens=False)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.plan import Action, Cell, Device, Finding, Plan, PlannedGuest, Unplaced
 from hosttune.model.values import CpuSet, format_size
-from hosttune.report.branch import count, draw_rows, say, short_list, wrap
+from hosttune.report.branch import count, draw_rows, say, short_list, some, wrap
 from hosttune.report.devices import link_text
 
 if TYPE_CHECKING:
@@ -142,10 +142,10 @@ def _run_texts(run: list[Sequence[tuple[int, int]]]) -> tuple[str, str]:
 
 
 def _window(guest: PlannedGuest) -> str:
-    need = f"the BARs need {format_size(guest.mmio64_bytes)}"
+    need = f"a window of {format_size(guest.mmio64_bytes)}"
     if guest.ovmf_window_mib is None:
-        return f"{need}; the firmware's own window is large enough"
-    return f"{need}; the firmware is asked for {format_size(guest.ovmf_window_mib << 20)}"
+        return f"{need}, within the firmware's own"
+    return f"{need}, the firmware is asked for {format_size(guest.ovmf_window_mib << 20)}"
 
 
 def _device_row(device: Device, index: dict[str, PciDevice], models: dict[str, str | None]) -> tuple[str, ...]:
@@ -178,15 +178,30 @@ def _print_actions(actions: tuple[Action, ...], console: Console) -> None:
             continue
         say("", console)
         say(heading, console, "strong")
-        for action in chosen:
-            draw_rows([("*" if action.needed else "-", _action(action)), ("", action.why)], console)
+        for alike in _alike(chosen):
+            marks = ("*" if alike[0].needed else "-", " ", " ")
+            draw_rows(zip(marks, _action_lines(alike), strict=False), console)
     if any(action.needed for action in actions):
         say("  * needed: the guest cannot work without it", console, "dim")
 
 
-def _action(action: Action) -> str:
-    text = f"{action.kind} {action.target}: {_value(action.current)} -> {_value(action.want)}"
-    return text if action.reversible else f"{text} (cannot be undone)"
+def _alike(actions: list[Action]) -> list[list[Action]]:
+    """Actions that differ in their target alone, together, in the order of the first of each."""
+    groups: dict[tuple[str, ...], list[Action]] = {}
+    for action in actions:
+        values = (_value(action.current), _value(action.want), str(action.needed), str(action.reversible))
+        groups.setdefault((action.kind, *values, action.why.replace(action.target, "it")), []).append(action)
+    return list(groups.values())
+
+
+def _action_lines(alike: list[Action]) -> tuple[str, ...]:
+    """What changes, on which targets where there are several, and why."""
+    first = alike[0]
+    change = f"{_value(first.current)} -> {_value(first.want)}" + ("" if first.reversible else " (cannot be undone)")
+    if len(alike) == 1:
+        return f"{first.kind} {first.target}: {change}", first.why
+    targets = ", ".join(action.target for action in alike)
+    return f"{first.kind} of {len(alike)} targets, each: {change}", targets, first.why.replace(first.target, "it")
 
 
 def _value(value: Any) -> str:
@@ -201,6 +216,8 @@ def _print_findings(findings: tuple[Finding, ...], console: Console) -> None:
         return
     say("", console)
     say("findings", console, "strong")
-    for level in _LEVELS:
-        rows = [(level, f"{one.text} ({one.where})") for one in findings if one.level == level]
-        draw_rows(rows, console)
+    places: dict[tuple[int, str], list[str]] = {}
+    for one in sorted(findings, key=lambda one: _LEVELS.index(one.level)):
+        places.setdefault((_LEVELS.index(one.level), one.text), []).append(one.where)
+    rows = [(_LEVELS[level], f"{text} ({some(where)})") for (level, text), where in places.items()]
+    draw_rows(rows, console)
