@@ -27,8 +27,7 @@ def print_plan(plan: Plan, host: Host, console: Console) -> None:
     """Print a plan made for `host` (its links and models are shown beside the planned devices)."""
     for line in wrap(verdict(plan), console.width):
         say(line, console, "strong")
-    rows = [("housekeeping CPUs", f"{plan.housekeeping_cpus or 'none'} stay with the host")]
-    draw_rows(rows, console)
+    draw_rows([("CPUs that stay with the host (housekeeping)", plan.housekeeping_cpus or "none")], console)
     for guest in plan.guests:
         _print_guest(guest, host, console)
     for unplaced in plan.unplaced:
@@ -156,7 +155,7 @@ def _device_row(device: Device, index: dict[str, PciDevice], models: dict[str, s
     facts.append(link_text(seen.link) if seen else "")
     facts.append("driver rebound by libvirt" if device.managed else "")
     where = f"{node} -> {cell}, guest address {device.guest_address}"
-    return device.kind, device.address, where, ", ".join(fact for fact in facts if fact)
+    return device.kind, device.address, ", ".join((where, *(fact for fact in facts if fact)))
 
 
 def _print_unplaced(unplaced: Unplaced, console: Console) -> None:
