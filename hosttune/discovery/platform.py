@@ -17,6 +17,7 @@ _DMI_HYPERVISORS = (
     ("KVM", "kvm"),
     ("OpenStack", "kvm"),
     ("KubeVirt", "kvm"),
+    ("CloudStack KVM", "kvm"),
     ("Amazon EC2", "amazon"),
     ("Google Compute Engine", "google"),
     ("QEMU", "qemu"),
@@ -91,6 +92,7 @@ def _arch(reader: Reader) -> str | None:
         reader.text("/proc/sys/kernel/arch")
         or reader.system.query("uname-m", _uname_machine)
         or _arch_of_cpuinfo(first_block(reader.text("/proc/cpuinfo") or ""))
+        or _arch_of_release(_kernel(reader) or "")
     )
 
 
@@ -115,6 +117,12 @@ def _arch_of_cpuinfo(facts: dict[str, str]) -> str | None:
         # A 32-bit kernel on a 64-bit CPU looks the same; a CPU without long mode is certain.
         return "x86_64" if flags is None or "lm" in flags.split() else "i686"
     return None
+
+
+def _arch_of_release(release: str) -> str | None:
+    """The machine name that RPM distributions append to their kernel release ("4.18.0-553.el8.ppc64le")."""
+    last = release.rpartition(".")[2]
+    return last if last in ("x86_64", "aarch64", "ppc64le", "ppc64", "s390x", "riscv64") else None
 
 
 # --- platform ------------------------------------------------------------------------------------------------
@@ -168,7 +176,7 @@ def _named_hypervisor(reader: Reader, dmi: dict[str, str | None]) -> str | None:
     for key in ("product_name", "sys_vendor", "bios_vendor"):
         text = dmi[key] or ""
         for sign, name in _DMI_HYPERVISORS:
-            if text.startswith(sign) or (key == "product_name" and sign == text):
+            if text.startswith(sign):
                 return name
     return None
 

@@ -1,0 +1,262 @@
+"""System → a scrubbed archive that `--root` replays to the same host document (but for the scrubbed values).
+
+A capture is what discovery read, no more: discovery runs on a `Recording`, which remembers every file, listing, link
+and answer. A name that was listed and never read becomes an empty directory, which every reader takes for "nothing
+to say" as it did when it did not read it. `EXTRA_FACTS` are kept for later checks although discovery does not need
+them. What is replaced is listed in `scrub`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from hosttune.errors import BadInput, Unreadable
+from hosttune.scrub import Scrub
+from hosttune.system import COMMANDS, COMPLETE, MAX_LINKS, UNREADABLE, System, join_link
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+    from hosttune.model.host import Host
+
+EXTRA_FACTS = (
+    "/proc/cmdline",
+    "/proc/cpuinfo",
+    "/proc/interrupts",
+    "/proc/meminfo",
+    "/proc/modules",
+    "/proc/version",
+    "/sys/devices/system/cpu/isolated",
+    "/sys/devices/system/cpu/nohz_full",
+    "/sys/kernel/mm/ksm/pages_shared",
+)
+# Where links depend on who asks; taken as the directories that they seem to be.
+_MAGIC = ("/proc/self", "/proc/thread-self")
+_FORMAT = "1\n"
+MACHINE_ID = "/etc/machine-id"
+
+
+class Recording(System):
+    """A System that remembers what it was asked and what it answered, by real path (no links on the way)."""
+
+    def __init__(self, inner: System) -> None:
+        self.inner = inner
+        self.captured = inner.captured
+        self.complete = inner.complete
+        self.scratch = inner.scratch
+        self.origin = inner.origin
+        self.files: dict[str, bytes] = {}
+        self.links: dict[str, str] = {}  # real path -> path inside the machine
+        self.present: set[str] = set()  # there, and nothing more is known
+        self.unreadable: dict[str, str] = {}
+        self.answers: dict[str, str] = {}
+        self._real: dict[str, str] = {"/": "/"}
+        self._asking = False
+
+    def read_bytes(self, path: str) -> bytes | None:
+        """See System."""
+        try:
+            data = self.inner.read_bytes(path)
+        except Unreadable as error:
+            self._keep_refusal(path, error)
+            raise
+        if data is not None and not self._asking:
+            self.files[self._resolve(path)] = data
+        return data
+
+    def list(self, path: str) -> list[str]:
+        """See System."""
+        try:
+            names = self.inner.list(path)
+        except Unreadable as error:
+            self._keep_refusal(path, error)
+            raise
+        if self._asking:
+            return names
+        if names or self.inner.exists(path):
+            real = self._resolve(path)
+            self.present.add(real)
+            self.present.update(f"{real.rstrip('/')}/{name}" for name in names)
+        return names
+
+    def link(self, path: str) -> str | None:
+        """See System."""
+        try:
+            target = self.inner.link(path)
+        except Unreadable as error:
+            self._keep_refusal(path, error)
+            raise
+        if target is not None and not self._asking:
+            self._resolve(path)
+        return target
+
+    def exists(self, path: str) -> bool:
+        """See System."""
+        found = self.inner.exists(path)
+        if not self._asking:
+            real = self._resolve(path)
+            if found:
+                self.present.add(real)
+        return found
+
+    def query(self, name: str, live: Callable[[], str | None]) -> str | None:
+        """See System. What is read on the way to an answer is not recorded: the answer is."""
+        self._asking = True
+        try:
+            answer = self.inner.query(name, live)
+        finally:
+            self._asking = False
+        if answer is not None:
+            self.answers[name] = answer
+        return answer
+
+    def run(self, argv: tuple[str, ...], *, timeout: float = 20.0) -> str:
+        """See System."""
+        return self.inner.run(argv, timeout=timeout)
+
+    def _keep_refusal(self, path: str, error: Unreadable) -> None:
+        if not self._asking:
+            self.unreadable[self._resolve(path)] = error.reason
+
+    def _resolve(self, path: str, depth: int = 0) -> str:
+        """The path with every link on it followed; each link met is recorded."""
+        known = self._real.get(path)
+        if known is not None:
+            return known
+        parent, _, name = path.rpartition("/")
+        real = f"{self._resolve(parent or '/', depth).rstrip('/')}/{name}"
+        target = None if real in _MAGIC or depth > MAX_LINKS else self._target(real)
+        if target is not None:
+            self.links[real] = target
+            real = self._resolve(target, depth + 1)
+        self._real[path] = real
+        return real
+
+    def _target(self, real: str) -> str | None:
+        try:
+            return self.inner.link(real)
+        except Unreadable:
+            return None
+
+
+def write_capture(system: System, path: str) -> Host:
+    """Write a scrubbed capture of the machine as a tar.gz; return the host document it was made from.
+
+    Raises BadInput when the file exists or cannot be written; a failure leaves nothing behind.
+    """
+    from hosttune.discovery import discover
+
+    if os.path.lexists(path):
+        raise _exists(path)
+    recording = Recording(system)
+    host = discover(recording)
+    for fact in EXTRA_FACTS:
+        try:
+            recording.read_bytes(fact)
+        except Unreadable:
+            continue  # recorded as such
+    _write(path, list(_entries(recording, Scrub(_key(system), host.hostname))))
+    return host
+
+
+def _key(system: System) -> str:
+    """What the replacements depend on besides what they replace; machine-id(5) asks to keep it confidential."""
+    try:
+        return system.read(MACHINE_ID) or "hosttune"
+    except Unreadable:
+        return "hosttune"
+
+
+# --- what goes into the archive ------------------------------------------------------------------------------
+
+Entry = tuple[str, bytes | str | None]  # path without the leading "/"; contents, or a link's target, or None: directory
+
+
+def _entries(recording: Recording, scrub: Scrub) -> Iterator[Entry]:
+    """Everything recorded, scrubbed and in order of path; a directory only where nothing else says that it is there."""
+    entries: dict[str, bytes | str | None] = dict.fromkeys(recording.present)
+    entries |= {path: _relative(path, target) for path, target in recording.links.items()}
+    entries |= {path: scrub.contents(path, data) for path, data in recording.files.items()}
+    entries.pop(MACHINE_ID, None)  # for the digest alone, which a capture has none of
+    for name, answer in recording.answers.items():
+        entries[COMMANDS + name] = _answer(name, answer, scrub)
+    if recording.unreadable:
+        lines = sorted(f"{scrub.path(path)}\t{reason}\n" for path, reason in recording.unreadable.items())
+        entries[UNREADABLE] = "".join(lines).encode()
+    if recording.complete:
+        entries[COMPLETE] = _FORMAT.encode()
+    for path in sorted(entries):
+        entry = entries[path]
+        if path != "/":
+            yield scrub.path(path)[1:], scrub.path(entry) if isinstance(entry, str) else entry
+
+
+def _answer(name: str, answer: str, scrub: Scrub) -> bytes:
+    """A recorded answer, scrubbed; of libvirt's facts only what discovery needs."""
+    from hosttune.discovery.guests import QUERY
+    from hosttune.discovery.libvirtd import strip_facts
+
+    text = strip_facts(answer) if name == QUERY else answer
+    return scrub.contents(COMMANDS + name, text.encode())
+
+
+def _relative(path: str, target: str) -> str:
+    """A link's target as sysfs writes it, so that the capture can also be unpacked."""
+    relative = os.path.relpath(target, os.path.dirname(path))
+    return relative if join_link(os.path.dirname(path), relative) == target else target
+
+
+# --- the file ------------------------------------------------------------------------------------------------
+
+
+def _write(path: str, entries: list[Entry]) -> None:
+    """Write the archive under a temporary name and give it its own only when it is whole."""
+    partial = f"{path}.{os.getpid()}.partial"
+    try:
+        # Only for its owner: whoever sends it decides who reads it.
+        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                _pack(file, entries)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(partial, path)  # unlike a rename, this never replaces a file
+        finally:
+            os.unlink(partial)
+    except FileExistsError as error:
+        raise _exists(path) from error
+    except OSError as error:
+        raise BadInput(
+            f"cannot be written: {error.strerror or error}", where=path, hint="name a file in a directory of yours"
+        ) from error
+
+
+def _pack(file: BinaryIO, entries: list[Entry]) -> None:
+    """A tar.gz with fixed owners and times: the same facts give the same bytes."""
+    import gzip
+    import io
+    import tarfile
+
+    with (
+        gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as stream,
+        tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as tar,
+    ):
+        for name, content in entries:
+            member = tarfile.TarInfo(name)
+            member.mode = 0o644 if isinstance(content, bytes) else 0o755
+            if content is None:
+                member.type = tarfile.DIRTYPE
+                tar.addfile(member)
+            elif isinstance(content, str):
+                member.type = tarfile.SYMTYPE
+                member.linkname = content
+                tar.addfile(member)
+            else:
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+
+
+def _exists(path: str) -> BadInput:
+    return BadInput("already exists", where=path, hint="name a file that does not exist yet")

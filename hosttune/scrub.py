@@ -1,0 +1,252 @@
+"""What identifies a machine or its owner, replaced: the same input gives the same replacement within one host.
+
+Used by `capture`. A replacement keeps the shape of what it replaces, so that every reader still understands it, and
+is recognised when it is met again, so that a capture of a capture changes nothing. It is derived with a key (the
+machine id), because a plain hash of an address or a serial number is found by trying them all.
+
+| replaced | becomes |
+|---|---|
+| UUID (GPU, MIG instance, DMI, boot, guest, file system) | 5c2b0000-0000-4000-8000-XXXXXXXXXXXX |
+| MAC and InfiniBand hardware address; in an interface name | 02:00:5c:XX:XX:XX…; enx02005cXXXXXX |
+| InfiniBand GUID, GID | 5c2b:XXXX:XXXX:XXXX, fe80:0000:0000:0000:5c2b:XXXX:XXXX:XXXX |
+| serial number, asset tag | SCRUBBED-XXXXXXXX |
+| machine id, other hexadecimal ids | 5c2bXXXX… of the same length |
+| PCI Device Serial Number in config space | 8 bytes from 5c 2b on |
+| host name | scrubbed-host-XXXXXXXX |
+| IPv4 address (kernel arguments) | one of 198.18.0.0/15, reserved for benchmarks (RFC 2544) |
+| value of a kernel argument that names hosts, volumes or secrets | scrubbed-XXXXXXXX |
+
+Kept: guest names, PCI addresses, models, versions. Network mounts and process names are left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import struct
+
+_UUID = re.compile(r"(?<![0-9A-Fa-f-])[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}(?![0-9A-Fa-f])")
+_MAC = re.compile(r"(?<![0-9A-Fa-f:])[0-9A-Fa-f]{2}(?:(?::[0-9A-Fa-f]{2}){5}|(?::[0-9A-Fa-f]{2}){19})(?![0-9A-Fa-f:])")
+_ENX = re.compile(r"(?<![0-9a-z])enx([0-9a-f]{12})(?![0-9a-f])")
+_GID = re.compile(r"(?<![0-9a-f:])(?:[0-9a-f]{4}:){4}((?:[0-9a-f]{4}:){3}[0-9a-f]{4})(?![0-9a-f:])")
+_GUID = re.compile(r"(?<![0-9a-f:])(?:[0-9a-f]{4}:){3}[0-9a-f]{4}(?![0-9a-f:])")
+_IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])")
+# "serial" of nvidia-smi's XML, text and NVML's names in JSON: <serial>1</serial>, Serial Number : 1, "…Serial": "1"
+_SERIAL = re.compile(r"(?i)(serial[\w ]*(?:>|\s*:\s|\"\s*:\s*\"))([^\s<\"][^\n<\"]*?)(?=\s*(?:\n|<|\"|$))")
+_PROCESS = re.compile(r"(<process_name>)[^<]*(</process_name>)")
+_ID_FILES = frozenset(
+    ("machine-id", "unique_id", "wwid", "nguid", "eui", "hostid", "phys_switch_id", "phys_port_id", "vendor_uid")
+)
+_SERIAL_FILES = frozenset(
+    [
+        "serial",
+        "serial_number",
+        "product_serial",
+        "board_serial",
+        "chassis_serial",
+        "subsysnqn",
+        "hostnqn",
+        "chassis_asset_tag",
+        "board_asset_tag",
+        "asset_tag",
+    ]
+)
+_HOST_FILES = ("/proc/sys/kernel/hostname", "/etc/hostname")
+_MOUNT_FILES = ("mounts", "mountinfo")
+_NO_HOST = ("", "(none)", "localhost", "localhost.localdomain")
+_NO_SERIAL = ("n/a", "[n/a]", "0", "none", "unknown", "not supported", "not specified", "to be filled by o.e.m.")
+_SECRET_WORDS = frozenset(
+    [
+        "pass",
+        "passwd",
+        "password",
+        "secret",
+        "token",
+        "cred",
+        "credential",
+        "credentials",
+        "key",
+        "keyfile",
+        "luks",
+        "user",
+        "username",
+        "host",
+        "hostname",
+        "domain",
+        "domainname",
+        "url",
+        "uri",
+        "server",
+        "proxy",
+        "ssid",
+        "ip",
+        "nameserver",
+        "netroot",
+        "nfsroot",
+        "ifname",
+        "bootif",
+        "ds",
+        "lvm",
+        "iscsi",
+        "initiator",
+        "zfs",
+        "label",
+    ]
+)
+_ROOTS = ("root", "resume", "rootflags")
+_PLAIN_ROOT = re.compile(r"(?:/dev/(?:sd|vd|xvd|nvme|mmcblk|md|dm-)[\w/]*|(?:PART)?UUID=[\w-]+|\d+|ro|rw)")
+
+
+class Scrub:
+    """Replacements for one machine; `key` is its machine id, or any text that only its owner knows."""
+
+    def __init__(self, key: str, hostname: str | None) -> None:
+        self._key = key.encode()
+        self._hostname = None if hostname is None or hostname in _NO_HOST else hostname
+
+    def path(self, path: str) -> str:
+        """A path or a link's target: device names can hold UUIDs and MAC addresses."""
+        return _ENX.sub(self._enx, _UUID.sub(self._uuid, path))
+
+    def contents(self, path: str, data: bytes) -> bytes:
+        """The contents of a file of the machine, or a recorded answer; what is no text is kept (see `config`)."""
+        name = path.rpartition("/")[2]
+        if name == "config" and len(data) > 256:
+            return self._config(data)
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            return data
+        return self._text(path, name, text).encode()
+
+    def _text(self, path: str, name: str, text: str) -> str:
+        value = text.strip()
+        if path in _HOST_FILES:
+            return text.replace(value, self._host(value)) if value else text
+        if name in _SERIAL_FILES:
+            return text.replace(value, self._serial(value)) if value else text
+        if name in _ID_FILES and value:
+            return text.replace(value, self._identifier(value))
+        if path == "/proc/cmdline":
+            text = self._cmdline(text)
+        elif path == "/proc/version":
+            text = re.sub(r"\(\S+@\S+\)", "(scrubbed)", text)
+        elif path.startswith("/proc/") and name in _MOUNT_FILES:
+            text = "".join(line for line in text.splitlines(keepends=True) if not _is_network_mount(line))
+        elif path.startswith("/.hosttune/commands/"):
+            text = _PROCESS.sub(r"\1scrubbed\2", _SERIAL.sub(lambda m: m[1] + self._serial(m[2]), text))
+        return self._patterns(text)
+
+    def _patterns(self, text: str) -> str:
+        if "-" in text:
+            text = _UUID.sub(self._uuid, text)
+        if ":" in text:
+            text = _GUID.sub(self._guid, _GID.sub(self._gid, _MAC.sub(self._mac, text)))
+        return _ENX.sub(self._enx, text) if "enx" in text else text
+
+    # --- one kind each -------------------------------------------------------------------------------------------
+
+    def _hex(self, kind: str, value: str, digits: int) -> str:
+        """Digits that depend on the value and the key; as many as asked for."""
+        found = ""
+        while len(found) < digits:
+            found += hmac.new(self._key, f"{kind} {len(found)} {value}".encode(), hashlib.sha256).hexdigest()
+        return found[:digits]
+
+    def _uuid(self, match: re.Match[str]) -> str:
+        value = match[0].lower()
+        if value.startswith("5c2b0000-0000-4000-8000-") or not value.strip("0-"):
+            return value
+        return f"5c2b0000-0000-4000-8000-{self._hex('uuid', value, 12)}"
+
+    def _mac(self, match: re.Match[str]) -> str:
+        value = match[0].lower()
+        if value.startswith("02:00:5c:") or not value.strip("0:") or not value.strip("f:"):
+            return value
+        digits = self._hex("mac", value, (value.count(":") - 2) * 2)
+        return ":".join(("02:00:5c", *(digits[i : i + 2] for i in range(0, len(digits), 2))))
+
+    def _enx(self, match: re.Match[str]) -> str:
+        mac = ":".join(match[1][i : i + 2] for i in range(0, 12, 2))
+        return "enx" + _MAC.sub(self._mac, mac).replace(":", "")
+
+    def _guid(self, match: re.Match[str]) -> str:
+        return self._guid_of(match[0])
+
+    def _gid(self, match: re.Match[str]) -> str:
+        if not match[0].strip("0:"):
+            return match[0]
+        return f"fe80:0000:0000:0000:{self._guid_of(match[1])}"
+
+    def _guid_of(self, value: str) -> str:
+        if value.startswith("5c2b:") or not value.strip("0:"):
+            return value
+        digits = self._hex("guid", value, 12)
+        return f"5c2b:{digits[:4]}:{digits[4:8]}:{digits[8:]}"
+
+    def _identifier(self, value: str) -> str:
+        """Same prefix ("eui.", "0x"), same length; a UUID as a UUID."""
+        if _UUID.fullmatch(value):
+            return _UUID.sub(self._uuid, value)
+        prefix = next((sign for sign in ("0x", "eui.", "uuid.", "naa.", "t10.", "nvme.") if value.startswith(sign)), "")
+        rest = value.removeprefix(prefix)
+        if rest.startswith("5c2b") or not rest.strip("0"):
+            return value
+        return f"{prefix}5c2b{self._hex('id', value, max(len(rest) - 4, 4))}"
+
+    def _serial(self, value: str) -> str:
+        if value.startswith("SCRUBBED-") or value.lower() in _NO_SERIAL:
+            return value
+        return f"SCRUBBED-{self._hex('serial', value, 8)}"
+
+    def _host(self, value: str) -> str:
+        if value in _NO_HOST or value.startswith("scrubbed-host-"):
+            return value
+        return f"scrubbed-host-{self._hex('host', value, 8)}"
+
+    def _ipv4(self, match: re.Match[str]) -> str:
+        parts = [int(part) for part in match[0].split(".")]
+        if max(parts) > 255 or parts[0] in (0, 127, 255) or parts[:2] in ([198, 18], [198, 19]):
+            return match[0]
+        digits = self._hex("ipv4", match[0], 5)
+        number = int(digits, 16)
+        return f"198.{18 + (number >> 16 & 1)}.{number >> 8 & 255}.{number & 255}"
+
+    def _cmdline(self, text: str) -> str:
+        return re.sub(r'(?:[^\s"]|"[^"]*(?:"|$))+', lambda match: self._argument(match[0]), text)
+
+    def _argument(self, argument: str) -> str:
+        key, equals, value = argument.partition("=")
+        if not equals or not value:
+            return argument
+        bare = key.strip('"').lower()
+        plain = _PLAIN_ROOT.fullmatch(value) is not None
+        if (bare in _ROOTS and not plain) or _SECRET_WORDS.intersection(re.split(r"[._-]", bare)):
+            return argument if value.startswith("scrubbed-") else f"{key}=scrubbed-{self._hex('argument', value, 8)}"
+        value = _IPV4.sub(self._ipv4, value)
+        if self._hostname is not None and len(self._hostname) > 3:
+            value = re.sub(rf"(?<![\w-]){re.escape(self._hostname)}(?![\w-])", self._host(self._hostname), value)
+        return f"{key}={value}"
+
+    def _config(self, data: bytes) -> bytes:
+        """Config space with the Device Serial Number capability (id 3; PCIe base specification 7.9.3) replaced."""
+        offset, seen = 0x100, set[int]()
+        while 0x100 <= offset <= len(data) - 12 and offset not in seen:
+            seen.add(offset)
+            (header,) = struct.unpack_from("<I", data, offset)
+            serial = data[offset + 4 : offset + 12]
+            if header & 0xFFFF == 3 and not serial.startswith(b"\x5c\x2b") and any(serial):
+                fresh = b"\x5c\x2b" + bytes.fromhex(self._hex("dsn", serial.hex(), 12))
+                return data[: offset + 4] + fresh + data[offset + 12 :]
+            offset = header >> 20 & 0xFFC
+        return data
+
+
+def _is_network_mount(line: str) -> bool:
+    """NFS, CIFS, Ceph, … name servers, shares and users: "server:/export", "//server/share", user@cluster."""
+    fields = line.split()
+    # mountinfo: "… - TYPE SOURCE OPTIONS"; mounts: "SOURCE POINT TYPE OPTIONS"
+    dash = fields.index("-") if "-" in fields else None
+    source = fields[dash + 2] if dash is not None and len(fields) > dash + 2 else (fields or [""])[0]
+    return ":" in source or source.startswith("//") or "@" in source
