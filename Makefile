@@ -1,0 +1,87 @@
+# Everything a fresh Debian 12/13 or Ubuntu 24.04 machine needs to run, test and measure hosttune.
+# `make demo` and `make test` are the two commands to know; each sets up what it needs and is quick the second time.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamps
+
+# What tests and benchmarks compare with or prove against: pci.ids for names, libvirt and QEMU for the XML, hwloc as the peer.
+PACKAGES_RUN := pci.ids python3-venv
+PACKAGES_TEST := libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils ovmf
+PACKAGES_BENCH := hwloc-nox
+PACKAGES_LAB := qemu-system-x86 qemu-utils debootstrap e2fsprogs openssh-client
+
+DEMO := plan --root examples/hgx-h200-8.tar.xz --gpu 0000:41:00.0
+
+.PHONY: demo test lab-test bench lint format set-up set-up-test clean
+
+demo: set-up
+	$(BIN)/hosttune $(DEMO)
+
+set-up: $(STAMP)/run $(STAMP)/apt-run
+
+set-up-test: set-up $(STAMP)/test $(STAMP)/apt-test
+
+test: set-up-test
+	$(BIN)/pytest
+
+lab-test: set-up-test $(STAMP)/apt-lab
+	$(BIN)/pytest tests/lab -m lab
+
+bench: set-up-test $(STAMP)/apt-bench
+	$(BIN)/python bench/run.py
+
+lint: set-up-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: set-up-test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# --- set-up ---------------------------------------------------------------------------------------------------
+
+$(VENV)/bin/python: | $(STAMP)/apt-venv
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP)/run: pyproject.toml requirements/run.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --requirement requirements/run.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@mkdir -p $(STAMP) && touch $@
+
+$(STAMP)/test: requirements/test.txt $(STAMP)/run
+	$(BIN)/python -m pip install --quiet --requirement requirements/test.txt
+	@touch $@
+
+# System packages come through apt where that is possible (root); elsewhere the missing command is named by whoever needs it.
+define apt
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  dpkg -s $(1) >/dev/null 2>&1 || { apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends $(1) >/dev/null; }; \
+	else echo "not root: make sure that these are installed: $(1)"; fi
+	@mkdir -p $(STAMP) && touch $@
+endef
+
+# Outside .venv until it exists: venv itself may be missing on a bare Debian.
+$(STAMP)/apt-venv:
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends python3-venv >/dev/null; }
+	@mkdir -p $(STAMP) && touch $@
+
+$(STAMP)/apt-run: | $(VENV)/bin/python
+	$(call apt,$(PACKAGES_RUN))
+
+$(STAMP)/apt-test: | $(VENV)/bin/python
+	$(call apt,$(PACKAGES_TEST))
+
+$(STAMP)/apt-bench: | $(VENV)/bin/python
+	$(call apt,$(PACKAGES_BENCH))
+
+$(STAMP)/apt-lab: | $(VENV)/bin/python
+	$(call apt,$(PACKAGES_LAB))
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .lab

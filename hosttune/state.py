@@ -1,0 +1,69 @@
+"""Where hosttune keeps what it must remember, and how a file is written so that a crash leaves old or new."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from hosttune.errors import BadInput
+
+
+def state_directory() -> str:
+    """$HOSTTUNE_STATE, else /var/lib/hosttune for root, else $XDG_STATE_HOME/hosttune."""
+    named = os.environ.get("HOSTTUNE_STATE")
+    if named:
+        return named
+    if os.geteuid() == 0:
+        return "/var/lib/hosttune"
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return os.path.join(base, "hosttune")
+
+
+def saved_plan() -> str:
+    """Where the plan of this host is saved."""
+    return os.path.join(state_directory(), "plan.json")
+
+
+def save(path: str, text: str) -> None:
+    """Write a file whole or not at all: a temporary one beside it, synced, then renamed. Raises BadInput."""
+    folder = os.path.dirname(path) or "."
+    temporary = f"{path}.{os.getpid()}.tmp"
+    try:
+        os.makedirs(folder, mode=0o755, exist_ok=True)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            data = text.encode()
+            while data:
+                data = data[os.write(fd, data) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise BadInput(
+            f"cannot write {path}: {error.strerror}",
+            where=path,
+            hint="choose another place with --out or HOSTTUNE_STATE",
+        ) from error
+
+
+def load(path: str, *, what: str, limit_bytes: int = 64 << 20) -> bytes:
+    """Read a file that the user named ("-" is standard input). Raises BadInput."""
+    try:
+        fd = 0 if path == "-" else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            chunks = []
+            size = 0
+            while chunk := os.read(fd, 1 << 20):
+                chunks.append(chunk)
+                size += len(chunk)
+                if size > limit_bytes:
+                    raise BadInput(f"larger than {limit_bytes >> 20} MiB", where=path, hint=f"give a {what}")
+        finally:
+            if fd:
+                os.close(fd)
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}", where=path, hint=f"give a {what}") from error
+    return b"".join(chunks)
