@@ -38,61 +38,15 @@ _PROCESS = re.compile(r"(<process_name>)[^<]*(</process_name>)")
 _ID_FILES = frozenset(
     ("machine-id", "unique_id", "wwid", "nguid", "eui", "hostid", "phys_switch_id", "phys_port_id", "vendor_uid")
 )
-_SERIAL_FILES = frozenset(
-    [
-        "serial",
-        "serial_number",
-        "product_serial",
-        "board_serial",
-        "chassis_serial",
-        "subsysnqn",
-        "hostnqn",
-        "chassis_asset_tag",
-        "board_asset_tag",
-        "asset_tag",
-    ]
-)
+_SERIAL_FILES = re.compile(r"(?:product_|board_|chassis_)?serial(?:_number)?|(?:chassis_|board_)?asset_tag|\w+nqn")
 _HOST_FILES = ("/proc/sys/kernel/hostname", "/etc/hostname")
 _MOUNT_FILES = ("mounts", "mountinfo")
 _NO_HOST = ("", "(none)", "localhost", "localhost.localdomain")
 _NO_SERIAL = ("n/a", "[n/a]", "0", "none", "unknown", "not supported", "not specified", "to be filled by o.e.m.")
-_SECRET_WORDS = frozenset(
-    [
-        "pass",
-        "passwd",
-        "password",
-        "secret",
-        "token",
-        "cred",
-        "credential",
-        "credentials",
-        "key",
-        "keyfile",
-        "luks",
-        "user",
-        "username",
-        "host",
-        "hostname",
-        "domain",
-        "domainname",
-        "url",
-        "uri",
-        "server",
-        "proxy",
-        "ssid",
-        "ip",
-        "nameserver",
-        "netroot",
-        "nfsroot",
-        "ifname",
-        "bootif",
-        "ds",
-        "lvm",
-        "iscsi",
-        "initiator",
-        "zfs",
-        "label",
-    ]
+# Parts of a kernel argument's name, between dots, dashes and underscores.
+_SECRET_WORD = re.compile(
+    r"pass(?:w|word|wd)?|secret|token|cred(?:ential)?s?|key(?:file)?|luks|user(?:name)?|host(?:name)?|domain(?:name)?"
+    r"|ur[li]|server|proxy|ssid|ip|nameserver|netroot|nfsroot|ifname|bootif|ds|lvm|iscsi|initiator|zfs|label"
 )
 _ROOTS = ("root", "resume", "rootflags")
 _PLAIN_ROOT = re.compile(r"(?:/dev/(?:sd|vd|xvd|nvme|mmcblk|md|dm-)[\w/]*|(?:PART)?UUID=[\w-]+|\d+|ro|rw)")
@@ -124,7 +78,7 @@ class Scrub:
         value = text.strip()
         if path in _HOST_FILES:
             return text.replace(value, self._host(value)) if value else text
-        if name in _SERIAL_FILES:
+        if _SERIAL_FILES.fullmatch(name):
             return text.replace(value, self._serial(value)) if value else text
         if name in _ID_FILES and value:
             return text.replace(value, self._identifier(value))
@@ -222,7 +176,7 @@ class Scrub:
             return argument
         bare = key.strip('"').lower()
         plain = _PLAIN_ROOT.fullmatch(value) is not None
-        if (bare in _ROOTS and not plain) or _SECRET_WORDS.intersection(re.split(r"[._-]", bare)):
+        if (bare in _ROOTS and not plain) or any(map(_SECRET_WORD.fullmatch, re.split(r"[._-]", bare))):
             return argument if value.startswith("scrubbed-") else f"{key}=scrubbed-{self._hex('argument', value, 8)}"
         value = _IPV4.sub(self._ipv4, value)
         if self._hostname is not None and len(self._hostname) > 3:

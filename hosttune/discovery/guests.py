@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from hosttune.discovery.libvirtd import LibvirtFacts, RawDomain, ask_libvirt, read_versions
-from hosttune.domain.facts import DomainFacts
 from hosttune.errors import BadInput
 from hosttune.model.host import DomainCapabilities, GuestMemory, RunningGuest, VcpuPin, Virtualization
 from hosttune.model.values import CpuSet
 from hosttune.reader import Reader
 from hosttune.system import COMMANDS
+
+if TYPE_CHECKING:
+    from hosttune.domain.facts import DomainFacts
 
 QUERY = "libvirt.json"
 PROCESSES = "qemu-processes"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from hosttune.discovery.cpuinfo import first_block
 from hosttune.model.host import Iommu, Module, NumaNode, PciDevice, Platform
+from hosttune.model.values import Value
 from hosttune.reader import Reader
 
 _MODULES = ("vfio", "kvm", "nvidia", "irqbypass", "iommufd", "mdev")
@@ -43,8 +43,7 @@ _BOOT_LOADERS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Identity:
+class Identity(Value, frozen=True, kw_only=True):
     """Name, boot and kernel of the machine, as far as they can be read."""
 
     hostname: str | None
