@@ -35,12 +35,13 @@ def read_cpus(reader: Reader, nodes: tuple[NumaNode, ...]) -> tuple[tuple[Cpu, .
         reader.problem("no CPUs", CPUS, "neither sysfs nor /proc/cpuinfo lists an online CPU")
     homes = read_homes(reader, nodes, online)
     places = read_places(reader, online, homes, cpuinfo)
-    names = reader.names(f"{CPUS}/cpu{min(online)}") if online else []
+    first = min(online & directories, default=None)
+    names = [] if first is None else reader.names(f"{CPUS}/cpu{first}")
     llc, l2 = read_caches(reader, online, places.packages) if "cache" in names else ({}, {})
     kinds, hybrid = read_kinds(reader, places.cores, names)
     isolated, nohz_full = _isolated_cpus(reader), _nohz_full_cpus(reader)
     allowed = _allowed_cpus(reader, online)
-    running = _read_running(reader, online, names)
+    running = _read_running(reader, online, first, names)
     cpus = tuple(
         Cpu(
             id=cpu,
@@ -61,7 +62,7 @@ def read_cpus(reader: Reader, nodes: tuple[NumaNode, ...]) -> tuple[tuple[Cpu, .
         )
         for cpu in sorted(directories | present | online)
     )
-    return cpus, _read_model(reader, cpuinfo, min(online, default=None), names, hybrid)
+    return cpus, _read_model(reader, cpuinfo, first, names, hybrid)
 
 
 def _online_cpus(reader: Reader, directories: Iterable[int], cpuinfo: str) -> CpuSet:
@@ -118,6 +119,8 @@ def _allowed_cpus(reader: Reader, online: CpuSet) -> CpuSet | None:
     if mount is None:
         return None
     own = reader.text("/proc/self/cpuset") or "/"
+    if not _is_plain(own):  # "/../x": a group outside this control-group namespace, so that the root is all we see
+        own = "/"
     groups = reader.names(mount)
     group = next((f"/{name}" for name in ("machine.slice", "machine") if name in groups), own)
     if group.split("/")[1] in ("user.slice", "system.slice", "init.scope"):
@@ -139,11 +142,18 @@ def _cpuset_mount(reader: Reader) -> tuple[str | None, tuple[str, ...]]:
     unified = None
     for line in mounts.splitlines():
         _, mount, kind, options = (*line.split(), "", "", "", "")[:4]
+        if not _is_plain(mount):
+            continue
         if kind == "cpuset" or (kind == "cgroup" and "cpuset" in options.split(",")):
             return mount, ("cpuset.cpus", "cpus")
         if kind == "cgroup2" and unified is None:
             unified = mount
     return unified, ("cpuset.cpus.effective",)
+
+
+def _is_plain(path: str) -> bool:
+    """Whether text of the machine may be used as a path: absolute, and leading nowhere but down."""
+    return path.startswith("/") and ".." not in path.split("/")
 
 
 def _cpus_of_group(reader: Reader, mount: str, group: str, names: Iterable[str]) -> CpuSet | None:
@@ -169,11 +179,10 @@ class _Running(NamedTuple):
     resume_latencies: Mapping[int, str]
 
 
-def _read_running(reader: Reader, online: CpuSet, names: Sequence[str]) -> _Running:
+def _read_running(reader: Reader, online: CpuSet, first: int | None, names: Sequence[str]) -> _Running:
     """Settings of each online CPU. What the first CPU (whose directory holds `names`) lacks, no CPU has."""
-    first = f"{CPUS}/cpu{min(online, default=0)}"
-    files = {f"cpufreq/{name}" for name in reader.names(f"{first}/cpufreq")} if "cpufreq" in names else set()
-    files |= {f"power/{name}" for name in reader.names(f"{first}/power")} if "power" in names else set()
+    folders = [folder for folder in ("cpufreq", "power") if folder in names]
+    files = {f"{folder}/{name}" for folder in folders for name in reader.names(f"{CPUS}/cpu{first}/{folder}")}
 
     def each(name: str) -> dict[int, str]:
         if name not in files:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from hosttune.discovery.sets import plain_text, read_set
 from hosttune.model.host import HugePages, MemorySettings, NumaNode
-from hosttune.model.values import CpuSet
+from hosttune.model.values import CpuSet, format_size
 from hosttune.reader import Reader
 
 _NODES = "/sys/devices/system/node"
@@ -40,7 +40,9 @@ def read_nodes(reader: Reader) -> tuple[NumaNode, ...]:
         return ()
     columns = _online_nodes(reader, ids)
     gpu_nodes = _gpu_nodes(reader)
-    return tuple(_read_node(reader, node, columns, gpu_nodes) for node in ids)
+    nodes = tuple(_read_node(reader, node, columns, gpu_nodes) for node in ids)
+    _compare_memory(reader, nodes)
+    return nodes
 
 
 def read_memory_settings(reader: Reader) -> MemorySettings:
@@ -76,7 +78,7 @@ def _gpu_nodes(reader: Reader) -> frozenset[int]:
 def _read_node(reader: Reader, node: int, columns: Sequence[int], gpu_nodes: frozenset[int]) -> NumaNode:
     names = reader.names(f"{_NODES}/node{node}")
     cpus = _node_cpus(reader, node, names)
-    memory = _node_memory(reader, node)
+    memory = _memory_lines(reader, f"{_NODES}/node{node}/meminfo")
     return NumaNode(
         id=node,
         cpus=cpus,
@@ -99,10 +101,21 @@ def _node_cpus(reader: Reader, node: int, names: Sequence[str]) -> str | None:
     return str(linked) if linked else None
 
 
-def _node_memory(reader: Reader, node: int) -> dict[str, int]:
-    """Bytes by the kernel's name, from lines such as "Node 0 MemTotal: 8386704 kB"."""
-    text = reader.text(f"{_NODES}/node{node}/meminfo") or ""
-    return {match[1]: int(match[2]) << 10 for match in _MEMORY_LINE.finditer(text)}
+def _memory_lines(reader: Reader, path: str) -> dict[str, int]:
+    """Bytes by the kernel's name, from lines such as "Node 0 MemTotal: 8386704 kB" or "MemTotal: 8386704 kB"."""
+    return {match[1]: int(match[2]) << 10 for match in _MEMORY_LINE.finditer(reader.text(path) or "")}
+
+
+def _compare_memory(reader: Reader, nodes: Sequence[NumaNode]) -> None:
+    """Say so when the nodes' memory is not the machine's (a sandbox that fakes one of the two files).
+
+    Old kernels count a node's reserved pages in, up to a few per cent; a tenth is no such rounding.
+    """
+    total = _memory_lines(reader, "/proc/meminfo").get("MemTotal")
+    sizes = [node.memory_bytes for node in nodes if node.memory_bytes is not None]
+    if total and len(sizes) == len(nodes) and abs(sum(sizes) - total) > total // 10:
+        why = f"the nodes hold {format_size(sum(sizes))}, /proc/meminfo says {format_size(total)}: nodes kept as read"
+        reader.problem("node memory contradicts the total", _NODES, why)
 
 
 def _distances(reader: Reader, node: int, columns: Sequence[int]) -> dict[str, int] | None:

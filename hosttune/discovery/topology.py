@@ -47,7 +47,7 @@ def read_homes(reader: Reader, nodes: Sequence[NumaNode], online: CpuSet) -> dic
         own = [int(match[1]) for match in links if match]
         homes[cpu] = [node for node in own if node in homes[cpu]] or homes[cpu]
     if disputed:
-        why = f"CPUs {disputed} are in the lists of several nodes: each is taken to be on the node it links to"
+        why = f"CPUs {disputed} are in the lists of several nodes: each is on the node it links to, else the lowest"
         reader.problem("nodes share CPUs", "/sys/devices/system/node", why)
     homeless = online - CpuSet(homes)
     if nodes and homeless:
@@ -110,15 +110,22 @@ def _check_packages(reader: Reader, packages: Mapping[int, int], siblings: Mappi
     if missing:
         why = f"package ids of CPUs {missing} are unknown: CPUs of one sibling list are taken as a package"
         reader.problem("unknown package ids", where, f"{why}, named by its lowest CPU")
-        packages = {**packages, **{cpu: min(siblings[cpu], default=cpu) for cpu in missing}}
-    members = defaultdict[int, set[int]](set)
+        packages = {**packages, **{cpu: _package_of(siblings[cpu], packages, cpu) for cpu in missing}}
+    grouped = defaultdict[int, set[int]](set)
     for cpu, package in packages.items():
-        members[package].add(cpu)
-    wrong = {packages[cpu] for cpu, listed in siblings.items() if set(listed) != members[packages[cpu]]}
+        grouped[package].add(cpu)
+    members = {package: CpuSet(cpus) for package, cpus in grouped.items()}
+    wrong = {packages[cpu] for cpu, listed in siblings.items() if listed != members[packages[cpu]]}
     if wrong:
         why = f"the sibling lists of packages {CpuSet(wrong)} do not list the CPUs with that package id"
         reader.problem("package lists disagree", where, f"{why}: physical_package_id is believed")
     return dict(packages)
+
+
+def _package_of(siblings: CpuSet, packages: Mapping[int, int], cpu: int) -> int:
+    """Package of a CPU without an id: that of a sibling, else the name of the siblings' group."""
+    known = (packages[sibling] for sibling in sorted(siblings) if sibling in packages)
+    return next(known, min(siblings, default=cpu))
 
 
 def _cores_of_threads(reader: Reader, threads: Mapping[int, CpuSet], packages: Mapping[int, int]) -> dict[int, int]:
@@ -127,10 +134,11 @@ def _cores_of_threads(reader: Reader, threads: Mapping[int, CpuSet], packages: M
     Lists that disagree are joined: CPUs that any list puts together are one core, so that no two guests get
     threads of what may be one core. A core lies within one package, so that CPUs of other packages are left out.
     """
-    if all(cpu in listed and threads.get(other) == listed for cpu, listed in threads.items() for other in listed):
-        crossing = _crossing(threads, packages)
-        if not crossing:
-            return {cpu: min(listed) for cpu, listed in threads.items()}
+    agreed = all(
+        cpu in listed and all(threads.get(other) == listed for other in listed) for cpu, listed in threads.items()
+    )
+    if agreed and not _crossing(threads, packages):
+        return {cpu: min(listed) for cpu, listed in threads.items()}
     groups: dict[int, set[int]] = {}
     for cpu, listed in threads.items():
         joined = {cpu, *(other for other in listed if packages.get(other) == packages.get(cpu))}
@@ -215,7 +223,7 @@ def read_caches(reader: Reader, online: CpuSet, packages: Mapping[int, int]) -> 
             last = max(caches, key=lambda cache: cache.level)
             _check_cache(reader, cpu, last, online, packages)
             _cover(reader, llc, cpu, last)
-            l2_index[cpu] = next((cache.directory for cache in caches if cache.level == 2), "")
+            l2_index[llc[cpu]] = next((cache.directory for cache in caches if cache.level == 2), "")
         if cpu not in l2 and l2_index.get(llc[cpu]):
             second = _cache_at(reader, cpu, l2_index[llc[cpu]], online)
             if second is not None and second.level == 2:
@@ -224,11 +232,12 @@ def read_caches(reader: Reader, online: CpuSet, packages: Mapping[int, int]) -> 
 
 
 def _caches_of(reader: Reader, cpu: int, online: CpuSet) -> list[_Cache]:
-    """The caches of one CPU that hold data."""
+    """The caches of one CPU that hold data and may be shared: the first level says nothing about who shares."""
     path = f"{CPUS}/cpu{cpu}/cache"
     indexes = [name for name in reader.names(path) if name.startswith("index")]
     holding = [index for index in indexes if reader.text(f"{path}/{index}/type") != "Instruction"]
-    return [cache for index in holding if (cache := _cache_at(reader, cpu, index, online)) is not None]
+    caches = [cache for index in holding if (cache := _cache_at(reader, cpu, index, online)) is not None]
+    return [cache for cache in caches if cache.level > 1]
 
 
 def _cache_at(reader: Reader, cpu: int, index: str, online: CpuSet) -> _Cache | None:
