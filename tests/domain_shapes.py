@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+import msgspec
+
 from hosttune.domain import known_elements
 from hosttune.model.intent import Boot, GuestIntent, Intent, Network
 from hosttune.model.plan import Cell, Device, PciController, Plan, PlannedGuest, PlannedPin, Topology
-from hosttune.model.values import CpuSet
+from hosttune.model.values import CpuSet, Value
+
+T = TypeVar("T", bound=Value)
 
 GIB = 1 << 30
 ELEMENTS, _ = known_elements("9.0.0", "7.2.0")
@@ -16,11 +22,10 @@ def plan_of(*guests: PlannedGuest) -> Plan:
     return Plan(intent=intent, guests=guests)
 
 
-def changed(guest: PlannedGuest, **fields: object) -> PlannedGuest:
-    """A copy of a guest with some fields changed."""
-    import msgspec
-
-    return msgspec.structs.replace(guest, **fields)
+def changed(value: T, **fields: object) -> T:
+    """A copy of a guest, or a part of one, with some fields changed."""
+    copy: T = msgspec.structs.replace(value, **fields)
+    return copy
 
 
 def cells_of(count: int, vcpus: int, memory_bytes: int = 64 * GIB) -> tuple[Cell, ...]:

@@ -74,8 +74,8 @@ def _view(guest: PlannedGuest, *, annotate: bool) -> dict[str, Any]:
         "allocation_threads": guest.allocation_threads if _may(guest, elements.ALLOCATION_THREADS) else None,
         "memory_nodes": str(parse_cpus(node for cell in guest.cells for node in parse_cpus(cell.host_nodes))),
         "kvm_features": [hint for hint in _KVM_HINTS if kvm and _may(guest, hint)],
-        # A TCG guest takes no topology from the host's CPU, so it needs no AMD extension to describe it.
-        "topoext": kvm and guest.cpu_vendor == "AuthenticAMD",
+        # AMD's CPUID says nothing of threads without topoext, and QEMU's emulated maximum CPU is an AMD one.
+        "topoext": not kvm or guest.cpu_vendor == "AuthenticAMD",
         "maxphysaddr": _address_width(guest),
         "pins": _pins(guest, annotate),
         "cells": [_cell(cell, annotate) for cell in guest.cells],

@@ -1,0 +1,146 @@
+"""Faults of passed devices: presence, groups, place on the guest's PCIe tree, locality."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hosttune.domain.facts import HostDevice
+from hosttune.domain.scene import Fault, Scene, named
+from hosttune.model.values import CpuSet
+
+_HOSTDEV = "/domain/devices/hostdev"
+_PORTS = ("pcie-root-port", "pcie-switch-downstream-port")
+_DEVICES = "/sys/bus/pci/devices"
+
+
+def device_faults(scene: Scene) -> Iterator[Fault]:
+    """All faults of this file's rules."""
+    for device in scene.passed:
+        yield from _presence(scene, device)
+        yield from _place(scene, device)
+        yield from _options(scene, device)
+    for gpu in scene.gpus:
+        yield from _vcpus_near(scene, gpu)
+        yield from _memory_near(scene, gpu)
+    yield from _groups(scene)
+    yield from _flat(scene)
+
+
+def _at(device: HostDevice) -> str:
+    return "/domain/devices/interface" if device.interface else f"{_HOSTDEV}[{device.source}]"
+
+
+def _presence(scene: Scene, device: HostDevice) -> Iterator[Fault]:
+    if not scene.pci:
+        return
+    found = scene.pci.get(device.source or "")
+    if found is None:
+        yield Fault("error", f"{device.source} does not exist on this host ({_DEVICES})", _at(device))
+    elif found.boot_display:
+        yield Fault("error", f"{device.source} is the display that the host boots on ({_DEVICES})", _at(device))
+
+
+def _place(scene: Scene, device: HostDevice) -> Iterator[Fault]:
+    """PCIe devices belong behind a root port: on the root bus they are integrated endpoints to the guest."""
+    gpu = device in scene.gpus
+    machine = scene.guest.machine or ""
+    if "q35" not in machine and scene.guest.arch == "x86_64":
+        if gpu:
+            text = f"{device.source}: machine {machine} has no PCIe; a GPU wants q35 and a root port of its own"
+            yield Fault("warn", text, "/domain/os/type")
+        return
+    chain = scene.above(device)
+    if not chain or chain[0].model in _PORTS:
+        return
+    holder = chain[0]
+    if holder.model == "pcie-root":
+        level = "error" if gpu else "warn"
+        text = (
+            f"{device.source} sits directly on pcie.0 ({device.guest_address}), without a root port: to the guest it "
+            "is an integrated endpoint, where CUDA initialisation fails on SXM boards"
+        )
+        yield Fault(level, text, _at(device))
+    else:
+        text = f"{device.source} sits on a {holder.model} ({device.guest_address}), not behind a root port"
+        yield Fault("warn", text, _at(device))
+
+
+def _options(scene: Scene, device: HostDevice) -> Iterator[Fault]:
+    if device.rom_bar is not False and not device.interface and scene.pci.get(device.source or ""):
+        text = f"{device.source}: the option ROM is mapped; <rom bar='off'/> keeps the guest's firmware from running it"
+        yield Fault("info", text, _at(device))
+    if device.managed:
+        text = f"{device.source}: managed='yes' gives it back to the host's driver whenever the guest stops"
+        yield Fault("info", text, _at(device))
+
+
+def _vcpus_near(scene: Scene, gpu: HostDevice) -> Iterator[Fault]:
+    node = scene.device_node(gpu)
+    cells = len(scene.guest.cells)
+    cell = scene.cell_of(gpu) if cells > 1 else None
+    vcpus = scene.vcpu_nodes(cell)
+    if node is None or not vcpus:
+        return
+    # A guest of several cells may have vCPUs elsewhere; a flat one sees no difference between them.
+    far = node not in vcpus if cells > 1 else bool(vcpus - _gpu_nodes(scene))
+    if far or node not in vcpus:
+        who = "the vCPUs" if cell is None else f"the vCPUs of cell {cell}"
+        text = f"{gpu.source} is on node {node} ({_DEVICES}/{gpu.source}/numa_node), {who} run on nodes {vcpus}"
+        yield Fault("warn", f"vCPUs off the GPU's node: {text}", "/domain/cputune/vcpupin")
+
+
+def _memory_near(scene: Scene, gpu: HostDevice) -> Iterator[Fault]:
+    node = scene.device_node(gpu)
+    if node is None:
+        return
+    cells = [cell.id for cell in scene.guest.cells]
+    cell = scene.cell_of(gpu) if len(cells) > 1 else (cells[0] if cells else None)
+    if len(cells) > 1 and cell is None:
+        memory = CpuSet(n for c in cells for n in scene.memory_nodes(c) or ())
+    else:
+        memory = scene.memory_nodes(cell) or CpuSet()
+    spill = memory - _gpu_nodes(scene) if len(cells) < 2 else CpuSet()
+    if memory and (node not in memory or spill):
+        who = "the memory" if cell is None else f"the memory of cell {cell}"
+        text = f"{gpu.source} is on node {node} ({_DEVICES}/{gpu.source}/numa_node), {who} comes from nodes {memory}"
+        yield Fault("warn", f"memory off the GPU's node: {text}", "/domain/numatune")
+
+
+def _gpu_nodes(scene: Scene) -> CpuSet:
+    return CpuSet(node for node in map(scene.device_node, scene.gpus) if node is not None)
+
+
+def _groups(scene: Scene) -> Iterator[Fault]:
+    """VFIO opens whole IOMMU groups: every function that is no bridge goes to one guest."""
+    passed = {device.source for device in scene.passed}
+    members: dict[int, set[str]] = {}
+    for device in scene.host.pci:
+        if device.iommu_group is not None and not device.is_bridge:
+            members.setdefault(device.iommu_group, set()).add(device.address)
+    for group, addresses in sorted(members.items()):
+        taken = addresses & passed
+        left = addresses - passed
+        if taken and left:
+            text = (
+                f"IOMMU group {group} is split: {named(sorted(taken))} passed, {named(sorted(left))} left "
+                f"(/sys/kernel/iommu_groups/{group}/devices)"
+            )
+            yield Fault("warn", text, _HOSTDEV)
+
+
+def _flat(scene: Scene) -> Iterator[Fault]:
+    """A guest on several nodes that is not told so."""
+    spread = scene.vcpu_nodes(None)
+    if len(scene.guest.cells) < 2:
+        if len(spread) > 1:
+            text = f"flat topology: the vCPUs run on nodes {spread}, but the guest has no NUMA cells to see it"
+            yield Fault("warn", text, "/domain/cpu/numa")
+        return
+    if len(scene.gpus) and not any(controller.model == "pcie-expander-bus" for controller in scene.guest.controllers):
+        known = [gpu.source for gpu in scene.gpus if scene.device_node(gpu) is not None]
+        if known:
+            text = (
+                f"flat topology: {len(scene.guest.cells)} cells, but {named(known)} hang on no pcie-expander-bus: the "
+                "guest cannot tell which cell a GPU is near"
+            )
+            yield Fault("warn", text, "/domain/devices/controller")

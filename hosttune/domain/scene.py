@@ -1,0 +1,136 @@
+"""A domain's facts seen on a host: the questions that the critic's rules ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from hosttune.domain.facts import Controller, DomainFacts, HostDevice
+from hosttune.model.host import Cpu, Host, PciDevice
+from hosttune.model.values import CpuSet, parse_cpus
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A finding before its file is named: `where` is a path in the XML."""
+
+    level: str
+    text: str
+    where: str
+
+
+def named(items: Iterable[object], limit: int = 6) -> str:
+    """Items for a sentence, cut after a few: "0, 1, 2 and 5 more"."""
+    texts = [str(item) for item in items]
+    rest = len(texts) - limit
+    return ", ".join(texts) if rest <= 0 else f"{', '.join(texts[:limit])} and {rest} more"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A host and a guest read from XML."""
+
+    host: Host
+    guest: DomainFacts
+
+    @cached_property
+    def cpus(self) -> dict[int, Cpu]:
+        """The host's CPUs by id."""
+        return {cpu.id: cpu for cpu in self.host.cpus}
+
+    @cached_property
+    def online(self) -> CpuSet:
+        """CPUs that are online, or not known to be offline."""
+        return CpuSet(cpu.id for cpu in self.host.cpus if cpu.online is not False)
+
+    @cached_property
+    def cores(self) -> dict[int, CpuSet]:
+        """The online CPUs of each known core, by the core's lowest CPU."""
+        cores: dict[int, set[int]] = {}
+        for cpu in self.host.cpus:
+            if cpu.core is not None and cpu.online is not False:
+                cores.setdefault(cpu.core, set()).add(cpu.id)
+        return {core: CpuSet(ids) for core, ids in cores.items()}
+
+    @cached_property
+    def pins(self) -> dict[int, CpuSet]:
+        """vCPU -> host CPUs it may run on; a `<vcpu cpuset>` stands for pins that are not written."""
+        default = parse_cpus(self.guest.vcpu_cpus) if self.guest.vcpu_cpus else None
+        pins = {} if default is None else dict.fromkeys(range(self.guest.vcpus), default)
+        pins |= {pin.id: parse_cpus(pin.cpus) for pin in self.guest.vcpu_pins if pin.id < self.guest.vcpus}
+        return pins
+
+    @cached_property
+    def pinned(self) -> CpuSet:
+        """Every host CPU that some vCPU is pinned to."""
+        return CpuSet(cpu for cpus in self.pins.values() for cpu in cpus)
+
+    @cached_property
+    def pci(self) -> dict[str, PciDevice]:
+        """The host's PCI functions by address."""
+        return {device.address: device for device in self.host.pci}
+
+    @cached_property
+    def gpus(self) -> tuple[HostDevice, ...]:
+        """Passed devices that the host lists as GPUs."""
+        known = {gpu.address for gpu in self.host.gpus}
+        return tuple(device for device in self.passed if device.source in known)
+
+    @cached_property
+    def passed(self) -> tuple[HostDevice, ...]:
+        """Passed PCI functions."""
+        return tuple(device for device in self.guest.hostdevs if device.kind == "pci" and device.source)
+
+    @cached_property
+    def cell_of_vcpu(self) -> dict[int, int]:
+        """vCPU -> guest cell."""
+        return {vcpu: cell.id for cell in self.guest.cells for vcpu in parse_cpus(cell.vcpus)}
+
+    def core_of(self, cpu: int) -> int | None:
+        """The core of a host CPU, named by its lowest CPU."""
+        known = self.cpus.get(cpu)
+        return known.core if known else None
+
+    def node_of(self, cpu: int) -> int | None:
+        """The NUMA node of a host CPU."""
+        known = self.cpus.get(cpu)
+        return known.numa_node if known else None
+
+    def nodes_of(self, cpus: Iterable[int]) -> CpuSet:
+        """The known NUMA nodes of some host CPUs."""
+        return CpuSet(node for node in map(self.node_of, cpus) if node is not None)
+
+    def device_node(self, device: HostDevice) -> int | None:
+        """The NUMA node of a passed function, None when the host does not know."""
+        known = self.pci.get(device.source or "")
+        return known.numa_node if known else None
+
+    def memory_nodes(self, cell: int | None) -> CpuSet | None:
+        """Host nodes that a cell's memory must come from (None cell: the whole guest's); None = any node."""
+        numatune = self.guest.numatune
+        for memnode in numatune.memnodes:
+            if memnode.cell == cell:
+                return parse_cpus(memnode.nodes) if memnode.mode in ("strict", "restrictive") else None
+        if numatune.mode not in ("strict", "restrictive") or not numatune.nodes:
+            return None
+        return parse_cpus(numatune.nodes)
+
+    def vcpu_nodes(self, cell: int | None) -> CpuSet:
+        """Host nodes that a cell's vCPUs (None: all) are pinned to."""
+        vcpus = [v for v in self.pins if cell is None or self.cell_of_vcpu.get(v) == cell]
+        return self.nodes_of(cpu for vcpu in vcpus for cpu in self.pins[vcpu])
+
+    def above(self, device: HostDevice) -> tuple[Controller, ...]:
+        """The controllers from the one that holds a device up to the root; empty while libvirt is to choose."""
+        by_index = {controller.index: controller for controller in self.guest.controllers}
+        chain: list[Controller] = []
+        address = device.guest_address
+        while address and (found := by_index.get(int(address.split(":")[1], 16))) and found not in chain:
+            chain.append(found)
+            address = found.address if found.index else None
+        return tuple(chain)
+
+    def cell_of(self, device: HostDevice) -> int | None:
+        """The guest cell that a device appears on: that of the expander above it."""
+        return next((controller.node for controller in self.above(device) if controller.node is not None), None)
