@@ -247,8 +247,8 @@ def _mig(flat: Flat, places: _Places) -> Mig | None:
     mode, pending = (_word(flat.get(path, [""])[0]) for path in (places.mig_current, places.mig_pending))
     if mode is None and pending is None:
         return None
-    ids = dict.fromkeys(filter(None.__ne__, map(_integer, flat.get(places.mig_instance, []))))
-    instances = tuple(MigInstance(id=number) for number in ids)
+    ids = dict.fromkeys(map(_integer, flat.get(places.mig_instance, [])))
+    instances = tuple(MigInstance(id=number) for number in ids if number is not None)
     return Mig(mode=mode, pending=pending, instances=instances or (() if mode == "disabled" else None))
 
 

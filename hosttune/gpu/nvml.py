@@ -7,7 +7,7 @@ is written down as "ERR reason", so that one missing function or lost GPU costs 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from types import ModuleType
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -52,22 +52,27 @@ def dump_nvml(addresses: Iterable[str]) -> str:
     except pynvml.NVMLError as error:
         return _json({"error": str(error)})
     try:
-        return _json(_dump(_Nvml(pynvml), tuple(addresses)))
+        return dump_from(pynvml, addresses)
     finally:
-        _Nvml(pynvml).ask("nvmlShutdown")
+        pynvml.nvmlShutdown()
+
+
+def dump_from(library: Any, addresses: Iterable[str]) -> str:
+    """The same from an initialised library with pynvml's functions, of any version: what it lacks is written down."""
+    return _json(_dump(_Nvml(library), tuple(addresses)))
 
 
 def _json(facts: dict[str, Any]) -> str:
-    return msgspec.json.format(msgspec.json.encode(facts), indent=1).decode() + "\n"
+    return msgspec.json.format(msgspec.json.encode(facts, enc_hook=str), indent=1).decode() + "\n"
 
 
 class _Nvml:
     """The library with every call guarded: an answer is a plain value, or "ERR reason"."""
 
-    def __init__(self, library: ModuleType) -> None:
+    def __init__(self, library: Any) -> None:
         self.library = library
         mismatch = getattr(library, "NVMLLibraryMismatchError", library.NVMLError)
-        self._errors = (library.NVMLError, mismatch, TypeError)
+        self._errors = (library.NVMLError, mismatch, AttributeError, TypeError, UnicodeDecodeError)
 
     def ask(self, name: str, *arguments: object) -> Any:
         """Call the function of that name."""
@@ -77,7 +82,7 @@ class _Nvml:
         return self.guard(lambda: function(*arguments))
 
     def guard(self, call: Callable[[], Any]) -> Any:
-        """What `call` gives, bytes as text."""
+        """What `call` gives, bytes as text. Functions, structures and their fields differ between bindings."""
         try:
             answer = call()
         except self._errors as error:
@@ -114,8 +119,8 @@ def _device(nvml: _Nvml, handle: object) -> dict[str, Any]:
         older = nvml.ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
         reasons = reasons if failed(older) else older
     facts["nvmlDeviceGetCurrentClocksEventReasons"] = reasons
-    facts["fabricInfo"] = _fabric(nvml, handle)
-    facts["processes"] = _processes(nvml, handle)
+    facts["fabricInfo"] = nvml.guard(partial(_fabric, nvml, handle))
+    facts["processes"] = nvml.guard(partial(_processes, nvml, handle))
     facts.update(_profiles(nvml, handle, facts["nvmlDeviceGetMigMode"]))
     return facts
 
@@ -137,12 +142,8 @@ def _fabric(nvml: _Nvml, handle: object) -> Any:
         if not failed(answer):
             names = ("state", "status", "cliqueId", "healthMask")
             facts = {name: getattr(info, name) for name in names if hasattr(info, name)}
-            return {**facts, "statusText": _status(nvml, info.status)}
+            return {**facts, "statusText": nvml.ask("nvmlErrorString", info.status)}
     return answer
-
-
-def _status(nvml: _Nvml, code: int) -> Any:
-    return nvml.guard(lambda: nvml.library.nvmlErrorString(code))
 
 
 def _processes(nvml: _Nvml, handle: object) -> Any:
@@ -159,8 +160,8 @@ def _processes(nvml: _Nvml, handle: object) -> Any:
 def _links(nvml: _Nvml, handle: object, others: dict[str, object]) -> dict[str, Any]:
     """NVLinks with what is at their other end, their speed, and NVLink P2P status with every other GPU."""
     return {
-        "nvlinks": _nvlinks(nvml, handle),
-        "nvlinkSpeed": _speed(nvml, handle),
+        "nvlinks": nvml.guard(partial(_nvlinks, nvml, handle)),
+        "nvlinkSpeed": nvml.guard(partial(_speed, nvml, handle)),
         "p2pNvlink": {
             other: nvml.ask("nvmlDeviceGetP2PStatus", handle, peer, P2P_NVLINK) for other, peer in others.items()
         },
@@ -184,7 +185,7 @@ def _remote(nvml: _Nvml, handle: object, link: int) -> dict[str, Any]:
     remote = nvml.guard(lambda: nvml.library.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)
     return {
         "remoteType": nvml.ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link),
-        "remoteBusId": remote.decode("utf-8", "replace") if isinstance(remote, bytes) else remote,
+        "remoteBusId": remote,
     }
 
 
@@ -203,29 +204,32 @@ def _profiles(nvml: _Nvml, handle: object, mode: Any) -> dict[str, Any]:
     """GPU instance profiles "profileN" by NVML's enumerator, with possible placements; instances while MIG is on."""
     facts: dict[str, Any] = {}
     instances: list[dict[str, Any]] = []
+    mig_on = not failed(mode) and mode[0] == 1
     for number in range(MAX_PROFILES):
         info = nvml.ask("nvmlDeviceGetGpuInstanceProfileInfo", handle, number)
         if failed(info):
             if info not in ("ERR Not Supported", "ERR Invalid Argument"):
                 facts[f"profile{number}"] = info
             continue
-        facts[f"profile{number}"] = {**_structure(info), "placements": _placements(nvml, handle, info.id)}
-        if isinstance(mode, list) and mode[0] == 1:
-            found = _instances(nvml, handle, info)
+        facts[f"profile{number}"] = {
+            **_structure(nvml, info),
+            "placements": nvml.guard(partial(_placements, nvml, handle, info.id)),
+        }
+        if mig_on:
+            found = nvml.guard(partial(_instances, nvml, handle, info))
             if failed(found):
                 facts["migInstances"] = found
             else:
                 instances += found
-    if isinstance(mode, list) and mode[0] == 1:
+    if mig_on:
         facts.setdefault("migInstances", instances)
-        facts["migUuids"] = _mig_uuids(nvml, handle)
+        facts["migUuids"] = nvml.guard(partial(_mig_uuids, nvml, handle))
     return facts
 
 
-def _structure(info: Any) -> dict[str, Any]:
+def _structure(nvml: _Nvml, info: Any) -> dict[str, Any]:
     """A ctypes structure of numbers and texts as a dictionary."""
-    values = {name: getattr(info, name) for name, *_ in info._fields_}
-    return {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
+    return {name: nvml.guard(partial(getattr, info, name)) for name, *_ in info._fields_}
 
 
 def _placements(nvml: _Nvml, handle: object, profile: int) -> Any:

@@ -1,0 +1,232 @@
+# ruff: noqa: N802, N815  (the fake library has the real one's names)
+"""NVML's dump and its reading, over a library of our own making: every shape that hardware at hand cannot show."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pynvml
+import pytest
+
+from hosttune.gpu.nvml import PLAIN, dump_from
+from hosttune.gpu.nvml_facts import parse_nvml
+from hosttune.model.host import Gpu, Peer, Problem
+
+A, B, C = "0000:19:00.0", "0000:3b:00.0", "0000:4c:00.0"
+SWITCH = "0000:83:00.0"
+GPU, NVSWITCH, HIDDEN = 0, 2, 0xFF
+OK, OFF = 0, 2
+
+
+class Failure(Exception):
+    """The fake library's NVMLError."""
+
+
+class FakeNvml:
+    """Three GPUs: `links` gives each one's (remote type, remote address) and `p2p` the status between two."""
+
+    NVMLError = Failure
+    c_nvmlGpuInstancePlacement_t = pynvml.c_nvmlGpuInstancePlacement_t
+    c_nvmlGpuInstance_t = pynvml.c_nvmlGpuInstance_t
+    c_nvmlGpuFabricInfoV_t = pynvml.c_nvmlGpuFabricInfoV_t
+
+    def __init__(self, links: dict[str, list[tuple[int, str]]], p2p: dict[frozenset[str], int], mig: int = 0) -> None:
+        self.links, self.p2p, self.mig = links, p2p, mig
+        self.opened: list[str] = []
+        for name in PLAIN:
+            if name not in dir(self):
+                setattr(self, name, lambda handle: 1)
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "580.159.04"
+
+    def nvmlDeviceGetHandleByPciBusId(self, address: str) -> str:
+        self.opened.append(address)
+        if address not in self.links:
+            raise Failure("GPU is lost")
+        return address
+
+    def nvmlDeviceGetName(self, handle: str) -> bytes:
+        return b"NVIDIA H200"
+
+    def nvmlDeviceGetMigMode(self, handle: str) -> list[int]:
+        return [self.mig, self.mig]
+
+    def nvmlDeviceGetModuleId(self, handle: str) -> int:
+        return 0
+
+    def nvmlDeviceGetRemappedRows(self, handle: str) -> tuple[int, ...]:
+        if self.mig:
+            raise Failure("Not Supported")
+        return (3, 1, 1, 0)
+
+    def nvmlDeviceGetPowerManagementLimitConstraints(self, handle: str) -> list[int]:
+        return [200000, 700000]
+
+    def nvmlDeviceGetEccMode(self, handle: str) -> list[int]:
+        return [1, 0]
+
+    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
+        return SimpleNamespace(total=150754820096)
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:
+        return 0x8 | 0x80
+
+    def nvmlDeviceGetGpuFabricInfoV(self, handle: str, info: Any) -> None:
+        info._obj.state, info._obj.status = 3, 0
+
+    def nvmlErrorString(self, code: int) -> bytes:
+        return b"Success"
+
+    def nvmlDeviceGetComputeRunningProcesses_v3(self, handle: str) -> list[Any]:
+        return [SimpleNamespace(pid=7), SimpleNamespace(pid=8)]
+
+    def nvmlDeviceGetGraphicsRunningProcesses_v3(self, handle: str) -> list[Any]:
+        return [SimpleNamespace(pid=7)]
+
+    def nvmlDeviceGetFieldValues(self, handle: str, fields: list[Any]) -> list[Any]:
+        return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=26562))]
+
+    def nvmlDeviceGetP2PStatus(self, one: str, other: str, index: int) -> int:
+        return self.p2p[frozenset((one, other))]
+
+    def nvmlDeviceGetNvLinkState(self, handle: str, link: int) -> int:
+        if self.mig or not self.links[handle]:
+            raise Failure("Not Supported")
+        if link > len(self.links[handle]):
+            raise Failure("Invalid Argument")
+        return int(link < len(self.links[handle]))
+
+    def nvmlDeviceGetNvLinkRemoteDeviceType(self, handle: str, link: int) -> int:
+        return self.links[handle][link][0]
+
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, handle: str, link: int) -> Any:
+        if self.links[handle][link][0] == HIDDEN:
+            raise Failure("Not Supported")
+        return SimpleNamespace(busId=f"0000{self.links[handle][link][1]}".encode())
+
+    def nvmlDeviceGetGpuInstanceProfileInfo(self, handle: str, number: int) -> Any:
+        if number not in (0, 9):
+            raise Failure("Not Supported" if number < 18 else "Invalid Argument")
+        info = pynvml.c_nvmlGpuInstanceProfileInfo_v2_t()
+        info.id, info.name = (19, b"MIG 1g.18gb") if number == 0 else (9, b"MIG 3g.71gb")
+        info.sliceCount, info.instanceCount, info.multiprocessorCount, info.memorySizeMB = 1, 7, 16, 16384
+        return info
+
+    def nvmlDeviceGetGpuInstancePossiblePlacements(self, handle: str, profile: int, places: Any, count: Any) -> None:
+        found = [(start, 1) for start in range(7)] if profile == 19 else [(4, 4), (0, 4)]
+        count._obj.value = len(found)
+        for place, (start, size) in zip(places if places is not None else (), found, strict=False):
+            place.start, place.size = start, size
+
+    def nvmlDeviceGetGpuInstances(self, handle: str, profile: int, instances: Any, count: Any) -> None:
+        count._obj.value = 1 if profile == 9 else 0
+
+    def nvmlGpuInstanceGetInfo(self, instance: Any) -> Any:
+        return SimpleNamespace(id=2, profileId=9, placement=SimpleNamespace(start=4, size=4))
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: str) -> int:
+        return 2
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: str, index: int) -> str:
+        if index:
+            raise Failure("Not Found")
+        return "device"
+
+    def nvmlDeviceGetGpuInstanceId(self, device: str) -> int:
+        return 2
+
+    def nvmlDeviceGetUUID(self, handle: str) -> str:
+        return "MIG-1" if handle == "device" else f"GPU-{handle}"
+
+
+def read(library: FakeNvml, *addresses: str) -> tuple[dict[str, Gpu], tuple[Problem, ...]]:
+    answer = parse_nvml(dump_from(library, addresses))
+    return answer.by_address(), answer.problems
+
+
+def everyone(status: int, *pairs: tuple[str, str]) -> dict[frozenset[str], int]:
+    return dict.fromkeys(map(frozenset, pairs or ((A, B), (A, C), (B, C))), status)
+
+
+def test_facts_come_through_with_their_units() -> None:
+    library = FakeNvml({A: [(NVSWITCH, SWITCH)] * 18}, {})
+    gpus, problems = read(library, A)
+    gpu = gpus[A]
+    assert (gpu.model, gpu.uuid, gpu.driver_version) == ("NVIDIA H200", f"GPU-{A}", "580.159.04")
+    assert (gpu.memory_bytes, gpu.power_min_watts, gpu.power_max_watts) == (150754820096, 200.0, 700.0)
+    assert (gpu.ecc, gpu.ecc_pending, gpu.module_id, gpu.processes) == (True, False, None, 2)
+    assert gpu.remapped_correctable == 3
+    assert gpu.remapped_uncorrectable == 1
+    assert (gpu.remapped_pending, gpu.remapped_failed) == (True, False)
+    assert (gpu.nvlinks_active, gpu.nvlink_gb_per_s, gpu.peers) == (18, 26.562, ())
+    assert (gpu.fabric_state, gpu.fabric_status) == ("completed", "success")
+    assert gpu.clock_reasons == ("hw_slowdown", "hw_power_brake_slowdown")  # an old driver: the old name answers
+    assert [(doubt.what, doubt.where) for doubt in problems] == [("NVML facts unknown", A)]
+    assert "these bindings have no nvmlDeviceGetTotalEccErrors: uncorrectedVolatile" in problems[0].why
+
+
+def test_profiles_and_placements_come_from_the_device() -> None:
+    gpus, _ = read(FakeNvml({A: []}, {}), A)
+    mig = gpus[A].mig
+    assert mig is not None
+    assert (mig.mode, mig.instances) == ("disabled", ())
+    assert [(p.name, p.id, p.compute_slices, p.starts, p.size) for p in mig.profiles or ()] == [
+        ("1g.18gb", 19, 1, (0, 1, 2, 3, 4, 5, 6), 1),
+        ("3g.71gb", 9, 3, (0, 4), 4),
+    ]
+
+
+def test_mig_on_lists_instances_and_turns_nvlink_peers_off() -> None:
+    links = {A: [(NVSWITCH, SWITCH)] * 18, B: [(NVSWITCH, SWITCH)] * 18}
+    gpus, problems = read(FakeNvml(links, everyone(OFF, (A, B)), mig=1), A, B)
+    mig = gpus[A].mig
+    assert mig is not None
+    assert [(i.profile, i.id, i.start, i.size, i.uuid) for i in mig.instances or ()] == [("3g.71gb", 2, 4, 4, "MIG-1")]
+    assert gpus[A].peers == (Peer(address=B, kind="pcie"),)
+    assert gpus[A].nvlinks_active is None  # not supported under MIG says nothing about the links
+    assert gpus[A].remapped_pending is None
+    assert not any("RemappedRows" in doubt.why for doubt in problems)
+
+
+@pytest.mark.parametrize("kind", [NVSWITCH, HIDDEN], ids=["switch named", "remote ends hidden in a guest"])
+def test_gpus_behind_a_switch_are_nvlink_peers(kind: int) -> None:
+    links = {A: [(kind, SWITCH)] * 18, B: [(kind, SWITCH)] * 17, C: [(kind, SWITCH)] * 18}
+    gpus, _ = read(FakeNvml(links, everyone(OK)), A, B, C)
+    assert gpus[A].peers == (Peer(address=B, kind="nvlink", links=17), Peer(address=C, kind="nvlink", links=18))
+
+
+def test_bridged_pair_is_direct_and_others_are_pcie() -> None:
+    links: dict[str, list[tuple[int, str]]] = {A: [(GPU, B)] * 12, B: [(GPU, A)] * 12, C: []}
+    p2p = {frozenset((A, B)): OK, frozenset((A, C)): OFF, frozenset((B, C)): OFF}
+    gpus, _ = read(FakeNvml(links, p2p), A, B, C)
+    assert gpus[A].peers == (Peer(address=B, kind="nvlink", links=12), Peer(address=C, kind="pcie"))
+    assert gpus[C].nvlinks_active == 0
+
+
+def test_links_that_carry_nothing_make_no_peer() -> None:
+    """Two GPUs of different fabric partitions: links up, P2P status not OK."""
+    links = {A: [(NVSWITCH, SWITCH)] * 18, B: [(NVSWITCH, SWITCH)] * 18}
+    gpus, _ = read(FakeNvml(links, everyone(OFF, (A, B))), A, B)
+    assert gpus[A].peers == (Peer(address=B, kind="pcie"),)
+
+
+def test_lost_gpu_costs_no_other_fact() -> None:
+    gpus, problems = read(FakeNvml({A: []}, {}), A, B)
+    assert gpus[A].memory_bytes == 150754820096
+    assert gpus[B].uuid is None
+    assert gpus[B].peers is None
+    assert Problem(what="NVML facts unknown", where=B, why="GPU is lost: handle") in problems
+
+
+def test_only_the_named_gpus_are_opened() -> None:
+    library = FakeNvml({A: [], B: []}, {})
+    read(library, B)
+    assert library.opened == [B]
+
+
+def test_dump_is_json_that_names_each_gpu() -> None:
+    document = msgspec.json.decode(dump_from(FakeNvml({A: [], C: []}, everyone(OFF, (A, C))), (A, C)))
+    assert (document["0"]["busId"], document["1"]["busId"]) == (A, C)

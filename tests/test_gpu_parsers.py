@@ -1,0 +1,146 @@
+"""The tools' outputs, parsed: a case is a file under cases/gpu and its expectation; h200's inputs lie in hosts/h200."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from hosttune.errors import BadInput
+from hosttune.gpu.habana import parse_hl_smi
+from hosttune.gpu.mig import parse_mig_placements, parse_mig_profiles
+from hosttune.gpu.nvidia import peers_from_matrix
+from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
+from hosttune.gpu.nvidia_topo import TopoMatrix, parse_nvlink_status, parse_topo_matrix
+from hosttune.gpu.nvml_facts import parse_nvml
+from hosttune.model.values import to_builtins
+
+CASES = Path(__file__).parent / "cases" / "gpu"
+H200 = Path(__file__).parent / "hosts" / "h200"
+
+GOLDEN: tuple[tuple[str, Path, Callable[[str], object]], ...] = (
+    ("smi-xml/h200-x1", H200 / "nvidia-smi-q-x1.xml", parse_smi_xml),
+    ("smi-xml/h200-x4", H200 / "nvidia-smi-q-x4.xml", parse_smi_xml),
+    ("smi-text/h200-x4", H200 / "nvidia-smi-q-x4.txt", parse_smi_text),
+    *((f"smi-text/{path.stem}", path, parse_smi_text) for path in sorted((CASES / "smi-text").glob("*.txt"))),
+    ("nvlink/h200-x4", H200 / "nvlink-s-x4.txt", parse_nvlink_status),
+    *((f"nvlink/{path.stem}", path, parse_nvlink_status) for path in sorted((CASES / "nvlink").glob("*.txt"))),
+    ("mig/h200-lgip", H200 / "mig-lgip.txt", parse_mig_profiles),
+    ("mig/h200-lgipp", H200 / "mig-lgipp.txt", parse_mig_placements),
+    ("nvml/h200-x1", H200 / "nvml.json", lambda text: parse_nvml(text, only="0000:00:06.0")),
+    *((f"hl-smi/{path.stem}", path, parse_hl_smi) for path in sorted((CASES / "hl-smi").glob("*.txt"))),
+)
+
+
+def without_unknown(value: Any) -> Any:
+    """Plain values, unknown fields left out: an expectation lists what is known."""
+    if isinstance(value, dict):
+        return {str(key): without_unknown(entry) for key, entry in value.items() if entry is not None}
+    return [without_unknown(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+@pytest.mark.parametrize(("name", "source", "parse"), GOLDEN, ids=[name for name, *_ in GOLDEN])
+def test_output_gives_the_expected_facts(
+    name: str, source: Path, parse: Callable[[str], object], request: pytest.FixtureRequest
+) -> None:
+    facts = without_unknown(to_builtins(parse(source.read_text(encoding="utf-8"))))
+    golden = CASES / f"{name}.expected.json"
+    if request.config.getoption("--regenerate"):
+        golden.write_bytes(msgspec.json.format(msgspec.json.encode(facts), indent=1) + b"\n")
+    assert facts == msgspec.json.decode(golden.read_bytes())
+
+
+@pytest.mark.parametrize("source", sorted((CASES / "topo").glob("*.txt")), ids=lambda path: path.stem)
+def test_topology_matrix_gives_the_transcribed_facts(source: Path) -> None:
+    expected = msgspec.json.decode(source.with_suffix(".expected.json").read_bytes())
+    matrix = parse_topo_matrix(source.read_text(encoding="utf-8"))
+    assert matrix is not None
+    assert list(matrix.gpus) == expected["gpus"]
+    assert list(matrix.nics) == expected["nics"]
+    between = {gpu: {other: matrix.paths[gpu][other] for other in matrix.gpus if other != gpu} for gpu in matrix.gpus}
+    assert between == expected["gpu_links"]
+    assert {gpu: nearest(matrix, gpu) for gpu in matrix.gpus} == expected["gpu_best_nic"]
+    assert to_builtins(matrix)["affinity"] == expected["affinity"]
+    assert to_builtins(matrix)["legend"] == expected["nic_legend"]
+
+
+def nearest(matrix: TopoMatrix, gpu: str) -> list[str]:
+    """The NICs behind the same switch as the GPU: PIX, else PXB, else none."""
+    words = {nic: matrix.paths[gpu][nic] for nic in matrix.nics}
+    best = next((word for word in ("PIX", "PXB") if word in words.values()), None)
+    return [nic for nic, word in words.items() if word == best]
+
+
+def test_xml_and_text_of_one_machine_tell_the_same() -> None:
+    xml = parse_smi_xml((H200 / "nvidia-smi-q-x4.xml").read_text())
+    text = parse_smi_text((H200 / "nvidia-smi-q-x4.txt").read_text())
+    assert len(xml.gpus) == 4
+    assert xml == text
+
+
+def test_hw_slowdown_of_all_eight_h100_is_told() -> None:
+    gpus = parse_smi_text((CASES / "smi-text" / "h100-x8-535.txt").read_text()).gpus
+    assert [gpu.clock_reasons for gpu in gpus] == [("hw_slowdown", "hw_power_brake_slowdown")] * 8
+    assert [(gpu.address[5:7], gpu.module_id) for gpu in gpus] == [
+        ("19", 2), ("3b", 4), ("4c", 1), ("5d", 3), ("9b", 7), ("bb", 5), ("cb", 6), ("db", 8),
+    ]  # fmt: skip
+    assert {(gpu.fabric_state, gpu.fabric_status, gpu.pcie_max_generation) for gpu in gpus} == {
+        ("completed", "success", 5)
+    }
+
+
+def test_mig_hides_row_remaps_and_lists_instances_once() -> None:
+    (gpu,) = parse_smi_text((CASES / "smi-text" / "h200-mig-590.txt").read_text()).gpus
+    assert (gpu.remapped_pending, gpu.remapped_failed, gpu.remapped_uncorrectable) == (None, None, None)
+    assert gpu.mig is not None
+    assert gpu.mig.mode == "enabled"
+    assert [instance.id for instance in gpu.mig.instances or ()] == [2, 3, 9, 10]  # two devices share instance 2
+    assert gpu.memory_bytes == 143771 << 20  # the GPU's own, not a MIG device's
+
+
+def test_module_id_zero_is_no_module() -> None:
+    text = (H200 / "nvidia-smi-q-x1.xml").read_text().replace("<module_id>1<", "<module_id>0<")
+    assert parse_smi_xml(text).gpus[0].module_id is None
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("<nvidia_smi_log><gpu", "not XML"),
+        ('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>', "XML with its own DTD"),
+        ("No devices were found", "not XML"),
+    ],
+)
+def test_hostile_or_broken_xml_is_refused(text: str, what: str) -> None:
+    with pytest.raises(BadInput, match=what) as caught:
+        parse_smi_xml(text)
+    assert caught.value.where == "nvidia-smi-q-x"
+
+
+def test_gpu_without_an_address_is_a_doubt_not_a_gpu() -> None:
+    answer = parse_smi_xml('<nvidia_smi_log><gpu id="lost"><uuid>GPU-1</uuid></gpu></nvidia_smi_log>')
+    assert answer.gpus == ()
+    assert [(doubt.what, doubt.where) for doubt in answer.problems] == [("GPU without a PCI address", "nvidia-smi-q-x")]
+
+
+@pytest.mark.parametrize("parse", [parse_topo_matrix, parse_nvlink_status, parse_mig_profiles, parse_mig_placements])
+def test_other_text_holds_nothing(parse: Callable[[str], object]) -> None:
+    assert not parse("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n\nNot Supported\n")
+
+
+def test_gpu_off_the_fabric_has_pcie_peers_only() -> None:
+    matrix = parse_topo_matrix((CASES / "topo" / "b200-one-gpu-off-nvlink.txt").read_text())
+    assert matrix is not None
+    peers = peers_from_matrix(matrix, tuple(f"0000:{n:02x}:00.0" for n in range(1, 9)))
+    assert {peer.kind for peer in peers["0000:03:00.0"]} == {"pcie"}
+    assert [peer.links for peer in peers["0000:01:00.0"]] == [18, None, 18, 18, 18, 18, 18]
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "[" * 100000, '{"error": "Driver Not Loaded"}'])
+def test_nvml_record_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        parse_nvml(text)
+    assert caught.value.where == "nvml.json"

@@ -1,0 +1,318 @@
+"""Which functions are GPUs, whose they are, and what is asked of whom."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hosttune.errors import CommandFailed
+from hosttune.gpu import read_gpus
+from hosttune.gpu.amd import NODES
+from hosttune.model.host import Gpu, PciDevice, Peer
+from hosttune.reader import Reader
+from hosttune.system import Capture, System
+
+H200 = Path(__file__).parent / "hosts" / "h200"
+CASES = Path(__file__).parent / "cases" / "gpu"
+A, B, C, D = (f"0000:00:0{n}.0" for n in range(6, 10))
+
+
+def function(address: str = "0000:41:00.0", ids: str = "10de:2335", class_code: str = "030200") -> PciDevice:
+    vendor, device = ids.split(":")
+    return PciDevice(address=address, vendor_id=vendor, device_id=device, class_code=class_code)
+
+
+def nvidia(address: str, driver: str | None = "nvidia", status: str | None = "active") -> PciDevice:
+    return PciDevice(
+        address=address, vendor_id="10de", device_id="2335", class_code="030200", driver=driver, runtime_status=status
+    )
+
+
+def write(root: Path, files: dict[str, str]) -> Reader:
+    """A capture that holds these files."""
+    for path, text in files.items():
+        target = root / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+    return Reader(Capture(str(root)))
+
+
+def record(root: Path, **outputs: Path) -> Reader:
+    """A capture of a live host that answered these commands (underscores for hyphens)."""
+    commands = root / ".hosttune" / "commands"
+    commands.mkdir(parents=True)
+    for name, source in outputs.items():
+        shutil.copy(source, commands / name.replace("_", "-"))
+    return Reader(Capture(str(root)))
+
+
+class Live(System):
+    """A live machine without files, whose commands are not installed; it notes which were tried."""
+
+    captured = False
+
+    def __init__(self) -> None:
+        self.tried: list[str] = []
+
+    def read_bytes(self, path: str) -> bytes | None:
+        return None
+
+    def list(self, path: str) -> list[str]:
+        return []
+
+    def link(self, path: str) -> str | None:
+        return None
+
+    def exists(self, path: str) -> bool:
+        return False
+
+    def query(self, name: str, live: object) -> str | None:
+        self.tried.append(name)
+        return live() if callable(live) and name != "nvml.json" else None
+
+    def run(self, argv: tuple[str, ...], *, timeout: float = 20.0) -> str:
+        self.tried.append(" ".join(argv))
+        raise CommandFailed(argv, "not installed")
+
+
+# --- which are GPUs, and whose -----------------------------------------------------------------------------------
+
+BRIDGE = "0000:40:00.0"
+
+
+@pytest.mark.parametrize(
+    ("ids", "class_code", "bridge", "vendor", "model"),
+    [
+        ("10de:2335", "030200", None, "nvidia", "NVIDIA H200"),
+        ("10de:233b", "030200", None, "nvidia", "NVIDIA H200 NVL"),
+        ("10de:2330", "030200", None, "nvidia", "NVIDIA H100 80GB HBM3"),
+        ("10de:26b9", "030200", None, "nvidia", "NVIDIA L40S"),
+        ("10de:2684", "030000", None, "nvidia", "from pci.ids"),
+        ("1002:74a1", "120000", None, "amd", "AMD Instinct MI300X"),
+        ("1002:74b5", "120000", None, "amd", "AMD Instinct MI300X VF"),
+        ("1002:740f", "038000", None, "amd", "AMD Instinct MI210"),
+        ("1002:744c", "030000", "1002:1479", "amd", "from pci.ids"),
+        ("1002:164e", "030000", "1022:14dd", "other", "from pci.ids"),
+        ("1002:515e", "030000", "8086:244e", "other", "from pci.ids"),
+        ("1da3:1060", "120000", None, "habana", "Intel Gaudi3"),
+        ("1da3:1020", "120000", None, "habana", "Habana Gaudi2"),
+        ("8086:0bd5", "038000", "8086:0bd4", "intel", "Intel Data Center GPU Max 1550"),
+        ("8086:e211", "030000", "8086:e2f0", "intel", "from pci.ids"),
+        ("8086:4680", "030000", None, "other", "from pci.ids"),
+        ("102b:0536", "030000", None, "other", "from pci.ids"),
+        ("1a03:2000", "030000", None, "other", "from pci.ids"),
+        ("1013:00b8", "030000", None, "other", "from pci.ids"),
+        ("1234:1111", "030000", None, "other", "from pci.ids"),
+    ],
+)
+def test_maker_and_model_follow_from_the_ids(
+    tmp_path: Path, ids: str, class_code: str, bridge: str | None, vendor: str, model: str
+) -> None:
+    above = function(BRIDGE, bridge, "060400") if bridge else None
+    device = PciDevice(
+        address="0000:41:00.0",
+        vendor_id=ids[:4],
+        device_id=ids[5:],
+        class_code=class_code,
+        device_name="from pci.ids",
+        parent=BRIDGE if above else None,
+    )
+    gpus = read_gpus(Reader(Capture(str(tmp_path))), (above, device) if above else (device,))
+    assert gpus == (Gpu(address="0000:41:00.0", vendor=vendor, model=model, source="sysfs"),)
+
+
+def test_other_functions_are_no_gpus(tmp_path: Path) -> None:
+    pci = (function("0000:83:00.0", "10de:22a3", "068000"), function("0000:18:00.0", "15b3:1021", "020700"))
+    assert read_gpus(Reader(Capture(str(tmp_path))), pci) == ()
+
+
+def test_function_without_a_vendor_file_is_other(tmp_path: Path) -> None:
+    gpus = read_gpus(Reader(Capture(str(tmp_path))), (PciDevice(address="0004:05:00.0", class_code="030000"),))
+    assert gpus == (Gpu(address="0004:05:00.0", source="sysfs"),)
+
+
+# --- NVIDIA ------------------------------------------------------------------------------------------------------
+
+
+def test_four_h200_of_a_guest_from_recorded_commands(tmp_path: Path) -> None:
+    reader = record(
+        tmp_path,
+        nvidia_smi_q_x=H200 / "nvidia-smi-q-x4.xml",
+        nvidia_smi_topo_m=H200 / "topo-m-x4.txt",
+        nvidia_smi_nvlink_s=H200 / "nvlink-s-x4.txt",
+        mig_lgip=H200 / "mig-lgip.txt",
+        mig_lgipp=H200 / "mig-lgipp.txt",
+    )
+    gpus = read_gpus(reader, tuple(map(nvidia, (A, B, C, D))))
+    assert reader.problems == []
+    assert {(gpu.vendor, gpu.model, gpu.source) for gpu in gpus} == {("nvidia", "NVIDIA H200", "nvidia-smi")}
+    assert [gpu.module_id for gpu in gpus] == [2, 4, 1, 3]
+    assert gpus[0].peers == tuple(Peer(address=other, kind="nvlink", links=18) for other in (B, C, D))
+    assert {(gpu.nvlinks_active, gpu.nvlink_gb_per_s) for gpu in gpus} == {(18, 26.562)}
+    assert gpus[0].mig is not None
+    assert (gpus[0].mig.mode, gpus[0].mig.instances) == ("disabled", ())
+    profiles = {profile.name: profile for profile in gpus[0].mig.profiles or ()}
+    assert (profiles["3g.71gb"].starts, profiles["3g.71gb"].size) == ((0, 4), 4)
+    assert (profiles["1g.35gb"].max_instances, profiles["7g.141gb"].size) == (4, 8)
+
+
+def test_text_form_serves_where_the_xml_is_missing(tmp_path: Path) -> None:
+    reader = record(tmp_path, nvidia_smi_q=H200 / "nvidia-smi-q-x4.txt")
+    assert [gpu.module_id for gpu in read_gpus(reader, tuple(map(nvidia, (A, B, C, D))))] == [2, 4, 1, 3]
+
+
+def test_old_nvml_record_is_completed_by_the_tool(tmp_path: Path) -> None:
+    """The record of the one-GPU guest names no address and no placements; the tool's outputs have them."""
+    outputs = {"nvml.json": "nvml.json", "nvidia-smi-q-x": "nvidia-smi-q-x1.xml", "mig-lgip": "mig-lgip.txt"}
+    outputs["mig-lgipp"] = "mig-lgipp.txt"
+    (gpu,) = read_gpus(record(tmp_path, **{name: H200 / source for name, source in outputs.items()}), (nvidia(A),))
+    assert (gpu.source, gpu.uuid) == ("nvml", "GPU-e80253b6-4124-9309-9743-021fb441e2fb")
+    assert (gpu.memory_bytes, gpu.peers) == (143771 << 20, ())
+    assert gpu.mig is not None
+    assert {profile.name: profile.starts for profile in gpu.mig.profiles or ()}["2g.35gb"] == (0, 2, 4)
+
+
+def test_gpu_on_vfio_keeps_its_pci_facts_and_nobody_is_asked() -> None:
+    live = Live()
+    reader = Reader(live)
+    assert read_gpus(reader, (nvidia(A, "vfio-pci"),))[0].model == "NVIDIA H200"
+    assert (live.tried, reader.problems) == ([], [])
+
+
+def test_only_those_that_the_driver_holds_are_told_of(tmp_path: Path) -> None:
+    reader = record(tmp_path, nvidia_smi_q_x=H200 / "nvidia-smi-q-x4.xml")
+    gpus = read_gpus(reader, (nvidia(A), nvidia(B, "vfio-pci")))
+    assert [gpu.uuid is None for gpu in gpus] == [False, True]
+
+
+def test_sleeping_gpu_is_not_woken() -> None:
+    live = Live()
+    reader = Reader(live)
+    (gpu,) = read_gpus(reader, (nvidia(A, status="suspended"),))
+    assert gpu.uuid is None
+    assert live.tried == []
+    assert [(doubt.what, doubt.where) for doubt in reader.problems] == [("GPU asleep", A)]
+
+
+def test_tool_is_not_run_while_a_gpu_sleeps() -> None:
+    live = Live()
+    read_gpus(Reader(live), (nvidia(A), nvidia(B, status="suspended")))
+    assert not [name for name in live.tried if name.startswith("nvidia-smi -")]
+
+
+def test_missing_library_and_tool_is_said() -> None:
+    reader = Reader(Live())
+    (gpu,) = read_gpus(reader, (nvidia(A),))
+    assert gpu.uuid is None
+    assert ("GPU facts unknown", "nvidia") in [(doubt.what, doubt.where) for doubt in reader.problems]
+    assert ("nvidia-smi did not answer", "nvidia-smi -q -x") in [(doubt.what, doubt.where) for doubt in reader.problems]
+
+
+def test_gpu_that_the_tool_does_not_list_is_said(tmp_path: Path) -> None:
+    reader = record(tmp_path, nvidia_smi_q_x=H200 / "nvidia-smi-q-x1.xml")
+    read_gpus(reader, (nvidia(A), nvidia(B)))
+    assert [(doubt.what, doubt.where) for doubt in reader.problems] == [("GPU facts unknown", B)]
+
+
+def test_virtual_function_on_its_host_is_a_gpu_that_nvml_does_not_list() -> None:
+    live = Live()
+    virtual = PciDevice(address=B, vendor_id="10de", device_id="2335", class_code="030200", driver="nvidia", physfn=A)
+    assert read_gpus(Reader(live), (virtual,))[0].vendor == "nvidia"
+    assert live.tried == []
+
+
+def test_broken_record_is_a_problem_not_a_crash(tmp_path: Path) -> None:
+    reader = write(tmp_path, {".hosttune/commands/nvidia-smi-q-x": "<a", ".hosttune/commands/nvml.json": "{"})
+    read_gpus(reader, (nvidia(A),))
+    assert {doubt.where for doubt in reader.problems} == {"nvml.json", "nvidia-smi-q-x", "nvidia"}
+
+
+def test_matrix_of_other_gpus_is_left_out(tmp_path: Path) -> None:
+    reader = record(tmp_path, nvidia_smi_q_x=H200 / "nvidia-smi-q-x1.xml", nvidia_smi_topo_m=H200 / "topo-m-x4.txt")
+    (gpu,) = read_gpus(reader, (nvidia(A),))
+    assert gpu.peers is None
+    assert [doubt.where for doubt in reader.problems] == ["nvidia-smi-topo-m"]
+
+
+def test_gpu_off_the_fabric_is_named(tmp_path: Path) -> None:
+    """The H100 listing under the B200 matrix: eight alike GPUs, the third without NVLink."""
+    reader = record(
+        tmp_path,
+        nvidia_smi_q=CASES / "smi-text" / "h100-x8-535.txt",
+        nvidia_smi_topo_m=CASES / "topo" / "b200-one-gpu-off-nvlink.txt",
+    )
+    read_gpus(reader, tuple(nvidia(f"0000:{bus}:00.0") for bus in ("19", "3b", "4c", "5d", "9b", "bb", "cb", "db")))
+    assert [(doubt.what, doubt.where) for doubt in reader.problems] == [
+        ("7 of 8 GPUs on the NVLink fabric", "0000:4c:00.0")
+    ]
+
+
+def test_bridged_pairs_are_no_broken_fabric(tmp_path: Path) -> None:
+    reader = record(
+        tmp_path,
+        nvidia_smi_q=CASES / "smi-text" / "h100-x8-535.txt",
+        nvidia_smi_topo_m=CASES / "topo" / "a100-pcie-8-bridge-pairs-cgroup.txt",
+    )
+    read_gpus(reader, tuple(nvidia(f"0000:{bus}:00.0") for bus in ("19", "3b", "4c", "5d", "9b", "bb", "cb", "db")))
+    assert reader.problems == []
+
+
+def test_module_ids_that_all_say_one_name_no_place(tmp_path: Path) -> None:
+    reader = record(tmp_path, nvidia_smi_q=CASES / "smi-text" / "rtx4090-x8-535.txt")
+    gpus = read_gpus(reader, tuple(nvidia(f"0000:{bus}1:00.0") for bus in "02468ace"))
+    assert {gpu.module_id for gpu in gpus} == {None}
+    assert [doubt.what for doubt in reader.problems] == ["module id not unique"]
+
+
+# --- AMD, Habana -------------------------------------------------------------------------------------------------
+
+
+def test_amdgpu_files_and_xgmi_peers(tmp_path: Path) -> None:
+    one, two = "0000:05:00.0", "0001:26:00.0"
+    folder = f"/sys/bus/pci/devices/{one}"
+    reader = write(
+        tmp_path,
+        {
+            f"{folder}/mem_info_vram_total": "206141652992\n",
+            f"{folder}/unique_id": "6cf1f9cfa0d7a9ca\n",
+            f"{folder}/vbios_version": "113-M3000100-102\n",
+            f"{folder}/hwmon/hwmon3/power1_cap": "750000000\n",
+            "/sys/module/amdgpu/version": "6.8.5\n",
+            f"{NODES}/0/properties": "cpu_cores_count 96\nsimd_count 0\nlocation_id 0\n",
+            f"{NODES}/1/properties": f"simd_count 1216\nlocation_id {5 << 8}\ndomain 0\n",
+            f"{NODES}/1/io_links/0/properties": "type 2\nnode_from 1\nnode_to 0\n",
+            f"{NODES}/1/io_links/1/properties": "type 11\nnode_from 1\nnode_to 2\n",
+            f"{NODES}/2/properties": f"simd_count 1216\nlocation_id {0x26 << 8}\ndomain 1\n",
+        },
+    )
+    pci = tuple(
+        PciDevice(address=address, vendor_id="1002", device_id="74a1", class_code="120000", driver="amdgpu")
+        for address in (one, two)
+    )
+    gpus = read_gpus(reader, pci)
+    assert (gpus[0].memory_bytes, gpus[0].uuid) == (206141652992, "GPU-6cf1f9cfa0d7a9ca")
+    assert (gpus[0].power_limit_watts, gpus[0].power_max_watts) == (750.0, None)
+    assert (gpus[0].driver_version, gpus[0].firmware_version) == ("6.8.5", "113-M3000100-102")
+    assert gpus[0].peers == (Peer(address=two, kind="xgmi"),)
+    assert gpus[1].peers == (Peer(address=one, kind="pcie"),)  # no XGMI link is listed from this side
+    assert gpus[1].memory_bytes is None
+
+
+def test_gaudi_from_sysfs_and_hl_smi(tmp_path: Path) -> None:
+    address = "0000:19:00.0"
+    reader = write(
+        tmp_path,
+        {
+            "/sys/class/accel/accel0/device/pci_addr": f"{address}\n",
+            "/sys/class/accel/accel0/device/max_power": "850000\n",
+            "/sys/module/habanalabs/version": "1.18.0\n",
+            ".hosttune/commands/hl-smi-q": (CASES / "hl-smi" / "gaudi3-x2.txt").read_text(),
+        },
+    )
+    device = PciDevice(address=address, vendor_id="1da3", device_id="1060", class_code="120000", driver="habanalabs")
+    (gpu,) = read_gpus(reader, (device,))
+    assert (gpu.model, gpu.module_id, gpu.memory_bytes) == ("Intel Gaudi3", 3, 131072 << 20)
+    assert (gpu.power_limit_watts, gpu.driver_version) == (850.0, "1.18.0")
+    assert [doubt.what for doubt in reader.problems] == ["not a row of hl-smi"]
