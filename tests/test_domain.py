@@ -1,0 +1,300 @@
+"""Domain XML written from plans and read back; foreign XML read to facts; bad XML and bad texts refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from domain_shapes import ONE_GPU, SHAPES, TWO_CELLS, changed, device, emulated, plan_of
+
+from hosttune.domain import differences, domain_xml, known_elements, read_domain
+from hosttune.domain.facts import AddressWidth, DomainFacts
+from hosttune.errors import BadInput
+from hosttune.model.intent import Boot, Network
+from hosttune.model.plan import PlannedGuest
+from hosttune.model.values import to_builtins
+
+HERE = Path(__file__).parent
+CASES = sorted(HERE.glob("cases/domain/*.xml"))
+GOLDEN = ("two-cells", "kernel-boot", "many-vcpus", "odd")
+
+
+def written(guest: PlannedGuest, **changes: object) -> DomainFacts:
+    guest = changed(guest, **changes)
+    return read_domain(domain_xml(plan_of(guest), guest.name))
+
+
+def check_golden(request: pytest.FixtureRequest, name: str, text: str) -> None:
+    golden = HERE / "golden" / "domain" / name
+    if request.config.getoption("--regenerate"):
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+
+# --- writing -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_xml_is_as_it_was_reviewed(request: pytest.FixtureRequest, name: str) -> None:
+    check_golden(request, f"{name}.xml", domain_xml(plan_of(SHAPES[name]), name))
+
+
+def test_tcg_xml_is_as_it_was_reviewed(request: pytest.FixtureRequest) -> None:
+    check_golden(request, "two-cells-tcg.xml", domain_xml(plan_of(emulated(TWO_CELLS)), "two-cells"))
+
+
+def test_annotated_xml_is_as_it_was_reviewed(request: pytest.FixtureRequest) -> None:
+    check_golden(request, "two-cells-annotated.xml", domain_xml(plan_of(TWO_CELLS), "two-cells", annotate=True))
+
+
+@pytest.mark.parametrize("guest", SHAPES.values(), ids=SHAPES.keys())
+@pytest.mark.parametrize("accelerator", ["kvm", "tcg"])
+def test_read_back_to_the_plans_facts(guest: PlannedGuest, accelerator: str) -> None:
+    guest = changed(guest, accelerator=accelerator)
+    plan = plan_of(guest)
+    plain, annotated = (domain_xml(plan, guest.name, annotate=annotate) for annotate in (False, True))
+    assert differences(guest, read_domain(plain)) == ()
+    assert read_domain(annotated) == read_domain(plain)
+    assert domain_xml(plan, guest.name) == plain
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field"),
+    [
+        ("vcpu='3' cpuset='5'", "vcpu='3' cpuset='6'", "vcpu_pins"),
+        ("<emulatorpin cpuset='0-1'/>", "", "emulator_cpus"),
+        ("cellid='1' mode='strict' nodeset='1'", "cellid='1' mode='strict' nodeset='0'", "memnodes"),
+        ("cellid='1' mode='strict'", "cellid='1' mode='preferred'", "memnodes"),
+        ("value='21'", "value='31'", "cells"),
+        ("bus='0xc1'", "bus='0xc2'", "devices"),
+        ("<rom bar='off'/>", "", "devices"),
+        ("busNr='64'", "busNr='65'", "controllers[1]"),
+        ("<node>1</node>", "<node>0</node>", "controllers[2]"),
+        ("string=1048576", "string=1", "ovmf_window_mib"),
+        ("threads='2'/>", "threads='1'/>", "topology"),
+        ("<nosharepages/>", "<nosharepages/><locked/>", "locked"),
+        ("size='1048576'", "size='2048'", "page_bytes"),
+        ("memballoon model='none'", "memballoon model='virtio'", "memballoon"),
+    ],
+)
+def test_the_proof_names_what_differs(old: str, new: str, field: str) -> None:
+    xml = domain_xml(plan_of(TWO_CELLS), "two-cells")
+    assert old in xml
+    assert field in {text.split(":")[0] for text in differences(TWO_CELLS, read_domain(xml.replace(old, new)))}
+
+
+def test_kvm_only_elements_stay_out_of_an_emulated_guest() -> None:
+    kvm, tcg = written(ONE_GPU), written(emulated(ONE_GPU))
+    assert (kvm.type, kvm.cpu.mode, kvm.kvm_features) == ("kvm", "host-passthrough", ("hint-dedicated", "poll-control"))
+    assert (tcg.type, tcg.cpu.mode, tcg.kvm_features) == ("qemu", "maximum", ())
+    assert tcg.cpu.address_width == AddressWidth(mode="emulate", bits=46)
+    same = ("vcpu_pins", "emulator_cpus", "iothread_pins", "cells", "numatune", "backing", "hostdevs", "controllers")
+    assert [getattr(tcg, field) for field in same] == [getattr(kvm, field) for field in same]
+
+
+def test_cpu_shows_the_hosts_topology() -> None:
+    intel, amd = written(ONE_GPU), written(SHAPES["amd"])
+    assert (intel.cpu.cache, intel.cpu.migratable, intel.cpu.features) == ("passthrough", False, ())
+    assert amd.cpu.features == (("topoext", "require"),)
+
+
+def test_elements_are_written_only_where_the_plan_names_them() -> None:
+    bare = written(ONE_GPU, elements=())
+    assert bare.kvm_features == ()
+    assert bare.cpu.address_width is None
+    assert bare.backing.allocation_threads is None
+    assert bare.secure_boot is None
+    newest, left_out = known_elements("11.3.0", "10.0.2")
+    assert left_out == ()
+    full = written(ONE_GPU, elements=newest, physical_address_limit_bits=39)
+    assert full.cpu.address_width == AddressWidth(mode="passthrough", limit=39)
+    assert full.secure_boot is False
+
+
+def test_each_device_has_its_place_and_its_options() -> None:
+    facts = written(TWO_CELLS)
+    assert [(d.source, d.guest_address, d.managed, d.rom_bar) for d in facts.hostdevs] == [
+        ("0000:41:00.0", "0000:03:00.0", False, False),
+        ("0000:43:00.0", "0000:04:00.0", True, False),
+        ("0000:c1:00.0", "0000:05:00.0", False, False),
+    ]
+    assert [c.node for c in facts.controllers if c.model == "pcie-expander-bus"] == [0, 1]
+
+
+def test_functions_of_one_slot_say_so() -> None:
+    xml = domain_xml(plan_of(SHAPES["odd"]), "odd")
+    assert xml.count("multifunction='on'") == 1
+    assert "bus='0x01' slot='0x00' function='0x0' multifunction='on'" in xml
+    assert "domain='0x10000' bus='0x01'" in xml
+
+
+def test_a_mediated_device_is_named_by_its_uuid() -> None:
+    uuid = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
+    (device_,) = written(ONE_GPU, devices=(device(uuid, "mdev", 1),)).hostdevs
+    assert (device_.kind, device_.source, device_.managed) == ("mdev", uuid, False)
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/img/a.qcow2", ("file", "qcow2")),
+        ("/img/a.img", ("file", "raw")),
+        ("/dev/vg0/a.qcow2", ("block", "raw")),
+        ("/img/a'b\"<&>.raw", ("file", "raw")),
+    ],
+)
+def test_disk_by_its_path(path: str, expected: tuple[str, str]) -> None:
+    (disk,) = written(ONE_GPU, disk=path).disks
+    assert (disk.type, disk.format) == expected
+    assert (disk.source, disk.cache, disk.io, disk.iothread) == (path, "none", "native", 1)
+
+
+def test_unknown_host_nodes_bind_nothing() -> None:
+    cells = tuple(changed(cell, host_nodes="") for cell in ONE_GPU.cells)
+    assert written(ONE_GPU, cells=cells).numatune.mode is None
+
+
+def test_special_characters_are_carried_not_interpreted() -> None:
+    cmdline = "a='<b>' & \"c\" -- ]]> é"
+    boot = Boot(kernel="/boot/vm&linuz", cmdline=cmdline)
+    facts = written(ONE_GPU, boot=boot, networks=(Network(bridge="br'0"),))
+    assert (facts.kernel, facts.initrd, facts.cmdline) == ("/boot/vm&linuz", None, cmdline)
+    assert facts.interfaces[0].source == "br'0"
+
+
+@pytest.mark.parametrize("why", ["ends --> here <locked/>", "a---b-", "\x00\ud800", "--"])
+def test_a_reason_cannot_leave_its_comment(why: str) -> None:
+    guest = changed(ONE_GPU, why=(why,))
+    assert read_domain(domain_xml(plan_of(guest), guest.name, annotate=True)) == written(ONE_GPU)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"disk": "/img/a\nb"}, "disk"),
+        ({"boot": Boot(kernel="/k", cmdline="a\x00b")}, "boot.cmdline"),
+        ({"networks": (Network(network="a\ud800"),)}, "networks[0]"),
+    ],
+)
+def test_a_control_character_is_refused_by_field(changes: dict[str, object], field: str) -> None:
+    guest = changed(ONE_GPU, **changes)
+    with pytest.raises(BadInput, match="control character") as refused:
+        domain_xml(plan_of(guest), guest.name)
+    assert refused.value.where == f"plan: guests['one-gpu'].{field}"
+
+
+def test_an_unknown_guest_is_refused_with_those_that_exist() -> None:
+    with pytest.raises(BadInput, match="no guest named 'x'") as refused:
+        domain_xml(plan_of(ONE_GPU, TWO_CELLS), "x")
+    assert refused.value.hint == "it places one-gpu, two-cells"
+
+
+# --- elements ------------------------------------------------------------------------------------------------
+
+
+def test_elements_follow_the_versions_installed() -> None:
+    jammy, left_out = known_elements("8.0.0", "6.2.0")
+    assert "maxphysaddr" not in jammy
+    assert "poll-control" in jammy
+    assert dict(left_out)["maxphysaddr"] == "needs libvirt 8.7, this one is 8.0.0"
+    assert dict(known_elements("8.7.0", "2.6")[1])["maxphysaddr"] == "needs QEMU 2.7, this one is 2.6"
+
+
+@pytest.mark.parametrize("unknown", [None, "", "unknown"])
+def test_unknown_versions_count_as_the_oldest_targets(unknown: str | None) -> None:
+    assert known_elements(unknown, unknown)[0] == known_elements("9.0", "7.2")[0]
+    assert known_elements(unknown, unknown)[1] == (
+        ("maxphysaddr-limit", "needs libvirt 9.3, this one is of unknown version, taken for 9.0"),
+    )
+
+
+# --- reading -------------------------------------------------------------------------------------------------
+
+
+def holds(expected: Any, actual: Any, at: str = "$") -> None:
+    """Every value in `expected` stands in `actual`; lists have the same length."""
+    if isinstance(expected, dict):
+        assert isinstance(actual, dict), at
+        for key, value in expected.items():
+            assert key in actual, f"{at}.{key}"
+            holds(value, actual[key], f"{at}.{key}")
+    elif isinstance(expected, list):
+        assert len(actual) == len(expected), f"{at}: {actual}"
+        for n, (wanted, found) in enumerate(zip(expected, actual, strict=True)):
+            holds(wanted, found, f"{at}[{n}]")
+    else:
+        assert actual == expected, at
+
+
+@pytest.mark.parametrize("path", CASES, ids=[path.stem for path in CASES])
+def test_foreign_xml_gives_the_facts_written_down(path: Path) -> None:
+    expected = json.loads(path.with_suffix(".json").read_text())
+    assert expected
+    holds(expected, to_builtins(read_domain(path.read_bytes())))
+
+
+def test_text_and_bytes_read_alike() -> None:
+    text = "<?xml version='1.0' encoding='iso-8859-1'?><domain type='kvm'><name>é</name></domain>"
+    assert read_domain(text).name == read_domain(text.encode("iso-8859-1")).name == "é"
+
+
+def test_iothread_count_and_units_as_libvirt_counts_them() -> None:
+    facts = read_domain(
+        "<domain><memory unit='GB'>4</memory><iothreadids><iothread id='2'/><iothread id='4'/></iothreadids>"
+        "<memoryBacking><hugepages><page size='1' unit='G' nodeset='0-3,^2'/></hugepages></memoryBacking></domain>"
+    )
+    assert (facts.memory_bytes, facts.iothreads) == (4_000_000_000, 2)
+    assert facts.backing.pages
+    assert (facts.backing.pages[0].size_bytes, facts.backing.pages[0].cells) == (1 << 30, "0-1,3")
+
+
+ENTITY = "<!DOCTYPE d [<!ENTITY e SYSTEM 'file:///etc/passwd'>]><domain><name>&e;</name></domain>"
+LAUGHS = "<!DOCTYPE d [<!ENTITY a 'ha'><!ENTITY b '&a;&a;&a;'>]><domain><name>&b;</name></domain>"
+
+
+@pytest.mark.parametrize(
+    ("xml", "what", "where"),
+    [
+        ("", "not an XML document", "f.xml"),
+        ("<domain>", "not an XML document", "f.xml"),
+        (b"\xff\xfe\x00", "not an XML document", "f.xml"),
+        ("<network/>", "a <network>, not a <domain>", "f.xml"),
+        (ENTITY, "holds a document type", "f.xml"),
+        (LAUGHS, "holds a document type", "f.xml"),
+        ("<domain>" + "<a>" * 300 + "</a>" * 300 + "</domain>", "not an XML document", "f.xml"),
+        ("<domain>" + " " * (4 << 20) + "</domain>", "larger than 4 MiB", "f.xml"),
+        ("<domain>\n<vcpu>x</vcpu></domain>", "'x' is not a whole number", "f.xml: line 2, <vcpu>"),
+        ("<domain><vcpu>99999999</vcpu></domain>", "out of range", "f.xml: line 1, <vcpu>"),
+        ("<domain><memory unit='parsec'>1</memory></domain>", "no unit of size", "f.xml: line 1, <memory>"),
+        ("<domain><memory>-1</memory></domain>", "no size", "f.xml: line 1, <memory>"),
+        (
+            "<domain><cputune><vcpupin vcpu='0' cpuset='0-'/></cputune></domain>",
+            "'0-' is not a CPU or node list",
+            "f.xml: line 1, <vcpupin>",
+        ),
+        (
+            "<domain><cputune><emulatorpin cpuset='0-99999999'/></cputune></domain>",
+            "no range",
+            "f.xml: line 1, <emulatorpin>",
+        ),
+        ("<domain><cputune><vcpupin cpuset='0'/></cputune></domain>", "has no vcpu", "f.xml: line 1, <vcpupin>"),
+        (
+            "<domain><devices><hostdev type='pci'><source><address bus='0x100' slot='0'/></source></hostdev></devices></domain>",
+            "no PCI address",
+            "f.xml: line 1, <address>",
+        ),
+        (
+            "<domain><cpu><topology sockets='0' cores='1' threads='1'/></cpu></domain>",
+            "sockets is 0",
+            "f.xml: line 1, <topology>",
+        ),
+    ],
+)
+def test_bad_xml_is_refused_with_its_place(xml: str | bytes, what: str, where: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        read_domain(xml, where="f.xml")
+    assert what in refused.value.what
+    assert refused.value.where == where
+    assert "root:" not in str(refused.value)
