@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +12,7 @@ import msgspec
 import pynvml
 import pytest
 
+from hosttune.gpu import nvml
 from hosttune.gpu.nvml import PLAIN, dump_from
 from hosttune.gpu.nvml_facts import parse_nvml
 from hosttune.model.host import Gpu, Peer, Problem
@@ -35,6 +38,7 @@ class FakeNvml:
     def __init__(self, links: dict[str, list[tuple[int, str]]], p2p: dict[frozenset[str], int], mig: int = 0) -> None:
         self.links, self.p2p, self.mig = links, p2p, mig
         self.opened: list[str] = []
+        self.module = 0
         for name in PLAIN:
             if name not in dir(self):
                 setattr(self, name, lambda handle: 1)
@@ -54,7 +58,8 @@ class FakeNvml:
     def nvmlDeviceGetMigMode(self, handle: str) -> list[int]:
         return [self.mig, self.mig]
 
-    def nvmlDeviceGetModuleId(self, handle: str) -> int:
+    def nvmlDeviceGetModuleId(self, handle: str, number: Any) -> int:
+        number._obj.value = self.module
         return 0
 
     def nvmlDeviceGetRemappedRows(self, handle: str) -> tuple[int, ...]:
@@ -168,6 +173,12 @@ def test_facts_come_through_with_their_units() -> None:
     assert "these bindings have no nvmlDeviceGetTotalEccErrors: uncorrectedVolatile" in problems[0].why
 
 
+def test_module_id_is_the_baseboards_number() -> None:
+    library = FakeNvml({A: []}, {})
+    library.module = 3
+    assert read(library, A)[0][A].module_id == 3
+
+
 def test_profiles_and_placements_come_from_the_device() -> None:
     gpus, _ = read(FakeNvml({A: []}, {}), A)
     mig = gpus[A].mig
@@ -230,3 +241,11 @@ def test_only_the_named_gpus_are_opened() -> None:
 def test_dump_is_json_that_names_each_gpu() -> None:
     document = msgspec.json.decode(dump_from(FakeNvml({A: [], C: []}, everyone(OFF, (A, C))), (A, C)))
     assert (document["0"]["busId"], document["1"]["busId"]) == (A, C)
+
+
+def test_installed_bindings_have_every_function_that_is_asked_for() -> None:
+    """A misspelt name would only ever be written down as unknown."""
+    source = Path(nvml.__file__).read_text()
+    asked = set(re.findall(r'"(nvml[A-Z]\w+|c_nvml\w+)"|library\.(\w+)', source))
+    assert len(asked) > 30
+    assert [name for pair in sorted(asked) for name in pair if name and not hasattr(pynvml, name)] == []

@@ -18,7 +18,6 @@ PLAIN = (
     "nvmlDeviceGetUUID",
     "nvmlDeviceGetSerial",
     "nvmlDeviceGetVbiosVersion",
-    "nvmlDeviceGetModuleId",
     "nvmlDeviceGetMigMode",
     "nvmlDeviceGetMaxPcieLinkGeneration",
     "nvmlDeviceGetGpuMaxPcieLinkGeneration",
@@ -112,6 +111,7 @@ def _dump(nvml: _Nvml, addresses: tuple[str, ...]) -> dict[str, Any]:
 
 def _device(nvml: _Nvml, handle: object) -> dict[str, Any]:
     facts: dict[str, Any] = {name: nvml.ask(name, handle) for name in PLAIN}
+    facts["nvmlDeviceGetModuleId"] = nvml.guard(partial(_module_id, nvml, handle))
     facts["nvmlDeviceGetMemoryInfo"] = nvml.guard(lambda: {"total": nvml.library.nvmlDeviceGetMemoryInfo(handle).total})
     facts["uncorrectedVolatile"] = nvml.ask("nvmlDeviceGetTotalEccErrors", handle, UNCORRECTED, VOLATILE)
     reasons = nvml.ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
@@ -123,6 +123,17 @@ def _device(nvml: _Nvml, handle: object) -> dict[str, Any]:
     facts["processes"] = nvml.guard(partial(_processes, nvml, handle))
     facts.update(_profiles(nvml, handle, facts["nvmlDeviceGetMigMode"]))
     return facts
+
+
+def _module_id(nvml: _Nvml, handle: object) -> Any:
+    """The baseboard's number for the GPU. By reference, as all bindings take it: then they return a code unchecked."""
+    from ctypes import byref, c_uint
+
+    number = c_uint(0)
+    code = nvml.ask("nvmlDeviceGetModuleId", handle, byref(number))
+    if failed(code):
+        return code
+    return f"ERR {nvml.ask('nvmlErrorString', code)}" if code else number.value
 
 
 def _fabric(nvml: _Nvml, handle: object) -> Any:

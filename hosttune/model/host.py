@@ -276,7 +276,7 @@ class Gpu(Value, frozen=True, kw_only=True):
     compute_mode: str | None = None
     ecc: bool | None = None
     ecc_pending: bool | None = None
-    ecc_uncorrected: int | None = None
+    ecc_uncorrected: int | None = None  # since the driver was loaded, SRAM and DRAM together
     remapped_pending: bool | None = None
     remapped_failed: bool | None = None
     remapped_uncorrectable: int | None = None
