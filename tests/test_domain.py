@@ -281,7 +281,8 @@ LAUGHS = "<!DOCTYPE d [<!ENTITY a 'ha'><!ENTITY b '&a;&a;&a;'>]><domain><name>&b
         ),
         ("<domain><cputune><vcpupin cpuset='0'/></cputune></domain>", "has no vcpu", "f.xml: line 1, <vcpupin>"),
         (
-            "<domain><devices><hostdev type='pci'><source><address bus='0x100' slot='0'/></source></hostdev></devices></domain>",
+            "<domain><devices><hostdev type='pci'><source><address bus='0x100' slot='0'/></source></hostdev>"
+            "</devices></domain>",
             "no PCI address",
             "f.xml: line 1, <address>",
         ),

@@ -113,20 +113,16 @@ def parse(xml: str | bytes) -> Any:
     from lxml import etree
 
     parser = etree.XMLParser(
-        resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False, remove_comments=True, remove_pis=True
+        resolve_entities=False,
+        no_network=True,
+        load_dtd=False,
+        huge_tree=False,
+        remove_comments=True,
+        remove_pis=True,
+        # Text may still declare the encoding that it once had as bytes: ours holds.
+        encoding="utf-8" if isinstance(xml, str) else None,
     )
-    # Text with an encoding declaration cannot be parsed as text: the encoding is ours then.
     data = xml.encode("utf-8") if isinstance(xml, str) else xml
-    if isinstance(xml, str):
-        parser = etree.XMLParser(
-            resolve_entities=False,
-            no_network=True,
-            load_dtd=False,
-            huge_tree=False,
-            remove_comments=True,
-            remove_pis=True,
-            encoding="utf-8",
-        )
     return etree.fromstring(data, parser)
 
 

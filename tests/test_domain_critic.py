@@ -1,0 +1,335 @@
+"""Faults of foreign domain XML, each on a guest that is right but for that fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from domain_shapes import GIB, MANY_VCPUS, ONE_GPU, SHAPES, TWO_CELLS, changed, emulated, pins_of, plan_of
+
+from hosttune.domain import criticise, domain_xml
+from hosttune.errors import BadInput
+from hosttune.model.host import Cpu, Gpu, Host, HugePages, NumaNode, PciDevice
+from hosttune.model.plan import Finding, PlannedGuest
+
+CORES = 100  # of each node; node n has CPUs from n * 512, siblings adjacent
+
+
+def host_of(**fields: object) -> Host:
+    """Two nodes of 100 cores and 2 TiB, 1 GiB pages reserved, and every device of the shapes on its node."""
+    cpus = tuple(
+        Cpu(id=n * 512 + i, core=n * 512 + i // 2 * 2, package=n, numa_node=n) for n in (0, 1) for i in range(2 * CORES)
+    )
+    nodes = tuple(
+        NumaNode(
+            id=n,
+            memory_bytes=2048 * GIB,
+            distances={"0": 10 if n == 0 else 21, "1": 21 if n == 0 else 10},
+            hugepages=(HugePages(size_bytes=2 << 20, total=1 << 16), HugePages(size_bytes=GIB, total=2000)),
+        )
+        for n in (0, 1)
+    )
+    devices = {device.address: device for guest in SHAPES.values() for device in guest.devices}
+    pci = tuple(
+        PciDevice(address=address, class_code="030200", numa_node=device.host_node, iommu_group=n)
+        for n, (address, device) in enumerate(devices.items())
+    )
+    gpus = tuple(Gpu(address=address, vendor="nvidia") for address, device in devices.items() if device.kind == "gpu")
+    return changed(Host(cpus=cpus, numa_nodes=nodes, pci=pci, gpus=gpus), **fields)
+
+
+def xml_of(guest: PlannedGuest, *edits: tuple[str, str]) -> str:
+    """The guest's XML with some text replaced; every text must be there."""
+    xml = domain_xml(plan_of(guest), guest.name)
+    for old, new in edits:
+        assert old in xml, old
+        xml = xml.replace(old, new)
+    return xml
+
+
+def faults(guest: PlannedGuest, *edits: tuple[str, str], host: Host | None = None) -> tuple[Finding, ...]:
+    return criticise(host or host_of(), xml_of(guest, *edits), where="vm.xml")
+
+
+@pytest.mark.parametrize("name", [name for name in SHAPES if name != "odd"])
+@pytest.mark.parametrize("accelerator", ["kvm", "tcg"])
+def test_our_own_xml_has_no_faults(name: str, accelerator: str) -> None:
+    guest = changed(SHAPES[name], accelerator=accelerator)
+    remarks = [finding for finding in faults(guest) if "managed='yes'" not in finding.text]
+    assert remarks == []
+
+
+def test_an_odd_guest_is_not_blamed_for_its_threads() -> None:
+    texts = [finding.text for finding in faults(SHAPES["odd"])]
+    assert len(texts) == 2
+    assert texts[0].startswith("no huge pages")
+    assert texts[1].startswith("10000:01:00.0: the option ROM is mapped")
+
+
+@pytest.mark.parametrize(
+    ("edits", "level", "text", "where"),
+    [
+        (
+            [("vcpu='1' cpuset='3'", "vcpu='1' cpuset='40'")],
+            "warn",
+            "vCPUs 0-1 on CPUs 2,40",
+            "/domain/cputune/vcpupin",
+        ),
+        ([("vcpu='1' cpuset='3'", "vcpu='1' cpuset='0'")], "warn", "CPU 0 given away", "/domain/cputune/vcpupin"),
+        (
+            [("vcpu='1' cpuset='3'", "vcpu='1' cpuset='1'")],
+            "warn",
+            "CPUs 1 of the boot core",
+            "/domain/cputune/vcpupin",
+        ),
+        ([("    <vcpupin vcpu='1' cpuset='3'/>\n", "")], "warn", "vCPUs 1 have no vcpupin", "/domain/cputune/vcpupin"),
+        ([("vcpu='1' cpuset='3'", "vcpu='1' cpuset='2-3'")], "warn", "vCPU 1 may use 2-3", "/domain/cputune/vcpupin"),
+        ([("vcpu='1' cpuset='3'", "vcpu='1' cpuset='2'")], "error", "CPU 2: vCPUs 0-1", "/domain/cputune/vcpupin"),
+        (
+            [("vcpu='1' cpuset='3'", "vcpu='1' cpuset='400'")],
+            "error",
+            "CPUs 400 of vCPUs do not exist",
+            "/domain/cputune/vcpupin",
+        ),
+        ([("<emulatorpin cpuset='0-1'/>", "")], "warn", "no emulatorpin", "/domain/cputune/emulatorpin"),
+        (
+            [("emulatorpin cpuset='0-1'", "emulatorpin cpuset='1-2'")],
+            "warn",
+            "emulator threads on vCPU CPUs 2",
+            "/domain/cputune/emulatorpin",
+        ),
+        (
+            [("emulatorpin cpuset='0-1'", "emulatorpin cpuset='400'")],
+            "error",
+            "CPUs 400 of the emulator",
+            "/domain/cputune/emulatorpin",
+        ),
+        (
+            [("<iothreadpin iothread='1' cpuset='0-1'/>", "")],
+            "warn",
+            "1 of 1 I/O threads",
+            "/domain/cputune/iothreadpin",
+        ),
+        (
+            [("iothread='1' cpuset='0-1'", "iothread='1' cpuset='3'")],
+            "warn",
+            "I/O threads on vCPU CPUs 3",
+            "/domain/cputune/iothreadpin",
+        ),
+        (
+            [("mode='strict' nodeset='0'", "mode='preferred' nodeset='0'")],
+            "warn",
+            "numatune mode is preferred",
+            "/domain/numatune",
+        ),
+        (
+            [("mode='strict' nodeset='0'", "mode='strict' nodeset='1'")],
+            "warn",
+            "memory off the GPU's node: 0000:41:00.0 is on node 0",
+            "/domain/numatune",
+        ),
+        (
+            [("mode='strict' nodeset='0'", "mode='strict' nodeset='0-1'")],
+            "warn",
+            "the memory of cell 0 comes from nodes 0-1",
+            "/domain/numatune",
+        ),
+        (
+            [("mode='strict' nodeset='0'", "mode='strict' nodeset='7'")],
+            "error",
+            "nodes 7 do not exist",
+            "/domain/numatune",
+        ),
+        ([("<nosharepages/>", "<locked/>")], "warn", "<locked/> without a hard_limit", "/domain/memoryBacking/locked"),
+        ([("<memballoon model='none'/>", "")], "warn", "libvirt adds one", "/domain/devices/memballoon"),
+        ([("balloon model='none'", "balloon model='virtio'")], "warn", "model virtio", "/domain/devices/memballoon"),
+        (
+            [("  <numatune>", "<memtune><hard_limit unit='GiB'>64</hard_limit></memtune><numatune>")],
+            "error",
+            "hard_limit 64 GiB is below memory + 1 GiB",
+            "/domain/memtune/hard_limit",
+        ),
+        (
+            [("bus='0x01' slot='0x00'", "bus='0x00' slot='0x05'")],
+            "error",
+            "0000:41:00.0 sits directly on pcie.0",
+            "/domain/devices/hostdev[0000:41:00.0]",
+        ),
+        (
+            [("index='1' model='pcie-root-port'", "index='1' model='dmi-to-pci-bridge'")],
+            "warn",
+            "not behind a root port",
+            "/domain/devices/hostdev[0000:41:00.0]",
+        ),
+        ([("machine='q35'", "machine='pc'")], "warn", "machine pc has no PCIe", "/domain/os/type"),
+        ([("<rom bar='off'/>", "")], "info", "option ROM", "/domain/devices/hostdev[0000:41:00.0]"),
+        (
+            [("managed='no'", "managed='yes'")],
+            "info",
+            "managed='yes' gives it back",
+            "/domain/devices/hostdev[0000:41:00.0]",
+        ),
+        (
+            [("bus='0x41'", "bus='0x99'")],
+            "error",
+            "0000:99:00.0 does not exist",
+            "/domain/devices/hostdev[0000:99:00.0]",
+        ),
+        (
+            [("threads='2'", "threads='1'"), ("cores='8'", "cores='16'")],
+            "warn",
+            "told threads=1",
+            "/domain/cpu/topology",
+        ),
+        ([("cores='8'", "cores='9'")], "error", "makes 18 vCPUs, the guest has 16", "/domain/cpu/topology"),
+        (
+            [("size='1048576'", "size='4194304'")],
+            "error",
+            "this host has 2 MiB and 1 GiB",
+            "/domain/memoryBacking/hugepages",
+        ),
+        (
+            [("memory='67108864'", "memory='67110912'")],
+            "error",
+            "no whole number of 1 GiB pages",
+            "/domain/cpu/numa/cell",
+        ),
+        (
+            [("memory='67108864'", "memory='4294967296'")],
+            "error",
+            "4 TiB of memory bound to node 0",
+            "/domain/numatune",
+        ),
+        (
+            [("memory='67108864'", "memory='2145386496'")],
+            "info",
+            "needs 2046 pages of 1 GiB on node 0, where 2000 are reserved",
+            "/domain/memoryBacking/hugepages",
+        ),
+    ],
+)
+def test_one_fault_is_named(edits: list[tuple[str, str]], level: str, text: str, where: str) -> None:
+    found = [finding for finding in faults(ONE_GPU, *edits) if text in finding.text]
+    assert [(finding.level, finding.where) for finding in found] == [(level, f"vm.xml: {where}")]
+
+
+def test_missing_huge_pages() -> None:
+    (finding,) = faults(changed(ONE_GPU, page_bytes=None))
+    assert (finding.level, finding.where) == ("warn", "vm.xml: /domain/memoryBacking")
+    assert "no huge pages" in finding.text
+
+
+def test_vcpus_off_the_gpus_node() -> None:
+    pins = tuple(changed(pin, cpus=str(int(pin.cpus) + 512)) for pin in ONE_GPU.vcpu_pins)
+    texts = [finding.text for finding in faults(changed(ONE_GPU, vcpu_pins=pins))]
+    assert any(text.startswith("vCPUs off the GPU's node: 0000:41:00.0 is on node 0") for text in texts)
+    assert any("run on nodes 1, its memory is on nodes 0" in text for text in texts)
+
+
+def test_vcpus_across_nodes_without_cells() -> None:
+    pins = tuple(changed(pin, cpus=str(int(pin.cpus) + (512 if pin.vcpu > 7 else 0))) for pin in ONE_GPU.vcpu_pins)
+    texts = [finding.text for finding in faults(changed(ONE_GPU, vcpu_pins=pins))]
+    assert any(text.startswith("flat topology: the vCPUs run on nodes 0-1") for text in texts)
+
+
+def test_a_gpu_on_the_wrong_cells_bus() -> None:
+    texts = [
+        f.text for f in faults(TWO_CELLS, ("<node>0</node>", "<node>2</node>"), ("<node>1</node>", "<node>0</node>"))
+    ]
+    assert any("0000:c1:00.0 is on node 1" in text and "memory of cell 0" in text for text in texts)
+
+
+def test_many_cells_on_one_bus() -> None:
+    flat = changed(
+        TWO_CELLS,
+        controllers=ONE_GPU.controllers,
+        devices=(changed(TWO_CELLS.devices[0], guest_address="0000:01:00.0"),),
+    )
+    assert any(finding.text.startswith("flat topology: 2 cells") for finding in faults(flat))
+
+
+@pytest.mark.parametrize(
+    ("cells", "text"),
+    [
+        (("0-3,12-15", "4-11"), "cell 0 (0-3,12-15) cuts socket 0 (0-7)"),
+        (("0-6", "7-15"), "cell 0 (0-6) cuts sibling group 3 (6-7)"),
+    ],
+)
+def test_cells_that_cut(cells: tuple[str, str], text: str) -> None:
+    edits = [(f"cpus='{old}'", f"cpus='{new}'") for old, new in zip(("0-7", "8-15"), cells, strict=True)]
+    found = [finding for finding in faults(TWO_CELLS, *edits) if text in finding.text]
+    assert [finding.level for finding in found] == ["error"]
+
+
+def test_cells_within_one_socket_are_right() -> None:
+    one_socket = changed(TWO_CELLS, topology=ONE_GPU.topology)
+    assert not [finding for finding in faults(one_socket) if "cut" in finding.text]
+
+
+def test_siblings_of_vcpu_cpus_for_the_emulator() -> None:
+    guest = changed(ONE_GPU, vcpu_pins=(*pins_of(1, 16)[:-1], changed(pins_of(1, 16)[-1], cpus="40")))
+    found = faults(guest, ("emulatorpin cpuset='0-1'", "emulatorpin cpuset='41'"))
+    assert any("emulator threads on CPUs 41, siblings of vCPU CPUs" in finding.text for finding in found)
+
+
+def other_member(host: Host) -> Host:
+    audio = PciDevice(address="0000:41:00.1", class_code="040300", numa_node=0, iommu_group=0)
+    bridge = PciDevice(address="0000:40:01.0", class_code="060400", numa_node=0, iommu_group=0)
+    return changed(host, pci=(*host.pci, audio, bridge))
+
+
+def offline(host: Host) -> Host:
+    return changed(host, cpus=tuple(changed(cpu, online=cpu.id != 3) for cpu in host.cpus))
+
+
+def hidden(host: Host) -> Host:
+    return changed(host, cpus=tuple(changed(cpu, allowed=cpu.id != 3) for cpu in host.cpus))
+
+
+def boot_display(host: Host) -> Host:
+    return changed(host, pci=tuple(changed(device, boot_display=True) for device in host.pci))
+
+
+@pytest.mark.parametrize(
+    ("change", "level", "text"),
+    [
+        (other_member, "warn", "IOMMU group 0 is split: 0000:41:00.0 passed, 0000:41:00.1 left"),
+        (offline, "error", "CPUs 3 of vCPUs are offline"),
+        (hidden, "error", "CPUs 3 of vCPUs are hidden"),
+        (boot_display, "error", "0000:41:00.0 is the display"),
+    ],
+)
+def test_one_fault_of_the_host_is_named(change: Callable[[Host], Host], level: str, text: str) -> None:
+    found = [finding for finding in faults(ONE_GPU, host=change(host_of())) if text in finding.text]
+    assert [finding.level for finding in found] == [level]
+
+
+def test_what_the_host_does_not_know_is_no_fault() -> None:
+    assert faults(ONE_GPU, host=Host()) == ()
+    unknown = host_of(
+        cpus=tuple(Cpu(id=cpu.id) for cpu in host_of().cpus),
+        pci=tuple(PciDevice(address=device.address) for device in host_of().pci),
+        numa_nodes=tuple(NumaNode(id=n) for n in (0, 1)),
+    )
+    assert faults(MANY_VCPUS, host=unknown) == ()
+
+
+def test_errors_come_first() -> None:
+    found = faults(ONE_GPU, ("managed='no'", "managed='yes'"), ("bus='0x41'", "bus='0x99'"))
+    assert [finding.level for finding in found] == ["error", "info"]
+
+
+def test_a_plain_guest_is_left_alone() -> None:
+    xml = "<domain type='kvm'><name>web</name><memory unit='GiB'>4</memory><vcpu>2</vcpu></domain>"
+    assert [finding.text[:21] for finding in criticise(host_of(), xml, where="web.xml")] == ["vCPUs 0-1 have no vcp"]
+
+
+def test_no_domain_xml_is_bad_input() -> None:
+    with pytest.raises(BadInput) as refused:
+        criticise(host_of(), "<network/>", where="net.xml")
+    assert refused.value.where == "net.xml"
+
+
+def test_the_emulated_twin_has_the_same_faults() -> None:
+    edit = ("vcpu='1' cpuset='3'", "vcpu='1' cpuset='40'")
+    assert faults(emulated(ONE_GPU), edit) == faults(ONE_GPU, edit)
