@@ -282,6 +282,22 @@ def test_long_cpu_lists_are_shortened(cpus: list[int], text: str) -> None:
     assert short_list(cpus) == text
 
 
+def test_a_hybrid_part_says_how_many_cores_have_two_threads() -> None:
+    cpus = tuple(Cpu(id=n, core=core, package=0, numa_node=0) for n, core in enumerate((0, 0, 2, 2, 4, 5, 6)))
+    text = printed(Host(cpus=cpus, numa_nodes=(NumaNode(id=0),)))
+    assert "CPUs 0-6, 5 cores, 2 of them with 2 threads" in text
+
+
+def test_a_problem_that_names_a_device_in_its_reason_is_marked_on_it() -> None:
+    host = Host(
+        gpus=(Gpu(address="0000:01:00.0"), Gpu(address="0000:02:00.0")),
+        problems=(Problem(what="facts unknown", where="nvidia", why="no tool told of 0000:02:00.0"),),
+    )
+    first, second = (line for line in printed(host).splitlines() if "display  0000:0" in line)
+    assert "problem" not in first
+    assert "see problem 1" in second
+
+
 def test_some_names_says_how_many_are_left() -> None:
     assert some(["a", "b"]) == "a, b"
     assert some("abcdef") == "a, b, c, d and 2 more"

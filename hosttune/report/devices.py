@@ -21,12 +21,12 @@ class Shown(Value, frozen=True, kw_only=True):
     pci: Mapping[str, PciDevice]
     labels: Mapping[str, tuple[str, str]]  # address -> (kind, what its class says of it)
     holders: Mapping[str, str]  # address -> guest that holds it
-    problems: Mapping[str, int]  # text of a problem's place -> its number
+    problems: Mapping[str, int]  # what a problem says of places -> its number
     groups: bool  # whether the host has IOMMU groups at all
 
 
 def shown(host: Host, problems: Mapping[str, int]) -> Shown:
-    """Index a host. `problems` gives the number under which each place's problem is listed."""
+    """Index a host. `problems` gives the number of the line that lists each problem."""
     labels: dict[str, tuple[str, str]] = {}
     labels.update({nic.address: ("NIC", _nic(nic)) for nic in host.nics})
     labels.update({drive.address: ("NVMe", _nvme(drive)) for drive in host.nvme})

@@ -38,8 +38,9 @@ def print_host(host: Host, console: Console) -> None:
 def title(host: Host) -> str:
     """Host name and product."""
     platform = host.platform
-    words = (platform.vendor, platform.product) if platform else ()
-    return f"{host.hostname or 'unnamed host'}: {' '.join(word for word in words if word) or 'product unknown'}"
+    vendor, product = (platform.vendor or "", platform.product or "") if platform else ("", "")
+    machine = product if vendor and product.startswith(vendor) else f"{vendor} {product}".strip()
+    return f"{host.hostname or 'unnamed host'}: {machine or 'product unknown'}"
 
 
 def header(host: Host) -> tuple[tuple[str, str], ...]:
@@ -81,12 +82,15 @@ def problem_lines(host: Host) -> tuple[str, ...]:
 
 
 def problem_numbers(host: Host) -> dict[str, int]:
-    """Place of a problem -> number of its line in `problem_lines`, from 1; the first where there are several."""
+    """Place and reason of a problem -> number of its line in `problem_lines`, from 1.
+
+    The text holds every address that the problem names, in its place or its reason.
+    """
     order: dict[tuple[str, str], int] = {}
     numbers: dict[str, int] = {}
     for problem in host.problems:
         number = order.setdefault((problem.what, problem.why), len(order) + 1)
-        numbers.setdefault(problem.where, number)
+        numbers.setdefault(f"{problem.where} {problem.why}", number)
     return numbers
 
 
@@ -204,12 +208,20 @@ def _cpu_branch(cpus: tuple[Cpu, ...]) -> tuple[Branch, ...]:
     facts = [f"CPUs {short_list(cpu.id for cpu in cpus)}"]
     if None not in cores:
         facts.append(count(len(cores), "core"))
-        if len(cpus) > len(cores):
-            facts.append(f"{len(cpus) / len(cores):g} threads each")
+        facts.append(_threads([cpu.core for cpu in cpus]))
     facts += [] if None in caches else [count(len(caches), "last-level cache")]
     isolated = CpuSet(cpu.id for cpu in cpus if cpu.isolated)
     facts += [f"isolated {short_list(isolated)}"] if isolated else []
-    return (Branch(text=", ".join(facts)),)
+    return (Branch(text=", ".join(fact for fact in facts if fact)),)
+
+
+def _threads(cores: list[int | None]) -> str:
+    """Threads of the cores, where any has more than one; hybrid parts have some of each."""
+    sizes = [cores.count(core) for core in dict.fromkeys(cores)]
+    most = max(sizes)
+    if most == 1:
+        return ""
+    return f"{most} threads each" if min(sizes) == most else f"{sizes.count(most)} of them with {most} threads"
 
 
 def _memory_branch(node: NumaNode) -> tuple[Branch, ...]:
