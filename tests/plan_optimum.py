@@ -41,9 +41,8 @@ def judge(host: Json, intent: Json) -> Verdict:
     """Whether the one guest of the intent fits, and the objective of its best placement."""
     facts, asked = HostFacts(host), intent["guests"][0]
     per_node = int((intent.get("reserve") or {}).get("cores_per_node", 1))
-    readings = [facts.housekeeping(per_node, hidden_counts=counts) for counts in (True, False)]
-    kept = readings[0]
-    if kept is None or readings[1] != kept or len({len(core) for core in facts.cores.values()}) != 1 or facts.hidden:
+    kept = facts.housekeeping(per_node, hidden="counts")
+    if kept is None or len({len(core) for core in facts.cores.values()}) != 1 or facts.hidden:
         return OPEN
     choices = _gpu_choices(facts, asked)
     if choices is None or asked.get("nics") or asked.get("nvme"):
@@ -105,6 +104,7 @@ class _Search:
     def __init__(self, facts: HostFacts, intent: Json, kept: set[int]) -> None:
         self.facts, self.asked = facts, intent["guests"][0]
         self.width = len(next(iter(facts.cores.values())))
+        self.page = {"1GiB": GIB, "none": 4096}.get(self.asked.get("hugepages", "auto"), 2 << 20)
         self.by_thread = self.asked.get("smt") == "threads"
         self.room: dict[int, int] = {}
         self.memory: dict[int, tuple[int, int] | None] = {}  # (at least, at most) that a guest can have
@@ -139,9 +139,8 @@ class _Search:
             return False
         asked, part = self.asked.get("memory", "auto"), None
         if asked != "auto":
-            page = {"1GiB": GIB, "none": 4096}.get(self.asked.get("hugepages", "auto"), 2 << 20)
             part = size(asked) // cells
-            if sure and size(asked) % (page * cells):
+            if sure and size(asked) % (self.page * cells):
                 return False
         return self._fits(nodes, [vcpus // cells] * cells, [part] * cells, sure=sure)
 
@@ -182,6 +181,8 @@ class _Search:
     def _listed(self, gpus: tuple[int | None, ...], cells: list[Json], *, sure: bool) -> list[Fraction]:
         vcpus, memory = [cell["vcpus"] for cell in cells], [size(cell["memory"]) for cell in cells]
         shares = [Fraction(count, sum(vcpus)) for count in vcpus]
+        if sure and any(part % self.page for part in memory):  # no whole pages: a matter of reading
+            return []
         return [
             _score(self.facts, gpus, nodes, shares)
             for nodes in permutations(self.room, len(cells))

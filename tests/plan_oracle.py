@@ -14,10 +14,10 @@ from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 
-from plan_facts import GuestFacts, HostFacts, Json, ids, is_bridge, named, size
+from plan_device_oracle import device_checks
+from plan_facts import HIDDEN_RULES, GuestFacts, HostFacts, Json, ids, named, size
 
 Found = Iterator[str]
-_BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 
 
 def violations(host: Json, intent: Json, plan: Json) -> list[str]:
@@ -59,6 +59,11 @@ def _document(host: HostFacts, intent: Json, plan: Json) -> Found:
     for action in plan["actions"]:
         if action["effect"] not in ("now", "reboot"):  # [plan] actions
             yield f"action-effect: {action['id']}: {action['effect']}"
+        if not action["needed"] and ("hugepage" in action["kind"] or action["want"] == "vfio-pci"):
+            yield f"action-needed: {action['id']}"  # [result] needed (pages, binding, VFs, MIG, boot arguments)
+    said = " ".join(f"{finding['text']} {finding['where']}" for finding in plan["findings"])
+    if host.document.get("hypervisor") and plan["guests"] and not re.search("guest|hypervisor|virtual", said):
+        yield "hypervisor-said: the host is itself a guest and no finding says it"  # [plan] unknown facts
 
 
 # --- CPUs ----------------------------------------------------------------------------------------------------
@@ -102,12 +107,18 @@ def _housekeeping(host: HostFacts, intent: Json, plan: Json) -> Found:
         yield f"boot-core: core {host.boot_core} is pinned"
     for node in host.nodes:  # [inv] at least one core per node that has non-isolated CPUs stays with the host
         cores = [host.cores[c] for c in host.node_cores(node)]
-        left = [core for core in cores if core - host.isolated and not core & host.held]
+        boot = host.cores[host.boot_core]
+        left = [core for core in cores if core - host.isolated and (core == boot or not core & host.held)]
         if left and all(core & pinned for core in left):
             yield f"node-core: node {node} has no core left for the host"
-    readings = [host.housekeeping(per_node, hidden_counts=counts) for counts in (True, False)]
-    if None not in readings and kept not in readings:  # [plan] housekeeping_cpus = the reserved cores only
-        yield f"housekeeping-exact: {sorted(kept)}, the rule gives {sorted(readings[0] or ())}"
+    readings = [host.housekeeping(per_node, hidden=rule) for rule in HIDDEN_RULES]
+    exact = [cpus for cpus in readings if cpus is not None]
+    exact += [cpus - host.hidden for cpus in exact]
+    if None not in readings and kept not in exact:  # [plan] housekeeping_cpus = the reserved cores only
+        *exact,
+        *(cpus - host.hidden for cpus in exact),
+    ]:  # [plan] housekeeping_cpus = the reserved cores only
+        yield f"housekeeping-exact: {sorted(kept)}, the rule gives {sorted(exact[0])}"
 
 
 def _pins(guest: GuestFacts) -> Found:
@@ -134,6 +145,8 @@ def _pins(guest: GuestFacts) -> Found:
 def _whole_cores(guest: GuestFacts) -> Found:
     """[issue] whole cores, siblings together; [intent] an odd vCPU count leaves the last sibling idle."""
     host, pinned = guest.host, set(guest.pins)
+    if len({len(core) for core in host.cores.values()}) > 1:  # cores of several widths: the contract is silent
+        return
     for cell in guest.cells:
         cores = {host.core(cpu) for cpu in guest.cell_pins(cell)}
         part = sorted(core for core in cores if not host.cores[core] - host.hidden <= pinned)
@@ -329,100 +342,6 @@ def _memory_asked(guest: GuestFacts, page: int) -> Found:
         yield f"memory-share: auto gave cells {got}"
 
 
-# --- devices -------------------------------------------------------------------------------------------------
-
-
-def _devices(guest: GuestFacts) -> Found:
-    host = guest.host
-    passed = [device["address"] for device in guest.devices if device["kind"] != "mdev"]
-    everyone = Counter(d["address"] for g in guest.plan["guests"] for d in g["devices"] if d["kind"] != "mdev")
-    for address in passed:
-        if everyone[address] > 1:
-            yield f"device-once: {address} is given {everyone[address]} times"
-        if address in host.held_devices:  # [plan] a guest defined here keeps its devices
-            yield f"device-held: {address} belongs to an existing guest"
-        if address not in host.pci:
-            yield f"device-exists: {address}"
-        elif is_bridge(host.pci[address]):
-            yield f"device-bridge: {address} is a bridge"
-        elif host.pci[address].get("boot_display"):  # exit codes: boot display is refused
-            yield f"device-boot-display: {address}"
-    places = [device["guest_address"] for device in guest.devices]
-    if len(set(places)) != len(places) or not all(_BDF.fullmatch(place) for place in places):
-        yield f"guest-address: {places}"  # [plan] the XML gives each device its guest_address
-    if not all(device["identity"] for device in guest.devices):  # [plan] a passed device's identity
-        yield "device-identity: a device has none"
-    if all(address in host.pci for address in passed):
-        yield from _affinity(guest)
-        yield from _groups(guest, set(passed))
-        yield from _asked_devices(guest, passed)
-
-
-def _affinity(guest: GuestFacts) -> Found:
-    """[issue] cells with their own devices; [inv] unknown affinity is said, never guessed."""
-    cell_of = {min(ids(cell["host_nodes"]), default=-1): cell["id"] for cell in guest.cells}
-    for device in guest.devices:
-        node = guest.host.device_node(device["address"])
-        if node is None and device["guest_cell"] is not None:
-            yield f"affinity-guessed: {device['address']} is in cell {device['guest_cell']}, its node is unknown"
-        if node is None and not guest.said(re.escape(device["address"])):
-            yield f"affinity-said: nothing says that the node of {device['address']} is unknown"
-        if node in cell_of and device["guest_cell"] != cell_of[node]:
-            yield f"device-cell: {device['address']} of node {node} is in cell {device['guest_cell']}"
-
-
-def _groups(guest: GuestFacts, passed: set[str]) -> Found:
-    """[inv] every non-bridge function of a passed device's IOMMU group goes to the same guest."""
-    host, invited, slots = guest.host, named(guest.asked), {a.rpartition(".")[0] for a in passed}
-    for address in sorted(passed):
-        members = host.group(address)
-        if members is None:  # [plan] no IOMMU groups: the plan stands with an `error` finding
-            if not any(finding["level"] == "error" for finding in guest.plan["findings"]):
-                yield f"no-groups-error: {address} has no IOMMU group and no finding of level error says it"
-            continue
-        if not members <= passed:
-            yield f"group-whole: {sorted(members - passed)} of the group of {address} stay behind"
-        for other in sorted(members - {address} - invited):
-            row = host.pci[other]
-            same_slot = sum(other.startswith(slot + ".") for slot in slots) and other[:-1] in {
-                a[:-1] for a in passed - {other}
-            }
-            switch = str(row.get("class_code"))[:4] == "0680"
-            if not same_slot and not switch and not _chosen(guest, other):
-                yield f"group-uninvited: {other} goes along with {address} though the intent does not name it"
-
-
-def _chosen(guest: GuestFacts, address: str) -> bool:
-    """A count in the intent may have chosen this device."""
-    kinds = {"gpus": "gpus", "nics": "nics", "nvme": "nvme"}
-    return any(
-        isinstance(guest.asked.get(key), int | dict)
-        and address in {row["address"] for row in guest.host.document.get(rows) or []}
-        for key, rows in kinds.items()
-    )
-
-
-def _asked_devices(guest: GuestFacts, passed: list[str]) -> Found:
-    lost = named(guest.asked) - set(passed)
-    if lost:  # [intent] the devices that are named
-        yield f"devices-asked: {sorted(lost)} are not given"
-    others = {g["address"] for g in guest.host.document.get("gpus") or [] if g.get("vendor", "other") == "other"}
-    for key, rows in (("gpus", "gpus"), ("nics", "nics"), ("nvme", "nvme")):
-        wanted = guest.asked.get(key)
-        count = wanted["count"] if isinstance(wanted, dict) else wanted if isinstance(wanted, int) else None
-        if count is None:
-            continue
-        mine = {row["address"] for row in guest.host.document.get(rows) or []} & set(passed)
-        if len(mine) < count or (len(mine) > count and _all_single(guest.host, mine)):
-            yield f"devices-count: {key}: {sorted(mine)}, asked {count}"
-        if key == "gpus" and mine & others:  # [host] `other` is ignored by counts and auto
-            yield f"devices-other: a count took {sorted(mine & others)}"
-
-
-def _all_single(host: HostFacts, addresses: set[str]) -> bool:
-    return all(len(host.group(address) or {address}) == 1 for address in addresses)
-
-
 # --- auto ----------------------------------------------------------------------------------------------------
 
 
@@ -431,7 +350,7 @@ def _auto(guest: GuestFacts) -> Found:
     host, nodes = guest.host, [min(ids(cell["host_nodes"])) for cell in guest.cells]
     gpus = {g["address"]: g.get("vendor", "other") for g in host.document.get("gpus") or []}
     mine = Counter(host.device_node(d["address"]) for d in guest.devices if d["address"] in gpus)
-    kept = host.housekeeping(guest.cores_per_node, hidden_counts=True)
+    kept = host.housekeeping(guest.cores_per_node, hidden="counts")
     widths = {len(core) for core in host.cores.values()}
     plain = kept is not None and not host.hidden and len(widths) == 1 and set(nodes) == set(mine)
     if not plain or isinstance(guest.asked.get("numa"), list):
@@ -490,7 +409,7 @@ def _caches(guest: GuestFacts) -> Found:
             yield f"fewest-caches: cell {cell['id']} spans {spanned} last-level caches, {fewest} would do"
 
 
-_GUEST_CHECKS = (_pins, _siblings, _helpers, _cells, _memory, _devices, _auto, _caches)
+_GUEST_CHECKS = (_pins, _siblings, _helpers, _cells, _memory, device_checks, _auto, _caches)
 
 
 def same_bytes(first: str, second: str) -> list[str]:

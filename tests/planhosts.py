@@ -259,19 +259,19 @@ def small_shapes(draw: st.DrawFn) -> Shape:
     nodes = draw(st.integers(1, 4))
     shape = Shape(
         nodes=nodes,
-        cores_per_node=[draw(st.integers(1, 5)) for _ in range(nodes)],
+        cores_per_node=[draw(st.sampled_from([1, 2, 3, 4, 5, 5])) for _ in range(nodes)],
         threads=draw(st.sampled_from([1, 2, 2, 4])),
         numbering=draw(st.sampled_from(["block", "adjacent", "interleaved"])),
         llc_cores=draw(st.sampled_from([1, 2, 8])),
-        memory_gib=[draw(st.sampled_from([8, 16, 64])) for _ in range(nodes)],
+        memory_gib=[draw(st.sampled_from([8, 16, 32, 64])) for _ in range(nodes)],
         hugepages=draw(st.sampled_from([{}, None])),
         distances=draw(distance_tables(nodes)),
     )
     spare = [(n, core) for n in range(nodes) for core in cores_of(shape, n)[1:]]
-    marks = draw(st.lists(st.sampled_from(["", "", "", "offline", "isolated", "held"]), min_size=len(spare)))
+    marks = draw(st.lists(st.sampled_from(["", "", "", "", "", "offline", "isolated", "held"]), min_size=len(spare)))
     marked = {word: [c for (_, core), m in zip(spare, marks, strict=False) if m == word for c in core] for word in _W}
     cards = draw(gpu_cards(nodes, groups=draw(st.booleans()), most=5))
-    taken = tuple(card.address for card in cards if draw(st.integers(0, 4)) == 0)
+    taken = tuple(card.address for card in cards if draw(st.integers(0, 8)) == 0)
     guests = [Held(pins=tuple(marked["held"]), devices=taken)] if marked["held"] or taken else []
     return replace(shape, offline=marked["offline"], isolated=marked["isolated"], cards=cards, guests=guests)
 
@@ -283,10 +283,15 @@ _W = ("offline", "isolated", "held")
 def gpu_cards(draw: st.DrawFn, nodes: int, *, groups: bool, most: int) -> list[Card]:
     """GPUs, each alone in its IOMMU group (or no groups at all), now and then of unknown affinity or maker."""
     places = draw(st.lists(st.one_of(st.integers(0, nodes - 1), st.sampled_from([None, 0])), max_size=most))
-    vendors = ["nvidia", "nvidia", "nvidia", "nvidia", "amd", "other"]
+    maker = draw(st.sampled_from(["nvidia", "nvidia", "amd", "habana"]))  # one maker a host: counts may not mix
     return [
         Card(
-            f"0000:{0x21 + 0x10 * i:02x}:00.0", node, vendor=draw(st.sampled_from(vendors)), group=i if groups else None
+            f"0000:{0x21 + 0x10 * i:02x}:00.0",
+            node,
+            vendor=draw(st.sampled_from([maker] * 5 + ["other"])),
+            group=i if groups else None,
+            driver=draw(st.sampled_from(["vfio-pci", "vfio-pci", "nvidia", None])),
+            bar_bytes=draw(st.sampled_from([None, 256 * GIB])),
         )
         for i, node in enumerate(places)
     ]
@@ -299,24 +304,24 @@ def wild_shapes(draw: st.DrawFn) -> Shape:
     shape = Shape(
         nodes=nodes,
         cores_per_node=[
-            draw(st.sampled_from([0, 1, 2, 3, 4, 6])) if n else draw(st.integers(1, 6)) for n in range(nodes)
+            draw(st.sampled_from([0, 1, 2, 4, 6, 8])) if n else draw(st.integers(2, 8)) for n in range(nodes)
         ],
         threads=draw(st.sampled_from([1, 2, 2, 4])),
         numbering=draw(st.sampled_from(["block", "adjacent", "interleaved"])),
         llc_cores=draw(st.sampled_from([1, 2, 3, 8])),
-        memory_gib=[draw(st.sampled_from([0, 4, 16, 64])) for _ in range(nodes)],
+        memory_gib=[draw(st.sampled_from([0, 4, 16, 64, 64])) for _ in range(nodes)],
         distances=draw(st.one_of(st.none(), distance_tables(nodes))),
         digest=draw(st.sampled_from([None, "sha256:5f"])),
     )
     shape = replace(shape, hugepages=draw(pools(shape)), cards=draw(wild_cards(nodes)))
     cpus = [cpu for n in range(nodes) for core in cores_of(shape, n) for cpu in core]
-    some = st.lists(st.sampled_from(cpus), max_size=max(1, len(cpus) // 3), unique=True)
+    some = st.lists(st.sampled_from(cpus), max_size=max(1, len(cpus) // 5), unique=True)
     offline = [cpu for cpu in draw(some) if cpu != 0 or len(cpus) > 1]
     online = [cpu for cpu in cpus if cpu not in offline] or cpus[:1]
     offline = [cpu for cpu in offline if cpu not in online]
-    held = draw(st.lists(st.sampled_from(online), max_size=len(online) // 3, unique=True))
+    held = draw(st.lists(st.sampled_from(online), max_size=len(online) // 5, unique=True))
     held = [cpu for cpu in held if cpu != min(online)]
-    devices = [card.address for card in shape.cards if draw(st.integers(0, 5)) == 0]
+    devices = [card.address for card in shape.cards if draw(st.integers(0, 8)) == 0]
     guest = Held(
         pins=tuple(held),
         devices=tuple(devices),
@@ -352,7 +357,7 @@ def wild_cards(draw: st.DrawFn, nodes: int) -> list[Card]:
     cards: list[Card] = []
     groups = draw(st.integers(0, 5)) > 0
     for i, gpu in enumerate(draw(gpu_cards(nodes, groups=groups, most=6))):
-        company = draw(st.sampled_from(["", "", "", "audio", "nic", "nvswitch"]))
+        company = draw(st.sampled_from([*[""] * 6, "audio", "audio", "nic", "nvswitch"]))
         cards.append(gpu)
         slot, bus = gpu.address.rpartition(".")[0], 0x22 + 0x10 * i
         if company == "audio":
@@ -370,8 +375,8 @@ def _gpu_requests(shape: Shape) -> st.SearchStrategy[int | list[str]]:
     named = [card.address for card in shape.cards if card.kind == "gpu"]
     if not named:
         return st.just(0)
-    lists = st.lists(st.sampled_from(named), min_size=1, max_size=4, unique=True)
-    return st.one_of(st.integers(0, len(named)), lists, lists)
+    lists = st.lists(st.sampled_from(named), min_size=1, max_size=3, unique=True)
+    return st.one_of(st.integers(0, min(3, len(named))), lists, lists)
 
 
 @st.composite
@@ -381,13 +386,13 @@ def small_intents(draw: st.DrawFn, shape: Shape) -> dict[str, Any]:
     if guest["gpus"] and draw(st.integers(0, 3)) == 0:
         guest |= {"vcpus": "auto", "memory": "auto"}
     else:
-        guest |= {"vcpus": draw(st.integers(1, 20)), "memory": f"{draw(st.sampled_from([1, 2, 12, 24, 48]))}GiB"}
+        guest |= {"vcpus": draw(st.integers(1, 14)), "memory": f"{draw(st.sampled_from([1, 2, 2, 12, 12, 24, 48]))}GiB"}
     kind = draw(st.sampled_from(["auto", "auto", "auto", "number", "list"]))
     if kind == "number" and guest["vcpus"] != "auto":
         guest["numa"] = draw(st.integers(1, shape.nodes))
-        guest["vcpus"] = guest["numa"] * draw(st.integers(1, 8))
+        guest["vcpus"] = guest["numa"] * draw(st.integers(1, 6))
     if kind == "list":
-        cells = draw(st.lists(st.integers(1, 8), min_size=1, max_size=shape.nodes))
+        cells = draw(st.lists(st.integers(1, 7), min_size=1, max_size=min(3, shape.nodes)))
         guest = {"gpus": guest["gpus"], "numa": [{"vcpus": n, "memory": "1GiB"} for n in cells]}
     guest["smt"] = draw(st.sampled_from(["cores", "cores", "threads"]))
     return intent_of(reserve={"cores_per_node": draw(st.sampled_from([1, 1, 1, 2, 0]))}, **guest)

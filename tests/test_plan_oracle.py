@@ -21,11 +21,11 @@ SHAPE = Shape(
     llc_cores=2,
     memory_gib=32,
     cards=(
-        Card("0000:41:00.0", 1, group=1),
-        Card("0000:41:00.1", 1, kind="audio", group=1),
-        Card("0000:51:00.0", 0, group=2),
-        Card("0000:61:00.0", None, kind="nic", group=3),
-        Card("0000:71:00.0", 1, vendor="other", group=4),
+        Card("0000:41:00.0", 1, group=1, bar_bytes=GIB),
+        Card("0000:41:00.1", 1, kind="audio", group=1, bar_bytes=GIB),
+        Card("0000:51:00.0", 0, group=2, bar_bytes=GIB),
+        Card("0000:61:00.0", None, kind="nic", group=3, bar_bytes=GIB),
+        Card("0000:71:00.0", 1, vendor="other", group=4, bar_bytes=GIB),
     ),
     guests=(Held(pins=(1, 9), devices=("0000:51:00.0",), memory_bytes=GIB),),
     digest="d1",
@@ -69,15 +69,22 @@ def right() -> tuple[Json, Json, Json]:
         "housekeeping_cpus": "0,4,8,12",
         "guests": [guest],
         "unplaced": [],
-        "actions": [_pages(0, 2), _pages(1, 2)],
+        "actions": [_hugepages(0, 2), _hugepages(1, 2)],
         "findings": [],
     }
     return build_host(SHAPE), intent, plan
 
 
-def _pages(node: int, want: int) -> Json:
+def _hugepages(node: int, want: int) -> Json:
     target = f"/sys/devices/system/node/node{node}/hugepages/hugepages-1048576kB/nr_hugepages"
-    return {"id": f"hugepages:{node}", "kind": "hugepages", "target": target, "want": want, "effect": "now"}
+    return {
+        "id": f"hugepages:{node}",
+        "kind": "hugepages",
+        "target": target,
+        "want": want,
+        "effect": "now",
+        "needed": True,
+    }
 
 
 def test_the_right_plan_is_right() -> None:
@@ -113,7 +120,7 @@ def _one_cell(host: Json, intent: Json, plan: Json, *cpus: int) -> None:
         device["guest_cell"] = 0
     _guest(plan)["emulator_cpus"] = "4,12"
     _guest(plan)["topology"] = {"sockets": 1, "dies": 1, "cores": len(cpus) // 2, "threads": 2}
-    plan["actions"] = [_pages(1, 4)]
+    plan["actions"] = [_hugepages(1, 4)]
 
 
 def _odd(host: Json, intent: Json, plan: Json) -> None:
@@ -157,6 +164,8 @@ CASES: list[tuple[str, Change]] = [
     ("finding-level", lambda h, i, p: p["findings"].append({"level": "fatal", "text": "", "where": ""})),
     ("action-id", lambda h, i, p: p["actions"].append(p["actions"][0])),
     ("action-effect", lambda h, i, p: p["actions"][0].update(effect="later")),
+    ("action-needed", lambda h, i, p: p["actions"][0].update(needed=False)),
+    ("hypervisor-said", lambda h, i, p: h.update(hypervisor=True)),
     ("pin-one-cpu", lambda h, i, p: _guest(p)["vcpu_pins"][0].update(cpus="2-3")),
     ("cpu-once", lambda h, i, p: _guest(p)["vcpu_pins"][1].update(cpus="2")),
     ("cpu-once", lambda h, i, p: _guest(p)["vcpu_pins"][1].update(cpus="9")),
@@ -217,6 +226,9 @@ CASES: list[tuple[str, Change]] = [
     ("device-boot-display", lambda h, i, p: [r.update(boot_display=True) for r in h["pci"] if r["address"] == GPU]),
     ("guest-address", lambda h, i, p: _guest(p)["devices"][0].update(guest_address="0000:02:00.0")),
     ("device-identity", lambda h, i, p: _guest(p)["devices"][0].update(identity="")),
+    ("binding", lambda h, i, p: [r.update(driver="nvidia") for r in h["pci"] if r["address"] == GPU]),
+    ("bars-said", lambda h, i, p: [r.update(bars=None) for r in h["pci"] if r["address"] == GPU]),
+    ("fabric-error", lambda h, i, p: h["nvswitches"].append({"address": "0000:91:00.0"})),
     ("affinity-guessed", lambda h, i, p: _guest(p)["devices"][2].update(guest_cell=0)),
     ("affinity-said", lambda h, i, p: _guest(p).update(why=[])),
     ("device-cell", lambda h, i, p: _guest(p)["devices"][0].update(guest_cell=0)),
@@ -252,7 +264,8 @@ def test_a_wrong_plan_is_caught_by_the_named_check(name: str, change: Change) ->
 
 
 def test_every_check_is_proven_able_to_fail() -> None:
-    source = Path(__file__).with_name("plan_oracle.py").read_text()
+    files = ("plan_oracle.py", "plan_device_oracle.py")
+    source = "".join(Path(__file__).with_name(name).read_text() for name in files)
     assert set(re.findall(r'(?:yield |append\()f?"([a-z-]+):', source)) == {name for name, _ in CASES}
 
 
