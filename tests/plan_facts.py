@@ -12,7 +12,6 @@ from typing import Any
 
 Json = dict[str, Any]
 GIB = 1 << 30
-HIDDEN_RULES = ("counts", "half counts", "never")  # may a core with CPUs that a cpuset hides be the reserved one?
 _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _BRIDGES = ("0600", "0604")
 
@@ -100,20 +99,24 @@ class HostFacts:
         rows = self.document["pci"]
         return {r["address"] for r in rows if r.get("iommu_group") == number and not is_bridge(r)}
 
-    def housekeeping(self, per_node: int, *, hidden: str) -> set[int] | None:
+    def housekeeping(self, per_node: int, *, hidden_counts: bool) -> set[int] | None:
         """[plan] the boot core, else the node's lowest non-isolated core that no guest holds; None = doubtful.
 
-        Doubtful: cores that are isolated or held in part, a boot core that is isolated, held or hidden.
+        `hidden_counts`: whether a core that a cpuset hides may be the reserved one; the contract leaves it open.
+        Doubtful: cores that are isolated, held or hidden in part, a boot core that is isolated, held or hidden.
         """
-        partly = [m for m in self.cores.values() if any(0 < len(m & s) < len(m) for s in (self.isolated, self.held))]
+        partly = [
+            m
+            for m in self.cores.values()
+            if any(0 < len(m & s) < len(m) for s in (self.isolated, self.held, self.hidden))
+        ]
         boot = self.cores[self.boot_core]
         if partly or boot & (self.isolated | self.held | self.hidden):
             return None
         kept: set[int] = set()
         for node in self.nodes:
-            bad = self.isolated | self.held | (self.hidden if hidden == "never" else set())
+            bad = self.isolated | self.held | (set() if hidden_counts else self.hidden)
             cores = [c for c in self.node_cores(node) if not self.cores[c] & bad or c == self.boot_core]
-            cores = [c for c in cores if hidden == "counts" or not self.cores[c] <= self.hidden]
             cores.sort(key=lambda c: (c != self.boot_core, self._first(c)))
             kept |= {cpu for core in cores[:per_node] for cpu in self.cores[core]}
         return kept

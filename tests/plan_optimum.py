@@ -41,7 +41,7 @@ def judge(host: Json, intent: Json) -> Verdict:
     """Whether the one guest of the intent fits, and the objective of its best placement."""
     facts, asked = HostFacts(host), intent["guests"][0]
     per_node = int((intent.get("reserve") or {}).get("cores_per_node", 1))
-    kept = facts.housekeeping(per_node, hidden="counts")
+    kept = facts.housekeeping(per_node, hidden_counts=True)
     if kept is None or len({len(core) for core in facts.cores.values()}) != 1 or facts.hidden:
         return OPEN
     choices = _gpu_choices(facts, asked)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from plan_device_oracle import device_checks
-from plan_facts import HIDDEN_RULES, GuestFacts, HostFacts, Json, ids, named, size
+from plan_facts import GuestFacts, HostFacts, Json, ids, named, size
 
 Found = Iterator[str]
 
@@ -111,14 +111,9 @@ def _housekeeping(host: HostFacts, intent: Json, plan: Json) -> Found:
         left = [core for core in cores if core - host.isolated and (core == boot or not core & host.held)]
         if left and all(core & pinned for core in left):
             yield f"node-core: node {node} has no core left for the host"
-    readings = [host.housekeeping(per_node, hidden=rule) for rule in HIDDEN_RULES]
-    exact = [cpus for cpus in readings if cpus is not None]
-    exact += [cpus - host.hidden for cpus in exact]
-    if None not in readings and kept not in exact:  # [plan] housekeeping_cpus = the reserved cores only
-        *exact,
-        *(cpus - host.hidden for cpus in exact),
-    ]:  # [plan] housekeeping_cpus = the reserved cores only
-        yield f"housekeeping-exact: {sorted(kept)}, the rule gives {sorted(exact[0])}"
+    exact = [host.housekeeping(per_node, hidden_counts=counts) for counts in (True, False)]
+    if None not in exact and kept not in exact:  # [plan] housekeeping_cpus = the reserved cores only
+        yield f"housekeeping-exact: {sorted(kept)}, the rule gives {sorted(exact[0] or ())}"
 
 
 def _pins(guest: GuestFacts) -> Found:
@@ -350,7 +345,7 @@ def _auto(guest: GuestFacts) -> Found:
     host, nodes = guest.host, [min(ids(cell["host_nodes"])) for cell in guest.cells]
     gpus = {g["address"]: g.get("vendor", "other") for g in host.document.get("gpus") or []}
     mine = Counter(host.device_node(d["address"]) for d in guest.devices if d["address"] in gpus)
-    kept = host.housekeeping(guest.cores_per_node, hidden="counts")
+    kept = host.housekeeping(guest.cores_per_node, hidden_counts=True)
     widths = {len(core) for core in host.cores.values()}
     plain = kept is not None and not host.hidden and len(widths) == 1 and set(nodes) == set(mine)
     if not plain or isinstance(guest.asked.get("numa"), list):
