@@ -22,6 +22,7 @@ from hosttune.planning.resources import Core
 from hosttune.planning.sizing import MAX_VCPUS_WITHOUT_IOMMU, Field, auto_share
 
 TCG_ADDRESS_BITS = 40  # QEMU refuses any other width without KVM (target/i386/cpu.c, TCG_PHYS_ADDR_BITS)
+ALLOCATION_THREADS = 8  # touching a terabyte of pages with one thread takes minutes
 GUEST_NAMESPACE = uuid.UUID("6b1f4c52-9f2e-5a54-8f0c-6a1d0c5d1f7e")
 
 
@@ -117,6 +118,7 @@ def _build(field: Field, guest: GuestIntent, choice: Choice, closure: Closure, w
         pci_hole64_bytes=window.mmio64_bytes if window.mmio64_bytes and window.mmio64_bytes > 32 << 30 else None,
         ovmf_window_mib=window.floor_mib if guest.firmware == "efi" else None,
         iommu_eim=len(pins) > MAX_VCPUS_WITHOUT_IOMMU,
+        allocation_threads=min(ALLOCATION_THREADS, len(pins)),
         disk=guest.disk,
         networks=guest.networks or (),
         boot=guest.boot,
@@ -322,8 +324,9 @@ def _findings(
     nodes = choice.placement.nodes
     for address in closure.members:
         node = field.catalogue.node(address)
-        if address in choice.gpus and (node is None or node not in field.resources.nodes):
-            say("warn", f"the NUMA node of GPU {address} is unknown: it did not influence the placement")
+        if node is None or node not in field.resources.nodes:
+            what = "GPU " if address in choice.gpus else ""
+            say("warn", f"the NUMA node of {what}{address} is unknown: it did not influence the placement")
         elif node is not None and node in field.resources.nodes and node not in nodes:
             near = min(field.resources.distance(n, node) for n in nodes)
             say("warn", f"{address} is on node {node}, where the guest has no cell: its nearest is at distance {near}")

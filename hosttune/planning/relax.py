@@ -73,7 +73,7 @@ def relaxations(field: Field, guest: GuestIntent, candidates: Candidates, named:
         best = _largest(wanted // unit, lambda n: fits(msgspec.structs.replace(guest, memory=n * unit)))
         if best:
             found.append(f"memory: {format_size(best * unit)} ({format_size(wanted - best * unit)} less)")
-    if guest.numa != "auto" and fits(msgspec.structs.replace(guest, numa="auto")):
+    if guest.numa != "auto" and fits(_uncut(guest)):
         found.append("numa: auto")
     if guest.smt == "cores" and fits(msgspec.structs.replace(guest, smt="threads")):
         found.append("smt: threads (shares cores with others)")
@@ -84,6 +84,15 @@ def relaxations(field: Field, guest: GuestIntent, candidates: Candidates, named:
         if fits(guest, read_field(msgspec.structs.replace(field.host, guests=left), field.reserve)):
             found.append(f"release guest {other.name}")
     return tuple(found)
+
+
+def _uncut(guest: GuestIntent) -> GuestIntent:
+    """The same guest with the planner free to cut it; listed cells give its size."""
+    if not isinstance(guest.numa, tuple):
+        return msgspec.structs.replace(guest, numa="auto")
+    vcpus = sum(cell.vcpus for cell in guest.numa)
+    memory = sum(parse_size(cell.memory, where="numa") for cell in guest.numa)
+    return msgspec.structs.replace(guest, numa="auto", vcpus=vcpus, memory=memory)
 
 
 def _largest(limit: int, fits: Callable[[int], bool]) -> int:

@@ -1,0 +1,145 @@
+"""`make bench`: whole-process times as ratios to a named peer in the same run, and what planning one guest costs.
+
+Run on an otherwise idle machine. Prints a Markdown table and exits 1 when a bound is missed. Peers: `lstopo`
+(hwloc) for discovery, a bare start of the same Python for start-up. Each figure is the median of interleaved
+runs, so that a slow moment hits both sides.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+HOSTTUNE = str(Path(sys.executable).with_name("hosttune"))
+CAPTURE = ROOT / "tests/hosts/derived/xe9680-8xh100-lspci.tar.xz"
+ROUNDS = 25
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: what was measured, the figure, its bound, and whether it holds."""
+
+    what: str
+    figure: str
+    bound: str
+    holds: bool
+
+
+def interleaved(*commands: list[str]) -> list[float]:
+    """Median seconds of each command, all of them run in turn."""
+    times: list[list[float]] = [[] for _ in commands]
+    for _ in range(ROUNDS):
+        for i, command in enumerate(commands):
+            start = time.perf_counter()
+            subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+            times[i].append(time.perf_counter() - start)
+    return [statistics.median(row) for row in times]
+
+
+def unpack(target: str) -> str:
+    """The 517-function capture as a directory, for both tools."""
+    with tarfile.open(CAPTURE) as tar:
+        if hasattr(tarfile, "fully_trusted_filter"):
+            tar.extraction_filter = staticmethod(tarfile.fully_trusted_filter)
+        tar.extractall(target)
+    return str(Path(target) / "root")
+
+
+def start_up() -> list[Row]:
+    """Start-up against a bare Python."""
+    bare, version = interleaved([sys.executable, "-c", "pass"], [HOSTTUNE, "--version"])
+    extra = (version - bare) * 1000
+    return [
+        Row(
+            "`hosttune --version` over a bare Python start",
+            f"{extra:.0f} ms ({version / bare:.1f}× it)",
+            "≤ 60 ms",
+            extra <= 60,
+        )
+    ]
+
+
+def discovery(root: str) -> list[Row]:
+    """Whole-process discovery against lstopo on the same root, and what of it is not reading the host."""
+    discover = [HOSTTUNE, "discover", "-o", "json", "--root", root]
+    lstopo = ["lstopo-no-graphics", "--whole-io", "--of", "xml", "-i", root]
+    bare = [sys.executable, "-c", "pass"]
+    libraries = [sys.executable, "-c", "import click, msgspec"]
+    ours, peer, start, imports = interleaved(discover, lstopo, bare, libraries)
+    rest = ours - imports
+    return [
+        Row("`discover -o json`, 517 PCI functions, against `lstopo`", f"{ours / peer:.1f}×", "≤ 4×", ours <= 4 * peer),
+        Row(
+            "… of which a bare Python start, its two libraries, reading and writing",
+            f"{start / peer:.1f}× + {(imports - start) / peer:.1f}× + {rest / peer:.1f}×",
+            "",
+            True,
+        ),
+    ]
+
+
+def peak_memory(root: str) -> list[Row]:
+    """Largest resident size of a discover process, from a directory and from a tar."""
+    rows = []
+    for what, source in (("a directory", root), ("a tar", str(CAPTURE))):
+        code = (
+            "import resource, subprocess, sys; subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True);"
+            "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+        )
+        command = [sys.executable, "-c", code, HOSTTUNE, "discover", "-o", "json", "--root", source]
+        mebibytes = int(subprocess.run(command, capture_output=True, check=True).stdout) / 1024
+        rows.append(Row(f"peak memory of `discover` from {what}", f"{mebibytes:.0f} MiB", "≤ 80 MiB", mebibytes <= 80))
+    return rows
+
+
+def percentile(call: Callable[[], object], rounds: int = 200) -> float:
+    """The 99th percentile of a call's milliseconds."""
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - start) * 1000)
+    return sorted(times)[int(rounds * 0.99) - 1]
+
+
+def planning(root: str) -> list[Row]:
+    """Planning one guest in process, on the XE9680 and on 8 nodes x 768 CPUs."""
+    import hosttune
+    from tests.planhosts import build_host
+
+    large = hosttune.Host.from_json(hosttune.model.values.to_json(build_host(nodes=8, cores_per_node=48, threads=2)))
+    rows = []
+    for what, host in (("the XE9680", hosttune.discover(root)), ("8 nodes × 768 CPUs", large)):
+        for request in ('"gpus": 1', '"gpus": 4', '"gpus": 0, "vcpus": 200, "memory": "256GiB", "numa": 4'):
+            intent = hosttune.Intent.from_json('{"version": 1, "guests": [{"name": "guest", %s}]}' % request)
+            worst = percentile(lambda host=host, intent=intent: hosttune.plan(host, intent))
+            text = request.replace('"', "")
+            rows.append(Row(f"planning one guest on {what} ({text}), p99", f"{worst:.1f} ms", "≤ 50 ms", worst <= 50))
+    return rows
+
+
+def main() -> int:
+    """Measure everything, print the table."""
+    os.environ["NO_COLOR"] = "1"
+    with tempfile.TemporaryDirectory() as target:
+        root = unpack(target)
+        rows = [*start_up(), *discovery(root), *peak_memory(root), *planning(root)]
+    print("| measured | figure | bound |\n|---|---|---|")
+    for row in rows:
+        print(f"| {row.what} | {row.figure}{'' if row.holds else ' **missed**'} | {row.bound} |")
+    return 0 if all(row.holds for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
