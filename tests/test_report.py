@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+import hosttune
 from hosttune.model.host import (
     Cpu,
     CpuModel,
@@ -296,6 +298,35 @@ def test_a_problem_that_names_a_device_in_its_reason_is_marked_on_it() -> None:
     first, second = (line for line in printed(host).splitlines() if "display  0000:0" in line)
     assert "problem" not in first
     assert "see problem 1" in second
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("MT2910 Family [ConnectX-7]", "NIC      0000:01:00.0  ConnectX-7, infiniband"),
+        ("Some NIC", "NIC      0000:01:00.0  Some NIC, infiniband"),
+        (None, "NIC      0000:01:00.0  infiniband"),
+    ],
+)
+def test_a_nic_is_named_as_it_is_sold(name: str | None, text: str) -> None:
+    device = PciDevice(address="0000:01:00.0", device_name=name)
+    assert text in printed(Host(pci=(device,), nics=(Nic(address="0000:01:00.0", kind="infiniband"),)))
+
+
+def test_a_real_host_of_517_functions_stays_readable(host_root: Callable[[str], Path]) -> None:
+    text = printed(hosttune.discover(str(host_root("derived/xe9680-8xh100-lspci"))), 120)
+    assert len(text.splitlines()) <= 120
+    assert text.count("GPU      0000:") == 8
+    assert text.count("NVSwitch 0000:") == 4
+    assert "CPUs 0,2..222, 56 cores, 2 threads each" in text
+    assert "517 PCI functions in all" in " ".join(text.split())
+
+
+def test_a_guest_on_real_hardware_shows_its_gpus_without_a_node(host_root: Callable[[str], Path]) -> None:
+    host = hosttune.discover(str(host_root("h200/h200x4")))
+    *_, unknown = node_branches(host)
+    assert unknown.text.startswith("affinity unknown")
+    assert repr(unknown).count("NVIDIA H200") == 4
 
 
 def test_some_names_says_how_many_are_left() -> None:

@@ -108,7 +108,8 @@ def _bridge(index: Shown, address: str) -> str:
 def _device(index: Shown, address: str) -> Branch:
     kind, what = index.labels[address]
     device = index.pci.get(address)
-    facts = [what or (device and device.device_name) or _ids(device)]
+    name = _sold_as(device)
+    facts = [name, what] if kind == "NIC" else [what or name or _ids(device)]
     number = _problem_of(index, address)
     if device:
         facts += [link_text(device.link), _driver(device), _group(device, index.groups), _vfs(index, device)]
@@ -129,6 +130,13 @@ def _device(index: Shown, address: str) -> Branch:
 def _problem_of(index: Shown, address: str) -> int | None:
     numbers = [number for place, number in index.problems.items() if address in place]
     return min(numbers, default=None)
+
+
+def _sold_as(device: PciDevice | None) -> str:
+    """The name in pci.ids; of "CHIP [PRODUCT]" the product: "MT2910 Family [ConnectX-7]" is a "ConnectX-7"."""
+    name = (device.device_name if device else None) or ""
+    chip, bracket, product = name.partition("[")
+    return product.rstrip("]") if bracket else chip
 
 
 def _ids(device: PciDevice | None) -> str:
