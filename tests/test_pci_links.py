@@ -1,0 +1,112 @@
+"""Links are judged by both ends: degraded, by design, idle, full or unknown, and why."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from pcitrees import CARD, PORT, Tree, link
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+def test_a_slower_link_than_both_ends_can_is_degraded(tree: Tree) -> None:
+    tree.port(PORT, **link((32.0, 8), (32.0, 16)))
+    tree.add(CARD, **link((32.0, 8), (32.0, 16)), power_state="D0")
+    pci, _ = tree.discover()
+    for address in ("0000:01:00.0", "0000:00:01.0"):
+        found = pci[address].link
+        assert found is not None
+        assert (found.state, found.why) == (
+            "degraded",
+            "32 GT/s x8 of 32 GT/s x16, which both ends (0000:01:00.0, 0000:00:01.0) can do",
+        )
+
+
+def test_a_narrower_slot_is_by_design(tree: Tree) -> None:
+    tree.port(PORT, **link((16.0, 8), (16.0, 8)))
+    tree.add(CARD, **link((16.0, 8), (32.0, 16)))
+    found = tree.discover()[0]["0000:01:00.0"].link
+    assert found is not None
+    assert (found.state, found.why) == ("by-design", "0000:00:01.0 above can do 16 GT/s x8")
+
+
+@pytest.mark.parametrize(
+    ("driver", "runtime", "width", "state"),
+    [
+        ("nvidia", "active", 16, "idle"),
+        ("nvidia", "active", 8, "degraded"),
+        ("vfio-pci", "suspended", 16, "idle"),
+        ("vfio-pci", "active", 16, "degraded"),
+        ("mlx5_core", "active", 16, "degraded"),
+    ],
+)
+def test_only_a_resting_device_may_be_slow(tree: Tree, driver: str, runtime: str, width: int, state: str) -> None:
+    tree.port(PORT, **link((2.5, width), (32.0, 16)))
+    folder = tree.add(CARD, **link((2.5, width), (32.0, 16)), power_state="D0", power__runtime_status=runtime)
+    (folder / "driver").symlink_to(f"../../../../bus/pci/drivers/{driver}")
+    device = tree.discover()[0]["0000:01:00.0"]
+    assert device.link is not None
+    assert (device.driver, device.link.state) == (driver, state)
+
+
+@pytest.mark.parametrize("power", ["D3hot", "D3cold"])
+def test_a_sleeping_device_has_an_unknown_link(tree: Tree, power: str) -> None:
+    tree.port(PORT, **link((2.5, 16), (32.0, 16)))
+    tree.add(CARD, **link((2.5, 16), (32.0, 16)), power_state=power)
+    found = tree.discover()[0]["0000:01:00.0"].link
+    assert found is not None
+    assert (found.state, power in (found.why or "")) == ("unknown", True)
+
+
+def test_a_device_in_d3cold_is_not_asked_for_its_registers(tree: Tree) -> None:
+    """Reading config would wake it, so it is not opened: a FIFO in its place would be refused."""
+    folder = tree.add(CARD, power_state="D3cold")
+    os.mkfifo(folder / "config")
+    device = tree.discover()[0]["0000:01:00.0"]
+    assert (device.power_state, device.port_type) == ("D3cold", None)
+
+
+def test_qemu_ports_hide_the_other_end(tree: Tree) -> None:
+    tree.port(PORT, vendor="0x1b36", device="0x000c", **link((16.0, 32), (64.0, 32)))
+    tree.add(CARD, **link((16.0, 16), (32.0, 16)))
+    found = tree.discover()[0]["0000:01:00.0"].link
+    assert found is not None
+    assert (found.state, found.why) == (
+        "unknown",
+        "16 GT/s x16 of 32 GT/s x16; 0000:00:01.0 is a virtual port: the real other end is not visible",
+    )
+
+
+def test_an_untrained_port_is_unknown_and_never_zero(tree: Tree) -> None:
+    tree.port(
+        PORT, current_link_speed="Unknown", current_link_width="0", max_link_speed="32.0 GT/s PCIe", max_link_width="16"
+    )
+    found = tree.discover()[0]["0000:00:01.0"].link
+    assert found is not None
+    assert (found.speed_gts, found.width, found.state) == (None, None, "unknown")
+
+
+def test_a_virtual_function_shows_its_physical_functions_link(tree: Tree) -> None:
+    tree.port(PORT, **link((32.0, 16), (32.0, 16)))
+    physical = tree.add(CARD, **link((32.0, 16), (32.0, 16)), sriov_totalvfs="16", sriov_numvfs="2")
+    for number, virtual in enumerate(
+        (
+            tree.add(f"{PORT}/0000:01:00.2", **link((0, 0), (0, 0)), config=b"\xff" * 64),
+            tree.add(f"{PORT}/0000:01:01.2"),
+        )
+    ):
+        (virtual / "physfn").symlink_to("../0000:01:00.0")
+        (physical / f"virtfn{2 + number * 8}").symlink_to(f"../{virtual.name}")
+    pci, _ = tree.discover()
+    card = pci["0000:01:00.0"]
+    assert (card.virtfns, card.sriov_total_vfs, card.sriov_vfs) == (("0000:01:00.2", "0000:01:01.2"), 16, 2)
+    virtual_device = pci["0000:01:00.2"]
+    assert virtual_device.physfn == "0000:01:00.0"
+    assert virtual_device.link is not None
+    assert virtual_device.link.why == "the link of the physical function 0000:01:00.0: runs at the device's most"
+    assert virtual_device.vendor_id == "10de"
