@@ -1,0 +1,225 @@
+#!/usr/bin/env bash
+# Build what the emulated GPU host boots: a root file system of the machine's own Debian release with libvirt, QEMU
+# and hosttune's dependencies inside, its kernel, and two small initramfs (the host's, and one for a guest within it).
+#
+#   tests/lab/build.sh          builds when needed, prints the directory as its last line
+#
+# Everything lies in $HOSTTUNE_LAB (default: .lab beside the Makefile) under a hash of what went into it, so that a
+# second run finds it and a changed recipe builds anew. Needs root, debootstrap, e2fsprogs and a Python with pip
+# ($PYTHON). Packages come from the machine's own apt sources.
+set -euo pipefail
+export LC_ALL=C DEBIAN_FRONTEND=noninteractive
+
+here=$(cd "$(dirname "$0")" && pwd)
+tree=$(cd "$here/../.." && pwd)
+cache=${HOSTTUNE_LAB:-$tree/.lab}
+python=${PYTHON:-python3}
+requirements=$tree/requirements/run.txt
+
+# Inside the image: what discovery reads with, what the tests check it against, and a stack that starts guests.
+PACKAGES=(
+  systemd-sysv dbus udev kmod iproute2 openssh-server procps cpio zstd busybox-static
+  python3 python3-libvirt pci.ids
+  pciutils numactl hwloc-nox ethtool nvme-cli dmidecode util-linux-extra
+  libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 qemu-utils ovmf
+  linux-image-amd64 initramfs-tools
+)
+
+say() { echo "lab: $*" >&2; }
+fail() { say "$*"; exit 1; }
+
+# shellcheck source=/dev/null
+. /etc/os-release
+case "${ID:-}" in debian) ;; *) fail "the emulated host is built from Debian's packages; this machine runs ${ID:-?}" ;; esac
+[ "$(uname -m)" = x86_64 ] || fail "the emulated host is an x86-64 machine; this one is $(uname -m)"
+suite=${VERSION_CODENAME:?}
+key=$({ cat "$here/build.sh" "$requirements"; echo "$suite"; } | sha256sum | cut -c1-16)
+image=$cache/image-$key
+if [ -d "$image" ]; then echo "$image"; exit 0; fi
+
+[ "$(id -u)" = 0 ] || fail "building the emulated host needs root (debootstrap)"
+for tool in debootstrap mke2fs ssh-keygen; do command -v $tool >/dev/null || fail "$tool is not installed"; done
+"$python" -m pip --version >/dev/null || fail "$python has no pip; name another with PYTHON="
+mkdir -p "$cache"
+exec 9>"$cache/lock"
+flock -w 1500 9 || fail "another build holds $cache/lock"
+if [ -d "$image" ]; then echo "$image"; exit 0; fi
+
+work=$(mktemp -d "$cache/building-XXXXXX")
+root=$work/root
+clean_up() {
+  mountpoint -q "$root/proc" && umount "$root/proc"
+  rm -rf --one-file-system "$work"
+}
+trap clean_up EXIT
+trap 'exit 1' INT TERM HUP
+
+step() {
+  local started=$SECONDS name=$1
+  say "$name…"
+  "$name" >"$work/log" 2>&1 || { tail -n 20 "$work/log" >&2; fail "$name failed"; }
+  say "$name took $((SECONDS - started)) s"
+}
+
+# --- steps ----------------------------------------------------------------------------------------------------
+
+# "URI suite components" of each configured Debian source, as apt itself understands its files.
+sources() {
+  apt-get indextargets --no-release-info --format '$(REPO_URI) $(SUITE) $(CODENAME) $(RELEASE) $(COMPONENT)' \
+    'Created-By: Packages' | awk -v suite="$suite" '$4 ~ "^" suite { print $1, $4, $5 }' | sort -u
+}
+
+bootstrap() {
+  sources >"$work/sources"
+  # Without package lists (as in a container image) apt names no targets.
+  [ -s "$work/sources" ] || { apt-get update; sources >"$work/sources"; }
+  local mirror
+  mirror=$(awk -v suite="$suite" '$2 == suite && $3 == "main" { print $1; exit }' "$work/sources")
+  [ -n "$mirror" ] || { echo "no apt source has $suite main"; return 1; }
+  debootstrap --variant=minbase --include=ca-certificates "$suite" "$root" "${mirror%/}"
+  sed 's/^/deb /' "$work/sources" >"$root/etc/apt/sources.list"
+  rm -f "$root"/etc/apt/sources.list.d/*
+}
+
+# Not through debootstrap --include: it does not resolve virtual packages.
+packages() {
+  # How this machine reaches its mirrors (proxies, certificates, date checks) holds inside too, while building.
+  apt-config dump | grep '^Acquire' | grep -v IndexTargets >"$root/etc/apt/apt.conf.d/99machine"
+  cp /etc/resolv.conf "$root/etc/resolv.conf"
+  [ ! -f /etc/ssl/certs/ca-certificates.crt ] || cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
+  printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d" # nothing may start in here
+  chmod +x "$root/usr/sbin/policy-rc.d"
+  printf 'path-exclude=/usr/share/%s/*\n' doc man locale >"$root/etc/dpkg/dpkg.cfg.d/small"
+  mkdir -p "$root/etc/initramfs-tools/conf.d"
+  printf 'MODULES=list\n' >"$root/etc/initramfs-tools/conf.d/small"
+  mount -t proc proc "$root/proc"
+  chroot "$root" apt-get -q update
+  chroot "$root" apt-get -q -y -o Dpkg::Use-Pty=0 -o Dpkg::Options::=--force-unsafe-io \
+    --no-install-recommends install "${PACKAGES[@]}"
+  chroot "$root" apt-get clean
+  umount "$root/proc"
+  rm -rf "$root/usr/sbin/policy-rc.d" "$root/etc/apt/apt.conf.d/99machine" "$root"/var/lib/apt/lists/*
+}
+
+# hosttune itself is not in the image: it runs from the working tree. Its dependencies are, for the image's Python.
+dependencies() {
+  local version
+  version=$(chroot "$root" python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+  "$python" -m pip install --quiet --no-deps --requirement "$requirements" --only-binary=:all: \
+    --implementation cp --python-version "$version" \
+    --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
+    --target "$root/usr/local/lib/python$version/dist-packages"
+  cat >"$root/usr/local/bin/hosttune" <<'X'
+#!/bin/sh
+# The working tree is shared read-only.
+PYTHONPATH=/mnt/tree PYTHONDONTWRITEBYTECODE=1 exec python3 -c 'from hosttune.cli import main; main()' "$@"
+X
+  chmod +x "$root/usr/local/bin/hosttune"
+  chroot "$root" python3 -m compileall -q "/usr/local/lib/python$version/dist-packages"
+}
+
+settings() {
+  echo lab-host >"$root/etc/hostname"
+  printf '127.0.0.1 localhost\n127.0.1.1 lab-host\n' >"$root/etc/hosts"
+  ssh-keygen -q -t ed25519 -N '' -C lab -f "$work/key"
+  install -D -m 600 "$work/key.pub" "$root/root/.ssh/authorized_keys"
+  printf 'PermitRootLogin yes\nUseDNS no\n' >"$root/etc/ssh/sshd_config.d/lab.conf"
+  cat >"$root/etc/fstab" <<'X'
+/dev/vda / ext4 defaults,noatime 0 0
+tree /mnt/tree 9p trans=virtio,version=9p2000.L,msize=262144,ro,nofail 0 0
+X
+  mkdir -p "$root/mnt/tree"
+  cat >"$root/etc/systemd/network/10-management.network" <<'X'
+[Match]
+Driver=virtio_net
+[Network]
+Address=10.0.2.15/24
+Gateway=10.0.2.2
+LinkLocalAddressing=no
+X
+  # Stand-ins for GPUs must start unbound, as a GPU without its maker's driver does.
+  printf 'blacklist bochs\nblacklist virtio_gpu\n' >"$root/etc/modprobe.d/stand-ins.conf"
+  printf 'user = "root"\ngroup = "root"\nsecurity_driver = "none"\n' >>"$root/etc/libvirt/qemu.conf"
+  # libvirtd stays up instead of leaving after two idle minutes: every test finds the same host.
+  printf 'LIBVIRTD_ARGS=""\n' >"$root/etc/default/libvirtd"
+  chroot "$root" systemctl enable systemd-networkd.service
+  chroot "$root" systemctl disable systemd-networkd-wait-online.service libvirt-guests.service \
+    apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer
+  # Nothing here needs them, and emulated they delay the boot.
+  chroot "$root" systemctl mask systemd-hwdb-update.service systemd-journal-flush.service ldconfig.service \
+    nvmf-autoconnect.service systemd-binfmt.service
+}
+
+# Under emulation a distribution's initramfs takes longer to unpack than everything else in it.
+host_initramfs() {
+  local kernel tree=$work/initramfs file name
+  kernel=$(basename "$root"/lib/modules/*)
+  cp "$root/boot/vmlinuz-$kernel" "$work/vmlinuz"
+  mkdir -p "$tree"/{bin,proc,sys,dev,newroot,mods}
+  cp "$root/bin/busybox" "$tree/bin/busybox"
+  for name in sh mount insmod switch_root sleep cat; do ln -s busybox "$tree/bin/$name"; done
+  for name in virtio_pci virtio_blk ext4; do chroot "$root" modprobe -S "$kernel" --show-depends $name; done |
+    awk '/^insmod/ && !seen[$2]++ { print $2 }' | while read -r file; do
+    name=$(basename "$file")
+    case $name in
+    *.xz) name=${name%.xz} && xz -dc "$root$file" >"$tree/mods/$name" ;;
+    *) cp "$root$file" "$tree/mods/$name" ;;
+    esac
+    echo "$name" >>"$tree/mods/order"
+  done
+  cat >"$tree/init" <<'X'
+#!/bin/sh
+mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev
+while read m; do insmod /mods/$m; done </mods/order
+n=0; while [ ! -b /dev/vda ] && [ $n -lt 300 ]; do sleep 0.1; n=$((n+1)); done
+mount -t ext4 -o rw,noatime /dev/vda /newroot || exec sh
+for d in dev proc sys; do mount -o move /$d /newroot/$d; done
+exec switch_root /newroot /sbin/init
+X
+  pack "$tree" "$work/initramfs.cpio"
+}
+
+# A guest within the emulated host: says what it sees on its serial line, then waits.
+guest_initramfs() {
+  local tree=$work/guest-initramfs
+  mkdir -p "$tree"/{bin,proc,sys,dev}
+  cp "$root/bin/busybox" "$tree/bin/busybox"
+  ln -s busybox "$tree/bin/sh"
+  cat >"$tree/init" <<'X'
+#!/bin/sh
+/bin/busybox --install -s /bin
+export PATH=/bin
+mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev
+for d in /sys/bus/pci/devices/*; do echo "GUEST-PCI $(basename $d) $(cat $d/vendor) $(cat $d/device) $(cat $d/class)"; done
+echo "GUEST-CPUS $(cat /sys/devices/system/cpu/online) SIBLINGS $(cat /sys/devices/system/cpu/cpu0/topology/thread_siblings_list)"
+echo GUEST-DONE
+while :; do sleep 3600; done
+X
+  mkdir -p "$root/var/lib/hosttune-lab"
+  pack "$tree" "$root/var/lib/hosttune-lab/initramfs.cpio"
+  cp "$work/vmlinuz" "$root/var/lib/hosttune-lab/vmlinuz"
+}
+
+# pack TREE FILE: uncompressed, since emulated CPUs are slow. cpio is the image's own.
+pack() {
+  chmod +x "$1/init"
+  mkdir "$root/pack" && cp -a "$1/." "$root/pack/"
+  chroot "$root" sh -c 'cd /pack && find . | cpio -o -H newc --quiet' >"$2"
+  rm -rf "$root/pack"
+}
+
+disk() {
+  local size
+  size=$(($(du -smx "$root" | cut -f1) + 1536))
+  truncate -s "${size}M" "$work/root.raw"
+  mke2fs -q -t ext4 -O ^metadata_csum -L labroot -d "$root" "$work/root.raw"
+}
+
+# --- build ----------------------------------------------------------------------------------------------------
+
+for name in bootstrap packages dependencies settings host_initramfs guest_initramfs disk; do step $name; done
+mkdir "$work/image"
+mv "$work"/{root.raw,vmlinuz,initramfs.cpio,key} "$work/image/"
+rm -rf "$cache"/image-* # older recipes: gigabytes that nothing asks for any more
+mv "$work/image" "$image"
+echo "$image"
