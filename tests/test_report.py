@@ -204,6 +204,14 @@ def test_a_guest_says_that_it_is_one_and_hides_the_hardware() -> None:
     )
 
 
+def test_a_terminal_without_unicode_gets_plain_lines() -> None:
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, encoding="ascii", errors="strict")
+    print_host(odd_host(), Console(file=out, width=100, color_system=None))
+    out.flush()
+    assert b"|-- CPUs 0-7" in raw.getvalue()
+
+
 def test_square_brackets_in_names_are_no_markup() -> None:
     assert "[red]evil[/]" in printed(Host(hostname="[red]evil[/]"))
 
