@@ -1,0 +1,348 @@
+"""The command line as users and scripts meet it: documents on stdout, one error block on stderr, exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hosttune.cli import run
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLE = str(ROOT / "examples" / "hgx-h200-8.tar.xz")
+GPU = "0000:41:00.0"
+
+
+class Cli:
+    """Run commands in process, with a state directory of their own."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], state: Path) -> None:
+        self._capsys = capsys
+        self.state = state
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        code = run(list(arguments))
+        out, err = self._capsys.readouterr()
+        return code, out, err
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    monkeypatch.setenv("HOSTTUNE_STATE", str(tmp_path / "state"))
+    return Cli(capsys, tmp_path / "state")
+
+
+@pytest.fixture(scope="session")
+def example_document(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The example host's document in a file."""
+    import hosttune
+
+    path = tmp_path_factory.mktemp("document") / "host.json"
+    path.write_text(hosttune.discover(EXAMPLE).to_json())
+    return str(path)
+
+
+def block(err: str) -> dict[str, str]:
+    """The one error block, by its labels; fails when stderr holds anything else."""
+    lines = err.splitlines()
+    assert [line[:6].strip() for line in lines[:1]] == ["error:"], err
+    assert "Traceback" not in err
+    found: dict[str, str] = {}
+    label = ""
+    for line in lines:
+        head, _, rest = line.partition(": ")
+        if head.strip() in ("error", "where", "do"):
+            label = head.strip()
+            found[label] = rest
+        else:
+            found[label] += "\n" + line
+    assert set(found) == {"error", "where", "do"}, err
+    return found
+
+
+def changed(path: str, target: Path, **fields: Any) -> str:
+    """A copy of a document with other top-level fields."""
+    document = json.loads(Path(path).read_text())
+    document.update(fields)
+    target.write_text(json.dumps(document))
+    return str(target)
+
+
+# --- what is asked for is given ------------------------------------------------------------------------------
+
+
+def test_discover_prints_the_same_document_from_tar_and_from_directory(cli: Cli, tmp_path: Path) -> None:
+    with tarfile.open(EXAMPLE) as tar:
+        if hasattr(tarfile, "fully_trusted_filter"):
+            tar.extraction_filter = staticmethod(tarfile.fully_trusted_filter)
+        tar.extractall(tmp_path)
+    inner = next(p for p in tmp_path.iterdir() if p.is_dir())
+    code, from_tar, err = cli("discover", "-o", "json", "--root", EXAMPLE)
+    assert (code, err) == (0, "")
+    assert json.loads(from_tar)["schema"] == "hosttune.host/v1"
+    folder = str(inner if not (tmp_path / "sys").is_dir() else tmp_path)
+    assert cli("discover", "-o", "json", "--root", folder) == (0, from_tar, "")
+
+
+def test_a_host_document_gives_the_same_plan_as_its_capture(cli: Cli, example_document: str) -> None:
+    from_capture = cli("plan", "--root", EXAMPLE, "--gpu", GPU, "-o", "json")
+    from_document = cli("plan", "--host", example_document, "--gpu", GPU, "-o", "json")
+    assert from_capture[0] == 0
+    assert from_capture[1] == from_document[1]
+
+
+def test_plan_of_a_capture_is_saved_only_where_out_says(cli: Cli, tmp_path: Path) -> None:
+    assert cli("plan", "--root", EXAMPLE, "--gpu", GPU)[2] == ""
+    assert not cli.state.exists()
+    target = tmp_path / "plan.json"
+    code, out, err = cli("plan", "--root", EXAMPLE, "--gpu", GPU, "-o", "xml", "--out", str(target))
+    assert (code, err) == (0, f"plan saved: {target}\n")
+    assert out.startswith("<domain")
+    assert json.loads(target.read_text())["guests"][0]["devices"][0]["address"] == GPU
+    assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_a_plan_with_an_unplaced_guest_is_printed_not_saved_and_exits_1(cli: Cli, tmp_path: Path) -> None:
+    target = tmp_path / "plan.json"
+    code, out, err = cli("plan", "--root", EXAMPLE, "--gpu", GPU, "--vcpus", "4000", "-o", "json", "--out", str(target))
+    assert code == 1
+    assert json.loads(out)["unplaced"][0]["guest"] == "gpu-guest"
+    assert err == "plan not saved: not every guest is placed\n"
+    assert not target.exists()
+
+
+def test_the_carried_intent_of_a_plan_gives_that_plan_again(cli: Cli, tmp_path: Path) -> None:
+    _, first, _ = cli("plan", "--root", EXAMPLE, "--gpu", GPU, "--vcpus", "8", "--memory", "32GiB", "-o", "json")
+    carried = tmp_path / "intent.json"
+    carried.write_text(json.dumps(json.loads(first)["intent"]))
+    assert cli("plan", "--root", EXAMPLE, "-f", str(carried), "-o", "json")[1] == first
+
+
+@pytest.mark.parametrize("name", ["host", "plan", "intent"])
+def test_schema_is_a_json_schema(cli: Cli, name: str) -> None:
+    code, out, _ = cli("schema", name)
+    assert code == 0
+    assert "$ref" in json.loads(out) or "anyOf" in json.loads(out)
+
+
+def test_check_xml_names_faults_and_exits_1(cli: Cli, tmp_path: Path) -> None:
+    own = cli("plan", "--root", EXAMPLE, "--gpu", GPU, "-o", "xml")[1]
+    bad = tmp_path / "bad.xml"
+    text = own.replace("<vcpupin vcpu='0' cpuset='1'/>", "<vcpupin vcpu='0' cpuset='0'/>")
+    text = text.replace('<vcpupin vcpu="0" cpuset="1"/>', '<vcpupin vcpu="0" cpuset="0"/>')
+    assert text != own
+    bad.write_text(text)
+    code, out, _ = cli("plan", "--root", EXAMPLE, "--check-xml", str(bad))
+    assert code == 1
+    assert "CPU 0" in out
+
+
+# --- bad input: one block, exit 2, nothing written ------------------------------------------------------------
+
+
+def refused(cli: Cli, *arguments: str, code: int = 2) -> dict[str, str]:
+    """The block of a command that must fail with `code` and must print and write nothing."""
+    got, out, err = cli(*arguments)
+    assert got == code, err
+    assert out == ""
+    assert not cli.state.exists()
+    return block(err)
+
+
+@pytest.mark.parametrize(
+    ("address", "error"),
+    [
+        ("41:00", "'41:00' is not a PCI address"),
+        ("0000:41:00.8", "'0000:41:00.8' is not a PCI address"),
+        ("GPU-0", "'GPU-0' is not a PCI address"),
+        ("0000:41:3f.0", "'0000:41:3f.0' is not a PCI address"),
+    ],
+)
+def test_a_malformed_address(cli: Cli, address: str, error: str) -> None:
+    said = refused(cli, "plan", "--root", EXAMPLE, "--gpu", address)
+    assert (said["error"], said["where"]) == (error, "--gpu")
+    assert "0000:41:00.0" in said["do"]
+
+
+def test_an_unknown_address_lists_the_gpus(cli: Cli) -> None:
+    said = refused(cli, "plan", "--root", EXAMPLE, "--gpu", "0000:42:00.0")
+    assert "0000:42:00.0" in said["error"]
+    assert said["where"] == "--gpu"
+    assert "0000:41:00.0 (NVIDIA H200" in said["do"]
+
+
+def test_an_address_named_twice_in_two_spellings(cli: Cli) -> None:
+    said = refused(cli, "plan", "--root", EXAMPLE, "--gpu", GPU, "--gpu", "41:00.0")
+    assert "twice" in said["error"]
+    assert said["where"] == "--gpu"
+
+
+def test_the_boot_display(cli: Cli, example_document: str) -> None:
+    pci = json.loads(Path(example_document).read_text())["pci"]
+    boot = next(device["address"] for device in pci if device["boot_display"])
+    said = refused(cli, "plan", "--root", EXAMPLE, "--gpu", boot)
+    assert "boot display" in said["error"]
+
+
+def test_a_function_that_is_no_gpu(cli: Cli, example_document: str) -> None:
+    nic = json.loads(Path(example_document).read_text())["nics"][0]["address"]
+    said = refused(cli, "plan", "--root", EXAMPLE, "--gpu", nic)
+    assert f"{nic} is not a GPU but" in said["error"]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "where"),
+    [
+        ((), "nothing to plan", "command line"),
+        (("--gpu", GPU, "--gpus", "2"), "both --gpu and --gpus", "command line"),
+        (("--gpu", GPU, "--memory", "lots"), "'lots' is not a size", "--memory"),
+        (("--gpu", GPU, "--memory", "0"), "'0' is not a size", "--memory"),
+        (("--gpu", GPU, "--vcpus", "0"), "0 vCPUs", "--vcpus"),
+        (("--gpu", GPU, "--vcpus", "many"), "Invalid enum value 'many'", "--vcpus"),
+        (("--gpus", "-1"), "-1 is negative", "--gpu"),
+        (("--gpus", "0"), "auto without a GPU", "--vcpus"),
+        (("--gpu", GPU, "--name", "a b"), "'a b' is not a guest name", "--name"),
+        (("--gpu", GPU, "-o", "yaml"), "Invalid value for '-o' / '--output'", "command line"),
+        (("--gpu", GPU, "--frobnicate"), "No such option", "command line"),
+    ],
+)
+def test_options_that_make_no_intent(cli: Cli, options: tuple[str, ...], error: str, where: str) -> None:
+    said = refused(cli, "plan", "--root", EXAMPLE, *options)
+    assert error in said["error"]
+    assert said["where"] == where
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "where"),
+    [
+        ("version: 2", "version 2 is not known", ": version"),
+        ("guests: []", "no version", ": version"),
+        ("- 1", "not a mapping", ""),
+        ("version: 1\nguets: []", "unknown field `guets`", ""),
+        ("version: 1\nguests: [{name: a, gpus: 1, cpu: 2}]", "unknown field `cpu`", ": guests[0]"),
+        ("version: 1\nguests: [{name: a, gpus: 1, numa: [{vcpu: 2}]}]", "unknown field `vcpu`", ": guests[0].numa[0]"),
+        ("version: 1\nguests: [{name: a, gpus: [41]}]", "Expected `str`, got `int`", ": guests[0].gpus[0]"),
+        (
+            "version: 1\nguests: [{name: a, gpus: 1}, {name: a, gpus: 1}]",
+            "a second guest named 'a'",
+            ": guests[1].name",
+        ),
+        ("version: 1\nsettings: {turbo: 1}\nguests: [{name: a, gpus: 1}]", "no setting 'turbo'", ": settings.turbo"),
+        ("version: 1\nversion: 1", "stands twice", ""),
+        ("a: &x [*x]", "aliases are not accepted", ""),
+        ("{", "not a YAML document", ""),
+        ("version: 1\nreserve: {cores_per_node: -1}", "cannot be negative", ": reserve.cores_per_node"),
+    ],
+)
+def test_an_intent_that_cannot_be_meant(cli: Cli, tmp_path: Path, text: str, error: str, where: str) -> None:
+    path = tmp_path / "intent.yaml"
+    path.write_text(text)
+    said = refused(cli, "plan", "--root", EXAMPLE, "-f", str(path))
+    assert error in said["error"]
+    assert said["where"] == f"{path}{where}"
+
+
+@pytest.mark.parametrize(
+    ("document", "error"),
+    [
+        ('{"schema": "hosttune.host/v9"}', "a document of schema 'hosttune.host/v9', not 'hosttune.host/v1'"),
+        ("{}", "not a hosttune.host/v1 document"),
+        ("[1", "not a JSON document"),
+        ('{"schema": "hosttune.host/v1", "cpus": [{"core": 1}]}', "Object missing required field `id`"),
+        ('{"schema": "hosttune.host/v1", "cpus": {"id": 1}}', "Expected `array`, got `object`"),
+    ],
+)
+def test_a_host_document_that_is_none(cli: Cli, tmp_path: Path, document: str, error: str) -> None:
+    path = tmp_path / "host.json"
+    path.write_text(document)
+    said = refused(cli, "discover", "--host", str(path))
+    assert error in said["error"]
+    assert said["where"].startswith(str(path))
+
+
+def test_a_missing_file_is_named(cli: Cli, tmp_path: Path) -> None:
+    for option in ("--root", "--host"):
+        said = refused(cli, "discover", option, str(tmp_path / "nothing"))
+        assert "nothing" in said["error"] + said["where"]
+
+
+def test_a_guest_name_that_is_taken(cli: Cli, example_document: str, tmp_path: Path) -> None:
+    taken = changed(example_document, tmp_path / "h.json", guests=[{"name": "gpu-guest"}])
+    said = refused(cli, "plan", "--host", taken, "--gpu", GPU)
+    assert said["error"] == "a guest named 'gpu-guest' exists on this host"
+    assert said["where"] == "--name"
+
+
+def test_another_architecture_is_discovered_but_not_planned(cli: Cli, example_document: str, tmp_path: Path) -> None:
+    arm = changed(example_document, tmp_path / "h.json", arch="aarch64")
+    code, out, _ = cli("plan", "--host", arm, "--gpu", GPU, "-o", "json")
+    assert code == 1
+    assert json.loads(out)["unplaced"][0]["why"] == ["this host is aarch64: guests are planned on x86-64 only"]
+
+
+# --- the process ---------------------------------------------------------------------------------------------
+
+
+def spawn(*arguments: str, **more: Any) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-c", "from hosttune.cli import main; main()", *arguments]
+    return subprocess.run(command, capture_output=True, check=False, timeout=60, cwd=ROOT, **more)
+
+
+def test_colours_only_on_a_terminal() -> None:
+    done = spawn("discover", "--root", EXAMPLE)
+    assert done.returncode == 0
+    assert b"\x1b[" not in done.stdout + done.stderr
+
+
+def test_a_reader_that_stops_early_is_no_error() -> None:
+    command = f"{sys.executable} -c 'from hosttune.cli import main; main()' discover -o json --root {EXAMPLE} | head -1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, check=False, cwd=ROOT, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_version_and_discover_import_nothing_heavy(host_root: Callable[[str], Path]) -> None:
+    root = str(host_root("derived/xe9680-8xh100-lspci"))
+    heavy = {"jinja2", "rich", "lxml.etree", "yaml", "subprocess", "tarfile", "pynvml", "libvirt"}
+    for arguments, more in ((["--version"], {"msgspec"}), (["discover", "-o", "json", "--root", root], set())):
+        code = (
+            "import sys, io; from hosttune.cli import run; sys.stdout = io.StringIO();"
+            f" run({arguments!r}); sys.stderr.write(' '.join(sys.modules))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, cwd=ROOT, timeout=60)
+        loaded = set(done.stderr.decode().split())
+        assert "click" in loaded
+        assert not (heavy | more) & loaded
+
+
+def test_an_internal_error_is_one_block_and_70(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    class Broken(io.StringIO):
+        def write(self, text: str) -> int:
+            raise RuntimeError("a defect")
+
+    out, sys.stdout = sys.stdout, Broken()
+    try:
+        code = run(["schema", "host"])
+    finally:
+        sys.stdout = out
+    assert code == 70
+    assert block(capsys.readouterr().err)["error"] == "internal error: RuntimeError: a defect"
+
+
+def test_the_state_directory_is_the_contract_s(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from hosttune.state import saved_plan
+
+    monkeypatch.setenv("HOSTTUNE_STATE", str(tmp_path))
+    assert saved_plan() == str(tmp_path / "plan.json")
+    monkeypatch.delenv("HOSTTUNE_STATE")
+    if os.geteuid() == 0:
+        assert saved_plan() == "/var/lib/hosttune/plan.json"
