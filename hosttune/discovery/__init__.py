@@ -22,9 +22,11 @@ def discover(system: System) -> Host:
     from hosttune.discovery.guests import read_guests
     from hosttune.discovery.memory import read_memory_settings, read_nodes
     from hosttune.discovery.pci import read_pci
+    from hosttune.discovery.pci_names import load
     from hosttune.discovery.platform import read_digest, read_identity, read_iommu, read_platform
     from hosttune.discovery.settings import read_settings
     from hosttune.gpu import read_gpus
+    from hosttune.system import Machine
 
     if not (system.exists("/sys") or system.exists("/proc")):
         raise BadInput("no host: it holds neither sys/ nor proc/", where=system.origin, hint="capture a host into it")
@@ -33,7 +35,8 @@ def discover(system: System) -> Host:
     platform, hypervisor = read_platform(reader)
     nodes = read_nodes(reader)
     cpus, cpu_model = read_cpus(reader, nodes)
-    pci = read_pci(reader, nodes)
+    # A capture by someone else may lack pci.ids: names then come from the tool's own machine. They decide nothing.
+    pci = read_pci(reader, nodes, fallback_ids=lambda: load(Machine()))
     gpus = read_gpus(reader, pci)
     guests, virtualization = read_guests(reader)
     host = Host(

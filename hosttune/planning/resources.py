@@ -104,13 +104,13 @@ def find_cores(host: Host) -> tuple[list[Core], list[Finding]]:
         findings.append(_warn(f"the cores of CPUs {CpuSet(unknown)} are unknown: each counts as one", "cpus[].core"))
     cores = [
         Core(
-            id=min(cpu.id for cpu in members),
+            id=name,
             node=node,
             llc=_llc(members, node),
             cpus=tuple(sorted(cpu.id for cpu in members)),
             isolated=tuple(sorted(cpu.id for cpu in members if cpu.isolated)),
         )
-        for (node, _), members in groups.items()
+        for (node, name), members in groups.items()
     ]
     return sorted(cores, key=lambda core: core.id), findings
 
@@ -172,10 +172,8 @@ def read_resources(host: Host, reserve: Reserve) -> Resources:
     online = CpuSet(cpu.id for cpu in host.cpus if cpu.online is not False)
     vcpus, service, said = held_by_guests(host.guests or (), online)
     findings += said
-    boot_core = None
-    if online:
-        boot = min(online)
-        boot_core = next((core.id for core in cores if boot in core.cpus), None)
+    boot = min(online, default=None)
+    boot_core = next((cpu.id if cpu.core is None else cpu.core for cpu in host.cpus if cpu.id == boot), None)
     infos = {node.id: node for node in host.numa_nodes}
     nodes: dict[int, NodeResources] = {}
     housekeeping: set[int] = set()
