@@ -41,6 +41,7 @@ def device_checks(guest: GuestFacts) -> Found:
         yield from _affinity(guest)
         yield from _groups(guest, set(passed))
         yield from _asked_devices(guest, passed)
+        yield from _nearest(guest, passed)
 
 
 def _given(guest: GuestFacts, passed: list[str]) -> Found:
@@ -128,5 +129,25 @@ def _asked_devices(guest: GuestFacts, passed: list[str]) -> Found:
             yield f"devices-other: a count took {sorted(mine & others)}"
 
 
+def _nearest(guest: GuestFacts, passed: list[str]) -> Found:
+    """[issue] nearest NICs and NVMe on request: for a guest whose GPUs share one known node, of those that are free."""
+    host, gpus = guest.host, {row["address"] for row in guest.host.document.get("gpus") or []}
+    nodes = {host.device_node(address) for address in gpus & set(passed)}
+    node = nodes.pop() if len(nodes) == 1 else None
+    if node is None or node not in host.nodes:
+        return
+    for key in ("nics", "nvme"):
+        free = {row["address"] for row in host.document.get(key) or []} - host.held_devices
+        steps = {a: host.distance(node, n) for a in free if (n := host.device_node(a)) is not None and _lone(host, a)}
+        taken = [step for a, step in steps.items() if a in passed and step is not None]
+        left = [step for a, step in steps.items() if a not in passed and step is not None]
+        if isinstance(guest.asked.get(key), int) and taken and left and max(taken) > min(left):
+            yield f"nearest: {key} at distances {taken}, others are free at {left}"
+
+
+def _lone(host: HostFacts, address: str) -> bool:
+    return len(host.group(address) or {address}) == 1
+
+
 def _all_single(host: HostFacts, addresses: set[str]) -> bool:
-    return all(len(host.group(address) or {address}) == 1 for address in addresses)
+    return all(_lone(host, address) for address in addresses)

@@ -23,7 +23,7 @@ from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.planning import plan
 
-EXAMPLES = int(os.environ.get("HOSTTUNE_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("HOSTTUNE_EXAMPLES", "500"))
 quick = settings(
     max_examples=EXAMPLES,
     derandomize=True,
@@ -211,3 +211,39 @@ def test_nearest_nic() -> None:
     nics = [Card(f"0000:{0xA1 + n:02x}:00.0", n, kind="nic", group=10 + n) for n in range(2)]
     document = planned(build_host(Shape(cards=[GPU, *nics])), intent_of(gpus=1, nics=1))
     assert nics[1].address in {device["address"] for device in document["guests"][0]["devices"]}
+
+
+# --- found by the search, kept as examples -------------------------------------------------------------------
+
+
+def test_auto_counts_the_threads_it_gets_when_cores_are_shared() -> None:
+    """Three unreserved cores of two, one held: `smt: threads` takes what is free, and its cells say so."""
+    gpu = Card("0000:21:00.0", 0, group=0)
+    host = build_host(nodes=1, cores_per_node=4, hugepages=None, cards=[gpu], guests=[Held(pins=(2, 6))])
+    document = planned(host, intent_of(gpus=[gpu.address], vcpus="auto", memory="auto", smt="threads"))
+    assert len(document["guests"]) == 1
+
+
+def test_a_hidden_cpu_of_another_guest_still_holds_its_core() -> None:
+    """CPU 1 is hidden and held: its sibling 5 is no free core for `smt: cores`."""
+    host = build_host(nodes=1, cores_per_node=4, hidden=[1], guests=[Held(pins=(1,))])
+    document = planned(host, intent_of(vcpus=5, memory="1GiB"))
+    assert not document["guests"]
+
+
+def test_a_boot_core_stays_with_the_host_though_its_boot_cpu_is_hidden() -> None:
+    host = build_host(nodes=1, cores_per_node=4, hidden=[0])
+    document = planned(host, intent_of(vcpus=1, memory="1GiB", smt="threads"))
+    assert document["guests"][0]["vcpu_pins"][0]["cpus"] not in ("0", "4")
+    planned(host, intent_of(vcpus=7, memory="1GiB", smt="threads"))  # the oracle: core 0 is never pinned
+
+
+def test_cells_of_a_guest_without_gpus_that_are_too_large_are_unplaced() -> None:
+    document = planned(build_host(), intent_of(gpus=0, numa=[{"vcpus": 40, "memory": "1GiB"}]))
+    assert document["unplaced"][0]["why"]
+
+
+def test_the_unknown_node_of_a_nic_is_said() -> None:
+    nic = Card("0000:a1:00.0", None, kind="nic", group=9)
+    document = planned(build_host(cards=[GPU, nic]), intent_of(gpus=[GPU.address], nics=[nic.address]))
+    assert any(nic.address in finding["text"] + finding["where"] for finding in document["findings"])

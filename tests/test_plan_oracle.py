@@ -238,6 +238,7 @@ CASES: list[tuple[str, Change]] = [
     ("devices-asked", lambda h, i, p: _guest(p)["devices"].pop(2)),
     ("devices-count", lambda h, i, p: i["guests"][0].update(gpus=2)),
     ("devices-other", lambda h, i, p: _count_takes_other(i, p)),
+    ("nearest", lambda h, i, p: _far_nic(h, i, p)),
     ("auto-vcpus", _auto_short),
     ("auto-memory", _auto_short),
     ("fewest-caches", lambda h, i, p: _one_cell(h, i, p, 5, 13, 6, 14)),
@@ -249,6 +250,16 @@ def _foreign_member(host: Json, plan: Json) -> None:
     row = next(row for row in host["pci"] if row["address"] == GPU)
     host["pci"].append({**row, "address": "0000:81:00.0", "class_code": "010802"})
     _guest(plan)["devices"].append(_device("0000:81:00.0", "nvme", 1, 9))
+
+
+def _far_nic(host: Json, intent: Json, plan: Json) -> None:
+    """The NIC that the plan takes is on node 0; a free one is on the GPU's node."""
+    row = next(row for row in host["pci"] if row["address"] == NIC)
+    row["numa_node"] = 0
+    host["pci"].append({**row, "address": "0000:81:00.0", "numa_node": 1, "iommu_group": 9})
+    host["nics"].append({"address": "0000:81:00.0"})
+    intent["guests"][0]["nics"] = 1
+    _guest(plan)["devices"][2]["guest_cell"] = 0
 
 
 def _count_takes_other(intent: Json, plan: Json) -> None:
