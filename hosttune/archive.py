@@ -14,13 +14,12 @@ from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Protocol
 
 from hosttune.errors import BadInput
+from hosttune.model.values import Value, format_size
 from hosttune.system import MAX_FILE_BYTES, Archive, Capture, System, join_link
 
 if TYPE_CHECKING:
     import tarfile
 
-MAX_TOTAL_BYTES = 1 << 30
-MAX_MEMBERS = 500_000
 _MAX_HEADER_BYTES = 1 << 20  # of one member: names and extended headers; real ones are below 10 KiB
 _MAX_NAME_BYTES = 4096  # PATH_MAX
 _MAX_DEPTH = 128
@@ -28,7 +27,18 @@ _SLACK = 64 << 10  # what tarfile reads ahead
 _TOP = ("sys", "proc", ".hosttune")
 
 
-def open_root(path: str) -> System:
+class Limits(Value, frozen=True, kw_only=True):
+    """How much an archive may hold: unpacked bytes altogether and in one file, and members."""
+
+    total_bytes: int = 1 << 30
+    file_bytes: int = MAX_FILE_BYTES
+    members: int = 500_000
+
+
+LIMITS = Limits()
+
+
+def open_root(path: str, limits: Limits = LIMITS) -> System:
     """The captured host in a directory or a tar archive (plain, gzip, bzip2 or xz, told by its first bytes).
 
     A single directory that wraps everything (`host1/sys`, `host1/proc`) is entered. Raises BadInput.
@@ -40,7 +50,7 @@ def open_root(path: str) -> System:
         if not stat.S_ISREG(status.st_mode):
             raise BadInput("neither a directory nor an archive", where=path, hint=_HINT)
         with open(path, "rb") as file:
-            return _load(file, path)
+            return _load(file, path, limits)
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror or error}", where=path, hint=_HINT) from error
 
@@ -75,14 +85,14 @@ class _Contents:
         self.taken_bytes = 0
 
 
-def _load(file: IO[bytes], origin: str) -> Archive:
+def _load(file: IO[bytes], origin: str, limits: Limits) -> Archive:
     """Read a whole archive. Raises BadInput."""
     import lzma
     import tarfile
     import zlib
 
     contents = _Contents()
-    stream = _Bounded(_unpacked(file), origin)
+    stream = _Bounded(_unpacked(file), origin, limits)
     try:
         for tar, member in _members(stream, origin):
             stream.member = member.name
@@ -121,10 +131,11 @@ def _unpacked(file: IO[bytes]) -> _Readable:
 class _Bounded(io.RawIOBase):
     """A stream that counts, and refuses to hand out more than is allowed now or altogether."""
 
-    def __init__(self, source: _Readable, origin: str) -> None:
+    def __init__(self, source: _Readable, origin: str, limits: Limits) -> None:
         super().__init__()
         self._source = source
         self._origin = origin
+        self.limits = limits
         self._count = 0
         self._limit = 0
         self.member = ""
@@ -137,10 +148,8 @@ class _Bounded(io.RawIOBase):
         """At most `size` bytes. Raises BadInput past a limit."""
         data = self._source.read(size)
         self._count += len(data)
-        if self._count > MAX_TOTAL_BYTES:
-            raise BadInput(
-                f"larger than {MAX_TOTAL_BYTES >> 30} GiB when unpacked", where=self._place(), hint=_BOMB_HINT
-            )
+        if self._count > self.limits.total_bytes:
+            raise _too_much(self.limits, self._place())
         if self._count > self._limit:
             raise BadInput("a header without end", where=self._place(), hint=_BOMB_HINT)
         return data
@@ -154,6 +163,10 @@ class _Bounded(io.RawIOBase):
 
     def _place(self) -> str:
         return f"{self._origin}: after {self.member}" if self.member else self._origin
+
+
+def _too_much(limits: Limits, where: str) -> BadInput:
+    return BadInput(f"larger than {format_size(limits.total_bytes)} when unpacked", where=where, hint=_BOMB_HINT)
 
 
 _BOMB_HINT = "no captured host is like that; do not trust this archive"
@@ -184,8 +197,8 @@ def _members(stream: _Bounded, origin: str) -> Iterator[tuple[tarfile.TarFile, t
             if member is None:
                 return
             count += 1
-            if count > MAX_MEMBERS:
-                raise BadInput(f"more than {MAX_MEMBERS} members", where=origin, hint=_BOMB_HINT)
+            if count > stream.limits.members:
+                raise BadInput(f"more than {stream.limits.members} members", where=origin, hint=_BOMB_HINT)
             yield tar, member
             tar.members = []  # type: ignore[attr-defined]  # an attribute that every Python has, but typeshed lacks
 
@@ -205,11 +218,11 @@ def _take(contents: _Contents, tar: tarfile.TarFile, member: tarfile.TarInfo, st
         contents.files[path] = contents.files[target]
     elif member.isreg():
         contents.taken_bytes += member.size
-        if member.size > MAX_FILE_BYTES:
-            what = f"a file larger than {MAX_FILE_BYTES >> 20} MiB"
+        if member.size > stream.limits.file_bytes:
+            what = f"a file larger than {format_size(stream.limits.file_bytes)}"
             raise BadInput(what, where=where, hint=_BOMB_HINT)
-        if contents.taken_bytes > MAX_TOTAL_BYTES:
-            raise BadInput(f"larger than {MAX_TOTAL_BYTES >> 30} GiB when unpacked", where=where, hint=_BOMB_HINT)
+        if contents.taken_bytes > stream.limits.total_bytes:
+            raise _too_much(stream.limits, where)
         stream.allow(member.size + _MAX_HEADER_BYTES)
         data = tar.extractfile(member)
         contents.files[path] = data.read() if data is not None else b""
