@@ -117,19 +117,21 @@ def percentile(call: Callable[[], object], rounds: int = 200) -> float:
 
 def planning(root: str) -> list[Row]:
     """Planning one guest in process, on the XE9680 and on 8 nodes x 768 CPUs."""
-    import hosttune
     from planhosts import Card, Shape, build_host
+
+    import hosttune
 
     cards = [Card(f"0000:{0x11 + 16 * i:02x}:00.0", i, group=i, bar_bytes=256 << 30) for i in range(8)]
     shape = Shape(nodes=8, cores_per_node=48, threads=2, llc_cores=8, memory_gib=384, cards=cards)
     large = hosttune.Host.from_json(json.dumps(build_host(shape)))
     rows = []
     for what, host in (("the XE9680", hosttune.discover(root)), ("8 nodes × 768 CPUs", large)):
-        for request in ('"gpus": 1', '"gpus": 4', '"gpus": 0, "vcpus": 200, "memory": "256GiB", "numa": 4'):
-            intent = hosttune.Intent.from_json('{"version": 1, "guests": [{"name": "guest", %s}]}' % request)
+        for request in ("gpus: 1", "gpus: 4", "gpus: 0, vcpus: 200, memory: 256GiB, numa: 4"):
+            intent = hosttune.Intent.from_yaml(f"version: 1\nguests: [{{name: guest, {request}}}]")
             worst = percentile(partial(hosttune.plan, host, intent))
-            text = request.replace('"', "")
-            rows.append(Row(f"planning one guest on {what} ({text}), p99", f"{worst:.1f} ms", "≤ 50 ms", worst <= 50))
+            rows.append(
+                Row(f"planning one guest on {what} ({request}), p99", f"{worst:.1f} ms", "≤ 50 ms", worst <= 50)
+            )
     return rows
 
 

@@ -15,8 +15,8 @@ from hosttune.model.intent import GuestIntent, Reserve
 from hosttune.model.values import format_size, parse_size
 from hosttune.planning.devices import Catalogue, countable_gpus, read_catalogue
 from hosttune.planning.pages import SMALL_PAGE, NodeMemory, page_sizes, read_memory, split_evenly
-from hosttune.planning.placement import CellDemand, Shape, cores_needed
-from hosttune.planning.resources import Resources, read_resources
+from hosttune.planning.placement import CellDemand, Shape, cores_needed, fitting_cores
+from hosttune.planning.resources import NodeResources, Resources, read_resources
 
 MAX_VCPUS_WITHOUT_IOMMU = 255
 
@@ -160,6 +160,13 @@ def _cell_memory(
     yield [unit] * cells, True
 
 
+def _free_cpus(node: NodeResources, shape: Shape) -> int:
+    """CPUs that a cell of this shape could take on a node."""
+    if shape.share_cores:
+        return len(node.free_threads)
+    return len(fitting_cores(node, shape.threads)) * shape.threads
+
+
 def enlarge(field: Field, sizes: Sizes, guest: GuestIntent, gpus: tuple[str, ...], nodes: tuple[int, ...]) -> Shape:
     """Grow an `auto` guest that was placed small: every cell takes what the fullest of its nodes still has."""
     shape = sizes.shape
@@ -170,13 +177,10 @@ def enlarge(field: Field, sizes: Sizes, guest: GuestIntent, gpus: tuple[str, ...
     cells = len(nodes)
     share = auto_share(field, gpus)
     if guest.vcpus == "auto":
-        free = min(
-            len([core for core in field.resources.nodes[node].free if len(core.cpus) >= shape.threads])
-            for node in nodes
-        )
         asked = share.cores // cells if share.of_host else share.cores
-        most = max(1, MAX_VCPUS_WITHOUT_IOMMU // cells // shape.threads)
-        vcpus = [max(1, min(asked, free, most)) * shape.threads] * cells
+        most = MAX_VCPUS_WITHOUT_IOMMU // cells // shape.threads * shape.threads
+        room = min(_free_cpus(field.resources.nodes[node], shape) for node in nodes)
+        vcpus = [max(1, min(max(asked, 1) * shape.threads, most, room))] * cells
     if guest.memory == "auto" and share.memory_bytes is not None:
         unit = shape.page or SMALL_PAGE
         rooms = [field.memory[node].capacity_bytes(shape.page) for node in nodes if node in field.memory]
