@@ -1,0 +1,358 @@
+"""A capture replays to the document it was made from, but for what was scrubbed; and nothing that identifies stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hosttune.archive import open_root
+from hosttune.capture import Recording, write_capture
+from hosttune.discovery import discover
+from hosttune.errors import BadInput, Unreadable
+from hosttune.model.host import Host
+from hosttune.model.values import to_builtins
+from hosttune.scrub import Scrub
+from hosttune.system import Archive, Capture
+
+HOSTS = Path(__file__).parent / "hosts"
+REAL = sorted(
+    path for path in HOSTS.glob("*/*.tar.*") if path.parent.name in ("derived", "ghw", "h200", "hwloc", "lscpu")
+)
+
+UUID = "4c4c4544-0043-5910-8052-b4c04f4d3732"
+MACHINE = "0123456789abcdef0123456789abcdef"
+MAC = "b8:ce:f6:01:23:45"
+
+
+def differences(a: Any, b: Any, place: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Places where two documents differ, with both values."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in sorted(a.keys() | b.keys()):
+            yield from differences(a.get(key), b.get(key), f"{place}.{key}")
+    elif isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            yield from differences(x, y, f"{place}[{i}]")
+    elif a != b:
+        yield place, a, b
+
+
+def scrubbed_places(before: Host, after: Host) -> set[str]:
+    return {re.sub(r"\[\d+\]", "[]", place) for place, *_ in differences(to_builtins(before), to_builtins(after))}
+
+
+# Everything in the documents of the real captures that identifies a machine or names its volumes.
+IDENTIFYING = {".kernel_args[]", ".platform.uuid"}
+
+
+@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
+def test_a_real_capture_captured_again_replays_to_the_same_document(path: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first.tar.gz", tmp_path / "second.tar.gz"
+    before = write_capture(open_root(str(path)), str(first))
+    assert before == discover(open_root(str(path)))
+    after = discover(open_root(str(first)))
+    assert scrubbed_places(before, after) <= IDENTIFYING
+    # Scrubbing what is scrubbed changes nothing, and the same facts are packed to the same bytes.
+    write_capture(open_root(str(first)), str(second))
+    assert first.read_bytes() == second.read_bytes()
+
+
+# --- a machine with everything that must not leave it --------------------------------------------------------
+
+
+def config_space(serial: bytes) -> bytes:
+    """4 KiB of config space with two extended capabilities: AER (1), then the Device Serial Number (3)."""
+    data = bytearray(4096)
+    struct.pack_into("<HH", data, 0, 0x15B3, 0x1021)
+    struct.pack_into("<I", data, 0x100, 0x150 << 20 | 2 << 16 | 1)
+    struct.pack_into("<I", data, 0x150, 1 << 16 | 3)
+    data[0x154:0x15C] = serial
+    return bytes(data)
+
+
+SERIAL = bytes.fromhex("b8cef60300012345")
+NIC = "/sys/devices/pci0000:00/0000:00:01.0"
+DOMAIN = f"""<domain type='kvm'><name>tenant-a</name><uuid>{UUID}</uuid><title>Secret Customer</title>
+<memory unit='KiB'>1048576</memory><vcpu cpuset='0-1'>2</vcpu><os><type arch='x86_64'>hvm</type>
+<kernel>/srv/customer/vmlinuz</kernel></os><devices>
+<disk type='file'><source file='/srv/customer/disk.qcow2'/><target dev='vda'/></disk>
+<hostdev mode='subsystem' type='pci'><source><address domain='0' bus='0' slot='1' function='0'/></source></hostdev>
+<interface type='bridge'><mac address='{MAC}'/><source bridge='customer0'/></interface></devices></domain>"""
+
+
+def private_files() -> dict[str, bytes]:
+    libvirt = {
+        "uri": "qemu:///system",
+        "libvirt_version": "9.0.0",
+        "domains": [{"name": "tenant-a", "state": "running", "xml": DOMAIN, "inactive_xml": DOMAIN}],
+    }
+    texts = {
+        "/etc/machine-id": f"{MACHINE}\n",
+        "/proc/sys/kernel/hostname": "gpu17.example.com\n",
+        "/proc/sys/kernel/random/boot_id": "11111111-2222-3333-4444-555555555555\n",
+        "/proc/sys/kernel/osrelease": "6.1.0\n",
+        "/proc/version": "Linux version 6.1.0 (alice@build.example.com) #1\n",
+        "/proc/cmdline": (
+            f"BOOT_IMAGE=/vmlinuz root=UUID={UUID} quiet iommu=pt ip=10.1.2.3::10.1.2.1 rd.iscsi.password=hunter2 "
+            "log=10.9.8.7:514 resume=/dev/mapper/gpu17-swap isolcpus=2-3 agent.id=gpu17.example.com "
+            'dyndbg="file drivers/* +p" pci=realloc=off\n'
+        ),
+        "/proc/mounts": "nas.example.com:/home /home nfs4 rw,addr=10.1.2.9 0 0\n/dev/vda1 / ext4 rw 0 0\n",
+        "/sys/class/dmi/id/product_uuid": f"{UUID}\n",
+        "/sys/class/dmi/id/product_serial": "7XK2M33\n",
+        "/sys/class/dmi/id/sys_vendor": "Dell Inc.\n",
+        f"{NIC}/vendor": "0x15b3\n",
+        f"{NIC}/device": "0x1021\n",
+        f"{NIC}/class": "0x020000\n",
+        f"{NIC}/net/enxb8cef6012345/address": f"{MAC}\n",
+        f"{NIC}/net/enxb8cef6012345/speed": "100000\n",
+        "/sys/devices/system/cpu/present": "0-3\n",
+        "/.hosttune/commands/libvirt.json": json.dumps(libvirt),
+        "/.hosttune/commands/nvidia-smi-q": (
+            "GPU 00000000:41:00.0\n    Serial Number          : 1652923033443\n"
+            "    GPU UUID          : GPU-39d46a46-29c2-f95b-0b9b-d5e7a1b5c3d2\n    Board Serial : N/A\n"
+        ),
+        "/.hosttune/capture": "1\n",
+    }
+    return {path: text.encode() for path, text in texts.items()} | {f"{NIC}/config": config_space(SERIAL)}
+
+
+@pytest.fixture
+def machine() -> Archive:
+    links = {
+        "/sys/bus/pci/devices/0000:00:01.0": NIC,
+        "/sys/class/net/enxb8cef6012345": f"{NIC}/net/enxb8cef6012345",
+    }
+    return Archive(private_files(), links, "machine", ["/sys/kernel/iommu_groups", "/boot/grub/grub.cfg"])
+
+
+def whole_text(path: Path) -> str:
+    """All names, link targets and contents of an archive in one text."""
+    parts: list[str] = []
+    with tarfile.open(path) as tar:
+        for member in tar:
+            file = tar.extractfile(member) if member.isreg() else None
+            parts += [member.name, member.linkname, file.read().decode("latin-1") if file else ""]
+    return "\n".join(parts)
+
+
+def test_nothing_that_identifies_the_machine_is_left(machine: Archive, tmp_path: Path) -> None:
+    path = tmp_path / "x.tar.gz"
+    write_capture(machine, str(path))
+    text = whole_text(path)
+    for secret in (
+        *(UUID, MACHINE, MAC, "b8cef6012345", "gpu17", "example.com", "11111111-2222", "7XK2M33", "1652923033443"),
+        *("39d46a46", "10.1.2", "10.9.8.7", "hunter2", "Customer", "customer", "alice", "nas"),
+        SERIAL.decode("latin-1"),
+    ):
+        assert secret.lower() not in text.lower(), secret
+
+
+def test_what_identifies_nobody_is_kept(machine: Archive, tmp_path: Path) -> None:
+    path = tmp_path / "x.tar.gz"
+    before = write_capture(machine, str(path))
+    after = discover(open_root(str(path)))
+    assert after.kernel_args is not None
+    assert [argument for argument in after.kernel_args if "scrub" not in argument and "5c2b" not in argument] == [
+        *("BOOT_IMAGE=/vmlinuz", "quiet", "iommu=pt", after.kernel_args[6], "isolcpus=2-3"),
+        *('dyndbg="file drivers/* +p"', "pci=realloc=off"),
+    ]
+    assert re.fullmatch(r"log=198\.1[89]\.\d+\.\d+:514", after.kernel_args[6])
+    assert after.platform is not None
+    assert after.platform.vendor == "Dell Inc."
+    assert after.guests is not None
+    assert [(guest.name, guest.devices, guest.vcpus) for guest in after.guests] == [("tenant-a", ("0000:00:01.0",), 2)]
+    assert scrubbed_places(before, after) == {
+        *(".hostname", ".boot_id", ".platform.uuid", ".kernel_args[]", ".guests[].uuid", ".nics[].interfaces[]"),
+    }
+
+
+def test_the_same_input_gives_the_same_replacement(machine: Archive, tmp_path: Path) -> None:
+    path = tmp_path / "x.tar.gz"
+    write_capture(machine, str(path))
+    replayed = open_root(str(path))
+    uuid = (replayed.read("/sys/class/dmi/id/product_uuid") or "").strip()
+    assert f"root=UUID={uuid} " in (replayed.read("/proc/cmdline") or "")
+    assert uuid in (replayed.read("/.hosttune/commands/libvirt.json") or "")
+    scrub = Scrub(MACHINE, "gpu17")
+    assert scrub.path(f"/dev/disk/{UUID}") == f"/dev/disk/{uuid}"
+    assert scrub.contents("/x/address", f"{MAC}\n".encode()).decode().strip().replace(":", "") == scrub.path(
+        "enxb8cef6012345"
+    ).removeprefix("enx")
+
+
+def test_replacements_depend_on_the_machine() -> None:
+    assert Scrub("one", None).contents("/x", UUID.encode()) != Scrub("two", None).contents("/x", UUID.encode())
+
+
+SHAPES = {
+    "/sys/class/net/eth0/address": (MAC, r"02:00:5c(:[0-9a-f]{2}){3}"),
+    "/sys/class/net/ib0/address": ("00:00:10:49:fe:80" + ":1f" * 14, r"02:00:5c(:[0-9a-f]{2}){17}"),
+    "/sys/class/infiniband/mlx5_0/node_guid": ("b8ce:f603:0001:2345", r"5c2b(:[0-9a-f]{4}){3}"),
+    "/sys/class/infiniband/mlx5_0/ports/1/gids/0": (
+        "fe80:0000:0000:0000:b8ce:f603:0001:2345",
+        r"fe80(:0000){3}:5c2b(:[0-9a-f]{4}){3}",
+    ),
+    "/sys/bus/pci/devices/0000:00:01.0/unique_id": ("a1b2c3d4e5f60718", r"5c2b[0-9a-f]{12}"),
+    "/sys/block/nvme0n1/wwid": ("eui.0025385b01234567", r"eui\.5c2b[0-9a-f]{12}"),
+    "/sys/class/nvme/nvme0/serial": ("S64GNE0R123456      ", r"SCRUBBED-[0-9a-f]{8} +"),
+    "/sys/class/dmi/id/product_serial": ("ABC", r"SCRUBBED-[0-9a-f]{8}"),
+    "/etc/hostname": ("gpu17", r"scrubbed-host-[0-9a-f]{8}"),
+    "/anywhere": (UUID.upper(), r"5c2b0000-0000-4000-8000-[0-9a-f]{12}"),
+    "/.hosttune/commands/x": ('"nvmlDeviceGetSerial": "165"', r'"nvmlDeviceGetSerial": "SCRUBBED-[0-9a-f]{8}"'),
+    "/.hosttune/commands/y": ("<serial>165</serial>", r"<serial>SCRUBBED-[0-9a-f]{8}</serial>"),
+}
+
+
+@pytest.mark.parametrize("path", SHAPES)
+def test_a_replacement_keeps_the_shape_and_is_known_again(path: str) -> None:
+    value, shape = SHAPES[path]
+    once = Scrub("key", None).contents(path, f"{value}\n".encode())
+    assert re.fullmatch(shape, once.decode().rstrip("\n")), once
+    assert Scrub("another", None).contents(path, once) == once
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("/sys/class/net/lo/address", "00:00:00:00:00:00"),
+        ("/sys/class/net/eth0/broadcast", "ff:ff:ff:ff:ff:ff"),
+        ("/proc/sys/kernel/hostname", "localhost"),
+        ("/sys/class/infiniband/mlx5_0/ports/1/gids/1", "0000:0000:0000:0000:0000:0000:0000:0000"),
+        ("/sys/bus/pci/devices/0000:41:00.0/uevent", "PCI_SLOT_NAME=0000:41:00.0"),
+        ("/sys/module/nvidia/version", "580.159.04"),
+        ("/proc/interrupts", " 12:   3:  4: 10: 11: 12: IR-PCI-MSI 0000:41:00.0"),
+        ("/.hosttune/commands/nvidia-smi-q", "    Serial Number : N/A\n    Chassis Serial Number : 0"),
+        ("/proc/cmdline", "root=/dev/vda rw console=ttyS0 listen=127.0.0.1 hugepages=0:4,1:4 keyboard=de"),
+    ],
+)
+def test_what_identifies_nothing_stays(path: str, text: str) -> None:
+    assert Scrub("key", "gpu17").contents(path, text.encode()).decode() == text
+
+
+def test_bytes_that_are_no_text_are_kept_and_config_space_loses_its_serial() -> None:
+    scrub = Scrub("key", None)
+    assert scrub.contents("/x", b"\xff\xfe") == b"\xff\xfe"
+    before, after = config_space(SERIAL), scrub.contents("/x/config", config_space(SERIAL))
+    assert [i for i in range(4096) if before[i] != after[i]] == list(range(0x154, 0x15C))
+    assert after[0x154:0x156] == b"\x5c\x2b"
+    assert scrub.contents("/x/config", after) == after
+    assert scrub.contents("/x/config", before[:256]) == before[:256]
+    looping = bytearray(before)
+    struct.pack_into("<I", looping, 0x150, 0x100 << 20 | 1 << 16 | 2)
+    assert scrub.contents("/x/config", bytes(looping)) == bytes(looping)
+
+
+# --- what is recorded ----------------------------------------------------------------------------------------
+
+
+def test_only_what_was_read_is_in_the_archive(machine: Archive, tmp_path: Path) -> None:
+    files = private_files() | {"/home/alice/.ssh/id_ed25519": b"private", "/etc/shadow": b"root:x"}
+    path = tmp_path / "x.tar.gz"
+    write_capture(Archive(files, {}, "machine"), str(path))
+    with tarfile.open(path) as tar:
+        names = tar.getnames()
+    assert not [name for name in names if name.startswith(("home", "etc/shadow", "etc/machine-id"))]
+
+
+def test_empty_directories_and_unreadable_files_replay() -> None:
+    inner = Archive(
+        {"/sys/a/one": b"1", "/sys/a/two": b"2", "/.hosttune/unreadable": b"/sys/a/shut\tPermission denied\n"},
+        {"/sys/l": "/sys/a"},
+        "inner",
+        ["/sys/empty", "/sys/a/shut"],
+    )
+    recording = Recording(inner)
+    assert recording.list("/sys/l") == ["one", "shut", "two"]
+    assert recording.read("/sys/l/one") == "1"
+    assert recording.list("/sys/empty") == []
+    assert recording.exists("/sys/empty")
+    assert not recording.exists("/sys/none")
+    with pytest.raises(Unreadable):
+        recording.read_bytes("/sys/l/shut")
+    assert recording.files == {"/sys/a/one": b"1"}
+    assert recording.links == {"/sys/l": "/sys/a"}
+    assert recording.present == {"/sys/a", "/sys/a/one", "/sys/a/shut", "/sys/a/two", "/sys/empty"}
+    assert recording.unreadable == {"/sys/a/shut": "Permission denied"}
+
+
+def test_an_unreadable_file_is_the_same_problem_in_the_replay(tmp_path: Path) -> None:
+    refused = b"/proc/cmdline\tPermission denied\n/sys/devices/system/cpu\tInput/output error\n"
+    inner = Archive({**private_files(), "/.hosttune/unreadable": refused}, {}, "inner")
+    path = tmp_path / "x.tar.gz"
+    before = write_capture(inner, str(path))
+    after = discover(open_root(str(path)))
+    assert ("unreadable", "/proc/cmdline", "Permission denied") in [(p.what, p.where, p.why) for p in before.problems]
+    assert after.problems == before.problems
+
+
+def test_what_is_absent_on_a_whole_capture_is_known_to_be(machine: Archive, tmp_path: Path) -> None:
+    write_capture(machine, str(tmp_path / "x.tar.gz"))
+    host = discover(open_root(str(tmp_path / "x.tar.gz")))
+    assert host.virtualization is not None
+    assert host.virtualization.kvm is False
+    assert host.iommu is not None
+    assert host.iommu.present is False
+
+
+def test_reading_on_the_way_to_an_answer_is_not_recorded() -> None:
+    inner = Archive({"/.hosttune/commands/tool": b"answer", "/proc/1/comm": b"init"}, {}, "inner")
+    recording = Recording(inner)
+    assert recording.query("tool", lambda: recording.read("/proc/1/comm")) == "answer"
+    assert recording.answers == {"tool": "answer"}
+    assert recording.files == {}
+
+
+def test_a_capture_unpacks_to_a_directory_that_replays(machine: Archive, tmp_path: Path) -> None:
+    path = tmp_path / "x.tar.gz"
+    write_capture(machine, str(path))
+    (tmp_path / "root").mkdir()
+    with tarfile.open(path) as tar:
+        tar.extractall(tmp_path / "root", filter="data") if hasattr(tarfile, "data_filter") else tar.extractall(
+            tmp_path / "root"
+        )
+    assert discover(Capture(str(tmp_path / "root"))) == discover(open_root(str(path)))
+
+
+# --- the file ------------------------------------------------------------------------------------------------
+
+
+def test_an_existing_file_is_never_replaced(machine: Archive, tmp_path: Path) -> None:
+    path = tmp_path / "x.tar.gz"
+    path.write_text("mine")
+    with pytest.raises(BadInput, match="already exists") as caught:
+        write_capture(machine, str(path))
+    assert caught.value.where == str(path)
+    assert path.read_text() == "mine"
+    assert os.listdir(tmp_path) == ["x.tar.gz"]
+
+
+def test_a_dangling_link_counts_as_existing(machine: Archive, tmp_path: Path) -> None:
+    (tmp_path / "x.tar.gz").symlink_to("elsewhere")
+    with pytest.raises(BadInput, match="already exists"):
+        write_capture(machine, str(tmp_path / "x.tar.gz"))
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_failure_leaves_nothing(machine: Archive, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="cannot be written: No such file") as caught:
+        write_capture(machine, str(tmp_path / "none/x.tar.gz"))
+    assert caught.value.where == str(tmp_path / "none/x.tar.gz")
+    with pytest.raises(BadInput, match="no host"):
+        write_capture(Archive({}, {}, "nothing"), str(tmp_path / "x.tar.gz"))
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_file_is_private_to_its_owner(machine: Archive, tmp_path: Path) -> None:
+    path = tmp_path / "x.tar.gz"
+    write_capture(machine, str(path))
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.stat().st_nlink == 1
+    assert os.listdir(tmp_path) == ["x.tar.gz"]
