@@ -34,6 +34,7 @@ _DMI_HYPERVISORS = (
     ("Cloud Hypervisor", "cloud-hypervisor"),
     ("Apple Virtualization", "apple"),
 )
+_BARE_METAL_CLOUDS = ("amazon", "google")
 _BOOT_LOADERS = (
     ("/boot/loader/loader.conf", "systemd-boot"),
     ("/boot/efi/loader/loader.conf", "systemd-boot"),
@@ -155,15 +156,15 @@ def _hypervisor(reader: Reader, dmi: dict[str, str | None]) -> tuple[bool | None
     if flags is not None:
         if "hypervisor" in flags.split():
             return True, named or "unidentified"
-        # Xen's control domain hides the flag from its kernel and still is a guest. Clouds write their name into
-        # the firmware of bare-metal machines as well: the CPU knows better.
-        return (True, "xen") if named == "xen" else (False, None)
+        # The flag can be hidden (Xen's control domain; guests made to look bare). Clouds write their name into the
+        # firmware of bare-metal machines as well: of those the CPU knows better.
+        return (True, named) if named and named not in _BARE_METAL_CLOUDS else (False, None)
     control = reader.text("/proc/sysinfo") or ""  # s390: "VM00 Control Program: KVM/Linux"
     if "VM00" in control:
         return True, "kvm" if "KVM" in control else "zvm"
     if "emulated by qemu" in cpuinfo:  # POWER: "platform : pSeries (emulated by qemu)"
         return True, "qemu"
-    if named and not (dmi["product_name"] or "").endswith(".metal"):
+    if named and named not in _BARE_METAL_CLOUDS:
         return True, named
     return None, None
 
