@@ -149,6 +149,7 @@ V1 = "cgroup /sys/fs/cgroup/cpuset cgroup rw,cpuset 0 0\ncgroup2 /sys/fs/cgroup/
         (V2, "/batch/job", {"": "0-3", "batch": "1-2"}, "1-2", "/sys/fs/cgroup/batch/job"),  # the nearest above
         (V2, "/../outside", {"": "1-3"}, "1-3", None),  # another control-group namespace
         (V1, "/job", {"": "0-3", "job": "0,2"}, "0,2", "/sys/fs/cgroup/cpuset/job"),
+        (V1, "/job", {"": "0-3", "job": "0-3"}, "0-3", None),  # a cpuset that hides nothing
         (V1, "/job", {"": "0-3", "job": "0,2", "machine": "1"}, "1", None),  # libvirt without systemd
         ("none /dev/cpuset cpuset rw 0 0", "/job", {"job": "3"}, "3", "/dev/cpuset/job"),
     ],
