@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -208,10 +209,17 @@ def _qemu_processes(reader: Reader) -> str:
         # The kernel cuts a name at 15 bytes: qemu-system-x86, qemu-kvm, kvm.
         if process.isdecimal() and (reader.text(f"/proc/{process}/comm") or "").startswith(("qemu-", "kvm")):
             arguments = (reader.text(f"/proc/{process}/cmdline") or "").split("\0")
-            if arguments[0].rpartition("/")[2].startswith(("qemu-system", "qemu-kvm", "kvm")):
+            # libvirt starts one with no machine at all to see what it can do.
+            if arguments[0].rpartition("/")[2].startswith(("qemu-system", "qemu-kvm", "kvm")) and not _is_probe(
+                arguments
+            ):
                 name = arguments[arguments.index("-name") + 1] if "-name" in arguments[:-1] else ""
                 found.append(f"{process} {name.removeprefix('guest=').partition(',')[0]}")
     return "\n".join(found)
+
+
+def _is_probe(arguments: list[str]) -> bool:
+    return any(option == "-machine" and value.startswith("none") for option, value in pairwise(arguments))
 
 
 # --- domain capabilities -------------------------------------------------------------------------------------

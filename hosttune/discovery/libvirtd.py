@@ -233,7 +233,10 @@ def _strip_xml(xml: str | None) -> str | None:
 
     from hosttune.domain.xml import parse
 
-    root = parse(xml)
+    try:
+        root = parse(xml)
+    except (etree.XMLSyntaxError, ValueError):
+        return "<unreadable/>"  # as little a domain as it was before
     for child in list(root):
         if child.tag == "devices":
             drop = [device for device in child if device.tag not in _KEPT_DEVICES and not _is_host_interface(device)]
