@@ -1,4 +1,4 @@
-"""Guests that libvirt knows: from its test driver, from records, from plain outputs of virsh; and those unknown to it."""
+"""Guests that libvirt knows: from its test driver, from records, from plain outputs of virsh; and those it does not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 from hosttune.discovery.guests import read_guests
 from hosttune.discovery.libvirtd import (
     URI_VARIABLE,
-    LibvirtFacts,
     ask_libvirt,
     decode_version,
     read_versions,
