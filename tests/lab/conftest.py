@@ -1,0 +1,40 @@
+"""The emulated host for the tests that ask for it: built and booted once a session, only under `-m lab`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.machine import LabMachine, booted, build_image
+from lab.product import discover
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without `-m lab` these tests are not run: they take minutes, root and several GiB of disk."""
+    if config.option.markexpr:
+        return
+    wanted = [item for item in items if not item.get_closest_marker("lab")]
+    config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("lab")])
+    items[:] = wanted
+
+
+@pytest.fixture(scope="session")
+def image() -> Path:
+    """The directory of the emulated host's image."""
+    return build_image()
+
+
+@pytest.fixture(scope="session")
+def lab(image: Path) -> Iterator[LabMachine]:
+    """The emulated host, running. Whoever changes something in it puts it back."""
+    with booted(image) as machine:
+        yield machine
+
+
+@pytest.fixture(scope="session")
+def document(lab: LabMachine) -> dict[str, Any]:
+    """What hosttune discovered on the untouched host."""
+    return discover(lab)

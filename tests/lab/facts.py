@@ -1,0 +1,110 @@
+"""What other tools say about the emulated host: the other side of each comparison. Imports nothing of hosttune."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from typing import Any
+
+from lab.machine import LabMachine
+
+Groups = frozenset[frozenset[int]]
+
+
+def cpus_of_lscpu(machine: LabMachine) -> list[dict[str, Any]]:
+    """`lscpu` rows: cpu, node, socket, core, "l1d:l1i:l2:l3" (numbers of its own), online."""
+    rows = json.loads(machine.shell("lscpu -a -e=CPU,NODE,SOCKET,CORE,CACHE,ONLINE -J"))["cpus"]
+    assert isinstance(rows, list)
+    return rows
+
+
+def grouped(pairs: list[tuple[int, object]]) -> Groups:
+    """CPUs that carry the same name, whatever the names are."""
+    names = {name for _, name in pairs}
+    return frozenset(frozenset(cpu for cpu, name in pairs if name == wanted) for wanted in names)
+
+
+def nodes_of_numactl(machine: LabMachine) -> dict[int, dict[str, Any]]:
+    """`numactl -H` by node: cpus (a set), mib, distances to the nodes in order."""
+    text = machine.shell("numactl -H")
+    nodes: dict[int, dict[str, Any]] = {}
+    for number, cpus in re.findall(r"^node (\d+) cpus:(.*)$", text, re.MULTILINE):
+        nodes[int(number)] = {"cpus": {int(cpu) for cpu in cpus.split()}}
+    for number, mib in re.findall(r"^node (\d+) size: (\d+) MB$", text, re.MULTILINE):
+        nodes[int(number)]["mib"] = int(mib)
+    for number, row in re.findall(r"^\s*(\d+):((?:\s+\d+)+)\s*$", text, re.MULTILINE):
+        nodes[int(number)]["distances"] = [int(value) for value in row.split()]
+    return nodes
+
+
+def functions_of_lspci(machine: LabMachine) -> dict[str, dict[str, str]]:
+    """`lspci -vmmDkn` by address: Vendor, Device, Class, Driver, NUMANode, IOMMUGroup… (a key only where said)."""
+    found = {}
+    for block in machine.shell("lspci -vmmDkn").strip().split("\n\n"):
+        fields = dict(line.split(":\t", 1) for line in block.splitlines())
+        found[fields["Slot"]] = fields
+    return found
+
+
+def parents_of_lspci(machine: LabMachine) -> dict[str, str | None]:
+    """The bridge directly above each function, from `lspci -PP`: "0000:40:02.0/43:00.0/44:01.0 0604: …"."""
+    parents: dict[str, str | None] = {}
+    for line in machine.shell("lspci -D -PP -n").splitlines():
+        path = [part if part.count(":") == 2 else f"0000:{part}" for part in line.split()[0].split("/")]
+        parents[path[-1]] = path[-2] if len(path) > 1 else None
+    return parents
+
+
+def details_of_lspci(machine: LabMachine) -> dict[str, str]:
+    """`lspci -vv` by address, as text."""
+    blocks = machine.shell("lspci -D -n -vv").strip().split("\n\n")
+    return {block.split()[0]: block for block in blocks}
+
+
+def devices_of_libvirt(machine: LabMachine) -> dict[str, ElementTree.Element]:
+    """libvirt's <device> of each PCI function by address."""
+    text = machine.shell("for d in $(virsh nodedev-list --cap pci); do virsh nodedev-dumpxml $d; done")
+    found = {}
+    for device in ElementTree.fromstring(f"<all>{text}</all>"):
+        name = device.findtext("name", "")
+        domain, bus, slot, function = name.removeprefix("pci_").split("_")
+        found[f"{domain}:{bus}:{slot}.{function}"] = device
+    return found
+
+
+def address_of_libvirt(element: ElementTree.Element) -> str:
+    """The PCI address of an <address domain= bus= slot= function=>."""
+    parts = {key: int(value, 16) for key, value in element.attrib.items()}
+    return f"{parts['domain']:04x}:{parts['bus']:02x}:{parts['slot']:02x}.{parts['function']:x}"
+
+
+def groups_of_kernel(machine: LabMachine) -> dict[int, set[str]]:
+    """IOMMU groups and their members, from the kernel's own listing of groups."""
+    groups: dict[int, set[str]] = {}
+    for path in machine.shell("find /sys/kernel/iommu_groups -path '*/devices/*'").split():
+        number, _, address = path.removeprefix("/sys/kernel/iommu_groups/").partition("/devices/")
+        groups.setdefault(int(number), set()).add(address)
+    return groups
+
+
+def interfaces_of_ethtool(machine: LabMachine) -> dict[str, str]:
+    """Network interface → PCI address, as each driver tells ethtool."""
+    script = 'for i in /sys/class/net/*; do ethtool -i ${i##*/} 2>/dev/null | sed -n "s/^bus-info: /${i##*/} /p"; done'
+    pairs = (line.split() for line in machine.shell(script).splitlines())
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+
+
+def drives_of_udev(machine: LabMachine) -> dict[str, str]:
+    """NVMe block device → PCI address, from udev's path of each disk that lsblk lists."""
+    script = "for d in $(lsblk -dno NAME | grep nvme); do echo $d $(udevadm info -q path -n /dev/$d); done"
+    found = {}
+    for line in machine.shell(script).splitlines():
+        name, path = line.split()
+        found[name] = re.findall(r"/([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", path)[-1]
+    return found
+
+
+def driver_of(machine: LabMachine, address: str) -> str:
+    """The driver that holds a function now; "" for none."""
+    return machine.shell(f'basename "$(readlink /sys/bus/pci/devices/{address}/driver)"').strip()
