@@ -1,4 +1,4 @@
-"""Guests that libvirt knows: from its test driver, from records, from plain outputs of virsh; and those it does not."""
+"""Guests that libvirt knows: from its test driver, from records, from plain outputs of virsh; and others."""
 
 from __future__ import annotations
 

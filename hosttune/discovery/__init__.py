@@ -28,8 +28,7 @@ def discover(system: System) -> Host:
     from hosttune.gpu import read_gpus
     from hosttune.system import Machine
 
-    if not (system.exists("/sys") or system.exists("/proc")):
-        raise BadInput("no host: it holds neither sys/ nor proc/", where=system.origin, hint="capture a host into it")
+    _check_is_host(system)
     reader = Reader(system)
     identity = read_identity(reader)
     platform, hypervisor = read_platform(reader)
@@ -62,8 +61,12 @@ def discover(system: System) -> Host:
         guests=guests,
         settings=read_settings(reader, pci),
     )
-    _doubt_flat_guest(reader, host)
     return _with_problems(host, reader)
+
+
+def _check_is_host(system: System) -> None:
+    if not (system.exists("/sys") or system.exists("/proc")):
+        raise BadInput("no host: it holds neither sys/ nor proc/", where=system.origin, hint="capture a host into it")
 
 
 def _doubt_flat_guest(reader: Reader, host: Host) -> None:
@@ -80,4 +83,5 @@ def _doubt_flat_guest(reader: Reader, host: Host) -> None:
 def _with_problems(host: Host, reader: Reader) -> Host:
     import msgspec
 
+    _doubt_flat_guest(reader, host)
     return msgspec.structs.replace(host, problems=tuple(reader.problems))
