@@ -7,7 +7,7 @@ taken from each node, not once per set of addresses.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from hosttune.model.host import Gpu
@@ -21,7 +21,7 @@ from hosttune.planning.devices import (
     matches,
     named_gpus,
 )
-from hosttune.planning.placement import Placement, Shape, place
+from hosttune.planning.placement import Placement, Shape, Spans, least_cost, place
 from hosttune.planning.sizing import Field, base_cells, enlarge, shapes
 
 
@@ -138,26 +138,32 @@ def _by_node(catalogue: Catalogue, pool: list[Gpu], count: int) -> list[tuple[st
     return [tuple(sorted(taken, key=address_key)) for vector, taken in sorted(partial.items()) if sum(vector) == count]
 
 
+# What decides between choices, first to last: cost, auto size cut short, GPU models mixed, busy GPUs, order of the
+# cut (threads per core, page size), last-level caches, nodes, addresses.
+Rank = tuple[Fraction, bool, int, int, int, int, tuple[int, ...], tuple[tuple[int, ...], ...]]
+Ranked = tuple[Rank, "Choice"]
+
+
 def choose(field: Field, guest: GuestIntent, candidates: Candidates, others: tuple[str, ...]) -> Choice | None:
     """The best choice of GPUs, cells and nodes; None when nothing fits.
 
-    The number of cells begins at the contract's (one per node with a GPU) and grows only while nothing fits.
+    First the contract's own cells: one on each node that holds one of the guest's GPUs. Where those do not fit
+    for any choice of GPUs, as many cells on any nodes; then one cell more, and so on.
     """
-    for extra in range(len(field.resources.nodes)):
-        best: tuple[tuple[object, ...], Choice] | None = None
-        any_more = False
-        for gpus in _cheapest_first(field, candidates.sets):
-            cells, may_grow = base_cells(field, guest, gpus)
-            any_more |= may_grow
-            if (extra and not may_grow) or cells + extra > len(field.resources.nodes):
+    spans: Spans = {}
+    sets = [(gpus, base_cells(field, guest, gpus)) for gpus in _cheapest_first(field, candidates.sets)]
+    for extra, own in ((0, True), *((n, False) for n in range(len(field.resources.nodes)))):
+        best: Ranked | None = None
+        for gpus, base in sets:
+            cells = base.cells + extra
+            if cells > len(field.resources.nodes) or (extra and not base.may_grow) or (own and base.nodes is None):
                 continue
-            found = _best_shape(field, guest, gpus, others, cells + extra, best[1].placement.cost if best else None)
+            attempt = Attempt(gpus, others, cells, base.nodes if own else None)
+            found = _best_shape(field, guest, attempt, best[0][0] if best else None, spans)
             if found and (best is None or found[0] < best[0]):
                 best = found
         if best:
-            return Choice(best[1].gpus, best[1].placement, best[1].shape, best[1].short, extra)
-        if not any_more:
-            break
+            return replace(best[1], extra_cells=extra)
     return None
 
 
@@ -166,34 +172,41 @@ def _cheapest_first(field: Field, sets: Sequence[tuple[str, ...]]) -> list[tuple
     return sorted(sets, key=lambda gpus: (len({field.catalogue.node(a) for a in gpus}), [address_key(a) for a in gpus]))
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """One thing to try: these GPUs (and other named devices), so many cells, on `only` these nodes if given."""
+
+    gpus: tuple[str, ...]
+    others: tuple[str, ...]
+    cells: int
+    only: frozenset[int] | None
+
+
 def _best_shape(
-    field: Field,
-    guest: GuestIntent,
-    gpus: tuple[str, ...],
-    others: tuple[str, ...],
-    cells: int,
-    limit: Fraction | None,
-) -> tuple[tuple[object, ...], Choice] | None:
-    nodes = [node for node in (field.catalogue.node(a) for a in (*gpus, *others)) if node in field.resources.nodes]
-    device_nodes = [node for node in nodes if node is not None]
-    best: tuple[tuple[object, ...], Choice] | None = None
-    for order, sizes in enumerate(shapes(field, guest, gpus, cells)):
-        placement = place(sizes.shape, field.resources, field.memory, device_nodes, limit)
+    field: Field, guest: GuestIntent, attempt: Attempt, limit: Fraction | None, spans: Spans
+) -> Ranked | None:
+    gpus = attempt.gpus
+    nodes = (field.catalogue.node(address) for address in (*gpus, *attempt.others))
+    device_nodes = [node for node in nodes if node is not None and node in field.resources.nodes]
+    models = len({field.catalogue.gpus[a].model for a in gpus})
+    busy = sum(bool(field.catalogue.gpus[a].processes) for a in gpus)
+    best: Ranked | None = None
+    least: Fraction | None = None
+    for order, sizes in enumerate(shapes(field, guest, gpus, attempt.cells)):
+        vcpus = sizes.shape.vcpus
+        if least is None and (floor := least_cost(sizes.shape, field.resources, device_nodes)) is not None:
+            least = Fraction(floor, vcpus)
+        most = None if limit is None else int(limit * vcpus)
+        placement = place(sizes.shape, field.resources, field.memory, device_nodes, most, spans, attempt.only)
         if placement is None:
             continue
-        busy = sum(bool(field.catalogue.gpus[a].processes) for a in gpus)
-        mixed = len({field.catalogue.gpus[a].model for a in gpus})
-        key = (
-            placement.cost,
-            sizes.short,
-            mixed,
-            busy,
-            order,
-            placement.llcs,
-            placement.nodes,
-            tuple(address_key(a) for a in gpus),
-        )
+        cost = Fraction(placement.cost, vcpus)
+        addresses = tuple(address_key(a) for a in gpus)
+        key = (cost, sizes.short, models, busy, order, placement.llcs, placement.nodes, addresses)
         if best is None or key < best[0]:
             shape = enlarge(field, sizes, guest, gpus, placement.nodes)
             best = key, Choice(gpus, placement, shape, sizes.short, 0)
+        # Later cuts come after in order and cannot be cheaper: equal cells cost the same whatever their size.
+        if not sizes.short and (cost == least or attempt.only is not None):
+            break
     return best

@@ -16,7 +16,7 @@ from hosttune.planning.choice import Choice, choose, gpu_candidates
 from hosttune.planning.devices import Closure, address_key, close_groups, identity, named_devices
 from hosttune.planning.nearest import nearest_nics, nearest_nvme
 from hosttune.planning.pcie import NoRoomOnBus, Tree, Window, build_tree, size_window
-from hosttune.planning.placement import choose_cores, fitting_cores, pin
+from hosttune.planning.placement import choose_cores, has_whole_cores, pin
 from hosttune.planning.relax import relaxations, shortage
 from hosttune.planning.resources import Core
 from hosttune.planning.sizing import MAX_VCPUS_WITHOUT_IOMMU, Field, auto_share
@@ -158,13 +158,16 @@ def _pins(
     parts = []
     broken = False
     for node, cell, chosen in zip(choice.placement.nodes, shape.cells, cores, strict=True):
-        whole = {core.id for core in fitting_cores(field.resources.nodes[node], shape.threads)}
-        shared = [core for core in chosen if core.id not in whole]
-        broken |= bool(shared)
-        if shared:
-            text = f"node {node}: cores {CpuSet(c.id for c in shared)} are shared with others, as smt: threads allows"
-            findings.append(Finding(level="warn", text=text, where=at))
-        parts.append(pin(chosen, cell.vcpus, max(len(c.cpus) for c in chosen) if shared else shape.threads))
+        resources = field.resources.nodes[node]
+        if has_whole_cores(resources, cell.vcpus, shape.threads):
+            parts.append(pin(chosen, cell.vcpus, shape.threads))
+            continue
+        broken = True
+        parts.append(pin(chosen, cell.vcpus, max(len(core.cpus) for core in chosen)))
+        free = {core.id for core in resources.free}
+        shared = CpuSet(core.id for core in chosen if core.id not in free)
+        text = f"node {node}: cores {shared} are shared with others, as smt: threads allows"
+        findings.append(Finding(level="warn", text=text, where=at))
     odd = any(cell.vcpus % shape.threads for cell in shape.cells)
     threads = 1 if broken or odd else shape.threads
     if odd and not broken:

@@ -7,12 +7,11 @@ last-level caches, then to the lowest nodes. Whole branch and bound: no heuristi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 from hosttune.planning.pages import NodeMemory
-from hosttune.planning.resources import Core, NodeResources, Resources
+from hosttune.planning.resources import Core, NodeResources, Resources, core_of
 
 
 @dataclass(frozen=True)
@@ -40,10 +39,10 @@ class Shape:
 
 @dataclass(frozen=True)
 class Placement:
-    """The host node of each cell, and what that costs (the objective, exact)."""
+    """The host node of each cell, and what that costs: the objective times the guest's vCPUs, a whole number."""
 
     nodes: tuple[int, ...]
-    cost: Fraction
+    cost: int
     llcs: int
 
 
@@ -62,7 +61,7 @@ def fits(node: NodeResources, memory: NodeMemory | None, cell: CellDemand, shape
     if shape.share_cores:
         if len(node.free_threads) < cell.vcpus:
             return False
-    elif len(fitting_cores(node, shape.threads)) < cores_needed(cell.vcpus, shape.threads):
+    elif not has_whole_cores(node, cell.vcpus, shape.threads):
         return False
     room = memory.capacity_bytes(shape.page) if memory else None
     return room is None or cell.memory_bytes <= room
@@ -71,60 +70,99 @@ def fits(node: NodeResources, memory: NodeMemory | None, cell: CellDemand, shape
 def place(
     shape: Shape,
     resources: Resources,
-    memory: dict[int, NodeMemory],
+    memory: Mapping[int, NodeMemory],
     device_nodes: Sequence[int],
-    limit: Fraction | None = None,
+    limit: int | None = None,
+    spans: Spans | None = None,
+    only: frozenset[int] | None = None,
 ) -> Placement | None:
-    """The best nodes for the cells, every cell on a node of its own; None when no choice fits (or beats `limit`)."""
-    total = shape.vcpus
-    options: list[list[tuple[Fraction, int, int]]] = []
-    for cell in shape.cells:
-        share = Fraction(cell.vcpus, total)
-        row = []
-        for node in resources.nodes.values():
-            if fits(node, memory.get(node.id), cell, shape):
-                price = share * sum(resources.distance(node.id, device) for device in device_nodes)
-                row.append((price, llcs_spanned(choose_cores(node, cell.vcpus, shape)), node.id))
+    """The best nodes for the cells, every cell on a node of its own; None when no choice fits or costs at most `limit`.
+
+    A cell's price on a node is its vCPUs times the node's distances to the devices; a pair of cells costs all
+    vCPUs times their distance. Dividing by the vCPUs gives the contract's objective. `spans` remembers, between
+    calls on the same resources, how many last-level caches a cell takes on a node; `only` restricts the
+    nodes.
+    """
+    spans = {} if spans is None else spans
+    to_devices = device_distances(resources, device_nodes)
+    options: list[list[Option]] = []
+    for i, cell in enumerate(shape.cells):
+        if i and cell == shape.cells[i - 1]:
+            options.append(options[-1])
+            continue
+        row = [
+            (cell.vcpus * to_devices[node.id], _span(node, cell.vcpus, shape, spans), node.id)
+            for node in resources.nodes.values()
+            if (only is None or node.id in only) and fits(node, memory.get(node.id), cell, shape)
+        ]
         if not row:
             return None
         options.append(sorted(row))
     return _search(shape, resources, options, limit)
 
 
-def _search(
-    shape: Shape, resources: Resources, options: list[list[tuple[Fraction, int, int]]], limit: Fraction | None
-) -> Placement | None:
+Spans = dict[tuple[int, int, int, bool], int]  # node, vCPUs, threads, shared cores -> last-level caches
+
+
+def _span(node: NodeResources, vcpus: int, shape: Shape, spans: Spans) -> int:
+    key = node.id, vcpus, shape.threads, shape.share_cores
+    if key not in spans:
+        spans[key] = llcs_spanned(choose_cores(node, vcpus, shape))
+    return spans[key]
+
+
+def least_cost(shape: Shape, resources: Resources, device_nodes: Sequence[int]) -> int | None:
+    """What the cells would cost if every node had room: no placement of this shape or a like one is cheaper."""
+    to_devices = device_distances(resources, device_nodes)
+    rows = [sorted((cell.vcpus * price, 0, node) for node, price in to_devices.items()) for cell in shape.cells]
+    found = _search(shape, resources, rows, None)
+    return found.cost if found else None
+
+
+def device_distances(resources: Resources, device_nodes: Sequence[int]) -> dict[int, int]:
+    """For every node, the sum of its distances to the devices."""
+    return {node: sum(resources.distance(node, device) for device in device_nodes) for node in resources.nodes}
+
+
+Option = tuple[int, int, int]  # price, last-level caches, node
+
+
+def _search(shape: Shape, resources: Resources, options: Sequence[list[Option]], limit: int | None) -> Placement | None:
     count = len(options)
+    total = shape.vcpus
     ids = list(resources.nodes)
-    nearest = min((resources.distance(a, b) for a in ids for b in ids if a != b), default=0)
+    pair = {(a, b): total * resources.distance(a, b) for a in ids for b in ids if a != b}
+    nearest = min(pair.values(), default=0)
     # The least that the cells from i on can still add: their cheapest nodes and the nearest pairs.
-    rest = [Fraction(0)] * (count + 1)
+    rest = [0] * (count + 1)
     for i in range(count - 1, -1, -1):
         rest[i] = rest[i + 1] + options[i][0][0] + i * nearest
-    best: Placement | None = None
+    alike = [i > 0 and shape.cells[i] == shape.cells[i - 1] for i in range(count)]
+    best: tuple[int, int, tuple[int, ...]] | None = None
 
-    def descend(i: int, chosen: tuple[int, ...], cost: Fraction, llcs: int) -> None:
+    def descend(i: int, chosen: tuple[int, ...], cost: int, llcs: int) -> None:
         nonlocal best
         bound = cost + rest[i]
-        if limit is not None and bound > limit:
-            return
-        if best is not None and bound > best.cost:
+        if (limit is not None and bound > limit) or (best is not None and bound > best[0]):
             return
         if i == count:
-            found = Placement(chosen, cost, llcs)
-            if best is None or (cost, llcs, chosen) < (best.cost, best.llcs, best.nodes):
-                best = found
+            if best is None or (cost, llcs, chosen) < best:
+                best = cost, llcs, chosen
             return
-        alike = i > 0 and shape.cells[i] == shape.cells[i - 1]
         for price, spanned, node in options[i]:
             # Equal cells are interchangeable: only the ascending order of their nodes is tried.
-            if node in chosen or (alike and node < chosen[-1]):
+            if node in chosen or (alike[i] and node < chosen[-1]):
                 continue
-            between = sum(resources.distance(node, other) for other in chosen)
+            between = sum(pair[node, other] for other in chosen)
             descend(i + 1, (*chosen, node), cost + price + between, llcs + spanned)
 
-    descend(0, (), Fraction(0), 0)
-    return best
+    descend(0, (), 0, 0)
+    return Placement(best[2], best[0], best[1]) if best else None
+
+
+def has_whole_cores(node: NodeResources, vcpus: int, threads: int) -> bool:
+    """Whether a node has enough free cores for the vCPUs without sharing any."""
+    return len(fitting_cores(node, threads)) >= cores_needed(vcpus, threads)
 
 
 def choose_cores(node: NodeResources, vcpus: int, shape: Shape) -> list[Core]:
@@ -132,10 +170,8 @@ def choose_cores(node: NodeResources, vcpus: int, shape: Shape) -> list[Core]:
 
     With `share_cores`, whole cores first, then the free siblings of cores that others use.
     """
-    whole = fitting_cores(node, shape.threads)
-    need = cores_needed(vcpus, shape.threads)
-    if len(whole) >= need:
-        return _fewest_caches(whole, need)
+    if has_whole_cores(node, vcpus, shape.threads):
+        return _fewest_caches(fitting_cores(node, shape.threads), cores_needed(vcpus, shape.threads))
     return _shared_cores(node, vcpus)
 
 
@@ -175,8 +211,7 @@ def _shared_cores(node: NodeResources, vcpus: int) -> list[Core]:
     for core in node.cores:
         free = tuple(cpu for cpu in core.cpus if cpu in node.free_threads)
         if free:
-            isolated = tuple(cpu for cpu in core.isolated if cpu in free)
-            parts.append(Core(core.id, core.node, core.llc, free, isolated))
+            parts.append(core_of(core.id, core.node, core.llc, free, core.siblings, core.isolated))
     whole = {core.id for core in node.free}
     parts.sort(key=lambda core: (core.isolation_rank, core.id not in whole, core.id))
     chosen: list[Core] = []

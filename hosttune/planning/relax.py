@@ -21,7 +21,7 @@ def shortage(field: Field, guest: GuestIntent, candidates: Candidates, named: tu
     """What stands against the guest, node by node, for the first set of GPUs that was tried."""
     resources = field.resources
     gpus = candidates.sets[0]
-    cells, _ = base_cells(field, guest, gpus)
+    cells = base_cells(field, guest, gpus).cells
     have = len([node for node in resources.nodes.values() if node.cores])
     why: list[str] = []
     if cells > have:
@@ -61,7 +61,7 @@ def relaxations(field: Field, guest: GuestIntent, candidates: Candidates, named:
         return choose(on, changed, candidates, named) is not None
 
     found: list[str] = []
-    cells = base_cells(field, guest, candidates.sets[0])[0]
+    cells = base_cells(field, guest, candidates.sets[0]).cells
     if isinstance(guest.vcpus, int) and not isinstance(guest.numa, tuple):
         step = cells
         best = _largest(guest.vcpus // step, lambda n: fits(msgspec.structs.replace(guest, vcpus=n * step)))

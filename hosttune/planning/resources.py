@@ -5,7 +5,7 @@ Pure. A core is named by its lowest CPU; only CPUs that are online and that no c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from hosttune.model.host import Cpu, Host, NumaNode, RunningGuest
@@ -19,18 +19,28 @@ REMOTE_DISTANCE = 20  # what the kernel itself assumes where firmware gives no t
 
 @dataclass(frozen=True)
 class Core:
-    """One core: its usable CPUs (online, allowed), its place, and whether its CPUs are isolated."""
+    """One core: its usable CPUs (online, allowed), its place, and whether its CPUs are isolated.
+
+    `siblings` are all its CPUs, hidden and offline ones too: who holds one of them shares the core.
+    """
 
     id: int
     node: int
     llc: int
     cpus: tuple[int, ...]
+    siblings: frozenset[int]
     isolated: tuple[int, ...]
+    isolation_rank: int  # 0 all its CPUs are isolated, 1 some, 2 none: the order in which guests take cores
 
-    @property
-    def isolation_rank(self) -> int:
-        """0 all CPUs isolated, 1 some, 2 none: the order in which guests take cores."""
-        return 0 if len(self.isolated) == len(self.cpus) else 1 if self.isolated else 2
+
+def core_of(
+    name: int, node: int, llc: int, cpus: Iterable[int], siblings: Iterable[int], isolated: Collection[int]
+) -> Core:
+    """A core of these CPUs, `isolated` being those of the whole host."""
+    usable = tuple(sorted(cpus))
+    apart = tuple(cpu for cpu in usable if cpu in isolated)
+    rank = 2 if not apart else 0 if len(apart) == len(usable) else 1
+    return Core(name, node, llc, usable, frozenset(siblings), apart, rank)
 
 
 @dataclass(frozen=True)
@@ -84,6 +94,10 @@ def find_cores(host: Host) -> tuple[list[Core], list[Finding]]:
     """Every core with usable CPUs. A CPU whose core is unknown counts as a core of its own, said once."""
     by_list = {cpu: node.id for node in host.numa_nodes for cpu in parse_cpus(node.cpus)}
     only = 0 if not host.numa_nodes else host.numa_nodes[0].id if len(host.numa_nodes) == 1 else None
+    whole: dict[int, list[int]] = {}
+    for cpu in host.cpus:
+        if cpu.core is not None:
+            whole.setdefault(cpu.core, []).append(cpu.id)
     groups: dict[tuple[int, int], list[Cpu]] = {}
     findings: list[Finding] = []
     homeless: list[int] = []
@@ -103,12 +117,13 @@ def find_cores(host: Host) -> tuple[list[Core], list[Finding]]:
     if unknown:
         findings.append(_warn(f"the cores of CPUs {CpuSet(unknown)} are unknown: each counts as one", "cpus[].core"))
     cores = [
-        Core(
-            id=name,
-            node=node,
-            llc=_llc(members, node),
-            cpus=tuple(sorted(cpu.id for cpu in members)),
-            isolated=tuple(sorted(cpu.id for cpu in members if cpu.isolated)),
+        core_of(
+            name,
+            node,
+            _llc(members, node),
+            (cpu.id for cpu in members),
+            whole.get(name, ()) or (cpu.id for cpu in members),
+            {cpu.id for cpu in members if cpu.isolated},
         )
         for (node, name), members in groups.items()
     ]
@@ -149,7 +164,7 @@ def _reserve(cores: list[Core], count: int, boot_core: int | None, held: CpuSet)
     Cores without isolated CPUs come first; a core isolated in part is taken only where there is no other,
     and a wholly isolated one never. The boot core stays even when a guest or an isolation claims it.
     """
-    usable = [core for core in cores if core.isolation_rank > 0 and not held.intersection(core.cpus)]
+    usable = [core for core in cores if core.isolation_rank > 0 and not held.intersection(core.siblings)]
     usable.sort(key=lambda core: (core.id != boot_core, -core.isolation_rank, core.id))
     reserved = usable[:count]
     if boot_core is not None and count:
@@ -183,9 +198,9 @@ def read_resources(host: Host, reserve: Reserve) -> Resources:
         reserved = _reserve(here, reserve.cores_per_node, boot_core, vcpus)
         kept = {core.id for core in reserved}
         for core in reserved:
-            if not vcpus.intersection(core.cpus):
+            if not vcpus.intersection(core.siblings):
                 housekeeping.update(cpu for cpu in core.cpus if cpu not in core.isolated)
-        free = [core for core in here if core.id not in kept and not taken.intersection(core.cpus)]
+        free = [core for core in here if core.id not in kept and not taken.intersection(core.siblings)]
         spare = CpuSet(cpu for core in here if core.id not in kept for cpu in core.cpus) - taken
         nodes[node] = NodeResources(node, tuple(here), tuple(reserved), tuple(free), spare, infos.get(node))
     return Resources(

@@ -7,11 +7,11 @@ guest's GPUs there, rounded down to whole cores and pages; GPUs of unknown node 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hosttune.model.host import Host
-from hosttune.model.intent import GuestIntent, Reserve
+from hosttune.model.intent import CellRequest, GuestIntent, Reserve
 from hosttune.model.values import format_size, parse_size
 from hosttune.planning.devices import Catalogue, countable_gpus, read_catalogue
 from hosttune.planning.pages import SMALL_PAGE, NodeMemory, page_sizes, read_memory, split_evenly
@@ -29,6 +29,16 @@ class Share:
     memory_bytes: int | None
     of_host: bool
     why: str
+
+    def cores_of(self, cells: int) -> int:
+        """Cores of each cell."""
+        return self.cores // cells if self.of_host else self.cores
+
+    def memory_of(self, cells: int) -> int | None:
+        """Bytes of each cell; None where the nodes' sizes are unknown."""
+        if self.memory_bytes is None or not self.of_host:
+            return self.memory_bytes
+        return self.memory_bytes // cells
 
 
 @dataclass(frozen=True)
@@ -81,18 +91,30 @@ def thread_options(resources: Resources) -> list[int]:
     return list(range(most, 0, -1))
 
 
-def base_cells(field: Field, guest: GuestIntent, gpus: tuple[str, ...]) -> tuple[int, bool]:
-    """(number of cells to begin with, whether more may be tried)."""
+@dataclass(frozen=True)
+class Base:
+    """The cells a guest begins with; `nodes` where the contract names them, `may_grow` where more may be tried."""
+
+    cells: int
+    may_grow: bool
+    nodes: frozenset[int] | None = None
+
+
+def base_cells(field: Field, guest: GuestIntent, gpus: tuple[str, ...]) -> Base:
+    """As the intent says; `auto`: one cell on each node that holds one of the GPUs.
+
+    One cell anywhere without GPUs, with unknown nodes, or with fewer cores than nodes.
+    """
     if isinstance(guest.numa, tuple):
-        return len(guest.numa), False
+        return Base(len(guest.numa), False)
     if isinstance(guest.numa, int):
-        return guest.numa, False
-    nodes = {field.catalogue.node(address) for address in gpus}
-    if not nodes or any(node is None or node not in field.resources.nodes for node in nodes):
-        return 1, True
-    if isinstance(guest.vcpus, int) and cores_needed(guest.vcpus, field.resources.threads_per_core) < len(nodes):
-        return 1, True
-    return len(nodes), True
+        return Base(guest.numa, False)
+    known = {node for node in map(field.catalogue.node, gpus) if node is not None and node in field.resources.nodes}
+    if not gpus or any(field.catalogue.node(address) not in known for address in gpus):
+        return Base(1, True)
+    if isinstance(guest.vcpus, int) and cores_needed(guest.vcpus, field.resources.threads_per_core) < len(known):
+        return Base(1, True)
+    return Base(len(known), True, frozenset(known))
 
 
 @dataclass(frozen=True)
@@ -105,59 +127,57 @@ class Sizes:
 
 def shapes(field: Field, guest: GuestIntent, gpus: tuple[str, ...], cells: int) -> Iterator[Sizes]:
     """Every way to cut the guest into so many cells, full sizes first; nothing where it cannot be cut."""
+    listed = guest.numa if isinstance(guest.numa, tuple) else None
+    share = auto_share(field, gpus) if gpus and listed is None and "auto" in (guest.vcpus, guest.memory) else None
     for threads in thread_options(field.resources):
         for page in page_sizes(field.host, guest.hugepages):
-            for demands, short in _demands(field, guest, gpus, cells, threads, page):
-                yield Sizes(Shape(demands, threads, page, guest.smt == "threads"), short)
+            demands = _listed(listed, page) if listed else _equal(guest, share, cells, threads, page)
+            fewer = share is not None and guest.vcpus == "auto" and threads < field.resources.threads_per_core
+            for cut, short in demands:
+                yield Sizes(Shape(cut, threads, page, guest.smt == "threads"), short or fewer)
 
 
-def _demands(
-    field: Field, guest: GuestIntent, gpus: tuple[str, ...], cells: int, threads: int, page: int | None
-) -> Iterator[tuple[tuple[CellDemand, ...], bool]]:
-    if isinstance(guest.numa, tuple):
-        listed = [CellDemand(c.vcpus, parse_size(c.memory, where="numa")) for c in guest.numa]
-        if all(cell.memory_bytes % (page or SMALL_PAGE) == 0 for cell in listed):
-            yield tuple(listed), False
-        return
-    for vcpus, vcpus_short in _cell_vcpus(field, guest, gpus, cells, threads):
-        for memory, memory_short in _cell_memory(field, guest, gpus, cells, page):
+Cut = tuple[tuple[CellDemand, ...], bool]  # cells, and whether `auto` had to leave something out
+
+
+def _listed(cells: Sequence[CellRequest], page: int | None) -> Iterator[Cut]:
+    listed = tuple(CellDemand(c.vcpus, parse_size(c.memory, where="numa")) for c in cells)
+    if all(cell.memory_bytes % (page or SMALL_PAGE) == 0 for cell in listed):
+        yield listed, False
+
+
+def _equal(guest: GuestIntent, share: Share | None, cells: int, threads: int, page: int | None) -> Iterator[Cut]:
+    for vcpus, vcpus_short in _cell_vcpus(guest, share, cells, threads):
+        for memory, memory_short in _cell_memory(guest, share, cells, page):
             yield tuple(CellDemand(vcpus, size) for size in memory), vcpus_short or memory_short
 
 
-def _cell_vcpus(
-    field: Field, guest: GuestIntent, gpus: tuple[str, ...], cells: int, threads: int
-) -> Iterator[tuple[int, bool]]:
+def _cell_vcpus(guest: GuestIntent, share: Share | None, cells: int, threads: int) -> Iterator[tuple[int, bool]]:
     """vCPUs of each of `cells` equal cells: as asked, else the share and, last, a single core to be enlarged."""
     if isinstance(guest.vcpus, int):
         if guest.vcpus % cells == 0:
             yield guest.vcpus // cells, False
-        return
-    share = auto_share(field, gpus)
-    cores = share.cores // cells if share.of_host else share.cores
-    most = max(1, MAX_VCPUS_WITHOUT_IOMMU // cells // threads)
-    full = min(cores, most)
-    if full >= 1:
-        yield full * threads, False
-    if full != 1:
-        yield threads, True
+    elif share is not None:
+        full = min(share.cores_of(cells), max(1, MAX_VCPUS_WITHOUT_IOMMU // cells // threads))
+        if full >= 1:
+            yield full * threads, False
+        if full != 1:
+            yield threads, True
 
 
 def _cell_memory(
-    field: Field, guest: GuestIntent, gpus: tuple[str, ...], cells: int, page: int | None
+    guest: GuestIntent, share: Share | None, cells: int, page: int | None
 ) -> Iterator[tuple[list[int], bool]]:
     unit = page or SMALL_PAGE
     if guest.memory != "auto":
         sizes = split_evenly(parse_size(guest.memory, where="memory"), cells, page)
         if sizes:
             yield sizes, False
-        return
-    share = auto_share(field, gpus)
-    if share.memory_bytes is None:
-        return  # a share of an unknown amount is no number
-    each = (share.memory_bytes // cells if share.of_host else share.memory_bytes) // unit * unit
-    if each:
-        yield [each] * cells, False
-    yield [unit] * cells, True
+    elif share is not None and share.memory_bytes is not None:  # a share of an unknown amount is no number
+        each = (share.memory_of(cells) or 0) // unit * unit
+        if each:
+            yield [each] * cells, False
+        yield [unit] * cells, True
 
 
 def _free_cpus(node: NodeResources, shape: Shape) -> int:
@@ -177,15 +197,13 @@ def enlarge(field: Field, sizes: Sizes, guest: GuestIntent, gpus: tuple[str, ...
     cells = len(nodes)
     share = auto_share(field, gpus)
     if guest.vcpus == "auto":
-        asked = share.cores // cells if share.of_host else share.cores
         most = MAX_VCPUS_WITHOUT_IOMMU // cells // shape.threads * shape.threads
         room = min(_free_cpus(field.resources.nodes[node], shape) for node in nodes)
-        vcpus = [max(1, min(max(asked, 1) * shape.threads, most, room))] * cells
+        vcpus = [max(1, min(max(share.cores_of(cells), 1) * shape.threads, most, room))] * cells
     if guest.memory == "auto" and share.memory_bytes is not None:
         unit = shape.page or SMALL_PAGE
         rooms = [field.memory[node].capacity_bytes(shape.page) for node in nodes if node in field.memory]
-        asked_bytes = share.memory_bytes // cells if share.of_host else share.memory_bytes
-        size = min([asked_bytes, *(room for room in rooms if room is not None)]) // unit * unit
+        size = min([share.memory_of(cells) or 0, *(room for room in rooms if room is not None)]) // unit * unit
         memory = [max(unit, size)] * cells
     demands = tuple(CellDemand(v, m) for v, m in zip(vcpus, memory, strict=True))
     return Shape(demands, shape.threads, shape.page, shape.share_cores)
