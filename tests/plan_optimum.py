@@ -11,7 +11,7 @@ Imports nothing of what it judges.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations, permutations, product
@@ -19,7 +19,9 @@ from itertools import combinations, permutations, product
 from plan_facts import GIB, HostFacts, Json, ids, named, size
 
 Nodes = tuple[int, ...]
-Choice = tuple[int, Fraction]  # (0 = the rule's own cells fit, 1 = a fallback), objective
+Choice = tuple[
+    int, int, Fraction
+]  # 0 = the rule's own cells fit, 1 = a fallback; cells more than the rule's; objective
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,14 @@ OPEN = Verdict(None)
 # Where the rule's own cells do not fit, "more only where that does not fit" may mean: the fewest cells of at least
 # the rule's number; the fewest of any number; the fewest with the rule's own nodes among them; the least objective.
 _FALLBACKS = ("more", "any", "superset", "least")
+
+# "The objective then chooses GPUs": over all of them, or first those whose own cells fit or that need the fewest more;
+# a count may also prefer GPUs of known node, since those of unknown node only seem near ("add nothing to it").
+_ORDERS: tuple[Callable[[Choice], tuple[Fraction | int, ...]], ...] = (
+    lambda choice: (choice[2],),
+    lambda choice: (choice[0], choice[2]),
+    lambda choice: (choice[1], choice[2]),
+)
 
 
 def judge(host: Json, intent: Json) -> Verdict:
@@ -149,12 +159,12 @@ class _Search:
 
     def _best(
         self, gpus: tuple[int | None, ...], families: Iterable[Iterable[Nodes]], *, sure: bool
-    ) -> Fraction | None:
-        """The least objective in the first family of node sets in which anything fits."""
-        for family in families:
+    ) -> tuple[int, Fraction] | None:
+        """(its place, the least objective) of the first family of node sets in which anything fits."""
+        for place, family in enumerate(families):
             values = [self._value(gpus, nodes) for nodes in family if self._even(nodes, sure=sure)]
             if values:
-                return min(values)
+                return (place, min(values))
         return None
 
     # --- a number or a list of cells ---
@@ -169,7 +179,7 @@ class _Search:
                     values += self._listed(gpus, numa, sure=sure)
                 else:
                     best = self._best(gpus, [combinations(self.room, numa)], sure=sure)
-                    values += [] if best is None else [best]
+                    values += [] if best is None else [best[1]]
             found[sure] = values
         if not found[False]:
             return Verdict(False)
@@ -204,9 +214,9 @@ class _Search:
         )
         accepted: set[Fraction] = set()
         for one, fallback, sure in product((False, True), _FALLBACKS, (True, False)):
-            found = [c for gpus in choices if (c := self._choice(gpus, one=one, fallback=fallback, sure=sure))]
-            if found:  # the objective over all choices, or first those where the rule's own cells fit
-                accepted |= {min(value for _, value in found), min(found)[1]}
+            for subset in (choices, [gpus for gpus in choices if None not in gpus]):
+                found = [c for gpus in subset if (c := self._choice(gpus, one=one, fallback=fallback, sure=sure))]
+                accepted |= {min(found, key=order)[2] for order in _ORDERS if found}
         return Verdict(True if surely else None, frozenset(accepted))
 
     def _choice(self, gpus: tuple[int | None, ...], *, one: bool, fallback: str, sure: bool) -> Choice | None:
@@ -218,7 +228,7 @@ class _Search:
         base: list[Nodes] = anywhere if not own or (one and may_be_one) else [own]
         best = self._best(gpus, [base], sure=sure)
         if best is not None:
-            return (0, best)
+            return (0, 0, best[1])
         first = len(base[0])
         families: list[list[Nodes]] = [
             [nodes for nodes in combinations(self.room, count) if fallback != "superset" or set(own) <= set(nodes)]
@@ -227,7 +237,7 @@ class _Search:
         if fallback == "least":
             families = [[nodes for family in families for nodes in family]]
         best = self._best(gpus, families, sure=sure)
-        return None if best is None else (1, best)
+        return None if best is None else (1, *best)
 
     # --- vcpus: auto ---
 

@@ -243,13 +243,14 @@ def _guest(guest: Held) -> dict[str, Any]:
 
 @st.composite
 def distance_tables(draw: st.DrawFn, nodes: int) -> list[list[int]]:
-    """Symmetric distances; half of the tables have near pairs, where a distance-blind choice shows."""
+    """Symmetric distances; half of the tables have two packages of near nodes (12 inside, 32 across), as NPS and
+    SNC hosts do: there a distance-blind choice shows, and one that leaves a GPU's node for a nearer pair."""
     table = [[10] * nodes for _ in range(nodes)]
-    near_pairs = draw(st.booleans())
+    packages = draw(st.booleans())
     for a in range(nodes):
         for b in range(a):
-            near = near_pairs and a // 2 == b // 2
-            table[a][b] = table[b][a] = 12 if near else draw(st.sampled_from([21, 32, 16]))
+            step = 12 if a * 2 // nodes == b * 2 // nodes else 32
+            table[a][b] = table[b][a] = step if packages else draw(st.sampled_from([21, 32, 16]))
     return table
 
 

@@ -225,10 +225,23 @@ def test_auto_counts_the_threads_it_gets_when_cores_are_shared() -> None:
 
 
 def test_a_hidden_cpu_of_another_guest_still_holds_its_core() -> None:
-    """CPU 1 is hidden and held: its sibling 5 is no free core for `smt: cores`."""
-    host = build_host(nodes=1, cores_per_node=4, hidden=[1], guests=[Held(pins=(1,))])
-    document = planned(host, intent_of(vcpus=5, memory="1GiB"))
+    """Cores {0,3} (host), {1,4} with 1 hidden and held, {2} alone: one free core is too few for two vCPUs."""
+    host = build_host(nodes=1, cores_per_node=3, hidden=[1], offline=[5], guests=[Held(pins=(1,))])
+    document = planned(host, intent_of(vcpus=2, memory="1GiB"))
     assert not document["guests"]
+
+
+def test_each_node_that_holds_a_gpu_gets_its_cell_on_a_host_of_small_nodes() -> None:
+    """Two packages of four nodes (NPS4), GPUs on nodes 3 and 7: `numa: auto` = a cell on 3 and one on 7.
+
+    Cells on 3 and its near neighbour would score less (55 against 74) and leave the other GPU without a cell.
+    """
+    table = [[10 if a == b else 12 if a // 4 == b // 4 else 32 for b in range(8)] for a in range(8)]
+    cards = [Card("0000:21:00.0", 3, group=1), Card("0000:31:00.0", 7, group=2)]
+    host = build_host(nodes=8, distances=table, cards=cards)
+    for size in ({"vcpus": 8, "memory": "8GiB"}, {"vcpus": "auto", "memory": "auto"}):
+        document = planned(host, intent_of(gpus=[card.address for card in cards], **size))
+        assert [cell["host_nodes"] for cell in document["guests"][0]["cells"]] == ["3", "7"]
 
 
 def test_a_boot_core_stays_with_the_host_though_its_boot_cpu_is_hidden() -> None:
