@@ -45,10 +45,14 @@ exec 9>"$cache/lock"
 flock -w 1500 9 || fail "another build holds $cache/lock"
 if [ -d "$image" ]; then echo "$image"; exit 0; fi
 
+for stale in "$cache"/building-*; do # of a build that was killed
+  ! mountpoint -q "$stale/root/proc" || umount "$stale/root/proc"
+  rm -rf --one-file-system "$stale"
+done
 work=$(mktemp -d "$cache/building-XXXXXX")
 root=$work/root
 clean_up() {
-  mountpoint -q "$root/proc" && umount "$root/proc"
+  ! mountpoint -q "$root/proc" || umount "$root/proc"
   rm -rf --one-file-system "$work"
 }
 trap clean_up EXIT

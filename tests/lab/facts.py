@@ -19,6 +19,12 @@ def cpus_of_lscpu(machine: LabMachine) -> list[dict[str, Any]]:
     return rows
 
 
+def online_of_lscpu(machine: LabMachine) -> dict[int, bool]:
+    """CPU → whether it is online (lscpu's JSON is broken where an offline CPU has no core)."""
+    rows = (line.split(",") for line in machine.shell("lscpu -a -p=CPU,ONLINE | grep -v ^#").splitlines())
+    return {int(cpu): online == "Y" for cpu, online in rows}
+
+
 def grouped(pairs: list[tuple[int, object]]) -> Groups:
     """CPUs that carry the same name, whatever the names are."""
     names = {name for _, name in pairs}
@@ -95,16 +101,25 @@ def interfaces_of_ethtool(machine: LabMachine) -> dict[str, str]:
     return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
 
-def drives_of_udev(machine: LabMachine) -> dict[str, str]:
-    """NVMe block device → PCI address, from udev's path of each disk that lsblk lists."""
-    script = "for d in $(lsblk -dno NAME | grep nvme); do echo $d $(udevadm info -q path -n /dev/$d); done"
+def drives_of_nvme(machine: LabMachine) -> dict[str, str]:
+    """NVMe block device → PCI address of its controller, as `nvme list-subsys` tells."""
+    script = "for d in $(lsblk -dno NAME | grep ^nvme); do echo $d $(nvme list-subsys /dev/$d | grep ' pcie '); done"
     found = {}
     for line in machine.shell(script).splitlines():
-        name, path = line.split()
-        found[name] = re.findall(r"/([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", path)[-1]
+        addresses = re.findall(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", line)
+        assert len(addresses) == 1, line
+        found[line.split()[0]] = addresses[0]
     return found
 
 
-def driver_of(machine: LabMachine, address: str) -> str:
-    """The driver that holds a function now; "" for none."""
-    return machine.shell(f'basename "$(readlink /sys/bus/pci/devices/{address}/driver)"').strip()
+def threads_of(machine: LabMachine, process: int) -> list[tuple[str, str]]:
+    """(name, CPUs it may run on) of every thread of a process, from the kernel's own status files."""
+    script = f"for t in /proc/{process}/task/*; do awk '/^Cpus_allowed_list/ {{print $2}}' $t/status; cat $t/comm; done"
+    lines = machine.shell(script).splitlines()
+    return [(name, cpus) for cpus, name in zip(lines[::2], lines[1::2], strict=True)]
+
+
+def huge_pages_of(machine: LabMachine, process: int) -> list[dict[str, int]]:
+    """Each huge mapping of a process by `numa_maps`: pages per node ("N0") and the page size in KiB."""
+    lines = machine.shell(f"grep -w huge /proc/{process}/numa_maps").splitlines()
+    return [{key: int(n) for key, n in re.findall(r"\b(N\d+|kernelpagesize_kB)=(\d+)", line)} for line in lines]

@@ -3,7 +3,7 @@
 Two NUMA nodes with two SMT cores each, a virtual IOMMU, and PCIe as on a GPU server, on expander buses so that
 every function has the node its bus stands for:
 
-    bus 00  node unknown  the machine's own devices (disk, management NIC, shares)
+    bus 00  node unknown  the machine's own devices (disk, management NIC, the working tree's share)
     bus 40  node 0        41:00.0, 42:00.0 stand-in GPUs behind root ports; 43/44 a switch with the stand-in 45:00.0
                           and the NIC 46:00.0 below; 47:00.0 an NVMe drive with SR-IOV
     bus c0  node 1        c1:00.0, c2:00.0 stand-in GPUs; c3:00.0 a NIC; c4:00.0 an NVMe drive
@@ -20,6 +20,7 @@ import shlex
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ BOOT_SECONDS = 300
 COMMAND_SECONDS = 180
 SHUTDOWN_SECONDS = 10
 CPU = "max,vendor=GenuineIntel,family=6,model=143,stepping=8,model-id=Emulated,pdpe1gb=on"
+IOMMU_ON = "intel_iommu=on iommu=pt"
 DRIVES = ("nvme0", "nvme1")
 
 
@@ -88,19 +90,21 @@ class LabMachine:
         subprocess.run((*self._ssh, "-O", "exit", "lab"), capture_output=True, timeout=SHUTDOWN_SECONDS, check=False)
 
     def _run(self, command: tuple[str, ...], timeout: float, stdin: bytes | None) -> subprocess.CompletedProcess[bytes]:
-        # The connection that is kept must not inherit our pipes: they would never end.
-        persist = (*self._ssh, "-l", "root", "127.0.0.1", "--", *command)
-        return subprocess.run(persist, input=stdin or b"", capture_output=True, timeout=timeout, check=False)
+        call = (*self._ssh, "-l", "root", "127.0.0.1", "--", *command)
+        return subprocess.run(call, input=stdin or b"", capture_output=True, timeout=timeout, check=False)
 
 
 def build_image() -> Path:
     """The image directory, built if it is not there yet (minutes)."""
-    built = subprocess.run((str(BUILD),), stdout=subprocess.PIPE, timeout=BUILD_SECONDS, check=True, text=True)
+    environment = {"PYTHON": sys.executable, **os.environ}
+    built = subprocess.run(
+        (str(BUILD),), stdout=subprocess.PIPE, timeout=BUILD_SECONDS, check=True, text=True, env=environment
+    )
     return Path(built.stdout.strip().splitlines()[-1])
 
 
 @contextlib.contextmanager
-def booted(image: Path, *kernel_arguments: str) -> Iterator[LabMachine]:
+def booted(image: Path, kernel_arguments: str = IOMMU_ON) -> Iterator[LabMachine]:
     """A machine that runs for as long as the context does; nothing of it is left afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="run-", dir=image.parent))
     try:
@@ -157,13 +161,13 @@ def _wait(machine: LabMachine, process: subprocess.Popen[bytes]) -> None:
 # --- the machine ----------------------------------------------------------------------------------------------
 
 
-def qemu_command(folder: Path, image: Path, port: int, kernel_arguments: tuple[str, ...]) -> list[str]:
+def qemu_command(folder: Path, image: Path, port: int, kernel_arguments: str) -> list[str]:
     """The whole command line. The kernel is loaded directly: no boot loader, no firmware screens."""
     arguments = (
-        "root=/dev/vda rw console=ttyS0 quiet intel_iommu=on iommu=pt mitigations=off random.trust_cpu=on",
+        "root=/dev/vda rw console=ttyS0 quiet mitigations=off random.trust_cpu=on",
         # Without its true frequency the emulated clock can run several times too fast.
         f"tsc=reliable tsc_early_khz={_tsc_khz()}",
-        *kernel_arguments,
+        kernel_arguments,
     )
     return [
         "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none",

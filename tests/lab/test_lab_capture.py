@@ -16,16 +16,17 @@ from lab.product import discover_capture, document_of, outside
 pytestmark = pytest.mark.lab
 
 # Replaced or left out by design: what identifies the machine, and the digest that ties a plan to it.
-SCRUBBED = {"digest", "hostname", "boot_id"}
+# A guest's UUID is made from the host's name.
+SCRUBBED = {"digest", "hostname", "boot_id", "uuid"}
 # Counted by the kernel between the two readings.
 MOVING = {"free_bytes", "effective"}
 
 
 @pytest.fixture(scope="module")
-def archive(lab: LabMachine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def archive(lab: LabMachine) -> Iterator[Path]:
     """The capture, brought here."""
     lab.shell("hosttune capture /root/lab.tar.gz")
-    path = tmp_path_factory.mktemp("capture") / "lab.tar.gz"
+    path = lab.folder / "lab.tar.gz"  # goes with the machine
     path.write_bytes(lab.fetch("/root/lab.tar.gz"))
     yield path
     lab.shell("rm /root/lab.tar.gz")
