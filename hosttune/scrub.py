@@ -14,9 +14,12 @@ machine id), because a plain hash of an address or a serial number is found by t
 | PCI Device Serial Number in config space | 8 bytes from 5c 2b on |
 | host name | scrubbed-host-XXXXXXXX |
 | IPv4 address (kernel arguments) | one of 198.18.0.0/15, reserved for benchmarks (RFC 2544) |
+| destination and gateway of a route (hexadecimal) | of 198.18.0.0/15, or fd00:5c2b::/32 |
+| mount point below a usual directory | /scrubbed-XXXXXXXX |
 | value of a kernel argument that names hosts, volumes or secrets | scrubbed-XXXXXXXX |
 
-Kept: guest names, PCI addresses, models, versions. Network mounts and process names are left out.
+Kept: guest names, PCI addresses, models, versions. Process names and mounts other than of block devices, huge pages
+and control groups are left out.
 """
 
 from __future__ import annotations
@@ -26,7 +29,10 @@ import hmac
 import re
 import struct
 
-_UUID = re.compile(r"(?<![0-9A-Fa-f-])[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}(?![0-9A-Fa-f])")
+# "GPU-" and the like may stand before one; a longer run of hex groups is none.
+_UUID = re.compile(
+    r"(?<![0-9A-Fa-f])(?<![0-9A-Fa-f]-)[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}(?![0-9A-Fa-f])"
+)
 _MAC = re.compile(r"(?<![0-9A-Fa-f:])[0-9A-Fa-f]{2}(?:(?::[0-9A-Fa-f]{2}){5}|(?::[0-9A-Fa-f]{2}){19})(?![0-9A-Fa-f:])")
 _ENX = re.compile(r"(?<![0-9a-z])enx([0-9a-f]{12})(?![0-9a-f])")
 _GID = re.compile(r"(?<![0-9a-f:])(?:[0-9a-f]{4}:){4}((?:[0-9a-f]{4}:){3}[0-9a-f]{4})(?![0-9a-f:])")
@@ -41,6 +47,13 @@ _ID_FILES = frozenset(
 _SERIAL_FILES = re.compile(r"(?:product_|board_|chassis_)?serial(?:_number)?|(?:chassis_|board_)?asset_tag|\w+nqn")
 _HOST_FILES = ("/proc/sys/kernel/hostname", "/etc/hostname")
 _MOUNT_FILES = ("mounts", "mountinfo")
+_KEPT_FILE_SYSTEMS = ("hugetlbfs", "cgroup", "cgroup2", "cpuset")
+_USUAL_MOUNT = re.compile(
+    r"/(?:boot(?:/\w+)?|home|opt|root|srv|tmp|usr|var(?:/(?:lib|log|tmp|cache))?|mnt|(?:sys|dev|run)/.*)?"
+)
+_ROUTE_FILES = ("route", "ipv6_route")
+_ROUTE4 = re.compile(r"(?<![0-9A-Fa-f])[0-9A-F]{8}(?=\t)")
+_ROUTE6 = re.compile(r"(?<![0-9A-Fa-f])[0-9a-f]{32}(?![0-9A-Fa-f])")
 _NO_HOST = ("", "(none)", "localhost", "localhost.localdomain")
 _NO_SERIAL = ("n/a", "[n/a]", "0", "none", "unknown", "not supported", "not specified", "to be filled by o.e.m.")
 # Parts of a kernel argument's name, between dots, dashes and underscores.
@@ -87,7 +100,9 @@ class Scrub:
         elif path == "/proc/version":
             text = re.sub(r"\(\S+@\S+\)", "(scrubbed)", text)
         elif path.startswith("/proc/") and name in _MOUNT_FILES:
-            text = "".join(line for line in text.splitlines(keepends=True) if not _is_network_mount(line))
+            text = "".join(self._mount(line) for line in text.splitlines(keepends=True))
+        elif path.startswith("/proc/") and name in _ROUTE_FILES:
+            text = _ROUTE6.sub(self._route6, _ROUTE4.sub(self._route4, text))
         elif path.startswith("/.hosttune/commands/"):
             text = _PROCESS.sub(r"\1scrubbed\2", _SERIAL.sub(lambda m: m[1] + self._serial(m[2]), text))
         return self._patterns(text)
@@ -167,6 +182,33 @@ class Scrub:
         number = int(digits, 16)
         return f"198.{18 + (number >> 16 & 1)}.{number >> 8 & 255}.{number & 255}"
 
+    def _mount(self, line: str) -> str:
+        """A line of a mount table: block devices, huge pages and control groups stay, unusual places are renamed."""
+        parts = line.split(" ")
+        at = 4 if len(parts) > 8 and parts[0].isdecimal() else 1  # mountinfo begins with ids
+        if len(parts) <= at or not (" /dev/" in f" {line}" or any(kind in parts for kind in _KEPT_FILE_SYSTEMS)):
+            return ""
+        place = parts[at]
+        if not _USUAL_MOUNT.fullmatch(place) and not place.startswith("/scrubbed-"):
+            parts[at] = f"/scrubbed-{self._hex('mount', place, 8)}"
+        return " ".join(parts)
+
+    def _route4(self, match: re.Match[str]) -> str:
+        """A route's address: eight digits, the last byte of the address first. Masks (ones from the top) stay."""
+        octets = bytes.fromhex(match[0])[::-1]
+        number = int.from_bytes(octets)
+        inverted = number ^ 0xFFFFFFFF
+        if inverted & (inverted + 1) == 0 or octets[:2] in (b"\xc6\x12", b"\xc6\x13"):
+            return match[0]
+        fresh = bytes((198, 18, *bytes.fromhex(self._hex("ipv4", octets.hex(), 4))))
+        return fresh[::-1].hex().upper()
+
+    def _route6(self, match: re.Match[str]) -> str:
+        value = match[0]
+        if not value[8:].strip("0") or value.startswith("fd005c2b"):
+            return value  # a default route, loopback or link-local prefix names nobody
+        return f"fd005c2b{self._hex('ipv6', value, 24)}"
+
     def _cmdline(self, text: str) -> str:
         return re.sub(r'(?:[^\s"]|"[^"]*(?:"|$))+', lambda match: self._argument(match[0]), text)
 
@@ -195,12 +237,3 @@ class Scrub:
                 return data[: offset + 4] + fresh + data[offset + 12 :]
             offset = header >> 20 & 0xFFC
         return data
-
-
-def _is_network_mount(line: str) -> bool:
-    """NFS, CIFS, Ceph, … name servers, shares and users: "server:/export", "//server/share", user@cluster."""
-    fields = line.split()
-    # mountinfo: "… - TYPE SOURCE OPTIONS"; mounts: "SOURCE POINT TYPE OPTIONS"
-    dash = fields.index("-") if "-" in fields else None
-    source = fields[dash + 2] if dash is not None and len(fields) > dash + 2 else (fields or [""])[0]
-    return ":" in source or source.startswith("//") or "@" in source

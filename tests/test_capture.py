@@ -79,6 +79,7 @@ def config_space(serial: bytes) -> bytes:
 
 SERIAL = bytes.fromhex("b8cef60300012345")
 NIC = "/sys/devices/pci0000:00/0000:00:01.0"
+GPU = "/sys/devices/pci0000:00/0000:02:00.0"
 DOMAIN = f"""<domain type='kvm'><name>tenant-a</name><uuid>{UUID}</uuid><title>Secret Customer</title>
 <memory unit='KiB'>1048576</memory><vcpu cpuset='0-1'>2</vcpu><os><type arch='x86_64'>hvm</type>
 <kernel>/srv/customer/vmlinuz</kernel></os><devices>
@@ -104,10 +105,22 @@ def private_files() -> dict[str, bytes]:
             "log=10.9.8.7:514 resume=/dev/mapper/gpu17-swap isolcpus=2-3 agent.id=gpu17.example.com "
             'dyndbg="file drivers/* +p" pci=realloc=off\n'
         ),
-        "/proc/mounts": "nas.example.com:/home /home nfs4 rw,addr=10.1.2.9 0 0\n/dev/vda1 / ext4 rw 0 0\n",
+        "/proc/mounts": (
+            "nas.example.com:/home /home nfs4 rw,addr=10.1.2.9 0 0\nacme-fuse /mnt/acme fuse rw 0 0\n"
+            "/dev/vda1 / ext4 rw 0 0\n/dev/vdb1 /data/acme ext4 rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n"
+        ),
+        "/proc/net/route": (
+            "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n"
+            "enxb8cef6012345\t00000000\t0103020A\t0003\t0\t0\t0\t00000000\n"
+            "enxb8cef6012345\t0003020A\t00000000\t0001\t0\t0\t0\t00FFFFFF\n"
+        ),
+        "/proc/net/ipv6_route": f"{'0' * 32} 00 {'0' * 32} 00 20010db8{'a1' * 12} 00000400 1 0 00000003 eth0\n",
         "/sys/class/dmi/id/product_uuid": f"{UUID}\n",
         "/sys/class/dmi/id/product_serial": "7XK2M33\n",
         "/sys/class/dmi/id/sys_vendor": "Dell Inc.\n",
+        f"{GPU}/vendor": "0x10de\n",
+        f"{GPU}/device": "0x2335\n",
+        f"{GPU}/class": "0x030200\n",
         f"{NIC}/vendor": "0x15b3\n",
         f"{NIC}/device": "0x1021\n",
         f"{NIC}/class": "0x020000\n",
@@ -115,9 +128,14 @@ def private_files() -> dict[str, bytes]:
         f"{NIC}/net/enxb8cef6012345/speed": "100000\n",
         "/sys/devices/system/cpu/present": "0-3\n",
         "/.hosttune/commands/libvirt.json": json.dumps(libvirt),
-        "/.hosttune/commands/nvidia-smi-q": (
-            "GPU 00000000:41:00.0\n    Serial Number          : 1652923033443\n"
-            "    GPU UUID          : GPU-39d46a46-29c2-f95b-0b9b-d5e7a1b5c3d2\n    Board Serial : N/A\n"
+        "/.hosttune/commands/nvml.json": json.dumps(
+            {
+                "0": {
+                    "busId": "00000000:02:00.0",
+                    "nvmlDeviceGetUUID": "GPU-39d46a46-29c2-f95b-0b9b-d5e7a1b5c3d2",
+                    "nvmlDeviceGetSerial": "1652923033443",
+                }
+            }
         ),
         "/.hosttune/capture": "1\n",
     }
@@ -128,6 +146,8 @@ def private_files() -> dict[str, bytes]:
 def machine() -> Archive:
     links = {
         "/sys/bus/pci/devices/0000:00:01.0": NIC,
+        "/sys/bus/pci/devices/0000:02:00.0": GPU,
+        f"{GPU}/driver": "/sys/bus/pci/drivers/nvidia",
         "/sys/class/net/enxb8cef6012345": f"{NIC}/net/enxb8cef6012345",
     }
     return Archive(private_files(), links, "machine", ["/sys/kernel/iommu_groups", "/boot/grub/grub.cfg"])
@@ -150,6 +170,7 @@ def test_nothing_that_identifies_the_machine_is_left(machine: Archive, tmp_path:
     for secret in (
         *(UUID, MACHINE, MAC, "b8cef6012345", "gpu17", "example.com", "11111111-2222", "7XK2M33", "1652923033443"),
         *("39d46a46", "10.1.2", "10.9.8.7", "hunter2", "Customer", "customer", "alice", "nas"),
+        *("acme", "0103020A", "0003020A", "20010db8", "a1a1a1"),
         SERIAL.decode("latin-1"),
     ):
         assert secret.lower() not in text.lower(), secret
@@ -171,6 +192,7 @@ def test_what_identifies_nobody_is_kept(machine: Archive, tmp_path: Path) -> Non
     assert [(guest.name, guest.devices, guest.vcpus) for guest in after.guests] == [("tenant-a", ("0000:00:01.0",), 2)]
     assert scrubbed_places(before, after) == {
         *(".hostname", ".boot_id", ".platform.uuid", ".kernel_args[]", ".guests[].uuid", ".nics[].interfaces[]"),
+        *(".gpus[].uuid", ".gpus[].serial", ".nics[].in_use"),
     }
 
 

@@ -278,7 +278,7 @@ def _why(field: Field, guest: GuestIntent, choice: Choice, cores: list[list[Core
         device = field.catalogue.pci.get(address)
         node = field.catalogue.node(address)
         source = device.numa_source if device else None
-        told = "its numa_node is unknown (sysfs says -1)" if node is None else f"is on node {node} ({_told(source)})"
+        told = "is on no known node (sysfs says -1)" if node is None else f"is on node {node} ({_told(source)})"
         lines.append(f"GPU {address} {told}")
     for i, (node, demand, chosen) in enumerate(zip(nodes, choice.shape.cells, cores, strict=True)):
         far = [
