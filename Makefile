@@ -19,7 +19,7 @@ DEMO := plan --root examples/hgx-h200-8.tar.xz --gpu 0000:41:00.0
 demo: set-up
 	$(BIN)/hosttune $(DEMO)
 
-set-up: $(STAMP)/run $(STAMP)/apt-run
+set-up: $(STAMP)/compiled $(STAMP)/apt-run
 
 set-up-test: set-up $(STAMP)/test $(STAMP)/apt-test
 
@@ -51,6 +51,11 @@ $(STAMP)/run: pyproject.toml requirements/run.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --requirement requirements/run.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@mkdir -p $(STAMP) && touch $@
+
+# Start-up is measured: byte code is there from the first run on, also where Python may not write it itself.
+$(STAMP)/compiled: $(STAMP)/run $(shell find hosttune -name '*.py')
+	@$(BIN)/python -m compileall -q hosttune
+	@touch $@
 
 $(STAMP)/test: requirements/test.txt $(STAMP)/run
 	$(BIN)/python -m pip install --quiet --requirement requirements/test.txt
