@@ -59,7 +59,7 @@ class LabMachine:
         self._ssh = (
             "ssh", "-q", "-i", str(key), "-p", str(port), "-F", "none",
             "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "BatchMode=yes",
-            "-o", "ConnectTimeout=15", "-o", "ControlMaster=auto", "-o", f"ControlPath={folder}/ssh",
+            "-o", "ConnectTimeout=15", "-o", "ControlMaster=auto", "-o", "ControlPath=./ssh",
             "-o", "ControlPersist=yes",
         )  # fmt: skip
 
@@ -87,11 +87,15 @@ class LabMachine:
 
     def hang_up(self) -> None:
         """End the shared ssh connection."""
-        subprocess.run((*self._ssh, "-O", "exit", "lab"), capture_output=True, timeout=SHUTDOWN_SECONDS, check=False)
+        call = (*self._ssh, "-O", "exit", "lab")
+        subprocess.run(call, cwd=self.folder, capture_output=True, timeout=SHUTDOWN_SECONDS, check=False)
 
     def _run(self, command: tuple[str, ...], timeout: float, stdin: bytes | None) -> subprocess.CompletedProcess[bytes]:
         call = (*self._ssh, "-l", "root", "127.0.0.1", "--", *command)
-        return subprocess.run(call, input=stdin or b"", capture_output=True, timeout=timeout, check=False)
+        # From within the folder: a socket's path must be short, wherever the checkout lies.
+        return subprocess.run(
+            call, cwd=self.folder, input=stdin or b"", capture_output=True, timeout=timeout, check=False
+        )
 
 
 def build_image() -> Path:
