@@ -32,6 +32,7 @@ UNREADABLE = "/.hosttune/unreadable"
 COMPLETE = "/.hosttune/capture"
 SCRATCH = "/.hosttune/scratch"
 _CHUNK = 65536
+_PAGE = 8192  # more than nearly every file of sysfs holds
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 # Not there, or a file whose driver says that it has no such fact (EINVAL: the speed of a port that is down).
 _ABSENT = frozenset(
@@ -223,6 +224,7 @@ class Capture(_Recorded):
         super().__init__(origin or root)
         self.root = os.path.realpath(root)
         self._real_dirs: dict[str, str | None] = {"/": "/"}
+        self._plain: set[str] = set()  # files that a listing showed to be regular ones
         self._settle()
         self.scratch = self.exists(SCRATCH)
 
@@ -236,6 +238,8 @@ class Capture(_Recorded):
             inside = f"{real}/{name}" if real != "/" else f"/{name}"
             if self._unreadable:
                 self._refuse_unreadable(inside)
+            if inside in self._plain:
+                return self._contents(inside)
             try:
                 # Asked before it is opened: to open a device can already do something.
                 status = os.lstat(self.root + inside)
@@ -243,27 +247,25 @@ class Capture(_Recorded):
                 _unless_absent(path, error)
                 return None
             if not stat.S_ISLNK(status.st_mode):
-                return self._contents(inside, status)
+                if stat.S_ISDIR(status.st_mode):
+                    return None
+                if not stat.S_ISREG(status.st_mode):
+                    raise self._bad(f"{inside} is a special file", "a capture holds files, directories and links only")
+                return self._contents(inside)
             path = self.link(path) or path
         raise self._bad(f"{path} is a loop of links", "capture the host again")
 
-    def _contents(self, path: str, status: os.stat_result) -> bytes | None:
-        """The contents of a file of bounded size that is no link."""
-        if stat.S_ISDIR(status.st_mode):
-            return None
-        if not stat.S_ISREG(status.st_mode):
-            raise self._bad(f"{path} is a special file", "a capture holds regular files, directories and links only")
+    def _contents(self, path: str) -> bytes | None:
+        """The contents of a regular file, which must be of bounded size."""
         try:
             fd = os.open(self.root + path, _FLAGS)
         except OSError as error:
             _unless_absent(path, error)
             return None
         try:
-            if status.st_size > MAX_FILE_BYTES:
-                raise self._bad(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB", "no file of a host is that large")
-            data = os.read(fd, max(status.st_size, 1))
-            while len(data) < status.st_size and (chunk := os.read(fd, status.st_size - len(data))):
-                data += chunk
+            data = os.read(fd, _PAGE)
+            if len(data) == _PAGE:
+                data = self._rest(path, fd, data)
         except OSError as error:
             _unless_absent(path, error)
             return None
@@ -271,17 +273,35 @@ class Capture(_Recorded):
             os.close(fd)
         return data
 
+    def _rest(self, path: str, fd: int, data: bytes) -> bytes:
+        """The whole of a file that begins with `data` and is longer."""
+        chunks, size = [data], len(data)
+        while chunk := os.read(fd, 1 << 20):
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > MAX_FILE_BYTES:
+                raise self._bad(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB", "no file of a host is that large")
+        return b"".join(chunks)
+
     def list(self, path: str) -> list[str]:
         """See System."""
         real = self._real(path)
         if real is None:
             return []
         self._refuse_unreadable(real)
+        names = []
+        at = real.rstrip("/")
         try:
-            return _clean(os.listdir(self.root + real))
+            with os.scandir(self.root + real) as entries:
+                for entry in entries:
+                    name = entry.name
+                    names.append(name)
+                    if entry.is_file(follow_symlinks=False):
+                        self._plain.add(f"{at}/{name}")
         except OSError as error:
             _unless_absent(path, error)
             return []
+        return _clean(names)
 
     def link(self, path: str) -> str | None:
         """See System."""
@@ -449,6 +469,11 @@ def _abandon(child: subprocess.Popen[bytes]) -> None:
 
 def join_link(directory: str, target: str) -> str | None:
     """Where a link in `directory` leads, as a path inside the machine; None when ".." leads above its root."""
+    if target.startswith("../") and "/." not in target[target.rfind("../") + 2 :] and directory != "/":
+        # The common form of sysfs, "../../bus/pci/drivers/x": so many steps up, then down.
+        up = target.count("../")
+        if target.startswith("../" * up) and "//" not in target and directory.count("/") >= up:
+            return f"{directory.rsplit('/', up)[0]}/{target[3 * up :]}".rstrip("/") or "/"
     parts: list[str] = [] if target.startswith("/") else [part for part in directory.split("/") if part]
     for part in target.split("/"):
         if part == "..":
@@ -466,7 +491,8 @@ def _printable(name: str) -> str:
 
 
 def _clean(names: list[str]) -> list[str]:
-    return sorted(map(_printable, names))
+    names.sort()
+    return names if all(map(str.isascii, names)) else sorted(map(_printable, names))
 
 
 def _unless_absent(path: str, error: OSError) -> None:
