@@ -15,7 +15,8 @@ from typing import IO, TYPE_CHECKING, Protocol
 
 from hosttune.errors import BadInput
 from hosttune.model.values import Value, format_size
-from hosttune.system import MAX_FILE_BYTES, Archive, Capture, System, join_link
+from hosttune.recorded import Archive, Capture
+from hosttune.system import MAX_FILE_BYTES, System, join_link
 
 if TYPE_CHECKING:
     import tarfile

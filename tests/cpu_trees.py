@@ -12,7 +12,7 @@ from hosttune.discovery.memory import read_nodes
 from hosttune.model.host import Cpu, CpuModel, NumaNode, Problem
 from hosttune.model.values import CpuSet
 from hosttune.reader import Reader
-from hosttune.system import Capture
+from hosttune.recorded import Capture
 
 SYSTEM = "sys/devices/system"
 

@@ -17,7 +17,7 @@ import pytest
 
 from hosttune.archive import Limits, open_root
 from hosttune.errors import BadInput
-from hosttune.system import Archive, Capture
+from hosttune.recorded import Archive, Capture
 
 HOSTS = Path(__file__).parent / "hosts"
 XE9680 = HOSTS / "derived/xe9680-8xh100-lspci.tar.xz"

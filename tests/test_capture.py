@@ -19,8 +19,8 @@ from hosttune.discovery import discover
 from hosttune.errors import BadInput, Unreadable
 from hosttune.model.host import Host
 from hosttune.model.values import to_builtins
+from hosttune.recorded import Archive, Capture
 from hosttune.scrub import Scrub
-from hosttune.system import Archive, Capture
 
 HOSTS = Path(__file__).parent / "hosts"
 REAL = sorted(

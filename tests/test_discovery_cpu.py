@@ -17,7 +17,7 @@ from hosttune.discovery.cpu import read_cpus
 from hosttune.discovery.memory import read_nodes
 from hosttune.model.values import CpuSet
 from hosttune.reader import Reader
-from hosttune.system import Capture
+from hosttune.recorded import Capture
 
 HOSTS = Path(__file__).parent / "hosts"
 HostRoot = Callable[[str], Path]

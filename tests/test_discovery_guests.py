@@ -21,7 +21,8 @@ from hosttune.discovery.libvirtd import (
 from hosttune.errors import BadInput
 from hosttune.model.host import DomainCapabilities, GuestMemory, RunningGuest, VcpuPin, Virtualization
 from hosttune.reader import Reader
-from hosttune.system import COMMANDS, Archive, Machine
+from hosttune.recorded import Archive
+from hosttune.system import COMMANDS, Machine
 
 UUID = "4c4c4544-0043-5910-8052-b4c04f4d3732"
 PINNED = f"""<domain type='test'>

@@ -13,7 +13,7 @@ from hosttune.discovery.memory import read_memory_settings, read_nodes
 from hosttune.model.host import HugePages, MemorySettings, NumaNode, Problem
 from hosttune.model.values import CpuSet
 from hosttune.reader import Reader
-from hosttune.system import Capture
+from hosttune.recorded import Capture
 
 HOSTS = Path(__file__).parent / "hosts"
 HWLOC = sorted(path.name.removesuffix(".expected.json") for path in (HOSTS / "hwloc").glob("*.expected.json"))

@@ -15,7 +15,7 @@ from hosttune.discovery.settings import read_settings
 from hosttune.errors import BadInput
 from hosttune.model.host import Iommu, Module, NumaNode, PciDevice
 from hosttune.reader import Reader
-from hosttune.system import Archive, Capture
+from hosttune.recorded import Archive, Capture
 
 X86 = "processor\t: 0\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nflags\t\t: fpu lm{flag}\n\nprocessor\t: 1\n"
 

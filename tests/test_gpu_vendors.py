@@ -12,7 +12,8 @@ from hosttune.gpu import read_gpus
 from hosttune.gpu.amd import NODES
 from hosttune.model.host import Gpu, PciDevice, Peer
 from hosttune.reader import Reader
-from hosttune.system import Capture, System
+from hosttune.recorded import Capture
+from hosttune.system import System
 
 H200 = Path(__file__).parent / "hosts" / "h200"
 CASES = Path(__file__).parent / "cases" / "gpu"

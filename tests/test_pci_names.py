@@ -12,7 +12,7 @@ from hosttune.discovery import pci_names
 from hosttune.discovery.pci import read_pci
 from hosttune.model.host import PciDevice
 from hosttune.reader import Reader
-from hosttune.system import Capture
+from hosttune.recorded import Capture
 
 
 @pytest.fixture

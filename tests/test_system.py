@@ -13,7 +13,8 @@ import pytest
 
 from hosttune.errors import BadInput, CommandFailed, Refused, Unreadable
 from hosttune.reader import Reader
-from hosttune.system import MAX_FILE_BYTES, Archive, Capture, Machine, System, join_link
+from hosttune.recorded import Archive, Capture
+from hosttune.system import MAX_FILE_BYTES, Machine, System, join_link
 
 Tree = dict[str, str | bytes | None]  # path -> text, bytes, None: directory, or "-> TARGET": a link
 

@@ -1,0 +1,284 @@
+"""A recorded host as a System: `Capture` replays a directory, `Archive` what `archive` read from a tar.
+
+What a user sends is untrusted: no path in it may lead out of it, no special file is opened, and sizes are bounded.
+Links are resolved inside the capture, one part at a time, and every directory once resolved is remembered.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable, Mapping
+
+from hosttune.errors import BadInput, Unreadable
+from hosttune.system import (
+    COMPLETE,
+    MAX_FILE_BYTES,
+    MAX_LINKS,
+    SCRATCH,
+    UNREADABLE,
+    System,
+    clean_names,
+    join_link,
+    printable,
+    unless_absent,
+)
+
+_PAGE = 8192  # more than nearly every file of sysfs holds
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+
+
+class Recorded(System):
+    """What captures have in common: facts about the recording itself."""
+
+    def __init__(self, origin: str) -> None:
+        self.origin = origin
+        self._unreadable: Mapping[str, str] = {}
+
+    def _settle(self) -> None:
+        """Read the capture's own facts; called once the contents can be read."""
+        self.complete = self.exists(COMPLETE)
+        lines = (self.read(UNREADABLE) or "").splitlines()
+        self._unreadable = {path: reason for path, _, reason in (line.partition("\t") for line in lines if line)}
+
+    def _refuse_unreadable(self, path: str) -> None:
+        reason = self._unreadable.get(path)
+        if reason is not None:
+            raise Unreadable(path, reason or "recorded as unreadable")
+
+    def _bad(self, what: str, hint: str) -> BadInput:
+        return BadInput(what, where=self.origin, hint=hint)
+
+
+class Capture(Recorded):
+    """A recorded host in a directory. No link is followed out of it; special files and oversized files are refused."""
+
+    def __init__(self, root: str, origin: str | None = None) -> None:
+        super().__init__(origin or root)
+        self.root = os.path.realpath(root)
+        self._real_dirs: dict[str, str | None] = {"/": "/"}
+        self._plain: set[str] = set()  # files that a listing showed to be regular ones
+        self._settle()
+        self.scratch = self.exists(SCRATCH)
+
+    def read_bytes(self, path: str) -> bytes | None:
+        """See System."""
+        for _ in range(MAX_LINKS):
+            directory, _, name = path.rpartition("/")
+            real = self._real(directory or "/")
+            if real is None:
+                return None
+            inside = f"{real}/{name}" if real != "/" else f"/{name}"
+            if self._unreadable:
+                self._refuse_unreadable(inside)
+            if inside in self._plain:
+                return self._contents(inside)
+            try:
+                # Asked before it is opened: to open a device can already do something.
+                status = os.lstat(self.root + inside)
+            except OSError as error:
+                unless_absent(path, error)
+                return None
+            if not stat.S_ISLNK(status.st_mode):
+                if stat.S_ISDIR(status.st_mode):
+                    return None
+                if not stat.S_ISREG(status.st_mode):
+                    raise self._bad(f"{inside} is a special file", "a capture holds files, directories and links only")
+                return self._contents(inside)
+            path = self.link(path) or path
+        raise self._bad(f"{path} is a loop of links", "capture the host again")
+
+    def _contents(self, path: str) -> bytes | None:
+        """The contents of a regular file, which must be of bounded size."""
+        try:
+            fd = os.open(self.root + path, _FLAGS)
+        except OSError as error:
+            unless_absent(path, error)
+            return None
+        try:
+            data = os.read(fd, _PAGE)
+            if len(data) == _PAGE:
+                data = self._rest(path, fd, data)
+        except OSError as error:
+            unless_absent(path, error)
+            return None
+        finally:
+            os.close(fd)
+        return data
+
+    def _rest(self, path: str, fd: int, data: bytes) -> bytes:
+        """The whole of a file that begins with `data` and is longer."""
+        chunks, size = [data], len(data)
+        while chunk := os.read(fd, 1 << 20):
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > MAX_FILE_BYTES:
+                raise self._bad(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB", "no file of a host is that large")
+        return b"".join(chunks)
+
+    def list(self, path: str) -> list[str]:
+        """See System."""
+        real = self._real(path)
+        if real is None:
+            return []
+        self._refuse_unreadable(real)
+        names = []
+        at = real.rstrip("/")
+        try:
+            with os.scandir(self.root + real) as entries:
+                for entry in entries:
+                    name = entry.name
+                    names.append(name)
+                    if entry.is_file(follow_symlinks=False):
+                        self._plain.add(f"{at}/{name}")
+        except OSError as error:
+            unless_absent(path, error)
+            return []
+        return clean_names(names)
+
+    def link(self, path: str) -> str | None:
+        """See System."""
+        directory, _, name = path.rpartition("/")
+        real = self._real(directory or "/")
+        if real is None:
+            return None
+        try:
+            target = os.readlink(f"{self.root}{real}/{name}")
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return None
+            unless_absent(path, error)
+            return None
+        return printable(self._target(real, target, path))
+
+    def _target(self, directory: str, target: str, path: str) -> str:
+        """A link's target as a path inside the capture. An absolute target means the captured root."""
+        inside = join_link(directory, target)
+        if inside is None or (target.startswith("/") and not os.path.lexists(self.root + inside)):
+            raise self._bad(f"the link {path} leads out of the capture ({target})", "capture the host again")
+        return inside
+
+    def exists(self, path: str) -> bool:
+        """See System."""
+        for _ in range(MAX_LINKS):
+            directory, _, name = path.rpartition("/")
+            real = self._real(directory or "/")
+            if real is None:
+                return False
+            target = self.link(path)
+            if target is None:
+                return os.path.lexists(f"{self.root}{real}/{name}")
+            path = target
+        return False
+
+    def _real(self, path: str) -> str | None:
+        """The directory with every link on the way resolved inside the root; None when it does not exist."""
+        known = self._real_dirs.get(path, "")
+        if known != "":
+            return known
+        real = self._resolve(path, 0)
+        self._real_dirs[path] = real
+        return real
+
+    def _resolve(self, path: str, depth: int) -> str | None:
+        if depth > MAX_LINKS:
+            raise self._bad(f"{path} is a loop of links", "capture the host again")
+        current = ""
+        parts = path.split("/")
+        for i, part in enumerate(parts):
+            if part in ("", "."):
+                continue
+            if part == "..":
+                raise self._bad(f"{path} leads out of the capture", "capture the host again")
+            step = f"{current}/{part}"
+            known = self._real_dirs.get(step, "")
+            if known != "":
+                if known is None:
+                    return None
+                current = "" if known == "/" else known
+                continue
+            try:
+                status = os.lstat(self.root + step)
+            except OSError as error:
+                unless_absent(step, error)
+                return None
+            if stat.S_ISLNK(status.st_mode):
+                target = self._target(current or "/", os.readlink(self.root + step), step)
+                return self._resolve("/".join((target, *parts[i + 1 :])), depth + 1)
+            self._real_dirs[step] = step
+            current = step
+        return current or "/"
+
+
+class Archive(Recorded):
+    """A recorded host in memory: `files`, `links` and (empty) `dirs` by absolute path, as `archive` reads a tar.
+
+    A link's target is given as a path inside the machine; all paths are normal (no "..", no "//").
+    """
+
+    def __init__(
+        self, files: Mapping[str, bytes], links: Mapping[str, str], origin: str, dirs: Iterable[str] = ()
+    ) -> None:
+        super().__init__(origin)
+        self._files = files
+        self._links = links
+        self._dirs: dict[str, set[str]] = {"/": set()}
+        for path in (*files, *links):
+            self._add(path)
+        for path in dirs:
+            self._add(path)
+            self._dirs.setdefault(path, set())
+        self._real_dirs: dict[str, str] = {}
+        self._settle()
+
+    def _add(self, path: str) -> None:
+        while path != "/":
+            parent, _, name = path.rpartition("/")
+            parent = parent or "/"
+            names = self._dirs.setdefault(parent, set())
+            if name in names:
+                return
+            names.add(name)
+            path = parent
+
+    def read_bytes(self, path: str) -> bytes | None:
+        """See System."""
+        data = self._files.get(path)
+        if data is None or self._unreadable:
+            path = self._real(path)
+            self._refuse_unreadable(path)
+            data = self._files.get(path)
+        return data
+
+    def list(self, path: str) -> list[str]:
+        """See System."""
+        real = self._real(path)
+        self._refuse_unreadable(real)
+        return sorted(self._dirs.get(real, ()))
+
+    def link(self, path: str) -> str | None:
+        """See System."""
+        if path in self._links:
+            return self._links[path]
+        parent, _, name = path.rpartition("/")
+        return self._links.get(f"{self._real(parent or '/').rstrip('/')}/{name}")
+
+    def exists(self, path: str) -> bool:
+        """See System."""
+        real = self._real(path)
+        return real in self._files or real in self._dirs
+
+    def _real(self, path: str, depth: int = 0) -> str:
+        known = self._real_dirs.get(path)
+        if known is not None:
+            return known
+        if depth > MAX_LINKS:
+            raise self._bad(f"{path} is a loop of links", "capture the host again")
+        parent, _, name = path.rpartition("/")
+        real = path if path == "/" else f"{self._real(parent or '/', depth).rstrip('/')}/{name}"
+        target = self._links.get(real)
+        if target is not None:
+            real = self._real(target, depth + 1)
+        self._real_dirs[path] = real
+        return real
