@@ -140,7 +140,7 @@ def _pins(guest: GuestFacts) -> Found:
 def _whole_cores(guest: GuestFacts) -> Found:
     """[issue] whole cores, siblings together; [intent] an odd vCPU count leaves the last sibling idle."""
     host, pinned = guest.host, set(guest.pins)
-    if len({len(core) for core in host.cores.values()}) > 1:  # cores of several widths: the contract is silent
+    if len({len(core - host.hidden) for core in host.cores.values()} - {0}) > 1:  # several widths: not decided
         return
     for cell in guest.cells:
         cores = {host.core(cpu) for cpu in guest.cell_pins(cell)}
