@@ -20,7 +20,7 @@ requirements=$tree/requirements/run.txt
 PACKAGES=(
   systemd-sysv dbus udev kmod iproute2 openssh-server procps cpio zstd busybox-static
   python3 python3-libvirt pci.ids
-  pciutils numactl hwloc-nox ethtool nvme-cli dmidecode util-linux-extra
+  pciutils numactl ethtool nvme-cli e2fsprogs util-linux
   libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 qemu-utils ovmf
   linux-image-amd64 initramfs-tools
 )
