@@ -12,7 +12,8 @@ from math import gcd
 from hosttune.model.intent import GuestIntent, NicRequest
 from hosttune.model.plan import Cell, Device, Finding, PlannedGuest, PlannedPin, Topology, Unplaced
 from hosttune.model.values import CpuSet, format_size
-from hosttune.planning.choice import Choice, choose, gpu_candidates
+from hosttune.planning.candidates import gpu_candidates
+from hosttune.planning.choice import Choice, choose
 from hosttune.planning.devices import Closure, address_key, close_groups, identity, named_devices
 from hosttune.planning.nearest import nearest_nics, nearest_nvme
 from hosttune.planning.pcie import NoRoomOnBus, Tree, Window, build_tree, size_window
@@ -44,7 +45,7 @@ def place_guest(field: Field, guest: GuestIntent, where: str) -> Placed | Unplac
         *named_devices(field.catalogue, nvme, "nvme", f"{where}.nvme"),
     )
     candidates = gpu_candidates(field, guest, named, f"{where}.gpus")
-    if not candidates.sets:
+    if candidates.first() is None:
         return Unplaced(guest=guest.name, why=candidates.why, relaxation=())
     choice = choose(field, guest, candidates, named)
     if choice is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from hosttune.planning.pages import NodeMemory
 from hosttune.planning.resources import Core, NodeResources, Resources, core_of
@@ -84,21 +85,60 @@ def place(
     nodes.
     """
     spans = {} if spans is None else spans
+    rows = _fitting(shape, resources, memory, only)
+    if not _matchable(rows):
+        return None
     to_devices = device_distances(resources, device_nodes)
     options: list[list[Option]] = []
     for i, cell in enumerate(shape.cells):
         if i and cell == shape.cells[i - 1]:
             options.append(options[-1])
             continue
-        row = [
-            (cell.vcpus * to_devices[node.id], _span(node, cell.vcpus, shape, spans), node.id)
-            for node in resources.nodes.values()
-            if (only is None or node.id in only) and fits(node, memory.get(node.id), cell, shape)
-        ]
-        if not row:
-            return None
-        options.append(sorted(row))
+        nodes = (resources.nodes[node] for node in rows[i])
+        options.append(sorted((cell.vcpus * to_devices[n.id], _span(n, cell.vcpus, shape, spans), n.id) for n in nodes))
     return _search(shape, resources, options, limit)
+
+
+def possible(
+    shape: Shape, resources: Resources, memory: Mapping[int, NodeMemory], only: frozenset[int] | None = None
+) -> bool:
+    """Whether some choice of nodes holds the cells."""
+    return _matchable(_fitting(shape, resources, memory, only))
+
+
+def _fitting(
+    shape: Shape, resources: Resources, memory: Mapping[int, NodeMemory], only: frozenset[int] | None
+) -> list[list[int]]:
+    """For every cell the nodes that could hold it."""
+    rows: list[list[int]] = []
+    for i, cell in enumerate(shape.cells):
+        if i and cell == shape.cells[i - 1]:
+            rows.append(rows[-1])
+            continue
+        rows.append(
+            [
+                node.id
+                for node in resources.nodes.values()
+                if (only is None or node.id in only) and fits(node, memory.get(node.id), cell, shape)
+            ]
+        )
+    return rows
+
+
+def _matchable(rows: Sequence[Sequence[int]]) -> bool:
+    """Whether every cell can have a node of its own (bipartite matching by augmenting paths)."""
+    holder: dict[int, int] = {}
+
+    def assign(cell: int, seen: set[int]) -> bool:
+        for node in rows[cell]:
+            if node not in seen:
+                seen.add(node)
+                if node not in holder or assign(holder[node], seen):
+                    holder[node] = cell
+                    return True
+        return False
+
+    return all(assign(cell, set()) for cell in range(len(rows)))
 
 
 Spans = dict[tuple[int, int, int, bool], int]  # node, vCPUs, threads, shared cores -> last-level caches
@@ -111,12 +151,11 @@ def _span(node: NodeResources, vcpus: int, shape: Shape, spans: Spans) -> int:
     return spans[key]
 
 
-def least_cost(shape: Shape, resources: Resources, device_nodes: Sequence[int]) -> int | None:
-    """What the cells would cost if every node had room: no placement of this shape or a like one is cheaper."""
-    to_devices = device_distances(resources, device_nodes)
-    rows = [sorted((cell.vcpus * price, 0, node) for node, price in to_devices.items()) for cell in shape.cells]
-    found = _search(shape, resources, rows, None)
-    return found.cost if found else None
+def fewest_caches(resources: Resources, shape: Shape, spans: Spans) -> int:
+    """The least last-level caches that any of the cells takes on any node."""
+    vcpus = min(cell.vcpus for cell in shape.cells)
+    able = [n for n in resources.nodes.values() if len(n.free_threads if shape.share_cores else n.free) > 0]
+    return min((_span(node, vcpus, shape, spans) for node in able), default=0)
 
 
 def device_distances(resources: Resources, device_nodes: Sequence[int]) -> dict[int, int]:
@@ -124,40 +163,89 @@ def device_distances(resources: Resources, device_nodes: Sequence[int]) -> dict[
     return {node: sum(resources.distance(node, device) for device in device_nodes) for node in resources.nodes}
 
 
+def least_cost(
+    resources: Resources, device_nodes: Sequence[int], cells: int, only: frozenset[int] | None = None
+) -> Fraction:
+    """A bound on the objective of so many equal cells: no placement costs less. Exact where `only` fixes the nodes.
+
+    Each cell costs its share of the distances to the devices and half of its distances to the other cells.
+    """
+    nodes = sorted(resources.nodes if only is None else only)
+    to_devices = device_distances(resources, device_nodes)
+    halves = _half_distances(resources, nodes, cells)
+    each = sorted(Fraction(to_devices[node], cells) + Fraction(halves[node], 2) for node in nodes)
+    return sum(each[:cells], Fraction(0))
+
+
+def _half_distances(resources: Resources, nodes: Sequence[int], cells: int) -> dict[int, int]:
+    """For each node, the sum of its distances to the nearest `cells - 1` others: twice its part of the pairs."""
+    return {
+        node: sum(sorted(resources.distance(node, other) for other in nodes if other != node)[: cells - 1])
+        for node in nodes
+    }
+
+
 Option = tuple[int, int, int]  # price, last-level caches, node
 
 
 def _search(shape: Shape, resources: Resources, options: Sequence[list[Option]], limit: int | None) -> Placement | None:
+    """Branch and bound over the cells in order. Costs are doubled inside, so that half a pair is a whole number."""
     count = len(options)
     total = shape.vcpus
-    ids = list(resources.nodes)
-    pair = {(a, b): total * resources.distance(a, b) for a in ids for b in ids if a != b}
-    nearest = min(pair.values(), default=0)
-    # The least that the cells from i on can still add: their cheapest nodes and the nearest pairs.
-    rest = [0] * (count + 1)
-    for i in range(count - 1, -1, -1):
-        rest[i] = rest[i + 1] + options[i][0][0] + i * nearest
+    ids = sorted({node for row in options for _, _, node in row})
+    pair = {(a, b): 2 * total * resources.distance(a, b) for a in ids for b in ids if a != b}
     alike = [i > 0 and shape.cells[i] == shape.cells[i - 1] for i in range(count)]
+    uniform = all(alike[1:])
+    # With r cells still to place, the pairs among them cost each at least half of its nearest r - 1 distances.
+    halves = [
+        {node: total * part for node, part in _half_distances(resources, ids, r).items()} for r in range(count + 1)
+    ]
+    fewest = [min(llcs for _, llcs, _ in row) for row in options]
     best: tuple[int, int, tuple[int, ...]] | None = None
+
+    def bound(i: int, chosen: tuple[int, ...]) -> int | None:
+        """The least that cells i… can add; None when too few nodes are left for them."""
+        left = count - i
+        if uniform:
+            after = chosen[-1] if chosen else -1
+            each = sorted(
+                2 * price + sum(pair[node, other] for other in chosen) + halves[left][node]
+                for price, _, node in options[i]
+                if node > after
+            )
+            return sum(each[:left]) if len(each) >= left else None
+        least = 0
+        for row in options[i:]:
+            each = [
+                2 * price + sum(pair[node, other] for other in chosen) + halves[left][node]
+                for price, _, node in row
+                if node not in chosen
+            ]
+            if not each:
+                return None
+            least += min(each)
+        return least
 
     def descend(i: int, chosen: tuple[int, ...], cost: int, llcs: int) -> None:
         nonlocal best
-        bound = cost + rest[i]
-        if (limit is not None and bound > limit) or (best is not None and bound > best[0]):
-            return
         if i == count:
             if best is None or (cost, llcs, chosen) < best:
                 best = cost, llcs, chosen
+            return
+        rest = bound(i, chosen)
+        if rest is None or (limit is not None and cost + rest > 2 * limit):
+            return
+        if best is not None and (cost + rest, llcs + sum(fewest[i:])) >= best[:2]:
             return
         for price, spanned, node in options[i]:
             # Equal cells are interchangeable: only the ascending order of their nodes is tried.
             if node in chosen or (alike[i] and node < chosen[-1]):
                 continue
             between = sum(pair[node, other] for other in chosen)
-            descend(i + 1, (*chosen, node), cost + price + between, llcs + spanned)
+            descend(i + 1, (*chosen, node), cost + 2 * price + between, llcs + spanned)
 
     descend(0, (), 0, 0)
-    return Placement(best[2], best[0], best[1]) if best else None
+    return Placement(best[2], best[0] // 2, best[1]) if best else None
 
 
 def has_whole_cores(node: NodeResources, vcpus: int, threads: int) -> bool:

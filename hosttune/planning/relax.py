@@ -11,7 +11,8 @@ import msgspec
 
 from hosttune.model.intent import GuestIntent
 from hosttune.model.values import format_size, parse_size
-from hosttune.planning.choice import Candidates, choose
+from hosttune.planning.candidates import Candidates
+from hosttune.planning.choice import fits as anything_fits
 from hosttune.planning.pages import SMALL_PAGE, page_sizes
 from hosttune.planning.placement import cores_needed
 from hosttune.planning.sizing import Field, base_cells, read_field, shapes
@@ -20,7 +21,7 @@ from hosttune.planning.sizing import Field, base_cells, read_field, shapes
 def shortage(field: Field, guest: GuestIntent, candidates: Candidates, named: tuple[str, ...]) -> tuple[str, ...]:
     """What stands against the guest, node by node, for the first set of GPUs that was tried."""
     resources = field.resources
-    gpus = candidates.sets[0]
+    gpus = candidates.first() or ()
     cells = base_cells(field, guest, gpus).cells
     have = len([node for node in resources.nodes.values() if node.cores])
     why: list[str] = []
@@ -58,10 +59,10 @@ def relaxations(field: Field, guest: GuestIntent, candidates: Candidates, named:
     """Single changes, cheapest first, with each of which the guest would be placed."""
 
     def fits(changed: GuestIntent, on: Field = field) -> bool:
-        return choose(on, changed, candidates, named) is not None
+        return anything_fits(on, changed, candidates, named)
 
     found: list[str] = []
-    cells = base_cells(field, guest, candidates.sets[0]).cells
+    cells = base_cells(field, guest, candidates.first() or ()).cells
     if isinstance(guest.vcpus, int) and not isinstance(guest.numa, tuple):
         step = cells
         best = _largest(guest.vcpus // step, lambda n: fits(msgspec.structs.replace(guest, vcpus=n * step)))

@@ -1,0 +1,145 @@
+"""The sets of GPUs that an intent allows, by the number of nodes they come from.
+
+Pure. GPUs of one node are alike for the objective, so a counted request gives one set for every way to take so
+many GPUs from each node, not one for every set of addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations, product
+
+from hosttune.model.host import Gpu
+from hosttune.model.intent import GpuRequest, GuestIntent
+from hosttune.planning.devices import (
+    Catalogue,
+    address_key,
+    close_groups,
+    countable_gpus,
+    gpu_count,
+    matches,
+    named_gpus,
+)
+from hosttune.planning.sizing import Field
+
+GpuSet = tuple[str, ...]
+Reach = dict[int, GpuSet]  # how many GPUs of a node -> which
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Sets of GPUs to try: the one that was `named`, or every way to take `count` from `pools`.
+
+    A pool holds, for each node with GPUs (None: unknown), how many can be taken there and which those are.
+    `why` says why there are none.
+    """
+
+    count: int
+    pools: tuple[tuple[tuple[int | None, Reach], ...], ...] = ()
+    named: GpuSet | None = None
+    why: tuple[str, ...] = ()
+
+    def over(self, nodes: int) -> list[GpuSet]:
+        """The sets that come from exactly so many nodes, lowest addresses first."""
+        if self.named is not None:
+            return [self.named] if nodes == 0 else []
+        found: dict[GpuSet, None] = {}
+        for pool in self.pools:
+            for places in combinations(pool, nodes):
+                for sizes in product(*(sorted(size for size in reach if size) for _, reach in places)):
+                    if sum(sizes) == self.count:
+                        taken = (a for size, (_, reach) in zip(sizes, places, strict=True) for a in reach[size])
+                        found[tuple(sorted(taken, key=address_key))] = None
+        return list(found)
+
+    def spreads(self) -> range:
+        """The numbers of nodes that `over` may be asked for."""
+        return range(1) if self.named is not None else range(1, 1 + max(map(len, self.pools), default=0))
+
+    def first(self) -> GpuSet | None:
+        """Some set over the fewest nodes, None when there is none."""
+        return next((sets[0] for n in self.spreads() if (sets := self.over(n))), None)
+
+
+def gpu_candidates(field: Field, guest: GuestIntent, others: tuple[str, ...], where: str) -> Candidates:
+    """The sets of GPUs that the intent allows. `others` are devices it names besides (they may share groups)."""
+    catalogue = field.catalogue
+    count = gpu_count(guest)
+    if not count:  # named, or none at all
+        named = named_gpus(catalogue, guest.gpus, where) if isinstance(guest.gpus, tuple) else ()
+        conflicts = close_groups(catalogue, (*named, *others)).conflicts
+        return Candidates(len(named), named=None if conflicts else named, why=conflicts)
+    request = guest.gpus if isinstance(guest.gpus, GpuRequest) else GpuRequest(count=count)
+    pool = [g for g in countable_gpus(field.host, catalogue) if matches(g, catalogue.pci.get(g.address), request)]
+    usable, excluded = _usable(catalogue, pool, others)
+    found = Candidates(count, tuple(_reaches(catalogue, part) for part in _alike(usable, request)))
+    if found.first() is not None:
+        return found
+    what = f"{count} GPUs wanted" + (f" of model {request.model}" if request.model else "")
+    return Candidates(count, why=(f"{what}, {len(pool)} on this host, {len(usable)} free", *excluded))
+
+
+def _usable(catalogue: Catalogue, pool: list[Gpu], others: tuple[str, ...]) -> tuple[list[Gpu], list[str]]:
+    """GPUs that could be taken together with their groups, counting other GPUs of the pool as takeable."""
+    addresses = {gpu.address for gpu in pool}
+    usable: list[Gpu] = []
+    excluded: list[str] = []
+    for gpu in pool:
+        together = _bundle(catalogue, gpu.address, addresses)
+        conflicts = close_groups(catalogue, (*together, *others)).conflicts
+        if conflicts:
+            excluded += conflicts
+        else:
+            usable.append(gpu)
+    return usable, list(dict.fromkeys(excluded))
+
+
+def _bundle(catalogue: Catalogue, address: str, pool: set[str]) -> tuple[str, ...]:
+    """A GPU and the GPUs of the pool that share its IOMMU group: they can only be taken together."""
+    device = catalogue.pci.get(address)
+    group = catalogue.groups.get(device.iommu_group, ()) if device and device.iommu_group is not None else ()
+    return tuple(sorted({address, *(d.address for d in group if d.address in pool)}, key=address_key))
+
+
+def _alike(pool: list[Gpu], request: GpuRequest) -> Iterator[list[Gpu]]:
+    """The pool cut into parts of one model (joined by NVLink, if asked), then whole: alike GPUs come first."""
+    models: dict[str | None, list[Gpu]] = {}
+    for gpu in pool:
+        models.setdefault(gpu.model, []).append(gpu)
+    parts = list(models.values())
+    for part in parts:
+        if request.nvlink:
+            yield from _islands(part)
+        else:
+            yield part
+    if not request.nvlink and len(parts) > 1 and all(len(part) < request.count for part in parts):
+        yield pool
+
+
+def _islands(pool: list[Gpu]) -> Iterator[list[Gpu]]:
+    """GPUs that reach each other over NVLink, as whole islands."""
+    peers = {g.address: {p.address for p in g.peers or () if p.kind == "nvlink"} for g in pool}
+    left = list(pool)
+    while left:
+        island = [g for g in left if g is left[0] or g.address in peers[left[0].address]]
+        yield island
+        left = [g for g in left if g not in island]
+
+
+def _reaches(catalogue: Catalogue, pool: list[Gpu]) -> tuple[tuple[int | None, Reach], ...]:
+    """For each node, how many GPUs can be taken there and which: idle ones first, then lowest addresses."""
+    addresses = {gpu.address for gpu in pool}
+    busy = {gpu.address for gpu in pool if gpu.processes}
+    bundles: dict[int | None, list[GpuSet]] = {}
+    for bundle in dict.fromkeys(_bundle(catalogue, gpu.address, addresses) for gpu in pool):
+        bundles.setdefault(catalogue.node(bundle[0]), []).append(bundle)
+    found: list[tuple[int | None, Reach]] = []
+    for node in sorted(bundles, key=lambda n: (n is None, n or 0)):
+        rows = sorted(bundles[node], key=lambda b: (sum(a in busy for a in b), address_key(b[0])))
+        reach: Reach = {0: ()}
+        for bundle in rows:
+            for size, taken in sorted(reach.items(), reverse=True):
+                reach.setdefault(size + len(bundle), (*taken, *bundle))
+        found.append((node, reach))
+    return tuple(found)
