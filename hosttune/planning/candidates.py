@@ -40,26 +40,31 @@ class Candidates:
     named: GpuSet | None = None
     why: tuple[str, ...] = ()
 
-    def over(self, nodes: int) -> list[GpuSet]:
-        """The sets that come from exactly so many nodes, lowest addresses first."""
+    def over(self, nodes: int) -> Iterator[GpuSet]:
+        """The sets that come from exactly so many nodes, each once."""
         if self.named is not None:
-            return [self.named] if nodes == 0 else []
-        found: dict[GpuSet, None] = {}
+            if nodes == 0:
+                yield self.named
+            return
+        found: set[GpuSet] = set()
         for pool in self.pools:
             for places in combinations(pool, nodes):
                 for sizes in product(*(sorted(size for size in reach if size) for _, reach in places)):
                     if sum(sizes) == self.count:
                         taken = (a for size, (_, reach) in zip(sizes, places, strict=True) for a in reach[size])
-                        found[tuple(sorted(taken, key=address_key))] = None
-        return list(found)
+                        gpus = tuple(sorted(taken, key=address_key))
+                        if gpus not in found:
+                            found.add(gpus)
+                            yield gpus
 
     def spreads(self) -> range:
         """The numbers of nodes that `over` may be asked for."""
-        return range(1) if self.named is not None else range(1, 1 + max(map(len, self.pools), default=0))
+        most = min(self.count, max(map(len, self.pools), default=0))
+        return range(1) if self.named is not None else range(1, 1 + most)
 
     def first(self) -> GpuSet | None:
         """Some set over the fewest nodes, None when there is none."""
-        return next((sets[0] for n in self.spreads() if (sets := self.over(n))), None)
+        return next((gpus for n in self.spreads() for gpus in self.over(n)), None)
 
 
 def gpu_candidates(field: Field, guest: GuestIntent, others: tuple[str, ...], where: str) -> Candidates:

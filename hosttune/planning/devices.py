@@ -6,6 +6,7 @@ Pure. Addresses are checked here: unknown ones and the boot display are bad inpu
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from hosttune.errors import BadInput
 from hosttune.model.host import Gpu, Host, PciDevice
@@ -122,6 +123,7 @@ def _describe(device: PciDevice) -> str:
     return f"{name} (class {device.class_code}, driver {device.driver or 'none'})"
 
 
+@cache
 def address_key(address: str) -> tuple[int, ...]:
     """Sort key of a PCI address: domains may have more than four digits."""
     domain, bus, rest = address.split(":")

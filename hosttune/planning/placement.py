@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import combinations
 
 from hosttune.planning.pages import NodeMemory
 from hosttune.planning.resources import Core, NodeResources, Resources, core_of
@@ -170,6 +171,9 @@ def least_cost(
 
     Each cell costs its share of the distances to the devices and half of its distances to the other cells.
     """
+    if only is not None and len(only) == cells:
+        pairs = sum(resources.distance(a, b) for a, b in combinations(sorted(only), 2))
+        return Fraction(sum(resources.distance(n, d) for n in only for d in device_nodes), cells) + pairs
     nodes = sorted(resources.nodes if only is None else only)
     to_devices = device_distances(resources, device_nodes)
     halves = _half_distances(resources, nodes, cells)

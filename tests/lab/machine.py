@@ -30,7 +30,7 @@ TREE = Path(__file__).resolve().parents[2]
 BUILD = Path(__file__).with_name("build.sh")
 NODE_MIB = 4096
 BUILD_SECONDS = 1500
-BOOT_SECONDS = 300
+BOOT_SECONDS = 600
 COMMAND_SECONDS = 180
 SHUTDOWN_SECONDS = 10
 CPU = "max,vendor=GenuineIntel,family=6,model=143,stepping=8,model-id=Emulated,pdpe1gb=on"
