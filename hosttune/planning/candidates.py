@@ -48,6 +48,8 @@ class Candidates:
             return
         found: set[GpuSet] = set()
         for pool in self.pools:
+            if sum(sorted((max(reach) for _, reach in pool), reverse=True)[:nodes]) < self.count:
+                continue
             for places in combinations(pool, nodes):
                 for sizes in product(*(sorted(size for size in reach if size) for _, reach in places)):
                     if sum(sizes) == self.count:
