@@ -174,7 +174,7 @@ def test_a_held_gpu_is_not_given_away_again(lab: LabMachine, running: int) -> No
 
 
 def test_the_guest_sees_its_device_at_the_planned_address(lab: LabMachine, planned: Document, running: int) -> None:
-    """Its own kernel's words on its serial line; emulated within emulation it takes one to three minutes to get there."""
+    """Its own kernel's words on its serial line; emulated twice, it takes minutes to get there."""
     wait = "for i in $(seq 800); do grep -q GUEST-DONE /root/console && break; sleep 1; done; cat /root/console"
     console = lab.shell(wait, timeout=CONSOLE_SECONDS)
     assert "GUEST-DONE" in console, console
