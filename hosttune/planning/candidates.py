@@ -6,9 +6,8 @@ many GPUs from each node, not one for every set of addresses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import combinations, product
 
 from hosttune.model.host import Gpu
 from hosttune.model.intent import GpuRequest, GuestIntent
@@ -25,6 +24,30 @@ from hosttune.planning.sizing import Field
 
 GpuSet = tuple[str, ...]
 Reach = dict[int, GpuSet]  # how many GPUs of a node -> which
+Pool = tuple[tuple[int | None, Reach], ...]
+
+
+Taken = tuple[tuple[int | None, int], ...]  # nodes and how many GPUs of each
+
+
+def _ways(
+    pool: Pool, nodes: int, count: int, taken: Taken, hopeless: Callable[[Taken], bool] | None
+) -> Iterator[Taken]:
+    """Every way to take `count` more GPUs from `nodes` more nodes of the pool, at least one of each."""
+    if nodes == 0:
+        if count == 0:
+            yield taken
+        return
+    if taken and hopeless is not None and hopeless(taken):
+        return
+    for i, (node, reach) in enumerate(pool):
+        rest = pool[i + 1 :]
+        most = sum(sorted((max(more) for _, more in rest), reverse=True)[: nodes - 1])
+        if len(rest) < nodes - 1:
+            return
+        for size in sorted(reach):
+            if size and nodes - 1 <= count - size <= most:
+                yield from _ways(rest, nodes - 1, count - size, (*taken, (node, size)), hopeless)
 
 
 @dataclass(frozen=True)
@@ -36,28 +59,27 @@ class Candidates:
     """
 
     count: int
-    pools: tuple[tuple[tuple[int | None, Reach], ...], ...] = ()
+    pools: tuple[Pool, ...] = ()
     named: GpuSet | None = None
     why: tuple[str, ...] = ()
 
-    def over(self, nodes: int) -> Iterator[GpuSet]:
-        """The sets that come from exactly so many nodes, each once."""
+    def over(self, nodes: int, hopeless: Callable[[Taken], bool] | None = None) -> Iterator[GpuSet]:
+        """The sets that come from exactly so many nodes, each once.
+
+        `hopeless` is shown what is taken so far and may cut a whole branch of choices.
+        """
         if self.named is not None:
             if nodes == 0:
                 yield self.named
             return
         found: set[GpuSet] = set()
         for pool in self.pools:
-            if sum(sorted((max(reach) for _, reach in pool), reverse=True)[:nodes]) < self.count:
-                continue
-            for places in combinations(pool, nodes):
-                for sizes in product(*(sorted(size for size in reach if size) for _, reach in places)):
-                    if sum(sizes) == self.count:
-                        taken = (a for size, (_, reach) in zip(sizes, places, strict=True) for a in reach[size])
-                        gpus = tuple(sorted(taken, key=address_key))
-                        if gpus not in found:
-                            found.add(gpus)
-                            yield gpus
+            for taken in _ways(pool, nodes, self.count, (), hopeless):
+                reach = dict(pool)
+                gpus = tuple(sorted((a for node, size in taken for a in reach[node][size]), key=address_key))
+                if gpus not in found:
+                    found.add(gpus)
+                    yield gpus
 
     def spreads(self) -> range:
         """The numbers of nodes that `over` may be asked for."""
@@ -134,7 +156,7 @@ def _islands(pool: list[Gpu]) -> Iterator[list[Gpu]]:
         left = [g for g in left if g not in island]
 
 
-def _reaches(catalogue: Catalogue, pool: list[Gpu]) -> tuple[tuple[int | None, Reach], ...]:
+def _reaches(catalogue: Catalogue, pool: list[Gpu]) -> Pool:
     """For each node, how many GPUs can be taken there and which: idle ones first, then lowest addresses."""
     addresses = {gpu.address for gpu in pool}
     busy = {gpu.address for gpu in pool if gpu.processes}

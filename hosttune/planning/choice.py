@@ -6,14 +6,22 @@ that is left can be better.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from hosttune.model.intent import GuestIntent
-from hosttune.planning.candidates import Candidates, GpuSet
+from hosttune.planning.candidates import Candidates, GpuSet, Taken
 from hosttune.planning.devices import address_key
-from hosttune.planning.placement import Placement, Shape, Spans, fewest_caches, least_cost, place, possible
+from hosttune.planning.placement import (
+    Placement,
+    Shape,
+    Spans,
+    fewest_caches,
+    least_cost,
+    least_of_part,
+    place,
+    possible,
+)
 from hosttune.planning.sizing import Base, Field, base_cells, enlarge, shapes
 
 
@@ -50,64 +58,103 @@ def choose(field: Field, guest: GuestIntent, candidates: Candidates, others: tup
     First the contract's own cells: one on each node that holds one of the guest's GPUs. Where those do not fit
     for any choice of GPUs, as many cells on any nodes; then one cell more, and so on.
     """
+    if not fits(field, guest, candidates, others):
+        return None
     spans: Spans = {}
-    for extra, own in _stages(field):
-        best: Ranked | None = None
+    best: Ranked | None = None
+    for spread in candidates.spreads():
+        best = _own_nodes(field, guest, candidates, others, spread, best, spans)
+    if best:
+        return best[1]
+    for extra in range(len(field.resources.nodes)):
         for spread in candidates.spreads():
-            rows = sorted(
-                (
-                    (least_cost(field.resources, attempt.device_nodes, attempt.cells, attempt.only), attempt)
-                    for attempt in _attempts(field, guest, candidates, others, spread, extra, own=own)
-                ),
-                key=lambda row: (row[0], [address_key(a) for a in row[1].gpus]),
-            )
-            for least, attempt in rows:
-                if best and (least > best[0][0] or (least == best[0][0] and _is_perfect(field, best, spans))):
-                    break
-                found = _best_shape(field, guest, attempt, least, best[0][0] if best else None, spans)
-                if found and (best is None or found[0] < best[0]):
-                    best = found
+            best = _any_nodes(field, guest, candidates, others, spread, extra, best, spans)
         if best:
             return replace(best[1], extra_cells=extra)
     return None
 
 
-def fits(field: Field, guest: GuestIntent, candidates: Candidates, others: tuple[str, ...]) -> bool:
-    """Whether anything fits at all: no optimum is looked for, so that the answer is quick also when it is no."""
-    for extra, own in _stages(field):
-        for spread in candidates.spreads():
-            for attempt in _attempts(field, guest, candidates, others, spread, extra, own=own):
-                for sizes in shapes(field, guest, attempt.gpus, attempt.cells):
-                    if possible(sizes.shape, field.resources, field.memory, attempt.only):
-                        return True
-    return False
+def _own_nodes(
+    field: Field,
+    guest: GuestIntent,
+    candidates: Candidates,
+    others: tuple[str, ...],
+    spread: int,
+    best: Ranked | None,
+    spans: Spans,
+) -> Ranked | None:
+    """The contract's own cells. The cost follows from the nodes, so that hopeless branches are cut as they grow."""
+
+    def hopeless(taken: Taken) -> bool:
+        return best is not None and least_of_part(field.resources, taken, spread, candidates.count) > best[0][0]
+
+    for gpus in candidates.over(spread, hopeless):
+        base = base_cells(field, guest, gpus)
+        if base.nodes is not None:
+            attempt = Attempt(gpus, _nodes_of(field, (*gpus, *others)), base.cells, base.nodes)
+            best = _better(field, guest, attempt, best, spans)
+    return best
 
 
-def _stages(field: Field) -> Iterator[tuple[int, bool]]:
-    """(extra cells, whether only on the contract's own nodes)."""
-    yield 0, True
-    for extra in range(len(field.resources.nodes)):
-        yield extra, False
-
-
-def _attempts(
+def _any_nodes(
     field: Field,
     guest: GuestIntent,
     candidates: Candidates,
     others: tuple[str, ...],
     spread: int,
     extra: int,
-    *,
-    own: bool,
-) -> Iterator[Attempt]:
+    best: Ranked | None,
+    spans: Spans,
+) -> Ranked | None:
+    """Cells on any nodes, `extra` more than the contract's: the sets that could be cheapest come first."""
+    attempts = []
     for gpus in candidates.over(spread):
         base: Base = base_cells(field, guest, gpus)
         cells = base.cells + extra
-        if cells > len(field.resources.nodes) or (extra and not base.may_grow) or (own and base.nodes is None):
-            continue
-        nodes = (field.catalogue.node(address) for address in (*gpus, *others))
-        known = tuple(node for node in nodes if node is not None and node in field.resources.nodes)
-        yield Attempt(gpus, known, cells, base.nodes if own else None)
+        if cells <= len(field.resources.nodes) and (base.may_grow or not extra):
+            attempts.append(Attempt(gpus, _nodes_of(field, (*gpus, *others)), cells, None))
+    for attempt in sorted(attempts, key=lambda a: (_least(field, a), [address_key(gpu) for gpu in a.gpus])):
+        best = _better(field, guest, attempt, best, spans)
+    return best
+
+
+def _nodes_of(field: Field, addresses: tuple[str, ...]) -> tuple[int, ...]:
+    nodes = (field.catalogue.node(address) for address in addresses)
+    return tuple(node for node in nodes if node is not None and node in field.resources.nodes)
+
+
+def fits(field: Field, guest: GuestIntent, candidates: Candidates, others: tuple[str, ...]) -> bool:
+    """Whether anything fits at all: no optimum is looked for, so that the answer is quick also when it is no.
+
+    Which GPUs are taken matters only through the number of cells: one set for each number is enough.
+    """
+    tried: set[int] = set()
+    for spread in candidates.spreads():
+        for gpus in candidates.over(spread):
+            base = base_cells(field, guest, gpus)
+            if base.cells in tried:
+                if base.nodes is not None or candidates.named is not None:
+                    break  # every set of this spread has as many cells
+                continue
+            tried.add(base.cells)
+            for cells in range(base.cells, 1 + (len(field.resources.nodes) if base.may_grow else base.cells)):
+                for sizes in shapes(field, guest, gpus, cells):
+                    if possible(sizes.shape, field.resources, field.memory):
+                        return True
+    return False
+
+
+def _better(field: Field, guest: GuestIntent, attempt: Attempt, best: Ranked | None, spans: Spans) -> Ranked | None:
+    """The better of the best so far and what an attempt gives."""
+    least = _least(field, attempt)
+    if best and (least > best[0][0] or (least == best[0][0] and _is_perfect(field, best, spans))):
+        return best
+    found = _best_shape(field, guest, attempt, least, best[0][0] if best else None, spans)
+    return found if found and (best is None or found[0] < best[0]) else best
+
+
+def _least(field: Field, attempt: Attempt) -> Fraction:
+    return least_cost(field.resources, attempt.device_nodes, attempt.cells, attempt.only)
 
 
 def _is_perfect(field: Field, best: Ranked, spans: Spans) -> bool:

@@ -13,7 +13,7 @@ from fractions import Fraction
 from itertools import combinations
 
 from hosttune.planning.pages import NodeMemory
-from hosttune.planning.resources import Core, NodeResources, Resources, core_of
+from hosttune.planning.resources import LOCAL_DISTANCE, Core, NodeResources, Resources, core_of
 
 
 @dataclass(frozen=True)
@@ -189,67 +189,127 @@ def _half_distances(resources: Resources, nodes: Sequence[int], cells: int) -> d
     }
 
 
+def least_of_part(resources: Resources, taken: Sequence[tuple[int | None, int]], nodes: int, count: int) -> Fraction:
+    """A bound on what `count` GPUs of exactly `nodes` nodes cost, one cell on each, when these are taken already.
+
+    `taken` has nodes in ascending order with the GPUs of each; the rest come from later nodes.
+    """
+    known = [(node, gpus) for node, gpus in taken if node is not None]
+    if len(known) < len(taken):
+        return Fraction(0)
+    distance = resources.distance
+    devices = sum(gpus * distance(cell, node) for cell, _ in known for node, gpus in known)
+    pairs = sum(distance(a, b) for (a, _), (b, _) in combinations(known, 2))
+    left = nodes - len(known)
+    later = [node for node in resources.nodes if node > known[-1][0]]
+    if left > len(later):
+        return Fraction(1 << 60)
+    each = []
+    for node in later:
+        near = sorted(distance(node, other) for other in later if other != node)[: left - 1]
+        toward = sum((gpus + 1 + nodes) * distance(node, other) for other, gpus in known)
+        each.append(Fraction(toward + distance(node, node), nodes) + Fraction(sum(near) * (nodes + 2), 2 * nodes))
+    spare = count - sum(gpus for _, gpus in known) - left
+    return Fraction(devices, nodes) + pairs + sum(sorted(each)[:left]) + spare * LOCAL_DISTANCE
+
+
 Option = tuple[int, int, int]  # price, last-level caches, node
 
 
 def _search(shape: Shape, resources: Resources, options: Sequence[list[Option]], limit: int | None) -> Placement | None:
-    """Branch and bound over the cells in order. Costs are doubled inside, so that half a pair is a whole number."""
+    """Branch and bound over sets of nodes; which cell goes to which node of a set is an assignment problem.
+
+    Pairs cost the same whoever sits where, so only the prices depend on the assignment. Costs are doubled inside, so
+    that half a pair is a whole number.
+    """
     count = len(options)
     total = shape.vcpus
     ids = sorted({node for row in options for _, _, node in row})
     pair = {(a, b): 2 * total * resources.distance(a, b) for a in ids for b in ids if a != b}
-    alike = [i > 0 and shape.cells[i] == shape.cells[i - 1] for i in range(count)]
-    uniform = all(alike[1:])
-    # With r cells still to place, the pairs among them cost each at least half of its nearest r - 1 distances.
-    halves = [
-        {node: total * part for node, part in _half_distances(resources, ids, r).items()} for r in range(count + 1)
-    ]
-    fewest = [min(llcs for _, llcs, _ in row) for row in options]
+    uniform = all(cell == shape.cells[0] for cell in shape.cells)
+    # With r nodes still to choose, the pairs among them cost each at least half of its nearest r - 1 distances.
+    halves = [{n: total * part for n, part in _half_distances(resources, ids, r).items()} for r in range(count + 1)]
+    price = {node: min(2 * row[node][0] for row in _by_node(options) if node in row) for node in ids}
+    caches = {node: min(row[node][1] for row in _by_node(options) if node in row) for node in ids}
+    fewest = sorted(caches.values())
     best: tuple[int, int, tuple[int, ...]] | None = None
 
-    def bound(i: int, chosen: tuple[int, ...]) -> int | None:
-        """The least that cells i… can add; None when too few nodes are left for them."""
-        left = count - i
-        if uniform:
-            after = chosen[-1] if chosen else -1
-            each = sorted(
-                2 * price + sum(pair[node, other] for other in chosen) + halves[left][node]
-                for price, _, node in options[i]
-                if node > after
-            )
-            return sum(each[:left]) if len(each) >= left else None
-        least = 0
-        for row in options[i:]:
-            each = [
-                2 * price + sum(pair[node, other] for other in chosen) + halves[left][node]
-                for price, _, node in row
-                if node not in chosen
-            ]
-            if not each:
-                return None
-            least += min(each)
-        return least
-
-    def descend(i: int, chosen: tuple[int, ...], cost: int, llcs: int) -> None:
+    def descend(start: int, chosen: tuple[int, ...], cost: int, llcs: int) -> None:
+        """`cost` counts the pairs among the chosen nodes and the least prices on them."""
         nonlocal best
-        if i == count:
-            if best is None or (cost, llcs, chosen) < best:
-                best = cost, llcs, chosen
+        left = count - len(chosen)
+        if not left:
+            found = (cost, llcs, chosen) if uniform else _assign(options, chosen, cost - sum(price[n] for n in chosen))
+            within = found is not None and (limit is None or found[0] <= 2 * limit)
+            if found is not None and within and (best is None or found < best):
+                best = found
             return
-        rest = bound(i, chosen)
-        if rest is None or (limit is not None and cost + rest > 2 * limit):
+        later = ids[start:]
+        if len(later) < left:
             return
-        if best is not None and (cost + rest, llcs + sum(fewest[i:])) >= best[:2]:
+        toward = {node: price[node] + sum(pair[node, other] for other in chosen) for node in later}
+        rest = sum(sorted(toward[node] + halves[left][node] for node in later)[:left])
+        if (limit is not None and cost + rest > 2 * limit) or (
+            best is not None and (cost + rest, llcs + sum(fewest[:left])) >= best[:2]
+        ):
             return
-        for price, spanned, node in options[i]:
-            # Equal cells are interchangeable: only the ascending order of their nodes is tried.
-            if node in chosen or (alike[i] and node < chosen[-1]):
-                continue
-            between = sum(pair[node, other] for other in chosen)
-            descend(i + 1, (*chosen, node), cost + 2 * price + between, llcs + spanned)
+        for i, node in enumerate(later):
+            descend(start + i + 1, (*chosen, node), cost + toward[node], llcs + caches[node])
 
     descend(0, (), 0, 0)
     return Placement(best[2], best[0] // 2, best[1]) if best else None
+
+
+def _by_node(options: Sequence[list[Option]]) -> list[dict[int, tuple[int, int]]]:
+    """For every cell: node -> (price, last-level caches)."""
+    return [{node: (price, llcs) for price, llcs, node in row} for row in options]
+
+
+def _assign(
+    options: Sequence[list[Option]], nodes: Sequence[int], pairs: int
+) -> tuple[int, int, tuple[int, ...]] | None:
+    """The cheapest way to give each cell one of the nodes: (doubled cost, caches, node of each cell).
+
+    The Hungarian method with potentials (Kuhn 1955; shortest augmenting paths), exact in whole numbers.
+    """
+    rows = _by_node(options)
+    size = len(rows)
+    far = 1 << 80
+    scale = 1 << 20  # caches decide only between equal prices
+    cost = [[row[n][0] * 2 * scale + row[n][1] if n in row else far for n in nodes] for row in rows]
+    potential_row, potential_column = [0] * (size + 1), [0] * (size + 1)
+    row_of = [0] * (size + 1)  # column -> row, both from 1; 0 is free
+    for i in range(1, size + 1):
+        row_of[0] = i
+        column = 0
+        least, back, used = [far * 4] * (size + 1), [0] * (size + 1), [False] * (size + 1)
+        while row_of[column]:
+            used[column] = True
+            row, step, following = row_of[column], far * 4, 0
+            for j in range(1, size + 1):
+                if used[j]:
+                    continue
+                reduced = cost[row - 1][j - 1] - potential_row[row] - potential_column[j]
+                if reduced < least[j]:
+                    least[j], back[j] = reduced, column
+                if least[j] < step:
+                    step, following = least[j], j
+            for j in range(size + 1):
+                if used[j]:
+                    potential_row[row_of[j]] += step
+                    potential_column[j] -= step
+                else:
+                    least[j] -= step
+            column = following
+        while column:
+            row_of[column] = row_of[back[column]]
+            column = back[column]
+    place_of = {row_of[j]: nodes[j - 1] for j in range(1, size + 1)}
+    chosen = tuple(place_of[i] for i in range(1, size + 1))
+    if any(node not in row for row, node in zip(rows, chosen, strict=True)):
+        return None
+    prices = [row[node] for row, node in zip(rows, chosen, strict=True)]
+    return pairs + 2 * sum(p for p, _ in prices), sum(llcs for _, llcs in prices), chosen
 
 
 def has_whole_cores(node: NodeResources, vcpus: int, threads: int) -> bool:
