@@ -5,50 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from domain_shapes import GIB, MANY_VCPUS, ONE_GPU, SHAPES, TWO_CELLS, changed, emulated, pins_of, plan_of
+from domain_faults import faults, host_of
+from domain_shapes import MANY_VCPUS, ONE_GPU, SHAPES, TWO_CELLS, changed, emulated, pins_of
 
-from hosttune.domain import criticise, domain_xml
+from hosttune.domain import criticise
 from hosttune.errors import BadInput
-from hosttune.model.host import Cpu, Gpu, Host, HugePages, NumaNode, PciDevice
-from hosttune.model.plan import Finding, PlannedGuest
-
-CORES = 100  # of each node; node n has CPUs from n * 512, siblings adjacent
-
-
-def host_of(**fields: object) -> Host:
-    """Two nodes of 100 cores and 2 TiB, 1 GiB pages reserved, and every device of the shapes on its node."""
-    cpus = tuple(
-        Cpu(id=n * 512 + i, core=n * 512 + i // 2 * 2, package=n, numa_node=n) for n in (0, 1) for i in range(2 * CORES)
-    )
-    nodes = tuple(
-        NumaNode(
-            id=n,
-            memory_bytes=2048 * GIB,
-            distances={"0": 10 if n == 0 else 21, "1": 21 if n == 0 else 10},
-            hugepages=(HugePages(size_bytes=2 << 20, total=1 << 16), HugePages(size_bytes=GIB, total=2000)),
-        )
-        for n in (0, 1)
-    )
-    devices = {device.address: device for guest in SHAPES.values() for device in guest.devices}
-    pci = tuple(
-        PciDevice(address=address, class_code="030200", numa_node=device.host_node, iommu_group=n)
-        for n, (address, device) in enumerate(devices.items())
-    )
-    gpus = tuple(Gpu(address=address, vendor="nvidia") for address, device in devices.items() if device.kind == "gpu")
-    return changed(Host(cpus=cpus, numa_nodes=nodes, pci=pci, gpus=gpus), **fields)
-
-
-def xml_of(guest: PlannedGuest, *edits: tuple[str, str]) -> str:
-    """The guest's XML with some text replaced; every text must be there."""
-    xml = domain_xml(plan_of(guest), guest.name)
-    for old, new in edits:
-        assert old in xml, old
-        xml = xml.replace(old, new)
-    return xml
-
-
-def faults(guest: PlannedGuest, *edits: tuple[str, str], host: Host | None = None) -> tuple[Finding, ...]:
-    return criticise(host or host_of(), xml_of(guest, *edits), where="vm.xml")
+from hosttune.model.host import Cpu, Host, NumaNode, PciDevice
 
 
 @pytest.mark.parametrize("name", [name for name in SHAPES if name != "odd"])
@@ -181,6 +143,49 @@ def test_an_odd_guest_is_not_blamed_for_its_threads() -> None:
             "told threads=1",
             "/domain/cpu/topology",
         ),
+        (
+            [("emulatorpin cpuset='0-1'", "emulatorpin cpuset='512-513'")],
+            "warn",
+            "emulator threads on CPUs 512-513 of nodes 1, where the guest has no cell: its vCPUs and memory are on "
+            "nodes 0",
+            "/domain/cputune/emulatorpin",
+        ),
+        (
+            [("iothread='1' cpuset='0-1'", "iothread='1' cpuset='512'")],
+            "warn",
+            "I/O threads on CPUs 512 of nodes 1",
+            "/domain/cputune/iothreadpin",
+        ),
+        (
+            [("<memory unit='KiB'>67108864", "<memory unit='KiB'>33554432")],
+            "warn",
+            "<memory> is 32 GiB (34359738368 bytes), but the cells add up to 64 GiB (68719476736 bytes)",
+            "/domain/memory",
+        ),
+        (
+            [("<memory unit='KiB'>67108864", "<memory unit='KiB'>67108865")],
+            "warn",
+            "the cells add up to 64 GiB (68719476736 bytes)",
+            "/domain/memory",
+        ),
+        (
+            [("placement='static'>16<", "placement='static'>14<"), ("cores='8'", "cores='7'")],
+            "error",
+            "the cells hold vCPUs 14-15, but the guest has 14 vCPUs",
+            "/domain/cpu/numa/cell",
+        ),
+        (
+            [("placement='static'>16<", "placement='static'>18<"), ("cores='8'", "cores='9'")],
+            "warn",
+            "vCPUs 16-17 are in no cell",
+            "/domain/cpu/numa/cell",
+        ),
+        (
+            [("chassis='2'", "chassis='1'")],
+            "error",
+            "controllers 1 (port 0x1), 2 (port 0x2) have the same chassis 1",
+            "/domain/devices/controller",
+        ),
         ([("cores='8'", "cores='9'")], "error", "makes 18 vCPUs, the guest has 16", "/domain/cpu/topology"),
         (
             [("size='1048576'", "size='4194304'")],
@@ -211,6 +216,30 @@ def test_an_odd_guest_is_not_blamed_for_its_threads() -> None:
 def test_one_fault_is_named(edits: list[tuple[str, str]], level: str, text: str, where: str) -> None:
     found = [finding for finding in faults(ONE_GPU, *edits) if text in finding.text]
     assert [(finding.level, finding.where) for finding in found] == [(level, f"vm.xml: {where}")]
+
+
+def test_memory_devices_are_no_contradiction() -> None:
+    """They count in <memory>, in no cell, and need a maxMemory; less than the cells is wrong even so."""
+    room = ("  <currentMemory", "  <maxMemory slots='4' unit='GiB'>256</maxMemory>\n  <currentMemory")
+    more, less = (("<memory unit='KiB'>67108864", f"<memory unit='KiB'>{kib}") for kib in (134217728, 33554432))
+    assert faults(ONE_GPU, more, room) == faults(ONE_GPU)
+    assert [f.where for f in faults(ONE_GPU, less, room) if f not in faults(ONE_GPU)] == ["vm.xml: /domain/memory"]
+
+
+def test_overlapping_cells() -> None:
+    found = [f for f in faults(TWO_CELLS, ("cpus='8-15'", "cpus='7-15'")) if "in several cells" in f.text]
+    assert [(f.level, f.where, f.text[:7]) for f in found] == [("error", "vm.xml: /domain/cpu/numa/cell", "vCPUs 7")]
+
+
+def test_ports_of_one_number_on_their_own_chassis_are_right() -> None:
+    assert faults(ONE_GPU, ("port='0x2'", "port='0x1'")) == faults(ONE_GPU)
+
+
+def test_a_device_passed_twice() -> None:
+    first, second = ONE_GPU.devices[0], changed(ONE_GPU.devices[0], guest_address="0000:02:00.0")
+    found = faults(changed(ONE_GPU, devices=(first, second)))
+    assert [(f.level, f.where) for f in found] == [("error", "vm.xml: /domain/devices/hostdev[0000:41:00.0]")]
+    assert found[0].text.startswith("0000:41:00.0 is passed 2 times")
 
 
 def test_missing_huge_pages() -> None:

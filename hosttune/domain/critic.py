@@ -10,6 +10,8 @@ from __future__ import annotations
 from hosttune.domain.critic_cpus import cpu_faults
 from hosttune.domain.critic_devices import device_faults
 from hosttune.domain.critic_memory import memory_faults
+from hosttune.domain.critic_pci import pci_faults
+from hosttune.domain.critic_shared import shared_faults
 from hosttune.domain.reader import read_domain
 from hosttune.domain.scene import Scene
 from hosttune.model.host import Host
@@ -23,7 +25,8 @@ def criticise(host: Host, xml: str | bytes, *, where: str) -> tuple[Finding, ...
     info: worth knowing. `where` of a finding is the file and the XML path.
     """
     scene = Scene(host, read_domain(xml, where=where))
-    faults = (*cpu_faults(scene), *memory_faults(scene), *device_faults(scene))
+    rules = (cpu_faults, memory_faults, device_faults, pci_faults, shared_faults)
+    faults = (fault for rule in rules for fault in rule(scene))
     rank = {"error": 0, "warn": 1, "info": 2}
     return tuple(
         Finding(level=fault.level, text=fault.text, where=f"{where}: {fault.where}")

@@ -27,6 +27,7 @@ def cpu_faults(scene: Scene) -> Iterator[Fault]:
     yield from _emulator(scene)
     yield from _iothreads(scene)
     yield from _topology(scene)
+    yield from _cells(scene)
 
 
 def _unpinned(scene: Scene) -> Iterator[Fault]:
@@ -138,6 +139,7 @@ def _emulator(scene: Scene) -> Iterator[Fault]:
             yield Fault("warn", text, _EMULATOR)
         return
     yield from _on_vcpus(scene, emulator, "emulator threads", _EMULATOR)
+    yield from _far(scene, emulator, "emulator threads", _EMULATOR)
 
 
 def _iothreads(scene: Scene) -> Iterator[Fault]:
@@ -148,19 +150,32 @@ def _iothreads(scene: Scene) -> Iterator[Fault]:
         yield Fault("warn", text, _IOTHREAD)
     cpus = CpuSet(cpu for pin in scene.guest.iothread_pins for cpu in parse_cpus(pin.cpus))
     yield from _on_vcpus(scene, cpus, "I/O threads", _IOTHREAD)
+    yield from _far(scene, cpus, "I/O threads", _IOTHREAD)
 
 
 def _on_vcpus(scene: Scene, cpus: CpuSet, who: str, where: str) -> Iterator[Fault]:
-    single = CpuSet(cpu for pin in scene.pins.values() if len(pin) == 1 for cpu in pin)
-    both = cpus & single
+    both = cpus & scene.single
     if both:
         text = f"{who} on vCPU CPUs {both}: a vCPU waits each time they run"
         yield Fault("warn", text, where)
         return
-    cores = {scene.core_of(cpu) for cpu in single} - {None}
+    cores = {scene.core_of(cpu) for cpu in scene.single} - {None}
     near = CpuSet(cpu for cpu in cpus if scene.core_of(cpu) in cores)
     if near:
         text = f"{who} on CPUs {near}, siblings of vCPU CPUs: they share those cores"
+        yield Fault("warn", text, where)
+
+
+def _far(scene: Scene, cpus: CpuSet, who: str, where: str) -> Iterator[Fault]:
+    """Threads that serve the guest, all of them on nodes where it has neither vCPUs nor memory."""
+    cells: list[int | None] = [cell.id for cell in scene.guest.cells]
+    home = scene.vcpu_nodes(None).union(*(scene.memory_nodes(cell) or () for cell in cells or [None]))
+    nodes = scene.nodes_of(cpus)
+    if home and nodes and not nodes & home and all(scene.node_of(cpu) is not None for cpu in cpus):
+        text = (
+            f"{who} on CPUs {cpus} of nodes {nodes}, where the guest has no cell: its vCPUs and memory are on nodes "
+            f"{CpuSet(home)} (/sys/devices/system/node/node*/cpulist)"
+        )
         yield Fault("warn", text, where)
 
 
@@ -186,8 +201,24 @@ def _topology(scene: Scene) -> Iterator[Fault]:
         if cut and width > 1:
             text = f"cells cut the guest's {name}s: {named(cut, 3)}; topology and cells contradict each other"
             yield Fault("error", text, _CELLS)
-    missing = CpuSet(range(scene.guest.vcpus)) - scene.cell_of_vcpu
-    if scene.guest.cells and missing:
+
+
+def _cells(scene: Scene) -> Iterator[Fault]:
+    """Every vCPU in one cell: libvirt refuses more, and puts those in none into the first."""
+    cells = [parse_cpus(cell.vcpus) for cell in scene.guest.cells]
+    if not cells:
+        return
+    every = CpuSet(range(scene.guest.vcpus))
+    counts = Counter(vcpu for cell in cells for vcpu in cell)
+    twice = CpuSet(vcpu for vcpu, count in counts.items() if count > 1)
+    if twice:
+        yield Fault("error", f"vCPUs {twice} are in several cells: libvirt refuses overlapping cells", _CELLS)
+    beyond = CpuSet(counts) - every
+    if beyond:
+        text = f"the cells hold vCPUs {beyond}, but the guest has {scene.guest.vcpus} vCPUs: libvirt refuses"
+        yield Fault("error", text, _CELLS)
+    missing = every - counts
+    if missing:
         yield Fault("warn", f"vCPUs {missing} are in no cell: libvirt puts them into cell 0", _CELLS)
 
 

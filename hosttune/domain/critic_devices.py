@@ -15,7 +15,8 @@ _DEVICES = "/sys/bus/pci/devices"
 
 def device_faults(scene: Scene) -> Iterator[Fault]:
     """All faults of this file's rules."""
-    for device in scene.passed:
+    # A device passed twice is one fault, named elsewhere.
+    for device in {device.source: device for device in scene.passed}.values():
         yield from _presence(scene, device)
         yield from _place(scene, device)
         yield from _options(scene, device)
@@ -26,18 +27,16 @@ def device_faults(scene: Scene) -> Iterator[Fault]:
     yield from _flat(scene)
 
 
-def _at(device: HostDevice) -> str:
-    return "/domain/devices/interface" if device.interface else f"{_HOSTDEV}[{device.source}]"
-
-
 def _presence(scene: Scene, device: HostDevice) -> Iterator[Fault]:
     if not scene.pci:
         return
     found = scene.pci.get(device.source or "")
     if found is None:
-        yield Fault("error", f"{device.source} does not exist on this host ({_DEVICES})", _at(device))
+        yield Fault("error", f"{device.source} does not exist on this host ({_DEVICES})", scene.place_of(device))
     elif found.boot_display:
-        yield Fault("error", f"{device.source} is the display that the host boots on ({_DEVICES})", _at(device))
+        yield Fault(
+            "error", f"{device.source} is the display that the host boots on ({_DEVICES})", scene.place_of(device)
+        )
 
 
 def _place(scene: Scene, device: HostDevice) -> Iterator[Fault]:
@@ -59,19 +58,19 @@ def _place(scene: Scene, device: HostDevice) -> Iterator[Fault]:
             f"{device.source} sits directly on pcie.0 ({device.guest_address}), without a root port: to the guest it "
             "is an integrated endpoint, where CUDA initialisation fails on SXM boards"
         )
-        yield Fault(level, text, _at(device))
+        yield Fault(level, text, scene.place_of(device))
     else:
         text = f"{device.source} sits on a {holder.model} ({device.guest_address}), not behind a root port"
-        yield Fault("warn", text, _at(device))
+        yield Fault("warn", text, scene.place_of(device))
 
 
 def _options(scene: Scene, device: HostDevice) -> Iterator[Fault]:
     if device.rom_bar is not False and not device.interface and scene.pci.get(device.source or ""):
         text = f"{device.source}: the option ROM is mapped; <rom bar='off'/> keeps the guest's firmware from running it"
-        yield Fault("info", text, _at(device))
+        yield Fault("info", text, scene.place_of(device))
     if device.managed:
         text = f"{device.source}: managed='yes' gives it back to the host's driver whenever the guest stops"
-        yield Fault("info", text, _at(device))
+        yield Fault("info", text, scene.place_of(device))
 
 
 def _vcpus_near(scene: Scene, gpu: HostDevice) -> Iterator[Fault]:

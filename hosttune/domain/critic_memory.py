@@ -17,11 +17,28 @@ _VFIO_RESERVE = 1 << 30  # libvirt's own allowance for MMIO beside the guest's m
 
 def memory_faults(scene: Scene) -> Iterator[Fault]:
     """All faults of this file's rules."""
+    yield from _sum(scene)
     yield from _policy(scene)
     yield from _near_vcpus(scene)
     yield from _pages(scene)
     yield from _room(scene)
     yield from _locking(scene)
+
+
+def _sum(scene: Scene) -> Iterator[Fault]:
+    """The guest's memory against that of its cells: libvirt takes the cells' sum and drops what is written."""
+    guest = scene.guest
+    sizes = [cell.memory_bytes for cell in guest.cells if cell.memory_bytes is not None]
+    if not sizes or len(sizes) < len(guest.cells) or guest.memory_bytes is None:
+        return
+    more = guest.memory_bytes - sum(sizes)
+    # Memory devices count in <memory> but in no cell; they need a maxMemory.
+    if more < 0 or (more > 0 and guest.max_memory_bytes is None):
+        text = (
+            f"<memory> is {format_size(guest.memory_bytes)} ({guest.memory_bytes} bytes), but the cells add up to "
+            f"{format_size(sum(sizes))} ({sum(sizes)} bytes): libvirt gives the guest the cells' sum"
+        )
+        yield Fault("warn", text, "/domain/memory")
 
 
 def _policy(scene: Scene) -> Iterator[Fault]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hosttune.domain.facts import Controller, DomainFacts, HostDevice
-from hosttune.model.host import Cpu, Host, PciDevice
+from hosttune.model.host import Cpu, Host, PciDevice, RunningGuest
 from hosttune.model.values import CpuSet, parse_cpus
 
 
@@ -67,6 +67,26 @@ class Scene:
         return CpuSet(cpu for cpus in self.pins.values() for cpu in cpus)
 
     @cached_property
+    def single(self) -> CpuSet:
+        """Every host CPU that a vCPU is pinned to alone: the CPUs that the guest counts on."""
+        return CpuSet(cpu for cpus in self.pins.values() if len(cpus) == 1 for cpu in cpus)
+
+    @cached_property
+    def service(self) -> CpuSet:
+        """Every host CPU that emulator and I/O threads are pinned to."""
+        iothreads = (parse_cpus(pin.cpus) for pin in self.guest.iothread_pins)
+        return parse_cpus(self.guest.emulator_cpus) | CpuSet().union(*iothreads)
+
+    @cached_property
+    def others(self) -> tuple[RunningGuest, ...]:
+        """The host's other guests; one of the same name or UUID is this guest itself."""
+        return tuple(
+            other
+            for other in self.host.guests or ()
+            if other.name != self.guest.name and (other.uuid is None or other.uuid != self.guest.uuid)
+        )
+
+    @cached_property
     def pci(self) -> dict[str, PciDevice]:
         """The host's PCI functions by address."""
         return {device.address: device for device in self.host.pci}
@@ -81,6 +101,32 @@ class Scene:
     def passed(self) -> tuple[HostDevice, ...]:
         """Passed PCI functions."""
         return tuple(device for device in self.guest.hostdevs if device.kind == "pci" and device.source)
+
+    @cached_property
+    def bars(self) -> tuple[int, ...]:
+        """Sizes of the known BARs of passed functions that a 64-bit window holds, in bytes."""
+        known = (self.pci.get(source) for source in {device.source or "" for device in self.passed})
+        return tuple(
+            bar.size_bytes
+            for device in known
+            for bar in (device.bars if device else None) or ()
+            if bar.is_64bit and bar.prefetchable
+        )
+
+    @cached_property
+    def bars_bytes(self) -> int:
+        """The least that a 64-bit window must hold: all known BARs, without the gaps that alignment makes."""
+        return sum(self.bars)
+
+    @cached_property
+    def hole_bytes(self) -> int | None:
+        """The pcihole64 that is written for the root; None = QEMU's own."""
+        return next((c.pcihole64_bytes for c in self.guest.controllers if c.index == 0), None)
+
+    @cached_property
+    def takes_host_cpu(self) -> bool:
+        """Whether the guest's CPU is the host's own, its address width included."""
+        return self.guest.type == "kvm" and self.guest.cpu.mode in ("host-passthrough", "maximum")
 
     @cached_property
     def cell_of_vcpu(self) -> dict[int, int]:
@@ -130,6 +176,10 @@ class Scene:
             chain.append(found)
             address = found.address if found.index else None
         return tuple(chain)
+
+    def place_of(self, device: HostDevice) -> str:
+        """Where a passed device stands in the XML."""
+        return "/domain/devices/interface" if device.interface else f"/domain/devices/hostdev[{device.source}]"
 
     def cell_of(self, device: HostDevice) -> int | None:
         """The guest cell that a device appears on: that of the expander above it."""

@@ -1,0 +1,110 @@
+"""Faults of the guest's PCI space: devices passed twice, ports that look alike, windows too small for the BARs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hosttune.domain.facts import Controller
+from hosttune.domain.scene import Fault, Scene, named
+from hosttune.model.values import format_size
+
+_CONTROLLER = "/domain/devices/controller"
+_WIDTH = "/domain/cpu/maxphysaddr"
+_PORTS = ("pcie-root-port", "pcie-switch-downstream-port")
+_LOW_MEMORY = 2 << 30  # most that q35 puts below 4 GiB; the rest begins there (QEMU hw/i386/pc_q35.c)
+_FOUR_GIB = 4 << 30
+
+
+def pci_faults(scene: Scene) -> Iterator[Fault]:
+    """All faults of this file's rules."""
+    yield from _twice(scene)
+    yield from _chassis(scene)
+    yield from _hole(scene)
+    yield from _address_width(scene)
+
+
+def _twice(scene: Scene) -> Iterator[Fault]:
+    sources = [device.source for device in scene.guest.hostdevs if device.source]
+    for source in dict.fromkeys(sources):
+        if sources.count(source) > 1:
+            text = f"{source} is passed {sources.count(source)} times: libvirt refuses (Hostdev already exists)"
+            yield Fault("error", text, f"/domain/devices/hostdev[{source}]")
+
+
+def _chassis(scene: Scene) -> Iterator[Fault]:
+    """QEMU knows a port by its chassis and slot; libvirt writes no slot, so the chassis alone must differ.
+
+    Port numbers may repeat: QEMU starts with them, and ports of different buses need not differ.
+    """
+    seats: dict[int, list[Controller]] = {}
+    for controller in scene.guest.controllers:
+        if controller.model in _PORTS and controller.chassis is not None:
+            seats.setdefault(controller.chassis, []).append(controller)
+    for chassis, ports in sorted(seats.items()):
+        if len(ports) > 1:
+            who = named(f"{port.index} (port {_hex(port.port)})" for port in ports)
+            text = f"controllers {who} have the same chassis {chassis}: QEMU refuses (Can't add chassis slot)"
+            yield Fault("error", text, _CONTROLLER)
+
+
+def _hex(port: int | None) -> str:
+    return "not written" if port is None else f"{port:#x}"
+
+
+def _hole(scene: Scene) -> Iterator[Fault]:
+    """No error: the ACPI window grows to what the firmware placed by itself, where the firmware could."""
+    hole = scene.hole_bytes
+    bars = scene.bars_bytes
+    if hole is not None and hole < bars:
+        text = (
+            f"pcihole64 is {format_size(hole)}, but the 64-bit BARs of the passed devices are {format_size(bars)} "
+            "(/sys/bus/pci/devices/*/resource): the guest's kernel has no room to place what the firmware did not"
+        )
+        yield Fault("warn", text, f"{_CONTROLLER}[@index='0']/pcihole64")
+
+
+def _address_width(scene: Scene) -> Iterator[Fault]:
+    """Memory, and above it the BARs or the hole that is written, must be addressable: QEMU checks it for the hole."""
+    bits, said = _width(scene)
+    memory = scene.guest.memory_bytes
+    if bits is None or memory is None:
+        return
+    top = _FOUR_GIB + max(0, memory - _LOW_MEMORY)
+    largest = max(scene.bars, default=1)
+    ends = {
+        f"BARs of {format_size(scene.bars_bytes)}": -(-top // largest) * largest + scene.bars_bytes,
+        f"a pcihole64 of {format_size(scene.hole_bytes)}": top + (scene.hole_bytes or 0),
+    }
+    what, end = max(ends.items(), key=lambda item: item[1])
+    if end <= 1 << bits:
+        return
+    text = (
+        f"{bits} address bits ({said}) reach {format_size(1 << bits)}, but {format_size(memory)} of memory and "
+        f"{what} above it end at {format_size(end)}"
+    )
+    if _overridden(scene):
+        yield Fault("warn", f"{text}; with {scene.guest.cpu.mode} QEMU takes the host's width instead", _WIDTH)
+    else:
+        yield Fault("error", text, _WIDTH)
+
+
+def _width(scene: Scene) -> tuple[int | None, str]:
+    """The guest's address bits and who says so; None where neither XML nor host tells."""
+    cpu = scene.guest.cpu
+    written = cpu.address_width
+    if written and written.mode == "emulate" and written.bits:
+        return written.bits, f"maxphysaddr bits='{written.bits}'"
+    if not scene.takes_host_cpu and not (written and written.mode == "passthrough"):
+        return None, ""
+    model = scene.host.cpu_model
+    own = model.physical_address_bits if model else None
+    limit = written.limit if written else None
+    if limit is not None and (own is None or limit < own):
+        return limit, f"maxphysaddr limit='{limit}'"
+    return own, "this host's, /proc/cpuinfo"
+
+
+def _overridden(scene: Scene) -> bool:
+    """host-passthrough turns host-phys-bits on, and a number beside it is ignored (QEMU target/i386/host-cpu.c)."""
+    written = scene.guest.cpu.address_width
+    return bool(written and written.mode == "emulate" and scene.takes_host_cpu)

@@ -1,0 +1,58 @@
+"""Faults of things that somebody else needs: devices of the host itself, devices and CPUs of other guests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hosttune.domain.scene import Fault, Scene
+from hosttune.model.host import RunningGuest
+from hosttune.model.values import CpuSet, parse_cpus
+
+_PINS = "/domain/cputune/vcpupin"
+_STOPPED = ("shut off", "crashed")
+
+
+def shared_faults(scene: Scene) -> Iterator[Fault]:
+    """All faults of this file's rules."""
+    yield from _used_by_host(scene)
+    for guest in scene.others:
+        yield from _devices(scene, guest)
+        yield from _cpus(scene, guest)
+
+
+def _used_by_host(scene: Scene) -> Iterator[Fault]:
+    uses = {drive.address: drive.in_use for drive in scene.host.nvme}
+    uses |= {nic.address: nic.in_use for nic in scene.host.nics}
+    for device in scene.passed:
+        if use := uses.get(device.source or ""):
+            yield Fault("error", f"{device.source} is in use by the host: {use}", scene.place_of(device))
+
+
+def _devices(scene: Scene, other: RunningGuest) -> Iterator[Fault]:
+    for device in scene.guest.hostdevs:
+        if device.source not in other.devices:
+            continue
+        text = f"{device.source} belongs to guest {other.name} ({other.state or 'state unknown'})"
+        if other.state in _STOPPED:
+            yield Fault("warn", f"{text}: the two cannot run at the same time", scene.place_of(device))
+        else:
+            yield Fault("error", text, scene.place_of(device))
+
+
+def _cpus(scene: Scene, other: RunningGuest) -> Iterator[Fault]:
+    """CPUs of vCPUs are for one guest alone; the threads beside them may meet on housekeeping CPUs."""
+    theirs = CpuSet(cpu for pin in other.vcpu_pins or () for cpu in parse_cpus(pin.cpus))
+    beside = parse_cpus(other.emulator_cpus).union(*(parse_cpus(cpus) for cpus in other.iothread_cpus or ()))
+    # A guest on every CPU floats: it holds none for itself.
+    theirs = CpuSet() if scene.online and theirs >= scene.online else theirs
+    beside = CpuSet() if scene.online and beside >= scene.online else CpuSet(beside)
+    mine = scene.service
+    rows = (
+        ("vCPUs", scene.single, theirs, "vCPUs", _PINS),
+        ("vCPUs", scene.single, beside - theirs, "emulator and I/O threads", _PINS),
+        ("the emulator's and I/O threads", mine, theirs, "vCPUs", "/domain/cputune/emulatorpin"),
+    )
+    for who, cpus, held, whose, where in rows:
+        if cpus & held:
+            text = f"{who} on CPUs {cpus & held}, where guest {other.name} has its {whose}: each waits for the other"
+            yield Fault("warn", text, where)
