@@ -18,6 +18,7 @@ from hosttune.system import (
     MAX_LINKS,
     SCRATCH,
     UNREADABLE,
+    Folder,
     System,
     clean_names,
     join_link,
@@ -137,6 +138,18 @@ class Capture(Recorded):
             return []
         return clean_names(names)
 
+    def folder(self, path: str) -> Folder:
+        """See System."""
+        real = self._real(path)
+        if real is None or self._unreadable:  # what was recorded as unreadable is asked for file by file
+            return super().folder(path)
+        try:
+            fd = os.open(self.root + real, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            unless_absent(path, error)
+            return Folder(self, path, ())
+        return _OpenFolder(self, real, fd)
+
     def link(self, path: str) -> str | None:
         """See System."""
         directory, _, name = path.rpartition("/")
@@ -209,6 +222,36 @@ class Capture(Recorded):
             self._real_dirs[step] = step
             current = step
         return current or "/"
+
+
+class _OpenFolder(Folder):
+    """A directory of a capture, held open: its regular files are opened relative to it."""
+
+    def __init__(self, capture: Capture, real: str, fd: int) -> None:
+        with os.scandir(fd) as entries:
+            kinds = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
+        super().__init__(capture, real, clean_names(list(kinds)))
+        self._plain = {name for name, plain in kinds.items() if plain}
+        self._fd = fd
+
+    def read(self, name: str) -> bytes | None:
+        """See Folder."""
+        if name not in self._plain:
+            return super().read(name)
+        try:
+            fd = os.open(name, _FLAGS, dir_fd=self._fd)
+            try:
+                data = os.read(fd, _PAGE)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            unless_absent(f"{self.path}/{name}", error)
+            return None
+        return data if len(data) < _PAGE else super().read(name)
+
+    def close(self) -> None:
+        """See Folder."""
+        os.close(self._fd)
 
 
 class Archive(Recorded):

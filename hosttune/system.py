@@ -14,7 +14,7 @@ import contextlib
 import errno
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from hosttune.errors import CommandFailed, Refused, Unreadable
@@ -45,6 +45,31 @@ _ABSENT = frozenset(
 )
 
 
+class Folder:
+    """One directory of a System: its names, and its files, without finding the way to it again for each.
+
+    To be closed; usable in a `with`.
+    """
+
+    def __init__(self, system: System, path: str, names: Iterable[str]) -> None:
+        self.path = path
+        self.names = frozenset(names)
+        self._system = system
+
+    def read(self, name: str) -> bytes | None:
+        """The bytes of a file in it; None when it does not exist. Raises Unreadable."""
+        return self._system.read_bytes(f"{self.path}/{name}") if name in self.names else None
+
+    def close(self) -> None:
+        """Let go of what is held open."""
+
+    def __enter__(self) -> Folder:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
 class System(ABC):
     """What every reader is given. Subclasses say where the bytes come from.
 
@@ -73,6 +98,10 @@ class System(ABC):
     @abstractmethod
     def exists(self, path: str) -> bool:
         """Whether something is there (a link that leads nowhere is not)."""
+
+    def folder(self, path: str) -> Folder:
+        """A directory of which several files are wanted; one without names when there is none. Raises Unreadable."""
+        return Folder(self, path, self.list(path))
 
     def read(self, path: str) -> str | None:
         """The file as text without the trailing newline; None when it does not exist. Raises Unreadable."""

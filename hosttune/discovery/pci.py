@@ -14,9 +14,10 @@ from typing import Any
 from hosttune.discovery import pci_names
 from hosttune.discovery.pci_function import Function, read_function, read_irqs
 from hosttune.discovery.pci_link import Links
+from hosttune.discovery.sets import parse_list
 from hosttune.model.host import Bar, NumaNode, PciDevice
 from hosttune.model.values import CpuSet, parse_cpus
-from hosttune.reader import Reader
+from hosttune.reader import IDS, Reader, number
 
 DEVICES = "/sys/bus/pci/devices"
 GROUPS = "/sys/kernel/iommu_groups"
@@ -59,7 +60,7 @@ def _read_functions(reader: Reader) -> dict[str, Function]:
     functions: dict[str, Function] = {}
     bars: dict[bytes, tuple[Bar, ...] | None] = {}
     for address in sorted(reader.names(DEVICES), key=lambda name: (len(name), name)):
-        if not _ADDRESS.fullmatch(address):
+        if not _ADDRESS.fullmatch(address) or not _is_canonical(address):
             reader.problem("not a PCI address", f"{DEVICES}/{address}", "left out")
             continue
         path = reader.link(f"{DEVICES}/{address}") or f"{DEVICES}/{address}"
@@ -70,6 +71,12 @@ def _read_functions(reader: Reader) -> dict[str, Function]:
         parent = above[0] if above and directories[-1] == above[0] else None
         functions[address] = read_function(reader, address, path, above, parent, bars)
     return functions
+
+
+def _is_canonical(address: str) -> bool:
+    """Whether the kernel would write it so: a device number below 32, and no zeros before a domain of four digits."""
+    domain, _, rest = address.partition(":")
+    return int(rest[3:5], 16) < 32 and (len(domain) == 4 or domain[0] != "0")
 
 
 def _read_names(
@@ -146,7 +153,7 @@ class _NodeFinder:
 
     def _locate(self, text: str, path: str) -> tuple[frozenset[int], int | None]:
         try:
-            cpus = CpuSet.parse(text)
+            cpus = parse_list(text)
         except ValueError:
             self._reader.problem("not a CPU list", f"{path}/local_cpulist", f"reads {text[:40]!r}")
             return frozenset(), None
@@ -181,12 +188,13 @@ def _group(reader: Reader, function: Function, types: dict[str, str | None]) -> 
     if "iommu_group" not in function.names:
         return {}
     name = reader.link_name(f"{function.path}/iommu_group")
-    if name is None or not name.isdecimal():
+    group = number(name or "", IDS)
+    if name is None or group is None:
         reader.problem("no IOMMU group number", f"{function.path}/iommu_group", f"leads to {name!r}")
         return {}
     if name not in types:
         types[name] = reader.text(f"{GROUPS}/{name}/type") or None
-    return {"iommu_group": int(name), "iommu_group_type": types[name]}
+    return {"iommu_group": group, "iommu_group_type": types[name]}
 
 
 def _functions_of(reader: Reader, function: Function) -> dict[str, Any]:
@@ -197,8 +205,8 @@ def _functions_of(reader: Reader, function: Function) -> dict[str, Any]:
     sriov = function.config.sriov
     if "sriov_totalvfs" not in names and sriov is None:
         return {}
-    total = reader.integer(f"{path}/sriov_totalvfs") if "sriov_totalvfs" in names else None
-    count = reader.integer(f"{path}/sriov_numvfs") if "sriov_numvfs" in names else None
+    total = reader.count(f"{path}/sriov_totalvfs") if "sriov_totalvfs" in names else None
+    count = reader.count(f"{path}/sriov_numvfs") if "sriov_numvfs" in names else None
     if sriov is not None:
         total = sriov.total_vfs if total is None else total
         count = (sriov.vfs if sriov.enabled else 0) if count is None else count

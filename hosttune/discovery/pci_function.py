@@ -9,9 +9,11 @@ power/runtime_status, reset_method, irq, msi_irqs/, and /proc/irq/N/{smp,effecti
 from __future__ import annotations
 
 from hosttune.discovery.pci_config import WIDTHS, ConfigFacts, decode
+from hosttune.errors import Unreadable
 from hosttune.model.host import Bar, Irq
-from hosttune.model.values import Value
+from hosttune.model.values import CpuSet, Value
 from hosttune.reader import Reader
+from hosttune.system import Folder
 
 # Flags of a sysfs `resource` line, <linux/ioport.h>: memory, prefetchable, 64-bit.
 _MEM = 0x200
@@ -21,6 +23,7 @@ _REGIONS = 6  # standard BARs; behind them come the ROM, SR-IOV and bridge windo
 _NO_REGION = b"0x0000000000000000 0x0000000000000000"
 _LINK_FILES = frozenset(("current_link_speed", "current_link_width", "max_link_speed", "max_link_width"))
 _UNCORE = ("08", "11")  # system peripherals, signal processing
+MAX_NODES = 1 << 20
 NVSWITCHES = {"1af1": "A100 NVSwitch", "22a3": "H100/H200 NVSwitch"}  # 10de; class 0680
 
 
@@ -84,20 +87,56 @@ _NO_FIGURES = Figures()
 _Bars = dict[bytes, tuple[Bar, ...] | None]
 
 
+class _Files:
+    """The files of one function: each as bytes, None when absent or unreadable (then a problem is noted)."""
+
+    def __init__(self, reader: Reader, path: str, folder: Folder) -> None:
+        self.reader = reader
+        self.path = path
+        self.names = folder.names
+        self._folder = folder
+
+    def data(self, name: str) -> bytes | None:
+        """The bytes of a file."""
+        try:
+            return self._folder.read(name) if name in self.names else None
+        except Unreadable as error:
+            self.reader.problem("unreadable", f"{self.path}/{name}", error.reason)
+            return None
+
+    def link_name(self, name: str) -> str | None:
+        """The last part of where a link leads."""
+        return self.reader.link_name(f"{self.path}/{name}") if name in self.names else None
+
+    def runtime_status(self) -> str | None:
+        """Of runtime power management: "active", "suspended"…"""
+        return _line(self.reader.data(f"{self.path}/power/runtime_status")) if "power" in self.names else None
+
+
 def read_function(
     reader: Reader, address: str, path: str, above: tuple[str, ...], parent: str | None, seen_bars: _Bars
 ) -> Function:
     """Read one function under its real `path`. `seen_bars` keeps parsed `resource` texts, most of which repeat."""
-    names = frozenset(reader.names(path))
-    state, status = _power(reader, path, names)
-    config = _config(reader, path, names, state, status)
-    vendor, device, class_code = _ids(reader, path, names, config)
-    subsystem, revision = _subsystem(reader, path, names, config, vendor)
-    if status is None and "power" in names and matters(class_code, vendor, device):
-        status = _line(reader.data(f"{path}/power/runtime_status"))
+    try:
+        folder = reader.system.folder(path)
+    except Unreadable as error:
+        reader.problem("unreadable", path, error.reason)
+        folder = Folder(reader.system, path, ())
+    with folder:
+        return _read(_Files(reader, path, folder), address, above, parent, seen_bars)
+
+
+def _read(files: _Files, address: str, above: tuple[str, ...], parent: str | None, seen_bars: _Bars) -> Function:
+    names = files.names
+    state, status = _power(files)
+    config = _config(files, state, status)
+    vendor, device, class_code = _ids(files, config)
+    subsystem, revision = _subsystem(files, config, vendor)
+    if status is None and matters(class_code, vendor, device):
+        status = files.runtime_status()
     return Function(
         address=address,
-        path=path,
+        path=files.path,
         above=above,
         parent=parent,
         names=names,
@@ -108,14 +147,14 @@ def read_function(
         revision=revision,
         class_code=class_code,
         config=config,
-        figures=_figures(reader, path, names, config, state),
-        numa_node=_node(reader, path, names),
-        local_cpus=_line(reader.data(f"{path}/local_cpulist")) if "local_cpulist" in names else None,
-        bars=_bars(reader, path, names, seen_bars),
-        driver=reader.link_name(f"{path}/driver") if "driver" in names else None,
+        figures=_figures(files, config, state),
+        numa_node=_node(files),
+        local_cpus=_local_cpus(files),
+        bars=_bars(files, seen_bars),
+        driver=files.link_name("driver"),
         power_state=state,
         runtime_status=status,
-        physfn=reader.link_name(f"{path}/physfn") if "physfn" in names else None,
+        physfn=files.link_name("physfn"),
     )
 
 
@@ -130,96 +169,105 @@ def _hex(data: bytes | None) -> str | None:
     return text.removeprefix("0x").lower() if text else None
 
 
-def _power(reader: Reader, path: str, names: frozenset[str]) -> tuple[str | None, str | None]:
+def _power(files: _Files) -> tuple[str | None, str | None]:
     """Power state ("D0") and, where that is not told, runtime status ("active"). Neither touches the device."""
-    state = _line(reader.data(f"{path}/power_state")) if "power_state" in names else None
+    state = _line(files.data("power_state"))
     if state in ("unknown", "error"):
         state = None
-    ask = state is None and "power" in names
-    return state, _line(reader.data(f"{path}/power/runtime_status")) if ask else None
+    return state, files.runtime_status() if state is None else None
 
 
-def _config(
-    reader: Reader, path: str, names: frozenset[str], power_state: str | None, runtime_status: str | None
-) -> ConfigFacts:
+def _config(files: _Files, power_state: str | None, runtime_status: str | None) -> ConfigFacts:
     """Configuration space, unless reading it would wake the device: the kernel resumes one in D3cold for it.
 
     (drivers/pci/pci.c, pci_config_pm_runtime_get; a suspended device whose state is not told may be in D3cold.)
     """
-    if "config" not in names or power_state == "D3cold" or (power_state is None and runtime_status == "suspended"):
+    if power_state == "D3cold" or (power_state is None and runtime_status == "suspended"):
         return _NO_CONFIG
-    data = reader.data(f"{path}/config")
+    data = files.data("config")
     if data is None:
         return _NO_CONFIG
     facts = decode(data)
     if facts.doubts:
-        reader.problem("configuration space doubtful", f"{path}/config", "; ".join(facts.doubts))
+        files.reader.problem("configuration space doubtful", f"{files.path}/config", "; ".join(facts.doubts))
     return facts
 
 
-def _ids(
-    reader: Reader, path: str, names: frozenset[str], config: ConfigFacts
-) -> tuple[str | None, str | None, str | None]:
+def _ids(files: _Files, config: ConfigFacts) -> tuple[str | None, str | None, str | None]:
     """Vendor, device and class. The files go before the header, which a kernel quirk or a virtual function belies.
 
     A server has hundreds of uncore counters; for these the header does, as it is where the files come from.
     """
     if config.vendor_id is not None and (config.class_code or "")[:2] in _UNCORE:
         return config.vendor_id, config.device_id, config.class_code
-    vendor = _hex(reader.data(f"{path}/vendor")) if "vendor" in names else None
-    device = _hex(reader.data(f"{path}/device")) if "device" in names else None
-    class_code = _hex(reader.data(f"{path}/class")) if "class" in names else None
+    vendor = _hex(files.data("vendor"))
+    device = _hex(files.data("device"))
+    class_code = _hex(files.data("class"))
     return vendor or config.vendor_id, device or config.device_id, class_code or config.class_code
 
 
 def _subsystem(
-    reader: Reader, path: str, names: frozenset[str], config: ConfigFacts, vendor: str | None
+    files: _Files, config: ConfigFacts, vendor: str | None
 ) -> tuple[tuple[str | None, str | None], str | None]:
     """Subsystem ids and revision. The kernel took both from the header, so a header that agrees saves three files."""
     if vendor is not None and vendor == config.vendor_id and not config.is_bridge:
         return (config.subsystem_vendor_id, config.subsystem_device_id), config.revision
-    subsystem_vendor = _hex(reader.data(f"{path}/subsystem_vendor")) if "subsystem_vendor" in names else None
-    subsystem_device = _hex(reader.data(f"{path}/subsystem_device")) if "subsystem_device" in names else None
-    revision = _hex(reader.data(f"{path}/revision")) if "revision" in names else None
+    subsystem_vendor = _hex(files.data("subsystem_vendor"))
+    subsystem_device = _hex(files.data("subsystem_device"))
+    revision = _hex(files.data("revision"))
     if subsystem_vendor in (None, "0000", "ffff"):
         subsystem_vendor = subsystem_device = None
     return (subsystem_vendor, subsystem_device), revision or config.revision
 
 
-def _node(reader: Reader, path: str, names: frozenset[str]) -> int | None:
-    """The function's own NUMA node; the kernel's -1 is unknown."""
-    if "numa_node" not in names:
+def _local_cpus(files: _Files) -> str | None:
+    """The CPUs near the function as a list; old captures hold only the mask."""
+    listed = _line(files.data("local_cpulist"))
+    if listed is not None or "local_cpus" not in files.names or "local_cpulist" in files.names:
+        return listed
+    mask = _line(files.data("local_cpus"))
+    try:
+        return str(CpuSet.parse_mask(mask)) or None if mask else None
+    except ValueError:
+        files.reader.problem("not a CPU mask", f"{files.path}/local_cpus", f"reads {mask!r:.60}")
         return None
-    data = reader.data(f"{path}/numa_node")
+
+
+def _node(files: _Files) -> int | None:
+    """The function's own NUMA node; the kernel's -1 is unknown."""
+    data = files.data("numa_node")
     if data == b"-1\n" or not data:
         return None
     try:
         node = int(data)
     except ValueError:
-        reader.problem("not a number", f"{path}/numa_node", f"reads {data[:40]!r}")
+        files.reader.problem("not a number", f"{files.path}/numa_node", f"reads {data[:40]!r}")
+        return None
+    if node >= MAX_NODES:
+        files.reader.problem("not a node", f"{files.path}/numa_node", f"reads {data[:40]!r}")
         return None
     return node if node >= 0 else None
 
 
-def _figures(reader: Reader, path: str, names: frozenset[str], config: ConfigFacts, power_state: str | None) -> Figures:
+def _figures(files: _Files, config: ConfigFacts, power_state: str | None) -> Figures:
     """The link as the sysfs files say, and as configuration space does where there is no file.
 
     The files say "Unknown" and width 0, 63 or 255 where nothing is trained. A virtual function has no link of its own,
     and newer kernels wake a device in D3cold to read these.
     """
-    filed = names & _LINK_FILES
-    if "physfn" in names or power_state == "D3cold" or not (filed or config.max_width or config.max_speed_gts):
+    filed = files.names & _LINK_FILES
+    if "physfn" in files.names or power_state == "D3cold" or not (filed or config.max_width or config.max_speed_gts):
         return _NO_FIGURES
     if not filed:
         return Figures(
             speed=config.speed_gts, width=config.width, max_speed=config.max_speed_gts, max_width=config.max_width
         )
-    data = reader.data
+    data = files.data
     return Figures(
-        speed=_speed(data(f"{path}/current_link_speed")) if "current_link_speed" in filed else config.speed_gts,
-        width=_lanes(data(f"{path}/current_link_width")) if "current_link_width" in filed else config.width,
-        max_speed=_speed(data(f"{path}/max_link_speed")) if "max_link_speed" in filed else config.max_speed_gts,
-        max_width=_lanes(data(f"{path}/max_link_width")) if "max_link_width" in filed else config.max_width,
+        speed=_speed(data("current_link_speed")) if "current_link_speed" in filed else config.speed_gts,
+        width=_lanes(data("current_link_width")) if "current_link_width" in filed else config.width,
+        max_speed=_speed(data("max_link_speed")) if "max_link_speed" in filed else config.max_speed_gts,
+        max_width=_lanes(data("max_link_width")) if "max_link_width" in filed else config.max_width,
     )
 
 
@@ -241,16 +289,16 @@ def _lanes(data: bytes | None) -> int | None:
     return width if width in WIDTHS else None
 
 
-def _bars(reader: Reader, path: str, names: frozenset[str], seen: _Bars) -> tuple[Bar, ...] | None:
+def _bars(files: _Files, seen: _Bars) -> tuple[Bar, ...] | None:
     """Memory BARs from `resource`: a line is start, end and flags of one region. I/O regions are no memory."""
-    data = reader.data(f"{path}/resource") if "resource" in names else None
+    data = files.data("resource")
     if data is None:
         return None
     if data not in seen:
         try:
             seen[data] = _parse_bars(data)
         except ValueError:
-            reader.problem("not a list of regions", f"{path}/resource", f"reads {data[:60]!r}")
+            files.reader.problem("not a list of regions", f"{files.path}/resource", f"reads {data[:60]!r}")
             seen[data] = None
     return seen[data]
 
