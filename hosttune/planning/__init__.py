@@ -8,8 +8,9 @@ from hosttune.model.intent import Intent
 from hosttune.model.plan import Finding, Plan, PlannedGuest, Unplaced
 from hosttune.planning.guests import place_guest
 from hosttune.planning.hostfindings import host_findings
+from hosttune.planning.settings import check_settings
 from hosttune.planning.sizing import read_field
-from hosttune.planning.wishes import check_settings, plan_actions
+from hosttune.planning.wishes import plan_actions
 
 __all__ = ["plan"]
 

@@ -7,11 +7,12 @@ reserve, nor existing guests, nor any page pool holds. A node of unknown size ne
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from hosttune.model.host import Host, NumaNode, RunningGuest
+from hosttune.model.host import Host, HugePages, NumaNode, RunningGuest
 from hosttune.model.intent import Reserve
-from hosttune.model.values import parse_cpus, parse_size
+from hosttune.model.values import format_size, parse_cpus, parse_size
+from hosttune.planning.resources import place_cpus
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -24,22 +25,46 @@ RUNNING = frozenset(("running", "paused", "idle", "in shutdown", "pmsuspended", 
 
 @dataclass(frozen=True)
 class Pool:
-    """The pages of one size on one node; `free` is what is left after guests that are defined but not running."""
+    """The pages of one size on one node; `free` is what is left after guests that are defined but not running.
 
-    total: int
+    `total` None = unknown, `least` is then what it has at least. `counted` False: how many are free is unknown,
+    and all of them count as used.
+    """
+
+    total: int | None
     free: int
+    least: int
+    counted: bool
 
 
 @dataclass(frozen=True)
 class NodeMemory:
-    """Memory of one node. `creatable_bytes` None = the node's size is unknown."""
+    """Memory of one node. `creatable_bytes` None = the node's size is unknown.
+
+    Pools of unknown size are not in `creatable_bytes` as far as they are known; it is then the most there can be.
+    """
 
     node: int
+    memory_bytes: int | None
     reserve_bytes: int
     assignable_bytes: int | None  # not reserved, held by guests or not: what `auto` shares out
     creatable_bytes: int | None
     pools: Mapping[int, Pool]
     reported: frozenset[int]  # page sizes that the host says it has
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether the node may have memory: only a size of 0 says that it has none."""
+        return self.memory_bytes != 0
+
+    @property
+    def nothing_to_share(self) -> str | None:
+        """Why `auto` finds no memory to share out here whatever is free; None where there is some, or may be."""
+        if self.assignable_bytes is None or self.assignable_bytes >= SMALL_PAGE:
+            return None
+        if not self.has_memory:
+            return f"node {self.node} has no memory"
+        return f"the host's reserve takes all {format_size(self.memory_bytes)} of node {self.node}"
 
     def pages_free(self, page: int) -> int:
         """Free pages of a size now."""
@@ -58,17 +83,29 @@ class NodeMemory:
         """How many pages an action has to add for this much memory."""
         return max(0, -(-want_bytes // page) - self.pages_free(page))
 
+    def pages_known(self, page: int) -> int:
+        """Pages of a size that the node has now, as many as are known."""
+        pool = self.pools.get(page)
+        return pool.least if pool else 0
+
+    def pages_wanted(self, page: int, want_bytes: int) -> int:
+        """How many pages the pool has to have so that this much memory is free in it."""
+        return self.pages_known(page) + self.missing_pages(page, want_bytes)
+
 
 def reserve_bytes(reserve: Reserve, memory_bytes: int | None) -> int:
-    """What the host keeps on a node: as asked, else 8 GiB but at most a quarter of the node."""
+    """What the host keeps on a node: as asked, else 8 GiB but at most a quarter; never more than the node."""
     asked = reserve.memory_per_node
     if asked is not None:
-        return 0 if asked in (0, "0") else parse_size(asked, where="intent: reserve.memory_per_node")
+        kept = 0 if asked in (0, "0") else parse_size(asked, where="intent: reserve.memory_per_node")
+        return kept if memory_bytes is None else min(kept, memory_bytes)
     return DEFAULT_RESERVE if memory_bytes is None else min(DEFAULT_RESERVE, memory_bytes // 4)
 
 
-def guest_shares(guest: RunningGuest, nodes: tuple[NumaNode, ...]) -> list[tuple[int, int, int | None]]:
-    """(node, bytes, page size) of an existing guest: as recorded, else by where its vCPUs are pinned."""
+def guest_shares(
+    guest: RunningGuest, nodes: tuple[NumaNode, ...], places: Mapping[int, int]
+) -> list[tuple[int, int, int | None]]:
+    """(node, bytes, page size) of an existing guest: as recorded, else by where its vCPUs are pinned (`places`)."""
     recorded = [
         (part.node, part.memory_bytes, part.page_bytes or guest.page_bytes)
         for part in guest.memory or ()
@@ -77,7 +114,7 @@ def guest_shares(guest: RunningGuest, nodes: tuple[NumaNode, ...]) -> list[tuple
     if recorded or not guest.memory_bytes:
         return recorded
     pinned = [cpu for pin in guest.vcpu_pins or () for cpu in parse_cpus(pin.cpus)]
-    counts = {node.id: sum(cpu in parse_cpus(node.cpus) for cpu in pinned) for node in nodes}
+    counts = {node.id: sum(places.get(cpu) == node.id for cpu in pinned) for node in nodes}
     if not sum(counts.values()):
         counts = {node.id: 1 for node in nodes if node.memory_bytes}
     total = sum(counts.values())
@@ -86,12 +123,24 @@ def guest_shares(guest: RunningGuest, nodes: tuple[NumaNode, ...]) -> list[tuple
 
 def read_memory(host: Host, reserve: Reserve) -> dict[int, NodeMemory]:
     """NodeMemory for every node of the host document."""
+    places = place_cpus(host).nodes
     shares = [
         (node, size, page, (guest.state or "running") in RUNNING)
         for guest in host.guests or ()
-        for node, size, page in guest_shares(guest, host.numa_nodes)
+        for node, size, page in guest_shares(guest, host.numa_nodes, places)
     ]
     return {node.id: _node_memory(node, reserve, [s for s in shares if s[0] == node.id]) for node in host.numa_nodes}
+
+
+def _pool(pages: HugePages) -> Pool:
+    """A pool as the host document has it: what is not known to be free counts as used."""
+    free = pages.free or 0
+    return Pool(
+        total=pages.total,
+        free=free if pages.total is None else min(free, pages.total),
+        least=free if pages.total is None else pages.total,
+        counted=pages.free is not None,
+    )
 
 
 def _node_memory(node: NumaNode, reserve: Reserve, shares: list[tuple[int, int, int | None, bool]]) -> NodeMemory:
@@ -101,11 +150,9 @@ def _node_memory(node: NumaNode, reserve: Reserve, shares: list[tuple[int, int, 
     A guest that is defined but not running still needs its pages: they are taken off the free ones, largest
     pool first where its page size is unknown, and what is short off the memory that is left.
     """
-    pools = {
-        p.size_bytes: (p.total, p.free) for p in node.hugepages or () if p.total is not None and p.free is not None
-    }
-    free = {size: count for size, (_, count) in pools.items()}
-    used_bytes = sum((total - left) * size for size, (total, left) in pools.items())
+    pools = {p.size_bytes: _pool(p) for p in node.hugepages or ()}
+    free = {size: pool.free for size, pool in pools.items()}
+    used_bytes = sum((pool.least - pool.free) * size for size, pool in pools.items())
     ordinary = max(0, sum(size for _, size, _, runs in shares if runs) - used_bytes)
     for _, wanted, page, runs in shares:
         if runs:
@@ -119,15 +166,16 @@ def _node_memory(node: NumaNode, reserve: Reserve, shares: list[tuple[int, int, 
     kept = reserve_bytes(reserve, node.memory_bytes)
     creatable = assignable = None
     if node.memory_bytes is not None:
-        pooled = sum(total * size for size, (total, _) in pools.items())
+        pooled = sum(pool.least * size for size, pool in pools.items())
         assignable = max(0, node.memory_bytes - kept)
         creatable = max(0, node.memory_bytes - kept - ordinary - pooled)
     return NodeMemory(
         node=node.id,
+        memory_bytes=node.memory_bytes,
         reserve_bytes=kept,
         assignable_bytes=assignable,
         creatable_bytes=creatable,
-        pools={size: Pool(total, free[size]) for size, (total, _) in pools.items()},
+        pools={size: replace(pool, free=free[size]) for size, pool in pools.items()},
         reported=frozenset(p.size_bytes for p in node.hugepages or ()),
     )
 

@@ -67,7 +67,10 @@ class NodeResources:
 
 @dataclass(frozen=True)
 class Resources:
-    """The host as the planner sees it."""
+    """The host as the planner sees it.
+
+    `cpu_nodes_known` False: nothing says which CPU is where, and all of them count as CPUs of one node.
+    """
 
     nodes: Mapping[int, NodeResources]
     distances: Mapping[tuple[int, int], int]
@@ -77,23 +80,51 @@ class Resources:
     isolated: CpuSet
     threads_per_core: int
     findings: tuple[Finding, ...] = field(default=())
+    cpu_nodes_known: bool = True
 
     def distance(self, a: int, b: int) -> int:
-        """The distance between two nodes, the kernel's default where the table has a hole."""
+        """The distance between two nodes, the kernel's default where the table has a hole (`knows_distances`)."""
         return self.distances.get((a, b), LOCAL_DISTANCE if a == b else REMOTE_DISTANCE)
 
+    def knows_distances(self, nodes: Iterable[int]) -> bool:
+        """Whether the host's own table has every distance among these nodes, both ways and to themselves."""
+        wanted = set(nodes)
+        return all((a, b) in self.distances for a in wanted for b in wanted)
 
-def node_of(cpu: Cpu, by_list: Mapping[int, int], only: int | None) -> int | None:
-    """A CPU's node: its own word, else the node whose list holds it, else the only node there is."""
-    if cpu.numa_node is not None:
-        return cpu.numa_node
-    return by_list.get(cpu.id, only)
+
+@dataclass(frozen=True)
+class Places:
+    """The node of each CPU that has one. `known` False: they are assumed to be all on one node."""
+
+    nodes: Mapping[int, int]
+    known: bool = True
+
+
+def place_cpus(host: Host) -> Places:
+    """Every CPU's node: its own word, else the node whose list holds it, else the only node there is.
+
+    Where no CPU at all has a node and there are several, they count as one node's: unknown places do not unplace
+    a guest.
+    """
+    by_list = {cpu: node.id for node in host.numa_nodes for cpu in parse_cpus(node.cpus)}
+    only = 0 if not host.numa_nodes else host.numa_nodes[0].id if len(host.numa_nodes) == 1 else None
+    told = {cpu.id: by_list.get(cpu.id, only) if cpu.numa_node is None else cpu.numa_node for cpu in host.cpus}
+    nodes = {cpu: node for cpu, node in told.items() if node is not None}
+    if nodes or not told:
+        return Places(nodes)
+    return Places(dict.fromkeys(told, _likeliest_node(host)), known=False)
+
+
+def _likeliest_node(host: Host) -> int:
+    """The lowest node with memory of its own, else of unknown size; never a GPU's unless there is no other."""
+    return min(
+        host.numa_nodes, key=lambda node: (node.kind == "gpu", node.memory_bytes == 0, not node.memory_bytes, node.id)
+    ).id
 
 
 def find_cores(host: Host) -> tuple[list[Core], list[Finding]]:
     """Every core with usable CPUs. A CPU whose core is unknown counts as a core of its own, said once."""
-    by_list = {cpu: node.id for node in host.numa_nodes for cpu in parse_cpus(node.cpus)}
-    only = 0 if not host.numa_nodes else host.numa_nodes[0].id if len(host.numa_nodes) == 1 else None
+    places = place_cpus(host)
     whole: dict[int, list[int]] = {}
     for cpu in host.cpus:
         if cpu.core is not None:
@@ -105,13 +136,17 @@ def find_cores(host: Host) -> tuple[list[Core], list[Finding]]:
     for cpu in host.cpus:
         if cpu.online is False or cpu.allowed is False:
             continue
-        node = node_of(cpu, by_list, only)
+        node = places.nodes.get(cpu.id)
         if node is None:
             homeless.append(cpu.id)
             continue
         if cpu.core is None:
             unknown.append(cpu.id)
         groups.setdefault((node, cpu.id if cpu.core is None else cpu.core), []).append(cpu)
+    if not places.known:
+        node = next(iter(places.nodes.values()))
+        text = f"which CPU is on which node is unknown: all are taken for CPUs of node {node}"
+        findings.append(_warn(text, "cpus[].numa_node"))
     if homeless:
         findings.append(_warn(f"CPUs {CpuSet(homeless)} belong to no known node and are not used", "cpus[].numa_node"))
     if unknown:
@@ -203,15 +238,21 @@ def read_resources(host: Host, reserve: Reserve) -> Resources:
         free = [core for core in here if core.id not in kept and not taken.intersection(core.siblings)]
         spare = CpuSet(cpu for core in here if core.id not in kept for cpu in core.cpus) - taken
         nodes[node] = NodeResources(node, tuple(here), tuple(reserved), tuple(free), spare, infos.get(node))
+    distances = _distances(host)
+    with_cpus = {core.node for core in cores}
+    if any((a, b) not in distances for a in with_cpus for b in with_cpus if a != b):
+        text = f"distances between nodes are unknown: {REMOTE_DISTANCE} is assumed, as the kernel does"
+        findings.append(_warn(text, "numa_nodes[].distances"))
     return Resources(
         nodes=nodes,
-        distances=_distances(host),
+        distances=distances,
         boot_core=boot_core,
         housekeeping=CpuSet(housekeeping),
         pinned=taken,
         isolated=CpuSet(cpu.id for cpu in host.cpus if cpu.isolated),
         threads_per_core=max((len(core.cpus) for core in cores), default=1),
         findings=tuple(findings),
+        cpu_nodes_known=place_cpus(host).known,
     )
 
 

@@ -1,7 +1,6 @@
 """Host settings that a plan wants, as actions: what the guests cannot work without, then the profile's.
 
-Pure. An action stands only where the current value is unknown or differs from the wanted one. Which profile
-brings which setting is the contract's; `settings` of the intent adds to it or overrides it by name.
+Pure. An action stands only where the current value is unknown or differs from the wanted one.
 """
 
 from __future__ import annotations
@@ -9,52 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hosttune.errors import BadInput
 from hosttune.model.host import Cpu, Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Finding, PlannedGuest
 from hosttune.model.values import CpuSet, format_size, parse_cpus
+from hosttune.planning.bootargs import add_cpus, boot_pages, find, off_arguments, options, passthrough, without_off
 from hosttune.planning.devices import Catalogue, address_key
 from hosttune.planning.pages import HUGE_1G, NodeMemory
 from hosttune.planning.resources import Resources
-
-# name -> (profiles that bring it, wanted value). None: the value is worked out from the plan.
-SETTINGS: Mapping[str, tuple[tuple[str, ...], Any]] = {
-    "governor": (("guest", "host"), "performance"),
-    "energy_preference": (("guest", "host"), "performance"),
-    "irqbalance_ban": (("guest", "host"), None),
-    "irq_affinity": (("guest", "host"), None),
-    "aspm": (("guest", "host"), "off"),
-    "resume_latency_us": (("host",), 10),
-    "thp": (("host",), "madvise"),
-    "numa_balancing": (("host",), 0),
-    "ksm": (("host",), 2),
-    "iommu_passthrough": (("host",), True),
-    "boot_pages": (("host",), True),
-    "isolcpus": ((), None),
-    "nohz_full": ((), None),
-}
+from hosttune.planning.settings import reason, wanted
 
 # These drivers choose frequencies themselves and take a preference instead of a governor (admin-guide/pm).
 PREFERENCE_DRIVERS = frozenset(("intel_pstate", "amd-pstate-epp", "amd_pstate_epp"))
-
-
-def check_settings(intent: Intent, where: str = "intent") -> None:
-    """Refuse (BadInput) a name under `settings` that hosttune does not know."""
-    for name in intent.settings or {}:
-        if name not in SETTINGS:
-            raise BadInput(
-                f"no setting {name!r}", where=f"{where}: settings.{name}", hint=f"known: {', '.join(SETTINGS)}"
-            )
-
-
-def wanted(intent: Intent, name: str) -> Any:
-    """The value an intent wants of a setting, None where it is left alone (`NAME: keep`, or not in the profile)."""
-    profiles, default = SETTINGS[name]
-    value = (intent.settings or {}).get(name, True if intent.profile in profiles else "keep")
-    if value in ("keep", False, None) and not (value == 0 and value is not False):
-        return None
-    return (True if default is None else default) if value is True else value
 
 
 def plan_actions(
@@ -68,7 +33,9 @@ def plan_actions(
     """Every action of a plan in the order of applying, and what is worth knowing about them."""
     findings: list[Finding] = []
     actions = [*_pages(host, intent, memory, guests, findings)]
-    actions += _kernel_args(host, intent, catalogue, guests, findings)
+    actions += _iommu(host, intent, catalogue, guests, findings)
+    actions += _isolation(host, intent, guests)
+    actions += _boot_pages(host, intent, memory, guests)
     actions += _drivers(catalogue, guests)
     pinned = CpuSet(cpu for guest in guests for pin in guest.vcpu_pins for cpu in parse_cpus(pin.cpus))
     if guests:
@@ -85,6 +52,19 @@ def _action(kind: str, target: str, current: Any, want: Any, why: str, **more: A
     return Action(id=f"{kind}:{target}", kind=kind, target=target, current=current, want=want, why=why, **rest)
 
 
+Pages = dict[tuple[int, int], int]  # (node, page size) -> bytes
+
+
+def _page_demand(guests: tuple[PlannedGuest, ...]) -> Pages:
+    """What the planned guests take of each pool."""
+    demand: Pages = {}
+    for guest in guests:
+        for cell in guest.cells if guest.page_bytes else ():
+            key = int(cell.host_nodes), guest.page_bytes or 0
+            demand[key] = demand.get(key, 0) + cell.memory_bytes
+    return demand
+
+
 def _pages(
     host: Host,
     intent: Intent,
@@ -92,91 +72,133 @@ def _pages(
     guests: tuple[PlannedGuest, ...],
     findings: list[Finding],
 ) -> Iterable[Action]:
-    demand: dict[tuple[int, int], int] = {}
-    for guest in guests:
-        for cell in guest.cells:
-            if guest.page_bytes:
-                key = int(cell.host_nodes), guest.page_bytes
-                demand[key] = demand.get(key, 0) + cell.memory_bytes
     free = {node.id: node.free_bytes for node in host.numa_nodes}
-    for (node, page), size in sorted(demand.items()):
-        pool = memory[node].pools.get(page) if node in memory else None
+    for (node, page), size in sorted(_page_demand(guests).items()):
         missing = memory[node].missing_pages(page, size) if node in memory else -(-size // page)
         if not missing:
             continue
-        total = pool.total if pool else 0
+        pool = memory[node].pools.get(page) if node in memory else None
+        current = pool.total if pool else None
+        want = memory[node].pages_wanted(page, size) if node in memory else missing
         target = f"/sys/devices/system/node/node{node}/hugepages/hugepages-{page // 1024}kB/nr_hugepages"
-        have = f"{pool.free} free" if pool else "none known"
+        have = "none known" if pool is None else f"{pool.free} free" if pool.counted else "how many are free is unknown"
         why = f"guests on node {node} need {-(-size // page)} pages of {format_size(page)}, {have}"
-        yield _action("hugepages", target, pool.total if pool else None, total + missing, why, needed=True)
-        left = free.get(node)
-        if left is not None and left < missing * page:
+        yield _action("hugepages", target, current, want, why, needed=True)
+        if current is None:
             text = (
-                f"node {node} has {format_size(left)} free now, {format_size(missing * page)} of new pages are wanted:"
-                " the kernel may give fewer"
+                f"the pages that node {node} has now are unknown: {want} is what this plan needs, and writing it takes"
+                " pages from others where there are more"
             )
             findings.append(Finding(level="warn", text=text, where=target))
-        elif page == HUGE_1G and wanted(intent, "boot_pages") is None:
-            text = (
-                "1 GiB pages need unbroken memory: on a host that has run for a while the kernel may give fewer;"
-                " hugepages: 2MiB or profile: host (reserved at boot) avoid that"
-            )
-            findings.append(Finding(level="info", text=text, where=target))
+        findings += _page_doubts(intent, node, page, missing, free.get(node), target)
 
 
-def _kernel_args(
-    host: Host, intent: Intent, catalogue: Catalogue, guests: tuple[PlannedGuest, ...], findings: list[Finding]
-) -> list[Action]:
-    """Arguments for the next boot: the IOMMU where it is off, then what the profile or the intent asks."""
-    arguments = host.kernel_args
-    actions = []
+def _page_doubts(
+    intent: Intent, node: int, page: int, missing: int, free_bytes: int | None, target: str
+) -> Iterable[Finding]:
+    """Why the kernel may give fewer pages than an action wants."""
+    if free_bytes is not None and free_bytes < missing * page:
+        text = (
+            f"node {node} has {format_size(free_bytes)} free now, {format_size(missing * page)} of new pages are"
+            " wanted: the kernel may give fewer"
+        )
+        yield Finding(level="warn", text=text, where=target)
+    elif page == HUGE_1G and wanted(intent, "boot_pages") is None:
+        text = (
+            "1 GiB pages need unbroken memory: on a host that has run for a while the kernel may give fewer;"
+            " hugepages: 2MiB or profile: host (reserved at boot) avoid that"
+        )
+        yield Finding(level="info", text=text, where=target)
 
-    def want(argument: str, why: str, *, needed: bool = False) -> None:
-        if argument not in (arguments or ()):
-            name = argument.partition("=")[0]
-            now = next((a for a in arguments or () if a.partition("=")[0] == name), None)
-            actions.append(_action("kernel-argument", name, now, argument, why, effect="reboot", needed=needed))
 
-    devices = [device.address for guest in guests for device in guest.devices]
-    if devices and not catalogue.groups:
-        actions += _iommu_off(host, findings)
-    elif wanted(intent, "iommu_passthrough"):
-        want("iommu=pt", "host-owned devices bypass translation; guests keep theirs")
+def _argument(target: str, current: str | None, want: str | None, why: str, *, needed: bool = False) -> Action:
+    """A kernel argument of the next boot. `want` None: it goes away."""
+    return _action("kernel-argument", target, current, want, why, effect="reboot", needed=needed)
+
+
+def _boot_pages(
+    host: Host, intent: Intent, memory: Mapping[int, NodeMemory], guests: tuple[PlannedGuest, ...]
+) -> Iterable[Action]:
+    """1 GiB pages of the planned guests, reserved at boot besides what the pools hold now."""
+    if not wanted(intent, "boot_pages"):
+        return
+    needed = {
+        node: memory[node].pages_wanted(page, size) if node in memory else -(-size // page)
+        for (node, page), size in _page_demand(guests).items()
+        if page == HUGE_1G
+    }
+    totals = {node.node: node.pages_known(HUGE_1G) for node in memory.values() if node.has_memory}
+    change = boot_pages(host.kernel_args, totals, needed)
+    if change:
+        why = "1 GiB pages are certain only at boot; no node gets fewer than it has now"
+        yield _argument(*change, why)
+
+
+def _isolation(host: Host, intent: Intent, guests: tuple[PlannedGuest, ...]) -> Iterable[Action]:
     pinned = CpuSet(cpu for guest in guests for pin in guest.vcpu_pins for cpu in parse_cpus(pin.cpus))
     for name in ("isolcpus", "nohz_full"):
         value = wanted(intent, name)
-        if value is not None and pinned:
-            want(f"{name}={pinned if value is True else value}", f"asked for by name: settings.{name}")
-    if wanted(intent, "boot_pages"):
-        counts: dict[int, int] = {}
-        for guest in guests:
-            for cell in guest.cells if guest.page_bytes == HUGE_1G else ():
-                node = int(cell.host_nodes)
-                counts[node] = counts.get(node, 0) + cell.memory_bytes // HUGE_1G
-        if counts:
-            nodes = ",".join(f"{node}:{count}" for node, count in sorted(counts.items()))
-            want(f"hugepages={nodes}", "1 GiB pages are certain only at boot (with hugepagesz=1G before it)")
-    return actions
+        if value is None or not pinned:
+            continue
+        current = find(host.kernel_args, name)
+        change = add_cpus(host.kernel_args, name, pinned) if value is True else (name, current, f"{name}={value}")
+        if change and change[1] != change[2]:
+            yield _argument(*change, f"asked for by name: settings.{name}")
+
+
+def _iommu(
+    host: Host, intent: Intent, catalogue: Catalogue, guests: tuple[PlannedGuest, ...], findings: list[Finding]
+) -> Iterable[Action]:
+    """What the IOMMU wants of the next boot: to be on where no groups are seen, and the profile's `iommu=pt`."""
+    off: list[Action] = []
+    if any(guest.devices for guest in guests) and not catalogue.groups:
+        off = _iommu_off(host, findings)
+    change = passthrough(host.kernel_args) if wanted(intent, "iommu_passthrough") else None
+    if change:
+        needed = any(action.target == change[0] for action in off)  # one argument, one action: "off" goes with it
+        why = "host-owned devices bypass translation; guests keep theirs"
+        off = [action for action in off if action.target != change[0]]
+        off.append(_argument(*change, f"iommu=off hides the IOMMU; {why}" if needed else why, needed=needed))
+    return off
 
 
 def _iommu_off(host: Host, findings: list[Finding]) -> list[Action]:
-    """The argument that turns the IOMMU on: Intel needs one; AMD is on unless firmware or an argument says no."""
-    text = "no IOMMU groups: no device can be given to a guest until the IOMMU is on and its groups are read"
+    """No IOMMU groups are seen: say so, and plan an argument only where the facts ask for one.
+
+    Intel's driver needs intel_iommu=on unless the kernel was built to default to it; AMD's runs unless firmware
+    or an argument says no (admin-guide/kernel-parameters).
+    """
+    present = host.iommu.present if host.iommu else None
+    state = "and whether the kernel runs an IOMMU is unknown"
+    if present is not None:
+        state = "though the kernel runs an IOMMU" if present else "the kernel runs no IOMMU"
+    text = f"no IOMMU groups are visible, {state}: no device can be given to a guest until its group is read"
     findings.append(Finding(level="error", text=text, where="/sys/kernel/iommu_groups"))
+    if present:
+        return []
     vendor = host.cpu_model.vendor if host.cpu_model else None
-    if host.iommu and host.iommu.present:
-        return []
-    off = [a for a in host.kernel_args or () if a in ("iommu=off", "amd_iommu=off", "intel_iommu=off")]
-    if vendor == "AuthenticAMD" and not off:
-        text = "AMD's IOMMU is on by default: switch it on in the firmware's settings"
-        findings.append(Finding(level="error", text=text, where="firmware"))
-        return []
-    name = "amd_iommu" if vendor == "AuthenticAMD" else "intel_iommu"
-    current = off[0] if off else None
-    want = None if vendor == "AuthenticAMD" else "intel_iommu=on"
-    why = "the kernel runs no IOMMU: without one nothing keeps a guest's device in its own memory"
-    target = (current or name).partition("=")[0]
-    return [_action("kernel-argument", target, current, want, why, effect="reboot", needed=True)]
+    off = off_arguments(host.kernel_args, vendor)
+    actions = [_argument(*without_off(a), f"no IOMMU groups are visible, and {a} is why", needed=True) for a in off]
+    if vendor == "GenuineIntel" and "on" not in options(find(host.kernel_args, "intel_iommu")):
+        if not any(action.target == "intel_iommu" for action in actions):
+            why = "no IOMMU groups are visible; Intel needs this argument unless its kernel defaults to on"
+            now = find(host.kernel_args, "intel_iommu")
+            want = ",".join(("intel_iommu=on", *options(now)))
+            actions.append(_argument("intel_iommu", now, want, why, needed=True))
+    elif not off:
+        findings.append(Finding(level="error", text=_iommu_hint(host, vendor), where="firmware"))
+    return actions
+
+
+def _iommu_hint(host: Host, vendor: str | None) -> str:
+    """Where else an IOMMU may be off, when no argument that is known to be there or missing explains it."""
+    if host.hypervisor:
+        return "this host is itself a guest: its hypervisor has to give it an IOMMU"
+    name = {"GenuineIntel": "VT-d", "AuthenticAMD": "AMD-Vi", "HygonGenuine": "AMD-Vi"}.get(vendor or "")
+    if name is None:
+        return "the CPUs' maker is unknown: switch the IOMMU (VT-d, AMD-Vi) on in the firmware, and in the kernel"
+    arguments = "the kernel's arguments are unknown" if host.kernel_args is None else "no argument keeps the IOMMU off"
+    return f"{arguments}: switch {name} on in the firmware's settings"
 
 
 def _drivers(catalogue: Catalogue, guests: tuple[PlannedGuest, ...]) -> Iterable[Action]:
@@ -205,13 +227,16 @@ def _cpus(host: Host, intent: Intent, pinned: CpuSet, findings: list[Finding]) -
     elif driver in PREFERENCE_DRIVERS:
         value = wanted(intent, "energy_preference")
         why = f"{driver} takes a preference, not a governor"
+        why = reason(intent, "energy_preference", why)
         yield from _per_cpu("energy-preference", {c.id: c.energy_preference for c in cpus}, value, why)
     else:
         why = f"pinned vCPUs should not wait for {driver or 'the frequency driver'} to raise the clock"
+        why = reason(intent, "governor", why)
         yield from _per_cpu("governor", {c.id: c.governor for c in cpus}, wanted(intent, "governor"), why)
     latency = wanted(intent, "resume_latency_us")
     if latency is not None:
         why = "bounds how long an idle core takes to wake (pm_qos_resume_latency_us; 0 would mean no limit)"
+        why = reason(intent, "resume_latency_us", why)
         yield from _per_cpu("resume-latency", _latencies(cpus), str(latency), why)
 
 
@@ -275,13 +300,16 @@ def _memory(host: Host, intent: Intent) -> Iterable[Action]:
     thp = wanted(intent, "thp")
     if thp is not None and (now is None or now.thp != thp):
         path = "/sys/kernel/mm/transparent_hugepage/enabled"
-        yield _action("thp", path, now.thp if now else None, thp, "guests have their own pages; the host asks for its")
+        why = reason(intent, "thp", "guests have their own pages; the host asks for its")
+        yield _action("thp", path, now.thp if now else None, thp, why)
     balancing = wanted(intent, "numa_balancing")
     if balancing is not None and (now is None or now.numa_balancing != balancing):
         current = now.numa_balancing if now else None
-        why = "page scanning costs time and cannot move pinned memory"
+        why = reason(intent, "numa_balancing", "page scanning costs time and cannot move pinned memory")
         yield _action("numa-balancing", "kernel.numa_balancing", current, balancing, why)
     ksm = wanted(intent, "ksm")
     if ksm is not None and now is not None and now.ksm_run == 1:
         why = "2 stops merging and unmerges; 0 would keep the merged pages"
+        if ksm == 0:
+            why = "asked for by name: settings.ksm; 0 stops merging and keeps the merged pages"
         yield _action("ksm", "/sys/kernel/mm/ksm/run", now.ksm_run, ksm, why)

@@ -1,0 +1,121 @@
+"""The host settings that hosttune knows: which profile brings each, and which values an intent may give.
+
+Pure. Which profile brings which setting is the contract's; `settings` of the intent adds to it or overrides it by
+name: `true` asks for the profile's value, `keep` and `false` leave the setting alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hosttune.errors import BadInput
+from hosttune.model.intent import Intent
+from hosttune.model.values import CpuSet
+
+KEEP = "keep"
+# The list of isolcpus may begin with these words (admin-guide/kernel-parameters, "isolcpus=").
+ISOLATION_FLAGS = frozenset(("nohz", "domain", "managed_irq"))
+LONGEST_LATENCY_US = (1 << 31) - 1  # the kernel keeps it as a signed 32-bit number (pm_qos_resume_latency_us)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting. `value` is what its profiles and `true` want; True = worked out from the plan.
+
+    `values` may be given besides true, false and keep. `numbers` is a range of whole numbers that may be, `cpus`
+    lets a CPU list be given.
+    """
+
+    profiles: tuple[str, ...]
+    value: Any
+    values: tuple[str | int, ...] = ()
+    numbers: range | None = None
+    cpus: bool = False
+
+    def accepts(self, value: object) -> bool:
+        """Whether an intent may give this value. A number is never a switch: 1 and true differ."""
+        if isinstance(value, bool) or value == KEEP:
+            return True
+        if isinstance(value, int):
+            return (
+                value in self.values
+                or (self.numbers is not None and value in self.numbers)
+                or (self.cpus and value >= 0)
+            )
+        return isinstance(value, str) and (value in self.values or (self.cpus and _is_cpu_list(value)))
+
+    @property
+    def allowed(self) -> str:
+        """The values that may be given, for people."""
+        words = [str(value) for value in self.values]
+        if self.numbers is not None:
+            words.append(f"a whole number from {self.numbers[0]} to {self.numbers[-1]}")
+        if self.cpus:
+            words.append('a CPU list such as "2-7,16"')
+        return ", ".join((*words, "true", "false", KEEP))
+
+
+def _is_cpu_list(text: str) -> bool:
+    """A non-empty CPU list, after isolation flags or not."""
+    parts = text.split(",")
+    while parts and parts[0] in ISOLATION_FLAGS:
+        parts.pop(0)
+    try:
+        return bool(CpuSet.parse(",".join(parts)))
+    except ValueError:
+        return False
+
+
+GUEST, HOST, BY_NAME = ("guest", "host"), ("host",), ()
+# Values: cpufreq governors (admin-guide/pm/cpufreq), preferences (admin-guide/pm/intel_pstate and amd-pstate),
+# enabled words of admin-guide/mm/transhuge, kernel.numa_balancing (a bit mask since Linux 5.18), ksm/run.
+SETTINGS: Mapping[str, Setting] = {
+    "governor": Setting(
+        GUEST,
+        "performance",
+        ("performance", "powersave", "schedutil", "ondemand", "conservative", "userspace"),
+    ),
+    "energy_preference": Setting(
+        GUEST, "performance", ("performance", "balance_performance", "default", "balance_power", "power")
+    ),
+    "irqbalance_ban": Setting(GUEST, True),
+    "irq_affinity": Setting(GUEST, True),
+    "aspm": Setting(GUEST, "off", ("off",)),
+    # 0 is left out: to the kernel it means no limit, the opposite of what it looks like.
+    "resume_latency_us": Setting(HOST, 10, ("n/a",), numbers=range(1, LONGEST_LATENCY_US + 1)),
+    "thp": Setting(HOST, "madvise", ("always", "madvise", "never")),
+    "numa_balancing": Setting(HOST, 0, (0, 1, 2, 3)),
+    "ksm": Setting(HOST, 2, (0, 2)),
+    "iommu_passthrough": Setting(HOST, True),
+    "boot_pages": Setting(HOST, True),
+    "isolcpus": Setting(BY_NAME, True, cpus=True),
+    "nohz_full": Setting(BY_NAME, True, cpus=True),
+}
+
+
+def check_settings(intent: Intent, where: str = "intent") -> None:
+    """Refuse (BadInput) a name under `settings` that hosttune does not know, or a value that it cannot have."""
+    for name, value in (intent.settings or {}).items():
+        at = f"{where}: settings.{name}"
+        if name not in SETTINGS:
+            raise BadInput(f"no setting {name!r}", where=at, hint=f"known: {', '.join(SETTINGS)}")
+        if name == "aspm" and value is False:  # a bare `off` in YAML; taking it for `keep` would do the opposite
+            raise BadInput("false can mean off or keep", where=at, hint='write "off" in quotes, or keep')
+        if not SETTINGS[name].accepts(value):
+            raise BadInput(f"{value!r} is no value of it", where=at, hint=f"allowed: {SETTINGS[name].allowed}")
+
+
+def wanted(intent: Intent, name: str) -> Any:
+    """The value an intent wants of a setting, None where it is left alone (`NAME: keep`, or not in the profile)."""
+    setting = SETTINGS[name]
+    value = (intent.settings or {}).get(name, intent.profile in setting.profiles)
+    if value is False or value == KEEP:
+        return None
+    return setting.value if value is True else value
+
+
+def reason(intent: Intent, name: str, why: str) -> str:
+    """Why a setting gets its value: `why` holds for the profile's value only, another one was asked for."""
+    return why if wanted(intent, name) == SETTINGS[name].value else f"asked for by name: settings.{name}"
