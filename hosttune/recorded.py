@@ -27,6 +27,7 @@ from hosttune.system import (
 )
 
 _PAGE = 8192  # more than nearly every file of sysfs holds
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 
 
@@ -140,14 +141,22 @@ class Capture(Recorded):
 
     def folder(self, path: str) -> Folder:
         """See System."""
-        real = self._real(path)
-        if real is None or self._unreadable:  # what was recorded as unreadable is asked for file by file
+        if self._unreadable:  # what was recorded as unreadable is asked for file by file
             return super().folder(path)
+        parent, _, name = path.rpartition("/")
+        above = self._real_dirs.get(parent)
+        # Below a directory that is known, the name itself must be no link, and O_NOFOLLOW sees to that.
+        real = f"{above}/{name}" if above and above != "/" and name not in ("", ".", "..") else self._real(path)
+        if real is None:
+            return Folder(self, path, ())
         try:
-            fd = os.open(self.root + real, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = os.open(self.root + real, _FOLDER_FLAGS)
         except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                return super().folder(path)
             unless_absent(path, error)
             return Folder(self, path, ())
+        self._real_dirs[path] = real
         return _OpenFolder(self, real, fd)
 
     def link(self, path: str) -> str | None:
@@ -229,14 +238,15 @@ class _OpenFolder(Folder):
 
     def __init__(self, capture: Capture, real: str, fd: int) -> None:
         with os.scandir(fd) as entries:
-            kinds = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
-        super().__init__(capture, real, clean_names(list(kinds)))
-        self._plain = {name for name, plain in kinds.items() if plain}
+            self._entries = {entry.name: entry for entry in entries}
+        names = list(self._entries)
+        super().__init__(capture, real, names if "".join(names).isascii() else clean_names(names))
         self._fd = fd
 
     def read(self, name: str) -> bytes | None:
         """See Folder."""
-        if name not in self._plain:
+        entry = self._entries.get(name)
+        if entry is None or not entry.is_file(follow_symlinks=False):
             return super().read(name)
         try:
             fd = os.open(name, _FLAGS, dir_fd=self._fd)

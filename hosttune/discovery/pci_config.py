@@ -6,6 +6,7 @@ A user without privilege is given 64 bytes and a conventional device 256, so eve
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
 from typing import Any
 
@@ -79,6 +80,7 @@ class ConfigFacts(Value, frozen=True, kw_only=True):
     subsystem_vendor_id: str | None = None
     subsystem_device_id: str | None = None
     is_bridge: bool = False
+    no_bars: bool = False  # an ordinary header whose six base address registers are all zero
     capabilities: tuple[int, ...] = ()
     extended_capabilities: tuple[int, ...] = ()
     port_type: str | None = None
@@ -99,8 +101,10 @@ class ConfigFacts(Value, frozen=True, kw_only=True):
 
 
 _NOTHING = ConfigFacts()
+_NO_BARS = bytes(0x18)
 
 
+@lru_cache(maxsize=1024)
 def decode(config: bytes) -> ConfigFacts:
     """Facts of one function's configuration space of any length; all None when nothing answers (0xff) or < 64 bytes.
 
@@ -131,6 +135,8 @@ def _header(config: bytes, found: dict[int, int]) -> dict[str, Any]:
     if config[14] & 0x7F:  # header type 1 or 2: a bridge keeps its subsystem in a capability
         facts["is_bridge"] = True
         at = found[_CAP_SSVID] + 4 if _CAP_SSVID in found else len(config)
+    elif config[0x10:0x28] == _NO_BARS:
+        facts["no_bars"] = True
     if at + 4 <= len(config):
         subsystem = _U32(config, at)[0]
         if subsystem not in (0, 0xFFFFFFFF):

@@ -150,7 +150,7 @@ def _read(files: _Files, address: str, above: tuple[str, ...], parent: str | Non
         figures=_figures(files, config, state),
         numa_node=_node(files),
         local_cpus=_local_cpus(files),
-        bars=_bars(files, seen_bars),
+        bars=() if config.no_bars and class_code and class_code[:2] in _UNCORE else _bars(files, seen_bars),
         driver=files.link_name("driver"),
         power_state=state,
         runtime_status=status,
