@@ -449,8 +449,12 @@ class Host(Value, frozen=True, kw_only=True):
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "host document") -> Host:
-        """Read a host document. Raises BadInput naming the offending field or version."""
-        return from_json(cls, text, schema=HOST_SCHEMA, where=where)
+        """Read a host document. Raises BadInput naming the version, or the field that no machine can have so."""
+        from hosttune.model.check import check_host
+
+        host = from_json(cls, text, schema=HOST_SCHEMA, where=where)
+        check_host(host, where)
+        return host
 
     def to_json(self) -> str:
         """The document, indented, with every field (null where unknown)."""

@@ -37,23 +37,35 @@ def slot_of(address: str) -> str:
     return address.rpartition(".")[0]
 
 
+MAX_ID = (1 << 20) - 1  # of a CPU, a node, a group…: far above what any kernel numbers
+MAX_SET = 1 << 16  # ids in one set: eight times the 8192 CPUs that x86 kernels are built for at most
+_RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
+
+
 class CpuSet(frozenset[int]):
     """A set of CPU (or node) ids with the kernel's list format as its text form."""
 
     @classmethod
     def parse(cls, text: str) -> CpuSet:
-        """Read "0-3,8" or the kernel's list format ("0-3,8"); empty text is the empty set. Raises ValueError."""
+        """Read the kernel's list format ("0-3,8"); empty text is the empty set.
+
+        Raises ValueError, also for more than MAX_SET ids: a few bytes must not fill the memory.
+        """
         ids: set[int] = set()
         for part in text.split(","):
             part = part.strip()
             if not part:
                 continue
-            first, dash, last = part.partition("-")
-            low = int(first)
-            high = int(last) if dash else low
-            if low < 0 or high < low or high > 1 << 20:
-                raise ValueError(f"{part!r} is no CPU range")
+            match = _RANGE.fullmatch(part)
+            low = int(match[1]) if match else 0
+            high = int(match[2] or low) if match else -1
+            if high < low or high > MAX_ID:
+                raise ValueError(f"{part[:40]!r} is no CPU range")
+            if high - low >= MAX_SET or len(ids) > MAX_SET:
+                raise ValueError(f"more than {MAX_SET} ids")
             ids.update(range(low, high + 1))
+        if len(ids) > MAX_SET:
+            raise ValueError(f"more than {MAX_SET} ids")
         return cls(ids)
 
     @classmethod
@@ -108,24 +120,31 @@ def close_mappings(value: Value, *names: str) -> None:
             msgspec.structs.force_setattr(value, name, MappingProxyType(field))
 
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(KiB|MiB|GiB|TiB)")
+_SIZE = re.compile(r"([0-9]{1,20})(?:\.([0-9]{1,20}))?\s*(KiB|MiB|GiB|TiB)")
 _UNIT = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+MAX_SIZE = (1 << 63) - 1  # bytes, and every other count of a document: what the kernel itself can say
 
 
 def parse_size(size: int | str, *, where: str) -> int:
     """Bytes of a SIZE: a whole number of bytes, or a number with KiB, MiB, GiB or TiB. Raises BadInput."""
-    if isinstance(size, int) and not isinstance(size, bool) and size > 0:
-        return size
-    text = str(size).strip()
-    if text.isdecimal() and int(text) > 0:
-        return int(text)
-    match = _SIZE.fullmatch(text)
-    value = float(match[1]) * _UNIT[match[2]] if match else 0.0
-    if value < 1 or value != int(value):
+    parsed = size if isinstance(size, int) and not isinstance(size, bool) else _bytes_of(str(size).strip())
+    if parsed is None or not 0 < parsed <= MAX_SIZE:
         raise BadInput(
             f"{size!r} is not a size", where=where, hint="write bytes, or a number with KiB, MiB, GiB or TiB"
         )
-    return int(value)
+    return parsed
+
+
+def _bytes_of(text: str) -> int | None:
+    """The exact number of bytes; None where the text is no size or no whole number of bytes."""
+    if len(text) < 20 and text.isascii() and text.isdecimal():
+        return int(text)
+    match = _SIZE.fullmatch(text)
+    if not match:
+        return None
+    fraction = match[2] or ""
+    whole, rest = divmod(int(match[1] + fraction) * _UNIT[match[3]], 10 ** len(fraction))
+    return None if rest else whole
 
 
 def format_size(size_bytes: int | None) -> str:
@@ -157,7 +176,10 @@ def to_builtins(value: object) -> Any:
 
 
 def from_json(kind: type[T], text: str | bytes, *, schema: str, where: str) -> T:
-    """Decode a document of one schema version. Raises BadInput naming `where`, the version or the offending field."""
+    """Decode a document of one schema version, where null and absent mean the same (`without_nulls`).
+
+    Raises BadInput naming `where`, the version or the offending field.
+    """
     try:
         head = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -170,7 +192,49 @@ def from_json(kind: type[T], text: str | bytes, *, schema: str, where: str) -> T
             hint="write it again with this version of hosttune",
         )
     try:
-        return msgspec.convert(head, kind)
+        return msgspec.convert(without_nulls(head, kind), kind)
     except (msgspec.ValidationError, RecursionError) as error:
         problem, _, path = str(error).partition(" - at ")
         raise BadInput(problem, where=f"{where}: {path.strip('`') or '$'}", hint="correct the field") from error
+
+
+def without_nulls(document: object, kind: type) -> object:
+    """The plain document of a type without the nulls that the type does not take: they mean "left out".
+
+    A null that the type takes stays (an unknown `numa_node`), and so does one in a required field and in a
+    list, for the decoder to refuse by name.
+    """
+    from msgspec import inspect
+
+    return _prune(document, inspect.type_info(kind))
+
+
+def _prune(value: object, kind: msgspec.inspect.Type) -> object:
+    if not isinstance(value, dict | list):
+        return value
+    shapes = kind.types if isinstance(kind, msgspec.inspect.UnionType) else (kind,)
+    for shape in shapes:
+        if isinstance(value, list) and isinstance(shape, msgspec.inspect.VarTupleType):
+            return [_prune(part, shape.item_type) for part in value]
+        if isinstance(value, dict) and isinstance(shape, msgspec.inspect.DictType):
+            takes = _takes_null(shape.value_type)
+            return {name: part for name, part in value.items() if part is not None or takes}
+        if isinstance(value, dict) and isinstance(shape, msgspec.inspect.StructType):
+            return _prune_struct(value, shape)
+    return value
+
+
+def _prune_struct(value: dict[str, object], shape: msgspec.inspect.StructType) -> dict[str, object]:
+    kept = dict(value)
+    for field in shape.fields:
+        part = kept.get(field.name, msgspec.UNSET)
+        if part is None and not field.required and not _takes_null(field.type):
+            del kept[field.name]
+        elif isinstance(part, dict | list):
+            kept[field.name] = _prune(part, field.type)
+    return kept
+
+
+def _takes_null(kind: msgspec.inspect.Type) -> bool:
+    shapes = kind.types if isinstance(kind, msgspec.inspect.UnionType) else (kind,)
+    return any(isinstance(shape, msgspec.inspect.AnyType | msgspec.inspect.NoneType) for shape in shapes)

@@ -1,0 +1,193 @@
+"""What no machine can be, in a host document that somebody gave: doubles, malformed addresses, absurd numbers.
+
+Discovery's own values are right by construction and are not checked; a document may be written by hand, or by
+another program. Pure; the first fault found is refused with its path in the document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+
+from hosttune.errors import BadInput
+from hosttune.model.host import Host
+from hosttune.model.values import MAX_ID, MAX_SIZE, Value, parse_address, parse_cpus
+
+# (path in the document, what is wrong there, what to do)
+Fault = tuple[str, str, str]
+
+_DEVICES = ("pci", "gpus", "nics", "nvme", "nvswitches")
+_MAX_DISTANCE = 255  # a distance is one byte of the firmware's table (ACPI 6.5, 5.2.17 SLIT)
+_ID = (0, MAX_ID)
+_SOME_BYTES = (1, MAX_SIZE)
+_BITS = (1, 64)
+_SPEED = (0, 1024)  # GT/s; PCI Express 7.0 is 128
+_WIDTH = (0, 64)  # lanes; the specification ends at 32
+# Least and most of the numbers, by field; every other one is a count, a rate or bytes: 0 to MAX_SIZE.
+_BOUNDS: Mapping[str, tuple[int, int]] = {
+    **dict.fromkeys(("id", "core", "package", "die", "numa_node", "llc", "l2", "node", "vcpu", "cpus"), _ID),
+    **dict.fromkeys(("emulator_cpus", "iommu_group", "index", "module_id", "vcpus", "max_vcpus"), _ID),
+    **dict.fromkeys(("size_bytes", "page_bytes", "default_hugepage_bytes"), _SOME_BYTES),
+    **dict.fromkeys(("physical_address_bits", "virtual_address_bits", "address_bits"), _BITS),
+    **dict.fromkeys(("speed_gts", "max_speed_gts"), _SPEED),
+    **dict.fromkeys(("width", "max_width"), _WIDTH),
+}
+_ANY = (0, MAX_SIZE)
+
+
+def check_host(host: Host, where: str) -> None:
+    """Raise BadInput for the first thing in a host document that no machine can be, naming its path.
+
+    A device without its entry in `pci`, and a CPU's node without one in `numa_nodes`, are none: a document may
+    leave any field out.
+    """
+    parts = (_numbers(host, "$"), _doubles(host), _misspelt(host), _no_cpu_lists(host), _distances(host), _loops(host))
+    for path, what, hint in chain.from_iterable(parts):
+        raise BadInput(what, where=f"{where}: {path}", hint=hint)
+
+
+def _numbers(value: Value, at: str) -> Iterator[Fault]:
+    """Numbers out of bounds, in every field at any depth."""
+    for name in value.__struct_fields__:
+        field = getattr(value, name)
+        if field is None or isinstance(field, str | bool):
+            continue
+        here = f"{at}.{name}"
+        if isinstance(field, Value):
+            yield from _numbers(field, here)
+        elif isinstance(field, tuple):
+            for i, part in enumerate(field):
+                if isinstance(part, Value):
+                    yield from _numbers(part, f"{here}[{i}]")
+                elif isinstance(part, int):
+                    yield from _number(part, name, f"{here}[{i}]")
+        elif isinstance(field, int | float):
+            yield from _number(field, name, here)
+        elif isinstance(field, Mapping) and name != "distances":
+            for key, part in field.items():
+                if isinstance(part, int):
+                    yield from _number(part, name, f"{here}.{key}")
+
+
+def _number(number: float, name: str, at: str) -> Iterator[Fault]:
+    least, most = _BOUNDS.get(name, _ANY)
+    if not least <= number <= most:
+        yield at, f"{number} is out of bounds", f"write a number from {least} to {most}, or null for unknown"
+
+
+def _doubles(host: Host) -> Iterator[Fault]:
+    """What must be told apart by its name, id or address, and is not."""
+    yield from _double("$.cpus", "id", [cpu.id for cpu in host.cpus])
+    yield from _double("$.numa_nodes", "id", [node.id for node in host.numa_nodes])
+    for n, node in enumerate(host.numa_nodes):
+        sizes = [pages.size_bytes for pages in node.hugepages or ()]
+        yield from _double(f"$.numa_nodes[{n}].hugepages", "size_bytes", sizes)
+    for kind in _DEVICES:
+        yield from _double(f"$.{kind}", "address", [device.address for device in getattr(host, kind)])
+    for n, function in enumerate(host.pci):
+        yield from _double(f"$.pci[{n}].bars", "index", [bar.index for bar in function.bars or ()])
+    guests = host.guests or ()
+    yield from _double("$.guests", "name", [guest.name for guest in guests])
+    for n, guest in enumerate(guests):
+        yield from _double(f"$.guests[{n}].vcpu_pins", "vcpu", [pin.vcpu for pin in guest.vcpu_pins or ()])
+
+
+def _double(at: str, key: str, values: Sequence[Hashable]) -> Iterator[Fault]:
+    if len(set(values)) == len(values):
+        return
+    first: dict[Hashable, int] = {}
+    for i, value in enumerate(values):
+        if first.setdefault(value, i) != i:
+            yield f"{at}[{i}].{key}", f"{value!r} stands twice, first in {at}[{first[value]}]", "list each once"
+
+
+def _misspelt(host: Host) -> Iterator[Fault]:
+    """Addresses that are none, or are not written as the kernel writes them: two spellings would be two devices."""
+    for at, address in _addresses(host):
+        try:
+            canonical = parse_address(address, where=at)
+        except BadInput as error:
+            yield at, error.what, error.hint
+        else:
+            if canonical != address:
+                yield at, f"{address!r} is not the kernel's spelling of an address", f"write {canonical}"
+
+
+def _addresses(host: Host) -> Iterator[tuple[str, str]]:
+    for kind in _DEVICES:
+        for i, device in enumerate(getattr(host, kind)):
+            yield f"$.{kind}[{i}].address", device.address
+    for i, function in enumerate(host.pci):
+        at = f"$.pci[{i}]"
+        upstream = function.link.upstream if function.link else None
+        optional = (
+            ("parent", function.parent),
+            ("physfn", function.physfn),
+            ("link.upstream.address", upstream.address if upstream else None),
+        )
+        yield from ((f"{at}.{name}", address) for name, address in optional if address is not None)
+        yield from _listed(f"{at}.virtfns", function.virtfns)
+    for i, gpu in enumerate(host.gpus):
+        yield from ((f"$.gpus[{i}].peers[{n}].address", peer.address) for n, peer in enumerate(gpu.peers or ()))
+    yield from ((f"$.nics[{i}].physfn", nic.physfn) for i, nic in enumerate(host.nics) if nic.physfn is not None)
+    for i, guest in enumerate(host.guests or ()):
+        yield from _listed(f"$.guests[{i}].devices", guest.devices)
+
+
+def _listed(at: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
+    return ((f"{at}[{n}]", text) for n, text in enumerate(texts))
+
+
+def _no_cpu_lists(host: Host) -> Iterator[Fault]:
+    """CPU lists that do not parse. Most functions repeat one text: each text is read once."""
+    good: set[str] = set()
+    for at, text in _cpu_lists(host):
+        if text in good:
+            continue
+        try:
+            parse_cpus(text)
+        except ValueError as error:
+            yield at, f"not a CPU list: {error}", 'write the kernel\'s list format, for example "0-3,8"'
+        good.add(text)
+
+
+def _cpu_lists(host: Host) -> Iterator[tuple[str, str]]:
+    for i, node in enumerate(host.numa_nodes):
+        yield f"$.numa_nodes[{i}].cpus", node.cpus or ""
+    for i, function in enumerate(host.pci):
+        yield f"$.pci[{i}].local_cpus", function.local_cpus or ""
+    for i, guest in enumerate(host.guests or ()):
+        at = f"$.guests[{i}]"
+        for n, pin in enumerate(guest.vcpu_pins or ()):
+            if isinstance(pin.cpus, str):
+                yield f"{at}.vcpu_pins[{n}].cpus", pin.cpus
+        if isinstance(guest.emulator_cpus, str):
+            yield f"{at}.emulator_cpus", guest.emulator_cpus
+        yield from _listed(f"{at}.iothread_cpus", guest.iothread_cpus or ())
+
+
+def _distances(host: Host) -> Iterator[Fault]:
+    """Distances that are no byte above 0, or are not to a node."""
+    for i, node in enumerate(host.numa_nodes):
+        for key, distance in (node.distances or {}).items():
+            at = f"$.numa_nodes[{i}].distances.{key}"
+            if not (key.isascii() and key.isdecimal() and len(key) < 8 and str(int(key)) == key):
+                yield at, f"{key!r} is no node number", "name each node by its id"
+            elif not 1 <= distance <= _MAX_DISTANCE:
+                yield at, f"distance {distance}", f"write 1 to {_MAX_DISTANCE} (10 is local), or leave it out"
+
+
+def _loops(host: Host) -> Iterator[Fault]:
+    """Bridges that stand above themselves: every function's way up must end on a root bus."""
+    above = {function.address: function.parent for function in host.pci}
+    ended: set[str] = set()
+    for i, function in enumerate(host.pci):
+        way: set[str] = set()
+        address: str | None = function.address
+        while address is not None and address not in ended:
+            if address in way:
+                yield f"$.pci[{i}].parent", f"{address} is above itself", "parent is the bridge directly above"
+                break
+            way.add(address)
+            address = above.get(address)
+        ended |= way
