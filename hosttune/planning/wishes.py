@@ -178,7 +178,11 @@ def _iommu_off(host: Host, findings: list[Finding]) -> list[Action]:
         return []
     vendor = host.cpu_model.vendor if host.cpu_model else None
     off = off_arguments(host.kernel_args, vendor)
-    actions = [_argument(*without_off(a), f"no IOMMU groups are visible, and {a} is why", needed=True) for a in off]
+    actions = []
+    for argument in off:
+        change = without_off(argument)
+        why = f"{argument} keeps the IOMMU off{'' if change[2] else ': the argument goes away'}"
+        actions.append(_argument(*change, why, needed=True))
     if vendor == "GenuineIntel" and "on" not in options(find(host.kernel_args, "intel_iommu")):
         if not any(action.target == "intel_iommu" for action in actions):
             why = "no IOMMU groups are visible; Intel needs this argument unless its kernel defaults to on"
