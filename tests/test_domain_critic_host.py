@@ -38,8 +38,8 @@ CUSTOM = ("mode='host-passthrough'", "mode='custom'")
             with_bars(bar_bytes=1024 * GIB),
             [EMULATE_40, CUSTOM],
             "error",
-            "40 address bits (maxphysaddr bits='40') reach 1 TiB, but 64 GiB of memory and BARs of 1 TiB above it end "
-            "at 2 TiB",
+            "40 address bits (maxphysaddr bits='40') reach 1 TiB, but 64 GiB of memory and BARs of 1 TiB above it need "
+            "41 bits",
             "/domain/cpu/maxphysaddr",
         ),
         (
@@ -54,7 +54,7 @@ CUSTOM = ("mode='host-passthrough'", "mode='custom'")
             [],
             "error",
             "39 address bits (this host's, /proc/cpuinfo) reach 512 GiB, but 64 GiB of memory and a pcihole64 of "
-            "512 GiB above it end at 578 GiB",
+            "512 GiB above it need 40 bits",
             "/domain/cpu/maxphysaddr",
         ),
         (
@@ -145,6 +145,19 @@ def test_what_another_guest_holds(fields: dict[str, object], level: str, text: s
     (finding,) = faults(ONE_GPU, host=holder(**fields))
     assert (finding.level, finding.where) == (level, f"vm.xml: {where}")
     assert text in finding.text
+
+
+def test_a_core_shared_with_another_guest() -> None:
+    (*pins, last) = ONE_GPU.vcpu_pins
+    guest = changed(ONE_GPU, vcpu_pins=(*pins, changed(last, cpus="40")))
+    found = set(faults(guest, host=holder(vcpu_pins=(VcpuPin(vcpu=0, cpus="41"),)))) - set(faults(guest))
+    assert [(f.level, f.where, f.text) for f in found] == [
+        (
+            "warn",
+            "vm.xml: /domain/cputune/vcpupin",
+            "vCPUs on CPUs 40, siblings of CPUs of guest other's vCPUs: they share those cores",
+        )
+    ]
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def _address_width(scene: Scene) -> Iterator[Fault]:
         return
     text = (
         f"{bits} address bits ({said}) reach {format_size(1 << bits)}, but {format_size(memory)} of memory and "
-        f"{what} above it end at {format_size(end)}"
+        f"{what} above it need {(end - 1).bit_length()} bits"
     )
     if _overridden(scene):
         yield Fault("warn", f"{text}; with {scene.guest.cpu.mode} QEMU takes the host's width instead", _WIDTH)

@@ -56,3 +56,13 @@ def _cpus(scene: Scene, other: RunningGuest) -> Iterator[Fault]:
         if cpus & held:
             text = f"{who} on CPUs {cpus & held}, where guest {other.name} has its {whose}: each waits for the other"
             yield Fault("warn", text, where)
+    near = _siblings(scene, scene.single - theirs, theirs)
+    if near:
+        text = f"vCPUs on CPUs {near}, siblings of CPUs of guest {other.name}'s vCPUs: they share those cores"
+        yield Fault("warn", text, _PINS)
+
+
+def _siblings(scene: Scene, cpus: CpuSet, others: CpuSet) -> CpuSet:
+    """Those CPUs whose known core has a CPU among the others."""
+    cores = {scene.core_of(cpu) for cpu in others} - {None}
+    return CpuSet(cpu for cpu in cpus if scene.core_of(cpu) in cores)
