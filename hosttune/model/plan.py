@@ -105,8 +105,9 @@ class PlannedGuest(Value, frozen=True, kw_only=True):
     controllers: tuple[PciController, ...] = ()
     physical_address_bits: int | None = None  # of the guest, as computed
     mmio64_bytes: int | None = None  # 64-bit window its BARs need; None = not computed
+    mmio_note: str | None = None  # in a few words, who opens that window
     pci_hole64_bytes: int | None = None
-    ovmf_window_mib: int | None = None  # X-PciMmio64Mb floor, None = the firmware's own window is large enough
+    ovmf_window_mib: int | None = None  # X-PciMmio64Mb floor, None = no floor is needed
     iommu_eim: bool = False  # an IOMMU device with extended interrupt mode: more than 255 vCPUs
     disk: str | None = None
     networks: tuple[Network, ...] = ()

@@ -5,6 +5,7 @@ Pure. Addresses are checked here: unknown ones and the boot display are bad inpu
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -18,13 +19,19 @@ NO_IOMMU = "no IOMMU groups"
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The host's devices by address, and which existing guest holds which."""
+    """The host's devices by address, and who has which.
 
-    pci: dict[str, PciDevice]
-    gpus: dict[str, Gpu]
-    holders: dict[str, str]
-    groups: dict[int, tuple[PciDevice, ...]]
+    `holders`: the existing guest that holds a device. `in_use`: why the host itself needs a NIC or drive.
+    `virtuals`: the virtual functions that a physical function has now.
+    """
+
+    pci: Mapping[str, PciDevice]
+    gpus: Mapping[str, Gpu]
+    holders: Mapping[str, str]
+    groups: Mapping[int, tuple[PciDevice, ...]]
     nvswitches: frozenset[str]
+    in_use: Mapping[str, str]
+    virtuals: Mapping[str, tuple[str, ...]]
 
     def node(self, address: str) -> int | None:
         """The NUMA node of a device, None when unknown."""
@@ -53,7 +60,23 @@ def read_catalogue(host: Host) -> Catalogue:
         holders={address: guest.name for guest in host.guests or () for address in guest.devices},
         groups={number: tuple(members) for number, members in groups.items()},
         nvswitches=frozenset(switch.address for switch in host.nvswitches),
+        in_use={
+            **{nic.address: nic.in_use for nic in host.nics if nic.in_use is not None},
+            **{drive.address: drive.in_use for drive in host.nvme if drive.in_use is not None},
+        },
+        virtuals=_virtual_functions(host),
     )
+
+
+def _virtual_functions(host: Host) -> dict[str, tuple[str, ...]]:
+    """Virtual functions by physical function: either side of the pair may be the one that tells."""
+    found: dict[str, set[str]] = {}
+    for device in host.pci:
+        if device.virtfns:
+            found.setdefault(device.address, set()).update(device.virtfns)
+        if device.physfn:
+            found.setdefault(device.physfn, set()).add(device.address)
+    return {address: tuple(sorted(virtual, key=address_key)) for address, virtual in found.items()}
 
 
 def countable_gpus(host: Host, catalogue: Catalogue) -> list[Gpu]:
@@ -110,6 +133,8 @@ def named_devices(catalogue: Catalogue, addresses: tuple[str, ...], kind: str, w
         if device is None or not (device.class_code or prefix).startswith(prefix):
             what = f"no device {address}" if device is None else f"{address} is no {kind} but {_describe(device)}"
             raise BadInput(what, where=where, hint=f"this host has {', '.join(have[:16]) or 'none'}")
+        if address in result:
+            raise BadInput(f"{address} is named twice", where=where, hint="name each device once")
         result.append(address)
     return tuple(sorted(result, key=address_key))
 
@@ -164,7 +189,7 @@ def close_groups(catalogue: Catalogue, chosen: tuple[str, ...]) -> Closure:
 
     Functions of the same slot, and NVSwitches with their whole fabric, go along by themselves; any other
     member only if it was chosen by name. (vfio hands a group to one owner as a whole: kernel
-    Documentation/driver-api/vfio.rst.)
+    Documentation/driver-api/vfio.rst.) What goes along uninvited must not be the host's own.
     """
     members = list(chosen)
     conflicts: list[str] = []
@@ -177,7 +202,9 @@ def close_groups(catalogue: Catalogue, chosen: tuple[str, ...]) -> Closure:
         for other in catalogue.groups[device.iommu_group] if not device.is_bridge else ():
             if other.address in members:
                 continue
-            if other.address in catalogue.nvswitches:
+            if pair := _pair(catalogue, address, other.address):
+                conflicts.append(f"{_ends(*pair)}: both are in IOMMU group {device.iommu_group}")
+            elif other.address in catalogue.nvswitches:
                 members += [switch for switch in sorted(catalogue.nvswitches) if switch not in members]
             elif any(slot_of(other.address) == slot_of(member) for member in members):
                 members.append(other.address)
@@ -186,12 +213,42 @@ def close_groups(catalogue: Catalogue, chosen: tuple[str, ...]) -> Closure:
                     f"IOMMU group {device.iommu_group} of {address} also holds {other.address}, {_describe(other)}"
                 )
     for address in members:
-        if address in catalogue.holders:
-            conflicts.append(f"{address} is held by guest {catalogue.holders[address]}")
-        if _is_boot(catalogue, address):
-            conflicts.append(f"{address} is the boot display")
+        conflicts += _claims(catalogue, address, members, invited=address in chosen)
     ordered = tuple(sorted(members, key=address_key))
     return Closure(ordered, tuple(dict.fromkeys(conflicts)), tuple(sorted(ungrouped, key=address_key)))
+
+
+def _pair(catalogue: Catalogue, a: str, b: str) -> tuple[str, str] | None:
+    """(virtual function, its physical function) if the two are that, in any order."""
+    for virtual, physical in ((a, b), (b, a)):
+        if virtual in catalogue.virtuals.get(physical, ()):
+            return virtual, physical
+    return None
+
+
+def _ends(virtual: str, physical: str) -> str:
+    return f"{virtual} is a virtual function of {physical} and ends when that is given away"
+
+
+def _claims(catalogue: Catalogue, address: str, members: Sequence[str], *, invited: bool) -> Iterator[str]:
+    """Why a device cannot be given away: an existing guest, this guest or the host has it or lives by it."""
+    if address in catalogue.holders:
+        yield f"{address} is held by guest {catalogue.holders[address]}"
+    if _is_boot(catalogue, address):
+        yield f"{address} is the boot display"
+    if not invited and address in catalogue.in_use:
+        yield f"{address} would have to go along, and the host uses it ({catalogue.in_use[address]})"
+    for virtual in catalogue.virtuals.get(address, ()):
+        if virtual in catalogue.holders:
+            yield f"{_ends(virtual, address)}; guest {catalogue.holders[virtual]} holds it"
+        if virtual in members:
+            yield _ends(virtual, address)
+        if not invited and virtual in catalogue.in_use:
+            yield f"{_ends(virtual, address)}, and the host uses it ({catalogue.in_use[virtual]})"
+    device = catalogue.pci.get(address)
+    physical = device.physfn if device else None
+    if physical and physical in catalogue.holders:
+        yield f"{address} is a virtual function of {physical}, held by guest {catalogue.holders[physical]}"
 
 
 def identity(catalogue: Catalogue, address: str, host: Host) -> str:

@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from math import gcd
 
 from hosttune.model.intent import GuestIntent, NicRequest
-from hosttune.model.plan import Cell, Device, Finding, PlannedGuest, PlannedPin, Topology, Unplaced
-from hosttune.model.values import CpuSet, format_size
+from hosttune.model.plan import Device, Finding, PlannedGuest, PlannedPin, Unplaced
 from hosttune.planning.candidates import gpu_candidates
+from hosttune.planning.cells import guest_cells
 from hosttune.planning.choice import Choice, choose
 from hosttune.planning.devices import Closure, address_key, close_groups, identity, named_devices
 from hosttune.planning.nearest import nearest_nics, nearest_nvme
-from hosttune.planning.pcie import NoRoomOnBus, Tree, Window, build_tree, size_window
-from hosttune.planning.placement import choose_cores, has_whole_cores, pin
+from hosttune.planning.pcie import NoRoomOnBus, Tree, build_tree
+from hosttune.planning.pinning import pin_guest
+from hosttune.planning.reasons import Decision, guest_findings, reasons
 from hosttune.planning.relax import relaxations, shortage
 from hosttune.planning.resources import Core
-from hosttune.planning.sizing import MAX_VCPUS_WITHOUT_IOMMU, Field, auto_share
+from hosttune.planning.sizing import MAX_VCPUS_WITHOUT_IOMMU, Field
+from hosttune.planning.width import AddressWidth, address_width
+from hosttune.planning.window import DEFAULT_HOLE, Window, firmware_of, remedies, size_window
 
-TCG_ADDRESS_BITS = 40  # QEMU refuses any other width without KVM (target/i386/cpu.c, TCG_PHYS_ADDR_BITS)
 ALLOCATION_THREADS = 8  # touching a terabyte of pages with one thread takes minutes
 GUEST_NAMESPACE = uuid.UUID("6b1f4c52-9f2e-5a54-8f0c-6a1d0c5d1f7e")
 
@@ -34,6 +35,16 @@ class Placed:
     guest: PlannedGuest
     findings: tuple[Finding, ...]
     cores: tuple[tuple[Core, ...], ...]
+
+
+@dataclass(frozen=True)
+class Devices:
+    """A choice of GPUs and nodes, the NICs and drives that were `named` or `counted`, and all that goes together."""
+
+    choice: Choice
+    named: tuple[str, ...]
+    counted: tuple[str, ...]
+    closure: Closure
 
 
 def place_guest(field: Field, guest: GuestIntent, where: str) -> Placed | Unplaced:
@@ -60,7 +71,7 @@ def place_guest(field: Field, guest: GuestIntent, where: str) -> Placed | Unplac
     closure = close_groups(field.catalogue, (*choice.gpus, *named, *counted))
     if closure.conflicts:
         return Unplaced(guest=guest.name, why=closure.conflicts, relaxation=())
-    return _build(field, guest, choice, closure, where)
+    return _build(field, guest, Devices(choice, named, counted, closure))
 
 
 def _nearest(
@@ -82,50 +93,52 @@ def _nearest(
     return tuple(chosen), tuple(missing)
 
 
-def _build(field: Field, guest: GuestIntent, choice: Choice, closure: Closure, where: str) -> Placed | Unplaced:
-    cores = [
-        choose_cores(field.resources.nodes[node], cell.vcpus, choice.shape)
-        for node, cell in zip(choice.placement.nodes, choice.shape.cells, strict=True)
-    ]
+def _build(field: Field, guest: GuestIntent, devices: Devices) -> Placed | Unplaced:
+    choice, closure = devices.choice, devices.closure
+    at = f"guest {guest.name}"
     cell_of = {address: _cell_of(field, address, choice.placement.nodes) for address in closure.members}
     extra_ports = 1 + (guest.disk is not None) + len(guest.networks or ())
     try:
-        tree = build_tree(field.catalogue, cell_of, len(cores), extra_ports)
+        tree = build_tree(field.catalogue, cell_of, len(choice.shape.cells), extra_ports)
     except NoRoomOnBus as error:
         return Unplaced(guest=guest.name, why=(str(error),), relaxation=("fewer devices",))
-    window = _window(field, guest, choice, closure)
-    if window.refusal and guest.accelerator == "kvm":
-        return Unplaced(guest=guest.name, why=(window.refusal,), relaxation=("fewer devices, or less memory",))
-    pins, topology, said = _pins(field, guest, choice, cores)
-    emulator, emulator_said = _emulator(field, choice.placement.nodes, CpuSet(pins), guest.name)
-    vendor = field.host.cpu_model.vendor if field.host.cpu_model else None
+    width = address_width(field.host, guest.accelerator, devices=bool(closure.members))
+    window = _window(field, guest, devices, width)
+    if isinstance(window, Unplaced):
+        return window
+    pinning = pin_guest(field.resources, choice, at)
+    cells, told = guest_cells(field.resources, choice, at)
+    decision = Decision(
+        guest, choice, devices.named, devices.counted, closure, pinning.cores, width=width, window=window
+    )
     planned = PlannedGuest(
         name=guest.name,
         uuid=str(uuid.uuid5(GUEST_NAMESPACE, f"{field.host.hostname or ''}/{guest.name}")),
-        vcpu_pins=tuple(PlannedPin(vcpu=i, cpus=str(cpu)) for i, cpu in enumerate(pins)),
-        emulator_cpus=str(emulator),
-        iothread_cpus=(str(emulator),),
-        cells=_cells(field, choice),
+        vcpu_pins=tuple(PlannedPin(vcpu=i, cpus=str(cpu)) for i, cpu in enumerate(pinning.cpus)),
+        emulator_cpus=str(pinning.emulator),
+        iothread_cpus=(str(pinning.emulator),),
+        cells=cells,
         page_bytes=choice.shape.page,
         devices=_devices(field, closure, cell_of, tree),
-        why=_why(field, guest, choice, cores, window),
+        why=reasons(field, decision),
         firmware=guest.firmware,
         accelerator=guest.accelerator,
-        cpu_vendor=vendor,
-        topology=topology,
+        cpu_vendor=field.host.cpu_model.vendor if field.host.cpu_model else None,
+        topology=pinning.topology,
         controllers=tree.controllers,
-        physical_address_bits=_address_bits(field, guest),
+        physical_address_bits=width.bits,
+        physical_address_limit_bits=width.limit,
         mmio64_bytes=window.mmio64_bytes,
-        pci_hole64_bytes=window.mmio64_bytes if window.mmio64_bytes and window.mmio64_bytes > 32 << 30 else None,
-        ovmf_window_mib=window.floor_mib if guest.firmware == "efi" else None,
-        iommu_eim=len(pins) > MAX_VCPUS_WITHOUT_IOMMU,
-        allocation_threads=min(ALLOCATION_THREADS, len(pins)),
+        mmio_note=window.note,
+        pci_hole64_bytes=window.mmio64_bytes if (window.mmio64_bytes or 0) > DEFAULT_HOLE else None,
+        ovmf_window_mib=window.floor_mib,
+        iommu_eim=len(pinning.cpus) > MAX_VCPUS_WITHOUT_IOMMU,
+        allocation_threads=min(ALLOCATION_THREADS, len(pinning.cpus)),
         disk=guest.disk,
         networks=guest.networks or (),
         boot=guest.boot,
     )
-    findings = (*said, *emulator_said, *_findings(field, guest, choice, closure, window, f"guest {guest.name}"))
-    return Placed(planned, findings, tuple(tuple(c) for c in cores))
+    return Placed(planned, (*pinning.findings, *told, *guest_findings(field, decision, at)), pinning.cores)
 
 
 def _cell_of(field: Field, address: str, nodes: tuple[int, ...]) -> int | None:
@@ -136,106 +149,19 @@ def _cell_of(field: Field, address: str, nodes: tuple[int, ...]) -> int | None:
     return min(range(len(nodes)), key=lambda cell: (field.resources.distance(nodes[cell], node), cell))
 
 
-def _window(field: Field, guest: GuestIntent, choice: Choice, closure: Closure) -> Window:
+def _window(field: Field, guest: GuestIntent, devices: Devices, width: AddressWidth) -> Window | Unplaced:
+    """The MMIO window; Unplaced where it cannot be had (under tcg that is only said)."""
+    choice, members = devices.choice, devices.closure.members
     memory = sum(cell.memory_bytes for cell in choice.shape.cells)
-    amd = bool(field.host.cpu_model and field.host.cpu_model.vendor == "AuthenticAMD")
-    return size_window(field.catalogue, closure.members, memory, _address_bits(field, guest), amd=amd)
-
-
-def _address_bits(field: Field, guest: GuestIntent) -> int | None:
-    """The guest's physical address width: the host's own under KVM (host-passthrough), 40 under TCG."""
-    if guest.accelerator == "tcg":
-        return TCG_ADDRESS_BITS
-    return field.host.cpu_model.physical_address_bits if field.host.cpu_model else None
-
-
-def _pins(
-    field: Field, guest: GuestIntent, choice: Choice, cores: list[list[Core]]
-) -> tuple[list[int], Topology, list[Finding]]:
-    """Host CPUs in vCPU order and the guest's topology; threads=1 where siblings cannot be told truly."""
-    shape = choice.shape
-    at = f"guest {guest.name}"
-    findings: list[Finding] = []
-    parts = []
-    broken = False
-    for node, cell, chosen in zip(choice.placement.nodes, shape.cells, cores, strict=True):
-        resources = field.resources.nodes[node]
-        if has_whole_cores(resources, cell.vcpus, shape.threads):
-            parts.append(pin(chosen, cell.vcpus, shape.threads))
-            continue
-        broken = True
-        parts.append(pin(chosen, cell.vcpus, max(len(core.cpus) for core in chosen)))
-        free = {core.id for core in resources.free}
-        shared = CpuSet(core.id for core in chosen if core.id not in free)
-        text = f"node {node}: cores {shared} are shared with others, as smt: threads allows"
-        findings.append(Finding(level="warn", text=text, where=at))
-    odd = any(cell.vcpus % shape.threads for cell in shape.cells)
-    threads = 1 if broken or odd else shape.threads
-    if odd and not broken:
-        text = f"an odd number of vCPUs: the last sibling of a core stays idle in {_cells_word(shape.cells)}; threads=1"
-        findings.append(Finding(level="info", text=text, where=at))
-    elif broken and shape.threads > 1:
-        findings.append(Finding(level="info", text="vCPUs on parts of cores: the guest is told threads=1", where=at))
-    elif shape.threads < field.resources.threads_per_core:
-        most = field.resources.threads_per_core
-        text = f"too few whole cores are free: {shape.threads} of {most} threads of each core are used"
-        findings.append(Finding(level="warn", text=text, where=at))
-    units = [cell.vcpus // threads for cell in shape.cells]
-    per_socket = gcd(*units)
-    topology = Topology(sockets=sum(units) // per_socket, dies=1, cores=per_socket, threads=threads)
-    return [cpu for part in parts for cpu in part], topology, findings
-
-
-def _cells_word(cells: tuple[object, ...]) -> str:
-    return "every cell" if len(cells) > 1 else "its cell"
-
-
-def _emulator(field: Field, nodes: tuple[int, ...], pinned: CpuSet, name: str) -> tuple[CpuSet, list[Finding]]:
-    """CPUs for emulator and I/O threads: housekeeping of the guest's nodes, else the nearest, else what is left."""
-    resources = field.resources
-    at = f"guest {name}"
-    by_node = {
-        node.id: CpuSet(cpu for core in node.cores for cpu in core.cpus if cpu in resources.housekeeping)
-        for node in resources.nodes.values()
-    }
-    own = CpuSet().union(*(by_node[node] for node in nodes))
-    if own:
-        return CpuSet(own), []
-    near = sorted((n for n in by_node if by_node[n]), key=lambda n: (resources.distance(nodes[0], n), n))
-    if near:
-        text = f"no housekeeping core on node {CpuSet(nodes)}: emulator threads run on node {near[0]}"
-        return by_node[near[0]], [Finding(level="warn", text=text, where=at)]
-    left = [
-        (
-            node.id,
-            CpuSet(cpu for core in node.cores for cpu in core.cpus) - pinned - resources.pinned - resources.isolated,
-        )
-        for node in resources.nodes.values()
-    ]
-    spare = sorted(((n, c) for n, c in left if c), key=lambda row: (resources.distance(nodes[0], row[0]), row[0]))
-    if spare:
-        text = f"no cores are reserved: emulator threads share what is left of node {spare[0][0]}"
-        return spare[0][1], [Finding(level="warn", text=text, where=at)]
-    text = "no CPU is left: emulator threads run on the guest's own CPUs"
-    return pinned, [Finding(level="warn", text=text, where=at)]
-
-
-def _cells(field: Field, choice: Choice) -> tuple[Cell, ...]:
-    nodes = choice.placement.nodes
-    cells = []
-    first = 0
-    for i, (node, demand) in enumerate(zip(nodes, choice.shape.cells, strict=True)):
-        cells.append(
-            Cell(
-                id=i,
-                vcpus=str(CpuSet(range(first, first + demand.vcpus))),
-                memory_bytes=demand.memory_bytes,
-                host_nodes=str(node),
-                distances=tuple(field.resources.distance(node, other) for other in nodes),
-            )
-        )
-        first += demand.vcpus
-    return tuple(cells)
+    firmware = firmware_of(field.host, guest.firmware, guest.accelerator)
+    window = size_window(field.catalogue, members, memory, width, firmware)
+    if window.refusal is None or guest.accelerator != "kvm":
+        return window
+    advice = remedies(field.catalogue, members, choice.gpus, memory, width, firmware)
+    why = [window.refusal]
+    if not advice:
+        why.append(f"neither less memory nor fewer GPUs help: {width.usable} address bits cannot hold one of them")
+    return Unplaced(guest=guest.name, why=tuple(why), relaxation=advice)
 
 
 def _devices(field: Field, closure: Closure, cell_of: dict[str, int | None], tree: Tree) -> tuple[Device, ...]:
@@ -269,105 +195,3 @@ def _name(field: Field, address: str) -> str | None:
     gpu = field.catalogue.gpus.get(address)
     device = field.catalogue.pci.get(address)
     return (gpu.model if gpu else None) or (device.device_name if device else None)
-
-
-def _why(field: Field, guest: GuestIntent, choice: Choice, cores: list[list[Core]], window: Window) -> tuple[str, ...]:
-    """The reasons of a placement, each with the file or figure it rests on."""
-    lines = []
-    nodes = choice.placement.nodes
-    for address in choice.gpus:
-        device = field.catalogue.pci.get(address)
-        node = field.catalogue.node(address)
-        source = device.numa_source if device else None
-        told = "is on no known node (sysfs says -1)" if node is None else f"is on node {node} ({_told(source)})"
-        lines.append(f"GPU {address} {told}")
-    for i, (node, demand, chosen) in enumerate(zip(nodes, choice.shape.cells, cores, strict=True)):
-        far = [
-            f"{field.resources.distance(node, d)} to {a}"
-            for a in choice.gpus
-            if (d := field.catalogue.node(a)) is not None and d in field.resources.nodes
-        ]
-        caches = len({core.llc for core in chosen})
-        isolated = sum(bool(core.isolated) for core in chosen)
-        lines.append(
-            f"cell {i} on node {node}: {demand.vcpus} vCPUs on {len(chosen)} cores in {caches} last-level"
-            f" cache{'s' if caches > 1 else ''}{f', {isolated} of them isolated' if isolated else ''},"
-            f" {format_size(demand.memory_bytes)}; distance {', '.join(far) or 'to its GPUs unknown'}"
-            f" (/sys/devices/system/node/node{node}/distance)"
-        )
-    if "auto" in (guest.vcpus, guest.memory) and not isinstance(guest.numa, tuple):
-        lines.append(f"auto size: {auto_share(field, choice.gpus).why}")
-    page = choice.shape.page
-    if page:
-        lines.append(f"pages of {format_size(page)}: the largest in which every cell is whole and fits its node")
-    if window.why:
-        lines.append(window.why)
-    lines.append(
-        "managed='no': the plan's own vfio-pci binding holds, so that stopping the guest does not hand the device"
-        " back to the host's driver, its persistence daemon or Fabric Manager"
-    )
-    return tuple(lines)
-
-
-def _told(source: str | None) -> str:
-    return {
-        "device": "its own numa_node file",
-        "bridge": "from the bridge above; its own file says -1",
-        "firmware": "from its local CPU list; its own file says -1",
-    }.get(source or "", "as the host document says")
-
-
-def _findings(
-    field: Field, guest: GuestIntent, choice: Choice, closure: Closure, window: Window, at: str
-) -> list[Finding]:
-    found: list[Finding] = []
-
-    def say(level: str, text: str) -> None:
-        found.append(Finding(level=level, text=text, where=at))
-
-    nodes = choice.placement.nodes
-    for address in closure.members:
-        node = field.catalogue.node(address)
-        if node is None or node not in field.resources.nodes:
-            what = "GPU " if address in choice.gpus else ""
-            say("warn", f"the NUMA node of {what}{address} is unknown: it did not influence the placement")
-        elif node is not None and node in field.resources.nodes and node not in nodes:
-            near = min(field.resources.distance(n, node) for n in nodes)
-            say("warn", f"{address} is on node {node}, where the guest has no cell: its nearest is at distance {near}")
-        gpu = field.catalogue.gpus.get(address)
-        if gpu and gpu.processes:
-            say("warn", f"GPU {address} is in use by {gpu.processes} process(es) now: apply will refuse until they end")
-        if gpu and gpu.mig and gpu.mig.instances:
-            say("warn", f"GPU {address} holds {len(gpu.mig.instances)} MIG instance(s): they end when it is given away")
-    if choice.short:
-        say("info", "less than the auto share: not all of it is free")
-    if choice.extra_cells:
-        say("info", f"{choice.extra_cells} more cell(s) than nodes with its GPUs: it does not fit on fewer")
-    if len(closure.members) > len(set(choice.gpus)) and (along := _along(closure, guest, choice)):
-        say("info", f"goes along by IOMMU group: {', '.join(along)}")
-    if window.doubt:
-        say("warn", window.doubt)
-    if window.refusal:
-        say("warn", f"{window.refusal}; under tcg this is only said")
-    if guest.accelerator == "tcg":
-        say("warn", "accelerator tcg: software emulation, for tests; its speed says nothing")
-    vcpus = choice.shape.vcpus
-    if vcpus > MAX_VCPUS_WITHOUT_IOMMU:
-        say("info", f"{vcpus} vCPUs: the guest gets an IOMMU device with extended interrupt mode")
-    elif guest.vcpus == "auto" and not isinstance(guest.numa, tuple) and _capped(field, choice):
-        say("info", f"auto stops at {MAX_VCPUS_WITHOUT_IOMMU} vCPUs: more would need an IOMMU device; ask by number")
-    return found
-
-
-def _capped(field: Field, choice: Choice) -> bool:
-    share = auto_share(field, choice.gpus)
-    cells = 1 if share.of_host else len(choice.placement.nodes)
-    return share.cores * choice.shape.threads * cells > MAX_VCPUS_WITHOUT_IOMMU
-
-
-def _along(closure: Closure, guest: GuestIntent, choice: Choice) -> list[str]:
-    named = {*choice.gpus}
-    for key in (guest.nics, guest.nvme):
-        named |= set(key) if isinstance(key, tuple) else set()
-    counted = isinstance(guest.nics, int | NicRequest) or isinstance(guest.nvme, int)
-    return [] if counted else [address for address in closure.members if address not in named]

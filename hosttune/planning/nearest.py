@@ -33,7 +33,14 @@ def _pick(
     field: Field, pool: Iterable[str], count: int, gpus: Sequence[str], nodes: Sequence[int], taken: tuple[str, ...]
 ) -> list[str]:
     """Each GPU in turn takes its nearest device that is left, until there are enough."""
-    left = [d for d in pool if d not in taken and not close_groups(field.catalogue, (*taken, d)).conflicts]
+    catalogue = field.catalogue
+    left = [
+        device
+        for device in pool
+        if device not in taken
+        and catalogue.in_use.keys().isdisjoint((device, *catalogue.virtuals.get(device, ())))
+        and not close_groups(catalogue, (*taken, device)).conflicts
+    ]
     chosen: list[str] = []
     turn = 0
     while left and len(chosen) < count:
@@ -53,7 +60,6 @@ def nearest_nics(
         nic.address
         for nic in field.host.nics
         if nic.physfn is None
-        and nic.in_use is None
         and (request.rdma is None or request.rdma == (nic.rdma is not None))
         and not (field.catalogue.pci[nic.address].physfn if nic.address in field.catalogue.pci else None)
     ]
@@ -65,7 +71,7 @@ def nearest_nvme(
     field: Field, count: int, gpus: Sequence[str], nodes: Sequence[int], taken: tuple[str, ...]
 ) -> tuple[list[str], list[str]]:
     """(addresses, why there are too few). Drives that the host has mounted are left out."""
-    pool = [drive.address for drive in field.host.nvme if drive.in_use is None]
+    pool = [drive.address for drive in field.host.nvme]
     chosen = _pick(field, pool, count, gpus, nodes, taken)
     return chosen, _too_few("NVMe drives", count, len(chosen), len(field.host.nvme))
 

@@ -1,4 +1,4 @@
-"""The guest's own PCIe tree, and the 64-bit window its BARs need.
+"""The guest's own PCIe tree.
 
 Pure. Every passed slot sits behind a root port of its own (a GPU directly on pcie.0 is an integrated
 endpoint: CUDA initialisation fails with error 3 on SXM parts); with several cells the port is on the
@@ -11,16 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hosttune.model.plan import PciController
-from hosttune.model.values import format_size, slot_of
+from hosttune.model.values import slot_of
 from hosttune.planning.devices import Catalogue, address_key
 
-MIB = 1 << 20
-GIB = 1 << 30
 LAST_SLOT = 0x1D  # 1e and 1f hold q35's own bridges and controllers
 PORTS_PER_SLOT = 8
 LAST_BUS = 255
-OVMF_MAX_WINDOW_MIB = 0x1000000  # larger X-PciMmio64Mb values are ignored (edk2 MemDetect.c)
-AMD_HT_START = 1012 * GIB  # newer q35 machines move memory past this hole up to 1 TiB on AMD
 
 
 @dataclass(frozen=True)
@@ -96,65 +92,3 @@ def _port(index: int, bus: int, nth: int, *, pack: bool) -> PciController:
         chassis=index,
         port=(first + slot) * PORTS_PER_SLOT + function,
     )
-
-
-@dataclass(frozen=True)
-class Window:
-    """The 64-bit MMIO window. `floor_mib` is OVMF's X-PciMmio64Mb where its own window is too small.
-
-    `refusal` says with the numbers why the guest's address width is too small; `doubt` what is unknown.
-    """
-
-    mmio64_bytes: int | None = None
-    floor_mib: int | None = None
-    refusal: str | None = None
-    doubt: str | None = None
-    why: str | None = None
-
-
-def size_window(
-    catalogue: Catalogue, devices: Sequence[str], memory_bytes: int, address_bits: int | None, *, amd: bool
-) -> Window:
-    """Size the window from the devices' real BARs (rule: OvmfPkg PlatformInitLib MemDetect.c).
-
-    OVMF's own window is 2^(bits-3), bits clamped to 46; where 2 x the next power of two of all 64-bit
-    prefetchable BARs is larger, X-PciMmio64Mb asks for that. Memory and window must both be addressable.
-    """
-    total = 0
-    unknown = []
-    for address in devices:
-        device = catalogue.pci.get(address)
-        if device is None or device.bars is None:
-            unknown.append(address)
-            continue
-        total += sum(bar.size_bytes for bar in device.bars if bar.is_64bit and bar.prefetchable is not False)
-    if unknown:
-        return Window(doubt=f"the BARs of {', '.join(unknown)} are unknown: no MMIO window was computed")
-    if total == 0:
-        return Window(mmio64_bytes=0)
-    need_mib = 2 * _next_power(-(-total // MIB))
-    need = need_mib * MIB
-    if address_bits is None:
-        return Window(mmio64_bytes=need, doubt="the host's address width is unknown: the window was not checked")
-    top = memory_bytes + 4 * GIB
-    if amd and top > AMD_HT_START:
-        top += (1 << 40) - AMD_HT_START
-    end = -(-top // need) * need + need
-    if end > 1 << address_bits or need_mib > OVMF_MAX_WINDOW_MIB:
-        return Window(
-            mmio64_bytes=need,
-            refusal=(
-                f"BARs of {format_size(total)} need a 64-bit window of {format_size(need)}; above"
-                f" {format_size(memory_bytes)} of memory it ends at {format_size(end)}, but {address_bits}"
-                f" address bits reach only {format_size(1 << address_bits)}"
-            ),
-        )
-    own = 1 << (min(address_bits, 46) - 3)
-    why = f"64-bit window {format_size(need)} for BARs of {format_size(total)}: 2 x the next power of two"
-    if own >= need:
-        return Window(need, None, why=f"{why}; the firmware's own window of {format_size(own)} is large enough")
-    return Window(need, need_mib, why=f"{why}; the firmware's own window is only {format_size(own)}")
-
-
-def _next_power(n: int) -> int:
-    return 1 << max(0, n - 1).bit_length()

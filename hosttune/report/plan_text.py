@@ -141,10 +141,13 @@ def _run_texts(run: list[Sequence[tuple[int, int]]]) -> tuple[str, str]:
 
 
 def _window(guest: PlannedGuest) -> str:
-    need = f"a window of {format_size(guest.mmio64_bytes)}"
-    if guest.ovmf_window_mib is None:
-        return f"{need}, within the firmware's own"
-    return f"{need}, the firmware is asked for {format_size(guest.ovmf_window_mib << 20)}"
+    """The 64-bit window and who opens it; nothing is claimed of the firmware that the plan does not say."""
+    facts = [f"a window of {format_size(guest.mmio64_bytes)}"]
+    if guest.mmio_note:
+        facts.append(guest.mmio_note)
+    elif guest.ovmf_window_mib is not None:
+        facts.append(f"the firmware is asked for {format_size(guest.ovmf_window_mib << 20)}")
+    return ", ".join(facts)
 
 
 def _device_row(device: Device, index: dict[str, PciDevice], models: dict[str, str | None]) -> tuple[str, ...]:

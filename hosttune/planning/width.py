@@ -1,0 +1,52 @@
+"""How many physical address bits a guest has, and how many of them it can use.
+
+Pure. Under KVM the guest has the host CPU's own width (host-passthrough). What its devices address, memory and
+each other's BARs, the host's IOMMU has to map too: a narrower one is the real limit, and libvirt's
+`<maxphysaddr limit=…>` tells the guest so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hosttune.domain.elements import MAXPHYSADDR_LIMIT, known_elements
+from hosttune.model.host import Host
+
+TCG_ADDRESS_BITS = 40  # QEMU refuses any other width without KVM (target/i386/cpu.c, TCG_PHYS_ADDR_BITS)
+FIRMWARE_BITS = 46  # edk2 uses no more, whatever the CPU has (OvmfPkg PlatformInitLib MemDetect.c)
+
+
+@dataclass(frozen=True)
+class AddressWidth:
+    """A guest's physical address width.
+
+    `bits` are those its CPU shows, None unknown; `usable` the lesser of them and what the IOMMU maps; `limit`
+    the one to write into the XML, None for no limit. `finding` is (level, text) where the IOMMU is narrower.
+    """
+
+    bits: int | None = None
+    usable: int | None = None
+    limit: int | None = None
+    finding: tuple[str, str] | None = None
+
+
+def address_width(host: Host, accelerator: str, *, devices: bool) -> AddressWidth:
+    """The width of a guest on this host; the IOMMU counts only for a guest with host devices."""
+    cpu = host.cpu_model.physical_address_bits if host.cpu_model else None
+    own = TCG_ADDRESS_BITS if accelerator == "tcg" else cpu
+    iommu = host.iommu.address_bits if host.iommu and devices else None
+    if own is None or iommu is None or iommu >= own:
+        return AddressWidth(own, own)
+    narrower = f"the IOMMU maps {iommu} address bits, the guest's CPU has {own}"
+    if accelerator == "tcg":
+        return AddressWidth(own, iommu, None, ("warn", f"{narrower}: its devices reach only the lower part"))
+    stack = host.virtualization
+    known, left_out = known_elements(stack.libvirt_version if stack else None, stack.qemu_version if stack else None)
+    if MAXPHYSADDR_LIMIT in known:
+        return AddressWidth(iommu, iommu, iommu, ("info", f"{narrower}: the guest is limited to {iommu}"))
+    why = dict(left_out)[MAXPHYSADDR_LIMIT]
+    if iommu >= FIRMWARE_BITS:
+        text = f"{narrower}, and it cannot be limited ({MAXPHYSADDR_LIMIT} {why}): firmware keeps to {FIRMWARE_BITS}"
+        return AddressWidth(own, iommu, None, ("warn", f"{text} bits today, the guest's kernel need not"))
+    text = f"{narrower}, and it cannot be limited ({MAXPHYSADDR_LIMIT} {why}): BARs beyond the IOMMU's reach fail"
+    return AddressWidth(own, iommu, None, ("error", f'{text} with "VFIO_MAP_DMA failed"'))
