@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from planhosts import Card, Held, build_host, intent_of
 
 import hosttune
 from hosttune.model.host import Host, HugePages, NumaNode
@@ -15,7 +16,6 @@ from hosttune.model.values import to_json
 from hosttune.planning import plan
 from hosttune.planning.pages import NodeMemory, read_memory, reserve_bytes
 from hosttune.planning.resources import LOCAL_DISTANCE, REMOTE_DISTANCE, Resources, read_resources
-from tests.planhosts import Card, Held, build_host, intent_of
 
 GIB = 1 << 30
 MIB = 1 << 20

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from planhosts import Card, build_host, intent_of
 
 from hosttune.errors import BadInput
 from hosttune.model.host import Host
@@ -21,7 +22,6 @@ from hosttune.model.values import CpuSet, to_json
 from hosttune.planning import plan
 from hosttune.planning.bootargs import add_cpus, boot_pages, passthrough, read_boot_pages
 from hosttune.planning.settings import SETTINGS
-from tests.planhosts import Card, build_host, intent_of
 
 GIB = 1 << 30
 GPU = Card("0000:41:00.0", 0, group=1)
@@ -96,6 +96,8 @@ TOTALS = {0: 0, 1: 0}
         ("hugepagesz=1G quiet hugepages=0:8", TOTALS, {0: 4}, None),  # other arguments between change nothing
         ("hugepagesz=1G hugepages=1:8", TOTALS, {0: 4}, ("hugepagesz=1G hugepages=1:8", "0:4,1:8")),
         ("hugepagesz=1G hugepages=0:2,1:8", TOTALS, {0: 4}, ("hugepagesz=1G hugepages=0:2,1:8", "0:4,1:8")),
+        # pages that were made since the boot stay too
+        ("hugepagesz=1G hugepages=0:2", {0: 2, 1: 6}, {0: 4}, ("hugepagesz=1G hugepages=0:2", "0:4,1:6")),
         # a number without a node is shared out by the kernel, evenly unless a node is too small for its part
         ("hugepagesz=1G hugepages=16", {0: 8, 1: 8}, {0: 8}, None),
         ("hugepagesz=1G hugepages=16", {0: 12, 1: 4}, {0: 12}, None),
