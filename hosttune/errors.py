@@ -35,7 +35,12 @@ class Refused(HosttuneError):
 
 
 class Unreadable(HosttuneError):
-    """A file exists but the kernel refused to give it (EACCES, EIO…): unknown, which is not the same as absent."""
+    """A file exists but the kernel refused to give it (EACCES, EIO…): unknown, which is not the same as absent.
+
+    A reader makes a problem of it; one that gets out means that the machine or capture cannot be read at all.
+    """
+
+    exit_code = 2
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"cannot read {path}: {reason}", where=path, hint="run as root, or check the device's health")

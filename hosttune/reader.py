@@ -6,10 +6,20 @@ refuses, or whose text makes no sense, is None *and* a problem, so that nothing 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hosttune.errors import Unreadable
 from hosttune.model.host import Problem
-from hosttune.model.values import CpuSet
+from hosttune.model.values import MAX_ID, MAX_SIZE
 from hosttune.system import System
+
+
+def number(text: str, most: int = MAX_SIZE) -> int | None:
+    """The decimal number that a text is, from 0 to `most`; None for any other text."""
+    if len(text) > len(str(most)) or not text.isdecimal():
+        return None
+    value = int(text)
+    return value if value <= most else None
 
 
 class Reader:
@@ -34,31 +44,67 @@ class Reader:
             return None
 
     def text(self, path: str) -> str | None:
-        """The file's text, stripped; None when absent or unreadable."""
+        """The file's text, stripped; None when absent or unreadable.
+
+        Some kernels count a terminating NUL in: 2.6.32 in node/online, 5.16 in the lists of topology and nodes.
+        """
         data = self.data(path)
-        return None if data is None else data.decode("utf-8", "replace").strip()
+        return None if data is None else data.decode("utf-8", "replace").strip().rstrip("\0 \n")
 
     def integer(self, path: str, base: int = 10) -> int | None:
-        """A whole number ("21", with base 16 also "0x10de")."""
+        """A whole number of at most 64 bits ("21", "-1", with base 16 also "0x10de")."""
         text = self.text(path)
         if not text:
             return None
         try:
-            return int(text, base)
+            value = int(text, base)
         except ValueError:
-            self.problem("not a number", path, f"reads {text[:40]!r}")
+            value = 1 << 64
+        if -(1 << 63) <= value < 1 << 64:
+            return value
+        self.problem("not a number", path, f"reads {text[:40]!r}")
+        return None
+
+    def count(self, path: str) -> int | None:
+        """A number of things, or of bytes: from 0 to MAX_SIZE."""
+        text = self.text(path)
+        value = number(text) if text else None
+        if text and value is None:
+            self.problem("not a count", path, f"reads {text[:40]!r}")
+        return value
+
+    def identifier(self, path: str) -> int | None:
+        """A number that the kernel gave, from 0 to MAX_ID. Its -1 means that there is none, which is no problem."""
+        text = self.text(path)
+        value = number(text, MAX_ID) if text else None
+        if text and value is None and text != "-1":
+            self.problem("not an id", path, f"reads {text[:40]!r}")
+        return value
+
+    def exists(self, path: str) -> bool | None:
+        """Whether something is there; None when the kernel does not let us see."""
+        try:
+            return self.system.exists(path)
+        except Unreadable as error:
+            self.problem("unreadable", path, error.reason)
             return None
 
-    def cpus(self, path: str) -> CpuSet | None:
-        """A kernel CPU (or node) list; an empty file is the empty set."""
-        text = self.text(path)
-        if text is None:
-            return None
+    def query(self, name: str, live: Callable[[], str | None]) -> str | None:
+        """What a read-only command answers (see System); None when it cannot be asked or its record not be read."""
         try:
-            return CpuSet.parse(text)
-        except ValueError:
-            self.problem("not a CPU list", path, f"reads {text[:40]!r}")
+            return self.system.query(name, live)
+        except Unreadable as error:
+            self.problem("unreadable", error.path, error.reason)
             return None
+
+    def listing(self, path: str) -> list[str] | None:
+        """Sorted names in a directory; None when they are not known: unreadable, or not in an incomplete capture."""
+        try:
+            names = self.system.list(path)
+        except Unreadable as error:
+            self.problem("unreadable", path, error.reason)
+            return None
+        return names if names or self.system.complete or self.exists(path) else None
 
     def names(self, path: str) -> list[str]:
         """Sorted names in a directory; empty when absent or unreadable."""

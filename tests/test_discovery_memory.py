@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from hosttune.discovery.memory import read_memory_settings, read_nodes
+from hosttune.errors import Unreadable
 from hosttune.model.host import HugePages, MemorySettings, NumaNode, Problem
 from hosttune.model.values import CpuSet
 from hosttune.reader import Reader
-from hosttune.recorded import Capture
+from hosttune.recorded import Archive, Capture
+from hosttune.system import COMPLETE
 
 HOSTS = Path(__file__).parent / "hosts"
 HWLOC = sorted(path.name.removesuffix(".expected.json") for path in (HOSTS / "hwloc").glob("*.expected.json"))
@@ -101,9 +103,35 @@ def test_nodes_without_cpus_or_memory(host_root: HostRoot) -> None:
 
 
 def test_kernel_without_numa(host_root: HostRoot) -> None:
+    """The capture lacks the directory and does not say that it is whole."""
     found = found_in(host_root("hwloc/2i386-2c-nohugepage"))
     assert found.nodes == ()
-    assert found.where("no NUMA nodes") == "/sys/devices/system/node"
+    assert found.where("unknown NUMA nodes") == "/sys/devices/system/node"
+    assert "not in the capture" in found.problems[0].why
+
+
+class Closed(Archive):
+    """A capture in which the directory of the nodes cannot be listed, though it is there."""
+
+    def list(self, path: str) -> list[str]:
+        if path == "/sys/devices/system/node":
+            raise Unreadable(path, "Permission denied")
+        return super().list(path)
+
+
+@pytest.mark.parametrize(
+    ("system", "told"),
+    [
+        (Archive({"/proc/version": b""}, {}, "x"), ["unknown NUMA nodes"]),
+        (Archive({"/proc/version": b""}, {}, "x", ["/sys/devices/system/node"]), ["no NUMA nodes"]),
+        (Archive({"/proc/version": b"", COMPLETE: b"1"}, {}, "x"), ["no NUMA nodes"]),
+        (Closed({"/sys/devices/system/node/node0/cpulist": b"0"}, {}, "x"), ["unreadable", "unknown NUMA nodes"]),
+    ],
+)
+def test_no_nodes_are_claimed_only_where_the_kernel_lists_none(system: Archive, told: list[str]) -> None:
+    reader = Reader(system)
+    assert read_nodes(reader) == ()
+    assert [problem.what for problem in reader.problems] == told
 
 
 @pytest.mark.parametrize("path", sorted((HOSTS / "derived").glob("*.expected.json")), ids=lambda path: path.name)
@@ -195,6 +223,9 @@ def test_gpu_node_is_known_by_its_driver(tree: Tree) -> None:
         ({"cpulist": "0-x", "cpumap": "f"}, "0-3"),
         ({"cpu4/online": "1", "cpu2/online": "1"}, "2,4"),
         ({"cpulist": "", "cpumap": "0"}, ""),
+        ({"cpulist": "(null)"}, ""),
+        ({"cpulist": "0-3,,5"}, "0-3,5"),
+        ({"cpulist": "0-1048575,x", "cpumap": "f"}, "0-3"),
     ],
 )
 def test_cpus_of_node(files: dict[str, str], cpus: str, tree: Tree) -> None:
@@ -209,7 +240,7 @@ def test_distances_are_those_of_online_nodes(tree: Tree) -> None:
     assert [found.distances for found in found_in(tree(files)).nodes] == [{"0": 10, "8": 32}, {"0": 32, "8": 10}]
 
 
-@pytest.mark.parametrize("distance", ["10 32 32", "10", "10 x", "10 -1"])
+@pytest.mark.parametrize("distance", ["10 32 32", "10", "10 x", "10 -1", "10 256", "10 " + "9" * 5000])
 def test_unusable_distances_are_unknown(distance: str, tree: Tree) -> None:
     files = node(0, "0", 1024, distance=distance) | {f"{NODES}/online": "0-1"}
     found = found_in(tree(files))
@@ -227,7 +258,22 @@ def test_every_size_of_huge_page(tree: Tree) -> None:
         HugePages(size_bytes=2 << 20, total=512, free=512),
         HugePages(size_bytes=1 << 30, total=4, free=1),
     )
-    assert found.where("not a number").endswith("/hugepages-64kB/nr_hugepages")
+    assert found.where("not a count").endswith("/hugepages-64kB/nr_hugepages")
+
+
+@pytest.mark.parametrize("text", ["-1", "9223372036854775808", "9" * 5000])
+def test_counts_that_cannot_be_are_unknown(text: str, tree: Tree) -> None:
+    pool = f"{NODES}/node0/hugepages/hugepages-2048kB"
+    found = found_in(tree(node(0, "0", 1024) | {f"{pool}/nr_hugepages": "1", f"{pool}/free_hugepages": text}))
+    assert found.nodes[0].hugepages == (HugePages(size_bytes=2 << 20, total=1, free=None),)
+    assert found.where("not a count") == f"/{pool}/free_hugepages"
+
+
+@pytest.mark.parametrize("kibibytes", ["9007199254740992", "9" * 5000])
+def test_memory_that_cannot_be_is_unknown(kibibytes: str, tree: Tree) -> None:
+    found = found_in(tree(node(0, "0", None) | {f"{NODES}/node0/meminfo": f"Node 0 MemTotal: {kibibytes} kB"}))
+    assert found.nodes[0].memory_bytes is None
+    assert found.where("not a count") == f"/{NODES}/node0/meminfo"
 
 
 def test_memory_settings(tree: Tree) -> None:

@@ -34,11 +34,38 @@ def test_sound_tree(tree: Tree) -> None:
 
 def test_boot_cpu_may_be_offline(tree: Tree) -> None:
     files = four_cpus(("", "1,3", "0,2", "1,3")) | {f"{SYSTEM}/cpu/online": "1-3", f"{SYSTEM}/cpu/present": "0-4"}
-    found = found_in(tree({name: text for name, text in files.items() if "/cpu0/" not in name}))
+    files = {name: text for name, text in files.items() if "/cpu0/" not in name}
+    found = found_in(tree(files | {f"{SYSTEM}/cpu/cpu{cpu}/online": "0" for cpu in (0, 4)}))
     assert str(found.ids(online=False)) == "0,4"
     assert found.cpus[0] == Cpu(id=0, online=False, isolated=None, nohz_full=None, allowed=None)
     assert [found.cpus[cpu].core for cpu in (1, 2, 3)] == [1, 2, 1]
     assert found.problems == []  # lists that still name CPU 0 are no lie
+
+
+@pytest.mark.parametrize("name", ["online", "present"])
+def test_a_listed_cpu_without_a_directory_is_left_out(name: str, tree: Tree) -> None:
+    """Ten bytes must not make a million CPUs; a real one has a directory, online or not."""
+    found = found_in(tree(four_cpus() | {f"{SYSTEM}/cpu/{name}": "0-65535"}))
+    assert list(found.cpus) == [0, 1, 2, 3]
+    assert found.where("CPUs without a directory") == f"/{SYSTEM}/cpu/{name}"
+
+
+def test_a_list_of_more_cpus_than_there_can_be_is_no_list(tree: Tree) -> None:
+    files = four_cpus() | {f"{SYSTEM}/cpu/online": "0-1048575", f"{SYSTEM}/cpu/possible": "0-40000,9-40000"}
+    found = found_in(tree(files))
+    assert list(found.cpus) == [0, 1, 2, 3]
+    assert found.model.possible is None
+    places = [problem.where for problem in found.problems if problem.what == "not a set of CPUs or nodes"]
+    assert places == [f"/{SYSTEM}/cpu/online", f"/{SYSTEM}/cpu/possible"]
+
+
+@pytest.mark.parametrize(("text", "doubts"), [("-1", 0), ("", 0), ("1048576", 1), ("-2", 1), ("9" * 5000, 1)])
+def test_ids_that_cannot_be_are_unknown(text: str, doubts: int, tree: Tree) -> None:
+    """The kernel says -1 itself where it knows none; anything else out of range is a doubt."""
+    path = f"{SYSTEM}/cpu/cpu0/topology/die_id"
+    found = found_in(tree(four_cpus() | {path: text}))
+    assert found.cpus[0].die is None
+    assert [problem.where for problem in found.problems] == [f"/{path}"] * doubts
 
 
 @pytest.mark.parametrize(

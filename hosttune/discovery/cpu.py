@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from hosttune.discovery.cpuinfo import blocks_by_cpu, first_block, model_of, vendor_of
-from hosttune.discovery.sets import plain_text, read_set
+from hosttune.discovery.sets import parse_list, read_list, read_set
 from hosttune.discovery.topology import CPUS, read_caches, read_homes, read_kinds, read_places
 from hosttune.model.host import Cpu, CpuModel, NumaNode
-from hosttune.model.values import CpuSet
-from hosttune.reader import Reader
+from hosttune.model.values import MAX_ID, CpuSet
+from hosttune.reader import Reader, number
 
 _CPU_NAME = re.compile(r"cpu(\d+)")
 _ADDRESS_SIZES = re.compile(r"(\d+) bits physical, (\d+) bits virtual")
@@ -28,9 +28,9 @@ def read_cpus(reader: Reader, nodes: tuple[NumaNode, ...]) -> tuple[tuple[Cpu, .
     kernel does not give are None; facts that contradict each other are noted as problems of `reader`.
     """
     cpuinfo = (reader.data("/proc/cpuinfo") or b"").decode("utf-8", "replace")
-    directories = {int(match[1]) for name in reader.names(CPUS) if (match := _CPU_NAME.fullmatch(name))}
-    present = read_set(reader, f"{CPUS}/present") or CpuSet()
-    online = _online_cpus(reader, directories, cpuinfo)
+    directories = _directories(reader)
+    present = _with_directory(reader, read_set(reader, f"{CPUS}/present") or CpuSet(), directories, "present")
+    online = _with_directory(reader, _online_cpus(reader, directories, cpuinfo), directories, "online")
     if not online:
         reader.problem("no CPUs", CPUS, "neither sysfs nor /proc/cpuinfo lists an online CPU")
     homes = read_homes(reader, nodes, online)
@@ -63,6 +63,21 @@ def read_cpus(reader: Reader, nodes: tuple[NumaNode, ...]) -> tuple[tuple[Cpu, .
         for cpu in sorted(directories | present | online)
     )
     return cpus, _read_model(reader, cpuinfo, first, names, hybrid)
+
+
+def _directories(reader: Reader) -> CpuSet:
+    """The CPUs that have a directory of their own."""
+    numbers = (number(match[1], MAX_ID) for name in reader.names(CPUS) if (match := _CPU_NAME.fullmatch(name)))
+    return CpuSet(cpu for cpu in numbers if cpu is not None)
+
+
+def _with_directory(reader: Reader, cpus: CpuSet, directories: CpuSet, name: str) -> CpuSet:
+    """The listed CPUs that have a directory, as every present CPU has; all of them where none has (a thin capture)."""
+    missing = cpus - directories
+    if not directories or not missing:
+        return cpus
+    reader.problem("CPUs without a directory", f"{CPUS}/{name}", f"it lists CPUs {missing}, which are left out")
+    return cpus & directories
 
 
 def _online_cpus(reader: Reader, directories: Iterable[int], cpuinfo: str) -> CpuSet:
@@ -101,9 +116,9 @@ def _cpus_of_argument(reader: Reader, name: str) -> CpuSet | None:
     # isolcpus=managed_irq,domain,2-7: flags come before the list.
     parts = [part for part in values[-1].split(",") if not part.isalpha() and part != "managed_irq"] if values else []
     try:
-        return CpuSet.parse(",".join(parts))
+        return parse_list(",".join(parts))
     except ValueError:
-        reader.problem("unreadable CPU list", "/proc/cmdline", f"{name}={values[-1]} is not expanded here")
+        reader.problem("unreadable CPU list", "/proc/cmdline", f"{name}={values[-1][:80]} is not expanded here")
         return None
 
 
@@ -206,15 +221,15 @@ def _read_model(reader: Reader, cpuinfo: str, first: int | None, names: Sequence
     sizes = _ADDRESS_SIZES.search(block.get("address sizes", ""))
     flags = block.get("flags") or block.get("Features") or block.get("features")
     smt = f"{CPUS}/smt"
-    smt_active = reader.integer(f"{smt}/active")
+    smt_active = reader.count(f"{smt}/active")
     return CpuModel(
         vendor=vendor_of(block),
         model=model_of(block),
-        physical_address_bits=int(sizes[1]) if sizes else None,
-        virtual_address_bits=int(sizes[2]) if sizes else None,
+        physical_address_bits=number(sizes[1], 64) if sizes else None,
+        virtual_address_bits=number(sizes[2], 64) if sizes else None,
         flags=tuple(flags.split()) if flags else None,
-        possible=plain_text(reader, f"{CPUS}/possible"),
-        present=plain_text(reader, f"{CPUS}/present"),
+        possible=read_list(reader, f"{CPUS}/possible"),
+        present=read_list(reader, f"{CPUS}/present"),
         smt_control=reader.text(f"{smt}/control"),
         smt_active=None if smt_active is None else smt_active == 1,
         scaling_driver=reader.text(f"{CPUS}/cpu{first}/cpufreq/scaling_driver") if "cpufreq" in names else None,

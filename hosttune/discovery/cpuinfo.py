@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from hosttune.model.values import MAX_ID
+from hosttune.reader import number
+
 # "CPU implementer" of ARM's /proc/cpuinfo; names as lscpu prints them (util-linux sys-utils/lscpu-arm.c).
 _ARM_VENDORS = {
     0x41: "ARM",
@@ -32,14 +35,15 @@ def _block(text: str) -> dict[str, str]:
 def blocks_by_cpu(cpuinfo: str) -> dict[int, dict[str, str]]:
     """The blocks of /proc/cpuinfo by CPU id (s390 has one line for each CPU instead, without places)."""
     blocks = (_block(text) for text in cpuinfo.split("\n\n"))
-    found = {int(block["processor"]): block for block in blocks if block.get("processor", "").isdecimal()}
-    return found or {int(cpu): {} for cpu in re.findall(r"^processor (\d+):", cpuinfo, re.MULTILINE)}
+    numbered = ((number(block.get("processor", ""), MAX_ID), block) for block in blocks)
+    found = {cpu: block for cpu, block in numbered if cpu is not None}
+    return found or {int(cpu): {} for cpu in re.findall(r"^processor (\d{1,6}):", cpuinfo, re.MULTILINE)}
 
 
 def ids_of(blocks: Mapping[int, Mapping[str, str]], key: str) -> dict[int, int]:
     """A number that each CPU's block may hold, by CPU ("physical id", "core id")."""
-    found = ((cpu, block.get(key, "")) for cpu, block in blocks.items())
-    return {cpu: int(value) for cpu, value in found if value.isdecimal()}
+    found = ((cpu, number(block.get(key, ""), MAX_ID)) for cpu, block in blocks.items())
+    return {cpu: value for cpu, value in found if value is not None}
 
 
 def vendor_of(block: Mapping[str, str]) -> str | None:

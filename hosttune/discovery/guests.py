@@ -17,7 +17,7 @@ from hosttune.discovery.libvirtd import LibvirtFacts, RawDomain, ask_libvirt, re
 from hosttune.errors import BadInput
 from hosttune.model.host import DomainCapabilities, GuestMemory, RunningGuest, VcpuPin, Virtualization
 from hosttune.model.values import CpuSet
-from hosttune.reader import Reader
+from hosttune.reader import Reader, number
 from hosttune.system import COMMANDS
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def read_guests(reader: Reader) -> tuple[tuple[RunningGuest, ...] | None, Virtua
 
 def _facts(reader: Reader) -> LibvirtFacts | None:
     system = reader.system
-    text = system.query(QUERY, lambda: ask_libvirt(system))
+    text = reader.query(QUERY, lambda: ask_libvirt(system))
     if text is None:
         return _recorded_virsh(reader)
     try:
@@ -101,13 +101,14 @@ def _listed(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _kvm(reader: Reader) -> bool | None:
-    """Whether KVM works here: its device and a module for this CPU; None where a capture does not tell."""
-    if reader.system.exists("/dev/kvm"):
+    """Whether KVM works here: its device and a module for this CPU; None where that is not to be seen."""
+    found = reader.exists("/dev/kvm")
+    if found:
         modules = reader.names("/sys/module")
         makers = [name for name in modules if name in ("kvm_intel", "kvm_amd")]
         # Other architectures build KVM in without a maker's module; x86 has one, loaded or built in.
         return True if makers or "kvm" not in modules else None
-    return False if reader.system.complete else None
+    return False if found is False and reader.system.complete else None
 
 
 # --- what a guest holds --------------------------------------------------------------------------------------
@@ -184,7 +185,7 @@ def _page_bytes(reader: Reader, facts: DomainFacts, cell: int | None) -> int | N
 
 
 def _default_hugepage(reader: Reader) -> int | None:
-    found = re.search(r"^Hugepagesize:\s+(\d+) kB", reader.text("/proc/meminfo") or "", re.MULTILINE)
+    found = re.search(r"^Hugepagesize:\s+(\d{1,12}) kB", reader.text("/proc/meminfo") or "", re.MULTILINE)
     return int(found[1]) << 10 if found else None
 
 
@@ -193,9 +194,8 @@ def _default_hugepage(reader: Reader) -> int | None:
 
 def _doubt_other_qemu(reader: Reader, guests: tuple[RunningGuest, ...]) -> None:
     """A problem for each QEMU process whose guest libvirt does not list."""
-    system = reader.system
     known = {guest.name for guest in guests}
-    for line in (system.query(PROCESSES, lambda: _qemu_processes(reader)) or "").splitlines():
+    for line in (reader.query(PROCESSES, lambda: _qemu_processes(reader)) or "").splitlines():
         process, _, name = line.partition(" ")
         if name not in known:
             what = f"a QEMU guest outside libvirt{f' ({name})' if name else ''}"
@@ -241,7 +241,7 @@ def _capabilities(reader: Reader, xml: str | None) -> DomainCapabilities | None:
     vcpus = attribute(root.find("vcpu"), "max") or ""
     return DomainCapabilities(
         machine=text(root.find("machine")),
-        max_vcpus=int(vcpus) if vcpus.isdecimal() else None,
+        max_vcpus=number(vcpus),
         firmwares=tuple(str(value.text) for value in root.iterfind("os/enum[@name='firmware']/value")),
         loaders=tuple(str(value.text) for value in root.iterfind("os/loader/value")),
         cpu_modes=tuple(str(mode.get("name")) for mode in root.iterfind("cpu/mode[@supported='yes']")),

@@ -9,22 +9,23 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from hosttune.discovery.sets import plain_text, read_set
+from hosttune.discovery.sets import read_list, read_set
 from hosttune.model.host import HugePages, MemorySettings, NumaNode
-from hosttune.model.values import CpuSet, format_size
-from hosttune.reader import Reader
+from hosttune.model.values import MAX_SIZE, CpuSet, format_size
+from hosttune.reader import Reader, number
 
 _NODES = "/sys/devices/system/node"
 _HUGEPAGES = "/sys/kernel/mm/hugepages"
 _THP = "/sys/kernel/mm/transparent_hugepage"
 _GPUS = "/proc/driver/nvidia/gpus"
 
-_NODE_NAME = re.compile(r"node(\d+)")
-_CPU_NAME = re.compile(r"cpu(\d+)")
-_POOL_NAME = re.compile(r"hugepages-(\d+)kB")
+_NODE_NAME = re.compile(r"node(\d{1,6})")
+_CPU_NAME = re.compile(r"cpu(\d{1,6})")
+_POOL_NAME = re.compile(r"hugepages-(\d{1,12})kB")
+_MOST_DISTANCE = 255  # the SLIT's entries are bytes; 255 is "unreachable" (ACPI 6.5, 5.2.17)
 _MEMORY_LINE = re.compile(r"(MemTotal|MemFree):\s*(\d+) kB")
-_GPU_NODE_LINE = re.compile(r"^Node:\s*(\d+)\s*$", re.MULTILINE)
-_PAGE_SIZE_LINE = re.compile(r"^Hugepagesize:\s*(\d+) kB", re.MULTILINE)
+_GPU_NODE_LINE = re.compile(r"^Node:\s*(\d{1,6})\s*$", re.MULTILINE)
+_PAGE_SIZE_LINE = re.compile(r"^Hugepagesize:\s*(\d{1,12}) kB", re.MULTILINE)
 _CHOSEN_WORD = re.compile(r"\[(\S+)\]")
 
 
@@ -32,9 +33,14 @@ def read_nodes(reader: Reader) -> tuple[NumaNode, ...]:
     """Every node directory of sysfs, by id: also nodes without CPUs, without memory, and those of GPUs.
 
     A kernel built without NUMA has no node directories: the result is empty, and a problem says so, because
-    "one node" would be our word and not the machine's.
+    "one node" would be our word and not the machine's. So it is where the directory cannot be read, or a capture
+    lacks it, but then nobody knows how many nodes there are.
     """
-    ids = sorted(int(match[1]) for name in reader.names(_NODES) if (match := _NODE_NAME.fullmatch(name)))
+    names = reader.listing(_NODES)
+    if names is None:
+        reader.problem("unknown NUMA nodes", _NODES, "not readable, or not in the capture: no node is known")
+        return ()
+    ids = sorted(int(match[1]) for name in names if (match := _NODE_NAME.fullmatch(name)))
     if not ids:
         reader.problem("no NUMA nodes", _NODES, "the kernel lists none: memory and CPUs have no known node")
         return ()
@@ -52,8 +58,8 @@ def read_memory_settings(reader: Reader) -> MemorySettings:
     return MemorySettings(
         thp=_chosen_word(reader, f"{_THP}/enabled"),
         thp_defrag=_chosen_word(reader, f"{_THP}/defrag"),
-        ksm_run=reader.integer("/sys/kernel/mm/ksm/run"),
-        numa_balancing=reader.integer("/proc/sys/kernel/numa_balancing"),
+        ksm_run=reader.count("/sys/kernel/mm/ksm/run"),
+        numa_balancing=reader.count("/proc/sys/kernel/numa_balancing"),
         default_hugepage_bytes=int(page_size[1]) << 10 if page_size else None,
         overcommit_hugepages=_overcommit(reader),
     )
@@ -93,8 +99,8 @@ def _read_node(reader: Reader, node: int, columns: Sequence[int], gpu_nodes: fro
 def _node_cpus(reader: Reader, node: int, names: Sequence[str]) -> str | None:
     """`cpulist` verbatim; older kernels have only the mask, and a thin capture only the links to the CPUs."""
     path = f"{_NODES}/node{node}"
-    if "cpulist" in names and read_set(reader, f"{path}/cpulist") is not None:
-        return plain_text(reader, f"{path}/cpulist")
+    if "cpulist" in names and (listed := read_list(reader, f"{path}/cpulist")) is not None:
+        return listed
     if "cpumap" in names and (cpus := read_set(reader, f"{path}/cpumap")) is not None:
         return str(cpus)
     linked = CpuSet(int(match[1]) for name in names if (match := _CPU_NAME.fullmatch(name)))
@@ -103,7 +109,14 @@ def _node_cpus(reader: Reader, node: int, names: Sequence[str]) -> str | None:
 
 def _memory_lines(reader: Reader, path: str) -> dict[str, int]:
     """Bytes by the kernel's name, from lines such as "Node 0 MemTotal: 8386704 kB" or "MemTotal: 8386704 kB"."""
-    return {match[1]: int(match[2]) << 10 for match in _MEMORY_LINE.finditer(reader.text(path) or "")}
+    found: dict[str, int] = {}
+    for match in _MEMORY_LINE.finditer(reader.text(path) or ""):
+        kibibytes = number(match[2], MAX_SIZE >> 10)
+        if kibibytes is None:
+            reader.problem("not a count", path, f"{match[1]} reads {match[2][:40]!r}")
+        else:
+            found[match[1]] = kibibytes << 10
+    return found
 
 
 def _compare_memory(reader: Reader, nodes: Sequence[NumaNode]) -> None:
@@ -124,11 +137,13 @@ def _distances(reader: Reader, node: int, columns: Sequence[int]) -> dict[str, i
     text = reader.text(path)
     if not text:
         return None
-    values = text.split()
-    if len(values) != len(columns) or not all(value.isdecimal() for value in values):
-        reader.problem("unusable distances", path, f"{len(values)} values for {len(columns)} online nodes: ignored")
+    values = [number(value, _MOST_DISTANCE) for value in text.split()]
+    if len(values) != len(columns) or None in values:
+        bad = f", {values.count(None)} of them no distance" if None in values else ""
+        why = f"{len(values)} values{bad} for {len(columns)} online nodes: ignored"
+        reader.problem("unusable distances", path, why)
         return None
-    return {str(column): int(value) for column, value in zip(columns, values, strict=True)}
+    return {str(column): value for column, value in zip(columns, values, strict=True) if value is not None}
 
 
 def _huge_pages(reader: Reader, node: int) -> tuple[HugePages, ...]:
@@ -137,8 +152,8 @@ def _huge_pages(reader: Reader, node: int) -> tuple[HugePages, ...]:
     return tuple(
         HugePages(
             size_bytes=size,
-            total=reader.integer(f"{path}/{pool}/nr_hugepages"),
-            free=reader.integer(f"{path}/{pool}/free_hugepages"),
+            total=reader.count(f"{path}/{pool}/nr_hugepages"),
+            free=reader.count(f"{path}/{pool}/free_hugepages"),
         )
         for size, pool in _pools(reader, path)
     )
@@ -164,7 +179,7 @@ def _kind(cpus: str | None, memory_bytes: int | None, is_gpu: bool) -> str | Non
 def _overcommit(reader: Reader) -> dict[str, int] | None:
     """nr_overcommit_hugepages by page size in bytes; None on a kernel without huge pages."""
     found = {
-        str(size): reader.integer(f"{_HUGEPAGES}/{pool}/nr_overcommit_hugepages")
+        str(size): reader.count(f"{_HUGEPAGES}/{pool}/nr_overcommit_hugepages")
         for size, pool in _pools(reader, _HUGEPAGES)
     }
     return {size: count for size, count in found.items() if count is not None} or None

@@ -16,8 +16,8 @@ from hosttune.discovery.pci_function import Function, read_function, read_irqs
 from hosttune.discovery.pci_link import Links
 from hosttune.discovery.sets import parse_list
 from hosttune.model.host import Bar, NumaNode, PciDevice
-from hosttune.model.values import CpuSet, parse_cpus
-from hosttune.reader import IDS, Reader, number
+from hosttune.model.values import MAX_ID, CpuSet, parse_cpus
+from hosttune.reader import Reader, number
 
 DEVICES = "/sys/bus/pci/devices"
 GROUPS = "/sys/kernel/iommu_groups"
@@ -188,7 +188,7 @@ def _group(reader: Reader, function: Function, types: dict[str, str | None]) -> 
     if "iommu_group" not in function.names:
         return {}
     name = reader.link_name(f"{function.path}/iommu_group")
-    group = number(name or "", IDS)
+    group = number(name or "", MAX_ID)
     if name is None or group is None:
         reader.problem("no IOMMU group number", f"{function.path}/iommu_group", f"leads to {name!r}")
         return {}

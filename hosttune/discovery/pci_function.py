@@ -325,7 +325,7 @@ def read_irqs(reader: Reader, function: Function) -> tuple[Irq, ...] | None:
     """The function's interrupts (MSI, else the wired one) and the CPUs that each may go to and goes to."""
     numbers = [int(name) for name in reader.names(f"{function.path}/msi_irqs") if name.isdecimal()]
     if not numbers and "irq" in function.names:
-        wired = reader.integer(f"{function.path}/irq")
+        wired = reader.count(f"{function.path}/irq")
         numbers = [wired] if wired else []
     elif not numbers and "msi_irqs" not in function.names:
         return None

@@ -90,7 +90,7 @@ def _arch(reader: Reader) -> str | None:
     """The kernel's own word; else `uname`; else what only that architecture's /proc/cpuinfo says."""
     return (
         reader.text("/proc/sys/kernel/arch")
-        or reader.system.query("uname-m", _uname_machine)
+        or reader.query("uname-m", _uname_machine)
         or _arch_of_cpuinfo(first_block(reader.text("/proc/cpuinfo") or ""))
         or _arch_of_release(_kernel(reader) or "")
     )
@@ -189,7 +189,7 @@ def _operating_system(reader: Reader) -> str | None:
 
 def _boot_loader(reader: Reader) -> str | None:
     """The boot loader whose files lie in place. Both: systemd-boot, which installs beside a leftover GRUB."""
-    return next((name for path, name in _BOOT_LOADERS if reader.system.exists(path)), None)
+    return next((name for path, name in _BOOT_LOADERS if reader.exists(path)), None)
 
 
 def _modules(reader: Reader) -> tuple[Module, ...]:
@@ -218,16 +218,15 @@ def read_iommu(reader: Reader, pci: Sequence[PciDevice]) -> Iommu:
     `present` means groups exist. `vendor` is also told of one that is switched off (the firmware's ACPI table).
     `address_bits` is the least that any DMA remapping unit can map (VT-d specification, CAP_REG.MGAW).
     """
-    groups = reader.names("/sys/kernel/iommu_groups")
+    groups = reader.listing("/sys/kernel/iommu_groups")
     units = reader.names("/sys/class/iommu")
     if groups or any(device.iommu_group is not None for device in pci):
         present: bool | None = True
     else:
-        told = reader.system.complete or reader.system.exists("/sys/kernel/iommu_groups")
-        present = False if told else None
+        present = None if groups is None else False
     return Iommu(
         present=present,
-        mode=_iommu_mode(reader, groups, pci),
+        mode=_iommu_mode(reader, groups or (), pci),
         vendor=_iommu_vendor(reader, units),
         address_bits=_iommu_bits(reader, units),
         interrupt_remapping=_interrupt_remapping(reader),

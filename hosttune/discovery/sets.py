@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 from hosttune.model.values import CpuSet
@@ -11,15 +12,26 @@ from hosttune.reader import Reader
 _MASKS = frozenset(
     ("core_cpus", "thread_siblings", "package_cpus", "core_siblings", "shared_cpu_map", "cpumap"),
 )
+MOST = 1 << 16  # ids: eight times the most CPUs that Linux can be built for (NR_CPUS 8192)
+_RANGE = re.compile(r"(\d+)\s*-\s*(\d+)")
+_PLAIN = re.compile(r"(?:\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)?", re.ASCII)
 
 
-def plain_text(reader: Reader, path: str) -> str | None:
-    """The file's text without the terminating NUL that some kernels count in.
+def parse_list(text: str) -> CpuSet:
+    """A list whose writer is not trusted: as CpuSet.parse, but a few bytes cannot name a million CPUs.
 
-    Linux 2.6.32 does so in node/online, 5.16 in the lists of topology and nodes.
+    Raises ValueError, also for ranges that are longer than MOST together.
     """
-    text = reader.text(path)
-    return None if text is None else text.strip("\0\n ")
+    if sum(int(last) - int(first) + 1 for first, last in _RANGE.findall(text)) > MOST:
+        raise ValueError("names more CPUs than there can be")
+    return CpuSet.parse(text)
+
+
+def parse_mask(text: str) -> CpuSet:
+    """A mask as CpuSet.parse_mask reads it. Raises ValueError, also for one of more than MOST bits."""
+    if len(text) > MOST // 32 * 9:
+        raise ValueError("names more CPUs than there can be")
+    return CpuSet.parse_mask(text)
 
 
 def read_set(reader: Reader, path: str) -> CpuSet | None:
@@ -27,7 +39,7 @@ def read_set(reader: Reader, path: str) -> CpuSet | None:
 
     An empty file, and the "(null)" that `nohz_full` prints, are the empty set.
     """
-    text = plain_text(reader, path)
+    text = reader.text(path)
     if text is None:
         return None
     if text in ("", "(null)"):
@@ -41,4 +53,16 @@ def read_set(reader: Reader, path: str) -> CpuSet | None:
 
 @lru_cache(maxsize=4096)  # the CPUs of a package repeat the same long text: parse it once
 def _parse(text: str, is_mask: bool) -> CpuSet:
-    return CpuSet.parse_mask(text) if is_mask else CpuSet.parse(text)
+    return parse_mask(text) if is_mask else parse_list(text)
+
+
+def read_list(reader: Reader, path: str) -> str | None:
+    """The list in a file as the kernel wrote it, else in the kernel's form: "" for an empty one and for "(null)".
+
+    None when absent, a problem when it is no list.
+    """
+    ids = read_set(reader, path)
+    if ids is None:
+        return None
+    text = reader.text(path) or ""
+    return text if _PLAIN.fullmatch(text) else str(ids)

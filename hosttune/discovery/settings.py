@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from hosttune.discovery.sets import parse_list, parse_mask
 from hosttune.model.host import PciDevice
-from hosttune.model.values import CpuSet
 from hosttune.reader import Reader
 
 # irqbalance reads its ban from the environment; Debian's file, and that of the RPM distributions.
@@ -66,9 +66,9 @@ def _banned(reader: Reader, path: str) -> str | None:
     assigned = dict(re.findall(r'^\s*(?:export\s+)?(IRQBALANCE_BANNED_CPU\w+)=["\']?([^"\'\n#]*)', text, re.MULTILINE))
     try:
         if "IRQBALANCE_BANNED_CPULIST" in assigned:
-            return str(CpuSet.parse(assigned["IRQBALANCE_BANNED_CPULIST"].strip()))
+            return str(parse_list(assigned["IRQBALANCE_BANNED_CPULIST"].strip()))
         mask = assigned.get("IRQBALANCE_BANNED_CPUS", "").strip()  # deprecated since irqbalance 1.9
-        return str(CpuSet.parse_mask(mask)) if mask else ""
+        return str(parse_mask(mask)) if mask else ""
     except ValueError:
         reader.problem("not a CPU list", path, "the CPUs that irqbalance bans cannot be read")
         return None

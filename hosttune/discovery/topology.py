@@ -89,8 +89,8 @@ def read_places(reader: Reader, online: CpuSet, numa_nodes: Mapping[int, int], c
 
 def _read_ids(reader: Reader, cpus: Iterable[int], name: str) -> dict[int, int]:
     """One number of each CPU's topology directory; -1 is the kernel's "unknown" and left out."""
-    found = ((cpu, reader.integer(f"{CPUS}/cpu{cpu}/topology/{name}")) for cpu in cpus)
-    return {cpu: value for cpu, value in found if value is not None and value >= 0}
+    found = ((cpu, reader.identifier(f"{CPUS}/cpu{cpu}/topology/{name}")) for cpu in cpus)
+    return {cpu: value for cpu, value in found if value is not None}
 
 
 def _read_siblings(reader: Reader, online: CpuSet, name: str | None) -> dict[int, CpuSet]:
@@ -232,7 +232,11 @@ def read_caches(reader: Reader, online: CpuSet, packages: Mapping[int, int]) -> 
 
 
 def _caches_of(reader: Reader, cpu: int, online: CpuSet) -> list[_Cache]:
-    """The caches of one CPU that hold data and may be shared: the first level says nothing about who shares."""
+    """The caches of one CPU that hold data and may be shared: the first level says nothing about who shares.
+
+    Where nothing above the first level is shown (a logical partition of POWER7, whose chip has an L3), the last level
+    is unknown; to name the first one in its place would claim that cores share no cache.
+    """
     path = f"{CPUS}/cpu{cpu}/cache"
     indexes = [name for name in reader.names(path) if name.startswith("index")]
     holding = [index for index in indexes if reader.text(f"{path}/{index}/type") != "Instruction"]
@@ -242,7 +246,7 @@ def _caches_of(reader: Reader, cpu: int, online: CpuSet) -> list[_Cache]:
 
 def _cache_at(reader: Reader, cpu: int, index: str, online: CpuSet) -> _Cache | None:
     path = f"{CPUS}/cpu{cpu}/cache/{index}"
-    level = reader.integer(f"{path}/level")
+    level = reader.count(f"{path}/level")
     shared = read_set(reader, f"{path}/shared_cpu_list")
     if shared is None:
         shared = read_set(reader, f"{path}/shared_cpu_map")
@@ -288,7 +292,7 @@ def read_kinds(reader: Reader, cores: Mapping[int, int], names: Sequence[str]) -
         return kinds, len(set(kinds.values())) > 1
     if "cpu_capacity" in names:
         # Capacity is of the core (Documentation/scheduler/sched-capacity.rst): one thread speaks for it.
-        capacities = {core: reader.integer(f"{CPUS}/cpu{core}/cpu_capacity") for core in set(cores.values())}
+        capacities = {core: reader.count(f"{CPUS}/cpu{core}/cpu_capacity") for core in set(cores.values())}
         return _kinds_by(capacities, cores)
     sizes = Counter(cores.values())
     if len(set(sizes.values())) > 1:
@@ -313,7 +317,7 @@ def _kinds_by_frequency(
 
     Frequency alone would not do: SST-BF gives equal cores different base frequencies.
     """
-    speeds = {core: reader.integer(f"{CPUS}/cpu{core}/cpufreq/base_frequency") for core in sizes}
+    speeds = {core: reader.count(f"{CPUS}/cpu{core}/cpufreq/base_frequency") for core in sizes}
     slow = {speed for core, speed in speeds.items() if sizes[core] == 1}
     fast = {speed for core, speed in speeds.items() if sizes[core] > 1}
     if len(slow) != 1 or len(fast) != 1 or None in slow | fast or slow == fast:
