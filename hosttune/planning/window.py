@@ -100,7 +100,7 @@ def add_bars(catalogue: Catalogue, devices: Sequence[str]) -> BarSum:
     for address in devices:
         device = catalogue.pci.get(address)
         bars = device.bars if device else None
-        if bars is None or (address in catalogue.gpus and not any(bar.size_bytes for bar in bars)):
+        if bars is None or (address in catalogue.gpus and not bars):
             unknown.append(address)
             continue
         counted = [bar for bar in bars if bar.prefetchable is not False]
@@ -209,7 +209,7 @@ def own_window(memory_bytes: int, width: AddressWidth, firmware: Firmware) -> tu
 
     It opens an eighth of the address space if it believes the width and memory ends below; else 32 GiB.
     """
-    bits = width.usable
+    bits = width.bits  # what the firmware sees, whatever the IOMMU maps
     if bits is None:
         return CLASSIC_WINDOW, "the address width is unknown"
     if firmware.sizes_by_width is None:
@@ -218,7 +218,7 @@ def own_window(memory_bytes: int, width: AddressWidth, firmware: Firmware) -> tu
         return CLASSIC_WINDOW, "libvirt or QEMU is older than 9.0 and 7.2, and so may the firmware be"
     if not _believes(bits, firmware.vendor):
         return CLASSIC_WINDOW, f"the firmware does not believe {bits} address bits of a {firmware.vendor or '?'} CPU"
-    doubt = None if width.bits == bits else f"it sees {width.bits} address bits, of which the IOMMU maps {bits}"
+    doubt = None
     if not firmware.one_gib_pages and bits > BITS_WITHOUT_1G_PAGES:
         doubt = f"without 1 GiB pages the firmware uses {BITS_WITHOUT_1G_PAGES} of {bits} address bits"
         if firmware.one_gib_pages is None:
