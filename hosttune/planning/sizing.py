@@ -62,12 +62,12 @@ def auto_share(field: Field, gpus: tuple[str, ...]) -> Share:
     counted = {gpu.address for gpu in countable_gpus(field.host, field.catalogue)} | set(gpus)
     total = Counter(field.catalogue.node(address) for address in counted)
     mine = Counter(field.catalogue.node(address) for address in gpus)
-    known = set(field.resources.nodes)
-    if any(node is None or node not in known for node in mine):
+    barren = nothing_to_share(field, gpus)
+    if barren is not None:
         cores = sum(len(node.assignable) for node in field.resources.nodes.values())
         sizes = [memory.assignable_bytes for memory in field.memory.values()]
         size = None if None in sizes or not sizes else sum(s or 0 for s in sizes) * len(gpus) // len(counted)
-        why = f"{len(gpus)} of {len(counted)} GPUs of the host, whose nodes are not all known"
+        why = f"{len(gpus)} of {len(counted)} GPUs of the whole host, since {barren}"
         return Share(cores * len(gpus) // len(counted), size, True, why)
     cores_by_node = []
     bytes_by_node: list[int | None] = []
@@ -83,6 +83,21 @@ def auto_share(field: Field, gpus: tuple[str, ...]) -> Share:
     known_bytes = [size for size in bytes_by_node if size is not None]
     memory = min(known_bytes) if known_bytes and len(known_bytes) == len(bytes_by_node) else None
     return Share(min(cores_by_node), memory, False, "; ".join(parts))
+
+
+def nothing_to_share(field: Field, gpus: tuple[str, ...]) -> str | None:
+    """Why the nodes of these GPUs have no share to give (then `auto` means the whole host); None where they have."""
+    if not field.resources.cpu_nodes_known:
+        return "nothing says which CPU is on which node"
+    for address in gpus:
+        node = field.catalogue.node(address)
+        if node is None or node not in field.resources.nodes:
+            return f"the node of {address} is unknown"
+        if not field.resources.nodes[node].assignable:
+            return f"node {node} has no core to share"
+        if node in field.memory and (reason := field.memory[node].nothing_to_share):
+            return reason
+    return None
 
 
 def thread_options(resources: Resources) -> list[int]:
