@@ -186,6 +186,15 @@ def test_an_odd_guest_is_not_blamed_for_its_threads() -> None:
             "controllers 1 (port 0x1), 2 (port 0x2) have the same chassis 1",
             "/domain/devices/controller",
         ),
+        (
+            [
+                ("index='2' model='pcie-root-port'", "index='2' model='pcie-switch-downstream-port'"),
+                ("chassis='2' port='0x2'", "chassis='1'"),
+            ],
+            "error",
+            "controllers 1 (port 0x1), 2 (port not written) have the same chassis 1",
+            "/domain/devices/controller",
+        ),
         ([("cores='8'", "cores='9'")], "error", "makes 18 vCPUs, the guest has 16", "/domain/cpu/topology"),
         (
             [("size='1048576'", "size='4194304'")],

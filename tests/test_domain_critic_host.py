@@ -10,10 +10,11 @@ from hosttune.model.host import Bar, CpuModel, Host, Nic, Nvme, RunningGuest, Vc
 
 
 def with_bars(bits: int | None = 46, bar_bytes: int = 2048 * GIB) -> Host:
-    """The host with that width, and BARs of that size (beside a small and a 32-bit one) on every device."""
+    """The host with that width, and a BAR of that size on every device, beside two that go below 4 GiB."""
     bars = (
-        Bar(index=0, size_bytes=16 << 20, prefetchable=False, is_64bit=False),
+        Bar(index=0, size_bytes=16 << 20, prefetchable=True, is_64bit=False),
         Bar(index=2, size_bytes=bar_bytes, prefetchable=True, is_64bit=True),
+        Bar(index=4, size_bytes=32 << 20, prefetchable=False, is_64bit=True),
     )
     pci = tuple(changed(device, bars=bars) for device in host_of().pci)
     return host_of(pci=pci, cpu_model=CpuModel(vendor="GenuineIntel", physical_address_bits=bits))
@@ -74,9 +75,14 @@ def test_windows_too_small_for_the_bars(
 
 
 def test_windows_that_fit_exactly_are_right() -> None:
-    """512 GiB of BARs, aligned above 64 GiB of memory, end where 40 bits end; so does a hole of as much."""
-    exact = with_bars(bar_bytes=512 * GIB)
-    assert faults(ONE_GPU, EMULATE_40, CUSTOM, host=exact) == faults(ONE_GPU, EMULATE_40, CUSTOM)
+    """The hole is 512 GiB; of 64 GiB of memory 62 are above 4 GiB, which leaves 958 GiB of 40 bits."""
+    host = with_bars(bar_bytes=512 * GIB)
+    assert faults(ONE_GPU, EMULATE_40, CUSTOM, host=host) == faults(ONE_GPU, EMULATE_40, CUSTOM)
+    fits, exceeds = ((SMALL_HOLE[0], f"<pcihole64 unit='GiB'>{size}<") for size in (958, 959))
+    assert not [f for f in faults(ONE_GPU, EMULATE_40, CUSTOM, fits, host=host) if "address bits" in f.text]
+    assert [f.level for f in faults(ONE_GPU, EMULATE_40, CUSTOM, exceeds, host=host) if "address bits" in f.text] == [
+        "error"
+    ]
 
 
 def test_windows_of_unknown_needs_are_no_fault() -> None:
@@ -108,6 +114,18 @@ def holder(**fields: object) -> Host:
             "warn",
             "0000:41:00.0 belongs to guest other (shut off): the two cannot run at the same time",
             "/domain/devices/hostdev[0000:41:00.0]",
+        ),
+        (
+            {"devices": ("0000:41:00.0",), "state": "crashed"},
+            "warn",
+            "0000:41:00.0 belongs to guest other (crashed)",
+            "/domain/devices/hostdev[0000:41:00.0]",
+        ),
+        (
+            {"vcpu_pins": (VcpuPin(vcpu=0, cpus="4"),), "emulator_cpus": "4"},
+            "warn",
+            "vCPUs on CPUs 4, where guest other has its vCPUs",
+            "/domain/cputune/vcpupin",
         ),
         (
             {"devices": ("0000:41:00.0",), "state": None},

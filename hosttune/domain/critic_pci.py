@@ -64,18 +64,19 @@ def _hole(scene: Scene) -> Iterator[Fault]:
 
 
 def _address_width(scene: Scene) -> Iterator[Fault]:
-    """Memory, and above it the BARs or the hole that is written, must be addressable: QEMU checks it for the hole."""
+    """Memory, and above it the BARs or the hole that is written, must be addressable: QEMU checks it for the hole.
+
+    The gaps that alignment makes are left out: what does not fit without them fits nowhere.
+    """
     bits, said = _width(scene)
     memory = scene.guest.memory_bytes
     if bits is None or memory is None:
         return
     top = _FOUR_GIB + max(0, memory - _LOW_MEMORY)
-    largest = max(scene.bars, default=1)
-    ends = {
-        f"BARs of {format_size(scene.bars_bytes)}": -(-top // largest) * largest + scene.bars_bytes,
-        f"a pcihole64 of {format_size(scene.hole_bytes)}": top + (scene.hole_bytes or 0),
-    }
-    what, end = max(ends.items(), key=lambda item: item[1])
+    hole = scene.hole_bytes or 0
+    above = max(hole, scene.bars_bytes)
+    what = f"a pcihole64 of {format_size(hole)}" if hole == above else f"BARs of {format_size(above)}"
+    end = top + above
     if end <= 1 << bits:
         return
     text = (

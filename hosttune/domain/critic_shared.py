@@ -56,8 +56,8 @@ def _cpus(scene: Scene, other: RunningGuest) -> Iterator[Fault]:
         if cpus & held:
             text = f"{who} on CPUs {cpus & held}, where guest {other.name} has its {whose}: each waits for the other"
             yield Fault("warn", text, where)
-    near = _siblings(scene, scene.single - theirs, theirs)
-    if near:
+    near = _siblings(scene, scene.single, theirs)
+    if near and not scene.single & theirs:
         text = f"vCPUs on CPUs {near}, siblings of CPUs of guest {other.name}'s vCPUs: they share those cores"
         yield Fault("warn", text, _PINS)
 

@@ -103,20 +103,15 @@ class Scene:
         return tuple(device for device in self.guest.hostdevs if device.kind == "pci" and device.source)
 
     @cached_property
-    def bars(self) -> tuple[int, ...]:
-        """Sizes of the known BARs of passed functions that a 64-bit window holds, in bytes."""
+    def bars_bytes(self) -> int:
+        """The least that a 64-bit window must hold: all known BARs that go there, without the gaps of alignment."""
         known = (self.pci.get(source) for source in {device.source or "" for device in self.passed})
-        return tuple(
+        return sum(
             bar.size_bytes
             for device in known
             for bar in (device.bars if device else None) or ()
             if bar.is_64bit and bar.prefetchable
         )
-
-    @cached_property
-    def bars_bytes(self) -> int:
-        """The least that a 64-bit window must hold: all known BARs, without the gaps that alignment makes."""
-        return sum(self.bars)
 
     @cached_property
     def hole_bytes(self) -> int | None:
