@@ -69,8 +69,9 @@ def _address_width(scene: Scene) -> Iterator[Fault]:
     The gaps that alignment makes are left out: what does not fit without them fits nowhere.
     """
     bits, said = _width(scene)
-    memory = scene.guest.memory_bytes
-    if bits is None or memory is None:
+    # libvirt makes the guest as large as its cells, whatever else is written.
+    memory = max(scene.guest.memory_bytes or 0, sum(cell.memory_bytes or 0 for cell in scene.guest.cells))
+    if bits is None or not memory:
         return
     top = _FOUR_GIB + max(0, memory - _LOW_MEMORY)
     hole = scene.hole_bytes or 0
