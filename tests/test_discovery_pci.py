@@ -99,6 +99,15 @@ def test_local_cpu_list_of_part_of_one_node_places_a_device(host_root: HostRoot)
     assert [(d.local_cpus, d.numa_node) for d in pci.values() if d.numa_source == "firmware"] == [("0-3", 0)]
 
 
+def test_a_mask_of_local_cpus_places_where_there_is_no_list(host_root: HostRoot) -> None:
+    """POWER9: six GPUs, of which the capture keeps neither `numa_node` nor `local_cpulist`."""
+    root = host_root("hwloc/nvidiagpunumanodes")
+    pci, _ = discover(root, nodes_of(root))
+    gpus = [device for device in pci.values() if device.is_display]
+    assert [(gpu.numa_node, gpu.numa_source) for gpu in gpus] == [(n, "firmware") for n in (0, 0, 0, 8, 8, 8)]
+    assert {(gpu.numa_node, gpu.local_cpus) for gpu in gpus} == {(0, "0-15"), (8, "88-103")}
+
+
 def test_domains_of_32_bits_follow_and_sit_on_root_buses(host_root: HostRoot) -> None:
     pci, _ = discover(host_root("hwloc/2pa-pcidomain32bits"))
     assert [address for address in pci if address.startswith("10000:")] == list(pci)[-2:]
@@ -359,6 +368,27 @@ def test_a_name_that_is_no_address_is_left_out_and_told(tree: Tree) -> None:
     pci, reader = tree.discover()
     assert pci == {}
     assert told(reader) == [("not a PCI address", "/sys/bus/pci/devices/nonsense")]
+
+
+@pytest.mark.parametrize("name", ["0000:00:40.0", "00000000:00:01.0", "0000:00:01.8", "0000:00:01.0A"])
+def test_a_directory_that_is_no_canonical_address_is_left_out(name: str, tree: Tree) -> None:
+    """Two names for one function would be two functions."""
+    tree.add("pci0000:00/0000:00:01.0")
+    tree.add(f"pci0000:00/{name}")
+    pci, reader = tree.discover()
+    assert list(pci) == ["0000:00:01.0"]
+    assert told(reader) == [("not a PCI address", f"/sys/bus/pci/devices/{name}")]
+
+
+@pytest.mark.parametrize(
+    ("text", "local"), [("0-3", "0-3"), ("(null)", None), ("0-3,,5", "0-3,5"), ("9" * 5000, None), ("x", None)]
+)
+def test_the_document_holds_local_cpus_that_are_a_list(text: str, local: str | None, tree: Tree) -> None:
+    tree.add("pci0000:00/0000:00:01.0", numa_node="0", local_cpulist=text)
+    pci, reader = tree.discover()
+    assert pci["0000:00:01.0"].local_cpus == local
+    doubts = [("not a CPU list", "/sys/devices/pci0000:00/0000:00:01.0/local_cpulist")] if text[0] in "9x" else []
+    assert told(reader) == doubts
 
 
 def test_sysfs_ids_go_before_the_header(tree: Tree) -> None:

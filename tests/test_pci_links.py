@@ -27,6 +27,32 @@ def test_a_slower_link_than_both_ends_can_is_degraded(tree: Tree) -> None:
         )
 
 
+def test_a_degraded_link_is_one_problem(tree: Tree) -> None:
+    """Not a second one for the port above, for another function of the slot, nor for a virtual function."""
+    slow = link((32.0, 8), (32.0, 16))
+    tree.port(PORT, **slow)
+    card = tree.add(CARD, **slow, power_state="D0")
+    tree.add(f"{PORT}/0000:01:00.1", **slow, power_state="D0")
+    virtual = tree.add(f"{PORT}/0000:01:00.2", **slow, power_state="D0")
+    (virtual / "physfn").symlink_to(os.path.relpath(card, virtual))
+    tree.port("pci0000:00/0000:00:02.0", **link((32.0, 16), (32.0, 16)))
+    tree.add("pci0000:00/0000:00:02.0/0000:02:00.0", **link((32.0, 16), (32.0, 16)), power_state="D0")
+    pci, reader = tree.discover()
+    assert [address for address, device in pci.items() if device.link and device.link.state == "degraded"] == [
+        "0000:00:01.0",
+        "0000:01:00.0",
+        "0000:01:00.1",
+        "0000:01:00.2",
+    ]
+    assert [(problem.what, problem.where, problem.why) for problem in reader.problems] == [
+        (
+            "degraded PCIe link",
+            "/sys/bus/pci/devices/0000:01:00.0",
+            "32 GT/s x8 of 32 GT/s x16, which both ends (0000:01:00.0, 0000:00:01.0) can do",
+        )
+    ]
+
+
 def test_a_narrower_slot_is_by_design(tree: Tree) -> None:
     tree.port(PORT, **link((16.0, 8), (16.0, 8)))
     tree.add(CARD, **link((16.0, 8), (32.0, 16)))

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from hosttune.discovery import pci_names
 from hosttune.discovery.pci_function import Function, read_function, read_irqs
 from hosttune.discovery.pci_link import Links
-from hosttune.discovery.sets import parse_list
-from hosttune.model.host import Bar, NumaNode, PciDevice
-from hosttune.model.values import MAX_ID, CpuSet, parse_cpus
+from hosttune.discovery.sets import parse_list, plain
+from hosttune.model.host import Bar, Link, NumaNode, PciDevice
+from hosttune.model.values import MAX_ID, CpuSet, parse_cpus, slot_of
 from hosttune.reader import Reader, number
 
 DEVICES = "/sys/bus/pci/devices"
@@ -37,18 +37,20 @@ def read_pci(
     """
     functions = _read_functions(reader)
     home = _NodeFinder(reader, nodes, functions)
-    links = Links(functions)
+    judge = Links(functions)
+    links = {address: judge.of(function) for address, function in functions.items()}
+    _doubt_links(reader, functions, links)
     names = _read_names(reader, functions, fallback_ids)
     group_types: dict[str, str | None] = {}
     return tuple(
         PciDevice(
             **_identity(function, names),
-            **_affinity(home.place(function), function),
+            **_affinity(home, function),
             **_group(reader, function, group_types),
             **_functions_of(reader, function),
             **_power(reader, function),
             **_config(function),
-            link=links.of(function),
+            link=links[function.address],
             bars=function.bars,
             irqs=read_irqs(reader, function) if function.matters else None,
         )
@@ -79,6 +81,18 @@ def _is_canonical(address: str) -> bool:
     return int(rest[3:5], 16) < 32 and (len(domain) == 4 or domain[0] != "0")
 
 
+def _doubt_links(reader: Reader, functions: Mapping[str, Function], links: Mapping[str, Link | None]) -> None:
+    """A problem for each degraded link, told once: at the first function of its lower end, not at the port above."""
+    told: set[tuple[str, str]] = set()
+    for address, link in links.items():
+        if link is None or link.state != "degraded" or link.upstream is None or functions[address].physfn is not None:
+            continue
+        ends = (link.upstream.address, slot_of(address))
+        if ends not in told:
+            told.add(ends)
+            reader.problem("degraded PCIe link", f"{DEVICES}/{address}", link.why or "")
+
+
 def _read_names(
     reader: Reader, functions: Mapping[str, Function], fallback_ids: Callable[[], bytes | None] | None
 ) -> dict[tuple[str, str], pci_names.Names]:
@@ -106,8 +120,20 @@ def _identity(function: Function, names: Mapping[tuple[str, str], pci_names.Name
     }
 
 
-def _affinity(place: Place, function: Function) -> dict[str, Any]:
-    return {"numa_node": place[0], "numa_source": place[1], "local_cpus": function.local_cpus}
+def _affinity(home: _NodeFinder, function: Function) -> dict[str, Any]:
+    node, source = home.place(function)
+    return {"numa_node": node, "numa_source": source, "local_cpus": home.near(function).text}
+
+
+class _Near(NamedTuple):
+    """A list of local CPUs: its text (None when it is no list or empty), and which known CPUs it names.
+
+    `node` is the one that they lie on, None for several, for none, and where they are all CPUs of the machine.
+    """
+
+    text: str | None = None
+    cpus: frozenset[int] = frozenset()
+    node: int | None = None
 
 
 class _NodeFinder:
@@ -122,7 +148,7 @@ class _NodeFinder:
         self._functions = functions
         self._cpus = {node.id: parse_cpus(node.cpus) for node in nodes}
         self._all = CpuSet().union(*self._cpus.values())
-        self._local: dict[str | None, tuple[frozenset[int], int | None]] = {None: (frozenset(), None)}
+        self._near: dict[str | None, _Near] = {None: _Near()}
 
     def place(self, function: Function) -> Place:
         """Node and source ("device", "bridge", "firmware", "unknown")."""
@@ -133,7 +159,7 @@ class _NodeFinder:
         if bridge is not None and bridge.numa_node is not None:
             self._doubt(function, bridge.numa_node, None)
             return bridge.numa_node, "bridge"
-        node = self._firmware(function)[1]
+        node = self.near(function).node
         return (None, "unknown") if node is None else (node, "firmware")
 
     def _bridge(self, function: Function) -> Function | None:
@@ -144,22 +170,22 @@ class _NodeFinder:
                 return above
         return None
 
-    def _firmware(self, function: Function) -> tuple[frozenset[int], int | None]:
-        """The local CPUs and the one node they lie on (None: several, none, or all CPUs of the machine)."""
+    def near(self, function: Function) -> _Near:
+        """The function's local CPUs."""
         text = function.local_cpus
-        if text not in self._local:
-            self._local[text] = self._locate(text or "", function.path)
-        return self._local[text]
+        if text not in self._near:
+            self._near[text] = self._locate(text or "", function.path)
+        return self._near[text]
 
-    def _locate(self, text: str, path: str) -> tuple[frozenset[int], int | None]:
+    def _locate(self, text: str, path: str) -> _Near:
         try:
             cpus = parse_list(text)
         except ValueError:
             self._reader.problem("not a CPU list", f"{path}/local_cpulist", f"reads {text[:40]!r}")
-            return frozenset(), None
+            return _Near()
         known = cpus & self._all
         nodes = [node for node, on_node in self._cpus.items() if not on_node.isdisjoint(known)]
-        return known, nodes[0] if len(nodes) == 1 and known != self._all else None
+        return _Near(plain(text, cpus) or None, known, nodes[0] if len(nodes) == 1 and known != self._all else None)
 
     def _doubt(self, function: Function, node: int, bridge: Function | None) -> None:
         """Note what contradicts the node that was taken."""
@@ -172,7 +198,7 @@ class _NodeFinder:
                 where,
                 f"says {node}, bridge {bridge.address} says {bridge.numa_node}; the device's own was taken",
             )
-        local, local_node = self._firmware(function)
+        _, local, local_node = self.near(function)
         on_node = self._cpus.get(node)
         if on_node and local and local.isdisjoint(on_node):
             lies = "several nodes" if local_node is None else f"node {local_node}"

@@ -20,8 +20,11 @@ _PLAIN = re.compile(r"(?:\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)?", re.ASCII)
 def parse_list(text: str) -> CpuSet:
     """A list whose writer is not trusted: as CpuSet.parse, but a few bytes cannot name a million CPUs.
 
-    Raises ValueError, also for ranges that are longer than MOST together.
+    The kernel's "(null)" (`nohz_full`) is the empty set. Raises ValueError, also for ranges that are longer than MOST
+    together.
     """
+    if text == "(null)":
+        return CpuSet()
     if sum(int(last) - int(first) + 1 for first, last in _RANGE.findall(text)) > MOST:
         raise ValueError("names more CPUs than there can be")
     return CpuSet.parse(text)
@@ -37,13 +40,11 @@ def parse_mask(text: str) -> CpuSet:
 def read_set(reader: Reader, path: str) -> CpuSet | None:
     """The set in a file, list or mask by the file's name; None when absent, a problem when it is no set.
 
-    An empty file, and the "(null)" that `nohz_full` prints, are the empty set.
+    An empty file is the empty set.
     """
     text = reader.text(path)
     if text is None:
         return None
-    if text in ("", "(null)"):
-        return CpuSet()
     try:
         return _parse(text, path.rpartition("/")[2] in _MASKS)
     except ValueError:
@@ -53,7 +54,14 @@ def read_set(reader: Reader, path: str) -> CpuSet | None:
 
 @lru_cache(maxsize=4096)  # the CPUs of a package repeat the same long text: parse it once
 def _parse(text: str, is_mask: bool) -> CpuSet:
+    if not text:
+        return CpuSet()
     return parse_mask(text) if is_mask else parse_list(text)
+
+
+def plain(text: str, ids: CpuSet) -> str:
+    """The text of a set as it is where it has the kernel's form, else in that form: "" for an empty set."""
+    return text if _PLAIN.fullmatch(text) else str(ids)
 
 
 def read_list(reader: Reader, path: str) -> str | None:
@@ -64,5 +72,4 @@ def read_list(reader: Reader, path: str) -> str | None:
     ids = read_set(reader, path)
     if ids is None:
         return None
-    text = reader.text(path) or ""
-    return text if _PLAIN.fullmatch(text) else str(ids)
+    return plain(reader.text(path) or "", ids)
