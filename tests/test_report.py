@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -18,6 +19,7 @@ from hosttune.model.host import (
     HugePages,
     Iommu,
     Link,
+    LinkEnd,
     MemorySettings,
     Mig,
     MigInstance,
@@ -236,6 +238,46 @@ def test_a_degraded_link_is_said_in_words_and_marked() -> None:
     nic = next(leaf for leaf in lines if "0000:42:00.0" in leaf.text)
     assert "DEGRADED link 16 GT/s x8 of 32 GT/s x16" in nic.text
     assert nic.style == "warn"
+
+
+def test_a_switch_with_a_degraded_link_is_shown_above_a_single_device() -> None:
+    """The root port is its link's other end and needs no line; the GPU's own link below the switch is another one."""
+    slow = Link(speed_gts=16.0, width=16, max_speed_gts=32.0, max_width=16, state="degraded")
+    upper = msgspec.structs.replace(slow, upstream=LinkEnd(address="0000:01:01.0"))
+    lower = msgspec.structs.replace(slow, upstream=LinkEnd(address="0000:03:00.0"))
+    host = Host(
+        numa_nodes=(NumaNode(id=0),),
+        pci=(
+            PciDevice(address="0000:01:01.0", port_type="root-port", link=slow),
+            PciDevice(address="0000:02:00.0", port_type="upstream-port", parent="0000:01:01.0", link=upper),
+            PciDevice(address="0000:03:00.0", port_type="downstream-port", parent="0000:02:00.0", link=slow),
+            PciDevice(address="0000:04:00.0", parent="0000:03:00.0", numa_node=0, link=lower),
+        ),
+        gpus=(Gpu(address="0000:04:00.0", vendor="nvidia"),),
+        problems=(Problem(what="degraded PCIe link", where="/sys/bus/pci/devices/0000:02:00.0", why="slow"),),
+    )
+    (root,) = node_branches(host)[0].children
+    (switch,) = root.children
+    assert switch.text == "switch 0000:02:00.0 (DEGRADED link 16 GT/s x16 of 32 GT/s x16, see problem 1)"
+    assert switch.style == "warn"
+    assert ["0000:04:00.0" in branch.text for branch in switch.children] == [True]
+
+
+def test_a_degraded_port_is_shown_where_nothing_below_tells_its_link() -> None:
+    slow = Link(speed_gts=16.0, width=8, max_speed_gts=32.0, max_width=16, state="degraded")
+    host = Host(
+        pci=(
+            PciDevice(address="0000:01:01.0", port_type="root-port", link=slow),
+            PciDevice(address="0000:02:00.1", parent="0000:01:01.0"),
+        ),
+        gpus=(Gpu(address="0000:02:00.1"),),
+    )
+    assert "root port 0000:01:01.0 (DEGRADED link 16 GT/s x8 of 32 GT/s x16)" in printed(host)
+
+
+def test_a_device_of_unknown_id_says_so() -> None:
+    host = Host(pci=(PciDevice(address="0000:01:00.0", vendor_id="10de"),), gpus=(Gpu(address="0000:01:00.0"),))
+    assert "10de:????" in printed(host)
 
 
 def test_a_device_without_node_is_never_shown_under_one() -> None:

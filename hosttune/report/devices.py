@@ -1,12 +1,13 @@
 """The PCI side of the host tree: GPUs, NICs, NVMe drives and NVSwitches under their host bridges and switches.
 
-A host has hundreds of functions; an operator looks for a few dozen. Bridges are shown only where a path forks,
-virtual functions are counted on their physical function, everything else is counted in the header.
+A host has hundreds of functions; an operator looks for a few dozen. Bridges are shown only where a path forks or the
+link is degraded, virtual functions are counted on their physical function, everything else is counted in the header.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 
 from hosttune.model.host import Gpu, Host, Link, Nic, Nvme, PciDevice
 from hosttune.model.values import Value, format_size, slot_of
@@ -68,18 +69,38 @@ def _path(index: Shown, address: str) -> tuple[str, ...]:
 
 
 def _forks(index: Shown, paths: list[tuple[str, ...]]) -> tuple[Branch, ...]:
-    """Branches below one bridge: a bridge with one slot below is left out, a chain of bridges is one line."""
+    """Branches below one bridge: a chain of bridges is one line; above a single slot only those at fault are shown."""
     groups: dict[str, list[tuple[str, ...]]] = {}
     for path in paths:
         groups.setdefault(path[0], []).append(path)
     branches: list[Branch] = []
     for members in groups.values():
         if len({slot_of(path[-1]) for path in members}) == 1:
-            branches += (_device(index, path[-1]) for path in members)
+            devices = tuple(_device(index, path[-1]) for path in members)
+            faulty = tuple(bridge for bridge, below in pairwise(members[0]) if _at_fault(index, bridge, below))
+            branches += [_chained(index, faulty, devices)] if faulty else devices
             continue
         chain, rest = _chain(members)
-        branches.append(Branch(text=_bridges(index, chain), children=_forks(index, rest)))
+        branches.append(_chained(index, chain, _forks(index, rest)))
     return tuple(branches)
+
+
+def _chained(index: Shown, chain: tuple[str, ...], below: tuple[Branch, ...]) -> Branch:
+    style = "warn" if any(_degraded(index, address) for address in chain) else "plain"
+    return Branch(text=" > ".join(_bridge(index, address) for address in chain), style=style, children=below)
+
+
+def _at_fault(index: Shown, bridge: str, below: str) -> bool:
+    """Whether a bridge's link is degraded and not told below anyway, by the other end of the same link."""
+    device = index.pci.get(below)
+    upstream = device.link.upstream if device and device.link else None
+    twin = upstream is not None and upstream.address == bridge and _degraded(index, below)
+    return _degraded(index, bridge) and not twin
+
+
+def _degraded(index: Shown, address: str) -> bool:
+    device = index.pci.get(address)
+    return bool(device and device.link and device.link.state == "degraded")
 
 
 def _chain(paths: list[tuple[str, ...]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -90,16 +111,15 @@ def _chain(paths: list[tuple[str, ...]]) -> tuple[tuple[str, ...], list[tuple[st
     return paths[0][:depth], [path[depth:] for path in paths]
 
 
-def _bridges(index: Shown, chain: tuple[str, ...]) -> str:
-    return " > ".join(_bridge(index, address) for address in chain)
-
-
 def _bridge(index: Shown, address: str) -> str:
     device = index.pci.get(address)
     kind = {"root-port": "root port", "upstream-port": "switch", "downstream-port": "switch port"}
     name = kind.get((device and device.port_type) or "", "bridge")
-    link = link_text(device.link) if device and device.link and name == "switch" else ""
-    return f"{name} {address}" + (f" ({link})" if link else "")
+    facts = [link_text(device.link)] if device and (name == "switch" or _degraded(index, address)) else []
+    number = _problem_of(index, address) if _degraded(index, address) else None
+    facts += [] if number is None else [f"see problem {number}"]
+    told = ", ".join(fact for fact in facts if fact)
+    return f"{name} {address}" + (f" ({told})" if told else "")
 
 
 # --- one device ----------------------------------------------------------------------------------------------
@@ -121,8 +141,7 @@ def _device(index: Shown, address: str) -> Branch:
         facts.append(f"held by guest {index.holders[address]}")
     if number is not None:
         facts.append(f"see problem {number}")
-    faulty = number is not None or bool(device and device.link and device.link.state == "degraded")
-    style = "warn" if faulty else "strong" if kind == "GPU" else "plain"
+    style = "warn" if number is not None or _degraded(index, address) else "strong" if kind == "GPU" else "plain"
     text = f"{kind:{_KIND_WIDTH}}{address}  " + ", ".join(fact for fact in facts if fact)
     return Branch(text=text, style=style)
 
@@ -140,7 +159,7 @@ def _sold_as(device: PciDevice | None) -> str:
 
 
 def _ids(device: PciDevice | None) -> str:
-    return f"{device.vendor_id}:{device.device_id}" if device and device.vendor_id else "unknown device"
+    return f"{device.vendor_id}:{device.device_id or '????'}" if device and device.vendor_id else "unknown device"
 
 
 def _gpu_kind(gpu: Gpu) -> str:

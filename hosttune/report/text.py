@@ -66,7 +66,7 @@ def node_branches(host: Host) -> tuple[Branch, ...]:
     branches = [_node(host, node, _take(index, places, node.id)) for node in host.numa_nodes]
     if not host.numa_nodes:
         cpus = tuple(cpu for cpu in host.cpus if cpu.online)
-        branches.append(Branch(text="no NUMA nodes", style="strong", children=_cpu_branch(cpus)))
+        branches.append(Branch(text="no NUMA nodes known", style="strong", children=_cpu_branch(cpus)))
     stray = device_branches(index, [address for rest in places.values() for address in rest])
     if stray:
         branches.append(Branch(text="affinity unknown: no node is known for these", style="warn", children=stray))
