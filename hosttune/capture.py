@@ -144,10 +144,12 @@ class Recording(System):
 def write_capture(system: System, path: str) -> Host:
     """Write a scrubbed capture of the machine as a tar.gz; return the host document it was made from.
 
-    Raises BadInput when the file exists or cannot be written; a failure leaves nothing behind.
+    Raises BadInput when the file exists or cannot be written, and for "-"; a failure leaves nothing behind.
     """
     from hosttune.discovery import discover
 
+    if path == "-":
+        raise BadInput("not a file name", where=path, hint="give a file name: a capture is not written to stdout")
     if os.path.lexists(path):
         raise _exists(path)
     recording = Recording(system)

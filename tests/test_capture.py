@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -354,6 +355,13 @@ def test_an_existing_file_is_never_replaced(machine: Archive, tmp_path: Path) ->
     assert caught.value.where == str(path)
     assert path.read_text() == "mine"
     assert os.listdir(tmp_path) == ["x.tar.gz"]
+
+
+def test_a_dash_is_no_file_name(machine: Archive, tmp_path: Path) -> None:
+    with contextlib.chdir(tmp_path), pytest.raises(BadInput) as caught:
+        write_capture(machine, "-")
+    assert (caught.value.where, caught.value.hint.split(":")[0]) == ("-", "give a file name")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_dangling_link_counts_as_existing(machine: Archive, tmp_path: Path) -> None:
