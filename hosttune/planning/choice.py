@@ -6,6 +6,7 @@ that is left can be better.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -58,7 +59,7 @@ def choose(field: Field, guest: GuestIntent, candidates: Candidates, others: tup
     First the contract's own cells: one on each node that holds one of the guest's GPUs. Where those do not fit
     for any choice of GPUs, as many cells on any nodes; then one cell more, and so on.
     """
-    if not fits(field, guest, candidates, others):
+    if next(_feasible(field, guest, candidates), None) is None:
         return None
     spans: Spans = {}
     best: Ranked | None = None
@@ -123,8 +124,17 @@ def _nodes_of(field: Field, addresses: tuple[str, ...]) -> tuple[int, ...]:
     return tuple(node for node in nodes if node is not None and node in field.resources.nodes)
 
 
-def fits(field: Field, guest: GuestIntent, candidates: Candidates, others: tuple[str, ...]) -> bool:
-    """Whether anything fits at all: no optimum is looked for, so that the answer is quick also when it is no.
+def some_choice(field: Field, guest: GuestIntent, candidates: Candidates, others: tuple[str, ...]) -> Choice | None:
+    """A choice that fits, not the best one: enough to try whether a change to a guest would help."""
+    for gpus, cells in _feasible(field, guest, candidates):
+        attempt = Attempt(gpus, _nodes_of(field, (*gpus, *others)), cells, None)
+        if found := _best_shape(field, guest, attempt, _least(field, attempt), None, {}):
+            return found[1]
+    return None
+
+
+def _feasible(field: Field, guest: GuestIntent, candidates: Candidates) -> Iterator[tuple[GpuSet, int]]:
+    """GPUs and numbers of cells for which some nodes have room; no optimum is looked for.
 
     Which GPUs are taken matters only through the number of cells: one set for each number is enough.
     """
@@ -133,15 +143,14 @@ def fits(field: Field, guest: GuestIntent, candidates: Candidates, others: tuple
         for gpus in candidates.over(spread):
             base = base_cells(field, guest, gpus)
             if base.cells in tried:
-                if base.nodes is not None or candidates.named is not None:
+                if base.nodes is not None:
                     break  # every set of this spread has as many cells
                 continue
             tried.add(base.cells)
             for cells in range(base.cells, 1 + (len(field.resources.nodes) if base.may_grow else base.cells)):
-                for sizes in shapes(field, guest, gpus, cells):
-                    if possible(sizes.shape, field.resources, field.memory):
-                        return True
-    return False
+                cuts = shapes(field, guest, gpus, cells)
+                if any(possible(sizes.shape, field.resources, field.memory) for sizes in cuts):
+                    yield gpus, cells
 
 
 def _better(field: Field, guest: GuestIntent, attempt: Attempt, best: Ranked | None, spans: Spans) -> Ranked | None:

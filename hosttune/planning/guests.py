@@ -8,11 +8,13 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
+import msgspec
+
 from hosttune.model.intent import GuestIntent, NicRequest
 from hosttune.model.plan import Device, Finding, PlannedGuest, PlannedPin, Unplaced
 from hosttune.planning.candidates import gpu_candidates
 from hosttune.planning.cells import guest_cells
-from hosttune.planning.choice import Choice, choose
+from hosttune.planning.choice import Choice, choose, some_choice
 from hosttune.planning.devices import Closure, address_key, close_groups, identity, named_devices
 from hosttune.planning.nearest import nearest_nics, nearest_nvme
 from hosttune.planning.pcie import NoRoomOnBus, Tree, build_tree
@@ -48,29 +50,47 @@ class Devices:
 
 
 def place_guest(field: Field, guest: GuestIntent, where: str) -> Placed | Unplaced:
-    """Decide one guest. Raises BadInput for addresses that do not exist or cannot be given away."""
+    """Decide one guest. Raises BadInput for addresses that do not exist or cannot be given away.
+
+    For a guest that is not placed, changes that would help are tried as a whole.
+    """
+    result = _decide(field, guest, where)
+    if isinstance(result, Placed):
+        return result
+    candidates = gpu_candidates(field, guest, _named(field, guest, where), f"{where}.gpus")
+
+    def would_place(on: Field, changed: GuestIntent) -> bool:
+        return isinstance(_decide(on, changed, where, trial=True), Placed)
+
+    helpful = relaxations(field, guest, candidates, would_place)
+    return msgspec.structs.replace(result, relaxation=(*helpful, *result.relaxation))
+
+
+def _named(field: Field, guest: GuestIntent, where: str) -> tuple[str, ...]:
+    """NICs and drives that the intent names."""
     nics = guest.nics if isinstance(guest.nics, tuple) else ()
     nvme = guest.nvme if isinstance(guest.nvme, tuple) else ()
-    named = (
+    return (
         *named_devices(field.catalogue, nics, "nic", f"{where}.nics"),
         *named_devices(field.catalogue, nvme, "nvme", f"{where}.nvme"),
     )
+
+
+def _decide(field: Field, guest: GuestIntent, where: str, *, trial: bool = False) -> Placed | Unplaced:
+    """Decide a guest; a `trial` only wants to know whether it would be placed."""
+    named = _named(field, guest, where)
     candidates = gpu_candidates(field, guest, named, f"{where}.gpus")
     if candidates.first() is None:
-        return Unplaced(guest=guest.name, why=candidates.why, relaxation=())
-    choice = choose(field, guest, candidates, named)
+        return Unplaced(guest=guest.name, why=candidates.why)
+    choice = (some_choice if trial else choose)(field, guest, candidates, named)
     if choice is None:
-        return Unplaced(
-            guest=guest.name,
-            why=shortage(field, guest, candidates, named),
-            relaxation=relaxations(field, guest, candidates, named),
-        )
+        return Unplaced(guest=guest.name, why=shortage(field, guest, candidates))
     counted, missing = _nearest(field, guest, choice, named)
     if missing:
-        return Unplaced(guest=guest.name, why=missing, relaxation=("ask for fewer",))
+        return Unplaced(guest=guest.name, why=missing)
     closure = close_groups(field.catalogue, (*choice.gpus, *named, *counted))
     if closure.conflicts:
-        return Unplaced(guest=guest.name, why=closure.conflicts, relaxation=())
+        return Unplaced(guest=guest.name, why=closure.conflicts)
     return _build(field, guest, Devices(choice, named, counted, closure))
 
 

@@ -5,20 +5,23 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
-from hosttune.model.intent import GuestIntent
+from hosttune.model.intent import GpuRequest, GuestIntent
 from hosttune.model.values import format_size, parse_size
 from hosttune.planning.candidates import Candidates
-from hosttune.planning.choice import fits as anything_fits
-from hosttune.planning.pages import SMALL_PAGE, page_sizes
-from hosttune.planning.placement import cores_needed
+from hosttune.planning.devices import gpu_count
+from hosttune.planning.pages import MIB, SMALL_PAGE, page_sizes
+from hosttune.planning.placement import cores_needed, possible
 from hosttune.planning.sizing import Field, base_cells, read_field, shapes
 
+GIB = 1 << 30
+WouldPlace = Callable[[Field, GuestIntent], bool]  # a whole trial: devices, window and all
 
-def shortage(field: Field, guest: GuestIntent, candidates: Candidates, named: tuple[str, ...]) -> tuple[str, ...]:
+
+def shortage(field: Field, guest: GuestIntent, candidates: Candidates) -> tuple[str, ...]:
     """What stands against the guest, node by node, for the first set of GPUs that was tried."""
     resources = field.resources
     gpus = candidates.first() or ()
@@ -55,36 +58,83 @@ def _no_cut(field: Field, guest: GuestIntent) -> str:
     return f"its memory is no whole number of {format_size(unit)} pages for every cell"
 
 
-def relaxations(field: Field, guest: GuestIntent, candidates: Candidates, named: tuple[str, ...]) -> tuple[str, ...]:
-    """Single changes, cheapest first, with each of which the guest would be placed."""
-
-    def fits(changed: GuestIntent, on: Field = field) -> bool:
-        return anything_fits(on, changed, candidates, named)
-
+def relaxations(field: Field, guest: GuestIntent, candidates: Candidates, would_place: WouldPlace) -> tuple[str, ...]:
+    """Single changes, smallest first of each kind, with each of which the guest would be placed as a whole."""
     found: list[str] = []
-    cells = base_cells(field, guest, candidates.first() or ()).cells
-    if isinstance(guest.vcpus, int) and not isinstance(guest.numa, tuple):
-        step = cells
-        best = _largest(guest.vcpus // step, lambda n: fits(msgspec.structs.replace(guest, vcpus=n * step)))
-        if best:
-            found.append(f"vcpus: {best * step} ({guest.vcpus - best * step} fewer)")
-    if guest.memory != "auto" and not isinstance(guest.numa, tuple):
-        unit = (page_sizes(field.host, guest.hugepages)[-1] or SMALL_PAGE) * cells
-        wanted = parse_size(guest.memory, where="memory")
-        best = _largest(wanted // unit, lambda n: fits(msgspec.structs.replace(guest, memory=n * unit)))
-        if best:
-            found.append(f"memory: {format_size(best * unit)} ({format_size(wanted - best * unit)} less)")
-    if guest.numa != "auto" and fits(_uncut(guest)):
-        found.append("numa: auto")
-    if guest.smt == "cores" and fits(msgspec.structs.replace(guest, smt="threads")):
-        found.append("smt: threads (shares cores with others)")
-    if guest.hugepages == "1GiB" and fits(msgspec.structs.replace(guest, hugepages="2MiB")):
-        found.append("hugepages: 2MiB")
+    for text, changed in _changes(field, guest, candidates):
+        kind = text.partition(":")[0]
+        if not any(said.startswith(f"{kind}:") for said in found) and would_place(field, changed):
+            found.append(text)
     for other in field.host.guests or ():
         left = tuple(g for g in field.host.guests or () if g.name != other.name)
-        if fits(guest, read_field(msgspec.structs.replace(field.host, guests=left), field.reserve)):
+        freed = read_field(msgspec.structs.replace(field.host, guests=left), field.reserve)
+        if would_place(freed, guest):
             found.append(f"release guest {other.name}")
     return tuple(found)
+
+
+def _changes(field: Field, guest: GuestIntent, candidates: Candidates) -> Iterator[tuple[str, GuestIntent]]:
+    """Changes worth trying, each with its text; those of one kind from the smallest on."""
+    replace = msgspec.structs.replace
+    for count in range((gpu_count(guest) or 0) - 1, 0, -1):
+        gpus = replace(guest.gpus, count=count) if isinstance(guest.gpus, GpuRequest) else count
+        yield f"gpus: {count}", replace(guest, gpus=gpus)
+    if candidates.first() is None:
+        return  # no size helps where the GPUs themselves cannot be had
+    if isinstance(guest.vcpus, int) and not isinstance(guest.numa, tuple):
+        for count in _lower_vcpus(field, guest, guest.vcpus, candidates):
+            yield f"vcpus: {count} ({guest.vcpus - count} fewer)", replace(guest, vcpus=count)
+    if guest.memory != "auto" and not isinstance(guest.numa, tuple):
+        for size in _lower_memory(field, guest, parse_size(guest.memory, where="memory"), candidates):
+            yield f"memory: {size_text(size)}", replace(guest, memory=size)
+    if guest.numa != "auto":
+        yield "numa: auto", _uncut(guest)
+    if isinstance(guest.nics, int) and guest.nics:
+        for count in range(guest.nics - 1, -1, -1):
+            yield f"nics: {count}", replace(guest, nics=count)
+    if isinstance(guest.nvme, int) and guest.nvme:
+        for count in range(guest.nvme - 1, -1, -1):
+            yield f"nvme: {count}", replace(guest, nvme=count)
+    if guest.smt == "cores":
+        yield "smt: threads (shares cores with others)", replace(guest, smt="threads")
+    if guest.hugepages == "1GiB":
+        yield "hugepages: 2MiB", replace(guest, hugepages="2MiB")
+
+
+def _cell_counts(field: Field, guest: GuestIntent, candidates: Candidates) -> range:
+    base = base_cells(field, guest, candidates.first() or ())
+    return range(base.cells, 1 + (len(field.resources.nodes) if base.may_grow else base.cells))
+
+
+def _lower_vcpus(field: Field, guest: GuestIntent, wanted: int, candidates: Candidates) -> list[int]:
+    """For every number of cells the most vCPUs below `wanted` that find room; the largest first."""
+
+    def room(cells: int, each: int) -> bool:
+        changed = msgspec.structs.replace(guest, vcpus=cells * each)
+        return _has_room(field, changed, candidates, cells)
+
+    counts = _cell_counts(field, guest, candidates)
+    best = {cells * _largest((wanted - 1) // cells, lambda n, c=cells: room(c, n)) for cells in counts}  # type: ignore[misc]
+    return sorted(best - {0}, reverse=True)
+
+
+def _lower_memory(field: Field, guest: GuestIntent, wanted: int, candidates: Candidates) -> list[int]:
+    """For every number of cells the most memory below `wanted` that finds room, in whole pages; the largest first."""
+    found = set()
+    for unit in {page or SMALL_PAGE for page in page_sizes(field.host, guest.hugepages)}:
+        for cells in _cell_counts(field, guest, candidates):
+
+            def room(pages: int, cells: int = cells, unit: int = unit) -> bool:
+                changed = msgspec.structs.replace(guest, memory=pages * unit)
+                return _has_room(field, changed, candidates, cells)
+
+            found.add(unit * _largest((wanted - 1) // unit, room))
+    return sorted(found - {0}, reverse=True)
+
+
+def _has_room(field: Field, guest: GuestIntent, candidates: Candidates, cells: int) -> bool:
+    cuts = shapes(field, guest, candidates.first() or (), cells)
+    return any(possible(sizes.shape, field.resources, field.memory) for sizes in cuts)
 
 
 def _uncut(guest: GuestIntent) -> GuestIntent:
@@ -96,13 +146,21 @@ def _uncut(guest: GuestIntent) -> GuestIntent:
     return msgspec.structs.replace(guest, numa="auto", vcpus=vcpus, memory=memory)
 
 
-def _largest(limit: int, fits: Callable[[int], bool]) -> int:
-    """The largest n in 1..limit that fits, by bisection; 0 when none does (less never fits worse)."""
+def _largest(limit: int, holds: Callable[[int], bool]) -> int:
+    """The largest n in 1..limit that holds, by bisection; 0 when none does (less never fits worse)."""
     low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2
-        if fits(middle):
+        if holds(middle):
             low = middle
         else:
             high = middle - 1
     return low
+
+
+def size_text(size_bytes: int) -> str:
+    """A size that an intent takes, exact: "2032GiB"."""
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB")):
+        if size_bytes % unit == 0:
+            return f"{size_bytes // unit}{name}"
+    return str(size_bytes)
