@@ -24,29 +24,38 @@ def saved_plan() -> str:
     return os.path.join(state_directory(), "plan.json")
 
 
-def save(path: str, text: str) -> None:
-    """Write a file whole or not at all: a temporary one beside it, synced, then renamed. Raises BadInput."""
-    folder = os.path.dirname(path) or "."
-    temporary = f"{path}.{os.getpid()}.tmp"
+def save(path: str, text: str, *, make_folder: bool = False) -> None:
+    """Write a file whole or not at all: a temporary one beside it, synced, then renamed. Raises BadInput.
+
+    A link is followed. Anything but a regular file is refused: a rename would put the file in the place of a
+    device (`/dev/null`). `make_folder` makes missing directories; a folder that the user named must exist.
+    """
+    hint = "choose another place with --out" + (" or HOSTTUNE_STATE" if make_folder else "")
     try:
-        os.makedirs(folder, mode=0o755, exist_ok=True)
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise BadInput(f"cannot write {path}: not a regular file", where=path, hint=hint)
+        target = os.path.realpath(path)
+        if make_folder:
+            os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
+        _replace(target, text.encode())
+    except OSError as error:
+        raise BadInput(f"cannot write {path}: {error.strerror}", where=path, hint=hint) from error
+
+
+def _replace(path: str, data: bytes) -> None:
+    temporary = f"{path}.{os.getpid()}.tmp"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
         try:
-            data = text.encode()
             while data:
                 data = data[os.write(fd, data) :]
             os.fsync(fd)
         finally:
             os.close(fd)
         os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(FileNotFoundError):
+    finally:
+        with contextlib.suppress(FileNotFoundError):  # renamed: as it should be
             os.unlink(temporary)
-        raise BadInput(
-            f"cannot write {path}: {error.strerror}",
-            where=path,
-            hint="choose another place with --out or HOSTTUNE_STATE",
-        ) from error
 
 
 def load(path: str, *, what: str, limit_bytes: int = 64 << 20) -> bytes:
@@ -60,10 +69,10 @@ def load(path: str, *, what: str, limit_bytes: int = 64 << 20) -> bytes:
                 chunks.append(chunk)
                 size += len(chunk)
                 if size > limit_bytes:
-                    raise BadInput(f"larger than {limit_bytes >> 20} MiB", where=path, hint=f"give a {what}")
+                    raise BadInput(f"larger than {limit_bytes >> 20} MiB", where=path, hint=f"give {what}")
         finally:
             if fd:
                 os.close(fd)
     except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}", where=path, hint=f"give a {what}") from error
+        raise BadInput(f"cannot read {path}: {error.strerror}", where=path, hint=f"give {what}") from error
     return b"".join(chunks)

@@ -19,6 +19,7 @@ from hosttune.cli import run
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = str(ROOT / "examples" / "hgx-h200-8.tar.xz")
 GPU = "0000:41:00.0"
+COMMAND = (sys.executable, "-c", "from hosttune.cli import main; main()")
 
 
 class Cli:
@@ -206,7 +207,20 @@ def test_a_function_that_is_no_gpu(cli: Cli, example_document: str) -> None:
         (("--gpu", GPU, "--memory", "lots"), "'lots' is not a size", "--memory"),
         (("--gpu", GPU, "--memory", "0"), "'0' is not a size", "--memory"),
         (("--gpu", GPU, "--vcpus", "0"), "0 vCPUs", "--vcpus"),
-        (("--gpu", GPU, "--vcpus", "many"), "Invalid enum value 'many'", "--vcpus"),
+        (("--gpu", GPU, "--vcpus", "many"), "'many' is neither a number nor auto", "--vcpus"),
+        (("--gpu", GPU, "--vcpus", "1e3"), "'1e3' is neither a number nor auto", "--vcpus"),
+        (("--gpu", GPU, "--vcpus=--5"), "'--5' is neither a number nor auto", "--vcpus"),
+        (("--gpu", GPU, "--vcpus", "9" * 5000), "99' is neither a number nor auto", "--vcpus"),
+        (("--gpu", GPU, "--numa", "x"), "'x' is neither a number nor auto", "--numa"),
+        (("--gpu", GPU, "--memory", "9" * 400 + "GiB"), "is not a size", "--memory"),
+        (("--gpu", GPU, "--memory", "9" * 5000), "is not a size", "--memory"),
+        (("--gpus", "99999999999999999999"), "is not in the range", "command line"),
+        (("--gpus", "9" * 5000), "Invalid value for '--gpus'", "command line"),
+        (("--gpu", GPU, "--nics", "99999999999999999999"), "is not in the range", "command line"),
+        (("--gpu", GPU, "--name", "a\nb"), "'a\\nb' is not a guest name", "--name"),
+        (("--gpu", GPU, "--name", "a\0b"), "an argument with a NUL byte", "command line"),
+        (("--gpu", GPU, "--name", "a" * 100_000), "aaa ... aaa", "--name"),
+        (("--gpu", GPU, "--disk", "/\udcff"), "cannot be written in UTF-8", "command line"),
         (("--gpus", "-1"), "-1 is negative", "--gpu"),
         (("--gpus", "0"), "auto without a GPU", "--vcpus"),
         (("--gpu", GPU, "--name", "a b"), "'a b' is not a guest name", "--name"),
@@ -240,11 +254,18 @@ def test_options_that_make_no_intent(cli: Cli, options: tuple[str, ...], error: 
         ("a: &x [*x]", "aliases are not accepted", ""),
         ("{", "not a YAML document", ""),
         ("version: 1\nreserve: {cores_per_node: -1}", "cannot be negative", ": reserve.cores_per_node"),
+        (b"version: 1\n# \xff", "not a YAML document", ""),
+        ("version: 1\n# \0", "not a YAML document", ""),
+        ("version: 1\nguests: " + "[" * 20_000, "maximum recursion depth exceeded", ""),
+        ('{"version": 1, "guests": ' + "[" * 20_000, "maximum recursion depth exceeded", ""),
+        ("#" * (10 << 20), "larger than 4 MiB", ""),
+        ('version: 1\nguests: [{name: a, gpus: 1, disk: "/\\ud800"}]', "cannot be written in UTF-8", ""),
     ],
+    ids=lambda value: repr(value[:40]) if isinstance(value, str | bytes) else None,
 )
-def test_an_intent_that_cannot_be_meant(cli: Cli, tmp_path: Path, text: str, error: str, where: str) -> None:
+def test_an_intent_that_cannot_be_meant(cli: Cli, tmp_path: Path, text: str | bytes, error: str, where: str) -> None:
     path = tmp_path / "intent.yaml"
-    path.write_text(text)
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
     said = refused(cli, "plan", "--root", EXAMPLE, "-f", str(path))
     assert error in said["error"]
     assert said["where"] == f"{path}{where}"
@@ -258,6 +279,8 @@ def test_an_intent_that_cannot_be_meant(cli: Cli, tmp_path: Path, text: str, err
         ("[1", "not a JSON document"),
         ('{"schema": "hosttune.host/v1", "cpus": [{"core": 1}]}', "Object missing required field `id`"),
         ('{"schema": "hosttune.host/v1", "cpus": {"id": 1}}', "Expected `array`, got `object`"),
+        ('{"schema": "hosttune.host/v1", "cpus": [{"id": -1}]}', "-1 is out of bounds"),
+        ('{"schema": "hosttune.host/v1", "numa_nodes": [{"id": 0, "cpus": "0-1048575"}]}', "not a CPU list"),
     ],
 )
 def test_a_host_document_that_is_none(cli: Cli, tmp_path: Path, document: str, error: str) -> None:
@@ -266,6 +289,49 @@ def test_a_host_document_that_is_none(cli: Cli, tmp_path: Path, document: str, e
     said = refused(cli, "discover", "--host", str(path))
     assert error in said["error"]
     assert said["where"].startswith(str(path))
+
+
+def test_a_host_document_of_nulls_is_an_empty_host(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "host.json"
+    path.write_text('{"schema": "hosttune.host/v1", "cpus": null, "pci": null, "gpus": null, "problems": null}')
+    code, out, err = cli("discover", "--host", str(path), "-o", "json")
+    assert (code, err) == (0, "")
+    assert (json.loads(out)["cpus"], json.loads(out)["gpus"]) == ([], [])
+
+
+GUESTS = "version: 1\nguests: [{name: one, gpus: 1}, {name: two, gpus: 0, vcpus: 2, memory: 1GiB}]"
+
+
+def intent_file(folder: Path, text: str) -> str:
+    path = folder / "intent.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_an_intent_without_guests_is_an_empty_plan(cli: Cli, tmp_path: Path) -> None:
+    path = intent_file(tmp_path, "version: 1\n")
+    code, out, err = cli("plan", "--root", EXAMPLE, "-f", path)
+    assert (code, err) == (0, "")
+    assert out.startswith("plan for example-hgx-h200: 0 guests placed, nothing to change on the host\n")
+    said = refused(cli, "plan", "--root", EXAMPLE, "-f", path, "-o", "xml")
+    assert (said["error"], said["where"]) == ("the intent asks for no guest", "-f")
+
+
+def test_name_picks_a_guest_of_the_file(cli: Cli, tmp_path: Path) -> None:
+    path = intent_file(tmp_path, GUESTS)
+    said = refused(cli, "plan", "--root", EXAMPLE, "-f", path, "--name", "three")
+    assert (said["error"], said["where"], said["do"]) == ("no guest 'three'", "--name", "name one of: one, two")
+    path = intent_file(tmp_path, "version: 1\nguests: [{name: one, gpus: 1}]")
+    code, out, _ = cli("plan", "--root", EXAMPLE, "-f", path, "--name", "one", "-o", "xml")
+    assert (code, out.count("<name>one</name>")) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "options", [("--smt", "threads"), ("--hugepages", "none"), ("--bridge", "br0"), ("--gpus", "0"), ("--vcpus", "2")]
+)
+def test_an_option_of_a_single_guest_beside_a_file(cli: Cli, tmp_path: Path, options: tuple[str, ...]) -> None:
+    said = refused(cli, "plan", "--root", EXAMPLE, "-f", intent_file(tmp_path, GUESTS), *options)
+    assert said["error"] == "-f together with options of a single guest"
 
 
 def test_a_missing_file_is_named(cli: Cli, tmp_path: Path) -> None:
@@ -288,12 +354,60 @@ def test_another_architecture_is_discovered_but_not_planned(cli: Cli, example_do
     assert json.loads(out)["unplaced"][0]["why"] == ["this host is aarch64: guests are planned on x86-64 only"]
 
 
+# --- where a plan is saved ------------------------------------------------------------------------------------
+
+SMALL = ("--gpus", "0", "--vcpus", "1", "--memory", "64MiB", "--hugepages", "none")
+
+
+def test_out_that_cannot_be_written_is_named_and_leaves_nothing(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("")
+    os.mkfifo(tmp_path / "pipe")
+    before = sorted(tmp_path.iterdir())
+    for name, why in {
+        "missing/plan.json": "No such file or directory",
+        "file/plan.json": "Not a directory",
+        "folder": "not a regular file",
+        "pipe": "not a regular file",
+        "a" * 300: "File name too long",
+    }.items():
+        path = str(tmp_path / name)
+        code, out, err = cli("plan", "--root", EXAMPLE, *SMALL, "-o", "json", "--out", path)
+        assert (code, json.loads(out)["unplaced"]) == (2, [])
+        assert block(err)["error"] == f"cannot write {path}: {why}"
+        assert block(err)["where"] == path
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_out_replaces_a_file_whole_and_follows_a_link(cli: Cli, tmp_path: Path) -> None:
+    target, link = tmp_path / "plan.json", tmp_path / "link"
+    target.write_text("old " * 100_000)
+    link.symlink_to(target)
+    with target.open() as old:
+        assert cli("plan", "--root", EXAMPLE, *SMALL, "--out", str(link))[0] == 0
+        assert old.read(4) == "old "  # whoever reads the old file goes on reading it
+    assert json.loads(target.read_text())["schema"] == "hosttune.plan/v1"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "plan.json"]
+
+
+def test_a_plan_of_this_machine_is_printed_also_where_it_cannot_be_saved(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    state = tmp_path / "file" / "state"
+    done = spawn("plan", *SMALL, "-o", "json", env=os.environ | {"HOSTTUNE_STATE": str(state)})
+    assert json.loads(done.stdout)["schema"] == "hosttune.plan/v1"
+    if json.loads(done.stdout)["unplaced"]:
+        pytest.skip("this machine has no room for a guest of one CPU")
+    assert done.returncode == 2
+    said = block(done.stderr.decode())
+    assert said["error"] == f"cannot write {state}/plan.json: Not a directory"
+    assert "HOSTTUNE_STATE" in said["do"]
+
+
 # --- the process ---------------------------------------------------------------------------------------------
 
 
 def spawn(*arguments: str, **more: Any) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-c", "from hosttune.cli import main; main()", *arguments]
-    return subprocess.run(command, capture_output=True, check=False, timeout=60, cwd=ROOT, **more)
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, check=False, timeout=60, cwd=ROOT, **more)
 
 
 def test_colours_only_on_a_terminal() -> None:
@@ -302,12 +416,114 @@ def test_colours_only_on_a_terminal() -> None:
     assert b"\x1b[" not in done.stdout + done.stderr
 
 
-def test_a_reader_that_stops_early_is_no_error() -> None:
-    command = f"{sys.executable} -c 'from hosttune.cli import main; main()' discover -o json --root {EXAMPLE} | head -1"
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command], capture_output=True, check=False, cwd=ROOT, timeout=60
-    )
+EVERY_OUTPUT = [
+    ("discover", "--root", EXAMPLE, "-o", "json"),
+    ("discover", "--root", EXAMPLE),
+    ("plan", "--root", EXAMPLE, "--gpu", GPU),
+    ("plan", "--root", EXAMPLE, "--gpu", GPU, "-o", "xml"),
+    ("schema", "host"),
+    ("--help",),
+    ("plan", "--help"),
+    ("--version",),
+]
+NOT_BUFFERED = [{}, {"PYTHONUNBUFFERED": "1"}]
+
+
+def environment(more: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"} | more
+
+
+@pytest.mark.parametrize("more", NOT_BUFFERED, ids=str)
+@pytest.mark.parametrize("arguments", EVERY_OUTPUT, ids=" ".join)
+def test_a_reader_that_is_gone_is_no_error(arguments: tuple[str, ...], more: dict[str, str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=60,
+            cwd=ROOT,
+            env=environment(more),
+        )
+    finally:
+        os.close(writer)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("more", NOT_BUFFERED, ids=str)
+@pytest.mark.parametrize("arguments", EVERY_OUTPUT, ids=" ".join)
+def test_an_output_that_cannot_be_written(arguments: tuple[str, ...], more: dict[str, str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=60,
+            cwd=ROOT,
+            env=environment(more),
+        )
+    assert done.returncode == 2
+    said = block(done.stderr.decode())
+    assert said["error"] == "cannot write the output: No space left on device"
+    assert said["where"] == "standard output"
+
+
+@pytest.mark.parametrize("arguments", EVERY_OUTPUT[:3], ids=" ".join)
+def test_a_closed_output(arguments: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        ["sh", "-c", '"$@" >&-', "sh", *COMMAND, *arguments], capture_output=True, check=False, timeout=60, cwd=ROOT
+    )
+    assert done.returncode == 2
+    assert block(done.stderr.decode())["error"] == "cannot write the output: standard output is closed"
+
+
+@pytest.mark.parametrize("place", ["2>/dev/full", "2>&-"])
+def test_the_exit_code_tells_where_stderr_cannot(place: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'"$@" {place}', "sh", *COMMAND, "plan"], capture_output=True, check=False, timeout=60, cwd=ROOT
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (2, b"", b"")
+
+
+def test_a_narrow_locale_still_gets_the_document(tmp_path: Path) -> None:
+    path = tmp_path / "host.json"
+    path.write_text(json.dumps({"schema": "hosttune.host/v1", "hostname": "h\u00f6st"}))
+    narrow = environment({"PYTHONIOENCODING": "ascii"})
+    done = spawn("discover", "--host", str(path), "-o", "json", env=narrow)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert spawn("discover", "--host", str(path), env=narrow).returncode == 0
+
+
+def test_no_command_prints_the_help_on_stderr(cli: Cli) -> None:
+    for arguments in ((), ("--debug",)):
+        code, out, err = cli(*arguments)
+        assert (code, out) == (2, "")
+        assert err.startswith("Usage: hosttune ")
+        assert "discover  Show the host" in err
+
+
+@pytest.mark.parametrize("word", ["help", "aply", ""])
+def test_an_unknown_command_is_told_the_commands(cli: Cli, word: str) -> None:
+    said = refused(cli, word)
+    assert (said["error"], said["do"]) == (f"no command {word!r}", "give one of: capture, discover, plan, schema")
+
+
+def test_debug_may_stand_anywhere(cli: Cli) -> None:
+    code, plain, _ = cli("schema", "host")
+    assert code == 0
+    for arguments in (("--debug", "schema", "host"), ("schema", "--debug", "host"), ("schema", "host", "--debug")):
+        assert cli(*arguments) == (0, plain, "")
+    assert "'--debug'" in refused(cli, "schema", "--", "--debug")["error"]
+
+
+def test_an_error_block_is_bounded_and_safe_for_a_terminal(cli: Cli) -> None:
+    said = refused(cli, "discover", "--root", "/\x1b[31m" + "a" * 100_000)
+    assert all(len(part) < 5000 for part in said.values())
+    assert "\x1b" not in "".join(said.values())
 
 
 def test_version_and_discover_import_nothing_heavy(host_root: Callable[[str], Path]) -> None:
@@ -336,6 +552,13 @@ def test_an_internal_error_is_one_block_and_70(cli: Cli, capsys: pytest.CaptureF
         sys.stdout = out
     assert code == 70
     assert block(capsys.readouterr().err)["error"] == "internal error: RuntimeError: a defect"
+    sys.stdout = Broken()
+    try:
+        code = run(["schema", "host", "--debug"])
+    finally:
+        sys.stdout = out
+    assert code == 70
+    assert "Traceback" in capsys.readouterr().err
 
 
 def test_the_state_directory_is_the_contract_s(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
