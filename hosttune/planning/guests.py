@@ -150,7 +150,7 @@ def _build(field: Field, guest: GuestIntent, devices: Devices) -> Placed | Unpla
         physical_address_limit_bits=width.limit,
         mmio64_bytes=window.mmio64_bytes,
         mmio_note=window.note,
-        pci_hole64_bytes=window.mmio64_bytes if (window.mmio64_bytes or 0) > DEFAULT_HOLE else None,
+        pci_hole64_bytes=_hole(window),
         ovmf_window_mib=window.floor_mib,
         iommu_eim=len(pinning.cpus) > MAX_VCPUS_WITHOUT_IOMMU,
         allocation_threads=min(ALLOCATION_THREADS, len(pinning.cpus)),
@@ -159,6 +159,12 @@ def _build(field: Field, guest: GuestIntent, devices: Devices) -> Placed | Unpla
         boot=guest.boot,
     )
     return Placed(planned, (*pinning.findings, *told, *guest_findings(field, decision, at)), pinning.cores)
+
+
+def _hole(window: Window) -> int | None:
+    """QEMU's 64-bit hole: as large as the window, where its default is too small and the guest can address it."""
+    too_small = (window.mmio64_bytes or 0) > DEFAULT_HOLE
+    return window.mmio64_bytes if too_small and not window.refusal else None
 
 
 def _cell_of(field: Field, address: str, nodes: tuple[int, ...]) -> int | None:

@@ -46,6 +46,9 @@ def pin_guest(resources: Resources, choice: Choice, at: str) -> Pinning:
         shared = CpuSet(core.id for core in chosen if core.id not in free)
         text = f"node {node}: cores {shared} are shared with others, as smt: threads allows"
         findings.append(Finding(level="warn", text=text, where=at))
+    if resources.boot_core is not None and any(core.id == resources.boot_core for part in cores for core in part):
+        text = f"core {resources.boot_core}, the boot CPU's, goes to the guest: reserve.cores_per_node is 0"
+        findings.append(Finding(level="warn", text=text, where=at))
     topology, said = _topology(resources, choice, at, broken=broken)
     emulator, warned = _emulator(resources, nodes, CpuSet(cpus), at)
     return Pinning(cores, tuple(cpus), topology, emulator, (*findings, *said, *warned))
@@ -60,7 +63,7 @@ def _topology(resources: Resources, choice: Choice, at: str, *, broken: bool) ->
         cells = f"cell{'s' if len(odd) > 1 else ''} {CpuSet(odd)}"
         text = f"an odd number of vCPUs: the last sibling of a core stays idle in {cells}; threads=1"
         findings.append(Finding(level="info", text=text, where=at))
-    elif broken and shape.threads > 1:
+    elif broken and resources.threads_per_core > 1:
         findings.append(Finding(level="info", text="vCPUs on parts of cores: the guest is told threads=1", where=at))
     elif shape.threads < resources.threads_per_core:
         most = resources.threads_per_core

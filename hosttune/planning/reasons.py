@@ -14,7 +14,7 @@ from hosttune.model.values import format_size
 from hosttune.planning.choice import Choice
 from hosttune.planning.devices import Closure
 from hosttune.planning.resources import Core
-from hosttune.planning.sizing import MAX_VCPUS_WITHOUT_IOMMU, Field, auto_share
+from hosttune.planning.sizing import MAX_VCPUS_WITHOUT_IOMMU, Field, auto_share, nothing_to_share
 from hosttune.planning.width import AddressWidth
 from hosttune.planning.window import Window
 
@@ -181,6 +181,9 @@ def _partitioned(field: Field, address: str, say: Say) -> None:
 
 
 def _size(field: Field, decision: Decision, say: Say) -> None:
+    auto = "auto" in (decision.guest.vcpus, decision.guest.memory) and not isinstance(decision.guest.numa, tuple)
+    if auto and decision.choice.gpus and (reason := nothing_to_share(field, decision.choice.gpus)):
+        say("warn", f"{reason}: auto is a share of the whole host")
     choice, guest = decision.choice, decision.guest
     if choice.short:
         level, text = _shortfall(field, choice)

@@ -210,6 +210,8 @@ def _drivers(catalogue: Catalogue, guests: tuple[PlannedGuest, ...]) -> Iterable
         for device in guest.devices:
             function = catalogue.pci.get(device.address)
             driver = function.driver if function else None
+            if function is not None and function.physfn and driver == "nvidia":
+                continue  # a vGPU's virtual function stays with its maker's driver, which is its VFIO driver too
             if driver != "vfio-pci":
                 yield _action(
                     "driver",
