@@ -94,7 +94,11 @@ class Recording(System):
 
     def exists(self, path: str) -> bool:
         """See System."""
-        found = self.inner.exists(path)
+        try:
+            found = self.inner.exists(path)
+        except Unreadable as error:
+            self._keep_refusal(path, error)
+            raise
         if not self._asking:
             real = self._resolve(path)
             if found:

@@ -306,6 +306,20 @@ def test_empty_directories_and_unreadable_files_replay() -> None:
     assert recording.unreadable == {"/sys/a/shut": "Permission denied"}
 
 
+class Shut(Archive):
+    def exists(self, path: str) -> bool:
+        if path == "/dev/kvm":
+            raise Unreadable(path, "Permission denied")
+        return super().exists(path)
+
+
+def test_what_could_not_be_looked_at_is_recorded_as_such() -> None:
+    recording = Recording(Shut({}, {}, "x"))
+    with pytest.raises(Unreadable):
+        recording.exists("/dev/kvm")
+    assert recording.unreadable == {"/dev/kvm": "Permission denied"}
+
+
 def test_an_unreadable_file_is_the_same_problem_in_the_replay(tmp_path: Path) -> None:
     refused = b"/proc/cmdline\tPermission denied\n/sys/devices/system/cpu\tInput/output error\n"
     inner = Archive({**private_files(), "/.hosttune/unreadable": refused}, {}, "inner")

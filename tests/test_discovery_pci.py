@@ -391,6 +391,14 @@ def test_the_document_holds_local_cpus_that_are_a_list(text: str, local: str | N
     assert told(reader) == doubts
 
 
+@pytest.mark.parametrize("number", ["-1", "18446744073709551615"])
+def test_an_interrupt_that_cannot_be_is_unknown(number: str, tree: Tree) -> None:
+    tree.add("pci0000:00/0000:00:01.0", irq=number)
+    pci, reader = tree.discover()
+    assert pci["0000:00:01.0"].irqs is None
+    assert told(reader) == [("not a count", "/sys/devices/pci0000:00/0000:00:01.0/irq")]
+
+
 def test_sysfs_ids_go_before_the_header(tree: Tree) -> None:
     header = bytearray(64)
     header[0:4] = bytes.fromhex("de103523")

@@ -12,7 +12,7 @@ from hosttune.archive import open_root
 from hosttune.discovery import discover
 from hosttune.discovery.platform import read_digest, read_identity, read_iommu, read_platform, split_kernel_args
 from hosttune.discovery.settings import read_settings
-from hosttune.errors import BadInput
+from hosttune.errors import BadInput, Unreadable
 from hosttune.model.host import Iommu, Module, NumaNode, PciDevice
 from hosttune.reader import Reader
 from hosttune.recorded import Archive, Capture
@@ -366,6 +366,8 @@ def test_settings_by_path() -> None:
         ("export IRQBALANCE_BANNED_CPULIST=3\n", "3"),
         ("IRQBALANCE_BANNED_CPULIST=\n", ""),
         ("IRQBALANCE_BANNED_CPULIST=isolated\n", None),
+        ("IRQBALANCE_BANNED_CPULIST=0-1048575\n", None),
+        (f"IRQBALANCE_BANNED_CPUS={'f' * 20000}\n", None),
     ],
 )
 def test_what_irqbalance_bans(text: str, banned: str | None) -> None:
@@ -376,6 +378,33 @@ def test_what_irqbalance_bans(text: str, banned: str | None) -> None:
 
 
 # --- the whole document --------------------------------------------------------------------------------------
+
+
+class Closed(Archive):
+    """A capture whose directories below some paths the kernel does not open."""
+
+    def exists(self, path: str) -> bool:
+        self._open(path)
+        return super().exists(path)
+
+    def list(self, path: str) -> list[str]:
+        self._open(path)
+        return super().list(path)
+
+    @staticmethod
+    def _open(path: str) -> None:
+        if path.startswith(("/boot", "/efi", "/dev", "/sys/kernel/iommu_groups")):
+            raise Unreadable(path, "Permission denied")
+
+
+def test_what_cannot_be_looked_into_is_unknown_also_on_a_whole_capture() -> None:
+    host = discover(Closed({"/.hosttune/capture": b"1", "/proc/version": b""}, {}, "test"))
+    assert host.platform is not None
+    assert host.virtualization is not None
+    assert host.iommu is not None
+    assert (host.platform.boot_loader, host.virtualization.kvm, host.iommu.present) == (None, None, None)
+    unreadable = {problem.where for problem in host.problems if problem.what == "unreadable"}
+    assert {"/boot/loader/loader.conf", "/dev/kvm", "/sys/kernel/iommu_groups"} <= unreadable
 
 
 def test_what_is_no_host_is_bad_input(tmp_path: Path) -> None:

@@ -218,8 +218,9 @@ def test_isolation(files: dict[str, str], isolated: str | None, nohz_full: str |
             assert found.ids(**{field: None}) == CpuSet()
 
 
-def test_isolation_that_only_the_kernel_expands(tree: Tree) -> None:
-    found = found_in(tree(four_cpus() | {"proc/cmdline": "isolcpus=0-3:1/2"}))
+@pytest.mark.parametrize("cpus", ["0-3:1/2", "0-1048575"])
+def test_isolation_that_only_the_kernel_expands(cpus: str, tree: Tree) -> None:
+    found = found_in(tree(four_cpus() | {"proc/cmdline": f"isolcpus={cpus}"}))
     assert len(found.ids(isolated=None)) == 4
     assert found.where("unreadable CPU list") == "/proc/cmdline"
 

@@ -326,6 +326,8 @@ def read_irqs(reader: Reader, function: Function) -> tuple[Irq, ...] | None:
     numbers = [int(name) for name in reader.names(f"{function.path}/msi_irqs") if name.isdecimal()]
     if not numbers and "irq" in function.names:
         wired = reader.count(f"{function.path}/irq")
+        if wired is None:
+            return None
         numbers = [wired] if wired else []
     elif not numbers and "msi_irqs" not in function.names:
         return None
