@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import os
 import stat
+from collections import deque
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Protocol
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _MAX_HEADER_BYTES = 1 << 20  # of one member: names and extended headers; real ones are below 10 KiB
 _MAX_NAME_BYTES = 4096  # PATH_MAX
 _MAX_DEPTH = 128
+_BLOCK = 512
 _SLACK = 64 << 10  # what tarfile reads ahead
 _TOP = ("sys", "proc", ".hosttune")
 
@@ -139,6 +141,7 @@ class _Bounded(io.RawIOBase):
         self.limits = limits
         self._count = 0
         self._limit = 0
+        self._recent: deque[tuple[int, bytes]] = deque(maxlen=8)
         self.member = ""
 
     def allow(self, size: int) -> None:
@@ -148,12 +151,22 @@ class _Bounded(io.RawIOBase):
     def read(self, size: int = 65536, /) -> bytes:
         """At most `size` bytes. Raises BadInput past a limit."""
         data = self._source.read(size)
+        self._recent.append((self._count, data))
         self._count += len(data)
         if self._count > self.limits.total_bytes:
             raise _too_much(self.limits, self._place())
         if self._count > self._limit:
             raise BadInput("a header without end", where=self._place(), hint=_BOMB_HINT)
         return data
+
+    def block(self, offset: int) -> bytes:
+        """The block of a tar at an offset that was read just now; shorter where the stream ends before."""
+        found = b""
+        for start, data in self._recent:
+            at = offset + len(found) - start
+            if 0 <= at < len(data) and len(found) < _BLOCK:
+                found += data[at : at + _BLOCK - len(found)]
+        return found
 
     def drain(self) -> None:
         """Read to the end, so that truncation and wrong checksums show."""
@@ -177,25 +190,16 @@ def _members(stream: _Bounded, origin: str) -> Iterator[tuple[tarfile.TarFile, t
     """Each member in turn; tarfile's own list of them is emptied, it would hold every header in memory."""
     import tarfile
 
-    class Member(tarfile.TarInfo):
-        """tarfile ends quietly at a damaged header; only the block of zeros is an end."""
-
-        @classmethod
-        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Member:
-            try:
-                return super().frombuf(buf, encoding, errors)
-            except tarfile.HeaderError as error:
-                if len(buf) == tarfile.BLOCKSIZE and not any(buf):
-                    raise
-                raise tarfile.ReadError(f"bad header: {error}") from error
-
     stream.allow(_MAX_HEADER_BYTES)
-    with tarfile.open(fileobj=stream, mode="r|", tarinfo=Member, errors="replace") as tar:
+    with tarfile.open(fileobj=stream, mode="r|", errors="replace") as tar:
         count = 0
         while True:
             stream.allow(_MAX_HEADER_BYTES)
             member = tar.next()
             if member is None:
+                # tarfile ends quietly at a damaged or missing header; only a block of zeros is an end.
+                if stream.block(tar.offset) != bytes(_BLOCK):
+                    raise tarfile.ReadError("no end of archive")
                 return
             count += 1
             if count > stream.limits.members:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import re
@@ -14,6 +13,7 @@ import click
 
 from hosttune import __version__
 from hosttune.errors import BadInput, HosttuneError, Refused
+from hosttune.state import drop
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -105,14 +105,6 @@ def standard_output() -> TextIO:
 def unwritable(why: str | None) -> BadInput:
     """The error of an output that cannot be written."""
     return BadInput(f"cannot write the output: {why}", where="standard output", hint="write it to another place")
-
-
-def drop(stream: TextIO) -> None:
-    """Send what a failed stream still holds to nowhere: at exit, Python would fail on it again (and exit 120)."""
-    with contextlib.suppress(OSError, ValueError):  # a stream without a file of its own, as in tests
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, stream.fileno())
-        os.close(null)
 
 
 def show_help(ctx: click.Context, _: click.Parameter, asked: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from typing import TextIO
 
 from hosttune.errors import BadInput
 
@@ -76,3 +77,11 @@ def load(path: str, *, what: str, limit_bytes: int = 64 << 20) -> bytes:
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}", where=path, hint=f"give {what}") from error
     return b"".join(chunks)
+
+
+def drop(stream: TextIO) -> None:
+    """Send what a failed stream still holds to nowhere: at exit, Python would fail on it again (and exit 120)."""
+    with contextlib.suppress(OSError, ValueError):  # a stream without a file of its own, as in tests
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)

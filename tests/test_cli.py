@@ -271,6 +271,15 @@ def test_an_intent_that_cannot_be_meant(cli: Cli, tmp_path: Path, text: str | by
     assert said["where"] == f"{path}{where}"
 
 
+def test_addresses_need_no_quotes_in_yaml_and_off_is_a_word(cli: Cli, tmp_path: Path) -> None:
+    """YAML 1.1 reads 0000:41:00.0 as a number to the base of 60, and off as false."""
+    path = tmp_path / "intent.yaml"
+    path.write_text("version: 1\nsettings: {aspm: off}\nguests: [{name: a, gpus: [0000:41:00.0], numa: ~}]\n")
+    code, out, _ = cli("plan", "--root", EXAMPLE, "-f", str(path), "-o", "json")
+    assert code == 0
+    assert json.loads(out)["guests"][0]["devices"][0]["address"] == GPU
+
+
 @pytest.mark.parametrize(
     ("document", "error"),
     [

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 
 from hosttune.errors import BadInput
-from hosttune.model.values import Value, close_mappings, parse_address, parse_size, to_json
+from hosttune.model.values import Value, close_mappings, parse_address, parse_size, to_json, without_nulls
 
 INTENT_VERSION = 1
 MAX_DOCUMENT_BYTES = 4 << 20
@@ -120,11 +121,24 @@ class Intent(Part, frozen=True, kw_only=True):
         return to_json(self)
 
 
+# What a plain word may be besides text (YAML 1.2 core schema), and what it begins with.
+_PLAIN = (
+    ("null", r"~|null|Null|NULL|", "~ n N "),
+    ("bool", r"true|True|TRUE|false|False|FALSE", "t T f F"),
+    ("int", r"[-+]?[0-9]+", "- + 0 1 2 3 4 5 6 7 8 9"),
+    ("float", r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?", "- + . 0 1 2 3 4 5 6 7 8 9"),
+)
+
+
 def _load_yaml(text: str | bytes, where: str) -> object:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """The safe loader, without aliases (a bomb of a few bytes) and without duplicate keys."""
+        """The safe loader, without aliases (a bomb of a few bytes) and without duplicate keys.
+
+        Plain words mean what YAML 1.2 says: 0000:41:00.0 is text (YAML 1.1 reads a number to the base of 60), and so
+        are off, no and yes.
+        """
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.events.AliasEvent):
@@ -132,12 +146,19 @@ def _load_yaml(text: str | bytes, where: str) -> object:
             return super().compose_node(parent, index)
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-            for i, key in enumerate(keys):
-                if key in keys[:i]:
-                    raise yaml.YAMLError(f"key {key!r} stands twice, at line {node.value[i][0].start_mark.line + 1}")
+            seen: set[object] = set()
+            for key_node, _ in node.value:
+                key = self.construct_object(key_node, deep=True)
+                if not isinstance(key, str):
+                    raise yaml.YAMLError(f"key {key!r} is no text, at line {key_node.start_mark.line + 1}")
+                if key in seen:
+                    raise yaml.YAMLError(f"key {key!r} stands twice, at line {key_node.start_mark.line + 1}")
+                seen.add(key)
             return super().construct_mapping(node, deep)
 
+    Loader.yaml_implicit_resolvers = {}
+    for tag, pattern, first in _PLAIN:
+        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(f"(?:{pattern})$"), first.split(" "))
     if len(text) > MAX_DOCUMENT_BYTES:
         raise BadInput("larger than 4 MiB", where=where, hint="an intent is a few lines")
     try:
@@ -157,7 +178,7 @@ def _convert(document: object, where: str) -> Intent:
             hint=f"write `version: {INTENT_VERSION}`",
         )
     try:
-        intent = msgspec.convert(document, Intent)
+        intent = msgspec.convert(without_nulls(document, Intent), Intent)
     except (msgspec.ValidationError, RecursionError) as error:
         problem, _, path = str(error).partition(" - at ")
         path = path.strip("`").removeprefix("$").removeprefix(".")

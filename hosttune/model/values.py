@@ -148,12 +148,13 @@ def _bytes_of(text: str) -> int | None:
 
 
 def format_size(size_bytes: int | None) -> str:
-    """A size for people: the largest binary unit that keeps it short ("1.5 TiB"); "?" for unknown."""
+    """A size for people: the largest binary unit that shows it to a tenth ("1.5 TiB", "1033 GiB"); "?" for unknown."""
     if size_bytes is None:
         return "?"
     for unit in ("TiB", "GiB", "MiB", "KiB"):
-        if size_bytes >= _UNIT[unit]:
-            return f"{size_bytes / _UNIT[unit]:.1f}".removesuffix(".0") + f" {unit}"
+        whole = _UNIT[unit]
+        if size_bytes >= whole and (size_bytes * 10 % whole == 0 or size_bytes >= 100 * whole or unit != "TiB"):
+            return f"{size_bytes / whole:.1f}".removesuffix(".0") + f" {unit}"
     return f"{size_bytes} B"
 
 

@@ -76,7 +76,7 @@ def relaxations(field: Field, guest: GuestIntent, candidates: Candidates, would_
 def _changes(field: Field, guest: GuestIntent, candidates: Candidates) -> Iterator[tuple[str, GuestIntent]]:
     """Changes worth trying, each with its text; those of one kind from the smallest on."""
     replace = msgspec.structs.replace
-    for count in range((gpu_count(guest) or 0) - 1, 0, -1):
+    for count in range(min(gpu_count(guest) or 0, len(field.host.gpus) + 1) - 1, 0, -1):
         gpus = replace(guest.gpus, count=count) if isinstance(guest.gpus, GpuRequest) else count
         yield f"gpus: {count}", replace(guest, gpus=gpus)
     if candidates.first() is None:
@@ -90,10 +90,10 @@ def _changes(field: Field, guest: GuestIntent, candidates: Candidates) -> Iterat
     if guest.numa != "auto":
         yield "numa: auto", _uncut(guest)
     if isinstance(guest.nics, int) and guest.nics:
-        for count in range(guest.nics - 1, -1, -1):
+        for count in range(min(guest.nics, len(field.host.nics) + 1) - 1, -1, -1):
             yield f"nics: {count}", replace(guest, nics=count)
     if isinstance(guest.nvme, int) and guest.nvme:
-        for count in range(guest.nvme - 1, -1, -1):
+        for count in range(min(guest.nvme, len(field.host.nvme) + 1) - 1, -1, -1):
             yield f"nvme: {count}", replace(guest, nvme=count)
     if guest.smt == "cores":
         yield "smt: threads (shares cores with others)", replace(guest, smt="threads")
