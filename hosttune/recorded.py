@@ -190,6 +190,7 @@ class Capture(Recorded):
                 return False
             target = self.link(path)
             if target is None:
+                self._refuse_unreadable(f"{real.rstrip('/')}/{name}")
                 return os.path.lexists(f"{self.root}{real}/{name}")
             path = target
         return False
@@ -320,6 +321,7 @@ class Archive(Recorded):
     def exists(self, path: str) -> bool:
         """See System."""
         real = self._real(path)
+        self._refuse_unreadable(real)
         return real in self._files or real in self._dirs
 
     def _real(self, path: str, depth: int = 0) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from hosttune.discovery import pci_names
-from hosttune.discovery.pci_function import Function, read_function, read_irqs
+from hosttune.discovery.pci_function import Function, is_address, read_function, read_irqs
 from hosttune.discovery.pci_link import Links
 from hosttune.discovery.sets import parse_list, plain
 from hosttune.model.host import Bar, Link, NumaNode, PciDevice
@@ -62,7 +62,7 @@ def _read_functions(reader: Reader) -> dict[str, Function]:
     functions: dict[str, Function] = {}
     bars: dict[bytes, tuple[Bar, ...] | None] = {}
     for address in sorted(reader.names(DEVICES), key=lambda name: (len(name), name)):
-        if not _ADDRESS.fullmatch(address) or not _is_canonical(address):
+        if not is_address(address):
             reader.problem("not a PCI address", f"{DEVICES}/{address}", "left out")
             continue
         path = reader.link(f"{DEVICES}/{address}") or f"{DEVICES}/{address}"
@@ -73,12 +73,6 @@ def _read_functions(reader: Reader) -> dict[str, Function]:
         parent = above[0] if above and directories[-1] == above[0] else None
         functions[address] = read_function(reader, address, path, above, parent, bars)
     return functions
-
-
-def _is_canonical(address: str) -> bool:
-    """Whether the kernel would write it so: a device number below 32, and no zeros before a domain of four digits."""
-    domain, _, rest = address.partition(":")
-    return int(rest[3:5], 16) < 32 and (len(domain) == 4 or domain[0] != "0")
 
 
 def _doubt_links(reader: Reader, functions: Mapping[str, Function], links: Mapping[str, Link | None]) -> None:
@@ -242,7 +236,7 @@ def _functions_of(reader: Reader, function: Function) -> dict[str, Any]:
 def _virtfns(reader: Reader, function: Function) -> tuple[str, ...]:
     numbers = sorted(int(name[6:]) for name in function.names if name.startswith("virtfn") and name[6:].isdecimal())
     links = (reader.link_name(f"{function.path}/virtfn{number}") for number in numbers)
-    return tuple(link for link in links if link is not None)
+    return tuple(link for link in links if link is not None and is_address(link))
 
 
 def _power(reader: Reader, function: Function) -> dict[str, Any]:

@@ -8,10 +8,13 @@ power/runtime_status, reset_method, irq, msi_irqs/, and /proc/irq/N/{smp,effecti
 
 from __future__ import annotations
 
+import re
+
 from hosttune.discovery.pci_config import WIDTHS, ConfigFacts, decode
+from hosttune.discovery.sets import parse_mask, read_set
 from hosttune.errors import Unreadable
 from hosttune.model.host import Bar, Irq
-from hosttune.model.values import CpuSet, Value
+from hosttune.model.values import MAX_SIZE, Value
 from hosttune.reader import Reader
 from hosttune.system import Folder
 
@@ -21,6 +24,8 @@ _PREFETCH = 0x2000
 _MEM_64 = 0x100000
 _REGIONS = 6  # standard BARs; behind them come the ROM, SR-IOV and bridge windows
 _NO_REGION = b"0x0000000000000000 0x0000000000000000"
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_DIGITS = re.compile(r"[0-9a-f]{2,8}")
 _LINK_FILES = frozenset(("current_link_speed", "current_link_width", "max_link_speed", "max_link_width"))
 _UNCORE = ("08", "11")  # system peripherals, signal processing
 MAX_NODES = 1 << 20
@@ -134,6 +139,7 @@ def _read(files: _Files, address: str, above: tuple[str, ...], parent: str | Non
     subsystem, revision = _subsystem(files, config, vendor)
     if status is None and matters(class_code, vendor, device):
         status = files.runtime_status()
+    physfn = files.link_name("physfn")
     return Function(
         address=address,
         path=files.path,
@@ -154,7 +160,7 @@ def _read(files: _Files, address: str, above: tuple[str, ...], parent: str | Non
         driver=files.link_name("driver"),
         power_state=state,
         runtime_status=status,
-        physfn=files.link_name("physfn"),
+        physfn=physfn if physfn is not None and is_address(physfn) else None,
     )
 
 
@@ -164,9 +170,17 @@ def _line(data: bytes | None) -> str | None:
 
 
 def _hex(data: bytes | None) -> str | None:
-    """The digits of "0x10de"."""
-    text = _line(data)
-    return text.removeprefix("0x").lower() if text else None
+    """The digits of "0x10de"; None for what is no such number."""
+    text = (_line(data) or "").removeprefix("0x").lower()
+    return text if _DIGITS.fullmatch(text) else None
+
+
+def is_address(name: str) -> bool:
+    """Whether the kernel would write an address so: a device below 32, no zeros before a domain of four digits."""
+    if not _ADDRESS.fullmatch(name):
+        return False
+    domain, _, rest = name.partition(":")
+    return int(rest[3:5], 16) < 32 and (len(domain) == 4 or domain[0] != "0")
 
 
 def _power(files: _Files) -> tuple[str | None, str | None]:
@@ -227,7 +241,7 @@ def _local_cpus(files: _Files) -> str | None:
         return listed
     mask = _line(files.data("local_cpus"))
     try:
-        return str(CpuSet.parse_mask(mask)) or None if mask else None
+        return str(parse_mask(mask)) or None if mask else None
     except ValueError:
         files.reader.problem("not a CPU mask", f"{files.path}/local_cpus", f"reads {mask!r:.60}")
         return None
@@ -309,6 +323,8 @@ def _parse_bars(data: bytes) -> tuple[Bar, ...]:
         if not line or line.startswith(_NO_REGION):
             continue
         start, end, flags = (int(word, 16) for word in line.split())
+        if end - start >= MAX_SIZE:
+            raise ValueError(f"a region of {end - start + 1} bytes")
         if flags & _MEM and end > start:
             bars.append(
                 Bar(
@@ -334,8 +350,14 @@ def read_irqs(reader: Reader, function: Function) -> tuple[Irq, ...] | None:
     return tuple(
         Irq(
             irq=number,
-            affinity=_line(reader.data(f"/proc/irq/{number}/smp_affinity_list")),
-            effective=_line(reader.data(f"/proc/irq/{number}/effective_affinity_list")),
+            affinity=_cpus(reader, f"/proc/irq/{number}/smp_affinity_list"),
+            effective=_cpus(reader, f"/proc/irq/{number}/effective_affinity_list"),
         )
         for number in sorted(numbers)
     )
+
+
+def _cpus(reader: Reader, path: str) -> str | None:
+    """A CPU list as the kernel writes it; None, with a problem, for what is none."""
+    found = read_set(reader, path)
+    return None if found is None else str(found)

@@ -68,7 +68,7 @@ def _facts(reader: Reader, address: str, version: str | None, peers: tuple[Peer,
     caps = f"{folder}/hwmon/{monitors[0]}/power1_cap" if monitors else ""
     return Gpu(
         address=address,
-        memory_bytes=reader.integer(f"{folder}/mem_info_vram_total") or None,
+        memory_bytes=reader.count(f"{folder}/mem_info_vram_total") or None,
         uuid=f"GPU-{unique.removeprefix('0x')}" if unique else None,
         firmware_version=reader.text(f"{folder}/vbios_version") or None,
         driver_version=version,
@@ -81,7 +81,7 @@ def _facts(reader: Reader, address: str, version: str | None, peers: tuple[Peer,
 
 
 def _watts(reader: Reader, path: str) -> float | None:
-    microwatts = reader.integer(path) if path else None
+    microwatts = reader.count(path) if path else None
     return None if microwatts is None else microwatts / 1e6
 
 

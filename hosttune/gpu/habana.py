@@ -59,10 +59,10 @@ def _sysfs(reader: Reader, address: str) -> Gpu:
     folder = _class_folder(reader, address)
     if folder is None:
         return Gpu(address=address)
-    milliwatts = reader.integer(f"{folder}/max_power")
+    milliwatts = reader.count(f"{folder}/max_power")
     return Gpu(
         address=address,
-        module_id=reader.integer(f"{folder}/module_id"),
+        module_id=reader.identifier(f"{folder}/module_id"),
         driver_version=reader.text("/sys/module/habanalabs/version") or None,
         firmware_version=reader.text(f"{folder}/cpucp_ver") or reader.text(f"{folder}/armcp_ver") or None,
         power_limit_watts=None if milliwatts is None else milliwatts / 1e3,
