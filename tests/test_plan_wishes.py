@@ -6,6 +6,7 @@ the Linux kernel.
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -372,10 +373,12 @@ def test_a_value_that_a_setting_cannot_have_is_refused(name: str, value: object)
     assert error.value.exit_code == 2
 
 
-def test_a_bare_off_in_yaml_is_not_taken_for_keep() -> None:
-    intent = Intent.from_yaml("version: 1\nsettings: {aspm: off}\nguests: []")
+def test_a_bare_off_is_a_word_and_a_false_in_its_place_is_refused() -> None:
+    """Other readers of YAML make `off` false, which elsewhere means keep: the opposite."""
+    text = "version: 1\nsettings: {aspm: %s}\nguests: []"
+    assert plan(Host.from_json(to_json(build_host())), Intent.from_yaml(text % "off")).unplaced == ()
     with pytest.raises(BadInput, match="off") as error:
-        plan(Host.from_json(to_json(build_host())), intent)
+        plan(Host.from_json(to_json(build_host())), Intent.from_yaml(text % "false"))
     assert error.value.where.endswith("settings.aspm")
 
 
@@ -417,3 +420,13 @@ def test_a_value_that_was_asked_for_is_not_given_the_reason_of_another() -> None
     host = build_host(cards=[GPU]) | {"memory_settings": {"numa_balancing": 0}}
     made = planned(host, gpus=1, profile="none", settings={"numa_balancing": 2})
     assert action(made, "numa-balancing").why == "asked for by name: settings.numa_balancing"
+
+
+def test_interrupts_go_to_housekeeping_of_the_device_s_own_node() -> None:
+    cards = [Card(f"0000:{0x21 + 16 * i:02x}:00.0", i, group=i + 1) for i in range(2)]
+    host = build_host(nodes=2, cards=cards)
+    intent = intent_of(gpus=[card.address for card in cards], vcpus=8, memory="8GiB")
+    made = plan(Host.from_json(json.dumps(host)), Intent.from_json(json.dumps(intent)))
+    assert made.guests[0].emulator_cpus == "0,8,16,24"
+    wants = {action.target: action.want for action in made.actions if action.kind == "irq-affinity"}
+    assert wants == {"0000:21:00.0": "0,16", "0000:31:00.0": "8,24"}

@@ -101,7 +101,7 @@ def check_settings(intent: Intent, where: str = "intent") -> None:
         at = f"{where}: settings.{name}"
         if name not in SETTINGS:
             raise BadInput(f"no setting {name!r}", where=at, hint=f"known: {', '.join(SETTINGS)}")
-        if name == "aspm" and value is False:  # a bare `off` in YAML; taking it for `keep` would do the opposite
+        if name == "aspm" and value is False:  # what YAML 1.1 makes of `off`; `keep` would be the opposite
             raise BadInput("false can mean off or keep", where=at, hint='write "off" in quotes, or keep')
         if not SETTINGS[name].accepts(value):
             raise BadInput(f"{value!r} is no value of it", where=at, hint=f"allowed: {SETTINGS[name].allowed}")

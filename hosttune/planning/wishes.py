@@ -10,7 +10,7 @@ from typing import Any
 
 from hosttune.model.host import Cpu, Host
 from hosttune.model.intent import Intent
-from hosttune.model.plan import Action, Finding, PlannedGuest
+from hosttune.model.plan import Action, Device, Finding, PlannedGuest
 from hosttune.model.values import CpuSet, format_size, parse_cpus
 from hosttune.planning.bootargs import add_cpus, boot_pages, find, off_arguments, options, passthrough, without_off
 from hosttune.planning.devices import Catalogue, address_key
@@ -274,7 +274,15 @@ def _interrupts(
         for guest in guests:
             for device in guest.devices:
                 why = "its interrupts are handled beside the guest; they exist only once it runs: pending until then"
-                yield _action("irq-affinity", device.address, None, guest.emulator_cpus, why)
+                yield _action("irq-affinity", device.address, None, str(_beside(resources, guest, device)), why)
+
+
+def _beside(resources: Resources, guest: PlannedGuest, device: Device) -> CpuSet:
+    """CPUs for a device's interrupts: those of the guest's emulator threads that are on the device's node, if any."""
+    service = parse_cpus(guest.emulator_cpus)
+    node = resources.nodes.get(device.host_node) if device.host_node is not None else None
+    near = service & [cpu for core in node.cores for cpu in core.cpus] if node else service
+    return near or service
 
 
 def _aspm(intent: Intent, catalogue: Catalogue, guests: tuple[PlannedGuest, ...]) -> Iterable[Action]:
