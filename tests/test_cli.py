@@ -240,9 +240,9 @@ def test_options_that_make_no_intent(cli: Cli, options: tuple[str, ...], error: 
         ("version: 2", "version 2 is not known", ": version"),
         ("guests: []", "no version", ": version"),
         ("- 1", "not a mapping", ""),
-        ("version: 1\nguets: []", "unknown field `guets`", ""),
-        ("version: 1\nguests: [{name: a, gpus: 1, cpu: 2}]", "unknown field `cpu`", ": guests[0]"),
-        ("version: 1\nguests: [{name: a, gpus: 1, numa: [{vcpu: 2}]}]", "unknown field `vcpu`", ": guests[0].numa[0]"),
+        ("version: 1\nguets: []", "unknown key 'guets'", ": guets"),
+        ("version: 1\nguests: [{name: a, gpus: 1, cpu: 2}]", "unknown key 'cpu'", ": guests[0].cpu"),
+        ("version: 1\nguests: [{name: a, numa: [{vcpu: 2}]}]", "unknown key 'vcpu'", ": guests[0].numa[0].vcpu"),
         ("version: 1\nguests: [{name: a, gpus: [41]}]", "Expected `str`, got `int`", ": guests[0].gpus[0]"),
         (
             "version: 1\nguests: [{name: a, gpus: 1}, {name: a, gpus: 1}]",

@@ -180,13 +180,36 @@ def _convert(document: object, where: str) -> Intent:
     try:
         intent = msgspec.convert(without_nulls(document, Intent), Intent)
     except (msgspec.ValidationError, RecursionError) as error:
-        problem, _, path = str(error).partition(" - at ")
-        path = path.strip("`").removeprefix("$").removeprefix(".")
-        raise BadInput(
-            problem, where=f"{where}: {path}" if path else where, hint="see docs/intent.md for the keys"
-        ) from error
+        raise _named(error, where) from error
     check(intent, where=where)
     return intent
+
+
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+_PARTS: Mapping[str, type[Part]] = {
+    "reserve": Reserve,
+    "guests": GuestIntent,
+    "gpus": GpuRequest,
+    "mig": MigRequest,
+    "nics": NicRequest,
+    "numa": CellRequest,
+    "boot": Boot,
+    "networks": Network,
+}
+
+
+def _named(error: Exception, where: str) -> BadInput:
+    """A decoding error with the path of the key it is about; of an unknown key, with those that are known there."""
+    problem, _, path = str(error).partition(" - at ")
+    path = path.strip("`").removeprefix("$").removeprefix(".")
+    unknown = _UNKNOWN.fullmatch(problem)
+    if unknown is None:
+        at = f"{where}: {path}" if path else where
+        return BadInput(problem, where=at, hint="see docs/intent.md for the keys")
+    part = _PARTS.get(path.rpartition(".")[2].partition("[")[0], Intent)
+    key = f"{path}.{unknown[1]}" if path else unknown[1]
+    known = ", ".join(part.__struct_fields__)
+    return BadInput(f"unknown key {unknown[1]!r}", where=f"{where}: {key}", hint=f"known here: {known}")
 
 
 def check(intent: Intent, *, where: str = "intent") -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 from hosttune.domain.elements import known_elements
-from hosttune.model.host import Host
+from hosttune.model.host import Host, Virtualization
 from hosttune.model.plan import Finding, PlannedGuest
 from hosttune.planning.devices import Catalogue
 
@@ -40,7 +40,34 @@ def host_findings(
             )
         for element, reason in left_out:
             say("info", f"left out of the XML: {element}, which {reason}", "virtualization")
+    if stack is not None:
+        _offered(stack, guests, say)
     return tuple(msgspec.structs.replace(guest, elements=tuple(names)) for guest in guests), tuple(found)
+
+
+def _offered(stack: Virtualization, guests: tuple[PlannedGuest, ...], say: Say) -> None:
+    """What the installed QEMU does not offer of what a guest's XML asks for, as libvirt's domain capabilities tell."""
+    where = "virsh domcapabilities"
+    offered = stack.capabilities
+    if offered is None:
+        if guests and stack.libvirt_version is not None:
+            say(
+                "info",
+                "the domain capabilities are unknown: whether this QEMU offers all of the XML is not known",
+                where,
+            )
+        return
+    for guest in guests:
+        if guest.firmware == "efi" and offered.firmwares is not None and "efi" not in offered.firmwares:
+            text = f"guest {guest.name}: libvirt finds no UEFI firmware; install OVMF (edk2), or ask for firmware: bios"
+            say("error", text, where)
+        mode = "host-passthrough" if guest.accelerator == "kvm" else "maximum"
+        if offered.cpu_modes is not None and mode not in offered.cpu_modes:
+            has = ", ".join(offered.cpu_modes) or "none"
+            say("error", f"guest {guest.name}: CPU mode {mode} is not offered here, only {has}", where)
+        vcpus = len(guest.vcpu_pins)
+        if offered.max_vcpus is not None and vcpus > offered.max_vcpus:
+            say("error", f"guest {guest.name}: {vcpus} vCPUs, this QEMU's machine takes {offered.max_vcpus}", where)
 
 
 def _platform(host: Host, say: Say) -> None:

@@ -32,7 +32,7 @@ def print_plan(plan: Plan, host: Host, console: Console) -> None:
         _print_guest(guest, host, console)
     for unplaced in plan.unplaced:
         _print_unplaced(unplaced, console)
-    _print_actions(plan.actions, console)
+    _print_actions(plan.actions, host, console)
     _print_findings(plan.findings, console)
 
 
@@ -173,7 +173,7 @@ def _print_unplaced(unplaced: Unplaced, console: Console) -> None:
 # --- actions and findings ------------------------------------------------------------------------------------
 
 
-def _print_actions(actions: tuple[Action, ...], console: Console) -> None:
+def _print_actions(actions: tuple[Action, ...], host: Host, console: Console) -> None:
     for effect, heading in (("now", "actions, effective at once"), ("reboot", "actions, effective after a reboot")):
         chosen = [action for action in actions if action.effect == effect]
         if not chosen:
@@ -182,7 +182,7 @@ def _print_actions(actions: tuple[Action, ...], console: Console) -> None:
         say(heading, console, "strong")
         for alike in _alike(chosen):
             marks = ("*" if alike[0].needed else "-", " ", " ")
-            draw_rows(zip(marks, _action_lines(alike), strict=False), console)
+            draw_rows(zip(marks, _action_lines(alike, host), strict=False), console)
     if any(action.needed for action in actions):
         say("  * needed: the guest cannot work without it", console, "dim")
 
@@ -196,14 +196,21 @@ def _alike(actions: list[Action]) -> list[list[Action]]:
     return list(groups.values())
 
 
-def _action_lines(alike: list[Action]) -> tuple[str, ...]:
+def _action_lines(alike: list[Action], host: Host) -> tuple[str, ...]:
     """What changes, on which targets where there are several, and why."""
     first = alike[0]
-    change = f"{_value(first.current)} -> {_value(first.want)}" + ("" if first.reversible else " (cannot be undone)")
+    now = "not set" if first.current is None and _is_known_absent(first, host) else _value(first.current)
+    then = "removed" if first.want is None else _value(first.want)
+    change = f"{now} -> {then}" + ("" if first.reversible else " (cannot be undone)")
     if len(alike) == 1:
         return f"{first.kind} {first.target}: {change}", first.why
     targets = ", ".join(action.target for action in alike)
     return f"{first.kind} of {len(alike)} targets, each: {change}", targets, first.why.replace(first.target, "it")
+
+
+def _is_known_absent(action: Action, host: Host) -> bool:
+    """Whether an action's missing present value is no doubt: the whole command line was read, and it is not there."""
+    return action.kind == "kernel-argument" and host.kernel_args is not None
 
 
 def _value(value: Any) -> str:

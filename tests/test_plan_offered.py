@@ -1,0 +1,66 @@
+"""What the installed libvirt and QEMU do not offer, told before a guest is defined."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import hosttune
+from hosttune.model.host import DomainCapabilities, Host, Virtualization
+
+EXAMPLE = str(Path(__file__).parent.parent / "examples" / "hgx-h200-8.tar.xz")
+
+
+@pytest.fixture(scope="module")
+def example() -> Host:
+    return hosttune.discover(EXAMPLE)
+
+
+def said(host: Host, **guest: Any) -> list[tuple[str, str]]:
+    """(level, text) of the findings that rest on the domain capabilities."""
+    asked = {"name": "g", "gpus": ["0000:41:00.0"], "vcpus": 8, "memory": "8GiB", **guest}
+    intent = hosttune.Intent.from_json(msgspec.json.encode({"version": 1, "guests": [asked]}))
+    plan = hosttune.plan(host, intent)
+    assert plan.unplaced == ()
+    return [(f.level, f.text) for f in plan.findings if f.where == "virsh domcapabilities"]
+
+
+def offering(host: Host, **capabilities: Any) -> Host:
+    """The host with other domain capabilities (None: none)."""
+    given = DomainCapabilities(**capabilities) if capabilities else None
+    stack = Virtualization(kvm=True, libvirt_version="10.0.0", qemu_version="8.2.2", capabilities=given)
+    return msgspec.structs.replace(host, virtualization=stack)
+
+
+def test_a_stack_that_offers_all_says_nothing(example: Host) -> None:
+    assert said(example) == []
+
+
+def test_no_uefi_firmware(example: Host) -> None:
+    bios_only = offering(example, firmwares=("bios",))
+    assert said(bios_only) == [
+        ("error", "guest g: libvirt finds no UEFI firmware; install OVMF (edk2), or ask for firmware: bios")
+    ]
+    assert said(bios_only, firmware="bios") == []
+
+
+def test_a_cpu_mode_that_is_not_offered(example: Host) -> None:
+    custom = offering(example, cpu_modes=("custom", "maximum"))
+    text = "guest g: CPU mode host-passthrough is not offered here, only custom, maximum"
+    assert said(custom) == [("error", text)]
+    assert said(custom, accelerator="tcg") == []
+
+
+def test_more_vcpus_than_the_machine_takes(example: Host) -> None:
+    assert said(offering(example, max_vcpus=4)) == [
+        ("error", "guest g: 8 vCPUs, this QEMU's machine takes 4"),
+    ]
+
+
+def test_unknown_capabilities_are_no_promise(example: Host) -> None:
+    text = "the domain capabilities are unknown: what this QEMU offers was not checked"
+    assert said(offering(example)) == [("info", text)]
+    assert said(offering(example, machine="q35")) == []
