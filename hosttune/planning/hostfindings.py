@@ -53,7 +53,7 @@ def _offered(stack: Virtualization, guests: tuple[PlannedGuest, ...], say: Say) 
         if guests and stack.libvirt_version is not None:
             say(
                 "info",
-                "the domain capabilities are unknown: whether this QEMU offers all of the XML is not known",
+                "the domain capabilities are unknown: what this QEMU offers was not checked",
                 where,
             )
         return

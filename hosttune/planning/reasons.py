@@ -83,8 +83,8 @@ def _cell_lines(field: Field, decision: Decision) -> Iterator[str]:
         caches = len({core.llc for core in chosen})
         isolated = sum(bool(core.isolated) for core in chosen)
         yield (
-            f"cell {i} on node {node}: {demand.vcpus} vCPUs on {len(chosen)} cores in {caches} last-level"
-            f" cache{'s' if caches > 1 else ''}{f', {isolated} of them isolated' if isolated else ''},"
+            f"cell {i} on node {node}: {_count(demand.vcpus, 'vCPU')} on {_count(len(chosen), 'core')} in"
+            f" {_count(caches, 'last-level cache')}{f', {isolated} of them isolated' if isolated else ''},"
             f" {format_size(demand.memory_bytes)}{_distances(field, node, choice.gpus)}"
         )
 
@@ -223,3 +223,7 @@ def _capped(field: Field, choice: Choice) -> bool:
     share = auto_share(field, choice.gpus)
     cells = 1 if share.of_host else len(choice.placement.nodes)
     return share.cores * choice.shape.threads * cells > MAX_VCPUS_WITHOUT_IOMMU
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

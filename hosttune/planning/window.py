@@ -139,7 +139,7 @@ def size_window(
         refusal=refusal,
         doubt="; ".join(doubts) or None,
         note=f"{note}{least}",
-        why=f"64-bit window {format_size(need)} for BARs of {format_size(bars.total)}: {RULE}; {why}",
+        why=f"64-bit window {format_size(need)} for BARs of {_sum(bars.total)}: {RULE}; {why}",
     )
 
 
@@ -166,7 +166,7 @@ def _reach(width: AddressWidth, firmware: Firmware) -> int | None:
 
 def _refusal(total: int, need: int, memory: int, width: AddressWidth, firmware: Firmware) -> str | None:
     """Why the window cannot be had, None where it can or where nothing is known against it."""
-    what = f"BARs of {format_size(total)} need a 64-bit window of {format_size(need)}"
+    what = f"BARs of {_sum(total)} need a 64-bit window of {format_size(need)}"
     if firmware.kind == "efi" and need > OVMF_MAX_WINDOW_MIB * MIB:
         return f"{what}; the firmware opens {format_size(OVMF_MAX_WINDOW_MIB * MIB)} at the most"
     bits = _reach(width, firmware)
@@ -270,3 +270,8 @@ def _memory_room(catalogue: Catalogue, devices: Sequence[str], width: AddressWid
     if firmware.amd and top > AMD_HT_START:
         top = max(AMD_HT_START, top - (AMD_HT_END - AMD_HT_START))
     return top - BELOW_4G
+
+
+def _sum(size_bytes: int) -> str:
+    """A sum of BARs to the hundredth: 256.05 GiB is what makes the next power of two 512."""
+    return f"{size_bytes / GIB:.2f} GiB" if size_bytes >= GIB else format_size(size_bytes)

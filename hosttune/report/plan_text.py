@@ -65,7 +65,7 @@ def _print_guest(guest: PlannedGuest, host: Host, console: Console) -> None:
     if guest.fabric_partition is not None:
         rows.append(("fabric", f"partition {guest.fabric_partition}"))
     rows += [("MIG", f"{one.profile} on {one.gpu}, memory slice {one.start}") for one in guest.mig]
-    if guest.mmio64_bytes is not None:
+    if guest.mmio64_bytes:
         rows.append(("64-bit MMIO", _window(guest)))
     draw_rows(rows, console)
     if guest.devices:
