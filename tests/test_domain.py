@@ -19,6 +19,11 @@ from hosttune.model.values import to_builtins
 HERE = Path(__file__).parent
 CASES = sorted(HERE.glob("cases/domain/*.xml"))
 GOLDEN = ("two-cells", "kernel-boot", "many-vcpus", "odd")
+NEWEST, LEFT_OUT = known_elements("11.3.0", "10.0.2")
+UUID = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
+MEDIATED = changed(ONE_GPU, devices=(device(UUID, "mdev", 1),))
+LIMITED = changed(ONE_GPU, elements=NEWEST, physical_address_limit_bits=39)
+NAMED = changed(ONE_GPU, uuid="955c52bd-010f-5fce-a8bc-904f657d5001")
 
 
 def written(guest: PlannedGuest, **changes: object) -> DomainFacts:
@@ -60,29 +65,94 @@ def test_read_back_to_the_plans_facts(guest: PlannedGuest, accelerator: str) -> 
     assert domain_xml(plan, guest.name) == plain
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "field"),
-    [
-        ("vcpu='3' cpuset='5'", "vcpu='3' cpuset='6'", "vcpu_pins"),
-        ("<emulatorpin cpuset='0-1'/>", "", "emulator_cpus"),
-        ("cellid='1' mode='strict' nodeset='1'", "cellid='1' mode='strict' nodeset='0'", "memnodes"),
-        ("cellid='1' mode='strict'", "cellid='1' mode='preferred'", "memnodes"),
-        ("value='21'", "value='31'", "cells"),
-        ("bus='0xc1'", "bus='0xc2'", "devices"),
-        ("<rom bar='off'/>", "", "devices"),
-        ("busNr='64'", "busNr='65'", "controllers[1]"),
-        ("<node>1</node>", "<node>0</node>", "controllers[2]"),
-        ("string=1048576", "string=1", "ovmf_window_mib"),
-        ("threads='2'/>", "threads='1'/>", "topology"),
-        ("<nosharepages/>", "<nosharepages/><locked/>", "locked"),
-        ("size='1048576'", "size='2048'", "page_bytes"),
-        ("memballoon model='none'", "memballoon model='virtio'", "memballoon"),
-    ],
+# Guest, a text of its XML, what stands there instead, and the field that the proof must name.
+MUTATIONS: tuple[tuple[PlannedGuest, str, str, str], ...] = (
+    (TWO_CELLS, "vcpu='3' cpuset='5'", "vcpu='3' cpuset='6'", "vcpu_pins"),
+    (TWO_CELLS, "'static'>16<", "'static'>17<", "vcpus"),
+    (TWO_CELLS, "placement='static'", "placement='static' current='8'", "vcpus_current"),
+    (TWO_CELLS, "<emulatorpin cpuset='0-1'/>", "", "emulator_cpus"),
+    (TWO_CELLS, "iothread='1' cpuset='0-1'", "iothread='1' cpuset='0-2'", "iothread_cpus"),
+    (TWO_CELLS, "<iothreads>1<", "<iothreads>2<", "iothreads"),
+    (TWO_CELLS, "<memory unit='KiB'>134217728<", "<memory unit='KiB'>134217720<", "memory_bytes"),
+    (TWO_CELLS, "<currentMemory unit='KiB'>134217728<", "<currentMemory unit='KiB'>4096<", "current_memory_bytes"),
+    (TWO_CELLS, "cellid='1' mode='strict' nodeset='1'", "cellid='1' mode='strict' nodeset='0'", "memnodes"),
+    (TWO_CELLS, "cellid='1' mode='strict'", "cellid='1' mode='preferred'", "memnodes"),
+    (TWO_CELLS, "<memory mode='strict'", "<memory mode='interleave'", "numatune"),
+    (TWO_CELLS, "value='21'", "value='31'", "cells"),
+    (TWO_CELLS, "cpus='8-15'", "cpus='8-14'", "cells"),
+    (TWO_CELLS, "bus='0xc1'", "bus='0xc2'", "devices"),
+    (TWO_CELLS, "<rom bar='off'/>", "", "devices"),
+    (TWO_CELLS, "managed='yes'", "managed='no'", "devices"),
+    (TWO_CELLS, "<driver name='vfio'/>", "<driver name='xen'/>", "devices"),
+    (MEDIATED, "type='mdev'", "type='usb'", "devices"),
+    (MEDIATED, "model='vfio-pci'", "model='vfio-ap'", "devices"),
+    (TWO_CELLS, "busNr='64'", "busNr='65'", "controllers[1]"),
+    (TWO_CELLS, "<node>1</node>", "<node>0</node>", "controllers[2]"),
+    (TWO_CELLS, "chassis='3'", "chassis='30'", "controllers[3]"),
+    (TWO_CELLS, "<pcihole64 unit='KiB'>536870912<", "<pcihole64 unit='KiB'>1<", "pci_hole64_bytes"),
+    (TWO_CELLS, "string=1048576", "string=1", "ovmf_window_mib"),
+    (TWO_CELLS, "threads='2'/>", "threads='1'/>", "topology"),
+    (TWO_CELLS, "mode='host-passthrough'", "mode='host-model'", "cpu_mode"),
+    (emulated(ONE_GPU), "mode='maximum'", "mode='host-passthrough'", "cpu_mode"),
+    (TWO_CELLS, "check='none'", "check='full'", "cpu_check"),
+    (TWO_CELLS, "migratable='off'", "migratable='on'", "migratable"),
+    (TWO_CELLS, " migratable='off'", "", "migratable"),
+    (TWO_CELLS, "<cache mode='passthrough'/>", "", "cpu_cache"),
+    (TWO_CELLS, "<cache mode='passthrough'/>", "<cache mode='disable'/>", "cpu_cache"),
+    (TWO_CELLS, "<numa>", "<feature policy='disable' name='x2apic'/><numa>", "cpu_features"),
+    (SHAPES["amd"], "<feature policy='require' name='topoext'/>", "", "cpu_features"),
+    (emulated(ONE_GPU), "<feature policy='require' name='topoext'/>", "", "cpu_features"),
+    (TWO_CELLS, "<maxphysaddr mode='passthrough'/>", "", "maxphysaddr"),
+    (TWO_CELLS, "maxphysaddr mode='passthrough'", "maxphysaddr mode='emulate' bits='40'", "maxphysaddr"),
+    (LIMITED, "limit='39'", "limit='46'", "maxphysaddr"),
+    (LIMITED, " limit='39'", "", "maxphysaddr"),
+    (emulated(ONE_GPU), "bits='46'", "bits='40'", "maxphysaddr"),
+    (TWO_CELLS, "<hint-dedicated state='on'/>", "", "kvm_features"),
+    (TWO_CELLS, "<poll-control state='on'/>", "<poll-control state='off'/>", "kvm_features"),
+    (emulated(ONE_GPU), "<acpi/>", "<acpi/><kvm><poll-control state='on'/></kvm>", "kvm_features"),
+    (TWO_CELLS, "<acpi/>", "", "features"),
+    (TWO_CELLS, "<nosharepages/>", "<nosharepages/><locked/>", "locked"),
+    (TWO_CELLS, "<nosharepages/>", "", "nosharepages"),
+    (TWO_CELLS, "<allocation mode='immediate' threads='8'/>", "", "allocation"),
+    (TWO_CELLS, "mode='immediate'", "mode='ondemand'", "allocation"),
+    (TWO_CELLS, "'immediate' threads='8'", "'immediate' threads='1'", "allocation"),
+    (TWO_CELLS, "<cputune>", "<memtune><hard_limit>1</hard_limit></memtune><cputune>", "hard_limit_bytes"),
+    (TWO_CELLS, "size='1048576'", "size='2048'", "page_bytes"),
+    (TWO_CELLS, "memballoon model='none'", "memballoon model='virtio'", "memballoon"),
+    (TWO_CELLS, "<memballoon model='none'/>", "", "memballoon"),
+    (TWO_CELLS, "<name>two-cells<", "<name>other<", "name"),
+    (NAMED, "<uuid>955c52bd", "<uuid>055c52bd", "uuid"),
+    (TWO_CELLS, "<domain type='kvm'", "<domain type='qemu'", "accelerator"),
+    (TWO_CELLS, "arch='x86_64'", "arch='i686'", "arch"),
+    (TWO_CELLS, "machine='q35'", "machine='pc'", "machine"),
+    (TWO_CELLS, " firmware='efi'", "", "firmware"),
+    (TWO_CELLS, "<feature enabled='no' name='secure-boot'/>", "", "secure_boot"),
+    (TWO_CELLS, "enabled='no' name='secure-boot'", "enabled='yes' name='secure-boot'", "secure_boot"),
+    (SHAPES["kernel-boot"], "<initrd>/boot/initrd.img</initrd>", "", "boot"),
+    (SHAPES["many-vcpus"], "eim='on'", "eim='off'", "iommu"),
+    (SHAPES["many-vcpus"], "intremap='on'", "", "iommu"),
+    (SHAPES["many-vcpus"], "caching_mode='on'", "caching_mode='off'", "iommu"),
+    (SHAPES["many-vcpus"], "<ioapic driver='qemu'/>", "<ioapic driver='kvm'/>", "ioapic"),
+    (TWO_CELLS, "file='/var/lib", "file='/mnt/lib", "disk"),
+    (TWO_CELLS, "cache='none'", "cache='writeback'", "disk"),
+    (TWO_CELLS, "io='native' iothread='1'", "io='native'", "disk"),
+    (TWO_CELLS, "<source network='default'/>", "<source network='other'/>", "networks"),
 )
-def test_the_proof_names_what_differs(old: str, new: str, field: str) -> None:
-    xml = domain_xml(plan_of(TWO_CELLS), "two-cells")
+
+
+@pytest.mark.parametrize(("guest", "old", "new", "field"), MUTATIONS)
+def test_the_proof_names_what_differs(guest: PlannedGuest, old: str, new: str, field: str) -> None:
+    xml = domain_xml(plan_of(guest), guest.name)
     assert old in xml
-    assert field in {text.split(":")[0] for text in differences(TWO_CELLS, read_domain(xml.replace(old, new)))}
+    assert field in {text.split(":")[0] for text in differences(guest, read_domain(xml.replace(old, new)))}
+
+
+@pytest.mark.parametrize("guest", [TWO_CELLS, SHAPES["many-vcpus"], emulated(ONE_GPU)], ids=["kvm", "eim", "tcg"])
+def test_every_field_of_the_proof_has_a_row_above(guest: PlannedGuest) -> None:
+    """What an empty domain lacks is what the proof asks for."""
+    named = {text.split(":")[0].split("[")[0] for text in differences(guest, read_domain("<domain/>"))}
+    assert len(named) > 20
+    assert named <= {field.split("[")[0] for *_, field in MUTATIONS}
 
 
 def test_kvm_only_elements_stay_out_of_an_emulated_guest() -> None:
@@ -106,9 +176,8 @@ def test_elements_are_written_only_where_the_plan_names_them() -> None:
     assert bare.cpu.address_width is None
     assert bare.backing.allocation_threads is None
     assert bare.secure_boot is None
-    newest, left_out = known_elements("11.3.0", "10.0.2")
-    assert left_out == ()
-    full = written(ONE_GPU, elements=newest, physical_address_limit_bits=39)
+    assert LEFT_OUT == ()
+    full = written(LIMITED)
     assert full.cpu.address_width == AddressWidth(mode="passthrough", limit=39)
     assert full.secure_boot is False
 
@@ -131,9 +200,8 @@ def test_functions_of_one_slot_say_so() -> None:
 
 
 def test_a_mediated_device_is_named_by_its_uuid() -> None:
-    uuid = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
-    (device_,) = written(ONE_GPU, devices=(device(uuid, "mdev", 1),)).hostdevs
-    assert (device_.kind, device_.source, device_.managed) == ("mdev", uuid, False)
+    (device_,) = written(MEDIATED).hostdevs
+    assert (device_.kind, device_.source, device_.managed) == ("mdev", UUID, False)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hosttune.domain import implied
 from hosttune.domain.facts import CpuTopology, DomainFacts, HostDevice
 from hosttune.model.plan import Device, PlannedGuest
 from hosttune.model.values import CpuSet, parse_cpus
@@ -14,15 +15,25 @@ Comparison = tuple[str, object, object]
 def differences(guest: PlannedGuest, facts: DomainFacts) -> tuple[str, ...]:
     """What differs between a planned guest and the XML read back, one text a field; empty when they agree.
 
-    Judges what the plan decides: vCPUs, pins, memory, pages, cells, topology, controllers, devices, disk, networks,
-    boot, firmware, windows. Devices and controllers that libvirt adds by itself do not count.
+    Judges what the plan decides and what that implies: vCPUs, pins, the CPU and its hints, memory, pages, cells,
+    topology, controllers, devices, disk, networks, boot, firmware, windows. Devices and controllers that libvirt adds
+    by itself do not count.
     """
-    compared = (*_compute(guest, facts), *_memory(guest, facts), *_machine(guest, facts), *_pci(guest, facts))
+    compared = (
+        *_compute(guest, facts),
+        *_cpu(guest, facts),
+        *_memory(guest, facts),
+        *_backing(guest, facts),
+        *_machine(guest, facts),
+        *_io(guest, facts),
+        *_pci(guest, facts),
+    )
     return tuple(f"{field}: planned {planned}, XML {read}" for field, planned, read in compared if planned != read)
 
 
 def _compute(guest: PlannedGuest, facts: DomainFacts) -> Iterator[Comparison]:
     yield "vcpus", len(guest.vcpu_pins), facts.vcpus
+    yield "vcpus_current", len(guest.vcpu_pins), facts.vcpus if facts.vcpus_current is None else facts.vcpus_current
     yield (
         "vcpu_pins",
         {pin.vcpu: parse_cpus(pin.cpus) for pin in guest.vcpu_pins},
@@ -35,6 +46,17 @@ def _compute(guest: PlannedGuest, facts: DomainFacts) -> Iterator[Comparison]:
         {pin.id: parse_cpus(pin.cpus) for pin in facts.iothread_pins},
     )
     yield "iothreads", len(guest.iothread_cpus), facts.iothreads
+
+
+def _cpu(guest: PlannedGuest, facts: DomainFacts) -> Iterator[Comparison]:
+    cpu = facts.cpu
+    yield "cpu_mode", implied.cpu_mode(guest), cpu.mode
+    yield "cpu_check", "none", cpu.check
+    yield "migratable", False, cpu.migratable
+    yield "cpu_cache", "passthrough", cpu.cache
+    yield "cpu_features", implied.cpu_features(guest), cpu.features
+    yield "maxphysaddr", implied.address_width(guest), cpu.address_width
+    yield "kvm_features", sorted(implied.kvm_features(guest)), sorted(facts.kvm_features)
     if guest.topology:
         planned = guest.topology
         topology = CpuTopology(
@@ -44,7 +66,9 @@ def _compute(guest: PlannedGuest, facts: DomainFacts) -> Iterator[Comparison]:
 
 
 def _memory(guest: PlannedGuest, facts: DomainFacts) -> Iterator[Comparison]:
-    yield "memory_bytes", sum(cell.memory_bytes for cell in guest.cells), facts.memory_bytes
+    memory_bytes = sum(cell.memory_bytes for cell in guest.cells)
+    yield "memory_bytes", memory_bytes, facts.memory_bytes
+    yield "current_memory_bytes", memory_bytes, facts.current_memory_bytes
     yield (
         "cells",
         [(cell.id, parse_cpus(cell.vcpus), cell.memory_bytes, cell.distances) for cell in guest.cells],
@@ -64,14 +88,24 @@ def _memory(guest: PlannedGuest, facts: DomainFacts) -> Iterator[Comparison]:
         ("strict" if planned_nodes else None, CpuSet(node for nodes in planned_nodes.values() for node in nodes)),
         (facts.numatune.mode, parse_cpus(facts.numatune.nodes)),
     )
-    huge = guest.page_bytes is not None and guest.page_bytes > 4096
-    pages = facts.backing.pages
+
+
+def _backing(guest: PlannedGuest, facts: DomainFacts) -> Iterator[Comparison]:
+    page_bytes = implied.huge_page_bytes(guest)
+    backing = facts.backing
     yield (
         "page_bytes",
-        {cell.id: guest.page_bytes for cell in guest.cells} if huge else {},
-        {cell: page.size_bytes for page in pages or () for cell in parse_cpus(page.cells)},
+        {cell.id: page_bytes for cell in guest.cells} if page_bytes else {},
+        {cell: page.size_bytes for page in backing.pages or () for cell in parse_cpus(page.cells)},
     )
-    yield "locked", False, facts.backing.locked
+    yield "locked", False, backing.locked
+    yield "nosharepages", True, backing.nosharepages
+    yield (
+        "allocation",
+        ("immediate", implied.allocation_threads(guest)),
+        (backing.allocation, backing.allocation_threads),
+    )
+    yield "hard_limit_bytes", None, facts.hard_limit_bytes
     yield "memballoon", "none", facts.balloon
 
 
@@ -79,10 +113,13 @@ def _machine(guest: PlannedGuest, facts: DomainFacts) -> Iterator[Comparison]:
     yield "name", guest.name, facts.name
     if guest.uuid:
         yield "uuid", guest.uuid.lower(), facts.uuid
-    yield "accelerator", "kvm" if guest.accelerator == "kvm" else "qemu", facts.type
+    yield "accelerator", "kvm" if implied.with_kvm(guest) else "qemu", facts.type
+    yield "arch", "x86_64", facts.arch
     # libvirt resolves the alias to the newest version it has ("pc-q35-7.2").
     yield "machine", True, guest.machine in (facts.machine or "").split("-")
     yield "firmware", guest.firmware, facts.firmware
+    yield "secure_boot", implied.secure_boot(guest), facts.secure_boot
+    yield "features", {"acpi", "apic"}, {"acpi", "apic"}.intersection(facts.features)
     boot = guest.boot
     yield (
         "boot",
@@ -92,18 +129,33 @@ def _machine(guest: PlannedGuest, facts: DomainFacts) -> Iterator[Comparison]:
     window = guest.ovmf_window_mib
     argument = f"name=opt/ovmf/X-PciMmio64Mb,string={window}"
     yield "ovmf_window_mib", ("-fw_cfg", argument) if window is not None else (), facts.qemu_arguments
-    yield "iommu_eim", guest.iommu_eim, bool(facts.iommu and facts.iommu.eim)
-    yield "disk", [guest.disk] if guest.disk else [], [disk.source for disk in facts.disks]
+
+
+def _io(guest: PlannedGuest, facts: DomainFacts) -> Iterator[Comparison]:
+    iommu = facts.iommu
+    # Extended interrupt mode needs interrupt remapping, which needs QEMU's own IOAPIC; VFIO needs caching mode.
+    yield (
+        "iommu",
+        ("intel", True, True, True, True) if guest.iommu_eim else None,
+        iommu and (iommu.model, iommu.intremap, iommu.caching_mode, iommu.eim, iommu.iotlb),
+    )
+    yield "ioapic", "qemu" if guest.iommu_eim else None, facts.ioapic
+    iothread = 1 if guest.iothread_cpus else None
+    yield (
+        "disk",
+        [(guest.disk, *implied.disk_form(guest.disk), "virtio", "none", "native", iothread)] if guest.disk else [],
+        [(disk.source, disk.type, disk.format, disk.bus, disk.cache, disk.io, disk.iothread) for disk in facts.disks],
+    )
     yield (
         "networks",
-        [("bridge", net.bridge) if net.bridge else ("network", net.network) for net in guest.networks],
-        [(interface.type, interface.source) for interface in facts.interfaces],
+        [("bridge" if net.bridge else "network", net.bridge or net.network, "virtio") for net in guest.networks],
+        [(interface.type, interface.source, interface.model) for interface in facts.interfaces],
     )
 
 
 def _pci(guest: PlannedGuest, facts: DomainFacts) -> Iterator[Comparison]:
-    planned = sorted(_planned_device(device) for device in guest.devices)
-    yield "devices", planned, sorted(_read_device(device) for device in facts.hostdevs)
+    planned = sorted((_planned_device(device) for device in guest.devices), key=repr)
+    yield "devices", planned, sorted((_read_device(device) for device in facts.hostdevs), key=repr)
     by_index = {controller.index: controller for controller in facts.controllers}
     for wanted in guest.controllers:
         found = by_index.get(wanted.index)
@@ -120,10 +172,19 @@ def _pci(guest: PlannedGuest, facts: DomainFacts) -> Iterator[Comparison]:
         yield "pci_hole64_bytes", guest.pci_hole64_bytes, root and root.pcihole64_bytes
 
 
-def _planned_device(device: Device) -> tuple[str, str, bool, bool]:
-    managed = device.managed and device.kind != "mdev"
-    return device.address, device.guest_address, managed, device.rom_bar or device.kind == "mdev"
+def _planned_device(device: Device) -> tuple[object, ...]:
+    if device.kind == "mdev":
+        return device.address, device.guest_address, "mdev", "", "vfio-pci", False, True
+    return device.address, device.guest_address, "pci", "vfio", "", device.managed, device.rom_bar
 
 
-def _read_device(device: HostDevice) -> tuple[str, str, bool, bool]:
-    return device.source or "", device.guest_address or "", bool(device.managed), device.rom_bar is not False
+def _read_device(device: HostDevice) -> tuple[object, ...]:
+    return (
+        device.source or "",
+        device.guest_address or "",
+        device.kind,
+        device.driver or "",
+        device.model or "",
+        bool(device.managed),
+        device.rom_bar is not False,
+    )

@@ -12,18 +12,17 @@ from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from hosttune.domain import elements
+from hosttune.domain import implied, notes
 from hosttune.domain.proof import differences
 from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput
 from hosttune.model.plan import Cell, Device, PciController, Plan, PlannedGuest
-from hosttune.model.values import format_size, parse_cpus
+from hosttune.model.values import parse_cpus
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
 _UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-_KVM_HINTS = (elements.HINT_DEDICATED, elements.POLL_CONTROL)
 
 
 def domain_xml(plan: Plan, name: str, *, annotate: bool = False) -> str:
@@ -37,7 +36,7 @@ def domain_xml(plan: Plan, name: str, *, annotate: bool = False) -> str:
         placed = ", ".join(guest.name for guest in plan.guests) or "none"
         raise BadInput(f"the plan places no guest named {name!r}", where="plan: guests", hint=f"it places {placed}")
     _refuse_unwritable(guest)
-    xml = _template().render(_view(guest, annotate=annotate))
+    xml = _template().render(_view(plan, guest, annotate=annotate))
     wrong = differences(guest, read_domain(xml, where=f"XML of {name}"))
     if wrong:
         raise RuntimeError(f"the XML of {name} does not say what its plan says: {'; '.join(wrong)}")
@@ -61,36 +60,43 @@ def _template() -> Template:
     return environment.get_template("domain.xml.j2")
 
 
-def _view(guest: PlannedGuest, *, annotate: bool) -> dict[str, Any]:
+def _view(plan: Plan, guest: PlannedGuest, *, annotate: bool) -> dict[str, Any]:
     """What the template prints: the plan's values in libvirt's units and spelling, and the notes if wanted."""
-    kvm = guest.accelerator == "kvm"
+    page_bytes = implied.huge_page_bytes(guest)
     return {
         "guest": guest,
-        "domain_type": "kvm" if kvm else "qemu",
-        "cpu_mode": "host-passthrough" if kvm else "maximum",
+        "domain_type": "kvm" if implied.with_kvm(guest) else "qemu",
+        "cpu_mode": implied.cpu_mode(guest),
         "memory_kib": sum(_kib(cell.memory_bytes, f"cells[{cell.id}]") for cell in guest.cells),
-        "page_kib": guest.page_bytes // 1024 if guest.page_bytes and guest.page_bytes > 4096 else None,
+        "page_kib": page_bytes // 1024 if page_bytes else None,
         "page_cells": str(parse_cpus(cell.id for cell in guest.cells)),
-        "allocation_threads": guest.allocation_threads if _may(guest, elements.ALLOCATION_THREADS) else None,
+        "allocation_threads": implied.allocation_threads(guest),
         "memory_nodes": str(parse_cpus(node for cell in guest.cells for node in parse_cpus(cell.host_nodes))),
-        "kvm_features": [hint for hint in _KVM_HINTS if kvm and _may(guest, hint)],
-        # AMD's CPUID says nothing of threads without topoext, and QEMU's emulated maximum CPU is an AMD one.
-        "topoext": not kvm or guest.cpu_vendor == "AuthenticAMD",
-        "maxphysaddr": _address_width(guest),
-        "pins": _pins(guest, annotate),
-        "cells": [_cell(cell, annotate) for cell in guest.cells],
-        "controllers": [_controller(guest, controller, annotate) for controller in guest.controllers],
-        "devices": [_device(guest, device, annotate) for device in guest.devices],
+        "secure_boot": implied.secure_boot(guest),
+        "kvm_features": implied.kvm_features(guest),
+        "cpu_features": implied.cpu_features(guest),
+        "maxphysaddr": implied.address_width(guest),
+        "pins": sorted(guest.vcpu_pins, key=lambda pin: pin.vcpu),
+        "cells": [_cell(cell) for cell in guest.cells],
+        "controllers": [_controller(guest, controller) for controller in guest.controllers],
+        "devices": [_device(guest, device) for device in guest.devices],
         "disk": _disk(guest.disk) if guest.disk else None,
-        "notes": {
-            "guest": [_comment(why) for why in guest.why] if annotate else [],
-            "emulator": "QEMU's other threads stay on housekeeping CPUs, off every vCPU" if annotate else None,
-        },
+        "notes": _notes(plan, guest) if annotate else None,
     }
 
 
-def _may(guest: PlannedGuest, element: str) -> bool:
-    return element in guest.elements
+def _notes(plan: Plan, guest: PlannedGuest) -> dict[str, Any]:
+    """The reasons by what they stand beside, each made safe for a comment."""
+    controllers = ((controller.index, notes.controller_note(controller)) for controller in guest.controllers)
+    return {
+        "guest": [_comment(why) for why in guest.why],
+        "pins": {vcpu: _comment(note) for vcpu, note in notes.pin_notes(guest).items()},
+        "emulator": _comment(notes.emulator_note(plan, guest)),
+        "iothreads": [_comment(note) for note in notes.iothread_notes(plan, guest)],
+        "cells": {cell.id: _comment(notes.memory_note(guest, cell)) for cell in guest.cells},
+        "controllers": {index: _comment(note) for index, note in controllers if note},
+        "devices": [_comment(notes.device_note(plan, guest, device)) for device in guest.devices],
+    }
 
 
 def _kib(size_bytes: int, where: str) -> int:
@@ -101,54 +107,22 @@ def _kib(size_bytes: int, where: str) -> int:
     return size_bytes // 1024
 
 
-def _address_width(guest: PlannedGuest) -> dict[str, object] | None:
-    """The maxphysaddr element: the host's own width, cut where the IOMMU maps less; a plain number without KVM."""
-    if not _may(guest, elements.MAXPHYSADDR):
-        return None
-    if guest.accelerator != "kvm":
-        bits = guest.physical_address_bits
-        return {"mode": "emulate", "bits": bits, "limit": None} if bits else None
-    limit = guest.physical_address_limit_bits if _may(guest, elements.MAXPHYSADDR_LIMIT) else None
-    return {"mode": "passthrough", "bits": None, "limit": limit}
-
-
-def _pins(guest: PlannedGuest, annotate: bool) -> list[dict[str, object]]:
-    threads = guest.topology.threads if guest.topology else 1
-    nodes = {vcpu: cell for cell in guest.cells for vcpu in parse_cpus(cell.vcpus)}
-    pins: list[dict[str, object]] = []
-    for pin in sorted(guest.vcpu_pins, key=lambda pin: pin.vcpu):
-        note = None
-        if annotate:
-            cell = nodes.get(pin.vcpu)
-            place = f"cell {cell.id}, host node {cell.host_nodes or 'unknown'}" if cell else "no cell"
-            core = f"thread {pin.vcpu % threads} of guest core {pin.vcpu // threads}"
-            note = _comment(f"vCPU {pin.vcpu}: {place}, {core}")
-        pins.append({"vcpu": pin.vcpu, "cpus": pin.cpus, "note": note})
-    return pins
-
-
-def _cell(cell: Cell, annotate: bool) -> dict[str, object]:
-    size = format_size(cell.memory_bytes)
-    note = f"cell {cell.id}: {size} from host node {cell.host_nodes}, where its vCPUs {cell.vcpus} run"
+def _cell(cell: Cell) -> dict[str, object]:
     return {
         "id": cell.id,
         "vcpus": cell.vcpus,
         "memory_kib": _kib(cell.memory_bytes, f"cells[{cell.id}]"),
         "host_nodes": cell.host_nodes,
         "distances": cell.distances,
-        "note": _comment(note) if annotate else None,
     }
 
 
-def _controller(guest: PlannedGuest, controller: PciController, annotate: bool) -> dict[str, object]:
+def _controller(guest: PlannedGuest, controller: PciController) -> dict[str, object]:
     place = None
     if controller.bus is not None and controller.slot is not None:
         address = f"0000:{controller.bus:02x}:{controller.slot:02x}.{controller.function}"
         place = _place(address, _occupied(guest))
     hole = guest.pci_hole64_bytes if controller.model == "pcie-root" else None
-    note = None
-    if annotate and controller.node is not None:
-        note = f"PCIe bus of guest cell {controller.node}: the guest's kernel places the devices below it there"
     return {
         "index": controller.index,
         "model": controller.model,
@@ -158,11 +132,10 @@ def _controller(guest: PlannedGuest, controller: PciController, annotate: bool) 
         "node": controller.node,
         "hole_kib": _kib(hole, "pci_hole64_bytes") if hole else None,
         "place": place,
-        "note": _comment(note) if note else None,
     }
 
 
-def _device(guest: PlannedGuest, device: Device, annotate: bool) -> dict[str, object]:
+def _device(guest: PlannedGuest, device: Device) -> dict[str, object]:
     mediated = device.kind == "mdev"
     return {
         "uuid": device.address if mediated else None,
@@ -170,16 +143,7 @@ def _device(guest: PlannedGuest, device: Device, annotate: bool) -> dict[str, ob
         "place": _place(device.guest_address, _occupied(guest)),
         "managed": "yes" if device.managed else "no",
         "rom_bar": device.rom_bar,
-        "note": _comment(_reason(device)) if annotate else None,
     }
-
-
-def _reason(device: Device) -> str:
-    name = f" ({device.name})" if device.name else ""
-    host = f"host node {device.host_node}" if device.host_node is not None else "host node unknown"
-    cell = f"guest cell {device.guest_cell}" if device.guest_cell is not None else "no guest cell"
-    binding = "libvirt rebinds its driver" if device.managed else "bound to its driver beforehand"
-    return f"{device.kind} {device.address}{name}: {host}, {cell}; {binding}"
 
 
 def _occupied(guest: PlannedGuest) -> tuple[str, ...]:
@@ -207,11 +171,8 @@ def _place(address: str, occupied: Iterable[str]) -> dict[str, object]:
 
 
 def _disk(path: str) -> dict[str, str]:
-    """A disk by its path: a device node is raw, a file qcow2 or raw by its suffix."""
-    if path.startswith("/dev/"):
-        return {"type": "block", "attribute": "dev", "format": "raw", "path": path}
-    image = "qcow2" if path.endswith(".qcow2") else "raw"
-    return {"type": "file", "attribute": "file", "format": image, "path": path}
+    kind, image = implied.disk_form(path)
+    return {"type": kind, "attribute": "dev" if kind == "block" else "file", "format": image, "path": path}
 
 
 def _comment(text: str) -> str:

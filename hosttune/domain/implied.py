@@ -1,0 +1,70 @@
+"""What a planned guest implies for its XML beyond the plan's own numbers: the rules that writer and proof share.
+
+The writer prints these, the proof compares them with what is read back: KVM or emulation, the CPU's maker, and the
+optional elements that the plan may use (`elements`).
+"""
+
+from __future__ import annotations
+
+from hosttune.domain import elements
+from hosttune.domain.facts import AddressWidth
+from hosttune.model.plan import PlannedGuest
+
+_KVM_HINTS = (elements.HINT_DEDICATED, elements.POLL_CONTROL)
+_SMALL_PAGE_BYTES = 4096
+
+
+def with_kvm(guest: PlannedGuest) -> bool:
+    """Whether the guest runs on KVM; else QEMU emulates its CPU."""
+    return guest.accelerator == "kvm"
+
+
+def cpu_mode(guest: PlannedGuest) -> str:
+    """The host's own CPU on KVM; all that QEMU can emulate without."""
+    return "host-passthrough" if with_kvm(guest) else "maximum"
+
+
+def cpu_features(guest: PlannedGuest) -> tuple[tuple[str, str], ...]:
+    """(name, policy) of each CPU feature asked for by name.
+
+    AMD's CPUID says nothing of threads without topoext, and QEMU's emulated maximum CPU is an AMD one.
+    """
+    return (("topoext", "require"),) if not with_kvm(guest) or guest.cpu_vendor == "AuthenticAMD" else ()
+
+
+def kvm_features(guest: PlannedGuest) -> tuple[str, ...]:
+    """KVM's hints that are on: none under emulation."""
+    return tuple(hint for hint in _KVM_HINTS if with_kvm(guest) and hint in guest.elements)
+
+
+def address_width(guest: PlannedGuest) -> AddressWidth | None:
+    """The maxphysaddr element: the host's own width, cut where the IOMMU maps less; a plain number without KVM."""
+    if elements.MAXPHYSADDR not in guest.elements:
+        return None
+    if not with_kvm(guest):
+        bits = guest.physical_address_bits
+        return AddressWidth(mode="emulate", bits=bits) if bits else None
+    limit = guest.physical_address_limit_bits if elements.MAXPHYSADDR_LIMIT in guest.elements else None
+    return AddressWidth(mode="passthrough", limit=limit)
+
+
+def secure_boot(guest: PlannedGuest) -> bool | None:
+    """False: switched off by name, which only UEFI and a libvirt that knows the element can; else None."""
+    return False if guest.firmware == "efi" and elements.FIRMWARE_FEATURES in guest.elements else None
+
+
+def allocation_threads(guest: PlannedGuest) -> int | None:
+    """Threads that touch the guest's memory at start; None = libvirt's default of one."""
+    return guest.allocation_threads if elements.ALLOCATION_THREADS in guest.elements else None
+
+
+def huge_page_bytes(guest: PlannedGuest) -> int | None:
+    """The size of the pages behind the guest, None for the kernel's ordinary ones."""
+    return guest.page_bytes if guest.page_bytes and guest.page_bytes > _SMALL_PAGE_BYTES else None
+
+
+def disk_form(path: str) -> tuple[str, str]:
+    """libvirt's (type, format) of a disk by its path: a device node is raw, a file qcow2 or raw by its suffix."""
+    if path.startswith("/dev/"):
+        return "block", "raw"
+    return "file", "qcow2" if path.endswith(".qcow2") else "raw"
