@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hosttune.model.values import Value, close_mappings, from_json, to_json
+from hosttune.model.values import Value, close_lists, close_mappings, from_json, to_json
 
 HOST_SCHEMA = "hosttune.host/v1"
 
@@ -93,10 +93,11 @@ class MemorySettings(Value, frozen=True, kw_only=True):
     default_hugepage_bytes: int | None = None
     overcommit_hugepages: Mapping[str, int] | None = None  # page size in bytes -> nr_overcommit_hugepages
 
-    # --- PCI -----------------------------------------------------------------------------------------------------
-
     def __post_init__(self) -> None:
         close_mappings(self, "overcommit_hugepages")
+
+
+# --- PCI -----------------------------------------------------------------------------------------------------
 
 
 class LinkEnd(Value, frozen=True, kw_only=True):
@@ -388,7 +389,11 @@ class Platform(Value, frozen=True, kw_only=True):
 
 
 class DomainCapabilities(Value, frozen=True, kw_only=True):
-    """What the installed libvirt and QEMU offer for a q35 x86-64 guest (`virsh domcapabilities`)."""
+    """What the installed libvirt and QEMU offer for a q35 x86-64 guest (`virsh domcapabilities`).
+
+    `domain_type` is what they were asked for: "kvm", or "qemu" where the host has no KVM. `iothreads` and
+    `hostdev_vfio` (host devices through VFIO) are None where this libvirt does not say.
+    """
 
     machine: str | None = None
     max_vcpus: int | None = None
@@ -397,10 +402,16 @@ class DomainCapabilities(Value, frozen=True, kw_only=True):
     cpu_modes: tuple[str, ...] | None = None
     host_cpu_model: str | None = None
     features: tuple[str, ...] | None = None
+    domain_type: str | None = None
+    iothreads: bool | None = None
+    hostdev_vfio: bool | None = None
 
 
 class Virtualization(Value, frozen=True, kw_only=True):
-    """The virtualization stack of this host. `kvm` is True when /dev/kvm works here."""
+    """The virtualization stack of this host. `kvm` is True when /dev/kvm works here.
+
+    The versions are the running daemon's and its QEMU's; of the installed programs where libvirt cannot be asked.
+    """
 
     kvm: bool | None = None
     libvirt_version: str | None = None
@@ -446,6 +457,7 @@ class Host(Value, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         close_mappings(self, "settings")
+        close_lists(self)
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "host document") -> Host:

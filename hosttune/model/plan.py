@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hosttune.model.intent import Boot, Intent, Network
-from hosttune.model.values import Value, from_json, to_json
+from hosttune.model.values import Value, close_lists, close_mappings, from_json, to_json
 
 PLAN_SCHEMA = "hosttune.plan/v1"
 
@@ -116,6 +116,9 @@ class PlannedGuest(Value, frozen=True, kw_only=True):
     physical_address_limit_bits: int | None = None  # where the IOMMU maps fewer bits than the CPU has
     allocation_threads: int | None = None  # threads that touch its memory at start
 
+    def __post_init__(self) -> None:
+        close_lists(self)
+
 
 class Unplaced(Value, frozen=True, kw_only=True):
     """A guest that does not fit: the reasons, and what would make room."""
@@ -123,6 +126,9 @@ class Unplaced(Value, frozen=True, kw_only=True):
     guest: str
     why: tuple[str, ...]
     relaxation: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        close_lists(self)
 
 
 class Action(Value, frozen=True, kw_only=True):
@@ -137,6 +143,9 @@ class Action(Value, frozen=True, kw_only=True):
     needed: bool
     reversible: bool
     why: str
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "current", "want")
 
 
 class Finding(Value, frozen=True, kw_only=True):
@@ -160,6 +169,9 @@ class Plan(Value, frozen=True, kw_only=True):
     unplaced: tuple[Unplaced, ...] = ()
     actions: tuple[Action, ...] = ()
     findings: tuple[Finding, ...] = ()
+
+    def __post_init__(self) -> None:
+        close_lists(self)
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "plan") -> Plan:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from types import MappingProxyType
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,6 +11,8 @@ import msgspec
 from hosttune.errors import BadInput
 
 T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 
 _BDF = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
 
@@ -108,16 +109,92 @@ def parse_cpus(cpus: str | Iterable[int] | None) -> CpuSet:
     return CpuSet.parse(cpus) if isinstance(cpus, str) else CpuSet(cpus)
 
 
+class FrozenMap(Mapping[K, V]):
+    """A mapping that cannot change: hashable where its values are, equal to any mapping of the same items.
+
+    Keeps the order it was given. Copies of it are itself; it can be pickled.
+    """
+
+    __slots__ = ("_items",)
+    _items: dict[K, V]
+
+    def __init__(self, items: Mapping[K, V]) -> None:
+        object.__setattr__(self, "_items", dict(items))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__} cannot be changed")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__} cannot be changed")
+
+    def __getitem__(self, key: K) -> V:
+        return self._items[key]
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    # The views of a dict cannot change it either, and are much faster than those of Mapping.
+    def keys(self) -> KeysView[K]:
+        """See Mapping."""
+        return self._items.keys()
+
+    def values(self) -> ValuesView[V]:
+        """See Mapping."""
+        return self._items.values()
+
+    def items(self) -> ItemsView[K, V]:
+        """See Mapping."""
+        return self._items.items()
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._items.items()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._items!r})"
+
+    def __copy__(self) -> FrozenMap[K, V]:
+        return self
+
+    def __deepcopy__(self, memo: object) -> FrozenMap[K, V]:
+        return self
+
+    def __reduce__(self) -> tuple[type[FrozenMap[K, V]], tuple[dict[K, V]]]:
+        return type(self), (dict(self._items),)
+
+
+def freeze(value: Any) -> Any:
+    """The same plain value with tuples for lists and FrozenMaps for mappings, all the way down."""
+    if isinstance(value, Mapping):
+        return FrozenMap({name: freeze(part) for name, part in value.items()})
+    if isinstance(value, list | tuple):
+        return tuple([freeze(part) for part in value])
+    return value
+
+
 class Value(msgspec.Struct, frozen=True, kw_only=True):
     """Base of every document part: frozen and built by keyword."""
 
 
 def close_mappings(value: Value, *names: str) -> None:
-    """Make the named mapping fields of a value read-only; called from `__post_init__` of values that have any."""
+    """Freeze the named fields of a value; called from `__post_init__` of values with mappings or fields of any type."""
     for name in names:
         field = getattr(value, name)
-        if isinstance(field, dict):
-            msgspec.structs.force_setattr(value, name, MappingProxyType(field))
+        if isinstance(field, Mapping | list | tuple) and not isinstance(field, FrozenMap):
+            msgspec.structs.force_setattr(value, name, freeze(field))
+
+
+def close_lists(value: Value) -> None:
+    """Make tuples of the lists that a value was built with; called from `__post_init__` of whole documents.
+
+    Only the value's own fields: a decoder makes tuples of all, and the parts are too many to look at each.
+    """
+    for name in value.__struct_fields__:
+        field = getattr(value, name)
+        if isinstance(field, list):
+            msgspec.structs.force_setattr(value, name, tuple(field))
 
 
 _SIZE = re.compile(r"([0-9]{1,20})(?:\.([0-9]{1,20}))?\s*(KiB|MiB|GiB|TiB)")
@@ -159,7 +236,7 @@ def format_size(size_bytes: int | None) -> str:
 
 
 def _encode_other(value: object) -> object:
-    if isinstance(value, MappingProxyType):
+    if isinstance(value, FrozenMap):
         return dict(value)
     if isinstance(value, CpuSet):
         return str(value)
