@@ -13,12 +13,14 @@ import pytest
 from hosttune.discovery.guests import read_guests
 from hosttune.discovery.libvirtd import (
     URI_VARIABLE,
+    ask_client_version,
     ask_libvirt,
+    ask_qemu_version,
     decode_version,
     read_versions,
     strip_facts,
 )
-from hosttune.errors import BadInput
+from hosttune.errors import BadInput, CommandFailed
 from hosttune.model.host import DomainCapabilities, GuestMemory, RunningGuest, VcpuPin, Virtualization
 from hosttune.reader import Reader
 from hosttune.recorded import Archive
@@ -159,6 +161,78 @@ def test_a_libvirt_that_does_not_answer_leaves_the_guests_unknown() -> None:
     assert "Failed to connect socket" in reader.problems[0].why
 
 
+QEMU_DEBIAN = """QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)
+Copyright (c) 2003-2022 Fabrice Bellard and the QEMU Project developers
+"""
+QEMU_RHEL = "QEMU emulator version 9.1.0 (qemu-kvm-9.1.0-29.el9_7.3)\nCopyright (c) 2003-2024 Fabrice Bellard\n"
+
+
+@pytest.mark.parametrize(
+    ("answers", "versions"),
+    [
+        ({"virsh-client-version": "9.0.0\n", "qemu-version": QEMU_DEBIAN}, ("9.0.0", "7.2.22")),
+        ({"virsh-client-version": "11.3.0", "qemu-version": QEMU_RHEL}, ("11.3.0", "9.1.0")),
+        ({"qemu-version": "QEMU emulator version 10.0.50 (v10.0.0-1-gabc)\n"}, (None, "10.0.50")),
+        ({"virsh-client-version": "error: bad\n", "qemu-version": "QEMU emulator version x"}, (None, None)),
+        ({"virsh-client-version": "", "qemu-version": ""}, (None, None)),
+        ({}, (None, None)),
+    ],
+)
+def test_without_an_answer_of_libvirt_the_versions_are_those_of_the_programs(
+    answers: dict[str, str], versions: tuple[str | None, str | None]
+) -> None:
+    reader = recorded(facts_of(error="Failed to connect socket") | answers)
+    guests, stack = read_guests(reader)
+    assert guests is None
+    assert (stack.libvirt_version, stack.qemu_version) == versions
+    assert ("of the installed programs" in reader.problems[0].why) is (versions != (None, None))
+    _, bare = read_guests(recorded(answers))
+    assert (bare.libvirt_version, bare.qemu_version, bare.uri) == (*versions, None)
+
+
+def test_a_libvirt_that_answers_is_not_doubled_by_the_programs() -> None:
+    """What the daemon says runs; what is installed may have been upgraded since."""
+    programs = {"virsh-client-version": "9.0.0\n", "qemu-version": QEMU_DEBIAN}
+    _, stack = read_guests(recorded(facts_of(domains=[], libvirt_version="8.0.0") | programs))
+    assert (stack.libvirt_version, stack.qemu_version) == ("8.0.0", None)
+
+
+class Programs(Machine):
+    """This machine with other programs: each answers with text, or fails as Machine.run says it does."""
+
+    def __init__(self, **answers: str | CommandFailed) -> None:
+        self.answers = answers
+        self.asked: list[tuple[str, ...]] = []
+
+    def run(self, argv: tuple[str, ...], *, timeout: float = 20.0) -> str:
+        self.asked.append(argv)
+        assert timeout <= 5
+        answer = self.answers.get(argv[0].rpartition("/")[2].replace("-", "_"), CommandFailed(argv, "not installed"))
+        if isinstance(answer, CommandFailed):
+            raise answer
+        return answer
+
+
+def test_the_programs_are_asked_for_no_more_than_their_version() -> None:
+    rhel = Programs(virsh="9.0.0\n", qemu_kvm=QEMU_RHEL)
+    assert (ask_client_version(rhel), ask_qemu_version(rhel)) == ("9.0.0\n", QEMU_RHEL)
+    assert rhel.asked == [
+        *(("virsh", "--version"), ("qemu-system-x86_64", "--version"), ("/usr/libexec/qemu-kvm", "--version")),
+    ]
+    debian = Programs(qemu_system_x86_64=QEMU_DEBIAN)
+    assert (ask_client_version(debian), ask_qemu_version(debian)) == (None, QEMU_DEBIAN)
+    assert ask_qemu_version(Programs()) is None
+
+
+def test_a_program_that_fails_is_not_one_that_is_missing() -> None:
+    reader = Reader(Programs(virsh=CommandFailed(("virsh",), "no answer within 5 s")))
+    system = reader.system
+    assert reader.query("virsh-client-version", lambda: ask_client_version(system)) is None
+    assert [(problem.where, problem.why) for problem in reader.problems] == [
+        ("virsh --version", "no answer within 5 s"),
+    ]
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"domains": 1}', '{"domains": [{}]}', "[" * 100_000])
 def test_a_record_that_makes_no_sense_is_bad_input(text: str) -> None:
     with pytest.raises(BadInput, match="not libvirt's facts") as caught:
@@ -267,7 +341,34 @@ def test_domain_capabilities() -> None:
         cpu_modes=("host-passthrough", "host-model"),
         host_cpu_model="EPYC-Milan",
         features=("iothreads", "os", "vmcoreinfo", "hostdev"),
+        domain_type="kvm",
+        iothreads=True,
+        hostdev_vfio=None,
     )
+
+
+VFIO = "<enum name='pciBackend'><value>default</value><value>vfio</value></enum>"
+
+
+@pytest.mark.parametrize(
+    ("xml", "kind", "iothreads", "vfio"),
+    [
+        ("", None, None, None),
+        ("<domain>qemu</domain><iothreads supported='no'/>", "qemu", False, None),
+        (f"<devices><hostdev supported='yes'>{VFIO}</hostdev></devices>", None, None, True),
+        ("<devices><hostdev supported='yes'><enum name='pciBackend'/></hostdev></devices>", None, None, False),
+        ("<devices><hostdev supported='yes'><enum name='mode'/></hostdev></devices>", None, None, None),
+        (f"<devices><hostdev supported='no'>{VFIO}</hostdev></devices>", None, None, False),
+        (f"<iothreads/><devices><hostdev>{VFIO}</hostdev></devices>", None, None, None),
+    ],
+)
+def test_what_capabilities_do_not_say_is_unknown(
+    xml: str, kind: str | None, iothreads: bool | None, vfio: bool | None
+) -> None:
+    text = f"<domainCapabilities>{xml}</domainCapabilities>"
+    offered = read_guests(recorded(facts_of(domains=[], domcapabilities=text)))[1].capabilities
+    assert offered is not None
+    assert (offered.domain_type, offered.iothreads, offered.hostdev_vfio) == (kind, iothreads, vfio)
 
 
 def test_capabilities_that_cannot_be_had_or_read_are_problems() -> None:
@@ -290,12 +391,12 @@ def test_a_qemu_that_libvirt_does_not_know_is_a_problem() -> None:
 
 
 class Live(Archive):
-    """A machine in memory that answers queries live, without libvirt."""
+    """A machine in memory that lists its processes live, without libvirt and QEMU to ask."""
 
     captured = False
 
     def query(self, name: str, live: object) -> str | None:
-        return live() if callable(live) and name != "libvirt.json" else None
+        return live() if callable(live) and name == "qemu-processes" else None
 
 
 def test_qemu_processes_are_found_by_command() -> None:

@@ -1,7 +1,8 @@
 """System → the guests that libvirt knows, with what each one holds, and the virtualization stack.
 
 A capture may hold `.hosttune/commands/libvirt.json` (hosttune's own record) or plain outputs of virsh:
-`virsh-list` (list --all), `virsh-dumpxml-NAME`, `virsh-domcapabilities`, `virsh-version` (version --daemon).
+`virsh-list` (list --all), `virsh-dumpxml-NAME`, `virsh-domcapabilities`, `virsh-version` (version --daemon); for
+a libvirt that cannot be asked, `virsh-client-version` and `qemu-version` (what the programs print for --version).
 """
 
 from __future__ import annotations
@@ -13,7 +14,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hosttune.discovery.libvirtd import LibvirtFacts, RawDomain, ask_libvirt, read_versions
+from hosttune.discovery.libvirtd import (
+    LibvirtFacts,
+    RawDomain,
+    ask_client_version,
+    ask_libvirt,
+    ask_qemu_version,
+    read_version,
+    read_versions,
+)
 from hosttune.errors import BadInput
 from hosttune.model.host import DomainCapabilities, GuestMemory, RunningGuest, VcpuPin, Virtualization
 from hosttune.model.values import CpuSet
@@ -21,10 +30,14 @@ from hosttune.reader import Reader, number
 from hosttune.system import COMMANDS
 
 if TYPE_CHECKING:
+    from lxml.etree import _Element
+
     from hosttune.domain.facts import DomainFacts
 
 QUERY = "libvirt.json"
 PROCESSES = "qemu-processes"
+CLIENT_VERSION = "virsh-client-version"
+QEMU_VERSION = "qemu-version"
 
 
 def read_guests(reader: Reader) -> tuple[tuple[RunningGuest, ...] | None, Virtualization]:
@@ -36,9 +49,15 @@ def read_guests(reader: Reader) -> tuple[tuple[RunningGuest, ...] | None, Virtua
     kvm = _kvm(reader)
     if facts is None:
         _doubt_other_qemu(reader, ())
-        return None, Virtualization(kvm=kvm)
+        libvirt_version, qemu_version = _installed(reader)
+        return None, Virtualization(kvm=kvm, libvirt_version=libvirt_version, qemu_version=qemu_version)
+    libvirt_version, qemu_version = facts.libvirt_version, facts.qemu_version
     if facts.error:
-        reader.problem("libvirt cannot be asked", facts.uri or "libvirt", f"{facts.error}; its guests are unknown")
+        libvirt_version, qemu_version = _installed(reader)
+        why = f"{facts.error}; its guests are unknown"
+        if libvirt_version or qemu_version:
+            why += ", and the versions are those of the installed programs"
+        reader.problem("libvirt cannot be asked", facts.uri or "libvirt", why)
     if facts.capabilities_error:
         reader.problem("no domain capabilities", facts.uri or "libvirt", facts.capabilities_error)
     guests = None
@@ -47,8 +66,8 @@ def read_guests(reader: Reader) -> tuple[tuple[RunningGuest, ...] | None, Virtua
     _doubt_other_qemu(reader, guests or ())
     return guests, Virtualization(
         kvm=kvm,
-        libvirt_version=facts.libvirt_version,
-        qemu_version=facts.qemu_version,
+        libvirt_version=libvirt_version,
+        qemu_version=qemu_version,
         uri=facts.uri,
         capabilities=_capabilities(reader, facts.domcapabilities),
     )
@@ -69,10 +88,18 @@ def _facts(reader: Reader) -> LibvirtFacts | None:
         ) from error
 
 
+def _installed(reader: Reader) -> tuple[str | None, str | None]:
+    """Versions of the installed virsh and QEMU, for a libvirt that does not say its own."""
+    system = reader.system
+    virsh = reader.query(CLIENT_VERSION, lambda: ask_client_version(system))
+    qemu = reader.query(QEMU_VERSION, lambda: ask_qemu_version(system))
+    return read_version(virsh or ""), read_version(qemu or "")
+
+
 def _recorded_virsh(reader: Reader) -> LibvirtFacts | None:
     """Plain outputs of virsh that somebody put into a capture; None when there are none."""
     names = reader.names(COMMANDS.rstrip("/"))
-    if not any(name.startswith("virsh-") for name in names):
+    if not any(name.startswith("virsh-") and name != CLIENT_VERSION for name in names):
         return None
     states = dict(_listed(reader.text(f"{COMMANDS}virsh-list") or ""))
     dumped = {name.removeprefix("virsh-dumpxml-") for name in names if name.startswith("virsh-dumpxml-")}
@@ -251,4 +278,21 @@ def _capabilities(reader: Reader, xml: str | None) -> DomainCapabilities | None:
             for parent in (".", "features", "devices")
             for element in root.iterfind(f"{parent}/*[@supported='yes']")
         ),
+        domain_type=text(root.find("domain")),
+        iothreads=_supported(root.find("iothreads")),
+        hostdev_vfio=_takes_vfio(root.find("devices/hostdev")),
     )
+
+
+def _supported(element: _Element | None) -> bool | None:
+    """Its `supported`; None where this libvirt does not list the element."""
+    return None if element is None else {"yes": True, "no": False}.get(element.get("supported") or "")
+
+
+def _takes_vfio(hostdev: _Element | None) -> bool | None:
+    """Whether host devices go through VFIO. libvirt leaves the list of backends empty where the kernel offers none."""
+    supported = _supported(hostdev)
+    if hostdev is None or not supported:
+        return supported
+    backends = hostdev.find("enum[@name='pciBackend']")
+    return None if backends is None else any(value.text == "vfio" for value in backends.iterfind("value"))

@@ -7,9 +7,10 @@ connection since CVE-2019-10167) and change nothing either. libvirt-python when 
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
-from hosttune.errors import CommandFailed
+from hosttune.errors import CommandFailed, Unreadable
 from hosttune.model.values import Value, to_json
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ URI_VARIABLE = "HOSTTUNE_LIBVIRT_URI"
 # virDomainState in virsh's words.
 _STATES = ("no state", "running", "idle", "paused", "in shutdown", "shut off", "crashed", "pmsuspended")
 _MACHINE = ("x86_64", "q35")
+# RHEL and its kin have QEMU outside PATH, under this name.
+_EMULATORS = ("qemu-system-x86_64", "/usr/libexec/qemu-kvm")
+_VERSION_SECONDS = 5.0
+_VERSION = re.compile(r"(?:QEMU emulator version )?([0-9]{1,4}(?:\.[0-9]{1,4}){1,3})(?![0-9.])")
 # What of a domain XML says what a guest holds; a capture keeps no more than this (no disks, networks, secrets).
 _KEPT = (
     *("name", "uuid", "memory", "currentMemory", "maxMemory", "vcpu", "vcpus", "iothreads", "iothreadids"),
@@ -178,6 +183,35 @@ def read_versions(text: str) -> tuple[str | None, str | None]:
         found.get("Running against daemon") or library or None,
         hypervisor.removeprefix("QEMU").strip() if hypervisor.startswith("QEMU") else None,
     )
+
+
+def ask_client_version(system: System) -> str | None:
+    """What `virsh --version` prints, which needs no daemon; None where it is not installed. Raises Unreadable."""
+    return _ask_version(system, "virsh")
+
+
+def ask_qemu_version(system: System) -> str | None:
+    """What the installed QEMU prints for `--version`; None where there is none. Raises Unreadable."""
+    for program in _EMULATORS:
+        text = _ask_version(system, program)
+        if text is not None:
+            return text
+    return None
+
+
+def _ask_version(system: System, program: str) -> str | None:
+    try:
+        return system.run((program, "--version"), timeout=_VERSION_SECONDS)
+    except CommandFailed as error:
+        if error.reason == "not installed":
+            return None
+        raise Unreadable(f"{program} --version", f"{error.reason}: {error.output.strip()}".rstrip(": ")) from error
+
+
+def read_version(text: str) -> str | None:
+    """The version that a program prints of itself: a line "9.0.0", or "QEMU emulator version 7.2.22 (Debian …)"."""
+    match = _VERSION.match(text.strip())
+    return match[1] if match else None
 
 
 def _virsh_domain(system: System, uri: str, uuid: str) -> RawDomain | None:
