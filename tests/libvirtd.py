@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -67,16 +68,24 @@ class Libvirtd:
         return str(path)
 
     def argv(self, xml: str) -> Argv:
-        """The QEMU command line that libvirt makes of this XML."""
-        words = shlex.split(self.virsh("domxml-to-native", "qemu-argv", self.file("native.xml", xml)))
+        """The QEMU command line that libvirt makes of this XML.
+
+        Newer versions look up the node of every pinned CPU on the machine at hand. Pins are not on the command line,
+        so all of them name CPU 0 here.
+        """
+        here = _PIN.sub(r"\g<1>0\g<2>", xml)
+        words = shlex.split(self.virsh("domxml-to-native", "qemu-argv", self.file("native.xml", here)))
         return Argv(tuple(_options(words)))
+
+
+_PIN = re.compile(r"(<(?:vcpupin|emulatorpin|iothreadpin)\b[^>]*cpuset=['\"])[^'\"]*(['\"])")
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     for n, word in enumerate(words):
         if word.startswith("-") and not words[n - 1].startswith("-"):
             value = words[n + 1] if n + 1 < len(words) and not words[n + 1].startswith("-") else ""
-            yield word, value
+            yield word, value.replace(",clusters=1,", ",") if word == "-smp" else value  # newer versions say so
         elif word.startswith("-"):
             yield word, ""
 
@@ -151,5 +160,9 @@ def libvirtd() -> Iterator[Libvirtd]:
         yield running
     finally:
         daemon.terminate()
-        daemon.wait(timeout=30)
+        try:
+            daemon.wait(timeout=10)
+        except subprocess.TimeoutExpired:  # libvirt 11 may wait for its own threads for ever
+            daemon.kill()
+            daemon.wait(timeout=10)
         shutil.rmtree(directory, ignore_errors=True)
