@@ -64,3 +64,33 @@ def test_unknown_capabilities_are_no_promise(example: Host) -> None:
     text = "the domain capabilities are unknown: what this QEMU offers was not checked"
     assert said(offering(example)) == [("info", text)]
     assert said(offering(example, machine="q35")) == []
+
+
+def elements_of(host: Host) -> tuple[set[str], list[str]]:
+    """(optional elements that the plan uses, findings about those left out)."""
+    intent = hosttune.Intent.from_yaml("version: 1\nguests: [{name: g, gpus: 1}]")
+    plan = hosttune.plan(host, intent)
+    return set(plan.guests[0].elements), [f.text for f in plan.findings if f.text.startswith("left out of the XML")]
+
+
+def test_the_installed_schema_decides_and_not_the_version(example: Host) -> None:
+    """A distribution may carry an element back, or leave one out: what `define --validate` accepts is in the schema."""
+    stack = example.virtualization
+    assert stack is not None
+    old = msgspec.structs.replace(stack, libvirt_version="8.0.0", schema_elements=("maxphysaddr", "poll-control"))
+    used, left_out = elements_of(msgspec.structs.replace(example, virtualization=old))
+    assert used == {"maxphysaddr", "poll-control"}
+    assert "left out of the XML: hint-dedicated, which the installed libvirt's schema does not know" in left_out
+    assert len(left_out) == 4
+
+
+def test_the_schema_of_this_machine_s_libvirt_is_read() -> None:
+    """The schema that the tests validate with knows what libvirt 9.0 knows, and says so of itself."""
+    from hosttune.discovery.guests import read_guests
+    from hosttune.reader import Reader
+    from hosttune.system import Machine
+
+    _, stack = read_guests(Reader(Machine()))
+    assert stack.schema_elements is not None
+    known = {"hint-dedicated", "poll-control", "firmware-features", "allocation-threads", "maxphysaddr"}
+    assert known <= set(stack.schema_elements) <= known | {"maxphysaddr-limit"}

@@ -33,11 +33,14 @@ if TYPE_CHECKING:
     from lxml.etree import _Element
 
     from hosttune.domain.facts import DomainFacts
+    from hosttune.system import System
 
 QUERY = "libvirt.json"
 PROCESSES = "qemu-processes"
 CLIENT_VERSION = "virsh-client-version"
 QEMU_VERSION = "qemu-version"
+SCHEMA_ELEMENTS = "libvirt-schema-elements"
+SCHEMAS = "/usr/share/libvirt/schemas"
 
 
 def read_guests(reader: Reader) -> tuple[tuple[RunningGuest, ...] | None, Virtualization]:
@@ -45,6 +48,22 @@ def read_guests(reader: Reader) -> tuple[tuple[RunningGuest, ...] | None, Virtua
 
     QEMU processes that libvirt does not own are problems: nobody says what they hold.
     """
+    guests, stack = _guests_and_stack(reader)
+    names = reader.query(SCHEMA_ELEMENTS, lambda: _ask_schema(reader.system))
+    return guests, msgspec.structs.replace(stack, schema_elements=None if names is None else tuple(names.split()))
+
+
+def _ask_schema(system: System) -> str | None:
+    """The optional elements of libvirt's installed schema; None where there is no schema."""
+    texts = [text for name in ("domaincommon", "cputypes") if (text := system.read(f"{SCHEMAS}/{name}.rng"))]
+    if not texts:
+        return None
+    from hosttune.domain.elements import in_schema
+
+    return " ".join(in_schema(texts))
+
+
+def _guests_and_stack(reader: Reader) -> tuple[tuple[RunningGuest, ...] | None, Virtualization]:
     facts = _facts(reader)
     kvm = _kvm(reader)
     if facts is None:

@@ -1,13 +1,13 @@
 """Optional XML elements, by the versions that introduced them; the plan lists those that it may use.
 
-The versions are those of libvirt's formatdomain reference ("Since …") and of QEMU's change logs. A version is the
-second-best evidence, for what `virsh domcapabilities` and the schema do not tell.
+libvirt's installed schema is the evidence where it can be read. The versions are those of libvirt's formatdomain
+reference ("Since …") and of QEMU's change logs: the second-best, for captures without it and for QEMU.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 # Names are those of the element or attribute in libvirt's XML.
 HINT_DEDICATED = "hint-dedicated"  # KVM_HINTS_REALTIME: the guest need not yield its vCPUs
@@ -33,21 +33,41 @@ SINCE: tuple[tuple[str, Version, Version], ...] = (
 )
 
 
-def known_elements(
-    libvirt_version: str | None, qemu_version: str | None
-) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
-    """Element names that these versions know, and (name, reason) of each one left out.
+# How each element shows in libvirt's own schema (domaincommon.rng, cputypes.rng of the installed packages).
+SCHEMA_MARKS: tuple[tuple[str, str], ...] = (
+    (HINT_DEDICATED, r'<element name="hint-dedicated">'),
+    (POLL_CONTROL, r'<element name="poll-control">'),
+    (FIRMWARE_FEATURES, r"<value>enrolled-keys</value>"),
+    (ALLOCATION_THREADS, r'<element name="allocation">(?:(?!</element>).)*<attribute name="threads">'),
+    (MAXPHYSADDR, r'<element name="maxphysaddr">'),
+    (MAXPHYSADDR_LIMIT, r'<element name="maxphysaddr">(?:(?!</element>).)*<attribute name="limit">'),
+)
 
+
+def in_schema(texts: Iterable[str]) -> tuple[str, ...]:
+    """Element names that a libvirt schema (its RelaxNG files, as text) knows: what `define --validate` accepts."""
+    whole = "\n".join(texts)
+    return tuple(name for name, mark in SCHEMA_MARKS if re.search(mark, whole, re.DOTALL))
+
+
+def known_elements(
+    libvirt_version: str | None, qemu_version: str | None, schema: Collection[str] | None = None
+) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """Element names that may be used, and (name, reason) of each one left out.
+
+    libvirt's word is its installed `schema` (`in_schema`) where it could be read, else its version; QEMU's its version.
     An unknown (None) or unreadable version counts as libvirt 9.0 or QEMU 7.2, and the reason says so.
     """
-    installed = (
-        ("libvirt", _parse(libvirt_version), ASSUMED_LIBVIRT),
-        ("QEMU", _parse(qemu_version), ASSUMED_QEMU),
-    )
+    qemu = ("QEMU", _parse(qemu_version), ASSUMED_QEMU)
+    installed = (("libvirt", _parse(libvirt_version), ASSUMED_LIBVIRT), qemu)
     known: list[str] = []
     left_out: list[tuple[str, str]] = []
     for name, *since in SINCE:
-        reasons = list(_lacking(installed, since))
+        if schema is None:
+            reasons = list(_lacking(installed, since))
+        else:
+            reasons = [] if name in schema else ["the installed libvirt's schema does not know"]
+            reasons += _lacking((qemu,), since[1:])
         if reasons:
             left_out.append((name, "; ".join(reasons)))
         else:

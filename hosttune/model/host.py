@@ -418,6 +418,7 @@ class Virtualization(Value, frozen=True, kw_only=True):
     qemu_version: str | None = None
     uri: str | None = None
     capabilities: DomainCapabilities | None = None
+    schema_elements: tuple[str, ...] | None = None  # optional XML elements that libvirt's installed schema knows
 
 
 class Problem(Value, frozen=True, kw_only=True):

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from hosttune.domain.elements import known_elements
 from hosttune.model.host import Host, Virtualization
 from hosttune.model.plan import Finding, PlannedGuest
 from hosttune.planning.devices import Catalogue
+from hosttune.planning.width import known_to
 
 Say = Callable[[str, str, str], None]  # level, text, where
 
@@ -30,7 +30,7 @@ def host_findings(
     _fabric(host, guests, say)
     _groups(catalogue, guests, say)
     stack = host.virtualization
-    names, left_out = known_elements(stack.libvirt_version if stack else None, stack.qemu_version if stack else None)
+    names, left_out = known_to(stack)
     if guests:
         if stack is None or stack.libvirt_version is None or stack.qemu_version is None:
             say(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hosttune.domain.elements import MAXPHYSADDR_LIMIT, known_elements
-from hosttune.model.host import Host
+from hosttune.model.host import Host, Virtualization
 
 TCG_ADDRESS_BITS = 40  # QEMU refuses any other width without KVM (target/i386/cpu.c, TCG_PHYS_ADDR_BITS)
 FIRMWARE_BITS = 46  # edk2 uses no more, whatever the CPU has (OvmfPkg PlatformInitLib MemDetect.c)
@@ -41,7 +41,7 @@ def address_width(host: Host, accelerator: str, *, devices: bool) -> AddressWidt
     if accelerator == "tcg":
         return AddressWidth(own, iommu, None, ("warn", f"{narrower}: its devices reach only the lower part"))
     stack = host.virtualization
-    known, left_out = known_elements(stack.libvirt_version if stack else None, stack.qemu_version if stack else None)
+    known, left_out = known_to(stack)
     if MAXPHYSADDR_LIMIT in known:
         return AddressWidth(iommu, iommu, iommu, ("info", f"{narrower}: the guest is limited to {iommu}"))
     why = dict(left_out)[MAXPHYSADDR_LIMIT]
@@ -50,3 +50,10 @@ def address_width(host: Host, accelerator: str, *, devices: bool) -> AddressWidt
         return AddressWidth(own, iommu, None, ("warn", f"{text} bits today, the guest's kernel need not"))
     text = f"{narrower}, and it cannot be limited ({MAXPHYSADDR_LIMIT} {why}): BARs beyond the IOMMU's reach fail"
     return AddressWidth(own, iommu, None, ("error", f'{text} with "VFIO_MAP_DMA failed"'))
+
+
+def known_to(stack: Virtualization | None) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """The optional XML elements that a host's libvirt and QEMU know, and those left out with the reason."""
+    if stack is None:
+        return known_elements(None, None)
+    return known_elements(stack.libvirt_version, stack.qemu_version, stack.schema_elements)
