@@ -105,7 +105,7 @@ def gpu_candidates(field: Field, guest: GuestIntent, others: tuple[str, ...], wh
     found = Candidates(count, tuple(_reaches(catalogue, part) for part in _alike(usable, request)))
     if found.first() is not None:
         return found
-    what = f"{count} GPUs wanted" + (f" of model {request.model}" if request.model else "")
+    what = f"{count} GPU{'' if count == 1 else 's'} wanted" + (f" of model {request.model}" if request.model else "")
     return Candidates(count, why=(f"{what}, {len(pool)} on this host, {len(usable)} free", *excluded))
 
 
