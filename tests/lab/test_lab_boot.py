@@ -13,7 +13,7 @@ from lab.product import discover, document_of
 
 pytestmark = pytest.mark.lab
 
-# nokaslr: a node of two GiB has one aligned gigabyte to give, and a kernel loaded at random may lie in it.
+# nokaslr: a small node has few whole aligned gigabytes, and a kernel loaded at random may lie in the last of them.
 ARGUMENTS = "nokaslr intel_iommu=off isolcpus=2-3 nohz_full=2-3 hugepagesz=1G hugepages=0:1,1:1"
 GIB = 1 << 30
 
