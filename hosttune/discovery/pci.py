@@ -7,12 +7,11 @@ sleeping device is woken.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from hosttune.discovery import pci_names
-from hosttune.discovery.pci_function import Function, is_address, read_function, read_irqs
+from hosttune.discovery.pci_function import ADDRESS, Function, is_address, read_function, read_irqs
 from hosttune.discovery.pci_link import Links
 from hosttune.discovery.sets import parse_list, plain
 from hosttune.model.host import Bar, Link, NumaNode, PciDevice
@@ -21,7 +20,6 @@ from hosttune.reader import Reader, number
 
 DEVICES = "/sys/bus/pci/devices"
 GROUPS = "/sys/kernel/iommu_groups"
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 Place = tuple[int | None, str]
 
@@ -67,7 +65,7 @@ def _read_functions(reader: Reader) -> dict[str, Function]:
             continue
         path = reader.link(f"{DEVICES}/{address}") or f"{DEVICES}/{address}"
         directories = path.split("/")[:-1]
-        above = tuple(name for name in reversed(directories) if _ADDRESS.fullmatch(name))
+        above = tuple(name for name in reversed(directories) if ADDRESS.fullmatch(name))
         # Below a host bridge of its own ("pci10000:00", made by Intel VMD) a function is on a root bus, even though
         # the path goes through the VMD device, which still tells where the domain sits.
         parent = above[0] if above and directories[-1] == above[0] else None

@@ -24,7 +24,7 @@ _PREFETCH = 0x2000
 _MEM_64 = 0x100000
 _REGIONS = 6  # standard BARs; behind them come the ROM, SR-IOV and bridge windows
 _NO_REGION = b"0x0000000000000000 0x0000000000000000"
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _DIGITS = re.compile(r"[0-9a-f]{2,8}")
 _LINK_FILES = frozenset(("current_link_speed", "current_link_width", "max_link_speed", "max_link_width"))
 _UNCORE = ("08", "11")  # system peripherals, signal processing
@@ -177,7 +177,7 @@ def _hex(data: bytes | None) -> str | None:
 
 def is_address(name: str) -> bool:
     """Whether the kernel would write an address so: a device below 32, no zeros before a domain of four digits."""
-    if not _ADDRESS.fullmatch(name):
+    if not ADDRESS.fullmatch(name):
         return False
     domain, _, rest = name.partition(":")
     return int(rest[3:5], 16) < 32 and (len(domain) == 4 or domain[0] != "0")

@@ -14,8 +14,6 @@ from hosttune.model.host import Gpu, Host, PciDevice
 from hosttune.model.intent import GpuRequest, GuestIntent
 from hosttune.model.values import parse_address, slot_of
 
-NO_IOMMU = "no IOMMU groups"
-
 
 @dataclass(frozen=True)
 class Catalogue:
