@@ -1,35 +1,24 @@
-"""The command line: parse, one call, render, exit code. Everything heavy is imported by the command that needs it."""
+"""`plan`: an intent, from a file or from options, becomes a plan that is shown and kept."""
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import io
-import os
 import re
-import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hosttune import __version__
-from hosttune.errors import BadInput, HosttuneError, Refused
-from hosttune.state import drop
+from hosttune.cli.commands import Command, host_options, read_host
+from hosttune.cli.output import emit, emit_page, tell
+from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from hosttune.model.host import Host
     from hosttune.model.intent import Intent
     from hosttune.model.plan import Plan
 
-F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
-INTERNAL_ERROR = 70
-PIPE_WIDTH = 110  # columns of text that does not go to a terminal
-MOST_TEXT = 4000  # characters of one part of an error block: an argument or a document may be of any length
 DEFAULT_GUEST = "gpu-guest"
 COUNT = click.IntRange(max=1 << 20)  # devices to ask for; the intent says more about what is too little
 # Where the keys of an intent made from options come from, for error messages.
@@ -38,156 +27,7 @@ OPTION_OF = {"gpus": "--gpu", "nics": "--nics", "nvme": "--nvme", "vcpus": "--vc
 WITH_FILE = ("file", "name", "profile")  # options of `plan` that an intent in a file leaves to the command line
 
 
-class ReaderGone(Exception):
-    """Whoever read our output has seen enough (`| head`): no error, but nothing more may be written."""
-
-
-def host_options(command: F) -> F:
-    """--root and --host: a captured host, or a host document, in place of this machine."""
-    command = click.option("--host", "document", metavar="FILE", help="Use this host document (JSON).")(command)
-    return click.option("--root", metavar="DIR|TAR", help="Use a captured host instead of this machine.")(command)
-
-
-def read_host(root: str | None, document: str | None) -> Host:
-    """The host a command works on. Raises BadInput."""
-    from hosttune.model.host import Host
-
-    if root is not None and document is not None:
-        raise BadInput("both --root and --host", where="command line", hint="give one of the two")
-    if document is not None:
-        from hosttune.state import load
-
-        return Host.from_json(load(document, what="a host document"), where=document)
-    import hosttune
-
-    return hosttune.discover(root)
-
-
-def console(output: TextIO) -> Console:
-    """A console that draws for `output` (its encoding, width and colours) without writing there: see `emit_page`.
-
-    rich respects NO_COLOR and COLUMNS, and sends no colours into a pipe.
-    """
-    from rich.console import Console
-
-    width = None if output.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
-    sheet = io.TextIOWrapper(io.BytesIO(), encoding=output.encoding or "utf-8")
-    terminal = True if output.isatty() else None
-    return Console(file=sheet, force_terminal=terminal, width=width, highlight=False, markup=False, emoji=False)
-
-
-def emit(text: str) -> None:
-    """A document on stdout, at once. Raises ReaderGone, and BadInput for an output that cannot be written."""
-    output = standard_output()
-    try:
-        output.write(text if text.endswith("\n") else text + "\n")
-        output.flush()
-    except BrokenPipeError as error:
-        raise ReaderGone from error
-    except OSError as error:
-        drop(output)
-        raise unwritable(error.strerror) from error
-
-
-def emit_page(print_document: Callable[[Console], None]) -> None:
-    """Text on stdout, styled as stdout takes it; put together first, so that one place meets a failing stdout."""
-    page = console(standard_output())
-    with page.capture() as captured:
-        print_document(page)
-    emit(captured.get())
-
-
-def standard_output() -> TextIO:
-    """stdout. Raises BadInput where it is closed (`>&-`), for which Python has None."""
-    if sys.stdout is None:
-        raise unwritable("standard output is closed")
-    return sys.stdout
-
-
-def unwritable(why: str | None) -> BadInput:
-    """The error of an output that cannot be written."""
-    return BadInput(f"cannot write the output: {why}", where="standard output", hint="write it to another place")
-
-
-def show_help(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
-    """The help of a command, written as every other output."""
-    if asked and not ctx.resilient_parsing:
-        emit(ctx.get_help())
-        ctx.exit()
-
-
-def show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
-    """The version."""
-    if asked and not ctx.resilient_parsing:
-        emit(f"hosttune, version {__version__}")
-        ctx.exit()
-
-
-class Command(click.Command):
-    """A command that writes its help through `emit`."""
-
-    def get_help_option(self, ctx: click.Context) -> click.Option | None:
-        """As click's, with a callback of ours."""
-        option = super().get_help_option(ctx)
-        if option is not None:
-            option.callback = show_help
-        return option
-
-
-class Commands(Command, click.Group):
-    """The commands; an unknown one is told which exist."""
-
-    command_class = Command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click's, with an error that lists the commands."""
-        if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            known = ", ".join(self.list_commands(ctx))
-            raise BadInput(f"no command {args[0]!r}", where="command line", hint=f"give one of: {known}")
-        return super().resolve_command(ctx, args)
-
-
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False)
-@click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help="Show the version."
-)
-@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an internal error (anywhere).")
-def cli() -> None:
-    """Discover, plan, tune and validate KVM hosts for GPU guests."""
-
-
-@cli.command()
-@host_options
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def discover(root: str | None, document: str | None, output: str) -> None:
-    """Show the host: NUMA nodes, PCIe tree, GPUs, NICs, guests, and what is doubtful."""
-    host = read_host(root, document)
-    if output == "json":
-        emit(host.to_json())
-        return
-    from hosttune.report.text import print_host
-
-    emit_page(lambda page: print_host(host, page))
-
-
-@cli.command()
-@host_options
-@click.argument("file", metavar="FILE.tar.gz")
-def capture(root: str | None, document: str | None, file: str) -> None:
-    """Write a scrubbed capture of this host that --root replays."""
-    if document is not None:
-        raise BadInput("a host document cannot be captured", where="--host", hint="capture a machine, or use --root")
-    from hosttune.archive import open_root
-    from hosttune.capture import write_capture
-    from hosttune.system import Machine
-
-    write_capture(Machine() if root is None else open_root(root), file)
-    tell(f"capture written: {file}")
-
-
-@cli.command()
+@click.command(cls=Command)
 @host_options
 @click.option("--gpu", "addresses", multiple=True, metavar="BDF", help="Give this GPU to the guest (repeatable).")
 @click.option("--gpus", type=COUNT, metavar="N", help="Give the guest N GPUs of the planner's choice.")
@@ -394,105 +234,3 @@ def check_domain(host: Host, path: str, output: str) -> int:
         lines = [f"{finding.level:5}  {finding.where}: {finding.text}" for finding in findings]
         emit("\n".join([*lines, f"{path}: {len(findings)} finding{'' if len(findings) == 1 else 's'}"]))
     return 1 if any(finding.level != "info" for finding in findings) else 0
-
-
-@cli.command()
-@click.argument("name", type=click.Choice(["host", "plan", "intent"]))
-def schema(name: str) -> None:
-    """Print the JSON Schema of a document."""
-    import msgspec
-
-    from hosttune.model.host import Host
-    from hosttune.model.intent import Intent
-    from hosttune.model.plan import Plan
-    from hosttune.model.values import to_json
-
-    kinds: dict[str, type[msgspec.Struct]] = {"host": Host, "plan": Plan, "intent": Intent}
-    emit(to_json(msgspec.json.schema(kinds[name])))
-
-
-# --- the process ---------------------------------------------------------------------------------------------
-
-
-def tell(text: str) -> None:
-    """A line on stderr. Where stderr itself cannot be written nothing more can be told: the exit code remains."""
-    try:
-        click.echo(text, err=True)
-    except OSError:
-        drop(sys.stderr)
-
-
-def say(error: HosttuneError) -> None:
-    """One block: what, where, what to do."""
-    tell(f"error: {shown(error.what)}\nwhere: {shown(error.where)}\n   do: {shown(error.hint)}")
-
-
-def shown(text: str) -> str:
-    """Text from anywhere, safe for a terminal and of bounded length: the middle goes, both ends say more."""
-    half = MOST_TEXT // 2
-    cut = text if len(text) <= MOST_TEXT else f"{text[:half]} ... {text[-half:]}"
-    return "".join(character if character.isprintable() or character == "\n" else "?" for character in cut)
-
-
-def main() -> None:
-    """Entry point: every outcome becomes an exit code of the contract."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # A name that a narrow locale cannot write is escaped: the way JSON itself would, and no reason to fail.
-        sys.stdout.reconfigure(errors="backslashreplace")
-    gc.disable()  # one document, then the end: looking for cycles in it finds none
-    leave(run(sys.argv[1:]))
-
-
-def leave(code: int) -> NoReturn:
-    """End the process at once. All is written by now, and taking a host document apart is a tenth of a whole run."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # a stream that failed has been told already
-            if stream is not None:
-                stream.flush()
-    os._exit(code)
-
-
-def run(arguments: Sequence[str]) -> int:
-    """Run one command, return its exit code."""
-    debug, words = split_debug(arguments)
-    try:
-        return invoke(words)
-    except HosttuneError as error:
-        say(error)
-        return error.exit_code
-    except ReaderGone:
-        drop(sys.stdout)
-        return 0
-    except click.Abort:
-        return 130
-    except Exception as error:  # the one catch-all: whatever arrives here is a defect of ours
-        if debug:
-            import traceback
-
-            tell(traceback.format_exc())
-        what = f"internal error: {type(error).__name__}: {error}"
-        hint = "report what it prints with --debug"
-        say(Refused(what, where=" ".join(["hosttune", *arguments]), hint=hint))
-        return INTERNAL_ERROR
-
-
-def split_debug(arguments: Sequence[str]) -> tuple[bool, list[str]]:
-    """(whether --debug stands anywhere before a lone "--", the other arguments)."""
-    end = list(arguments).index("--") if "--" in arguments else len(arguments)
-    words = [word for word in arguments[:end] if word != "--debug"]
-    return len(words) < end, [*words, *arguments[end:]]
-
-
-def invoke(arguments: list[str]) -> int:
-    """Run one command through click, whose usage errors become ours."""
-    if not arguments:
-        tell(cli.get_help(click.Context(cli, info_name="hosttune", **cli.context_settings)))
-        return BadInput.exit_code
-    if any("\0" in word for word in arguments):
-        raise BadInput("an argument with a NUL byte", where="command line", hint="take it out")
-    try:
-        result = cli.main(args=arguments, prog_name="hosttune", standalone_mode=False)
-    except click.UsageError as error:
-        command = error.ctx.command_path if error.ctx else "hosttune"
-        raise BadInput(error.format_message(), where="command line", hint=f"see {command} --help") from error
-    return result if isinstance(result, int) else 0

@@ -1,0 +1,113 @@
+"""Which commands there are, and what they share: help through `emit`, and the options that choose the host.
+
+A new command is a row of `COMMANDS` and, in the module that the row names, a function of the command's name under
+`@click.command(cls=Command)`. To list the commands, none of these modules is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from hosttune import __version__
+from hosttune.cli.output import emit
+from hosttune.errors import BadInput
+
+if TYPE_CHECKING:
+    from hosttune.model.host import Host
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Command: (its module in this package, its line in `hosttune --help`, which is how its own help begins).
+COMMANDS = {
+    "capture": ("documents", "Write a scrubbed capture of this host that --root replays."),
+    "discover": ("documents", "Show the host: NUMA nodes, PCIe tree, GPUs, NICs, guests, and what is doubtful."),
+    "plan": ("plan", "Decide a guest and the host settings it wants."),
+    "schema": ("documents", "Print the JSON Schema of a document."),
+}
+
+
+def host_options(command: F) -> F:
+    """--root and --host: a captured host, or a host document, in place of this machine."""
+    command = click.option("--host", "document", metavar="FILE", help="Use this host document (JSON).")(command)
+    return click.option("--root", metavar="DIR|TAR", help="Use a captured host instead of this machine.")(command)
+
+
+def read_host(root: str | None, document: str | None) -> Host:
+    """The host a command works on. Raises BadInput."""
+    from hosttune.model.host import Host
+
+    if root is not None and document is not None:
+        raise BadInput("both --root and --host", where="command line", hint="give one of the two")
+    if document is not None:
+        from hosttune.state import load
+
+        return Host.from_json(load(document, what="a host document"), where=document)
+    import hosttune
+
+    return hosttune.discover(root)
+
+
+def show_help(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    """The help of a command, written as every other output."""
+    if asked and not ctx.resilient_parsing:
+        emit(ctx.get_help())
+        ctx.exit()
+
+
+def show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    """The version."""
+    if asked and not ctx.resilient_parsing:
+        emit(f"hosttune, version {__version__}")
+        ctx.exit()
+
+
+class Command(click.Command):
+    """A command that writes its help through `emit`."""
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        """As click's, with a callback of ours."""
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.callback = show_help
+        return option
+
+
+class Commands(Command, click.Group):
+    """The commands by name and one line of help; the one that is called is imported, an unknown one told which exist.
+
+    What click calls a lazy group, with one difference: a listed command is a real one without options.
+    """
+
+    def __init__(self, **attributes: Any) -> None:
+        listed = {name: click.Command(name, help=line) for name, (_, line) in COMMANDS.items()}
+        super().__init__(commands=listed, **attributes)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click's, with the command itself in the place of the listed one, and an error that lists the commands."""
+        if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            known = ", ".join(self.list_commands(ctx))
+            raise BadInput(f"no command {args[0]!r}", where="command line", hint=f"give one of: {known}")
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, command(name) if name is not None else listed, rest
+
+
+def command(name: str) -> click.Command:
+    """A command of the table, imported."""
+    module, _ = COMMANDS[name]
+    found: click.Command = getattr(import_module(f"hosttune.cli.{module}"), name)
+    return found
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help="Show the version."
+)
+@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an internal error (anywhere).")
+def cli() -> None:
+    """Discover, plan, tune and validate KVM hosts for GPU guests."""

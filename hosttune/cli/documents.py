@@ -1,0 +1,53 @@
+"""`discover`, `capture` and `schema`: the documents that plans are made from."""
+
+from __future__ import annotations
+
+import click
+
+from hosttune.cli.commands import Command, host_options, read_host
+from hosttune.cli.output import emit, emit_page, tell
+from hosttune.errors import BadInput
+
+
+@click.command(cls=Command)
+@host_options
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def discover(root: str | None, document: str | None, output: str) -> None:
+    """Show the host: NUMA nodes, PCIe tree, GPUs, NICs, guests, and what is doubtful."""
+    host = read_host(root, document)
+    if output == "json":
+        emit(host.to_json())
+        return
+    from hosttune.report.text import print_host
+
+    emit_page(lambda page: print_host(host, page))
+
+
+@click.command(cls=Command)
+@host_options
+@click.argument("file", metavar="FILE.tar.gz")
+def capture(root: str | None, document: str | None, file: str) -> None:
+    """Write a scrubbed capture of this host that --root replays."""
+    if document is not None:
+        raise BadInput("a host document cannot be captured", where="--host", hint="capture a machine, or use --root")
+    from hosttune.archive import open_root
+    from hosttune.capture import write_capture
+    from hosttune.system import Machine
+
+    write_capture(Machine() if root is None else open_root(root), file)
+    tell(f"capture written: {file}")
+
+
+@click.command(cls=Command)
+@click.argument("name", type=click.Choice(["host", "plan", "intent"]))
+def schema(name: str) -> None:
+    """Print the JSON Schema of a document."""
+    import msgspec
+
+    from hosttune.model.host import Host
+    from hosttune.model.intent import Intent
+    from hosttune.model.plan import Plan
+    from hosttune.model.values import to_json
+
+    kinds: dict[str, type[msgspec.Struct]] = {"host": Host, "plan": Plan, "intent": Intent}
+    emit(to_json(msgspec.json.schema(kinds[name])))

@@ -1,0 +1,84 @@
+"""The process: every outcome becomes one exit code of the contract, and what went wrong one block on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from hosttune.cli.commands import cli
+from hosttune.cli.output import ReaderGone, say, tell
+from hosttune.errors import BadInput, HosttuneError, Refused
+from hosttune.state import drop
+
+INTERNAL_ERROR = 70
+
+
+def main() -> None:
+    """Entry point: every outcome becomes an exit code of the contract."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A name that a narrow locale cannot write is escaped: the way JSON itself would, and no reason to fail.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    gc.disable()  # one document, then the end: looking for cycles in it finds none
+    leave(run(sys.argv[1:]))
+
+
+def leave(code: int) -> NoReturn:
+    """End the process at once. All is written by now, and taking a host document apart is a tenth of a whole run."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # a stream that failed has been told already
+            if stream is not None:
+                stream.flush()
+    os._exit(code)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command, return its exit code."""
+    debug, words = split_debug(arguments)
+    try:
+        return invoke(words)
+    except HosttuneError as error:
+        say(error)
+        return error.exit_code
+    except ReaderGone:
+        drop(sys.stdout)
+        return 0
+    except click.Abort:
+        return 130
+    except Exception as error:  # the one catch-all: whatever arrives here is a defect of ours
+        if debug:
+            import traceback
+
+            tell(traceback.format_exc())
+        what = f"internal error: {type(error).__name__}: {error}"
+        hint = "report what it prints with --debug"
+        say(Refused(what, where=" ".join(["hosttune", *arguments]), hint=hint))
+        return INTERNAL_ERROR
+
+
+def split_debug(arguments: Sequence[str]) -> tuple[bool, list[str]]:
+    """(whether --debug stands anywhere before a lone "--", the other arguments)."""
+    end = list(arguments).index("--") if "--" in arguments else len(arguments)
+    words = [word for word in arguments[:end] if word != "--debug"]
+    return len(words) < end, [*words, *arguments[end:]]
+
+
+def invoke(arguments: list[str]) -> int:
+    """Run one command through click, whose usage errors become ours."""
+    if not arguments:
+        tell(cli.get_help(click.Context(cli, info_name="hosttune", **cli.context_settings)))
+        return BadInput.exit_code
+    if any("\0" in word for word in arguments):
+        raise BadInput("an argument with a NUL byte", where="command line", hint="take it out")
+    try:
+        result = cli.main(args=arguments, prog_name="hosttune", standalone_mode=False)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "hosttune"
+        raise BadInput(error.format_message(), where="command line", hint=f"see {command} --help") from error
+    return result if isinstance(result, int) else 0
