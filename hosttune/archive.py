@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Protocol
 from hosttune.errors import BadInput
 from hosttune.model.values import Value, format_size
 from hosttune.recorded import Archive, Capture
+from hosttune.scratch import Scratch
 from hosttune.system import MAX_FILE_BYTES, System, join_link
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ def open_root(path: str, limits: Limits = LIMITS) -> System:
     try:
         status = os.stat(path)
         if stat.S_ISDIR(status.st_mode):
-            return Capture(_enter(path), origin=path)
+            capture = Capture(_enter(path), origin=path)
+            return Scratch(capture.root, origin=path) if capture.scratch else capture
         if not stat.S_ISREG(status.st_mode):
             raise BadInput("neither a directory nor an archive", where=path, hint=_HINT)
         with open(path, "rb") as file:

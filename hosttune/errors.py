@@ -58,3 +58,25 @@ class CommandFailed(HosttuneError):
         self.argv = argv
         self.reason = reason
         self.output = output
+
+
+class WriteFailed(HosttuneError):
+    """The kernel, a file system or a tool refused a change. `errno`: the kernel's number, or None."""
+
+    def __init__(self, path: str, reason: str, errno: int | None = None) -> None:
+        super().__init__(
+            f"cannot change {path}: {reason}", where=path, hint="see the kernel log (dmesg) for its reason"
+        )
+        self.path = path
+        self.reason = reason
+        self.errno = errno
+
+
+class Stuck(HosttuneError):
+    """A change did not come back in its time: the child that makes it may hang in the kernel for good."""
+
+    def __init__(self, path: str, seconds: float) -> None:
+        super().__init__(
+            f"no answer within {seconds:g} s", where=path, hint="see the kernel log (dmesg) for what it waits for"
+        )
+        self.seconds = seconds

@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from hosttune.errors import CommandFailed, Refused, Unreadable
+from hosttune.errors import CommandFailed, Refused, Unreadable, WriteFailed
 
 if TYPE_CHECKING:
     import subprocess
@@ -121,11 +121,34 @@ class System(ABC):
             f"{argv[0]} cannot run on a captured host", where=self.origin, hint="run hosttune on the host itself"
         )
 
+    # --- changes: only a transaction's settings call these ---------------------------------------------------
+
     def write(self, path: str, text: str) -> None:
-        """Write a file of the live machine. A capture refuses."""
-        raise Refused(
-            f"{path} cannot be written on a captured host", where=self.origin, hint="run hosttune on the host itself"
-        )
+        """Write a value into an existing kernel attribute, in one call. Raises WriteFailed; a capture refuses."""
+        raise self._captured(path)
+
+    def write_register(self, path: str, offset: int, data: bytes) -> None:
+        """Write bytes into a register file (PCI `config`) at an offset, in one call. Raises WriteFailed."""
+        raise self._captured(path)
+
+    def replace(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """Put a whole file of ours in place, atomically and synced; missing folders are made. Raises WriteFailed."""
+        raise self._captured(path)
+
+    def remove(self, path: str) -> None:
+        """Take a file of ours away, and the folders above it that are empty then and ours. Raises WriteFailed."""
+        raise self._captured(path)
+
+    def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:
+        """Run a command that changes the machine (`update-grub`), return its stdout. Raises CommandFailed."""
+        raise self._captured(argv[0])
+
+    def tell(self, name: str, value: str, live: Callable[[], None]) -> None:
+        """Change what is no file, by a library call; `query` of that name reads it back. Raises WriteFailed."""
+        raise self._captured(name)
+
+    def _captured(self, what: str) -> Refused:
+        return Refused(f"{what} cannot be changed on a captured host", where=self.origin, hint="run on the host itself")
 
 
 class Machine(System):
@@ -193,30 +216,116 @@ class Machine(System):
 
     def run(self, argv: tuple[str, ...], *, timeout: float = 20.0) -> str:
         """See System. No shell; the C locale; every other variable passes through untouched."""
-        import subprocess
+        return run_command(argv, timeout)
 
+    def write(self, path: str, text: str) -> None:
+        """See System. Neither made nor cut: an attribute that is not there is an error, not a new file."""
+        self._write(path, text.encode(), None)
+
+    def write_register(self, path: str, offset: int, data: bytes) -> None:
+        """See System."""
+        self._write(path, data, offset)
+
+    def _write(self, path: str, data: bytes, offset: int | None) -> None:
         try:
-            child = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env={**os.environ, "LC_ALL": "C"},
-                start_new_session=True,
-            )
-        except FileNotFoundError as error:
-            raise CommandFailed(argv, "not installed") from error
+            fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                written = os.write(fd, data) if offset is None else os.pwrite(fd, data, offset)
+            finally:
+                os.close(fd)
         except OSError as error:
-            raise CommandFailed(argv, error.strerror or str(error)) from error
+            raise WriteFailed(path, error.strerror or str(error), error.errno) from error
+        if written != len(data):
+            raise WriteFailed(path, f"only {written} of {len(data)} bytes were taken")
+
+    def replace(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """See System."""
+        put_file(path, data, mode)
+
+    def remove(self, path: str) -> None:
+        """See System."""
+        take_file(path)
+
+    def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:
+        """See System."""
+        return run_command(argv, timeout, stdin)
+
+    def tell(self, name: str, value: str, live: Callable[[], None]) -> None:
+        """See System."""
+        live()
+
+
+def put_file(path: str, data: bytes, mode: int = 0o644) -> None:
+    """A whole file, old or new after a crash: written beside, synced, renamed, folder synced. Raises WriteFailed."""
+    temporary = f"{path}.hosttune-new"  # one name: what a crash leaves, the next try replaces
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         try:
-            out, err = child.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired as error:
-            _abandon(child)
-            raise CommandFailed(argv, f"no answer within {timeout:g} s") from error
-        output = out.decode("utf-8", "replace")
-        if child.returncode != 0:
-            raise CommandFailed(argv, f"exit status {child.returncode}", err.decode("utf-8", "replace") or output)
-        return output
+            while data:
+                data = data[os.write(fd, data) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(temporary, path)
+        sync_folder(os.path.dirname(path))
+    except OSError as error:
+        raise WriteFailed(path, error.strerror or str(error), error.errno) from error
+
+
+def take_file(path: str) -> None:
+    """Remove a file and what was made for it: the folders above that are empty and named for hosttune or a unit."""
+    try:
+        for name in (path, f"{path}.hosttune-new"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
+        folder = os.path.dirname(path)
+        while "hosttune" in os.path.basename(folder) or folder.endswith(".service.d"):
+            os.rmdir(folder)
+            folder = os.path.dirname(folder)
+        sync_folder(folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+            raise WriteFailed(path, error.strerror or str(error), error.errno) from error
+
+
+def sync_folder(path: str) -> None:
+    """Make the names in a folder last through a power cut. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def run_command(argv: tuple[str, ...], timeout: float, stdin: str | None = None) -> str:
+    """Run a command, return its stdout. No shell; the C locale. Raises CommandFailed."""
+    import subprocess
+
+    try:
+        child = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "LC_ALL": "C"},
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise CommandFailed(argv, "not installed") from error
+    except OSError as error:
+        raise CommandFailed(argv, error.strerror or str(error)) from error
+    try:
+        out, err = child.communicate(None if stdin is None else stdin.encode(), timeout=timeout)
+    except subprocess.TimeoutExpired as error:
+        _abandon(child)
+        raise CommandFailed(argv, f"no answer within {timeout:g} s") from error
+    output = out.decode("utf-8", "replace")
+    if child.returncode != 0:
+        raise CommandFailed(argv, f"exit status {child.returncode}", err.decode("utf-8", "replace") or output)
+    return output
 
 
 def _abandon(child: subprocess.Popen[bytes]) -> None:
@@ -226,7 +335,7 @@ def _abandon(child: subprocess.Popen[bytes]) -> None:
 
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
-    for pipe in (child.stdout, child.stderr):
+    for pipe in (child.stdin, child.stdout, child.stderr):
         if pipe is not None:
             pipe.close()
     try:

@@ -1,0 +1,221 @@
+"""A scratch root: a captured host that is written in place of the machine, for rehearsals and tests.
+
+It behaves as the kernel would, as far as the values that hosttune writes can show: attributes are stored whole or
+not at all, a choice (`[always] madvise never`) moves its brackets, drivers bind and unbind, huge pages are counted.
+Commands are noted, not run. Nothing outside the root is touched; what this module must remember lies in
+`var/lib/hosttune/scratch` inside it.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+from collections.abc import Callable
+
+from hosttune.errors import BadInput, WriteFailed
+from hosttune.recorded import Capture
+from hosttune.system import COMMANDS, put_file, take_file
+
+NOTES = "/var/lib/hosttune/scratch"
+RAN = f"{NOTES}/ran"  # one JSON list of words a line: the commands that were noted
+_DEVICES = "/sys/bus/pci/devices"
+_DRIVERS = "/sys/bus/pci/drivers"
+_CHOICE = re.compile(r"\[([^]\s]+)\]")
+_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-1][0-9a-f]\.[0-7]")
+_UNSET = "(null)"  # what the kernel shows for a driver_override that is not set
+
+
+class Scratch(Capture):
+    """A scratch root as a System that can be changed. See the module."""
+
+    def write(self, path: str, text: str) -> None:
+        """See System."""
+        for pattern, act in _DOORS:
+            found = pattern.fullmatch(path)
+            if found:
+                act(self, found, text.strip())
+                return
+        held = self._held(path)
+        self._store(path, _chosen(path, held, text))
+
+    def write_register(self, path: str, offset: int, data: bytes) -> None:
+        """See System."""
+        held = self._held(path)
+        if offset + len(data) > len(held):
+            raise WriteFailed(path, os.strerror(errno.EINVAL), errno.EINVAL)
+        self._store(path, held[:offset] + data + held[offset + len(data) :])
+
+    def replace(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """See System."""
+        put_file(self._inside(path), data, mode)
+        self._forget()
+
+    def remove(self, path: str) -> None:
+        """See System."""
+        take_file(self._inside(path))
+        self._forget()
+
+    def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:
+        """See System. Noted, not run; the answer is empty."""
+        ran = self.read_bytes(RAN) or b""
+        self.replace(RAN, ran + json.dumps(argv).encode() + b"\n")
+        return ""
+
+    def ran(self) -> list[tuple[str, ...]]:
+        """The commands that were noted, in order."""
+        return [tuple(json.loads(line)) for line in (self.read(RAN) or "").splitlines()]
+
+    def tell(self, name: str, value: str, live: Callable[[], None]) -> None:
+        """See System. The value becomes the recorded answer."""
+        self.replace(COMMANDS + name, value.encode())
+
+    # --- inside ----------------------------------------------------------------------------------------------
+
+    def _held(self, path: str) -> bytes:
+        held = self.read_bytes(path)
+        if held is None:
+            raise WriteFailed(path, os.strerror(errno.ENOENT), errno.ENOENT)
+        return held
+
+    def _inside(self, path: str) -> str:
+        """The path on this machine. No part of it may be a link that leads out, and the file no link at all."""
+        if not path.startswith("/") or "/../" in f"{path}/":
+            raise BadInput(f"{path!r} leads out of the scratch root", where=self.origin, hint="correct the plan")
+        folder, _, name = path.rpartition("/")
+        known = folder
+        while (real := self._real(known or "/")) is None:
+            known = known.rpartition("/")[0]
+        inside = f"{self.root}{real.rstrip('/')}{folder[len(known) :]}/{name}"
+        try:
+            if not stat.S_ISREG(os.lstat(inside).st_mode):
+                raise BadInput(f"{path} is no plain file", where=self.origin, hint="capture the host again")
+        except FileNotFoundError:
+            pass  # a new one
+        except OSError as error:
+            raise WriteFailed(path, error.strerror or str(error), error.errno) from error
+        return inside
+
+    def _store(self, path: str, data: bytes) -> None:
+        for _ in range(8):  # the file may be reached through a link of sysfs
+            target = self.link(path)
+            if target is None:
+                break
+            path = target
+        put_file(self._inside(path), data)
+        self._forget()
+
+    def _forget(self) -> None:
+        """What was remembered of folders and files may hold no longer."""
+        self._real_dirs = {"/": "/"}
+        self._plain.clear()
+
+    def _note(self, name: str) -> str:
+        return f"{NOTES}/{name}"
+
+    # --- drivers ---------------------------------------------------------------------------------------------
+
+    def _device(self, address: str) -> str:
+        """The device's folder, every link resolved. ENODEV where there is none, as the kernel answers."""
+        path = f"{_DEVICES}/{address}"
+        real = self._real(path) if _ADDRESS.fullmatch(address) else None
+        if real is None:
+            raise WriteFailed(path, os.strerror(errno.ENODEV), errno.ENODEV)
+        return real
+
+    def _driver(self, device: str) -> str | None:
+        target = self.link(f"{device}/driver")
+        return None if target is None else target.rpartition("/")[2]
+
+    def _bind(self, device: str, driver: str | None) -> None:
+        """Make `driver` the device's driver, or none; atomically."""
+        link = f"{self.root}{device}/driver"
+        if driver is None:
+            os.unlink(link)
+        else:
+            os.makedirs(f"{self.root}{self._real('/sys/bus/pci') or '/sys/bus/pci'}/drivers/{driver}", exist_ok=True)
+            up = "../" * (device.count("/") - 1)
+            temporary = f"{link}.hosttune-new"
+            if os.path.lexists(temporary):
+                os.unlink(temporary)
+            os.symlink(f"{up}bus/pci/drivers/{driver}", temporary)
+            os.replace(temporary, link)
+        self._forget()
+
+    def _unbind(self, found: re.Match[str], address: str) -> None:
+        device = self._device(address)
+        driver = self._driver(device)
+        if driver is None or driver != found["driver"]:
+            raise WriteFailed(found[0], os.strerror(errno.ENODEV), errno.ENODEV)
+        self.replace(self._note(f"own-{address}"), driver.encode())  # who would bind it again without an override
+        self._bind(device, None)
+
+    def _bind_to(self, found: re.Match[str], address: str) -> None:
+        device = self._device(address)
+        if self._driver(device) is not None:
+            raise WriteFailed(found[0], os.strerror(errno.EBUSY), errno.EBUSY)
+        override = self.read(f"{device}/driver_override")
+        if override not in (None, "", _UNSET, found["driver"]):
+            raise WriteFailed(found[0], os.strerror(errno.ENODEV), errno.ENODEV)
+        self._bind(device, found["driver"])
+
+    def _probe(self, found: re.Match[str], address: str) -> None:
+        device = self._device(address)
+        if self._driver(device) is not None:
+            return
+        override = self.read(f"{device}/driver_override")
+        if override in (None, "", _UNSET):
+            override = self.read(self._note(f"own-{address}"))
+            override = None if override == "vfio-pci" else override  # it knows no device of its own
+        if override:
+            self._bind(device, override)
+
+    def _override(self, found: re.Match[str], driver: str) -> None:
+        device = self._device(found["address"])
+        made = self._note(f"made-{found['address']}")
+        path = f"{device}/driver_override"
+        if driver:
+            if self.read_bytes(path) is None:
+                self.replace(made, b"")
+            put_file(self._inside(path), f"{driver}\n".encode())
+        elif self.exists(made):  # the capture had no such file: leave it as it was found
+            take_file(self._inside(path))
+            self.remove(made)
+        else:
+            put_file(self._inside(path), f"{_UNSET}\n".encode())
+        self._forget()
+
+    # --- memory ----------------------------------------------------------------------------------------------
+
+    def _pages(self, found: re.Match[str], text: str) -> None:
+        if not text.isdecimal():
+            raise WriteFailed(found[0], os.strerror(errno.EINVAL), errno.EINVAL)
+        total = int(self._held(found[0]).decode() or 0)
+        free_path = f"{found['pool']}/free_hugepages"
+        free = self.read(free_path)
+        self._store(found[0], f"{int(text)}\n".encode())
+        if free is not None and free.isdecimal():
+            self._store(free_path, f"{max(0, int(free) + int(text) - total)}\n".encode())
+
+
+def _chosen(path: str, held: bytes, text: str) -> bytes:
+    """What an attribute holds after `text` was written: of a list of choices, the word with its brackets moved."""
+    now = held.decode("utf-8", "replace")
+    words = [word.strip("[]") for word in now.split()]
+    if _CHOICE.search(now):
+        if text.strip() not in words:
+            raise WriteFailed(path, os.strerror(errno.EINVAL), errno.EINVAL)
+        chosen = (f"[{word}]" if word == text.strip() else word for word in words)
+        return (" ".join(chosen) + "\n").encode()
+    return text.rstrip("\n").encode() + (b"\n" if now.endswith("\n") or not now else b"")
+
+
+_DOORS: tuple[tuple[re.Pattern[str], Callable[[Scratch, re.Match[str], str], None]], ...] = (
+    (re.compile(rf"{_DRIVERS}/(?P<driver>[^/]+)/unbind"), Scratch._unbind),
+    (re.compile(rf"{_DRIVERS}/(?P<driver>[^/]+)/bind"), Scratch._bind_to),
+    (re.compile(r"/sys/bus/pci/drivers_probe"), Scratch._probe),
+    (re.compile(rf"{_DEVICES}/(?P<address>[^/]+)/driver_override"), Scratch._override),
+    (re.compile(r"(?P<pool>.*/hugepages-\d+kB)/nr_hugepages"), Scratch._pages),
+)

@@ -1,0 +1,38 @@
+"""Kinds of setting: what can be read, written and put back on a host. `KINDS` lists them; a plan names them.
+
+Importing this package imports no kind; `setting_of` does.
+"""
+
+from __future__ import annotations
+
+from hosttune.errors import BadInput
+from hosttune.settings.setting import Setting
+
+__all__ = ["KINDS", "Setting", "kind_class", "setting_of"]
+
+# kind -> (module, class). One row a kind; a test wants each of them exercised and killed at every step.
+KINDS: dict[str, tuple[str, str]] = {
+    "hugepages": ("memory", "HugePages"),
+    "thp": ("memory", "Thp"),
+    "ksm": ("memory", "Ksm"),
+    "numa-balancing": ("memory", "NumaBalancing"),
+    "governor": ("cpus", "Governor"),
+    "energy-preference": ("cpus", "EnergyPreference"),
+    "resume-latency": ("cpus", "ResumeLatency"),
+}
+
+
+def kind_class(kind: str, where: str) -> type[Setting]:
+    """The class of a kind. Raises BadInput for one that this version does not know."""
+    from importlib import import_module
+
+    if kind not in KINDS:
+        raise BadInput(f"no kind of setting {kind!r}", where=where, hint="plan again with this version of hosttune")
+    module, name = KINDS[kind]
+    found: type[Setting] = getattr(import_module(f"hosttune.settings.{module}"), name)
+    return found
+
+
+def setting_of(kind: str, target: str) -> Setting:
+    """The setting that an action names. Raises BadInput."""
+    return kind_class(kind, f"action {kind}:{target}").of(target)

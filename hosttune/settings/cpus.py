@@ -1,0 +1,112 @@
+"""Frequency and idle settings of CPUs. A target is "cpus LIST"; the setting has one part for each CPU of the list.
+
+Value: the one that all CPUs have, or {CPU list: value} where they differ.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from hosttune.model.values import CpuSet, FrozenMap
+from hosttune.settings.setting import Setting, refuse
+from hosttune.system import System
+
+_CPU = "/sys/devices/system/cpu"
+_WORD = re.compile(r"[a-z_]{1,32}")
+LONGEST_LATENCY_US = (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class PerCpu(Setting):
+    """What the three have in common: one file a CPU, written only where it differs."""
+
+    file: ClassVar[str] = ""
+
+    @classmethod
+    def of(cls, target: str) -> Self:
+        """See Setting."""
+        word, _, text = target.partition(" ")
+        try:
+            cpus = CpuSet.parse(text) if word == "cpus" else CpuSet()
+        except ValueError:
+            cpus = CpuSet()
+        if not cpus:
+            raise refuse(cls.kind, target, "not a list of CPUs", 'write "cpus 2-7,16"')
+        return cls(target)
+
+    @property
+    def cpus(self) -> CpuSet:
+        """The CPUs of the target."""
+        return CpuSet.parse(self.target.partition(" ")[2])
+
+    def check(self, value: Any) -> None:
+        """See Setting."""
+        if not isinstance(value, str) or not self.allows(value):
+            raise refuse(self.kind, self.target, f"{value!r} is no value of it", "plan again")
+
+    def allows(self, word: str) -> bool:
+        """Whether a single CPU's value is one."""
+        return bool(_WORD.fullmatch(word))
+
+    def read(self, system: System) -> Any:
+        """See Setting."""
+        return self.joined({str(cpu): system.read(self._path(cpu)) for cpu in sorted(self.cpus)})
+
+    def write(self, system: System, value: Any) -> None:
+        """See Setting."""
+        for cpu, part in self.parts(value).items():
+            path = self._path(int(cpu))
+            if part is not None and system.read(path) != part:
+                system.write(path, part)
+
+    def parts(self, value: Any) -> Mapping[str, Any]:
+        """See Setting."""
+        if not isinstance(value, Mapping):
+            return {str(cpu): value for cpu in self.cpus}
+        return {str(cpu): part for cpus, part in value.items() for cpu in sorted(CpuSet.parse(cpus))}
+
+    def joined(self, parts: Mapping[str, Any]) -> Any:
+        """See Setting."""
+        groups: dict[Any, list[int]] = {}
+        for cpu, part in parts.items():
+            groups.setdefault(part, []).append(int(cpu))
+        if len(groups) == 1:
+            return next(iter(groups))
+        return FrozenMap({str(CpuSet(cpus)): part for part, cpus in sorted(groups.items(), key=lambda row: row[1])})
+
+    def _path(self, cpu: int) -> str:
+        return f"{_CPU}/cpu{cpu}/{self.file}"
+
+
+@dataclass(frozen=True)
+class Governor(PerCpu):
+    """The cpufreq governor (admin-guide/pm/cpufreq)."""
+
+    kind: ClassVar[str] = "governor"
+    file: ClassVar[str] = "cpufreq/scaling_governor"
+
+
+@dataclass(frozen=True)
+class EnergyPreference(PerCpu):
+    """The energy-performance preference (admin-guide/pm/intel_pstate, amd-pstate)."""
+
+    kind: ClassVar[str] = "energy-preference"
+    file: ClassVar[str] = "cpufreq/energy_performance_preference"
+
+
+@dataclass(frozen=True)
+class ResumeLatency(PerCpu):
+    """The longest wake-up that a CPU's idle state may have, in µs: "n/a" tolerates none, "0" means no limit.
+
+    Source: Documentation/ABI/testing/sysfs-devices-power, pm_qos_resume_latency_us.
+    """
+
+    kind: ClassVar[str] = "resume-latency"
+    file: ClassVar[str] = "power/pm_qos_resume_latency_us"
+
+    def allows(self, word: str) -> bool:
+        """See PerCpu."""
+        return word == "n/a" or (word.isdecimal() and len(word) < 11 and int(word) <= LONGEST_LATENCY_US)
