@@ -9,7 +9,7 @@ of several alike (one per CPU), which is settled part by part.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -39,6 +39,8 @@ class Setting(ABC):
     limit_seconds: ClassVar[float | None] = None
     none_is_value: ClassVar[bool] = False  # None is a state of it (no driver, no file), not "there is no such knob"
     disruptive: ClassVar[bool] = False  # needs its target's name in --disrupt
+    between: ClassVar[bool] = False  # an interrupted write can leave a value that is neither old nor new
+    merges: ClassVar[bool] = False  # what one plan wants of this kind is written together, see `merged`
     persisted_by: ClassVar[str] = "the boot unit"
     reset_by: ClassVar[str] = "a reboot"
 
@@ -46,6 +48,16 @@ class Setting(ABC):
     @abstractmethod
     def of(cls, target: str) -> Self:
         """The setting of a target. Raises BadInput for a target that this kind cannot have: plans are untrusted."""
+
+    @classmethod
+    def merged(cls, settings: Sequence[Setting]) -> Setting:
+        """Of a kind that `merges`: the one setting that stands for these; its value has a part for each target."""
+        raise NotImplementedError(cls.kind)
+
+    @classmethod
+    def restored(cls, target: str) -> Setting:
+        """The setting of a target that a journal names: `of`, but for a merged setting. Raises BadInput."""
+        return cls.of(target)
 
     @abstractmethod
     def check(self, value: Any) -> None:

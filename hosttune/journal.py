@@ -1,0 +1,322 @@
+"""The journal: what a transaction is about to do and has done, on disk before and after each change.
+
+One file a transaction under STATE/transactions, one JSON object a line, each line synced before the next step is
+taken. The first line says whose it is. A person can read it; `recover` and `revert` live by it.
+
+    intent   this setting is about to go from `old` to `new`
+    done     what became of it
+    undo     it is about to go back
+    undone   what became of that
+    closed   the end: `applied`, `reverted`, or `kept` where reverting left something that others had changed
+
+What a crash may leave is a last line without its end: it was not promised to anybody and is dropped. Anything else
+that does not read is refused, with its line: a journal is never guessed at. Times are for people; order is by number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from hosttune.errors import HosttuneError, Refused
+from hosttune.model.values import Value, close_mappings, to_builtins
+from hosttune.system import sync_folder
+
+JOURNAL_SCHEMA = "hosttune.journal/v1"
+OPEN_STATES = ("applying", "reverting")
+_SUFFIX = ".jsonl"
+
+
+class JournalFailed(HosttuneError):
+    """The journal cannot be written (a full disk): nothing may be changed without it."""
+
+
+class Header(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The first line: whose transaction this is."""
+
+    schema: str
+    number: int
+    verb: str
+    version: str
+    at: str
+    host: str | None = None
+    digest: str | None = None
+    boot_id: str | None = None
+
+
+class Line(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Any later line; which fields it has depends on `event`."""
+
+    event: str
+    at: str
+    step: int | None = None
+    kind: str | None = None
+    target: str | None = None
+    actions: tuple[str, ...] = ()
+    scope: str | None = None
+    needed: bool | None = None
+    boot_id: str | None = None
+    old: Any = None
+    new: Any = None
+    outcome: str | None = None
+    value: Any = None
+    why: str | None = None
+    state: str | None = None
+
+
+class Record(Value, frozen=True, kw_only=True):
+    """One step of a transaction as its lines tell it. `outcome` None: it was cut off in the middle.
+
+    `after` is the value that was read back; `undone` what became of taking it back, None while nobody tried.
+    """
+
+    step: int
+    kind: str
+    target: str
+    actions: tuple[str, ...]
+    scope: str
+    needed: bool
+    old: Any
+    new: Any
+    boot_id: str | None = None
+    outcome: str | None = None
+    after: Any = None
+    why: str | None = None
+    undone: str | None = None
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "old", "new", "after")
+
+    @property
+    def in_force(self) -> bool:
+        """Whether this step is still to be taken back one day."""
+        return self.undone in (None, "conflict", "failed")
+
+
+class Transaction(Value, frozen=True, kw_only=True):
+    """A journal file, read. `state`: applying, reverting (both unfinished), applied, kept or reverted."""
+
+    path: str
+    header: Header
+    records: tuple[Record, ...]
+    state: str
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was cut off."""
+        return self.state in OPEN_STATES
+
+
+# --- reading -------------------------------------------------------------------------------------------------
+
+
+def read_transaction(path: str) -> Transaction | None:
+    """One journal file; None where not even its first line was completed. Raises Refused naming file and line."""
+    with open(path, "rb") as file:
+        data = file.read()
+    whole = data[: data.rfind(b"\n") + 1]  # what follows the last line end was never promised
+    lines = whole.splitlines()
+    if not lines:
+        return None
+    header = _decode(lines[0], Header, path, 1)
+    if header.schema != JOURNAL_SCHEMA:
+        raise _unreadable(path, 1, f"schema {header.schema!r}, this version writes {JOURNAL_SCHEMA!r}")
+    records: dict[int, Record] = {}
+    state = "applying"
+    for number, text in enumerate(lines[1:], 2):
+        line = _decode(text, Line, path, number)
+        try:
+            state = _take(records, line, state)
+        except (KeyError, ValueError) as error:
+            raise _unreadable(path, number, str(error)) from error
+    ordered = tuple(records[step] for step in sorted(records))
+    return Transaction(path=path, header=header, records=ordered, state=state)
+
+
+def _take(records: dict[int, Record], line: Line, state: str) -> str:
+    """The state after one more line. Raises ValueError for a line that makes no sense here."""
+    if line.event == "closed":
+        if line.state not in ("applied", "kept", "reverted"):
+            raise ValueError(f"closed as {line.state!r}")
+        return line.state
+    if line.step is None:
+        raise ValueError(f"{line.event!r} without a step")
+    if line.event == "intent":
+        if line.step in records or line.kind is None or line.target is None or line.scope is None:
+            raise ValueError("an intent that is incomplete, or a second one")
+        records[line.step] = Record(
+            step=line.step, kind=line.kind, target=line.target, actions=line.actions, scope=line.scope,
+            needed=bool(line.needed), old=line.old, new=line.new, boot_id=line.boot_id,
+        )  # fmt: skip
+        return state
+    record = records.get(line.step)
+    if record is None:
+        raise ValueError(f"{line.event!r} of a step without an intent")
+    if line.event == "done":
+        records[line.step] = msgspec.structs.replace(record, outcome=line.outcome, after=line.value, why=line.why)
+        return state
+    if line.event == "undo":
+        return "reverting"
+    if line.event == "undone":
+        records[line.step] = msgspec.structs.replace(record, undone=line.outcome)
+        return "reverting"
+    raise ValueError(f"no event {line.event!r}")
+
+
+def _decode(text: bytes, kind: type[Any], path: str, number: int) -> Any:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _unreadable(path, number, str(error)) from error
+
+
+def _unreadable(path: str, number: int, why: str) -> Refused:
+    return Refused(
+        f"a journal that cannot be read: {why}",
+        where=f"{path}, line {number}",
+        hint="read it, put the host right by hand if it is unfinished, and move it out of the folder",
+    )
+
+
+# --- writing -------------------------------------------------------------------------------------------------
+
+
+class Journal:
+    """A journal file that is being written. `sync` is os.fsync, but for tests that end the process there."""
+
+    def __init__(self, path: str, fd: int, sync: Callable[[int], None] = os.fsync) -> None:
+        self.path = path
+        self._fd = fd
+        self._sync = sync
+
+    def append(self, value: Value) -> None:
+        """One line, on disk when this returns. Raises JournalFailed; the file then ends with its last whole line."""
+        line = msgspec.json.encode(to_builtins(value)) + b"\n"
+        end = os.fstat(self._fd).st_size
+        try:
+            written = os.write(self._fd, line)
+            if written != len(line):
+                raise OSError(f"only {written} of {len(line)} bytes were taken")
+            self._sync(self._fd)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, end)
+            raise JournalFailed(
+                f"cannot write the journal: {error.strerror or error}", where=self.path, hint="make room on that disk"
+            ) from error
+
+    def write(self, event: str, **fields: Any) -> None:
+        """One event, with its time. Raises JournalFailed."""
+        self.append(Line(event=event, at=now(), **fields))
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._fd)
+
+
+def now() -> str:
+    """The time for people, UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+class Store:
+    """The state directory: lock and journals. One a machine; a scratch root has its own inside."""
+
+    def __init__(self, folder: str, sync: Callable[[int], None] = os.fsync) -> None:
+        self.folder = folder
+        self._journals = os.path.join(folder, "transactions")
+        self._sync = sync
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock. It is the kernel's (flock): no lock outlives its process. Raises Refused naming the holder."""
+        path = os.path.join(self.folder, "lock")
+        try:
+            os.makedirs(self.folder, mode=0o755, exist_ok=True)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        except OSError as error:
+            hint = "run as root, or choose another state directory with HOSTTUNE_STATE"
+            raise Refused(f"cannot write the state: {error.strerror}", where=path, hint=hint) from error
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+                raise Refused(
+                    f"another hosttune (process {holder}) is changing this host", where=path, hint="wait for its end"
+                ) from error
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+            yield
+        finally:
+            os.close(fd)
+
+    def transactions(self) -> tuple[Transaction, ...]:
+        """All journals, oldest first; those that never began are left out. Raises Refused for one that is unreadable."""
+        try:
+            names = sorted(name for name in os.listdir(self._journals) if name.endswith(_SUFFIX))
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise Refused(
+                f"cannot read the journals: {error.strerror}", where=self._journals, hint="run as root"
+            ) from error
+        read = (read_transaction(os.path.join(self._journals, name)) for name in names)
+        return tuple(found for found in read if found is not None)
+
+    def begin(self, number: int, **facts: Any) -> Journal:
+        """A new journal with its first line on disk. Raises JournalFailed; nothing is left behind then."""
+        path = os.path.join(self._journals, f"{number:06d}{_SUFFIX}")
+        try:
+            os.makedirs(self._journals, mode=0o755, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)  # one that never got its first line
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise JournalFailed(
+                f"cannot begin a journal: {error.strerror}", where=path, hint="make room on that disk"
+            ) from error
+        journal = Journal(path, fd, self._sync)
+        try:
+            journal.append(Header(schema=JOURNAL_SCHEMA, number=number, at=now(), **facts))
+            sync_folder(self._journals)
+        except (JournalFailed, OSError) as error:
+            journal.close()
+            os.unlink(path)
+            if isinstance(error, OSError):
+                raise JournalFailed(f"cannot begin a journal: {error}", where=path, hint="make room") from error
+            raise
+        return journal
+
+    def reopen(self, transaction: Transaction) -> Journal:
+        """The journal of a transaction, to go on with. What a crash left of its last line is cut away."""
+        try:
+            fd = os.open(transaction.path, os.O_RDWR | os.O_CLOEXEC | os.O_APPEND)
+            data = os.pread(fd, os.fstat(fd).st_size, 0)
+            os.ftruncate(fd, data.rfind(b"\n") + 1)
+        except OSError as error:
+            raise JournalFailed(
+                f"cannot write the journal: {error.strerror}", where=transaction.path, hint="run as root"
+            ) from error
+        return Journal(transaction.path, fd, self._sync)
+
+    def forget(self, transaction: Transaction) -> None:
+        """Delete the journal of a transaction of which nothing is in force any more."""
+        os.unlink(transaction.path)
+
+
+def in_force(transactions: tuple[Transaction, ...]) -> Mapping[tuple[str, str], Record]:
+    """What is applied: the newest record of each setting that has not been taken back, boot re-applies left out."""
+    found: dict[tuple[str, str], Record] = {}
+    for transaction in transactions:
+        if transaction.state in ("applied", "kept") and transaction.header.verb == "apply":
+            for record in transaction.records:
+                if record.in_force:
+                    found[record.kind, record.target] = record
+    return found

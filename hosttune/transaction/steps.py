@@ -1,0 +1,212 @@
+"""What a transaction is to do, in order: one step for each setting, with the actions of the plan that it stands for.
+
+Steps are read, never written, here. What each setting is now decides its verdict before anything begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hosttune.errors import BadInput, HosttuneError, Refused, Unreadable
+from hosttune.journal import Record
+from hosttune.model.plan import Action
+from hosttune.model.result import Entry
+from hosttune.model.values import FrozenMap, freeze
+from hosttune.settings import kind_class
+from hosttune.settings.setting import BOOT, Setting
+from hosttune.system import System
+
+TODO, ALREADY, PENDING, AS_FOUND, ABSENT, UNREADABLE = "todo", "already", "pending", "as-found", "absent", "unreadable"
+LONGEST_TEXT = 200  # characters of a value within a sentence
+
+
+@dataclass(frozen=True)
+class Step:
+    """One setting and what it shall be. `parts`: action id -> the part of the setting that it is about ("" = all)."""
+
+    setting: Setting
+    want: Any
+    actions: tuple[Action, ...]
+    parts: Mapping[str, str]
+
+    @property
+    def needed(self) -> bool:
+        """Whether the guests cannot work without it."""
+        return any(action.needed for action in self.actions)
+
+    @property
+    def name(self) -> str:
+        """Its kind and target, for people."""
+        return f"{self.setting.kind} {self.setting.target}".rstrip()
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A step with what was read: `live` is what it is set to, `effective` what works now."""
+
+    step: Step
+    verdict: str
+    live: Any = None
+    effective: Any = None
+    why: str | None = None
+    outcome: str | None = None  # AS_FOUND: the outcome that was told when it was left so
+
+
+def steps_of(actions: Iterable[Action]) -> tuple[Step, ...]:
+    """The steps of a plan's actions, in the order of stages, then of the plan.
+
+    Raises BadInput for an unknown kind, a target or value that its kind cannot have, and two actions for one setting.
+    """
+    single: list[Step] = []
+    merging: dict[type[Setting], list[tuple[Action, Setting]]] = {}
+    seen: set[tuple[str, str]] = set()
+    for action in actions:
+        where = f"action {action.kind}:{action.target}"
+        if (action.kind, action.target) in seen:
+            raise BadInput("two actions for one setting", where=where, hint="plan again")
+        seen.add((action.kind, action.target))
+        kind = kind_class(action.kind, where)
+        setting = kind.of(action.target)
+        if kind.merges:
+            merging.setdefault(kind, []).append((action, setting))
+            continue
+        setting.check(action.want)
+        single.append(Step(setting, freeze(action.want), (action,), FrozenMap({action.id: ""})))
+    merged = [_merged(kind, found) for kind, found in merging.items()]
+    return tuple(sorted((*single, *merged), key=lambda step: step.setting.stage))
+
+
+def _merged(kind: type[Setting], found: list[tuple[Action, Setting]]) -> Step:
+    """One step of all actions of a kind whose settings are written together; a part is an action's target."""
+    setting = kind.merged([one for _, one in found])
+    want = freeze({action.target: action.want for action, _ in found})
+    setting.check(want)
+    actions = tuple(action for action, _ in found)
+    return Step(setting, want, actions, FrozenMap({action.id: action.target for action in actions}))
+
+
+def prepare(system: System, steps: Iterable[Step], told: Mapping[tuple[str, str], Record]) -> tuple[Prepared, ...]:
+    """Read every step's setting. `told`: what is in force by setting, with outcomes that were told before."""
+    return tuple(_prepare(system, step, told.get((step.setting.kind, step.setting.target))) for step in steps)
+
+
+def _prepare(system: System, step: Step, record: Record | None) -> Prepared:
+    setting = step.setting
+    try:
+        live, effective = setting.read(system), setting.effective(system)
+    except Unreadable as error:
+        return Prepared(step, UNREADABLE, why=f"cannot be read: {error.reason}")
+    live, effective = freeze(live), freeze(effective)
+    if setting.agrees(effective, step.want):
+        return Prepared(step, ALREADY, live, effective)
+    waits = setting.waits_for(system)
+    if waits is not None:
+        return Prepared(step, PENDING, live, effective, waits)
+    if live is None and not setting.none_is_value:
+        return Prepared(step, ABSENT, why=f"this host has no {step.name}")
+    if setting.scope == BOOT and setting.agrees(live, step.want):
+        return Prepared(step, PENDING, live, effective, "staged: takes effect with the next boot")
+    if _told(record, step, live):
+        return Prepared(step, AS_FOUND, live, effective, record.why if record else None, record and record.outcome)
+    return Prepared(step, TODO, live, effective)
+
+
+def _told(record: Record | None, step: Step, live: Any) -> bool:
+    """Whether this very wish was tried before, came out otherwise, and stands as it was left then."""
+    return (
+        record is not None
+        and record.outcome in ("clamped", "ignored", "stuck")
+        and freeze(record.new) == step.want
+        and freeze(record.after) == live
+    )
+
+
+def check_fresh(prepared: Iterable[Prepared]) -> None:
+    """Refuse a plan that was made for other values. `current: null` is never stale. Raises Refused with all of them."""
+    stale = [line for one in prepared for line in _stale(one)]
+    if stale:
+        raise Refused(
+            f"the plan is stale: {len(stale)} of its values changed since\n" + "\n".join(stale),
+            where="plan",
+            hint="plan again: hosttune plan",
+        )
+
+
+def _stale(one: Prepared) -> Iterable[str]:
+    if one.verdict != TODO:
+        return
+    setting = one.step.setting
+    live = setting.parts(one.effective)
+    want = setting.parts(one.step.want)
+    for action in one.step.actions:
+        if action.current is None:
+            continue
+        part = one.step.parts[action.id]
+        current = {part: freeze(action.current)} if part else setting.parts(freeze(action.current))
+        for name in (part,) if part else tuple(current):
+            now = live.get(name)
+            if now != current.get(name) and now != want.get(name):
+                said = f"{one.step.name}{f' ({name})' if name else ''}"
+                yield f"  {said}: planned from {text_of(current.get(name))}, now {text_of(now)}"
+
+
+def entry(one: Prepared) -> tuple[Entry, ...]:
+    """What is told of a step that needs no write, or whose write is still to come (`planned`)."""
+    outcomes = {ALREADY: "already", PENDING: "pending", ABSENT: "ignored", UNREADABLE: "failed", TODO: "planned"}
+    outcome = one.outcome or outcomes[one.verdict]
+    return entries(one.step, outcome, one.effective, None if one.verdict == TODO else one.effective, one.why)
+
+
+def entries(step: Step, outcome: str, before: Any, after: Any, why: str | None) -> tuple[Entry, ...]:
+    """One entry an action, with its own part of the values."""
+    setting = step.setting
+
+    def part(value: Any, name: str) -> Any:
+        return value if not name or value is None else setting.parts(value).get(name)
+
+    made: list[Entry] = []
+    for action in step.actions:
+        name = step.parts[action.id]
+        made.append(
+            Entry(
+                action=action.id,
+                outcome=outcome,  # type: ignore[arg-type]  # the engine's words are those of the document
+                before=part(before, name),
+                want=action.want,
+                after=part(after, name),
+                why=why,
+            )
+        )
+    return tuple(made)
+
+
+def text_of(value: Any) -> str:
+    """A value within a sentence: short, and none is told from empty."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, Mapping):
+        text = ", ".join(f"{name}: {text_of(part)}" for name, part in value.items())
+    else:
+        text = str(value)
+    text = text.replace("\n", "\\n")
+    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT // 2]} ... ({len(text)} characters)"
+
+
+def setting_of_record(record: Record) -> Setting:
+    """The setting that a record is about, again. Raises Refused where this version has no such setting."""
+    try:
+        kind = kind_class(record.kind, record.target)
+        return kind.restored(record.target)
+    except HosttuneError as error:
+        raise Refused(
+            f"the journal names a setting that this version does not know: {record.kind} {record.target}",
+            where="journal",
+            hint="use the version that wrote it",
+        ) from error
+
+
+def with_verdict(one: Prepared, verdict: str, why: str) -> Prepared:
+    """The same step, judged otherwise."""
+    return replace(one, verdict=verdict, why=why)
