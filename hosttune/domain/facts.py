@@ -92,7 +92,7 @@ class HostDevice(Value, frozen=True, kw_only=True):
 
 
 class Disk(Value, frozen=True, kw_only=True):
-    """A disk of the guest."""
+    """A disk of the guest. `device` is libvirt's (disk, cdrom, …); None = not written (libvirt: disk)."""
 
     source: str | None
     target: str | None
@@ -104,6 +104,8 @@ class Disk(Value, frozen=True, kw_only=True):
     iothread: int | None = None
     boot_order: int | None = None
     guest_address: str | None = None
+    device: str | None = None
+    readonly: bool = False
 
 
 class Interface(Value, frozen=True, kw_only=True):

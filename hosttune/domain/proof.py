@@ -141,10 +141,20 @@ def _io(guest: PlannedGuest, facts: DomainFacts) -> Iterator[Comparison]:
     )
     yield "ioapic", "qemu" if guest.iommu_eim else None, facts.ioapic
     iothread = 1 if guest.iothread_cpus else None
+    drives = [disk for disk in facts.disks if disk.device == "cdrom"]
     yield (
         "disk",
         [(guest.disk, *implied.disk_form(guest.disk), "virtio", "none", "native", iothread)] if guest.disk else [],
-        [(disk.source, disk.type, disk.format, disk.bus, disk.cache, disk.io, disk.iothread) for disk in facts.disks],
+        [
+            (disk.source, disk.type, disk.format, disk.bus, disk.cache, disk.io, disk.iothread)
+            for disk in facts.disks
+            if disk not in drives
+        ],
+    )
+    yield (
+        "seed",
+        [(guest.seed, "file", "raw", "sata", True, None)] if guest.seed else [],
+        [(drive.source, drive.type, drive.format, drive.bus, drive.readonly, drive.boot_order) for drive in drives],
     )
     yield (
         "networks",

@@ -89,6 +89,8 @@ def _disk(element: _Element) -> Disk:
         iothread=None if driver is None else number(driver, attribute(driver, "iothread")),
         boot_order=None if order is None else number(order, attribute(order, "order")),
         guest_address=pci_address(element.find("address")),
+        device=attribute(element, "device"),
+        readonly=element.find("readonly") is not None,
     )
 
 

@@ -36,6 +36,7 @@ def domain_xml(plan: Plan, name: str, *, annotate: bool = False) -> str:
         placed = ", ".join(guest.name for guest in plan.guests) or "none"
         raise BadInput(f"the plan places no guest named {name!r}", where="plan: guests", hint=f"it places {placed}")
     _refuse_unwritable(guest)
+    _refuse_foreign_seed(guest)
     xml = _template().render(_view(plan, guest, annotate=annotate))
     wrong = differences(guest, read_domain(xml, where=f"XML of {name}"))
     if wrong:
@@ -182,7 +183,7 @@ def _comment(text: str) -> str:
 
 def _refuse_unwritable(guest: PlannedGuest) -> None:
     """Control characters and lone surrogates have no XML form: refuse them by field."""
-    texts = {"name": guest.name, "disk": guest.disk}
+    texts = {"name": guest.name, "disk": guest.disk, "seed": guest.seed}
     if guest.boot:
         texts |= {f"boot.{key}": getattr(guest.boot, key) for key in ("kernel", "initrd", "cmdline")}
     for n, network in enumerate(guest.networks):
@@ -190,6 +191,20 @@ def _refuse_unwritable(guest: PlannedGuest) -> None:
     for field, text in texts.items():
         if text is not None and _UNWRITABLE.search(text):
             _refuse(text, f"plan: guests[{guest.name!r}].{field}")
+
+
+def _refuse_foreign_seed(guest: PlannedGuest) -> None:
+    """A seed is the guest's own image, in its own folder: a plan must not hand it another file of the host."""
+    if guest.seed is None:
+        return
+    parts = guest.seed.split("/")
+    own = parts[0] == "" and "" not in parts[1:] and not {".", ".."}.intersection(parts)
+    if not own or parts[-3:] != ["guests", guest.name, "seed.iso"]:
+        raise BadInput(
+            f"{guest.seed!r} is no seed of this guest",
+            where=f"plan: guests[{guest.name!r}].seed",
+            hint="it is guests/NAME/seed.iso in the state directory: plan the guest again",
+        )
 
 
 def _refuse(text: str, where: str) -> NoReturn:

@@ -88,6 +88,11 @@ class GuestIntent(Part, frozen=True, kw_only=True):
     boot: Boot | None = None
     disk: str | None = None
     networks: tuple[Network, ...] | None = None
+    seed: bool = False
+    sysctl: Mapping[str, int | str] | None = None
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "sysctl")
 
 
 class Intent(Part, frozen=True, kw_only=True):
@@ -257,6 +262,11 @@ def _check_guest(guest: GuestIntent, at: str) -> None:
     for n, network in enumerate(guest.networks or ()):
         if (network.network is None) == (network.bridge is None):
             _refuse("neither or both of network and bridge", f"{at}.networks[{n}]", "give exactly one of the two")
+    for name, value in (guest.sysctl or {}).items():
+        if not is_sysctl(name, value):
+            _refuse(
+                f"{name} = {value!r} is no sysctl", f"{at}.sysctl", "write names such as vm.nr_hugepages, and one line"
+            )
     if not guest.mig and guest.gpus in (None, 0, ()) and not isinstance(guest.numa, tuple):
         for key in ("vcpus", "memory"):
             if getattr(guest, key) == "auto":
@@ -284,6 +294,21 @@ def _check_cells(guest: GuestIntent, cells: tuple[CellRequest, ...], at: str) ->
             f"{at}.memory",
             "leave memory out, or make them agree",
         )
+
+
+_SYSCTL_NAME = re.compile(r"[A-Za-z0-9_-]+(?:[./][A-Za-z0-9_-]+){1,8}")
+_SYSCTL_VALUE = re.compile(r"[A-Za-z0-9_.,:+-]+(?: [A-Za-z0-9_.,:+-]+){0,15}")
+
+
+def is_sysctl(name: object, value: object) -> bool:
+    """Whether a name and a value can be a sysctl: parts joined by dots or slashes; words with single spaces between."""
+    return (
+        isinstance(name, str)
+        and _SYSCTL_NAME.fullmatch(name) is not None
+        and isinstance(value, int | str)
+        and not isinstance(value, bool)
+        and _SYSCTL_VALUE.fullmatch(str(value)) is not None
+    )
 
 
 def _is_name(name: str) -> bool:

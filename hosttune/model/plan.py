@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from hosttune.model.intent import Boot, Intent, Network
@@ -84,7 +85,11 @@ class MigAssignment(Value, frozen=True, kw_only=True):
 
 
 class PlannedGuest(Value, frozen=True, kw_only=True):
-    """One guest as decided: everything its XML needs, and why."""
+    """One guest as decided: everything its XML needs, and why.
+
+    `guest_settings` is what is wanted inside the guest (names and values of `hosttune.guest.wanted`; None = nothing).
+    `seed` is the path of the image that carries it to cloud-init; None = the XML gets no such drive.
+    """
 
     name: str
     vcpu_pins: tuple[PlannedPin, ...]
@@ -115,9 +120,12 @@ class PlannedGuest(Value, frozen=True, kw_only=True):
     elements: tuple[str, ...] = ()  # optional XML elements that the installed libvirt and QEMU know
     physical_address_limit_bits: int | None = None  # where the IOMMU maps fewer bits than the CPU has
     allocation_threads: int | None = None  # threads that touch its memory at start
+    guest_settings: Mapping[str, Any] | None = None
+    seed: str | None = None
 
     def __post_init__(self) -> None:
         close_lists(self)
+        close_mappings(self, "guest_settings")
 
 
 class Unplaced(Value, frozen=True, kw_only=True):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from hosttune.errors import BadInput
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Finding, Plan, PlannedGuest, Unplaced
 from hosttune.planning.guests import place_guest
+from hosttune.planning.guestside import guest_settings, seed_path
 from hosttune.planning.hostfindings import host_findings
 from hosttune.planning.settings import check_settings
 from hosttune.planning.sizing import read_field
@@ -50,7 +53,8 @@ def plan(host: Host, intent: Intent, *, where: str = "intent") -> Plan:
         if isinstance(result, Unplaced):
             unplaced.append(result)
         else:
-            placed.append(result.guest)
+            settings, seed = guest_settings(intent, guest), seed_path(guest)
+            placed.append(msgspec.structs.replace(result.guest, guest_settings=settings, seed=seed))
             findings += result.findings
     guests, known = host_findings(host, field.catalogue, tuple(placed))
     actions, said = plan_actions(host, intent, field.resources, field.memory, field.catalogue, guests)

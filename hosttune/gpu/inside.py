@@ -1,0 +1,38 @@
+"""What is known of each maker's GPUs inside a guest: the tool that sets persistence and power, or that nothing is.
+
+A table and a look-up, beside the makers' modules because only this package tells makers apart. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hosttune.model.values import Value
+
+
+class Inside(Value, frozen=True, kw_only=True):
+    """One maker inside a guest. `tool` sets persistence and power limit (None = none known); `note` says what is not.
+
+    An empty note: nothing more to say.
+    """
+
+    tool: str | None = None
+    note: str = ""
+
+
+_NOTHING = Inside()
+_INSIDE: Mapping[str, Inside] = {
+    # nvidia-smi(1): -pm, -pl; NVML documents both as not persistent across reboots (nvml.h,
+    # nvmlDeviceSetPersistenceMode, nvmlDeviceSetPowerManagementLimit).
+    "10de": Inside(tool="nvidia-smi"),
+    "1002": Inside(note="AMD: no persistence or power setting has a source, so none is made"),
+    "1da3": Inside(
+        note="Gaudi: no persistence or power limit is known, and no official sysctl list: only what the intent names"
+    ),
+    "8086": Inside(note="Intel: no persistence or power limit is known"),
+}
+
+
+def inside(vendor_id: str) -> Inside:
+    """What is known of a maker by its PCI vendor id; nothing for all others."""
+    return _INSIDE.get(vendor_id, _NOTHING)

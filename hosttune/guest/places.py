@@ -1,0 +1,86 @@
+"""Where the guest finds each passed device: below which root port, and at which bus address by the plan.
+
+The XML's bus number is libvirt's controller index, not the number that the guest's firmware gives the bus (below an
+expander bus they differ, formatdomain "Device addresses"). A root port's own place on a root bus is fixed by the XML,
+so the guest looks below that port, and checks the device's ids before it touches it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hosttune.errors import BadInput
+from hosttune.gpu.inside import Inside, inside
+from hosttune.model.plan import Device, PciController, PlannedGuest
+from hosttune.model.values import Value, parse_address
+
+# Functions whose link and device control the guest may set: endpoints. A virtual function has no link of its own
+# and shares device control with its physical function (PCIe 5.0, 9.3.5); a mediated device has no PCIe at all.
+_ENDPOINTS = ("gpu", "nic", "nvme")
+_IDS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
+
+
+class Place(Value, frozen=True, kw_only=True):
+    """A passed device as its guest sees it.
+
+    `address` is the plan's guest address; `port` the sysfs path of the root port above it ("-" = the plan says none),
+    `function` its device and function number there ("00.0"); `ids` vendor and device id ("-" = unknown); `tool` what
+    its maker's driver settings are made with ("-" = nothing known); `endpoint`: its PCIe control bits may be set.
+    """
+
+    address: str
+    port: str
+    function: str
+    ids: str
+    tool: str
+    endpoint: bool
+    maker: Inside
+
+
+def places(guest: PlannedGuest) -> tuple[Place, ...]:
+    """The passed devices in the plan's order. Raises BadInput for an address that is none, or two at one place."""
+    found: dict[str, Place] = {}
+    for n, device in enumerate(guest.devices):
+        where = f"plan: guests[{guest.name!r}].devices[{n}].guest_address"
+        address = parse_address(device.guest_address, where=where)
+        if address in found:
+            raise BadInput(f"{address} stands twice", where=where, hint="each device has an address of its own")
+        found[address] = _place(guest, device, address)
+    return tuple(found.values())
+
+
+def _place(guest: PlannedGuest, device: Device, address: str) -> Place:
+    ids = _ids(device)
+    maker = inside(ids.partition(":")[0])
+    return Place(
+        address=address,
+        port=_port(guest, address),
+        function=address.rpartition(":")[2],
+        ids=ids,
+        # A vGPU or MIG vGPU takes its power limit and persistence from its host's driver.
+        tool=maker.tool or "-" if device.kind == "gpu" else "-",
+        endpoint=device.kind in _ENDPOINTS,
+        maker=maker,
+    )
+
+
+def _ids(device: Device) -> str:
+    """Vendor and device id of a plan's `identity` ("ADDRESS 10de:2335 …"); "-" where they are unknown."""
+    return next((part for part in device.identity.split()[1:2] if _IDS.fullmatch(part)), "-")
+
+
+def _port(guest: PlannedGuest, address: str) -> str:
+    """The sysfs path of the root port whose bus the XML gives the device; "-" where the plan has no such port."""
+    by_index = {controller.index: controller for controller in guest.controllers}
+    port = by_index.get(int(address.split(":")[1], 16))
+    above = by_index.get(port.bus) if port and port.bus is not None else None
+    if port is None or above is None or port.slot is None or not _on_bus(port):
+        return "-"
+    bus = 0 if above.model == "pcie-root" else above.bus_nr if above.model == "pcie-expander-bus" else None
+    if bus is None or not 0 <= bus <= 0xFF:
+        return "-"
+    return f"pci0000:{bus:02x}/0000:{bus:02x}:{port.slot:02x}.{port.function}"
+
+
+def _on_bus(port: PciController) -> bool:
+    return port.model == "pcie-root-port" and 0 <= (port.slot or 0) <= 0x1F and 0 <= port.function <= 7

@@ -1,0 +1,96 @@
+"""What is wanted inside a guest: the plan's `guest_settings`, checked and typed.
+
+Untrusted input: a name that is not known here and a value that it cannot have are refused (BadInput) with their path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from hosttune.errors import BadInput
+from hosttune.model.intent import is_sysctl
+from hosttune.model.plan import PlannedGuest
+from hosttune.model.values import Value, close_mappings
+
+MAX_WATTS = 10_000  # far above any board; the driver refuses what the board cannot
+READ_REQUESTS = tuple(128 << n for n in range(6))  # pci_regs.h, PCI_EXP_DEVCTL_READRQ: field n = 128 << n bytes
+
+
+class Wanted(Value, frozen=True, kw_only=True):
+    """What is wanted inside; None or False = left alone.
+
+    `aspm_off`, `read_request_bytes` and `relaxed_ordering` are about the passed endpoints, whose registers vfio
+    resets when the guest opens them. `sysctl` holds only what the intent names.
+    """
+
+    persistence: bool = False
+    power_limit_watts: int | None = None
+    aspm_off: bool = False
+    read_request_bytes: int | None = None
+    relaxed_ordering: bool | None = None
+    sysctl: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "sysctl")
+
+
+def read_wanted(guest: PlannedGuest) -> Wanted:
+    """The guest's settings. Raises BadInput naming the one that is unknown or has no such value."""
+    fields: dict[str, Any] = {}
+    for name, value in (guest.guest_settings or {}).items():
+        where = f"plan: guests[{guest.name!r}].guest_settings.{name}"
+        reader = _READERS.get(name)
+        if reader is None:
+            raise BadInput(f"no setting {name!r} inside a guest", where=where, hint=f"known: {', '.join(_READERS)}")
+        if value is not None:
+            field, read = reader
+            fields[field] = read(value, where)
+    return Wanted(**fields)
+
+
+def _switch(value: object, where: str) -> bool:
+    if not isinstance(value, bool):
+        _refuse(value, where, "true or false")
+    return value
+
+
+def _watts(value: object, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= MAX_WATTS:
+        _refuse(value, where, f"whole watts from 1 to {MAX_WATTS}")
+    return value
+
+
+def _off(value: object, where: str) -> bool:
+    if value != "off":
+        _refuse(value, where, '"off"')
+    return True
+
+
+def _read_request(value: object, where: str) -> int:
+    if isinstance(value, bool) or value not in READ_REQUESTS:
+        _refuse(value, where, f"one of {', '.join(map(str, READ_REQUESTS))}")
+    return int(value)
+
+
+def _sysctl(value: object, where: str) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        _refuse(value, where, "a mapping of names to values")
+    for name, wanted in value.items():
+        if not is_sysctl(name, wanted):
+            _refuse({name: wanted}, where, "names such as vm.nr_hugepages, and words with single spaces between")
+    return {name: str(wanted) for name, wanted in value.items()}
+
+
+def _refuse(value: object, where: str, allowed: str) -> NoReturn:
+    raise BadInput(f"{value!r} is no value of it", where=where, hint=f"allowed: {allowed}")
+
+
+_READERS: Mapping[str, tuple[str, Callable[[Any, str], object]]] = {
+    "persistence": ("persistence", _switch),
+    "power_limit_watts": ("power_limit_watts", _watts),
+    "aspm": ("aspm_off", _off),
+    "read_request_bytes": ("read_request_bytes", _read_request),
+    "relaxed_ordering": ("relaxed_ordering", _switch),
+    "sysctl": ("sysctl", _sysctl),
+}
