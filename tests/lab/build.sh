@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Build what the emulated GPU host boots: a root file system of the machine's own Debian release with libvirt, QEMU
 # and hosttune's dependencies inside, its kernel, and two small initramfs (the host's, and one for a guest within it).
+# The one disk boots in two ways: QEMU loads the kernel itself (fast), or BIOS → GRUB → the distribution's initramfs.
 #
 #   tests/lab/build.sh          builds when needed, prints the directory as its last line
 #
@@ -22,8 +23,15 @@ PACKAGES=(
   python3 python3-libvirt pci.ids
   pciutils numactl ethtool nvme-cli e2fsprogs util-linux
   libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 qemu-utils ovmf
-  linux-image-amd64 initramfs-tools
+  linux-image-amd64 initramfs-tools grub-pc fdisk
+  irqbalance psmisc strace
 )
+# The root file system is the disk's first partition; GRUB lies in the gap before it, as grub-install leaves it.
+GAP_MIB=1
+GRUB_MODULES=(biosdisk part_msdos ext2)
+# Nothing about virtual functions or an IOMMU: to stage such arguments is the tests' matter. Some nodes have few whole
+# aligned gigabytes; nokaslr keeps the kernel out of them.
+GRUB_ARGUMENTS="console=ttyS0 mitigations=off random.trust_cpu=on nokaslr"
 
 say() { echo "lab: $*" >&2; }
 fail() { say "$*"; exit 1; }
@@ -51,6 +59,7 @@ for stale in "$cache"/building-*; do # of a build that was killed
 done
 work=$(mktemp -d "$cache/building-XXXXXX")
 root=$work/root
+uuid=$(cat /proc/sys/kernel/random/uuid)
 clean_up() {
   ! mountpoint -q "$root/proc" || umount "$root/proc"
   rm -rf --one-file-system "$work"
@@ -94,8 +103,12 @@ packages() {
   printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d" # nothing may start in here
   chmod +x "$root/usr/sbin/policy-rc.d"
   printf 'path-exclude=/usr/share/%s/*\n' doc man locale >"$root/etc/dpkg/dpkg.cfg.d/small"
+  # The distribution's initramfs holds what finds the disk, and is packed to unpack fast.
   mkdir -p "$root/etc/initramfs-tools/conf.d"
-  printf 'MODULES=list\n' >"$root/etc/initramfs-tools/conf.d/small"
+  printf 'MODULES=list\nCOMPRESSLEVEL=1\n' >"$root/etc/initramfs-tools/conf.d/small"
+  printf '%s\n' virtio_pci virtio_blk ext4 >"$root/etc/initramfs-tools/modules"
+  # GRUB is written to the disk below: there is no device that its package could install to.
+  echo 'grub-pc grub-pc/install_devices_empty boolean true' | chroot "$root" debconf-set-selections
   mount -t proc proc "$root/proc"
   chroot "$root" apt-get -q update
   chroot "$root" apt-get -q -y -o Dpkg::Use-Pty=0 -o Dpkg::Options::=--force-unsafe-io \
@@ -127,9 +140,9 @@ settings() {
   printf '127.0.0.1 localhost\n127.0.1.1 lab-host\n' >"$root/etc/hosts"
   ssh-keygen -q -t ed25519 -N '' -C lab -f "$work/key"
   install -D -m 600 "$work/key.pub" "$root/root/.ssh/authorized_keys"
-  printf 'PermitRootLogin yes\nUseDNS no\n' >"$root/etc/ssh/sshd_config.d/lab.conf"
+  printf 'PermitRootLogin yes\nUseDNS no\nLoginGraceTime 0\n' >"$root/etc/ssh/sshd_config.d/lab.conf"
   cat >"$root/etc/fstab" <<'X'
-/dev/vda / ext4 defaults,noatime 0 0
+/dev/vda1 / ext4 defaults,noatime 0 0
 tree /mnt/tree 9p trans=virtio,version=9p2000.L,msize=262144,ro,nofail 0 0
 X
   mkdir -p "$root/mnt/tree"
@@ -148,7 +161,8 @@ X
   printf 'LIBVIRTD_ARGS=""\n' >"$root/etc/default/libvirtd"
   chroot "$root" systemctl enable systemd-networkd.service
   chroot "$root" systemctl disable systemd-networkd-wait-online.service libvirt-guests.service \
-    apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer
+    apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer \
+    irqbalance.service # installed, started by the test that wants interrupts to move by themselves
   # Nothing here needs them, and emulated they delay the boot.
   chroot "$root" systemctl mask systemd-hwdb-update.service systemd-journal-flush.service ldconfig.service \
     nvmf-autoconnect.service systemd-binfmt.service
@@ -175,8 +189,8 @@ host_initramfs() {
 #!/bin/sh
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev
 while read m; do insmod /mods/$m; done </mods/order
-n=0; while [ ! -b /dev/vda ] && [ $n -lt 300 ]; do sleep 0.1; n=$((n+1)); done
-mount -t ext4 -o rw,noatime /dev/vda /newroot || exec sh
+n=0; while [ ! -b /dev/vda1 ] && [ $n -lt 300 ]; do sleep 0.1; n=$((n+1)); done
+mount -t ext4 -o rw,noatime /dev/vda1 /newroot || exec sh
 for d in dev proc sys; do mount -o move /$d /newroot/$d; done
 exec switch_root /newroot /sbin/init
 X
@@ -212,16 +226,45 @@ pack() {
   rm -rf "$root/pack"
 }
 
+# What grub-install would leave, without a device to install to (loop devices are not everywhere). The first boot reads
+# a configuration written here; update-grub in the running machine replaces it.
+boot_loader() {
+  local kernel modules=$root/boot/grub/i386-pc
+  kernel=$(basename "$root"/lib/modules/*)
+  mkdir -p "$root/etc/default/grub.d" "$modules"
+  cat >"$root/etc/default/grub.d/lab.cfg" <<X
+GRUB_TIMEOUT=0
+GRUB_TERMINAL=serial
+GRUB_DISABLE_OS_PROBER=true
+GRUB_CMDLINE_LINUX="$GRUB_ARGUMENTS"
+X
+  cp "$root"/usr/lib/grub/i386-pc/*.{mod,lst,img} "$modules/"
+  chroot "$root" grub-mkimage -O i386-pc -o /boot/grub/i386-pc/core.img -p '(,msdos1)/boot/grub' "${GRUB_MODULES[@]}"
+  chroot "$root" grub-editenv /boot/grub/grubenv create
+  cat >"$root/boot/grub/grub.cfg" <<X
+linux /boot/vmlinuz-$kernel root=UUID=$uuid ro $GRUB_ARGUMENTS quiet
+initrd /boot/initrd.img-$kernel
+boot
+X
+}
+
 disk() {
-  local size
+  local size gap=$((GAP_MIB << 20)) raw=$work/root.raw grub=$root/boot/grub/i386-pc
   size=$(($(du -smx "$root" | cut -f1) + 1536))
-  truncate -s "${size}M" "$work/root.raw"
-  mke2fs -q -t ext4 -O ^metadata_csum -L labroot -d "$root" "$work/root.raw"
+  truncate -s "$((size + GAP_MIB))M" "$raw" "$root/table"
+  chroot "$root" sfdisk -q /table <<<"start=${GAP_MIB}MiB, type=83, bootable"
+  dd if="$root/table" of="$raw" bs=512 count=1 conv=notrunc
+  rm "$root/table"
+  # boot.img up to the partition table's place; it expects core.img in the sectors that follow, which it is made for.
+  dd if="$grub/boot.img" of="$raw" bs=1 count=440 conv=notrunc
+  [ "$(stat -c %s "$grub/core.img")" -lt $((gap - 512)) ] || { echo "core.img does not fit"; return 1; }
+  dd if="$grub/core.img" of="$raw" bs=512 seek=1 conv=notrunc
+  mke2fs -q -t ext4 -O ^metadata_csum -L labroot -U "$uuid" -E offset="$gap" -d "$root" "$raw" "${size}M"
 }
 
 # --- build ----------------------------------------------------------------------------------------------------
 
-for name in bootstrap packages dependencies settings host_initramfs guest_initramfs disk; do step $name; done
+for name in bootstrap packages dependencies settings host_initramfs guest_initramfs boot_loader disk; do step $name; done
 mkdir "$work/image"
 mv "$work"/{root.raw,vmlinuz,initramfs.cpio,key} "$work/image/"
 rm -rf "$cache"/image-* # older recipes: gigabytes that nothing asks for any more

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lab.machine import LabMachine, booted, build_image
+from lab.machine import LabMachine, booted, booted_by_grub, build_image
 from lab.product import discover
 
 
@@ -31,6 +31,13 @@ def image() -> Path:
 def lab(image: Path) -> Iterator[LabMachine]:
     """The emulated host, running. Whoever changes something in it puts it back."""
     with booted(image) as machine:
+        yield machine
+
+
+@pytest.fixture(scope="session")
+def grub_lab(image: Path) -> Iterator[LabMachine]:
+    """The emulated host booted from its disk by GRUB, for what needs a reboot. Whoever changes it puts it back."""
+    with booted_by_grub(image) as machine:
         yield machine
 
 

@@ -10,6 +10,37 @@ from typing import Any
 from lab.machine import LabMachine
 
 Groups = frozenset[frozenset[int]]
+# Every writable value of the kernel, config space, drivers, modules, mounts and device nodes, by path. Left out: what
+# reading itself disturbs or what holds no settings (debugfs, tracing, slab statistics, raw BARs and ROMs).
+SNAPSHOT = r"""
+import hashlib, json, os, re, stat
+skip = ("/sys/kernel/debug", "/sys/kernel/tracing", "/sys/kernel/security", "/sys/kernel/slab", "/sys/fs/cgroup",
+        "/sys/fs/bpf", "/proc/sys/fs/binfmt_misc")
+found = {}
+def keep(path):
+    try:
+        with open(path, "rb", buffering=0) as file:
+            found[path] = hashlib.sha256(file.read(1 << 16)).hexdigest()
+    except OSError as error:
+        found[path] = str(error.errno)
+for top in ("/sys", "/proc/sys", "/proc/irq"):
+    for folder, folders, files in os.walk(top):
+        folders[:] = [f for f in folders if f"{folder}/{f}" not in skip]
+        for name in files:
+            path = f"{folder}/{name}"
+            mode = os.lstat(path).st_mode
+            if stat.S_ISREG(mode) and mode & 0o444 and mode & 0o222 and not re.fullmatch(r"resource\d.*|rom", name):
+                keep(path)
+for address in os.listdir("/sys/bus/pci/devices"):
+    link = f"/sys/bus/pci/devices/{address}/driver"
+    found[link] = os.readlink(link) if os.path.islink(link) else ""
+for path in ("/proc/mounts", "/proc/cmdline", "/proc/swaps"):
+    keep(path)
+found["modules"] = " ".join(sorted(line.split()[0] for line in open("/proc/modules")))
+found["nodes"] = " ".join(sorted(f"{folder}/{name}" for folder, _, names in os.walk("/dev") for name in names
+                                 if not folder.startswith(("/dev/pts", "/dev/shm"))))
+print(json.dumps(found))
+"""
 
 
 def cpus_of_lscpu(machine: LabMachine) -> list[dict[str, Any]]:
@@ -123,3 +154,21 @@ def huge_pages_of(machine: LabMachine, process: int) -> list[dict[str, int]]:
     """Each huge mapping of a process by `numa_maps`: pages per node ("N0") and the page size in KiB."""
     lines = machine.shell(f"grep -w huge /proc/{process}/numa_maps").splitlines()
     return [{key: int(n) for key, n in re.findall(r"\b(N\d+|kernelpagesize_kB)=(\d+)", line)} for line in lines]
+
+
+def arguments_of_kernel(machine: LabMachine) -> list[str]:
+    """The words of /proc/cmdline."""
+    return machine.shell("cat /proc/cmdline").split()
+
+
+def snapshot(machine: LabMachine) -> dict[str, str]:
+    """Path → digest of every writable value of the kernel (see SNAPSHOT), and what drives, is loaded and mounted."""
+    values = json.loads(machine.shell("python3 -", stdin=SNAPSHOT))
+    assert isinstance(values, dict)
+    return values
+
+
+def files_below(machine: LabMachine, *folders: str) -> dict[str, str]:
+    """Path → SHA-256 of every regular file below the folders."""
+    lines = machine.shell(f"find {' '.join(folders)} -type f -exec sha256sum {{}} +").splitlines()
+    return {path: digest for digest, path in (line.split("  ", 1) for line in lines)}

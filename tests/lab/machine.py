@@ -14,6 +14,7 @@ Stand-ins are display functions that no driver holds: to the kernel they are wha
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import shlex
@@ -32,7 +33,10 @@ NODE_MIB = 4096
 BUILD_SECONDS = 1500
 BOOT_SECONDS = 600
 COMMAND_SECONDS = 180
+CONNECT_SECONDS = 120
+ANSWER_SECONDS = 20
 SHUTDOWN_SECONDS = 10
+CUT_OFF = 255  # ssh's own exit status: the connection ended
 CPU = "max,vendor=GenuineIntel,family=6,model=143,stepping=8,model-id=Emulated,pdpe1gb=on"
 IOMMU_ON = "intel_iommu=on iommu=pt"
 DRIVES = ("nvme0", "nvme1")
@@ -52,16 +56,78 @@ class Answer(str):
 
 
 class LabMachine:
-    """A booted machine: `shell` runs a command in it as root."""
+    """A machine with its disks: `start` boots it, `shell` runs a command in it as root."""
 
-    def __init__(self, folder: Path, key: Path, port: int) -> None:
+    def __init__(self, folder: Path, port: int, command: list[str]) -> None:
         self.folder = folder
+        self._command = command
+        self._process: subprocess.Popen[bytes] | None = None
         self._ssh = (
-            "ssh", "-q", "-i", str(key), "-p", str(port), "-F", "none",
+            "ssh", "-i", "key", "-p", str(port), "-F", "none", "-o", "LogLevel=ERROR",
             "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "BatchMode=yes",
-            "-o", "ConnectTimeout=15", "-o", "ControlMaster=auto", "-o", "ControlPath=./ssh",
-            "-o", "ControlPersist=yes",
+            "-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=30", "-o", "ServerAliveCountMax=20",
+            "-o", "ControlPath=./ssh",
         )  # fmt: skip
+
+    # --- power ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Switch on and wait until it is up. AssertionError with the console's end when it does not come up."""
+        assert self._process is None, "the machine is already on"
+        with (self.folder / "qemu.log").open("ab") as log:
+            # The kernel ends the machine with us, however we end.
+            command = ("setpriv", "--pdeathsig", "KILL", *self._command)
+            self._process = subprocess.Popen(command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self._wait(None)
+
+    def power_cut(self) -> None:
+        """Switch off as a pulled plug does; `start` boots from the same disks.
+
+        What the machine had written and flushed (fsync) is on them. What only its page cache held is gone, and what
+        it wrote without a flush may be: such is the disk's cache. This machine's own power is another matter.
+        """
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(timeout=SHUTDOWN_SECONDS)
+            self._process = None
+        self.hang_up()
+
+    def reboot(self) -> None:
+        """Shut down in order and boot again: returns under a new boot id, on the same disks."""
+        before = self.boot_id()
+        asked = self.shell("systemctl --no-block reboot", check=False)
+        assert asked.status in (0, CUT_OFF), asked.errors
+        self.hang_up()
+        self._wait(before)
+
+    def boot_id(self) -> str:
+        """What the kernel names this boot by."""
+        return self.shell("cat /proc/sys/kernel/random/boot_id").strip()
+
+    def _wait(self, previous: str | None) -> None:
+        """Wait until ssh gets in under another boot id than the previous one, and systemd has settled."""
+        deadline = time.monotonic() + BOOT_SECONDS
+        while self._process and self._process.poll() is None and time.monotonic() < deadline:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                if self._connect() is None and self._seen_boot_id() not in ("", previous):
+                    self.shell(
+                        "systemctl is-system-running --wait || systemctl list-units --failed", timeout=BOOT_SECONDS
+                    )
+                    return
+            self.hang_up()
+            time.sleep(0.5)
+        raise AssertionError(f"the emulated host did not come up:\n{self._last_words()}")
+
+    def _seen_boot_id(self) -> str:
+        """As `boot_id`, but "" while it shuts down or is not yet up."""
+        command = ("cat", "/proc/sys/kernel/random/boot_id")
+        return self._call(command, ANSWER_SECONDS).stdout.decode("ascii", "replace").strip()
+
+    def _last_words(self) -> str:
+        logs = (self.folder / "qemu.log", self.folder / "serial.log")
+        return "\n".join(log.read_text("utf-8", "replace")[-2000:] for log in logs if log.exists())
+
+    # --- commands ---------------------------------------------------------------------------------------------
 
     def shell(
         self, script: str, *, check: bool = True, timeout: float = COMMAND_SECONDS, stdin: str | None = None
@@ -78,24 +144,46 @@ class LabMachine:
         assert done.returncode == 0, done.stderr.decode("utf-8", "replace")
         return done.stdout
 
-    def answers(self) -> bool:
-        """Whether ssh gets in."""
-        try:
-            return self.shell("true", check=False, timeout=20).status == 0
-        except subprocess.TimeoutExpired:
-            return False
-
     def hang_up(self) -> None:
         """End the shared ssh connection."""
-        call = (*self._ssh, "-O", "exit", "lab")
-        subprocess.run(call, cwd=self.folder, capture_output=True, timeout=SHUTDOWN_SECONDS, check=False)
+        self._ask_connection("exit")
 
     def _run(self, command: tuple[str, ...], timeout: float, stdin: bytes | None) -> subprocess.CompletedProcess[bytes]:
-        call = (*self._ssh, "-l", "root", "127.0.0.1", "--", *command)
+        """Run a command once. Connecting is tried again and again; a command that may have run never is."""
+        deadline = time.monotonic() + CONNECT_SECONDS
+        while (refusal := self._connect()) is not None:
+            assert time.monotonic() < deadline, f"no ssh connection: {refusal}\n{self._last_words()}"
+            time.sleep(0.5)
+        return self._call(command, timeout, stdin)
+
+    def _connect(self) -> str | None:
+        """Open the shared connection unless it stands: None, or why it could not be opened."""
+        if self._ask_connection("check") == 0:
+            return None
+        try:
+            opened = self._call(
+                ("true",), ANSWER_SECONDS, options=("-o", "ControlMaster=auto", "-o", "ControlPersist=yes")
+            )
+        except subprocess.TimeoutExpired:
+            return f"no answer within {ANSWER_SECONDS} s"
+        return None if opened.returncode == 0 else opened.stderr.decode("utf-8", "replace")
+
+    def _ask_connection(self, request: str) -> int:
+        call = (*self._ssh, "-O", request, "lab")
+        asked = subprocess.run(call, cwd=self.folder, capture_output=True, timeout=SHUTDOWN_SECONDS, check=False)
+        return asked.returncode
+
+    def _call(
+        self, command: tuple[str, ...], timeout: float, stdin: bytes | None = None, options: tuple[str, ...] = ()
+    ) -> subprocess.CompletedProcess[bytes]:
+        call = (*self._ssh, *options, "-l", "root", "127.0.0.1", "--", *command)
         # From within the folder: a socket's path must be short, wherever the checkout lies.
         return subprocess.run(
             call, cwd=self.folder, input=stdin or b"", capture_output=True, timeout=timeout, check=False
         )
+
+
+# --- booting --------------------------------------------------------------------------------------------------
 
 
 def build_image() -> Path:
@@ -109,25 +197,81 @@ def build_image() -> Path:
 
 @contextlib.contextmanager
 def booted(image: Path, kernel_arguments: str = IOMMU_ON) -> Iterator[LabMachine]:
-    """A machine that runs for as long as the context does; nothing of it is left afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="run-", dir=image.parent))
-    try:
+    """A machine that runs for as long as the context does; nothing of it is left afterwards.
+
+    QEMU loads the kernel: no firmware, no boot loader, the arguments are fixed for every boot.
+    """
+    with _running(image, kernel_loaded(kernel_arguments)) as machine:
+        yield machine
+
+
+@contextlib.contextmanager
+def booted_by_grub(image: Path) -> Iterator[LabMachine]:
+    """As `booted`, from the disk through BIOS, GRUB and the distribution's initramfs.
+
+    The kernel's arguments are those of /boot/grub/grub.cfg, which `update-grub` has made in the machine itself.
+    """
+    with _running(image, []) as machine:
+        machine.shell("update-grub")
+        yield machine
+
+
+@contextlib.contextmanager
+def _running(image: Path, boot: list[str]) -> Iterator[LabMachine]:
+    with _folder(image) as folder:
         port = free_port()
-        _make_disks(folder, image)
-        with (folder / "qemu.log").open("wb") as log:
-            # The kernel ends the machine with us, however we end.
-            command = ("setpriv", "--pdeathsig", "KILL", *qemu_command(folder, image, port, kernel_arguments))
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        machine = LabMachine(folder, image / "key", port)
+        machine = LabMachine(folder, port, qemu_command(port, boot))
         try:
-            _wait(machine, process)
+            machine.start()
             yield machine
         finally:
-            machine.hang_up()
-            process.kill()
-            process.wait(timeout=SHUTDOWN_SECONDS)
-    finally:
+            machine.power_cut()
+
+
+@contextlib.contextmanager
+def _folder(image: Path) -> Iterator[Path]:
+    """A machine's own folder with its disks. Also removes folders whose tests were killed: they hold no lock."""
+    cache = image.parent
+    with _alone(cache):
+        for stale in cache.glob("run-*"):
+            _remove_unless_locked(stale)
+        folder = Path(tempfile.mkdtemp(prefix="run-", dir=cache))
+        lock = (folder / "lock").open("wb")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    with lock:
+        try:
+            _fill(folder, image)
+            yield folder
+        finally:
+            with _alone(cache):
+                shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def _alone(cache: Path) -> Iterator[None]:
+    with (cache / "runs").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _remove_unless_locked(folder: Path) -> None:
+    with (folder / "lock").open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return  # a machine runs from it
         shutil.rmtree(folder)
+
+
+def _fill(folder: Path, image: Path) -> None:
+    """The disks of one machine. Linked, not referred to: a newer image that replaces this one leaves it whole."""
+    for name in ("root.raw", "vmlinuz", "initramfs.cpio", "key"):
+        os.link(image / name, folder / name)
+    overlay = ("qemu-img", "create", "-q", "-f", "qcow2", "-b", "root.raw", "-F", "raw", "root.qcow2")
+    subprocess.run(overlay, cwd=folder, check=True, timeout=60)
+    for name in DRIVES:
+        with (folder / f"{name}.raw").open("wb") as drive:
+            drive.truncate(256 << 20)
 
 
 def free_port() -> int:
@@ -139,47 +283,28 @@ def free_port() -> int:
     return port
 
 
-def _make_disks(folder: Path, image: Path) -> None:
-    overlay = ("qemu-img", "create", "-q", "-f", "qcow2", "-b", str(image / "root.raw"), "-F", "raw")
-    subprocess.run((*overlay, str(folder / "root.qcow2")), check=True, timeout=60)
-    for name in DRIVES:
-        os.truncate(os.open(folder / f"{name}.raw", os.O_CREAT | os.O_WRONLY, 0o600), 256 << 20)
-
-
-def _wait(machine: LabMachine, process: subprocess.Popen[bytes]) -> None:
-    """Wait until ssh gets in and systemd has settled; AssertionError with the console's end otherwise."""
-    deadline = time.monotonic() + BOOT_SECONDS
-    while process.poll() is None and time.monotonic() < deadline:
-        if machine.answers():
-            machine.shell("systemctl is-system-running --wait || systemctl list-units --failed", timeout=BOOT_SECONDS)
-            return
-        time.sleep(0.5)
-    tail = "\n".join(
-        path.read_text("utf-8", "replace")[-2000:]
-        for path in (machine.folder / "qemu.log", machine.folder / "serial.log")
-        if path.exists()
-    )
-    raise AssertionError(f"the emulated host did not come up (QEMU exit status {process.poll()}):\n{tail}")
-
-
 # --- the machine ----------------------------------------------------------------------------------------------
 
 
-def qemu_command(folder: Path, image: Path, port: int, kernel_arguments: str) -> list[str]:
-    """The whole command line. The kernel is loaded directly: no boot loader, no firmware screens."""
+def qemu_command(port: int, boot: list[str]) -> list[str]:
+    """The whole command line, to be run in the machine's folder. Without boot options the disk is booted."""
+    return [
+        "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none",
+        "-machine", "q35", "-accel", "tcg,thread=multi,tb-size=512", "-cpu", CPU,
+        *_nodes(), *_own_devices(port), *_node0_devices(), *_node1_devices(), *boot,
+        "-chardev", "file,id=console,path=serial.log,append=on", "-serial", "chardev:console",
+    ]  # fmt: skip
+
+
+def kernel_loaded(kernel_arguments: str) -> list[str]:
+    """Boot options: QEMU loads kernel and initramfs, with these arguments."""
     arguments = (
-        "root=/dev/vda rw console=ttyS0 quiet mitigations=off random.trust_cpu=on",
+        "root=/dev/vda1 rw console=ttyS0 quiet mitigations=off random.trust_cpu=on",
         # Without its true frequency the emulated clock can run several times too fast.
         f"tsc=reliable tsc_early_khz={_tsc_khz()}",
         kernel_arguments,
     )
-    return [
-        "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none",
-        "-machine", "q35", "-accel", "tcg,thread=multi,tb-size=512", "-cpu", CPU,
-        *_nodes(), *_own_devices(folder, port), *_node0_devices(folder), *_node1_devices(folder),
-        "-kernel", str(image / "vmlinuz"), "-initrd", str(image / "initramfs.cpio"), "-append", " ".join(arguments),
-        "-chardev", f"file,id=console,path={folder}/serial.log", "-serial", "chardev:console",
-    ]  # fmt: skip
+    return ["-kernel", "vmlinuz", "-initrd", "initramfs.cpio", "-append", " ".join(arguments)]
 
 
 def _tsc_khz() -> int:
@@ -199,11 +324,12 @@ def _nodes() -> list[str]:
     ]  # fmt: skip
 
 
-def _own_devices(folder: Path, port: int) -> list[str]:
+def _own_devices(port: int) -> list[str]:
     """On bus 00, whose node the firmware does not tell. The network leads nowhere but to our ssh port."""
+    # cache=unsafe: a flush of the machine reaches this machine's page cache, which outlives QEMU, and no platter.
     return [
-        "-drive", f"if=none,id=root,file={folder}/root.qcow2,format=qcow2,cache=unsafe,discard=unmap",
-        "-device", "virtio-blk-pci,drive=root,addr=3",
+        "-drive", "if=none,id=root,file=root.qcow2,format=qcow2,cache=unsafe,discard=unmap",
+        "-device", "virtio-blk-pci,drive=root,addr=3,bootindex=1",
         "-netdev", f"user,id=management,restrict=on,hostfwd=tcp:127.0.0.1:{port}-:22",
         "-device", "virtio-net-pci,netdev=management,addr=4",
         "-fsdev", f"local,id=tree,path={TREE},security_model=none,readonly=on",
@@ -217,7 +343,7 @@ def _root_port(name: str, bus: str, slot: int, chassis: int) -> list[str]:
     return ["-device", f"pcie-root-port,id={name},{where},x-speed=16,x-width=16"]
 
 
-def _node0_devices(folder: Path) -> list[str]:
+def _node0_devices() -> list[str]:
     return [
         "-device", "pxb-pcie,id=bus40,bus=pcie.0,bus_nr=0x40,numa_node=0,addr=8",
         *_root_port("port41", "bus40", 0, 41), "-device", "bochs-display,bus=port41",
@@ -228,14 +354,14 @@ def _node0_devices(folder: Path) -> list[str]:
         "-device", "bochs-display,bus=down0",
         "-netdev", "user,id=nic0,restrict=on", "-device", "e1000e,netdev=nic0,bus=down1,mac=52:54:00:00:46:01",
         *_root_port("port47", "bus40", 3, 47), "-device", "nvme-subsys,id=subsystem0",
-        "-drive", f"if=none,id=nvme0,file={folder}/nvme0.raw,format=raw,cache=unsafe",
+        "-drive", "if=none,id=nvme0,file=nvme0.raw,format=raw,cache=unsafe",
         "-device", "nvme,id=drive0,serial=LAB0,subsys=subsystem0,bus=port47,sriov_max_vfs=4,max_ioqpairs=26,"
         "msix_qsize=27,sriov_vq_flexible=8,sriov_vi_flexible=8,sriov_max_vi_per_vf=2,sriov_max_vq_per_vf=2",
         "-device", "nvme-ns,drive=nvme0,bus=drive0,nsid=1,shared=off",
     ]  # fmt: skip
 
 
-def _node1_devices(folder: Path) -> list[str]:
+def _node1_devices() -> list[str]:
     return [
         "-device", "pxb-pcie,id=busc0,bus=pcie.0,bus_nr=0xc0,numa_node=1,addr=9",
         *_root_port("portc1", "busc0", 0, 91), "-device", "bochs-display,bus=portc1",
@@ -243,6 +369,6 @@ def _node1_devices(folder: Path) -> list[str]:
         *_root_port("portc3", "busc0", 2, 93),
         "-netdev", "user,id=nic1,restrict=on", "-device", "e1000e,netdev=nic1,bus=portc3,mac=52:54:00:00:c3:01",
         *_root_port("portc4", "busc0", 3, 94),
-        "-drive", f"if=none,id=nvme1,file={folder}/nvme1.raw,format=raw,cache=unsafe",
+        "-drive", "if=none,id=nvme1,file=nvme1.raw,format=raw,cache=unsafe",
         "-device", "nvme,serial=LAB1,drive=nvme1,bus=portc4",
     ]  # fmt: skip

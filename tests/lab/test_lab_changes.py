@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,37 +15,6 @@ from lab.product import by_address, discover, document_of
 pytestmark = pytest.mark.lab
 
 DRIVE = "0000:47:00.0"
-# Every writable value of the kernel, config space, drivers, modules, mounts and device nodes, by path. Left out: what
-# reading itself disturbs or what holds no settings (debugfs, tracing, slab statistics, raw BARs and ROMs).
-SNAPSHOT = r"""
-import hashlib, json, os, re, stat
-skip = ("/sys/kernel/debug", "/sys/kernel/tracing", "/sys/kernel/security", "/sys/kernel/slab", "/sys/fs/cgroup",
-        "/sys/fs/bpf", "/proc/sys/fs/binfmt_misc")
-found = {}
-def keep(path):
-    try:
-        with open(path, "rb", buffering=0) as file:
-            found[path] = hashlib.sha256(file.read(1 << 16)).hexdigest()
-    except OSError as error:
-        found[path] = str(error.errno)
-for top in ("/sys", "/proc/sys", "/proc/irq"):
-    for folder, folders, files in os.walk(top):
-        folders[:] = [f for f in folders if f"{folder}/{f}" not in skip]
-        for name in files:
-            path = f"{folder}/{name}"
-            mode = os.lstat(path).st_mode
-            if stat.S_ISREG(mode) and mode & 0o444 and mode & 0o222 and not re.fullmatch(r"resource\d.*|rom", name):
-                keep(path)
-for address in os.listdir("/sys/bus/pci/devices"):
-    link = f"/sys/bus/pci/devices/{address}/driver"
-    found[link] = os.readlink(link) if os.path.islink(link) else ""
-for path in ("/proc/mounts", "/proc/cmdline", "/proc/swaps"):
-    keep(path)
-found["modules"] = " ".join(sorted(line.split()[0] for line in open("/proc/modules")))
-found["nodes"] = " ".join(sorted(f"{folder}/{name}" for folder, _, names in os.walk("/dev") for name in names
-                                 if not folder.startswith(("/dev/pts", "/dev/shm"))))
-print(json.dumps(found))
-"""
 
 
 @contextlib.contextmanager
@@ -59,20 +27,14 @@ def changed(lab: LabMachine, do: str, undo: str) -> Iterator[None]:
         lab.shell(undo)
 
 
-def snapshot(lab: LabMachine) -> dict[str, str]:
-    values = json.loads(lab.shell("python3 -", stdin=SNAPSHOT))
-    assert isinstance(values, dict)
-    return values
-
-
 def test_discovery_changes_nothing(lab: LabMachine, document: dict[str, Any]) -> None:
     """Of the values that stand still by themselves, none moves; nothing is logged by the kernel or written to disk."""
     lab.shell("touch /run/before")
-    first, second = snapshot(lab), snapshot(lab)
+    first, second = facts.snapshot(lab), facts.snapshot(lab)
     log = lab.shell("dmesg").splitlines()
     discover(lab)
     new_log = lab.shell("dmesg").splitlines()[len(log) :]
-    third = snapshot(lab)
+    third = facts.snapshot(lab)
     still = {path for path in first.keys() & second.keys() if first[path] == second[path]}
     assert len(still) > 2000
     assert f"/sys/bus/pci/devices/{DRIVE}/driver" in still
