@@ -203,9 +203,11 @@ ODD = changed(
     ),
 )
 
+SEEDED = changed(ONE_GPU, name="seeded", seed="/var/lib/hosttune/guests/seeded/seed.iso")
+
 SHAPES = {
     guest.name: guest
-    for guest in (ONE_GPU, TWO_CELLS, EIGHT_GPUS, NO_GPU, BIOS, AMD, MANY_VCPUS, KERNEL_BOOT, BRIDGE, ODD)
+    for guest in (ONE_GPU, TWO_CELLS, EIGHT_GPUS, NO_GPU, BIOS, AMD, MANY_VCPUS, KERNEL_BOOT, BRIDGE, ODD, SEEDED)
 }
 
 

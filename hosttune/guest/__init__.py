@@ -5,7 +5,6 @@ gives, whole files, under the state directory. A plan is untrusted: every value 
 part of a file, and none ever becomes shell text (the scripts are constant and read a table).
 """
 
-from hosttune.guest.bundle import GuestFiles, guest_files
-from hosttune.guest.seed import seed_image, write_plan
+from hosttune.guest.files import GuestFiles, guest_files, seed_image, write_plan
 
 __all__ = ["GuestFiles", "guest_files", "seed_image", "write_plan"]

@@ -1,11 +1,14 @@
-"""The dates of an ISO 9660 image, set to one constant: the library writes the time of day into every record.
+"""A small ISO 9660 image with Rock Ridge and Joliet names. The same files give the same bytes.
+
+The library writes the time of day into every record: `without_dates` sets them all to one constant.
 
 Source: ECMA-119 (8.4 primary and 8.5 supplementary volume descriptor, 9.1 directory record); IEEE P1282 4.1.6 (TF).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import io
+from collections.abc import Iterator, Mapping
 
 SECTOR = 2048
 _FIRST_DESCRIPTOR = 16
@@ -16,6 +19,24 @@ _DATE = bytes((80, 1, 1, 0, 0, 0, 0))  # 1980-01-01 00:00:00 UTC: years since 19
 _LONG_DATE = b"1980010100000000\0"
 _NO_DATE = b"0" * 16 + b"\0"  # "not specified" (8.4.26.1)
 _RECORD_DATE = 18
+
+
+def make_image(volume: str, files: Mapping[str, bytes]) -> bytes:
+    """An image with the volume id and the files, read-only, in its root directory.
+
+    Names are lower case with hyphens; upper case with underscores where only plain ISO 9660 names are read.
+    """
+    import pycdlib
+
+    image = pycdlib.PyCdlib()
+    image.new(interchange_level=3, vol_ident=volume, joliet=3, rock_ridge="1.09")
+    for name, data in files.items():
+        plain = f"/{name.replace('-', '_').upper()}.;1"
+        image.add_fp(io.BytesIO(data), len(data), plain, rr_name=name, joliet_path=f"/{name}", file_mode=0o100444)
+    out = io.BytesIO()
+    image.write_fp(out)
+    image.close()
+    return without_dates(out.getvalue())
 
 
 def without_dates(image: bytes) -> bytes:

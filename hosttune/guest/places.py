@@ -25,7 +25,8 @@ class Place(Value, frozen=True, kw_only=True):
 
     `address` is the plan's guest address; `port` the sysfs path of the root port above it ("-" = the plan says none),
     `function` its device and function number there ("00.0"); `ids` vendor and device id ("-" = unknown); `tool` what
-    its maker's driver settings are made with ("-" = nothing known); `endpoint`: its PCIe control bits may be set.
+    its maker's driver settings are made with ("-" = nothing known); `endpoint`: its PCIe control bits may be set;
+    `gpu`: a whole GPU.
     """
 
     address: str
@@ -34,6 +35,7 @@ class Place(Value, frozen=True, kw_only=True):
     ids: str
     tool: str
     endpoint: bool
+    gpu: bool
     maker: Inside
 
 
@@ -60,6 +62,7 @@ def _place(guest: PlannedGuest, device: Device, address: str) -> Place:
         # A vGPU or MIG vGPU takes its power limit and persistence from its host's driver.
         tool=maker.tool or "-" if device.kind == "gpu" else "-",
         endpoint=device.kind in _ENDPOINTS,
+        gpu=device.kind == "gpu",
         maker=maker,
     )
 

@@ -226,7 +226,7 @@ def check(intent: Intent, *, where: str = "intent") -> None:
         parse_size(intent.reserve.memory_per_node or 0, where=f"{where}: reserve.memory_per_node")
     for i, guest in enumerate(intent.guests):
         at = f"{where}: guests[{i}]"
-        if not _is_name(guest.name):
+        if not is_guest_name(guest.name):
             _refuse(f"{guest.name!r} is not a guest name", f"{at}.name", "use letters, digits, '.', '_' and '-'")
         if guest.name in names:
             _refuse(f"a second guest named {guest.name!r}", f"{at}.name", "give each guest a name of its own")
@@ -311,7 +311,8 @@ def is_sysctl(name: object, value: object) -> bool:
     )
 
 
-def _is_name(name: str) -> bool:
+def is_guest_name(name: str) -> bool:
+    """Whether a guest may have this name: it is then safe as a path of its own."""
     return 0 < len(name) <= 64 and name[0].isalnum() and all(c.isascii() and (c.isalnum() or c in "._-") for c in name)
 
 

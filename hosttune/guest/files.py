@@ -1,0 +1,86 @@
+"""One guest's files as a value, and as the bytes that the applier writes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from hosttune.errors import BadInput
+from hosttune.guest.bundle import make_bundle, notes_of
+from hosttune.guest.iso import make_image
+from hosttune.guest.places import places
+from hosttune.guest.seed import VOLUME, meta_data, user_data
+from hosttune.guest.wanted import read_wanted
+from hosttune.model.intent import is_guest_name
+from hosttune.model.plan import Plan, PlannedGuest
+from hosttune.model.values import Value, close_mappings
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+class GuestFiles(Value, frozen=True, kw_only=True):
+    """The files of one guest: the `bundle` (file name → text) and the cloud-init seed that carries it.
+
+    `name` is checked: it is safe as a path of its own. `notes` say what is not done, and why.
+    """
+
+    name: str
+    bundle: Mapping[str, str]
+    meta_data: str
+    user_data: str
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "bundle")
+
+
+def guest_files(plan: Plan, name: str) -> GuestFiles:
+    """The files that the guest `name` of a plan needs inside; the same plan gives the same files.
+
+    Raises BadInput for a guest that the plan does not place, and for a value of the plan that cannot be: a name with
+    other characters than letters, digits, '.', '_' and '-', a malformed address, an unknown setting.
+    """
+    guest = next((guest for guest in plan.guests if guest.name == name), None)
+    if guest is None:
+        placed = ", ".join(guest.name for guest in plan.guests) or "none"
+        raise BadInput(f"the plan places no guest named {name!r}", where="plan: guests", hint=f"it places {placed}")
+    _check(guest)
+    wanted = read_wanted(guest)
+    devices = places(guest)
+    notes = notes_of(wanted, devices)
+    bundle = make_bundle(guest.name, wanted, devices, notes)
+    user = user_data(bundle)
+    return GuestFiles(
+        name=guest.name,
+        bundle=bundle,
+        meta_data=meta_data(guest.name, guest.uuid, user),
+        user_data=user,
+        notes=notes,
+    )
+
+
+def seed_image(files: GuestFiles) -> bytes:
+    """The seed as an ISO 9660 image labelled `cidata`, with Rock Ridge and Joliet names; same files, same bytes."""
+    return make_image(VOLUME, {"meta-data": files.meta_data.encode(), "user-data": files.user_data.encode()})
+
+
+def write_plan(files: GuestFiles) -> Mapping[str, bytes]:
+    """Every file of a guest by its path relative to the guest's own folder: the seed, its two texts, the bundle.
+
+    Whole files, for the applier to write; the paths are constant.
+    """
+    bundle = {f"bundle/{name}": text.encode() for name, text in files.bundle.items()}
+    texts = {"meta-data": files.meta_data.encode(), "user-data": files.user_data.encode()}
+    return {"seed.iso": seed_image(files), **texts, **bundle}
+
+
+def _check(guest: PlannedGuest) -> None:
+    where = f"plan: guests[{guest.name!r}]"
+    if not is_guest_name(guest.name):
+        raise BadInput(
+            f"{guest.name!r} is not a guest name",
+            where=f"{where}.name",
+            hint="use letters, digits, '.', '_' and '-'; at most 64, the first a letter or digit",
+        )
+    if guest.uuid is not None and not _UUID.fullmatch(guest.uuid):
+        raise BadInput(f"{guest.uuid!r} is not a UUID", where=f"{where}.uuid", hint="plan the guest again")
