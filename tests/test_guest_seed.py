@@ -297,6 +297,7 @@ REFUSED: tuple[tuple[str, object], ...] = (
     ("read_request_bytes", 8192),
     ("read_request_bytes", [128]),
     ("relaxed_ordering", 1),
+    ("relaxed_ordering", "no"),
     ("sysctl", "vm.nr_hugepages=1"),
     ("sysctl", {"../../etc/passwd": 1}),
     ("sysctl", {"vm..x": 1}),
@@ -312,6 +313,11 @@ def test_a_setting_that_cannot_be_is_refused(name: str, value: object) -> None:
     with pytest.raises(BadInput) as error:
         files_of(ONE_GPU, guest_settings={name: value})
     assert error.value.where.startswith(f"plan: guests['one-gpu'].guest_settings.{name}")
+
+
+@pytest.mark.parametrize(("value", "word"), [(True, "on"), ("on", "on"), (False, "off"), ("off", "off")])
+def test_relaxed_ordering_is_a_switch_or_its_word(value: object, word: str) -> None:
+    assert words(conf(ONE_GPU, guest_settings={"relaxed_ordering": value}), "relaxed_ordering") == [word]
 
 
 def test_a_guest_that_is_not_placed_is_refused() -> None:

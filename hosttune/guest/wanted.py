@@ -55,6 +55,11 @@ def _switch(value: object, where: str) -> bool:
     return value
 
 
+def _on_or_off(value: object, where: str) -> bool:
+    """A switch, or the words of an intent: in YAML 1.2 `off` is text."""
+    return _switch({"on": True, "off": False}.get(value, value) if isinstance(value, str) else value, where)
+
+
 def _watts(value: object, where: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= MAX_WATTS:
         _refuse(value, where, f"whole watts from 1 to {MAX_WATTS}")
@@ -91,6 +96,6 @@ _READERS: Mapping[str, tuple[str, Callable[[Any, str], object]]] = {
     "power_limit_watts": ("power_limit_watts", _watts),
     "aspm": ("aspm_off", _off),
     "read_request_bytes": ("read_request_bytes", _read_request),
-    "relaxed_ordering": ("relaxed_ordering", _switch),
+    "relaxed_ordering": ("relaxed_ordering", _on_or_off),
     "sysctl": ("sysctl", _sysctl),
 }
