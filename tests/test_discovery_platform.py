@@ -10,9 +10,10 @@ import pytest
 
 from hosttune.archive import open_root
 from hosttune.discovery import discover
-from hosttune.discovery.platform import read_digest, read_identity, read_iommu, read_platform, split_kernel_args
+from hosttune.discovery.platform import read_digest, read_identity, read_iommu, read_platform
 from hosttune.discovery.settings import read_settings
 from hosttune.errors import BadInput, Unreadable
+from hosttune.model.commandline import split
 from hosttune.model.host import Iommu, Module, NumaNode, PciDevice
 from hosttune.reader import Reader
 from hosttune.recorded import Archive, Capture
@@ -68,7 +69,7 @@ def test_older_captures_tell_the_kernel_in_proc_version() -> None:
     ],
 )
 def test_kernel_arguments_are_split_as_the_kernel_does(text: str, expected: tuple[str, ...]) -> None:
-    assert split_kernel_args(text) == expected
+    assert split(text) == expected
 
 
 @pytest.mark.parametrize(

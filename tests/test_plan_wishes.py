@@ -16,12 +16,13 @@ import yaml
 from planhosts import Card, build_host, intent_of
 
 from hosttune.errors import BadInput
+from hosttune.model.commandline import read_boot_pages
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Plan
 from hosttune.model.values import CpuSet, to_json
 from hosttune.planning import plan
-from hosttune.planning.bootargs import add_cpus, boot_pages, passthrough, read_boot_pages
+from hosttune.planning.bootargs import add_cpus, boot_pages, passthrough
 from hosttune.planning.settings import SETTINGS
 
 GIB = 1 << 30

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from hosttune.discovery.cpuinfo import first_block
+from hosttune.model.commandline import split
 from hosttune.model.host import Iommu, Module, NumaNode, PciDevice, Platform
 from hosttune.model.values import Value
 from hosttune.reader import Reader
@@ -75,15 +76,7 @@ def _kernel(reader: Reader) -> str | None:
 
 def _kernel_args(reader: Reader) -> tuple[str, ...] | None:
     text = reader.text("/proc/cmdline")
-    return None if text is None else split_kernel_args(text)
-
-
-def split_kernel_args(text: str) -> tuple[str, ...]:
-    """Kernel arguments as the kernel splits them: at white space that is not inside double quotes.
-
-    The quotes stay in the text, so that joining with spaces gives the same command line (lib/cmdline.c, next_arg).
-    """
-    return tuple(re.findall(r'(?:[^\s"]|"[^"]*(?:"|$))+', text))
+    return None if text is None else split(text)
 
 
 def _arch(reader: Reader) -> str | None:

@@ -7,93 +7,22 @@ Pure. `arguments` is a kernel command line cut at its spaces, None where it is u
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from hosttune.model.commandline import options, read_boot_pages, text_of
 from hosttune.model.values import CpuSet
-from hosttune.planning.pages import HUGE_1G
 from hosttune.planning.settings import ISOLATION_FLAGS
 
 Change = tuple[str, str | None, str | None]
 
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_SIZE = re.compile(r"(\d+)([KMGT]?)", re.IGNORECASE)
 
-
-def find(arguments: Sequence[str] | None, name: str) -> str | None:
-    """The first argument of this name ("iommu" finds "iommu=pt"), None when there is none."""
-    return next((a for a in arguments or () if a.partition("=")[0] == name), None)
-
-
-def options(argument: str | None) -> list[str]:
-    """The comma-separated values of an argument."""
-    return [part for part in (argument or "").partition("=")[2].split(",") if part]
+def _values(arguments: Sequence[str] | None, name: str) -> list[str]:
+    """The comma-separated values of an argument, of all of that name where it is repeated."""
+    found = (a for a in arguments or () if a.partition("=")[0] == name)
+    return list(dict.fromkeys(value for argument in found for value in options(argument)))
 
 
 # --- pages ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class BootPages:
-    """The 1 GiB pages that a command line asks for: by node, or `anywhere` spread over the nodes by the kernel."""
-
-    arguments: tuple[str, ...] = ()
-    by_node: Mapping[int, int] | None = None
-    anywhere: int = 0
-
-    def least(self, node: int, totals: Mapping[int, int]) -> int:
-        """Pages that the node gets at least at every boot. `totals`: the pools of all nodes with memory, now."""
-        if self.by_node is not None:
-            return self.by_node.get(node, 0)
-        if sum(totals.values()) == self.anywhere:  # what the kernel made of it
-            return totals.get(node, 0)
-        return self.anywhere // max(1, len(totals))
-
-    def most(self, node: int, totals: Mapping[int, int]) -> int:
-        """Pages to keep for the node so that all nodes together get no fewer than now."""
-        if self.by_node is not None:
-            return self.by_node.get(node, 0)
-        if sum(totals.values()) >= self.anywhere:
-            return totals.get(node, 0)
-        return -(-self.anywhere // max(1, len(totals))) if node in totals else 0
-
-
-def read_boot_pages(arguments: Sequence[str] | None) -> BootPages:
-    """The 1 GiB pages of a command line.
-
-    `hugepages=` belongs to the `hugepagesz=` or `default_hugepagesz=` before it, to the default size where there
-    is none; a second count for a size is ignored (mm/hugetlb.c, hugepages_setup).
-    """
-    default = _size(options(find(arguments, "default_hugepagesz")))
-    size = default
-    selector: str | None = None
-    for argument in arguments or ():
-        name, _, value = argument.partition("=")
-        if name in ("hugepagesz", "default_hugepagesz"):
-            size = _size([value])
-            if name == "hugepagesz" and size == HUGE_1G and selector is None:
-                selector = argument
-        elif name == "hugepages" and size == HUGE_1G:
-            return _counted(value, tuple(a for a in (selector, argument) if a))
-    return BootPages((selector,) if selector else ())
-
-
-def _size(values: Sequence[str]) -> int | None:
-    match = _SIZE.fullmatch(values[0]) if values else None
-    return int(match[1]) * _UNITS[match[2].upper()] if match else None
-
-
-def _counted(value: str, arguments: tuple[str, ...]) -> BootPages:
-    if value.isdecimal():
-        return BootPages(arguments, None, int(value))
-    counts: dict[int, int] = {}
-    for part in value.split(","):
-        node, _, count = part.partition(":")
-        if not (node.isdecimal() and count.isdecimal()):
-            break  # the kernel stops here too
-        counts[int(node)] = int(count)
-    return BootPages(arguments, counts)
 
 
 def boot_pages(arguments: Sequence[str] | None, totals: Mapping[int, int], needed: Mapping[int, int]) -> Change | None:
@@ -117,11 +46,10 @@ def boot_pages(arguments: Sequence[str] | None, totals: Mapping[int, int], neede
 
 def add_cpus(arguments: Sequence[str] | None, name: str, cpus: CpuSet) -> Change | None:
     """The change that puts CPUs on the list of `isolcpus` or `nohz_full`, what stands there staying on it."""
-    current = find(arguments, name)
-    parts = options(current)
-    flags: list[str] = []
-    while parts and parts[0] in ISOLATION_FLAGS:
-        flags.append(parts.pop(0))
+    current = text_of(arguments, name)
+    values = _values(arguments, name)
+    flags = [value for value in values if value in ISOLATION_FLAGS]
+    parts = [value for value in values if value not in ISOLATION_FLAGS]
     try:
         listed = CpuSet.parse(",".join(parts))
         new = [str(listed | cpus)]
@@ -145,19 +73,18 @@ def off_arguments(arguments: Sequence[str] | None, vendor: str | None) -> list[s
     return [a for a in arguments or () if a.partition("=")[0] in names and "off" in options(a)]
 
 
-def without_off(argument: str) -> Change:
+def without_off(arguments: Sequence[str] | None, name: str) -> Change:
     """The change that takes "off" from an argument; intel_iommu then says "on", which its kernel may need."""
-    name = argument.partition("=")[0]
-    rest = [part for part in options(argument) if part != "off"]
+    rest = [value for value in _values(arguments, name) if value != "off"]
     if name == "intel_iommu" and "on" not in rest:
         rest.insert(0, "on")
-    return name, argument, f"{name}={','.join(rest)}" if rest else None
+    return name, text_of(arguments, name), f"{name}={','.join(rest)}" if rest else None
 
 
 def passthrough(arguments: Sequence[str] | None) -> Change | None:
     """The change that gives host-owned devices an identity domain (iommu=pt), None where they have it."""
-    current = find(arguments, "iommu")
-    parts = options(current)
+    current = text_of(arguments, "iommu")
+    parts = _values(arguments, "iommu")
     if "pt" in parts or "iommu.passthrough=1" in (arguments or ()):
         return None
     kept = [part for part in parts if part not in ("off", "nopt")]

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from hosttune.model.commandline import find, options, text_of
 from hosttune.model.host import Cpu, Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Device, Finding, PlannedGuest
 from hosttune.model.values import CpuSet, format_size, parse_cpus
-from hosttune.planning.bootargs import add_cpus, boot_pages, find, off_arguments, options, passthrough, without_off
+from hosttune.planning.bootargs import add_cpus, boot_pages, off_arguments, passthrough, without_off
 from hosttune.planning.devices import Catalogue, address_key
 from hosttune.planning.pages import HUGE_1G, NodeMemory
 from hosttune.planning.resources import Resources
@@ -140,7 +141,7 @@ def _isolation(host: Host, intent: Intent, guests: tuple[PlannedGuest, ...]) -> 
         value = wanted(intent, name)
         if value is None or not pinned:
             continue
-        current = find(host.kernel_args, name)
+        current = text_of(host.kernel_args, name)
         change = add_cpus(host.kernel_args, name, pinned) if value is True else (name, current, f"{name}={value}")
         if change and change[1] != change[2]:
             yield _argument(*change, f"asked for by name: settings.{name}")
@@ -179,8 +180,8 @@ def _iommu_off(host: Host, findings: list[Finding]) -> list[Action]:
     vendor = host.cpu_model.vendor if host.cpu_model else None
     off = off_arguments(host.kernel_args, vendor)
     actions = []
-    for argument in off:
-        change = without_off(argument)
+    for name, argument in {argument.partition("=")[0]: argument for argument in off}.items():
+        change = without_off(host.kernel_args, name)
         why = f"{argument} keeps the IOMMU off{'' if change[2] else ': the argument goes away'}"
         actions.append(_argument(*change, why, needed=True))
     if vendor == "GenuineIntel" and "on" not in options(find(host.kernel_args, "intel_iommu")):
