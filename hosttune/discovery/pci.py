@@ -1,6 +1,6 @@
 """The PCI tree of a host: every function with its bridge, NUMA node, link on both ends, IOMMU group, BARs and limits.
 
-Second step of discovery, after the NUMA nodes: System → `read_pci` → Host.pci. `pci_function` reads, `pci_config`
+Second step of discovery, after the NUMA nodes: System → `read_pci` → Host.pci. `pci_function` reads, `pciconfig`
 decodes, `pci_link` judges links, `pci_names` names; here the functions are put together. Nothing is written and no
 sleeping device is woken.
 """

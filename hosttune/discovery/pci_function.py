@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 
-from hosttune.discovery.pci_config import WIDTHS, ConfigFacts, decode
 from hosttune.discovery.sets import parse_mask, read_set
 from hosttune.errors import Unreadable
 from hosttune.model.host import Bar, Irq
 from hosttune.model.values import MAX_SIZE, Value
+from hosttune.pciconfig import WIDTHS, ConfigFacts, decode
 from hosttune.reader import Reader
 from hosttune.system import Folder
 

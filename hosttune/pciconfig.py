@@ -1,11 +1,13 @@
 """Decode PCI configuration space: bytes in, facts out; pure, and safe on truncated or garbage input.
 
-Called by `pci` for every function. Registers and bits are those of <linux/pci_regs.h>, names those of lspci.
+`decode` says what discovery tells of a function, `capability_at` and `extended_capability_at` where its registers
+lie for those that write one. Registers and bits are those of <linux/pci_regs.h>, names those of lspci.
 A user without privilege is given 64 bytes and a conventional device 256, so every capability may be missing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from struct import Struct
 from typing import Any
@@ -21,8 +23,8 @@ _HEADER = 64
 _CAPABILITY_POINTER = 0x34
 _STATUS_CAP_LIST = 0x10
 _CAP_SSVID = 0x0D
-_CAP_EXPRESS = 0x10
-_EXT_ACS = 0x0D
+CAP_EXPRESS = 0x10
+EXT_ACS = 0x0D
 _EXT_ATS = 0x0F
 _EXT_SRIOV = 0x10
 _EXT_START = 0x100
@@ -42,8 +44,9 @@ _PORT_TYPES = {
 _WITHOUT_LINK = (9, 10)
 _SPEEDS_GTS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}  # LNKCAP/LNKSTA code and LNKCAP2 bit
 WIDTHS = frozenset((1, 2, 4, 8, 12, 16, 32))
-_ASPM = ("", "L0s", "L1", "L0s L1")
-_ACS_BITS = (
+ASPM = ("off", "L0s", "L1", "L0s L1")  # by the two bits of LNKCTL
+_ASPM_SUPPORTED = ("none", *ASPM[1:])
+ACS_BITS = (
     (0x01, "SrcValid"),
     (0x02, "TransBlk"),
     (0x04, "ReqRedir"),
@@ -52,7 +55,7 @@ _ACS_BITS = (
     (0x20, "EgressCtrl"),
     (0x40, "DirectTrans"),
 )
-_ACS_NAMES = tuple(tuple(name for bit, name in _ACS_BITS if value & bit) for value in range(128))
+_ACS_NAMES = tuple(tuple(name for bit, name in ACS_BITS if value & bit) for value in range(128))
 _NO_ACS = Acs()
 
 
@@ -110,16 +113,32 @@ def decode(config: bytes) -> ConfigFacts:
 
     A virtual function's ids read ffff while the rest is real, so only ids *and* status of all ones mean "gone".
     """
-    if len(config) < _HEADER or config[:8] == b"\xff" * 8:
+    if not _answers(config):
         return _NOTHING
     doubts: list[str] = []
     found = _capabilities(config, doubts)
     facts = _header(config, found)
-    if _CAP_EXPRESS in found:
-        _express(config, found[_CAP_EXPRESS], facts)
-    if len(config) > _EXT_START + 4 and _CAP_EXPRESS in found:
+    if CAP_EXPRESS in found:
+        _express(config, found[CAP_EXPRESS], facts)
+    if len(config) > _EXT_START + 4 and CAP_EXPRESS in found:
         _extended(config, facts, doubts)
     return ConfigFacts(capabilities=tuple(found), doubts=tuple(doubts), **facts)
+
+
+def capability_at(config: bytes, kind: int) -> int | None:
+    """Where the first capability of this id begins; None where there is none, or nothing answers."""
+    return _capabilities(config, []).get(kind) if _answers(config) else None
+
+
+def extended_capability_at(config: bytes, kind: int) -> int | None:
+    """Where the first extended capability of this id begins; None where there is none, or nothing answers."""
+    if not _answers(config) or CAP_EXPRESS not in _capabilities(config, []):
+        return None
+    return next((at for found, at in _extended_capabilities(config, []) if found == kind), None)
+
+
+def _answers(config: bytes) -> bool:
+    return len(config) >= _HEADER and config[:8] != b"\xff" * 8
 
 
 def _header(config: bytes, found: dict[int, int]) -> dict[str, Any]:
@@ -191,8 +210,8 @@ def _express(config: bytes, at: int, facts: dict[str, Any]) -> None:
     facts["width"] = _width(link_status >> 4 & 0x3F)
     facts["max_speed_gts"] = _SPEEDS_GTS.get(link_cap & 0xF)
     facts["max_width"] = _width(link_cap >> 4 & 0x3F)
-    facts["aspm_supported"] = _ASPM[link_cap >> 10 & 3] or "none"
-    facts["aspm"] = _ASPM[link_control & 3] or "off"
+    facts["aspm_supported"] = _ASPM_SUPPORTED[link_cap >> 10 & 3]
+    facts["aspm"] = ASPM[link_control & 3]
     if flags & 0xF >= 2 and at + 0x30 <= len(config):
         # The vector of LNKCAP2 goes before the code of LNKCAP, as in the kernel's pcie_get_speed_cap().
         vector = _U32(config, at + 0x2C)[0] >> 1 & 0x7F
@@ -201,33 +220,36 @@ def _express(config: bytes, at: int, facts: dict[str, Any]) -> None:
 
 
 def _extended(config: bytes, facts: dict[str, Any], doubts: list[str]) -> None:
-    """Walk the extended capabilities from 0x100; the kernel's own walk ends at a header of 0 or all ones, too."""
     facts["acs"] = _NO_ACS
-    size = len(config)
     order: list[int] = []
+    for kind, at in _extended_capabilities(config, doubts):
+        if kind not in order:
+            order.append(kind)
+            _extended_capability(config, kind, at, facts)
+    facts["extended_capabilities"] = tuple(order)
+
+
+def _extended_capabilities(config: bytes, doubts: list[str]) -> Iterator[tuple[int, int]]:
+    """(id, offset) of each, from 0x100; the kernel's own walk ends at a header of 0 or all ones, too."""
+    size = len(config)
     seen = set()
     at = _EXT_START
     while at >= _EXT_START and at + 4 <= size:
         if at in seen:
             doubts.append(f"the extended capability list loops at {at:#x}")
-            break
+            return
         seen.add(at)
         header = _U32(config, at)[0]
         if header in (0, 0xFFFFFFFF):
-            break
-        kind = header & 0xFFFF
-        if kind not in order:
-            order.append(kind)
-            _extended_capability(config, kind, at, facts)
+            return
+        yield header & 0xFFFF, at
         at = header >> 20 & 0xFFC
-    else:
-        if at:
-            doubts.append(f"the extended capability list points to {at:#x}, where there is none")
-    facts["extended_capabilities"] = tuple(order)
+    if at:
+        doubts.append(f"the extended capability list points to {at:#x}, where there is none")
 
 
 def _extended_capability(config: bytes, kind: int, at: int, facts: dict[str, Any]) -> None:
-    if kind == _EXT_ACS and at + 8 <= len(config):
+    if kind == EXT_ACS and at + 8 <= len(config):
         facts["acs"] = Acs(
             capable=_ACS_NAMES[_U16(config, at + 4)[0] & 0x7F], enabled=_ACS_NAMES[_U16(config, at + 6)[0] & 0x7F]
         )
