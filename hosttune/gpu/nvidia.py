@@ -81,6 +81,10 @@ def _enrich(reader: Reader, devices: tuple[PciDevice, ...], gpus: tuple[Gpu, ...
         fill(gpu, told[gpu.address], source=told[gpu.address].source) if gpu.address in told else gpu for gpu in gpus
     )
     joined = _unique_modules(reader, joined)
+    if reader.system.scratch:  # what was set on it since it was recorded
+        from hosttune.gpu.nvidia_set import as_told
+
+        joined = tuple(as_told(reader.system, gpu) if gpu.address in told else gpu for gpu in joined)
     for problem in fabric_doubts(joined):
         reader.problem(problem.what, problem.where, problem.why)
     return joined

@@ -7,7 +7,7 @@ Both forms become one flat table, path → values in order, and one table of row
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hosttune.errors import BadInput
@@ -156,6 +156,33 @@ _TEXT = _Places(
     "Processes",
     "Processes/Process ID",
 )
+
+# Columns of `nvidia-smi --query-gpu`, and the field of `Gpu` that each is.
+QUERY_FIELDS: Mapping[str, tuple[str, Callable[[str], object]]] = {
+    "persistence_mode": ("persistence", _flag),
+    "power.limit": ("power_limit_watts", _number),
+    "power.default_limit": ("power_default_watts", _number),
+    "power.min_limit": ("power_min_watts", _number),
+    "power.max_limit": ("power_max_watts", _number),
+    "compute_mode": ("compute_mode", _word),
+    "ecc.mode.current": ("ecc", _flag),
+    "ecc.mode.pending": ("ecc_pending", _flag),
+    "mig.mode.current": ("mode", _word),
+    "mig.mode.pending": ("pending", _word),
+}
+
+
+def parse_smi_query(text: str, address: str) -> Gpu:
+    """`nvidia-smi -i ADDRESS --query-gpu=QUERY_FIELDS --format=csv,noheader,nounits`: the one GPU. Raises BadInput."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    cells = [cell.strip() for cell in lines[0].split(",")] if len(lines) == 1 else []
+    if len(cells) != len(QUERY_FIELDS):
+        raise BadInput(f"not the row of one GPU: {text[:60]!r}", where="nvidia-smi", hint="run it by hand to see why")
+    facts: dict[str, Any] = {
+        field: read(cell) for (field, read), cell in zip(QUERY_FIELDS.values(), cells, strict=True)
+    }
+    mode, pending = facts.pop("mode"), facts.pop("pending")
+    return Gpu(address=address, **facts, mig=Mig(mode=mode, pending=pending) if mode or pending else None)
 
 
 def parse_smi_xml(text: str) -> Answer:

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from hosttune.errors import BadInput
+from hosttune.gpu.knobs import MOST_WATTS
 from hosttune.model.intent import Intent
 from hosttune.model.values import CpuSet
 
 KEEP = "keep"
 # The list of isolcpus may begin with these words (admin-guide/kernel-parameters, "isolcpus=").
 ISOLATION_FLAGS = frozenset(("nohz", "domain", "managed_irq"))
+AMBIGUOUS = {"aspm": "off", "ecc": "disabled", "mig_mode": "disabled"}  # what `false` could be meant for
 LONGEST_LATENCY_US = (1 << 31) - 1  # the kernel keeps it as a signed 32-bit number (pm_qos_resume_latency_us)
 
 
@@ -92,6 +94,12 @@ SETTINGS: Mapping[str, Setting] = {
     "boot_pages": Setting(HOST, True),
     "isolcpus": Setting(BY_NAME, True, cpus=True),
     "nohz_full": Setting(BY_NAME, True, cpus=True),
+    # Of the GPUs that stay with the host. True as a power limit is the board's own; modes are nvmlComputeMode_t's.
+    "persistence": Setting(HOST, True),
+    "power_limit_watts": Setting(HOST, True, numbers=range(1, MOST_WATTS + 1)),
+    "compute_mode": Setting(BY_NAME, "default", ("default", "exclusive_process", "prohibited")),
+    "ecc": Setting(BY_NAME, "enabled", ("enabled", "disabled")),
+    "mig_mode": Setting(BY_NAME, "enabled", ("enabled", "disabled")),
 }
 
 
@@ -101,8 +109,9 @@ def check_settings(intent: Intent, where: str = "intent") -> None:
         at = f"{where}: settings.{name}"
         if name not in SETTINGS:
             raise BadInput(f"no setting {name!r}", where=at, hint=f"known: {', '.join(SETTINGS)}")
-        if name == "aspm" and value is False:  # what YAML 1.1 makes of `off`; `keep` would be the opposite
-            raise BadInput("false can mean off or keep", where=at, hint='write "off" in quotes, or keep')
+        if name in AMBIGUOUS and value is False:  # what YAML 1.1 makes of `off`; `keep` would be the opposite
+            word = AMBIGUOUS[name]
+            raise BadInput(f"false can mean {word} or keep", where=at, hint=f'write "{word}" in quotes, or keep')
         if not SETTINGS[name].accepts(value):
             raise BadInput(f"{value!r} is no value of it", where=at, hint=f"allowed: {SETTINGS[name].allowed}")
 

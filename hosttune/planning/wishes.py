@@ -15,6 +15,7 @@ from hosttune.model.plan import Action, Device, Finding, PlannedGuest
 from hosttune.model.values import CpuSet, format_size, parse_cpus
 from hosttune.planning.bootargs import add_cpus, boot_pages, off_arguments, passthrough, without_off
 from hosttune.planning.devices import Catalogue, address_key
+from hosttune.planning.gpusettings import plan_gpu_settings
 from hosttune.planning.pages import HUGE_1G, NodeMemory
 from hosttune.planning.resources import Resources
 from hosttune.planning.settings import reason, wanted
@@ -44,7 +45,8 @@ def plan_actions(
         actions += _interrupts(host, intent, resources, guests, pinned)
         actions += _aspm(intent, catalogue, guests)
         actions += _memory(host, intent)
-    return tuple(actions), tuple(findings)
+    of_gpus, said = plan_gpu_settings(host, intent, catalogue, guests)
+    return (*actions, *of_gpus), (*findings, *said)
 
 
 def _action(kind: str, target: str, current: Any, want: Any, why: str, **more: Any) -> Action:

@@ -10,7 +10,8 @@ from hosttune.settings.setting import Setting
 
 __all__ = ["KINDS", "Setting", "kind_class", "setting_of"]
 
-# kind -> (module, class). One row a kind; a test wants each of them exercised and killed at every step.
+# kind -> (module, class). One row a kind; a test wants each of them exercised and killed at every step. A module is one
+# of this package, or the whole name of one in a layer above, which this layer must not import by itself.
 KINDS: dict[str, tuple[str, str]] = {
     "hugepages": ("memory", "HugePages"),
     "thp": ("memory", "Thp"),
@@ -19,6 +20,11 @@ KINDS: dict[str, tuple[str, str]] = {
     "governor": ("cpus", "Governor"),
     "energy-preference": ("cpus", "EnergyPreference"),
     "resume-latency": ("cpus", "ResumeLatency"),
+    "gpu-persistence": ("hosttune.gpu.settings", "GpuPersistence"),
+    "gpu-power-limit": ("hosttune.gpu.settings", "GpuPowerLimit"),
+    "gpu-compute-mode": ("hosttune.gpu.settings", "GpuComputeMode"),
+    "gpu-ecc": ("hosttune.gpu.settings", "GpuEcc"),
+    "gpu-mig-mode": ("hosttune.gpu.settings", "GpuMigMode"),
 }
 
 
@@ -29,7 +35,8 @@ def kind_class(kind: str, where: str) -> type[Setting]:
     if kind not in KINDS:
         raise BadInput(f"no kind of setting {kind!r}", where=where, hint="plan again with this version of hosttune")
     module, name = KINDS[kind]
-    found: type[Setting] = getattr(import_module(f"hosttune.settings.{module}"), name)
+    path = module if "." in module else f"hosttune.settings.{module}"
+    found: type[Setting] = getattr(import_module(path), name)
     return found
 
 

@@ -1,0 +1,56 @@
+"""Setting AMD GPUs that `amdgpu` holds: the power cap, a plain file of the kernel's. No other knob is known.
+
+Source: drivers/gpu/drm/amd/pm/amdgpu_pm.c, "DOC: hwmon" (Documentation/gpu/amdgpu/thermal.rst): power1_cap is the
+selected cap in microwatts, between power1_cap_min and power1_cap_max; the driver keeps whole watts of what is written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hosttune.errors import Unreadable, WriteFailed
+from hosttune.gpu.knobs import POWER_LIMIT, Knobs
+from hosttune.model.host import Gpu
+from hosttune.reader import number
+from hosttune.system import System
+
+_MICROWATTS = 10**6
+
+
+def facts(system: System, address: str) -> Gpu:
+    """The power cap with its range, in watts; unknown where the driver shows none (a virtual function). See Knobs."""
+    cap = _cap(system, address)
+    return Gpu(
+        address=address,
+        power_limit_watts=_watts(system, cap),
+        power_default_watts=_watts(system, cap and f"{cap}_default"),
+        power_min_watts=_watts(system, cap and f"{cap}_min"),
+        power_max_watts=_watts(system, cap and f"{cap}_max"),
+    )
+
+
+def _cap(system: System, address: str) -> str | None:
+    """The file of the cap. The kernel numbers its monitors anew at every boot."""
+    folder = f"/sys/bus/pci/devices/{address}/hwmon"
+    monitors = system.list(folder)
+    return f"{folder}/{monitors[0]}/power1_cap" if monitors else None
+
+
+def _watts(system: System, path: str | None) -> float | None:
+    text = system.read(path) if path else None
+    if not text:
+        return None
+    microwatts = number(text)
+    if microwatts is None:
+        raise Unreadable(path or "", f"reads {text[:40]!r}, which is no number")
+    return microwatts / _MICROWATTS
+
+
+def _set_power_limit(system: System, address: str, watts: Any) -> None:
+    path = _cap(system, address)
+    if path is None:
+        raise WriteFailed(f"the power limit of {address}", "amdgpu shows no power cap for it")
+    system.write(path, str(round(watts * _MICROWATTS)))
+
+
+AMD_KNOBS = Knobs(driver="amdgpu", facts=facts, writers={POWER_LIMIT: _set_power_limit})

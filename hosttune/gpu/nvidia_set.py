@@ -1,0 +1,210 @@
+"""Setting NVIDIA GPUs that the `nvidia` driver holds, through NVML; one call, one GPU, named by its PCI address.
+
+Functions and their meaning: nvml.h. Settings are read with `nvidia-smi -i ADDRESS --query-gpu`, not with NVML in this
+process, for three reasons: a command that hangs in the driver can be left behind; an NVML handle keeps /dev/nvidiaN
+open, and a GPU whose device file is open cannot be given to vfio-pci; and NVML starts threads, after which a fork is
+unsafe. It takes as long as NVML in a forked child (22 ms each on an H200).
+
+A scratch root keeps what it was told as `.hosttune/commands/FUNCTION-ADDRESS`; what nothing was told of is as recorded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from hosttune.errors import BadInput, CommandFailed, Unreadable, WriteFailed
+from hosttune.gpu.knobs import COMPUTE_MODE, ECC, MIG_MODE, PERSISTENCE, POWER_LIMIT, Knobs
+from hosttune.gpu.nvidia_words import COMPUTE_MODES
+from hosttune.gpu.vendor import Answer, fill
+from hosttune.model.host import Gpu, Mig
+from hosttune.system import System
+
+SECONDS_TO_ANSWER = 20.0
+_NVML = "nvml.json"
+_MODES = ("disabled", "enabled")  # NVML_DEVICE_MIG_DISABLE, NVML_DEVICE_MIG_ENABLE
+_RESET_REQUIRED, _IN_USE = 16, 19  # NVML_ERROR_RESET_REQUIRED, NVML_ERROR_IN_USE
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+
+def facts(system: System, address: str) -> Gpu:
+    """What is set on a GPU now. See Knobs."""
+    from hosttune.gpu.nvidia_smi import QUERY_FIELDS, parse_smi_query
+
+    argv = ("nvidia-smi", "-i", address, f"--query-gpu={','.join(QUERY_FIELDS)}", "--format=csv,noheader,nounits")
+    try:
+        text = system.query(f"nvidia-smi-query-{address}", lambda: system.run(argv, timeout=SECONDS_TO_ANSWER))
+        gpu = _recorded(system, address, _not_asked) if text is None else parse_smi_query(text, address)
+    except CommandFailed as error:
+        raise Unreadable(f"GPU {address} (nvidia-smi)", error.reason) from error
+    except BadInput as error:
+        raise Unreadable(f"GPU {address} (nvidia-smi)", error.what) from error
+    return as_told(system, gpu)
+
+
+def _recorded(system: System, address: str, ask_nvml: Callable[[], str | None]) -> Gpu:
+    """A GPU as a capture holds it, or as `ask_nvml` tells live; an empty one where neither knows it."""
+    from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
+    from hosttune.gpu.nvml_facts import parse_nvml
+
+    gpu = Gpu(address=address)
+    sources: tuple[tuple[str, Callable[[], str | None], Callable[[str], Answer]], ...] = (
+        (_NVML, ask_nvml, parse_nvml),
+        ("nvidia-smi-q-x", _not_asked, parse_smi_xml),
+        ("nvidia-smi-q", _not_asked, parse_smi_text),
+    )
+    for name, live, parse in sources:
+        text = system.query(name, live)
+        if text is None:
+            continue
+        with contextlib.suppress(BadInput):  # a record of a library that failed: the next one may know
+            gpu = fill(gpu, parse(text).by_address().get(address, gpu))
+    return gpu
+
+
+def _not_asked() -> None:
+    """Only what was recorded is wanted."""
+
+
+def as_told(system: System, gpu: Gpu) -> Gpu:
+    """`gpu` with what a scratch root was told since it was recorded; the same GPU on any other system."""
+    for function, told in _TOLD.items():
+        text = system.query(f"{function}-{gpu.address}", _not_asked)
+        if text is not None and text.isdecimal() and len(text) < 10:
+            gpu = msgspec.structs.replace(gpu, **told(gpu, int(text)))
+    return gpu
+
+
+def _told_mig(gpu: Gpu, mode: int) -> dict[str, Any]:
+    word = _MODES[mode == 1]
+    return {"mig": msgspec.structs.replace(gpu.mig or Mig(), mode=word, pending=word)}
+
+
+_TOLD: Mapping[str, Callable[[Gpu, int], dict[str, Any]]] = {
+    "nvmlDeviceSetPersistenceMode": lambda _, mode: {"persistence": mode == 1},
+    "nvmlDeviceSetPowerManagementLimit": lambda _, milliwatts: {"power_limit_watts": milliwatts / 1000},
+    "nvmlDeviceSetComputeMode": lambda _, mode: {"compute_mode": COMPUTE_MODES[mode % len(COMPUTE_MODES)]},
+    "nvmlDeviceSetEccMode": lambda _, mode: {"ecc_pending": mode == 1},  # "takes effect after the next reboot"
+    "nvmlDeviceSetMigMode": _told_mig,
+}
+
+
+# --- writing -----------------------------------------------------------------------------------------------------
+
+
+def call_nvml(library: Any, function: str, address: str, number: int) -> int | None:
+    """Call a function of NVML (pynvml, any version) on one GPU. Returns what it gives. Raises WriteFailed.
+
+    The library is let go of at once: an open handle would keep the GPU from its next driver.
+    """
+    errors = (library.NVMLError, getattr(library, "NVMLLibraryMismatchError", library.NVMLError))
+    where = f"{function} of {address}"
+    setter = getattr(library, function, None)
+    if setter is None:
+        raise WriteFailed(where, "these bindings of NVML have no such function")
+    try:
+        library.nvmlInit()
+        try:
+            answer = setter(library.nvmlDeviceGetHandleByPciBusId(address), number)
+        finally:
+            with contextlib.suppress(*errors):  # what was set is set
+                library.nvmlShutdown()
+    except errors as error:
+        raise WriteFailed(where, f"NVML: {error}") from error
+    return answer if isinstance(answer, int) else None
+
+
+def _tell(system: System, function: str, address: str, number: int) -> int | None:
+    """Make the call, live; on a scratch root it becomes the recorded answer. Returns what the function gave."""
+    answers: list[int | None] = []
+
+    def live() -> None:
+        try:
+            import pynvml
+        except ImportError as error:
+            raise WriteFailed(f"{function} of {address}", "NVML's bindings (nvidia-ml-py) are missing") from error
+        answers.append(call_nvml(pynvml, function, address, number))
+
+    system.tell(f"{function}-{address}", str(number), live)
+    return answers[0] if answers else None
+
+
+def _set_persistence(system: System, address: str, wanted: Any) -> None:
+    """At once; "not persistent across reboots"."""
+    _tell(system, "nvmlDeviceSetPersistenceMode", address, int(wanted))
+
+
+def _set_power_limit(system: System, address: str, watts: Any) -> None:
+    """In milliwatts; "not persistent across reboots or driver unloads"."""
+    _tell(system, "nvmlDeviceSetPowerManagementLimit", address, round(watts * 1000))
+
+
+def _set_compute_mode(system: System, address: str, mode: Any) -> None:
+    """At once. "If MIG is enabled on a GPU, device must be MIG device handle": then there is no mode of the GPU's."""
+    mig = facts(system, address).mig
+    if mig is not None and mig.mode == "enabled":
+        raise WriteFailed(f"the compute mode of {address}", "MIG is enabled: each MIG device has a mode of its own")
+    _tell(system, "nvmlDeviceSetComputeMode", address, COMPUTE_MODES.index(mode))
+
+
+def _set_ecc(system: System, address: str, wanted: Any) -> str:
+    """The pending mode; "takes effect after the next reboot"."""
+    check_idle(system, address, "ECC mode")
+    _tell(system, "nvmlDeviceSetEccMode", address, int(wanted))
+    return "kept by the GPU; takes effect with its next reset or the next boot"
+
+
+def _set_mig_mode(system: System, address: str, mode: Any) -> str | None:
+    """It "may unbind or reset the device to activate the requested mode"; where it cannot, the mode is pending."""
+    check_idle(system, address, "MIG mode")
+    return activation(_tell(system, "nvmlDeviceSetMigMode", address, _MODES.index(mode)))
+
+
+def activation(status: int | None) -> str | None:
+    """What the activation status of nvmlDeviceSetMigMode means (nvmlReturn_t); None for success, or where unknown."""
+    if not status:
+        return None
+    if status == _RESET_REQUIRED:
+        return "pending: the GPU cannot be reset from here; it takes effect with a reset or the next boot"
+    if status == _IN_USE:
+        return "pending: the GPU is in use; stop what uses it and apply again"
+    return f"not activated: NVML answered {status} (nvmlReturn_t)"
+
+
+def check_idle(system: System, address: str, what: str) -> None:
+    """Refuse (WriteFailed) to change what a reset is needed for while processes or GPU instances are on the GPU.
+
+    Unknown is no: it is somebody's work that would be lost. Asked by NVML, which sees instances without a device too.
+    """
+    from hosttune.gpu.nvml import dump_nvml
+
+    gpu = as_told(system, _recorded(system, address, lambda: dump_nvml((address,))))
+    where = f"the {what} of {address}"
+    if gpu.processes is None:
+        raise WriteFailed(where, "whether processes use the GPU is unknown")
+    if gpu.processes:
+        raise WriteFailed(where, f"{gpu.processes} processes use the GPU: stop them first")
+    if gpu.mig is None or gpu.mig.mode != "enabled":
+        return
+    if gpu.mig.instances is None:
+        raise WriteFailed(where, "whether GPU instances exist is unknown")
+    if gpu.mig.instances:
+        raise WriteFailed(where, f"{len(gpu.mig.instances)} GPU instances exist: destroy them first")
+
+
+NVIDIA_KNOBS = Knobs(
+    driver="nvidia",
+    facts=facts,
+    writers={
+        PERSISTENCE: _set_persistence,
+        POWER_LIMIT: _set_power_limit,
+        COMPUTE_MODE: _set_compute_mode,
+        ECC: _set_ecc,
+        MIG_MODE: _set_mig_mode,
+    },
+)

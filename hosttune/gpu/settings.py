@@ -1,0 +1,231 @@
+"""Settings of a GPU while its maker's driver holds it on the host; target: the GPU's PCI address, never "all".
+
+A GPU on vfio-pci has none of these here: they are its guest's. Values are those of the host document, so that what a
+plan read is what `effective` reads. Registered in `hosttune.settings.KINDS` by this module's path.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from hosttune.errors import BadInput, Unreadable, WriteFailed
+from hosttune.gpu.amd_set import AMD_KNOBS
+from hosttune.gpu.knobs import COMPUTE_MODE, ECC, MIG_MODE, MOST_WATTS, PERSISTENCE, POWER_LIMIT, Knobs
+from hosttune.gpu.nvidia_set import NVIDIA_KNOBS
+from hosttune.gpu.nvidia_words import COMPUTE_MODES
+from hosttune.model.host import Gpu
+from hosttune.model.values import parse_address
+from hosttune.settings.memory import one_of
+from hosttune.settings.setting import BOOT, Setting, refuse
+from hosttune.system import System
+
+KNOBS: Mapping[str, Knobs] = {knobs.driver: knobs for knobs in (NVIDIA_KNOBS, AMD_KNOBS)}
+# Why nothing is set where a driver is known and has no knobs here.
+NO_KNOBS: Mapping[str, str] = {
+    # Documentation/ABI/testing/sysfs-driver-habanalabs has max_power, without a range, a default or a way back.
+    "habanalabs": "no source gives Gaudi's power limits a range or a default, and hl-smi sets none that is documented",
+    "i915": "no source names a setting of it",
+    "xe": "no source names a setting of it",
+}
+_DEVICES = "/sys/bus/pci/devices"
+_PENDING = " pending)"
+
+
+@dataclass(frozen=True)
+class GpuSetting(Setting):
+    """What they have in common: the driver that holds the GPU decides how it is read and written."""
+
+    limit_seconds: ClassVar[float | None] = 60.0
+
+    @classmethod
+    def of(cls, target: str) -> Self:
+        """See Setting."""
+        try:
+            canonical = parse_address(target)
+        except BadInput:
+            canonical = ""
+        if target != canonical:
+            raise refuse(cls.kind, target, f"{target[:40]!r} is no PCI address of a GPU", "write it like 0000:41:00.0")
+        return cls(target)
+
+    @staticmethod
+    @abstractmethod
+    def of_gpu(gpu: Gpu) -> Any:
+        """The value that works now, by the GPU's facts; None where unknown, or where it has no such setting."""
+
+    def read(self, system: System) -> Any:
+        """See Setting. None where its maker's driver does not hold it: it is a guest's, or nobody's."""
+        gpu = self._gpu(system)
+        return None if gpu is None else self.of_gpu(gpu)
+
+    def write(self, system: System, value: Any) -> str | None:
+        """See Setting."""
+        knobs = self._knobs(system)
+        if knobs is None:
+            holder = _driver(system, self.target)
+            raise WriteFailed(f"{self.kind} of {self.target}", f"the GPU is held by {holder or 'no driver'}")
+        return knobs.writers[self.kind](system, self.target, value)
+
+    def _knobs(self, system: System) -> Knobs | None:
+        knobs = KNOBS.get(_driver(system, self.target) or "")
+        return knobs if knobs and self.kind in knobs.writers else None
+
+    def _gpu(self, system: System) -> Gpu | None:
+        """The GPU's settings now; None where nothing here sets this one of it. A GPU that sleeps is not woken."""
+        knobs = self._knobs(system)
+        if knobs is None:
+            return None
+        path = f"{_DEVICES}/{self.target}/power/runtime_status"  # Documentation/ABI/testing/sysfs-devices-power
+        if system.read(path) == "suspended":
+            raise Unreadable(path, "the GPU is suspended, and asking its driver would wake it")
+        return knobs.facts(system, self.target)
+
+
+def _driver(system: System, address: str) -> str | None:
+    target = system.link(f"{_DEVICES}/{address}/driver")
+    return None if target is None else target.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class GpuPersistence(GpuSetting):
+    """Whether the driver keeps the GPU initialised while nobody uses it. Value: true or false."""
+
+    kind: ClassVar[str] = PERSISTENCE
+
+    @staticmethod
+    def of_gpu(gpu: Gpu) -> bool | None:
+        """See GpuSetting."""
+        return gpu.persistence
+
+    def check(self, value: Any) -> None:
+        """See Setting."""
+        one_of(self, value, (True, False))
+
+
+@dataclass(frozen=True)
+class GpuPowerLimit(GpuSetting):
+    """The power limit in watts, within the range that the board gives."""
+
+    kind: ClassVar[str] = POWER_LIMIT
+    reset_by: ClassVar[str] = "a reboot, a reset of the GPU, or its driver being unloaded"
+
+    @staticmethod
+    def of_gpu(gpu: Gpu) -> float | None:
+        """See GpuSetting."""
+        return gpu.power_limit_watts
+
+    def check(self, value: Any) -> None:
+        """See Setting. Drivers count in milliwatts."""
+        known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not known or not 0 < value <= MOST_WATTS or round(value, 3) != value:
+            raise refuse(self.kind, self.target, f"{value!r} is no power limit", f"watts, at most {MOST_WATTS}")
+
+    def agrees(self, live: Any, want: Any) -> bool:
+        """See Setting. 700 and 700.0 W are the same."""
+        numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in (live, want))
+        return bool(numbers and live == want)
+
+    def write(self, system: System, value: Any) -> str | None:
+        """See Setting. A limit outside the board's range is refused here: not every driver says why it refuses."""
+        gpu = self._gpu(system)
+        if gpu is not None:
+            why = out_of_range(gpu, value)
+            if why:
+                raise WriteFailed(f"the power limit of {self.target}", why)
+        return super().write(system, value)
+
+
+def out_of_range(gpu: Gpu, watts: float) -> str | None:
+    """Why a GPU cannot have this power limit; None where it can, or where its range is unknown."""
+    low, high = gpu.power_min_watts, gpu.power_max_watts
+    if (low is None or low <= watts) and (high is None or watts <= high):
+        return None
+    least, most = ("?" if bound is None else f"{bound:g}" for bound in (low, high))
+    return f"{watts:g} W is outside the board's range of {least} to {most} W"
+
+
+@dataclass(frozen=True)
+class GpuComputeMode(GpuSetting):
+    """Whether processes may share the GPU (nvmlComputeMode_t). Exclusive-thread is read, but no longer to be had."""
+
+    kind: ClassVar[str] = COMPUTE_MODE
+
+    @staticmethod
+    def of_gpu(gpu: Gpu) -> str | None:
+        """See GpuSetting."""
+        return gpu.compute_mode
+
+    def check(self, value: Any) -> None:
+        """See Setting."""
+        one_of(self, value, tuple(mode for mode in COMPUTE_MODES if mode != "exclusive_thread"))
+
+
+@dataclass(frozen=True)
+class GpuEcc(GpuSetting):
+    """Whether its memory is ECC-protected. Value: true or false; `read` is the mode that the next reset brings."""
+
+    kind: ClassVar[str] = ECC
+    scope: ClassVar[str] = BOOT
+    disruptive: ClassVar[bool] = True
+    persisted_by: ClassVar[str] = "the GPU itself (its InfoROM)"
+    reset_by: ClassVar[str] = "nothing"
+
+    @staticmethod
+    def of_gpu(gpu: Gpu) -> bool | None:
+        """See GpuSetting."""
+        return gpu.ecc
+
+    def check(self, value: Any) -> None:
+        """See Setting."""
+        one_of(self, value, (True, False))
+
+    def read(self, system: System) -> bool | None:
+        """See Setting."""
+        gpu = self._gpu(system)
+        return None if gpu is None else gpu.ecc_pending
+
+    def effective(self, system: System) -> bool | None:
+        """See Setting."""
+        gpu = self._gpu(system)
+        return None if gpu is None else gpu.ecc
+
+    def write(self, system: System, value: Any) -> str | None:
+        """See Setting. Nothing is asked of the GPU where the mode is pending already."""
+        return None if self.read(system) is value else super().write(system, value)
+
+
+@dataclass(frozen=True)
+class GpuMigMode(GpuSetting):
+    """Multi-Instance GPU. Value: enabled or disabled; "disabled (enabled pending)" while a reset is missing.
+
+    The driver resets the GPU to activate the mode; nothing else here resets it. Whether the mode outlasts a reboot is
+    told differently by NVIDIA's own sources, so the boot unit asserts it again.
+    """
+
+    kind: ClassVar[str] = MIG_MODE
+    limit_seconds: ClassVar[float | None] = 180.0  # it may reset the GPU
+    disruptive: ClassVar[bool] = True
+    reset_by: ClassVar[str] = "maybe a reboot"
+
+    @staticmethod
+    def of_gpu(gpu: Gpu) -> str | None:
+        """See GpuSetting."""
+        mig = gpu.mig
+        if mig is None or mig.mode is None or mig.pending in (None, mig.mode):
+            return mig.mode if mig else None
+        return f"{mig.mode} ({mig.pending}{_PENDING}"
+
+    def check(self, value: Any) -> None:
+        """See Setting."""
+        one_of(self, value, ("enabled", "disabled"))
+
+    def write(self, system: System, value: Any) -> str | None:
+        """See Setting. A value that `read` gave with a mode pending: that one is made pending again."""
+        if self.read(system) == value:
+            return None
+        mode = value.partition("(")[2].removesuffix(_PENDING) or value
+        return super().write(system, mode)
