@@ -3,12 +3,13 @@
 A capture may hold `.hosttune/commands/libvirt.json` (hosttune's own record) or plain outputs of virsh:
 `virsh-list` (list --all), `virsh-dumpxml-NAME`, `virsh-domcapabilities`, `virsh-version` (version --daemon); for
 a libvirt that cannot be asked, `virsh-client-version` and `qemu-version` (what the programs print for --version).
+On a scratch root, `virsh-dumpxml-NAME` and `virsh-domstate-NAME` also tell what was defined and started there since.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from hosttune.discovery.libvirtd import (
     read_version,
     read_versions,
 )
-from hosttune.errors import BadInput
+from hosttune.errors import BadInput, Unreadable
 from hosttune.model.host import DomainCapabilities, GuestMemory, RunningGuest, VcpuPin, Virtualization
 from hosttune.model.values import CpuSet
 from hosttune.reader import Reader, number
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from hosttune.system import System
 
 QUERY = "libvirt.json"
+DEFINITION = "virsh-dumpxml-"  # and the guest's name
+STATE = "virsh-domstate-"
 PROCESSES = "qemu-processes"
 CLIENT_VERSION = "virsh-client-version"
 QEMU_VERSION = "qemu-version"
@@ -98,13 +101,32 @@ def _facts(reader: Reader) -> LibvirtFacts | None:
     if text is None:
         return _recorded_virsh(reader)
     try:
-        return msgspec.json.decode(text, type=LibvirtFacts)
+        facts = msgspec.json.decode(text, type=LibvirtFacts)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadInput(
             f"not libvirt's facts: {error}",
             where=f"{system.origin}: {COMMANDS[1:]}{QUERY}",
             hint="capture the host again",
         ) from error
+    if not system.scratch or facts.domains is None:
+        return facts
+    domains = tuple(_retold(reader, {domain.name: domain for domain in facts.domains}))
+    return msgspec.structs.replace(facts, domains=domains)
+
+
+def recorded_domain(system: System, name: str) -> RawDomain | None:
+    """The guest of that name in a capture; None where there is none. Raises Unreadable where guests are unknown.
+
+    A scratch root stands for a machine with just the guests that are in it.
+    """
+    reader = Reader(system)
+    facts = _facts(reader) if system.captured else None
+    domains = facts.domains if facts else None
+    for problem in reader.problems:
+        raise Unreadable(problem.where, problem.why)
+    if domains is None and not system.scratch:
+        raise Unreadable("libvirt", facts.error or "not asked" if facts else "not recorded")
+    return next((domain for domain in domains or () if domain.name == name), None)
 
 
 def _installed(reader: Reader) -> tuple[str | None, str | None]:
@@ -121,21 +143,29 @@ def _recorded_virsh(reader: Reader) -> LibvirtFacts | None:
     if not any(name.startswith("virsh-") and name != CLIENT_VERSION for name in names):
         return None
     states = dict(_listed(reader.text(f"{COMMANDS}virsh-list") or ""))
-    dumped = {name.removeprefix("virsh-dumpxml-") for name in names if name.startswith("virsh-dumpxml-")}
-    known = states.keys() | dumped
+    domains = tuple(_retold(reader, {name: RawDomain(name=name, state=state) for name, state in states.items()}))
     libvirt_version, qemu_version = read_versions(reader.text(f"{COMMANDS}virsh-version") or "")
     return LibvirtFacts(
         uri="recorded",
         libvirt_version=libvirt_version,
         qemu_version=qemu_version,
-        domains=tuple(
-            RawDomain(name=name, state=states.get(name), xml=reader.text(f"{COMMANDS}virsh-dumpxml-{name}"))
-            for name in sorted(known)
-        )
-        if known or "virsh-list" in names
-        else None,
+        domains=domains if domains or "virsh-list" in names else None,
         domcapabilities=reader.text(f"{COMMANDS}virsh-domcapabilities"),
     )
+
+
+def _retold(reader: Reader, known: Mapping[str, RawDomain]) -> Iterator[RawDomain]:
+    """Guests with the definitions and states that stand in files of their own, by name."""
+    names = reader.names(COMMANDS.rstrip("/"))
+    defined = {name.removeprefix(DEFINITION) for name in names if name.startswith(DEFINITION)}
+    unsaid = "shut off" if reader.system.scratch else None  # there a guest is defined before it is started
+    for name in sorted(known.keys() | defined):
+        domain = known.get(name) or RawDomain(name=name, state=unsaid)
+        xml = reader.text(f"{COMMANDS}{DEFINITION}{name}") if name in defined else None
+        if xml is not None:
+            domain = msgspec.structs.replace(domain, xml=xml, inactive_xml=None)
+        state = reader.text(f"{COMMANDS}{STATE}{name}") if f"{STATE}{name}" in names else None
+        yield msgspec.structs.replace(domain, state=state) if state else domain
 
 
 def _listed(text: str) -> Iterator[tuple[str, str]]:
@@ -246,6 +276,12 @@ def _doubt_other_qemu(reader: Reader, guests: tuple[RunningGuest, ...]) -> None:
         if name not in known:
             what = f"a QEMU guest outside libvirt{f' ({name})' if name else ''}"
             reader.problem(what, f"/proc/{process}", "the CPUs, memory and devices that it holds are unknown")
+
+
+def qemu_processes(reader: Reader) -> list[tuple[int, str]]:
+    """Each process of QEMU with the name of its guest, which is that of its option -name; empty without one."""
+    lines = (reader.query(PROCESSES, lambda: _qemu_processes(reader)) or "").splitlines()
+    return [(int(process), name) for process, _, name in (line.partition(" ") for line in lines) if process.isdecimal()]
 
 
 def _qemu_processes(reader: Reader) -> str:

@@ -9,6 +9,7 @@ from hosttune.domain.elements import known_elements
 from hosttune.domain.facts import DomainFacts
 from hosttune.domain.proof import differences
 from hosttune.domain.reader import read_domain
+from hosttune.domain.sameness import same_guest
 from hosttune.domain.writer import domain_xml
 
-__all__ = ["DomainFacts", "criticise", "differences", "domain_xml", "known_elements", "read_domain"]
+__all__ = ["DomainFacts", "criticise", "differences", "domain_xml", "known_elements", "read_domain", "same_guest"]

@@ -92,11 +92,16 @@ def _platform(host: Host, say: Say) -> None:
         say("info", "libvirt could not be asked: guests that run here, if any, are not respected", "libvirt")
 
 
+def has_fabric(host: Host) -> bool:
+    """Whether this host's GPUs are joined by an NVSwitch fabric: it has switches, or a GPU says so."""
+    states = (gpu.fabric_state for gpu in host.gpus)
+    return bool(host.nvswitches) or any(state not in (None, "Not Supported", "N/A") for state in states)
+
+
 def _fabric(host: Host, guests: tuple[PlannedGuest, ...], say: Say) -> None:
     """An NVSwitch fabric whose partitions are unknown: whole GPUs behind it get no partition here."""
-    fabric = bool(host.nvswitches) or any(gpu.fabric_state not in (None, "Not Supported", "N/A") for gpu in host.gpus)
     for guest in guests:
-        if fabric and any(device.kind == "gpu" for device in guest.devices):
+        if has_fabric(host) and any(device.kind == "gpu" for device in guest.devices):
             say(
                 "error",
                 f"guest {guest.name} gets GPUs of an NVSwitch fabric whose partitions are unknown: it is not started"

@@ -1,0 +1,129 @@
+"""Why a planned guest must not be defined, or not be started, on a host as it is now: (Host, PlannedGuest) → reasons.
+
+Pure. What is unknown is a reason too: a guest that waits for a person does no harm, one that gets half an IOMMU group
+or somebody else's device does.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from hosttune.domain.implied import huge_page_bytes, with_kvm
+from hosttune.hypervisor.connection import is_active
+from hosttune.model.host import Host, HugePages, PciDevice
+from hosttune.model.plan import Device, PlannedGuest
+from hosttune.model.values import parse_cpus
+from hosttune.planning.hostfindings import has_fabric
+
+# Who may hold the rest of a group while a guest has part of it (kernel Documentation/driver-api/vfio.rst).
+_HARMLESS = (None, "vfio-pci", "pci-stub")
+_VFIO = "vfio-pci"
+
+
+def ready(host: Host, guest: PlannedGuest) -> tuple[str, ...]:
+    """Why the guest must not be defined; empty when it may be.
+
+    The IOMMU group of every passed device must be read and whole: each function of it that is no bridge goes to this
+    guest, or has no driver but vfio-pci or pci-stub and is no other guest's.
+    """
+    reasons = [] if host.guests is not None else ["libvirt cannot be asked which guests there are"]
+    by_address = {device.address: device for device in host.pci}
+    given = {device.address for device in guest.devices}
+    for device in _functions(guest):
+        function = by_address.get(device.address)
+        if function is None:
+            reasons.append(f"{device.address} is not on this host")
+        elif function.iommu_group is None:
+            reasons.append(f"the IOMMU group of {device.address} cannot be read")
+        else:
+            members = (other for other in host.pci if other.iommu_group == function.iommu_group)
+            reasons += _not_whole(host, guest, function, [m for m in members if m.address not in given])
+    return tuple(dict.fromkeys(reasons))
+
+
+def _functions(guest: PlannedGuest) -> Iterator[Device]:
+    """Passed PCI functions: a mediated device is an address in no group of PCI."""
+    return (device for device in guest.devices if device.kind != "mdev")
+
+
+def _not_whole(host: Host, guest: PlannedGuest, function: PciDevice, others: list[PciDevice]) -> Iterator[str]:
+    group = f"IOMMU group {function.iommu_group} of {function.address}"
+    for other in others:
+        if other.is_bridge:
+            continue
+        if other.driver not in _HARMLESS:
+            yield f"{group} also holds {other.address}, which {other.driver} drives"
+        for holder in host.guests or ():
+            if other.address in holder.devices and holder.name != guest.name:
+                yield f"{group} also holds {other.address}, which is guest {holder.name}'s"
+
+
+def startable(host: Host, guest: PlannedGuest) -> tuple[str, ...]:
+    """Why the guest, though defined, must not be started now; empty when it may be."""
+    running = [other for other in host.guests or () if is_active(other.state)]
+    state = next((other.state for other in running if other.name == guest.name), None)
+    if state is not None:
+        return (f"it is {state}",)
+    reasons = [*ready(host, guest), *_without_kvm(host, guest), *_short_of_pages(host, guest)]
+    by_address = {device.address: device for device in host.pci}
+    for device in _functions(guest):
+        function = by_address.get(device.address)
+        if function is not None and not device.managed and function.driver != _VFIO:
+            bound = f"bound to {function.driver}" if function.driver else "bound to no driver"
+            reasons.append(f"{device.address} is {bound}, not to {_VFIO}")
+    for device in guest.devices:
+        reasons += [f"{device.address} is held by guest {r.name}" for r in running if device.address in r.devices]
+    unknown_state = (o.name for o in host.guests or () if o.state is None and o.name != guest.name)
+    reasons += [f"whether guest {name} runs is unknown" for name in unknown_state if _shares(host, guest, name)]
+    if guest.fabric_partition is None and has_fabric(host) and any(d.kind == "gpu" for d in guest.devices):
+        reasons.append("its GPUs are on an NVSwitch fabric and which partition holds them is unknown")
+    return tuple(dict.fromkeys(reasons))
+
+
+def _shares(host: Host, guest: PlannedGuest, name: str) -> bool:
+    """Whether a defined guest has a device of this one."""
+    other = next(other for other in host.guests or () if other.name == name)
+    return any(device.address in other.devices for device in guest.devices)
+
+
+def _without_kvm(host: Host, guest: PlannedGuest) -> Iterator[str]:
+    kvm = host.virtualization.kvm if host.virtualization else None
+    if with_kvm(guest) and not kvm:
+        yield "there is no KVM on this host" if kvm is False else "whether this host has KVM is unknown"
+
+
+def _short_of_pages(host: Host, guest: PlannedGuest) -> Iterator[str]:
+    """By set of nodes: libvirt's strict mode takes pages of a cell's own nodes or fails (formatdomain, numatune)."""
+    page_bytes = huge_page_bytes(guest)
+    if page_bytes is None:
+        return
+    wanted: dict[str, int] = defaultdict(int)
+    for cell in guest.cells:
+        wanted[cell.host_nodes] += cell.memory_bytes
+    for nodes, size_bytes in sorted(wanted.items()):
+        free = _free_pages(host, nodes, page_bytes)
+        pages = -(-size_bytes // page_bytes)
+        where = f"on node {nodes}" if nodes else "on this host"
+        if free is None:
+            yield f"how many pages of {page_bytes >> 10} KiB are free {where} is unknown; it needs {pages}"
+        elif free < pages:
+            yield f"{free} pages of {page_bytes >> 10} KiB are free {where}; it needs {pages}"
+
+
+def _free_pages(host: Host, nodes: str, page_bytes: int) -> int | None:
+    """Free pages of a size on these nodes (none named: on all); None when one of them is unknown."""
+    ids = parse_cpus(nodes)
+    free = 0
+    for node in host.numa_nodes:
+        if ids and node.id not in ids:
+            continue
+        pool = _pool(node.hugepages, page_bytes)
+        if pool is None or pool.free is None:
+            return None
+        free += pool.free
+    return free if ids.issubset(node.id for node in host.numa_nodes) and host.numa_nodes else None
+
+
+def _pool(pools: tuple[HugePages, ...] | None, page_bytes: int) -> HugePages | None:
+    return next((pool for pool in pools or () if pool.size_bytes == page_bytes), None)

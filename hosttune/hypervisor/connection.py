@@ -1,0 +1,108 @@
+"""What libvirt says of one guest, and the commands that change it: always `virsh`, always bounded in time.
+
+A call of libvirt-python cannot be left: a daemon that does not answer would hold the transaction for ever. A command
+is killed at its limit, works the same wherever libvirt is, and can be shown in a rehearsal.
+
+virsh takes a number for the id of a running guest before it takes it for a name, and a UUID likewise. So every
+command here names its guest by the UUID that libvirt lists beside that name.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hosttune.discovery.guests import DEFINITION, STATE, qemu_processes, recorded_domain
+from hosttune.discovery.libvirtd import DEFAULT_URI, URI_VARIABLE
+from hosttune.errors import CommandFailed, Unreadable, WriteFailed
+from hosttune.reader import Reader
+from hosttune.system import System
+
+READ_SECONDS = 20.0
+CHANGE_SECONDS = 60.0
+# Before QEMU runs, every page of the guest is cleared: terabytes take minutes.
+START_SECONDS = 1800.0
+SHUT_OFF, RUNNING = "shut off", "running"
+_PROCESS_FILE = "/run/libvirt/qemu/{name}.pid"  # of the system's daemon
+
+
+def read_definition(system: System, name: str) -> str | None:
+    """The persistent definition of a guest, without its secrets; None where there is none. Raises Unreadable."""
+    xml = system.query(DEFINITION + name, lambda: _ask_definition(system, name))
+    if xml is None and system.captured:
+        domain = recorded_domain(system, name)
+        xml = None if domain is None else domain.inactive_xml or domain.xml
+    return None if xml is None else xml.strip() + "\n"
+
+
+def read_state(system: System, name: str) -> str | None:
+    """The state of a guest in virsh's words ("running", "shut off", "paused"…); None: there is no such guest.
+
+    Raises Unreadable.
+    """
+    state = system.query(STATE + name, lambda: _ask_state(system, name))
+    if state is None and system.captured:
+        domain = recorded_domain(system, name)
+        state = None if domain is None else domain.state or SHUT_OFF
+    return state and state.strip()
+
+
+def is_active(state: str | None) -> bool:
+    """Whether a guest in this state has a process, memory and devices now. A crashed one may: it counts."""
+    return state is not None and state != SHUT_OFF
+
+
+def process_of(system: System, name: str) -> int | None:
+    """The process of a running guest: by libvirt's own file, else the only QEMU of that name. Raises Unreadable."""
+    number = (system.read(_PROCESS_FILE.format(name=name)) or "").strip()
+    if number.isdecimal() and len(number) < 10:
+        return int(number)
+    found = [process for process, guest in qemu_processes(Reader(system)) if guest == name]
+    return found[0] if len(found) == 1 else None
+
+
+def virsh(*arguments: str) -> tuple[str, ...]:
+    """A command of virsh to the libvirt that discovery asks, which HOSTTUNE_LIBVIRT_URI can name."""
+    return ("virsh", "--quiet", "--connect", os.environ.get(URI_VARIABLE) or DEFAULT_URI, *arguments)
+
+
+def uuid_of(system: System, name: str, *, persistent: bool = False) -> str | None:
+    """The UUID of the guest of that name, on the live machine; None where there is none. Raises Unreadable."""
+    only = ("--persistent",) if persistent else ()
+    rows = (line.split(maxsplit=1) for line in _ask(system, "list", "--all", *only, "--uuid", "--name").splitlines())
+    return next((row[0] for row in rows if len(row) == 2 and row[1].strip() == name), None)
+
+
+def known_uuid(system: System, name: str) -> str:
+    """The UUID of a guest that must be there. Raises WriteFailed, Unreadable."""
+    uuid = uuid_of(system, name)
+    if uuid is None:
+        raise WriteFailed(f"guest {name}", "libvirt knows none of that name")
+    return uuid
+
+
+def _ask_definition(system: System, name: str) -> str | None:
+    uuid = uuid_of(system, name, persistent=True)
+    return None if uuid is None else _ask_about(system, uuid, "dumpxml", "--inactive")
+
+
+def _ask_state(system: System, name: str) -> str | None:
+    uuid = uuid_of(system, name)
+    return None if uuid is None else _ask_about(system, uuid, "domstate")
+
+
+def _ask_about(system: System, uuid: str, *command: str) -> str | None:
+    try:
+        return _ask(system, *command, uuid)
+    except Unreadable as error:
+        if "failed to get domain" in error.reason or "Domain not found" in error.reason:
+            return None  # gone since it was listed
+        raise
+
+
+def _ask(system: System, *arguments: str) -> str:
+    argv = virsh("--readonly", *arguments)
+    try:
+        return system.run(argv, timeout=READ_SECONDS)
+    except CommandFailed as error:
+        said = f"{error.reason}: {error.output.strip()}".rstrip(": ")
+        raise Unreadable(f"virsh {' '.join(arguments)}", said) from error

@@ -1,0 +1,146 @@
+"""A guest's persistent definition as a setting."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from hosttune.discovery.guests import DEFINITION
+from hosttune.domain.reader import read_domain
+from hosttune.domain.sameness import same_guest
+from hosttune.domain.xml import parse
+from hosttune.errors import WriteFailed
+from hosttune.hypervisor.connection import (
+    CHANGE_SECONDS,
+    is_active,
+    read_definition,
+    read_state,
+    uuid_of,
+    virsh,
+)
+from hosttune.model.intent import is_guest_name
+from hosttune.settings.setting import FILE, GUEST_STAGE, Setting, refuse
+from hosttune.system import System
+
+_NVRAM = "/var/lib/libvirt/qemu/nvram/{name}_VARS.fd"  # where the system's libvirt keeps UEFI variables
+_WINDOW = re.compile(r"name=opt/ovmf/X-PciMmio64Mb,string=[0-9]{1,12}")
+# What the writer of domain XML writes; a program to run, a hook, a file to log into are none of it.
+_DEVICES = frozenset(("disk", "controller", "interface", "serial", "console", "hostdev", "memballoon", "iommu"))
+_OS = frozenset(("type", "firmware", "kernel", "initrd", "cmdline"))
+
+
+@dataclass(frozen=True)
+class Guest(Setting):
+    """The persistent definition of a guest; target: its name. Value: domain XML, None = not defined.
+
+    libvirt fills in what the XML leaves open, so values agree when they mean the same guest (`domain.same_guest`). A
+    guest that is defined keeps its UUID. Of one that runs, only what it is after its next start changes: the engine
+    asks for its name in --disrupt first (`is_active(read_state(…))`).
+    """
+
+    kind: ClassVar[str] = "guest"
+    scope: ClassVar[str] = FILE
+    stage: ClassVar[int] = GUEST_STAGE
+    none_is_value: ClassVar[bool] = True
+    persisted_by: ClassVar[str] = "libvirt"
+    reset_by: ClassVar[str] = "virsh edit, virsh undefine"
+
+    @classmethod
+    def of(cls, target: str) -> Self:
+        """See Setting."""
+        return cls(named(cls.kind, target))
+
+    def check(self, value: Any) -> None:
+        """See Setting. XML that the writer would not write is refused: a plan may come from anybody."""
+        if value is None:
+            return
+        if not isinstance(value, str):
+            raise refuse(self.kind, self.target, f"{type(value).__name__} is no domain XML", "plan again")
+        facts = read_domain(value, where=f"action {self.kind}:{self.target}")
+        if facts.name != self.target:
+            raise refuse(self.kind, self.target, f"the XML is that of {facts.name!r}", "plan again")
+        strange = _strange(value, facts.qemu_arguments)
+        if strange:
+            raise refuse(self.kind, self.target, f"the XML holds {strange}", "plan again: hosttune writes no such XML")
+
+    def read(self, system: System) -> str | None:
+        """See Setting."""
+        return read_definition(system, self.target)
+
+    def agrees(self, live: Any, want: Any) -> bool:
+        """See Setting: whether both mean the same guest."""
+        if live is None or want is None:
+            return live is None and want is None
+        return not same_guest(live, want)
+
+    def write(self, system: System, value: Any) -> None:
+        """See Setting. The definition is replaced as a whole, in one call to libvirt."""
+        state = read_state(system, self.target)
+        old = read_definition(system, self.target)
+        if value is None:
+            self._refuse_running(state, "it runs: shut it down first, or it would be gone with its next stop")
+            system.tell(DEFINITION + self.target, "", lambda: _undefine(system, self.target))
+            return
+        if old is None:
+            self._refuse_running(state, "a guest of that name runs without a definition: shut it down first")
+            self._refuse_leftovers(system, value)
+        xml = value if old is None else with_uuid(value, read_domain(old, where=f"guest {self.target}").uuid)
+        system.tell(DEFINITION + self.target, xml, lambda: _define(system, xml))
+
+    def _refuse_running(self, state: str | None, why: str) -> None:
+        if is_active(state):
+            raise WriteFailed(f"guest {self.target}", why)
+
+    def _refuse_leftovers(self, system: System, xml: str) -> None:
+        """UEFI variables of an earlier guest would become this one's, and go with it when it is undefined."""
+        path = _NVRAM.format(name=self.target)
+        if read_domain(xml).firmware == "efi" and system.exists(path):
+            raise WriteFailed(path, "UEFI variables of an earlier guest of that name: move them away first")
+
+
+def named(kind: str, target: str) -> str:
+    """A guest's name by the rule of intents. Raises BadInput."""
+    if not is_guest_name(target):
+        raise refuse(kind, target, f"{target!r} is not a guest name", "use letters, digits, '.', '_' and '-'")
+    return target
+
+
+def with_uuid(xml: str, uuid: str | None) -> str:
+    """The XML with this UUID in place of its own: libvirt refuses to redefine a guest under another one."""
+    if uuid is None or read_domain(xml).uuid == uuid:
+        return xml
+    from lxml import etree
+
+    root = parse(xml)
+    found = root.find("uuid")
+    if found is None:
+        found = etree.Element("uuid")
+        found.tail = "\n  "
+        root.insert(1, found)
+    found.text = uuid
+    return str(etree.tostring(root, encoding="unicode")) + "\n"
+
+
+def _strange(xml: str, arguments: tuple[str, ...]) -> str | None:
+    """What the XML holds that no XML of ours does, in a few words; None when nothing."""
+    root = parse(xml)
+    for path, known in (("devices/*", _DEVICES), ("os/*", _OS)):
+        for element in root.iterfind(path):
+            if element.tag not in known:
+                return f"a <{element.tag}>"
+    if arguments and not (len(arguments) == 2 and arguments[0] == "-fw_cfg" and _WINDOW.fullmatch(arguments[1])):
+        return f"arguments to QEMU: {' '.join(arguments)[:80]}"
+    foreign = (str(e.tag) for e in root if "}" in str(e.tag) and not str(e.tag).endswith("/qemu/1.0}commandline"))
+    return next((f"a <{tag}>" for tag in foreign), None)
+
+
+def _define(system: System, xml: str) -> None:
+    system.change(virsh("define", "--validate", "/dev/stdin"), timeout=CHANGE_SECONDS, stdin=xml)
+
+
+def _undefine(system: System, name: str) -> None:
+    """The UEFI variables go too: they were made for this guest. A guest with snapshots or a saved state stays."""
+    uuid = uuid_of(system, name, persistent=True)
+    if uuid is not None:
+        system.change(virsh("undefine", "--nvram", uuid), timeout=CHANGE_SECONDS)

@@ -1,0 +1,50 @@
+"""`/proc/PID/numa_maps`, read: on which nodes the pages of a process are, and of what size (proc(5))."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from hosttune.model.values import Value, close_mappings
+from hosttune.system import System
+
+_ON_NODE = re.compile(r"N(\d{1,4})=(\d{1,15})")
+
+
+class Mapped(Value, frozen=True, kw_only=True):
+    """One mapping: its memory policy ("bind:0"), the file behind it, and its pages in memory by node.
+
+    `file` is None for anonymous memory, and a name in brackets for heap and stack. `page_bytes` None: not told.
+    """
+
+    policy: str
+    pages: Mapping[str, int]
+    page_bytes: int | None = None
+    huge: bool = False
+    file: str | None = None
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "pages")
+
+
+def read_maps(system: System, process: int) -> tuple[Mapped, ...]:
+    """The mappings of a process that have pages; empty where the kernel shows none. Raises Unreadable."""
+    return tuple(parse_maps(system.read(f"/proc/{process}/numa_maps") or ""))
+
+
+def parse_maps(text: str) -> Iterator[Mapped]:
+    """One value a line that names pages; blanks of a file's name are escaped ("\\040") by the kernel."""
+    for line in text.splitlines():
+        words = line.split()
+        pages = {found[1]: int(found[2]) for word in words[2:] if (found := _ON_NODE.fullmatch(word))}
+        if pages:
+            fields = dict(word.partition("=")[::2] for word in words[2:])
+            size = fields.get("kernelpagesize_kB", "")
+            place = next((f"[{name}]" for name in ("heap", "stack") if name in words), None)
+            yield Mapped(
+                policy=words[1],
+                pages=pages,
+                page_bytes=int(size) << 10 if size.isdecimal() and len(size) < 12 else None,
+                huge="huge" in words,
+                file=fields.get("file", place),
+            )

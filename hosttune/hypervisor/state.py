@@ -1,0 +1,73 @@
+"""Whether a guest runs, as a setting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from hosttune.discovery.guests import STATE
+from hosttune.errors import WriteFailed
+from hosttune.hypervisor.connection import (
+    CHANGE_SECONDS,
+    RUNNING,
+    SHUT_OFF,
+    START_SECONDS,
+    known_uuid,
+    read_state,
+    uuid_of,
+    virsh,
+)
+from hosttune.hypervisor.definition import named
+from hosttune.settings.setting import START_STAGE, Setting, refuse
+from hosttune.system import System
+
+
+@dataclass(frozen=True)
+class GuestState(Setting):
+    """The state of a guest; target: its name. Value: virsh's word. A guest that libvirt does not know is shut off.
+
+    Only "running" can be wanted. The way back ends the guest at once (`virsh destroy`), which is right only within
+    the transaction that started it: later there is a tenant's work in it (`undone_later` is False).
+    """
+
+    kind: ClassVar[str] = "guest-state"
+    stage: ClassVar[int] = START_STAGE
+    between: ClassVar[bool] = True  # libvirt goes on starting when who asked is gone; it is "paused" meanwhile
+    undone_later: ClassVar[bool] = False
+    persisted_by: ClassVar[str] = "nothing: start it again, or virsh autostart"
+
+    @classmethod
+    def of(cls, target: str) -> Self:
+        """See Setting."""
+        return cls(named(cls.kind, target))
+
+    def check(self, value: Any) -> None:
+        """See Setting."""
+        if value != RUNNING:
+            raise refuse(self.kind, self.target, f"{value!r} cannot be wanted of a guest", f"it is {RUNNING!r}")
+
+    def read(self, system: System) -> str:
+        """See Setting."""
+        return read_state(system, self.target) or SHUT_OFF
+
+    def write(self, system: System, value: Any) -> None:
+        """See Setting. Returns once the guest runs, which takes as long as clearing all of its memory."""
+        if self.read(system) == value:
+            return
+        if value == RUNNING:
+            system.tell(STATE + self.target, RUNNING, lambda: _start(system, self.target))
+        elif value == SHUT_OFF:
+            # No record is what a guest that does not run has on a scratch root.
+            system.tell(STATE + self.target, "", lambda: _end(system, self.target))
+        else:
+            raise WriteFailed(f"guest {self.target}", f"it cannot be made {value!r} again")
+
+
+def _start(system: System, name: str) -> None:
+    system.change(virsh("start", known_uuid(system, name)), timeout=START_SECONDS)
+
+
+def _end(system: System, name: str) -> None:
+    uuid = uuid_of(system, name)
+    if uuid is not None:
+        system.change(virsh("destroy", uuid), timeout=CHANGE_SECONDS)
