@@ -1,9 +1,9 @@
 """A scratch root: a captured host that is written in place of the machine, for rehearsals and tests.
 
 It behaves as the kernel would, as far as the values that hosttune writes can show: attributes are stored whole or
-not at all, a choice (`[always] madvise never`) moves its brackets, drivers bind and unbind, huge pages are counted.
-Commands are noted, not run. Nothing outside the root is touched; what this module must remember lies in
-`var/lib/hosttune/scratch` inside it.
+not at all, a choice (`[always] madvise never`) moves its brackets, drivers bind and unbind, huge pages and virtual
+functions are counted. Commands are noted, not run. Nothing outside the root is touched; what this module must
+remember lies in `var/lib/hosttune/scratch` inside it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import stat
 from collections.abc import Callable
 
 from hosttune.errors import BadInput, WriteFailed
+from hosttune.pciconfig import CAP_EXPRESS, capability_at
 from hosttune.recorded import Capture
 from hosttune.system import COMMANDS, put_file, take_file
 
@@ -50,13 +51,13 @@ class Scratch(Capture):
 
     def replace(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """See System."""
-        put_file(self._inside(path), data, mode)
-        self._forget()
+        put_file(self.inside(path), data, mode)
+        self.forget()
 
     def remove(self, path: str) -> None:
         """See System."""
-        take_file(self._inside(path))
-        self._forget()
+        take_file(self.inside(path))
+        self.forget()
 
     def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:
         """See System. Noted, not run; the answer is empty."""
@@ -69,8 +70,11 @@ class Scratch(Capture):
         return [tuple(json.loads(line)) for line in (self.read(RAN) or "").splitlines()]
 
     def tell(self, name: str, value: str, live: Callable[[], None]) -> None:
-        """See System. The value becomes the recorded answer."""
-        self.replace(COMMANDS + name, value.encode())
+        """See System. The value becomes the recorded answer; an empty one takes that away."""
+        if value:
+            self.replace(COMMANDS + name, value.encode())
+        else:
+            self.remove(COMMANDS + name)
 
     # --- inside ----------------------------------------------------------------------------------------------
 
@@ -80,8 +84,11 @@ class Scratch(Capture):
             raise WriteFailed(path, os.strerror(errno.ENOENT), errno.ENOENT)
         return held
 
-    def _inside(self, path: str) -> str:
-        """The path on this machine. No part of it may be a link that leads out, and the file no link at all."""
+    def inside(self, path: str) -> str:
+        """A path of the root as one of this machine. No part may be a link that leads out, and the file no link at all.
+
+        Raises BadInput.
+        """
         if not path.startswith("/") or "/../" in f"{path}/":
             raise BadInput(f"{path!r} leads out of the scratch root", where=self.origin, hint="correct the plan")
         folder, _, name = path.rpartition("/")
@@ -104,11 +111,11 @@ class Scratch(Capture):
             if target is None:
                 break
             path = target
-        put_file(self._inside(path), data)
-        self._forget()
+        put_file(self.inside(path), data)
+        self.forget()
 
-    def _forget(self) -> None:
-        """What was remembered of folders and files may hold no longer."""
+    def forget(self) -> None:
+        """See System."""
         self._real_dirs = {"/": "/"}
         self._plain.clear()
 
@@ -142,7 +149,7 @@ class Scratch(Capture):
                 os.unlink(temporary)
             os.symlink(f"{up}bus/pci/drivers/{driver}", temporary)
             os.replace(temporary, link)
-        self._forget()
+        self.forget()
 
     def _unbind(self, found: re.Match[str], address: str) -> None:
         device = self._device(address)
@@ -179,13 +186,45 @@ class Scratch(Capture):
         if driver:
             if self.read_bytes(path) is None:
                 self.replace(made, b"")
-            put_file(self._inside(path), f"{driver}\n".encode())
+            put_file(self.inside(path), f"{driver}\n".encode())
         elif self.exists(made):  # the capture had no such file: leave it as it was found
-            take_file(self._inside(path))
+            take_file(self.inside(path))
             self.remove(made)
         else:
-            put_file(self._inside(path), f"{_UNSET}\n".encode())
-        self._forget()
+            put_file(self.inside(path), f"{_UNSET}\n".encode())
+        self.forget()
+
+    def _functions(self, found: re.Match[str], text: str) -> None:
+        now = self._held(found[0]).decode().strip()
+        most = (self.read(f"{found['device']}/sriov_totalvfs") or "").strip()
+        if not text.isdecimal():
+            raise WriteFailed(found[0], os.strerror(errno.EINVAL), errno.EINVAL)
+        if most.isdecimal() and int(text) > int(most):
+            raise WriteFailed(found[0], os.strerror(errno.ERANGE), errno.ERANGE)
+        if text not in ("0", now) and now != "0":
+            raise WriteFailed(found[0], os.strerror(errno.EBUSY), errno.EBUSY)
+        self._store(found[0], f"{int(text)}\n".encode())
+
+    # --- links -----------------------------------------------------------------------------------------------
+
+    def _aspm(self, found: re.Match[str], text: str) -> None:
+        """A switch of a link sets link control of both ends; substates go with L1 (drivers/pci/pcie/aspm.c)."""
+        if text not in ("0", "1"):
+            raise WriteFailed(found[0], os.strerror(errno.EINVAL), errno.EINVAL)
+        self._held(found[0])
+        device = self._device(found["address"])
+        bit = 1 if found["state"] == "l0s" else 2
+        for end in (device, device.rpartition("/")[0]):
+            config = self.read_bytes(f"{end}/config") or b""
+            at = capability_at(config, CAP_EXPRESS)
+            if at is not None:
+                low = config[at + 0x10] & ~bit | (bit if text == "1" else 0)
+                self._store(f"{end}/config", config[: at + 0x10] + bytes((low,)) + config[at + 0x11 :])
+        self._store(found[0], f"{text}\n".encode())
+        if bit == 2 and text == "0":
+            for name in self.list(f"{device}/link"):
+                if name.startswith("l1_"):
+                    self._store(f"{device}/link/{name}", b"0\n")
 
     # --- memory ----------------------------------------------------------------------------------------------
 
@@ -217,5 +256,7 @@ _DOORS: tuple[tuple[re.Pattern[str], Callable[[Scratch, re.Match[str], str], Non
     (re.compile(rf"{_DRIVERS}/(?P<driver>[^/]+)/bind"), Scratch._bind_to),
     (re.compile(r"/sys/bus/pci/drivers_probe"), Scratch._probe),
     (re.compile(rf"{_DEVICES}/(?P<address>[^/]+)/driver_override"), Scratch._override),
+    (re.compile(rf"{_DEVICES}/(?P<address>[^/]+)/link/(?P<state>l0s|l1)_aspm"), Scratch._aspm),
     (re.compile(r"(?P<pool>.*/hugepages-\d+kB)/nr_hugepages"), Scratch._pages),
+    (re.compile(r"(?P<device>.*)/sriov_numvfs"), Scratch._functions),
 )

@@ -10,12 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from hosttune.discovery.sets import parse_list, parse_mask
 from hosttune.model.host import PciDevice
 from hosttune.reader import Reader
+from hosttune.settings.irqs import irqbalance_bans
 
-# irqbalance reads its ban from the environment; Debian's file, and that of the RPM distributions.
-IRQBALANCE = ("/etc/default/irqbalance", "/etc/sysconfig/irqbalance")
 _FILES = (
     "/sys/module/pcie_aspm/parameters/policy",
     "/sys/module/kvm/parameters/halt_poll_ns",
@@ -43,8 +41,10 @@ def read_settings(reader: Reader, pci: Sequence[PciDevice]) -> dict[str, str]:
         if device.is_display or (device.class_code or "").startswith("02"):
             folder = f"/sys/bus/pci/devices/{device.address}/link"
             values |= {f"{folder}/{name}": reader.text(f"{folder}/{name}") for name in reader.names(folder)}
-    for path in IRQBALANCE:
-        values[path] = _banned(reader, path)
+    for path, ban in irqbalance_bans(reader.text):
+        values[path] = ban
+        if ban is None:
+            reader.problem("not a CPU list", path, "the CPUs that irqbalance bans cannot be read")
     for disk in reader.names("/sys/block"):
         if disk.startswith("nvme"):
             folder = f"/sys/block/{disk}/queue"
@@ -56,19 +56,3 @@ def _chosen(text: str | None) -> str | None:
     """The word in brackets of "[none] mq-deadline"; other text as it is."""
     found = re.search(r"\[([^]]*)\]", text or "")
     return found[1] if found else text
-
-
-def _banned(reader: Reader, path: str) -> str | None:
-    """The CPUs an irqbalance file bans, as a list; "" when it bans none, None without a file or when unreadable."""
-    text = reader.text(path)
-    if text is None:
-        return None
-    assigned = dict(re.findall(r'^\s*(?:export\s+)?(IRQBALANCE_BANNED_CPU\w+)=["\']?([^"\'\n#]*)', text, re.MULTILINE))
-    try:
-        if "IRQBALANCE_BANNED_CPULIST" in assigned:
-            return str(parse_list(assigned["IRQBALANCE_BANNED_CPULIST"].strip()))
-        mask = assigned.get("IRQBALANCE_BANNED_CPUS", "").strip()  # deprecated since irqbalance 1.9
-        return str(parse_mask(mask)) if mask else ""
-    except ValueError:
-        reader.problem("not a CPU list", path, "the CPUs that irqbalance bans cannot be read")
-        return None

@@ -19,6 +19,7 @@ from hosttune.planning.gpusettings import plan_gpu_settings
 from hosttune.planning.pages import HUGE_1G, NodeMemory
 from hosttune.planning.resources import Resources
 from hosttune.planning.settings import reason, wanted
+from hosttune.settings.irqs import IRQBALANCE, IRQBALANCE_THEIRS, cpu_list
 
 # These drivers choose frequencies themselves and take a preference instead of a governor (admin-guide/pm).
 PREFERENCE_DRIVERS = frozenset(("intel_pstate", "amd-pstate-epp", "amd_pstate_epp"))
@@ -269,15 +270,27 @@ def _interrupts(
     host: Host, intent: Intent, resources: Resources, guests: tuple[PlannedGuest, ...], pinned: CpuSet
 ) -> Iterable[Action]:
     if wanted(intent, "irqbalance_ban") is not None:
-        held = str(CpuSet(pinned | (resources.pinned - resources.housekeeping)))
-        now = (host.settings or {}).get("/etc/default/irqbalance")
-        if now != held:
-            yield _action("irqbalance-ban", "irqbalance", now, held, "interrupts of the host stay off pinned CPUs")
+        now, ban = _ban(host, CpuSet(pinned | (resources.pinned - resources.housekeeping)))
+        if now != ban:
+            yield _action("irqbalance-ban", "irqbalance", now, ban, "interrupts of the host stay off pinned CPUs")
     if wanted(intent, "irq_affinity") is not None:
         for guest in guests:
             for device in guest.devices:
                 why = "its interrupts are handled beside the guest; they exist only once it runs: pending until then"
                 yield _action("irq-affinity", device.address, None, str(_beside(resources, guest, device)), why)
+
+
+def _ban(host: Host, cpus: CpuSet) -> tuple[str | None, str]:
+    """(what irqbalance is banned from now, the list that bans these CPUs too).
+
+    A list replaces what irqbalance leaves alone by itself, isolated and nohz_full CPUs (cputree.c), and what the
+    administrator's own file bans: both stay banned.
+    """
+    known = host.settings or {}
+    now = next((known[path] for path in IRQBALANCE if path in known), None)
+    theirs = next((known[path] for path in IRQBALANCE_THEIRS if path in known), None)
+    quiet = [cpu.id for cpu in host.cpus if cpu.isolated or cpu.nohz_full]
+    return now, str(cpus | quiet | CpuSet.parse(cpu_list(theirs) or ""))
 
 
 def _beside(resources: Resources, guest: PlannedGuest, device: Device) -> CpuSet:

@@ -20,11 +20,23 @@ KINDS: dict[str, tuple[str, str]] = {
     "governor": ("cpus", "Governor"),
     "energy-preference": ("cpus", "EnergyPreference"),
     "resume-latency": ("cpus", "ResumeLatency"),
+    "aspm": ("aspm", "Aspm"),
+    "read-request": ("pcie", "ReadRequest"),
+    "relaxed-ordering": ("pcie", "RelaxedOrdering"),
+    "acs": ("pcie", "AccessControl"),
+    "nvme-queue": ("block", "NvmeQueue"),
+    "sysctl": ("sysctl", "Sysctl"),
+    "guest": ("hosttune.hypervisor.definition", "Guest"),
+    "guest-state": ("hosttune.hypervisor.state", "GuestState"),
     "gpu-persistence": ("hosttune.gpu.settings", "GpuPersistence"),
     "gpu-power-limit": ("hosttune.gpu.settings", "GpuPowerLimit"),
     "gpu-compute-mode": ("hosttune.gpu.settings", "GpuComputeMode"),
     "gpu-ecc": ("hosttune.gpu.settings", "GpuEcc"),
     "gpu-mig-mode": ("hosttune.gpu.settings", "GpuMigMode"),
+    "driver": ("drivers", "Driver"),
+    "sriov-vfs": ("drivers", "SriovVfs"),
+    "irq-affinity": ("irqs", "IrqAffinity"),
+    "irqbalance-ban": ("irqs", "IrqbalanceBan"),
 }
 
 

@@ -1,0 +1,306 @@
+"""Which driver holds a PCI function: binding to vfio-pci by address, and how many virtual functions there are.
+
+Sources: Documentation/ABI/testing/sysfs-bus-pci (driver_override, unbind, bind, sriov_numvfs),
+Documentation/PCI/pci-iov-howto, Documentation/driver-api/vfio.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from hosttune.errors import BadInput, CommandFailed, Unreadable, WriteFailed
+from hosttune.model.host import Host
+from hosttune.model.values import FrozenMap, parse_address
+from hosttune.settings.setting import Setting, refuse
+from hosttune.system import System
+
+DEVICES = "/sys/bus/pci/devices"
+DRIVERS = "/sys/bus/pci/drivers"
+VFIO = "vfio-pci"
+UDEV_RULES = "/etc/udev/rules.d/10-hosttune-vfio.rules"  # before 80-drivers.rules
+_UDEV_RUNS = "/run/udev/control"  # what `udevadm settle` itself looks for
+_SETTLE_SECONDS = 10
+_NVIDIA = "0x10de"
+_MOST_FUNCTIONS = 0xFFFF  # NumVFs is a 16-bit register (SR-IOV 1.1, 3.3.7)
+_NAME = re.compile(r"[A-Za-z0-9_.:+-]{1,64}")
+
+
+@dataclass(frozen=True)
+class OfDevice(Setting):
+    """What settings of one PCI function have in common; target: its address in the kernel's form."""
+
+    @classmethod
+    def of(cls, target: str) -> Self:
+        """See Setting."""
+        try:
+            known = parse_address(target) == target
+        except BadInput:
+            known = False
+        if not known:
+            raise refuse(cls.kind, target, "not a PCI address", "write it as the kernel does: 0000:41:00.0")
+        return cls(target)
+
+    @property
+    def path(self) -> str:
+        """The function's folder."""
+        return f"{DEVICES}/{self.target}"
+
+    def require(self, system: System) -> None:
+        """Raise Unreadable where the function is not there: a device that is gone has no state, not even "none"."""
+        if not system.exists(self.path):
+            raise Unreadable(self.path, "there is no such device")
+
+
+@dataclass(frozen=True)
+class Driver(OfDevice):
+    """The driver of a function. A plan may want vfio-pci only; the way back restores any driver, or none.
+
+    `driver` and `driver_override` are coupled: an override without its binding would take effect at the next probe.
+    Value: the driver's name, None without one, where no override is set and where vfio-pci holds the function (its
+    override is then the very setting); {"driver", "override"} for every other state, cut-off ones among them.
+    """
+
+    kind: ClassVar[str] = "driver"
+    limit_seconds: ClassVar[float | None] = 60.0  # an unbind waits in the kernel for whoever has the device open
+    none_is_value: ClassVar[bool] = True
+    between: ClassVar[bool] = True
+    persisted_by: ClassVar[str] = "a udev rule for its address"
+
+    def check(self, value: Any) -> None:
+        """See Setting."""
+        if value != VFIO:
+            raise refuse(self.kind, self.target, f"{value!r} is no driver that a plan can want", f"it is {VFIO}")
+
+    def read(self, system: System) -> Any:
+        """See Setting."""
+        driver, override = self._now(system)
+        if override is None or driver == override == VFIO:
+            return driver
+        return FrozenMap({"driver": driver, "override": override})
+
+    def effective(self, system: System) -> str | None:
+        """The driver alone, as plans know it. Raises Unreadable."""
+        return self._now(system)[0]
+
+    def waits_for(self, system: System) -> str | None:
+        """VFIO takes no function that has no IOMMU group (vfio-pci's probe answers EINVAL)."""
+        if system.complete and system.exists(self.path) and system.link(f"{self.path}/iommu_group") is None:
+            return "it has no IOMMU group: VFIO can take it once the IOMMU is on, which needs a boot"
+        return None
+
+    def write(self, system: System, value: Any) -> str | None:
+        """See Setting. The override comes first: unbound without one, a device would be left without a driver.
+
+        `bind` and not `drivers_probe`, which hides why a driver refused (drivers/base/bus.c).
+        """
+        driver, override = self._wanted(value)
+        now, set_to = self._now(system)
+        if driver == VFIO and now != VFIO:
+            self._refuse(system)
+            if not system.exists(f"{DRIVERS}/{VFIO}"):
+                system.change(("modprobe", VFIO), timeout=20.0)
+        if override != set_to:
+            system.write(f"{self.path}/driver_override", f"{override or ''}\n")  # an empty line clears it
+        if now == driver:
+            return None
+        notes = []
+        if now is not None:
+            system.write(f"{DRIVERS}/{now}/unbind", self.target)
+            notes.append(settle(system))
+        if driver is not None:
+            if driver != VFIO and not system.exists(f"{DRIVERS}/{driver}"):
+                raise WriteFailed(f"{DRIVERS}/{driver}", f"driver {driver} is not loaded: load its module (modprobe)")
+            system.write(f"{DRIVERS}/{driver}/bind", self.target)
+            notes.append(settle(system))
+        return "; ".join(dict.fromkeys(note for note in notes if note)) or None
+
+    def _now(self, system: System) -> tuple[str | None, str | None]:
+        """(driver, override); None for none. Raises Unreadable."""
+        self.require(system)
+        override = system.read(f"{self.path}/driver_override")
+        return driver_of(system, self.target), None if override in ("", "(null)") else override
+
+    def _wanted(self, value: Any) -> tuple[str | None, str | None]:
+        """(driver, override) of a value of this setting. Raises BadInput."""
+        if isinstance(value, Mapping):
+            driver, override = value.get("driver"), value.get("override")
+        else:
+            driver, override = value, VFIO if value == VFIO else None
+        for name in (driver, override):
+            if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
+                raise refuse(self.kind, self.target, f"{name!r} is no driver's name", "plan again")
+        return driver, override
+
+    def _refuse(self, system: System) -> None:
+        """Raise WriteFailed, before anything is touched, for a function that must keep its driver."""
+        held = driver_of(system, self.target)
+        if held == "nvidia" and system.link(f"{self.path}/physfn") is not None:
+            raise WriteFailed(self.path, "a vGPU's virtual function stays with nvidia, which is its VFIO driver too")
+        if (system.read(f"{self.path}/class") or "").startswith(("0x0600", "0x0604")):
+            raise WriteFailed(self.path, "a bridge stays with the host: VFIO gives away endpoints only")
+        functions = virtual_functions(system, self.target)
+        if functions:
+            what = f"its {len(functions)} virtual functions would go with its driver: set their number to 0 first"
+            raise WriteFailed(self.path, what)
+
+
+@dataclass(frozen=True)
+class SriovVfs(OfDevice):
+    """How many virtual functions a physical one has. `sriov_drivers_autoprobe` is left as it is.
+
+    The kernel changes the number only from or to 0 (drivers/pci/iov.c: EBUSY; more than `sriov_totalvfs`: ERANGE), so
+    that another number takes all functions away first. NVMe functions need resources besides (nvme virt-mgmt).
+    """
+
+    kind: ClassVar[str] = "sriov-vfs"
+    limit_seconds: ClassVar[float | None] = 120.0  # drivers probe every new function
+    between: ClassVar[bool] = True
+    reset_by: ClassVar[str] = "a reboot, or a reload of the device's driver"
+
+    def check(self, value: Any) -> None:
+        """See Setting."""
+        if type(value) is not int or not 0 <= value <= _MOST_FUNCTIONS:
+            raise refuse(self.kind, self.target, f"{value!r} is no number of virtual functions", "0 to 65535")
+
+    def read(self, system: System) -> int | None:
+        """See Setting."""
+        self.require(system)
+        text = system.read(f"{self.path}/sriov_numvfs") or ""
+        return int(text) if text.isdecimal() and len(text) < 6 else None
+
+    def write(self, system: System, value: Any) -> None:
+        """See Setting."""
+        path = f"{self.path}/sriov_numvfs"
+        now = self.read(system)
+        if now == value:
+            return
+        if system.read(f"{self.path}/vendor") == _NVIDIA:
+            raise WriteFailed(path, "NVIDIA's driver takes no raw writes: use /usr/lib/nvidia/sriov-manage")
+        most = system.read(f"{self.path}/sriov_totalvfs") or ""
+        if most.isdecimal() and value > int(most):
+            raise WriteFailed(path, f"the device offers at most {most} virtual functions", errno.ERANGE)
+        if now:
+            self._refuse_given(system)
+            system.write(path, "0")
+        if value:
+            system.write(path, str(value))
+
+    def _refuse_given(self, system: System) -> None:
+        """Raise WriteFailed while a function belongs to a guest, or is kept for one."""
+        for address in virtual_functions(system, self.target):
+            driver = driver_of(system, address)
+            if driver is not None and "vfio" in driver:
+                what = f"{address} is bound to {driver}: given to a guest, or kept for one"
+                raise WriteFailed(f"{self.path}/sriov_numvfs", what, errno.EBUSY)
+
+
+def driver_of(system: System, address: str) -> str | None:
+    """The driver that holds a function, None for none. Raises Unreadable."""
+    target = system.link(f"{DEVICES}/{address}/driver")
+    return None if target is None else target.rpartition("/")[2]
+
+
+def virtual_functions(system: System, address: str) -> tuple[str, ...]:
+    """Addresses of a physical function's virtual ones, as `virtfn*` lists them. Raises Unreadable."""
+    path = f"{DEVICES}/{address}"
+    targets = (system.link(f"{path}/{name}") for name in system.list(path) if name.startswith("virtfn"))
+    return tuple(sorted(target.rpartition("/")[2] for target in targets if target is not None))
+
+
+def settle(system: System) -> str | None:
+    """Wait until udev has handled the events of a change; gives what to tell when it does not come to an end.
+
+    `udevadm settle`, as libvirt does it: pyudev has no such call (it could only watch for events of its own, and
+    would not see that the daemon's queue is empty). Where no udev daemon runs there is nothing to wait for. A queue
+    that stays busy, perhaps with another device's events, fails nothing.
+    """
+    if not system.exists(_UDEV_RUNS):
+        return None
+    try:
+        system.change(("udevadm", "settle", f"--timeout={_SETTLE_SECONDS}"), timeout=_SETTLE_SECONDS + 5)
+    except CommandFailed as error:
+        return f"udev has not settled: {error.reason}"
+    return None
+
+
+# --- at boot -------------------------------------------------------------------------------------------------
+
+_RULES_HEAD = """\
+# Written by hosttune: functions that are given to guests, by address, are held by vfio-pci from boot on.
+# The first rule of a function runs with the event of any PCI function, before that event loads a module
+# (80-drivers.rules; RUN comes after all rules): a driver that another device of the same kind loads must not
+# take this one. It leaves a function alone that has a driver already, as one loaded in the initramfs would have.
+"""
+
+
+def udev_rules(addresses: Iterable[str]) -> str:
+    """The rules file that binds functions to vfio-pci at boot: the whole of UDEV_RULES; "" for no addresses.
+
+    Per address, never by id (`ids=` of vfio-pci takes every device of that id, the host's own too). Each clause:
+    ATTR{...}= is written while the rule is evaluated, RUN{builtin} only after all rules (udev(7)); "[pci/ADDRESS]"
+    names another device's attribute (systemd's udev-rules.c, resolved against /sys/bus/pci/devices);
+    "subsystem/drivers_probe" goes through the device's link to its bus, and binds where vfio-pci is loaded already,
+    while "kmod load" (what 80-drivers.rules uses) registers vfio-pci, which then takes every function that names it.
+    What the initramfs or an earlier modules-load has bound before udev's coldplug is beyond a rule of the root file
+    system: the boot unit rebinds it. Raises BadInput for what is no address.
+    """
+    known = sorted({Driver.of(address).target for address in addresses})
+    if not known:
+        return ""
+    lines = [_RULES_HEAD]
+    for address in known:
+        path = f"{DEVICES}/{address}"
+        lines.append(
+            f'ACTION=="add", SUBSYSTEM=="pci", TEST=="{path}/driver_override", TEST!="{path}/driver",'
+            f' ATTR{{[pci/{address}]driver_override}}="{VFIO}"\n'
+            f'ACTION=="add", SUBSYSTEM=="pci", KERNEL=="{address}", ATTR{{subsystem/drivers_probe}}="$kernel",'
+            f' RUN{{builtin}}+="kmod load {VFIO}"\n'
+        )
+    return "".join(lines)
+
+
+# --- what a bound GPU no longer tells ------------------------------------------------------------------------
+
+_TELLING = ("device", "serial", "uuid")  # two known values that differ: another card
+
+
+def identities(host: Host) -> dict[str, dict[str, Any]]:
+    """What is worth keeping of each GPU before vfio-pci takes it, by address: its maker's tools see it no longer.
+
+    {"device": "10de:2335:10de:18be", "model", "uuid", "serial", "module_id"}; None for what is unknown. The module id
+    joins a GPU to Fabric Manager's partitions and is not the order of addresses.
+    """
+    functions = {function.address: function for function in host.pci}
+    found: dict[str, dict[str, Any]] = {}
+    for gpu in host.gpus:
+        function = functions.get(gpu.address)
+        ids = (
+            (function.vendor_id, function.device_id, function.subsystem_vendor_id, function.subsystem_device_id)
+            if function
+            else ()
+        )
+        found[gpu.address] = {
+            "device": ":".join(part for part in ids if part) or None,
+            "model": gpu.model,
+            "uuid": gpu.uuid,
+            "serial": gpu.serial,
+            "module_id": gpu.module_id,
+        }
+    return found
+
+
+def merged_identities(
+    kept: Mapping[str, Mapping[str, Any]], found: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """What was kept with what is found now: nothing known is lost to None, and another card keeps nothing."""
+    merged = {address: dict(record) for address, record in kept.items()}
+    for address, record in found.items():
+        before = merged.get(address, {})
+        other = any(before.get(name) and record.get(name) and before[name] != record[name] for name in _TELLING)
+        known = {name: value for name, value in record.items() if value is not None}
+        merged[address] = {**record, **({} if other else before), **known}
+    return dict(sorted(merged.items()))

@@ -1,0 +1,255 @@
+"""Where interrupts go: those of a passed device, and the CPUs that irqbalance must leave alone."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from hosttune.errors import CommandFailed, WriteFailed
+from hosttune.model.values import CpuSet, FrozenMap
+from hosttune.settings.drivers import VFIO, OfDevice, driver_of
+from hosttune.settings.memory import only
+from hosttune.settings.setting import AFTER_START_STAGE, FILE, Setting, refuse
+from hosttune.system import System
+
+_MOST_MASK = (1 << 16) // 32 * 9  # characters of a mask of 65536 CPUs
+# Refusals that concern one interrupt, not the setting. A managed one answers EIO, EPERM since Linux 6.12
+# (kernel/irq/proc.c); ENOSPC: these CPUs have no vector left (arch/x86/kernel/apic/vector.c).
+_LEFT_ALONE = {
+    errno.EIO: "managed by the kernel",
+    errno.EPERM: "managed by the kernel",
+    errno.ENOSPC: "no vector is left on these CPUs",
+    errno.ENOENT: "gone meanwhile",
+}
+
+
+@dataclass(frozen=True)
+class IrqAffinity(OfDevice):
+    """The CPUs that a device's interrupts go to (core-api/irq/irq-affinity). Wanted: one CPU list for all of them.
+
+    vfio requests a device's interrupts when the guest's driver switches them on and frees them when it ends, so they
+    have other numbers after each start. Value as read: {interrupt: CPU list}. The way back is about the interrupts
+    that are the device's then: each gets what it had, or, when all had the same, what all had. irqbalance may still
+    move them among the CPUs that it is not banned from.
+    """
+
+    kind: ClassVar[str] = "irq-affinity"
+    stage: ClassVar[int] = AFTER_START_STAGE
+    between: ClassVar[bool] = True
+    reset_by: ClassVar[str] = "the guest's stop"
+
+    def check(self, value: Any) -> None:
+        """See Setting."""
+        if cpu_list(value) in (None, ""):
+            raise refuse(self.kind, self.target, f"{value!r} is no list of CPUs", 'write "0-1,64"')
+
+    def read(self, system: System) -> Mapping[str, str]:
+        """See Setting. Empty while the device has no interrupts."""
+        self.require(system)
+        found = {str(irq): system.read(_affinity(irq)) for irq in self._irqs(system)}
+        return FrozenMap({irq: cpu_list(cpus) or cpus for irq, cpus in found.items() if cpus is not None})
+
+    def waits_for(self, system: System) -> str | None:
+        """See Setting."""
+        if self.read(system):
+            return None
+        if driver_of(system, self.target) == VFIO:
+            return "its guest does not run, or has not switched the device's interrupts on yet"
+        return "the device has no interrupts now"
+
+    def write(self, system: System, value: Any) -> str | None:
+        """See Setting. What the kernel keeps to itself is told, and fails nothing."""
+        left: dict[str, list[str]] = {}
+        for irq, now in self.read(system).items():
+            want = _for_one(value, irq)
+            if want is None or cpu_list(want) == now:
+                continue
+            try:
+                system.write(_affinity(irq), want)
+            except WriteFailed as error:
+                if error.errno not in _LEFT_ALONE:
+                    raise
+                left.setdefault(_LEFT_ALONE[error.errno], []).append(irq)
+        return "; ".join(f"{_counted(irqs)} left alone: {why}" for why, irqs in left.items()) or None
+
+    def parts(self, value: Any) -> Mapping[str, Any]:
+        """See Setting. Without interrupts there is no part."""
+        return {} if isinstance(value, Mapping) and not value else {"": value}
+
+    def joined(self, parts: Mapping[str, Any]) -> Any:
+        """See Setting."""
+        return parts.get("", FrozenMap({}))
+
+    def agrees(self, live: Any, want: Any) -> bool:
+        """Whether every interrupt of the device goes where it is wanted; none is no agreement with a wanted list."""
+        if not isinstance(live, Mapping):
+            return cpu_list(live) is not None and cpu_list(live) == cpu_list(want)
+        if not live:
+            return isinstance(want, Mapping)
+        wanted = ((now, _for_one(want, irq)) for irq, now in live.items())
+        return all(cpus is None or cpu_list(cpus) == cpu_list(now) for now, cpus in wanted)
+
+    def _irqs(self, system: System) -> list[int]:
+        """The device's interrupts: of MSI (its own always), else the wired one where nobody shares it and it is used.
+
+        Source: Documentation/ABI/testing/sysfs-bus-pci (msi_irqs), sysfs-kernel-irq (actions).
+        """
+        message = sorted(int(name) for name in system.list(f"{self.path}/msi_irqs") if name.isdecimal())
+        if message:
+            return message
+        wired = system.read(f"{self.path}/irq") or ""
+        if not wired.isdecimal() or int(wired) == 0:
+            return []
+        actions = (system.read(f"/sys/kernel/irq/{wired}/actions") or "").split(",")
+        mine = len(actions) == 1 and actions[0] not in ("", "(null)")
+        if mine and driver_of(system, self.target) == VFIO:
+            mine = actions[0].startswith("vfio-") and self.target in actions[0]
+        return [int(wired)] if mine else []
+
+
+def _affinity(irq: int | str) -> str:
+    return f"/proc/irq/{irq}/smp_affinity_list"
+
+
+def _for_one(value: Any, irq: str) -> str | None:
+    """What a value wants of one interrupt; None where it says nothing of it."""
+    if not isinstance(value, Mapping):
+        return str(value)
+    cpus = set(value.values())
+    found = value.get(irq, next(iter(cpus)) if len(cpus) == 1 else None)
+    return None if found is None else str(found)
+
+
+def _counted(irqs: list[str]) -> str:
+    return f"interrupt {irqs[0]}" if len(irqs) == 1 else f"{len(irqs)} interrupts ({CpuSet(map(int, irqs))})"
+
+
+def cpu_list(text: Any) -> str | None:
+    """A CPU list in the kernel's own form; None for what is none."""
+    try:
+        return str(CpuSet.parse(text)) if isinstance(text, str) else None
+    except ValueError:
+        return None
+
+
+# --- irqbalance ----------------------------------------------------------------------------------------------
+
+_DROP_IN = "/etc/systemd/system/irqbalance.service.d/hosttune.conf"
+IRQBALANCE_OURS = "/etc/systemd/system/irqbalance.service.d/hosttune.env"
+# Debian's file of irqbalance's environment, and that of the RPM distributions.
+IRQBALANCE_THEIRS = ("/etc/default/irqbalance", "/etc/sysconfig/irqbalance")
+IRQBALANCE = (IRQBALANCE_OURS, *IRQBALANCE_THEIRS)
+_UNIT = "irqbalance.service"
+_UNIT_FOLDERS = ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
+_HEAD = "# Written by hosttune: the CPUs that irqbalance leaves alone. irqbalance(1), 1.8 or later.\n"
+_OWED = "# irqbalance has yet to be restarted for it.\n"
+_OWED_SAID = " (irqbalance not restarted)"
+_ASSIGNED = re.compile(r'^\s*(?:export\s+)?(IRQBALANCE_BANNED_CPU\w+)=["\']?([^"\'\n#]*)', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class IrqbalanceBan(Setting):
+    """The CPUs that irqbalance moves no interrupts to. Value: their list, "" for none, None where no file says any.
+
+    Two files of ours in a drop-in folder of irqbalance's unit: of several EnvironmentFile= the later one counts, and
+    a drop-in comes after the unit (systemd.exec(5), systemd.unit(5)). The distribution's file is not touched; where
+    it says what is wanted, ours go. A value with "(irqbalance not restarted)" is what a cut-off write left.
+    """
+
+    kind: ClassVar[str] = "irqbalance-ban"
+    scope: ClassVar[str] = FILE
+    none_is_value: ClassVar[bool] = True
+    between: ClassVar[bool] = True
+    persisted_by: ClassVar[str] = "its own files"
+    reset_by: ClassVar[str] = "nothing"
+
+    @classmethod
+    def of(cls, target: str) -> Self:
+        """See Setting."""
+        return only(cls, target, "irqbalance")
+
+    def check(self, value: Any) -> None:
+        """See Setting."""
+        if cpu_list(value) is None or cpu_list(value) != value:
+            raise refuse(self.kind, self.target, f"{value!r} is no list of CPUs", 'write "2-7,16"')
+
+    def read(self, system: System) -> str | None:
+        """See Setting."""
+        return _first(irqbalance_bans(system.read))
+
+    def write(self, system: System, value: Any) -> str | None:
+        """See Setting. The first write marks our file, the last clears the mark: between them irqbalance restarts."""
+        wanted = None if value is None else str(value).removesuffix(_OWED_SAID)
+        keep = wanted is not None and wanted != _first(irqbalance_bans(system.read, IRQBALANCE_THEIRS))
+        if not keep and not system.exists(_DROP_IN) and not system.exists(IRQBALANCE_OURS):
+            return None
+        system.replace(IRQBALANCE_OURS, _environment(wanted or "", owed=True))
+        if keep:
+            system.replace(_DROP_IN, f"[Service]\nEnvironmentFile=-{IRQBALANCE_OURS}\n".encode())
+        else:
+            system.remove(_DROP_IN)
+        restarted, note = _restart(system)
+        if not keep:
+            system.remove(IRQBALANCE_OURS)
+        elif restarted:
+            system.replace(IRQBALANCE_OURS, _environment(wanted or "", owed=False))
+        return note
+
+
+def _first(bans: Iterable[tuple[str, str | None]]) -> str | None:
+    return next((ban for _, ban in bans if ban is not None), None)
+
+
+def _environment(cpus: str, *, owed: bool) -> bytes:
+    """Our file. The mask is emptied because irqbalance prefers it to the list (cputree.c, setup_banned_cpus)."""
+    mark = _OWED if owed else ""
+    return f"{_HEAD}{mark}IRQBALANCE_BANNED_CPUS=\nIRQBALANCE_BANNED_CPULIST={cpus}\n".encode()
+
+
+def _restart(system: System) -> tuple[bool, str | None]:
+    """Have a running irqbalance read its environment again: whether nothing is owed any more, and what to tell."""
+    units = [path for folder in _UNIT_FOLDERS if system.exists(path := f"{folder}/{_UNIT}")]
+    if not units or system.link(units[0]) == "/dev/null":
+        state = "masked" if units else "not installed"
+        return True, f"irqbalance is {state}: there is nothing to ban now, and it would find the ban if that changes"
+    if not system.exists("/run/systemd/system"):  # sd_booted(3)
+        return True, "systemd does not run here: irqbalance finds the ban when systemd starts it"
+    try:
+        system.change(("systemctl", "daemon-reload"))
+        system.change(("systemctl", "try-restart", _UNIT))
+    except CommandFailed as error:
+        return False, f"irqbalance was not restarted, it finds the ban when it starts: {error.reason}"
+    return True, None
+
+
+def irqbalance_bans(
+    read: Callable[[str], str | None], paths: Iterable[str] = IRQBALANCE
+) -> Iterator[tuple[str, str | None]]:
+    """(file, the CPUs that it bans) of every irqbalance file there is, the one that counts first.
+
+    "" bans none; None is what cannot be understood. Without its drop-in our own file says nothing.
+    """
+    for path in paths:
+        text = read(path)
+        if text is None or (path == IRQBALANCE_OURS and _OWED not in text and read(_DROP_IN) is None):
+            continue
+        yield path, parse_ban(text)
+
+
+def parse_ban(text: str) -> str | None:
+    """The CPUs that an irqbalance environment file bans, as a list; "" when it bans none, None when unintelligible.
+
+    The deprecated mask counts before the list where it is not empty (irqbalance 1.8 to 1.9.5).
+    """
+    assigned = dict(_ASSIGNED.findall(text))
+    mask = assigned.get("IRQBALANCE_BANNED_CPUS", "").strip()
+    try:
+        if len(mask) > _MOST_MASK:
+            return None
+        cpus = CpuSet.parse_mask(mask) if mask else CpuSet.parse(assigned.get("IRQBALANCE_BANNED_CPULIST", "").strip())
+    except ValueError:
+        return None
+    return f"{cpus}{_OWED_SAID if _OWED in text else ''}"
