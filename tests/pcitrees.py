@@ -52,7 +52,7 @@ class Tree:
             (folder / name.replace("__", "/")).write_bytes(data)
         return folder
 
-    def port(self, path: str, **files: str) -> Path:
+    def port(self, path: str, **files: str | bytes) -> Path:
         """Add a bridge."""
         return self.add(path, **{"class": "0x060400", "vendor": "0x8086", "device": "0x352a", **files})
 

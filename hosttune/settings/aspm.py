@@ -1,0 +1,134 @@
+"""Active State Power Management of a link. The target is the address of one of its ends, as a rule the port above.
+
+Value: the states that both ends have enabled, as `PciDevice.aspm` says it: "off", "L0s", "L1", "L0s L1". Where the
+ends differ, or where the kernel has substates on that going back must switch on again, a mapping: address -> states,
+"link" -> names of the kernel's switches that are on.
+
+The kernel's own switches (Documentation/ABI/testing/sysfs-bus-pci, `link/l0s_aspm`…; on the function below the port)
+set both ends and keep its book; without them, bits 1:0 of link control are set on each end. PCIe 5.0, 5.4.1.3: L1 is
+taken from the downstream end first; the port comes last here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from hosttune.model.values import FrozenMap
+from hosttune.pciconfig import ASPM, decode
+from hosttune.settings.memory import one_of
+from hosttune.settings.pcie import ADDRESS, OfFunction, below, real_path
+from hosttune.settings.registers import DEVICES, LINK_ASPM, config_of, write_field
+from hosttune.system import System
+
+SWITCHES = {"l0s_aspm": "L0s", "l1_aspm": "L1"}
+SUBSTATES = ("l1_1_aspm", "l1_2_aspm", "l1_1_pcipm", "l1_2_pcipm")  # off with l1_aspm, and not on again with it
+LINK = "link"
+_FACING_DOWN = ("root-port", "downstream-port")
+
+
+@dataclass(frozen=True)
+class Aspm(OfFunction):
+    """See the module."""
+
+    kind: ClassVar[str] = "aspm"
+    between: ClassVar[bool] = True  # two ends, several switches
+
+    def check(self, value: Any) -> None:
+        """See Setting."""
+        one_of(self, value, ASPM)
+
+    def effective(self, system: System) -> Any:
+        """See Setting. What the ends' registers say; the host document says the same of each."""
+        ends = self._states(system)
+        if self.target not in ends:
+            return None
+        return ends[self.target] if len(set(ends.values())) == 1 else FrozenMap(ends)
+
+    def read(self, system: System) -> Any:
+        """See Setting."""
+        ends = self._states(system)
+        if self.target not in ends:
+            return None
+        switches = _switches(system, self._folder(system))
+        states = ends[self.target]
+        alike = set(ends.values()) == {states}
+        if not switches:
+            return states if alike else FrozenMap(ends)
+        on = [name for name, value in switches.items() if value == "1"]
+        if "l1_aspm" not in on:  # substates do nothing without it
+            on = [name for name in on if name in SWITCHES]
+        told = alike and on == [name for name in switches if SWITCHES.get(name) in states.split()]
+        return states if told else FrozenMap({**ends, LINK: " ".join(on) or "off"})
+
+    def write(self, system: System, value: Any) -> str | None:
+        """See Setting."""
+        folder = self._folder(system)
+        switches = _switches(system, folder)
+        if switches:
+            _set_switches(system, folder, switches, _wanted(value, switches))
+            return None
+        states = value if isinstance(value, Mapping) else dict.fromkeys(self._states(system), value)
+        said = [
+            write_field(system, end, LINK_ASPM, ASPM.index(words))
+            for end, words in _port_last(states, self.ends(system))
+        ]
+        return "; ".join(filter(None, said)) or None
+
+    def agrees(self, live: Any, want: Any) -> bool:
+        """See Setting. Substates do not matter where the ends are as wanted, unless nothing is to be on."""
+        if not (isinstance(live, Mapping) and isinstance(want, str)):
+            return super().agrees(live, want)
+        ends = all(states == want for end, states in live.items() if end != LINK)
+        return ends and (want != "off" or live.get(LINK, "off") == "off")
+
+    def ends(self, system: System) -> tuple[str, ...]:
+        """The functions at both ends of the link, the port above last; virtual functions have no end of their own."""
+        path = real_path(system, self.target)
+        if decode(config_of(system, self.target)).port_type not in _FACING_DOWN:
+            path = path.rpartition("/")[0]
+        port = path.rpartition("/")[2]
+        ends = [name for name, folder in below(system, path) if system.link(f"{folder}/physfn") is None]
+        if not ADDRESS.fullmatch(port):  # on a root bus: no port is seen
+            ends, port = [], self.target
+        return (*sorted(ends), port)
+
+    def _states(self, system: System) -> dict[str, str]:
+        """ASPM of each end that tells."""
+        if system.link(f"{DEVICES}/{self.target}/physfn") is not None:
+            return {}
+        found = {end: decode(config_of(system, end)).aspm for end in self.ends(system)}
+        return {end: states for end, states in found.items() if states is not None}
+
+    def _folder(self, system: System) -> str:
+        """Where the kernel's switches for this link are, if there are any: the first function that has them."""
+        folders = [f"{DEVICES}/{end}/link" for end in self.ends(system)[:-1]]
+        return next((folder for folder in folders if SWITCHES.keys() & set(system.list(folder))), "")
+
+
+def _switches(system: System, folder: str) -> dict[str, str]:
+    """The switches of a link and what they are, "0" or "1"."""
+    names = set(system.list(folder)) if folder else set()
+    values = {name: system.read(f"{folder}/{name}") for name in (*SWITCHES, *SUBSTATES) if name in names}
+    return {name: value.strip() for name, value in values.items() if value is not None}
+
+
+def _wanted(value: Any, switches: Mapping[str, str]) -> dict[str, str]:
+    """What each switch is to be. Substates are only ever put back."""
+    if isinstance(value, Mapping) and LINK in value:
+        on = set(value[LINK].split())
+        return {name: "1" if name in on else "0" for name in switches if name in SWITCHES or "l1_aspm" in on}
+    states = value.split() if isinstance(value, str) else {word for words in value.values() for word in words.split()}
+    return {name: "1" if SWITCHES[name] in states else "0" for name in switches if name in SWITCHES}
+
+
+def _set_switches(system: System, folder: str, now: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    """Write what differs: what goes off first, substates last, for they switch L1 on and L1 off takes them along."""
+    differing = [name for name in wanted if wanted[name] != now[name]]
+    for name in sorted(differing, key=lambda name: (wanted[name] == "1", name in SUBSTATES)):
+        system.write(f"{folder}/{name}", wanted[name])
+
+
+def _port_last(states: Mapping[str, str], ends: tuple[str, ...]) -> list[tuple[str, str]]:
+    return [(end, states[end]) for end in ends if end in states]

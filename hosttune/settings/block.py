@@ -1,0 +1,135 @@
+"""Queue of an NVMe namespace. Target: "ADDRESS nN", the drive's PCI address and the number at the end of the block
+device's name, which a reboot does not exchange ("0000:c1:00.0 n1").
+
+Value: a mapping of `scheduler` (the chosen word), `nr_requests` and `rq_affinity` (numbers), those that there are.
+The three are one setting because the kernel sets `nr_requests` anew with the scheduler (block/elevator.c): written
+one by one, none could be put back for certain. Source: Documentation/ABI/stable/sysfs-block.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from hosttune.errors import BadInput, WriteFailed
+from hosttune.model.values import FrozenMap, parse_address
+from hosttune.settings.memory import chosen_word, whole_number
+from hosttune.settings.registers import DEVICES
+from hosttune.settings.setting import Setting, refuse
+from hosttune.system import System
+
+SCHEDULER, REQUESTS, AFFINITY = "scheduler", "nr_requests", "rq_affinity"
+FEWEST_REQUESTS, MOST_REQUESTS = 4, 1 << 16  # BLKDEV_MIN_RQ; far above any drive's queue
+AFFINITIES = (0, 1, 2)
+_TARGET = re.compile(r"(\S+) n([1-9][0-9]{0,6})")
+_WORD = re.compile(r"[a-z][a-z0-9_-]{0,15}")
+
+
+@dataclass(frozen=True)
+class NvmeQueue(Setting):
+    """See the module."""
+
+    kind: ClassVar[str] = "nvme-queue"
+    limit_seconds: ClassVar[float | None] = 60.0  # the queue is drained first, which a sick drive does not let end
+    between: ClassVar[bool] = True  # a new scheduler brings a depth of its own
+    reset_by: ClassVar[str] = "a reset of the drive, a reboot"
+
+    @classmethod
+    def of(cls, target: str) -> Self:
+        """See Setting."""
+        found = _TARGET.fullmatch(target)
+        try:
+            whole = found is not None and parse_address(found[1]) == found[1]
+        except BadInput:
+            whole = False
+        if not whole:
+            raise refuse(cls.kind, target, "not a namespace of an NVMe drive", 'write "0000:c1:00.0 n1"')
+        return cls(target)
+
+    def check(self, value: Any) -> None:
+        """See Setting."""
+        known = isinstance(value, Mapping) and bool(value) and set(value) <= {SCHEDULER, REQUESTS, AFFINITY}
+        if not known or not all(_is_value(name, part) for name, part in value.items()):
+            raise refuse(self.kind, self.target, f"{value!r} is no value of it", "plan again")
+
+    def read(self, system: System) -> Any:
+        """See Setting."""
+        folder = self._queue(system)
+        if folder is None:
+            return None
+        text = (system.read(f"{folder}/{SCHEDULER}") or "").strip()
+        found = {
+            SCHEDULER: chosen_word(system, f"{folder}/{SCHEDULER}") or text or None,
+            REQUESTS: whole_number(system, f"{folder}/{REQUESTS}"),
+            AFFINITY: whole_number(system, f"{folder}/{AFFINITY}"),
+        }
+        return FrozenMap({name: value for name, value in found.items() if value is not None}) or None
+
+    def write(self, system: System, value: Any) -> str | None:
+        """See Setting. The scheduler comes first: it brings its own number of requests."""
+        folder = self._queue(system)
+        if folder is None:
+            raise WriteFailed(f"{DEVICES}/{self.target}", "there is no such namespace now")
+        now = self.read(system) or {}
+        chosen = value.get(SCHEDULER, now.get(SCHEDULER))
+        anew = chosen is not None and chosen != now.get(SCHEDULER)
+        if anew:
+            system.write(f"{folder}/{SCHEDULER}", chosen)
+        said = None
+        requests = value.get(REQUESTS, now.get(REQUESTS))
+        if requests is not None and (anew or requests != now.get(REQUESTS)):
+            said = _write_requests(system, folder, requests, chosen)
+        if value.get(AFFINITY, now.get(AFFINITY)) != now.get(AFFINITY):
+            system.write(f"{folder}/{AFFINITY}", str(value[AFFINITY]))
+        return said
+
+    def parts(self, value: Any) -> Mapping[str, Any]:
+        """See Setting."""
+        return value if isinstance(value, Mapping) else {}
+
+    def joined(self, parts: Mapping[str, Any]) -> Any:
+        """See Setting."""
+        return FrozenMap(dict(parts)) or None
+
+    def agrees(self, live: Any, want: Any) -> bool:
+        """See Setting. What is not wanted of it may be anything."""
+        if not isinstance(live, Mapping) or not isinstance(want, Mapping):
+            return bool(live == want)
+        return all(name in live and live[name] == part for name, part in want.items())
+
+    def _queue(self, system: System) -> str | None:
+        """The queue's folder. A namespace with several paths has one for each, "nvme0c1n2", below its controller."""
+        address, _, number = self.target.partition(" ")
+        name = re.compile(rf"nvme\d+(?:c\d+)?{number}")
+        drive = f"{DEVICES}/{address}/nvme"
+        for controller in system.list(drive):
+            for disk in system.list(f"{drive}/{controller}"):
+                if name.fullmatch(disk) and system.list(f"{drive}/{controller}/{disk}/queue"):
+                    return f"{drive}/{controller}/{disk}/queue"
+        return None
+
+
+def _write_requests(system: System, folder: str, requests: int, scheduler: str | None) -> str | None:
+    """Write the number of requests; without a scheduler there can be no more than the drive's own queue holds."""
+    most = whole_number(system, f"{folder.rpartition('/')[0].rpartition('/')[0]}/sqsize")
+    said = None
+    if scheduler == "none" and most and requests > most:
+        requests, said = most, f"the drive's own queue holds {most}"
+    try:
+        system.write(f"{folder}/{REQUESTS}", str(requests))
+    except WriteFailed as error:
+        if error.errno != errno.EINVAL:
+            raise
+        said = f"the kernel does not take {requests} requests for this drive"  # what it has is in the read-back
+    return said
+
+
+def _is_value(name: str, part: Any) -> bool:
+    if name == SCHEDULER:
+        return isinstance(part, str) and bool(_WORD.fullmatch(part))
+    if type(part) is not int:
+        return False
+    return part in AFFINITIES if name == AFFINITY else FEWEST_REQUESTS <= part <= MOST_REQUESTS

@@ -1,0 +1,183 @@
+"""PCIe settings of one function or link. A target is a PCI address in the kernel's form ("0000:40:00.0").
+
+Values are in the words of the host document: `PciDevice.aspm`, `read_request_bytes`, `relaxed_ordering`, and the
+names of `Acs.enabled`. A function that is asleep or does not answer has no value, and nothing is written to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from hosttune.errors import BadInput, WriteFailed
+from hosttune.model.values import parse_address, slot_of
+from hosttune.pciconfig import ACS_BITS, ConfigFacts, decode
+from hosttune.settings.memory import one_of
+from hosttune.settings.registers import (
+    ACS_CONTROL,
+    DEVICES,
+    READ_REQUEST,
+    RELAXED_ORDERING,
+    config_of,
+    config_path,
+    write_field,
+)
+from hosttune.settings.setting import Setting, refuse
+from hosttune.system import System
+
+READ_REQUEST_BYTES = (128, 256, 512, 1024, 2048, 4096)  # 128 << field; 6 and 7 are reserved
+NO_ACS = "none"
+ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
+_BIT = {name: bit for bit, name in ACS_BITS}
+# What keeps devices apart; the other two only let translated requests through, or hold back ports by a vector.
+_ISOLATING = 0x1F
+# REQ_ACS_FLAGS of drivers/iommu/iommu.c: what IOMMU groups were made by, once, when the device appeared.
+_GROUPING = 0x1D
+_GROUPS = "/sys/kernel/iommu_groups"
+
+
+@dataclass(frozen=True)
+class OfFunction(Setting):
+    """What the settings of a function have in common."""
+
+    reset_by: ClassVar[str] = "a reset of the function (of a virtual machine's device: whenever it is opened), a reboot"
+
+    @classmethod
+    def of(cls, target: str) -> Self:
+        """See Setting."""
+        try:
+            canonical = parse_address(target, where=f"action {cls.kind}:{target}")
+        except BadInput:
+            canonical = None
+        if canonical != target:
+            raise refuse(cls.kind, target, "not a PCI address", "write it in full and in lower case: 0000:41:00.0")
+        return cls(target)
+
+    def facts(self, system: System) -> ConfigFacts:
+        """What configuration space says of the function; nothing of a virtual one, whose control bits are its PF's.
+
+        (PCIe 5.0, 9.3.5.4 and 9.3.5.7: device and link control of a virtual function.) Raises Unreadable.
+        """
+        virtual = system.link(f"{DEVICES}/{self.target}/physfn") is not None
+        return decode(b"" if virtual else config_of(system, self.target))
+
+
+@dataclass(frozen=True)
+class ReadRequest(OfFunction):
+    """The largest read that the function asks for at once, in bytes: bits 14:12 of device control."""
+
+    kind: ClassVar[str] = "read-request"
+
+    def check(self, value: Any) -> None:
+        """See Setting."""
+        one_of(self, value, READ_REQUEST_BYTES)
+
+    def read(self, system: System) -> int | None:
+        """See Setting."""
+        return self.facts(system).read_request_bytes
+
+    def write(self, system: System, value: Any) -> str | None:
+        """See Setting."""
+        return write_field(system, self.target, READ_REQUEST, READ_REQUEST_BYTES.index(value) << 12)
+
+
+@dataclass(frozen=True)
+class RelaxedOrdering(OfFunction):
+    """Whether the function may mark its writes as relaxed: bit 4 of device control."""
+
+    kind: ClassVar[str] = "relaxed-ordering"
+
+    def check(self, value: Any) -> None:
+        """See Setting."""
+        one_of(self, value, (True, False))
+
+    def read(self, system: System) -> bool | None:
+        """See Setting."""
+        return self.facts(system).relaxed_ordering
+
+    def write(self, system: System, value: Any) -> str | None:
+        """See Setting."""
+        return write_field(system, self.target, RELAXED_ORDERING, RELAXED_ORDERING.mask if value else 0)
+
+
+@dataclass(frozen=True)
+class AccessControl(OfFunction):
+    """Access Control Services of a function: names as lspci writes them, in register order, or "none".
+
+    Bits that keep devices apart are never cleared while a device below is with vfio-pci, nor where IOMMU groups rest
+    on them: groups are made once, and the isolation would be gone in silence.
+    """
+
+    kind: ClassVar[str] = "acs"
+
+    def check(self, value: Any) -> None:
+        """See Setting."""
+        if not isinstance(value, str) or value != acs_text(value.split()):
+            names = " ".join(_BIT)
+            raise refuse(self.kind, self.target, f"{value!r} is no value of it", f"{NO_ACS}, or in this order: {names}")
+
+    def read(self, system: System) -> str | None:
+        """See Setting."""
+        acs = self.facts(system).acs
+        return acs_text(acs.enabled) if acs is not None and acs.capable else None
+
+    def write(self, system: System, value: Any) -> str | None:
+        """See Setting."""
+        bits = sum(_BIT[name] for name in value.split() if name != NO_ACS)
+        now = sum(_BIT[name] for name in (self.read(system) or NO_ACS).split() if name != NO_ACS)
+        lost = now & ~bits & _ISOLATING
+        if lost:
+            self._may_clear(system, lost)
+        return write_field(system, self.target, ACS_CONTROL, bits & ACS_CONTROL.mask)
+
+    def _may_clear(self, system: System, bits: int) -> None:
+        """Raise WriteFailed where clearing these would take isolation away from somebody."""
+        names = acs_text(name for bit, name in ACS_BITS if bits & bit)
+        grouped = bool(system.list(_GROUPS)) and bits & _GROUPING
+        own = _last(system.link(f"{DEVICES}/{self.target}/iommu_group"))
+        for address in _concerned(system, self.target):
+            if _last(system.link(f"{DEVICES}/{address}/driver")) == "vfio-pci":
+                raise WriteFailed(config_path(self.target), f"{names} stays on: {address} is a virtual machine's")
+            group = _last(system.link(f"{DEVICES}/{address}/iommu_group"))
+            if grouped and (own is None or group != own):
+                raise WriteFailed(
+                    config_path(self.target), f"{names} stays on: IOMMU group {group} of {address} may rest on it"
+                )
+
+
+def acs_text(names: Any) -> str:
+    """ACS names as one text, in register order; "none" where there are none. Unknown names are left out."""
+    held = set(names)
+    return " ".join(name for name in _BIT if name in held) or NO_ACS
+
+
+def real_path(system: System, address: str) -> str:
+    """The function's own folder in the tree of devices."""
+    return system.link(f"{DEVICES}/{address}") or f"{DEVICES}/{address}"
+
+
+def below(system: System, path: str) -> Iterator[tuple[str, str]]:
+    """(address, folder) of the functions directly below a bridge."""
+    for name in system.list(path):
+        if ADDRESS.fullmatch(name):
+            yield name, f"{path}/{name}"
+
+
+def _concerned(system: System, address: str) -> Iterator[str]:
+    """Every function that the ACS bits of this one keep apart: all below a bridge, else those of its slot."""
+    path = real_path(system, address)
+    todo = list(below(system, path))
+    if not todo:
+        slot = slot_of(address)
+        yield from (name for name, _ in below(system, path.rpartition("/")[0]) if slot_of(name) == slot)
+        return
+    while todo:
+        name, folder = todo.pop(0)
+        yield name
+        todo += below(system, folder)
+
+
+def _last(path: str | None) -> str | None:
+    return None if path is None else path.rpartition("/")[2]

@@ -1,0 +1,92 @@
+"""The one way to a register of configuration space: read, change the bits of one field, write that word back.
+
+Only the fields listed here can be written, for one wrong bit resets a device, takes its link down or retrains it
+(<linux/pci_regs.h>). Everything outside the field goes back as it was read; a word that shows a bit whose writing
+acts at once is left alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hosttune.errors import WriteFailed
+from hosttune.pciconfig import CAP_EXPRESS, EXT_ACS, capability_at, extended_capability_at
+from hosttune.system import System
+
+DEVICES = "/sys/bus/pci/devices"
+_GONE = 0xFFFF
+
+
+@dataclass(frozen=True)
+class Field:
+    """Bits of a 16-bit register: `offset` from its capability, `mask`, and `acts`: bits that do something by themselves
+    when 1 is written, so that a word which shows one is not written back."""
+
+    register: str
+    capability: int
+    offset: int
+    mask: int
+    acts: int = 0
+    extended: bool = False
+
+
+# Bit 15 of device control starts a function-level reset (PCI_EXP_DEVCTL_BCR_FLR); bits 4 and 5 of link control
+# disable and retrain the link (PCI_EXP_LNKCTL_LD, _RL).
+LINK_ASPM = Field("LNKCTL", CAP_EXPRESS, 0x10, 0x0003, acts=0x0030)
+READ_REQUEST = Field("DEVCTL", CAP_EXPRESS, 0x08, 0x7000, acts=0x8000)
+RELAXED_ORDERING = Field("DEVCTL", CAP_EXPRESS, 0x08, 0x0010, acts=0x8000)
+# Not bit 5, P2P egress control: it is nothing without its vector.
+ACS_CONTROL = Field("ACSCTL", EXT_ACS, 0x06, 0x005F, extended=True)
+WRITABLE = frozenset((LINK_ASPM, READ_REQUEST, RELAXED_ORDERING, ACS_CONTROL))
+
+
+def config_path(address: str) -> str:
+    """The configuration space of a function."""
+    return f"{DEVICES}/{address}/config"
+
+
+def config_of(system: System, address: str) -> bytes:
+    """Configuration space; empty where there is none, and of a function in D3cold, which reading would wake.
+
+    As discovery does it (drivers/pci/pci.c, pci_config_pm_runtime_get). Raises Unreadable.
+    """
+    state = (system.read(f"{DEVICES}/{address}/power_state") or "").strip()
+    if state in ("", "unknown", "error"):
+        status = (system.read(f"{DEVICES}/{address}/power/runtime_status") or "").strip()
+        state = "D3cold" if status == "suspended" else ""
+    return b"" if state == "D3cold" else system.read_bytes(config_path(address)) or b""
+
+
+def field_at(config: bytes, field: Field) -> int | None:
+    """Where the field's register lies in this configuration space; None where there is none."""
+    find = extended_capability_at if field.extended else capability_at
+    start = find(config, field.capability)
+    if start is None or start + field.offset + 2 > len(config):
+        return None
+    return start + field.offset
+
+
+def write_field(system: System, address: str, field: Field, bits: int) -> str | None:
+    """Make the field of a function hold `bits` (in place, not shifted); every other bit stays. Raises WriteFailed.
+
+    Says so where the function sleeps: what is written then may be gone when it wakes.
+    """
+    path = config_path(address)
+    if field not in WRITABLE or bits & ~field.mask:
+        raise WriteFailed(path, f"{bits:#06x} of {field.register} is nothing that may be written")
+    config = config_of(system, address)
+    at = field_at(config, field)
+    if at is None:
+        raise WriteFailed(path, f"it does not answer, or has no {field.register}")
+    word = int.from_bytes(config[at : at + 2], "little")
+    if word == _GONE or word & field.acts:
+        raise WriteFailed(
+            path, f"{field.register} reads {word:#06x}: left alone, writing that back would act by itself"
+        )
+    wanted = word & ~field.mask | bits
+    if wanted == word:
+        return None
+    system.write_register(path, at, wanted.to_bytes(2, "little"))
+    if (system.read(f"{DEVICES}/{address}/power_state") or "").strip() == "D3hot":
+        return f"{address} is in D3hot: the kernel puts back what it saved before that when the device wakes"
+    return None

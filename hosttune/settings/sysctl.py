@@ -1,0 +1,103 @@
+"""A kernel parameter below /proc/sys, now and in a drop-in of our own. Target: its name ("vm.zone_reclaim_mode").
+
+Only the names listed here. Value: the text that both have; while they differ, {"now": text, "boot": text or null},
+"boot" being the line of the drop-in. sysctl.d(5): the file is read at boot, in the order of file names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from hosttune.model.values import FrozenMap
+from hosttune.settings.setting import FILE, Setting, refuse
+from hosttune.system import System
+
+DROP_IN = "/etc/sysctl.d/90-hosttune.conf"
+NOW, BOOT = "now", "boot"
+_HEAD = "# Written by hosttune; `hosttune revert` takes its lines away.\n"
+# Name -> the numbers it can have. Documentation/admin-guide/sysctl/vm.rst and kernel.rst.
+NAMES: Mapping[str, range] = {
+    "vm.zone_reclaim_mode": range(8),  # bits: reclaim, write dirty pages out, swap
+    "vm.compaction_proactiveness": range(101),
+    "vm.swappiness": range(201),
+    "vm.max_map_count": range(65530, 1 << 31),
+    "vm.stat_interval": range(1, 3601),  # seconds
+    "kernel.nmi_watchdog": range(2),
+    "kernel.timer_migration": range(2),
+}
+
+
+@dataclass(frozen=True)
+class Sysctl(Setting):
+    """See the module."""
+
+    kind: ClassVar[str] = "sysctl"
+    scope: ClassVar[str] = FILE
+    persisted_by: ClassVar[str] = DROP_IN
+    reset_by: ClassVar[str] = "a file of sysctl.d(5) whose name comes later"
+
+    @classmethod
+    def of(cls, target: str) -> Self:
+        """See Setting."""
+        if target not in NAMES:
+            raise refuse(cls.kind, target, "no sysctl that hosttune sets", f"one of {', '.join(NAMES)}")
+        return cls(target)
+
+    def check(self, value: Any) -> None:
+        """See Setting."""
+        numbers = NAMES[self.target]
+        if not (isinstance(value, str) and value.isdecimal() and value.isascii() and len(value) < 11):
+            raise refuse(self.kind, self.target, f"{value!r} is no number as text", 'write "0"')
+        if int(value) not in numbers or str(int(value)) != value:
+            raise refuse(self.kind, self.target, f"{value!r} is no value of it", f"{numbers[0]} to {numbers[-1]}")
+
+    def effective(self, system: System) -> str | None:
+        """See Setting."""
+        text = system.read(sysctl_path(self.target))
+        return None if text is None else " ".join(text.split())
+
+    def read(self, system: System) -> Any:
+        """See Setting."""
+        now = self.effective(system)
+        return None if now is None else self.joined({NOW: now, BOOT: _lines(system).get(self.target)})
+
+    def write(self, system: System, value: Any) -> None:
+        """See Setting."""
+        wanted = self.parts(value)
+        if self.effective(system) != wanted[NOW]:  # first: what the kernel refuses must not be asked for at every boot
+            system.write(sysctl_path(self.target), wanted[NOW])
+        lines = _lines(system)
+        if lines.get(self.target) != wanted[BOOT]:
+            changed = {**lines, self.target: wanted[BOOT]}
+            _put(system, {name: text for name, text in changed.items() if text is not None})
+
+    def parts(self, value: Any) -> Mapping[str, Any]:
+        """See Setting."""
+        return value if isinstance(value, Mapping) else {NOW: value, BOOT: value}
+
+    def joined(self, parts: Mapping[str, Any]) -> Any:
+        """See Setting."""
+        return parts[NOW] if parts[NOW] == parts[BOOT] else FrozenMap({NOW: parts[NOW], BOOT: parts[BOOT]})
+
+
+def sysctl_path(name: str) -> str:
+    """The file of a sysctl."""
+    return f"/proc/sys/{name.replace('.', '/')}"
+
+
+def _lines(system: System) -> dict[str, str]:
+    """The drop-in's assignments, foreign ones too: whoever added one to our file keeps it."""
+    found = (
+        line.partition("=") for line in (system.read(DROP_IN) or "").splitlines() if not line.lstrip().startswith("#")
+    )
+    return {name.strip(): value.strip() for name, equals, value in found if equals}
+
+
+def _put(system: System, lines: Mapping[str, str]) -> None:
+    if not lines:
+        system.remove(DROP_IN)
+        return
+    text = _HEAD + "".join(f"{name} = {value}\n" for name, value in sorted(lines.items()))
+    system.replace(DROP_IN, text.encode())
