@@ -41,7 +41,8 @@ def facts(system: System, address: str) -> Gpu:
         text = system.query(f"nvidia-smi-query-{address}", lambda: system.run(argv, timeout=SECONDS_TO_ANSWER))
         gpu = _recorded(system, address, _not_asked) if text is None else parse_smi_query(text, address)
     except CommandFailed as error:
-        raise Unreadable(f"GPU {address} (nvidia-smi)", error.reason) from error
+        said = error.output.strip().splitlines()[:1]  # "No devices were found"
+        raise Unreadable(f"GPU {address} (nvidia-smi)", ": ".join((error.reason, *said))) from error
     except BadInput as error:
         raise Unreadable(f"GPU {address} (nvidia-smi)", error.what) from error
     return as_told(system, gpu)
@@ -75,7 +76,7 @@ def as_told(system: System, gpu: Gpu) -> Gpu:
     """`gpu` with what a scratch root was told since it was recorded; the same GPU on any other system."""
     for function, told in _TOLD.items():
         text = system.query(f"{function}-{gpu.address}", _not_asked)
-        if text is not None and text.isdecimal() and len(text) < 10:
+        if text is not None and text.isascii() and text.isdecimal() and len(text) < 10:
             gpu = msgspec.structs.replace(gpu, **told(gpu, int(text)))
     return gpu
 

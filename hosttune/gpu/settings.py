@@ -6,6 +6,7 @@ plan read is what `effective` reads. Registered in `hosttune.settings.KINDS` by 
 
 from __future__ import annotations
 
+import contextlib
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -44,10 +45,9 @@ class GpuSetting(Setting):
     @classmethod
     def of(cls, target: str) -> Self:
         """See Setting."""
-        try:
+        canonical: str | None = None
+        with contextlib.suppress(BadInput):
             canonical = parse_address(target)
-        except BadInput:
-            canonical = ""
         if target != canonical:
             raise refuse(cls.kind, target, f"{target[:40]!r} is no PCI address of a GPU", "write it like 0000:41:00.0")
         return cls(target)
