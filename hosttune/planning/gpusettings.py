@@ -27,6 +27,7 @@ from hosttune.planning.settings import reason, wanted
 
 Now = Callable[[Gpu], Any]
 _UNKNOWN = "is unknown, or it has none"
+_MIGS_OWN = "while MIG is enabled, each MIG device has a compute mode of its own"
 
 
 class _Wish(NamedTuple):
@@ -70,7 +71,7 @@ def _power_limit(gpu: Gpu, value: Any) -> _Wish:
 
 def _compute_mode(gpu: Gpu, value: Any) -> _Wish:
     if gpu.mig is not None and gpu.mig.mode == "enabled":
-        return _Wish(problem="is each MIG device's own while MIG is enabled")
+        return _Wish(problem=f"stays: {_MIGS_OWN}")
     return _word(GpuComputeMode.of_gpu)(gpu, value)
 
 
@@ -128,6 +129,10 @@ def plan_gpu_settings(
     rows = [row for row in _ROWS if wanted(intent, row.name) is not None]
     actions: list[Action] = []
     findings: list[Finding] = []
+    if wanted(intent, "mig_mode") == "enabled" and any(row.kind == COMPUTE_MODE for row in rows):
+        rows = [row for row in rows if row.kind != COMPUTE_MODE]
+        text = f"{_MIGS_OWN}, and it is to be enabled: compute_mode is left alone"
+        findings.append(Finding(level="warn", text=text, where="settings.compute_mode"))
     unset: dict[str, list[str]] = {}
     for gpu in _kept(host, catalogue, guests) if rows else ():
         driver = catalogue.pci[gpu.address].driver if gpu.address in catalogue.pci else None
