@@ -19,6 +19,7 @@ from hosttune.hypervisor.connection import (
     uuid_of,
     virsh,
 )
+from hosttune.hypervisor.texts import with_identity
 from hosttune.model.intent import is_guest_name
 from hosttune.settings.setting import FILE, GUEST_STAGE, Setting, refuse
 from hosttune.system import System
@@ -35,8 +36,8 @@ class Guest(Setting):
     """The persistent definition of a guest; target: its name. Value: domain XML, None = not defined.
 
     libvirt fills in what the XML leaves open, so values agree when they mean the same guest (`domain.same_guest`). A
-    guest that is defined keeps its UUID. Of one that runs, only what it is after its next start changes: the engine
-    asks for its name in --disrupt first (`is_active(read_state(…))`).
+    guest that is redefined keeps its UUID and MAC addresses. Of one that runs, only what it is after its next start
+    changes: the engine asks for its name in --disrupt first (`is_active(read_state(…))`).
     """
 
     kind: ClassVar[str] = "guest"
@@ -85,7 +86,7 @@ class Guest(Setting):
         if old is None:
             self._refuse_running(state, "a guest of that name runs without a definition: shut it down first")
             self._refuse_leftovers(system, value)
-        xml = value if old is None else with_uuid(value, read_domain(old, where=f"guest {self.target}").uuid)
+        xml = value if old is None else with_identity(value, old)
         system.tell(DEFINITION + self.target, xml, lambda: _define(system, xml))
 
     def _refuse_running(self, state: str | None, why: str) -> None:
@@ -104,22 +105,6 @@ def named(kind: str, target: str) -> str:
     if not is_guest_name(target):
         raise refuse(kind, target, f"{target!r} is not a guest name", "use letters, digits, '.', '_' and '-'")
     return target
-
-
-def with_uuid(xml: str, uuid: str | None) -> str:
-    """The XML with this UUID in place of its own: libvirt refuses to redefine a guest under another one."""
-    if uuid is None or read_domain(xml).uuid == uuid:
-        return xml
-    from lxml import etree
-
-    root = parse(xml)
-    found = root.find("uuid")
-    if found is None:
-        found = etree.Element("uuid")
-        found.tail = "\n  "
-        root.insert(1, found)
-    found.text = uuid
-    return str(etree.tostring(root, encoding="unicode")) + "\n"
 
 
 def _strange(xml: str, arguments: tuple[str, ...]) -> str | None:

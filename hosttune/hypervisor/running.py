@@ -21,6 +21,8 @@ from hosttune.system import System
 _VCPU = re.compile(r"CPU (\d{1,5})/(?:KVM|TCG)")
 _IO_THREAD = re.compile(r"IO iothread(\d{1,5})")
 _ALLOWED = re.compile(r"^Cpus_allowed_list:\s*([0-9,-]+)\s*$", re.MULTILINE)
+# QEMU's thread-context: it clears a cell's memory from that cell's node before the guest runs, and sleeps ever after.
+_CLEARING = re.compile(r"TC tc-ram-node\d*")
 _CELL = re.compile(r"\bram-node(\d{1,4})\b")  # libvirt's name of a cell's memory, part of the file's
 
 
@@ -73,7 +75,7 @@ def _threads(system: System, guest: PlannedGuest, process: int) -> Iterator[str]
     yield from _pinned(threads, _IO_THREAD, "I/O thread", dict(enumerate(guest.iothread_cpus, 1)))
     planned = parse_cpus(guest.emulator_cpus)
     for thread in threads:
-        if _VCPU.fullmatch(thread.name) or _IO_THREAD.fullmatch(thread.name):
+        if any(form.fullmatch(thread.name) for form in (_VCPU, _IO_THREAD, _CLEARING)):
             continue
         # Threads that the kernel adds for KVM and vhost may be held to fewer.
         if not thread.cpus or not thread.cpus <= planned:

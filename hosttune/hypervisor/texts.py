@@ -1,10 +1,43 @@
-"""Domain XML for people: one form for the same XML, and what changes from one definition to the next."""
+"""Definitions as texts: what stays of one in the next, one form for the same XML, and the difference for people."""
 
 from __future__ import annotations
 
 import difflib
+from typing import TYPE_CHECKING
 
 from hosttune.domain.xml import parse
+
+if TYPE_CHECKING:
+    from lxml.etree import _Element
+
+
+def with_identity(xml: str, old_xml: str) -> str:
+    """The XML with what its guest already is: the UUID, and the MAC address of each network that it had.
+
+    libvirt refuses to redefine a guest under another UUID, and makes up a MAC address where none is written: the guest
+    would not find its network again. Raises as `canonical` does.
+    """
+    from lxml import etree
+
+    root, old = parse(xml), parse(old_xml)
+    found = old.find("uuid")
+    if found is not None:
+        for written in root.findall("uuid"):
+            root.remove(written)
+        root.insert(1, found)
+    had = [(_network(interface), interface.find("mac")) for interface in old.iterfind("devices/interface")]
+    for interface in root.iterfind("devices/interface"):
+        same = next((n for n, (network, _) in enumerate(had) if network == _network(interface)), None)
+        mac = had.pop(same)[1] if same is not None else None
+        if mac is not None and interface.find("mac") is None:
+            interface.insert(0, mac)
+    return str(etree.tostring(root, encoding="unicode")) + "\n"
+
+
+def _network(interface: _Element) -> tuple[str | None, ...]:
+    source = interface.find("source")
+    names = ("network", "bridge", "dev")
+    return (interface.get("type"), *(None if source is None else source.get(name) for name in names))
 
 
 def canonical(xml: str) -> str:

@@ -41,6 +41,7 @@ class Setting(ABC):
     disruptive: ClassVar[bool] = False  # needs its target's name in --disrupt
     between: ClassVar[bool] = False  # an interrupted write can leave a value that is neither old nor new
     merges: ClassVar[bool] = False  # what one plan wants of this kind is written together, see `merged`
+    undone_later: ClassVar[bool] = True  # False: taken back within its own transaction, never by a later revert
     persisted_by: ClassVar[str] = "the boot unit"
     reset_by: ClassVar[str] = "a reboot"
 
