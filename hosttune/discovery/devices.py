@@ -13,17 +13,15 @@ from __future__ import annotations
 import re
 
 from hosttune.discovery.pci_function import NVSWITCHES
+from hosttune.holders import block_uses, disk_uses, nvme_names
 from hosttune.model.host import Nic, Nvme, NvSwitch, PciDevice
 from hosttune.reader import Reader
 
 _DEVICES = "/sys/bus/pci/devices"
 _NET = "/sys/class/net"
 _RDMA = "/sys/class/infiniband"
-_BLOCK = "/sys/class/block"
 _NIC_CLASSES = ("0200", "0207", "0280")
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-_NAMESPACE = re.compile(r"nvme(\d+)(?:c\d+)?n(\d+)")
-_CONTROLLER = re.compile(r"nvme\d+")
 
 
 # --- network -------------------------------------------------------------------------------------------------
@@ -191,55 +189,23 @@ def read_nvme(reader: Reader, pci: tuple[PciDevice, ...]) -> tuple[Nvme, ...]:
     found = [_controller(reader, device) for device in devices]
     if not any(nvme.namespaces for nvme in found):
         return tuple(found)
-    uses = _uses(reader)
+    uses = block_uses(reader)
     return tuple(_with_use(reader, nvme, uses) if nvme.namespaces else nvme for nvme in found)
 
 
 def _controller(reader: Reader, device: PciDevice) -> Nvme:
-    path = f"{_DEVICES}/{device.address}"
-    controller = next(iter(reader.names(f"{path}/nvme")), None)
-    if controller is None:  # kernels before 4.x kept the controller's name in `misc`
-        controller = next((name for name in reader.names(f"{path}/misc") if _CONTROLLER.fullmatch(name)), None)
-    below = reader.names(f"{path}/block")
-    if controller is not None:
-        below += reader.names(f"{path}/nvme/{controller}")
+    controller, namespaces = nvme_names(reader, device.address)
+    path = f"{_DEVICES}/{device.address}/nvme/{controller}"
     return Nvme(
         address=device.address,
-        model=reader.text(f"{path}/nvme/{controller}/model") or None if controller is not None else None,
+        model=reader.text(f"{path}/model") or None if controller is not None else None,
         controller=controller,
-        namespaces=tuple(dict.fromkeys(head for name in below if (head := _namespace(name)))),
+        namespaces=namespaces,
     )
 
 
-def _namespace(name: str) -> str | None:
-    """The block device of a namespace; a path of a multipath one ("nvme0c1n2") means its head ("nvme0n2")."""
-    match = _NAMESPACE.fullmatch(name)
-    return f"nvme{match[1]}n{match[2]}" if match else None
-
-
-def _uses(reader: Reader) -> dict[str, str]:
-    """Block devices, by name and by "major:minor", that are mounted or swapped to, with the words for it."""
-    mounts = reader.text("/proc/self/mounts")
-    if mounts is None:
-        mounts = reader.text("/proc/mounts")
-    info = reader.text("/proc/self/mountinfo")
-    if mounts is None and info is None:
-        reader.problem("mounts unknown", "/proc/self/mounts", "absent; whether an NVMe drive is mounted is not known")
-    uses: dict[str, str] = {}
-    for words in (line.split() for line in (mounts or "").splitlines()):
-        if len(words) > 1 and words[0].startswith("/dev/"):
-            uses.setdefault(words[0][5:], f"mounted on {words[1]}")
-    for words in (line.split() for line in (info or "").splitlines()):
-        if len(words) > 4:  # finds the root file system where mounts says /dev/root
-            uses.setdefault(words[2], f"mounted on {words[4]}")
-    for words in (line.split() for line in (reader.text("/proc/swaps") or "").splitlines()):
-        if words and words[0].startswith("/dev/"):
-            uses.setdefault(words[0][5:], "swap")
-    return uses
-
-
 def _with_use(reader: Reader, nvme: Nvme, uses: dict[str, str]) -> Nvme:
-    reasons = [reason for name in nvme.namespaces for reason in _namespace_uses(reader, name, uses)]
+    reasons = [reason for name in nvme.namespaces for reason in disk_uses(reader, name, uses)]
     return Nvme(
         address=nvme.address,
         model=nvme.model,
@@ -247,22 +213,6 @@ def _with_use(reader: Reader, nvme: Nvme, uses: dict[str, str]) -> Nvme:
         namespaces=nvme.namespaces,
         in_use="; ".join(dict.fromkeys(reasons)) or None,
     )
-
-
-def _namespace_uses(reader: Reader, namespace: str, uses: dict[str, str]) -> list[str]:
-    """Why the host needs a namespace or one of its partitions."""
-    partition = re.compile(rf"{namespace}p\d+")
-    names = [namespace, *(name for name in reader.names(f"{_BLOCK}/{namespace}") if partition.fullmatch(name))]
-    reasons: list[str] = []
-    for name in names:
-        number = reader.text(f"{_BLOCK}/{name}/dev")
-        use = uses.get(name) or uses.get(number or "")
-        if use is not None:
-            reasons.append(f"{name} {use}")
-        reasons += [f"{name} held by {holder}" for holder in reader.names(f"{_BLOCK}/{name}/holders")]
-    # A mounted partition counts even where sysfs does not list the drive's partitions.
-    reasons += [f"{name} {use}" for name, use in uses.items() if name not in names and partition.fullmatch(name)]
-    return reasons
 
 
 # --- NVSwitch ------------------------------------------------------------------------------------------------

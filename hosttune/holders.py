@@ -1,0 +1,339 @@
+"""Who uses a PCI function: processes that have its device nodes open, and what the host itself does with it.
+
+A driver's unbind waits in the kernel until the last of them lets go; named beforehand, nobody has to wait. Reads
+only. Sources: proc(5) (PID/fd, cgroup), Documentation/ABI/testing/sysfs-bus-pci, sysfs-class-net; NVIDIA's
+/proc/driver/nvidia (driver README, "The /proc Interface"). /proc says it all and says it in one walk: psutil leaves
+device files out of a process's open files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from hosttune.errors import Unreadable
+from hosttune.reader import Reader
+from hosttune.system import System
+
+_DEVICES = "/sys/bus/pci/devices"
+_NET = "/sys/class/net"
+_BLOCK = "/sys/class/block"
+_UP = 0x1  # IFF_UP, linux/if.h
+# Folder below a function -> where its entries have their nodes (devtmpfs names them so: each class's `devnode`).
+_NODES = {
+    "drm": "/dev/dri/",
+    "accel": "/dev/accel/",
+    "habanalabs": "/dev/",
+    "infiniband_verbs": "/dev/infiniband/",
+    "infiniband_mad": "/dev/infiniband/",
+    "infiniband_cm": "/dev/infiniband/",
+    "vfio-dev": "/dev/vfio/devices/",
+    "nvme": "/dev/",
+    "block": "/dev/",
+}
+_MINOR = re.compile(r"^Device Minor:\s*(\d{1,4})\s*$", re.MULTILINE)
+# NVIDIA does not tell which NVSwitch has which node: whoever has any open counts for each.
+_SWITCH_NODE = re.compile(r"/dev/nvidia-nvswitch\d+")
+_SWITCHES = "/dev/nvidia-nvswitch*"
+_NAMESPACE = re.compile(r"nvme(\d+)(?:c\d+)?n(\d+)")
+_CONTROLLER = re.compile(r"nvme\d+")
+_CONTAINER = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
+_COMM = 15  # bytes of a process's name that the kernel keeps
+# What ends those that hold GPUs on every other host, where no unit of systemd says it.
+_ENDS = {
+    "nvidia-persistenced": "systemctl stop nvidia-persistenced",
+    "nv-hostengine": "systemctl stop nvidia-dcgm",
+    "dcgm-exporter": "stop dcgm-exporter, and what would start it again",
+    "nv-fabricmanager": "systemctl stop nvidia-fabricmanager",
+}
+
+
+@dataclass(frozen=True)
+class Holder:
+    """One user of a PCI function.
+
+    `what` it has: device nodes, or its use by the host. `name`: of the process, the guest or the host's use; `pid` and
+    `place` (systemd unit or container) of a process. `hint` ends it. `unknown`: nobody was seen, but not everything
+    could be looked at.
+    """
+
+    address: str
+    what: str
+    hint: str
+    name: str = "the host"
+    pid: int | None = None
+    place: str | None = None
+    guest: str | None = None
+    unknown: bool = False
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        if self.unknown:
+            return f"{self.address}: whether somebody uses it is unknown: {self.what}: {self.hint}"
+        if self.pid is None:
+            return f"{self.address}: {self.what}: {self.hint}"
+        who = f"guest {self.guest}, {self.name}" if self.guest else self.name
+        place = f", {self.place}" if self.place else ""
+        return f"{self.address}: {who} (process {self.pid}{place}) has {self.what} open: {self.hint}"
+
+
+def holders(system: System, addresses: Sequence[str]) -> tuple[Holder, ...]:
+    """Everybody who uses these PCI functions, in the order of addresses, the host's own uses first.
+
+    Only nodes of the functions themselves count (/dev/nvidiactl alone holds no GPU), and processes by the name that
+    the kernel gives the node. What could not be looked at is a Holder too, an `unknown` one: unless this is root, and
+    in the machine's own PID namespace, other processes are hidden. A scratch root has no processes.
+    """
+    reader = Reader(system)
+    nodes = {address: device_nodes(reader, address) for address in addresses}
+    found = [holder for address in addresses for holder in _host_uses(reader, address)]
+    opened = _opened(reader, nodes)
+    found += [
+        _process_holder(reader, pid, address, [node for node in nodes[address] if node in has])
+        for address in addresses
+        for pid, has in opened.found.items()
+        if not has.isdisjoint(nodes[address])
+    ]
+    found.sort(key=lambda holder: addresses.index(holder.address))
+    doubts = (*_unseen(system, opened), *(f"{doubt.where} ({doubt.why})" for doubt in reader.problems))
+    everyone = ", ".join(addresses)
+    hint = "run as root on the machine itself, or see what the kernel says of it"
+    return (*found, *(Holder(everyone, doubt, hint, unknown=True) for doubt in doubts if addresses))
+
+
+# --- nodes ---------------------------------------------------------------------------------------------------
+
+
+def device_nodes(reader: Reader, address: str) -> tuple[str, ...]:
+    """The device nodes of a function; what could not be read is among the reader's problems."""
+    path = f"{_DEVICES}/{address}"
+    names = reader.names(path)
+    driver = reader.link_name(f"{path}/driver") or ""
+    nodes = [node for folder in _with_virtio(path, names) for node in _class_nodes(reader, folder)]
+    nodes += _nvidia_nodes(reader, address, driver)
+    if "vfio" in driver or "vfio-dev" in names:
+        group = reader.link_name(f"{path}/iommu_group")
+        nodes += [f"/dev/vfio/{group}", f"/dev/vfio/noiommu-{group}"] if group else []
+    return tuple(dict.fromkeys(nodes))
+
+
+def _with_virtio(path: str, names: Iterable[str]) -> list[str]:
+    """The function's folder, and that of the virtio device on it, which has its class folders there."""
+    return [path, *(f"{path}/{name}" for name in names if re.fullmatch(r"virtio\d+", name))]
+
+
+def _class_nodes(reader: Reader, folder: str) -> Iterator[str]:
+    present = set(reader.names(folder))
+    for kind in sorted(_NODES.keys() & present):
+        for name in reader.names(f"{folder}/{kind}"):
+            yield _NODES[kind] + name
+            if kind in ("nvme", "block"):
+                yield from _below(reader, f"{folder}/{kind}/{name}")
+
+
+def _below(reader: Reader, folder: str) -> Iterator[str]:
+    """Nodes of an NVMe controller's namespaces (block and generic), and of a disk's partitions."""
+    for name in reader.names(folder):
+        head = _namespace(name)
+        if head is not None:
+            yield f"/dev/{head}"
+            yield from (f"/dev/{part}" for part in _partitions(reader, head))
+        elif re.fullmatch(r"ng\d+n\d+", name) or name.startswith(folder.rpartition("/")[2]):
+            yield f"/dev/{name}"
+
+
+def _nvidia_nodes(reader: Reader, address: str, driver: str) -> list[str]:
+    """The node of a GPU by its minor number, which is not its index; the nodes of NVSwitches."""
+    if driver == "nvidia-nvswitch":
+        return [_SWITCHES]
+    if driver != "nvidia":
+        return []
+    path = f"/proc/driver/nvidia/gpus/{address}/information"
+    minor = _MINOR.search(reader.text(path) or "")
+    if minor is None and not reader.system.scratch:
+        reader.problem("no minor number", path, "which /dev/nvidiaN this is is unknown")
+    return [f"/dev/nvidia{minor[1]}"] if minor else []
+
+
+# --- processes -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """Processes by id with those of the nodes that they have open; ids of those whose files are hidden."""
+
+    found: Mapping[int, frozenset[str]]
+    hidden: tuple[int, ...] = ()
+    processes: int = 0
+    reasons: tuple[str, ...] = ()
+
+
+def _opened(reader: Reader, nodes: Mapping[str, Iterable[str]]) -> _Opened:
+    """One walk over all processes. One that ends meanwhile is none."""
+    wanted = frozenset(node for names in nodes.values() for node in names)
+    found: dict[int, frozenset[str]] = {}
+    hidden: list[int] = []
+    reasons: list[str] = []
+    pids = sorted(int(name) for name in reader.names("/proc") if name.isdecimal()) if wanted else []
+    for pid in pids:
+        try:
+            has = wanted.intersection(_files(reader.system, pid))
+        except Unreadable as error:
+            hidden.append(pid)
+            reasons.append(error.reason)
+            continue
+        if has:
+            found[pid] = has
+    return _Opened(found, tuple(hidden), len(pids) if wanted else -1, tuple(dict.fromkeys(reasons)))
+
+
+def _files(system: System, pid: int) -> Iterator[str]:
+    """Paths of a process's open files. Raises Unreadable where they may not be seen."""
+    folder = f"/proc/{pid}/fd"
+    for name in system.list(folder):
+        target = system.link(f"{folder}/{name}")
+        if target is not None and target.startswith("/dev/"):
+            target = target.removesuffix(" (deleted)")
+            yield _SWITCHES if _SWITCH_NODE.fullmatch(target) else target
+
+
+def _unseen(system: System, opened: _Opened) -> Iterator[str]:
+    """Why the walk is not the whole truth, if it is not."""
+    if opened.hidden:
+        some = ", ".join(map(str, opened.hidden[:3])) + (", …" if len(opened.hidden) > 3 else "")
+        yield f"the open files of {len(opened.hidden)} processes are hidden ({some}: {'; '.join(opened.reasons)})"
+    if opened.processes == 0 and not system.scratch:
+        yield "no process is to be seen in /proc"
+
+
+def _process_holder(reader: Reader, pid: int, address: str, nodes: list[str]) -> Holder:
+    arguments = (reader.text(f"/proc/{pid}/cmdline") or "").split("\0")
+    comm = reader.text(f"/proc/{pid}/comm") or ""
+    called = arguments[0].rpartition("/")[2]
+    name = called if comm and called.encode()[:_COMM] == comm.encode() else comm or called or "a process"
+    guest = _guest(name, arguments)
+    place = _place(reader.text(f"/proc/{pid}/cgroup") or "")
+    hint = f"virsh shutdown {guest}" if guest else _end_of(name, pid, place)
+    return Holder(address, ", ".join(nodes), hint, name=name, pid=pid, place=place, guest=guest)
+
+
+def _guest(name: str, arguments: list[str]) -> str | None:
+    """The guest that a QEMU process runs: its option -name."""
+    if not name.startswith(("qemu-", "kvm")) or "-name" not in arguments[:-1]:
+        return None
+    return arguments[arguments.index("-name") + 1].removeprefix("guest=").partition(",")[0] or None
+
+
+def _place(text: str) -> str | None:
+    """The systemd unit or the container of a process, from its control groups."""
+    rows = [line.split(":", 2) for line in text.splitlines()]
+    paths = [row[2] for row in rows if len(row) == 3 and (row[:2] == ["0", ""] or row[1] == "name=systemd")]
+    for path in paths:
+        container = _CONTAINER.search(path)
+        if container:
+            return f"container {container[1][:12]}"
+    units = [part for path in paths for part in path.split("/") if part.endswith((".service", ".scope"))]
+    return units[-1] if units else None
+
+
+def _end_of(name: str, pid: int, place: str | None) -> str:
+    if place is not None and place.startswith("container "):
+        return f"stop {place}, and what would start it again"
+    if place is not None and place.endswith(".service") and not place.startswith("user@"):
+        return f"systemctl stop {place.removesuffix('.service')}"
+    return _ENDS.get(name, f"end process {pid}")
+
+
+# --- the host's own use --------------------------------------------------------------------------------------
+
+
+def _host_uses(reader: Reader, address: str) -> Iterator[Holder]:
+    path = f"{_DEVICES}/{address}"
+    names = reader.names(path)
+    for folder in _with_virtio(path, names):
+        for interface in reader.names(f"{folder}/net"):
+            if _is_up(reader, interface):
+                hint = f"take it down if nothing needs it: ip link set {interface} down"
+                yield Holder(address, f"network interface {interface} is up", hint)
+    _, disks = nvme_names(reader, address)
+    disks = (*disks, *(disk for folder in _with_virtio(path, names)[1:] for disk in reader.names(f"{folder}/block")))
+    uses = block_uses(reader) if disks else {}
+    for disk in disks:
+        for use in disk_uses(reader, disk, uses):
+            yield Holder(address, use, "free it if nothing needs it: umount, swapoff, or stop the array")
+
+
+def _is_up(reader: Reader, interface: str) -> bool:
+    flags = reader.integer(f"{_NET}/{interface}/flags", 16)
+    if flags is not None:
+        return bool(flags & _UP)
+    return reader.text(f"{_NET}/{interface}/operstate") == "up"
+
+
+def nvme_names(reader: Reader, address: str) -> tuple[str | None, tuple[str, ...]]:
+    """The NVMe controller on a function ("nvme0") and its namespaces' block devices ("nvme0n1")."""
+    path = f"{_DEVICES}/{address}"
+    controller = next(iter(reader.names(f"{path}/nvme")), None)
+    if controller is None:  # kernels before 4.x kept the controller's name in `misc`
+        controller = next((name for name in reader.names(f"{path}/misc") if _CONTROLLER.fullmatch(name)), None)
+    below = reader.names(f"{path}/block")
+    if controller is not None:
+        below += reader.names(f"{path}/nvme/{controller}")
+    return controller, tuple(dict.fromkeys(head for name in below if (head := _namespace(name))))
+
+
+def _namespace(name: str) -> str | None:
+    """The block device of a namespace; a path of a multipath one ("nvme0c1n2") means its head ("nvme0n2")."""
+    match = _NAMESPACE.fullmatch(name)
+    return f"nvme{match[1]}n{match[2]}" if match else None
+
+
+def _partition(disk: str) -> re.Pattern[str]:
+    """Names of a disk's partitions: "p1" after a name that ends with a digit, else "1"."""
+    return re.compile(rf"{re.escape(disk)}{'p' if disk[-1:].isdigit() else ''}\d+")
+
+
+def _partitions(reader: Reader, disk: str) -> list[str]:
+    return [name for name in reader.names(f"{_BLOCK}/{disk}") if _partition(disk).fullmatch(name)]
+
+
+def block_uses(reader: Reader) -> dict[str, str]:
+    """Block devices, by name and by "major:minor", that are mounted or swapped to, with the words for it.
+
+    Where the list of mounts cannot be read that is a problem, since a disk that looks free would be given away.
+    """
+    mounts = reader.text("/proc/self/mounts")
+    if mounts is None:
+        mounts = reader.text("/proc/mounts")
+    info = reader.text("/proc/self/mountinfo")
+    if mounts is None and info is None:
+        reader.problem("mounts unknown", "/proc/self/mounts", "absent; whether an NVMe drive is mounted is not known")
+    uses: dict[str, str] = {}
+    for words in (line.split() for line in (mounts or "").splitlines()):
+        if len(words) > 1 and words[0].startswith("/dev/"):
+            uses.setdefault(words[0][5:], f"mounted on {words[1]}")
+    for words in (line.split() for line in (info or "").splitlines()):
+        if len(words) > 4:  # finds the root file system where mounts says /dev/root
+            uses.setdefault(words[2], f"mounted on {words[4]}")
+    for words in (line.split() for line in (reader.text("/proc/swaps") or "").splitlines()):
+        if words and words[0].startswith("/dev/"):
+            uses.setdefault(words[0][5:], "swap")
+    return uses
+
+
+def disk_uses(reader: Reader, disk: str, uses: Mapping[str, str]) -> list[str]:
+    """Why the host needs a disk or one of its partitions; `uses` is of `block_uses`."""
+    partition = _partition(disk)
+    names = [disk, *_partitions(reader, disk)]
+    reasons: list[str] = []
+    for name in names:
+        number = reader.text(f"{_BLOCK}/{name}/dev")
+        use = uses.get(name) or uses.get(number or "")
+        if use is not None:
+            reasons.append(f"{name} {use}")
+        reasons += [f"{name} held by {holder}" for holder in reader.names(f"{_BLOCK}/{name}/holders")]
+    # A mounted partition counts even where sysfs does not list the drive's partitions.
+    reasons += [f"{name} {use}" for name, use in uses.items() if name not in names and partition.fullmatch(name)]
+    return reasons
