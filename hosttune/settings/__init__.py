@@ -37,6 +37,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "sriov-vfs": ("drivers", "SriovVfs"),
     "irq-affinity": ("irqs", "IrqAffinity"),
     "irqbalance-ban": ("irqs", "IrqbalanceBan"),
+    "kernel-argument": ("kernelargs", "KernelArguments"),
 }
 
 

@@ -1,0 +1,180 @@
+"""Boot loaders: which one this machine has, and what they share. One module each: `grub`, `grubby`, `kernelinstall`.
+
+They are told apart by the files and tools that are there, never by a distribution's name. Each keeps what is staged
+in one file of ours and runs its own generator; a change is marked unfinished in that file until the generator has
+finished, so that a crash in between is seen.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+import msgspec
+
+from hosttune.errors import Unreadable, WriteFailed
+from hosttune.model.commandline import split, text_of
+from hosttune.system import System
+
+# What a word of ours may hold: nothing that a shell, GRUB's language or sed could take for its own.
+WORD = re.compile(r"[A-Za-z0-9_.,:/+=-]{1,1024}")
+COMMAND_LINE_SIZE = 2048  # bytes with the final zero; the rest is cut off (arch/x86/include/asm/setup.h)
+# What systemd-boot leaves for the system that it started (systemd.io/BOOT_LOADER_INTERFACE); UTF-16 after 4 bytes.
+LOADER_INFO = "/sys/firmware/efi/efivars/LoaderInfo-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
+ENTRIES = ("/efi/loader/entries", "/boot/loader/entries", "/boot/efi/loader/entries")
+STATE = "/etc/hosttune/kernel-arguments"  # of ours, where the boot loader's own file cannot remember for us
+_NAME = re.compile(r"[a-z_]{1,32}")
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True)
+class Staged:
+    """What our file stages for the next boot: name -> its arguments, None where they are taken away.
+
+    `unfinished`: names whose change was cut off before the boot loader had it.
+    """
+
+    arguments: Mapping[str, str | None]
+    unfinished: frozenset[str] = frozenset()
+
+
+class BootLoader(ABC):
+    """One way to tell the next boot its arguments."""
+
+    name: ClassVar[str] = ""
+
+    @abstractmethod
+    def read(self, system: System) -> Staged:
+        """What our file stages. Raises Unreadable where it is not as we write it."""
+
+    @abstractmethod
+    def stage(self, system: System, arguments: Mapping[str, str | None], names: Collection[str]) -> str | None:
+        """Make these arguments, and no others of ours, those of the next boot; `names` are the ones that change.
+
+        Safe to repeat from any state that a crash leaves. Returns what is to be told. Raises WriteFailed,
+        CommandFailed.
+        """
+
+
+def boot_loader(system: System) -> BootLoader | None:
+    """The boot loader of a machine, None where none is found that hosttune can tell anything.
+
+    A capture holds nothing of /boot: there it is GRUB, so that a rehearsal shows what would be written.
+    """
+    from hosttune.settings.grub import Grub
+    from hosttune.settings.grubby import Grubby
+    from hosttune.settings.kernelinstall import KernelInstall
+
+    kernel_install = KernelInstall.found(system)
+    if kernel_install and "systemd-boot" in _loader_info(system):
+        return kernel_install
+    found = Grubby.found(system) or Grub.found(system) or (kernel_install if entries_folder(system) else None)
+    if found is None and system.captured and not system.list("/boot"):
+        return Grub("/usr/sbin/update-grub")
+    return found
+
+
+def _loader_info(system: System) -> str:
+    return (system.read_bytes(LOADER_INFO) or b"")[4:].decode("utf-16-le", "replace")
+
+
+def entries_folder(system: System) -> str | None:
+    """Where the entries of the Boot Loader Specification lie, None where there are none."""
+    return next((path for path in ENTRIES if any(name.endswith(".conf") for name in system.list(path))), None)
+
+
+def entry_lines(system: System) -> list[tuple[str, ...]]:
+    """The command line of each entry of the Boot Loader Specification. Raises Unreadable."""
+    folder = entries_folder(system)
+    names = [name for name in system.list(folder) if name.endswith(".conf")] if folder else []
+    lines = []
+    for name in names:
+        rows = (line.split(None, 1) for line in (system.read(f"{folder}/{name}") or "").splitlines())
+        lines.append(split(" ".join(row[1] for row in rows if len(row) == 2 and row[0] == "options")))
+    return lines
+
+
+def words_of(arguments: Mapping[str, str | None]) -> tuple[str, ...]:
+    """All words of ours, in order. Raises WriteFailed for one that could be more than a word."""
+    words = tuple(word for text in arguments.values() if text for word in text.split())
+    for word in (*words, *arguments):
+        if not WORD.fullmatch(word):
+            raise WriteFailed("the kernel's command line", f"{word[:80]!r} has characters that are not safe there")
+    return words
+
+
+def lacking(lines: Iterable[Sequence[str]], arguments: Mapping[str, str | None]) -> str | None:
+    """Why none of these command lines has exactly these arguments, None where one of them has."""
+    best: list[str] | None = None
+    for words in lines:
+        heard = tuple(words)[: list(words).index("--")] if "--" in words else words  # the rest is for init
+        wrong = [text or f"the removal of {name}" for name, text in arguments.items() if text_of(heard, name) != text]
+        if not wrong and len(" ".join(words)) >= COMMAND_LINE_SIZE:
+            wrong = [f"room: the kernel reads {COMMAND_LINE_SIZE - 1} bytes at most"]
+        if not wrong:
+            return None
+        best = wrong if best is None or len(wrong) < len(best) else best
+    return "there is no boot entry" if best is None else f"no boot entry has {', '.join(best)}"
+
+
+def prove(path: str, why: str | None) -> None:
+    """Raise WriteFailed, naming the generated configuration, where it lacks what was staged."""
+    if why:
+        raise WriteFailed(path, f"the boot loader's tool succeeded, but {why}: something sets them after ours")
+
+
+def was_written(system: System, path: str, data: bytes) -> bool:
+    """Whether what was just written is there on a real machine: in a rehearsal or capture there is nothing to prove."""
+    return not system.captured and system.read_bytes(path) == data
+
+
+def refuse_unwritable(system: System, path: str) -> None:
+    """Raise WriteFailed where the boot partition that `path` is on is not mounted, or mounted read-only."""
+    mounts = [line.split() for line in (system.read("/proc/mounts") or "").splitlines()]
+    mounted = {row[1]: row[3].split(",") for row in mounts if len(row) > 3}  # the last one at a place is on top
+    if not mounted:
+        return  # a capture
+    for line in (system.read("/etc/fstab") or "").splitlines():
+        row = line.split()
+        place = row[1].rstrip("/") if len(row) > 2 and not row[0].startswith("#") else ""
+        if (
+            place
+            and place not in mounted
+            and f"{path}/".startswith(f"{place}/")
+            and place.startswith(("/boot", "/efi"))
+        ):
+            raise WriteFailed(place, "is a file system of its own that is not mounted: mount it first")
+    place = max((p for p in mounted if f"{path}/".startswith(f"{p.rstrip('/')}/")), key=len, default="")
+    if "ro" in mounted.get(place, ()):
+        raise WriteFailed(place, "is mounted read-only: make it writable first")
+
+
+def names_in(text: str) -> frozenset[str]:
+    """Names of arguments in a list of words; anything else in it is dropped."""
+    return frozenset(word for word in text.split() if _NAME.fullmatch(word))
+
+
+def by_hand(arguments: Mapping[str, str | None]) -> str:
+    """What a person has to do to a command line that hosttune leaves alone."""
+    words = " ".join(words_of(arguments))
+    gone = ", ".join(name for name, text in arguments.items() if text is None)
+    steps = (f"add {words}" if words else "", f"remove {gone}" if gone else "")
+    return " and ".join(step for step in steps if step) or "change nothing"
+
+
+def read_state(system: System, kind: type[S]) -> S:
+    """What our file remembers, the kind's defaults where there is none. Raises Unreadable."""
+    data = system.read_bytes(STATE)
+    try:
+        return kind() if data is None else msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError as error:
+        raise Unreadable(STATE, f"not as hosttune writes it: {error}") from error
+
+
+def state_bytes(state: msgspec.Struct) -> bytes:
+    """Our file."""
+    return msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n"

@@ -1,0 +1,177 @@
+"""GRUB as Debian and Ubuntu have it: a drop-in that grub-mkconfig sources, then update-grub.
+
+grub-mkconfig sources /etc/default/grub, then /etc/default/grub.d/*.cfg in the order of names, with `set -e` (Debian's
+patch; upstream knows no such folder, so its presence in the script is what is looked for). Ours sorts last, because a
+later file may set the variables anew. 10_linux writes GRUB_CMDLINE_LINUX and GRUB_CMDLINE_LINUX_DEFAULT into ordinary
+entries, the first alone into recovery entries: ours go into the second, so recovery boots without them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hosttune.errors import CommandFailed, Unreadable
+from hosttune.model.commandline import split, text_of
+from hosttune.settings.bootloader import (
+    BootLoader,
+    Staged,
+    lacking,
+    names_in,
+    prove,
+    refuse_unwritable,
+    was_written,
+    words_of,
+)
+from hosttune.system import System
+
+DROP_IN = "/etc/default/grub.d/zz-hosttune.cfg"
+CONFIG = "/boot/grub/grub.cfg"
+_GENERATORS = ("/usr/sbin/update-grub", "/sbin/update-grub")
+_SECONDS = 300.0  # it looks for other systems on every disk
+_NAMES = re.compile(r"^hosttune_names='([a-z_ ]*)'$", re.MULTILINE)
+_WORDS = re.compile(r"^hosttune_arguments='([A-Za-z0-9_.,:/+= -]*)'$", re.MULTILINE)
+_UNFINISHED = re.compile(r"^# unfinished: ([a-z_ ]+)$", re.MULTILINE)
+
+_HEAD = """\
+# Written by hosttune, whole; do not edit: `hosttune revert` takes it away.
+# Arguments of the kernel for the next boot. Sourced by grub-mkconfig, after /etc/default/grub.
+"""
+
+# Words are taken one by one and never expanded: nothing in them can run. Arguments of our names go, what is left stays
+# as it was, white space included; of "hugepages" only what asks for 1 GiB pages goes (commandline.without says the
+# same in Python, and a test holds them together). White space inside double quotes parts nothing.
+_BODY = r"""
+hosttune_cut() {
+  hosttune_rest=$1
+  hosttune_kept=
+  while [ -n "$hosttune_rest" ]; do
+    hosttune_word=${hosttune_rest%%[[:space:]]*}
+    hosttune_rest=${hosttune_rest#"$hosttune_word"}
+    hosttune_gap=${hosttune_rest%"${hosttune_rest#?}"}
+    hosttune_rest=${hosttune_rest#?}
+    hosttune_name=${hosttune_word%%=*}
+    if [ -z "$hosttune_quoted" ]; then
+      hosttune_gone=
+      case $hosttune_name in
+        default_hugepagesz | hugepagesz) hosttune_size=${hosttune_word#*=} ;;
+      esac
+      case $hosttune_name in
+        '') ;;
+        hugepagesz | hugepages)
+          case " $hosttune_names " in
+            *" hugepages "*)
+              case $hosttune_size in
+                1[Gg] | 1024[Mm] | 1048576[Kk] | 1073741824) hosttune_gone=yes ;;
+              esac ;;
+          esac ;;
+        *)
+          case " $hosttune_names " in
+            *" $hosttune_name "*) hosttune_gone=yes ;;
+          esac ;;
+      esac
+    fi
+    while :; do
+      case $hosttune_word in
+        *\"*)
+          hosttune_kept_part=${hosttune_word%%\"*}\"
+          hosttune_word=${hosttune_word#*\"}
+          if [ -n "$hosttune_quoted" ]; then hosttune_quoted=; else hosttune_quoted=yes; fi ;;
+        *)
+          hosttune_kept_part=$hosttune_word
+          hosttune_word= ;;
+      esac
+      if [ -z "$hosttune_gone" ]; then hosttune_kept=$hosttune_kept$hosttune_kept_part; fi
+      if [ -z "$hosttune_word" ]; then break; fi
+    done
+    if [ -z "$hosttune_gone" ]; then hosttune_kept=$hosttune_kept$hosttune_gap; fi
+  done
+}
+
+hosttune_quoted=
+hosttune_gone=
+hosttune_size=" ${GRUB_CMDLINE_LINUX-} ${GRUB_CMDLINE_LINUX_DEFAULT-}"
+case $hosttune_size in
+  *[[:space:]]default_hugepagesz=*)
+    hosttune_size=${hosttune_size#*[[:space:]]default_hugepagesz=}
+    hosttune_size=${hosttune_size%%[[:space:]]*} ;;
+  *) hosttune_size= ;;
+esac
+hosttune_cut "${GRUB_CMDLINE_LINUX-}"
+GRUB_CMDLINE_LINUX=$hosttune_kept
+hosttune_cut "${GRUB_CMDLINE_LINUX_DEFAULT-}"
+GRUB_CMDLINE_LINUX_DEFAULT="${hosttune_kept:+$hosttune_kept }$hosttune_arguments"
+unset -f hosttune_cut
+unset hosttune_names hosttune_arguments hosttune_rest hosttune_kept hosttune_word hosttune_gap hosttune_name
+unset hosttune_quoted hosttune_gone hosttune_size hosttune_kept_part
+"""
+
+
+def snippet(arguments: Mapping[str, str | None], unfinished: Collection[str] = ()) -> str:
+    """Our drop-in. Raises WriteFailed for a word that a shell could take for more than a word."""
+    mark = f"# unfinished: {' '.join(sorted(unfinished))}\n" if unfinished else ""
+    words = " ".join(words_of(arguments))
+    return f"{_HEAD}{mark}hosttune_names='{' '.join(arguments)}'\nhosttune_arguments='{words}'\n{_BODY}"
+
+
+@dataclass(frozen=True)
+class Grub(BootLoader):
+    """GRUB with a folder of drop-ins. `generator`: the path of update-grub."""
+
+    generator: str
+    name: ClassVar[str] = "GRUB"
+
+    @classmethod
+    def found(cls, system: System) -> Grub | None:
+        """It, where its generator is there and reads the folder of drop-ins."""
+        script = system.read("/usr/sbin/grub-mkconfig") or ""
+        path = next((path for path in _GENERATORS if system.exists(path)), None)
+        return cls(path) if path and "default/grub.d/" in script else None
+
+    def read(self, system: System) -> Staged:
+        """See BootLoader. What the lines say that the shell reads is what is staged."""
+        text = system.read(DROP_IN)
+        if text is None:
+            return Staged({})
+        names, words, mark = _NAMES.search(text), _WORDS.search(text), _UNFINISHED.search(text)
+        if not names or not words or not text.startswith(_HEAD):
+            raise Unreadable(DROP_IN, "not as hosttune writes it: move it away, then run update-grub")
+        staged = split(words[1])
+        return Staged({name: text_of(staged, name) for name in names[1].split()}, names_in(mark[1] if mark else ""))
+
+    def stage(self, system: System, arguments: Mapping[str, str | None], names: Collection[str]) -> str | None:
+        """See BootLoader."""
+        refuse_unwritable(system, CONFIG)
+        held, config = system.read_bytes(DROP_IN), system.read_bytes(CONFIG)
+        first = snippet(arguments, names).encode()
+        system.replace(DROP_IN, first)
+        try:
+            system.change((self.generator,), timeout=_SECONDS)
+        except CommandFailed:
+            # grub-mkconfig writes beside and copies at the end: where the configuration is the same still, it is as
+            # before, and so is the machine once our file is. Else the mark stays and the way back runs it again.
+            if system.read_bytes(CONFIG) == config:
+                _put_back(system, held)
+            raise
+        if arguments and was_written(system, DROP_IN, first):
+            prove(CONFIG, lacking(config_lines(system.read(CONFIG) or ""), arguments))
+        if arguments:
+            system.replace(DROP_IN, snippet(arguments).encode())
+        else:
+            system.remove(DROP_IN)
+        return None
+
+
+def _put_back(system: System, held: bytes | None) -> None:
+    if held is None:
+        system.remove(DROP_IN)
+    else:
+        system.replace(DROP_IN, held)
+
+
+def config_lines(text: str) -> list[tuple[str, ...]]:
+    """The kernels' command lines of a grub.cfg: what follows the image on its `linux` lines."""
+    rows = (line.split(None, 2) for line in text.splitlines())
+    return [split(row[2]) for row in rows if len(row) == 3 and row[0] in ("linux", "linux16", "linuxefi")]

@@ -1,0 +1,119 @@
+"""grubby, which edits the boot entries of RHEL, Fedora and their kin in place (Boot Loader Specification, GRUB).
+
+`--update-kernel=ALL` changes every entry, the command line for kernels to come (/etc/kernel/cmdline) and
+GRUB_CMDLINE_LINUX in /etc/default/grub; --args takes every argument of the same name away before it appends its own
+(grubby-bls, update_args). So all arguments of a name that is touched are given again, in their order, and what stood
+there before is kept in our file for the way back. zipl (s390x) is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import msgspec
+
+from hosttune.errors import WriteFailed
+from hosttune.model.commandline import PAGES, changed, split, text_of
+from hosttune.settings.bootloader import (
+    STATE,
+    BootLoader,
+    Staged,
+    lacking,
+    prove,
+    read_state,
+    refuse_unwritable,
+    state_bytes,
+    was_written,
+    words_of,
+)
+from hosttune.system import System
+
+INFO = "grubby-info-all"  # the name under which a capture holds what grubby says
+_ENTRIES = "/boot/loader/entries"
+_TOOLS = ("/usr/sbin/grubby", "/usr/bin/grubby", "/sbin/grubby")
+_SECONDS = 120.0
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """Our file. `before`: what stood in the entries of each name that is staged or being taken back."""
+
+    arguments: dict[str, str | None] = {}
+    before: dict[str, str | None] = {}
+    unfinished: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Grubby(BootLoader):
+    """grubby. `tool`: its path."""
+
+    tool: str
+    name: ClassVar[str] = "grubby"
+
+    @classmethod
+    def found(cls, system: System) -> Grubby | None:
+        """It, where it is installed."""
+        path = next((path for path in _TOOLS if system.exists(path)), None)
+        return cls(path) if path else None
+
+    def read(self, system: System) -> Staged:
+        """See BootLoader."""
+        state = read_state(system, State)
+        return Staged(state.arguments, frozenset(state.unfinished))
+
+    def stage(self, system: System, arguments: Mapping[str, str | None], names: Collection[str]) -> str | None:
+        """See BootLoader."""
+        words_of(arguments)
+        refuse_unwritable(system, _ENTRIES)
+        state = read_state(system, State)
+        entries = self._entries(system)
+        back = [name for name in names if name in state.before and name not in arguments]
+        new = [name for name in arguments if name not in state.before]
+        before = state.before | {name: _common(entries, name) for name in new}
+        wanted = {name: arguments[name] for name in names if name in arguments} | {name: before[name] for name in back}
+        first = state_bytes(State(arguments=dict(arguments), before=before, unfinished=tuple(sorted(names))))
+        system.replace(STATE, first)
+        if wanted:
+            system.change(self._command(entries, wanted), timeout=_SECONDS)
+            if was_written(system, STATE, first):
+                prove(_ENTRIES, lacking(self._entries(system), wanted))
+        left = tuple(name for name in state.unfinished if name not in names)
+        if arguments or left:
+            kept = {name: text for name, text in before.items() if name not in back}
+            system.replace(STATE, state_bytes(State(arguments=dict(arguments), before=kept, unfinished=left)))
+        else:
+            system.remove(STATE)
+        return None
+
+    def _entries(self, system: System) -> list[tuple[str, ...]]:
+        """The command line of every entry, as grubby says it; none where a capture holds no answer."""
+        answer = system.query(INFO, lambda: system.run((self.tool, "--info=ALL"))) or ""
+        lines = [line[len('args="') :].rstrip() for line in answer.splitlines() if line.startswith('args="')]
+        return [split(line.removesuffix('"')) for line in lines]
+
+    def _command(self, entries: Sequence[tuple[str, ...]], wanted: Mapping[str, str | None]) -> tuple[str, ...]:
+        names = [own for name in wanted for own in (("hugepagesz", PAGES) if name == PAGES else (name,))]
+        lines = {
+            tuple(word for word in changed(entry, wanted) if word.partition("=")[0] in names)
+            for entry in (entries or [()])
+        }
+        if len(lines) != 1:
+            raise WriteFailed(
+                _ENTRIES, f"the boot entries differ in {', '.join(names)}: make them alike with grubby --update-kernel"
+            )
+        (words,) = lines
+        given = (f"--args={' '.join(words)}",) if words else ()
+        return (self.tool, "--update-kernel=ALL", f"--remove-args={' '.join(names)}", *given)
+
+
+def _common(entries: Sequence[tuple[str, ...]], name: str) -> str | None:
+    """What stands in the entries of a name. Raises WriteFailed where they differ."""
+    texts = {text_of(entry, name) for entry in entries} or {None}
+    if len(texts) != 1:
+        raise WriteFailed(
+            _ENTRIES, f"the boot entries differ in {name}: make them alike with grubby --update-kernel=ALL"
+        )
+    (text,) = texts
+    # A count alone belongs to the size before it: put back at the end, it has to name its own.
+    return f"hugepagesz=1G {text}" if text and name == PAGES and text.startswith("hugepages=") else text

@@ -1,0 +1,140 @@
+"""Arguments of the kernel for the next boot. Those of one plan are written together, for they share one file of ours.
+
+Value: {name: text}. What a plan wants is the argument as it stands on the command line, or null: it goes away. What is
+read is what our file stages for the next boot, "not staged" where it says nothing of a name, and "unfinished: …" where
+a change was cut off before the boot loader had it. What works now is read from /proc/cmdline.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from hosttune.errors import WriteFailed
+from hosttune.model.commandline import PAGES, split, text_of
+from hosttune.model.values import FrozenMap
+from hosttune.settings.bootloader import COMMAND_LINE_SIZE, WORD, BootLoader, Staged, boot_loader, by_hand
+from hosttune.settings.setting import BOOT, KEEP_STAGE, Setting, refuse
+from hosttune.system import System
+
+# All that a plan may touch: a plan file is untrusted, and init= or module arguments would be a way to run anything.
+NAMES = frozenset((PAGES, "iommu", "intel_iommu", "amd_iommu", "isolcpus", "nohz_full"))
+NOT_STAGED = "not staged"
+_UNFINISHED, _REMOVAL = "unfinished: ", "removal"
+_PAGES = re.compile(r"hugepagesz=1G hugepages=\d{1,9}(:\d{1,9}(,\d{1,9}:\d{1,9})*)?")
+
+
+@dataclass(frozen=True)
+class KernelArguments(Setting):
+    """Arguments of the kernel; target: a name, of a merged setting the names joined by commas."""
+
+    kind: ClassVar[str] = "kernel-argument"
+    scope: ClassVar[str] = BOOT
+    stage: ClassVar[int] = KEEP_STAGE
+    none_is_value: ClassVar[bool] = True
+    between: ClassVar[bool] = True
+    merges: ClassVar[bool] = True
+    persisted_by: ClassVar[str] = "the boot loader's configuration"
+    reset_by: ClassVar[str] = "nothing but a revert, and a reboot after it"
+
+    @classmethod
+    def of(cls, target: str) -> Self:
+        """See Setting."""
+        if target not in NAMES:
+            raise refuse(cls.kind, target, "not an argument that hosttune sets", f"known: {', '.join(sorted(NAMES))}")
+        return cls(target)
+
+    @classmethod
+    def merged(cls, settings: Sequence[Setting]) -> Setting:
+        """See Setting."""
+        return cls.restored(",".join(sorted({name for one in settings for name in one.target.split(",")})))
+
+    @classmethod
+    def restored(cls, target: str) -> Setting:
+        """See Setting."""
+        for name in target.split(","):
+            cls.of(name)
+        return cls(target)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its arguments."""
+        return tuple(self.target.split(","))
+
+    def check(self, value: Any) -> None:
+        """See Setting."""
+        parts = self.parts(value)
+        if set(parts) != set(self.names):
+            raise refuse(self.kind, self.target, "not a value for each argument", "plan again")
+        for name, text in parts.items():
+            if text is not None and not (isinstance(text, str) and _allowed(name, text)):
+                raise refuse(self.kind, name, f"{str(text)[:80]!r} is no value of it", "plan again")
+
+    def read(self, system: System) -> Any:
+        """See Setting."""
+        loader = boot_loader(system)
+        staged = loader.read(system) if loader else Staged({})
+        return self.joined({name: _shown(staged, name) for name in self.names})
+
+    def effective(self, system: System) -> Any:
+        """See Setting: what /proc/cmdline shows."""
+        arguments = split(system.read("/proc/cmdline") or "")
+        return self.joined({name: text_of(arguments, name) for name in self.names})
+
+    def write(self, system: System, value: Any) -> str | None:
+        """See Setting."""
+        parts = {name: _plain(text) for name, text in self.parts(value).items()}
+        loader = boot_loader(system)
+        if loader is None:
+            raise _no_loader(parts)
+        staged = {name: text for name, text in loader.read(system).arguments.items() if name not in parts}
+        staged |= {name: text for name, text in parts.items() if text != NOT_STAGED}
+        loader.stage(system, {name: staged[name] for name in sorted(staged)}, sorted(parts))
+        return _told(system, loader)
+
+    def parts(self, value: Any) -> Mapping[str, Any]:
+        """See Setting."""
+        return value if isinstance(value, Mapping) else dict.fromkeys(self.names, value)
+
+    def joined(self, parts: Mapping[str, Any]) -> Any:
+        """See Setting."""
+        return FrozenMap(parts)
+
+
+def _allowed(name: str, text: str) -> bool:
+    """Whether a text is arguments of this name and of no other, in words that nothing takes for more."""
+    if len(text) >= COMMAND_LINE_SIZE:
+        return False
+    if name == PAGES:
+        return bool(_PAGES.fullmatch(text))
+    return bool(text) and all(WORD.fullmatch(word) and word.startswith(f"{name}=") for word in text.split(" "))
+
+
+def _shown(staged: Staged, name: str) -> str | None:
+    """What is staged of a name, as a value."""
+    text = staged.arguments.get(name, NOT_STAGED)
+    return f"{_UNFINISHED}{_REMOVAL if text is None else text}" if name in staged.unfinished else text
+
+
+def _plain(value: Any) -> str | None:
+    """The value that an unfinished one was to become: writing it finishes it."""
+    if not isinstance(value, str) or not value.startswith(_UNFINISHED):
+        return None if value is None else str(value)
+    text = value.removeprefix(_UNFINISHED)
+    return None if text == _REMOVAL else text
+
+
+def _told(system: System, loader: BootLoader) -> str:
+    note = f"by {loader.name}"
+    return f"{note}: this capture holds no boot loader, it stands for one" if system.captured else note
+
+
+def _no_loader(parts: Mapping[str, str | None]) -> WriteFailed:
+    wanted = {name: text for name, text in parts.items() if text != NOT_STAGED}
+    return WriteFailed(
+        "/boot",
+        "no boot loader that hosttune can tell its arguments (GRUB with /etc/default/grub.d, grubby, kernel-install): "
+        f"{by_hand(wanted)} by hand, reboot, then apply again",
+    )
