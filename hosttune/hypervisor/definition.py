@@ -26,9 +26,48 @@ from hosttune.system import System
 
 _NVRAM = "/var/lib/libvirt/qemu/nvram/{name}_VARS.fd"  # where the system's libvirt keeps UEFI variables
 _WINDOW = re.compile(r"name=opt/ovmf/X-PciMmio64Mb,string=[0-9]{1,12}")
-# What the writer of domain XML writes; a program to run, a hook, a file to log into are none of it.
-_DEVICES = frozenset(("disk", "controller", "interface", "serial", "console", "hostdev", "memballoon", "iommu"))
-_OS = frozenset(("type", "firmware", "kernel", "initrd", "cmdline"))
+_QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
+# What the writer of domain XML writes, by parent: a program to run, a hook, a file to log into are none of it.
+_CHILDREN = {
+    parent: frozenset(children.split())
+    for parent, children in {
+        "domain": "name uuid memory currentMemory memoryBacking vcpu iothreads cputune numatune os features cpu clock"
+        f" on_poweroff on_reboot on_crash pm devices {_QEMU}commandline",
+        "memoryBacking": "hugepages nosharepages allocation",
+        "hugepages": "page",
+        "cputune": "vcpupin emulatorpin iothreadpin",
+        "numatune": "memory memnode",
+        "os": "type firmware kernel initrd cmdline",
+        "firmware": "feature",
+        "features": "acpi apic kvm ioapic",
+        "kvm": "hint-dedicated poll-control",
+        "cpu": "topology cache maxphysaddr feature numa",
+        "numa": "cell",
+        "cell": "distances",
+        "distances": "sibling",
+        "clock": "timer",
+        "pm": "suspend-to-mem suspend-to-disk",
+        "devices": "disk controller interface serial console hostdev memballoon iommu",
+        "disk": "driver source target boot readonly",
+        "controller": "pcihole64 target address",
+        "interface": "source model",
+        "serial": "target",
+        "console": "target",
+        "hostdev": "driver source rom address",
+        "source": "address",
+        "target": "node",
+        "iommu": "driver",
+        f"{_QEMU}commandline": f"{_QEMU}arg",
+    }.items()
+}
+_TYPES = {
+    "domain": ("kvm", "qemu"),
+    "disk": ("file", "block"),
+    "interface": ("network", "bridge"),
+    "serial": ("pty",),
+    "console": ("pty",),
+    "hostdev": ("pci", "mdev"),
+}
 
 
 @dataclass(frozen=True)
@@ -109,15 +148,16 @@ def named(kind: str, target: str) -> str:
 
 def _strange(xml: str, arguments: tuple[str, ...]) -> str | None:
     """What the XML holds that no XML of ours does, in a few words; None when nothing."""
-    root = parse(xml)
-    for path, known in (("devices/*", _DEVICES), ("os/*", _OS)):
-        for element in root.iterfind(path):
-            if element.tag not in known:
-                return f"a <{element.tag}>"
+    for element in parse(xml).iter():
+        tag = str(element.tag)
+        for child in element:
+            if child.tag not in _CHILDREN.get(tag, ()):
+                return f"a <{child.tag}> in <{tag}>"
+        if tag in _TYPES and element.get("type") not in _TYPES[tag]:
+            return f"a <{tag}> of type {element.get('type')!r}"
     if arguments and not (len(arguments) == 2 and arguments[0] == "-fw_cfg" and _WINDOW.fullmatch(arguments[1])):
         return f"arguments to QEMU: {' '.join(arguments)[:80]}"
-    foreign = (str(e.tag) for e in root if "}" in str(e.tag) and not str(e.tag).endswith("/qemu/1.0}commandline"))
-    return next((f"a <{tag}>" for tag in foreign), None)
+    return None
 
 
 def _define(system: System, xml: str) -> None:
