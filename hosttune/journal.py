@@ -61,7 +61,6 @@ class Line(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     actions: tuple[str, ...] = ()
     scope: str | None = None
     needed: bool | None = None
-    boot_id: str | None = None
     old: Any = None
     new: Any = None
     outcome: str | None = None
@@ -84,7 +83,6 @@ class Record(Value, frozen=True, kw_only=True):
     needed: bool
     old: Any
     new: Any
-    boot_id: str | None = None
     outcome: str | None = None
     after: Any = None
     why: str | None = None
@@ -96,7 +94,7 @@ class Record(Value, frozen=True, kw_only=True):
     @property
     def in_force(self) -> bool:
         """Whether this step is still to be taken back one day."""
-        return self.undone in (None, "conflict", "failed")
+        return self.outcome != "conflict" and self.undone in (None, "conflict", "failed")
 
 
 class Transaction(Value, frozen=True, kw_only=True):
@@ -152,7 +150,7 @@ def _take(records: dict[int, Record], line: Line, state: str) -> str:
             raise ValueError("an intent that is incomplete, or a second one")
         records[line.step] = Record(
             step=line.step, kind=line.kind, target=line.target, actions=line.actions, scope=line.scope,
-            needed=bool(line.needed), old=line.old, new=line.new, boot_id=line.boot_id,
+            needed=bool(line.needed), old=line.old, new=line.new,
         )  # fmt: skip
         return state
     record = records.get(line.step)
@@ -200,9 +198,8 @@ class Journal:
         line = msgspec.json.encode(to_builtins(value)) + b"\n"
         end = os.fstat(self._fd).st_size
         try:
-            written = os.write(self._fd, line)
-            if written != len(line):
-                raise OSError(f"only {written} of {len(line)} bytes were taken")
+            while line:
+                line = line[os.write(self._fd, line) :]
             self._sync(self._fd)
         except OSError as error:
             with contextlib.suppress(OSError):
@@ -258,7 +255,7 @@ class Store:
             os.close(fd)
 
     def transactions(self) -> tuple[Transaction, ...]:
-        """All journals, oldest first; those that never began are left out. Raises Refused for one that is unreadable."""
+        """All journals, oldest first, but those that never began. Raises Refused for one that does not read."""
         try:
             names = sorted(name for name in os.listdir(self._journals) if name.endswith(_SUFFIX))
         except FileNotFoundError:

@@ -147,6 +147,9 @@ class System(ABC):
         """Change what is no file, by a library call; `query` of that name reads it back. Raises WriteFailed."""
         raise self._captured(name)
 
+    def forget(self) -> None:
+        """Drop what is remembered of the machine: something else than this object has changed it."""
+
     def _captured(self, what: str) -> Refused:
         return Refused(f"{what} cannot be changed on a captured host", where=self.origin, hint="run on the host itself")
 

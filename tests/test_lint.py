@@ -29,7 +29,9 @@ def test_linter(command: tuple[str, ...]) -> None:
 
 
 DOORS = frozenset(("open", "fdopen", "listdir", "scandir", "readlink", "system", "popen", "Popen", "run"))
-ROOMS = frozenset(("system.py", "recorded.py", "archive.py", "capture.py", "state.py", "assets.py"))
+ROOMS = frozenset(
+    ("system.py", "recorded.py", "scratch.py", "archive.py", "capture.py", "state.py", "journal.py", "assets.py")
+)
 
 
 def doors(path: Path) -> list[str]:

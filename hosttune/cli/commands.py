@@ -23,10 +23,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # Command: (its module in this package, its line in `hosttune --help`, which is how its own help begins).
 COMMANDS = {
+    "apply": ("transaction", "Make the machine match a plan (default: the saved one), or leave it as it was."),
     "capture": ("documents", "Write a scrubbed capture of this host that --root replays."),
     "discover": ("documents", "Show the host: NUMA nodes, PCIe tree, GPUs, NICs, guests, and what is doubtful."),
     "plan": ("plan", "Decide a guest and the host settings it wants."),
+    "recover": ("transaction", "Settle a transaction that was cut off: what it had done is taken back."),
+    "revert": ("transaction", "Put everything back to what it was before hosttune, newest first."),
     "schema": ("documents", "Print the JSON Schema of a document."),
+    "status": (
+        "transaction",
+        "Show what is applied, what has drifted from it, and what waits for a reboot or for recover.",
+    ),
 }
 
 

@@ -95,9 +95,9 @@ def _from_nvml(reader: Reader, addresses: tuple[str, ...]) -> dict[str, Gpu]:
     from hosttune.gpu.nvml_facts import parse_nvml
 
     def live() -> str:
-        from hosttune.gpu.nvml import dump_nvml
+        from hosttune.gpu.nvml import ask_nvml
 
-        return dump_nvml(addresses)
+        return ask_nvml(addresses)
 
     text = ask(reader, NVML, live)
     if text is None:

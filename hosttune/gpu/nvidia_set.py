@@ -182,9 +182,9 @@ def check_idle(system: System, address: str, what: str) -> None:
 
     Unknown is no: it is somebody's work that would be lost. Asked by NVML, which sees instances without a device too.
     """
-    from hosttune.gpu.nvml import dump_nvml
+    from hosttune.gpu.nvml import ask_nvml
 
-    gpu = as_told(system, _recorded(system, address, lambda: dump_nvml((address,))))
+    gpu = as_told(system, _recorded(system, address, lambda: ask_nvml((address,))))
     where = f"the {what} of {address}"
     if gpu.processes is None:
         raise WriteFailed(where, "whether processes use the GPU is unknown")

@@ -12,6 +12,9 @@ from typing import Any
 
 import msgspec
 
+from hosttune.child import in_child
+from hosttune.errors import HosttuneError
+
 # Asked with the device handle alone; answers are numbers, texts or short lists.
 PLAIN = (
     "nvmlDeviceGetName",
@@ -34,6 +37,18 @@ UNCORRECTED, VOLATILE = 1, 0  # NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATIL
 MAX_LINKS, MAX_PROFILES = 36, 24  # above NVML_NVLINK_MAX_LINKS and NVML_GPU_INSTANCE_PROFILE_COUNT of any version
 P2P_NVLINK = 2  # NVML_P2P_CAPS_INDEX_NVLINK
 SPEED, SPEED_COMMON = 164, 90  # NVML_FI_DEV_NVLINK_GET_SPEED (a link's, Hopper on), …_SPEED_MBPS_COMMON; Mbyte/s
+
+
+ANSWER_SECONDS = 60.0  # eight GPUs without persistence take some ten; a driver that hangs never answers
+
+
+def ask_nvml(addresses: Iterable[str]) -> str:
+    """`dump_nvml` in a child: a driver that hangs costs its answer alone, and no device stays open in this process."""
+    asked = tuple(addresses)
+    try:
+        return in_child(lambda: dump_nvml(asked), ANSWER_SECONDS, "NVML") or _json({"error": "no answer"})
+    except HosttuneError as error:
+        return _json({"error": error.what})
 
 
 def dump_nvml(addresses: Iterable[str]) -> str:

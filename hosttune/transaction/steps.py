@@ -95,11 +95,12 @@ def prepare(system: System, steps: Iterable[Step], told: Mapping[tuple[str, str]
 def _prepare(system: System, step: Step, record: Record | None) -> Prepared:
     setting = step.setting
     try:
-        live, effective = setting.read(system), setting.effective(system)
+        live = freeze(setting.read(system))
+        staged = type(setting).effective is not Setting.effective  # reading can cost a call of a maker's tool
+        effective = freeze(setting.effective(system)) if staged else live
     except Unreadable as error:
         return Prepared(step, UNREADABLE, why=f"cannot be read: {error.reason}")
-    live, effective = freeze(live), freeze(effective)
-    if setting.agrees(effective, step.want):
+    if setting.agrees(effective, step.want) and not _unstaged(setting, live, step.want):
         return Prepared(step, ALREADY, live, effective)
     waits = setting.waits_for(system)
     if waits is not None:
@@ -108,16 +109,24 @@ def _prepare(system: System, step: Step, record: Record | None) -> Prepared:
         return Prepared(step, ABSENT, why=f"this host has no {step.name}")
     if setting.scope == BOOT and setting.agrees(live, step.want):
         return Prepared(step, PENDING, live, effective, "staged: takes effect with the next boot")
-    if _told(record, step, live):
-        return Prepared(step, AS_FOUND, live, effective, record.why if record else None, record and record.outcome)
+    if record is not None and _told(record, step, live):
+        return Prepared(step, AS_FOUND, live, effective, record.why, record.outcome)
     return Prepared(step, TODO, live, effective)
 
 
-def _told(record: Record | None, step: Step, live: Any) -> bool:
+def _unstaged(setting: Setting, live: Any, want: Any) -> bool:
+    """Whether the next boot would bring another value than the wanted one that works now."""
+    return setting.scope == BOOT and any(
+        part is not None and not setting.agrees(setting.joined({name: part}), setting.joined({name: wanted}))
+        for name, part in setting.parts(live).items()
+        for wanted in (setting.parts(want).get(name),)
+    )
+
+
+def _told(record: Record, step: Step, live: Any) -> bool:
     """Whether this very wish was tried before, came out otherwise, and stands as it was left then."""
     return (
-        record is not None
-        and record.outcome in ("clamped", "ignored", "stuck")
+        record.outcome in ("clamped", "ignored", "stuck")
         and freeze(record.new) == step.want
         and freeze(record.after) == live
     )
@@ -161,11 +170,6 @@ def entry(one: Prepared) -> tuple[Entry, ...]:
 
 def entries(step: Step, outcome: str, before: Any, after: Any, why: str | None) -> tuple[Entry, ...]:
     """One entry an action, with its own part of the values."""
-    setting = step.setting
-
-    def part(value: Any, name: str) -> Any:
-        return value if not name or value is None else setting.parts(value).get(name)
-
     made: list[Entry] = []
     for action in step.actions:
         name = step.parts[action.id]
@@ -173,13 +177,18 @@ def entries(step: Step, outcome: str, before: Any, after: Any, why: str | None) 
             Entry(
                 action=action.id,
                 outcome=outcome,  # type: ignore[arg-type]  # the engine's words are those of the document
-                before=part(before, name),
+                before=part_of(step.setting, before, name),
                 want=action.want,
-                after=part(after, name),
+                after=part_of(step.setting, after, name),
                 why=why,
             )
         )
     return tuple(made)
+
+
+def part_of(setting: Setting, value: Any, name: str) -> Any:
+    """A part of a setting's value; the whole for the name ""."""
+    return value if not name or value is None else setting.parts(value).get(name)
 
 
 def text_of(value: Any) -> str:

@@ -1,0 +1,192 @@
+"""`apply`, `status`, `revert`, `recover`: the commands that change a machine, or say what was changed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from hosttune.cli.commands import Command, host_options
+from hosttune.cli.output import emit, emit_page, shown, tell
+from hosttune.errors import BadInput
+
+if TYPE_CHECKING:
+    from hosttune.model.host import Host
+    from hosttune.model.plan import Plan
+    from hosttune.model.result import Result
+    from hosttune.system import System
+    from hosttune.transaction.site import Site
+    from hosttune.transaction.steps import Prepared
+
+OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+
+
+@click.command(cls=Command)
+@host_options
+@click.argument("plan", metavar="[PLAN]", required=False)
+@click.option("--dry-run", is_flag=True, help="Print what would be written, byte for byte; write nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--no-guests", is_flag=True, help="Host settings only: define and start no guest.")
+@click.option("--start", is_flag=True, help="Start the guests when all is in place.")
+@click.option("--disrupt", multiple=True, metavar="GPU|GUEST", help="May be reset or redefined (repeatable).")
+@click.option("--boot", is_flag=True, hidden=True, help="Set again what the reboot has undone (the boot unit).")
+@OUTPUT
+@click.pass_context
+def apply(
+    context: click.Context,
+    /,
+    root: str | None,
+    document: str | None,
+    plan: str | None,
+    dry_run: bool,
+    yes: bool,
+    no_guests: bool,
+    start: bool,
+    disrupt: tuple[str, ...],
+    boot: bool,
+    output: str,
+) -> None:
+    """Make the machine match a plan (default: the saved one), or leave it as it was.
+
+    \b
+    hosttune apply --dry-run
+    hosttune apply --start
+    hosttune apply plan.json --yes --disrupt 0000:41:00.0
+    """
+    from hosttune.transaction import Options, apply_plan, reapply, rehearse_apply
+
+    if no_guests and start:
+        raise BadInput("both --no-guests and --start", where="command line", hint="give one of the two")
+    options = Options(guests=not no_guests, start=start, disrupt=frozenset(disrupt))
+    site, discover = at_site(root, document)
+    if boot:
+        finish(context, output, reapply(site, discover, progress()))
+        return
+    wanted = read_plan(site, plan, refuse=not dry_run)
+    if dry_run:
+        finish(context, output, rehearse_apply(site, wanted, options, discover))
+        return
+    finish(context, output, apply_plan(site, wanted, options, discover, asking(yes), progress()))
+
+
+@click.command(cls=Command)
+@host_options
+@OUTPUT
+@click.pass_context
+def status(context: click.Context, /, root: str | None, document: str | None, output: str) -> None:
+    """Show what is applied, what has drifted from it, and what waits for a reboot or for recover."""
+    from hosttune.transaction import status as look
+
+    site, _ = at_site(root, document)
+    finish(context, output, look(site))
+
+
+@click.command(cls=Command)
+@host_options
+@click.option("--force", is_flag=True, help="Take back also what somebody else has changed since.")
+@OUTPUT
+@click.pass_context
+def revert(context: click.Context, /, root: str | None, document: str | None, force: bool, output: str) -> None:
+    """Put everything back to what it was before hosttune, newest first."""
+    from hosttune.transaction import revert as take_back
+
+    site, _ = at_site(root, document)
+    finish(context, output, take_back(site, progress(), force=force))
+
+
+@click.command(cls=Command)
+@host_options
+@click.option("--force", is_flag=True, help="Take back also what somebody else has changed since.")
+@OUTPUT
+@click.pass_context
+def recover(context: click.Context, /, root: str | None, document: str | None, force: bool, output: str) -> None:
+    """Settle a transaction that was cut off: what it had done is taken back."""
+    from hosttune.transaction import recover as settle
+
+    site, _ = at_site(root, document)
+    finish(context, output, settle(site, progress(), force=force))
+
+
+def at_site(root: str | None, document: str | None) -> tuple[Site, Callable[[], Host]]:
+    """(where to work, how to discover the host there). Raises BadInput."""
+    from hosttune.transaction.site import site_of
+
+    if root is not None and document is not None:
+        raise BadInput("both --root and --host", where="command line", hint="give one of the two")
+    if document is not None:
+        from hosttune.model.host import Host
+        from hosttune.recorded import Archive
+        from hosttune.state import load
+
+        host = Host.from_json(load(document, what="a host document"), where=document)
+        return site_of(Archive({}, {}, document)), lambda: host
+    system = open_system(root)
+    return site_of(system), lambda: discover_on(system)
+
+
+def open_system(root: str | None) -> System:
+    """This machine, or what --root names."""
+    if root is None:
+        from hosttune.system import Machine
+
+        return Machine()
+    from hosttune.archive import open_root
+
+    return open_root(root)
+
+
+def discover_on(system: System) -> Host:
+    """The host behind a System."""
+    from hosttune.discovery import discover
+
+    return discover(system)
+
+
+def read_plan(site: Site, path: str | None, *, refuse: bool) -> Plan:
+    """The plan of a file, or the saved one. `refuse`: a site that cannot be changed is told before its plan is read."""
+    from hosttune.model.plan import Plan
+    from hosttune.state import load
+    from hosttune.transaction.site import must_write, saved_plan_path
+
+    if refuse:
+        must_write(site)
+    where = path if path is not None else saved_plan_path(site)
+    return Plan.from_json(load(where, what="a plan (hosttune plan saves one)"), where=where)
+
+
+def asking(yes: bool) -> Callable[[Sequence[Prepared]], bool]:
+    """The prompt: shows what would change and asks; --yes answers it. Raises BadInput where nobody can be asked."""
+
+    def ask(todo: Sequence[Prepared]) -> bool:
+        if yes:
+            return True
+        from hosttune.report.result_text import wanted_lines
+
+        for line in wanted_lines(todo):
+            tell(shown(line))
+        if sys.stdin is None or not sys.stdin.isatty():
+            raise BadInput("nobody can be asked: stdin is no terminal", where="prompt", hint="give --yes")
+        return click.confirm(f"change {len(todo)} setting{'' if len(todo) == 1 else 's'}?", err=True)
+
+    return ask
+
+
+def progress() -> Callable[[str], None]:
+    """Says each step on stderr where that is a terminal, else nothing."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        return lambda text: tell(shown(text))
+    return lambda text: None
+
+
+def finish(context: click.Context, output: str, outcome: tuple[Result, int]) -> None:
+    """Print a result and leave with its code."""
+    result, code = outcome
+    if output == "json":
+        emit(result.to_json())
+    else:
+        from hosttune.report.result_text import print_result
+
+        emit_page(lambda page: print_result(result, page))
+    context.exit(code)

@@ -1,0 +1,10 @@
+"""Transactions: a plan applied with read-back, a journal and a way back."""
+
+from __future__ import annotations
+
+from hosttune.transaction.applying import Options, rehearse_apply
+from hosttune.transaction.applying import apply as apply_plan
+from hosttune.transaction.booting import reapply
+from hosttune.transaction.undoing import recover, revert, status
+
+__all__ = ["Options", "apply_plan", "reapply", "recover", "rehearse_apply", "revert", "status"]

@@ -1,0 +1,238 @@
+"""`apply`: make the machine match a plan. Everything is looked at and judged before the first write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hosttune import __version__
+from hosttune.errors import HosttuneError
+from hosttune.journal import Record, Store, Transaction, in_force
+from hosttune.model.host import Host
+from hosttune.model.plan import Action, Plan
+from hosttune.model.result import Entry, Result
+from hosttune.settings.setting import AFTER_START_STAGE, BOOT, START_STAGE
+from hosttune.transaction.engine import Carried, Say, carry_out, interruptible
+from hosttune.transaction.guards import check_identities, check_machine, refuse_busy
+from hosttune.transaction.plancheck import check_plan
+from hosttune.transaction.rehearsal import rehearse
+from hosttune.transaction.site import Site, described, must_write, refuse_open
+from hosttune.transaction.steps import (
+    ALREADY,
+    PENDING,
+    TODO,
+    Prepared,
+    check_fresh,
+    entries,
+    entry,
+    prepare,
+    steps_of,
+)
+from hosttune.transaction.undoing import NO, PERSON, SUCCESS, undone_entries
+
+Told = Mapping[tuple[str, str], Record]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to apply. `disrupt` names GPUs and guests that may be disturbed; `guests`: define them; `start` them too."""
+
+    guests: bool = True
+    start: bool = False
+    disrupt: Collection[str] = field(default=frozenset())
+
+
+Confirm = Callable[[Sequence[Prepared]], bool]
+Discover = Callable[[], Host]
+
+
+class Declined(HosttuneError):
+    """The operator said no."""
+
+
+def apply(
+    site: Site, plan: Plan, options: Options, discover: Discover, confirm: Confirm, say: Say
+) -> tuple[Result, int]:
+    """Make the machine match the plan, or leave it as it was. Returns the result and the exit code.
+
+    0: it matches, and what was told otherwise is not needed; 1: a step failed and all was taken back; 4: something
+    could not be taken back. Raises Refused and BadInput with nothing written, Declined when `confirm` says no.
+    """
+    store = must_write(site)
+    actions = all_actions(plan, options, ())
+    steps_of(actions)  # what the plan says is judged before the machine is asked
+    with store.locked():
+        transactions = site.transactions()
+        refuse_open(transactions)
+        host = discover()
+        check_machine(plan, host)
+        check_identities(plan, host)
+        told = in_force(transactions)
+        prepared = look(site, plan, options, host, told)
+        check_fresh(prepared)
+        todo = due(prepared)
+        if not todo:
+            return _unchanged(site, prepared), SUCCESS
+        refuse_busy(site.system, host, todo, options.disrupt)
+        if not confirm(todo):
+            raise Declined("not applied: answered no", where="prompt", hint="nothing was changed")
+        with interruptible():
+            return _carried(site, store, transactions, host, plan, prepared, todo, say)
+
+
+def look(site: Site, plan: Plan, options: Options, host: Host, told: Told) -> tuple[Prepared, ...]:
+    """Every step of a plan with what its setting is now. Raises BadInput."""
+    steps = steps_of(all_actions(plan, options, tuple(told.values())))
+    return guest_verdicts(prepare(site.system, steps, told), plan, host)
+
+
+def due(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
+    """The steps that have something to write; with a start among them, also those that wait for it."""
+    starts = any(one.verdict == TODO and one.step.setting.stage == START_STAGE for one in prepared)
+    late = {AFTER_START_STAGE} if starts else set()
+    return tuple(
+        one for one in prepared if one.verdict == TODO or (one.verdict == PENDING and one.step.setting.stage in late)
+    )
+
+
+def _unchanged(site: Site, prepared: Sequence[Prepared]) -> Result:
+    found = tuple(row for one in prepared for row in entry(one))
+    return Result(host=site.hostname, verb="apply", entries=found, reboot_required=_waits_for_boot(prepared))
+
+
+def _waits_for_boot(prepared: Sequence[Prepared]) -> bool:
+    return any(one.verdict == PENDING and one.step.setting.scope == BOOT for one in prepared)
+
+
+def _carried(
+    site: Site,
+    store: Store,
+    transactions: tuple[Transaction, ...],
+    host: Host,
+    plan: Plan,
+    prepared: Sequence[Prepared],
+    todo: Sequence[Prepared],
+    say: Say,
+) -> tuple[Result, int]:
+    remember_gpus(site, host, todo)
+    number = 1 + max((one.header.number for one in transactions), default=0)
+    facts: dict[str, Any] = {"verb": "apply", "version": __version__, "host": host.hostname, "digest": host.digest}
+    journal = store.begin(number, boot_id=site.boot_id, **facts)
+    try:
+        carried = carry_out(site.system, journal, todo, say)
+    finally:
+        journal.close()
+    transaction = next(one for one in site.transactions() if one.header.number == number)
+    found = _entries(site, prepared, todo, carried, transaction)
+    result = Result(
+        host=site.hostname,
+        verb="apply",
+        changed=carried.succeeded or transaction.is_open,
+        reboot_required=any(row.outcome == "pending" and _at_boot(prepared, row.action) for row in found),
+        entries=found,
+        open_transaction=described(transaction) if transaction.is_open else None,
+        notes=_notes(carried, todo),
+    )
+    return result, _code(carried)
+
+
+def _code(carried: Carried) -> int:
+    if carried.succeeded:
+        return SUCCESS
+    outcomes = {made.outcome for made in (carried.undone or {}).values()}
+    return PERSON if outcomes & {"failed", "stuck"} else NO
+
+
+def _notes(carried: Carried, todo: Sequence[Prepared]) -> tuple[str, ...]:
+    notes: list[str] = []
+    if carried.failed is not None:
+        one, made = todo[carried.failed - 1], carried.made[carried.failed]
+        notes.append(f"{one.step.name} ended the transaction: {made.outcome}{f', {made.why}' if made.why else ''}")
+        if made.outcome == "clamped" and one.step.setting.kind == "hugepages":
+            notes.append(
+                "the node has no more unbroken memory for pages of this size: plan with hugepages: 2MiB, or with"
+                " profile: host, which reserves 1 GiB pages at boot"
+            )
+    if carried.interrupted:
+        notes.append("interrupted: what had been done was taken back")
+    if carried.unjournalled:
+        notes.append("the journal could not be written to its end: make room, then hosttune recover")
+    return tuple(notes)
+
+
+def _at_boot(prepared: Sequence[Prepared], action: str) -> bool:
+    return any(one.step.setting.scope == BOOT for one in prepared if action in one.step.parts)
+
+
+def _entries(
+    site: Site, prepared: Sequence[Prepared], todo: Sequence[Prepared], carried: Carried, transaction: Transaction
+) -> tuple[Entry, ...]:
+    numbers = {id(one.step): number for number, one in enumerate(todo, 1)}
+    records = {record.step: record for record in transaction.records}
+    found: list[Entry] = []
+    for one in prepared:
+        number = numbers.get(id(one.step))
+        if number is None:
+            found += entry(one)
+        elif number in carried.made:
+            found += _entry_of_made(site, one, number, carried, records.get(number))
+    return tuple(found)
+
+
+def _entry_of_made(site: Site, one: Prepared, number: int, carried: Carried, record: Record | None) -> Sequence[Entry]:
+    made = carried.made[number]
+    undone = (carried.undone or {}).get(number)
+    if undone is not None and record is not None and number != carried.failed:
+        return tuple(undone_entries(record, undone))
+    outcome, why = made.outcome, made.why
+    if undone is not None:
+        why = f"{why or outcome}; taken back: {undone.outcome}"
+    if outcome == "done" and one.step.setting.scope == BOOT:
+        works = one.step.setting.effective(site.system)
+        if not one.step.setting.agrees(works, one.step.want):
+            outcome, why = "pending", "staged: takes effect with the next boot"
+    return entries(one.step, outcome, one.live, made.after, why)
+
+
+# --- rehearsal -----------------------------------------------------------------------------------------------
+
+
+def rehearse_apply(site: Site, plan: Plan, options: Options, discover: Discover) -> tuple[Result, int]:
+    """What `apply` would write, byte for byte; writes nothing and takes no lock. Raises Refused for a stale plan."""
+    host = discover()
+    check_identities(plan, host)
+    prepared = look(site, plan, options, host, in_force(site.transactions()))
+    check_fresh(prepared)
+    todo = due(prepared)
+    writes = [lambda system, one=one: one.step.setting.write(system, one.step.want) for one in todo]
+    result = Result(
+        host=site.hostname,
+        verb="apply",
+        entries=tuple(row for one in prepared for row in entry(one)),
+        reboot_required=any(one.step.setting.scope == BOOT for one in todo) or _waits_for_boot(prepared),
+        writes=rehearse(site.system, writes),
+        notes=("a rehearsal: nothing was written",),
+    )
+    return result, SUCCESS
+
+
+# --- what follows from a plan --------------------------------------------------------------------------------
+
+
+def all_actions(plan: Plan, options: Options, in_force_now: Sequence[Record]) -> tuple[Action, ...]:
+    """The plan's actions, what makes them last, and its guests. Raises BadInput for a plan that makes no sense."""
+    check_plan(plan)
+    return plan.actions
+
+
+def guest_verdicts(prepared: tuple[Prepared, ...], plan: Plan, host: Host) -> tuple[Prepared, ...]:
+    """The same steps, guests that must not be defined or started yet waiting, with the reason."""
+    return prepared
+
+
+def remember_gpus(site: Site, host: Host, todo: Sequence[Prepared]) -> None:
+    """Keep who the GPUs are that are about to leave their driver: nobody can ask them afterwards."""
+
+
+__all__ = ["ALREADY", "Declined", "Options", "apply", "rehearse_apply"]

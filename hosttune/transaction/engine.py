@@ -1,0 +1,296 @@
+"""The transaction itself: intent on disk, old value read again, write, read back, outcome on disk; and the way back.
+
+Everything that is taken back is taken back from the journal, never from memory: what a crash, a Ctrl-C or a failing
+write leaves is settled by the same code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hosttune.child import in_child
+from hosttune.errors import CommandFailed, HosttuneError, Stuck, Unreadable, WriteFailed
+from hosttune.journal import Journal, JournalFailed, Record, Transaction, read_transaction
+from hosttune.model.values import freeze
+from hosttune.settings.setting import RUNTIME, Setting
+from hosttune.system import System
+from hosttune.transaction.steps import Prepared, setting_of_record, text_of
+
+_FATAL = ("failed", "conflict")
+_FATAL_WHEN_NEEDED = ("clamped", "ignored", "stuck")
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Made:
+    """What became of one step: outcome, the value read back, and why."""
+
+    outcome: str
+    after: Any = None
+    why: str | None = None
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A transaction's steps by number; `failed` names the step that ended it, `undone` what became of taking it back.
+
+    `interrupted`: somebody asked it to stop. `unjournalled`: the way back could not be written down to its end.
+    """
+
+    made: Mapping[int, Made]
+    failed: int | None = None
+    interrupted: bool = False
+    undone: Mapping[int, Made] | None = None
+    unjournalled: bool = False
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether all was carried out."""
+        return self.failed is None and not self.interrupted
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGTERM and SIGHUP (a lost connection) mean what Ctrl-C means: KeyboardInterrupt, and so the way back."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in _INTERRUPTS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """No signal ends the way back half-way; it is delivered afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# --- forth ---------------------------------------------------------------------------------------------------
+
+
+def carry_out(system: System, journal: Journal, todo: Sequence[Prepared], say: Say) -> Carried:
+    """Carry out steps in order, numbered from 1. When one fails, or on an interrupt, all are taken back."""
+    made: dict[int, Made] = {}
+    failed: int | None = None
+    interrupted = False
+    number = 0
+    try:
+        for number, one in enumerate(todo, 1):
+            _step(system, journal, number, one, made)
+            say(f"[{number}/{len(todo)}] {one.step.name}: {told(one, made[number])}")
+            if _ends(one, made[number]):
+                failed = number
+                break
+        else:
+            journal.write("closed", state="applied")
+            return Carried(made)
+    except JournalFailed as error:
+        failed = number
+        made[number] = Made("failed", made[number].after if number in made else None, error.what)
+    except KeyboardInterrupt:
+        interrupted = True
+    with uninterrupted():
+        system.forget()
+        say("taking back what was done, newest first")
+        transaction = read_transaction(journal.path)
+        undone, whole = take_back(system, journal, transaction.records if transaction else (), say, same_boot=True)
+        unjournalled = not (whole and _close(journal, undone))
+    return Carried(made, failed, interrupted, undone, unjournalled)
+
+
+def _ends(one: Prepared, made: Made) -> bool:
+    """Whether a step's outcome ends the transaction."""
+    return made.outcome in _FATAL or (one.step.needed and made.outcome in _FATAL_WHEN_NEEDED)
+
+
+def told(one: Prepared, made: Made) -> str:
+    """One line about a step that was taken."""
+    text = f"{text_of(one.live)} -> {text_of(one.step.want)}: {made.outcome}"
+    if made.outcome != "done":
+        text += f", now {text_of(made.after)}"
+    return f"{text} ({made.why})" if made.why else text
+
+
+def _step(system: System, journal: Journal, number: int, one: Prepared, made: dict[int, Made]) -> None:
+    """One setting: intent, re-read, write, read back, done. Raises JournalFailed."""
+    step, setting = one.step, one.step.setting
+    journal.write(
+        "intent",
+        step=number,
+        kind=setting.kind,
+        target=setting.target,
+        actions=tuple(action.id for action in step.actions),
+        scope=setting.scope,
+        needed=step.needed,
+        old=one.live,
+        new=step.want,
+    )
+    made[number] = _changed(system, setting, one.live, step.want)
+    journal.write("done", step=number, outcome=made[number].outcome, value=made[number].after, why=made[number].why)
+
+
+def _changed(system: System, setting: Setting, old: Any, want: Any) -> Made:
+    """Re-read, write, read back."""
+    try:
+        now = freeze(setting.read(system))
+        if now != old:
+            return Made("conflict", now, f"changed from {text_of(old)} to {text_of(now)} since it was looked at")
+        note = _write(system, setting, want)
+        after = freeze(setting.read(system))
+    except Stuck as error:
+        return Made("stuck", _value_or_none(system, setting), f"{error.what}: {error.where}")
+    except (WriteFailed, CommandFailed, Unreadable) as error:
+        return Made("failed", _value_or_none(system, setting), _reason(error))
+    if setting.agrees(after, want):
+        return Made("done", after, note)
+    return Made("ignored" if after == old else "clamped", after, note)
+
+
+def _write(system: System, setting: Setting, value: Any) -> str | None:
+    if setting.limit_seconds is None:
+        return setting.write(system, value)
+    note = in_child(lambda: setting.write(system, value), setting.limit_seconds, f"{setting.kind} {setting.target}")
+    system.forget()
+    return note
+
+
+def _value_or_none(system: System, setting: Setting) -> Any:
+    """What it is after a failure; None also where it cannot be read any more, as the outcome says."""
+    system.forget()
+    try:
+        return freeze(setting.read(system))
+    except Unreadable:
+        return None
+
+
+def _reason(error: HosttuneError) -> str:
+    if isinstance(error, CommandFailed):
+        said = error.output.strip().splitlines()
+        return f"{' '.join(error.argv)}: {error.reason}{f': {said[-1]}' if said else ''}"
+    return error.what
+
+
+# --- back ----------------------------------------------------------------------------------------------------
+
+
+def take_back(
+    system: System, journal: Journal, records: Iterable[Record], say: Say, *, same_boot: bool, force: bool = False
+) -> tuple[dict[int, Made], bool]:
+    """Take back what is still in force of these records, newest first, going on past what fails.
+
+    `same_boot`: they were written under the boot that runs now. Gives what became of each step, and whether the
+    journal could hold it all: a full disk stops no way back.
+    """
+    undone: dict[int, Made] = {}
+    whole = True
+    for record in sorted((r for r in records if r.in_force), key=lambda r: r.step, reverse=True):
+        made, kept = _undo(system, journal, record, same_boot=same_boot, force=force)
+        whole = whole and kept
+        undone[record.step] = made
+        say(f"{record.kind} {record.target}: {made.outcome}{f' ({made.why})' if made.why else ''}")
+    return undone, whole
+
+
+def _undo(system: System, journal: Journal, record: Record, *, same_boot: bool, force: bool) -> tuple[Made, bool]:
+    setting = setting_of_record(record)
+    kept = True
+    try:
+        now = freeze(setting.read(system))
+        target, foreign = _way_back(setting, record, now, same_boot=same_boot, force=force)
+        why = None
+        if target != now:
+            kept = _noted(journal, "undo", step=record.step, old=now, new=target)
+            why = _write(system, setting, target)
+            now = freeze(setting.read(system))
+        made = _judged(setting, target, now, foreign, why)
+    except Stuck as error:
+        made = Made("stuck", _value_or_none(system, setting), f"{error.what}: {error.where}")
+    except (WriteFailed, CommandFailed, Unreadable) as error:
+        made = Made("failed", _value_or_none(system, setting), _reason(error))
+    outcome = made.outcome if made.outcome != "stuck" else "failed"
+    return made, _noted(journal, "undone", step=record.step, outcome=outcome, value=made.after, why=made.why) and kept
+
+
+def _way_back(
+    setting: Setting, record: Record, now: Any, *, same_boot: bool, force: bool
+) -> tuple[Any, Mapping[str, Any]]:
+    """(what to write, parts that somebody else has changed since and that are left alone).
+
+    Ours is what we wrote, what we read back then, and, of a write that was cut off and can stop between, anything.
+    What runs only until a reboot and is neither went with that reboot: no conflict.
+    """
+    old, new = setting.parts(freeze(record.old)), setting.parts(freeze(record.new))
+    after = setting.parts(freeze(record.after)) if record.outcome in ("done", "clamped", "ignored") else {}
+    live = setting.parts(now)
+    restored: dict[str, Any] = {}
+    foreign: dict[str, Any] = {}
+    for name, original in old.items():
+        if name not in live or _same(setting, live[name], original):
+            continue
+        ours = _same(setting, live[name], new.get(name)) or (name in after and _same(setting, live[name], after[name]))
+        ours = ours or (setting.between and record.outcome in (None, "stuck", "failed"))
+        if ours or force:
+            restored[name] = original
+        elif same_boot or setting.scope != RUNTIME:
+            foreign[name] = live[name]
+    return (setting.joined({**live, **restored}) if restored else now), foreign
+
+
+def _same(setting: Setting, one: Any, other: Any) -> bool:
+    if one is None or other is None:
+        return one is other
+    return bool(one == other) or setting.agrees(one, other)
+
+
+def _judged(setting: Setting, target: Any, now: Any, foreign: Mapping[str, Any], why: str | None) -> Made:
+    if target != now and not _same(setting, now, target):
+        return Made("failed", now, f"reads {text_of(now)} after {text_of(target)} was written")
+    if foreign:
+        which = text_of(foreign[""] if set(foreign) == {""} else foreign)
+        return Made("conflict", now, f"somebody else has set it to {which} since: left alone (--force takes it back)")
+    return Made("reverted", now, why)
+
+
+def _noted(journal: Journal, event: str, **fields: Any) -> bool:
+    try:
+        journal.write(event, **fields)
+    except JournalFailed:
+        return False
+    return True
+
+
+def _close(journal: Journal, undone: Mapping[int, Made]) -> bool:
+    """Close the journal unless something could not be taken back; False when it stays open for want of room."""
+    state = closing_state(undone)
+    return state is None or _noted(journal, "closed", state=state)
+
+
+def closing_state(undone: Mapping[int, Made]) -> str | None:
+    """The state that a transaction ends in: None, it stays open, where something could not be taken back."""
+    outcomes = {made.outcome for made in undone.values()}
+    if outcomes & {"failed", "stuck"}:
+        return None
+    return "kept" if "conflict" in outcomes else "reverted"
+
+
+def settle(
+    system: System, journal: Journal, transaction: Transaction, say: Say, *, same_boot: bool, force: bool = False
+) -> tuple[dict[int, Made], bool]:
+    """Take a whole transaction back and close its journal if that is possible; see `take_back`."""
+    with uninterrupted():
+        undone, whole = take_back(system, journal, transaction.records, say, same_boot=same_boot, force=force)
+        return undone, whole and _close(journal, undone)

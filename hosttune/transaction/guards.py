@@ -1,0 +1,143 @@
+"""What a transaction refuses, before anything is written: other machines, other devices, busy ones, running guests."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from hosttune.errors import Refused
+from hosttune.journal import Transaction
+from hosttune.model.host import Host
+from hosttune.model.plan import Plan
+from hosttune.system import System
+from hosttune.transaction.steps import TODO, Prepared
+
+# Parts of a device's identity that count only when both sides could read them (a GPU on vfio-pci tells no UUID).
+_OPTIONAL = ("sub", "serial", "uuid", "module_id", "machine")
+
+
+def check_machine(plan: Plan, host: Host) -> None:
+    """Refuse a plan for another machine, or one that does not say for which. Raises Refused."""
+    hint = "plan again on this machine, or carry the intent instead of the plan"
+    if plan.host_digest is None:
+        raise Refused("the plan was made from a capture: it names no machine", where="plan: host_digest", hint=hint)
+    if host.digest is None:
+        raise Refused("this machine cannot be told: its machine id is unknown", where="/etc/machine-id", hint=hint)
+    if plan.host_digest != host.digest:
+        made = f" ({plan.hostname})" if plan.hostname else ""
+        what = f"the plan is of another machine{made}, or CPUs, nodes or the machine id changed since"
+        raise Refused(what, where="plan: host_digest", hint=hint)
+
+
+def check_identities(plan: Plan, host: Host) -> None:
+    """Refuse a plan whose devices are others now. Raises Refused with every difference."""
+    from hosttune.planning.devices import identity, read_catalogue
+
+    catalogue = read_catalogue(host)
+    changed = [
+        f"  {device.address} (guest {guest.name}): planned {device.identity!r}, now {now!r}"
+        for guest in plan.guests
+        for device in guest.devices
+        if device.kind != "mdev"
+        for now in (identity(catalogue, device.address, host),)
+        if not same_device(device.identity, now)
+    ]
+    if changed:
+        what = "the plan is stale: devices are others now\n" + "\n".join(changed)
+        raise Refused(what, where="plan", hint="plan again: hosttune plan")
+
+
+def same_device(planned: str, now: str) -> bool:
+    """Whether two identities can be of one device: what both could read is equal."""
+    one, two = _facts(planned), _facts(now)
+    if any(one.get(name) != two.get(name) for name in ("address", "ids")):
+        return False
+    return all(one[name] == two[name] for name in _OPTIONAL if name in one and name in two)
+
+
+def _facts(identity: str) -> dict[str, str]:
+    words = identity.split(" ")
+    facts = {"address": words[0], "ids": words[1] if len(words) > 1 else ""}
+    for word in words[2:]:
+        name, found, value = word.partition("=")
+        if found:
+            facts[name] = value
+    return facts
+
+
+# --- busy ----------------------------------------------------------------------------------------------------
+
+
+def refuse_busy(system: System, host: Host, todo: Sequence[Prepared], disrupt: Collection[str]) -> None:
+    """Refuse to touch what somebody uses: devices that processes hold, devices and definitions of running guests.
+
+    `disrupt` names GPUs and guests that may be disturbed. Raises Refused naming every holder.
+    """
+    lines = [*_disruptive(todo, disrupt), *_of_guests(host, todo, disrupt), *_held(system, host, todo)]
+    if lines:
+        raise Refused(
+            "in use, or disruptive:\n" + "\n".join(f"  {line}" for line in lines),
+            where="this host",
+            hint="end what holds it, then apply again; a reset or a running guest needs its name in --disrupt",
+        )
+
+
+def _disruptive(todo: Sequence[Prepared], disrupt: Collection[str]) -> Iterable[str]:
+    for one in todo:
+        setting = one.step.setting
+        if setting.disruptive and setting.target not in disrupt:
+            yield f"{one.step.name} disturbs {setting.target}: --disrupt {setting.target}"
+
+
+def _of_guests(host: Host, todo: Sequence[Prepared], disrupt: Collection[str]) -> Iterable[str]:
+    running = {guest.name: guest for guest in host.guests or () if guest.state not in (None, "shut off", "crashed")}
+    for one in todo:
+        setting = one.step.setting
+        if setting.kind == "guest" and setting.target in running and setting.target not in disrupt:
+            yield f"guest {setting.target} is running: its new definition holds from its next start"
+        for guest in running.values():
+            if setting.kind in DEVICE_KINDS and setting.target in guest.devices and one.verdict == TODO:
+                yield f"{setting.target} is given to guest {guest.name}, which is {guest.state}: shut it down first"
+
+
+# Settings that take a device from whoever uses it.
+DEVICE_KINDS = ("driver", "sriov-vfs", "gpu-mig-mode", "gpu-ecc")
+
+
+def _held(system: System, host: Host, todo: Sequence[Prepared]) -> Iterable[str]:
+    addresses = [
+        one.step.setting.target for one in todo if one.step.setting.kind in DEVICE_KINDS and one.verdict == TODO
+    ]
+    if not addresses:
+        return
+    from hosttune.holders import holders
+
+    for holder in holders(system, addresses):
+        yield holder.text
+    persistent = {gpu.address for gpu in host.gpus if gpu.persistence}
+    leaving = {one.step.setting.target for one in todo if one.step.setting.kind in ("driver", "sriov-vfs")}
+    for address in addresses:
+        if address in persistent & leaving:  # persistence keeps a driver from letting go, and nothing else
+            yield f"{address}: persistence mode holds it (nvidia-smi -i {address} -pm 0)"
+
+
+def refuse_running_guests(system: System, transactions: Iterable[Transaction]) -> None:
+    """Refuse to take the ground from under a guest that these transactions set up and that runs. Raises Refused."""
+    ours = {
+        record.target
+        for transaction in transactions
+        for record in transaction.records
+        if record.kind in ("guest", "guest-state") and record.in_force
+    }
+    if not ours:
+        return
+    from hosttune.discovery.guests import read_guests
+    from hosttune.reader import Reader
+
+    guests, _ = read_guests(Reader(system))
+    if guests is None:
+        raise Refused(
+            "libvirt cannot be asked whether the guests run that were set up", where="libvirt", hint="start libvirt"
+        )
+    running = [guest.name for guest in guests if guest.name in ours and guest.state not in ("shut off", "crashed")]
+    if running:
+        raise Refused(f"running: {', '.join(running)}", where="guests", hint="shut it down first: virsh shutdown NAME")

@@ -1,0 +1,44 @@
+"""What a plan must be before anything of it is believed: plan files are data from anywhere."""
+
+from __future__ import annotations
+
+from hosttune.errors import BadInput, HosttuneError
+from hosttune.model.intent import check as check_intent
+from hosttune.model.intent import is_guest_name
+from hosttune.model.plan import Plan
+from hosttune.model.values import parse_address
+
+
+class Incomplete(HosttuneError):
+    """A plan with guests that found no place: applying the rest would not be what was asked for."""
+
+
+def check_plan(plan: Plan) -> None:
+    """Raise BadInput for a plan that no planner writes, Incomplete for one with unplaced guests."""
+    if plan.unplaced:
+        names = ", ".join(one.guest for one in plan.unplaced)
+        raise Incomplete(f"guests without a place: {names}", where="plan: unplaced", hint="plan what fits, then apply")
+    check_intent(plan.intent, where="plan: intent")
+    _check_actions(plan)
+    seen: set[str] = set()
+    for i, guest in enumerate(plan.guests):
+        at = f"plan: guests[{i}]"
+        if not is_guest_name(guest.name):
+            raise BadInput(f"{guest.name!r} is not a guest name", where=f"{at}.name", hint="plan again")
+        if guest.name in seen:
+            raise BadInput(f"a second guest named {guest.name!r}", where=f"{at}.name", hint="plan again")
+        seen.add(guest.name)
+        for n, device in enumerate(guest.devices):
+            if device.kind != "mdev" and parse_address(device.address, where=f"{at}.devices[{n}]") != device.address:
+                raise BadInput(
+                    f"{device.address!r} is not the kernel's spelling", where=f"{at}.devices[{n}]", hint="plan again"
+                )
+
+
+def _check_actions(plan: Plan) -> None:
+    for i, action in enumerate(plan.actions):
+        at = f"plan: actions[{i}]"
+        if action.id != f"{action.kind}:{action.target}":
+            raise BadInput(f"id {action.id!r} is not its kind and target", where=f"{at}.id", hint="plan again")
+        if action.effect not in ("now", "reboot"):
+            raise BadInput(f"{action.effect!r} is no effect", where=f"{at}.effect", hint="now or reboot")

@@ -1,0 +1,86 @@
+"""Where a transaction takes place: the machine (or a scratch root), its state directory, and who it is."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from hosttune.errors import BadInput, Refused
+from hosttune.journal import Store, Transaction
+from hosttune.model.result import OpenTransaction
+from hosttune.scratch import Scratch
+from hosttune.state import state_directory
+from hosttune.system import System
+
+STATE_INSIDE = "/var/lib/hosttune"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A System with its state directory. `store` None: a capture, which has no state and takes none."""
+
+    system: System
+    store: Store | None
+    boot_id: str | None
+    hostname: str | None
+
+    def transactions(self) -> tuple[Transaction, ...]:
+        """All transactions of this machine, oldest first. Raises Refused for a journal that does not read."""
+        return self.store.transactions() if self.store else ()
+
+
+def site_of(system: System) -> Site:
+    """The site of a System."""
+    return Site(
+        system=system,
+        store=_store(system),
+        boot_id=(system.read("/proc/sys/kernel/random/boot_id") or "").strip() or None,
+        hostname=(system.read("/proc/sys/kernel/hostname") or "").strip() or None,
+    )
+
+
+def _store(system: System) -> Store | None:
+    if isinstance(system, Scratch):
+        return Store(os.path.dirname(system.inside(f"{STATE_INSIDE}/lock")))
+    return None if system.captured else Store(state_directory())
+
+
+def must_write(site: Site) -> Store:
+    """The site's store, for a command that changes the machine. Raises Refused for a capture, or without the right."""
+    if site.store is None:
+        raise Refused(
+            "a captured host cannot be changed",
+            where=site.system.origin,
+            hint="run it on the host itself, or rehearse it there with --dry-run",
+        )
+    if not site.system.captured and os.geteuid() != 0:
+        raise Refused("not root", where="this machine", hint="run it as root")
+    return site.store
+
+
+def saved_plan_path(site: Site) -> str:
+    """Where this site keeps its saved plan. Raises BadInput for a capture, which has none."""
+    if site.store is None:
+        raise BadInput("no plan was named, and a capture keeps none", where="PLAN", hint="name a plan document")
+    return os.path.join(site.store.folder, "plan.json")
+
+
+def described(transaction: Transaction) -> OpenTransaction:
+    """An unfinished transaction for a result."""
+    return OpenTransaction(
+        number=transaction.header.number,
+        verb=transaction.header.verb,
+        state=transaction.state,
+        journal=transaction.path,
+    )
+
+
+def refuse_open(transactions: tuple[Transaction, ...]) -> None:
+    """Refuse while a transaction is unfinished. Raises Refused."""
+    for transaction in transactions:
+        if transaction.is_open:
+            raise Refused(
+                f"transaction {transaction.header.number} was not finished",
+                where=transaction.path,
+                hint="settle it first: hosttune recover",
+            )
