@@ -103,15 +103,24 @@ class Driver(OfDevice):
             self._refuse(system)
             if not system.exists(f"{DRIVERS}/{VFIO}"):
                 system.change(("modprobe", VFIO), timeout=20.0)
-        if override != set_to:
-            system.write(f"{self.path}/driver_override", f"{override or ''}\n")  # an empty line clears it
-        if now == driver:
-            return None
+        # An override for another driver, if that is how it was found, would keep this one from binding: it comes last.
+        during = override if driver is None or override is None else driver
+        self._override(system, set_to, during)
+        note = self._bind(system, now, driver)
+        self._override(system, during, override)
+        return note
+
+    def _override(self, system: System, now: str | None, want: str | None) -> None:
+        if want != now:
+            system.write(f"{self.path}/driver_override", f"{want or ''}\n")  # an empty line clears it
+
+    def _bind(self, system: System, now: str | None, driver: str | None) -> str | None:
+        """From one driver, or none, to another; gives what to tell."""
         notes = []
-        if now is not None:
+        if now not in (None, driver):
             system.write(f"{DRIVERS}/{now}/unbind", self.target)
             notes.append(settle(system))
-        if driver is not None:
+        if driver not in (None, now):
             if driver != VFIO and not system.exists(f"{DRIVERS}/{driver}"):
                 raise WriteFailed(f"{DRIVERS}/{driver}", f"driver {driver} is not loaded: load its module (modprobe)")
             system.write(f"{DRIVERS}/{driver}/bind", self.target)
