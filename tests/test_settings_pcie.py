@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from configspace import ACSCTL, DEVCTL, DOWNSTREAM, LNKCTL, ROOT_PORT, UPSTREAM, space, word
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pcitrees import Tree
 
@@ -122,6 +122,7 @@ def test_any_other_field_is_refused(field: Field) -> None:
     assert machine.writes == []
 
 
+@settings(deadline=None)
 @given(st.sampled_from(FIELDS), st.integers(0, 0xFFFF))
 def test_bits_outside_the_field_are_refused(field: Field, bits: int) -> None:
     machine = Memory(space(acs=(0x7F, 0x1D)))
@@ -134,6 +135,7 @@ def test_bits_outside_the_field_are_refused(field: Field, bits: int) -> None:
         assert len(machine.writes) <= 1
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**64), st.sampled_from(FIELDS), st.integers(0, 0xFFFF), st.booleans())
 @example(-1, LINK_ASPM, 0, False)
 def test_no_other_bit_of_any_configuration_space_changes(seed: int, field: Field, bits: int, lists: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hosttune.errors import BadInput, WriteFailed
@@ -118,6 +118,7 @@ def test_a_kernel_without_it_has_none_and_makes_no_file(tmp_path: Path) -> None:
     assert not system.exists(DROP_IN)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=30))
 def test_no_other_name_is_a_target(target: str) -> None:
     if target not in NAMES:

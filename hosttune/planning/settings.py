@@ -14,11 +14,19 @@ from hosttune.errors import BadInput
 from hosttune.gpu.knobs import MOST_WATTS
 from hosttune.model.intent import Intent
 from hosttune.model.values import CpuSet
+from hosttune.settings.block import AFFINITIES, FEWEST_REQUESTS, MOST_REQUESTS
+from hosttune.settings.pcie import READ_REQUEST_BYTES
+from hosttune.settings.sysctl import NAMES
 
 KEEP = "keep"
 # The list of isolcpus may begin with these words (admin-guide/kernel-parameters, "isolcpus=").
 ISOLATION_FLAGS = frozenset(("nohz", "domain", "managed_irq"))
-AMBIGUOUS = {"aspm": "off", "ecc": "disabled", "mig_mode": "disabled"}  # what `false` could be meant for
+AMBIGUOUS = {
+    "aspm": "off",
+    "mitigations": "off",
+    "ecc": "disabled",
+    "mig_mode": "disabled",
+}  # what `false` could be meant for
 LONGEST_LATENCY_US = (1 << 31) - 1  # the kernel keeps it as a signed 32-bit number (pm_qos_resume_latency_us)
 
 
@@ -26,8 +34,8 @@ LONGEST_LATENCY_US = (1 << 31) - 1  # the kernel keeps it as a signed 32-bit num
 class Setting:
     """One setting. `value` is what its profiles and `true` want; True = worked out from the plan.
 
-    `values` may be given besides true, false and keep. `numbers` is a range of whole numbers that may be, `cpus`
-    lets a CPU list be given.
+    None = there is no value of ours: true is refused. `values` may be given besides true, false and keep. `numbers` is
+    a range of whole numbers that may be, `cpus` lets a CPU list be given, `names` are words of which several may be.
     """
 
     profiles: tuple[str, ...]
@@ -35,18 +43,24 @@ class Setting:
     values: tuple[str | int, ...] = ()
     numbers: range | None = None
     cpus: bool = False
+    names: tuple[str, ...] = ()
 
     def accepts(self, value: object) -> bool:
         """Whether an intent may give this value. A number is never a switch: 1 and true differ."""
         if isinstance(value, bool) or value == KEEP:
-            return True
+            return value is not True or self.value is not None
         if isinstance(value, int):
             return (
                 value in self.values
                 or (self.numbers is not None and value in self.numbers)
                 or (self.cpus and value >= 0)
             )
-        return isinstance(value, str) and (value in self.values or (self.cpus and _is_cpu_list(value)))
+        if not isinstance(value, str):
+            return False
+        words = value.split()
+        return (
+            value in self.values or (self.cpus and _is_cpu_list(value)) or (bool(words) and {*words} <= {*self.names})
+        )
 
     @property
     def allowed(self) -> str:
@@ -56,7 +70,9 @@ class Setting:
             words.append(f"a whole number from {self.numbers[0]} to {self.numbers[-1]}")
         if self.cpus:
             words.append('a CPU list such as "2-7,16"')
-        return ", ".join((*words, "true", "false", KEEP))
+        if self.names:
+            words.append(f"one or several of {' '.join(self.names)}")
+        return ", ".join((*words, *(("true",) if self.value is not None else ()), "false", KEEP))
 
 
 def _is_cpu_list(text: str) -> bool:
@@ -71,6 +87,10 @@ def _is_cpu_list(text: str) -> bool:
 
 
 GUEST, HOST, BY_NAME = ("guest", "host"), ("host",), ()
+# What keeps devices apart without taking anything from one that translates its addresses itself (PCIe 5.0, 6.12).
+ACS_ISOLATION = ("SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd")
+# Those that admin-guide/sysctl/vm.rst gives a reason for here; the others are there to be named.
+SYSCTLS: Mapping[str, int] = {"vm.zone_reclaim_mode": 0, "vm.compaction_proactiveness": 0}
 # Values: cpufreq governors (admin-guide/pm/cpufreq), preferences (admin-guide/pm/intel_pstate and amd-pstate),
 # enabled words of admin-guide/mm/transhuge, kernel.numa_balancing (a bit mask since Linux 5.18), ksm/run.
 SETTINGS: Mapping[str, Setting] = {
@@ -94,6 +114,16 @@ SETTINGS: Mapping[str, Setting] = {
     "boot_pages": Setting(HOST, True),
     "isolcpus": Setting(BY_NAME, True, cpus=True),
     "nohz_full": Setting(BY_NAME, True, cpus=True),
+    "mitigations": Setting(BY_NAME, None, ("auto", "auto,nosmt", "off")),
+    # Endpoints that stay with the host; those of guests are set inside. `false` leaves the bit alone, as everywhere.
+    "read_request_bytes": Setting(HOST, 4096, READ_REQUEST_BYTES),
+    "relaxed_ordering": Setting(HOST, True),
+    # Not translation blocking, which takes ATS away, nor egress control, which is nothing without its vector.
+    "acs": Setting(BY_NAME, " ".join(ACS_ISOLATION), names=(*ACS_ISOLATION, "DirectTrans")),
+    "nvme_scheduler": Setting(HOST, "none", ("none", "mq-deadline", "kyber", "bfq")),
+    "nvme_requests": Setting(HOST, 1023, numbers=range(FEWEST_REQUESTS, MOST_REQUESTS + 1)),
+    "nvme_affinity": Setting(HOST, 2, AFFINITIES),
+    **{name: Setting(HOST if name in SYSCTLS else BY_NAME, SYSCTLS.get(name), numbers=NAMES[name]) for name in NAMES},
     # Of the GPUs that stay with the host. True as a power limit is the board's own; modes are nvmlComputeMode_t's.
     "persistence": Setting(HOST, True),
     "power_limit_watts": Setting(HOST, True, numbers=range(1, MOST_WATTS + 1)),

@@ -13,10 +13,13 @@ from hosttune.model.host import Cpu, Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Device, Finding, PlannedGuest
 from hosttune.model.values import CpuSet, format_size, parse_cpus
+from hosttune.planning.action import make_action
 from hosttune.planning.bootargs import add_cpus, boot_pages, off_arguments, passthrough, without_off
-from hosttune.planning.devices import Catalogue, address_key
+from hosttune.planning.devices import Catalogue
 from hosttune.planning.gpusettings import plan_gpu_settings
+from hosttune.planning.hostwishes import plan_host
 from hosttune.planning.pages import HUGE_1G, NodeMemory
+from hosttune.planning.pciwishes import plan_pci
 from hosttune.planning.resources import Resources
 from hosttune.planning.settings import reason, wanted
 from hosttune.settings.irqs import IRQBALANCE, IRQBALANCE_THEIRS, cpu_list
@@ -44,16 +47,15 @@ def plan_actions(
     if guests:
         actions += _cpus(host, intent, pinned, findings)
         actions += _interrupts(host, intent, resources, guests, pinned)
-        actions += _aspm(intent, catalogue, guests)
-        actions += _memory(host, intent)
+    if guests or not intent.guests:  # nothing for a request that finds no place
+        for found, known in (
+            plan_pci(host, intent, catalogue, guests),
+            plan_host(host, intent, catalogue, guests),
+        ):
+            actions += found
+            findings += known
     of_gpus, said = plan_gpu_settings(host, intent, catalogue, guests)
     return (*actions, *of_gpus), (*findings, *said)
-
-
-def _action(kind: str, target: str, current: Any, want: Any, why: str, **more: Any) -> Action:
-    """An action that takes effect now, is not needed and can be undone, unless `more` says otherwise."""
-    rest = {"effect": "now", "needed": False, "reversible": True, **more}
-    return Action(id=f"{kind}:{target}", kind=kind, target=target, current=current, want=want, why=why, **rest)
 
 
 Pages = dict[tuple[int, int], int]  # (node, page size) -> bytes
@@ -87,7 +89,7 @@ def _pages(
         target = f"/sys/devices/system/node/node{node}/hugepages/hugepages-{page // 1024}kB/nr_hugepages"
         have = "none known" if pool is None else f"{pool.free} free" if pool.counted else "how many are free is unknown"
         why = f"guests on node {node} need {-(-size // page)} pages of {format_size(page)}, {have}"
-        yield _action("hugepages", target, current, want, why, needed=True)
+        yield make_action("hugepages", target, current, want, why, needed=True)
         if current is None:
             text = (
                 f"the pages that node {node} has now are unknown: {want} is what this plan needs, and writing it takes"
@@ -117,7 +119,7 @@ def _page_doubts(
 
 def _argument(target: str, current: str | None, want: str | None, why: str, *, needed: bool = False) -> Action:
     """A kernel argument of the next boot. `want` None: it goes away."""
-    return _action("kernel-argument", target, current, want, why, effect="reboot", needed=needed)
+    return make_action("kernel-argument", target, current, want, why, effect="reboot", needed=needed)
 
 
 def _boot_pages(
@@ -217,7 +219,7 @@ def _drivers(catalogue: Catalogue, guests: tuple[PlannedGuest, ...]) -> Iterable
             if function is not None and function.physfn and driver == "nvidia":
                 continue  # a vGPU's virtual function stays with its maker's driver, which is its VFIO driver too
             if driver != "vfio-pci":
-                yield _action(
+                yield make_action(
                     "driver",
                     device.address,
                     driver,
@@ -263,7 +265,7 @@ def _per_cpu(kind: str, values: Mapping[int, str | None], want: Any, why: str) -
         if value != want:
             groups.setdefault(value, []).append(cpu)
     for value, cpus in sorted(groups.items(), key=lambda row: row[1]):
-        yield _action(kind, f"cpus {CpuSet(cpus)}", value, want, why)
+        yield make_action(kind, f"cpus {CpuSet(cpus)}", value, want, why)
 
 
 def _interrupts(
@@ -272,12 +274,12 @@ def _interrupts(
     if wanted(intent, "irqbalance_ban") is not None:
         now, ban = _ban(host, CpuSet(pinned | (resources.pinned - resources.housekeeping)))
         if now != ban:
-            yield _action("irqbalance-ban", "irqbalance", now, ban, "interrupts of the host stay off pinned CPUs")
+            yield make_action("irqbalance-ban", "irqbalance", now, ban, "interrupts of the host stay off pinned CPUs")
     if wanted(intent, "irq_affinity") is not None:
         for guest in guests:
             for device in guest.devices:
                 why = "its interrupts are handled beside the guest; they exist only once it runs: pending until then"
-                yield _action("irq-affinity", device.address, None, str(_beside(resources, guest, device)), why)
+                yield make_action("irq-affinity", device.address, None, str(_beside(resources, guest, device)), why)
 
 
 def _ban(host: Host, cpus: CpuSet) -> tuple[str | None, str]:
@@ -299,47 +301,3 @@ def _beside(resources: Resources, guest: PlannedGuest, device: Device) -> CpuSet
     node = resources.nodes.get(device.host_node) if device.host_node is not None else None
     near = service & [cpu for core in node.cores for cpu in core.cpus] if node else service
     return near or service
-
-
-def _aspm(intent: Intent, catalogue: Catalogue, guests: tuple[PlannedGuest, ...]) -> Iterable[Action]:
-    """ASPM off on the links to passed devices, both ends; an end that is off already is left alone."""
-    want = wanted(intent, "aspm")
-    if want is None:
-        return
-    ends: dict[str, str] = {}
-    for guest in guests:
-        for device in guest.devices:
-            function = catalogue.pci.get(device.address)
-            for address in (device.address, function.parent if function else None):
-                if address:
-                    ends.setdefault(address, guest.name)
-    for address in sorted(ends, key=address_key):
-        function = catalogue.pci.get(address)
-        now = function.aspm if function else None
-        if now == want or (function and function.link is None):
-            continue
-        bridge = bool(function and function.is_bridge)
-        why = "the link to a passed device leaves its low-power states too slowly"
-        if not bridge:
-            why += "; vfio resets the endpoint when the guest opens it: the guest's seed repeats it"
-        yield _action("aspm", address, now, want, why)
-
-
-def _memory(host: Host, intent: Intent) -> Iterable[Action]:
-    now = host.memory_settings
-    thp = wanted(intent, "thp")
-    if thp is not None and (now is None or now.thp != thp):
-        path = "/sys/kernel/mm/transparent_hugepage/enabled"
-        why = reason(intent, "thp", "guests have their own pages; the host asks for its")
-        yield _action("thp", path, now.thp if now else None, thp, why)
-    balancing = wanted(intent, "numa_balancing")
-    if balancing is not None and (now is None or now.numa_balancing != balancing):
-        current = now.numa_balancing if now else None
-        why = reason(intent, "numa_balancing", "page scanning costs time and cannot move pinned memory")
-        yield _action("numa-balancing", "kernel.numa_balancing", current, balancing, why)
-    ksm = wanted(intent, "ksm")
-    if ksm is not None and now is not None and now.ksm_run == 1:
-        why = "2 stops merging and unmerges; 0 would keep the merged pages"
-        if ksm == 0:
-            why = "asked for by name: settings.ksm; 0 stops merging and keeps the merged pages"
-        yield _action("ksm", "/sys/kernel/mm/ksm/run", now.ksm_run, ksm, why)
