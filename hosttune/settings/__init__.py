@@ -38,6 +38,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "irq-affinity": ("irqs", "IrqAffinity"),
     "irqbalance-ban": ("irqs", "IrqbalanceBan"),
     "kernel-argument": ("kernelargs", "KernelArguments"),
+    "drop-in": ("dropin", "DropIn"),
 }
 
 

@@ -1,0 +1,183 @@
+"""Whole files of our own that make settings last over a reboot. Target: one of the paths listed here.
+
+Value: the text, None for no file. A plan is untrusted and these files act as root at boot, so a text is accepted only
+if it is, letter for letter, one that hosttune writes there. A file that somebody else put in that place is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from hosttune.errors import CommandFailed, WriteFailed
+from hosttune.settings.drivers import UDEV_RULES, udev_rules
+from hosttune.settings.setting import FILE, KEEP_STAGE, Setting, refuse
+from hosttune.system import System
+
+BOOT_UNIT = "/etc/systemd/system/hosttune-boot.service"
+UNIT_NAME = "hosttune-boot.service"
+_ENABLED = f"/etc/systemd/system/multi-user.target.wants/{UNIT_NAME}"
+OURS = "# Written by hosttune"  # how each of these files begins
+_NOT_ENABLED = "# not enabled\n"
+_PATH = re.compile(r"/[A-Za-z0-9_.+-]+(/[A-Za-z0-9_.+-]+)*")  # systemd takes nothing in it for its own
+_ADDRESS = re.compile(r"KERNEL==\"([0-9a-f:.]{12})\"")
+_UDEV_RUNS, _SYSTEMD_RUNS = "/run/udev/control", "/run/systemd/system"  # sd_booted(3) for the second
+_LONGEST = 1 << 20
+
+_UNIT = """\
+# Written by hosttune, whole; do not edit: `hosttune revert` takes it away.
+# After= and Before= only order units that start anyhow (systemd.unit(5)): each of these may be absent. Those before
+# which this one stands wait until it has ended, well or not. Their sockets are not named: a service is After= the
+# basic system, which waits for all sockets, and a call that comes early waits for the service behind its socket.
+[Unit]
+Description=Set again what hosttune has applied and a reboot has undone
+After=systemd-modules-load.service systemd-sysctl.service systemd-udev-trigger.service
+After=tuned.service cpupower.service cpufrequtils.service
+Before=libvirtd.service virtqemud.service libvirt-guests.service
+Before=nvidia-persistenced.service nvidia-fabricmanager.service nvidia-dcgm.service
+RequiresMountsFor={places}
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+{environment}# A "-" before a command: its failure is no failure of the unit (systemd.service(5)).
+ExecStartPre=-udevadm settle --timeout=120
+ExecStart={command} apply --boot
+# Off by default for a oneshot: what hangs must not keep the guests from starting for good.
+TimeoutStartSec=15min
+
+[Install]
+# Wanted, not required: the boot goes on without it (systemd.unit(5), Wants=).
+WantedBy=multi-user.target
+"""
+
+
+def own_command() -> str:
+    """The absolute path of the hosttune that runs."""
+    called = os.path.abspath(sys.argv[0])
+    return (
+        called if os.path.basename(called) == "hosttune" else os.path.join(os.path.dirname(sys.executable), "hosttune")
+    )
+
+
+def own_state() -> str | None:
+    """The state directory that the environment names, None for the usual one."""
+    named = os.environ.get("HOSTTUNE_STATE")
+    return os.path.abspath(named) if named else None
+
+
+def boot_unit(command: str, state: str | None) -> str | None:
+    """The unit that runs `COMMAND apply --boot` after a boot; None where a path in it cannot stand in a unit."""
+    places = [command, *((state,) if state else ())]
+    if not all(_PATH.fullmatch(path) for path in places):
+        return None
+    environment = f"Environment=HOSTTUNE_STATE={state}\n" if state else ""
+    return _UNIT.format(command=command, environment=environment, places=" ".join(places))
+
+
+def _is_rules(text: str) -> bool:
+    return text != "" and text == udev_rules(_ADDRESS.findall(text))
+
+
+def _is_own_unit(text: str) -> bool:
+    return text == boot_unit(own_command(), own_state())
+
+
+# path -> whether a text is one that hosttune writes there now
+FILES: dict[str, Callable[[str], bool]] = {UDEV_RULES: _is_rules, BOOT_UNIT: _is_own_unit}
+
+
+@dataclass(frozen=True)
+class DropIn(Setting):
+    """See the module."""
+
+    kind: ClassVar[str] = "drop-in"
+    scope: ClassVar[str] = FILE
+    stage: ClassVar[int] = KEEP_STAGE
+    none_is_value: ClassVar[bool] = True
+    between: ClassVar[bool] = True  # a unit's file may be there before it is enabled
+    persisted_by: ClassVar[str] = "itself: it is a file"
+    reset_by: ClassVar[str] = "nothing but a revert"
+
+    @classmethod
+    def of(cls, target: str) -> Self:
+        """See Setting."""
+        if target not in FILES:
+            raise refuse(cls.kind, target, "not a file of hosttune's", f"one of {', '.join(sorted(FILES))}")
+        return cls(target)
+
+    def check(self, value: Any) -> None:
+        """See Setting."""
+        if value is not None and not (
+            isinstance(value, str) and len(value) < _LONGEST and value.startswith(OURS) and FILES[self.target](value)
+        ):
+            raise refuse(self.kind, self.target, "not what hosttune writes there", "plan again with this hosttune")
+
+    def waits_for(self, system: System) -> str | None:
+        """See Setting."""
+        if self.target == BOOT_UNIT and not system.captured and not system.exists(_SYSTEMD_RUNS):
+            return "systemd does not run here: have `hosttune apply --boot` run at boot by other means"
+        return None
+
+    def read(self, system: System) -> str | None:
+        """See Setting. The text of a unit that its target does not want begins with "# not enabled"."""
+        data = system.read_bytes(self.target)
+        if data is None:
+            return None
+        text = data.decode("utf-8", "replace")
+        on = self.target != BOOT_UNIT or system.captured or system.link(_ENABLED) is not None
+        return text if on else _NOT_ENABLED + text
+
+    def write(self, system: System, value: Any) -> str | None:
+        """See Setting."""
+        self._refuse_others(system)
+        if self.target == BOOT_UNIT:
+            _put_unit(system, value)
+            return None
+        _put(system, self.target, value)
+        return _reload_rules(system)
+
+    def _refuse_others(self, system: System) -> None:
+        held = system.read_bytes(self.target)
+        if held is not None and not held.startswith(OURS.encode()):
+            raise WriteFailed(self.target, "somebody else has put a file there: move it away first")
+
+
+def _put(system: System, path: str, text: str | None) -> None:
+    if text is None:
+        system.remove(path)
+    else:
+        system.replace(path, text.encode())
+
+
+def _put_unit(system: System, value: str | None) -> None:
+    """Put a unit in place and have it started at every boot, or neither.
+
+    Going, the file goes last: while it is there, what was cut off is still to be seen.
+    """
+    enabled = value is not None and not value.startswith(_NOT_ENABLED)
+    if value is None and system.read_bytes(BOOT_UNIT) is None:
+        return
+    if value is not None:
+        system.replace(BOOT_UNIT, value.removeprefix(_NOT_ENABLED).encode())
+    if enabled:
+        system.change(("systemctl", "daemon-reload"))
+    system.change(("systemctl", "enable" if enabled else "disable", UNIT_NAME))
+    if value is None:
+        system.remove(BOOT_UNIT)
+        system.change(("systemctl", "daemon-reload"))
+
+
+def _reload_rules(system: System) -> str | None:
+    """Tell udev; it would see by itself that the folder has changed (udevd compares its time), so a failure is none."""
+    if not system.exists(_UDEV_RUNS):
+        return None
+    try:
+        system.change(("udevadm", "control", "--reload"), timeout=30.0)
+    except CommandFailed as error:
+        return f"udev was not told: {error.reason}"
+    return None

@@ -1,0 +1,54 @@
+"""What makes the settings in force last: the files of our own that follow from them. Pure.
+
+Runtime settings go with a reboot: the boot unit sets them again. A device that is to be vfio-pci's is held from boot
+on by a udev rule for its address. sysctl, irqbalance and arguments of the kernel have drop-ins of their own kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from hosttune.model.plan import Action
+from hosttune.settings import kind_class
+from hosttune.settings.drivers import UDEV_RULES, VFIO, udev_rules
+from hosttune.settings.dropin import BOOT_UNIT, DropIn, boot_unit, own_command, own_state
+from hosttune.settings.setting import RUNTIME, START_STAGE
+
+Wish = tuple[str, str, Any]  # kind, target, wanted value
+
+
+def persistence(wishes: Iterable[Wish]) -> tuple[Action, ...]:
+    """The actions that write our files. `wishes`: all that is in force, then what is to be applied; the last counts.
+
+    Applies add up, and so do these files: each holds what all of them need. There is no unit where hosttune, or its
+    state, lies at a path that a unit cannot name. Raises BadInput for an unknown kind.
+    """
+    wanted = {(kind, target): want for kind, target, want in wishes}
+    made: list[Action] = []
+    rules = udev_rules(target for (kind, target), want in wanted.items() if kind == "driver" and want == VFIO)
+    if rules:
+        made.append(_action(UDEV_RULES, rules, "devices of guests are vfio-pci's from boot on, by address"))
+    unit = boot_unit(own_command(), own_state())
+    if unit and any(_goes_with_a_reboot(kind) for kind, _ in wanted):
+        made.append(_action(BOOT_UNIT, unit, "sets again after boot what a reboot undoes, before guests start"))
+    return tuple(made)
+
+
+def _goes_with_a_reboot(kind: str) -> bool:
+    found = kind_class(kind, f"action {kind}")
+    return found.scope == RUNTIME and found.stage != START_STAGE  # guests start by their own autostart
+
+
+def _action(path: str, text: str, why: str) -> Action:
+    return Action(
+        id=f"{DropIn.kind}:{path}",
+        kind=DropIn.kind,
+        target=path,
+        current=None,
+        want=text,
+        effect="now",
+        needed=False,
+        reversible=True,
+        why=why,
+    )
