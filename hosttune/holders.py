@@ -203,7 +203,8 @@ def _unseen(system: System, opened: _Opened) -> Iterator[str]:
     """Why the walk is not the whole truth, if it is not."""
     if opened.hidden:
         some = ", ".join(map(str, opened.hidden[:3])) + (", …" if len(opened.hidden) > 3 else "")
-        yield f"the open files of {len(opened.hidden)} processes are hidden ({some}: {'; '.join(opened.reasons)})"
+        many = "1 process" if len(opened.hidden) == 1 else f"{len(opened.hidden)} processes"
+        yield f"the open files of {many} are hidden ({some}: {'; '.join(opened.reasons)})"
     if opened.processes == 0 and not system.scratch:
         yield "no process is to be seen in /proc"
 
