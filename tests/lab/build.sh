@@ -259,7 +259,7 @@ disk() {
   dd if="$grub/boot.img" of="$raw" bs=1 count=440 conv=notrunc
   [ "$(stat -c %s "$grub/core.img")" -lt $((gap - 512)) ] || { echo "core.img does not fit"; return 1; }
   dd if="$grub/core.img" of="$raw" bs=512 seek=1 conv=notrunc
-  mke2fs -q -t ext4 -O ^metadata_csum -L labroot -U "$uuid" -E offset="$gap" -d "$root" "$raw" "${size}M"
+  mke2fs -q -t ext4 -O ^metadata_csum,^metadata_csum_seed,^orphan_file -L labroot -U "$uuid" -E offset="$gap" -d "$root" "$raw" "${size}M"
 }
 
 # --- build ----------------------------------------------------------------------------------------------------
