@@ -528,13 +528,18 @@ def test_systemd_boot_tells_that_it_runs(tmp_path: Path) -> None:
     assert found.name == "kernel-install"
 
 
-PLANNED: dict[str, Any] = {"profile": "host", "hugepages": "1GiB", "settings": {"isolcpus": True, "nohz_full": True}}
+PLANNED: dict[str, Any] = {
+    "profile": "host",
+    "hugepages": "1GiB",
+    "settings": {"isolcpus": True, "nohz_full": True, "mitigations": "auto,nosmt"},
+}
 
 
 @pytest.mark.parametrize(
     ("line", "vendor"),
     [
         ("ro quiet", "GenuineIntel"),
+        ("intel_iommu=sm_on intel_iommu=tboot_noforce", "GenuineIntel"),
         ("iommu=off intel_iommu=off isolcpus=domain,1 isolcpus=1", "GenuineIntel"),
         ("amd_iommu=off iommu=off iommu=soft hugepagesz=1G hugepages=1 hugepagesz=2M hugepages=9", "AuthenticAMD"),
     ],
@@ -544,7 +549,7 @@ def test_a_plans_arguments_are_known_and_now_what_the_machine_shows(tmp_path: Pa
     host["kernel_args"], host["cpu_model"] = line.split(), {**(host.get("cpu_model") or {}), "vendor": vendor}
     intent = Intent.from_json(to_json(intent_of(gpus=["0000:41:00.0"], vcpus=4, memory="4GiB", **PLANNED)))
     actions = [one for one in plan(Host.from_json(to_json(host)), intent).actions if one.kind == "kernel-argument"]
-    assert {"hugepages", "iommu", "isolcpus", "nohz_full"} <= {one.target for one in actions} <= NAMES
+    assert {"hugepages", "iommu", "isolcpus", "nohz_full", "mitigations"} <= {one.target for one in actions} <= NAMES
     system = scratch(tmp_path, {"proc/cmdline": line + "\n"})
     (step,) = steps_of(actions)
     assert step.setting.effective(system) == {one.target: one.current for one in actions}

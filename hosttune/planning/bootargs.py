@@ -16,7 +16,7 @@ from hosttune.planning.settings import ISOLATION_FLAGS
 Change = tuple[str, str | None, str | None]
 
 
-def _values(arguments: Sequence[str] | None, name: str) -> list[str]:
+def values(arguments: Sequence[str] | None, name: str) -> list[str]:
     """The comma-separated values of an argument, of all of that name where it is repeated."""
     found = (a for a in arguments or () if a.partition("=")[0] == name)
     return list(dict.fromkeys(value for argument in found for value in options(argument)))
@@ -47,9 +47,9 @@ def boot_pages(arguments: Sequence[str] | None, totals: Mapping[int, int], neede
 def add_cpus(arguments: Sequence[str] | None, name: str, cpus: CpuSet) -> Change | None:
     """The change that puts CPUs on the list of `isolcpus` or `nohz_full`, what stands there staying on it."""
     current = text_of(arguments, name)
-    values = _values(arguments, name)
-    flags = [value for value in values if value in ISOLATION_FLAGS]
-    parts = [value for value in values if value not in ISOLATION_FLAGS]
+    given = values(arguments, name)
+    flags = [value for value in given if value in ISOLATION_FLAGS]
+    parts = [value for value in given if value not in ISOLATION_FLAGS]
     try:
         listed = CpuSet.parse(",".join(parts))
         new = [str(listed | cpus)]
@@ -75,7 +75,7 @@ def off_arguments(arguments: Sequence[str] | None, vendor: str | None) -> list[s
 
 def without_off(arguments: Sequence[str] | None, name: str) -> Change:
     """The change that takes "off" from an argument; intel_iommu then says "on", which its kernel may need."""
-    rest = [value for value in _values(arguments, name) if value != "off"]
+    rest = [value for value in values(arguments, name) if value != "off"]
     if name == "intel_iommu" and "on" not in rest:
         rest.insert(0, "on")
     return name, text_of(arguments, name), f"{name}={','.join(rest)}" if rest else None
@@ -84,7 +84,7 @@ def without_off(arguments: Sequence[str] | None, name: str) -> Change:
 def passthrough(arguments: Sequence[str] | None) -> Change | None:
     """The change that gives host-owned devices an identity domain (iommu=pt), None where they have it."""
     current = text_of(arguments, "iommu")
-    parts = _values(arguments, "iommu")
+    parts = values(arguments, "iommu")
     if "pt" in parts or "iommu.passthrough=1" in (arguments or ()):
         return None
     kept = [part for part in parts if part not in ("off", "nopt")]

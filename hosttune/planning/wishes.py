@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hosttune.model.commandline import find, options, text_of
+from hosttune.model.commandline import text_of
 from hosttune.model.host import Cpu, Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Device, Finding, PlannedGuest
 from hosttune.model.values import CpuSet, format_size, parse_cpus
 from hosttune.planning.action import make_action
-from hosttune.planning.bootargs import add_cpus, boot_pages, off_arguments, passthrough, without_off
+from hosttune.planning.bootargs import add_cpus, boot_pages, off_arguments, passthrough, values, without_off
 from hosttune.planning.devices import Catalogue
 from hosttune.planning.gpusettings import plan_gpu_settings
 from hosttune.planning.hostwishes import plan_host
@@ -189,11 +189,11 @@ def _iommu_off(host: Host, findings: list[Finding]) -> list[Action]:
         change = without_off(host.kernel_args, name)
         why = f"{argument} keeps the IOMMU off{'' if change[2] else ': the argument goes away'}"
         actions.append(_argument(*change, why, needed=True))
-    if vendor == "GenuineIntel" and "on" not in options(find(host.kernel_args, "intel_iommu")):
+    if vendor == "GenuineIntel" and "on" not in values(host.kernel_args, "intel_iommu"):
         if not any(action.target == "intel_iommu" for action in actions):
             why = "no IOMMU groups are visible; Intel needs this argument unless its kernel defaults to on"
-            now = find(host.kernel_args, "intel_iommu")
-            want = ",".join(("intel_iommu=on", *options(now)))
+            now = text_of(host.kernel_args, "intel_iommu")
+            want = ",".join(("intel_iommu=on", *values(host.kernel_args, "intel_iommu")))
             actions.append(_argument("intel_iommu", now, want, why, needed=True))
     elif not off:
         findings.append(Finding(level="error", text=_iommu_hint(host, vendor), where="firmware"))
