@@ -71,8 +71,8 @@ def _aspm(intent: Intent, catalogue: Catalogue, guests: Iterable[PlannedGuest]) 
         now = _link_states(catalogue, port)
         if now != want:
             why = (
-                "the link to a passed device leaves its low-power states too slowly; vfio resets the endpoint when the"
-                " guest opens it: its end is also seen to inside the guest"
+                "the link to a passed device leaves its low-power states too slowly; set at the port above, for vfio"
+                " resets the endpoint whenever it is opened: its own end is seen to again inside the guest"
             )
             yield make_action("aspm", address, now, want, reason(intent, "aspm", why))
 
@@ -99,8 +99,10 @@ def _left_inside(intent: Intent, catalogue: Catalogue, guest: PlannedGuest) -> I
     if left:
         said = (
             f"{' and '.join(left) if len(left) < 3 else ', '.join(left)} of the passed endpoints themselves: left to"
-            " the guest, whose seed (or bundle) sets them, for vfio resets an endpoint when it is opened"
+            " the guest, whose seed (or bundle) sets them, for vfio resets an endpoint whenever it is opened"
         )
+        if "ASPM" in left:  # linux, drivers/vfio/pci/vfio_pci_config.c, init_pci_cap_exp_perm: no link control
+            said += "; where vfio keeps link control to itself, the seed says so"
         yield Finding(level="info", text=said, where=f"guest {guest.name}")
 
 
