@@ -76,6 +76,19 @@ def test_without_its_guest_it_waits(tmp_path: Path) -> None:
     assert not setting.agrees(setting.read(system), "0-1")
 
 
+def test_before_it_is_bound_its_interrupts_are_another_driver_s(tmp_path: Path) -> None:
+    root = host(tmp_path, {45: "0-3"}, driver="nvidia")
+    said = "its interrupts are its present driver's: they change when vfio-pci takes it"
+    assert IrqAffinity.of(DEVICE).waits_for(Scratch(str(root))) == said
+    put_link(root, f"{HERE}/physfn", "/sys/bus/pci/devices/0000:40:00.0")  # a vGPU stays with nvidia
+    assert IrqAffinity.of(DEVICE).waits_for(Scratch(str(root))) is None
+
+
+@pytest.mark.parametrize("driver", ["vfio-pci", "mlx5_vfio_pci"])
+def test_with_its_guest_it_need_not_wait(tmp_path: Path, driver: str) -> None:
+    assert IrqAffinity.of(DEVICE).waits_for(Scratch(str(host(tmp_path, {45: "0-3"}, driver)))) is None
+
+
 def test_a_guest_that_ended_leaves_nothing_to_take_back(tmp_path: Path) -> None:
     setting = IrqAffinity.of(DEVICE)
     live = setting.read(Scratch(str(host(tmp_path, {}))))

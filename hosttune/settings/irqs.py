@@ -54,11 +54,13 @@ class IrqAffinity(OfDevice):
 
     def waits_for(self, system: System) -> str | None:
         """See Setting."""
-        if self.read(system):
-            return None
-        if driver_of(system, self.target) == VFIO:
+        driver = driver_of(system, self.target) or ""
+        vgpu = driver == "nvidia" and system.link(f"{self.path}/physfn") is not None  # its VFIO driver too
+        if "vfio" not in driver and not vgpu:
+            return "its interrupts are its present driver's: they change when vfio-pci takes it"
+        if not self.read(system):
             return "its guest does not run, or has not switched the device's interrupts on yet"
-        return "the device has no interrupts now"
+        return None
 
     def write(self, system: System, value: Any) -> str | None:
         """See Setting. What the kernel keeps to itself is told, and fails nothing."""
