@@ -72,7 +72,8 @@ class Line(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
 class Record(Value, frozen=True, kw_only=True):
     """One step of a transaction as its lines tell it. `outcome` None: it was cut off in the middle.
 
-    `after` is the value that was read back; `undone` what became of taking it back, None while nobody tried.
+    `after` is the value that was read back; `undone` what became of taking it back, None while nobody tried;
+    `undoing`: it was being taken back when the journal ends.
     """
 
     step: int
@@ -87,6 +88,7 @@ class Record(Value, frozen=True, kw_only=True):
     after: Any = None
     why: str | None = None
     undone: str | None = None
+    undoing: bool = False
 
     def __post_init__(self) -> None:
         close_mappings(self, "old", "new", "after")
@@ -160,9 +162,10 @@ def _take(records: dict[int, Record], line: Line, state: str) -> str:
         records[line.step] = msgspec.structs.replace(record, outcome=line.outcome, after=line.value, why=line.why)
         return state
     if line.event == "undo":
+        records[line.step] = msgspec.structs.replace(record, undoing=True)
         return "reverting"
     if line.event == "undone":
-        records[line.step] = msgspec.structs.replace(record, undone=line.outcome)
+        records[line.step] = msgspec.structs.replace(record, undone=line.outcome, undoing=False)
         return "reverting"
     raise ValueError(f"no event {line.event!r}")
 

@@ -51,12 +51,33 @@ class Scratch(Capture):
 
     def replace(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """See System."""
+        self._make_folder(path.rpartition("/")[0])
         put_file(self.inside(path), data, mode)
         self.forget()
+
+    def _make_folder(self, folder: str) -> None:
+        """Make a folder that is not there, and note it: what takes the last file out of it takes it away again."""
+        if not folder or self._real(folder) is not None:
+            return
+        self._make_folder(folder.rpartition("/")[0])
+        inside = self.inside(f"{folder}/made").removesuffix("/made")
+        os.makedirs(inside, exist_ok=True)
+        self.forget()
+        if not NOTES.startswith(folder):
+            put_file(self.inside(self._note(f"folder-{folder.replace('/', '%')}")), b"")
+            self.forget()
 
     def remove(self, path: str) -> None:
         """See System."""
         take_file(self.inside(path))
+        self.forget()
+        folder = path.rpartition("/")[0]
+        while self.exists(note := self._note(f"folder-{folder.replace('/', '%')}")) and not self.list(folder):
+            if self._real(folder) is not None:
+                os.rmdir(self.inside(f"{folder}/made").removesuffix("/made"))
+            self.forget()
+            take_file(self.inside(note))
+            folder = folder.rpartition("/")[0]
         self.forget()
 
     def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:
@@ -149,6 +170,8 @@ class Scratch(Capture):
                 os.unlink(temporary)
             os.symlink(f"{up}bus/pci/drivers/{driver}", temporary)
             os.replace(temporary, link)
+            self.forget()
+            self._keep_interrupts(device, driver, f"irqs-{driver}-{device.rpartition('/')[2]}")
         self.forget()
 
     def _unbind(self, found: re.Match[str], address: str) -> None:
@@ -158,6 +181,16 @@ class Scratch(Capture):
             raise WriteFailed(found[0], os.strerror(errno.ENODEV), errno.ENODEV)
         self.replace(self._note(f"own-{address}"), driver.encode())  # who would bind it again without an override
         self._bind(device, None)
+        self._keep_interrupts(device, driver, f"irqs-{driver}-{address}")
+
+    def _keep_interrupts(self, device: str, driver: str, note: str) -> None:
+        """A driver's interrupts go with it, and come back with it: they are kept aside meanwhile."""
+        here, aside = f"{self.root}{device}/msi_irqs", f"{self.root}{self._note(note)}"
+        bound = self._driver(device) == driver
+        source, target = (aside, here) if bound else (here, aside)
+        if os.path.isdir(source) and not os.path.lexists(target):
+            os.rename(source, target)
+        self.forget()
 
     def _bind_to(self, found: re.Match[str], address: str) -> None:
         device = self._device(address)

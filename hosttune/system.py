@@ -147,7 +147,7 @@ class System(ABC):
         """Change what is no file, by a library call; `query` of that name reads it back. Raises WriteFailed."""
         raise self._captured(name)
 
-    def forget(self) -> None:
+    def forget(self) -> None:  # noqa: B027  (most remember nothing)
         """Drop what is remembered of the machine: something else than this object has changed it."""
 
     def _captured(self, what: str) -> Refused:
@@ -285,7 +285,7 @@ def take_file(path: str) -> None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name)
         folder = os.path.dirname(path)
-        while "hosttune" in os.path.basename(folder) or folder.endswith(".service.d"):
+        while "/hosttune/" in folder or "hosttune" in os.path.basename(folder) or folder.endswith(".service.d"):
             os.rmdir(folder)
             folder = os.path.dirname(folder)
         sync_folder(folder)
@@ -325,6 +325,9 @@ def run_command(argv: tuple[str, ...], timeout: float, stdin: str | None = None)
     except subprocess.TimeoutExpired as error:
         _abandon(child)
         raise CommandFailed(argv, f"no answer within {timeout:g} s") from error
+    except BaseException:  # a Ctrl-C: what it began must not go on beside what takes it back
+        _abandon(child)
+        raise
     output = out.decode("utf-8", "replace")
     if child.returncode != 0:
         raise CommandFailed(argv, f"exit status {child.returncode}", err.decode("utf-8", "replace") or output)

@@ -58,7 +58,8 @@ def rows(made: Plan) -> list[tuple[str, str, Any, Any]]:
     for action in of_gpus(made):
         setting_of(action.kind, action.target).check(action.want)
         assert action.id == f"{action.kind}:{action.target}"
-        assert (action.needed, action.reversible) == (False, True)
+        assert action.reversible
+        assert action.needed is (action.kind == "gpu-persistence" and action.want is False)  # it is let go of
     return [(action.kind, action.target, action.current, action.want) for action in of_gpus(made)]
 
 
@@ -116,7 +117,15 @@ def test_a_gpu_of_a_planned_guest_is_left_to_it() -> None:
     made = planned(host_of(persistence=False), gpus=[A])
     assert [device.address for device in made.guests[0].devices] == [A]
     assert rows(made) == []
-    assert [row[1] for row in rows(planned(host_of(), settings={"power_limit_watts": 600}, gpus=[A]))] == [B, C]
+    made = planned(host_of(persistence=False), settings={"power_limit_watts": 600}, gpus=[A])
+    assert {row[1] for row in rows(made) if row[0] == "gpu-power-limit"} == {B, C}
+
+
+def test_persistence_ends_before_the_driver_must_let_go() -> None:
+    made = planned(host_of(persistence=True), "none", gpus=[A])
+    assert rows(made) == [("gpu-persistence", A, True, False)]
+    kinds = [(action.kind, action.needed) for action in made.actions if action.target == A]
+    assert kinds == [("gpu-persistence", True), ("driver", True)]
 
 
 @pytest.mark.parametrize("state", ["running", "shut off"])

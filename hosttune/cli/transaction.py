@@ -99,14 +99,23 @@ def revert(context: click.Context, /, root: str | None, document: str | None, fo
 @click.command(cls=Command)
 @host_options
 @click.option("--force", is_flag=True, help="Take back also what somebody else has changed since.")
+@click.option("--disrupt", multiple=True, metavar="GUEST", help="May be ended: it was started by what was cut off.")
 @OUTPUT
 @click.pass_context
-def recover(context: click.Context, /, root: str | None, document: str | None, force: bool, output: str) -> None:
+def recover(
+    context: click.Context,
+    /,
+    root: str | None,
+    document: str | None,
+    force: bool,
+    disrupt: tuple[str, ...],
+    output: str,
+) -> None:
     """Settle a transaction that was cut off: what it had done is taken back."""
     from hosttune.transaction import recover as settle
 
     site, _ = at_site(root, document)
-    finish(context, output, settle(site, progress(), force=force))
+    finish(context, output, settle(site, progress(), force=force, disrupt=frozenset(disrupt)))
 
 
 def at_site(root: str | None, document: str | None) -> tuple[Site, Callable[[], Host]]:

@@ -62,6 +62,10 @@ class GpuSetting(Setting):
         gpu = self._gpu(system)
         return None if gpu is None else self.of_gpu(gpu)
 
+    def waits_for(self, system: System) -> str | None:
+        """See Setting. What was set before vfio-pci took the GPU is neither seen nor lost."""
+        return "vfio-pci holds the GPU: it is its guest's" if _driver(system, self.target) == "vfio-pci" else None
+
     def write(self, system: System, value: Any) -> str | None:
         """See Setting."""
         knobs = self._knobs(system)

@@ -22,6 +22,7 @@ from hosttune.gpu.settings import (
 from hosttune.model.host import Gpu, Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Finding, PlannedGuest
+from hosttune.planning.action import make_action
 from hosttune.planning.devices import Catalogue
 from hosttune.planning.settings import reason, wanted
 
@@ -149,6 +150,14 @@ def plan_gpu_settings(
         text = f"{names} of {', '.join(addresses)} left alone: {NO_KNOBS[driver]}"
         findings.append(Finding(level="info", text=text, where=f"driver {driver}"))
     return tuple(actions), tuple(findings)
+
+
+def let_go(gpu: Gpu | None, driver: str | None) -> Iterator[Action]:
+    """What a GPU's driver needs before it can let go of it: an unbind hangs while persistence mode holds the GPU."""
+    knobs = KNOBS.get(driver or "")
+    if gpu is not None and gpu.persistence and knobs is not None and PERSISTENCE in knobs.writers:
+        why = "its driver cannot let go of a GPU that persistence mode holds"
+        yield make_action(PERSISTENCE, gpu.address, True, False, why, needed=True)
 
 
 def _kept(host: Host, catalogue: Catalogue, guests: Iterable[PlannedGuest]) -> Iterator[Gpu]:

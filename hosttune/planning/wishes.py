@@ -16,7 +16,7 @@ from hosttune.model.values import CpuSet, format_size, parse_cpus
 from hosttune.planning.action import make_action
 from hosttune.planning.bootargs import add_cpus, boot_pages, off_arguments, passthrough, values, without_off
 from hosttune.planning.devices import Catalogue
-from hosttune.planning.gpusettings import plan_gpu_settings
+from hosttune.planning.gpusettings import let_go, plan_gpu_settings
 from hosttune.planning.hostwishes import plan_host
 from hosttune.planning.pages import HUGE_1G, NodeMemory
 from hosttune.planning.pciwishes import plan_pci
@@ -219,6 +219,7 @@ def _drivers(catalogue: Catalogue, guests: tuple[PlannedGuest, ...]) -> Iterable
             if function is not None and function.physfn and driver == "nvidia":
                 continue  # a vGPU's virtual function stays with its maker's driver, which is its VFIO driver too
             if driver != "vfio-pci":
+                yield from let_go(catalogue.gpus.get(device.address), driver)
                 yield make_action(
                     "driver",
                     device.address,

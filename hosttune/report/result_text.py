@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 LONGEST_VALUE = 60  # characters of a value in a row
+_STYLES = {"failed": "error", "stuck": "error", "conflict": "warn", "clamped": "warn", "ignored": "warn"}
 _ORDER = ("failed", "stuck", "conflict", "clamped", "ignored", "reverted", "done", "planned", "pending", "already")
 
 
@@ -32,7 +33,8 @@ def print_result(result: Result, console: Console) -> None:
     for line in wrap(verdict(result), console.width):
         say(line, console, "strong")
     shown = [entry for entry in result.entries if entry.outcome != "already"]
-    draw_rows([_entry_row(entry) for entry in shown], console)
+    for entry in shown:
+        _print_entry(entry, console)
     already = len(result.entries) - len(shown)
     if already:
         say(f"  {count(already, 'action')} already as wanted", console, "dim")
@@ -62,14 +64,20 @@ def verdict(result: Result) -> str:
     counted = {word: sum(1 for entry in result.entries if entry.outcome == word) for word in _ORDER}
     facts = [f"{number} {word}" for word, number in counted.items() if number]
     change = "changed" if result.changed else "nothing changed"
+    if result.verb == "apply" and not result.changed and (counted["failed"] or counted["reverted"]):
+        change = "FAILED, and what was done was taken back"
     return f"{result.verb} on {result.host or 'this host'}: {change}" + (f" ({', '.join(facts)})" if facts else "")
 
 
-def _entry_row(entry: Entry) -> tuple[str, ...]:
-    values = f"{value_text(entry.before)} -> {value_text(entry.want)}"
+def _print_entry(entry: Entry, console: Console) -> None:
+    text = f"{entry.action}: {value_text(entry.before)} -> {value_text(entry.want)}"
     if entry.outcome in ("clamped", "failed", "stuck", "conflict", "ignored"):
-        values += f", now {value_text(entry.after)}"
-    return entry.outcome, entry.action, values + (f": {entry.why}" if entry.why else "")
+        text += f", now {value_text(entry.after)}"
+    lead = f"  {entry.outcome:8}  "
+    for n, line in enumerate(wrap(text, console.width - len(lead))):
+        say((lead if n == 0 else " " * len(lead)) + line, console, _STYLES.get(entry.outcome, "plain"))
+    for line in wrap(entry.why, console.width - len(lead) - 2) if entry.why else ():
+        say(" " * (len(lead) + 2) + line, console, "dim")
 
 
 def _print_drift(drift: Sequence[Drift], console: Console) -> None:
@@ -77,8 +85,7 @@ def _print_drift(drift: Sequence[Drift], console: Console) -> None:
         return
     say("\ndrift: no longer as it was left", console, "strong")
     rows = [
-        (one.action, f"{value_text(one.expected)} was left, now {value_text(one.actual)}" + (one.why or ""))
-        for one in drift
+        (one.action, one.why or f"{value_text(one.expected)} was left, now {value_text(one.actual)}") for one in drift
     ]
     draw_rows(rows, console)
 
@@ -89,6 +96,8 @@ def value_text(value: Any) -> str:
         return "none"
     if isinstance(value, bool):
         return "on" if value else "off"
+    if isinstance(value, Mapping) and any("\n" in str(part) for part in value.values()):
+        return f"({count(len(value), 'file')})"
     if isinstance(value, Mapping):
         text = ", ".join(f"{name}: {value_text(part)}" for name, part in value.items())
     elif isinstance(value, tuple | list):

@@ -26,6 +26,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "acs": ("pcie", "AccessControl"),
     "nvme-queue": ("block", "NvmeQueue"),
     "sysctl": ("sysctl", "Sysctl"),
+    "guest-files": ("hosttune.transaction.guestfiles", "FilesOfGuest"),
     "guest": ("hosttune.hypervisor.definition", "Guest"),
     "guest-state": ("hosttune.hypervisor.state", "GuestState"),
     "gpu-persistence": ("hosttune.gpu.settings", "GpuPersistence"),

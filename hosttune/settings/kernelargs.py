@@ -83,6 +83,10 @@ class KernelArguments(Setting):
         arguments = split(system.read("/proc/cmdline") or "")
         return self.joined({name: text_of(arguments, name) for name in self.names})
 
+    def waits_for(self, system: System) -> str | None:
+        """See Setting: a boot loader that can be told."""
+        return None if boot_loader(system) else NO_LOADER
+
     def write(self, system: System, value: Any) -> str | None:
         """See Setting."""
         parts = {name: _plain(text) for name, text in self.parts(value).items()}
@@ -129,6 +133,12 @@ def _plain(value: Any) -> str | None:
 def _told(system: System, loader: BootLoader) -> str:
     note = f"by {loader.name}"
     return f"{note}: this capture holds no boot loader, it stands for one" if system.captured else note
+
+
+NO_LOADER = (
+    "no boot loader that hosttune can tell its arguments (GRUB with /etc/default/grub.d, grubby, kernel-install): add"
+    " them by hand and reboot"
+)
 
 
 def _no_loader(parts: Mapping[str, str | None]) -> WriteFailed:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from hosttune import __version__
 from hosttune.errors import HosttuneError
@@ -12,14 +15,18 @@ from hosttune.journal import Record, Store, Transaction, in_force
 from hosttune.model.host import Host
 from hosttune.model.plan import Action, Plan
 from hosttune.model.result import Entry, Result
+from hosttune.model.values import to_json
+from hosttune.settings.drivers import identities, merged_identities
+from hosttune.settings.persistence import persistence
 from hosttune.settings.setting import AFTER_START_STAGE, BOOT, START_STAGE
+from hosttune.state import load, save
 from hosttune.transaction.engine import Carried, Say, carry_out, interruptible
 from hosttune.transaction.guards import check_identities, check_machine, refuse_busy
+from hosttune.transaction.guests import Starting, guest_actions, guest_verdicts, running_notes
 from hosttune.transaction.plancheck import check_plan
 from hosttune.transaction.rehearsal import rehearse
 from hosttune.transaction.site import Site, described, must_write, refuse_open
 from hosttune.transaction.steps import (
-    ALREADY,
     PENDING,
     TODO,
     Prepared,
@@ -78,7 +85,8 @@ def apply(
         if not confirm(todo):
             raise Declined("not applied: answered no", where="prompt", hint="nothing was changed")
         with interruptible():
-            return _carried(site, store, transactions, host, plan, prepared, todo, say)
+            starting = Starting(site.system, plan, discover)
+            return _carried(site, store, transactions, host, starting, prepared, todo, say)
 
 
 def look(site: Site, plan: Plan, options: Options, host: Host, told: Told) -> tuple[Prepared, ...]:
@@ -102,7 +110,11 @@ def _unchanged(site: Site, prepared: Sequence[Prepared]) -> Result:
 
 
 def _waits_for_boot(prepared: Sequence[Prepared]) -> bool:
-    return any(one.verdict == PENDING and one.step.setting.scope == BOOT for one in prepared)
+    """Whether something is staged; what only waits (for a boot loader that can be told) is no reason to reboot."""
+    return any(
+        one.verdict == PENDING and one.step.setting.scope == BOOT and one.step.setting.agrees(one.live, one.step.want)
+        for one in prepared
+    )
 
 
 def _carried(
@@ -110,17 +122,17 @@ def _carried(
     store: Store,
     transactions: tuple[Transaction, ...],
     host: Host,
-    plan: Plan,
+    starting: Starting,
     prepared: Sequence[Prepared],
     todo: Sequence[Prepared],
     say: Say,
 ) -> tuple[Result, int]:
-    remember_gpus(site, host, todo)
+    remember_gpus(site, store, host, todo)
     number = 1 + max((one.header.number for one in transactions), default=0)
     facts: dict[str, Any] = {"verb": "apply", "version": __version__, "host": host.hostname, "digest": host.digest}
     journal = store.begin(number, boot_id=site.boot_id, **facts)
     try:
-        carried = carry_out(site.system, journal, todo, say)
+        carried = carry_out(site.system, journal, todo, say, starting.look_again)
     finally:
         journal.close()
     transaction = next(one for one in site.transactions() if one.header.number == number)
@@ -129,10 +141,10 @@ def _carried(
         host=site.hostname,
         verb="apply",
         changed=carried.succeeded or transaction.is_open,
-        reboot_required=any(row.outcome == "pending" and _at_boot(prepared, row.action) for row in found),
+        reboot_required=_waits_for_boot(prepared) or _staged(todo, carried),
         entries=found,
         open_transaction=described(transaction) if transaction.is_open else None,
-        notes=_notes(carried, todo),
+        notes=(*_notes(carried, todo), *_proofs(site, starting.plan, todo, carried)),
     )
     return result, _code(carried)
 
@@ -161,8 +173,24 @@ def _notes(carried: Carried, todo: Sequence[Prepared]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _at_boot(prepared: Sequence[Prepared], action: str) -> bool:
-    return any(one.step.setting.scope == BOOT for one in prepared if action in one.step.parts)
+def _proofs(site: Site, plan: Plan, todo: Sequence[Prepared], carried: Carried) -> Iterable[str]:
+    """What /proc says of the guests that were started."""
+    if not carried.succeeded:
+        return ()
+    started = [
+        one.step.setting.target
+        for number, one in enumerate(todo, 1)
+        if one.step.setting.kind == "guest-state" and carried.made[number].outcome == "done"
+    ]
+    return running_notes(site.system, plan, started)
+
+
+def _staged(todo: Sequence[Prepared], carried: Carried) -> bool:
+    """Whether this transaction has staged something for the next boot."""
+    return carried.succeeded and any(
+        one.step.setting.scope == BOOT and carried.made[number].outcome in ("done", "clamped")
+        for number, one in enumerate(todo, 1)
+    )
 
 
 def _entries(
@@ -221,18 +249,23 @@ def rehearse_apply(site: Site, plan: Plan, options: Options, discover: Discover)
 
 
 def all_actions(plan: Plan, options: Options, in_force_now: Sequence[Record]) -> tuple[Action, ...]:
-    """The plan's actions, what makes them last, and its guests. Raises BadInput for a plan that makes no sense."""
+    """The plan's actions, its guests, and the files that make it all last. Raises BadInput.
+
+    Those files hold what earlier applies need too, and what a step must wait for is no reason not to write them.
+    """
     check_plan(plan)
-    return plan.actions
+    guests = tuple(guest_actions(plan, start=options.start)) if options.guests else ()
+    wishes = [(record.kind, record.target, record.new) for record in in_force_now]
+    wishes += [(action.kind, action.target, action.want) for action in plan.actions]
+    return (*plan.actions, *persistence(wishes), *guests)
 
 
-def guest_verdicts(prepared: tuple[Prepared, ...], plan: Plan, host: Host) -> tuple[Prepared, ...]:
-    """The same steps, guests that must not be defined or started yet waiting, with the reason."""
-    return prepared
-
-
-def remember_gpus(site: Site, host: Host, todo: Sequence[Prepared]) -> None:
-    """Keep who the GPUs are that are about to leave their driver: nobody can ask them afterwards."""
-
-
-__all__ = ["ALREADY", "Declined", "Options", "apply", "rehearse_apply"]
+def remember_gpus(site: Site, store: Store, host: Host, todo: Sequence[Prepared]) -> None:
+    """Keep who the GPUs are that are about to leave their driver: nobody can ask them afterwards. Raises BadInput."""
+    if not any(one.step.setting.kind == "driver" for one in todo):
+        return
+    path = os.path.join(store.folder, "gpus.json")
+    kept = msgspec.json.decode(load(path, what="GPU identities")) if os.path.exists(path) else {}
+    merged = merged_identities(kept, identities(host))
+    if merged != kept:
+        save(path, to_json(merged))

@@ -13,17 +13,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from hosttune.child import in_child
-from hosttune.errors import CommandFailed, HosttuneError, Stuck, Unreadable, WriteFailed
+from hosttune.errors import CommandFailed, HosttuneError, Stuck, Unreadable
 from hosttune.journal import Journal, JournalFailed, Record, Transaction, read_transaction
 from hosttune.model.values import freeze
 from hosttune.settings.setting import RUNTIME, Setting
 from hosttune.system import System
-from hosttune.transaction.steps import Prepared, setting_of_record, text_of
+from hosttune.transaction.steps import TODO, VERDICT_OUTCOMES, Prepared, setting_of_record, text_of
 
 _FATAL = ("failed", "conflict")
 _FATAL_WHEN_NEEDED = ("clamped", "ignored", "stuck")
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Say = Callable[[str], None]
+LookAgain = Callable[[Prepared], Prepared]
 
 
 @dataclass(frozen=True)
@@ -82,14 +83,23 @@ def uninterrupted() -> Iterator[None]:
 # --- forth ---------------------------------------------------------------------------------------------------
 
 
-def carry_out(system: System, journal: Journal, todo: Sequence[Prepared], say: Say) -> Carried:
-    """Carry out steps in order, numbered from 1. When one fails, or on an interrupt, all are taken back."""
+def carry_out(
+    system: System, journal: Journal, todo: Sequence[Prepared], say: Say, look_again: LookAgain = lambda one: one
+) -> Carried:
+    """Carry out steps in order, numbered from 1. When one fails, or on an interrupt, all are taken back.
+
+    `look_again` judges a step when its turn comes: what it leaves without a write is told, not journalled.
+    """
     made: dict[int, Made] = {}
     failed: int | None = None
     interrupted = False
     number = 0
     try:
-        for number, one in enumerate(todo, 1):
+        for number, waiting in enumerate(todo, 1):
+            one = look_again(waiting)
+            if one.verdict != TODO:
+                made[number] = Made(VERDICT_OUTCOMES[one.verdict], one.effective, one.why)
+                continue
             _step(system, journal, number, one, made)
             say(f"[{number}/{len(todo)}] {one.step.name}: {told(one, made[number])}")
             if _ends(one, made[number]):
@@ -153,7 +163,7 @@ def _changed(system: System, setting: Setting, old: Any, want: Any) -> Made:
         after = freeze(setting.read(system))
     except Stuck as error:
         return Made("stuck", _value_or_none(system, setting), f"{error.what}: {error.where}")
-    except (WriteFailed, CommandFailed, Unreadable) as error:
+    except (HosttuneError, OSError) as error:
         return Made("failed", _value_or_none(system, setting), _reason(error))
     if setting.agrees(after, want):
         return Made("done", after, note)
@@ -177,11 +187,11 @@ def _value_or_none(system: System, setting: Setting) -> Any:
         return None
 
 
-def _reason(error: HosttuneError) -> str:
+def _reason(error: HosttuneError | OSError) -> str:
     if isinstance(error, CommandFailed):
         said = error.output.strip().splitlines()
         return f"{' '.join(error.argv)}: {error.reason}{f': {said[-1]}' if said else ''}"
-    return error.what
+    return error.what if isinstance(error, HosttuneError) else str(error)
 
 
 # --- back ----------------------------------------------------------------------------------------------------
@@ -219,7 +229,7 @@ def _undo(system: System, journal: Journal, record: Record, *, same_boot: bool, 
         made = _judged(setting, target, now, foreign, why)
     except Stuck as error:
         made = Made("stuck", _value_or_none(system, setting), f"{error.what}: {error.where}")
-    except (WriteFailed, CommandFailed, Unreadable) as error:
+    except (HosttuneError, OSError) as error:
         made = Made("failed", _value_or_none(system, setting), _reason(error))
     outcome = made.outcome if made.outcome != "stuck" else "failed"
     return made, _noted(journal, "undone", step=record.step, outcome=outcome, value=made.after, why=made.why) and kept
@@ -242,7 +252,8 @@ def _way_back(
         if name not in live or _same(setting, live[name], original):
             continue
         ours = _same(setting, live[name], new.get(name)) or (name in after and _same(setting, live[name], after[name]))
-        ours = ours or (setting.between and record.outcome in (None, "stuck", "failed"))
+        cut_off = record.undoing or record.outcome in (None, "stuck", "failed")
+        ours = ours or (setting.between and cut_off)
         if ours or force:
             restored[name] = original
         elif same_boot or setting.scope != RUNTIME:

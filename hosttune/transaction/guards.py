@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from hosttune.errors import Refused
+from hosttune.hypervisor import is_active
 from hosttune.journal import Transaction
 from hosttune.model.host import Host
 from hosttune.model.plan import Plan
@@ -89,7 +90,7 @@ def _disruptive(todo: Sequence[Prepared], disrupt: Collection[str]) -> Iterable[
 
 
 def _of_guests(host: Host, todo: Sequence[Prepared], disrupt: Collection[str]) -> Iterable[str]:
-    running = {guest.name: guest for guest in host.guests or () if guest.state not in (None, "shut off", "crashed")}
+    running = {guest.name: guest for guest in host.guests or () if is_active(guest.state)}
     for one in todo:
         setting = one.step.setting
         if setting.kind == "guest" and setting.target in running and setting.target not in disrupt:
@@ -115,12 +116,14 @@ def _held(system: System, host: Host, todo: Sequence[Prepared]) -> Iterable[str]
         yield holder.text
     persistent = {gpu.address for gpu in host.gpus if gpu.persistence}
     leaving = {one.step.setting.target for one in todo if one.step.setting.kind in ("driver", "sriov-vfs")}
-    for address in addresses:
-        if address in persistent & leaving:  # persistence keeps a driver from letting go, and nothing else
-            yield f"{address}: persistence mode holds it (nvidia-smi -i {address} -pm 0)"
+    ending = {one.step.setting.target for one in todo if one.step.setting.kind == "gpu-persistence"}
+    for address in sorted(persistent & leaving - ending):
+        yield f"{address}: persistence mode holds it (nvidia-smi -i {address} -pm 0)"
 
 
-def refuse_running_guests(system: System, transactions: Iterable[Transaction]) -> None:
+def refuse_running_guests(
+    system: System, transactions: Iterable[Transaction], disrupt: Collection[str] = frozenset()
+) -> None:
     """Refuse to take the ground from under a guest that these transactions set up and that runs. Raises Refused."""
     ours = {
         record.target
@@ -138,6 +141,6 @@ def refuse_running_guests(system: System, transactions: Iterable[Transaction]) -
         raise Refused(
             "libvirt cannot be asked whether the guests run that were set up", where="libvirt", hint="start libvirt"
         )
-    running = [guest.name for guest in guests if guest.name in ours and guest.state not in ("shut off", "crashed")]
+    running = [guest.name for guest in guests if guest.name in ours - set(disrupt) and is_active(guest.state)]
     if running:
         raise Refused(f"running: {', '.join(running)}", where="guests", hint="shut it down first: virsh shutdown NAME")

@@ -75,7 +75,11 @@ class Rehearsal(System):
 
     def tell(self, name: str, value: str, live: Callable[[], None]) -> None:
         """See System."""
-        self.changes.append(f"call  {name} <- {shown(value.encode())}")
+        several = "\n" in value
+        self.changes.append(
+            f"call  {name} <- "
+            + (f"{len(value.encode())} bytes" + block(value.encode()) if several else shown(value.encode()))
+        )
 
 
 def shown(data: bytes) -> str:

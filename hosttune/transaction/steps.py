@@ -19,6 +19,8 @@ from hosttune.settings.setting import BOOT, Setting
 from hosttune.system import System
 
 TODO, ALREADY, PENDING, AS_FOUND, ABSENT, UNREADABLE = "todo", "already", "pending", "as-found", "absent", "unreadable"
+# What is told of a step that is not carried out.
+VERDICT_OUTCOMES = {ALREADY: "already", PENDING: "pending", ABSENT: "ignored", UNREADABLE: "failed", TODO: "planned"}
 LONGEST_TEXT = 200  # characters of a value within a sentence
 
 
@@ -163,8 +165,7 @@ def _stale(one: Prepared) -> Iterable[str]:
 
 def entry(one: Prepared) -> tuple[Entry, ...]:
     """What is told of a step that needs no write, or whose write is still to come (`planned`)."""
-    outcomes = {ALREADY: "already", PENDING: "pending", ABSENT: "ignored", UNREADABLE: "failed", TODO: "planned"}
-    outcome = one.outcome or outcomes[one.verdict]
+    outcome = one.outcome or VERDICT_OUTCOMES[one.verdict]
     return entries(one.step, outcome, one.effective, None if one.verdict == TODO else one.effective, one.why)
 
 

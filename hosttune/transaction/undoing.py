@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from hosttune.errors import Unreadable
 from hosttune.journal import Record, Store, Transaction, in_force
@@ -32,11 +32,15 @@ def revert(site: Site, say: Say, *, force: bool = False) -> tuple[Result, int]:
         return _settled(site, store, "revert", applied, say, force=force)
 
 
-def recover(site: Site, say: Say, *, force: bool = False) -> tuple[Result, int]:
-    """Settle what was cut off: everything that it had done is taken back. Codes as of `revert`. Raises Refused."""
+def recover(site: Site, say: Say, *, force: bool = False, disrupt: Collection[str] = frozenset()) -> tuple[Result, int]:
+    """Settle what was cut off: everything that it had done is taken back. Codes as of `revert`. Raises Refused.
+
+    A guest that it had started and that still runs is ended only when `disrupt` names it.
+    """
     store = must_write(site)
     with store.locked(), interruptible():
         unfinished = tuple(one for one in site.transactions() if one.is_open)
+        refuse_running_guests(site.system, unfinished, disrupt)
         return _settled(site, store, "recover", unfinished, say, force=force)
 
 
@@ -105,6 +109,8 @@ def status(site: Site) -> tuple[Result, int]:
     drift: list[Drift] = []
     entries: list[Entry] = []
     for record in records.values():
+        if not setting_of_record(record).undone_later:
+            continue  # whether a guest runs now is its operator's business
         found = _look(site, record)
         if isinstance(found, Drift):
             drift.append(found)
@@ -112,7 +118,7 @@ def status(site: Site) -> tuple[Result, int]:
     result = Result(
         host=site.hostname,
         verb="status",
-        reboot_required=any(entry.outcome == "pending" for entry in entries),
+        reboot_required=any(entry.outcome == "pending" for entry in entries) or reboot_required(site, transactions),
         entries=tuple(entries),
         drift=tuple(drift),
         open_transaction=described(unfinished) if unfinished else None,
@@ -130,9 +136,8 @@ def _look(site: Site, record: Record) -> Drift | str | None:
     except Unreadable as error:
         return Drift(action=record.actions[0], expected=expected, why=f"cannot be read: {error.reason}")
     if now != expected and not (now is not None and expected is not None and setting.agrees(now, expected)):
-        why = setting.waits_for(site.system)
-        if why is not None:
-            return "pending"
+        if setting.waits_for(site.system) is not None:
+            return None  # nothing to see of it now: its guest does not run, or has the device
         return Drift(action=record.actions[0], expected=expected, actual=now)
     if setting.scope == BOOT and not setting.agrees(works, freeze(record.new)):
         return "pending"

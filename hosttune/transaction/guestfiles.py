@@ -1,0 +1,99 @@
+"""What a guest needs inside, kept for it in the state directory: its seed image, and the bundle to copy into it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from hosttune.guest import GuestFiles, seed_image
+from hosttune.model.intent import is_guest_name
+from hosttune.model.values import FrozenMap
+from hosttune.settings.setting import FILE, KEEP_STAGE, Setting, refuse
+from hosttune.state import state_directory
+from hosttune.system import System
+
+SEED, META, USER = "seed.iso", "meta-data", "user-data"
+# The paths that there are: a plan cannot name others.
+PATHS = (
+    META,
+    USER,
+    "bundle/hosttune-guest-apply",
+    "bundle/hosttune-guest.conf",
+    "bundle/hosttune-guest.service",
+    "bundle/install.sh",
+    SEED,
+)
+_PROGRAMS = ("bundle/hosttune-guest-apply", "bundle/install.sh")
+
+
+@dataclass(frozen=True)
+class FilesOfGuest(Setting):
+    """The files of one guest; target: its name. Value: {path: text}, None = there are none.
+
+    The seed image follows from its two texts and stands in the value as its digest ("sha256:…").
+    """
+
+    kind: ClassVar[str] = "guest-files"
+    scope: ClassVar[str] = FILE
+    stage: ClassVar[int] = KEEP_STAGE
+    none_is_value: ClassVar[bool] = True
+    between: ClassVar[bool] = True
+    persisted_by: ClassVar[str] = "the state directory"
+    reset_by: ClassVar[str] = "nothing but a revert"
+
+    @classmethod
+    def of(cls, target: str) -> Self:
+        """See Setting."""
+        if not is_guest_name(target):
+            raise refuse(cls.kind, target, f"{target!r} is not a guest name", "plan again")
+        return cls(target)
+
+    def check(self, value: Any) -> None:
+        """See Setting."""
+        if not isinstance(value, Mapping) or not {META, USER} <= set(value) <= set(PATHS):
+            raise refuse(self.kind, self.target, "not the files of a guest", "plan again")
+        if not all(isinstance(text, str) for text in value.values()) or value.get(SEED) != _digest(_seed(value)):
+            raise refuse(self.kind, self.target, "the seed is not that of its texts", "plan again")
+
+    def read(self, system: System) -> Any:
+        """See Setting."""
+        folder = self._folder(system)
+        found = {path: data for path in PATHS if (data := system.read_bytes(f"{folder}/{path}")) is not None}
+        if not found:
+            return None
+        return FrozenMap(
+            {path: _digest(data) if path == SEED else data.decode("utf-8", "replace") for path, data in found.items()}
+        )
+
+    def write(self, system: System, value: Any) -> None:
+        """See Setting. The image comes last: it is what a guest would read."""
+        folder = self._folder(system)
+        for path in PATHS:
+            text = None if value is None else value.get(path)
+            if text is None:
+                if system.exists(f"{folder}/{path}"):
+                    system.remove(f"{folder}/{path}")
+            elif path == SEED:
+                system.replace(f"{folder}/{path}", _seed(value))
+            else:
+                system.replace(f"{folder}/{path}", text.encode(), 0o755 if path in _PROGRAMS else 0o644)
+
+    def _folder(self, system: System) -> str:
+        return f"{'/var/lib/hosttune' if system.captured else state_directory()}/guests/{self.target}"
+
+
+def value_of(files: GuestFiles) -> Mapping[str, str]:
+    """The value that stands for a guest's files."""
+    texts = {META: files.meta_data, USER: files.user_data}
+    texts |= {f"bundle/{name}": text for name, text in files.bundle.items()}
+    return FrozenMap({path: texts[path] for path in PATHS if path in texts} | {SEED: _digest(seed_image(files))})
+
+
+def _seed(value: Mapping[str, str]) -> bytes:
+    return seed_image(GuestFiles(name="seed", bundle={}, meta_data=value[META], user_data=value[USER], notes=()))
+
+
+def _digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"

@@ -1,0 +1,106 @@
+"""The guests of a plan as steps: files, definition, start; what must hold before each, and proof that one runs so."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hosttune.domain import domain_xml
+from hosttune.guest import guest_files
+from hosttune.hypervisor import process_of, ready, startable, verify_running, xml_difference
+from hosttune.model.host import Host
+from hosttune.model.plan import Action, Plan, PlannedGuest
+from hosttune.settings.setting import AFTER_START_STAGE, START_STAGE
+from hosttune.system import System
+from hosttune.transaction.guestfiles import value_of
+from hosttune.transaction.steps import PENDING, TODO, Prepared, prepare, with_verdict
+
+FILES, DEFINITION, STATE = "guest-files", "guest", "guest-state"
+RUNNING = "running"
+INTERRUPT_SECONDS = 20.0  # how long a start waits for the guest's drivers to ask for interrupts
+
+
+def guest_actions(plan: Plan, *, start: bool) -> Iterable[Action]:
+    """The steps of every planned guest. `current` is null: what is there now is shown as a difference, never stale."""
+    for guest in plan.guests:
+        name = guest.name
+        files = value_of(guest_files(plan, name))
+        yield _action(FILES, name, files, "what the guest sets inside: copied into it, or read from the seed image")
+        yield _action(DEFINITION, name, domain_xml(plan, name), "the guest as planned")
+        if start:
+            yield _action(STATE, name, RUNNING, "--start")
+
+
+def _action(kind: str, target: str, want: Any, why: str) -> Action:
+    return Action(
+        id=f"{kind}:{target}", kind=kind, target=target, current=None, want=want, effect="now",
+        needed=kind != FILES, reversible=True, why=why,
+    )  # fmt: skip
+
+
+def guest_verdicts(prepared: Sequence[Prepared], plan: Plan, host: Host) -> tuple[Prepared, ...]:
+    """The same steps; a guest that must not be defined on this host waits, with the reasons, and so does its start."""
+    guests = {guest.name: guest for guest in plan.guests}
+    waiting = {name: "; ".join(reasons) for name, guest in guests.items() if (reasons := ready(host, guest))}
+    return tuple(
+        with_verdict(one, PENDING, waiting[one.step.setting.target])
+        if one.verdict == TODO and one.step.setting.kind in (DEFINITION, STATE) and one.step.setting.target in waiting
+        else one
+        for one in prepared
+    )
+
+
+@dataclass(frozen=True)
+class Starting:
+    """What a start needs to know when its turn comes: the host as it is then."""
+
+    system: System
+    plan: Plan
+    discover: Callable[[], Host]
+    found: dict[str, str] = field(default_factory=dict)
+
+    def look_again(self, one: Prepared) -> Prepared:
+        """A step at its turn: a start that must not be made waits with the reasons; interrupts are waited for."""
+        stage = one.step.setting.stage
+        if stage == START_STAGE:
+            return self._start(one)
+        return self._interrupts(one) if stage == AFTER_START_STAGE else one
+
+    def _start(self, one: Prepared) -> Prepared:
+        guest = next(guest for guest in self.plan.guests if guest.name == one.step.setting.target)
+        reasons = startable(self.discover(), guest)
+        return with_verdict(one, PENDING, f"not started: {'; '.join(reasons)}") if reasons else one
+
+    def _interrupts(self, one: Prepared) -> Prepared:
+        """vfio interrupts exist once a driver inside asked for them. Waited for once, not for each device."""
+        seconds = 0.0 if self.system.captured or self.found else INTERRUPT_SECONDS
+        deadline = time.monotonic() + seconds
+        while one.step.setting.waits_for(self.system) is not None and time.monotonic() < deadline:
+            time.sleep(1.0)
+        self.found["waited"] = "yes"
+        return prepare(self.system, [one.step], {})[0]
+
+
+def running_notes(system: System, plan: Plan, started: Iterable[str]) -> Iterable[str]:
+    """How started guests differ from their plan, by /proc and not by the XML; one line that they do not, too."""
+    if system.captured:
+        return
+    guests: Mapping[str, PlannedGuest] = {guest.name: guest for guest in plan.guests}
+    for name in started:
+        process = process_of(system, name)
+        if process is None:
+            yield f"guest {name}: its process is not found, so its pins and pages are unknown"
+            continue
+        differences = verify_running(system, guests[name], process)
+        yield from (f"guest {name}: {text}" for text in differences)
+        if not differences:
+            yield f"guest {name} runs: pins, pages and devices in /proc are as planned"
+
+
+def definition_change(one: Prepared) -> str | None:
+    """The XML difference of a redefinition, None for anything else."""
+    if one.step.setting.kind != DEFINITION or one.live is None or one.verdict != TODO:
+        return None
+    return xml_difference(one.live, one.step.want)
