@@ -255,15 +255,37 @@ def _host_uses(reader: Reader, address: str) -> Iterator[Holder]:
     names = reader.names(path)
     for folder in _with_virtio(path, names):
         for interface in reader.names(f"{folder}/net"):
-            if _is_up(reader, interface):
+            use = _network_use(reader, interface)
+            if use is not None:
                 hint = f"take it down if nothing needs it: ip link set {interface} down"
-                yield Holder(address, f"network interface {interface} is up", hint)
+                yield Holder(address, f"network interface {interface} {use}", hint)
     _, disks = nvme_names(reader, address)
     disks = (*disks, *(disk for folder in _with_virtio(path, names)[1:] for disk in reader.names(f"{folder}/block")))
     uses = block_uses(reader) if disks else {}
     for disk in disks:
         for use in disk_uses(reader, disk, uses):
             yield Holder(address, use, "free it if nothing needs it: umount, swapoff, or stop the array")
+
+
+def _network_use(reader: Reader, interface: str) -> str | None:
+    """What the host does with an interface, None for nothing. To be up is no use yet: services bring all of them up.
+
+    Sources: proc_net(5), /proc/net/route (interface first) and if_inet6 (scope 20 is link-local, interface last).
+    """
+    if not _is_up(reader, interface):
+        return None
+    above = [name.partition("_")[2] for name in reader.names(f"{_NET}/{interface}") if name.startswith("upper_")]
+    if above:
+        return f"is part of {', '.join(above)}"
+    routes = reader.text("/proc/net/route")
+    if routes is None:
+        return "is up, and whether it has an address is unknown"
+    if any(line.split()[:1] == [interface] for line in routes.splitlines()):
+        return "is up and has routes"
+    addresses = (line.split() for line in (reader.text("/proc/net/if_inet6") or "").splitlines())
+    if any(len(words) == 6 and words[5] == interface and words[3] != "20" for words in addresses):
+        return "is up and has an address"
+    return None
 
 
 def _is_up(reader: Reader, interface: str) -> bool:

@@ -207,8 +207,34 @@ def test_an_interface_that_is_up(tmp_path: Path, flags: str | None, state: str, 
     put(tmp_path, "/sys/class/net/eth4/operstate", f"{state}\n")
     if flags:
         put(tmp_path, "/sys/class/net/eth4/flags", f"{flags}\n")
-    said = f"{GPU}: network interface eth4 is up: take it down if nothing needs it: ip link set eth4 down"
-    assert texts(tmp_path, GPU) == ([said] if up else [])
+    put(tmp_path, "/proc/net/route", "Iface\tDestination\neth4\t0000A8C0\n")
+    said = f"{GPU}: network interface eth4 is up and has routes: take it down if nothing needs it: "
+    assert texts(tmp_path, GPU) == ([f"{said}ip link set eth4 down"] if up else [])
+
+
+@pytest.mark.parametrize(
+    ("files", "use"),
+    [
+        ({}, "is up, and whether it has an address is unknown"),
+        ({"/proc/net/route": "Iface\neth5\t00\n"}, None),
+        ({"/proc/net/route": "Iface\n", "/proc/net/if_inet6": f"{'fe80':032} 02 40 20 80 eth4\n"}, None),
+        (
+            {"/proc/net/route": "Iface\n", "/proc/net/if_inet6": f"{'2001':032} 02 40 00 80 eth4\n"},
+            "is up and has an address",
+        ),
+        ({"/proc/net/route": "Iface\n", "/sys/class/net/eth4/upper_br0/x": ""}, "is part of br0"),
+    ],
+)
+def test_an_interface_that_is_merely_up_is_nobodys(tmp_path: Path, files: dict[str, str], use: str | None) -> None:
+    function(tmp_path, GPU, "mlx5_core")
+    process(tmp_path, 1)
+    (tmp_path / "sys/bus/pci/devices" / GPU / "net/eth4").mkdir(parents=True)
+    put(tmp_path, "/sys/class/net/eth4/flags", "0x1003\n")
+    for path, text in files.items():
+        put(tmp_path, path, text)
+    assert [holder.what for holder in holders(capture(tmp_path), [GPU])] == (
+        [f"network interface eth4 {use}"] if use else []
+    )
 
 
 def test_a_disk_that_is_mounted_swapped_to_or_part_of_an_array(tmp_path: Path) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from hosttune.errors import Refused
+from hosttune.holders import holders
 from hosttune.hypervisor import is_active
 from hosttune.journal import Transaction
 from hosttune.model.host import Host
 from hosttune.model.plan import Plan
+from hosttune.settings.drivers import virtual_functions
 from hosttune.system import System
 from hosttune.transaction.steps import TODO, Prepared
 
@@ -105,14 +107,13 @@ DEVICE_KINDS = ("driver", "sriov-vfs", "gpu-mig-mode", "gpu-ecc")
 
 
 def _held(system: System, host: Host, todo: Sequence[Prepared]) -> Iterable[str]:
-    addresses = [
-        one.step.setting.target for one in todo if one.step.setting.kind in DEVICE_KINDS and one.verdict == TODO
-    ]
-    if not addresses:
-        return
-    from hosttune.holders import holders
-
-    for holder in holders(system, addresses):
+    touched = [one.step.setting for one in todo if one.step.setting.kind in DEVICE_KINDS and one.verdict == TODO]
+    addresses: list[str] = []
+    for setting in touched:
+        # Of a function whose virtual ones change, only these are taken from whoever uses them.
+        virtual = setting.kind == "sriov-vfs"
+        addresses += virtual_functions(system, setting.target) if virtual else (setting.target,)
+    for holder in holders(system, addresses) if addresses else ():
         yield holder.text
     persistent = {gpu.address for gpu in host.gpus if gpu.persistence}
     leaving = {one.step.setting.target for one in todo if one.step.setting.kind in ("driver", "sriov-vfs")}
