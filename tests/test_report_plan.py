@@ -168,8 +168,15 @@ def test_actions_that_differ_in_their_target_share_a_line_and_name_each_target()
 def test_values_are_told_apart_from_unknown_and_empty() -> None:
     text = printed(full_plan())
     assert "pages hugepages: 0 -> 128" in text
-    assert "ecc ecc: unknown -> true (cannot be undone)" in text
+    assert "ecc ecc: unknown -> on (cannot be undone)" in text
     assert 'kernel-argument iommu: "" -> iommu=pt' in text
+
+
+def test_a_setting_of_several_parts_names_them() -> None:
+    queue = {"scheduler": "none", "nr_requests": 1023}
+    wanted = action("0000:c1:00.0 n1", kind="nvme-queue", current=None, want=queue)
+    text = printed(Plan(intent=INTENT, actions=(wanted,)))
+    assert "nvme-queue 0000:c1:00.0 n1: unknown -> scheduler none, nr_requests 1023" in text
 
 
 def test_a_device_on_an_unknown_node_says_so() -> None:

@@ -7,7 +7,7 @@ Where the plan was saved is said by `cli`, which did it. ASCII, except for names
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hosttune.model.host import Host, PciDevice
@@ -214,9 +214,13 @@ def _is_known_absent(action: Action, host: Host) -> bool:
 
 
 def _value(value: Any) -> str:
-    """A setting's value: text as it is, unknown as "unknown", anything else as compact JSON."""
+    """A setting's value: text as it is, unknown as "unknown", parts by name, anything else as compact JSON."""
     if value is None:
         return "unknown"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_value(part)}" for name, part in value.items())
     return value if isinstance(value, str) and value else json.dumps(value, sort_keys=True)
 
 
