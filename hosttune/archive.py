@@ -17,7 +17,6 @@ from typing import IO, TYPE_CHECKING, Protocol
 from hosttune.errors import BadInput
 from hosttune.model.values import Value, format_size
 from hosttune.recorded import Archive, Capture
-from hosttune.scratch import Scratch
 from hosttune.system import MAX_FILE_BYTES, System, join_link
 
 if TYPE_CHECKING:
@@ -51,7 +50,11 @@ def open_root(path: str, limits: Limits = LIMITS) -> System:
         status = os.stat(path)
         if stat.S_ISDIR(status.st_mode):
             capture = Capture(_enter(path), origin=path)
-            return Scratch(capture.root, origin=path) if capture.scratch else capture
+            if not capture.scratch:
+                return capture
+            from hosttune.scratch import Scratch
+
+            return Scratch(capture.root, origin=path)
         if not stat.S_ISREG(status.st_mode):
             raise BadInput("neither a directory nor an archive", where=path, hint=_HINT)
         with open(path, "rb") as file:

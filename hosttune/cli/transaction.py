@@ -172,9 +172,12 @@ def asking(yes: bool) -> Callable[[Sequence[Prepared]], bool]:
         if yes:
             return True
         from hosttune.report.result_text import wanted_lines
+        from hosttune.transaction.guests import definition_change
 
         for line in wanted_lines(todo):
             tell(shown(line))
+        for change in filter(None, map(definition_change, todo)):
+            tell(shown(change))
         if sys.stdin is None or not sys.stdin.isatty():
             raise BadInput("nobody can be asked: stdin is no terminal", where="prompt", hint="give --yes")
         return click.confirm(f"change {len(todo)} setting{'' if len(todo) == 1 else 's'}?", err=True)
@@ -197,5 +200,5 @@ def finish(context: click.Context, output: str, outcome: tuple[Result, int]) -> 
     else:
         from hosttune.report.result_text import print_result
 
-        emit_page(lambda page: print_result(result, page))
+        emit_page(lambda page: print_result(result, page, code))
     context.exit(code)

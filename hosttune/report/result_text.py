@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hosttune.errors import BadInput
 from hosttune.model.result import Drift, Entry, Result
-from hosttune.report.branch import count, draw_rows, say, wrap
+from hosttune.model.values import CpuSet
+from hosttune.report.branch import LONG_LIST, count, say, short_list, wrap
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 LONGEST_VALUE = 60  # characters of a value in a row
+SUCCESS, PERSON = 0, 4  # exit codes that the verdict tells apart; any other says that the answer is no
 _STYLES = {"failed": "error", "stuck": "error", "conflict": "warn", "clamped": "warn", "ignored": "warn"}
-_ORDER = ("failed", "stuck", "conflict", "clamped", "ignored", "reverted", "done", "planned", "pending", "already")
+_ORDER = (
+    "failed", "stuck", "conflict", "clamped", "ignored", "reverted", "done", "planned", "pending", "already",
+)  # fmt: skip
+_CPU_LIST = re.compile(r"(?<![\w:.-])\d{1,5}(?:[-,]\d{1,5}){2,}(?![\w:.-])")
 
 
 class Wanted(Protocol):
@@ -28,66 +36,133 @@ class Wanted(Protocol):
         """Its value now."""
 
 
-def print_result(result: Result, console: Console) -> None:
-    """Print a result: of a rehearsal every write, else the actions that changed or did not come out as wanted."""
-    for line in wrap(verdict(result), console.width):
-        say(line, console, "strong")
+def print_result(result: Result, console: Console, code: int = SUCCESS) -> None:
+    """Print a result that ended with an exit code: what came out other than it was is told, the rest is counted."""
+    for line in wrap(verdict(result, code), console.width):
+        say(line, console, "strong" if code == SUCCESS else "error")
     shown = [entry for entry in result.entries if entry.outcome != "already"]
     for entry in shown:
-        _print_entry(entry, console)
+        _print_entry(result.verb, entry, console)
     already = len(result.entries) - len(shown)
     if already:
         say(f"  {count(already, 'action')} already as wanted", console, "dim")
     _print_drift(result.drift, console)
-    if result.writes:
-        say("\nwhat would be written, in order", console, "strong")
-        for change in result.writes:
-            for line in change.split("\n"):
-                say(f"  {line}", console)
+    _print_writes(result.writes, console)
     for note in result.notes:
-        for line in wrap(note, console.width):
-            say(line, console, "warn")
+        for paragraph in note.split("\n"):
+            for line in _prose(paragraph, console.width):
+                say(line, console, "warn")
     if result.reboot_required:
         say("a reboot is required: what is staged takes effect then", console, "warn")
     if result.open_transaction:
         opened = result.open_transaction
-        text = f"transaction {opened.number} is unfinished ({opened.state}): hosttune recover settles it"
+        text = f"transaction {opened.number} is unfinished ({opened.verb}, {opened.state}): hosttune recover settles it"
         say(text, console, "error")
         say(f"  its journal: {opened.journal}", console)
 
 
-def verdict(result: Result) -> str:
+# --- the verdict ---------------------------------------------------------------------------------------------
+
+
+def verdict(result: Result, code: int = SUCCESS) -> str:
     """The result in one line."""
     if result.verb == "status":
         force = count(len(result.entries), "setting") if result.entries else "nothing"
-        return f"{result.host or 'this host'}: {force} in force, {len(result.drift)} drifted"
+        drifted = len(result.drift) or "none"
+        return f"{result.host or 'this host'}: {force} in force" + (f", {drifted} drifted" if result.entries else "")
     counted = {word: sum(1 for entry in result.entries if entry.outcome == word) for word in _ORDER}
     facts = [f"{number} {word}" for word, number in counted.items() if number]
-    change = "changed" if result.changed else "nothing changed"
-    if result.verb == "apply" and not result.changed and (counted["failed"] or counted["reverted"]):
-        change = "FAILED, and what was done was taken back"
-    return f"{result.verb} on {result.host or 'this host'}: {change}" + (f" ({', '.join(facts)})" if facts else "")
+    said = f" ({', '.join(facts)})" if facts else ""
+    verb = "rehearsal of apply" if _is_rehearsal(result) else result.verb
+    return f"{verb} on {result.host or 'this host'}: {_ending(result, code)}{said}"
 
 
-def _print_entry(entry: Entry, console: Console) -> None:
-    text = f"{entry.action}: {value_text(entry.before)} -> {value_text(entry.want)}"
+def _is_rehearsal(result: Result) -> bool:
+    return bool(result.writes) or any(entry.outcome == "planned" for entry in result.entries)
+
+
+def _ending(result: Result, code: int) -> str:
+    """What a command came to, in words."""
+    if code == PERSON:
+        return "NOT ALL COULD BE TAKEN BACK, this host needs a person"
+    if result.verb == "apply":
+        if _is_rehearsal(result):
+            return "nothing was written"
+        if code == SUCCESS:
+            return "changed" if result.changed else "nothing to change"
+        return "changed, but NOT ALL OF IT" if result.changed else "FAILED, the host is as it was"
+    if code != SUCCESS:
+        return "taken back, but NOT ALL OF IT"
+    if not result.entries:
+        return "nothing is applied" if result.verb == "revert" else "nothing is unfinished"
+    return "taken back" if result.changed else "nothing to change"
+
+
+# --- rows ----------------------------------------------------------------------------------------------------
+
+
+def _print_entry(verb: str, entry: Entry, console: Console) -> None:
+    text = f"{setting_text(entry.action)}: {value_text(entry.before)} -> {value_text(entry.want)}"
     if entry.outcome in ("clamped", "failed", "stuck", "conflict", "ignored"):
-        text += f", now {value_text(entry.after)}"
-    lead = f"  {entry.outcome:8}  "
+        text += f", {'still' if entry.after == entry.before else 'now'} {value_text(entry.after)}"
+    word = "in force" if verb == "status" and entry.outcome == "done" else entry.outcome
+    lead = f"  {word:8}  "
     for n, line in enumerate(wrap(text, console.width - len(lead))):
         say((lead if n == 0 else " " * len(lead)) + line, console, _STYLES.get(entry.outcome, "plain"))
-    for line in wrap(entry.why, console.width - len(lead) - 2) if entry.why else ():
+    for line in _prose(short_lists(entry.why), console.width - len(lead) - 2) if entry.why else ():
         say(" " * (len(lead) + 2) + line, console, "dim")
 
 
 def _print_drift(drift: Sequence[Drift], console: Console) -> None:
     if not drift:
         return
-    say("\ndrift: no longer as it was left", console, "strong")
-    rows = [
-        (one.action, one.why or f"{value_text(one.expected)} was left, now {value_text(one.actual)}") for one in drift
-    ]
-    draw_rows(rows, console)
+    say("", console)
+    say("drift: no longer as it was left", console, "strong")
+    for one in drift:
+        say(f"  {setting_text(one.action)}", console, "warn")
+        text = one.why or f"{value_text(one.expected)} was left, now {value_text(one.actual)}"
+        for line in wrap(text, console.width - 4):
+            say(f"    {line}", console)
+
+
+def _print_writes(writes: Sequence[str], console: Console) -> None:
+    """Every change of a rehearsal, byte for byte: never wrapped, for it can be copied."""
+    if not writes:
+        return
+    say("", console)
+    say("what would be written, in order", console, "strong")
+    for change in writes:
+        for line in change.split("\n"):
+            say(f"  {line}", console)
+    say("", console)
+
+
+def _prose(text: str, width: int) -> list[str]:
+    """Sentences, broken between words; what is set in (a difference of two texts) keeps its place."""
+    return textwrap.wrap(text, max(width, 20), break_on_hyphens=False, break_long_words=False) or [""]
+
+
+# --- values --------------------------------------------------------------------------------------------------
+
+
+def setting_text(action: str) -> str:
+    """An action's id for people, as the plan's text has it: "driver:0000:41:00.0" is "driver 0000:41:00.0"."""
+    kind, _, target = action.partition(":")
+    return f"{kind} {short_lists(target)}" if target and target != kind else kind
+
+
+def short_lists(text: str) -> str:
+    """A text in which long CPU lists with even steps are short: "2,4,6" up to 166 is "2,4..166"."""
+    return _CPU_LIST.sub(lambda found: _short(found[0]), text)
+
+
+def _short(cpus: str) -> str:
+    if len(cpus) <= LONG_LIST:
+        return cpus
+    try:
+        return short_list(CpuSet.parse(cpus))
+    except BadInput:  # no list of CPUs after all
+        return cpus
 
 
 def value_text(value: Any) -> str:
@@ -99,11 +174,11 @@ def value_text(value: Any) -> str:
     if isinstance(value, Mapping) and any("\n" in str(part) for part in value.values()):
         return f"({count(len(value), 'file')})"
     if isinstance(value, Mapping):
-        text = ", ".join(f"{name}: {value_text(part)}" for name, part in value.items())
+        text = ", ".join(f"{name}: {value_text(part)}" for name, part in value.items()) or "none"
     elif isinstance(value, tuple | list):
         text = " ".join(map(str, value)) or "none"
     else:
-        text = str(value)
+        text = short_lists(str(value)) or '""'
     lines = text.splitlines()
     if len(lines) > 1:
         return f"({len(lines)} lines)"
@@ -113,4 +188,4 @@ def value_text(value: Any) -> str:
 def wanted_lines(todo: Iterable[Wanted]) -> Iterable[str]:
     """What the prompt lists: each setting, its value now and the wanted one."""
     for one in todo:
-        yield f"  {one.step.name}: {value_text(one.live)} -> {value_text(one.step.want)}"
+        yield f"  {short_lists(one.step.name)}: {value_text(one.live)} -> {value_text(one.step.want)}"

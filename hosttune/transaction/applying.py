@@ -22,7 +22,13 @@ from hosttune.settings.setting import AFTER_START_STAGE, BOOT, START_STAGE
 from hosttune.state import load, save
 from hosttune.transaction.engine import Carried, Say, carry_out, interruptible
 from hosttune.transaction.guards import check_identities, check_machine, refuse_busy
-from hosttune.transaction.guests import Starting, guest_actions, guest_verdicts, running_notes
+from hosttune.transaction.guests import (
+    Starting,
+    definition_change,
+    guest_actions,
+    guest_verdicts,
+    running_notes,
+)
 from hosttune.transaction.plancheck import check_plan
 from hosttune.transaction.rehearsal import rehearse
 from hosttune.transaction.site import Site, described, must_write, refuse_open
@@ -240,6 +246,7 @@ def rehearse_apply(site: Site, plan: Plan, options: Options, discover: Discover)
         entries=tuple(row for one in prepared for row in entry(one)),
         reboot_required=any(one.step.setting.scope == BOOT for one in todo) or _waits_for_boot(prepared),
         writes=rehearse(site.system, writes),
+        differences=tuple(change for one in todo if (change := definition_change(one))),
         notes=("a rehearsal: nothing was written",),
     )
     return result, SUCCESS

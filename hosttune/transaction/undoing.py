@@ -27,9 +27,13 @@ def revert(site: Site, say: Say, *, force: bool = False) -> tuple[Result, int]:
     with store.locked(), interruptible():
         transactions = site.transactions()
         refuse_open(transactions)
-        applied = tuple(one for one in transactions if one.state in ("applied", "kept"))
+        applied = tuple(one for one in transactions if one.state in ("applied", "kept") and one.header.verb == "apply")
         refuse_running_guests(site.system, applied)
-        return _settled(site, store, "revert", applied, say, force=force)
+        result, code = _settled(site, store, "revert", applied, say, force=force)
+        if code == SUCCESS:
+            for again in (one for one in transactions if one.header.verb != "apply"):
+                store.forget(again)  # what was set again after a boot had its originals in the applies
+        return result, code
 
 
 def recover(site: Site, say: Say, *, force: bool = False, disrupt: Collection[str] = frozenset()) -> tuple[Result, int]:
