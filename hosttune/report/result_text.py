@@ -7,7 +7,6 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hosttune.errors import BadInput
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.values import CpuSet
 from hosttune.report.branch import LONG_LIST, count, say, short_list, wrap
@@ -41,8 +40,11 @@ def print_result(result: Result, console: Console, code: int = SUCCESS) -> None:
     for line in wrap(verdict(result, code), console.width):
         say(line, console, "strong" if code == SUCCESS else "error")
     shown = [entry for entry in result.entries if entry.outcome != "already"]
+    drifted = {one.action for one in result.drift}
     for entry in shown:
-        _print_entry(result.verb, entry, console)
+        standing = "drifted" if entry.action in drifted else "in force"
+        word = standing if result.verb == "status" and entry.outcome == "done" else entry.outcome
+        _print_entry(word, entry, console)
     already = len(result.entries) - len(shown)
     if already:
         say(f"  {count(already, 'action')} already as wanted", console, "dim")
@@ -92,7 +94,7 @@ def _ending(result: Result, code: int) -> str:
             return "changed" if result.changed else "nothing to change"
         return "changed, but NOT ALL OF IT" if result.changed else "FAILED, the host is as it was"
     if code != SUCCESS:
-        return "taken back, but NOT ALL OF IT"
+        return "taken back, but NOT ALL OF IT" if result.changed else "NOTHING WAS TAKEN BACK"
     if not result.entries:
         return "nothing is applied" if result.verb == "revert" else "nothing is unfinished"
     return "taken back" if result.changed else "nothing to change"
@@ -101,11 +103,10 @@ def _ending(result: Result, code: int) -> str:
 # --- rows ----------------------------------------------------------------------------------------------------
 
 
-def _print_entry(verb: str, entry: Entry, console: Console) -> None:
+def _print_entry(word: str, entry: Entry, console: Console) -> None:
     text = f"{setting_text(entry.action)}: {value_text(entry.before)} -> {value_text(entry.want)}"
     if entry.outcome in ("clamped", "failed", "stuck", "conflict", "ignored"):
         text += f", {'still' if entry.after == entry.before else 'now'} {value_text(entry.after)}"
-    word = "in force" if verb == "status" and entry.outcome == "done" else entry.outcome
     lead = f"  {word:8}  "
     for n, line in enumerate(wrap(text, console.width - len(lead))):
         say((lead if n == 0 else " " * len(lead)) + line, console, _STYLES.get(entry.outcome, "plain"))
@@ -161,7 +162,7 @@ def _short(cpus: str) -> str:
         return cpus
     try:
         return short_list(CpuSet.parse(cpus))
-    except BadInput:  # no list of CPUs after all
+    except ValueError:  # no list of CPUs after all
         return cpus
 
 
