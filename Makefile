@@ -9,7 +9,7 @@ STAMP := $(VENV)/.stamps
 # What tests and benchmarks compare with or prove against: pci.ids for names, libvirt and QEMU for the XML, hwloc as the peer.
 PACKAGES_RUN := pci.ids python3-venv
 PACKAGES_TEST := libvirt-daemon-system libvirt-clients python3-libvirt qemu-system-x86 qemu-utils ovmf
-PACKAGES_BENCH := hwloc-nox
+PACKAGES_BENCH := hwloc-nox strace
 PACKAGES_LAB := qemu-system-x86 qemu-utils debootstrap e2fsprogs openssh-client
 
 DEMO := plan --root examples/hgx-h200-8.tar.xz --gpu 0000:41:00.0

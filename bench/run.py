@@ -9,44 +9,21 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tarfile
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from applying import applying
+from rows import HOSTTUNE, Row, interleaved
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-
-HOSTTUNE = str(Path(sys.executable).with_name("hosttune"))
 CAPTURE = ROOT / "tests/hosts/derived/xe9680-8xh100-lspci.tar.xz"
-ROUNDS = 25
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table: what was measured, the figure, its bound, and whether it holds."""
-
-    what: str
-    figure: str
-    bound: str
-    holds: bool
-
-
-def interleaved(*commands: list[str]) -> list[float]:
-    """Median seconds of each command, all of them run in turn."""
-    times: list[list[float]] = [[] for _ in commands]
-    for _ in range(ROUNDS):
-        for i, command in enumerate(commands):
-            start = time.perf_counter()
-            subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
-            times[i].append(time.perf_counter() - start)
-    return [statistics.median(row) for row in times]
 
 
 def unpack(target: str) -> str:
@@ -140,7 +117,7 @@ def main() -> int:
     os.environ["NO_COLOR"] = "1"
     with tempfile.TemporaryDirectory() as target:
         root = unpack(target)
-        rows = [*start_up(), *discovery(root), *peak_memory(root), *planning(root)]
+        rows = [*start_up(), *discovery(root), *peak_memory(root), *planning(root), *applying(Path(target))]
     print("| measured | figure | bound |\n|---|---|---|")
     for row in rows:
         print(f"| {row.what} | {row.figure}{'' if row.holds else ' **missed**'} | {row.bound} |")
