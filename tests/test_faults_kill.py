@@ -1,0 +1,143 @@
+"""Kill -9 at every point, for every kind of setting: old or new afterwards, and `recover` brings all back.
+
+The points are found by the lab (`faultlab`); the kinds are those of `hosttune.settings.KINDS`. `--regenerate` writes
+the figures that the README quotes (tests/golden/faults.txt).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from faultkills import EVERY, WHOLE_HOST, Tally, applying, killed_at, kills_while, lab_of, recovering
+from faultkinds import EXAMPLES
+from faultlab import Faulty, effect_names, site_on
+
+from hosttune.errors import Refused
+from hosttune.model.result import Result
+from hosttune.recorded import Capture
+from hosttune.settings import KINDS
+from hosttune.transaction.site import Site
+
+HERE = Path(__file__).parent
+GOLDEN = HERE / "golden" / "faults.txt"
+
+
+Found = Mapping[str, tuple[Tally, frozenset[str]]]
+
+
+@pytest.fixture(scope="module")
+def found() -> Found:
+    """Tally and kinds of every example. Two processes of their own do the work: see `faultkills`."""
+    names = [*EXAMPLES, WHOLE_HOST]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(HERE.parent), str(HERE)))}
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "faultkills", *names[n::2]],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for n in range(2)
+    ]
+    rows = []
+    for process in running:
+        output, errors = process.communicate(timeout=900)
+        assert process.returncode == 0, errors[-3000:]
+        rows += [json.loads(line) for line in output.splitlines()]
+    return {row["name"]: (Tally(**row["tally"]), frozenset(row["kinds"])) for row in rows}
+
+
+# --- the lab sees what it must -------------------------------------------------------------------------------
+
+
+def test_changes_are_found_by_introspection(tmp_path: Path) -> None:
+    names = effect_names()
+    assert {"write", "write_register", "replace", "remove", "change", "tell"} <= set(names)
+    arguments: dict[str, tuple[object, ...]] = {
+        "write_register": ("/x", 0, b""), "replace": ("/x", b""), "remove": ("/x",), "change": (("x",),),
+        "tell": ("x", "y", lambda: None),
+    }  # fmt: skip
+    for name in names:  # a new one shows up here: give it arguments
+        with pytest.raises(Refused):
+            getattr(Capture(str(tmp_path)), name)(*arguments.get(name, ("/x", "y")))
+        assert name in vars(Faulty)
+
+
+def test_a_write_without_a_journal_is_caught(tmp_path: Path) -> None:
+    lab = lab_of(EXAMPLES["ksm"], tmp_path / "root")
+
+    def careless(site: Site) -> tuple[Result, int]:
+        site.system.write("/sys/kernel/mm/ksm/run", "2")
+        return Result(verb="apply"), 0
+
+    tally = kills_while(lab, careless, ())
+    assert (tally.points, tally.kills, tally.recovered) == (2, 2, 1)
+    assert [text for text in tally.wrong if "not back" in text] == tally.wrong[:1]
+
+
+def test_a_change_past_the_system_is_caught(tmp_path: Path) -> None:
+    lab = lab_of(EXAMPLES["ksm"], tmp_path / "root")
+
+    def careless(site: Site) -> tuple[Result, int]:
+        (lab.root / "sys/kernel/mm/ksm/run").write_text("2\n")
+        return Result(verb="apply"), 0
+
+    tally = kills_while(lab, careless, ())
+    assert tally.wrong[-1] == "ksm: 1 changes of files through no System"
+
+
+# --- every kind ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_killed_at_every_point(name: str, found: Found) -> None:
+    tally, _ = found[name]
+    assert tally.wrong == []
+    assert tally.kills == tally.points == tally.recovered == tally.old_or_new + tally.between
+    assert tally.kills > 20
+
+
+def test_every_kind_of_setting_is_killed(found: Found) -> None:
+    """A kind without an example in `faultkinds` fails here."""
+    kinds = [kinds for _, kinds in found.values()]
+    assert frozenset().union(*kinds) == set(KINDS)
+
+
+def test_a_whole_host_killed(found: Found) -> None:
+    tally, kinds = found[WHOLE_HOST]
+    assert len(kinds) > 18
+    assert tally.wrong == []
+    assert tally.kills == tally.recovered == -(-tally.points // EVERY) > 30
+
+
+def test_figures(found: Found, request: pytest.FixtureRequest) -> None:
+    """What the README quotes is what came out; another number of points is a new figure (`--regenerate`)."""
+    total = Tally()
+    lines = []
+    for name, (tally, _) in sorted(found.items()):
+        lines.append(f"{name}: {tally.line}")
+        if name != WHOLE_HOST:
+            total.add(tally)
+    left = f"left by them: an unfinished copy beside a file of ours, {total.leftovers} times"
+    text = f"{len(KINDS)} kinds of setting, {total.line}\n{left}\n\n" + "\n".join(lines) + "\n"
+    if request.config.getoption("--regenerate"):
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
+
+
+def test_a_cut_off_transaction_is_open_until_recovered(tmp_path: Path) -> None:
+    lab = lab_of(EXAMPLES["ksm"], tmp_path / "root")
+    lab.anew()
+    killed_at(lab, 14)(site_on(lab.root))
+    with pytest.raises(Refused, match="was not finished") as refused:
+        applying(lab.example)(site_on(lab.root))
+    assert "hosttune recover" in refused.value.hint
+    result, code = recovering(lab.example)(site_on(lab.root))
+    assert (code, result.open_transaction) == (0, None)
