@@ -1,0 +1,108 @@
+"""What checks judge: the host document and what only validation asks for, as one frozen value. None is unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hosttune.model.host import Host, Problem
+from hosttune.model.plan import Plan
+from hosttune.model.result import Result
+from hosttune.model.validation import Validation
+from hosttune.model.values import Value, close_lists, close_mappings
+
+
+class KernelEvent(Value, frozen=True, kw_only=True):
+    """A line of the kernel log that says that hardware failed. `kind`: xid, sxid, aer, mce, …; `code` of an XID."""
+
+    kind: str
+    address: str | None = None
+    code: int | None = None
+    severity: str | None = None  # of AER: corrected, nonfatal, fatal
+    seconds: float | None = None  # since boot
+    text: str = ""
+
+
+class Health(Value, frozen=True, kw_only=True):
+    """What hardware and kernel say of themselves.
+
+    `events` None: the log could not be read; `events_since`: seconds since boot of its oldest line, where it is cut.
+    `aer` and `replays` by PCI address; `disks` by PCI address, as the drive's own log says.
+    """
+
+    events: tuple[KernelEvent, ...] | None = None
+    events_since: float | None = None
+    aer: Mapping[str, Mapping[str, int]] | None = None
+    replays: Mapping[str, int] | None = None
+    disks: Mapping[str, Mapping[str, str]] | None = None
+    time_synchronised: bool | None = None
+    time_source: str | None = None
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "aer", "replays", "disks")
+
+
+class FabricManager(Value, frozen=True, kw_only=True):
+    """NVIDIA's Fabric Manager: `mode` 0 bare metal or full passthrough, 1 shared NVSwitch, 2 vGPU (FABRIC_MODE)."""
+
+    installed: bool | None = None
+    running: bool | None = None
+    version: str | None = None
+    mode: int | None = None
+    active_partitions: tuple[int, ...] | None = None
+
+
+class GuestThread(Value, frozen=True, kw_only=True):
+    """A thread of a guest's process and the CPUs that the kernel lets it run on."""
+
+    name: str
+    cpus: str
+
+
+class GuestProcess(Value, frozen=True, kw_only=True):
+    """A running guest as /proc shows it; `differences` from its plan or definition, empty when none.
+
+    `older_definition`: it runs with another definition than its next start would have.
+    """
+
+    guest: str
+    pid: int | None = None
+    threads: tuple[GuestThread, ...] | None = None
+    memory_by_node: Mapping[str, int] | None = None  # bytes
+    page_bytes: int | None = None
+    older_definition: bool | None = None
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "memory_by_node")
+
+
+class Leftovers(Value, frozen=True, kw_only=True):
+    """What a former tenant may have left: mediated devices, virtual functions, processes that hold devices."""
+
+    mdevs: tuple[str, ...] | None = None
+    virtual_functions: Mapping[str, int] | None = None  # by physical function, where no guest has one
+    holders: Mapping[str, tuple[str, ...]] | None = None  # texts by address
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "virtual_functions", "holders")
+
+
+class Evidence(Value, frozen=True, kw_only=True):
+    """All that a validation looks at. `inside`: this is a guest, looked at as one (`--guest`).
+
+    `plans` are those applied, oldest first (empty: none); `standing` what `status` says of them, None where this host
+    has no state that can be read. `history`: stored validations of this host, oldest first.
+    """
+
+    host: Host
+    inside: bool = False
+    health: Health | None = None
+    fabric_manager: FabricManager | None = None
+    processes: tuple[GuestProcess, ...] | None = None
+    leftovers: Leftovers | None = None
+    plans: tuple[Plan, ...] = ()
+    standing: Result | None = None
+    history: tuple[Validation, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+    def __post_init__(self) -> None:
+        close_lists(self)

@@ -1,0 +1,74 @@
+"""The validation document (`hosttune.validation/v1`): what was checked and measured on one host, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from hosttune.model.values import Value, close_lists, close_mappings, from_json, to_json
+
+VALIDATION_SCHEMA = "hosttune.validation/v1"
+
+Outcome = Literal["pass", "warn", "fail", "skip", "unknown"]
+Verdict = Literal["pass", "warn", "fail", "unknown"]
+
+
+class CheckResult(Value, frozen=True, kw_only=True):
+    """One check of one subject (an address, a guest, a node, "host").
+
+    `source` is the file or call read (on pass, warn and fail), `hint` the command or setting that mends it (on fail
+    and unknown). skip: it does not apply here, with the reason in `actual`; unknown: it applies and could not be read.
+    """
+
+    check: str
+    subject: str
+    outcome: Outcome
+    expected: str | None = None
+    actual: str | None = None
+    source: str | None = None
+    hint: str | None = None
+
+
+class Sample(Value, frozen=True, kw_only=True):
+    """One measured figure; several of one metric and subject are runs in order, none left out."""
+
+    metric: str
+    subject: str
+    value: float | None
+    unit: str
+
+
+class Validation(Value, frozen=True, kw_only=True):
+    """All results and samples of one run. `facts`: versions and clocks that belong to the figures."""
+
+    schema: str = VALIDATION_SCHEMA
+    host: str | None = None
+    level: int = 0
+    verdict: Verdict = "unknown"
+    results: tuple[CheckResult, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    at: str | None = None
+    version: str | None = None
+    facts: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+        close_mappings(self, "facts")
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, where: str = "validation") -> Validation:
+        """Read a validation. Raises BadInput naming the offending field or version."""
+        return from_json(cls, text, schema=VALIDATION_SCHEMA, where=where)
+
+    def to_json(self) -> str:
+        """The validation, indented."""
+        return to_json(self)
+
+
+def verdict_of(results: Iterable[CheckResult]) -> Verdict:
+    """Any fail is a fail; else any unknown is unknown; else any warning warns; else pass."""
+    found = {result.outcome for result in results}
+    for outcome in ("fail", "unknown", "warn"):
+        if outcome in found:
+            return outcome  # type: ignore[return-value]  # one of the three above
+    return "pass"
