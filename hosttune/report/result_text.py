@@ -49,7 +49,8 @@ def print_result(result: Result, console: Console, code: int = SUCCESS) -> None:
     if already:
         say(f"  {count(already, 'action')} already as wanted", console, "dim")
     _print_drift(result.drift, console)
-    _print_writes(result.writes, console)
+    _print_exactly("how definitions would change", result.differences, console)
+    _print_exactly("what would be written, in order", result.writes, console)
     for note in result.notes:
         for paragraph in note.split("\n"):
             for line in _prose(paragraph, console.width):
@@ -126,15 +127,16 @@ def _print_drift(drift: Sequence[Drift], console: Console) -> None:
             say(f"    {line}", console)
 
 
-def _print_writes(writes: Sequence[str], console: Console) -> None:
-    """Every change of a rehearsal, byte for byte: never wrapped, for it can be copied."""
-    if not writes:
+def _print_exactly(heading: str, texts: Sequence[str], console: Console) -> None:
+    """Texts of a rehearsal, byte for byte: never wrapped, and what does not print stands as it would in Python."""
+    if not texts:
         return
     say("", console)
-    say("what would be written, in order", console, "strong")
-    for change in writes:
-        for line in change.split("\n"):
-            say(f"  {line}", console)
+    say(heading, console, "strong")
+    for text in texts:
+        for line in text.split("\n"):
+            exact = (mark if mark.isprintable() else repr(mark)[1:-1] for mark in line)
+            say(f"  {''.join(exact)}", console)
     say("", console)
 
 

@@ -18,7 +18,7 @@ from hosttune.model.result import Entry, Result
 from hosttune.model.values import to_json
 from hosttune.settings.drivers import identities, merged_identities
 from hosttune.settings.persistence import persistence
-from hosttune.settings.setting import AFTER_START_STAGE, BOOT, START_STAGE
+from hosttune.settings.setting import AFTER_START_STAGE, BOOT, HOST_STAGE, START_STAGE
 from hosttune.state import load, save
 from hosttune.transaction.engine import Carried, Say, carry_out, interruptible
 from hosttune.transaction.guards import check_identities, check_machine, refuse_busy
@@ -33,8 +33,10 @@ from hosttune.transaction.plancheck import check_plan
 from hosttune.transaction.rehearsal import rehearse
 from hosttune.transaction.site import Site, described, must_write, refuse_open
 from hosttune.transaction.steps import (
+    ABSENT,
     PENDING,
     TODO,
+    UNREADABLE,
     Prepared,
     check_fresh,
     entries,
@@ -85,6 +87,10 @@ def apply(
         prepared = look(site, plan, options, host, told)
         check_fresh(prepared)
         todo = due(prepared)
+        if lacking := _lacking(prepared):
+            return _unchanged(
+                site, lacking, *(f"nothing was changed: {one.step.name} is needed" for one in lacking)
+            ), NO
         if not todo:
             return _unchanged(site, prepared), SUCCESS
         refuse_busy(site.system, host, todo, options.disrupt)
@@ -110,9 +116,16 @@ def due(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
     )
 
 
-def _unchanged(site: Site, prepared: Sequence[Prepared]) -> Result:
+def _lacking(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
+    """What a guest cannot work without and this host does not have, or does not tell: known before the first write."""
+    needed = (one for one in prepared if one.step.needed and one.step.setting.stage == HOST_STAGE)
+    return tuple(one for one in needed if one.verdict in (ABSENT, UNREADABLE))
+
+
+def _unchanged(site: Site, prepared: Sequence[Prepared], *notes: str) -> Result:
     found = tuple(row for one in prepared for row in entry(one))
-    return Result(host=site.hostname, verb="apply", entries=found, reboot_required=_waits_for_boot(prepared))
+    waits = _waits_for_boot(prepared)
+    return Result(host=site.hostname, verb="apply", entries=found, reboot_required=waits, notes=notes)
 
 
 def _waits_for_boot(prepared: Sequence[Prepared]) -> bool:
@@ -247,7 +260,10 @@ def rehearse_apply(site: Site, plan: Plan, options: Options, discover: Discover)
         reboot_required=any(one.step.setting.scope == BOOT for one in todo) or _waits_for_boot(prepared),
         writes=rehearse(site.system, writes),
         differences=tuple(change for one in todo if (change := definition_change(one))),
-        notes=("a rehearsal: nothing was written",),
+        notes=(
+            *(f"apply would fail: {one.step.name} is needed" for one in _lacking(prepared)),
+            "a rehearsal: nothing was written",
+        ),
     )
     return result, SUCCESS
 

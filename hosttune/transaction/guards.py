@@ -22,7 +22,8 @@ def check_machine(plan: Plan, host: Host) -> None:
     """Refuse a plan for another machine, or one that does not say for which. Raises Refused."""
     hint = "plan again on this machine, or carry the intent instead of the plan"
     if plan.host_digest is None:
-        raise Refused("the plan was made from a capture: it names no machine", where="plan: host_digest", hint=hint)
+        what = "the plan names no machine: it was made from a capture, or where the machine id or the CPUs are unknown"
+        raise Refused(what, where="plan: host_digest", hint=hint)
     if host.digest is None:
         raise Refused("this machine cannot be told: its machine id is unknown", where="/etc/machine-id", hint=hint)
     if plan.host_digest != host.digest:

@@ -89,11 +89,13 @@ def shown(data: bytes) -> str:
 
 
 def block(data: bytes) -> str:
-    """The contents of a file below its line: text as it is, anything else by its size alone."""
+    """The contents of a file below its line: text as it is, anything else by its digest."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        return " (binary)"
+        from hashlib import sha256
+
+        return f" (binary, sha256 {sha256(data).hexdigest()})"
     return "".join(f"\n  | {line}" for line in text.splitlines()) + ("" if text.endswith("\n") else "\n  (no line end)")
 
 

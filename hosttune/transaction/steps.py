@@ -146,6 +146,9 @@ def check_fresh(prepared: Iterable[Prepared]) -> None:
 
 
 def _stale(one: Prepared) -> Iterable[str]:
+    if one.verdict == ABSENT:
+        known = [action.current for action in one.step.actions if action.current is not None]
+        yield from (f"  {one.step.name}: planned from {text_of(current)}, now not there" for current in known)
     if one.verdict != TODO:
         return
     setting = one.step.setting
