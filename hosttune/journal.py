@@ -109,8 +109,8 @@ class Transaction(Value, frozen=True, kw_only=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether it was cut off."""
-        return self.state in OPEN_STATES
+        """Whether it was cut off; before its first step there is nothing to settle."""
+        return self.state in OPEN_STATES and bool(self.records)
 
 
 # --- reading -------------------------------------------------------------------------------------------------

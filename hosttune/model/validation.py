@@ -70,5 +70,5 @@ def verdict_of(results: Iterable[CheckResult]) -> Verdict:
     found = {result.outcome for result in results}
     for outcome in ("fail", "unknown", "warn"):
         if outcome in found:
-            return outcome  # type: ignore[return-value]  # one of the three above
+            return outcome
     return "pass"

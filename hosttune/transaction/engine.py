@@ -58,9 +58,12 @@ class Carried:
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
     """SIGTERM and SIGHUP (a lost connection) mean what Ctrl-C means: KeyboardInterrupt, and so the way back."""
+    asked: list[int] = []
 
     def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
+        asked.append(number)
+        if len(asked) == 1:  # SIGTERM and SIGHUP come together: the second must not cut the way back short
+            raise KeyboardInterrupt
 
     before = {number: signal.signal(number, interrupt) for number in _INTERRUPTS}
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import xml.etree.ElementTree as ElementTree
-from typing import Any
+from typing import Any, NamedTuple
 
 from lab.machine import LabMachine
 
@@ -172,3 +172,99 @@ def files_below(machine: LabMachine, *folders: str) -> dict[str, str]:
     """Path → SHA-256 of every regular file below the folders."""
     lines = machine.shell(f"find {' '.join(folders)} -type f -exec sha256sum {{}} +").splitlines()
     return {path: digest for digest, path in (line.split("  ", 1) for line in lines)}
+
+
+# --- what changed ---------------------------------------------------------------------------------------------
+
+STATE = "/var/lib/hosttune"
+
+
+def still(one: dict[str, str], other: dict[str, str]) -> dict[str, str]:
+    """Of two snapshots of an idle machine, what stood still."""
+    return {path: value for path, value in one.items() if other.get(path) == value}
+
+
+def moved(before: dict[str, str], after: dict[str, str]) -> dict[str, tuple[str, str | None]]:
+    """Of what stood still, what is otherwise now: path → (then, now)."""
+    return {path: (value, after.get(path)) for path, value in before.items() if after.get(path) != value}
+
+
+# --- what a program did, by strace ----------------------------------------------------------------------------
+
+TRACE = "/run/hosttune-trace"
+# Strings wholly in hexadecimal: nothing in them can be mistaken for strace's own words. One file a process: no line
+# is ever cut in two.
+STRACE = (
+    f"rm -rf {TRACE}; mkdir {TRACE}; strace -ff -ttt -y -xx -s 1000000 --seccomp-bpf -o {TRACE}/t"
+    " -e trace=execve,openat,open,creat,write,pwrite64,rename,renameat,renameat2,unlink,unlinkat,mkdir,mkdirat"
+)
+_HEX = re.compile(r"\\x([0-9a-f]{2})")
+_CALL = re.compile(r"([0-9.]+) (\w+)\((.*)\)\s+= (-?\d+|\?)(.*)")
+_STRING = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
+_FD = re.compile(r"\d+<([^>]*)>")
+
+
+class Call(NamedTuple):
+    """A system call that succeeded: name, its strings (as bytes), all arguments as text, the path of its first fd."""
+
+    name: str
+    strings: tuple[bytes, ...]
+    arguments: str
+    path: str
+
+
+class WrittenValue(NamedTuple):
+    """A write to a file of the kernel: its real path, the bytes, and at which offset (None: where it stood)."""
+
+    path: str
+    data: bytes
+    offset: int | None
+
+
+def calls_of_strace(machine: LabMachine) -> list[Call]:
+    """The successful calls of the last program that was run with STRACE, of all its processes, in order of time."""
+    lines = machine.shell(f"cat {TRACE}/t.*; rm -r {TRACE}").splitlines()
+    found = []
+    for line in lines:
+        match = _CALL.fullmatch(line)
+        if match and match[4] not in ("-1", "?"):
+            strings = tuple(bytes.fromhex(text.replace("\\x", "")) for text in _STRING.findall(match[3]))
+            fd = _FD.match(match[3])
+            path = _HEX.sub(lambda pair: chr(int(pair[1], 16)), fd[1]) if fd else ""
+            found.append((float(match[1]), Call(match[2], strings, match[3], path)))
+    return [call for _, call in sorted(found, key=lambda one: one[0])]
+
+
+def values_written(calls: list[Call]) -> list[WrittenValue]:
+    """Every write to a file of sysfs or procfs."""
+    return [
+        WrittenValue(
+            call.path,
+            call.strings[0] if call.strings else b"",
+            int(call.arguments.rpartition(", ")[2]) if call.name == "pwrite64" else None,
+        )
+        for call in calls
+        if call.name in ("write", "pwrite64") and call.path.startswith(("/sys/", "/proc/"))
+    ]
+
+
+def programs_run(calls: list[Call], *names: str) -> list[tuple[str, ...]]:
+    """The argument vectors of the programs of these names that were started."""
+    vectors = [
+        tuple(text.decode() for text in call.strings[1 : 1 + call.arguments.partition("]")[0].count('", "') + 1])
+        for call in calls
+        if call.name == "execve"
+    ]
+    return [vector for vector in vectors if vector and vector[0].rpartition("/")[2] in names]
+
+
+def files_changed(calls: list[Call]) -> list[str]:
+    """What was opened for writing, made, renamed or removed, outside of hosttune's state and of device nodes."""
+    changing = re.compile(r"O_WRONLY|O_RDWR|O_CREAT|O_TRUNC")
+    touched = []
+    for call in calls:
+        opened = call.name in ("openat", "open")
+        if call.name in ("write", "pwrite64", "execve") or (opened and not changing.search(call.arguments)):
+            continue
+        touched += [text.decode() for text in call.strings[: 1 if opened else 2]]
+    return [path for path in touched if not path.startswith((f"{STATE}/", "/dev/", "/proc/self/"))]

@@ -6,11 +6,59 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lab.machine import TREE, LabMachine
 
 OUTSIDE_SECONDS = 120
+COMMAND_SECONDS = 400
+# As pip installs it, a Python script that is called by its path: that path is what the boot unit names.
+PROGRAM = "/usr/local/bin/hosttune"
+SCRIPT = """#!/usr/bin/python3
+import sys
+sys.dont_write_bytecode = True
+sys.path.insert(0, "/mnt/tree")
+from hosttune.cli import main
+main()
+"""
+STATE = "/var/lib/hosttune"
+
+
+class Ran(NamedTuple):
+    """A command of hosttune's that was run: exit status, its document (None: it printed none), stderr."""
+
+    status: int
+    document: dict[str, Any] | None
+    errors: str
+
+    @property
+    def outcomes(self) -> dict[str, str]:
+        """Outcome by action of a result document."""
+        assert self.document is not None, self.errors
+        return {entry["action"]: entry["outcome"] for entry in self.document["entries"]}
+
+    @property
+    def whys(self) -> dict[str, str | None]:
+        """Reason by action of a result document."""
+        assert self.document is not None, self.errors
+        return {entry["action"]: entry["why"] for entry in self.document["entries"]}
+
+
+def install(machine: LabMachine) -> None:
+    """Put hosttune into the machine as an installed command, with nothing applied and no state.
+
+    The boot unit's drop-in is about the shared working tree alone: it may be mounted late.
+    """
+    machine.shell(f"cat >{PROGRAM}.new && chmod 755 {PROGRAM}.new && mv {PROGRAM}.new {PROGRAM}", stdin=SCRIPT)
+    folder = "/run/systemd/system/hosttune-boot.service.d"
+    machine.shell(f"mkdir -p {folder}; printf '[Unit]\\nRequiresMountsFor=/mnt/tree\\n' >{folder}/lab.conf")
+    machine.shell(f"rm -rf {STATE}; systemctl daemon-reload")
+
+
+def run(machine: LabMachine, *words: str, before: str = "") -> Ran:
+    """Run `hosttune WORDS... -o json`; `before` is what the command line begins with ("strace ...")."""
+    answer = machine.shell(f"{before} hosttune {' '.join(words)} -o json", check=False, timeout=COMMAND_SECONDS)
+    return Ran(answer.status, json.loads(answer) if answer.strip() else None, answer.errors)
 
 
 def discover(machine: LabMachine) -> dict[str, Any]:
