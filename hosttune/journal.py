@@ -24,13 +24,14 @@ from typing import Any
 
 import msgspec
 
-from hosttune.errors import HosttuneError, Refused
+from hosttune.errors import HosttuneError, Refused, WriteFailed
 from hosttune.model.values import Value, close_mappings, to_builtins
-from hosttune.system import sync_folder
+from hosttune.system import put_file, sync_folder
 
 JOURNAL_SCHEMA = "hosttune.journal/v1"
 OPEN_STATES = ("applying", "reverting")
 _SUFFIX = ".jsonl"
+_PLAN = ".plan.json"
 
 
 class JournalFailed(HosttuneError):
@@ -293,6 +294,22 @@ class Store:
                 raise JournalFailed(f"cannot begin a journal: {error}", where=path, hint="make room") from error
             raise
         return journal
+
+    def keep_plan(self, number: int, text: str) -> None:
+        """Keep the plan of a transaction beside its journal, before that begins. Raises JournalFailed."""
+        try:
+            put_file(os.path.join(self._journals, f"{number:06d}{_PLAN}"), text.encode())
+        except WriteFailed as error:
+            what = f"cannot keep the plan: {error.reason}"
+            raise JournalFailed(what, where=error.path, hint="make room on that disk") from error
+
+    def plan_of(self, transaction: Transaction) -> str | None:
+        """The plan that a transaction applied, as JSON; None where none was kept."""
+        try:
+            with open(transaction.path.removesuffix(_SUFFIX) + _PLAN, encoding="utf-8") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
 
     def reopen(self, transaction: Transaction) -> Journal:
         """The journal of a transaction, to go on with. What a crash left of its last line is cut away."""

@@ -148,6 +148,7 @@ def _carried(
 ) -> tuple[Result, int]:
     remember_gpus(site, store, host, todo)
     number = 1 + max((one.header.number for one in transactions), default=0)
+    store.keep_plan(number, starting.plan.to_json())
     facts: dict[str, Any] = {"verb": "apply", "version": __version__, "host": host.hostname, "digest": host.digest}
     journal = store.begin(number, boot_id=site.boot_id, **facts)
     try:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from hosttune.errors import Unreadable
 from hosttune.journal import Record, Store, Transaction, in_force
+from hosttune.model.plan import Plan
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.values import freeze
 from hosttune.settings.setting import BOOT
@@ -100,6 +101,15 @@ def undone_entries(record: Record, made: Made) -> Iterable[Entry]:
             after=part_of(setting, made.after, name),
             why=made.why,
         )
+
+
+def applied_plans(site: Site) -> tuple[Plan, ...]:
+    """The plans that are applied, oldest first. Raises BadInput for one that does not read."""
+    if site.store is None:
+        return ()
+    applied = (one for one in site.transactions() if one.state in ("applied", "kept") and one.header.verb == "apply")
+    texts = ((one.path, site.store.plan_of(one)) for one in applied)
+    return tuple(Plan.from_json(text, where=path) for path, text in texts if text is not None)
 
 
 def status(site: Site) -> tuple[Result, int]:
