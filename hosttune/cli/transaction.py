@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -130,7 +131,7 @@ def at_site(root: str | None, document: str | None) -> tuple[Site, Callable[[], 
         from hosttune.state import load
 
         host = Host.from_json(load(document, what="a host document"), where=document)
-        return site_of(Archive({}, {}, document)), lambda: host
+        return replace(site_of(Archive({}, {}, document)), hostname=host.hostname), lambda: host
     system = open_system(root)
     return site_of(system), lambda: discover_on(system)
 

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hosttune.errors import CommandFailed, WriteFailed
+from hosttune.errors import CommandFailed, Unreadable, WriteFailed
 from hosttune.system import Folder, System
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ def rehearse(system: System, writes: Sequence[Callable[[System], object]]) -> tu
     for write in writes:
         try:
             write(rehearsal)
-        except (WriteFailed, CommandFailed) as error:
-            rehearsal.changes.append(f"(would be refused: {error.what})")
+        except (WriteFailed, CommandFailed, Unreadable) as error:
+            said = "cannot be told here" if isinstance(error, Unreadable) else "would be refused"
+            rehearsal.changes.append(f"({said}: {error.what})")
     return tuple(rehearsal.changes)

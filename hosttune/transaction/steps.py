@@ -101,6 +101,8 @@ def _prepare(system: System, step: Step, record: Record | None) -> Prepared:
         staged = type(setting).effective is not Setting.effective  # reading can cost a call of a maker's tool
         effective = freeze(setting.effective(system)) if staged else live
     except Unreadable as error:
+        if _unrecorded(system):
+            return _as_planned(step)
         return Prepared(step, UNREADABLE, why=f"cannot be read: {error.reason}")
     if setting.agrees(effective, step.want) and not _unstaged(setting, live, step.want):
         return Prepared(step, ALREADY, live, effective)
@@ -108,12 +110,26 @@ def _prepare(system: System, step: Step, record: Record | None) -> Prepared:
     if waits is not None:
         return Prepared(step, PENDING, live, effective, waits)
     if live is None and not setting.none_is_value:
+        if _unrecorded(system):
+            return _as_planned(step)
         return Prepared(step, ABSENT, why=f"this host has no {step.name}")
     if setting.scope == BOOT and setting.agrees(live, step.want):
         return Prepared(step, PENDING, live, effective, "staged: takes effect with the next boot")
     if record is not None and _told(record, step, live):
         return Prepared(step, AS_FOUND, live, effective, record.why, record.outcome)
     return Prepared(step, TODO, live, effective)
+
+
+def _unrecorded(system: System) -> bool:
+    """Whether what is missing may only not have been recorded: of such a host a plan is rehearsed, never applied."""
+    return system.captured and not system.scratch and not system.complete
+
+
+def _as_planned(step: Step) -> Prepared:
+    """A step of a host that does not tell: its value is the one that the plan was made from."""
+    values = {step.parts[action.id]: action.current for action in step.actions}
+    live = freeze(values[""] if set(values) == {""} else values)
+    return Prepared(step, TODO, live, live, "not recorded: its value is the plan's")
 
 
 def _unstaged(setting: Setting, live: Any, want: Any) -> bool:
