@@ -1,0 +1,92 @@
+"""The validation document as JUnit XML, so that a CI system shows each check and each subject on a line of its own.
+
+A fail is a failure; unknown is an error (the check could not be made); what does not apply is skipped; a warning
+passes, with its words as the test's output. So a run is red exactly where the verdict is fail or unknown.
+Format: the elements and attributes that Jenkins' junit-10.xsd and GitLab's reader have in common.
+"""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element, SubElement
+
+from hosttune.model.validation import CheckResult, Validation
+from hosttune.report.measures import Measure, measures, number
+from hosttune.report.outcomes import counts, headline
+
+# What XML 1.0 can hold (https://www.w3.org/TR/xml/#charsets); anything else becomes "?".
+_UNWRITABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_WHEN = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
+
+
+def junit(validation: Validation) -> str:
+    """One `testcase` for each check and subject, in the order of the document; ends in a newline."""
+    number_of = counts(validation.results)
+    totals = {
+        "tests": str(len(validation.results)),
+        "failures": str(number_of["fail"]),
+        "errors": str(number_of["unknown"]),
+        "skipped": str(number_of["skip"]),
+    }
+    root = Element("testsuites", {"name": "hosttune validate", **totals})
+    suite = SubElement(root, "testsuite", {"name": _safe(f"hosttune validate {validation.host or 'host'}"), **totals})
+    suite.set("hostname", _safe(validation.host or "unknown"))
+    when = _WHEN.match(validation.at or "")
+    if when:
+        suite.set("timestamp", when[1])
+    _properties(suite, validation)
+    for result in validation.results:
+        _case(suite, result)
+    lines = [_line(measure) for measure in measures(validation.samples)]
+    if lines:
+        SubElement(suite, "system-out").text = _safe("\n".join(lines))
+    ElementTree.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _properties(suite: Element, validation: Validation) -> None:
+    facts = {
+        "verdict": validation.verdict,
+        "summary": headline(validation),
+        "level": str(validation.level),
+        "hosttune": validation.version or "unknown",
+        **(validation.facts or {}),
+    }
+    properties = SubElement(suite, "properties")
+    for name, value in facts.items():
+        SubElement(properties, "property", {"name": _safe(name), "value": _safe(value)})
+
+
+def _case(suite: Element, result: CheckResult) -> None:
+    case = SubElement(
+        suite, "testcase", {"classname": _safe(f"hosttune.{result.check}"), "name": _safe(result.subject)}
+    )
+    message = _safe(result.actual or "no reason given")
+    if result.outcome == "fail":
+        SubElement(case, "failure", {"type": "fail", "message": message}).text = _details(result)
+    elif result.outcome == "unknown":
+        SubElement(case, "error", {"type": "unknown", "message": message}).text = _details(result)
+    elif result.outcome == "skip":
+        SubElement(case, "skipped", {"message": message})
+    elif result.outcome == "warn":
+        SubElement(case, "system-out").text = "warning\n" + _details(result)
+
+
+def _details(result: CheckResult) -> str:
+    said = (
+        ("expected", result.expected),
+        ("actual", result.actual),
+        ("source", result.source),
+        ("do", result.hint),
+    )
+    return _safe("\n".join(f"{label}: {text}" for label, text in said if text))
+
+
+def _line(measure: Measure) -> str:
+    runs = " ".join(number(run) for run in measure.runs)
+    return f"{measure.metric} {measure.subject}: {number(measure.median)} {measure.unit} (runs: {runs})"
+
+
+def _safe(text: str) -> str:
+    return _UNWRITABLE.sub("?", text)

@@ -1,0 +1,115 @@
+"""The validation document as Markdown, for a ticket or a pull request: what is wrong in full, the rest counted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from hosttune.model.validation import Validation
+from hosttune.report.branch import printable, some
+from hosttune.report.measures import by_metric, figure_rows, measures
+from hosttune.report.outcomes import (
+    OUTCOMES,
+    SIGNS,
+    WORDS,
+    Group,
+    Step,
+    counts,
+    groups,
+    headline,
+    meaning,
+    next_steps,
+    occasion,
+)
+
+MANY = 16  # subjects named in a cell before "and N more"
+_MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~&!@])")
+_BLOCK = re.compile(r"^(\d*)([-+=.)])")  # what would begin a list or underline a heading
+
+
+def markdown(validation: Validation) -> str:
+    """The report as CommonMark with tables, ending in a newline; the same document gives the same bytes.
+
+    Every text of the document is escaped: it cannot become a link, an image, HTML, a mention or another cell.
+    """
+    found = groups(validation.results)
+    blocks = [*_top(validation), _counts(validation)]
+    blocks += _steps(next_steps(validation.results))
+    for outcome in ("fail", "unknown", "warn"):
+        blocks += _outcome(outcome, [group for group in found if group.outcome == outcome])
+    blocks += _passed([group for group in found if group.outcome == "pass"])
+    blocks += _skipped([group for group in found if group.outcome == "skip"])
+    blocks += _measured(validation)
+    if validation.facts:
+        blocks += ["## Measured with", _table(("fact", "value"), tuple(validation.facts.items()))]
+    return "\n\n".join(blocks) + "\n"
+
+
+def escaped(text: str | None) -> str:
+    """One line of text without any meaning to Markdown or HTML; "–" for nothing.
+
+    An address of the web stays one: readers that make a link of it show where it leads.
+    """
+    if not text:
+        return "–"
+    line = _MARKUP.sub(r"\\\1", printable(" ".join(text.split())))
+    return _BLOCK.sub(r"\1\\\2", line)
+
+
+def _top(validation: Validation) -> tuple[str, ...]:
+    title = f"# {SIGNS.get(validation.verdict, '?')} {validation.verdict.upper()}: {escaped(validation.host or '')}"
+    return (
+        title if validation.host else title.replace("–", "unnamed host"),
+        f"**{headline(validation)}.** {meaning(validation)}",
+        escaped(", ".join(occasion(validation))),
+    )
+
+
+def _counts(validation: Validation) -> str:
+    number_of = counts(validation.results)
+    names = tuple(WORDS[outcome] for outcome in OUTCOMES)
+    return _table(names, (tuple(str(number_of[outcome]) for outcome in OUTCOMES),))
+
+
+def _steps(steps: Sequence[Step]) -> list[str]:
+    lines = [f"{n}. {escaped(step.hint)}  \n   {SIGNS[step.outcome]} {_mends(step)}" for n, step in enumerate(steps, 1)]
+    return ["## What to do next", "\n".join(lines)] if lines else []
+
+
+def _mends(step: Step) -> str:
+    return escaped("; ".join(f"{check}: {some(subjects, MANY)}" for check, subjects in step.mends))
+
+
+def _outcome(outcome: str, found: Sequence[Group]) -> list[str]:
+    rows = tuple(
+        (group.check, some(group.subjects, MANY), group.expected, group.actual, group.source) for group in found
+    )
+    heading = f"## {SIGNS[outcome]} {WORDS[outcome].capitalize()}"
+    return [heading, _table(("check", "subject", "expected", "actual", "source"), rows)] if rows else []
+
+
+def _passed(found: Iterable[Group]) -> list[str]:
+    subjects: dict[str, dict[str, None]] = {}
+    for group in found:
+        subjects.setdefault(group.check, {}).update(dict.fromkeys(group.subjects))
+    rows = tuple((check, some(names, MANY)) for check, names in subjects.items())
+    return [f"## {SIGNS['pass']} Passed", _table(("check", "subject"), rows)] if rows else []
+
+
+def _skipped(found: Iterable[Group]) -> list[str]:
+    rows = tuple((group.check, some(group.subjects, MANY), group.actual) for group in found)
+    return [f"## {SIGNS['skip']} Not applicable", _table(("check", "subject", "why"), rows)] if rows else []
+
+
+def _measured(validation: Validation) -> list[str]:
+    rows = tuple(
+        (metric, subject, figure, found[0].unit)
+        for metric, found in by_metric(measures(validation.samples)).items()
+        for subject, figure in figure_rows(found)
+    )
+    return ["## Measured", _table(("metric", "subject", "median (lowest to highest)", "unit"), rows)] if rows else []
+
+
+def _table(names: Sequence[str], rows: Iterable[Sequence[str | None]]) -> str:
+    lines = [names, ["---"] * len(names), *([escaped(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,127 @@
+"""The validation document as text: the verdict, then what is wrong with what mends it, then what was measured."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from hosttune.model.validation import Validation
+from hosttune.report.branch import count, printable, say, some
+from hosttune.report.measures import Measure, by_metric, figure_rows, measures
+from hosttune.report.outcomes import SIGNS, WORDS, Group, groups, headline, meaning, occasion
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+NARROW = 100  # columns: wider than this, lines are harder to read than to wrap
+MANY = 12  # subjects named before "and N more": all of them are in the other formats
+WIDEST = 40  # characters of a first column
+_STYLES = {"fail": "error", "unknown": "warn", "warn": "warn", "pass": "plain", "skip": "dim"}
+_LEAD = 4
+
+
+def print_validation(validation: Validation, console: Console) -> None:
+    """Print what a person needs before a host is handed over: worst first, alike together, at most 100 columns.
+
+    fail, unknown and warn in full; what passed as a line a check; what does not apply with its reason.
+    """
+    style = {"fail": "error", "unknown": "warn", "warn": "warn"}.get(validation.verdict, "strong")
+    host = validation.host or "unnamed host"
+    _prose(f"{validation.verdict.upper()}  {host}: {headline(validation)}", 0, console, style)
+    _prose(meaning(validation), 0, console)
+    _prose(", ".join(occasion(validation)), 0, console, "dim")
+    found = groups(validation.results)
+    for outcome in ("fail", "unknown", "warn"):
+        _print_outcome(outcome, [group for group in found if group.outcome == outcome], console)
+    _print_passed([group for group in found if group.outcome == "pass"], console)
+    _print_skipped([group for group in found if group.outcome == "skip"], console)
+    _print_measures(by_metric(measures(validation.samples)), console)
+    _print_facts(validation, console)
+
+
+def _print_outcome(outcome: str, found: Iterable[Group], console: Console) -> None:
+    found = tuple(found)
+    if not found:
+        return
+    _heading(outcome, sum(len(group.subjects) for group in found), console)
+    for group in found:
+        _prose(f"{SIGNS[outcome]} {group.check}: {some(group.subjects, MANY)}", 2, console, _STYLES[outcome], hang=2)
+        for label, text in (("expected", group.expected), ("actual", group.actual), ("source", group.source)):
+            if text:
+                _labelled(label, text, console, "dim" if label == "source" else "plain")
+        if group.hint:
+            _labelled("do", group.hint, console)
+
+
+def _print_passed(found: Iterable[Group], console: Console) -> None:
+    subjects: dict[str, dict[str, None]] = {}
+    for group in found:
+        subjects.setdefault(group.check, {}).update(dict.fromkeys(group.subjects))
+    if not subjects:
+        return
+    _heading("pass", sum(map(len, subjects.values())), console)
+    width = min(max(map(len, subjects)), WIDEST)
+    for check, names in subjects.items():
+        shown = next(iter(names)) if len(names) == 1 else count(len(names), "subject")
+        _prose(f"{SIGNS['pass']} {check:{width}}  {shown}", 2, console, hang=width + 4)
+
+
+def _print_skipped(found: Iterable[Group], console: Console) -> None:
+    found = tuple(found)
+    if not found:
+        return
+    _heading("skip", sum(len(group.subjects) for group in found), console)
+    for group in found:
+        who = "" if group.subjects == ("host",) else f" ({some(group.subjects)})"
+        _prose(f"{SIGNS['skip']} {group.check}{who}: {group.actual or 'no reason given'}", 2, console, "dim", hang=2)
+
+
+def _print_measures(found: Mapping[str, Sequence[Measure]], console: Console) -> None:
+    if not found:
+        return
+    say("", console)
+    say("measured: median of the runs, lowest to highest", console, "strong")
+    for metric, subjects in found.items():
+        _prose(f"{metric} ({subjects[0].unit})", 2, console)
+        _print_rows(figure_rows(subjects), _LEAD, console)
+
+
+def _print_facts(validation: Validation, console: Console) -> None:
+    if not validation.facts:
+        return
+    say("", console)
+    say("measured with", console, "strong")
+    _print_rows(tuple(validation.facts.items()), 2, console)
+
+
+def _heading(outcome: str, number_of: int, console: Console) -> None:
+    say("", console)
+    say(f"{WORDS[outcome]}: {number_of}", console, "strong")
+
+
+def _labelled(label: str, text: str, console: Console, style: str = "plain") -> None:
+    _prose(f"{label:8}  {text}", _LEAD, console, style, hang=10)
+
+
+def _print_rows(rows: Iterable[tuple[str, str]], indent: int, console: Console) -> None:
+    """Two columns, the second below itself where it wraps."""
+    rows = tuple(rows)
+    width = min(max((len(label) for label, _ in rows), default=0), WIDEST)
+    for label, text in rows:
+        _prose(f"{label:{width}}  {text}", indent, console, hang=width + 2)
+
+
+def _prose(text: str, indent: int, console: Console, style: str = "plain", *, hang: int = 0) -> None:
+    """A paragraph, wrapped between words within the console and NARROW; a longer word (a path) is broken at its end."""
+    width = min(console.width, NARROW)
+    lead = " " * indent
+    text = printable(text)
+    for line in textwrap.wrap(
+        printable(text),
+        max(width, 60),
+        initial_indent=lead,
+        subsequent_indent=lead + " " * hang,
+        break_on_hyphens=False,
+    ):
+        say(line, console, style)
