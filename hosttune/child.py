@@ -8,13 +8,14 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from hosttune.errors import CommandFailed, HosttuneError, Stuck, WriteFailed
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _GRACE_SECONDS = 1.0
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def in_child(work: Callable[[], str | None], seconds: float, what: str) -> str | None:
@@ -25,11 +26,13 @@ def in_child(work: Callable[[], str | None], seconds: float, what: str) -> str |
     """
     reader, writer = os.pipe()
     parent = os.getpid()
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)  # within a fork Python would lose an interrupt
     child = os.fork()
     if child == 0:
-        _be_child(work, writer, parent)
+        _be_child(work, writer, parent, held)
     os.close(writer)
     try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)  # heard from here on, where the child is ended with it
         answer = _answer(reader, seconds)
     finally:
         os.close(reader)
@@ -39,7 +42,7 @@ def in_child(work: Callable[[], str | None], seconds: float, what: str) -> str |
     return _unpacked(answer)
 
 
-def _be_child(work: Callable[[], str | None], writer: int, parent: int) -> NoReturn:
+def _be_child(work: Callable[[], str | None], writer: int, parent: int, held: Iterable[int]) -> NoReturn:
     """The child's whole life."""
     try:
         import ctypes
@@ -47,6 +50,7 @@ def _be_child(work: Callable[[], str | None], writer: int, parent: int) -> NoRet
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() == parent:
             os.setpgid(0, 0)  # a Ctrl-C is for the engine, which decides what becomes of this write
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
             os.closerange(3, writer)
             os.closerange(writer + 1, os.sysconf("SC_OPEN_MAX"))
             with contextlib.suppress(OSError):

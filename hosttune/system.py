@@ -276,6 +276,9 @@ def put_file(path: str, data: bytes, mode: int = 0o644) -> None:
         sync_folder(os.path.dirname(path))
     except OSError as error:
         raise WriteFailed(path, error.strerror or str(error), error.errno) from error
+    finally:
+        with contextlib.suppress(OSError):  # renamed, as it should be; a full disk or an interrupt leaves no half
+            os.unlink(temporary)
 
 
 def take_file(path: str) -> None:
