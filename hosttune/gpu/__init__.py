@@ -13,7 +13,7 @@ from hosttune.gpu.vendor import Vendor
 from hosttune.model.host import Gpu, PciDevice
 from hosttune.reader import Reader
 
-__all__ = ["VENDORS", "read_gpus"]
+__all__ = ["VENDORS", "read_gpus", "vendor_of"]
 
 VENDORS: tuple[Vendor, ...] = (NVIDIA, AMD, HABANA, INTEL)
 
@@ -53,3 +53,8 @@ def _gpu(device: PciDevice, vendor: Vendor | None) -> Gpu:
         model=model or device.device_name,
         source="sysfs",
     )
+
+
+def vendor_of(name: str) -> Vendor | None:
+    """The maker that a Gpu's `vendor` names; None of "other"."""
+    return next((vendor for vendor in VENDORS if vendor.name == name), None)

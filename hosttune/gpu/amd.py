@@ -124,4 +124,9 @@ def _address(node: dict[str, int]) -> str:
     return f"{node.get('domain', 0):04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}.{location & 7}"
 
 
-AMD = Vendor(name="amd", vendor_id="1002", models=MODELS, makes=_makes, enrich=_enrich)
+TELLS = frozenset(
+    """driver_version ecc_corrected ecc_uncorrected peers pcie_replays power_default_watts power_limit_watts
+    temperature_c temperature_slowdown_c""".split()
+)
+
+AMD = Vendor(name="amd", vendor_id="1002", models=MODELS, makes=_makes, enrich=_enrich, driver="amdgpu", tells=TELLS)

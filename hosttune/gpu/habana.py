@@ -104,4 +104,13 @@ def _run(reader: Reader) -> str | None:
         return None
 
 
-HABANA = Vendor(name="habana", vendor_id="1da3", models=MODELS, makes=always, enrich=_enrich, queries=(QUERY,))
+HABANA = Vendor(
+    name="habana",
+    vendor_id="1da3",
+    models=MODELS,
+    makes=always,
+    enrich=_enrich,
+    queries=(QUERY,),
+    driver=DRIVER,
+    tells=frozenset(("driver_version", "power_limit_watts", "status")),
+)

@@ -252,4 +252,22 @@ def fabric_doubts(gpus: tuple[Gpu, ...]) -> tuple[Problem, ...]:
     return tuple(doubts)
 
 
-NVIDIA = Vendor(name="nvidia", vendor_id="10de", models=MODELS, makes=always, enrich=_enrich, queries=(NVML, *COMMANDS))
+# Fields of `Gpu` that NVML and nvidia-smi can tell; a GPU that has no such thing says so (`Gpu.lacks`).
+TELLS = frozenset(
+    """application_clock_mhz clock_reasons compute_mode default_application_clock_mhz driver_version ecc ecc_corrected
+    ecc_pending ecc_uncorrected fabric_state nvlinks_active peers pcie_replays persistence power_default_watts
+    power_limit_watts processes recovery_action remap_banks remapped_failed remapped_pending retired_pending
+    sram_threshold_exceeded temperature_c temperature_margin_c temperature_slowdown_c unrepairable_memory""".split()
+)
+
+NVIDIA = Vendor(
+    name="nvidia",
+    vendor_id="10de",
+    models=MODELS,
+    makes=always,
+    enrich=_enrich,
+    queries=(NVML, *COMMANDS),
+    driver=DRIVER,
+    tells=TELLS,
+    fabric=True,
+)

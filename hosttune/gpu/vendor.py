@@ -36,6 +36,9 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     accelerator function of this maker is one of its accelerators, given the bridge above it: graphics built
     into a CPU is not. `enrich` adds what the maker's driver knows; it gets this maker's functions and GPUs in
     one order and gives the GPUs back in it. `queries` names what a capture must hold for it to be replayed.
+    `driver` is the kernel driver whose facts these are, and `tells` the fields of `Gpu` that it can tell: one of
+    them that is None is unknown, while any other is no fact of this maker's. `fabric`: its boards can have a switched
+    fabric that a daemon on the host must set up.
     """
 
     name: str
@@ -44,6 +47,9 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     makes: Callable[[PciDevice, PciDevice | None], bool]
     enrich: Callable[[Reader, tuple[PciDevice, ...], tuple[Gpu, ...]], tuple[Gpu, ...]]
     queries: tuple[str, ...] = ()
+    driver: str = ""
+    tells: frozenset[str] = frozenset()
+    fabric: bool = False
 
 
 def always(device: PciDevice, bridge: PciDevice | None) -> bool:

@@ -12,40 +12,55 @@ from hosttune.model.values import Value, close_lists, close_mappings
 
 
 class KernelEvent(Value, frozen=True, kw_only=True):
-    """A line of the kernel log that says that hardware failed. `kind`: xid, sxid, aer, mce, …; `code` of an XID."""
+    """What the kernel log says of failing hardware, equal lines counted together.
+
+    `kind`: xid, sxid, aer, dpc (a port that cut its link off), lost (a GPU off the bus, or one that could not be
+    started), mce; `code` of an XID or SXid. Seconds are since boot, of the first and the last line; `text` is the
+    first line's.
+    """
 
     kind: str
     address: str | None = None
     code: int | None = None
-    severity: str | None = None  # of AER: corrected, nonfatal, fatal
-    seconds: float | None = None  # since boot
+    severity: str | None = None  # corrected, nonfatal, fatal: of AER, DPC and SXid
+    seconds: float | None = None
+    last_seconds: float | None = None
+    count: int = 1
     text: str = ""
 
 
 class Health(Value, frozen=True, kw_only=True):
     """What hardware and kernel say of themselves.
 
-    `events` None: the log could not be read; `events_since`: seconds since boot of its oldest line, where it is cut.
-    `aer` and `replays` by PCI address; `disks` by PCI address, as the drive's own log says.
+    `events` None: the log could not be read; `events_since`: seconds since boot of the oldest line that is known
+    (0: the whole log of this boot); `events_source`: who told it. `aer`: by PCI address, error counts since boot by
+    "correctable", "nonfatal", "fatal" and, where not 0, by kind ("correctable:RxErr"); None where it was not
+    recorded, and a function without an entry keeps no count. `disks`: by PCI address, in the words of the drive.
     """
 
     events: tuple[KernelEvent, ...] | None = None
     events_since: float | None = None
+    events_source: str | None = None
+    uptime_seconds: float | None = None
     aer: Mapping[str, Mapping[str, int]] | None = None
-    replays: Mapping[str, int] | None = None
     disks: Mapping[str, Mapping[str, str]] | None = None
     time_synchronised: bool | None = None
     time_source: str | None = None
+    time_error_seconds: float | None = None  # the kernel's estimate of the greatest error
 
     def __post_init__(self) -> None:
-        close_mappings(self, "aer", "replays", "disks")
+        close_mappings(self, "aer", "disks")
 
 
 class FabricManager(Value, frozen=True, kw_only=True):
-    """NVIDIA's Fabric Manager: `mode` 0 bare metal or full passthrough, 1 shared NVSwitch, 2 vGPU (FABRIC_MODE)."""
+    """NVIDIA's Fabric Manager: `mode` 0 bare metal or full passthrough, 1 shared NVSwitch, 2 vGPU (FABRIC_MODE).
+
+    `state` is systemd's word for its service (active, inactive, failed, …).
+    """
 
     installed: bool | None = None
     running: bool | None = None
+    state: str | None = None
     version: str | None = None
     mode: int | None = None
     active_partitions: tuple[int, ...] | None = None
@@ -90,7 +105,10 @@ class Evidence(Value, frozen=True, kw_only=True):
     """All that a validation looks at. `inside`: this is a guest, looked at as one (`--guest`).
 
     `plans` are those applied, oldest first (empty: none); `standing` what `status` says of them, None where this host
-    has no state that can be read. `history`: stored validations of this host, oldest first.
+    has no state that can be read. `history`: stored validations of this host, oldest first. `complete`: what is not in
+    `host` is not on the machine either (live, or a capture of ours); None or False: perhaps nobody recorded it.
+    `bar_limits`: the largest size in bytes that a resizable BAR can have, by address; no entry: not resizable, None:
+    not read. `irqbalance`: it is installed and not masked.
     """
 
     host: Host
@@ -103,6 +121,11 @@ class Evidence(Value, frozen=True, kw_only=True):
     standing: Result | None = None
     history: tuple[Validation, ...] = ()
     problems: tuple[Problem, ...] = ()
+    complete: bool | None = None
+    bar_limits: Mapping[str, int] | None = None
+    irqbalance: bool | None = None
+    ksm_pages_shared: int | None = None
 
     def __post_init__(self) -> None:
         close_lists(self)
+        close_mappings(self, "bar_limits")

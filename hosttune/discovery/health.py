@@ -1,0 +1,177 @@
+"""System → what hardware and kernel say of themselves: kernel log, AER counters, NVMe health, clock. Read only.
+
+A capture must hold, as far as the host has them, /proc/uptime, `aer_dev_correctable`, `aer_dev_nonfatal` and
+`aer_dev_fatal` of the PCI functions, `state` and `hwmon*` below /sys/class/nvme, and the answers `kernel-log`,
+`nvme-smart-log-NAME` and `adjtimex`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from hosttune.discovery.kernellog import read_kernel_log
+from hosttune.errors import CommandFailed
+from hosttune.model.evidence import Health
+from hosttune.model.host import Host
+from hosttune.reader import Reader, number
+
+_DEVICES = "/sys/bus/pci/devices"
+_NVME = "/sys/class/nvme"
+_CONTROLLER = re.compile(r"nvme\d{1,5}")
+# Source: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats; the last line of each file is its total.
+_AER = (
+    ("correctable", "aer_dev_correctable"),
+    ("nonfatal", "aer_dev_nonfatal"),
+    ("fatal", "aer_dev_fatal"),
+)
+# Fields of `nvme smart-log -o json` (nvme-cli; NVMe base specification, SMART / Health Information log).
+_SMART = ("critical_warning", "media_errors", "percent_used", "percentage_used", "avail_spare", "spare_thresh")
+_SMART_SECONDS = 10.0
+_CLOCK = "adjtimex"
+_STA_UNSYNC = 0x40  # linux/timex.h
+
+
+def read_health(reader: Reader, host: Host) -> Health:
+    """What the machine behind the reader says of its hardware. None for what could not be read (see Health)."""
+    log = read_kernel_log(reader)
+    synchronised, error = _clock(reader)
+    return Health(
+        events=None if log is None else log.events,
+        events_since=None if log is None else log.since,
+        events_source=None if log is None else log.source,
+        uptime_seconds=_uptime(reader),
+        aer=_aer(reader, host),
+        disks=_disks(reader, host),
+        time_synchronised=synchronised,
+        time_source=None if synchronised is None else "adjtimex(2)",
+        time_error_seconds=error,
+    )
+
+
+def _uptime(reader: Reader) -> float | None:
+    """Seconds since boot: the first number of /proc/uptime (proc(5))."""
+    word = (reader.text("/proc/uptime") or "").split(" ", 1)[0]
+    return float(word) if re.fullmatch(r"\d{1,12}(\.\d{1,6})?", word) else None
+
+
+# --- AER -----------------------------------------------------------------------------------------------------
+
+
+def _aer(reader: Reader, host: Host) -> dict[str, dict[str, int]] | None:
+    """Error counts by address; None where a capture holds none at all and might have lost them."""
+    found = {device.address: counts for device in host.pci if (counts := _aer_of(reader, device.address))}
+    return found if found or reader.system.complete else None
+
+
+def _aer_of(reader: Reader, address: str) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for kind, name in _AER:
+        path = f"{_DEVICES}/{address}/{name}"
+        text = reader.text(path)
+        if text is None:
+            return counts  # the three files come together
+        for line in text.splitlines():
+            word, _, value = line.partition(" ")
+            amount = number(value.strip())
+            if amount is None:
+                reader.problem("not a count", path, f"reads {line[:40]!r}")
+            elif word.startswith("TOTAL_ERR"):
+                counts[kind] = amount
+            elif amount:
+                counts[f"{kind}:{word[:40]}"] = amount
+    return counts
+
+
+# --- disks ---------------------------------------------------------------------------------------------------
+
+
+def _disks(reader: Reader, host: Host) -> dict[str, dict[str, str]]:
+    """Each NVMe drive's words by address: state, temperature and alarm of sysfs, and its own log where asked."""
+    found: dict[str, dict[str, str]] = {}
+    for drive in host.nvme:
+        name = drive.controller
+        if name is not None and _CONTROLLER.fullmatch(name):
+            words = {"state": reader.text(f"{_NVME}/{name}/state") or "", **_sensor(reader, name)}
+            words |= _smart(reader, name)
+            found[drive.address] = {key: value for key, value in words.items() if value}
+    return found
+
+
+def _sensor(reader: Reader, controller: str) -> dict[str, str]:
+    """The composite temperature and its alarm (drivers/nvme/host/hwmon.c); millidegrees become degrees."""
+    folders = [f"{_NVME}/{controller}/{name}" for name in reader.names(f"{_NVME}/{controller}") if "hwmon" in name]
+    for folder in folders:
+        inner = [f"{folder}/{name}" for name in reader.names(folder) if re.fullmatch(r"hwmon\d+", name)]
+        for place in (folder, *inner):
+            value = reader.integer(f"{place}/temp1_input")
+            if value is not None:
+                alarm = reader.text(f"{place}/temp1_alarm") or ""
+                return {"temperature_c": f"{value / 1000:g}", "alarm": alarm}
+    return {}
+
+
+def _smart(reader: Reader, controller: str) -> dict[str, str]:
+    """The drive's SMART log through nvme-cli: its fields as text, or `smart` saying why there are none."""
+    text = reader.query(f"nvme-smart-log-{controller}", lambda: _ask_smart(reader, controller))
+    if text is None:
+        return {}
+    try:
+        document: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        return {"smart": "not understood"}
+    if isinstance(document.get("error"), str):
+        return {"smart": document["error"][:120]}
+    words = {name: document.get(name) for name in _SMART}
+    return {name: str(value) for name, value in words.items() if isinstance(value, int)}
+
+
+def _ask_smart(reader: Reader, controller: str) -> str:
+    """The log as JSON, or {"error": why}: "not installed" tells the tool's absence from a drive that fails."""
+    argv = ("nvme", "smart-log", f"/dev/{controller}", "--output-format=json")
+    try:
+        return reader.system.run(argv, timeout=_SMART_SECONDS)
+    except CommandFailed as error:
+        lines = error.output.strip().splitlines() or [error.reason]
+        return json.dumps({"error": lines[0] if error.reason.startswith("exit") else error.reason})
+
+
+# --- clock ---------------------------------------------------------------------------------------------------
+
+
+def _clock(reader: Reader) -> tuple[bool | None, float | None]:
+    """Whether something keeps the clock right, and the greatest error that the kernel supposes, in seconds.
+
+    STA_UNSYNC of adjtimex(2), which chrony, ntpd, systemd-timesyncd and phc2sys all clear; asking changes nothing.
+    """
+    text = reader.query(_CLOCK, _ask_clock) or ""
+    match = re.fullmatch(r"status (\d{1,9}) maxerror (\d{1,15})\s*", text)
+    if match is None:
+        return None, None
+    return not int(match[1]) & _STA_UNSYNC, int(match[2]) / 1e6
+
+
+def _ask_clock() -> str | None:
+    """`adjtimex` with modes 0, which only reads: "status N maxerror MICROSECONDS"."""
+    import ctypes
+
+    class Timex(ctypes.Structure):
+        """The head of struct timex (linux/timex.h), with room for the rest."""
+
+        _fields_ = (
+            ("modes", ctypes.c_uint),
+            ("offset", ctypes.c_long),
+            ("freq", ctypes.c_long),
+            ("maxerror", ctypes.c_long),
+            ("esterror", ctypes.c_long),
+            ("status", ctypes.c_int),
+            ("rest", ctypes.c_long * 40),
+        )
+
+    found = Timex()
+    if ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(found)) < 0:
+        return None
+    return f"status {found.status} maxerror {max(found.maxerror, 0)}\n"

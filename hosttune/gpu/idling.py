@@ -1,0 +1,7 @@
+"""Which drivers slow the link of an idle GPU by themselves, so that a low speed alone is no fault."""
+
+from __future__ import annotations
+
+# NVIDIA says that generation and width "may be reduced" while idle (nvidia-smi documentation); the others use
+# runtime power management or dynamic link speeds (amdgpu's pcie_gen_cap, i915 and xe suspend the device).
+IDLING_DRIVERS = frozenset(("nvidia", "nouveau", "amdgpu", "radeon", "i915", "xe"))
