@@ -23,6 +23,7 @@ class HugePages(Setting):
 
     kind: ClassVar[str] = "hugepages"
     limit_seconds: ClassVar[float | None] = 300.0  # the kernel moves memory about to find whole pages
+    takes_less: ClassVar[bool] = True
     persisted_by: ClassVar[str] = "the boot unit; for certain only as kernel arguments (settings.boot_pages)"
 
     @classmethod

@@ -40,6 +40,7 @@ class Setting(ABC):
     none_is_value: ClassVar[bool] = False  # None is a state of it (no driver, no file), not "there is no such knob"
     disruptive: ClassVar[bool] = False  # needs its target's name in --disrupt
     between: ClassVar[bool] = False  # an interrupted write can leave a value that is neither old nor new
+    takes_less: ClassVar[bool] = False  # less than was wanted, and be it nothing new, is what the kernel had to give
     merges: ClassVar[bool] = False  # what one plan wants of this kind is written together, see `merged`
     undone_later: ClassVar[bool] = True  # False: taken back within its own transaction, never by a later revert
     persisted_by: ClassVar[str] = "the boot unit"

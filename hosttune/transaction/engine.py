@@ -170,7 +170,7 @@ def _changed(system: System, setting: Setting, old: Any, want: Any) -> Made:
         return Made("failed", _value_or_none(system, setting), _reason(error))
     if setting.agrees(after, want):
         return Made("done", after, note)
-    return Made("ignored" if after == old else "clamped", after, note)
+    return Made("ignored" if after == old and not setting.takes_less else "clamped", after, note)
 
 
 def _write(system: System, setting: Setting, value: Any) -> str | None:
