@@ -1,0 +1,200 @@
+"""Scratch roots made from captures, and the command line run on them: what the tests of apply and status share."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hosttune.cli import run
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLE = ROOT / "examples" / "hgx-h200-8.tar.xz"
+HOSTS = Path(__file__).resolve().parent / "hosts"
+GPU, OTHER_GPU = "0000:41:00.0", "0000:18:00.0"
+PAGES = "sys/devices/system/node/node0/hugepages/hugepages-1048576kB/nr_hugepages"
+PREFERENCE = "sys/devices/system/cpu/cpu{}/cpufreq/energy_performance_preference"
+BOOT_ID = "proc/sys/kernel/random/boot_id"
+STATE = "var/lib/hosttune"
+JOURNAL = f"{STATE}/transactions/000001.jsonl"
+# What a scratch root may keep of an apply that was taken back: its state, answers of its stand-in for libraries, and
+# a driver that was loaded.
+_LEFT_BEHIND = (STATE, ".hosttune/commands/nvml", "sys/bus/pci/drivers/vfio-pci")
+_MADE_ON_THE_WAY = ("var", "var/lib", "sys/bus/pci/drivers")  # folders that a capture may lack
+RESULT = {"schema", "host", "verb", "changed", "reboot_required", "entries", "drift", "open_transaction"}
+ENTRY = {"action", "outcome", "before", "want", "after", "why"}
+OUTCOMES = {"done", "already", "clamped", "ignored", "stuck", "failed", "reverted", "conflict", "pending"}
+
+
+def unpack(archive: Path, target: Path) -> Path:
+    """A capture as a scratch root: marked as one, with a machine id where the capture has none."""
+    with tarfile.open(archive) as tar:
+        if hasattr(tarfile, "fully_trusted_filter"):  # our own archives; Python 3.11.2 knows no filters
+            tar.extraction_filter = staticmethod(tarfile.fully_trusted_filter)
+        tar.extractall(target)
+    inner = [path for path in target.iterdir() if path.is_dir()]
+    root = inner[0] if not (target / "sys").is_dir() and len(inner) == 1 else target
+    for name, text in ((".hosttune/scratch", ""), ("etc/machine-id", "0123456789abcdef0123456789abcdef\n")):
+        path = root / name
+        path.parent.mkdir(exist_ok=True)
+        if not path.exists() or not path.read_text().strip():
+            path.write_text(text)
+    return root
+
+
+@dataclass(frozen=True)
+class Root:
+    """A scratch root of one test."""
+
+    path: Path
+
+    def put(self, name: str, text: str) -> None:
+        """Change a file as somebody else would. A new file: the old one is a hard link to the capture's."""
+        path = self.path / name
+        path.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def get(self, name: str) -> str:
+        """A file's text without its line end."""
+        return (self.path / name).read_text().rstrip("\n")
+
+    def driver(self, address: str) -> str:
+        """The driver that holds a function."""
+        return os.path.basename(os.readlink(self.path / "sys/bus/pci/devices" / address / "driver"))
+
+    def tree(self) -> dict[str, Any]:
+        """Every name with what it holds, so that two of these are equal only if nothing was written between."""
+        found: dict[str, Any] = {}
+        for folder, folders, files in os.walk(self.path):
+            for name in (*folders, *files):
+                path = os.path.join(folder, name)
+                state = os.lstat(path)
+                told = os.readlink(path) if os.path.islink(path) else (state.st_ino, state.st_size, state.st_mtime_ns)
+                found[os.path.relpath(path, self.path)] = state.st_mode if os.path.isdir(path) else told
+        return found
+
+    def contents(self) -> dict[str, str | bytes]:
+        """Every name with its contents, but for what a scratch root keeps of an apply that was taken back."""
+        found: dict[str, str | bytes] = {}
+        for folder, folders, files in os.walk(self.path):
+            for name in (*folders, *files):
+                path = Path(folder, name)
+                inside = str(path.relative_to(self.path))
+                if inside.startswith(_LEFT_BEHIND) or inside in _MADE_ON_THE_WAY:
+                    continue
+                if path.is_symlink():
+                    found[inside] = os.readlink(path)
+                else:
+                    found[inside] = "folder" if path.is_dir() else path.read_bytes()
+        return found
+
+    def journals(self) -> list[list[dict[str, Any]]]:
+        """The lines of every journal, oldest first."""
+        folder = self.path / STATE / "transactions"
+        paths = sorted(folder.iterdir()) if folder.is_dir() else []
+        return [[json.loads(line) for line in path.read_text().splitlines()] for path in paths]
+
+
+@contextlib.contextmanager
+def copied(pristine: Path, target: Path) -> Iterator[Root]:
+    """A copy to be written: hard links, for everything that changes a scratch root replaces whole files."""
+    subprocess.run(["cp", "-al", str(pristine), str(target)], check=True)
+    try:
+        yield Root(target)
+    finally:
+        shutil.rmtree(target)
+
+
+class Cli:
+    """Run commands in process on one root; HOSTTUNE_STATE names a place that must stay untouched."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], root: Root) -> None:
+        self._capsys = capsys
+        self.root = root
+
+    def __call__(self, verb: str, *arguments: str) -> tuple[int, str, str]:
+        code = run([verb, "--root", str(self.root.path), *arguments])
+        out, err = self._capsys.readouterr()
+        return code, out, err
+
+    def json(self, verb: str, *arguments: str, code: int = 0) -> dict[str, Any]:
+        """The result document of a command that must end with `code`, its shape checked."""
+        got, out, err = self(verb, "-o", "json", *arguments)
+        assert (got, err) == (code, ""), out + err
+        document: dict[str, Any] = json.loads(out)
+        check_result(document, verb)
+        return document
+
+
+def check_result(document: Mapping[str, Any], verb: str) -> None:
+    """Field by field what the document of a result promises."""
+    assert document["schema"] == "hosttune.result/v1"
+    assert document["verb"] == verb
+    assert set(document) >= RESULT
+    assert type(document["changed"]) is type(document["reboot_required"]) is bool
+    for entry in document["entries"]:
+        assert set(entry) == ENTRY
+        assert entry["outcome"] in OUTCOMES | ({"planned"} if document.get("writes") else set()), entry
+        assert ":" in entry["action"]
+
+
+def outcomes(document: Mapping[str, Any]) -> dict[str, str]:
+    """Outcome by action."""
+    return {entry["action"]: entry["outcome"] for entry in document["entries"]}
+
+
+def block(err: str) -> dict[str, str]:
+    """The one error block, by its labels; fails when stderr holds anything else."""
+    assert err.startswith("error: "), err
+    assert "Traceback" not in err, err
+    what, _, rest = err.removeprefix("error: ").partition("\nwhere: ")
+    where, _, hint = rest.partition("\n   do: ")
+    assert where, err
+    assert hint, err
+    assert "\n" not in where, err
+    return {"error": what, "where": where, "do": hint.rstrip("\n")}
+
+
+def edited(plan: Path, target: Path, **changes: Any) -> str:
+    """A copy of a plan; a change is a new value for a top-level key, or what makes one of the old."""
+    document = json.loads(plan.read_text())
+    for key, change in changes.items():
+        document[key] = change(document[key]) if callable(change) else change
+    target.write_text(json.dumps(document))
+    return str(target)
+
+
+def action(kind: str, target: str, want: Any, *, current: Any = None, needed: bool = False) -> dict[str, Any]:
+    """An action as a plan has it."""
+    return {
+        "id": f"{kind}:{target}", "kind": kind, "target": target, "current": current, "want": want, "effect": "now",
+        "needed": needed, "reversible": True, "why": "asked for",
+    }  # fmt: skip
+
+
+def plain(text: str, root: Root) -> str:
+    """Text that is the same on every machine: the root, the state directory and our own command have names."""
+    state = os.environ.get("HOSTTUNE_STATE", "/nowhere")
+    return (
+        text.replace(str(root.path), "ROOT").replace(state, "/STATE").replace(os.path.dirname(sys.executable), "/BIN")
+    )
+
+
+def agrees(name: str, text: str, request: pytest.FixtureRequest) -> None:
+    """Compare with a golden text; --regenerate writes it."""
+    path = Path(__file__).parent / "golden" / "apply" / name
+    if request.config.getoption("--regenerate"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()
