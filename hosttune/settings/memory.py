@@ -24,6 +24,7 @@ class HugePages(Setting):
     kind: ClassVar[str] = "hugepages"
     limit_seconds: ClassVar[float | None] = 300.0  # the kernel moves memory about to find whole pages
     takes_less: ClassVar[bool] = True
+    between: ClassVar[bool] = True  # the kernel leaves off at a signal (mm/hugetlb.c, set_max_huge_pages)
     persisted_by: ClassVar[str] = "the boot unit; for certain only as kernel arguments (settings.boot_pages)"
 
     @classmethod
@@ -79,6 +80,7 @@ class Ksm(Setting):
     kind: ClassVar[str] = "ksm"
     path: ClassVar[str] = "/sys/kernel/mm/ksm/run"
     limit_seconds: ClassVar[float | None] = 300.0  # unmerging touches every merged page
+    between: ClassVar[bool] = True  # cut off in that, it is 0 (mm/ksm.c, run_store)
 
     @classmethod
     def of(cls, target: str) -> Self:
