@@ -51,6 +51,9 @@ def _be_child(work: Callable[[], str | None], writer: int, parent: int, held: It
         if os.getppid() == parent:
             os.setpgid(0, 0)  # a Ctrl-C is for the engine, which decides what becomes of this write
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
+            null = os.open(os.devnull, os.O_RDWR)
+            for stream in range(3):  # one that hangs for good must not keep whoever reads our output waiting
+                os.dup2(null, stream)
             os.closerange(3, writer)
             os.closerange(writer + 1, os.sysconf("SC_OPEN_MAX"))
             with contextlib.suppress(OSError):

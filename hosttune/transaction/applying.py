@@ -181,7 +181,7 @@ def _notes(carried: Carried, todo: Sequence[Prepared]) -> tuple[str, ...]:
     if carried.failed is not None:
         one, made = todo[carried.failed - 1], carried.made[carried.failed]
         notes.append(f"{one.step.name} ended the transaction: {made.outcome}{f', {made.why}' if made.why else ''}")
-        if made.outcome == "clamped" and one.step.setting.kind == "hugepages":
+        if made.outcome in ("clamped", "ignored") and "1048576kB" in one.step.setting.target:  # hugepages of 1 GiB
             notes.append(
                 "the node has no more unbroken memory for pages of this size: plan with hugepages: 2MiB, or with"
                 " profile: host, which reserves 1 GiB pages at boot"
