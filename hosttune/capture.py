@@ -1,9 +1,9 @@
 """System → a scrubbed archive that `--root` replays to the same host document (but for the scrubbed values).
 
-A capture is what discovery read, no more: discovery runs on a `Recording`, which remembers every file, listing, link
-and answer. A name that was listed and never read becomes an empty directory, which every reader takes for "nothing
-to say" as it did when it did not read it. `EXTRA_FACTS` are kept for later checks although discovery does not need
-them. What is replaced is listed in `scrub`.
+A capture is what discovery and validation read, no more: both run on a `Recording`, which remembers every file,
+listing, link and answer. A name that was listed and never read becomes an empty directory, which every reader takes
+for "nothing to say" as it did when it did not read it. `EXTRA_FACTS` are kept for later checks although nothing needs
+them yet. What is replaced is listed in `scrub`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ EXTRA_FACTS = (
     "/proc/version",
     "/sys/devices/system/cpu/isolated",
     "/sys/devices/system/cpu/nohz_full",
-    "/sys/kernel/mm/ksm/pages_shared",
 )
 # Where links depend on who asks; taken as the directories that they seem to be.
 _MAGIC = ("/proc/self", "/proc/thread-self")
@@ -150,14 +149,14 @@ def write_capture(system: System, path: str) -> Host:
 
     Raises BadInput when the file exists or cannot be written, and for "-"; a failure leaves nothing behind.
     """
-    from hosttune.discovery import discover
+    from hosttune.discovery.evidence import gather
 
     if path == "-":
         raise BadInput("not a file name", where=path, hint="give a file name: a capture is not written to stdout")
     if os.path.lexists(path):
         raise _exists(path)
     recording = Recording(system)
-    host = discover(recording)
+    host = gather(recording).host
     for fact in EXTRA_FACTS:
         try:
             recording.read_bytes(fact)

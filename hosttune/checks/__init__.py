@@ -10,7 +10,10 @@ from hosttune.model.evidence import Evidence
 from hosttune.model.validation import CheckResult
 
 # One row a family; the order is that of the report.
-FAMILIES: tuple[str, ...] = ()
+FAMILIES: tuple[str, ...] = (
+    "links",
+    "placement",
+)
 
 
 def checks(inside: bool = False) -> tuple[Check, ...]:

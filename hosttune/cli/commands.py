@@ -34,6 +34,7 @@ COMMANDS = {
         "transaction",
         "Show what is applied, what has drifted from it, and what waits for a reboot or for recover.",
     ),
+    "validate": ("validate", "Check that a host is fit for a tenant, and measure it."),
 }
 
 

@@ -39,7 +39,7 @@ def capture(root: str | None, document: str | None, file: str) -> None:
 
 
 @click.command(cls=Command)
-@click.argument("name", type=click.Choice(["host", "plan", "intent", "result"]))
+@click.argument("name", type=click.Choice(["host", "plan", "intent", "result", "validation"]))
 def schema(name: str) -> None:
     """Print the JSON Schema of a document."""
     import msgspec
@@ -48,7 +48,14 @@ def schema(name: str) -> None:
     from hosttune.model.intent import Intent
     from hosttune.model.plan import Plan
     from hosttune.model.result import Result
+    from hosttune.model.validation import Validation
     from hosttune.model.values import to_json
 
-    kinds: dict[str, type[msgspec.Struct]] = {"host": Host, "plan": Plan, "intent": Intent, "result": Result}
+    kinds: dict[str, type[msgspec.Struct]] = {
+        "host": Host,
+        "plan": Plan,
+        "intent": Intent,
+        "result": Result,
+        "validation": Validation,
+    }
     emit(to_json(msgspec.json.schema(kinds[name])))

@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hosttune.discovery.pci_function import Figures, Function
+from hosttune.gpu.idling import IDLING_DRIVERS
 from hosttune.model.host import Link, LinkEnd
 from hosttune.model.values import slot_of
 
 _BRIDGES_FACE_DOWN = {"pci-to-pcie-bridge": True, "pcie-to-pci-bridge": False}
 _ON_NO_LINK = ("root-complex-endpoint", "root-complex-event-collector")
-# Drivers that let the device slow its idle link (NVIDIA: "may be reduced" when idle, nvidia-smi documentation).
-_IDLING_DRIVERS = ("nvidia", "nouveau", "amdgpu", "radeon", "i915", "xe")
 _QEMU_VENDOR = "1b36"
 
 Verdict = tuple[str, str]
@@ -139,7 +138,7 @@ def _lower(device: Function, port: Function, best_speed: float, best_width: int)
     if own.width == best_width:
         if device.runtime_status == "suspended":
             return "idle", f"{said}; the device is suspended"
-        if (device.class_code or "")[:2] in ("03", "12") and device.driver in _IDLING_DRIVERS:
+        if (device.class_code or "")[:2] in ("03", "12") and device.driver in IDLING_DRIVERS:
             return "idle", f"{said}; {device.driver} may slow an idle link: read it again under load"
     return "degraded", said
 

@@ -10,6 +10,8 @@ from hosttune.model.result import Result
 from hosttune.model.validation import Validation
 from hosttune.model.values import Value, close_lists, close_mappings
 
+STATE = "hosttune's own state is unreadable"  # a problem of the evidence: what is applied here is not known
+
 
 class KernelEvent(Value, frozen=True, kw_only=True):
     """What the kernel log says of failing hardware, equal lines counted together.

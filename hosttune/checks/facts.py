@@ -1,0 +1,130 @@
+"""What several checks ask of the evidence: bridges above a device, who has which device, which CPUs guests run on.
+
+Pure. A guest is known by libvirt, or planned by an applied plan; where both say something, what is there counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from hosttune.model.evidence import Evidence
+from hosttune.model.host import Gpu, Host, PciDevice
+from hosttune.model.plan import PlannedGuest
+from hosttune.model.values import CpuSet, parse_cpus
+
+HOST = "host"  # the subject of what concerns the machine as a whole
+AS_ROOT = "run hosttune validate as root: the kernel shows only the first 64 bytes of configuration space to others"
+RECORD = "the capture does not hold it: capture the host again with this version of hosttune, as root"
+
+
+def accelerators(host: Host) -> tuple[Gpu, ...]:
+    """The GPUs of known accelerator makers; `other` ones are left out."""
+    return tuple(gpu for gpu in host.gpus if gpu.vendor != "other")
+
+
+def by_address(host: Host) -> dict[str, PciDevice]:
+    """The PCI functions by address."""
+    return {device.address: device for device in host.pci}
+
+
+def above(functions: Mapping[str, PciDevice], address: str) -> tuple[PciDevice, ...]:
+    """The bridges above a function, nearest first; a loop of parents ends where it closes."""
+    found: dict[str, PciDevice] = {}
+    device = functions.get(address)
+    while device is not None and device.parent and device.parent not in found and device.parent != address:
+        device = functions.get(device.parent)
+        if device is not None:
+            found[device.address] = device
+    return tuple(found.values())
+
+
+def planned_guests(evidence: Evidence) -> dict[str, PlannedGuest]:
+    """The guests of the applied plans by name; of one that several plans have, the newest."""
+    return {guest.name: guest for plan in evidence.plans for guest in plan.guests}
+
+
+def holders(evidence: Evidence) -> dict[str, tuple[str, ...]]:
+    """Which guests have a device, by its address: those that libvirt knows, and planned ones that it does not."""
+    known = {guest.name: guest.devices for guest in evidence.host.guests or ()}
+    for name, guest in planned_guests(evidence).items():
+        known.setdefault(name, tuple(device.address for device in guest.devices))
+    found: dict[str, list[str]] = {}
+    for name, devices in known.items():
+        for address in devices:
+            found.setdefault(address, []).append(name)
+    return {address: tuple(dict.fromkeys(names)) for address, names in found.items()}
+
+
+def for_vfio(driver: str | None) -> bool:
+    """Whether a driver gives its device to guests: vfio-pci, and its variants (mlx5_vfio_pci, nvgrace_gpu_vfio_pci)."""
+    return driver is not None and "vfio" in driver
+
+
+def given(evidence: Evidence) -> tuple[PciDevice, ...]:
+    """The functions that guests have, or that stand ready for them on a VFIO driver. Bridges are never given."""
+    held = holders(evidence)
+    return tuple(
+        device
+        for device in evidence.host.pci
+        if not device.is_bridge and (device.address in held or for_vfio(device.driver))
+    )
+
+
+def pinned(evidence: Evidence) -> dict[str, CpuSet]:
+    """The CPUs that each guest's vCPUs are pinned to; guests without pins are left out.
+
+    A pin that names every CPU of the host is none: that is how libvirt shows a vCPU that may run anywhere.
+    """
+    everywhere = CpuSet(cpu.id for cpu in evidence.host.cpus if cpu.online)
+    found = {}
+    for guest in evidence.host.guests or ():
+        pins = [parse_cpus(pin.cpus) for pin in guest.vcpu_pins or ()]
+        found[guest.name] = CpuSet(
+            cpu for pin in pins if not everywhere or pin & everywhere != everywhere for cpu in pin
+        )
+    for name, planned in planned_guests(evidence).items():
+        found.setdefault(name, CpuSet(cpu for pin in planned.vcpu_pins for cpu in parse_cpus(pin.cpus)))
+    return {name: cpus for name, cpus in found.items() if cpus}
+
+
+def wanted(evidence: Evidence, kind: str) -> dict[str, object]:
+    """What the applied plans want of one kind of setting, by target; the newest counts."""
+    return {action.target: action.want for plan in evidence.plans for action in plan.actions if action.kind == kind}
+
+
+def no_work(evidence: Evidence) -> str | None:
+    """Why the host's settings are nobody's business here; None where they are: it has GPUs, or guests."""
+    if evidence.plans or evidence.host.guests or any(for_vfio(device.driver) for device in evidence.host.pci):
+        return None
+    if evidence.host.hypervisor:
+        return "this machine is itself a guest, and gives nothing to guests of its own"
+    return None if accelerators(evidence.host) else "no GPU and no guest here"
+
+
+def absent(evidence: Evidence) -> bool:
+    """Whether a fact that discovery did not find is known not to be there (not merely unrecorded, nor refused)."""
+    return bool(evidence.complete)
+
+
+def refused(evidence: Evidence, *paths: str) -> str | None:
+    """Why the kernel refused one of these files, as discovery noted it; None where it did not."""
+    for problem in (*evidence.host.problems, *evidence.problems):
+        if problem.what == "unreadable" and any(path in problem.where for path in paths):
+            return f"{problem.where}: {problem.why}"
+    return None
+
+
+def listed(names: Sequence[str], most: int = 6) -> str:
+    """The first few of many names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def spread(values: Iterable[tuple[str, int]]) -> str:
+    """Values with the CPUs that have them: "powersave (CPUs 4-7), performance (CPUs 0-3)"."""
+    groups: dict[str, list[int]] = {}
+    for value, cpu in values:
+        groups.setdefault(value, []).append(cpu)
+    if len(groups) == 1:
+        return next(iter(groups))
+    return ", ".join(f"{value} (CPUs {CpuSet(cpus)})" for value, cpus in groups.items())

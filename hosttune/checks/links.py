@@ -1,0 +1,184 @@
+"""PCIe links: generation and width at both ends; limits by design and idle links told from faults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from hosttune.checks.check import Check, failed, passed, skipped, unknown
+from hosttune.checks.facts import AS_ROOT, HOST, RECORD, absent, accelerators, by_address
+from hosttune.gpu.idling import IDLING_DRIVERS
+from hosttune.model.evidence import Evidence
+from hosttune.model.host import PciDevice
+from hosttune.model.validation import CheckResult
+from hosttune.model.values import slot_of
+
+_ID = "pcie-link"
+_NO_LINK = ("root-complex-endpoint", "root-complex-event-collector")
+_FACING_DOWN = ("root-port", "downstream-port", None)
+_QEMU = "1b36"  # vendor of QEMU's own ports: what they say of a link shows no wire
+_FAULT = (
+    "reseat the card or its cable, compare with a sister slot, read AER in the kernel log; a speed forced down in the"
+    " firmware's settings looks the same"
+)
+
+Functions = Mapping[str, PciDevice]
+
+
+class _End(NamedTuple):
+    """What one end of a link can do at most."""
+
+    address: str
+    speed: float
+    width: int
+
+
+def pcie_link(evidence: Evidence) -> Iterable[CheckResult]:
+    """One result for each GPU, NIC, NVMe drive and NVSwitch; virtual functions of NICs share their parent's link."""
+    host = evidence.host
+    functions = by_address(host)
+    gpus = [gpu.address for gpu in accelerators(host)]
+    others = [nic.address for nic in host.nics]
+    others += [drive.address for drive in host.nvme]
+    others += [switch.address for switch in host.nvswitches]
+    subjects = [*gpus, *(a for a in others if a not in functions or functions[a].physfn is None)]
+    if not subjects:
+        yield skipped(_ID, HOST, "no GPU, NIC, NVMe drive or NVSwitch here")
+    for address in dict.fromkeys(subjects):
+        device = functions.get(address)
+        if device is None or device.link is None:
+            yield _without_link(evidence, device, address, is_gpu=address in gpus)
+        else:
+            yield _judge(evidence, functions, device)
+
+
+def _judge(evidence: Evidence, functions: Functions, device: PciDevice) -> CheckResult:
+    link = device.link
+    assert link is not None
+    port = _port(functions, device)
+    address = device.address
+    source = f"/sys/bus/pci/devices/{address}/{{current,max}}_link_{{speed,width}}"
+    if port is not None:
+        source += f", max_link_* of {port.address}"
+    best = _best(functions, device, port)
+    expected = f"{_shape(*best)}, the most that {'both ends' if port else 'it'} can do"
+    outcome, why = _verdict(functions, device, port, best)
+    actual = _shape(link.speed_gts, link.width) + (f", {why}" if why else "")
+    if outcome == "pass":
+        return passed(_ID, address, expected=expected, actual=actual, source=source)
+    if outcome == "fail":
+        return failed(_ID, address, expected=expected, actual=actual, source=source, hint=_FAULT)
+    return unknown(_ID, address, expected=expected, why=actual, hint=_elsewhere(evidence, device), source=source)
+
+
+def _verdict(
+    functions: Functions, device: PciDevice, port: _End | None, best: tuple[float | None, int | None]
+) -> tuple[str, str]:
+    """(pass, fail or unknown; why). The figures decide, discovery's `state` where they cannot: sleep, idling."""
+    link = device.link
+    assert link is not None
+    now, most = (link.speed_gts, link.width), (link.max_speed_gts, link.max_width)
+    if link.state == "degraded":
+        return "fail", link.why or "lower than both ends can do"
+    if (device.power_state or "").startswith("D3"):
+        return "unknown", f"it is in {device.power_state}: its link registers mean nothing"
+    if link.state == "unknown":
+        return "unknown", link.why or "the link cannot be judged"
+    if None in (*now, *most):
+        return "unknown", "the link reports no speed or width: not trained, or not readable"
+    if now == most:
+        return "pass", ""
+    if port is None:
+        return "unknown", f"of {_shape(*most)}: the other end is not visible"
+    if functions[port.address].vendor_id == _QEMU or _less((port.speed, port.width), now):
+        return "unknown", f"of {_shape(*most)}: {port.address} is not the real other end"
+    if now == best:
+        why = link.why if link.state == "by-design" else f"{port.address} can do {_shape(port.speed, port.width)}"
+        return "pass", f"by design: {why}"
+    return _lower(device, link.state, link.why, now[1] == best[1])
+
+
+def _lower(device: PciDevice, state: str | None, why: str | None, full_width: bool) -> tuple[str, str]:
+    """Lower than both ends can do: a fault, unless only the speed is, and the device rests."""
+    if full_width and device.runtime_status == "suspended":
+        return "pass", "idle: the device is suspended"
+    if full_width and (state == "idle" or (device.is_display and device.driver in IDLING_DRIVERS)):
+        return "pass", f"idle: {device.driver or 'its driver'} may slow an idle link; --level 1 reads it under load"
+    return "fail", why if why and state != "full" else "lower than both ends can do"
+
+
+def _port(functions: Functions, device: PciDevice) -> _End | None:
+    """The other end: as discovery found it, else the bridge directly above where it faces the device."""
+    link = functions.get(device.physfn or "", device).link
+    end = link.upstream if link else None
+    if end is not None and end.max_speed_gts is not None and end.max_width is not None and end.address in functions:
+        return _End(end.address, end.max_speed_gts, end.max_width)
+    above = functions.get(device.parent or "")
+    if above is None or not above.is_bridge or above.port_type not in _FACING_DOWN or above.link is None:
+        return None
+    if above.link.max_speed_gts is None or above.link.max_width is None:
+        return None
+    return _End(above.address, above.link.max_speed_gts, above.link.max_width)
+
+
+def _best(functions: Functions, device: PciDevice, port: _End | None) -> tuple[float | None, int | None]:
+    """What all who know the link can do; of several functions of a slot, the first knows how many lanes it has."""
+    first = functions.get(f"{slot_of(device.address)}.0")
+    links = [one.link for one in (device, first) if one is not None and one.link is not None]
+    speeds = [link.max_speed_gts for link in links] + [port.speed if port else None]
+    widths = [link.max_width for link in links] + [port.width if port else None]
+    return (
+        min((speed for speed in speeds if speed is not None), default=None),
+        min((width for width in widths if width is not None), default=None),
+    )
+
+
+def _less(most: tuple[float, int], now: tuple[float | None, int | None]) -> bool:
+    """Whether an end claims to do less than what runs: then it is not the real other end."""
+    return (now[0] or 0) > most[0] or (now[1] or 0) > most[1]
+
+
+def _without_link(evidence: Evidence, device: PciDevice | None, address: str, *, is_gpu: bool) -> CheckResult:
+    """No figures at all: on a machine where that means that there is no link, and for nothing but a GPU, no fault."""
+    if device is not None and device.port_type in _NO_LINK:
+        return skipped(_ID, address, "part of the root complex: it has no link")
+    if device is not None and absent(evidence) and not is_gpu:
+        return skipped(_ID, address, "it reports no PCIe link: a virtual or conventional PCI device")
+    source = f"/sys/bus/pci/devices/{address}/current_link_speed"
+    why = "the device itself is not in the list of PCI functions" if device is None else "no link speed or width"
+    hint = AS_ROOT if absent(evidence) else RECORD
+    return unknown(_ID, address, expected="the most that both ends can do", why=why, hint=hint, source=source)
+
+
+def _elsewhere(evidence: Evidence, device: PciDevice) -> str:
+    """Where an unknown link can be read."""
+    if (device.power_state or "").startswith("D3"):
+        return (
+            "validate again while its guest runs, or wake it:"
+            f" echo on > /sys/bus/pci/devices/{device.address}/power/control"
+        )
+    if evidence.host.hypervisor:
+        return "a virtual port shows no wire: run hosttune validate on the host of this guest"
+    return "read both ends with lspci -vvv as root (LnkCap, LnkSta), and the kernel log for the port above"
+
+
+def _shape(speed: float | None, width: int | None) -> str:
+    """ "32 GT/s x16", as an operator writes it."""
+    return f"{'?' if speed is None else f'{speed:g}'} GT/s x{'?' if width is None else width}"
+
+
+CHECKS = (
+    Check(
+        id=_ID,
+        title="PCIe generation and width, both ends",
+        subjects="each GPU of a known maker, NIC, NVMe drive and NVSwitch, given to a guest or not",
+        why="a link that trained low costs half its bandwidth or more, and nothing else says so",
+        source=(
+            "PCI Express Base 5.0, 7.5.3.6 Link Capabilities and 7.5.3.8 Link Status;"
+            " Linux Documentation/ABI/testing/sysfs-bus-pci (current_link_speed); nvidia-smi documentation: the current"
+            " generation may be reduced when the GPU is not in use"
+        ),
+        judge=pcie_link,
+        inside=True,
+    ),
+)

@@ -1,0 +1,85 @@
+"""Where GPUs sit: is the NUMA node of each known, and does it exist."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
+from hosttune.checks.facts import HOST, accelerators, by_address
+from hosttune.model.evidence import Evidence
+from hosttune.model.host import Gpu, Host, PciDevice
+from hosttune.model.validation import CheckResult
+
+_ID = "numa-affinity"
+_EXPECTED = "its NUMA node is known"
+_TOLD_BY = {
+    "device": "the device says so",
+    "bridge": "the bridge above says so",
+    "firmware": "its local CPUs lie there",
+}
+
+
+def numa_affinity(evidence: Evidence) -> Iterable[CheckResult]:
+    """One result for each GPU of a known maker, given to a guest or not."""
+    host = evidence.host
+    gpus = accelerators(host)
+    if not gpus:
+        yield skipped(_ID, HOST, "no GPU here")
+    functions = by_address(host)
+    for gpu in gpus:
+        yield _judge(host, gpu, functions.get(gpu.address))
+
+
+def _judge(host: Host, gpu: Gpu, device: PciDevice | None) -> CheckResult:
+    source = f"/sys/bus/pci/devices/{gpu.address}/numa_node"
+    node = device.numa_node if device else None
+    if device is None or node is None:
+        return _without_node(host, gpu, source)
+    known = {one.id for one in host.numa_nodes}
+    if known and node not in known:
+        hint = "update the firmware, whose tables name a node that it does not describe; plan with numa: 0 until then"
+        actual = f"node {node}, which this host does not have"
+        return failed(_ID, gpu.address, expected=_EXPECTED, actual=actual, source=source, hint=hint)
+    told = _TOLD_BY.get(device.numa_source or "")
+    actual = f"node {node}{f', {told}' if told else ''}"
+    doubt = next(
+        (p for p in host.problems if p.what.startswith("NUMA node contradicts") and gpu.address in p.where), None
+    )
+    if doubt is not None:
+        hint = "see which is right in the board's manual, or measure it: hosttune validate --level 1"
+        return warned(
+            _ID, gpu.address, expected=_EXPECTED, actual=f"{actual}; but it {doubt.why}", source=source, hint=hint
+        )
+    return passed(_ID, gpu.address, expected=_EXPECTED, actual=actual, source=source)
+
+
+def _without_node(host: Host, gpu: Gpu, source: str) -> CheckResult:
+    if host.hypervisor is False and len(host.numa_nodes) == 1:
+        actual = f"node {host.numa_nodes[0].id}: the only one, though the device names none"
+        return passed(_ID, gpu.address, expected=_EXPECTED, actual=actual, source=source)
+    if host.hypervisor:
+        hint = (
+            "give the guest NUMA cells and put the GPU behind an expander bus of its cell (hosttune plan on its host"
+            " does both); no setting in here shows it"
+        )
+        why = "the hypervisor of this machine shows no node for it"
+    else:
+        hint = (
+            "enable NUMA (SRAT, ACPI _PXM) in the firmware or update it; write the node to its numa_node file only if"
+            " the board's manual says it"
+        )
+        why = "neither the device, nor a bridge above it, nor its local CPUs name a node"
+    return unknown(_ID, gpu.address, expected=_EXPECTED, why=why, hint=hint, source=source)
+
+
+CHECKS = (
+    Check(
+        id=_ID,
+        title="NUMA node of every GPU",
+        subjects="each GPU of a known maker, given to a guest or not",
+        why="memory and CPUs of another node halve the bandwidth to a GPU; what is unknown cannot be placed",
+        source="Linux Documentation/ABI/testing/sysfs-bus-pci (numa_node); ACPI 6.5, 5.2.16 SRAT and 6.2.14 _PXM",
+        judge=numa_affinity,
+        inside=True,
+    ),
+)

@@ -1,0 +1,100 @@
+"""System → Evidence: the host document, and what only a validation asks for. Changes nothing.
+
+Each reader is a row: a field of Evidence, the module of this package that reads it, and its function, which takes a
+Reader and the Host and gives the field's value, None where it cannot be known. `hosttune capture` runs all of them
+on a recording, so that a capture holds what they read.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from hosttune.discovery import discover
+from hosttune.model.evidence import Evidence
+from hosttune.model.host import Host
+from hosttune.model.values import MAX_SIZE
+from hosttune.reader import Reader
+
+if TYPE_CHECKING:
+    from hosttune.model.plan import Plan
+    from hosttune.model.result import Result
+    from hosttune.model.validation import Validation
+    from hosttune.system import System
+
+READERS: tuple[tuple[str, str, str], ...] = (
+    ("bar_limits", "evidence", "read_bar_limits"),
+    ("irqbalance", "evidence", "read_irqbalance"),
+    ("ksm_pages_shared", "evidence", "read_ksm_pages_shared"),
+)
+_UNITS = tuple(
+    f"{folder}/irqbalance.service"
+    for folder in ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
+)
+_MASK = re.compile(r"[0-9a-f]{1,16}")
+_SMALLEST_BAR = 20  # bit n of resourceN_resize stands for 2**(n + 20) bytes
+
+
+def gather(
+    system: System,
+    *,
+    inside: bool = False,
+    plans: tuple[Plan, ...] = (),
+    standing: Result | None = None,
+    history: tuple[Validation, ...] = (),
+) -> Evidence:
+    """All that a validation looks at. `plans`, `standing` and `history` come from the state, which the caller reads.
+
+    What could not be read is in `problems`. Raises BadInput for what is no host at all, or a hostile capture.
+    """
+    host = discover(system)
+    reader = Reader(system)
+    found = {
+        field: getattr(import_module(f"hosttune.discovery.{module}"), function)(reader, host)
+        for field, module, function in READERS
+    }
+    return Evidence(
+        host=host,
+        inside=inside,
+        plans=plans,
+        standing=standing,
+        history=history,
+        complete=system.complete,
+        problems=tuple(reader.problems),
+        **found,
+    )
+
+
+def read_bar_limits(reader: Reader, host: Host) -> dict[str, int] | None:
+    """The largest size that a GPU's resizable BARs can have, bytes by address; None where nothing can be said.
+
+    Source: Documentation/ABI/testing/sysfs-bus-pci, resource<N>_resize (Linux 6.1): a bit mask of sizes.
+    """
+    limits: dict[str, int] = {}
+    known = reader.system.complete
+    for gpu in host.gpus:
+        folder = f"/sys/bus/pci/devices/{gpu.address}"
+        for name in reader.names(folder):
+            if re.fullmatch(r"resource[0-5]_resize", name):
+                mask = reader.text(f"{folder}/{name}") or ""
+                known = True
+                if _MASK.fullmatch(mask) and int(mask, 16):
+                    size = 1 << (int(mask, 16).bit_length() - 1 + _SMALLEST_BAR)
+                    limits[gpu.address] = max(limits.get(gpu.address, 0), min(size, MAX_SIZE))
+    return limits if known else None
+
+
+def read_irqbalance(reader: Reader, host: Host) -> bool | None:
+    """Whether irqbalance is installed as a systemd unit that is not masked (systemd.unit(5)); None: nobody recorded."""
+    for unit in _UNITS:
+        if reader.link(unit) == "/dev/null":
+            return False
+        if reader.exists(unit):
+            return True
+    return False if reader.system.complete else None
+
+
+def read_ksm_pages_shared(reader: Reader, host: Host) -> int | None:
+    """Pages that same-page merging shares now (admin-guide/mm/ksm)."""
+    return reader.count("/sys/kernel/mm/ksm/pages_shared")
