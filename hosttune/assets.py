@@ -8,6 +8,6 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def folder(name: str) -> Path:
-    """The shipped folder `templates` or `examples`."""
+    """The shipped folder `templates`, `examples` or `baselines`."""
     shipped = _PACKAGE / "_assets" / name
     return shipped if shipped.is_dir() else _PACKAGE.parent / name

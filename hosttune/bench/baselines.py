@@ -1,0 +1,219 @@
+"""Baselines and peaks, read from TOML and refused where they cannot be right.
+
+Others' floors had these mistakes: a memory bandwidth given in MB/s and read as GB/s (it can never fail), a bus
+bandwidth above what the network carries (it can never pass). So a floor must lie between a part of the physical peak
+and the peak, in a unit of the metric's own dimension, and name its source.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hosttune.bench.metrics import Direction, converted, metric_of
+from hosttune.errors import BadInput
+
+_DEVICE = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
+_PEAKS = {
+    "pcie": "GB/s",
+    "memory": "GB/s",
+    "scale-up": "GB/s",
+    "bf16": "TFLOP/s",
+    "fp8": "TFLOP/s",
+    "tf32": "TFLOP/s",
+    "fp64": "TFLOP/s",
+    "network": "Gb/s",
+}
+_FIELDS = frozenset(("metric", "device", "kind", "expected", "tolerance", "direction", "unit", "source", "gpus"))
+_OPTIONAL = frozenset(("gpus", "kind"))
+_KINDS = ("floor", "reference", "fleet")
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """The roofline of one device: dense rates and one direction of each link, in the units of `_PEAKS`."""
+
+    device: str
+    model: str
+    source: str
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What one metric of one kind of device should reach, in the metric's own unit.
+
+    `kind`: a floor fails a host below it, a fleet's median and a reference warn. `gpus`: only with that many at once.
+    """
+
+    metric: str
+    device: str
+    expected: float
+    tolerance: float
+    direction: Direction
+    unit: str
+    source: str
+    kind: Literal["floor", "reference", "fleet"] = "floor"
+    gpus: int | None = None
+
+    @property
+    def limit(self) -> float:
+        """The value that is just good enough."""
+        part = -self.tolerance if self.direction == "higher" else self.tolerance
+        return self.expected * (1 + part)
+
+
+@dataclass(frozen=True)
+class Standard:
+    """All that figures are judged by: peaks by device id, and baselines."""
+
+    peaks: Mapping[str, Peaks]
+    baselines: tuple[Baseline, ...]
+
+    def peak(self, metric: str, device: str | None) -> float | None:
+        """The physical peak of a metric on a device; None where none is known."""
+        family = metric_of(metric)
+        if family is None or family.peak is None or device is None or device not in self.peaks:
+            return None
+        value = self.peaks[device].values.get(family.peak)
+        return None if value is None else value * family.factor
+
+    def of(self, metric: str, device: str | None, gpus: int) -> tuple[Baseline, ...]:
+        """The baselines of a metric on a device, measured with so many GPUs at once."""
+        return tuple(
+            row for row in self.baselines if row.metric == metric and row.device == device and row.gpus in (None, gpus)
+        )
+
+
+def shipped() -> Standard:
+    """The peaks and baselines that come with hosttune. Raises BadInput for a damaged file."""
+    from hosttune.assets import folder
+
+    root = folder("baselines")
+    peaks = read_peaks((root / "roofline.toml").read_text(encoding="utf-8"), "roofline.toml")
+    rows: list[Baseline] = []
+    for path in sorted(root.glob("*.toml")):
+        if path.name != "roofline.toml":
+            rows += read_baselines(path.read_text(encoding="utf-8"), peaks, path.name)
+    return Standard(peaks, tuple(rows))
+
+
+def read_peaks(text: str, where: str) -> dict[str, Peaks]:
+    """The roofline table, by PCI vendor:device. Raises BadInput naming the row and the field."""
+    found: dict[str, Peaks] = {}
+    for place, row in _rows(text, "device", where):
+        _known(row, frozenset(_PEAKS) | {"id", "model", "source"}, place)
+        device, source, model = (_text(row, name, place) for name in ("id", "source", "model"))
+        _device(device, f"{place}.id")
+        if device in found:
+            raise BadInput(f"{device} twice", where=place, hint="one row a device")
+        values = {name: _positive(row, name, place) for name in _PEAKS if name in row}
+        found[device] = Peaks(device, model, source, values)
+    return found
+
+
+def read_baselines(text: str, peaks: Mapping[str, Peaks], where: str) -> tuple[Baseline, ...]:
+    """Baselines of a TOML text. Raises BadInput naming the row and the field, also for values that cannot be right."""
+    rows = tuple(_baseline(row, place) for place, row in _rows(text, "baseline", where))
+    standard = Standard(peaks, ())
+    for number, row in enumerate(rows, 1):
+        _plausible(row, standard, f"{where}: baseline {number}")
+    return rows
+
+
+def _baseline(row: Mapping[str, Any], place: str) -> Baseline:
+    _known(row, _FIELDS, place)
+    for name in sorted(_FIELDS - _OPTIONAL):
+        if name not in row:
+            raise BadInput(f"no {name}", where=place, hint="every baseline names it; a source above all")
+    metric, device, source = (_text(row, name, place) for name in ("metric", "device", "source"))
+    family = metric_of(metric)
+    if family is None:
+        raise BadInput(f"unknown metric {metric!r}", where=f"{place}.metric", hint="docs/benchmarks.md lists them")
+    _device(device, f"{place}.device")
+    if row["direction"] != family.direction:
+        raise BadInput(f"{metric} is better {family.direction}", where=f"{place}.direction", hint="correct it")
+    kind = row.get("kind", "floor")
+    if kind not in _KINDS:
+        raise BadInput(f"unknown kind {kind!r}", where=f"{place}.kind", hint=f"one of {', '.join(_KINDS)}")
+    expected = converted(_positive(row, "expected", place), _text(row, "unit", place), family.unit, f"{place}.unit")
+    tolerance = row["tolerance"]
+    if not _number(tolerance) or not 0 <= tolerance < 1:
+        raise BadInput("tolerance is a fraction", where=f"{place}.tolerance", hint="0.05 for 5 %")
+    gpus = row.get("gpus")
+    if gpus is not None and (not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 1):
+        raise BadInput("gpus is a number of GPUs", where=f"{place}.gpus", hint="1 or more")
+    return Baseline(metric, device, expected, float(tolerance), family.direction, family.unit, source, kind, gpus)
+
+
+def _plausible(row: Baseline, standard: Standard, where: str) -> None:
+    """Raises BadInput for a floor above the peak, or so far below it that it cannot fail."""
+    family = metric_of(row.metric)
+    if family is None or family.peak is None:
+        return
+    peak = standard.peak(row.metric, row.device)
+    if peak is None:
+        raise BadInput(
+            f"no peak {family.peak!r} of {row.device} to hold {row.metric} against",
+            where=where,
+            hint="add it to roofline.toml, with its source",
+        )
+    if row.expected > peak or row.limit > peak:
+        raise BadInput(
+            f"{row.expected:g} {row.unit} is above the physical peak of {peak:g}", where=where, hint="check the unit"
+        )
+    if row.limit < family.least * peak:
+        raise BadInput(
+            f"{row.limit:g} {row.unit} is below {family.least:.0%} of the peak of {peak:g}: it could not fail",
+            where=where,
+            hint="check the unit: MB/s are not GB/s",
+        )
+
+
+# --- fields --------------------------------------------------------------------------------------------------
+
+
+def _rows(text: str, table: str, where: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
+    import tomllib
+
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise BadInput(f"no TOML: {error}", where=where, hint="correct the file") from error
+    _known(document, frozenset((table,)), where)
+    rows = document.get(table, [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise BadInput(f"{table} is no list of tables", where=where, hint=f"write [[{table}]]")
+    return [(f"{where}: {table} {number}", row) for number, row in enumerate(rows, 1)]
+
+
+def _known(row: Mapping[str, Any], names: frozenset[str], where: str) -> None:
+    for name in row:
+        if name not in names:
+            raise BadInput(f"unknown key {name!r}", where=where, hint=f"known: {', '.join(sorted(names))}")
+
+
+def _text(row: Mapping[str, Any], name: str, where: str) -> str:
+    value = row.get(name)
+    if not isinstance(value, str) or not value.strip():
+        raise BadInput(f"{name} is missing or no text", where=f"{where}.{name}", hint="give it")
+    return value
+
+
+def _device(value: str, where: str) -> None:
+    if not _DEVICE.fullmatch(value):
+        raise BadInput(f"{value!r} is no PCI id", where=where, hint='vendor:device, "10de:2335"')
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _positive(row: Mapping[str, Any], name: str, where: str) -> float:
+    value = row.get(name)
+    if not _number(value) or value <= 0:  # type: ignore[operator]  # a number, as the line says
+        raise BadInput(f"{name} is no positive number", where=f"{where}.{name}", hint="give it")
+    return float(value)  # type: ignore[arg-type]

@@ -1,0 +1,137 @@
+"""Which GPU measurements a level makes, as a list of jobs in the order of their worth. Pure; standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hosttune.bench.supervise import Job
+
+MIB, GIB = 1 << 20, 1 << 30
+RUNS = 5
+# The size for 16 GiB is the one that published all-reduce floors are stated at.
+_SIZES = {1: (MIB, 32 * MIB, 256 * MIB, GIB, 4 * GIB), 2: (MIB, 32 * MIB, 256 * MIB, GIB, 4 * GIB, 16 * GIB)}
+_TYPES = {1: ("bf16", "fp8"), 2: ("bf16", "fp8", "tf32", "fp64")}
+_SIDE = {"bf16": 8192, "fp8": 8192, "tf32": 8192, "fp64": 4096}
+
+
+def size_name(size: int) -> str:
+    """A size as metrics name it: "64mib"."""
+    for unit, factor in (("gib", GIB), ("mib", MIB), ("kib", 1 << 10)):
+        if size and size % factor == 0:
+            return f"{size // factor}{unit}"
+    return f"{size}b"
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU that may be loaded: the library's index, PCI address, memory, and CPUs by node: its own, and a far one."""
+
+    index: int
+    address: str
+    memory_bytes: int
+    near: tuple[int, tuple[int, ...]] | None = None
+    far: tuple[int, tuple[int, ...]] | None = None
+
+
+@dataclass(frozen=True)
+class Level:
+    """How much a level measures."""
+
+    number: int
+    runs: int
+    run_seconds: float
+    warm_seconds: float
+    gemm_run_seconds: float
+    gemm_warm_seconds: float
+
+    @property
+    def pace(self) -> dict[str, Any]:
+        """For copies."""
+        return {"runs": self.runs, "run_seconds": self.run_seconds, "warm_seconds": self.warm_seconds}
+
+    @property
+    def gemm_pace(self) -> dict[str, Any]:
+        """For products: the clock takes longer to settle."""
+        return {"runs": self.runs, "run_seconds": self.gemm_run_seconds, "warm_seconds": self.gemm_warm_seconds}
+
+
+LEVELS = {
+    1: Level(1, RUNS, 0.03, 0.03, 0.1, 0.25),
+    2: Level(2, 9, 0.1, 0.2, 0.5, 1.0),
+    3: Level(3, 9, 0.1, 0.2, 0.5, 1.0),
+}
+
+
+def worker_jobs(level: int, devices: Sequence[Device], kinds: frozenset[str], seconds: float) -> Iterator[Job]:
+    """Jobs for one worker that does all devices. `kinds` are those that the library can do; `seconds` of burn-in."""
+    pace = LEVELS[level]
+    for make in (_host_copies, _device_copies, _peers, _gemms):
+        yield from (job for job in make(devices, pace) if job.kind in kinds)
+    if level == 3 and "burn" in kinds:
+        yield _burn(devices, seconds)
+
+
+def _host_copies(devices: Sequence[Device], level: Level) -> Iterator[Job]:
+    for device in devices:
+        yield _host_copy(device, level, device.near, "")
+    for device in devices:
+        if device.far is not None:
+            yield _host_copy(device, level, device.far, "-far")
+
+
+def _host_copy(device: Device, level: Level, place: tuple[int, tuple[int, ...]] | None, suffix: str) -> Job:
+    options: dict[str, Any] = {"index": device.index, "bytes": GIB, "pace": level.pace, "suffix": suffix}
+    if place is not None:
+        options |= {"node": place[0], "cpus": list(place[1])}
+    return _job("host-copies", device.address, (f"h2d-ce{suffix}", f"d2h-ce{suffix}"), options)
+
+
+def _device_copies(devices: Sequence[Device], level: Level) -> Iterator[Job]:
+    for device in devices:
+        size = min(4 * GIB, device.memory_bytes // 8)
+        yield _job(
+            "device-copy", device.address, ("device-copy",), {"index": device.index, "bytes": size, "pace": level.pace}
+        )
+
+
+def _peers(devices: Sequence[Device], level: Level) -> Iterator[Job]:
+    for source in devices:
+        for target in devices:
+            if source is not target:
+                options = {"source": source.index, "target": target.index, "bytes": GIB, "pace": level.pace}
+                yield _job("peer-copy", f"{source.address}->{target.address}", ("p2p-write-ce",), options)
+
+
+def _gemms(devices: Sequence[Device], level: Level) -> Iterator[Job]:
+    for dtype in _TYPES[min(level.number, 2)]:
+        for device in devices:
+            options = {"index": device.index, "dtype": dtype, "n": _SIDE[dtype], "pace": level.gemm_pace}
+            yield _job("gemm", device.address, (f"gemm-{dtype}",), options, load=True)
+
+
+def _burn(devices: Sequence[Device], seconds: float) -> Job:
+    subjects = {str(device.index): device.address for device in devices}
+    options = {"subjects": subjects, "n": 8192, "duration": seconds}
+    metrics = ("gemm-bf16-sustained", "burn-wrong-results")
+    return Job("burn", ",".join(subjects.values()), metrics, options, seconds + 120, load=True)
+
+
+def _job(kind: str, subject: str, metrics: tuple[str, ...], options: Mapping[str, Any], *, load: bool = False) -> Job:
+    return Job(kind, subject, metrics, {**options, "subject": subject}, 30.0, load)
+
+
+def collective_job(level: int, devices: Sequence[Device]) -> Job:
+    """All-reduce and all-gather over all devices, at the sizes that fit their memory three times."""
+    pace = LEVELS[level]
+    least = min(device.memory_bytes for device in devices)
+    sizes = [size for size in _SIZES[min(level, 2)] if 3 * size <= least]
+    options = {
+        "indices": [device.index for device in devices],
+        "sizes": sizes,
+        "runs": pace.runs,
+        "run_seconds": pace.run_seconds,
+    }
+    metrics = tuple(f"{kind}-{size_name(size)}" for size in sizes for kind in ("all-reduce", "all-gather"))
+    return Job("collectives", f"{len(devices)} GPUs", metrics, options, 60.0 if level == 1 else 300.0)

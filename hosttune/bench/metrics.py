@@ -1,0 +1,108 @@
+"""What is measured: unit, which way is better, and which physical peak bounds it. Units are converted here alone.
+
+Copies by the copy engines (`-ce`) and by kernels (`-sm`) are different metrics: on one link they differ by a third.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from hosttune.errors import BadInput
+
+Direction = Literal["higher", "lower"]
+
+# unit -> (what it measures, factor to that dimension's first unit). 10^9 bytes are a GB, never 2^30.
+_UNITS: dict[str, tuple[str, float]] = {
+    "GB/s": ("bytes per second", 1.0),
+    "MB/s": ("bytes per second", 1e-3),
+    "TB/s": ("bytes per second", 1e3),
+    "Gb/s": ("bits per second", 1.0),
+    "TFLOP/s": ("operations per second", 1.0),
+    "GFLOP/s": ("operations per second", 1e-3),
+    "PFLOP/s": ("operations per second", 1e3),
+    "ns": ("time", 1.0),
+    "us": ("time", 1e3),
+    "ms": ("time", 1e6),
+    "MHz": ("clock", 1.0),
+    "W": ("power", 1.0),
+    "°C": ("temperature", 1.0),
+    "1/s": ("rate", 1.0),
+    "count": ("count", 1.0),
+}
+_SIZE = re.compile(r"-\d+(?:gib|mib|kib|b)$")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A family of figures. `peak` names the row of the roofline that bounds it, None where nothing physical does.
+
+    `factor`: how many times that peak the figure can be by its definition. `least`: the part of the peak below which
+    a floor is taken for a mistake of units rather than for a floor.
+    """
+
+    name: str
+    title: str
+    unit: str
+    direction: Direction = "higher"
+    peak: str | None = None
+    factor: float = 1.0
+    least: float = 0.2
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric("h2d-ce", "host to device, pinned, copy engine", "GB/s", peak="pcie"),
+    Metric("d2h-ce", "device to host, pinned, copy engine", "GB/s", peak="pcie"),
+    Metric("h2d-ce-far", "host to device from the far node", "GB/s", peak="pcie", least=0.1),
+    Metric("d2h-ce-far", "device to host to the far node", "GB/s", peak="pcie", least=0.1),
+    Metric("h2d-sm", "host to device, by kernels", "GB/s", peak="pcie"),
+    Metric("d2h-sm", "device to host, by kernels", "GB/s", peak="pcie"),
+    Metric("device-copy", "copy in device memory, read plus written", "GB/s", peak="memory"),
+    Metric("device-copy-nvbandwidth", "copy in device memory as nvbandwidth counts it", "GB/s", peak="memory"),
+    Metric("p2p-write-ce", "GPU to GPU, written by the source's copy engine", "GB/s", peak="scale-up"),
+    Metric("p2p-read-ce", "GPU to GPU, read by the target's copy engine", "GB/s", peak="scale-up"),
+    Metric("p2p-write-sm", "GPU to GPU, written by kernels", "GB/s", peak="scale-up"),
+    Metric("p2p-read-sm", "GPU to GPU, read by kernels", "GB/s", peak="scale-up"),
+    Metric("gemm-bf16", "matrix product, BF16", "TFLOP/s", peak="bf16"),
+    Metric("gemm-fp8", "matrix product, FP8", "TFLOP/s", peak="fp8"),
+    Metric("gemm-tf32", "matrix product, TF32", "TFLOP/s", peak="tf32"),
+    Metric("gemm-fp64", "matrix product, FP64", "TFLOP/s", peak="fp64"),
+    Metric("gemm-bf16-sustained", "matrix product, BF16, all GPUs at once", "TFLOP/s", peak="bf16"),
+    # In-network reduction sends each byte once, which the definition of bus bandwidth counts 2(n-1)/n times.
+    Metric("all-reduce", "all-reduce bus bandwidth", "GB/s", peak="scale-up", factor=2.0),
+    Metric("all-gather", "all-gather bus bandwidth", "GB/s", peak="scale-up"),
+    Metric("burn-wrong-results", "products that differ from the first", "count", "lower"),
+    Metric("load-sm-clock", "SM clock under load", "MHz"),
+    Metric("load-memory-clock", "memory clock under load", "MHz"),
+    Metric("load-power", "power under load", "W", "lower"),
+    Metric("load-temperature", "temperature under load", "°C", "lower"),
+    Metric("memory-copy", "memcpy by all CPUs of a node, read plus written", "GB/s"),
+    Metric("memory-latency", "latency of one load", "ns", "lower"),
+    Metric("timer-jitter", "wake-up latency, worst", "us", "lower"),
+    Metric("disk-read", "sequential read of a file, 1 MiB blocks", "GB/s"),
+    Metric("disk-write", "sequential write of a file, 1 MiB blocks", "GB/s"),
+    Metric("disk-random-read", "random reads of 4 KiB", "1/s"),
+    Metric("rdma-write", "RDMA write to a named host", "Gb/s", peak="network"),
+)
+_BY_NAME = {metric.name: metric for metric in METRICS}
+
+
+def metric_of(name: str) -> Metric | None:
+    """The family of a metric; a size at the end ("all-reduce-1gib") belongs to the figure, not to the family."""
+    return _BY_NAME.get(name) or _BY_NAME.get(_SIZE.sub("", name))
+
+
+def converted(value: float, unit: str, wanted: str, where: str) -> float:
+    """A value in another unit of the same dimension. Raises BadInput for an unknown unit and another dimension."""
+    for name in (unit, wanted):
+        if name not in _UNITS:
+            raise BadInput(f"unknown unit {name!r}", where=where, hint=f"one of {', '.join(_UNITS)}")
+    (kind, factor), (wanted_kind, wanted_factor) = _UNITS[unit], _UNITS[wanted]
+    if kind != wanted_kind:
+        raise BadInput(
+            f"{unit} measures {kind}, not {wanted_kind}",
+            where=where,
+            hint=f"give it in {wanted}, or correct the metric",
+        )
+    return value * factor / wanted_factor
