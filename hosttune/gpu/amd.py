@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hosttune.gpu.vendor import Vendor, awake, fill
 from hosttune.model.host import Gpu, PciDevice, Peer
-from hosttune.reader import Reader
+from hosttune.reader import Reader, number
 
 # pci.ids (pciutils/pciids 2026.08.22), vendor 1002.
 MODELS = {
@@ -58,14 +58,16 @@ def _enrich(reader: Reader, devices: tuple[PciDevice, ...], gpus: tuple[Gpu, ...
 
 
 def _facts(reader: Reader, address: str, version: str | None, peers: tuple[Peer, ...] | None) -> Gpu:
-    """amdgpu's own files. Source: Documentation/gpu/amdgpu/{driver-misc,thermal}.rst; power caps are microwatts.
+    """amdgpu's own files. Source: Documentation/gpu/amdgpu/{driver-misc,thermal,ras}.rst; power caps are microwatts.
 
     The UUID has ROCm's form GPU-<unique_id> (ROCR_VISIBLE_DEVICES).
     """
     folder = f"/sys/bus/pci/devices/{address}"
     unique = reader.text(f"{folder}/unique_id")
     monitors = reader.names(f"{folder}/hwmon")
-    caps = f"{folder}/hwmon/{monitors[0]}/power1_cap" if monitors else ""
+    sensors = f"{folder}/hwmon/{monitors[0]}" if monitors else ""
+    caps = sensors and f"{sensors}/power1_cap"
+    uncorrected, corrected = _ras(reader, folder)
     return Gpu(
         address=address,
         memory_bytes=reader.count(f"{folder}/mem_info_vram_total") or None,
@@ -77,7 +79,30 @@ def _facts(reader: Reader, address: str, version: str | None, peers: tuple[Peer,
         power_min_watts=_watts(reader, caps and f"{caps}_min"),
         power_max_watts=_watts(reader, caps and f"{caps}_max"),
         peers=peers,
+        ecc_uncorrected=uncorrected,
+        ecc_corrected=corrected,
+        pcie_replays=reader.count(f"{folder}/pcie_replay_count"),
+        temperature_c=_celsius(reader, sensors and f"{sensors}/temp1_input"),
+        temperature_slowdown_c=_celsius(reader, sensors and f"{sensors}/temp1_crit"),
     )
+
+
+def _ras(reader: Reader, folder: str) -> tuple[int | None, int | None]:
+    """Uncorrected and corrected errors of all blocks that count them: "ue: 0", "ce: 0" in ras/BLOCK_err_count."""
+    sums: dict[str, int] = {}
+    for name in reader.names(f"{folder}/ras"):
+        if name.endswith("_err_count"):
+            for line in (reader.text(f"{folder}/ras/{name}") or "").splitlines():
+                kind, _, value = line.partition(":")
+                amount = number(value.strip())
+                if kind in ("ue", "ce") and amount is not None:
+                    sums[kind] = sums.get(kind, 0) + amount
+    return sums.get("ue"), sums.get("ce")
+
+
+def _celsius(reader: Reader, path: str) -> float | None:
+    thousandths = reader.integer(path) if path else None
+    return None if thousandths is None else thousandths / 1000
 
 
 def _watts(reader: Reader, path: str) -> float | None:
@@ -125,8 +150,10 @@ def _address(node: dict[str, int]) -> str:
 
 
 TELLS = frozenset(
-    """driver_version ecc_corrected ecc_uncorrected peers pcie_replays power_default_watts power_limit_watts
-    temperature_c temperature_slowdown_c""".split()
+    (
+        *("driver_version", "ecc_corrected", "ecc_uncorrected", "peers", "pcie_replays", "power_default_watts"),
+        *("power_limit_watts", "temperature_c", "temperature_slowdown_c"),
+    )
 )
 
 AMD = Vendor(name="amd", vendor_id="1002", models=MODELS, makes=_makes, enrich=_enrich, driver="amdgpu", tells=TELLS)

@@ -66,6 +66,7 @@ def _sysfs(reader: Reader, address: str) -> Gpu:
         driver_version=reader.text("/sys/module/habanalabs/version") or None,
         firmware_version=reader.text(f"{folder}/cpucp_ver") or reader.text(f"{folder}/armcp_ver") or None,
         power_limit_watts=None if milliwatts is None else milliwatts / 1e3,
+        status=(reader.text(f"{folder}/status") or "").casefold() or None,
     )
 
 

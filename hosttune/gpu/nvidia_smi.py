@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hosttune.errors import BadInput
+from hosttune.gpu.nvidia_smi_rows import ROWS, Row, flag_of, integer_of, is_lacking, number_of, text_of, word_of
 from hosttune.gpu.nvidia_words import CLOCK_REASONS
 from hosttune.gpu.vendor import Answer
 from hosttune.model.host import Gpu, Mig, MigInstance, Problem
@@ -21,117 +22,21 @@ if TYPE_CHECKING:
 
 Flat = dict[str, list[str]]
 
-_NUMBER = re.compile(r"(-?\d{1,15}(?:\.\d{1,9})?)(?: ?[A-Za-z%/]+)?")
-_UNKNOWN = re.compile(r"\[?(n/a|not supported|unknown error|gpu is lost|requested functionality .*|insufficient .*)\]?")
 _DEPTH = 8  # what nvidia-smi nests at most is 4
 _ALIASES = {"idle": "gpu_idle", "display_clock_setting": "display_clocks_setting"}
-
-
-def _text(value: str) -> str | None:
-    return None if not value or _UNKNOWN.fullmatch(value.casefold()) else value
-
-
-def _word(value: str) -> str | None:
-    text = _text(value)
-    return text.casefold() if text else None
-
-
-def _number(value: str) -> float | None:
-    match = _NUMBER.fullmatch(value)
-    return float(match[1]) if match else None
-
-
-def _integer(value: str) -> int | None:
-    number = _number(value)
-    return None if number is None else int(number)
-
-
-def _bytes(value: str) -> int | None:
-    return None if not value.endswith(" MiB") or (mib := _integer(value)) is None else mib << 20
-
-
-def _flag(value: str) -> bool | None:
-    return {"enabled": True, "yes": True, "disabled": False, "no": False}.get(value.casefold())
-
-
-class _Row(NamedTuple):
-    """One fact: the field of `Gpu`, its paths in the XML and in the text (newest form first), and how it reads."""
-
-    field: str
-    xml: tuple[str, ...]
-    text: tuple[str, ...]
-    read: Callable[[str], object]
-
-
-_ROWS = (
-    _Row("model", ("product_name",), ("Product Name",), _text),
-    _Row("uuid", ("uuid",), ("GPU UUID",), _text),
-    _Row("serial", ("serial",), ("Serial Number",), _text),
-    _Row("firmware_version", ("vbios_version",), ("VBIOS Version",), _text),
-    _Row("module_id", ("platformInfo/module_id", "gpu_module_id"), ("Platform Info/Module Id", "Module ID"), _integer),
-    _Row("memory_bytes", ("fb_memory_usage/total",), ("FB Memory Usage/Total",), _bytes),
-    _Row("persistence", ("persistence_mode",), ("Persistence Mode",), _flag),
-    _Row("compute_mode", ("compute_mode",), ("Compute Mode",), _word),
-    _Row("ecc", ("ecc_mode/current_ecc",), ("ECC Mode/Current", "Ecc Mode/Current"), _flag),
-    _Row("ecc_pending", ("ecc_mode/pending_ecc",), ("ECC Mode/Pending", "Ecc Mode/Pending"), _flag),
-    _Row("fabric_state", ("fabric/state",), ("Fabric/State",), _word),
-    _Row("fabric_status", ("fabric/status",), ("Fabric/Status",), _word),
-    _Row(
-        "power_limit_watts",
-        ("gpu_power_readings/current_power_limit", "power_readings/power_limit"),
-        ("GPU Power Readings/Current Power Limit", "Power Readings/Power Limit"),
-        _number,
-    ),
-    _Row(
-        "power_default_watts",
-        ("gpu_power_readings/default_power_limit", "power_readings/default_power_limit"),
-        ("GPU Power Readings/Default Power Limit", "Power Readings/Default Power Limit"),
-        _number,
-    ),
-    _Row(
-        "power_min_watts",
-        ("gpu_power_readings/min_power_limit", "power_readings/min_power_limit"),
-        ("GPU Power Readings/Min Power Limit", "Power Readings/Min Power Limit"),
-        _number,
-    ),
-    _Row(
-        "power_max_watts",
-        ("gpu_power_readings/max_power_limit", "power_readings/max_power_limit"),
-        ("GPU Power Readings/Max Power Limit", "Power Readings/Max Power Limit"),
-        _number,
-    ),
-    _Row("remapped_correctable", ("remapped_rows/remapped_row_corr",), ("Remapped Rows/Correctable Error",), _integer),
-    _Row(
-        "remapped_uncorrectable", ("remapped_rows/remapped_row_unc",), ("Remapped Rows/Uncorrectable Error",), _integer
-    ),
-    _Row("remapped_pending", ("remapped_rows/remapped_row_pending",), ("Remapped Rows/Pending",), _flag),
-    _Row(
-        "remapped_failed", ("remapped_rows/remapped_row_failure",), ("Remapped Rows/Remapping Failure Occurred",), _flag
-    ),
-    _Row(
-        "pcie_max_generation",
-        ("pci/pci_gpu_link_info/pcie_gen/max_link_gen",),
-        ("PCI/GPU Link Info/PCIe Generation/Max",),
-        _integer,
-    ),
-    _Row(
-        "pcie_gpu_max_generation",
-        ("pci/pci_gpu_link_info/pcie_gen/max_device_link_gen",),
-        ("PCI/GPU Link Info/PCIe Generation/Device Max",),
-        _integer,
-    ),
-)
 
 
 class _Places(NamedTuple):
     """Where the two forms keep what is more than one value."""
 
-    rows: Callable[[_Row], tuple[str, ...]]
+    rows: Callable[[Row], tuple[str, ...]]
     mig_current: str
     mig_pending: str
     mig_instance: str
     reasons: tuple[str, ...]
     volatile: str
+    lifetime: str
+    health: str
     processes: str
     process: str
 
@@ -143,6 +48,8 @@ _XML = _Places(
     "mig_devices/mig_device/gpu_instance_id",
     ("clocks_event_reasons/", "clocks_throttle_reasons/"),
     "ecc_errors/volatile/",
+    "ecc_errors/aggregate/",
+    "fabric/health/",
     "processes",
     "processes/process_info/pid",
 )
@@ -153,22 +60,24 @@ _TEXT = _Places(
     "MIG Device/GPU Instance ID",
     ("Clocks Event Reasons/", "Clocks Throttle Reasons/"),
     "ECC Errors/Volatile/",
+    "ECC Errors/Aggregate/",
+    "Fabric/Health/",
     "Processes",
     "Processes/Process ID",
 )
 
 # Columns of `nvidia-smi --query-gpu`, and the field of `Gpu` that each is.
 QUERY_FIELDS: Mapping[str, tuple[str, Callable[[str], object]]] = {
-    "persistence_mode": ("persistence", _flag),
-    "power.limit": ("power_limit_watts", _number),
-    "power.default_limit": ("power_default_watts", _number),
-    "power.min_limit": ("power_min_watts", _number),
-    "power.max_limit": ("power_max_watts", _number),
-    "compute_mode": ("compute_mode", _word),
-    "ecc.mode.current": ("ecc", _flag),
-    "ecc.mode.pending": ("ecc_pending", _flag),
-    "mig.mode.current": ("mode", _word),
-    "mig.mode.pending": ("pending", _word),
+    "persistence_mode": ("persistence", flag_of),
+    "power.limit": ("power_limit_watts", number_of),
+    "power.default_limit": ("power_default_watts", number_of),
+    "power.min_limit": ("power_min_watts", number_of),
+    "power.max_limit": ("power_max_watts", number_of),
+    "compute_mode": ("compute_mode", word_of),
+    "ecc.mode.current": ("ecc", flag_of),
+    "ecc.mode.pending": ("ecc_pending", flag_of),
+    "mig.mode.current": ("mode", word_of),
+    "mig.mode.pending": ("pending", word_of),
 }
 
 
@@ -199,7 +108,7 @@ def parse_smi_xml(text: str) -> Answer:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
         raise BadInput(f"not XML: {error}", where="nvidia-smi-q-x", hint="record nvidia-smi -q -x again") from error
-    driver = _text((root.findtext("driver_version") or "").strip())
+    driver = text_of((root.findtext("driver_version") or "").strip())
     flats = ((gpu.get("id", ""), _flatten(gpu)) for gpu in root.iter("gpu"))
     return _answer(flats, _XML, driver, "nvidia-smi-q-x")
 
@@ -230,7 +139,7 @@ def parse_smi_text(text: str) -> Answer:
         name, _, value = (part.strip() for part in line.partition(" : "))
         indent = len(line) - len(line.lstrip())
         if not indent:
-            driver = _text(value) if name == "Driver Version" else driver
+            driver = text_of(value) if name == "Driver Version" else driver
         elif flats and name:
             stack = [entry for entry in stack if entry[0] < indent][:_DEPTH]
             stack.append((indent, name))
@@ -253,28 +162,43 @@ def _answer(flats: Iterable[tuple[str, Flat]], places: _Places, driver: str | No
 
 def _gpu(address: str, flat: Flat, places: _Places, driver: str | None) -> Gpu:
     facts: dict[str, Any] = {}
-    for row in _ROWS:
+    lacks: list[str] = []
+    for row in ROWS:
         for path in places.rows(row):
             if path in flat:
                 facts[row.field] = row.read(flat[path][0])
+                if facts[row.field] is None and is_lacking(flat[path][0]):
+                    lacks.append(row.field)
                 break
+        else:
+            if any(is_lacking(flat.get(path.rpartition("/")[0], [""])[0]) for path in places.rows(row)):
+                lacks.append(row.field)  # "Remapped Rows : N/A" stands for all that would be below it
+    counts = {
+        "ecc_uncorrected": (places.volatile, "uncorrectable"),
+        "ecc_corrected": (places.volatile, "correctable"),
+        "ecc_uncorrected_lifetime": (places.lifetime, "uncorrectable"),
+    }
+    for field, (folder, word) in counts.items():
+        facts[field], lacking = _errors(flat, folder, word)
+        lacks += [field] if lacking else []
     return Gpu(
         address=address,
         **{**facts, "module_id": facts.get("module_id") or None},
         driver_version=driver,
         mig=_mig(flat, places),
         clock_reasons=_reasons(flat, places),
-        ecc_uncorrected=_uncorrected(flat, places),
         processes=_processes(flat, places),
+        fabric_health=_fabric_health(flat, places),
+        lacks=tuple(sorted(lacks)) or None,
     )
 
 
 def _mig(flat: Flat, places: _Places) -> Mig | None:
     """MIG mode and the instances that have a device; None where MIG is not supported."""
-    mode, pending = (_word(flat.get(path, [""])[0]) for path in (places.mig_current, places.mig_pending))
+    mode, pending = (word_of(flat.get(path, [""])[0]) for path in (places.mig_current, places.mig_pending))
     if mode is None and pending is None:
         return None
-    ids = dict.fromkeys(map(_integer, flat.get(places.mig_instance, [])))
+    ids = dict.fromkeys(map(integer_of, flat.get(places.mig_instance, [])))
     instances = tuple(MigInstance(id=number) for number in ids if number is not None)
     return Mig(mode=mode, pending=pending, instances=instances or (() if mode == "disabled" else None))
 
@@ -293,19 +217,38 @@ def _reasons(flat: Flat, places: _Places) -> tuple[str, ...] | None:
     return (*named, *(name for name, on in active.items() if on and name not in CLOCK_REASONS))
 
 
-def _uncorrected(flat: Flat, places: _Places) -> int | None:
-    """Uncorrectable ECC errors since the driver was loaded, SRAM and DRAM together; None if any part is unknown."""
-    parts = [
-        _integer(values[0])
-        for path, values in flat.items()
-        if path.startswith(places.volatile) and "uncorrectable" in path.casefold()
+def _errors(flat: Flat, folder: str, word: str) -> tuple[int | None, bool]:
+    """ECC errors of one kind, SRAM and DRAM together, None if any part is unknown; and whether the GPU counts none."""
+    values = [
+        values[0] for path, values in flat.items() if path.startswith(folder) and _kind(path.rpartition("/")[2]) == word
     ]
+    parts = [integer_of(value) for value in values]
     known = [part for part in parts if part is not None]
-    return sum(known) if known and len(known) == len(parts) else None
+    total = sum(known) if known and len(known) == len(parts) else None
+    return total, bool(values) and all(map(is_lacking, values))
+
+
+def _kind(name: str) -> str:
+    """correctable or uncorrectable, of "SRAM Uncorrectable Parity" and "dram_correctable"; "" for another counter."""
+    words = re.split(r"[ _]", name.casefold())
+    return next((word for word in ("uncorrectable", "correctable") if word in words), "")
+
+
+def _fabric_health(flat: Flat, places: _Places) -> tuple[str, ...] | None:
+    """What is wrong with the GPU's place on the fabric; None where nothing of it is told."""
+    told = {
+        path.rpartition("/")[2].casefold().replace("_", " "): word
+        for path, values in flat.items()
+        if path.startswith(places.health) and (word := word_of(values[0]))
+    }
+    bad = [f"{name} {word}" for name, word in told.items() if name == "bandwidth" and word == "degraded"]
+    bad += [name for name, word in told.items() if word == "true" and name != "partition assigned"]
+    bad += [word for name, word in told.items() if name == "incorrect configuration" and word != "none"]
+    return tuple(bad) if told else None
 
 
 def _processes(flat: Flat, places: _Places) -> int | None:
     if places.processes not in flat:
         return None
     listed = flat.get(places.process, [])
-    return None if not listed and _text(flat[places.processes][0] or "none") is None else len(set(listed))
+    return None if not listed and text_of(flat[places.processes][0] or "none") is None else len(set(listed))

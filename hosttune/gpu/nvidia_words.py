@@ -18,6 +18,35 @@ CLOCK_REASONS = (
 COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")
 # nvmlGpuFabricState_t; 0 is "not supported", which is no state
 FABRIC_STATES = (None, "not started", "in progress", "completed")
+# nvmlDeviceGpuRecoveryAction_t, in the words of `nvidia-smi -q`
+RECOVERY_ACTIONS = ("none", "reset", "reboot", "drain p2p", "drain and reset")
+# NVML_GPU_FABRIC_HEALTH_MASK_*: two bits each, 1 is true; the incorrect configuration has four bits, of which
+# 1 is none (nvml.h).
+FABRIC_FAULTS = (
+    (0, "degraded bandwidth"),
+    (2, "route recovery in progress"),
+    (4, "route unhealthy"),
+    (6, "access timeout recovery"),
+)
+FABRIC_MISCONFIGURATIONS = {
+    2: "incorrect system GUID",
+    3: "incorrect chassis serial number",
+    4: "no partition",
+    5: "insufficient NVLinks",
+    6: "incompatible GPU firmware",
+    7: "invalid location",
+}
+
+
+def fabric_faults(mask: int) -> tuple[str, ...] | None:
+    """What nvml.h's health mask says is wrong; None where it says nothing (0: nothing in it is supported)."""
+    if not mask:
+        return None
+    faults = [name for shift, name in FABRIC_FAULTS if mask >> shift & 3 == 1]
+    wrong = mask >> 8 & 15
+    if wrong > 1:
+        faults.append(FABRIC_MISCONFIGURATIONS.get(wrong, f"incorrect configuration {wrong}"))
+    return tuple(faults)
 
 
 def clock_reasons(bits: int) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import msgspec
 
 from hosttune.child import in_child
 from hosttune.errors import HosttuneError
+from hosttune.gpu.nvml_health import ask_health
 
 # Asked with the device handle alone; answers are numbers, texts or short lists.
 PLAIN = (
@@ -136,6 +137,7 @@ def _device(nvml: _Nvml, handle: object) -> dict[str, Any]:
     facts["nvmlDeviceGetCurrentClocksEventReasons"] = reasons
     facts["fabricInfo"] = nvml.guard(partial(_fabric, nvml, handle))
     facts["processes"] = nvml.guard(partial(_processes, nvml, handle))
+    facts["health"] = ask_health(nvml, handle)
     facts.update(_profiles(nvml, handle, facts["nvmlDeviceGetMigMode"]))
     return facts
 

@@ -15,6 +15,7 @@ import msgspec
 from hosttune.errors import BadInput
 from hosttune.gpu.mig import compute_slices
 from hosttune.gpu.nvidia_words import COMPUTE_MODES, FABRIC_STATES, clock_reasons
+from hosttune.gpu.nvml_health import health_facts
 from hosttune.gpu.vendor import Answer
 from hosttune.model.host import Gpu, Mig, MigInstance, MigProfile, Peer, Problem
 from hosttune.model.values import parse_address
@@ -139,6 +140,7 @@ def _gpu(address: str, raw: Raw, driver: str | None, host: Mapping[str, Raw]) ->
         pcie_max_generation=_integer(raw, "nvmlDeviceGetMaxPcieLinkGeneration"),
         pcie_gpu_max_generation=_integer(raw, "nvmlDeviceGetGpuMaxPcieLinkGeneration"),
         processes=_integer(raw, "processes"),
+        **health_facts(raw),
     )
 
 
@@ -278,7 +280,7 @@ def _doubt(address: str, raw: Raw) -> Problem | None:
     """What NVML failed to tell for another reason than that the GPU has none."""
     failures: dict[str, list[str]] = {}
     for name, value in raw.items():
-        for reason in _failures(value):
+        for reason in _failures(value) if name != "health" else ():
             failures.setdefault(reason, []).append(name)
     if not failures:
         return None

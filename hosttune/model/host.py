@@ -251,7 +251,12 @@ class Mig(Value, frozen=True, kw_only=True):
 
 
 class Gpu(Value, frozen=True, kw_only=True):
-    """A display or accelerator function. Which exist is decided by sysfs; `source` says who told the rest."""
+    """A display or accelerator function. Which exist is decided by sysfs; `source` says who told the rest.
+
+    `lacks` names fields of which its driver says that the device has no such thing: None there is an answer, in any
+    other field it is unknown. Temperatures are degrees Celsius; `temperature_margin_c` is what is left up to the
+    greatest one at which it should work, so below 0 it is too hot.
+    """
 
     address: str
     vendor: str = "other"
@@ -278,14 +283,34 @@ class Gpu(Value, frozen=True, kw_only=True):
     ecc: bool | None = None
     ecc_pending: bool | None = None
     ecc_uncorrected: int | None = None  # since the driver was loaded, SRAM and DRAM together
+    ecc_corrected: int | None = None  # likewise
+    ecc_uncorrected_lifetime: int | None = None
+    sram_threshold_exceeded: bool | None = None  # more SRAM errors in its life than it should have
+    unrepairable_memory: bool | None = None
+    retired_pending: bool | None = None  # pages that wait for a reset to be retired (before Ampere)
     remapped_pending: bool | None = None
     remapped_failed: bool | None = None
     remapped_uncorrectable: int | None = None
     remapped_correctable: int | None = None
+    remap_banks_low: int | None = None  # memory banks with few spare rows left
+    remap_banks_none: int | None = None  # and with none
     clock_reasons: tuple[str, ...] | None = None
     pcie_max_generation: int | None = None  # of GPU and system together
     pcie_gpu_max_generation: int | None = None  # of the GPU alone
+    pcie_replays: int | None = None  # since its reset
     processes: int | None = None
+    fabric_health: tuple[str, ...] | None = None  # what is wrong with its place on the fabric, () when nothing is
+    sm_clock_mhz: float | None = None
+    sm_clock_max_mhz: float | None = None
+    application_clock_mhz: float | None = None
+    default_application_clock_mhz: float | None = None
+    temperature_c: float | None = None
+    temperature_margin_c: float | None = None
+    temperature_slowdown_c: float | None = None  # where it slows itself down
+    memory_temperature_c: float | None = None
+    recovery_action: str | None = None  # what its driver asks for: "none", "reset", "reboot", …
+    status: str | None = None  # the driver's word for the device ("operational", "malfunction", …)
+    lacks: tuple[str, ...] | None = None
 
 
 class Nic(Value, frozen=True, kw_only=True):

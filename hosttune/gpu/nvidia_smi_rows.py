@@ -1,0 +1,178 @@
+"""What `nvidia-smi -q` says, as a table: each fact's place in the XML and in the text, and how it reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+_NUMBER = re.compile(r"(-?\d{1,15}(?:\.\d{1,9})?)(?: ?[A-Za-z%/]+)?")
+_UNKNOWN = re.compile(r"\[?(n/a|not supported|unknown error|gpu is lost|requested functionality .*|insufficient .*)\]?")
+
+
+def is_lacking(value: str) -> bool:
+    """Whether it says that the GPU has no such thing: "N/A" and its like, which no failure prints."""
+    return value.casefold().strip("[]") in ("n/a", "not supported")
+
+
+def text_of(value: str) -> str | None:
+    """The text, None for what is no value."""
+    return None if not value or _UNKNOWN.fullmatch(value.casefold()) else value
+
+
+def word_of(value: str) -> str | None:
+    """The text in lower case."""
+    text = text_of(value)
+    return text.casefold() if text else None
+
+
+def number_of(value: str) -> float | None:
+    """The number before its unit."""
+    match = _NUMBER.fullmatch(value)
+    return float(match[1]) if match else None
+
+
+def integer_of(value: str) -> int | None:
+    """The same, whole."""
+    number = number_of(value)
+    return None if number is None else int(number)
+
+
+def bytes_of(value: str) -> int | None:
+    """Bytes of a number of MiB."""
+    return None if not value.endswith(" MiB") or (mib := integer_of(value)) is None else mib << 20
+
+
+def flag_of(value: str) -> bool | None:
+    """Enabled, yes; disabled, no."""
+    return {"enabled": True, "yes": True, "disabled": False, "no": False}.get(value.casefold())
+
+
+def _banks(value: str) -> int | None:
+    """The number of "3072 bank(s)"."""
+    match = re.fullmatch(r"(\d{1,9}) bank\(s\)", value)
+    return int(match[1]) if match else None
+
+
+def _recovery(value: str) -> str | None:
+    """What the driver asks for; older drivers merely say whether a reset is required."""
+    return {"yes": "reset", "no": "none"}.get(value.casefold(), word_of(value))
+
+
+_BANKS_XML = "remapped_rows/row_remapper_histogram/row_remapper_histogram_"
+_BANKS_TEXT = "Remapped Rows/Bank Remap Availability Histogram/"
+
+
+class Row(NamedTuple):
+    """One fact: the field of `Gpu`, its paths in the XML and in the text (newest form first), and how it reads."""
+
+    field: str
+    xml: tuple[str, ...]
+    text: tuple[str, ...]
+    read: Callable[[str], object]
+
+
+ROWS = (
+    Row("model", ("product_name",), ("Product Name",), text_of),
+    Row("uuid", ("uuid",), ("GPU UUID",), text_of),
+    Row("serial", ("serial",), ("Serial Number",), text_of),
+    Row("firmware_version", ("vbios_version",), ("VBIOS Version",), text_of),
+    Row("module_id", ("platformInfo/module_id", "gpu_module_id"), ("Platform Info/Module Id", "Module ID"), integer_of),
+    Row("memory_bytes", ("fb_memory_usage/total",), ("FB Memory Usage/Total",), bytes_of),
+    Row("persistence", ("persistence_mode",), ("Persistence Mode",), flag_of),
+    Row("compute_mode", ("compute_mode",), ("Compute Mode",), word_of),
+    Row("ecc", ("ecc_mode/current_ecc",), ("ECC Mode/Current", "Ecc Mode/Current"), flag_of),
+    Row("ecc_pending", ("ecc_mode/pending_ecc",), ("ECC Mode/Pending", "Ecc Mode/Pending"), flag_of),
+    Row("fabric_state", ("fabric/state",), ("Fabric/State",), word_of),
+    Row("fabric_status", ("fabric/status",), ("Fabric/Status",), word_of),
+    Row(
+        "power_limit_watts",
+        ("gpu_power_readings/current_power_limit", "power_readings/power_limit"),
+        ("GPU Power Readings/Current Power Limit", "Power Readings/Power Limit"),
+        number_of,
+    ),
+    Row(
+        "power_default_watts",
+        ("gpu_power_readings/default_power_limit", "power_readings/default_power_limit"),
+        ("GPU Power Readings/Default Power Limit", "Power Readings/Default Power Limit"),
+        number_of,
+    ),
+    Row(
+        "power_min_watts",
+        ("gpu_power_readings/min_power_limit", "power_readings/min_power_limit"),
+        ("GPU Power Readings/Min Power Limit", "Power Readings/Min Power Limit"),
+        number_of,
+    ),
+    Row(
+        "power_max_watts",
+        ("gpu_power_readings/max_power_limit", "power_readings/max_power_limit"),
+        ("GPU Power Readings/Max Power Limit", "Power Readings/Max Power Limit"),
+        number_of,
+    ),
+    Row("remapped_correctable", ("remapped_rows/remapped_row_corr",), ("Remapped Rows/Correctable Error",), integer_of),
+    Row(
+        "remapped_uncorrectable",
+        ("remapped_rows/remapped_row_unc",),
+        ("Remapped Rows/Uncorrectable Error",),
+        integer_of,
+    ),
+    Row("remapped_pending", ("remapped_rows/remapped_row_pending",), ("Remapped Rows/Pending",), flag_of),
+    Row(
+        "remapped_failed",
+        ("remapped_rows/remapped_row_failure",),
+        ("Remapped Rows/Remapping Failure Occurred",),
+        flag_of,
+    ),
+    Row(
+        "pcie_max_generation",
+        ("pci/pci_gpu_link_info/pcie_gen/max_link_gen",),
+        ("PCI/GPU Link Info/PCIe Generation/Max",),
+        integer_of,
+    ),
+    Row(
+        "pcie_gpu_max_generation",
+        ("pci/pci_gpu_link_info/pcie_gen/max_device_link_gen",),
+        ("PCI/GPU Link Info/PCIe Generation/Device Max",),
+        integer_of,
+    ),
+    Row("pcie_replays", ("pci/replay_counter",), ("PCI/Replays Since Reset",), integer_of),
+    Row(
+        "recovery_action",
+        ("gpu_recovery_action", "gpu_reset_status/reset_required"),
+        ("GPU Recovery Action", "GPU Reset Status/Reset Required"),
+        _recovery,
+    ),
+    Row(
+        "sram_threshold_exceeded",
+        ("ecc_errors/aggregate/sram_threshold_exceeded",),
+        ("ECC Errors/Aggregate/SRAM Threshold Exceeded",),
+        flag_of,
+    ),
+    Row("unrepairable_memory", ("ecc_errors/unrepairable_memory",), ("ECC Errors/Unrepairable Memory",), flag_of),
+    Row(
+        "retired_pending",
+        ("retired_pages/pending_retirement", "retired_pages/pending_blacklist"),
+        ("Retired Pages/Pending Page Blacklist",),
+        flag_of,
+    ),
+    Row("remap_banks_low", (f"{_BANKS_XML}low",), (f"{_BANKS_TEXT}Low",), _banks),
+    Row("remap_banks_none", (f"{_BANKS_XML}none",), (f"{_BANKS_TEXT}None",), _banks),
+    Row("sm_clock_mhz", ("clocks/sm_clock",), ("Clocks/SM",), number_of),
+    Row("sm_clock_max_mhz", ("max_clocks/sm_clock",), ("Max Clocks/SM",), number_of),
+    Row("application_clock_mhz", ("applications_clocks/graphics_clock",), ("Applications Clocks/Graphics",), number_of),
+    Row(
+        "default_application_clock_mhz",
+        ("default_applications_clocks/graphics_clock",),
+        ("Default Applications Clocks/Graphics",),
+        number_of,
+    ),
+    Row("temperature_c", ("temperature/gpu_temp",), ("Temperature/GPU Current Temp",), number_of),
+    Row("temperature_margin_c", ("temperature/gpu_temp_tlimit",), ("Temperature/GPU T.Limit Temp",), number_of),
+    Row(
+        "temperature_slowdown_c",
+        ("temperature/gpu_temp_slow_threshold",),
+        ("Temperature/GPU Slowdown Temp",),
+        number_of,
+    ),
+    Row("memory_temperature_c", ("temperature/memory_temp",), ("Temperature/Memory Current Temp",), number_of),
+)

@@ -1,0 +1,141 @@
+"""What NVML tells of a GPU's health: asked into `nvml.json` as "health", and read from there. Nothing is set.
+
+A failure in it is no doubt of discovery: the fact stays unknown, and the check that wants it says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+from hosttune.gpu.nvidia_words import RECOVERY_ACTIONS, fabric_faults
+
+_CORRECTED, _UNCORRECTED = 0, 1  # NVML_MEMORY_ERROR_TYPE_…
+_VOLATILE, _LIFETIME = 0, 1  # NVML_VOLATILE_ECC, NVML_AGGREGATE_ECC
+_GRAPHICS, _SM = 0, 1  # NVML_CLOCK_…
+_CORE, _SLOWDOWN = 0, 1  # NVML_TEMPERATURE_GPU, NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+_RECOVERY, _MEMORY_TEMPERATURE = "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", "NVML_FI_DEV_MEMORY_TEMP"
+_MISSING = "ERR Not Supported"
+
+# Name in "health" → field of Gpu, for answers that are a plain number.
+_NUMBERS: Mapping[str, str] = {
+    "pcieReplays": "pcie_replays",
+    "temperature": "temperature_c",
+    "temperatureMargin": "temperature_margin_c",
+    "temperatureSlowdown": "temperature_slowdown_c",
+    "memoryTemperature": "memory_temperature_c",
+    "correctedVolatile": "ecc_corrected",
+    "uncorrectedLifetime": "ecc_uncorrected_lifetime",
+    "smClock": "sm_clock_mhz",
+    "smClockMax": "sm_clock_max_mhz",
+    "applicationClock": "application_clock_mhz",
+    "applicationClockDefault": "default_application_clock_mhz",
+}
+_FLAGS: Mapping[str, str] = {"sramThreshold": "sram_threshold_exceeded", "retiredPending": "retired_pending"}
+# Answers outside "health" whose "Not Supported" says that the GPU has no such thing.
+_OTHERS: Mapping[str, tuple[str, ...]] = {
+    "nvmlDeviceGetEccMode": ("ecc", "ecc_pending"),
+    "uncorrectedVolatile": ("ecc_uncorrected",),
+    "nvmlDeviceGetRemappedRows": ("remapped_pending", "remapped_failed"),
+    "nvmlDeviceGetPersistenceMode": ("persistence",),
+    "nvmlDeviceGetComputeMode": ("compute_mode",),
+    "nvmlDeviceGetPowerManagementLimit": ("power_limit_watts",),
+    "nvmlDeviceGetPowerManagementDefaultLimit": ("power_default_watts",),
+    "nvmlDeviceGetCurrentClocksEventReasons": ("clock_reasons",),
+    "nvmlDeviceGetMigMode": ("mig",),
+}
+
+
+class Asker(Protocol):
+    """NVML with every call guarded: a plain value, or "ERR reason"."""
+
+    library: Any
+
+    def ask(self, name: str, *arguments: object) -> Any:
+        """Call the function of that name."""
+
+    def guard(self, call: Callable[[], Any]) -> Any:
+        """What `call` gives."""
+
+
+def ask_health(nvml: Asker, handle: object) -> dict[str, Any]:
+    """The facts of one GPU; each asked for by itself."""
+    return {
+        "pcieReplays": nvml.ask("nvmlDeviceGetPcieReplayCounter", handle),
+        "temperature": nvml.ask("nvmlDeviceGetTemperature", handle, _CORE),
+        "temperatureMargin": nvml.ask("nvmlDeviceGetMarginTemperature", handle),
+        "temperatureSlowdown": nvml.ask("nvmlDeviceGetTemperatureThreshold", handle, _SLOWDOWN),
+        "memoryTemperature": nvml.guard(partial(_field, nvml, handle, _MEMORY_TEMPERATURE)),
+        "correctedVolatile": nvml.ask("nvmlDeviceGetTotalEccErrors", handle, _CORRECTED, _VOLATILE),
+        "uncorrectedLifetime": nvml.ask("nvmlDeviceGetTotalEccErrors", handle, _UNCORRECTED, _LIFETIME),
+        "smClock": nvml.ask("nvmlDeviceGetClockInfo", handle, _SM),
+        "smClockMax": nvml.ask("nvmlDeviceGetMaxClockInfo", handle, _SM),
+        "applicationClock": nvml.ask("nvmlDeviceGetApplicationsClock", handle, _GRAPHICS),
+        "applicationClockDefault": nvml.ask("nvmlDeviceGetDefaultApplicationsClock", handle, _GRAPHICS),
+        "retiredPending": nvml.ask("nvmlDeviceGetRetiredPagesPendingStatus", handle),
+        "remapBanks": nvml.guard(partial(_banks, nvml, handle)),
+        "sramThreshold": nvml.guard(partial(_sram, nvml, handle)),
+        "recoveryAction": nvml.guard(partial(_field, nvml, handle, _RECOVERY)),
+    }
+
+
+def _field(nvml: Asker, handle: object, name: str) -> Any:
+    """A field value that is an unsigned number (nvmlDeviceGetFieldValues); its number is the bindings' own."""
+    number = getattr(nvml.library, name)
+    values = nvml.ask("nvmlDeviceGetFieldValues", handle, [number])
+    if isinstance(values, str):
+        return values
+    code = values[0].nvmlReturn
+    return f"ERR {nvml.ask('nvmlErrorString', code)}" if code else values[0].value.uiVal
+
+
+def _banks(nvml: Asker, handle: object) -> Any:
+    """[banks with few spare rows, banks with none]."""
+    found = nvml.ask("nvmlDeviceGetRowRemapperHistogram", handle)
+    return found if isinstance(found, str) else [found.low, found.none]
+
+
+def _sram(nvml: Asker, handle: object) -> Any:
+    """1 where the lifetime count of SRAM errors is above what NVIDIA allows (nvmlEccSramErrorStatus_v1_t)."""
+    from ctypes import byref
+
+    status = nvml.library.c_nvmlEccSramErrorStatus_v1_t()
+    status.version = nvml.library.nvmlEccSramErrorStatus_v1
+    answer = nvml.ask("nvmlDeviceGetSramEccErrorStatus", handle, byref(status))
+    return answer if isinstance(answer, str) else status.bThresholdExceeded
+
+
+def health_facts(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """One GPU's entry of `nvml.json` → fields of Gpu, `lacks` among them."""
+    health = raw.get("health")
+    health = health if isinstance(health, dict) else {}
+    facts: dict[str, Any] = {field: _number(health.get(name)) for name, field in _NUMBERS.items()}
+    facts |= {field: None if (n := _number(health.get(name))) is None else bool(n) for name, field in _FLAGS.items()}
+    banks = health.get("remapBanks")
+    if isinstance(banks, list) and len(banks) == 2:
+        facts["remap_banks_low"], facts["remap_banks_none"] = map(_number, banks)
+    action = _number(health.get("recoveryAction"))
+    if action is not None:
+        known = 0 <= action < len(RECOVERY_ACTIONS)
+        facts["recovery_action"] = RECOVERY_ACTIONS[action] if known else f"action {action}"
+    fabric = raw.get("fabricInfo")
+    mask = _number(fabric.get("healthMask")) if isinstance(fabric, dict) else None
+    facts["fabric_health"] = None if mask is None else fabric_faults(mask)
+    return {**facts, "lacks": _lacks(raw, health)}
+
+
+def _lacks(raw: Mapping[str, Any], health: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Fields whose answer is NVML's "Not Supported"; a fabric state of 0 means the same (nvml.h)."""
+    named = {**_NUMBERS, **_FLAGS, "remapBanks": "remap_banks_none", "recoveryAction": "recovery_action"}
+    found = {field for name, field in named.items() if health.get(name) == _MISSING}
+    for name, fields in _OTHERS.items():
+        found.update(fields if raw.get(name) == _MISSING else ())
+    fabric = raw.get("fabricInfo")
+    if fabric == _MISSING or (isinstance(fabric, dict) and fabric.get("state") == 0):
+        found.add("fabric_state")
+    return tuple(sorted(found)) or None
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
