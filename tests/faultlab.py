@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hosttune.errors import HosttuneError
+from hosttune.errors import CommandFailed, HosttuneError, WriteFailed
 from hosttune.journal import Record, Store, Transaction
 from hosttune.model.result import Result
 from hosttune.model.values import freeze
@@ -58,14 +58,16 @@ def effect_names() -> tuple[str, ...]:
 class Faults:
     """What happens at the nth point of some kinds (`at` 0: never). The counters are shared with forked children.
 
-    `act` is called with what the point is; `inside`: only points in a child that the engine forked count.
+    `act` is called with what the point is; `again`: at this point, too; `persistent`: at every later one. `inside`:
+    only points in a child that the engine forked count.
     """
 
     at: int = 0
     kinds: frozenset[str] = ALL_POINTS
     act: Callable[[Faults, str], None] = lambda faults, what: None
+    again: int = 0
+    persistent: bool = False
     inside: bool = False
-    persistent: bool = False  # at the nth and at every later one
     engine: int = field(default_factory=os.getpid)
     depth: int = 0  # effects within effects are theirs
     quiet: bool = False
@@ -97,7 +99,7 @@ class Faults:
             return
         count = self.count + 1
         struct.pack_into("q", self._memory, 0, count)
-        if self.at and (count == self.at or (self.persistent and count > self.at)):
+        if self.at and (count in (self.at, self.again) or (self.persistent and count > self.at)):
             text = f"{kind} {what}".encode()[:2000]
             self._memory[32 : 32 + len(text)] = text
             struct.pack_into("q", self._memory, 16, len(text))
@@ -159,6 +161,18 @@ def kill(faults: Faults, what: str) -> None:
 def kill_child(faults: Faults, what: str) -> None:
     """SIGKILL for the child alone."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def refuse(number: int) -> Callable[[Faults, str], None]:
+    """The kernel's refusal of a change, by its errno; of a command, that it failed."""
+
+    def act(faults: Faults, what: str) -> None:
+        name, _, rest = what.partition(" ")
+        if name == "change":
+            raise CommandFailed((rest,), "exit status 1", "it cannot be done")
+        raise WriteFailed(rest.partition(" ")[0], os.strerror(number), number)
+
+    return act
 
 
 def send(*numbers: int) -> Callable[[Faults, str], None]:

@@ -255,7 +255,7 @@ def _way_back(
         if name not in live or _same(setting, live[name], original):
             continue
         ours = _same(setting, live[name], new.get(name)) or (name in after and _same(setting, live[name], after[name]))
-        cut_off = record.undoing or record.outcome in (None, "stuck", "failed")
+        cut_off = record.undoing or record.undone == "failed" or record.outcome in (None, "stuck", "failed")
         ours = ours or (setting.between and cut_off)
         if ours or force:
             restored[name] = original

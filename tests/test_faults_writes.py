@@ -1,0 +1,193 @@
+"""The nth change fails, for every n: all is taken back. One on the way back fails too: told, and `recover` ends it."""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from faultkills import Lab, applying, back_at_original, lab_of, recovering, reverting, shut_off, whole_host
+from faultkinds import EXAMPLES
+from faultlab import AFTER, BEFORE, Faults, Job, refuse, site_on, standing, transactions
+
+from hosttune.errors import Refused
+from hosttune.model.result import Result
+
+MOST = 1000
+# What these settings may be refused without harm: they say so instead (an interrupt that the kernel keeps; a daemon
+# that finds the change by itself).
+TOLERATED = ("smp_affinity_list", "udevadm", "systemctl")
+
+
+def failing(at: int, number: int = errno.EIO, kind: str = BEFORE, **more: int | bool) -> Faults:
+    return Faults(at=at, kinds=frozenset((kind,)), act=refuse(number), **more)  # type: ignore[arg-type]  # its fields
+
+
+def run(lab: Lab, job: Job, faults: Faults) -> tuple[Result, int]:
+    return job(site_on(lab.root, faults))
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """Most kinds in one transaction."""
+    return lab_of(whole_host(), tmp_path_factory.mktemp("host") / "root")
+
+
+def failed_and_taken_back(lab: Lab, result: Result, code: int, faults: Faults) -> None:
+    """Exit 1; every entry says what became of it; the machine is as before; the journal is closed."""
+    outcomes = Counter(entry.outcome for entry in result.entries)
+    assert code == 1, (faults.fired, outcomes)
+    assert list(back_at_original(lab)) == [], faults.fired
+    ends = {"failed", "clamped"} if any(word in faults.fired for word in TOLERATED) else {"failed"}  # it is needed
+    assert set(outcomes) - {"reverted"} <= ends, faults.fired
+    assert set(outcomes) & ends, faults.fired
+    assert all(entry.why for entry in result.entries if entry.outcome in ends), faults.fired
+    assert (result.changed, result.open_transaction) == (False, None), faults.fired
+    assert transactions(lab.root)[-1].state == "reverted"
+
+
+# --- one failure ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [BEFORE, AFTER], ids=["not done", "done, then an error"])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC], ids=errno.errorcode.__getitem__)
+def test_the_nth_change_fails(host: Lab, number: int, kind: str) -> None:
+    for at in range(1, MOST):
+        host.anew()
+        faults = failing(at, number, kind)
+        result, code = run(host, applying(host.example), faults)
+        if not faults.fired:
+            assert code == 0
+            break
+        failed_and_taken_back(host, result, code, faults)
+    assert at > 40
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC], ids=errno.errorcode.__getitem__)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_nth_change_of_every_kind_fails(name: str, number: int, tmp_path: Path) -> None:
+    lab = lab_of(EXAMPLES[name], tmp_path / "root")
+    for at in range(1, MOST):
+        lab.anew()
+        faults = failing(at, number)
+        result, code = run(lab, applying(lab.example), faults)
+        if not faults.fired:
+            break
+        if any(word in faults.fired for word in TOLERATED) and code == 0:
+            assert any(entry.why for entry in result.entries), faults.fired  # told
+            shut_off(lab.root)
+            _, code = reverting(lab.example)(site_on(lab.root))
+            assert (code, list(back_at_original(lab))) == (0, [])
+        else:
+            failed_and_taken_back(lab, result, code, faults)
+    assert at > 1
+
+
+# --- and one on the way back ---------------------------------------------------------------------------------
+
+
+def needs_a_person(lab: Lab, result: Result, code: int, faults: Faults) -> None:
+    """Exit 4, the rest taken back, told, the journal open; nothing else begins before `recover`, which ends it."""
+    assert code == 4, faults.fired
+    left = [record for record, now in zip(lab.records, standing(lab.root, lab.records), strict=True) if now != "old"]
+    failed = {record.target for record in transactions(lab.root)[-1].records if record.undone == "failed"}
+    assert len(left) <= 1 or "MigMode" in faults.fired, faults.fired  # with MIG on there is no compute mode to put back
+    assert {record.target for record in left} <= failed, faults.fired
+    assert result.open_transaction is not None
+    assert any(entry.outcome == "failed" and entry.why for entry in result.entries), faults.fired
+    for job in (applying(lab.example), reverting(lab.example)):
+        with pytest.raises(Refused, match="was not finished") as refused:
+            job(site_on(lab.root))
+        assert "hosttune recover" in refused.value.hint
+        assert result.open_transaction.journal == refused.value.where
+    settled, code = recovering(lab.example)(site_on(lab.root))
+    assert (code, settled.open_transaction) == (0, None), faults.fired
+    assert list(back_at_original(lab)) == [], faults.fired
+
+
+def changes_of(lab: Lab, job: Job) -> int:
+    """How many changes a job makes."""
+    faults = failing(0)
+    run(lab, job, faults)
+    return faults.count
+
+
+def test_a_change_fails_and_one_of_the_way_back_too(host: Lab) -> None:
+    host.anew()
+    last = changes_of(host, applying(host.example))
+    codes = []
+    for again in range(last + 1, MOST):
+        host.anew()
+        faults = failing(last, again=again)
+        result, code = run(host, applying(host.example), faults)
+        if faults.count < again:
+            break
+        if code == 1:
+            assert any(word in faults.fired for word in TOLERATED), faults.fired
+        else:
+            needs_a_person(host, result, code, faults)
+        codes.append(code)
+    assert codes.count(4) > 35
+
+
+@pytest.mark.parametrize("kind", [BEFORE, AFTER], ids=["not done", "done, then an error"])
+def test_the_nth_change_of_a_revert_fails(host: Lab, kind: str) -> None:
+    codes = []
+    for at in range(1, MOST):
+        host.anew()
+        applying(host.example)(site_on(host.root))
+        shut_off(host.root)
+        faults = failing(at, kind=kind)
+        result, code = run(host, reverting(host.example), faults)
+        if not faults.fired:
+            break
+        if code == 0:
+            assert any(word in faults.fired for word in TOLERATED), faults.fired
+        else:
+            needs_a_person(host, result, code, faults)
+        codes.append(code)
+    assert codes.count(4) > 35
+
+
+@pytest.mark.parametrize("name", ["driver", "kernel-argument by kernel-install", "sysctl", "aspm by switches"])
+def test_the_nth_change_of_a_recover_fails(name: str, tmp_path: Path) -> None:
+    """From a transaction that was cut off when all was done: a crash stands for it."""
+    lab = lab_of(EXAMPLES[name], tmp_path / "root")
+    codes = []
+    for at in range(1, MOST):
+        lab.anew()
+        applying(lab.example)(site_on(lab.root))
+        journal = next((lab.root / "var/lib/hosttune/transactions").iterdir())
+        journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-1]))
+        faults = failing(at)
+        result, code = run(lab, recovering(lab.example), faults)
+        if not faults.fired:
+            break
+        if code == 4:
+            needs_a_person(lab, result, code, faults)
+        else:
+            assert code == 0
+            assert any(word in faults.fired for word in TOLERATED), faults.fired
+        codes.append(code)
+    assert 4 in codes
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC], ids=errno.errorcode.__getitem__)
+def test_from_the_nth_change_on_nothing_can_be_written(host: Lab, number: int) -> None:
+    """A dying disk: the rest cannot be taken back either, and is told; once it is well, `recover` does it."""
+    for at in range(1, MOST, 5):
+        host.anew()
+        faults = failing(at, number, persistent=True)
+        result, code = run(host, applying(host.example), faults)
+        if not faults.fired:
+            break
+        if code == 1:  # nothing had been done yet
+            assert list(back_at_original(host)) == [], faults.fired
+            continue
+        assert code == 4, faults.fired
+        assert result.open_transaction is not None
+        _, code = recovering(host.example)(site_on(host.root))
+        assert code == 0, faults.fired
+        assert list(back_at_original(host)) == [], faults.fired
+    assert at > 40
