@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 PAUSED = "/run/hosttune-test-paused"
-SAMPLES = 14
+SAMPLES = 8
 # linux/vfio.h
 _VFIO = ord(";") << 8
 _SET_IOMMU, _SET_CONTAINER, _GET_DEVICE = _VFIO | 102, _VFIO | 104, _VFIO | 106
@@ -148,7 +148,7 @@ def _apply(path: str, chosen: Chosen, end: End, host: Any = None) -> tuple[int, 
 
 
 def _cuts(path: str) -> dict[str, Any]:
-    """Every sampled cut: where it was, what it left unfinished, what `recover` said, and what then differed."""
+    """Every sampled cut: where it was, what it left unfinished, what settling it said, and what then differed."""
     from hosttune.discovery import discover
     from hosttune.system import Machine
     from hosttune.transaction import recover, revert
@@ -166,6 +166,7 @@ def _cuts(path: str) -> dict[str, Any]:
         site = _site(Machine(), None)
         states = [one.state for one in site.transactions() if one.is_open]
         result, settled = recover(site, lambda text: None)
+        settled += revert(_site(Machine(), None), lambda text: None)[1]  # one that was cut off after its last line
         outcomes = sorted({entry.outcome for entry in result.entries})
         left = _difference(before, _state())
         cuts.append({**cut, "open": states, "recover": settled, "outcomes": outcomes, "left": left})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shlex
@@ -150,11 +151,13 @@ def test_a_rehearsal_names_the_programs_that_apply_runs(applied: Applied) -> Non
 def test_a_rehearsal_shows_the_files_that_apply_leaves(lab: LabMachine, applied: Applied) -> None:
     shown = {}
     for text in _writes(applied):
-        found = re.match(r"file  (/\S+) \(mode \d+, \d+ bytes\)(?! \(binary\))", text)
+        found = re.match(r"file  (/\S+) \(mode \d+, \d+ bytes\)(?: \(binary, sha256 ([0-9a-f]{64})\))?", text)
         if found:  # one that is written twice counts as it is in the end
-            shown[found[1]] = "".join(f"{line[4:]}\n" for line in text.splitlines()[1:])
-    assert {UNIT, RULES, f"{STATE}/guests/{GUEST}/user-data"} <= set(shown)
-    assert {path: lab.fetch(path).decode() for path in shown} == shown
+            content = "".join(f"{line[4:]}\n" for line in text.splitlines()[1:])
+            shown[found[1]] = found[2] or hashlib.sha256(content.encode()).hexdigest()
+    kept = f"{STATE}/guests/{GUEST}"
+    assert {UNIT, RULES, f"{kept}/user-data", f"{kept}/seed.iso"} <= set(shown)
+    assert {path: hashlib.sha256(lab.fetch(path)).hexdigest() for path in shown} == shown
 
 
 def _writes(applied: Applied) -> list[str]:
@@ -223,7 +226,7 @@ def test_a_second_apply_writes_nothing(lab: LabMachine, applied: Applied) -> Non
     assert facts.values_written(calls) == []
     assert facts.files_changed(calls) == []
     assert facts.moved(still, facts.snapshot(lab)) == {}
-    assert lab.shell(f"ls {STATE}/transactions").split() == ["000001.jsonl"]
+    assert lab.shell(f"cd {STATE}/transactions; ls *.jsonl").split() == ["000001.jsonl"]
 
 
 def test_status_finds_no_drift(lab: LabMachine, applied: Applied) -> None:
