@@ -11,12 +11,17 @@ from hosttune.errors import BadInput
 
 @click.command(cls=Command)
 @host_options
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("-o", "--output", type=click.Choice(["text", "json", "svg"]), default="text", show_default=True)
 def discover(root: str | None, document: str | None, output: str) -> None:
     """Show the host: NUMA nodes, PCIe tree, GPUs, NICs, guests, and what is doubtful."""
     host = read_host(root, document)
     if output == "json":
         emit(host.to_json())
+        return
+    if output == "svg":
+        from hosttune.report.svg import host_svg
+
+        emit(host_svg(host))
         return
     from hosttune.report.text import print_host
 

@@ -1,0 +1,116 @@
+"""A node's CPUs as small cells, one a core, framed by the last-level cache that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hosttune.model.host import Cpu
+from hosttune.model.values import CpuSet
+from hosttune.report.branch import count, short_list
+from hosttune.report.picture.scene import Holder, Scene
+from hosttune.report.picture.shapes import Block, Group, Rect, Shape, Text, flowed, label, stacked
+from hosttune.report.picture.text import paragraph
+
+CELL = 11.0
+_PITCH = 13.0
+_FRAME = 3.0  # between a cache's frame and its cells
+MOST_CELLS = 512  # of one node; more cores than these share cells
+
+
+def cpu_block(view: Scene, cpus: tuple[Cpu, ...], width: float) -> Block:
+    """The node's CPUs in words, and its cells below them. `cpus` are those online."""
+    if not cpus:
+        return Block(width=0, height=0)
+    caches: dict[int | None, list[Cpu]] = {}
+    for cpu in cpus:
+        caches.setdefault(cpu.llc, []).append(cpu)
+    step = -(-len(_cores(cpus)) // MOST_CELLS)
+    words = _words(cpus, caches) + (f", one cell is {step} cores" if step > 1 else "")
+    frames = [_cache(view, cache, tuple(members), width, step) for cache, members in caches.items()]
+    text = paragraph(words, width, 10)
+    lines = Block(width=width, height=text.height, groups=(Group(kind="cpus", shapes=text.shapes, title=words),))
+    return stacked((lines, flowed(frames, width, 4)), 3)
+
+
+def _words(cpus: tuple[Cpu, ...], caches: Iterable[int | None]) -> str:
+    facts = [f"CPUs {short_list(cpu.id for cpu in cpus)}"]
+    if all(cpu.core is not None for cpu in cpus):
+        cores = len(_cores(cpus))
+        facts.append(count(cores, "core") + (f" × {len(cpus) // cores} threads" if len(cpus) > cores else ""))
+    caches = tuple(caches)
+    facts += [] if None in caches else [count(len(caches), "last-level cache")]
+    isolated = CpuSet(cpu.id for cpu in cpus if cpu.isolated)
+    hidden = CpuSet(cpu.id for cpu in cpus if cpu.allowed is False)
+    facts += [f"isolated {short_list(isolated)}"] if isolated else []
+    facts += [f"hidden from guests {short_list(hidden)}"] if hidden else []
+    return ", ".join(facts)
+
+
+def _cores(cpus: Iterable[Cpu]) -> list[tuple[Cpu, ...]]:
+    """CPUs by core, in CPU order; a CPU whose core is unknown stands alone."""
+    cores: dict[tuple[bool, int], list[Cpu]] = {}
+    for cpu in cpus:
+        cores.setdefault((cpu.core is None, cpu.id if cpu.core is None else cpu.core), []).append(cpu)
+    return [tuple(core) for core in cores.values()]
+
+
+def _cache(view: Scene, cache: int | None, cpus: tuple[Cpu, ...], width: float, step: int) -> Block:
+    """The cells of one last-level cache in rows that fit the width, in a frame; of an unknown cache without one."""
+    cores = _cores(cpus)
+    cells = [tuple(cpu for core in cores[at : at + step] for cpu in core) for at in range(0, len(cores), step)]
+    columns = max(1, min(len(cells), int((width - 2 * _FRAME) // _PITCH)))
+    groups = [
+        _cell(view, cell, _FRAME + n % columns * _PITCH, _FRAME + n // columns * _PITCH) for n, cell in enumerate(cells)
+    ]
+    rows = -(-len(cells) // columns)
+    wide, high = columns * _PITCH + 2 * _FRAME - 2, rows * _PITCH + 2 * _FRAME - 2
+    if cache is not None:
+        frame = Rect(x=0, y=0, width=wide, height=high, style="cache", radius=3)
+        title = f"last-level cache {cache}: {count(len(cores), 'core')}, CPUs {short_list(cpu.id for cpu in cpus)}"
+        groups.insert(0, Group(kind="cache", shapes=(frame,), title=title))
+    return Block(width=wide, height=high, groups=tuple(groups))
+
+
+def _cell(view: Scene, cpus: tuple[Cpu, ...], x: float, y: float) -> Group:
+    held = [view.cpu_holders.get(cpu.id, ()) for cpu in cpus]
+    holders = tuple({holder.letter: holder for some in held for holder in some}.values())
+    states = [
+        word
+        for word, true in (
+            ("isolated", any(cpu.isolated for cpu in cpus)),
+            ("hidden", any(cpu.allowed is False for cpu in cpus)),
+        )
+        if true
+    ]
+    shapes: list[Shape] = [Rect(x=x, y=y, width=CELL, height=CELL, style=" ".join(("core", *states)), radius=2)]
+    shapes += _held(holders, sum(1 for some in held if some) / len(cpus), x, y)
+    words = [f"CPUs {short_list(cpu.id for cpu in cpus)}", *states]
+    words += [f"{kind} core" for kind in dict.fromkeys(cpu.kind for cpu in cpus) if kind]
+    words += [f"guest {holder.letter}, {holder.name}" for holder in holders]
+    return Group(kind="core", shapes=tuple(shapes), title=", ".join(words))
+
+
+def _held(holders: tuple[Holder, ...], share: float, x: float, y: float) -> list[Shape]:
+    """A guest's colour over the part of the core that it holds, and its letter; "+" for several guests."""
+    if not holders:
+        return []
+    style, letter = (f"g{holders[0].colour}", holders[0].letter) if len(holders) == 1 else ("several", "+")
+    high = CELL * share
+    shapes: list[Shape] = [Rect(x=x, y=y + CELL - high, width=CELL, height=high, style=style, radius=2)]
+    if len(letter) > 2:
+        return shapes
+    size = 8.0 if len(letter) == 1 else 5.5
+    text: Text = label(
+        x + CELL / 2,
+        y + CELL - 0.45 * CELL - ASCENT_TO_MIDDLE * size,
+        letter,
+        size,
+        most=CELL,
+        style="onguest" if share > 0.7 else "oncell",
+        bold=True,
+        anchor="middle",
+    )
+    return [*shapes, text]
+
+
+ASCENT_TO_MIDDLE = 0.5  # of the size: from a text's top to the middle of its capitals

@@ -1,0 +1,174 @@
+"""One function as a box: what it is, its link, who holds it, what is wrong with it."""
+
+from __future__ import annotations
+
+from hosttune.model.host import Gpu, Link, Nic, Nvme, PciDevice
+from hosttune.model.values import format_size
+from hosttune.report.devices import link_text
+from hosttune.report.picture.scene import Mark, Scene, marks_of, virtual_functions
+from hosttune.report.picture.shapes import Block, Group, Rect, Shape, shifted, stacked
+from hosttune.report.picture.text import Piece, at, below, beside, chip, fits, mark_row, pair, paragraph
+
+_PAD = 6.0
+_KINDS = {"GPU": "gpu", "NIC": "nic", "NVMe": "nvme", "NVSwitch": "nvswitch", "display": "display"}
+
+
+def figures(link: Link | None) -> str:
+    """Speed and width of a link now ("32 GT/s ×16"); empty where they are unknown."""
+    if link is None or link.speed_gts is None or link.width is None:
+        return ""
+    return f"{link.speed_gts:g} GT/s ×{link.width}"
+
+
+def device_block(view: Scene, address: str, width: float) -> Block:
+    """A function's box, and in it the virtual functions that are shown one by one."""
+    device = view.device(address)
+    word = view.index.labels[address][0] if address in view.index.labels else _other(device)
+    kind = _KINDS.get(word, "other")
+    marks = marks_of(view, address)
+    holders = view.holders.get(address, ())
+    inner = width - 2 * _PAD
+    pieces = [*_lines(view, address, word, inner)]
+    pieces += [beside([chip(holder, holder.name, inner) for holder in holders], inner)] if holders else []
+    pieces += [mark_row(mark, inner) for mark in marks]
+    content = below(pieces)
+    functions = _functions(view, address, inner)
+    high = content.height + 2 * _PAD - 2 + (functions.height + 3 if functions.groups else 0)
+    shapes = (*_outline(width, high, kind, holders[0].colour if holders else None, marks), *at(content, _PAD, _PAD))
+    title = "; ".join((_story(view, address, word), *(mark.story for mark in marks)))
+    whole = Group(kind=kind, name=address, shapes=shapes, title=title)
+    return Block(
+        width=width, height=high, groups=(whole, *shifted(functions, _PAD, high - functions.height - _PAD + 1))
+    )
+
+
+def _outline(width: float, high: float, kind: str, colour: int | None, marks: tuple[Mark, ...]) -> tuple[Shape, ...]:
+    """The box, a guest's outline around it, and a fault's inside that."""
+    box = Rect(x=0, y=0, width=width, height=high, style=f"device {kind}", radius=4)
+    worst = next((mark.sign for mark in marks), None)
+    fault = (Rect(x=1.5, y=1.5, width=width - 3, height=high - 3, style=f"fault {worst}", radius=3),) if worst else ()
+    held = Rect(x=-1.5, y=-1.5, width=width + 3, height=high + 3, style=f"held o{colour}", radius=5)
+    return (box, *fault, held) if colour is not None else (box, *fault)
+
+
+def _other(device: PciDevice | None) -> str:
+    return "bridge" if device and device.is_bridge else "device" if device else "unlisted device"
+
+
+def _lines(view: Scene, address: str, word: str, width: float) -> list[Piece]:
+    """The name with its link, then the facts; a link without room beside the name stands beside the first fact."""
+    device = view.device(address)
+    loud = word == "GPU"
+    size = 11.5 if loud else 10.5
+    rows = [(left, right) for left, right in _facts(view, address, word) if left or right]
+    link = figures(device.link if device else None)
+    name = f"{word} {address}"
+    if rows and not rows[0][1] and not fits(name, link, width, size, bold=True):
+        rows[0], link = (rows[0][0], link), ""
+    style = "ongpu" if loud else ""
+    first = pair(name, link, width, size, style=style, bold=True)
+    return [first, *(pair(left, right, width, 10, style=style or "dim") for left, right in rows)]
+
+
+def _facts(view: Scene, address: str, word: str) -> list[tuple[str, str]]:
+    """Lines below the first: (left, right)."""
+    device, host = view.device(address), view.host
+    gpu = _find(host.gpus, address)
+    if isinstance(gpu, Gpu):
+        return _gpu(gpu, device, word)
+    nic = _find(host.nics, address)
+    if isinstance(nic, Nic):
+        return _nic(nic, device)
+    drive = _find(host.nvme, address)
+    if isinstance(drive, Nvme):
+        return _nvme(drive)
+    if address in view.index.labels:
+        return [(view.index.labels[address][1], "")]
+    return [(_sold_as(device), "")]
+
+
+def _find(devices: tuple[Gpu, ...] | tuple[Nic, ...] | tuple[Nvme, ...], address: str) -> Gpu | Nic | Nvme | None:
+    return next((device for device in devices if device.address == address), None)
+
+
+def _gpu(gpu: Gpu, device: PciDevice | None, word: str) -> list[tuple[str, str]]:
+    memory = format_size(gpu.memory_bytes) if gpu.memory_bytes is not None else ""
+    if word != "GPU":
+        return [(gpu.model or _sold_as(device), memory)]
+    facts = [f"module {gpu.module_id}" if gpu.module_id is not None else "", *_binding(device)]
+    lines = [(gpu.model or _sold_as(device) or f"{gpu.vendor} GPU", memory), (" · ".join(filter(None, facts)), "")]
+    if gpu.mig and gpu.mig.mode == "enabled":
+        names = [instance.profile or "?" for instance in gpu.mig.instances or ()]
+        told = ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names)) or "no instance"
+        lines.append((f"MIG: {told}", ""))
+    return lines
+
+
+def _nic(nic: Nic, device: PciDevice | None) -> list[tuple[str, str]]:
+    rate = f"{nic.rate_gbps:g} Gb/s" if nic.rate_gbps is not None else ""
+    down = nic.state.lower() if nic.state and nic.state.lower() not in ("active", "up") else ""
+    names = [*((nic.rdma,) if nic.rdma else ()), *nic.interfaces]
+    functions = ""
+    if device and device.sriov_total_vfs and (device.sriov_vfs or device.virtfns):
+        there = device.sriov_vfs if device.sriov_vfs is not None else len(device.virtfns)
+        functions = f"{there} of {device.sriov_total_vfs} VFs"
+    second = " · ".join(filter(None, (" ".join(names), down, functions)))
+    return [(_sold_as(device) or nic.kind or "", rate), (second, "")]
+
+
+def _nvme(drive: Nvme) -> list[tuple[str, str]]:
+    names = " ".join(drive.namespaces) or drive.controller or ""
+    return [
+        (" · ".join(filter(None, (names, drive.model))), ""),
+        (f"in use: {drive.in_use}" if drive.in_use else "", ""),
+    ]
+
+
+def _binding(device: PciDevice | None) -> list[str]:
+    if device is None:
+        return []
+    group = [f"group {device.iommu_group}"] if device.iommu_group is not None else []
+    return [*([device.driver] if device.driver else []), *group]
+
+
+def _sold_as(device: PciDevice | None) -> str:
+    """Of a name "CHIP [PRODUCT]" the product."""
+    name = (device.device_name if device else None) or ""
+    chip_name, bracket, product = name.partition("[")
+    return product.rstrip("]") if bracket else chip_name
+
+
+def _functions(view: Scene, address: str, width: float) -> Block:
+    """Virtual functions one by one, each with who holds it and what is wrong with it."""
+    return stacked((_function(view, function, width) for function in virtual_functions(view, address)), 3)
+
+
+def _function(view: Scene, address: str, width: float) -> Block:
+    holders, marks = view.holders.get(address, ()), marks_of(view, address)
+    inner = width - 8
+    pieces = [paragraph(f"VF {address}", inner, 9.5, lines=1, style="")]
+    pieces += [beside([chip(holder, holder.name, inner) for holder in holders], inner)] if holders else []
+    content = below((*pieces, *(mark_row(mark, inner) for mark in marks)))
+    high = content.height + 6
+    box = Rect(x=0, y=0, width=width, height=high, style="device vf", radius=3)
+    title = "; ".join((_story(view, address, "virtual function"), *(mark.story for mark in marks)))
+    return Block(
+        width=width,
+        height=high,
+        groups=(Group(kind="vf", name=address, shapes=(box, *at(content, 4, 3)), title=title),),
+    )
+
+
+def _story(view: Scene, address: str, word: str) -> str:
+    """Everything about a function in one line, for its tooltip."""
+    device = view.device(address)
+    facts = [f"{word} {address}", view.index.labels.get(address, ("", ""))[1]]
+    if device:
+        facts += [_sold_as(device), link_text(device.link).replace(" x", " ×")]
+        facts += [f"driver {device.driver}" if device.driver else "no driver"]
+        facts += [f"IOMMU group {device.iommu_group}"] if device.iommu_group is not None else []
+        facts += ["node unknown" if device.numa_node is None else f"node {device.numa_node}"]
+        facts += [f"node from {device.numa_source}"] if device.numa_source in ("bridge", "firmware") else []
+        facts += ["boot display"] if device.boot_display else []
+    facts += [f"held by guest {holder.letter}, {holder.name}" for holder in view.holders.get(address, ())]
+    return ", ".join(fact for fact in facts if fact)

@@ -1,0 +1,193 @@
+"""Links between GPUs that are not PCIe (NVLink, XGMI), bundled: one line for all GPUs that reach each other.
+
+A full mesh of 8 GPUs has 28 pairs; drawn one by one they hide everything else. Each GPU of a bundle is joined to one
+bus; a table tells the links of each pair where they differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from hosttune.model.host import Gpu, Host
+from hosttune.model.values import Value
+from hosttune.report.branch import count
+from hosttune.report.picture.shapes import Block, Group, Line, Rect, Shape, label
+from hosttune.report.picture.text import Piece, at, below, pair, paragraph
+
+NAMES = {"nvlink": "NVLink", "xgmi": "XGMI"}
+LANE = 6.0
+MOST_DRAWN = 12  # bundles that get a line of their own; a host of 16 GPUs in pairs has 8
+_CELL = 17.0
+_LARGEST = 32  # GPUs of a table
+
+
+class Bundle(Value, frozen=True, kw_only=True):
+    """GPUs that reach each other over links of one kind, directly or through each other."""
+
+    kind: str
+    gpus: tuple[str, ...]
+    links: Mapping[tuple[str, str], int | None]  # (from, to) -> links, as each GPU says
+
+
+def bundles(host: Host) -> tuple[Bundle, ...]:
+    """The host's bundles, those of the lowest addresses first. Peers that the host does not list are left out."""
+    found: list[Bundle] = []
+    for kind in NAMES:
+        links = _links(host.gpus, kind)
+        beside: dict[str, set[str]] = {}
+        for one, other in links:
+            beside.setdefault(one, set()).add(other)
+            beside.setdefault(other, set()).add(one)
+        left = set(beside)
+        while left:
+            gpus = _reached(min(left), beside)
+            left -= gpus
+            inside = {ends: number for ends, number in links.items() if ends[0] in gpus}
+            found.append(Bundle(kind=kind, gpus=tuple(sorted(gpus)), links=inside))
+    return tuple(sorted(found, key=lambda bundle: bundle.gpus))
+
+
+def _links(gpus: Iterable[Gpu], kind: str) -> dict[tuple[str, str], int | None]:
+    gpus = tuple(gpus)
+    there = {gpu.address for gpu in gpus}
+    return {
+        (gpu.address, peer.address): peer.links
+        for gpu in gpus
+        for peer in gpu.peers or ()
+        if peer.kind == kind and peer.address in there and peer.address != gpu.address
+    }
+
+
+def _reached(start: str, beside: Mapping[str, set[str]]) -> set[str]:
+    seen, ahead = {start}, [start]
+    while ahead:
+        for other in beside[ahead.pop()] - seen:
+            seen.add(other)
+            ahead.append(other)
+    return seen
+
+
+def is_even(bundle: Bundle) -> bool:
+    """Whether every GPU reaches every other one over the same number of links."""
+    pairs = len(bundle.gpus) * (len(bundle.gpus) - 1)
+    return len(bundle.links) == pairs and len(set(bundle.links.values())) == 1
+
+
+# --- lines ---------------------------------------------------------------------------------------------------
+
+
+class Stub(Value, frozen=True, kw_only=True):
+    """Where a GPU's line starts (`x`, `y`), and the lane right of its column that leads down (`lane`)."""
+
+    x: float
+    y: float
+    lane: float
+
+
+def row_lines(stubs: Sequence[Stub], bus: float, trunk: float) -> tuple[Shape, ...]:
+    """From the GPUs of one row of nodes down their lanes to the bus below the row, and along it to the trunk."""
+    shapes: list[Shape] = []
+    for lane in dict.fromkeys(stub.lane for stub in stubs):
+        tops = [stub.y for stub in stubs if stub.lane == lane]
+        shapes.append(Line(points=((lane, min(tops)), (lane, bus)), style="fabric", thick=3))
+    shapes += [Line(points=((stub.x, stub.y), (stub.lane, stub.y)), style="fabric", thick=3) for stub in stubs]
+    left = min(stub.lane for stub in stubs)
+    shapes.append(Line(points=((left, bus), (trunk, bus)), style="fabric", thick=3))
+    return (*shapes, *(_joint(stub.lane, bus) for stub in stubs), _joint(trunk, bus))
+
+
+def _joint(x: float, y: float) -> Rect:
+    return Rect(x=x - 3, y=y - 3, width=6, height=6, style="joint", radius=3)
+
+
+# --- panel ---------------------------------------------------------------------------------------------------
+
+
+class Panel(Value, frozen=True, kw_only=True):
+    """The panel about all bundles, and the height at which each bundle's trunk enters it."""
+
+    block: Block
+    entries: tuple[float, ...]
+
+
+def fabric_panel(host: Host, found: Sequence[Bundle], width: float) -> Panel:
+    """Each bundle in words, with a table where pairs differ; then GPUs that are in none."""
+    inner = width - 24
+    pieces: list[Piece] = []
+    entries: list[float] = []
+    y = 10.0
+    for bundle in found:
+        piece = _told(host, bundle, inner)
+        entries.append(y + 8)
+        pieces.append(piece)
+        y += piece.height + 8
+    pieces += [paragraph(text, inner, 10) for text in _outside(host, found)]
+    whole = below(pieces, 8)
+    back = Rect(x=0, y=0, width=width, height=whole.height + 20, style="panel", radius=9)
+    title = "; ".join(_words(host, bundle)[0] for bundle in found)
+    group = Group(kind="fabric", shapes=(back, *at(whole, 12, 10)), title=title)
+    return Panel(block=Block(width=width, height=whole.height + 20, groups=(group,)), entries=tuple(entries))
+
+
+def _told(host: Host, bundle: Bundle, width: float) -> Piece:
+    first, second = _words(host, bundle)
+    head = pair(first, second, width, 12, bold=True)
+    if is_even(bundle) or len(bundle.gpus) > _LARGEST:
+        return head
+    return below((head, _table(bundle, width)), 4)
+
+
+def _words(host: Host, bundle: Bundle) -> tuple[str, str]:
+    name, size = NAMES[bundle.kind], len(bundle.gpus)
+    numbers = set(bundle.links.values())
+    gpus = [gpu for gpu in host.gpus if gpu.address in bundle.gpus]
+    facts = [f"{name}: {count(size, 'GPU')}"]
+    if is_even(bundle):
+        facts.append("each joined to each" if size > 2 else "joined")
+        number = next(iter(numbers))
+        facts += [f"{count(number, 'link')} from each to each"] if number is not None else []
+    else:
+        facts.append("links differ by pair")
+    states = sorted({gpu.fabric_state for gpu in gpus if gpu.fabric_state})
+    right = (
+        [count(len(host.nvswitches), "NVSwitch")] if host.nvswitches and bundle.kind == "nvlink" and size > 2 else []
+    )
+    right += [f"fabric {' and '.join(states).lower()}"] if states else []
+    return ", ".join(facts), " · ".join(right)
+
+
+def _table(bundle: Bundle, width: float) -> Piece:
+    """Links of each pair: rows are named by address, columns by the number of the row."""
+    names = 118.0
+    most = int((width - names) // _CELL)
+    shapes: list[Shape] = []
+    for n, one in enumerate(bundle.gpus):
+        y = (n + 1) * _CELL
+        shapes.append(label(0, y + 3, f"{n + 1}  {one}", 9.5, most=names - 4))
+        if n >= most:
+            continue
+        x = names + n * _CELL
+        shapes.append(label(x + _CELL / 2, 3, str(n + 1), 8, most=_CELL, style="dim", anchor="middle"))
+        for m, other in enumerate(bundle.gpus[:most]):
+            shapes += _pair_cell(bundle, one, other, names + m * _CELL, y)
+    return Piece(width=width, height=(len(bundle.gpus) + 1) * _CELL, shapes=tuple(shapes))
+
+
+def _pair_cell(bundle: Bundle, one: str, other: str, x: float, y: float) -> tuple[Shape, ...]:
+    joined = (one, other) in bundle.links
+    number = bundle.links.get((one, other))
+    text = "?" if joined and number is None else str(number) if joined else "·"
+    box = Rect(x=x, y=y, width=_CELL - 2, height=_CELL - 2, style="pair on" if joined else "pair", radius=2)
+    if one == other:
+        return (box,)
+    return box, label(x + _CELL / 2 - 1, y + 3, text, 8, most=_CELL - 3, anchor="middle")
+
+
+def _outside(host: Host, found: Sequence[Bundle]) -> list[str]:
+    """GPUs in no bundle: those that told of their peers, and those whose links are unknown."""
+    inside = {address for bundle in found for address in bundle.gpus}
+    out = [gpu for gpu in host.gpus if gpu.vendor != "other" and gpu.address not in inside]
+    alone = [gpu.address for gpu in out if gpu.peers is not None]
+    unknown = [gpu.address for gpu in out if gpu.peers is None]
+    lines = [f"In no bundle, no such link seen: {', '.join(alone)}"] if alone else []
+    return [*lines, *([f"Links unknown: {', '.join(unknown)}"] if unknown else [])]

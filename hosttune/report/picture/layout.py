@@ -1,0 +1,168 @@
+"""The whole picture: title, rows of nodes, links between GPUs, the panels below. Pure: a host in, shapes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hosttune.model.host import Host
+from hosttune.model.validation import CheckResult
+from hosttune.model.values import Value
+from hosttune.report.picture.fabric import LANE, MOST_DRAWN, Bundle, Stub, bundles, fabric_panel, row_lines
+from hosttune.report.picture.nodes import PAD, full_width, grid, row_block
+from hosttune.report.picture.panels import guests_panel, legend, problems_panel, title_block
+from hosttune.report.picture.scene import Scene, marks_elsewhere, node_subjects, places_of, scene
+from hosttune.report.picture.shapes import Block, Group, Line, Rect, Shape, shifted
+from hosttune.report.picture.tree import COLUMN
+
+MARGIN = 20.0
+_GAP = 14.0
+
+
+class Picture(Value, frozen=True, kw_only=True):
+    """Shapes in the order in which they are painted, and the size of the viewBox."""
+
+    width: float
+    height: float
+    groups: tuple[Group, ...]
+    name: str
+    words: str  # what the picture shows, for those who do not see it
+
+
+def picture(host: Host, results: Iterable[CheckResult] = ()) -> Picture:
+    """Lay out a host. `results`: checks, whose failures and unknowns are marked where their subject is drawn."""
+    view = scene(host, results)
+    found = bundles(host)
+    places = places_of(view)
+    gutter = 14.0 + 5 * max(0, _lanes(found, places) - 1)
+    whole = grid(view, places, gutter)
+    full = full_width(whole)
+    groups: list[Group] = []
+    rows: list[tuple[float, tuple[Group, ...]]] = []
+    y = 0.0
+    for row in whole.rows:
+        block = row_block(view, row, gutter, full)
+        placed = shifted(block, 0, y)
+        lanes = sum(1 for bundle in found[:MOST_DRAWN] if _inside(placed, bundle))
+        rows.append((y + block.height, placed))
+        y += block.height + (LANE * lanes + 10 if lanes else 0) + _GAP
+        groups += placed
+    below = _below(view, groups, found, rows, y, full, gutter)
+    width = full + (LANE * min(len(found), MOST_DRAWN) + 8 if found else 0)
+    return _framed(view, (*groups, *below.groups), width, below.height)
+
+
+def _lanes(found: Sequence[Bundle], places: dict[int | None, tuple[str, ...]]) -> int:
+    """The most bundles that meet on one node: each needs a lane beside its GPUs."""
+    return max(
+        (sum(1 for b in found[:MOST_DRAWN] if set(b.gpus) & set(addresses)) for addresses in places.values()), default=0
+    )
+
+
+def _inside(groups: Iterable[Group], bundle: Bundle) -> tuple[Group, ...]:
+    return tuple(group for group in groups if group.name in bundle.gpus and group.kind in ("gpu", "display"))
+
+
+def _below(
+    view: Scene,
+    groups: Sequence[Group],
+    found: Sequence[Bundle],
+    rows: Sequence[tuple[float, tuple[Group, ...]]],
+    top: float,
+    full: float,
+    gutter: float,
+) -> Block:
+    """Everything under the nodes; its height is the whole picture's."""
+    placed: list[Group] = []
+    y = top
+    if found:
+        panel = fabric_panel(view.host, found, full)
+        shapes: list[Shape] = []
+        for n, bundle in enumerate(found[:MOST_DRAWN]):
+            shapes += _bundle_lines(bundle, n, found, rows, y + panel.entries[n], full, gutter)
+        placed.append(Group(kind="links", shapes=tuple(shapes)))
+        placed += shifted(panel.block, 0, y)
+        y += panel.block.height + _GAP
+    panels = [guests_panel(view, full)] if view.guests else []
+    panels += [problems_panel(view, full)] if view.host.problems else []
+    for block in panels:
+        placed += shifted(block, 0, y)
+        y += block.height + _GAP
+    key = legend((*groups, *placed), full)
+    return Block(width=full, height=y + key.height, groups=(*placed, *shifted(key, 0, y)))
+
+
+def _bundle_lines(
+    bundle: Bundle,
+    number: int,
+    found: Sequence[Bundle],
+    rows: Sequence[tuple[float, tuple[Group, ...]]],
+    entry: float,
+    full: float,
+    gutter: float,
+) -> list[Shape]:
+    """A bundle's lines: through every row that has GPUs of it, then down the trunk into the panel."""
+    trunk = full + 8 + LANE * number
+    shapes: list[Shape] = []
+    buses: list[float] = []
+    for bottom, placed in rows:
+        there = [one for one in found[:MOST_DRAWN] if _inside(placed, one)]
+        if bundle not in there:
+            continue
+        buses.append(bottom + 8 + LANE * there.index(bundle))
+        shapes += row_lines(_stubs(placed, bundle, there, gutter), buses[-1], trunk)
+    points = ((trunk, min(buses, default=entry)), (trunk, entry), (full, entry))
+    return [*shapes, Line(points=points, style="fabric", thick=3)]
+
+
+def _stubs(placed: Sequence[Group], bundle: Bundle, there: Sequence[Bundle], gutter: float) -> list[Stub]:
+    """Where the lines of a bundle's GPUs in one row of nodes begin, and the lanes that they take."""
+    frames = [(group.shapes[0], group) for group in placed if group.kind == "node"]
+    stubs = []
+    for gpu in _inside(placed, bundle):
+        box = gpu.shapes[0]
+        frame = next(
+            f for f, _ in frames if isinstance(f, Rect) and isinstance(box, Rect) and f.x < box.x < f.x + f.width
+        )
+        if not isinstance(box, Rect) or not isinstance(frame, Rect):
+            continue
+        column = int((box.x - frame.x - PAD) // (COLUMN + gutter))
+        edge = frame.x + PAD + column * (COLUMN + gutter) + COLUMN
+        near = [one for one in there if any(_within(g, frame) for g in _inside(placed, one))]
+        stubs.append(Stub(x=box.x + box.width, y=box.y + 14, lane=edge + 5 + 5 * near.index(bundle)))
+    return stubs
+
+
+def _within(group: Group, frame: Rect) -> bool:
+    box = group.shapes[0]
+    return isinstance(box, Rect) and frame.x < box.x < frame.x + frame.width
+
+
+def _framed(view: Scene, groups: tuple[Group, ...], width: float, height: float) -> Picture:
+    """The title on top, and a margin around everything."""
+    host = view.host
+    head = title_block(view, marks_elsewhere(view, _subjects(view, groups)), width)
+    top = MARGIN + head.height + _GAP
+    body = shifted(Block(width=width, height=height, groups=groups), MARGIN, top)
+    counts = [
+        f"{len(host.numa_nodes)} NUMA nodes",
+        f"{sum(1 for gpu in host.gpus if gpu.vendor != 'other')} GPUs",
+        f"{sum(1 for nic in host.nics if not nic.physfn)} NICs",
+        f"{len(host.nvme)} NVMe drives",
+        "guests unknown" if host.guests is None else f"{len(host.guests)} guests",
+        f"{len(host.problems)} problems",
+    ]
+    return Picture(
+        width=width + 2 * MARGIN,
+        height=top + height + MARGIN,
+        groups=(*shifted(head, MARGIN, MARGIN), *body),
+        name=f"Topology of {host.hostname or 'an unnamed host'}",
+        words=", ".join(counts),
+    )
+
+
+def _subjects(view: Scene, groups: Iterable[Group]) -> set[str]:
+    """Subjects of checks whose marks are in the picture."""
+    names = {group.name for group in groups if group.kind not in ("bridge", "panel", "node")}
+    boxes = {group.name for group in groups if group.kind == "node"}
+    nodes = [node.id for node in view.host.numa_nodes if f"node {node.id}" in boxes]
+    return names | {subject for node in nodes for subject in node_subjects(node)}

@@ -1,0 +1,72 @@
+"""A node's memory as a bar: what is used, what huge pages hold, what is free; and the guests that have some of it."""
+
+from __future__ import annotations
+
+from hosttune.model.host import NumaNode
+from hosttune.model.values import format_size
+from hosttune.report.picture.scene import Scene
+from hosttune.report.picture.shapes import Block, Group, Rect, Shape
+from hosttune.report.picture.text import Piece, at, below, beside, chip, paragraph
+
+_BAR_HIGH = 10.0
+_SHORTEST = 0.1  # of the room: the bar of the smallest node
+
+
+def memory_block(view: Scene, node: NumaNode, width: float) -> Block:
+    """The node's memory in words, as a bar whose length compares it with the largest node, and guests' shares."""
+    words = _words(node)
+    if not words:
+        return Block(width=0, height=0)
+    pieces = [paragraph(words, width, 10)]
+    if node.memory_bytes:
+        most = max(other.memory_bytes or 0 for other in view.host.numa_nodes)
+        pieces.append(_bar(node, node.memory_bytes, width * max(_SHORTEST, node.memory_bytes / most)))
+    shares = _shares(view, node.id, width)
+    pieces += [shares] if shares.shapes else []
+    whole = below(pieces, 3)
+    title = f"memory of node {node.id}: {words}"
+    return Block(width=width, height=whole.height, groups=(Group(kind="memory", shapes=at(whole, 0, 0), title=title),))
+
+
+def _words(node: NumaNode) -> str:
+    if node.memory_bytes is None and not node.hugepages:
+        return ""
+    facts = [f"memory {format_size(node.memory_bytes)}"]
+    facts += [f"{format_size(node.free_bytes)} free"] if node.free_bytes is not None else []
+    for pages in sorted(node.hugepages or (), key=lambda pages: pages.size_bytes):
+        if pages.total == 0:
+            facts.append(f"no {format_size(pages.size_bytes)} pages")
+        else:
+            free, total = ("?" if n is None else str(n) for n in (pages.free, pages.total))
+            facts.append(f"{free} of {total} {format_size(pages.size_bytes)} pages free")
+    facts += (
+        ["distances " + " ".join(f"{other}:{far}" for other, far in node.distances.items())] if node.distances else []
+    )
+    return ", ".join(facts)
+
+
+def _bar(node: NumaNode, total: int, width: float) -> Piece:
+    """Parts from the left: in use, huge pages in use, huge pages free; the rest is free, or unknown."""
+    pages = node.hugepages or ()
+    pool = sum((size.total or 0) * size.size_bytes for size in pages)
+    spare = sum(min(size.free or 0, size.total or 0) * size.size_bytes for size in pages)
+    used = max(0, total - node.free_bytes - pool) if node.free_bytes is not None else 0
+    rest = "free" if node.free_bytes is not None else "unknown"
+    shapes: list[Shape] = [Rect(x=0, y=0, width=width, height=_BAR_HIGH, style=f"memory {rest}", radius=2)]
+    x = 0.0
+    for amount, style in ((used, "memory used"), (pool - spare, "memory pages"), (spare, "memory spare")):
+        wide = min(width * amount / total, width - x)
+        if wide > 0:
+            shapes.append(Rect(x=x, y=0, width=wide, height=_BAR_HIGH, style=style, radius=2))
+        x += max(0.0, wide)
+    return Piece(width=width, height=_BAR_HIGH, shapes=tuple(shapes))
+
+
+def _shares(view: Scene, node: int, width: float) -> Piece:
+    chips = [
+        chip(holder, f"{holder.name} {format_size(share.memory_bytes)}", width)
+        for holder, guest in zip(view.guests, view.host.guests or (), strict=True)
+        for share in guest.memory or ()
+        if share.node == node
+    ]
+    return beside(chips, width)

@@ -1,0 +1,266 @@
+"""What a picture of a host shows: its devices in their tree, who holds what, and what is wrong where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from hosttune.model.host import Host, PciDevice
+from hosttune.model.validation import CheckResult
+from hosttune.model.values import CpuSet, Value, parse_cpus
+from hosttune.report.devices import Shown, link_text, listed, shown
+from hosttune.report.text import problem_numbers
+
+GUEST_COLOURS = 8
+DEEPEST = 16  # bridges above a device that are drawn; no machine has as many, a document may
+_SIGNS = {"fail": ("fail", "failed"), "unknown": ("unknown", "unknown"), "warn": ("warn", "warning")}
+
+
+class Mark(Value, frozen=True, kw_only=True):
+    """Something wrong or doubtful: the sign that stands for it, the words beside it, and the whole story."""
+
+    sign: str
+    text: str
+    story: str
+
+
+class Holder(Value, frozen=True, kw_only=True):
+    """A guest as the picture tells it apart: a letter, a colour, its name."""
+
+    letter: str
+    colour: int
+    name: str
+
+
+class Place(Value, frozen=True, kw_only=True):
+    """A bridge or a device in the PCIe tree, and what is below it. `kind` of a bridge: "port", "switch"."""
+
+    address: str
+    kind: str
+    below: tuple[Place, ...] = ()
+
+
+class Scene(Value, frozen=True, kw_only=True):
+    """One host and everything that its parts are looked up in."""
+
+    host: Host
+    index: Shown
+    guests: tuple[Holder, ...]
+    holders: Mapping[str, tuple[Holder, ...]]  # address -> guests that hold it
+    cpu_holders: Mapping[int, tuple[Holder, ...]]
+    results: Mapping[str, tuple[CheckResult, ...]]  # subject -> what did not pass
+    checked: tuple[CheckResult, ...]
+    told_below: frozenset[str]  # ports whose degraded link the device at its other end tells of
+
+    def device(self, address: str) -> PciDevice | None:
+        """The function of that address, None where the document holds none."""
+        return self.index.pci.get(address)
+
+
+def scene(host: Host, results: Iterable[CheckResult]) -> Scene:
+    """Index a host and the results of its checks."""
+    results = tuple(results)
+    guests = tuple(
+        Holder(letter=_letter(n), colour=n % GUEST_COLOURS, name=guest.name)
+        for n, guest in enumerate(host.guests or ())
+    )
+    holders: dict[str, tuple[Holder, ...]] = {}
+    cpus: dict[int, tuple[Holder, ...]] = {}
+    for holder, guest in zip(guests, host.guests or (), strict=True):
+        for address in dict.fromkeys(guest.devices):
+            holders[address] = (*holders.get(address, ()), holder)
+        for cpu in CpuSet().union(*(parse_cpus(pin.cpus) for pin in guest.vcpu_pins or ())):
+            cpus[cpu] = (*cpus.get(cpu, ()), holder)
+    marked: dict[str, list[CheckResult]] = {}
+    for result in results:
+        if result.outcome in _SIGNS:
+            marked.setdefault(result.subject, []).append(result)
+    return Scene(
+        host=host,
+        index=shown(host, problem_numbers(host)),
+        guests=guests,
+        holders=holders,
+        cpu_holders=cpus,
+        results={subject: tuple(found) for subject, found in marked.items()},
+        checked=results,
+        told_below=frozenset(d.link.upstream.address for d in host.pci if _degraded(d) and d.link and d.link.upstream),
+    )
+
+
+def _letter(number: int) -> str:
+    """A to Z, then AA, AB, …"""
+    letter = ""
+    while number >= 0:
+        letter = chr(ord("A") + number % 26) + letter
+        number = number // 26 - 1
+    return letter
+
+
+# --- marks ---------------------------------------------------------------------------------------------------
+
+
+def marks_of(view: Scene, address: str) -> tuple[Mark, ...]:
+    """What is wrong with a function: checks that did not pass, worst first, then its link, then problems."""
+    marks = [*check_marks(view, (address,))]
+    device = view.device(address)
+    if device and device.link and _degraded(device) and address not in view.told_below:
+        figures = link_text(device.link).replace(" x", " ×").removeprefix("DEGRADED link ")
+        marks.append(
+            Mark(sign="warn", text=f"degraded: {figures}", story=f"degraded link: {device.link.why or figures}")
+        )
+    number = min((n for place, n in view.index.problems.items() if address in place), default=None)
+    if number is not None:
+        marks.append(Mark(sign="unknown", text=f"see problem {number}", story=f"see problem {number}"))
+    return tuple(marks)
+
+
+def check_marks(view: Scene, subjects: Iterable[str]) -> tuple[Mark, ...]:
+    """Checks of these subjects that failed, could not be judged, or warn: one mark an outcome."""
+    found = [result for subject in subjects for result in view.results.get(subject, ())]
+    return tuple(mark for outcome in _SIGNS if (mark := _mark(outcome, found)))
+
+
+def _mark(outcome: str, found: Iterable[CheckResult]) -> Mark | None:
+    some = [result for result in found if result.outcome == outcome]
+    sign, word = _SIGNS[outcome]
+    if not some:
+        return None
+    story = "; ".join(f"{word}: {result.check}{_difference(result)}" for result in some)
+    return Mark(sign=sign, text=f"{word}: {', '.join(result.check for result in some)}", story=story)
+
+
+def _difference(result: CheckResult) -> str:
+    told = [f"{what} {value}" for what, value in (("expected", result.expected), ("is", result.actual)) if value]
+    return f" ({', '.join(told)})" if told else ""
+
+
+def node_subjects(node: int) -> tuple[str, ...]:
+    """How results may name a node."""
+    return (str(node), f"node {node}", f"node{node}")
+
+
+def marks_elsewhere(view: Scene, drawn: Iterable[str]) -> tuple[Mark, ...]:
+    """What did not pass and has no place in the picture, subject by subject ("host" first)."""
+    places = set(drawn)
+    rest = sorted(
+        (subject for subject in view.results if subject not in places), key=lambda name: (name != "host", name)
+    )
+    marks = []
+    for outcome, (sign, word) in _SIGNS.items():
+        told = [
+            f"{result.check} ({subject})"
+            for subject in rest
+            for result in view.results[subject]
+            if result.outcome == outcome
+        ]
+        if told:
+            marks.append(Mark(sign=sign, text=f"{word}: {', '.join(told)}", story=""))
+    return tuple(marks)
+
+
+# --- the tree ------------------------------------------------------------------------------------------------
+
+
+def places_of(view: Scene) -> dict[int | None, tuple[str, ...]]:
+    """Addresses that get a box, by node; None holds those whose node is unknown or not in the document.
+
+    Devices known by their class, and any other function that a guest holds, whose link is degraded or that a check
+    did not pass; a virtual function stands on its physical function, where that has a box.
+    """
+    nodes = {node.id for node in view.host.numa_nodes}
+    chosen = dict.fromkeys(listed(view.index))
+    by_class = set(chosen)
+    for address in (*(d.address for d in view.host.pci), *view.holders):
+        if address not in by_class and _worth_a_box(view, address):
+            chosen.setdefault(address)
+    places: dict[int | None, list[str]] = {}
+    for address in sorted(_without_hosted(view, chosen), key=bus_order):
+        device = view.device(address)
+        node = device.numa_node if device and device.numa_node in nodes else None
+        places.setdefault(node, []).append(address)
+    return {node: tuple(addresses) for node, addresses in places.items()}
+
+
+def _worth_a_box(view: Scene, address: str) -> bool:
+    device = view.device(address)
+    if _degraded(device) and address not in view.told_below:
+        return True
+    if device is not None and device.is_bridge:
+        return False
+    return address in view.holders or (address in view.results and device is not None)
+
+
+def _degraded(device: PciDevice | None) -> bool:
+    return bool(device and device.link and device.link.state == "degraded")
+
+
+def _without_hosted(view: Scene, chosen: Mapping[str, None]) -> tuple[str, ...]:
+    def hosted(address: str) -> bool:
+        device = view.device(address)
+        return device is not None and device.physfn is not None and device.physfn in chosen and device.physfn != address
+
+    return tuple(address for address in chosen if not hosted(address))
+
+
+def virtual_functions(view: Scene, address: str) -> tuple[str, ...]:
+    """Virtual functions of a physical one that are shown one by one: held by a guest, or marked by a check."""
+    told = (*view.holders, *view.results)
+    found = [
+        a for a in dict.fromkeys(told) if (d := view.device(a)) is not None and d.physfn == address and a != address
+    ]
+    return tuple(sorted(found, key=bus_order))
+
+
+def bus_order(address: str) -> tuple[int, str]:
+    """Sorts addresses as the buses are numbered; domains may have more than four digits."""
+    domain = address.partition(":")[0]
+    return (int(domain, 16) if all(c in "0123456789abcdef" for c in domain) and domain else 0), address
+
+
+def trees(view: Scene, addresses: Iterable[str]) -> dict[str, tuple[Place, ...]]:
+    """The host bridges ("0000:15") that lead to these devices, in bus order, each with what is below it."""
+    by_bridge: dict[str, list[tuple[str, ...]]] = {}
+    for address in addresses:
+        path = _path(view, address)
+        by_bridge.setdefault(path[0].rpartition(":")[0] or path[0], []).append(path)
+    return {bus: _forks(view, paths) for bus, paths in by_bridge.items()}
+
+
+def _path(view: Scene, address: str) -> tuple[str, ...]:
+    """The device and the bridges above it, top first; stops at a parent that the document does not hold."""
+    path = [address]
+    while (device := view.device(path[0])) and device.parent and device.parent not in path:
+        path.insert(0, device.parent)
+    return tuple(path) if len(path) <= DEEPEST else (*path[: DEEPEST // 2], *path[-DEEPEST // 2 :])
+
+
+def _forks(view: Scene, paths: list[tuple[str, ...]]) -> tuple[Place, ...]:
+    groups: dict[str, list[tuple[str, ...]]] = {}
+    for path in paths:
+        groups.setdefault(path[0], []).append(path)
+    places: list[Place] = []
+    for address, members in groups.items():
+        longer = [path[1:] for path in members if len(path) > 1]
+        below = _forks(view, longer) if longer else ()
+        kind = _bridge_kind(view, address) if below else "device"
+        device = view.device(address)
+        if len(longer) < len(members) and below and not (device and device.is_bridge):  # a document may say so
+            places.append(Place(address=address, kind="device"))
+        hidden = kind == "downstream" and not marks_of(view, address)
+        places += (
+            below if hidden else [Place(address=address, kind="port" if kind == "downstream" else kind, below=below)]
+        )
+    return tuple(places)
+
+
+def _bridge_kind(view: Scene, address: str) -> str:
+    device = view.device(address)
+    kinds = {"upstream-port": "switch", "downstream-port": "downstream"}
+    return kinds.get((device and device.port_type) or "", "port")
+
+
+def addresses_in(places: Iterable[Place]) -> tuple[str, ...]:
+    """Every address of these trees, bridges too."""
+    found: list[str] = []
+    for place in places:
+        found += [place.address, *addresses_in(place.below)]
+    return tuple(found)

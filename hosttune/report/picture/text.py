@@ -1,0 +1,99 @@
+"""Text in several lines, marks and chips: what boxes of every kind are written with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hosttune.model.values import Value
+from hosttune.report.picture.metrics import clean, fitted, text_width, wrapped
+from hosttune.report.picture.scene import Holder, Mark
+from hosttune.report.picture.shapes import ASCENT, SIGN, Rect, Shape, Sign, label, moved
+
+LEADING = 1.3  # line pitch, of the size
+MARK_HIGH = 15.0
+CHIP_HIGH = 15.0
+_SMALL = 9.5  # of figures at the right end of a line
+_APART = 8.0  # between the two texts of a line
+
+
+class Piece(Value, frozen=True, kw_only=True):
+    """Shapes that are part of a thing, laid out from (0, 0), and the room that they take."""
+
+    width: float
+    height: float
+    shapes: tuple[Shape, ...] = ()
+
+
+def paragraph(text: str, width: float, size: float, *, lines: int = 4, style: str = "dim") -> Piece:
+    """Text in at most `lines` lines."""
+    rows = wrapped(text, width, size, lines)
+    shapes = tuple(label(0, n * size * LEADING, row, size, most=width, style=style) for n, row in enumerate(rows))
+    return Piece(width=width, height=len(rows) * size * LEADING, shapes=shapes)
+
+
+def pair(left: str, right: str, width: float, size: float, *, style: str = "", bold: bool = False) -> Piece:
+    """A line with text at both ends. The right one keeps its room and the left one is cut; bold text is never cut
+    for it: there the right one goes to a line of its own.
+    """
+    small = min(size, _SMALL)
+    right = fitted(right, width / 2, small)
+    high = size * LEADING
+    if not right:
+        return Piece(width=width, height=high, shapes=(label(0, 0, left, size, most=width, style=style, bold=bold),))
+    if bold and not fits(left, right, width, size, bold=bold):
+        first = label(0, 0, left, size, most=width, style=style, bold=bold)
+        second = label(0, high, right, small, most=width, style=style)
+        return Piece(width=width, height=high + small * LEADING, shapes=(first, second))
+    room = width - text_width(right, small) - _APART
+    first = label(0, 0, left, size, most=room, style=style, bold=bold)
+    second = label(width, (size - small) * ASCENT, right, small, most=width, style=style, anchor="end")
+    return Piece(width=width, height=high, shapes=(first, second))
+
+
+def fits(left: str, right: str, width: float, size: float, *, bold: bool = False) -> bool:
+    """Whether `pair` has room for both on one line."""
+    needed = text_width(clean(left), size, bold=bold) + _APART + text_width(clean(right), min(size, _SMALL))
+    return not right or needed <= width
+
+
+def mark_row(mark: Mark, width: float) -> Piece:
+    """A sign and its words on a strip of their own, readable on any fill."""
+    strip = Rect(x=0, y=0, width=width, height=MARK_HIGH, style=f"strip {mark.sign}", radius=3)
+    words = label(SIGN + 6, 2.6, mark.text, 9.5, most=width - SIGN - 9, style="onstrip", bold=True)
+    return Piece(width=width, height=MARK_HIGH, shapes=(strip, Sign(x=3, y=2, kind=mark.sign), words))
+
+
+def chip(holder: Holder, text: str, most: float) -> Piece:
+    """A guest's letter and some words on the guest's colour."""
+    words = fitted(f"{holder.letter}  {text}" if text else holder.letter, most - 8, 9.5, bold=True)
+    wide = text_width(words, 9.5, bold=True) + 8
+    fill = Rect(x=0, y=0, width=wide, height=CHIP_HIGH, style=f"g{holder.colour}", radius=7)
+    name = label(4, 2.6, words, 9.5, most=most - 8, style="onguest", bold=True)
+    return Piece(width=wide, height=CHIP_HIGH, shapes=(fill, name))
+
+
+def below(pieces: Iterable[Piece], gap: float = 2) -> Piece:
+    """Pieces under each other."""
+    shapes: list[Shape] = []
+    y, width = 0.0, 0.0
+    for piece in pieces:
+        shapes += (moved(shape, 0, y) for shape in piece.shapes)
+        y, width = y + piece.height + gap, max(width, piece.width)
+    return Piece(width=width, height=max(0.0, y - gap), shapes=tuple(shapes))
+
+
+def beside(pieces: Iterable[Piece], most: float, gap: float = 4) -> Piece:
+    """Pieces beside each other, in as many rows as they need."""
+    shapes: list[Shape] = []
+    x = y = row = 0.0
+    for piece in pieces:
+        if x and x + piece.width > most:
+            x, y, row = 0.0, y + row + gap, 0.0
+        shapes += (moved(shape, x, y) for shape in piece.shapes)
+        x, row = x + piece.width + gap, max(row, piece.height)
+    return Piece(width=most, height=y + row, shapes=tuple(shapes))
+
+
+def at(piece: Piece, dx: float, dy: float) -> tuple[Shape, ...]:
+    """A piece's shapes, moved."""
+    return tuple(moved(shape, dx, dy) for shape in piece.shapes)
