@@ -13,6 +13,13 @@ from hosttune.model.validation import CheckResult
 FAMILIES: tuple[str, ...] = (
     "links",
     "placement",
+    "pcie",
+    "cpus",
+    "memory",
+    "iommu",
+    "p2p",
+    "interrupts",
+    "kernel",
 )
 
 

@@ -12,6 +12,8 @@ from hosttune.model.host import Gpu, Host, PciDevice
 from hosttune.model.plan import PlannedGuest
 from hosttune.model.values import CpuSet, parse_cpus
 
+# States of libvirt in which a guest has its memory and devices (virDomainState).
+RUNNING = frozenset(("running", "paused", "idle", "in shutdown", "pmsuspended", "blocked"))
 HOST = "host"  # the subject of what concerns the machine as a whole
 AS_ROOT = "run hosttune validate as root: the kernel shows only the first 64 bytes of configuration space to others"
 RECORD = "the capture does not hold it: capture the host again with this version of hosttune, as root"

@@ -16,6 +16,7 @@ from hosttune.model.values import slot_of
 _ID = "pcie-link"
 _NO_LINK = ("root-complex-endpoint", "root-complex-event-collector")
 _FACING_DOWN = ("root-port", "downstream-port", None)
+_VIRTUAL = ("1af4", "1b36", "15ad", "1ae0", "1414")  # virtio, QEMU, VMware, Google, Microsoft: devices of software
 _QEMU = "1b36"  # vendor of QEMU's own ports: what they say of a link shows no wire
 _FAULT = (
     "reseat the card or its cable, compare with a sister slot, read AER in the kernel log; a speed forced down in the"
@@ -142,6 +143,8 @@ def _without_link(evidence: Evidence, device: PciDevice | None, address: str, *,
     """No figures at all: on a machine where that means that there is no link, and for nothing but a GPU, no fault."""
     if device is not None and device.port_type in _NO_LINK:
         return skipped(_ID, address, "part of the root complex: it has no link")
+    if device is not None and device.vendor_id in _VIRTUAL:
+        return skipped(_ID, address, "a virtual device of the hypervisor: there is no wire")
     if device is not None and absent(evidence) and not is_gpu:
         return skipped(_ID, address, "it reports no PCIe link: a virtual or conventional PCI device")
     source = f"/sys/bus/pci/devices/{address}/current_link_speed"

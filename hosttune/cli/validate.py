@@ -173,8 +173,19 @@ def show(validation: Validation, evidence: Evidence, before: Validation | None, 
     if output == "json":
         emit(validation.to_json())
         return
-    if output != "text" or before is not None:
-        raise BadInput(f"no {output} report yet", where="--output", hint="give text or json")
-    from hosttune.report.validation_text import print_validation
+    if before is not None:
+        raise BadInput("no comparison yet", where="--against", hint="leave it out")
+    if output == "md":
+        from hosttune.report.validation_md import markdown
 
-    emit_page(lambda page: print_validation(validation, page))
+        emit(markdown(validation))
+    elif output == "junit":
+        from hosttune.report.validation_junit import junit
+
+        emit(junit(validation))
+    elif output == "html":
+        raise BadInput("no html report yet", where="--output", hint="give text, json, md or junit")
+    else:
+        from hosttune.report.validation_text import print_validation
+
+        emit_page(lambda page: print_validation(validation, page))

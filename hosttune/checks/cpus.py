@@ -1,0 +1,261 @@
+"""How CPUs are run: governor and preference, idle states, SMT; judged on the CPUs that guests are pinned to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
+from hosttune.checks.facts import HOST, absent, no_work, pinned, planned_guests, refused, spread, wanted
+from hosttune.model.evidence import Evidence
+from hosttune.model.host import Cpu
+from hosttune.model.validation import CheckResult
+from hosttune.model.values import CpuSet
+
+_CPUS = "/sys/devices/system/cpu"
+# These drivers choose frequencies themselves and take a preference instead of a governor (admin-guide/pm).
+_PREFERENCE_DRIVERS = frozenset(("intel_pstate", "amd-pstate-epp", "amd_pstate_epp"))
+
+
+def _parties(evidence: Evidence) -> Iterable[tuple[str, tuple[Cpu, ...]]]:
+    """(subject, its CPUs): each guest with pins; without any, the host with all CPUs that are online."""
+    online = tuple(cpu for cpu in evidence.host.cpus if cpu.online)
+    guests = pinned(evidence)
+    if not guests:
+        yield HOST, online
+    for name, cpus in guests.items():
+        yield name, tuple(cpu for cpu in online if cpu.id in cpus)
+
+
+def _asked_for(evidence: Evidence, kind: str, cpus: Sequence[Cpu]) -> set[str]:
+    """The values that applied plans want of these CPUs."""
+    ids = {cpu.id for cpu in cpus}
+    found = set()
+    for target, want in wanted(evidence, kind).items():
+        listed = CpuSet.parse(target.removeprefix("cpus ")) if target.startswith("cpus ") else CpuSet()
+        if listed & ids:
+            found.add(str(want))
+    return found
+
+
+# --- frequency -----------------------------------------------------------------------------------------------
+
+
+def cpu_frequency(evidence: Evidence) -> Iterable[CheckResult]:
+    """Governor, or energy preference where the driver takes one."""
+    check = "cpu-frequency"
+    why_not = no_work(evidence)
+    if why_not is not None:
+        yield skipped(check, HOST, why_not)
+        return
+    model = evidence.host.cpu_model
+    driver = model.scaling_driver if model else None
+    for subject, cpus in _parties(evidence):
+        known = [cpu for cpu in cpus if cpu.governor is not None]
+        if not known:
+            yield _no_frequency(evidence, check, subject, cpus)
+        elif driver in _PREFERENCE_DRIVERS:
+            yield _preference(evidence, check, subject, known, driver or "")
+        else:
+            yield _governor(evidence, check, subject, known, driver)
+
+
+def _no_frequency(evidence: Evidence, check: str, subject: str, cpus: Sequence[Cpu]) -> CheckResult:
+    path = f"{_CPUS}/cpu{cpus[0].id if cpus else 0}/cpufreq/scaling_governor"
+    if absent(evidence) and not refused(evidence, "/cpufreq"):
+        why = "no frequency driver here: the hypervisor sets the clock" if evidence.host.hypervisor else (
+            "no frequency driver here: the firmware sets the clock by itself"
+        )  # fmt: skip
+        return skipped(check, subject, why)
+    why = refused(evidence, "/cpufreq") or "no governor was recorded"
+    hint = f"look with: grep . {_CPUS}/cpu*/cpufreq/scaling_governor"
+    return unknown(check, subject, expected="performance", why=why, hint=hint, source=path)
+
+
+def _preference(evidence: Evidence, check: str, subject: str, cpus: Sequence[Cpu], driver: str) -> CheckResult:
+    """Under a driver that takes a preference, governor performance works like preference performance."""
+    source = f"{_CPUS}/cpu*/cpufreq/energy_performance_preference"
+    expected = f"energy preference performance ({driver})"
+    unread = CpuSet(cpu.id for cpu in cpus if cpu.energy_preference is None and cpu.governor != "performance")
+    # Hardware without EPP leaves the choice to the governor alone (intel_pstate, "without HWP").
+    if unread:
+        if absent(evidence) and all(cpu.energy_preference is None for cpu in cpus):
+            return _governor(evidence, check, subject, cpus, f"{driver} without a preference")
+        why = refused(evidence, "energy_performance_preference") or f"no preference was recorded of CPUs {unread}"
+        return unknown(check, subject, expected=expected, why=why, hint=f"look with: grep . {source}", source=source)
+    values = [("performance" if c.governor == "performance" else c.energy_preference or "", c.id) for c in cpus]
+    return _judged(evidence, check, subject, values, "energy-preference", expected, source, ())
+
+
+def _governor(evidence: Evidence, check: str, subject: str, cpus: Sequence[Cpu], driver: str | None) -> CheckResult:
+    """powersave holds the lowest frequency under every driver that does not scale by itself."""
+    source = f"{_CPUS}/cpu*/cpufreq/scaling_governor"
+    values = [(cpu.governor or "", cpu.id) for cpu in cpus]
+    bad = () if (driver or "").startswith(("intel_pstate", "amd")) else ("powersave",)
+    return _judged(evidence, check, subject, values, "governor", f"governor performance ({driver})", source, bad)
+
+
+def _judged(
+    evidence: Evidence, check: str, subject: str, values: list[tuple[str, int]], kind: str, expected: str, source: str,
+    bad: Sequence[str],
+) -> CheckResult:  # fmt: skip
+    """`values` by CPU against performance and what plans want; those that are `bad` fail, others cost something."""
+    ids = {cpu for _, cpu in values}
+    asked = _asked_for(evidence, kind, [cpu for cpu in evidence.host.cpus if cpu.id in ids])
+    actual = spread(values)
+    found = {value for value, _ in values}
+    if found <= {"performance", *asked}:
+        said = "" if found <= {"performance"} else ", as the applied plan asks"
+        return passed(check, subject, expected=expected, actual=actual + said, source=source)
+    file = source.rpartition("/")[2]
+    hint = (
+        f"plan with profile guest and apply (setting {kind.replace('-', '_')}), or echo performance into {file} of"
+        " these CPUs"
+    )
+    if found & set(bad):
+        return failed(check, subject, expected=expected, actual=actual, source=source, hint=hint)
+    return warned(check, subject, expected=expected, actual=actual, source=source, hint=hint)
+
+
+# --- idle states ---------------------------------------------------------------------------------------------
+
+
+def cpu_idle(evidence: Evidence) -> Iterable[CheckResult]:
+    """How long an idle core may take to wake: bounded where a plan asks; never without any idle state at all."""
+    check = "cpu-idle"
+    why_not = no_work(evidence)
+    if why_not is not None:
+        yield skipped(check, HOST, why_not)
+        return
+    model = evidence.host.cpu_model
+    for subject, cpus in _parties(evidence):
+        known = [cpu for cpu in cpus if cpu.resume_latency_us is not None]
+        if known:
+            yield _latency(evidence, check, subject, known, model.idle_driver if model else None)
+        elif absent(evidence) and not refused(evidence, "pm_qos_resume_latency_us"):
+            yield skipped(check, subject, "this kernel offers no bound on wake-up latency")
+        else:
+            yield unknown(
+                check,
+                subject,
+                expected="idle states, bounded where a plan asks",
+                why=refused(evidence, "pm_qos_resume_latency_us") or "no bound was recorded",
+                hint=f"look with: grep . {_CPUS}/cpu*/power/pm_qos_resume_latency_us",
+            )
+
+
+def _latency(evidence: Evidence, check: str, subject: str, cpus: Sequence[Cpu], driver: str | None) -> CheckResult:
+    source = f"{_CPUS}/cpu*/power/pm_qos_resume_latency_us"
+    asked = _asked_for(evidence, "resume-latency", cpus)
+    expected = f"{' or '.join(sorted(asked))} us, as planned" if asked else "idle states, with a bound or without"
+    words = {"0": "no bound", "n/a": "no idle state allowed"}
+    values = [(words.get(text := cpu.resume_latency_us or "", f"{text} us"), cpu.id) for cpu in cpus]
+    actual = f"{spread(values)}{f' ({driver})' if driver and driver != 'none' else ''}"
+    found = {cpu.resume_latency_us for cpu in cpus}
+    if asked and not found <= asked:
+        hint = "see what changed it with hosttune status, then hosttune apply again"
+        return failed(check, subject, expected=expected, actual=actual, source=source, hint=hint)
+    if "n/a" in found and "n/a" not in asked:
+        hint = (
+            "bound the latency instead (settings: resume_latency_us: 10): cores that never idle leave others no turbo"
+        )
+        return warned(check, subject, expected=expected, actual=actual, source=source, hint=hint)
+    arguments = evidence.host.kernel_args or ()
+    if "intel_idle.max_cstate=0" in arguments:
+        hint = "take the argument away: it hands idling to acpi_idle; to bound it use settings: resume_latency_us"
+        said = f"{actual}; intel_idle.max_cstate=0 switches intel_idle off, not idle states"
+        return warned(check, subject, expected=expected, actual=said, source="/proc/cmdline", hint=hint)
+    return passed(check, subject, expected=expected, actual=actual, source=source)
+
+
+# --- SMT -----------------------------------------------------------------------------------------------------
+
+
+def smt(evidence: Evidence) -> Iterable[CheckResult]:
+    """Siblings: the same on every core of a kind, and no core in two guests."""
+    check = "smt"
+    why_not = no_work(evidence)
+    if why_not is not None:
+        yield skipped(check, HOST, why_not)
+        return
+    yield _siblings(evidence, check)
+    guests = pinned(evidence)
+    if len(guests) > 1:
+        cores = {cpu.id: cpu.core for cpu in evidence.host.cpus}
+        for name, cpus in guests.items():
+            yield _shared(evidence, check, name, cpus, guests, cores)
+
+
+def _siblings(evidence: Evidence, check: str) -> CheckResult:
+    host = evidence.host
+    source = f"{_CPUS}/smt/control, {_CPUS}/cpu*/topology"
+    expected = "every core of a kind with the same number of threads"
+    places = [(cpu.core, cpu.kind) for cpu in host.cpus if cpu.online]
+    if not places or any(core is None for core, _ in places):
+        hint = f"look with: grep . {_CPUS}/cpu*/topology/thread_siblings_list"
+        return unknown(
+            check, HOST, expected=expected, why="the cores of some CPUs are unknown", hint=hint, source=source
+        )
+    threads = {place: places.count(place) for place in set(places)}
+    shapes: dict[str | None, set[int]] = {}
+    for (_, kind), number in threads.items():
+        shapes.setdefault(kind, set()).add(number)
+    control = host.cpu_model.smt_control if host.cpu_model else None
+    word = f"SMT {control}, " if control in ("on", "off", "forceoff") else ""
+    counts = ", ".join(
+        f"{' or '.join(map(str, sorted(numbers)))} a core{f' ({kind})' if kind else ''}"
+        for kind, numbers in sorted(shapes.items(), key=lambda row: row[0] or "")
+    )
+    if all(len(numbers) == 1 for numbers in shapes.values()):
+        return passed(check, HOST, expected=expected, actual=f"{word}threads: {counts}", source=source)
+    hint = f"bring the siblings back: echo 1 > {_CPUS}/cpuN/online, or switch all off: echo off > {_CPUS}/smt/control"
+    return warned(check, HOST, expected=expected, actual=f"{word}threads: {counts}", source=source, hint=hint)
+
+
+def _shared(
+    evidence: Evidence, check: str, name: str, cpus: CpuSet, guests: dict[str, CpuSet], cores: dict[int, int | None]
+) -> CheckResult:
+    """Whether a guest has its cores to itself (L1TF, MDS: what shares a core can read its caches)."""
+    source = "vcpu_pins of the guests"
+    expected = "no core shared with another guest"
+    mine = {cores.get(cpu) for cpu in cpus} - {None}
+    others = [other for other, held in guests.items() if other != name and mine & {cores.get(cpu) for cpu in held}]
+    if not others:
+        return passed(check, name, expected=expected, actual=f"CPUs {cpus}, all cores its own", source=source)
+    actual = f"shares cores with {', '.join(sorted(others))}"
+    hint = "plan both again with smt: cores (the default), which gives whole cores"
+    if all(other in planned_guests(evidence) for other in (name, *others)) and any(
+        guest.smt == "threads" for plan in evidence.plans for guest in plan.intent.guests
+    ):
+        return warned(check, name, expected=expected, actual=f"{actual}, as asked for", source=source, hint=hint)
+    return failed(check, name, expected=expected, actual=actual, source=source, hint=hint)
+
+
+CHECKS = (
+    Check(
+        id="cpu-frequency",
+        title="CPU governor and energy preference",
+        subjects="each guest with pinned vCPUs; without any, the host",
+        why="a vCPU that waits for its core to speed up delays the GPU that waits for it",
+        source="Linux Documentation/admin-guide/pm: cpufreq, intel_pstate, amd-pstate",
+        judge=cpu_frequency,
+    ),
+    Check(
+        id="cpu-idle",
+        title="CPU idle states",
+        subjects="each guest with pinned vCPUs; without any, the host",
+        why="deep idle states wake late; none at all takes turbo from the other cores",
+        source=(
+            "Linux Documentation/ABI/testing/sysfs-devices-power (pm_qos_resume_latency_us),"
+            " admin-guide/pm/cpuidle, admin-guide/kernel-parameters (intel_idle.max_cstate)"
+        ),
+        judge=cpu_idle,
+    ),
+    Check(
+        id="smt",
+        title="SMT siblings",
+        subjects="the host; each guest with pinned vCPUs where there are several",
+        why="a core with a missing sibling breaks the guests' topology; what shares a core can read its caches",
+        source="Linux Documentation/ABI/testing/sysfs-devices-system-cpu (smt), admin-guide/hw-vuln/l1tf, mds",
+        judge=smt,
+    ),
+)

@@ -1,0 +1,130 @@
+"""Where interrupts go: those of passed devices beside their guests, the host's own off the CPUs of guests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
+from hosttune.checks.facts import HOST, RUNNING, absent, by_address, holders, no_work, pinned, refused, wanted
+from hosttune.model.evidence import Evidence
+from hosttune.model.host import Irq, PciDevice
+from hosttune.model.validation import CheckResult
+from hosttune.model.values import CpuSet
+from hosttune.settings.irqs import IRQBALANCE, cpu_list
+
+
+def irq_affinity(evidence: Evidence) -> Iterable[CheckResult]:
+    """Interrupts of devices of running guests: as planned, else on the device's node and on no vCPU of a guest."""
+    check = "irq-affinity"
+    why_not = no_work(evidence)
+    functions = by_address(evidence.host)
+    running = {guest.name for guest in evidence.host.guests or () if (guest.state or "running") in RUNNING}
+    held = {a: names for a, names in holders(evidence).items() if set(names) & running and a in functions}
+    if why_not is not None or not held:
+        yield skipped(check, HOST, why_not or "no guest runs with a device: its interrupts exist only then")
+        return
+    for address in held:
+        yield _judge(evidence, check, functions[address])
+
+
+def _judge(evidence: Evidence, check: str, device: PciDevice) -> CheckResult:
+    source = "/proc/irq/*/{smp,effective}_affinity_list"
+    want = wanted(evidence, "irq-affinity").get(device.address)
+    near = _near(evidence, device)
+    if want is not None:
+        allowed, expected = CpuSet.parse(cpu_list(str(want)) or ""), f"CPUs {want}, as planned"
+    else:
+        taken = CpuSet(cpu for cpus in pinned(evidence).values() for cpu in cpus)
+        allowed = (near or CpuSet(cpu.id for cpu in evidence.host.cpus)) - taken
+        expected = f"CPUs of node {device.numa_node} that no vCPU has" if near else "CPUs that no vCPU has"
+    if device.irqs is None:
+        why = refused(evidence, "/proc/irq", device.address) or "its interrupts were not read"
+        hint = f"look with: ls /sys/bus/pci/devices/{device.address}/msi_irqs"
+        return unknown(check, device.address, expected=expected, why=why, hint=hint, source=source)
+    if not device.irqs:
+        return skipped(check, device.address, "its guest has not switched its interrupts on")
+    places = {irq.irq: _place(irq) for irq in device.irqs}
+    unread = [str(irq) for irq, place in places.items() if place is None]
+    if unread:
+        why = refused(evidence, "/proc/irq") or f"where interrupts {', '.join(unread)} go was not read"
+        hint = f"look with: grep . /proc/irq/{unread[0]}/*affinity_list"
+        return unknown(check, device.address, expected=expected, why=why, hint=hint, source=source)
+    stray = {irq: place for irq, place in places.items() if place is not None and not place <= allowed}
+    if not stray:
+        on = CpuSet(cpu for place in places.values() if place is not None for cpu in place)
+        return passed(check, device.address, expected=expected, actual=f"{len(places)} on CPUs {on}", source=source)
+    actual = f"{len(stray)} of {len(places)} go to CPUs {CpuSet(cpu for place in stray.values() for cpu in place)}"
+    hint = "hosttune apply again sets it (it is lost when the guest stops), and keep irqbalance off these CPUs"
+    if want is not None:
+        return failed(check, device.address, expected=expected, actual=actual, source=source, hint=hint)
+    hint = "plan the guest with profile guest and apply (setting irq_affinity)"
+    return warned(check, device.address, expected=expected, actual=actual, source=source, hint=hint)
+
+
+def _place(irq: Irq) -> CpuSet | None:
+    """The CPUs that an interrupt really goes to; what it may go to where the kernel does not say."""
+    text = cpu_list(irq.effective) or cpu_list(irq.affinity)
+    return CpuSet.parse(text) if text else None
+
+
+def _near(evidence: Evidence, device: PciDevice) -> CpuSet:
+    if device.numa_node is None:
+        return CpuSet()
+    return CpuSet(cpu.id for cpu in evidence.host.cpus if cpu.numa_node == device.numa_node)
+
+
+def irqbalance(evidence: Evidence) -> Iterable[CheckResult]:
+    """Where irqbalance is installed, it is banned from the CPUs that guests are pinned to."""
+    check = "irqbalance"
+    why_not = no_work(evidence)
+    taken = CpuSet(cpu for cpus in pinned(evidence).values() for cpu in cpus)
+    host = evidence.host
+    if why_not is None and not taken:
+        why_not = "no guest is pinned"
+    if why_not is None and evidence.irqbalance is False:
+        why_not = "irqbalance is not installed, or masked"
+    if why_not is not None:
+        yield skipped(check, HOST, why_not)
+        return
+    source = next((path for path in IRQBALANCE if path in (host.settings or {})), IRQBALANCE[0])
+    expected = f"banned from CPUs {taken}"
+    text = (host.settings or {}).get(source)
+    known = text is not None or absent(evidence)
+    if not known or (text is not None and cpu_list(text) is None):
+        why = f"its ban reads {text!r}" if text is not None else "its environment files were not recorded"
+        hint = f"look with: cat {' '.join(IRQBALANCE)}; systemctl restart irqbalance where it owes one"
+        yield unknown(check, HOST, expected=expected, why=why, hint=hint, source=source)
+        return
+    # What irqbalance leaves alone by itself while no list is given: isolated and nohz_full CPUs (cputree.c).
+    quiet = CpuSet(cpu.id for cpu in host.cpus if cpu.isolated or cpu.nohz_full)
+    banned = CpuSet.parse(cpu_list(text) or "") or quiet
+    free = taken - banned
+    actual = f"banned from CPUs {banned}" if banned else "banned from none"
+    if not free:
+        yield passed(check, HOST, expected=expected, actual=actual, source=source)
+        return
+    hint = (
+        "plan the guests with profile guest and apply (setting irqbalance_ban), or set IRQBALANCE_BANNED_CPULIST and"
+        " restart it"
+    )
+    yield warned(check, HOST, expected=expected, actual=f"{actual}: not from {free}", source=source, hint=hint)
+
+
+CHECKS = (
+    Check(
+        id="irq-affinity",
+        title="Interrupts of passed devices",
+        subjects="each device of a guest that runs",
+        why="an interrupt on another node or on a vCPU's core delays both the device and the vCPU",
+        source="Linux Documentation/core-api/irq/irq-affinity",
+        judge=irq_affinity,
+    ),
+    Check(
+        id="irqbalance",
+        title="irqbalance kept off the CPUs of guests",
+        subjects="the host, where irqbalance is installed and guests are pinned",
+        why="irqbalance moves the host's interrupts onto any CPU that it is not banned from",
+        source="irqbalance(1), IRQBALANCE_BANNED_CPULIST (1.8 or later)",
+        judge=irqbalance,
+    ),
+)

@@ -1,0 +1,245 @@
+"""Isolation by the IOMMU: is it on, are its interrupts remapped, are its groups whole, and is no back door open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
+from hosttune.checks.facts import HOST, RECORD, absent, accelerators, for_vfio, given, holders, listed, no_work
+from hosttune.model.evidence import Evidence
+from hosttune.model.host import PciDevice
+from hosttune.model.validation import CheckResult
+from hosttune.model.values import slot_of
+
+_GROUPS = "/sys/kernel/iommu_groups"
+_ON = {
+    "GenuineIntel": "switch VT-d on in the firmware, add intel_iommu=on to the kernel's arguments, reboot",
+    "AuthenticAMD": "switch AMD-Vi (IOMMU) on in the firmware, take amd_iommu=off and iommu=off away, reboot",
+}
+_ANY = "switch the IOMMU on in the firmware and in the kernel's arguments (intel_iommu=on), reboot"
+# What a VFIO group needs of each member besides a VFIO driver (Documentation/driver-api/vfio).
+_VIABLE = (None, "pci-stub", "pcieport")
+_YES = ("Y", "1")
+
+
+def iommu_mode(evidence: Evidence) -> Iterable[CheckResult]:
+    """On, with groups; which default domain it gives to host-owned devices is a matter of taste."""
+    check = "iommu-mode"
+    why_not = no_work(evidence)
+    if why_not is not None:
+        yield skipped(check, HOST, why_not)
+        return
+    host = evidence.host
+    present = host.iommu.present if host.iommu else None
+    if present is None and any(device.iommu_group is not None for device in host.pci):
+        present = True
+    expected = "on, with IOMMU groups"
+    hint = _ON.get(host.cpu_model.vendor if host.cpu_model and host.cpu_model.vendor else "", _ANY)
+    if host.hypervisor:
+        hint = "this machine is itself a guest: its own hypervisor has to give it an IOMMU"
+    if present is None:
+        look = f"ls {_GROUPS}; where it is empty: {hint}"
+        yield unknown(check, HOST, expected=expected, why="no IOMMU groups were recorded", hint=look, source=_GROUPS)
+    elif not present:
+        yield failed(check, HOST, expected=expected, actual="off: no groups", source=_GROUPS, hint=hint)
+    else:
+        mode = host.iommu.mode if host.iommu else None
+        actual = f"on{f', host-owned devices in domains of type {mode}' if mode else ''}"
+        yield passed(check, HOST, expected=expected, actual=actual, source=_GROUPS)
+
+
+def interrupt_remapping(evidence: Evidence) -> Iterable[CheckResult]:
+    """Without it a device that a guest owns can raise any interrupt of the host."""
+    check = "interrupt-remapping"
+    host = evidence.host
+    why_not = no_work(evidence)
+    if why_not is None and host.arch is not None and host.arch != "x86_64":
+        why_not = f"interrupts of {host.arch} are not remapped this way"
+    if why_not is None and host.iommu is not None and host.iommu.present is False:
+        why_not = "the IOMMU is off"
+    if why_not is not None:
+        yield skipped(check, HOST, why_not)
+        return
+    state = host.iommu.interrupt_remapping if host.iommu else None
+    source = "/proc/interrupts (chips named IR-)"
+    expected = "on"
+    if state is None:
+        look = "look with: dmesg | grep -i remapping"
+        yield unknown(check, HOST, expected=expected, why="not recorded", hint=look, source=source)
+    elif state:
+        yield passed(check, HOST, expected=expected, actual="on", source=source)
+    else:
+        hint = "switch interrupt remapping (x2APIC, VT-d) on in the firmware, take intremap=off away, reboot"
+        yield failed(check, HOST, expected=expected, actual="off", source=source, hint=hint)
+
+
+# --- back doors ----------------------------------------------------------------------------------------------
+
+
+def vfio_no_iommu(evidence: Evidence) -> Iterable[CheckResult]:
+    """VFIO's no-IOMMU mode: DMA of its devices reaches all memory."""
+    yield _parameter(evidence, "vfio-no-iommu", "vfio", "enable_unsafe_noiommu_mode")
+
+
+def vfio_unsafe_interrupts(evidence: Evidence) -> Iterable[CheckResult]:
+    """VFIO without interrupt remapping: meant for platforms that have none."""
+    yield _parameter(evidence, "vfio-unsafe-interrupts", "vfio_iommu_type1", "allow_unsafe_interrupts")
+
+
+def _parameter(evidence: Evidence, check: str, module: str, name: str) -> CheckResult:
+    """One parameter of a VFIO module that has to be off: as it is, and as the kernel's arguments set it."""
+    why_not = no_work(evidence)
+    if why_not is not None:
+        return skipped(check, HOST, why_not)
+    host = evidence.host
+    path = f"/sys/module/{module}/parameters/{name}"
+    expected = f"{module}.{name} off"
+    hint = (
+        f"echo N > {path}, and take {name} out of /etc/modprobe.d and the kernel's arguments; guests need the IOMMU,"
+        " not this"
+    )
+    modules = {one.name: one for one in host.platform.modules} if host.platform else {}
+    value = (modules[module].parameters or {}).get(name) if module in modules else None
+    if value in _YES:
+        return failed(check, HOST, expected=expected, actual=value, source=path, hint=hint)
+    asked = [word for word in host.kernel_args or () if word.replace("-", "_") in _switched_on(module, name)]
+    if asked:
+        return failed(check, HOST, expected=expected, actual=asked[0], source="/proc/cmdline", hint=hint)
+    if value is not None:
+        return passed(check, HOST, expected=expected, actual=value, source=path)
+    if absent(evidence):
+        said = "this kernel is built without it" if module in modules else f"module {module} is not loaded"
+        return passed(check, HOST, expected=expected, actual=said, source=path)
+    look = f"look with: cat {path} (no such file: off)"
+    return unknown(check, HOST, expected=expected, why="not recorded", hint=look, source=path)
+
+
+def _switched_on(module: str, name: str) -> tuple[str, ...]:
+    return tuple(f"{module}.{name}{value}" for value in ("", "=1", "=Y", "=y", "=on", "=true"))
+
+
+# --- groups --------------------------------------------------------------------------------------------------
+
+
+def iommu_groups(evidence: Evidence) -> Iterable[CheckResult]:
+    """A group goes to one guest as a whole: devices of one group can reach each other past the IOMMU."""
+    check = "iommu-groups"
+    why_not = no_work(evidence)
+    if why_not is not None:
+        yield skipped(check, HOST, why_not)
+        return
+    members: dict[int, list[PciDevice]] = {}
+    for device in evidence.host.pci:
+        if device.iommu_group is not None and not device.is_bridge:
+            members.setdefault(device.iommu_group, []).append(device)
+    passed_on = {device.address: device for device in given(evidence)}
+    gpus = {gpu.address for gpu in accelerators(evidence.host)}
+    subjects = [device for device in evidence.host.pci if device.address in passed_on or device.address in gpus]
+    if not subjects:
+        yield skipped(check, HOST, "no GPU, and no device that a guest has")
+    held = holders(evidence)
+    for device in subjects:
+        if device.iommu_group is None:
+            yield _no_group(evidence, check, device, is_given=device.address in passed_on)
+        elif device.address in passed_on:
+            yield _given_group(check, device, members[device.iommu_group], held)
+        else:
+            yield _kept_group(check, device, members[device.iommu_group])
+
+
+def _no_group(evidence: Evidence, check: str, device: PciDevice, *, is_given: bool) -> CheckResult:
+    source = f"/sys/bus/pci/devices/{device.address}/iommu_group"
+    expected = "in an IOMMU group that is whole"
+    vgpu = device.physfn is not None and device.driver == "nvidia"
+    if not is_given:
+        return skipped(check, device.address, "it is in no group that is known, and no guest has it")
+    if absent(evidence) and not vgpu:
+        hint = "no guest may have it so: switch the IOMMU on (see iommu-mode), and vfio-no-iommu off"
+        return failed(check, device.address, expected=expected, actual="in no group", source=source, hint=hint)
+    hint = f"look with: readlink {source}; {RECORD}"
+    return unknown(check, device.address, expected=expected, why="its group is not known", hint=hint, source=source)
+
+
+def _given_group(
+    check: str, device: PciDevice, members: list[PciDevice], held: Mapping[str, tuple[str, ...]]
+) -> CheckResult:
+    """Of a device that a guest has, or that stands ready for one."""
+    group = device.iommu_group
+    source = f"{_GROUPS}/{group}/devices"
+    expected = "its whole group free for the same guest"
+    owners = sorted({name for member in members for name in held.get(member.address, ())})
+    if len(owners) > 1:
+        hint = "give all of the group to one of them; ACS at the ports above would part the devices (see acs)"
+        actual = f"group {group} is shared by guests {', '.join(owners)}"
+        return failed(check, device.address, expected=expected, actual=actual, source=source, hint=hint)
+    foreign = [m for m in members if not for_vfio(m.driver) and m.driver not in _VIABLE and not _is_vgpu(m)]
+    foreign = [member for member in foreign if member.address != device.address]
+    if foreign:
+        names = listed([f"{member.address} ({member.driver})" for member in foreign])
+        actual = f"group {group} also holds {names}: VFIO will not open it"
+        hint = "give these to the same guest (name them in the intent), or bind them to vfio-pci; see acs to part them"
+        return failed(check, device.address, expected=expected, actual=actual, source=source, hint=hint)
+    others = [member.address for member in members if member.address != device.address]
+    actual = f"group {group}, {f'with {listed(others)}' if others else 'alone'}"
+    return passed(check, device.address, expected=expected, actual=actual, source=source)
+
+
+def _kept_group(check: str, device: PciDevice, members: list[PciDevice]) -> CheckResult:
+    """Of a GPU that the host keeps: could it be given away by itself."""
+    source = f"{_GROUPS}/{device.iommu_group}/devices"
+    others = [m.address for m in members if slot_of(m.address) != slot_of(device.address) and m.physfn is None]
+    expected = "a group of its own, so that it can be given by itself"
+    if not others:
+        return passed(check, device.address, expected=expected, actual=f"group {device.iommu_group}", source=source)
+    actual = f"group {device.iommu_group} also holds {listed(others)}"
+    hint = "ACS at the ports above parts them (firmware setting, or settings: acs); else one guest gets all of them"
+    return warned(check, device.address, expected=expected, actual=actual, source=source, hint=hint)
+
+
+def _is_vgpu(device: PciDevice) -> bool:
+    """A virtual function that stays with its maker's driver, which is its VFIO driver too."""
+    return device.physfn is not None and device.driver == "nvidia"
+
+
+CHECKS = (
+    Check(
+        id="iommu-mode",
+        title="IOMMU",
+        subjects="the host",
+        why="without it no device can be given to a guest, and nothing keeps a device's DMA from the host's memory",
+        source="Linux Documentation/driver-api/vfio, ABI/testing/sysfs-kernel-iommu_groups, kernel-parameters (iommu)",
+        judge=iommu_mode,
+    ),
+    Check(
+        id="interrupt-remapping",
+        title="Interrupt remapping",
+        subjects="the host, where its IOMMU is on",
+        why="without it a guest's device can raise interrupts that are not its own",
+        source="Linux drivers/vfio/vfio_iommu_type1.c (allow_unsafe_interrupts); Intel VT-d specification, chapter 5",
+        judge=interrupt_remapping,
+    ),
+    Check(
+        id="vfio-no-iommu",
+        title="VFIO without IOMMU",
+        subjects="the host",
+        why="in this mode a device reaches all memory of the host, and no guest can use it: it buys nothing",
+        source="Linux drivers/vfio/Kconfig (VFIO_NOIOMMU)",
+        judge=vfio_no_iommu,
+    ),
+    Check(
+        id="vfio-unsafe-interrupts",
+        title="VFIO without interrupt remapping",
+        subjects="the host",
+        why="it lets devices be given away although they can raise any interrupt",
+        source="Linux drivers/vfio/vfio_iommu_type1.c (allow_unsafe_interrupts)",
+        judge=vfio_unsafe_interrupts,
+    ),
+    Check(
+        id="iommu-groups",
+        title="Whole IOMMU groups",
+        subjects="each GPU of a known maker, and each device that a guest has or that is bound for one",
+        why="members of a group reach each other past the IOMMU: in two hands they are not isolated",
+        source="Linux Documentation/driver-api/vfio (groups; a viable group)",
+        judge=iommu_groups,
+    ),
+)

@@ -1,0 +1,244 @@
+"""The kernel's arguments and modules, and whether what was applied is in force."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
+from hosttune.checks.facts import HOST, absent, listed, no_work, refused
+from hosttune.model.evidence import STATE, Evidence
+from hosttune.model.result import Drift, Result
+from hosttune.model.validation import CheckResult
+
+_CMDLINE = "/proc/cmdline"
+
+# (what the words of the command line say, its outcome, what it does, what to do)
+_Rule = tuple[Callable[[str], bool], str, str, str]
+
+
+def _option(name: str, *values: str) -> Callable[[str], bool]:
+    """Whether a word of the command line gives one of these values to a comma-separated argument."""
+
+    def matches(word: str) -> bool:
+        key, _, given = word.partition("=")
+        return key.replace("-", "_") == name and bool(set(given.split(",")) & set(values))
+
+    return matches
+
+
+_HARMFUL: tuple[_Rule, ...] = (
+    (
+        lambda word: word.startswith("pcie_acs_override"),
+        "fail",
+        "groups that it splits are not isolated (a patch outside the kernel)",
+        "take it away: give whole IOMMU groups, or use another slot",
+    ),
+    (_option("iommu", "off"), "fail", "no device can be given to a guest", "take iommu=off away"),
+    (_option("intel_iommu", "off"), "fail", "no device can be given to a guest", "say intel_iommu=on"),
+    (_option("amd_iommu", "off"), "fail", "no device can be given to a guest", "take amd_iommu=off away"),
+    (_option("intremap", "off"), "fail", "interrupts of guests' devices are not checked", "take intremap=off away"),
+    (_option("pci", "noats"), "warn", "GPUDirect RDMA below a switch cannot be direct", "take pci=noats away"),
+    (
+        _option("mitigations", "off"),
+        "warn",
+        "a guest may read what is not its own: never with several tenants",
+        "take mitigations=off away",
+    ),
+)
+
+
+def kernel_arguments(evidence: Evidence) -> Iterable[CheckResult]:
+    """Arguments of the running kernel that undo isolation or cost what they are said to bring."""
+    check = "kernel-arguments"
+    why_not = no_work(evidence)
+    if why_not is not None:
+        yield skipped(check, HOST, why_not)
+        return
+    words = evidence.host.kernel_args
+    expected = "none that undoes isolation"
+    if words is None:
+        why = refused(evidence, _CMDLINE) or "not recorded"
+        yield unknown(check, HOST, expected=expected, why=why, hint=f"look with: cat {_CMDLINE}", source=_CMDLINE)
+        return
+    found = [(word, rule) for word in words for rule in _HARMFUL if rule[0](word)]
+    if not found:
+        yield passed(check, HOST, expected=expected, actual=f"none of {len(words)}", source=_CMDLINE)
+        return
+    actual = "; ".join(f"{word}: {what}" for word, (_, _, what, _) in found)
+    hint = f"{'; '.join(dict.fromkeys(rule[3] for _, rule in found))}; then reboot"
+    make = failed if any(rule[1] == "fail" for _, rule in found) else warned
+    yield make(check, HOST, expected=expected, actual=actual, source=_CMDLINE, hint=hint)
+
+
+# --- modules -------------------------------------------------------------------------------------------------
+
+# (module, parameter, values that are no good, what they do, what to do)
+_OPTIONS = (
+    (
+        "vfio_pci",
+        "disable_denylist",
+        ("Y", "1"),
+        "devices known to break out may be given",
+        "options vfio-pci: take it away",
+    ),
+    ("vfio_pci", "nointxmask", ("Y", "1"), "guests' interrupts share no line: some devices stop", "take it away"),
+    (
+        "vfio_iommu_type1",
+        "disable_hugepages",
+        ("Y", "1"),
+        "the IOMMU maps guest memory 4 KiB at a time",
+        "take it away",
+    ),
+)
+
+
+def module_options(evidence: Evidence) -> Iterable[CheckResult]:
+    """Parameters of the VFIO modules that take safety or speed away."""
+    check = "module-options"
+    why_not = no_work(evidence)
+    if why_not is not None:
+        yield skipped(check, HOST, why_not)
+        return
+    platform = evidence.host.platform
+    modules = {module.name: module.parameters for module in platform.modules} if platform else {}
+    for name in dict.fromkeys(row[0] for row in _OPTIONS):
+        source = f"/sys/module/{name}/parameters"
+        expected = "safe and fast, as by default"
+        if name not in modules and absent(evidence):
+            yield skipped(check, name, "not loaded")
+            continue
+        parameters = modules.get(name)
+        if parameters is None:
+            hint = f"look with: grep . {source}/*"
+            yield unknown(check, name, expected=expected, why="not recorded", hint=hint, source=source)
+            continue
+        bad = [row for row in _OPTIONS if row[0] == name and parameters.get(row[1]) in row[2]]
+        if not bad:
+            yield passed(check, name, expected=expected, actual=_said(parameters, name), source=source)
+            continue
+        actual = "; ".join(f"{row[1]}={parameters[row[1]]}: {row[3]}" for row in bad)
+        hint = f"in /etc/modprobe.d take away: {', '.join(row[1] for row in bad)}; then reload the module or reboot"
+        yield warned(check, name, expected=expected, actual=actual, source=source, hint=hint)
+
+
+def _said(parameters: Mapping[str, str], name: str) -> str:
+    known = [row[1] for row in _OPTIONS if row[0] == name and row[1] in parameters]
+    return f"{', '.join(known)} off" if known else "nothing of the kind is set"
+
+
+# --- what was applied ----------------------------------------------------------------------------------------
+
+
+def pending_reboot(evidence: Evidence) -> Iterable[CheckResult]:
+    """What was staged for the next boot, and has not come into force."""
+    check = "kernel-arguments-pending"
+    standing, result = _standing(evidence, check, "nothing waits for a reboot")
+    if standing is None:
+        yield result
+        return
+    waiting = [entry.action for entry in standing.entries if entry.outcome == "pending"]
+    source = "hosttune status"
+    expected = "nothing waits for a reboot"
+    if not waiting and not standing.reboot_required:
+        yield passed(check, HOST, expected=expected, actual="all staged arguments are in force", source=source)
+        return
+    actual = f"staged: {listed(waiting)}" if waiting else "what was taken back still works until the next boot"
+    yield failed(check, HOST, expected=expected, actual=actual, source=source, hint="reboot, then validate again")
+
+
+def settings_in_force(evidence: Evidence) -> Iterable[CheckResult]:
+    """Is each setting that was applied as it was left."""
+    check = "settings-in-force"
+    standing, result = _standing(evidence, check, "every applied setting as it was left")
+    if standing is None:
+        yield result
+        return
+    if standing.open_transaction is not None:
+        yield failed(
+            check,
+            HOST,
+            expected="no unfinished transaction",
+            actual=f"transaction {standing.open_transaction.number} is unfinished",
+            source=standing.open_transaction.journal,
+            hint="hosttune recover",
+        )
+    else:
+        yield _in_force(check, standing)
+    for drift in standing.drift:
+        yield _drifted(check, drift)
+
+
+def _in_force(check: str, standing: Result) -> CheckResult:
+    expected = "every applied setting as it was left"
+    kept = len(standing.entries) - len(standing.drift)
+    short = [entry.action for entry in standing.entries if entry.outcome in ("clamped", "ignored", "stuck", "failed")]
+    if short:
+        actual = f"{kept} in force; the kernel gave less than asked for: {listed(short)}"
+        hint = "hosttune status says what it gave, and why"
+        return warned(check, HOST, expected=expected, actual=actual, source="hosttune status", hint=hint)
+    if standing.drift:
+        actual = f"{kept} of {len(standing.entries)} in force, the others below"
+        return warned(
+            check, HOST, expected=expected, actual=actual, source="hosttune status", hint="hosttune apply again"
+        )
+    return passed(check, HOST, expected=expected, actual=f"{kept} in force", source="hosttune status")
+
+
+def _drifted(check: str, drift: Drift) -> CheckResult:
+    """A setting that is no longer as it was left; one that cannot be read now is unknown."""
+    expected = str(drift.expected)
+    if drift.why is not None and drift.actual is None:
+        return unknown(check, drift.action, expected=expected, why=drift.why, hint="run hosttune validate as root")
+    hint = "hosttune apply again, or hosttune revert if the change was meant"
+    actual = str(drift.actual)
+    return failed(check, drift.action, expected=expected, actual=actual, source="hosttune status", hint=hint)
+
+
+def _standing(evidence: Evidence, check: str, expected: str) -> tuple[Result | None, CheckResult]:
+    """(what is applied, None where nothing is or nobody knows; the result that says so then)."""
+    doubt = next((problem for problem in evidence.problems if problem.what == STATE), None)
+    if doubt is not None:
+        hint = "run hosttune validate as root; hosttune status says what is wrong with the state"
+        found = unknown(check, HOST, expected=expected, why=doubt.why, hint=hint, source=doubt.where)
+        return None, found
+    standing = evidence.standing
+    if standing is None:
+        return None, skipped(check, HOST, "a captured host keeps no state: what was applied to it is not told")
+    nothing = not standing.entries and not standing.reboot_required and standing.open_transaction is None
+    return None if nothing else standing, skipped(check, HOST, "hosttune has applied nothing here")
+
+
+CHECKS = (
+    Check(
+        id="kernel-arguments",
+        title="Kernel arguments",
+        subjects="the host",
+        why="some arguments from the internet undo the isolation of guests or switch the IOMMU off",
+        source="Linux Documentation/admin-guide/kernel-parameters, admin-guide/hw-vuln; it knows no pcie_acs_override",
+        judge=kernel_arguments,
+    ),
+    Check(
+        id="module-options",
+        title="VFIO module options",
+        subjects="each VFIO module that has such options",
+        why="an option set for another device once stays in force for all of them",
+        source="modinfo vfio_pci, vfio_iommu_type1",
+        judge=module_options,
+    ),
+    Check(
+        id="kernel-arguments-pending",
+        title="Nothing waits for a reboot",
+        subjects="the host, where something is applied",
+        why="what is staged for the next boot does not work yet, and guests that need it cannot",
+        source="hosttune's own journals and /proc/cmdline",
+        judge=pending_reboot,
+    ),
+    Check(
+        id="settings-in-force",
+        title="Applied settings in force",
+        subjects="the host where something is applied, and each setting that has drifted",
+        why="somebody else's change since makes what was proven untrue",
+        source="hosttune's own journals, read back",
+        judge=settings_in_force,
+    ),
+)

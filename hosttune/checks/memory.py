@@ -1,0 +1,219 @@
+"""Memory of the host: huge pages, transparent huge pages, same-page merging, NUMA balancing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
+from hosttune.checks.facts import HOST, RECORD, RUNNING, absent, no_work, planned_guests, refused, wanted
+from hosttune.model.evidence import Evidence
+from hosttune.model.validation import CheckResult
+from hosttune.model.values import format_size
+
+Pool = tuple[int | None, int]  # node (None: any), page size in bytes
+
+_THP = "/sys/kernel/mm/transparent_hugepage/enabled"
+_KSM = "/sys/kernel/mm/ksm/run"
+_BALANCING = "/proc/sys/kernel/numa_balancing"
+
+
+# --- huge pages ----------------------------------------------------------------------------------------------
+
+
+def hugepages(evidence: Evidence) -> Iterable[CheckResult]:
+    """Are enough reserved for the guests that are defined or planned and do not run."""
+    check = "hugepages"
+    why_not = no_work(evidence)
+    if why_not is not None:
+        yield skipped(check, HOST, why_not)
+        return
+    demand = _demand(evidence)
+    pools: dict[Pool, tuple[int | None, int | None]] = {
+        (node.id, pool.size_bytes): (pool.total, pool.free)
+        for node in evidence.host.numa_nodes
+        for pool in node.hugepages or ()
+    }
+    reserved = {key for key, (total, _) in pools.items() if total}
+    keys = sorted({*reserved, *demand}, key=lambda key: (-1 if key[0] is None else key[0], key[1]))
+    if not keys:
+        yield _no_pages(evidence, check)
+    for key in keys:
+        yield _pool(evidence, check, key, demand.get(key, 0), pools)
+
+
+def _demand(evidence: Evidence) -> dict[Pool, int]:
+    """Bytes that guests which do not run yet will take, by node and page size."""
+    demand: dict[Pool, int] = {}
+    known = {guest.name: guest for guest in evidence.host.guests or ()}
+    for guest in known.values():
+        if (guest.state or "running") in RUNNING:
+            continue
+        for part in guest.memory or ():
+            if part.page_bytes and part.page_bytes > 4096 and part.memory_bytes:
+                key = part.node, part.page_bytes
+                demand[key] = demand.get(key, 0) + part.memory_bytes
+    for name, planned in planned_guests(evidence).items():
+        for cell in planned.cells if name not in known and planned.page_bytes else ():
+            key = int(cell.host_nodes), planned.page_bytes or 0
+            demand[key] = demand.get(key, 0) + cell.memory_bytes
+    return demand
+
+
+def _no_pages(evidence: Evidence, check: str) -> CheckResult:
+    """Nothing is reserved and nothing asks for pages, as far as is known."""
+    host = evidence.host
+    source = "/sys/devices/system/node/node*/hugepages"
+    expected = "pages for the guests that ask for them"
+    if host.guests is None and not evidence.plans:
+        why = "libvirt could not be asked which guests there are"
+        hint = "run it where libvirt answers: virsh -c qemu:///system list --all"
+        return unknown(check, HOST, expected=expected, why=why, hint=hint, source=source)
+    if not host.numa_nodes or any(node.hugepages is None for node in host.numa_nodes):
+        return unknown(
+            check, HOST, expected=expected, why="the pools of the nodes are unknown", hint=RECORD, source=source
+        )
+    return skipped(check, HOST, "no guest asks for huge pages, and none are reserved")
+
+
+def _pool(
+    evidence: Evidence, check: str, key: Pool, need: int, pools: Mapping[Pool, tuple[int | None, int | None]]
+) -> CheckResult:
+    node, size = key
+    subject = f"node{node} {format_size(size)}" if node is not None else f"{HOST} {format_size(size)}"
+    counts = [pool for (at, page), pool in pools.items() if page == size and node in (None, at)]
+    place = f"/sys/devices/system/node/node{'*' if node is None else node}/hugepages/hugepages-{size >> 10}kB"
+    pages = -(-need // size)
+    expected = f"{pages} free for guests that do not run yet" if pages else "as reserved, no guest waits for them"
+    if not counts or any(part is None for pool in counts for part in pool):
+        why = refused(evidence, place) or "the pool's counts are unknown"
+        return unknown(check, subject, expected=expected, why=why, hint=f"look with: grep . {place}/*", source=place)
+    total, free = (sum(pool[n] or 0 for pool in counts) for n in (0, 1))
+    actual = f"{total} reserved, {free} free"
+    if free >= pages:
+        return passed(check, subject, expected=expected, actual=actual, source=f"{place}/{{nr,free}}_hugepages")
+    hint = (
+        f"echo {total + pages - free} > {place}/nr_hugepages; for 1 GiB pages on a host that has run for a while plan"
+        " with profile host, which reserves them at boot"
+    )
+    source = f"{place}/{{nr,free}}_hugepages"
+    return failed(check, subject, expected=expected, actual=actual, source=source, hint=hint)
+
+
+# --- host-wide words -----------------------------------------------------------------------------------------
+
+
+def thp(evidence: Evidence) -> Iterable[CheckResult]:
+    """madvise: guests have pages of their own, and the host gives huge ones to what asks."""
+    settings = evidence.host.memory_settings
+    yield _word(
+        evidence,
+        "thp",
+        settings.thp if settings else None,
+        _THP,
+        good={"madvise": "", "never": "no process gets transparent huge pages"},
+        expected="madvise",
+        hint=f"echo madvise > {_THP}, or plan with profile host (setting thp)",
+    )
+
+
+def ksm(evidence: Evidence) -> Iterable[CheckResult]:
+    """Off: merging cannot help pinned memory, and lets one guest find out what another one has."""
+    settings = evidence.host.memory_settings
+    run = settings.ksm_run if settings else None
+    shared = evidence.ksm_pages_shared
+    result = _word(
+        evidence,
+        "ksm",
+        None if run is None else str(run),
+        _KSM,
+        good={"0": "not merging", "2": "not merging, and unmerged"},
+        expected="0 or 2: not merging",
+        hint=f"echo 2 > {_KSM}, which also unmerges, or plan with profile host (setting ksm)",
+    )
+    if result.outcome == "pass" and run == 0 and shared:
+        yield warned(
+            "ksm",
+            HOST,
+            expected="0 or 2: not merging",
+            actual=f"0: not merging any more, but {shared} merged pages are kept",
+            source="/sys/kernel/mm/ksm/{run,pages_shared}",
+            hint=f"echo 2 > {_KSM}, which unmerges them",
+        )
+    else:
+        yield result
+
+
+def numa_balancing(evidence: Evidence) -> Iterable[CheckResult]:
+    """Off where memory is pinned: scanning costs time and cannot move anything."""
+    settings = evidence.host.memory_settings
+    mode = settings.numa_balancing if settings else None
+    nodes = [node for node in evidence.host.numa_nodes if node.kind in ("cpu", "memory", None)]
+    if len(nodes) == 1 and no_work(evidence) is None:
+        yield skipped("numa-balancing", HOST, "one NUMA node: there is nothing to balance")
+        return
+    yield _word(
+        evidence,
+        "numa-balancing",
+        None if mode is None else str(mode),
+        _BALANCING,
+        good={"0": "off"},
+        expected="0: off",
+        hint="sysctl kernel.numa_balancing=0, or plan with profile host (setting numa_balancing)",
+    )
+
+
+def _word(
+    evidence: Evidence, check: str, value: str | None, path: str, *, good: Mapping[str, str], expected: str, hint: str
+) -> CheckResult:
+    """One setting in the kernel's own word: good, or as an applied plan asks, or else a warning."""
+    why_not = no_work(evidence)
+    if why_not is not None:
+        return skipped(check, HOST, why_not)
+    if value is None:
+        why = refused(evidence, path)
+        if why is None and absent(evidence):
+            return skipped(check, HOST, "this kernel has no such setting")
+        look = f"look with: cat {path}"
+        return unknown(check, HOST, expected=expected, why=why or "not recorded", hint=look, source=path)
+    said = f"{value}{f': {good[value]}' if good.get(value) else ''}"
+    if value in good:
+        return passed(check, HOST, expected=expected, actual=said, source=path)
+    if value in {str(want) for want in wanted(evidence, check).values()}:
+        return passed(check, HOST, expected=expected, actual=f"{value}, as the applied plan asks", source=path)
+    return warned(check, HOST, expected=expected, actual=said, source=path, hint=hint)
+
+
+CHECKS = (
+    Check(
+        id="hugepages",
+        title="Huge pages reserved and used",
+        subjects="each pool (node and page size) that is reserved, or that a guest asks for",
+        why="a guest whose pages are missing does not start; pages that are free belong to nobody",
+        source="Linux Documentation/admin-guide/mm/hugetlbpage",
+        judge=hugepages,
+    ),
+    Check(
+        id="thp",
+        title="Transparent huge pages",
+        subjects="the host",
+        why="always lets the kernel compact memory for everybody beside guests that have pages of their own",
+        source="Linux Documentation/admin-guide/mm/transhuge",
+        judge=thp,
+    ),
+    Check(
+        id="ksm",
+        title="Same-page merging",
+        subjects="the host",
+        why="it cannot merge pinned guest memory, costs CPU time, and shows one guest what another one has by timing",
+        source="Linux Documentation/admin-guide/mm/ksm; Suzaki et al., EuroSec 2011, memory deduplication as a threat",
+        judge=ksm,
+    ),
+    Check(
+        id="numa-balancing",
+        title="Automatic NUMA balancing",
+        subjects="the host, where it has several nodes",
+        why="its page scanning costs time and cannot move pinned memory",
+        source="Linux Documentation/admin-guide/sysctl/kernel (numa_balancing)",
+        judge=numa_balancing,
+    ),
+)

@@ -1,0 +1,177 @@
+"""Traffic between devices: ACS, which sends it through the IOMMU, and ATS, which lets it be direct all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
+from hosttune.checks.facts import AS_ROOT, HOST, RECORD, above, absent, by_address, given, holders, listed, no_work
+from hosttune.model.evidence import Evidence
+from hosttune.model.host import PciDevice
+from hosttune.model.validation import CheckResult
+from hosttune.model.values import slot_of
+
+# What the kernel asks of a port before it calls what is below isolated: REQ_ACS_FLAGS, drivers/iommu/iommu.c.
+_REQUIRED = ("SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd")
+_FACING_DOWN = ("root-port", "downstream-port")
+_MELLANOX = "15b3"
+
+Functions = Mapping[str, PciDevice]
+
+
+def acs(evidence: Evidence) -> Iterable[CheckResult]:
+    """Ports above devices of guests: what the kernel switched on when it made the groups must still be on."""
+    check = "acs"
+    why_not = no_work(evidence)
+    passed_on = given(evidence)
+    if why_not is not None or not passed_on:
+        yield skipped(check, HOST, why_not or "no device is given to a guest")
+        return
+    functions = by_address(evidence.host)
+    below: dict[str, list[PciDevice]] = {}
+    for device in passed_on:
+        for bridge in above(functions, device.address):
+            if bridge.port_type in _FACING_DOWN or bridge.port_type is None:
+                below.setdefault(bridge.address, []).append(device)
+    if not below:
+        yield skipped(check, HOST, "no bridge above the devices of guests")
+    for address, devices in sorted(below.items()):
+        yield _port(evidence, check, functions, functions[address], devices)
+
+
+def _port(
+    evidence: Evidence, check: str, functions: Functions, port: PciDevice, devices: list[PciDevice]
+) -> CheckResult:
+    source = f"/sys/bus/pci/devices/{port.address}/config (ACS Control)"
+    expected = f"{' '.join(_REQUIRED)}, as far as the port has them"
+    if port.acs is None:
+        return _unread(evidence, check, port, expected, source)
+    missing = [name for name in _REQUIRED if name in port.acs.capable and name not in port.acs.enabled]
+    merged = _merged(functions, devices)
+    if not port.acs.capable:
+        actual = "it has no ACS: " + ("its devices share a group" if merged else "the kernel's groups say enough")
+        return passed(check, port.address, expected=expected, actual=actual, source=source)
+    if not missing:
+        return passed(check, port.address, expected=expected, actual=" ".join(port.acs.enabled), source=source)
+    actual = f"{' '.join(missing)} off, above {listed([device.address for device in devices])}"
+    if merged:
+        said = f"{actual}, which share a group with what they can reach (see iommu-groups)"
+        return passed(check, port.address, expected=expected, actual=said, source=source)
+    hint = (
+        f"somebody cleared them after boot, and the groups are older: settings: acs: {' '.join(missing)}, then apply;"
+        " a reboot puts them back too"
+    )
+    return failed(check, port.address, expected=expected, actual=actual, source=source, hint=hint)
+
+
+def _unread(evidence: Evidence, check: str, port: PciDevice, expected: str, source: str) -> CheckResult:
+    hint = AS_ROOT if absent(evidence) else RECORD
+    why = "extended configuration space was not read"
+    return unknown(check, port.address, expected=expected, why=why, hint=hint, source=source)
+
+
+def _merged(functions: Functions, devices: Iterable[PciDevice]) -> bool:
+    """Whether each device's group also holds functions of other slots: the kernel knows that they reach each other."""
+    for device in devices:
+        mates = [f for f in functions.values() if f.iommu_group == device.iommu_group and not f.is_bridge]
+        if device.iommu_group is None or all(slot_of(mate.address) == slot_of(device.address) for mate in mates):
+            return False
+    return True
+
+
+# --- ATS -----------------------------------------------------------------------------------------------------
+
+
+def ats(evidence: Evidence) -> Iterable[CheckResult]:
+    """Of a guest that has a GPU and an RDMA NIC below one switch: can they talk to each other directly."""
+    check = "ats"
+    why_not = no_work(evidence)
+    if why_not is not None:
+        yield skipped(check, HOST, why_not)
+        return
+    functions = by_address(evidence.host)
+    pairs = _pairs(evidence, functions)
+    if not pairs:
+        yield skipped(check, HOST, "no guest has a GPU and an RDMA NIC below one switch")
+    for nic, gpus in pairs.items():
+        yield _judge_nic(evidence, check, functions, nic, gpus)
+
+
+def _pairs(evidence: Evidence, functions: Functions) -> dict[str, list[str]]:
+    """RDMA NICs of guests, each with the GPUs of the same guest below the same switch."""
+    held = holders(evidence)
+    gpus = {gpu.address for gpu in evidence.host.gpus}
+    rdma = {nic.address for nic in evidence.host.nics if nic.rdma or nic.kind == "infiniband"}
+    found: dict[str, list[str]] = {}
+    for address, names in held.items():
+        function = functions.get(address)
+        if function is None or not {address, function.physfn} & rdma:
+            continue
+        near = [
+            gpu
+            for gpu in sorted(gpus & set(held))
+            if set(held[gpu]) & set(names) and _one_switch(functions, gpu, address)
+        ]
+        if near:
+            found[address] = near
+    return found
+
+
+def _one_switch(functions: Functions, a: str, b: str) -> bool:
+    """Whether the nearest bridge above both is the upstream port of a switch."""
+    others = {bridge.address for bridge in above(functions, b)}
+    nearest = next((bridge for bridge in above(functions, a) if bridge.address in others), None)
+    return nearest is not None and nearest.port_type == "upstream-port"
+
+
+def _judge_nic(evidence: Evidence, check: str, functions: Functions, nic: str, gpus: list[str]) -> CheckResult:
+    function = functions[nic]
+    physical = functions.get(function.physfn or "", function)
+    ports = [above(functions, end)[0] for end in (nic, *gpus)]
+    redirecting = [port for port in ports if port.acs and "ReqRedir" in port.acs.enabled]
+    source = f"/sys/bus/pci/devices/{physical.address}/config (ATS Control)"
+    expected = f"direct traffic with {listed(gpus)} below the same switch"
+    if not redirecting and all(port.acs is not None for port in ports):
+        actual = "ports do not redirect: it is direct, and past the IOMMU"
+        return passed(check, nic, expected=expected, actual=actual, source=source)
+    if physical.ats_enabled:
+        blocked = [p.address for p in redirecting if p.acs and "DirectTrans" not in p.acs.enabled]
+        if not blocked:
+            return passed(check, nic, expected=expected, actual="ATS on, ports let it through", source=source)
+        actual = f"ATS is on, but ports {listed(blocked)} redirect translated requests too"
+        hint = "add DirectTrans: settings: acs: SrcValid ReqRedir CmpltRedir UpstreamFwd DirectTrans"
+        return warned(check, nic, expected=expected, actual=actual, source=source, hint=hint)
+    if physical.ats_enabled is None and physical.acs is None:
+        hint = AS_ROOT if absent(evidence) else RECORD
+        return unknown(check, nic, expected=expected, why="whether ATS is on was not read", hint=hint, source=source)
+    step = "switch ATS on in its firmware with its maker's tool, then reboot"
+    if physical.vendor_id == _MELLANOX:
+        step = f"mlxconfig -d {physical.address} set ATS_ENABLED=1, then reboot"
+    if any("noats" in word.removeprefix("pci=").split(",") for word in _pci(evidence)):
+        step += "; and the kernel argument pci=noats has to go"
+    actual = "ATS is off: its traffic goes through the root complex"
+    return warned(check, nic, expected=expected, actual=actual, source=source, hint=step)
+
+
+def _pci(evidence: Evidence) -> list[str]:
+    return [word for word in evidence.host.kernel_args or () if word.startswith("pci=")]
+
+
+CHECKS = (
+    Check(
+        id="acs",
+        title="ACS above devices of guests",
+        subjects="each root and downstream port above a device that a guest has or that is bound for one",
+        why="the kernel made the IOMMU groups with these bits on; off, devices of two tenants can reach each other",
+        source="PCI Express Base 5.0, 6.12 Access Control Services; Linux drivers/iommu/iommu.c (REQ_ACS_FLAGS)",
+        judge=acs,
+    ),
+    Check(
+        id="ats",
+        title="ATS for GPUDirect RDMA",
+        subjects="each RDMA NIC whose guest also has a GPU below the same switch",
+        why="with ACS redirecting, only translated requests stay below the switch; the others share the root complex",
+        source="PCI Express Base 5.0, 6.12.1.1 ACS Direct Translated P2P and 10 ATS Specification",
+        judge=ats,
+    ),
+)

@@ -1,0 +1,208 @@
+"""PCIe settings along a path: payload sizes that must agree, ASPM that should be off, BARs as large as they can be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
+from hosttune.checks.facts import (
+    AS_ROOT,
+    HOST,
+    RECORD,
+    above,
+    absent,
+    accelerators,
+    by_address,
+    given,
+    listed,
+    no_work,
+)
+from hosttune.model.evidence import Evidence
+from hosttune.model.host import Gpu, PciDevice
+from hosttune.model.validation import CheckResult
+from hosttune.model.values import format_size
+
+Functions = Mapping[str, PciDevice]
+_IN_THE_ROOT = ("root-complex-endpoint", "root-complex-event-collector")
+
+
+def _worth(evidence: Evidence, *, others: bool) -> list[PciDevice]:
+    """GPUs of known makers and devices of guests; with `others` also NICs and NVMe drives. No virtual functions."""
+    host = evidence.host
+    functions = by_address(host)
+    names = [gpu.address for gpu in accelerators(host)] + [device.address for device in given(evidence)]
+    if others:
+        names += [nic.address for nic in host.nics] + [drive.address for drive in host.nvme]
+    found = (functions.get(name) for name in dict.fromkeys(names))
+    return [device for device in found if device is not None and device.physfn is None]
+
+
+# --- payload -------------------------------------------------------------------------------------------------
+
+
+def pcie_payload(evidence: Evidence) -> Iterable[CheckResult]:
+    """Maximum payload size: one value along each path."""
+    check = "pcie-payload"
+    why_not = no_work(evidence)
+    devices = [d for d in _worth(evidence, others=True) if d.address.endswith(".0")]
+    functions = by_address(evidence.host)
+    if why_not is not None or not devices:
+        yield skipped(check, HOST, why_not or "no GPU, NIC or NVMe drive here")
+        return
+    for device in devices:
+        yield _path(evidence, check, device, above(functions, device.address))
+
+
+def _path(evidence: Evidence, check: str, device: PciDevice, bridges: tuple[PciDevice, ...]) -> CheckResult:
+    """One device with the bridges above it."""
+    address = device.address
+    source = f"/sys/bus/pci/devices/{address}/config (Device Control), the same of {len(bridges)} bridges above"
+    expected = "one maximum payload size from the root port down"
+    if not bridges or device.port_type in _IN_THE_ROOT:
+        return skipped(check, address, "nothing above it: a virtual root bus, or part of the root complex")
+    sizes = {one.address: one.max_payload_bytes for one in (device, *bridges)}
+    unread = [name for name, size in sizes.items() if size is None]
+    if device.max_payload_bytes is None and device.link is None and absent(evidence) and device.acs is None:
+        return skipped(check, address, "it reports no PCI Express capability: a virtual or conventional PCI device")
+    if unread:
+        hint = AS_ROOT if absent(evidence) else RECORD
+        why = f"payload size of {listed(unread)} was not read"
+        return unknown(check, address, expected=expected, why=why, hint=hint, source=source)
+    found = [size for size in sizes.values() if size is not None]
+    if len(set(found)) == 1:
+        return passed(check, address, expected=expected, actual=f"{found[0]} B", source=source)
+    actual = ", ".join(f"{name} {size} B" for name, size in sizes.items())
+    perf = any("pcie_bus_perf" in word for word in evidence.host.kernel_args or () if word.startswith("pci="))
+    if perf and found == sorted(found):
+        said = f"{actual}: larger towards the root, as pci=pcie_bus_perf allows"
+        return passed(check, address, expected=expected, actual=said, source=source)
+    hint = "boot with pci=pcie_bus_safe, which gives every path the largest size that all of it can do"
+    return failed(check, address, expected=expected, actual=actual, source=source, hint=hint)
+
+
+# --- ASPM ----------------------------------------------------------------------------------------------------
+
+
+def aspm(evidence: Evidence) -> Iterable[CheckResult]:
+    """Link power states of GPUs and of devices that guests have: off at both ends."""
+    check = "aspm"
+    why_not = no_work(evidence)
+    functions = by_address(evidence.host)
+    devices = _worth(evidence, others=False)
+    if why_not is not None or not devices:
+        yield skipped(check, HOST, why_not or "no GPU, and no device that a guest has")
+        return
+    for device in devices:
+        yield _link_power(evidence, check, device, functions.get(device.parent or ""))
+
+
+def _link_power(evidence: Evidence, check: str, device: PciDevice, port: PciDevice | None) -> CheckResult:
+    address = device.address
+    source = f"/sys/bus/pci/devices/{address}/config (Link Control)" + (f", of {port.address} too" if port else "")
+    expected = "off at both ends"
+    if device.port_type in _IN_THE_ROOT or (device.link is None and device.aspm is None and absent(evidence)):
+        return skipped(check, address, "it has no link")
+    ends = [end for end in (device, port) if end is not None]
+    states = {end.address: end.aspm for end in ends}
+    enabled = [f"{name} {state}" for name, state in states.items() if state not in (None, "off")]
+    if enabled:
+        hint = (
+            "plan with the guest that gets it and apply (setting aspm), or boot with pcie_aspm.policy=performance;"
+            " pcie_aspm=off leaves what the firmware set"
+        )
+        return warned(check, address, expected=expected, actual=", ".join(enabled), source=source, hint=hint)
+    unread = [name for name, state in states.items() if state is None]
+    if unread:
+        hint = AS_ROOT if absent(evidence) else RECORD
+        why = f"link control of {listed(unread)} was not read"
+        return unknown(check, address, expected=expected, why=why, hint=hint, source=source)
+    return passed(check, address, expected=expected, actual="off", source=source)
+
+
+# --- BARs ----------------------------------------------------------------------------------------------------
+
+
+def bar_size(evidence: Evidence) -> Iterable[CheckResult]:
+    """Memory windows of GPUs: assigned, as large as those of sister cards, and as their resizable BAR can be."""
+    check = "bar-size"
+    gpus = accelerators(evidence.host)
+    functions = by_address(evidence.host)
+    if not gpus:
+        yield skipped(check, HOST, "no GPU here")
+    for gpu in gpus:
+        yield _window(evidence, check, gpu, functions)
+
+
+def _window(evidence: Evidence, check: str, gpu: Gpu, functions: Functions) -> CheckResult:
+    device = functions.get(gpu.address)
+    source = f"/sys/bus/pci/devices/{gpu.address}/resource"
+    expected = "its memory within reach of the CPU and of other devices"
+    # A machine on which no function at all has a BAR does not exist: nobody recorded them.
+    unrecorded = not any(one.bars for one in functions.values())
+    if device is None or device.bars is None or unrecorded:
+        hint = f"look with: cat {source}" if absent(evidence) else RECORD
+        return unknown(check, gpu.address, expected=expected, why="its BARs were not read", hint=hint, source=source)
+    if device.physfn is not None and not device.bars:
+        return skipped(check, gpu.address, "a virtual function: its windows are part of its parent's")
+    size = _largest(device)
+    if not size:
+        hint = (
+            "the firmware left no room: switch Above 4G Decoding on and raise its MMIO window; in a guest give it a"
+            " larger one (hosttune plan works it out), or boot with pci=realloc as a rescue"
+        )
+        return failed(check, gpu.address, expected=expected, actual="no memory BAR assigned", source=source, hint=hint)
+    actual = f"largest BAR {format_size(size)}"
+    sister = _largest_sister(evidence, functions, device)
+    if sister is not None and _largest(sister) > size:
+        hint = "compare the slots' firmware settings (Above 4G Decoding, resizable BAR), and reboot"
+        said = f"{actual}; {sister.address}, the same card, has {format_size(_largest(sister))}"
+        return failed(check, gpu.address, expected=expected, actual=said, source=source, hint=hint)
+    most = (evidence.bar_limits or {}).get(gpu.address)
+    if most is not None and most > size and (gpu.memory_bytes is None or gpu.memory_bytes > size):
+        hint = "switch resizable BAR and Above 4G Decoding on in the firmware, and reboot"
+        said = f"{actual}, of {format_size(most)} that it can have"
+        return warned(check, gpu.address, expected=expected, actual=said, source=source, hint=hint)
+    return passed(check, gpu.address, expected=expected, actual=actual, source=source)
+
+
+def _largest(device: PciDevice) -> int:
+    return max((bar.size_bytes for bar in device.bars or ()), default=0)
+
+
+def _largest_sister(evidence: Evidence, functions: Functions, device: PciDevice) -> PciDevice | None:
+    """The card with the largest BAR of those with the same ids here; virtual functions compare with their own."""
+    ids = (device.vendor_id, device.device_id, device.subsystem_device_id, device.physfn is None)
+    if None in ids[:2]:
+        return None
+    found = [functions[gpu.address] for gpu in accelerators(evidence.host) if gpu.address in functions]
+    same = [f for f in found if (f.vendor_id, f.device_id, f.subsystem_device_id, f.physfn is None) == ids]
+    return max(same, key=_largest, default=None)
+
+
+CHECKS = (
+    Check(
+        id="pcie-payload",
+        title="Maximum payload size",
+        subjects="each GPU, NIC, NVMe drive and device of a guest, with the bridges above it",
+        why="a packet larger than a port takes is malformed: a fatal error, or silence",
+        source="PCI Express Base 5.0, 2.2.2 and 7.5.3.4 Device Control; kernel-parameters (pci=pcie_bus_*)",
+        judge=pcie_payload,
+    ),
+    Check(
+        id="aspm",
+        title="ASPM off",
+        subjects="the link of each GPU and of each device that a guest has",
+        why="a link that sleeps wakes within microseconds: each short transfer pays for it",
+        source="PCI Express Base 5.0, 5.4.1 Active State Power Management; kernel-parameters (pcie_aspm)",
+        judge=aspm,
+    ),
+    Check(
+        id="bar-size",
+        title="GPU BARs",
+        subjects="each GPU of a known maker, given to a guest or not",
+        why="a GPU without its window does not work, with a small one peers and NICs reach only a part of its memory",
+        source="Linux Documentation/ABI/testing/sysfs-bus-pci (resource, resource<N>_resize)",
+        judge=bar_size,
+        inside=True,
+    ),
+)
