@@ -126,7 +126,7 @@ def test_text_has_a_hint_below_every_fail_and_unknown() -> None:
 
 def test_text_of_many_pairs_is_their_ends_and_middle() -> None:
     text = printed(clean())
-    assert text.count("0000:18:00.0>") == 1
+    assert text.count("0000:18:00.0->") == 1
     assert "median of 56" in text
 
 

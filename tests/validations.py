@@ -85,7 +85,7 @@ def skipped() -> tuple[CheckResult, ...]:
 
 
 def clean(*, level: int = 1) -> Validation:
-    facts = {"driver": "580.95.05", "CUDA": "13.0", "NCCL": "2.28.3", "SM clock under load": "1755 MHz"}
+    facts = {"driver": "580.95.05", "CUDA": "13.0", "NCCL": "2.28.3", "gemm-bf16-side": "8192", "gemm-fp8-side": "8192"}
     return document(all_passed() + skipped(), level=level, samples=figures(), facts=facts)
 
 
@@ -144,22 +144,27 @@ def large(results: int = 2000, gpus: int = 16) -> Validation:
 def figures(slow: str | None = None, gpus: tuple[str, ...] = GPUS) -> tuple[Sample, ...]:
     """Five runs each, near what H200 boards measure; `slow` has half the host bandwidth."""
     kinds = (
-        ("h2d-bandwidth", 55.5, "GB/s"), ("d2h-bandwidth", 55.4, "GB/s"), ("device-copy", 4247.0, "GB/s"),
-        ("gemm-bf16", 798.0, "TFLOPS"), ("gemm-fp8", 1440.0, "TFLOPS"),
+        ("h2d-ce", 55.5, "GB/s"), ("d2h-ce", 55.4, "GB/s"), ("device-copy", 4247.0, "GB/s"),
+        ("gemm-bf16", 798.0, "TFLOP/s"), ("gemm-fp8", 1440.0, "TFLOP/s"),
     )  # fmt: skip
     samples = []
     for metric, value, unit in kinds:
         for n, gpu in enumerate(gpus):
-            factor = 0.5 if gpu == slow and "2" in metric[:2] else 1.0
-            for run in range(5):
-                shift = 1 + ((n * 7 + run * 3) % 11 - 5) / 1000
-                samples.append(Sample(metric=metric, subject=gpu, value=round(value * factor * shift, 2), unit=unit))
+            factor = 0.5 if gpu == slow and metric in ("h2d-ce", "d2h-ce") else 1.0
+            samples += runs(metric, gpu, value * factor, unit, n)
+    for n, (size, value) in enumerate((("1mib", 63.0), ("32mib", 294.0), ("256mib", 339.0), ("4gib", 363.0))):
+        samples += runs(f"all-reduce-{size}", f"{len(gpus)} GPUs", value, "GB/s", n)
     return (*samples, *pairs(gpus), *nodes())
+
+
+def runs(metric: str, subject: str, value: float, unit: str, n: int) -> list[Sample]:
+    shifts = (1 + ((n * 7 + run * 3) % 11 - 5) / 1000 for run in range(5))
+    return [Sample(metric=metric, subject=subject, value=round(value * shift, 2), unit=unit) for shift in shifts]
 
 
 def pairs(gpus: tuple[str, ...]) -> tuple[Sample, ...]:
     return tuple(
-        Sample(metric="p2p-bandwidth", subject=f"{one}>{other}", value=round(394 + (n * 3 + m) % 5 / 5, 1), unit="GB/s")
+        Sample(metric="p2p-write-ce", subject=f"{one}->{other}", value=round(394 + (n * 3 + m) % 5 / 5, 1), unit="GB/s")
         for n, one in enumerate(gpus)
         for m, other in enumerate(gpus)
         if one != other
@@ -167,10 +172,12 @@ def pairs(gpus: tuple[str, ...]) -> tuple[Sample, ...]:
 
 
 def nodes() -> tuple[Sample, ...]:
-    table = (("memory-bandwidth", "GB/s", ((242.1, 118.4), (117.9, 240.8))),
-             ("memory-latency", "ns", ((98.0, 171.0), (172.0, 97.0))))  # fmt: skip
+    table = (
+        ("memory-copy", "GB/s", ((242.1, 118.4), (117.9, 240.8))),
+        ("memory-latency", "ns", ((98.0, 171.0), (172.0, 97.0))),
+    )
     return tuple(
-        Sample(metric=metric, subject=f"node {n}>node {m}", value=value, unit=unit)
+        Sample(metric=metric, subject=f"node {n}->node {m}", value=value, unit=unit)
         for metric, unit, rows in table
         for n, row in enumerate(rows)
         for m, value in enumerate(row)

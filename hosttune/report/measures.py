@@ -1,6 +1,6 @@
 """Samples as reports show them: runs of one metric and subject together, with their median and what they stand beside.
 
-Bandwidths and rates are better when higher, latencies and jitter when lower: the scale says so, else the metric's name.
+Whether more or less is better is told by the scale, else by the metric's family.
 """
 
 from __future__ import annotations
@@ -9,23 +9,24 @@ import math
 from collections.abc import Iterable, Sequence
 from statistics import median
 
+from hosttune.bench.metrics import metric_of
 from hosttune.model.validation import Sample
 from hosttune.model.values import Value
-
-_LOWER = ("latency", "jitter", "temperature")  # parts of names of metrics of which less is better
 
 
 class Scale(Value, frozen=True, kw_only=True):
     """What a metric's figures stand beside, in the metric's own unit; None is unknown. `subject` None: every subject's.
 
-    `floor` is the least (of a latency the most) that is accepted, `typical` the median of the fleet or of this host's
-    own history, `peak` what the hardware can do at most. `source` says where the floor comes from.
+    `floor` is the least (of a latency the most) that is accepted, `typical` what a good one measures, as `typical_is`
+    says: a fleet's median, this host's own history, a reference. `peak` is what the hardware can do at most. `source`
+    says where the floor comes from.
     """
 
     metric: str
     subject: str | None = None
     floor: float | None = None
     typical: float | None = None
+    typical_is: str = "typical"
     peak: float | None = None
     lower_is_better: bool | None = None
     source: str | None = None
@@ -67,10 +68,18 @@ class Measure(Value, frozen=True, kw_only=True):
 
     @property
     def lower_is_better(self) -> bool:
-        """As the scale says; without one, by the metric's name."""
+        """As the scale says, else the metric's family; of a metric that nobody knows more is better."""
         if self.scale and self.scale.lower_is_better is not None:
             return self.scale.lower_is_better
-        return any(part in self.metric for part in _LOWER)
+        family = metric_of(self.metric)
+        return family is not None and family.direction == "lower"
+
+    @property
+    def below_floor(self) -> bool | None:
+        """The median is on the wrong side of the floor; None where either is unknown."""
+        if self.median is None or self.scale is None or self.scale.floor is None:
+            return None
+        return self.median > self.scale.floor if self.lower_is_better else self.median < self.scale.floor
 
 
 def measures(samples: Iterable[Sample], scales: Iterable[Scale] = ()) -> tuple[Measure, ...]:
@@ -98,6 +107,12 @@ def by_metric(found: Iterable[Measure]) -> dict[str, Sequence[Measure]]:
     for measure in found:
         metrics.setdefault(measure.metric, []).append(measure)
     return dict(metrics)
+
+
+def title_of(metric: str) -> str:
+    """What a metric is in words; empty for one that nobody knows."""
+    family = metric_of(metric)
+    return family.title if family else ""
 
 
 def number(value: float | None) -> str:

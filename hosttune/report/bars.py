@@ -1,0 +1,111 @@
+"""Bars of each measure: its median from zero, its runs' range, and its floor, typical figure and peak on one axis."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from hosttune.model.values import Value
+from hosttune.report.heatmaps import pair_of
+from hosttune.report.measures import Measure, number, title_of
+
+_SIZED = re.compile(r"(.+)-(\d+(?:[kmg]i)?b)", re.IGNORECASE)  # "all-reduce-64mib": one chart for all sizes of a metric
+
+
+class Bar(Value, frozen=True, kw_only=True):
+    """One row: positions in percent of the axis (None: not known), figures as text."""
+
+    name: str
+    median: str
+    range: str
+    width: float | None = None
+    low: float | None = None
+    high: float | None = None
+    floor: float | None = None
+    typical: float | None = None
+    below_floor: bool = False
+    of_peak: str = ""
+
+
+class Chart(Value, frozen=True, kw_only=True):
+    """All subjects of a metric, or all sizes of one. `axis`: 100 percent; `notes` put the marks in figures."""
+
+    title: str
+    words: str
+    unit: str
+    axis: str
+    bars: tuple[Bar, ...]
+    notes: tuple[str, ...] = ()
+    lower_is_better: bool = False
+
+
+def charts(found: Iterable[Measure]) -> tuple[Chart, ...]:
+    """A chart for each metric whose subjects are single things; pairs are for the heat maps."""
+    together: dict[tuple[str, str], list[Measure]] = {}
+    for one in found:
+        if pair_of(one.subject) is None:
+            sized = _SIZED.fullmatch(one.metric)
+            title = f"{sized[1]}, {one.subject}" if sized else one.metric
+            together.setdefault((title, one.unit), []).append(one)
+    return tuple(_chart(title, unit, members) for (title, unit), members in together.items())
+
+
+def _chart(title: str, unit: str, members: Sequence[Measure]) -> Chart:
+    scales = [one.scale for one in members if one.scale]
+    peaks = [scale.peak for scale in scales if scale.peak]
+    known = [one.highest for one in members if one.highest is not None]
+    floors = [scale.floor for scale in scales if scale.floor]
+    usual = [scale.typical for scale in scales if scale.typical]
+    axis = max((*peaks, *known, *floors, *usual), default=0.0)
+    return Chart(
+        title=title,
+        words=title_of(members[0].metric),
+        unit=unit,
+        axis=number(axis),
+        bars=tuple(_bar(one, axis) for one in members),
+        notes=_notes(members),
+        lower_is_better=members[0].lower_is_better,
+    )
+
+
+def _bar(one: Measure, axis: float) -> Bar:
+    scale = one.scale
+    sized = _SIZED.fullmatch(one.metric)
+    runs = f"{len(one.runs)} run{'s' if len(one.runs) > 1 else ''}"
+    missing = f", {one.missing} without a figure" if one.missing else ""
+    several = len(one.figures) > 1
+    part = one.median / scale.peak if one.median is not None and scale and scale.peak else None
+    return Bar(
+        name=sized[2] if sized else one.subject,
+        median=number(one.median),
+        range=f"{number(one.lowest)}–{number(one.highest)}, {runs}{missing}" if several else f"{runs}{missing}",
+        width=_percent(one.median, axis),
+        low=_percent(one.lowest, axis) if several else None,
+        high=_percent(one.highest, axis) if several else None,
+        floor=_percent(scale.floor, axis) if scale else None,
+        typical=_percent(scale.typical, axis) if scale else None,
+        below_floor=bool(one.below_floor),
+        of_peak="" if part is None else f"{part:.0%} of peak",
+    )
+
+
+def _percent(value: float | None, axis: float) -> float | None:
+    if value is None or axis <= 0:
+        return None
+    return round(min(max(value / axis, 0.0), 1.0) * 100, 2)
+
+
+def _notes(members: Sequence[Measure]) -> tuple[str, ...]:
+    """Floor, typical and peak in figures, where all members share them, with the floor's source."""
+    told: dict[str, None] = {}
+    for one in members:
+        scale = one.scale
+        if scale is None:
+            continue
+        least = "at most" if one.lower_is_better else "at least"
+        facts = [f"floor: {least} {number(scale.floor)} {one.unit}"] if scale.floor is not None else []
+        facts += [f"{scale.typical_is}: {number(scale.typical)} {one.unit}"] if scale.typical is not None else []
+        facts += [f"peak: {number(scale.peak)} {one.unit}"] if scale.peak is not None else []
+        facts += [f"source: {scale.source}"] if scale.source else []
+        told[", ".join(facts)] = None
+    return tuple(told) if len(told) <= 3 else ()

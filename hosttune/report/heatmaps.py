@@ -1,0 +1,134 @@
+"""Matrices as heat maps: figures between pairs (GPU to GPU, node to node) with a step of colour for each.
+
+The number always stands in its cell; the colour only lets the eye find the odd one out: the worse, the darker.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from hosttune.model.host import Host
+from hosttune.model.values import Value
+from hosttune.report.measures import Measure, by_metric, number, title_of
+
+STEPS = 7  # colours from best to worst
+_PAIR = re.compile(r"(\S.*?)\s*(?:->|→|>|\bto\b)\s*(.*\S)")
+_WITHIN = 0.1  # the ramp spans at least this part of its best figure: noise must not look like a fault
+
+
+class Cell(Value, frozen=True, kw_only=True):
+    """One figure: its text, its step of colour (None: no figure), and whether it is on the wrong side of its floor."""
+
+    text: str
+    step: int | None = None
+    below_floor: bool = False
+    note: str = ""
+
+
+class Matrix(Value, frozen=True, kw_only=True):
+    """Rows are where it starts (the reader, the CPU), columns where it ends. The ramp goes from `best` to `worst`."""
+
+    title: str
+    words: str
+    unit: str
+    names: tuple[str, ...]
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    best: str
+    worst: str
+    lower_is_better: bool = False
+
+    @property
+    def flagged(self) -> bool:
+        """Any cell is on the wrong side of its floor."""
+        return any(cell.below_floor for row in self.rows for cell in row)
+
+
+def pair_of(subject: str) -> tuple[str, str] | None:
+    """The two ends of a subject such as "0000:18:00.0>0000:29:00.0" or "node 0 to node 1", None for one thing."""
+    found = _PAIR.fullmatch(subject)
+    return (found[1], found[2]) if found else None
+
+
+def matrices(found: Iterable[Measure]) -> tuple[Matrix, ...]:
+    """A matrix for each metric of which every subject is a pair."""
+    return tuple(
+        _matrix(metric, subjects)
+        for metric, subjects in by_metric(found).items()
+        if all(pair_of(one.subject) for one in subjects)
+    )
+
+
+def distances(host: Host) -> Matrix | None:
+    """The firmware's distances between nodes (SLIT; 10 is local), None where no node tells or there is but one."""
+    nodes = [node for node in host.numa_nodes if node.distances]
+    if len(nodes) < 2:
+        return None
+    names = tuple(f"node {node.id}" for node in nodes)
+    figures = {
+        (f"node {node.id}", f"node {other}"): float(far)
+        for node in nodes
+        for other, far in (node.distances or {}).items()
+    }
+    ramp = _ramp(figures.values(), lower_is_better=True)
+    return Matrix(
+        title="numa-distances",
+        words="distances between nodes as the firmware says",
+        unit="10 is local",
+        names=names,
+        columns=names,
+        rows=_rows(names, names, figures, {}, ramp),
+        best=f"{ramp[0]:.0f}",
+        worst=f"{ramp[1]:.0f}",
+        lower_is_better=True,
+    )
+
+
+def _matrix(metric: str, subjects: Sequence[Measure]) -> Matrix:
+    ends = [(pair_of(one.subject) or ("", ""), one) for one in subjects]
+    names = tuple(dict.fromkeys(start for (start, _), _ in ends))
+    columns = tuple(dict.fromkeys(end for (_, end), _ in ends))
+    same = set(names) == set(columns)
+    figures = {pair: one.median for pair, one in ends if one.median is not None}
+    ramp = _ramp(figures.values(), lower_is_better=subjects[0].lower_is_better)
+    return Matrix(
+        title=metric,
+        words=title_of(metric),
+        unit=subjects[0].unit,
+        names=names,
+        columns=names if same else columns,
+        rows=_rows(names, names if same else columns, figures, dict(ends), ramp),
+        best=number(ramp[0]) if figures else "",
+        worst=number(ramp[1]) if figures else "",
+        lower_is_better=subjects[0].lower_is_better,
+    )
+
+
+def _ramp(figures: Iterable[float], *, lower_is_better: bool) -> tuple[float, float]:
+    """The figures of the lightest and the darkest colour."""
+    known = tuple(figures) or (0.0,)
+    low, high = min(known), max(known)
+    return (low, max(high, low * (1 + _WITHIN))) if lower_is_better else (high, min(low, high * (1 - _WITHIN)))
+
+
+def _rows(
+    names: Sequence[str],
+    columns: Sequence[str],
+    figures: dict[tuple[str, str], float],
+    measured: dict[tuple[str, str], Measure],
+    ramp: tuple[float, float],
+) -> tuple[tuple[Cell, ...], ...]:
+    return tuple(
+        tuple(_cell(figures.get((name, column)), measured.get((name, column)), ramp) for column in columns)
+        for name in names
+    )
+
+
+def _cell(value: float | None, measure: Measure | None, ramp: tuple[float, float]) -> Cell:
+    if value is None:
+        return Cell(text="?" if measure else "–", note="no figure" if measure else "not measured")
+    best, worst = ramp
+    step = round((value - best) / (worst - best) * (STEPS - 1)) if worst != best else 0
+    text = number(value) if measure else f"{value:.0f}"
+    return Cell(text=text, step=step, below_floor=bool(measure and measure.below_floor))

@@ -1,0 +1,166 @@
+"""The validation as one self-contained HTML page, for whoever must decide whether a host goes to a tenant.
+
+Nothing is loaded from anywhere: style and script are inline, and a content security policy lets no other script run,
+whatever a document says. The page is whole without its script, which only filters the checklist.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from hosttune.assets import folder
+from hosttune.bench.baselines import Standard
+from hosttune.checks.check import Check
+from hosttune.model.host import Host
+from hosttune.model.plan import Plan
+from hosttune.model.validation import CheckResult, Validation
+from hosttune.model.values import format_size
+from hosttune.report.bars import charts
+from hosttune.report.branch import printable, some
+from hosttune.report.heatmaps import STEPS, Matrix, distances, matrices
+from hosttune.report.measures import Measure, measures
+from hosttune.report.outcomes import (
+    OUTCOMES,
+    SIGNS,
+    WORDS,
+    counts,
+    headline,
+    meaning,
+    next_steps,
+    occasion,
+    worst_first,
+)
+from hosttune.report.reality import reality
+from hosttune.report.roofline import rooflines
+from hosttune.report.standards import roofs, scales, sides
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+MANY = 12  # subjects named in the list of steps before "and N more": the checklist has them all
+
+
+def html(
+    validation: Validation,
+    *,
+    host: Host | None = None,
+    plans: Iterable[Plan] = (),
+    comparison: Any = None,
+    svg: str | None = None,
+    baselines: Standard | None = None,
+    history: Iterable[Validation] = (),
+    checks: Iterable[Check] = (),
+) -> str:
+    """The page, ending in a newline; the same documents give the same bytes.
+
+    `svg` is markup of this program (hosttune.report.svg.host_svg), taken as it is; every other text is escaped.
+    `baselines` and `history` (this host's earlier validations) are what figures stand beside; `checks` explain the ids
+    of the results. What is not given is left out, or said to be missing.
+    """
+    from markupsafe import Markup
+
+    beside = scales(validation.samples, host, baselines, history) if baselines else ()
+    found = measures(validation.samples, beside)
+    views = {
+        "validation": validation,
+        "title": f"{validation.verdict.upper()}: {validation.host or 'unnamed host'}",
+        "machine": _machine(host),
+        "headline": headline(validation),
+        "meaning": meaning(validation),
+        "occasion": " · ".join(occasion(validation)),
+        "counts": counts(validation.results),
+        "steps": next_steps(validation.results),
+        "sections": _sections(validation.results),
+        "devices": _devices(validation.results, host),
+        "svg": Markup(svg) if svg else None,
+        "charts": charts(found),
+        "plots": rooflines(found, roofs(host, baselines), sides(validation.facts)) if baselines else (),
+        "matrices": _matrices(host, found),
+        "guests": reality(plans, host, validation.results),
+        "comparison": comparison,
+        "facts": dict(validation.facts or {}),
+        "explained": _explained(validation.results, checks),
+    }
+    return _environment().get_template("validation.html.j2").render(**views, **_assets())
+
+
+def _sections(results: Iterable[CheckResult]) -> list[tuple[str, list[CheckResult]]]:
+    """Results by outcome, worst first; outcomes without any are left out."""
+    ordered = worst_first(results)
+    sections = [(outcome, [result for result in ordered if result.outcome == outcome]) for outcome in OUTCOMES]
+    return [(outcome, members) for outcome, members in sections if members]
+
+
+def _devices(results: Iterable[CheckResult], host: Host | None) -> list[tuple[str, str]]:
+    """(subject, words) of each subject for the filter: the host itself, then others by name, GPUs with their model."""
+    models = {gpu.address: gpu.model for gpu in host.gpus} if host else {}
+    subjects = sorted({result.subject for result in results}, key=lambda name: (name != "host", name))
+    return [(name, f"{name}: {models[name]}" if models.get(name) else name) for name in subjects]
+
+
+def _machine(host: Host | None) -> list[str]:
+    """What the machine is: product, CPUs, memory, GPUs, kernel; only what is known."""
+    if host is None:
+        return []
+    platform, model = host.platform, host.cpu_model
+    facts = [" ".join(word for word in (platform.vendor, platform.product) if word)] if platform else []
+    online = sum(1 for cpu in host.cpus if cpu.online)
+    facts += [f"{online} CPUs" + (f", {model.model}" if model and model.model else "")] if online else []
+    sizes = [node.memory_bytes for node in host.numa_nodes if node.memory_bytes]
+    facts += [f"{format_size(sum(sizes))} in {len(sizes)} node{'s' if len(sizes) > 1 else ''}"] if sizes else []
+    gpus: dict[str, int] = {}
+    for gpu in host.gpus:
+        if gpu.vendor != "other":
+            gpus[gpu.model or f"{gpu.vendor} GPU"] = gpus.get(gpu.model or f"{gpu.vendor} GPU", 0) + 1
+    facts += [f"{number} × {name}" for name, number in gpus.items()]
+    facts += [f"kernel {host.kernel}"] if host.kernel else []
+    return [fact for fact in facts if fact]
+
+
+def _matrices(host: Host | None, found: Iterable[Measure]) -> list[Matrix]:
+    far = distances(host) if host else None
+    return [*matrices(found), *([far] if far else [])]
+
+
+def _explained(results: Iterable[CheckResult], checks: Iterable[Check]) -> list[Check]:
+    used = {result.check for result in results}
+    return [check for check in checks if check.id in used]
+
+
+@cache
+def _assets() -> dict[str, Any]:
+    """Style and script as they are inlined, and the script's hash for the content security policy."""
+    from markupsafe import Markup
+
+    style, script = ((folder("templates") / "report" / name).read_text() for name in ("style.css", "script.js"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return {"style": Markup(style), "script": Markup(script), "script_hash": digest}
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(folder("templates") / "report"),
+        undefined=StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=_shown,
+    )
+    environment.globals.update(WORDS=WORDS, SIGNS=SIGNS, OUTCOMES=OUTCOMES, STEPS=STEPS)
+    environment.filters["some"] = lambda names: some(names, MANY)
+    return environment
+
+
+def _shown(value: Any) -> Any:
+    """Every printed value: None would be a defect, and control characters are not for a page."""
+    if isinstance(value, str) and not hasattr(value, "__html__"):
+        return printable(value)
+    return value
