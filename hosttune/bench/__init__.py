@@ -3,3 +3,70 @@
 The children (`python -m hosttune.bench.gpu_child`, `… .memory_child`) import this package too, with an interpreter
 that may have nothing but the GPU library: names are loaded on first use.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hosttune.bench.course import Measured
+    from hosttune.model.host import Host
+    from hosttune.model.validation import CheckResult, Sample, Validation
+    from hosttune.system import System
+
+
+def run(
+    system: System,
+    host: Host,
+    level: int,
+    *,
+    seconds: float | None = None,
+    scratch_path: str | None = None,
+    peers: Iterable[str] | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> tuple[tuple[CheckResult, ...], tuple[Sample, ...]]:
+    """Results and every run of the benchmarks of a level; `measure` gives the versions besides, and takes more.
+
+    Raises Refused for a captured host and a GPU that somebody holds, BadInput for a scratch path or peer that is none.
+    """
+    found = measure(system, host, level, seconds=seconds, scratch_path=scratch_path, peers=peers, say=say)
+    return found.results, found.samples
+
+
+def measure(
+    system: System,
+    host: Host,
+    level: int,
+    *,
+    seconds: float | None = None,
+    scratch_path: str | None = None,
+    peers: Iterable[str] | None = None,
+    say: Callable[[str], None] = lambda text: None,
+    history: tuple[Validation, ...] = (),
+    fleet: str | None = None,
+) -> Measured:
+    """As `run`, with the versions that belong to the figures, this host's `history` (oldest first) and a fleet's file.
+
+    `fleet` is the text of a TOML file of baselines, which stand beside the shipped ones. Raises BadInput for a bad one.
+    """
+    from dataclasses import replace
+
+    from hosttune.bench.baselines import read_baselines, shipped
+    from hosttune.bench.course import measure as run_all
+
+    standard = shipped()
+    if fleet is not None:
+        rows = read_baselines(fleet, standard.peaks, "fleet's baselines")
+        standard = replace(standard, baselines=(*standard.baselines, *rows))
+    return run_all(
+        system,
+        host,
+        level,
+        seconds=seconds,
+        scratch_path=scratch_path,
+        peers=peers,
+        say=say,
+        history=history,
+        standard=standard,
+    )

@@ -1,0 +1,138 @@
+"""Before and after: whether a change of a figure is real, or within what runs differ anyway. Pure.
+
+The effect is the ratio of the medians. It counts as real only if both hold:
+
+- the runs before and after differ more than chance would have it: exact two-sided rank test (Mann-Whitney, with
+  midranks; the normal approximation above 40 runs) at 1 %. With five runs each that means that every run after is on
+  the same side of every run before;
+- the effect is at least 1 %: runs of one process differ less than processes do, and 1 % is what they were seen to
+  differ from boot to boot.
+
+`low` and `high` bound the effect: the 95 % percentile interval of a bootstrap of the ratio of medians, with a fixed
+seed, so that the same documents give the same words.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+from hosttune.bench.judge import grouped
+from hosttune.bench.metrics import metric_of
+from hosttune.model.validation import Validation
+
+LEVEL = 0.01
+LEAST = 0.01
+FEWEST = 5
+_RESAMPLES = 1000
+_EXACT = 40
+
+Verdict = Literal["better", "worse", "within noise", "unknown"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One figure before and after. `change`, `low` and `high` are fractions of the median before; None is unknown.
+
+    `why` says what makes an unknown one unknown.
+    """
+
+    metric: str
+    subject: str
+    unit: str
+    before: float | None
+    after: float | None
+    change: float | None
+    low: float | None
+    high: float | None
+    runs: tuple[int, int]
+    verdict: Verdict
+    why: str = ""
+
+
+def compare(before: Validation, after: Validation) -> tuple[Change, ...]:
+    """Every figure that either has, in the order of `after`, then what only `before` has."""
+    old, new = grouped(before.samples), grouped(after.samples)
+    units = [{(row.metric, row.subject): row.unit for row in side.samples} for side in (before, after)]
+    keys = [*new, *(key for key in old if key not in new)]
+    return tuple(
+        _change(key, old.get(key, []), new.get(key, []), units[0].get(key), units[1].get(key))
+        for key in keys
+        if not key[0].startswith("load-")
+    )
+
+
+def _change(
+    key: tuple[str, str], old: Sequence[float], new: Sequence[float], unit: str | None, new_unit: str | None
+) -> Change:
+    metric, subject = key
+    first, second = (median(values) if values else None for values in (old, new))
+    why = _doubt(metric, old, new, unit, new_unit)
+    if why or first is None or second is None:
+        shown = new_unit or unit or ""
+        return Change(metric, subject, shown, first, second, None, None, None, (len(old), len(new)), "unknown", why)
+    effect = second / first - 1
+    low, high = _interval(old, new)
+    verdict: Verdict = "within noise"
+    if abs(effect) >= LEAST and rank_test(old, new) <= LEVEL:
+        family = metric_of(metric)
+        rises = family is None or family.direction == "higher"
+        verdict = "better" if (effect > 0) == rises else "worse"
+    return Change(metric, subject, unit or "", first, second, effect, low, high, (len(old), len(new)), verdict)
+
+
+def _doubt(metric: str, old: Sequence[float], new: Sequence[float], unit: str | None, new_unit: str | None) -> str:
+    if metric_of(metric) is None:
+        return "not a metric of ours"
+    if not old or not new:
+        return "measured only " + ("after" if new else "before")
+    if unit != new_unit:
+        return f"in {unit} before, in {new_unit} after"
+    if min(*old, *new) <= 0 or not all(map(math.isfinite, (*old, *new))):
+        return "a figure is not positive"
+    if min(len(old), len(new)) < FEWEST:
+        return f"fewer than {FEWEST} runs"
+    return ""
+
+
+def _interval(old: Sequence[float], new: Sequence[float]) -> tuple[float, float]:
+    source = random.Random(20261120)
+    found = sorted(
+        median(source.choices(new, k=len(new))) / median(source.choices(old, k=len(old))) - 1 for _ in range(_RESAMPLES)
+    )
+    cut = _RESAMPLES // 40  # 2.5 %
+    return found[cut], found[-1 - cut]
+
+
+def rank_test(old: Sequence[float], new: Sequence[float]) -> float:
+    """The chance of ranks at least so far apart if nothing changed: two-sided, exact up to 40 runs in all."""
+    ranks = _doubled_midranks([*old, *new])
+    count, all_runs = len(old), len(ranks)
+    centre = count * (all_runs + 1)
+    distance = abs(sum(ranks[:count]) - centre)
+    if distance == 0:
+        return 1.0
+    if all_runs > _EXACT:
+        others = all_runs - count
+        mean = sum(ranks) / all_runs
+        variance = count * others / (all_runs * (all_runs - 1)) * sum((rank - mean) ** 2 for rank in ranks)
+        return math.erfc(distance / math.sqrt(2 * variance)) if variance else 1.0
+    ways: list[dict[int, int]] = [{0: 1}, *({} for _ in range(count))]
+    for rank in ranks:
+        for size in range(count, 0, -1):
+            for total, number in ways[size - 1].items():
+                ways[size][total + rank] = ways[size].get(total + rank, 0) + number
+    far = sum(number for total, number in ways[count].items() if abs(total - centre) >= distance)
+    return far / math.comb(all_runs, count)
+
+
+def _doubled_midranks(values: Sequence[float]) -> list[int]:
+    """Twice each value's rank from 1, equal values sharing their mean: whole numbers."""
+    ordered = sorted(values)
+    first = {value: index for index, value in reversed(list(enumerate(ordered)))}
+    last = {value: index for index, value in enumerate(ordered)}
+    return [first[value] + last[value] + 2 for value in values]

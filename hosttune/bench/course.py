@@ -1,0 +1,155 @@
+"""A run of benchmarks: which backends, in which order, and what became of each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from hosttune.bench.backend import Ask, Backend, Command, run
+from hosttune.bench.baselines import Standard, shipped
+from hosttune.bench.gpu_backends import GPU_BACKENDS
+from hosttune.bench.guard import Chosen, choose, running
+from hosttune.bench.host_backends import HOST_BACKENDS
+from hosttune.bench.judge import Scene, judge, missing
+from hosttune.bench.parse.answer import Answer, Lost, NotUnderstood
+from hosttune.errors import CommandFailed, Refused
+from hosttune.model.host import Host
+from hosttune.model.validation import CheckResult, Sample, Validation
+from hosttune.system import System
+
+_FIND = "import importlib.util as u; print(*(n for n in ('torch', 'cupy') if u.find_spec(n)))"
+_BURN_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Results, every run in order, and the versions that belong to the figures."""
+
+    results: tuple[CheckResult, ...]
+    samples: tuple[Sample, ...]
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+def measure(
+    system: System,
+    host: Host,
+    level: int,
+    *,
+    seconds: float | None = None,
+    scratch_path: str | None = None,
+    peers: Iterable[str] | None = None,
+    say: Callable[[str], None] = lambda text: None,
+    history: tuple[Validation, ...] = (),
+    standard: Standard | None = None,
+) -> Measured:
+    """Measure this machine at a level (1 within a minute, 2 in full, 3 with `seconds` of burn-in).
+
+    Changes no setting. `standard` replaces the shipped floors (a fleet's own). Raises Refused for a captured host and
+    for a GPU that somebody holds, BadInput for a scratch path or peer that is none.
+    """
+    if system.captured:
+        raise Refused("a captured host cannot be measured", where=system.origin, hint="run it on the host itself")
+    chosen = choose(system, host)
+    ask = Ask(
+        host,
+        level,
+        chosen.gpus,
+        seconds if seconds is not None else _BURN_SECONDS,
+        scratch_path,
+        tuple(peers or ()),
+        _libraries(system) if chosen.gpus else frozenset(),
+        _not_quiet(host),
+    )
+    plans, skips = _planned(system, ask)
+    answers = [_answer(system, backend, command, say) for backend, command in plans]
+    scene = Scene(standard or shipped(), _device_ids(host), len(chosen.gpus), history)
+    samples = tuple(sample for answer in answers for sample in answer.samples)
+    results = (
+        *judge(samples, scene),
+        *missing(lost for answer in answers for lost in answer.lost),
+        *(result for answer in answers for result in answer.results),
+        *_left_out(chosen),
+        *skips,
+    )
+    facts = {name: value for answer in answers for name, value in answer.facts.items()}
+    return Measured(_one_each(results), samples, {**_versions(host), **facts})
+
+
+def _one_each(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
+    """One result a check and subject, the worst: of a figure that partly came, what did not come counts."""
+    order = ("fail", "unknown", "warn", "pass", "skip")
+    found: dict[tuple[str, str], CheckResult] = {}
+    for result in results:
+        key = (result.check, result.subject)
+        if key not in found or order.index(result.outcome) < order.index(found[key].outcome):
+            found[key] = result
+    return tuple(found.values())
+
+
+def _planned(system: System, ask: Ask) -> tuple[list[tuple[Backend, Command]], list[CheckResult]]:
+    """Commands of the first available backend of each group; a skip for each group that has none."""
+    backends = [backend for backend in (*GPU_BACKENDS, *HOST_BACKENDS) if ask.level in backend.levels]
+    if not ask.gpus:
+        backends = [backend for backend in backends if backend not in GPU_BACKENDS]
+    done: set[str] = set()
+    reasons: dict[str, list[str]] = {}
+    plans: list[tuple[Backend, Command]] = []
+    for backend in backends:
+        groups = backend.covers - done
+        if not groups:
+            continue
+        reason = backend.available(system, ask)
+        if reason is None:
+            plans += [(backend, command) for command in backend.commands(ask, groups)]
+            done |= groups
+            continue
+        for group in groups:
+            reasons.setdefault(group, []).append(f"{backend.name}: {reason}")
+    skips = [
+        CheckResult(check=f"bench-{group}", subject="host", outcome="skip", actual="; ".join(why))
+        for group, why in sorted(reasons.items())
+        if group not in done and not (group == "burn" and ask.level < 3)
+    ]
+    return plans, skips
+
+
+def _answer(system: System, backend: Backend, command: Command, say: Callable[[str], None]) -> Answer:
+    """A command's figures; whatever goes wrong with it is what is unknown."""
+    say(f"measuring with {backend.name}: {', '.join(command.metrics)} ({command.subject})")
+    try:
+        return run(system, command)
+    except (CommandFailed, NotUnderstood) as error:
+        why = f"{backend.name}: {error.what}"
+        if isinstance(error, CommandFailed) and error.output.strip():
+            why += f": {error.output.strip().splitlines()[-1][:200]}"
+        return Answer(lost=tuple(Lost(metric, command.subject, why) for metric in command.metrics))
+
+
+def _libraries(system: System) -> frozenset[str]:
+    """GPU libraries that the children's interpreter can import, found without importing them."""
+    return frozenset(system.run((sys.executable, "-c", _FIND), timeout=30).split()) & {"torch", "cupy"}
+
+
+def _not_quiet(host: Host) -> str | None:
+    names = running(host)
+    return f"guests run here ({', '.join(names)}): it would slow them" if names else None
+
+
+def _left_out(chosen: Chosen) -> list[CheckResult]:
+    return [
+        CheckResult(check="bench-gpu", subject=gpu.address, outcome="skip", actual=why) for gpu, why in chosen.left_out
+    ]
+
+
+def _device_ids(host: Host) -> dict[str, str]:
+    """Kinds of devices, vendor:device, of GPUs by address and of RDMA devices by name."""
+    kinds = {row.address: f"{row.vendor_id}:{row.device_id}" for row in host.pci if row.vendor_id and row.device_id}
+    gpus = {gpu.address: kinds[gpu.address] for gpu in host.gpus if gpu.vendor != "other" and gpu.address in kinds}
+    return gpus | {nic.rdma: kinds[nic.address] for nic in host.nics if nic.rdma and nic.address in kinds}
+
+
+def _versions(host: Host) -> dict[str, str]:
+    found = {"kernel": host.kernel} if host.kernel else {}
+    drivers = sorted({gpu.driver_version for gpu in host.gpus if gpu.driver_version})
+    return {**found, **({"driver": ", ".join(drivers)} if drivers else {})}

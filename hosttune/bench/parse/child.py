@@ -1,0 +1,52 @@
+"""The document of `hosttune.bench.gpu_child` and `hosttune.bench.memory_child`."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+from hosttune.bench.metrics import metric_of
+from hosttune.bench.parse.answer import Answer, Lost, NotUnderstood, document, number, part
+from hosttune.model.validation import Sample
+
+TOOL = "hosttune's own benchmark"
+
+
+def parse(text: str, missing: str = "measurement") -> Answer:
+    """Figures in the order of their runs. Raises NotUnderstood, also for a document that was damaged."""
+    found = document(text, TOOL)
+    records = part(found.get("records"), list, TOOL, "records")
+    if zlib.crc32(json.dumps(records, sort_keys=True).encode()) != found.get("sum"):
+        raise NotUnderstood(TOOL, "the checksum of the records is wrong")
+    for record in records:
+        part(record, dict, TOOL, "a record")
+    samples = tuple(sample for record in records if "values" in record for sample in _samples(record))
+    lost = tuple(row for record in records if "error" in record for row in _lost(record, missing))
+    return Answer(samples, (), lost, _facts(found))
+
+
+def _samples(record: dict[str, Any]) -> Iterator[Sample]:
+    metric = part(record.get("metric"), str, TOOL, "metric")
+    family = metric_of(metric)
+    if family is None or record.get("unit") != family.unit:
+        raise NotUnderstood(TOOL, f"{metric!r} in {record.get('unit')!r} is no metric of ours")
+    subject = part(record.get("subject"), str, TOOL, "subject")
+    for value in part(record["values"], list, TOOL, "values"):
+        yield Sample(metric=metric, subject=subject, value=number(value, TOOL, metric), unit=family.unit)
+
+
+def _lost(record: dict[str, Any], missing: str) -> Iterator[Lost]:
+    why = part(record["error"], str, TOOL, "error")
+    subject = part(record.get("subject"), str, TOOL, "subject")
+    names = part(record.get("metrics"), list, TOOL, "metrics") or [missing]
+    for name in names:
+        yield Lost(part(name, str, TOOL, "metric"), subject, why)
+
+
+def _facts(found: dict[str, Any]) -> dict[str, str]:
+    versions = found.get("versions")
+    if not isinstance(versions, dict):
+        return {}
+    return {str(name): str(value) for name, value in versions.items() if value is not None}

@@ -1,0 +1,102 @@
+"""`dcgmi diag -j`: DCGM's own verdicts, of DCGM 3 ("DCGM GPU Diagnostic") and 4 ("DCGM Diagnostic").
+
+Source: NVIDIA/DCGM, dcgmi/Diag.cpp (4: results by entity_group and entity_id, test_summary; 3: gpu_ids). Every result
+is read: DCGM has passed runs in which an allocation failed (DCGM#284), so a warning beside a pass warns, and a status
+that is none of the known ones is unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from hosttune.bench.parse.answer import Answer, NotUnderstood, document, part
+from hosttune.model.validation import CheckResult, Outcome
+
+TOOL = "dcgmi diag"
+_ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
+_OUTCOMES: dict[str, Outcome] = {"pass": "pass", "fail": "fail", "warn": "warn", "skip": "skip", "not run": "skip"}
+
+
+def parse(text: str) -> Answer:
+    """One result for each test and entity. Raises NotUnderstood."""
+    found = document(text, TOOL)
+    root = next((found[name] for name in _ROOTS if name in found), None)
+    root = part(root, dict, TOOL, " or ".join(_ROOTS))
+    if root.get("runtime_error"):
+        raise NotUnderstood(TOOL, f"it says: {str(root['runtime_error'])[:200]}")
+    results = tuple(
+        result
+        for category in part(root.get("test_categories"), list, TOOL, "test_categories")
+        for test in part(part(category, dict, TOOL, "a category").get("tests"), list, TOOL, "tests")
+        for result in _test(part(test, dict, TOOL, "a test"))
+    )
+    if not results:
+        raise NotUnderstood(TOOL, "no test in it")
+    version = root.get("version") or _metadata(found).get("version")
+    return Answer((), _unique(results), (), {"dcgm": str(version)} if version else {})
+
+
+def _metadata(found: dict[str, Any]) -> dict[str, Any]:
+    value = found.get("metadata")
+    return value if isinstance(value, dict) else {}
+
+
+def _test(test: dict[str, Any]) -> Iterator[CheckResult]:
+    name = part(test.get("name"), str, TOOL, "name")
+    check = "dcgm-" + (re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "test")
+    rows = part(test.get("results"), list, TOOL, f"results of {name}")
+    if not rows:
+        raise NotUnderstood(TOOL, f"{name} has no results")
+    for row in rows:
+        status = part(part(row, dict, TOOL, "a result").get("status"), str, TOOL, f"status of {name}")
+        words = _words(row)
+        for subject in _subjects(row):
+            yield _result(check, subject, status, words)
+
+
+def _subjects(row: dict[str, Any]) -> list[str]:
+    """DCGM's own ids: which GPU is which address is not in the document."""
+    if "entity_id" in row:
+        group = str(row.get("entity_group", "entity")).lower()
+        return [f"dcgm {group} {part(row['entity_id'], int, TOOL, 'entity_id')}"]
+    ids = row.get("gpu_ids") or row.get("gpu_id")
+    return [f"dcgm gpu {name.strip()}" for name in str(ids).split(",")] if ids is not None else ["host"]
+
+
+def _words(row: dict[str, Any]) -> str:
+    rows = [row.get(key) or [] for key in ("warnings", "warning", "info")]
+    values = [value for row in rows for value in (row if isinstance(row, list) else [row])]
+    return "; ".join(str(value.get("warning", value)) if isinstance(value, dict) else str(value) for value in values)[
+        :500
+    ]
+
+
+def _result(check: str, subject: str, status: str, words: str) -> CheckResult:
+    outcome = _OUTCOMES.get(status.lower())
+    if outcome == "pass" and _alarming(words):
+        outcome = "warn"
+    actual = f"{status}: {words}" if words else status
+    if outcome is None:
+        outcome = "unknown"
+    hint = None if outcome in ("pass", "skip") else "dcgmi diag says why; NVIDIA's DCGM guide lists its error codes"
+    expected = None if outcome == "skip" else "Pass"
+    return CheckResult(
+        check=check, subject=subject, outcome=outcome, expected=expected, actual=actual, source=TOOL, hint=hint
+    )
+
+
+def _alarming(words: str) -> bool:
+    return re.search(r"error|fail|unable|could not|insufficient", words, re.IGNORECASE) is not None
+
+
+def _unique(results: tuple[CheckResult, ...]) -> tuple[CheckResult, ...]:
+    """One result a check and subject: the worst."""
+    order = ("fail", "unknown", "warn", "pass", "skip")
+    found: dict[tuple[str, str], CheckResult] = {}
+    for result in results:
+        key = (result.check, result.subject)
+        if key not in found or order.index(result.outcome) < order.index(found[key].outcome):
+            found[key] = result
+    return tuple(found.values())

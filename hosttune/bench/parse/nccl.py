@@ -1,0 +1,64 @@
+"""nccl-tests (all_reduce_perf, all_gather_perf): its text.
+
+Source: NVIDIA/nccl-tests, src/common.cu and doc/PERFORMANCE.md. A line of figures: size, count, type, (redop, root,)
+then time in µs, algbw, busbw in GB/s and errors, out of place and in place. Lines must agree with themselves:
+algbw = size / time, busbw = algbw × the collective's factor.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from hosttune.bench.gpu_jobs import size_name
+from hosttune.bench.parse.answer import Answer, Lost, NotUnderstood, close, number
+from hosttune.model.validation import Sample
+
+_FACTORS: dict[str, Callable[[int], float]] = {
+    "all-reduce": lambda ranks: 2 * (ranks - 1) / ranks,
+    "all-gather": lambda ranks: (ranks - 1) / ranks,
+}
+_RANK = re.compile(r"^#\s+Rank\s+(\d+)\s", re.MULTILINE)
+_LINE = re.compile(r"^\s*\d+\s+\d+\s+\w+\s")
+_FAILED = re.compile(r"(?:Test NCCL failure|Test CUDA failure|Out of bounds values : (?!0 OK))[^\n]*")
+_COLUMNS = 4  # time, algbw, busbw, errors
+
+
+def parse(text: str, collective: str) -> Answer:
+    """Bus bandwidths out of place, by size, of "all-reduce" or "all-gather". Raises NotUnderstood."""
+    tool = f"{collective.replace('-', '_')}_perf"
+    ranks = len(set(_RANK.findall(text)))
+    if ranks < 2:
+        raise NotUnderstood(tool, "it names fewer than two ranks")
+    failure = _FAILED.search(text)
+    if failure:
+        raise NotUnderstood(tool, f"it says: {failure[0][:200]}")
+    samples: list[Sample] = []
+    lost: list[Lost] = []
+    for line in text.splitlines():
+        if not _LINE.match(line):
+            continue
+        words = line.split()
+        if len(words) < 3 + 2 * _COLUMNS or any("#" in word for word in words):
+            raise NotUnderstood(tool, f"a line of figures is cut short: {line.strip()[:60]!r}")
+        size = int(words[0])
+        if size < 1 << 20:
+            continue  # below a megabyte times are latencies
+        metric = f"{collective}-{size_name(size)}"
+        time, algorithm, bus, errors = words[-2 * _COLUMNS : -_COLUMNS]
+        if errors not in ("N/A", "0", "0e+00"):
+            lost.append(Lost(metric, f"{ranks} GPUs", f"{errors} wrong values"))
+            continue
+        value = _agreed(tool, size, time, algorithm, bus, _FACTORS[collective](ranks))
+        samples.append(Sample(metric=metric, subject=f"{ranks} GPUs", value=value, unit="GB/s"))
+    if not samples and not lost:
+        raise NotUnderstood(tool, "no line of figures for a megabyte or more")
+    return Answer(tuple(samples), (), tuple(lost))
+
+
+def _agreed(tool: str, size: int, time: str, algorithm: str, bus: str, factor: float) -> float:
+    """The bus bandwidth of a line that agrees with itself."""
+    microseconds, found, value = (number(word, tool, "a figure", least=1e-9) for word in (time, algorithm, bus))
+    if not close(found, size / microseconds / 1e3, 0.01, 0.006) or not close(value, found * factor, 0.01, 0.012):
+        raise NotUnderstood(tool, f"the line of {size} bytes contradicts itself")
+    return value

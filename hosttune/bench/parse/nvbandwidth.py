@@ -1,0 +1,141 @@
+"""nvbandwidth (NVIDIA): its JSON (`-j`), and the text of the same run.
+
+Source: NVIDIA/nvbandwidth, json_output.cpp and output.cpp. A test case holds a matrix of texts, "N/A" where a pair
+does not apply, and a sum, with which the cells must agree. The description's arrow says which way data go between
+(row) and (column). Names ending in _ce use copy engines, those in _sm kernels: different metrics.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hosttune.bench.parse.answer import Answer, Lost, NotUnderstood, close, document, part, positive
+from hosttune.model.validation import Sample
+
+TOOL = "nvbandwidth"
+TESTS = {
+    "host_to_device_memcpy_ce": "h2d-ce",
+    "device_to_host_memcpy_ce": "d2h-ce",
+    "host_to_device_memcpy_sm": "h2d-sm",
+    "device_to_host_memcpy_sm": "d2h-sm",
+    "device_to_device_memcpy_read_ce": "p2p-read-ce",
+    "device_to_device_memcpy_write_ce": "p2p-write-ce",
+    "device_to_device_memcpy_read_sm": "p2p-read-sm",
+    "device_to_device_memcpy_write_sm": "p2p-write-sm",
+    "device_local_copy": "device-copy-nvbandwidth",
+}
+_BUS = re.compile(r"\(([0-9a-fA-F]{8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.0)?\)")
+_ROUNDING = 0.006  # GB/s that each printed cell may be off
+_NAME = re.compile(r"Running (\w+)\.?")
+_SUM = re.compile(r"SUM (\w+) (\S+)")
+
+
+def parse(text: str) -> Answer:
+    """Figures by GPU address, of either form. Raises NotUnderstood."""
+    if text.find("{") >= 0:
+        return _from_json(text)
+    return _from_text(text)
+
+
+def _from_json(text: str) -> Answer:
+    found = part(document(text, TOOL).get("nvbandwidth"), dict, TOOL, "nvbandwidth")
+    if found.get("error"):
+        raise NotUnderstood(TOOL, f"it says: {str(found['error'])[:200]}")
+    names = _names(part(found.get("GPU Device list"), list, TOOL, "GPU Device list"))
+    samples: list[Sample] = []
+    lost: list[Lost] = []
+    for case in part(found.get("testcases"), list, TOOL, "testcases"):
+        name = part(part(case, dict, TOOL, "a test case").get("name"), str, TOOL, "name")
+        if name not in TESTS:
+            continue
+        if case.get("status") != "Passed":
+            why = str(case.get("error") or case.get("status"))[:200]
+            lost += [Lost(TESTS[name], subject, f"nvbandwidth: {why}") for subject in names.values()]
+            continue
+        matrix = part(case.get("bandwidth_matrix"), list, TOOL, "bandwidth_matrix")
+        way = part(case.get("bandwidth_description"), str, TOOL, f"description of {name}")
+        samples += _figures(name, _cells(matrix), case.get("sum"), _Subjects(name, way, names))
+    facts = {"nvbandwidth": str(found.get("git_version", ""))}
+    return Answer(tuple(samples), (), tuple(lost), facts)
+
+
+def _from_text(text: str) -> Answer:
+    devices = [line for line in text.splitlines() if line.startswith("Device ")]
+    names = _names([line.removeprefix("Device ") for line in devices])
+    samples: list[Sample] = []
+    name: str | None = None
+    way = ""
+    rows: list[Sequence[str]] = []
+    for line in text.splitlines():
+        if match := _NAME.match(line):
+            name, rows, way = match[1], [], ""
+        elif line.startswith("memcpy"):
+            way = line
+        elif match := _SUM.match(line):
+            if name != match[1]:
+                raise NotUnderstood(TOOL, f"the sum of {match[1]} stands below {name}")
+            if name in TESTS:
+                header, *body = rows or [()]
+                for row in body:
+                    if len(row) != len(header) + 1:
+                        raise NotUnderstood(TOOL, f"a row of {name} has {len(row) - 1} cells of {len(header)}")
+                samples += _figures(name, [list(row[1:]) for row in body], match[2], _Subjects(name, way, names))
+        elif name is not None and (line.startswith((" ", "\t")) and line.strip()):
+            rows.append(line.split())
+    if not samples:
+        raise NotUnderstood(TOOL, "no figures in it")
+    return Answer(tuple(samples))
+
+
+def _names(rows: Sequence[object]) -> dict[int, str]:
+    """GPU addresses by index: "0: NVIDIA H200 (00000000:19:00)"."""
+    found: dict[int, str] = {}
+    for row in rows:
+        text = part(row, str, TOOL, "a device")
+        match = _BUS.search(text)
+        index = text.partition(":")[0].strip()
+        if index.isdecimal() and match:
+            found[int(index)] = f"{match[1][-4:]}:{match[2]}:{match[3]}.0".lower()
+    return found
+
+
+def _cells(matrix: Sequence[object]) -> list[list[Any]]:
+    return [part(row, list, TOOL, "a row") for row in matrix]
+
+
+def _figures(name: str, matrix: list[list[Any]], total: object, subjects: _Subjects) -> Iterator[Sample]:
+    """Samples of one matrix, checked against its sum."""
+    found: list[tuple[int, int, float]] = []
+    for row, cells in enumerate(matrix):
+        for column, cell in enumerate(cells):
+            if cell != "N/A":
+                found.append((row, column, positive(cell, TOOL, name)))
+    wanted = positive(total, TOOL, f"the sum of {name}")
+    values = sum(value for _, _, value in found)
+    if not found or not close(values, wanted, 1e-4, _ROUNDING * (len(found) + 1)):
+        raise NotUnderstood(TOOL, f"the cells of {name} add up to {values:.2f}, it says {wanted:.2f}")
+    metric = TESTS[name]
+    for row, column, value in found:
+        yield Sample(metric=metric, subject=subjects.of(row, column), value=value, unit="GB/s")
+
+
+@dataclass(frozen=True)
+class _Subjects:
+    """What a cell of one test's matrix is about: a GPU by address, or the way data take between two."""
+
+    test: str
+    description: str
+    names: Mapping[int, str]
+
+    def of(self, row: int, column: int) -> str:
+        here, there = (self.names.get(index, f"gpu{index}") for index in (row, column))
+        if "device_to_device" not in self.test:
+            return there
+        if "GPU(row) -> GPU(column)" in self.description:
+            return f"{here}->{there}"
+        if "GPU(row) <- GPU(column)" in self.description:
+            return f"{there}->{here}"
+        raise NotUnderstood(TOOL, f"the direction of {self.test} is not said: {self.description[:60]!r}")

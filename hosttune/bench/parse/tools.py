@@ -1,0 +1,106 @@
+"""fio, perftest, cyclictest and Intel MLC: one short parser each."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from hosttune.bench.parse.answer import Answer, NotUnderstood, close, document, number, part, positive
+from hosttune.model.validation import Sample
+
+_CYCLIC = re.compile(r"^T:\s*(\d+) .*?C:\s*(\d+) Min:\s*(\d+) Act:\s*(\d+) Avg:\s*(\d+) Max:\s*(\d+)\s*$", re.MULTILINE)
+_PERFTEST = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\S+)\s+(\S+)\s+(\S+)\s*$", re.MULTILINE)
+_PERFTEST_HEAD = re.compile(r"#bytes\s+#iterations\s+BW peak\[(\S+)\]\s+BW average\[(\S+)\]")
+
+
+def parse_fio(text: str, subject: str) -> Answer:
+    """`fio --output-format=json` (fio's documentation, "JSON output"): `bw_bytes` a second, checked against bytes and
+    run time in ms. Raises NotUnderstood.
+    """
+    jobs = part(document(text, "fio").get("jobs"), list, "fio", "jobs")
+    samples: list[Sample] = []
+    for job in jobs:
+        row = part(job, dict, "fio", "a job")
+        if row.get("error") != 0:
+            raise NotUnderstood("fio", f"a job ended with error {row.get('error')}")
+        name = part(row.get("jobname"), str, "fio", "jobname")
+        samples.append(_fio_sample(name, row, subject))
+    if not samples:
+        raise NotUnderstood("fio", "no job in it")
+    return Answer(tuple(samples))
+
+
+def _fio_sample(name: str, row: dict[str, Any], subject: str) -> Sample:
+    side = part(row.get("write" if name == "disk-write" else "read"), dict, "fio", f"{name}")
+    size, seconds = (positive(side.get(key), "fio", key) for key in ("io_bytes", "runtime"))
+    rate = positive(side.get("bw_bytes"), "fio", "bw_bytes")
+    if not close(rate, size / seconds * 1000, 0.02):
+        raise NotUnderstood("fio", f"bandwidth and bytes of {name} contradict each other")
+    if name == "disk-random-read":
+        operations = positive(side.get("total_ios"), "fio", "total_ios")
+        value = positive(side.get("iops"), "fio", "iops")
+        if not close(value, operations / seconds * 1000, 0.02):
+            raise NotUnderstood("fio", "iops and operations contradict each other")
+        return Sample(metric=name, subject=subject, value=value, unit="1/s")
+    return Sample(metric=name, subject=subject, value=rate / 1e9, unit="GB/s")
+
+
+def parse_perftest(text: str, subject: str) -> Answer:
+    """`ib_write_bw --report_gbits` (linux-rdma/perftest): the average of the last line, which is of the largest size.
+
+    Raises NotUnderstood, also for the MB/s (2^20 bytes) that it prints without that option.
+    """
+    head = _PERFTEST_HEAD.search(text)
+    if head is None:
+        raise NotUnderstood("ib_write_bw", "no table in it")
+    if (head[1], head[2]) != ("Gb/sec", "Gb/sec"):
+        raise NotUnderstood("ib_write_bw", f"its figures are in {head[2]}, not in Gb/sec")
+    rows = _PERFTEST.findall(text, head.end())
+    if not rows:
+        raise NotUnderstood("ib_write_bw", "no line of figures")
+    size, _, peak, average, rate = rows[-1]
+    value = positive(average, "ib_write_bw", "BW average")
+    messages = positive(rate, "ib_write_bw", "MsgRate")
+    if value > number(peak, "ib_write_bw", "BW peak") * 1.01 or not close(
+        value, messages * 1e6 * int(size) * 8 / 1e9, 0.02
+    ):
+        raise NotUnderstood("ib_write_bw", "bandwidth and message rate contradict each other")
+    return Answer((Sample(metric="rdma-write", subject=subject, value=value, unit="Gb/s"),))
+
+
+def parse_cyclictest(text: str, subject: str) -> Answer:
+    """`cyclictest -q` (rt-tests): the worst latency of any thread, in µs. Raises NotUnderstood."""
+    rows = [tuple(map(int, row)) for row in _CYCLIC.findall(text)]
+    if not rows:
+        raise NotUnderstood("cyclictest", "no thread in it")
+    for thread, cycles, least, _, average, most in rows:
+        if cycles == 0 or not least <= average <= most:
+            raise NotUnderstood("cyclictest", f"thread {thread} has no figures that agree")
+    worst = max(row[-1] for row in rows)
+    return Answer((Sample(metric="timer-jitter", subject=subject, value=float(worst), unit="us"),))
+
+
+def parse_mlc(text: str) -> Answer:
+    """`mlc --latency_matrix` (Intel Memory Latency Checker): ns by CPU node (row) and memory node (column).
+
+    Raises NotUnderstood.
+    """
+    lines = [line.split() for line in text.splitlines()]
+    start = next((index for index, words in enumerate(lines) if words[:2] == ["Numa", "node"] and len(words) > 2), None)
+    if start is None:
+        start = next((i for i, words in enumerate(lines) if words[:2] == ["Numa", "node"]), None)
+        if start is None or start + 1 >= len(lines):
+            raise NotUnderstood("mlc", "no matrix in it")
+    head = lines[start][2:]
+    nodes = [word for word in head if word.isdecimal()]
+    rows = [words for words in lines[start + 1 :] if len(words) == len(nodes) + 1 and words[0].isdecimal()]
+    if not nodes or not rows:
+        raise NotUnderstood("mlc", "no matrix in it")
+    samples = [
+        Sample(
+            metric="memory-latency", subject=f"node{row[0]}->node{node}", value=positive(cell, "mlc", "ns"), unit="ns"
+        )
+        for row in rows
+        for node, cell in zip(nodes, row[1:], strict=True)
+    ]
+    return Answer(tuple(samples))
