@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hosttune.bench.backend import Ask, Backend, Command, run
 from hosttune.bench.baselines import Standard, shipped
@@ -118,12 +118,24 @@ def _answer(system: System, backend: Backend, command: Command, say: Callable[[s
     """A command's figures; whatever goes wrong with it is what is unknown."""
     say(f"measuring with {backend.name}: {', '.join(command.metrics)} ({command.subject})")
     try:
-        return run(system, command)
+        answer = run(system, command)
     except (CommandFailed, NotUnderstood) as error:
         why = f"{backend.name}: {error.what}"
         if isinstance(error, CommandFailed) and error.output.strip():
             why += f": {error.output.strip().splitlines()[-1][:200]}"
         return Answer(lost=tuple(Lost(metric, command.subject, why) for metric in command.metrics))
+    silent = tuple(metric for metric in command.metrics if not _speaks_of(answer, metric))
+    return replace(
+        answer,
+        lost=(*answer.lost, *(Lost(name, command.subject, f"{backend.name} gave no figure") for name in silent)),
+    )
+
+
+def _speaks_of(answer: Answer, metric: str) -> bool:
+    """Whether an answer says anything of a family of figures: a value, a verdict or why there is none."""
+    names = [*(row.metric for row in answer.samples), *(row.metric for row in answer.lost)]
+    names += [row.check.removeprefix("bench-") for row in answer.results]
+    return any(name == metric or name.startswith(f"{metric}-") for name in names)
 
 
 def _libraries(system: System) -> frozenset[str]:

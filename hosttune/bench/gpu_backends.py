@@ -55,9 +55,15 @@ def _children(library: str, ask: Ask, groups: frozenset[str]) -> tuple[Command, 
         *("--gpus", wanted, "--kinds", ",".join(sorted(groups)), "--places", json.dumps({**where, **named})),
         *("--seconds", f"{ask.seconds:g}", "--budget", f"{budget:g}"),
     )
-    asked = sorted(group for group in groups if group != "burn" or ask.level == 3)
+    asked = sorted(group for group in groups if _applies(group, ask))
     metrics = tuple(metric for group in asked for metric in _GIVES[group])
     return (Command(argv, child.parse, budget + 30, metrics, "all GPUs"),)
+
+
+def _applies(group: str, ask: Ask) -> bool:
+    if group == "burn":
+        return ask.level == 3
+    return len(ask.gpus) > 1 or group not in ("peer-copy", "collectives")
 
 
 def _nvbandwidth(ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from hosttune.bench.metrics import metric_of
 from hosttune.bench.parse.answer import Answer, Lost, NotUnderstood, document, number, part
-from hosttune.model.validation import Sample
+from hosttune.model.validation import CheckResult, Sample
 
 TOOL = "hosttune's own benchmark"
 
@@ -24,7 +24,8 @@ def parse(text: str, missing: str = "measurement") -> Answer:
         part(record, dict, TOOL, "a record")
     samples = tuple(sample for record in records if "values" in record for sample in _samples(record))
     lost = tuple(row for record in records if "error" in record for row in _lost(record, missing))
-    return Answer(samples, (), lost, _facts(found))
+    skips = tuple(_skip(record) for record in records if "skip" in record)
+    return Answer(samples, skips, lost, _facts(found))
 
 
 def _samples(record: dict[str, Any]) -> Iterator[Sample]:
@@ -35,6 +36,11 @@ def _samples(record: dict[str, Any]) -> Iterator[Sample]:
     subject = part(record.get("subject"), str, TOOL, "subject")
     for value in part(record["values"], list, TOOL, "values"):
         yield Sample(metric=metric, subject=subject, value=number(value, TOOL, metric), unit=family.unit)
+
+
+def _skip(record: dict[str, Any]) -> CheckResult:
+    metric, subject, why = (part(record.get(name), str, TOOL, name) for name in ("metric", "subject", "skip"))
+    return CheckResult(check=f"bench-{metric}", subject=subject, outcome="skip", actual=why)
 
 
 def _lost(record: dict[str, Any], missing: str) -> Iterator[Lost]:
