@@ -20,6 +20,11 @@ FAMILIES: tuple[str, ...] = (
     "p2p",
     "interrupts",
     "kernel",
+    "gpus",
+    "gpumemory",
+    "gpumodes",
+    "fabric",
+    "health",
 )
 
 

@@ -27,6 +27,8 @@ READERS: tuple[tuple[str, str, str], ...] = (
     ("bar_limits", "evidence", "read_bar_limits"),
     ("irqbalance", "evidence", "read_irqbalance"),
     ("ksm_pages_shared", "evidence", "read_ksm_pages_shared"),
+    ("health", "health", "read_health"),
+    ("fabric_manager", "fabric", "read_fabric_manager"),
 )
 _UNITS = tuple(
     f"{folder}/irqbalance.service"

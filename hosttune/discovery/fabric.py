@@ -49,10 +49,10 @@ def read_fabric_manager(reader: Reader, host: Host) -> FabricManager | None:
 
 
 def _installed(reader: Reader, loaded: str | None) -> bool | None:
-    """Whether its service or its configuration is here; None in a capture that holds neither and may have lost them."""
+    """Whether its service or its configuration is here; None where neither is, and systemd could not be asked."""
     if loaded == "loaded" or reader.exists(CONFIG) or reader.exists(_PROGRAM):
         return True
-    return False if loaded == "not-found" or reader.system.complete else None
+    return False if loaded == "not-found" or not reader.system.captured else None
 
 
 def _service(reader: Reader) -> tuple[str | None, str | None]:

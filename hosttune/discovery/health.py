@@ -37,12 +37,13 @@ def read_health(reader: Reader, host: Host) -> Health:
     """What the machine behind the reader says of its hardware. None for what could not be read (see Health)."""
     log = read_kernel_log(reader)
     synchronised, error = _clock(reader)
+    uptime = _uptime(reader)
     return Health(
         events=None if log is None else log.events,
         events_since=None if log is None else log.since,
         events_source=None if log is None else log.source,
-        uptime_seconds=_uptime(reader),
-        aer=_aer(reader, host),
+        uptime_seconds=uptime,
+        aer=_aer(reader, host, recorded=uptime is not None),
         disks=_disks(reader, host),
         time_synchronised=synchronised,
         time_source=None if synchronised is None else "adjtimex(2)",
@@ -59,10 +60,10 @@ def _uptime(reader: Reader) -> float | None:
 # --- AER -----------------------------------------------------------------------------------------------------
 
 
-def _aer(reader: Reader, host: Host) -> dict[str, dict[str, int]] | None:
-    """Error counts by address; None where a capture holds none at all and might have lost them."""
+def _aer(reader: Reader, host: Host, *, recorded: bool) -> dict[str, dict[str, int]] | None:
+    """Error counts by address; None where a capture holds none and may have lost them, or was not made for this."""
     found = {device.address: counts for device in host.pci if (counts := _aer_of(reader, device.address))}
-    return found if found or reader.system.complete else None
+    return found if found or (reader.system.complete and recorded) else None
 
 
 def _aer_of(reader: Reader, address: str) -> dict[str, int]:

@@ -1,0 +1,17 @@
+"""Tables that checks go by, as TOML with their sources: loaded once, never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+
+@cache
+def table(name: str) -> Mapping[str, Any]:
+    """The table of that name (`xids`, `boards`, `limits`)."""
+    import tomllib
+
+    with (Path(__file__).parent / f"{name}.toml").open("rb") as file:
+        return tomllib.load(file)

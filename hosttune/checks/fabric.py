@@ -1,0 +1,212 @@
+"""What joins GPUs: NVLink and XGMI, the fabric's state, NVSwitches and NVIDIA's Fabric Manager."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
+from hosttune.checks.data import table
+from hosttune.checks.fabricmanager import CHECKS as MANAGER_CHECKS
+from hosttune.checks.facts import HOST, RECORD, accelerators, by_address, for_vfio
+from hosttune.checks.gpufacts import Fact, each_gpu, not_judged, source
+from hosttune.model.evidence import Evidence
+from hosttune.model.host import Gpu, NvSwitch
+from hosttune.model.validation import CheckResult
+
+_GUIDE = "NVIDIA, Fabric Manager for NVIDIA NVSwitch systems, user guide"
+
+# --- links between GPUs --------------------------------------------------------------------------------------
+
+_NVLINK = Fact(
+    "nvlink", "as many links and peers as the other GPUs of its model", ("nvlinks_active",), "nvmlDeviceGetNvLinkState"
+)
+_PEERS = Fact("nvlink", _NVLINK.expected, ("peers",), "nvmlDeviceGetP2PStatus")
+_OFF = (
+    "reseat the GPU or its baseboard; read nvidia-smi nvlink -s and -e, and the Fabric Manager's log; plan no guest"
+    " over NVLink with it"
+)
+
+
+def nvlink(evidence: Evidence) -> Iterable[CheckResult]:
+    """Active NVLinks and NVLink peers of each GPU: against its board, else against the GPUs of its model."""
+    return _links(evidence, "nvlink", (_NVLINK, _PEERS))
+
+
+def xgmi(evidence: Evidence) -> Iterable[CheckResult]:
+    """XGMI peers of each GPU against those of the others of its model."""
+    return _links(evidence, "xgmi", (Fact("xgmi", "XGMI to each GPU of its model", ("peers",), ""),))
+
+
+def _links(evidence: Evidence, kind: str, facts: tuple[Fact, ...]) -> Iterable[CheckResult]:
+    gpus = accelerators(evidence.host)
+    if not gpus:
+        yield skipped(facts[0].check, HOST, "no GPU here")
+    functions = by_address(evidence.host)
+    for gpu in gpus:
+        # What one of the facts knows is enough to judge by.
+        whys = [not_judged(evidence, fact, gpu, functions.get(gpu.address)) for fact in facts]
+        if all(why is not None for why in whys):
+            yield next(why for why in whys if why is not None)
+            continue
+        others = [other for other in gpus if other.model == gpu.model and other.address != gpu.address]
+        device = functions.get(gpu.address)
+        yield _joined(evidence, kind, facts[0], gpu, others, device.device_id if device else None)
+
+
+def _joined(
+    evidence: Evidence, kind: str, fact: Fact, gpu: Gpu, others: list[Gpu], device_id: str | None
+) -> CheckResult:
+    """One GPU against those of its model. In MIG mode NVLink is off by design."""
+    if gpu.mig is not None and gpu.mig.mode == "enabled":
+        return skipped(fact.check, gpu.address, "MIG is on, which turns NVLink between GPUs off")
+    told = [other for other in others if _reach(other, kind) is not None or other.nvlinks_active is not None]
+    links, reach = _count(gpu, kind), _reach(gpu, kind)
+    board = table("boards")["nvlinks"].get(device_id) if kind == "nvlink" and not evidence.host.hypervisor else None
+    most_links = max([n for other in told if (n := _count(other, kind)) is not None] + [board or 0])
+    most_reach = max([n for other in told if (n := _reach(other, kind)) is not None], default=0)
+    actual = _words(kind, links, reach, len(others))
+    if not (most_links or most_reach or links or reach):
+        return skipped(fact.check, gpu.address, f"no {kind} on this GPU or another of its model")
+    expected = _words(kind, most_links or None, most_reach if told else None, len(others))
+    read = source(gpu, fact.call)
+    if (links is None or links >= most_links) and (reach is None or reach >= most_reach):
+        return passed(fact.check, gpu.address, expected=expected, actual=actual, source=read)
+    # Pairs that a bridge joins: a card without one may be meant so. A fabric joins three or more.
+    verdict = failed if most_reach > 1 or board else warned
+    return verdict(fact.check, gpu.address, expected=expected, actual=actual, source=read, hint=_OFF)
+
+
+def _count(gpu: Gpu, kind: str) -> int | None:
+    """Active links: as its driver counts them, else those of its best joined peer, and none where no peer is."""
+    if kind == "nvlink" and gpu.nvlinks_active is not None:
+        return gpu.nvlinks_active
+    if gpu.peers is None:
+        return None
+    joined = [peer for peer in gpu.peers if peer.kind == kind]
+    counts = [peer.links for peer in joined if peer.links is not None]
+    return max(counts) if counts else None if joined else 0
+
+
+def _reach(gpu: Gpu, kind: str) -> int | None:
+    return None if gpu.peers is None else sum(peer.kind == kind for peer in gpu.peers)
+
+
+def _words(kind: str, links: int | None, reach: int | None, others: int) -> str:
+    name = {"nvlink": "NVLink", "xgmi": "XGMI"}[kind]
+    parts = [f"{links} links"] if links is not None else []
+    parts += [f"{name} to {reach} of {others} others"] if reach is not None and others else []
+    return ", ".join(parts) or f"{name}, links not counted"
+
+
+# --- the fabric ----------------------------------------------------------------------------------------------
+
+_STATE = Fact("fabric-state", "completed, success, healthy", ("fabric_state",), "nvmlDeviceGetGpuFabricInfo")
+
+
+def _fabric_state(gpu: Gpu) -> CheckResult:
+    """Registration with the fabric: completed with success, and nothing wrong in its health mask."""
+    faults = gpu.fabric_health or ()
+    words = [gpu.fabric_state or "", *((gpu.fabric_status,) if gpu.fabric_status else ()), *faults]
+    told, actual = source(gpu, _STATE.call), ", ".join(words)
+    if gpu.fabric_state == "completed" and gpu.fabric_status == "success" and not faults:
+        return passed(_STATE.check, gpu.address, expected=_STATE.expected, actual=actual, source=told)
+    if gpu.fabric_state == "completed" and gpu.fabric_status is None:
+        hint = "nvidia-smi -q shows the fabric's status"
+        return unknown(_STATE.check, gpu.address, expected=_STATE.expected, why=f"{actual}; status not told", hint=hint)
+    if gpu.mig is not None and gpu.mig.mode == "enabled":
+        return skipped(_STATE.check, gpu.address, f"{actual}: a GPU in MIG mode needs no partition of the fabric")
+    hint = (
+        "start nvidia-fabricmanager and read /var/log/fabricmanager.log; in a guest of a shared NVSwitch host its"
+        " partition must be active there; CUDA fails with error 802 until then"
+    )
+    return failed(_STATE.check, gpu.address, expected=_STATE.expected, actual=actual, source=told, hint=hint)
+
+
+_SWITCH = "nvswitch"
+
+
+def nvswitch(evidence: Evidence) -> Iterable[CheckResult]:
+    """Each NVSwitch on the driver that its use needs; and as many of them as the board has."""
+    switches = evidence.host.nvswitches
+    if not switches:
+        yield skipped(_SWITCH, HOST, "no NVSwitch that is a PCI function here")
+        return
+    yield _all_there(evidence, switches)
+    on_vfio = [switch for switch in switches if for_vfio(switch.driver)]
+    for switch in switches:
+        yield _switch(evidence, switch, mixed=0 < len(on_vfio) < len(switches))
+
+
+def _all_there(evidence: Evidence, switches: tuple[NvSwitch, ...]) -> CheckResult:
+    ids = {device.address: device.device_id for device in evidence.host.pci}
+    kinds = {ids.get(switch.address) or "" for switch in switches}
+    board = table("boards")["switches"].get(next(iter(kinds))) if len(kinds) == 1 else None
+    count = len(switches)
+    if board is None:
+        return skipped(_SWITCH, HOST, f"{count} NVSwitches, of which it is not known how many a board has")
+    expected = f"{board} on each baseboard"
+    read = "/sys/bus/pci/devices"
+    if count % board == 0:
+        return passed(_SWITCH, HOST, expected=expected, actual=str(count), source=read)
+    hint = "power-cycle the host; if it comes back, the baseboard needs service"
+    if evidence.host.hypervisor:
+        hint = f"give the guest all NVSwitches of the board, or none; {hint}"
+    return failed(_SWITCH, HOST, expected=expected, actual=str(count), source=read, hint=hint)
+
+
+def _switch(evidence: Evidence, switch: NvSwitch, *, mixed: bool) -> CheckResult:
+    """nvidia where the Fabric Manager runs here; vfio-pci where a guest has all of them with all GPUs."""
+    expected = "on nvidia, or on vfio-pci with all the others and the GPUs"
+    read = f"/sys/bus/pci/devices/{switch.address}/driver"
+    driver = switch.driver
+    if driver is None and not evidence.complete:
+        return unknown(_SWITCH, switch.address, expected=expected, why="driver not recorded", hint=RECORD)
+    actual = f"on {driver}" if driver else "no driver"
+    # Not every board is all passed or all kept: what counts is that no GPU of the host needs a switch that is away.
+    kept = [gpu for gpu in accelerators(evidence.host) if gpu.nvlinks_active or gpu.fabric_state]
+    wrong = mixed or driver is None or (for_vfio(driver) and kept)
+    if not wrong and (for_vfio(driver) or driver == "nvidia"):
+        return passed(_SWITCH, switch.address, expected=expected, actual=actual, source=read)
+    hint = "bind it to nvidia before the Fabric Manager starts, or give all NVSwitches and GPUs to one guest"
+    return failed(_SWITCH, switch.address, expected=expected, actual=actual, source=read, hint=hint)
+
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        "nvlink",
+        "NVLinks active, all GPUs of a board joined",
+        "each GPU",
+        "A GPU off NVLink slows every job over it to PCIe, and nothing else tells",
+        f"NVIDIA, NVML API reference (nvml.h): nvmlDeviceGetNvLinkState; data sheets: links of a board; {_GUIDE}",
+        nvlink,
+        inside=True,
+    ),
+    Check(
+        "xgmi",
+        "GPUs of a board joined by XGMI",
+        "each GPU of a maker that has XGMI",
+        "A GPU off XGMI slows every job over it to PCIe",
+        "Linux drivers/gpu/drm/amd/amdkfd/kfd_topology.c: io_links",
+        xgmi,
+        inside=True,
+    ),
+    Check(
+        _STATE.check,
+        "GPUs registered with the fabric, and healthy on it",
+        "each GPU on an NVSwitch fabric",
+        "CUDA does not start (error 802) until the fabric is set up; a degraded one is slow",
+        f"NVIDIA, NVML API reference (nvml.h): nvmlGpuFabricInfoV_t, NVML_GPU_FABRIC_HEALTH_MASK_*; {_GUIDE}",
+        lambda evidence: each_gpu(evidence, _STATE, _fabric_state),
+        inside=True,
+    ),
+    Check(
+        _SWITCH,
+        "NVSwitches present, on the driver that their use needs",
+        "host, each NVSwitch",
+        "A missing switch halves paths; one on the wrong driver stops the Fabric Manager",
+        _GUIDE,
+        nvswitch,
+        inside=True,
+    ),
+    *MANAGER_CHECKS,
+)

@@ -1,0 +1,170 @@
+"""NVIDIA's Fabric Manager: runs where it must, of the driver's version, in a mode that keeps tenants apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hosttune.checks.check import Check, failed, passed, skipped, unknown
+from hosttune.checks.data import table
+from hosttune.checks.facts import HOST, RECORD, accelerators, by_address, for_vfio
+from hosttune.gpu import vendor_of
+from hosttune.model.evidence import Evidence, FabricManager
+from hosttune.model.validation import CheckResult
+
+_GUIDE = "NVIDIA, Fabric Manager for NVIDIA NVSwitch systems, user guide"
+_SERVICE, _VERSION, _MODE = "fabric-manager", "driver-fm-version", "fabric-manager-mode"
+_CONFIG = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
+_NOTHING = FabricManager()
+_MODES = {
+    0: "0 (bare metal or full passthrough)",
+    1: "1 (shared NVSwitch)",
+    2: "2 (vGPU)",
+}
+
+
+def _idle(evidence: Evidence) -> str | None:
+    """Why no Fabric Manager is needed on this machine; None where it is."""
+    host = evidence.host
+    switches = host.nvswitches
+    if switches and all(for_vfio(switch.driver) for switch in switches):
+        return "all NVSwitches are on vfio-pci: it runs in the guest that has them"
+    if switches:
+        return None
+    if host.hypervisor:
+        return "no NVSwitch in this guest: it runs on the host"
+    functions = by_address(host)
+    bridged = table("boards")["bridged"]["gpus"]
+    gpus = [functions.get(gpu.address) for gpu in accelerators(host)]
+    if any(device is not None and device.device_id in bridged for device in gpus):
+        return None
+    return "no NVSwitch here"
+
+
+def fabric_manager(evidence: Evidence) -> Iterable[CheckResult]:
+    """Whether it runs where this machine holds the NVSwitches."""
+    expected = "installed and running"
+    why = _idle(evidence)
+    if why is not None:
+        yield skipped(_SERVICE, HOST, why)
+        return
+    manager = evidence.fabric_manager or _NOTHING
+    read = "systemctl show nvidia-fabricmanager.service"
+    if manager.installed is False:
+        hint = "install nvidia-fabricmanager of the driver's own version: without it there is no NVLink"
+        yield failed(_SERVICE, HOST, expected=expected, actual="not installed", source=read, hint=hint)
+    elif manager.running is None:
+        hint = "systemctl status nvidia-fabricmanager" if evidence.complete else RECORD
+        yield unknown(_SERVICE, HOST, expected=expected, why="whether it runs is not known", hint=hint)
+    elif manager.running:
+        yield passed(_SERVICE, HOST, expected=expected, actual="running", source=read)
+    else:
+        hint = "systemctl enable --now nvidia-fabricmanager, then read /var/log/fabricmanager.log"
+        actual = f"installed, {manager.state or 'not running'}"
+        yield failed(_SERVICE, HOST, expected=expected, actual=actual, source=read, hint=hint)
+
+
+def driver_fm_version(evidence: Evidence) -> Iterable[CheckResult]:
+    """The Fabric Manager's version against the driver's: another branch fails, another patch level too on one host.
+
+    The guide has the daemon compare both when it starts and end when they differ.
+    """
+    why = _idle(evidence)
+    manager = evidence.fabric_manager or _NOTHING
+    if why is not None or manager.installed is False:
+        yield skipped(_VERSION, HOST, why or "no Fabric Manager installed (see fabric-manager)")
+        return
+    driver = _driver_version(evidence)
+    expected = f"{driver}, as the driver" if driver else "the driver's version"
+    if driver is None or manager.version is None:
+        lacking = "the driver's version" if driver is None else "its version"
+        hint = "compare nv-fabricmanager --version with /proc/driver/nvidia/version" if evidence.complete else RECORD
+        yield unknown(_VERSION, HOST, expected=expected, why=f"{lacking} is not known", hint=hint)
+        return
+    read = "nv-fabricmanager --version, /sys/module/nvidia/version"
+    if manager.version == driver:
+        yield passed(_VERSION, HOST, expected=expected, actual=manager.version, source=read)
+        return
+    branch = driver.split(".")[0]
+    kind = "another branch" if manager.version.split(".")[0] != branch else "another release of the branch"
+    hint = f"install nvidia-fabricmanager {driver}, restart it, and reset the GPUs"
+    actual = f"{manager.version}, {kind}"
+    yield failed(_VERSION, HOST, expected=expected, actual=actual, source=read, hint=hint)
+
+
+def _driver_version(evidence: Evidence) -> str | None:
+    """The loaded module's version, else that which the driver's library told of a GPU with a fabric."""
+    platform = evidence.host.platform
+    modules = platform.modules if platform else ()
+    told = [
+        gpu.driver_version
+        for gpu in accelerators(evidence.host)
+        if (vendor := vendor_of(gpu.vendor)) and vendor.fabric and gpu.driver_version
+    ]
+    return next((module.version for module in modules if module.name == "nvidia" and module.version), None) or next(
+        iter(told), None
+    )
+
+
+def fabric_manager_mode(evidence: Evidence) -> Iterable[CheckResult]:
+    """Whether tenants are kept apart: GPUs on vfio-pci and a Fabric Manager on the host ask for shared NVSwitch mode.
+
+    In mode 0 the daemon opens every route. CUDA then works in all guests, and nothing separates them.
+    """
+    why = _idle(evidence)
+    functions = by_address(evidence.host)
+    given = [
+        gpu.address
+        for gpu in accelerators(evidence.host)
+        if (vendor := vendor_of(gpu.vendor))
+        and vendor.fabric
+        and for_vfio(functions[gpu.address].driver if gpu.address in functions else None)
+    ]
+    manager = evidence.fabric_manager or _NOTHING
+    if why is None and not given:
+        why = "no GPU is on vfio-pci: nobody to be kept apart"
+    if why is None and manager.running is False:
+        why = "no Fabric Manager runs here, which is its own fault (see fabric-manager)"
+    if why is not None:
+        yield skipped(_MODE, HOST, why)
+        return
+    expected = "1 (shared NVSwitch) or 2 (vGPU) while guests have GPUs"
+    if manager.mode is None or manager.running is None:
+        hint = f"read FABRIC_MODE in {_CONFIG}" if evidence.complete else RECORD
+        yield unknown(_MODE, HOST, expected=expected, why="its mode is not known", hint=hint)
+    elif manager.mode == 0:
+        hint = f"set FABRIC_MODE=1 in {_CONFIG}, restart nvidia-fabricmanager, and activate a partition for each guest"
+        actual = f"{_MODES[0]}, with {len(given)} GPUs on vfio-pci: tenants are not isolated on NVLink"
+        yield failed(_MODE, HOST, expected=expected, actual=actual, source=_CONFIG, hint=hint)
+    else:
+        actual = _MODES.get(manager.mode, str(manager.mode))
+        yield passed(_MODE, HOST, expected=expected, actual=actual, source=_CONFIG)
+
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        _SERVICE,
+        "Fabric Manager runs where this machine holds the NVSwitches",
+        "host",
+        "Without it no GPU of the board has NVLink, and CUDA does not start",
+        _GUIDE,
+        fabric_manager,
+        inside=True,
+    ),
+    Check(
+        _VERSION,
+        "Fabric Manager of the driver's version",
+        "host",
+        "It ends at its start when driver and daemon differ: after the next reboot there is no fabric",
+        f"{_GUIDE}: the daemon compares its version with the loaded driver's",
+        driver_fm_version,
+        inside=True,
+    ),
+    Check(
+        _MODE,
+        "Fabric Manager keeps tenants apart",
+        "host",
+        "In mode 0 with GPUs in guests every NVLink route is open between tenants",
+        f"{_GUIDE}: FABRIC_MODE, Shared NVSwitch virtualization",
+        fabric_manager_mode,
+    ),
+)

@@ -1,0 +1,94 @@
+"""What the checks of GPUs share: which GPUs can be judged, and why the others cannot. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from hosttune.checks.check import skipped, unknown
+from hosttune.checks.facts import HOST, RECORD, accelerators, by_address, for_vfio
+from hosttune.gpu import vendor_of
+from hosttune.model.evidence import Evidence
+from hosttune.model.host import Gpu, PciDevice
+from hosttune.model.validation import CheckResult
+
+_CALLS: Mapping[str, str] = {
+    "nvidia-smi": "nvidia-smi -q",
+    "amdgpu": "sysfs of amdgpu",
+    "habanalabs": "sysfs of habanalabs",
+}
+
+
+@dataclass(frozen=True)
+class Fact:
+    """What a check of GPUs is about: its id, what it expects, the fields it needs, and NVML's name for them.
+
+    A GPU is judged when all of `needs` are known.
+    """
+
+    check: str
+    expected: str
+    needs: tuple[str, ...]
+    call: str
+
+
+OLDER = "a capture by an older version of hosttune lacks it: capture again"
+Judge = Callable[[Gpu], CheckResult]
+
+
+def source(gpu: Gpu, call: str) -> str:
+    """Who told: `call` names NVML's function."""
+    return _CALLS.get(gpu.source or "", f"NVML {call}")
+
+
+def each_gpu(evidence: Evidence, fact: Fact, judge: Judge) -> Iterable[CheckResult]:
+    """One result for each accelerator: judged, or why not; one for the host where there is none."""
+    gpus = accelerators(evidence.host)
+    if not gpus:
+        yield skipped(fact.check, HOST, "no GPU here")
+    functions = by_address(evidence.host)
+    for gpu in gpus:
+        yield not_judged(evidence, fact, gpu, functions.get(gpu.address)) or judge(gpu)
+
+
+def not_judged(evidence: Evidence, fact: Fact, gpu: Gpu, device: PciDevice | None) -> CheckResult | None:
+    """Why this GPU cannot be judged by this fact; None where it can."""
+    vendor = vendor_of(gpu.vendor)
+    driver = device.driver if device else None
+    if vendor is None or not vendor.tells.issuperset(fact.needs):
+        return skipped(fact.check, gpu.address, f"{vendor.driver if vendor else 'its driver'} does not tell it")
+    if for_vfio(driver):
+        return skipped(fact.check, gpu.address, f"on {driver}: its guest sees it (hosttune validate --guest in there)")
+    if device is not None and device.physfn is not None:
+        return skipped(fact.check, gpu.address, f"a virtual function: told of {device.physfn}")
+    missing = [name for name in fact.needs if getattr(gpu, name) is None]
+    if not missing:
+        return None
+    if driver == vendor.driver and all(name in (gpu.lacks or ()) for name in missing):
+        return _lacking(fact, gpu)
+    why, hint = _silent(evidence, gpu, device, vendor.driver)
+    return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint)
+
+
+def _lacking(fact: Fact, gpu: Gpu) -> CheckResult:
+    if gpu.mig is not None and gpu.mig.mode == "enabled":
+        why = "MIG is on, which hides it from the driver's library"
+        hint = "look at it while MIG is off, or in the kernel log (check xid)"
+        return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint)
+    return skipped(fact.check, gpu.address, "the GPU has no such thing, its driver says")
+
+
+def _silent(evidence: Evidence, gpu: Gpu, device: PciDevice | None, driver: str) -> tuple[str, str]:
+    """Why a fact that its driver could tell is unknown, and what to do."""
+    held = device.driver if device else None
+    if held is None:
+        why = "no driver holds it" if evidence.complete else "not recorded which driver holds it"
+        return why, f"bind it to {driver} to look at it" if evidence.complete else RECORD
+    if held != driver:
+        return f"{held} holds it, which does not tell", f"bind it to {driver} to look at it"
+    if device is not None and device.runtime_status == "suspended":
+        return "asleep: asking would wake it", f"echo on > /sys/bus/pci/devices/{gpu.address}/power/control"
+    if gpu.source in (None, "sysfs"):
+        return f"{driver} holds it, and neither its library nor its tool told of it", "see gpu-driver"
+    hint = f"nvidia-smi -q shows what its driver knows; {OLDER}" if evidence.complete else RECORD
+    return f"{gpu.source} did not tell it", hint

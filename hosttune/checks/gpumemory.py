@@ -1,0 +1,202 @@
+"""Errors of GPUs that their own counters tell: ECC, remapped rows, retired pages, replays on the PCIe link."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import partial
+
+from hosttune.checks.check import Check, failed, passed, unknown, warned
+from hosttune.checks.data import table
+from hosttune.checks.facts import RECORD, by_address, wanted
+from hosttune.checks.gpufacts import Fact, each_gpu, source
+from hosttune.gpu import vendor_of
+from hosttune.gpu.knobs import ECC
+from hosttune.model.evidence import Evidence
+from hosttune.model.host import Gpu, PciDevice
+from hosttune.model.validation import CheckResult
+
+_NVML = "NVIDIA, NVML API reference (nvml.h)"
+_REMAP_GUIDE = "NVIDIA, GPU memory error management (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt)"
+_RESET = "nvidia-smi --gpu-reset -i {0} once nothing uses it (or reboot), then validate again"
+_RMA = "take the GPU out of use and ask its maker for a replacement; run the maker's field diagnostics first"
+
+_MODE = Fact("ecc-mode", "enabled", ("ecc",), "nvmlDeviceGetEccMode")
+
+
+def ecc_mode(evidence: Evidence) -> Iterable[CheckResult]:
+    """ECC on; off fails on a data-centre part (one that hosttune has by name) and warns on any other."""
+    functions = by_address(evidence.host)
+    plan = wanted(evidence, ECC)
+    return each_gpu(evidence, _MODE, lambda gpu: _ecc_mode(plan.get(gpu.address), gpu, functions.get(gpu.address)))
+
+
+def _ecc_mode(want: object, gpu: Gpu, device: PciDevice | None) -> CheckResult:
+    now = "enabled" if gpu.ecc else "disabled"
+    told = source(gpu, _MODE.call)
+    if gpu.ecc_pending not in (None, gpu.ecc):
+        actual = f"{now}, {'enabled' if gpu.ecc_pending else 'disabled'} pending"
+        hint = _RESET.format(gpu.address)
+        return warned(_MODE.check, gpu.address, expected=_MODE.expected, actual=actual, source=told, hint=hint)
+    if gpu.ecc or want is False:
+        expected = "disabled, as planned" if want is False else _MODE.expected
+        return passed(_MODE.check, gpu.address, expected=expected, actual=now, source=told)
+    vendor = vendor_of(gpu.vendor)
+    listed = vendor is not None and device is not None and device.device_id in vendor.models
+    verdict = failed if listed or want is True else warned
+    hint = f"nvidia-smi -i {gpu.address} -e 1, then reset it: without ECC wrong bits stay unseen"
+    return verdict(_MODE.check, gpu.address, expected=_MODE.expected, actual=now, source=told, hint=hint)
+
+
+_ERRORS = Fact("ecc-errors", "no uncorrected error", ("ecc_uncorrected",), "nvmlDeviceGetTotalEccErrors")
+
+
+def _ecc_errors(gpu: Gpu) -> CheckResult:
+    """Uncorrected errors since the driver was loaded fail; so does a GPU that says its memory is beyond repair."""
+    told = source(gpu, _ERRORS.call)
+    parts = [f"{gpu.ecc_uncorrected} uncorrected"]
+    if gpu.ecc_corrected is not None:
+        parts.append(f"{gpu.ecc_corrected} corrected since the driver was loaded")
+    if gpu.ecc_uncorrected_lifetime:
+        parts.append(f"{gpu.ecc_uncorrected_lifetime} uncorrected in its life")
+    worn = [
+        name
+        for flag, name in (
+            (gpu.sram_threshold_exceeded, "SRAM threshold exceeded"),
+            (gpu.unrepairable_memory, "memory that cannot be repaired"),
+        )
+        if flag
+    ]
+    actual = ", ".join(parts + worn)
+    if worn or gpu.ecc_uncorrected:
+        hint = _RMA if worn else f"{_RESET.format(gpu.address)}; row-remap and xid say whether it is repaired"
+        return failed(_ERRORS.check, gpu.address, expected=_ERRORS.expected, actual=actual, source=told, hint=hint)
+    return passed(_ERRORS.check, gpu.address, expected=_ERRORS.expected, actual=actual, source=told)
+
+
+_REMAP = Fact(
+    "row-remap", "none pending, none failed", ("remapped_pending", "remapped_failed"), "nvmlDeviceGetRemappedRows"
+)
+
+
+def _row_remap(gpu: Gpu) -> CheckResult:
+    """Pending: a reset applies it, until then pages are merely kept out of use. Failed: no spare row was left."""
+    told = source(gpu, _REMAP.call)
+    counts = [
+        f"{count} {name}"
+        for count, name in (
+            (gpu.remapped_correctable, "after corrected errors"),
+            (gpu.remapped_uncorrectable, "after uncorrected errors"),
+        )
+        if count
+    ]
+    rows = f"remapped: {', '.join(counts)}" if counts else "no row remapped"
+    if gpu.remapped_failed or gpu.remapped_pending:
+        actual = f"{'remapping failed' if gpu.remapped_failed else 'remapping pending'}; {rows}"
+        hint = _RMA if gpu.remapped_failed else _RESET.format(gpu.address)
+        return failed(_REMAP.check, gpu.address, expected=_REMAP.expected, actual=actual, source=told, hint=hint)
+    if gpu.remap_banks_none:
+        actual = f"{gpu.remap_banks_none} memory banks without a spare row; {rows}"
+        hint = "plan to replace the GPU: the next error in one of these banks cannot be repaired"
+        return warned(_REMAP.check, gpu.address, expected=_REMAP.expected, actual=actual, source=told, hint=hint)
+    return passed(_REMAP.check, gpu.address, expected=_REMAP.expected, actual=rows, source=told)
+
+
+_RETIRED = Fact("retired-pages", "none pending", ("retired_pending",), "nvmlDeviceGetRetiredPagesPendingStatus")
+
+
+def _retired(gpu: Gpu) -> CheckResult:
+    told = source(gpu, _RETIRED.call)
+    if not gpu.retired_pending:
+        return passed(_RETIRED.check, gpu.address, expected=_RETIRED.expected, actual="none", source=told)
+    hint = _RESET.format(gpu.address)
+    return failed(_RETIRED.check, gpu.address, expected=_RETIRED.expected, actual="pending", source=told, hint=hint)
+
+
+# --- PCIe ----------------------------------------------------------------------------------------------------
+
+_REPLAY = Fact(
+    "pcie-replay", "fewer than the bit error rate allows", ("pcie_replays",), "nvmlDeviceGetPcieReplayCounter"
+)
+
+
+def errors_allowed(speed_gts: float, width: int) -> int:
+    """Errors a minute that a link may have by its bit error rate, as DCGM has it: rounded up, 31 for Gen5 x16."""
+    rate = float(table("limits")["pcie"]["bit_error_rate"])
+    return math.ceil(rate * speed_gts * 1e9 * width * 60)
+
+
+def pcie_replay(evidence: Evidence) -> Iterable[CheckResult]:
+    """Replays of each GPU's link since its reset, over the time that the host is up: no less than their rate then."""
+    functions = by_address(evidence.host)
+    up = evidence.health.uptime_seconds if evidence.health else None
+    return each_gpu(evidence, _REPLAY, lambda gpu: _replay(up, gpu, functions.get(gpu.address)))
+
+
+def _replay(up: float | None, gpu: Gpu, device: PciDevice | None) -> CheckResult:
+    told = source(gpu, _REPLAY.call)
+    count = gpu.pcie_replays or 0
+    if not count:
+        return passed(_REPLAY.check, gpu.address, expected=_REPLAY.expected, actual="none", source=told)
+    link = device.link if device else None
+    if not up or link is None or not link.speed_gts or not link.width:
+        lacking = "for how long is not known" if not up else "speed and width of its link are not known"
+        why = f"{count} since its reset; {lacking}"
+        return unknown(_REPLAY.check, gpu.address, expected=_REPLAY.expected, why=why, hint=RECORD, source=told)
+    allowed = errors_allowed(link.speed_gts, link.width)
+    rate = count / max(up / 60, 1.0)
+    expected = f"at most {allowed} a minute"
+    actual = f"{count} since its reset, {rate:.2g} a minute over the host's uptime"
+    if rate <= allowed:
+        return passed(_REPLAY.check, gpu.address, expected=expected, actual=actual, source=told)
+    hint = "reseat the GPU or its riser and cables; compare with a sister slot; read AER (check aer)"
+    return warned(_REPLAY.check, gpu.address, expected=expected, actual=actual, source=told, hint=hint)
+
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        _MODE.check,
+        "ECC is on",
+        "each GPU that has ECC",
+        "Without ECC a wrong bit is a wrong result that nobody sees",
+        f"{_NVML}: nvmlDeviceGetEccMode",
+        ecc_mode,
+        inside=True,
+    ),
+    Check(
+        _ERRORS.check,
+        "No uncorrected memory errors",
+        "each GPU that counts them",
+        "An uncorrected error has already cost somebody a result; memory beyond repair will again",
+        f"{_NVML}: nvmlDeviceGetTotalEccErrors; Documentation/gpu/amdgpu/ras.rst; {_REMAP_GUIDE}",
+        partial(each_gpu, fact=_ERRORS, judge=_ecc_errors),
+        inside=True,
+    ),
+    Check(
+        _REMAP.check,
+        "No row remap pending or failed",
+        "each GPU that remaps rows",
+        "A pending remap needs a reset before the next tenant; a failed one is a GPU to be replaced",
+        f"{_NVML}: nvmlDeviceGetRemappedRows; {_REMAP_GUIDE}",
+        partial(each_gpu, fact=_REMAP, judge=_row_remap),
+        inside=True,
+    ),
+    Check(
+        _RETIRED.check,
+        "No page waits to be retired",
+        "each GPU that retires pages (before Ampere)",
+        "A page with a wrong bit stays in use until the reset",
+        f"{_NVML}: nvmlDeviceGetRetiredPagesPendingStatus",
+        partial(each_gpu, fact=_RETIRED, judge=_retired),
+        inside=True,
+    ),
+    Check(
+        _REPLAY.check,
+        "PCIe replays within the bit error rate",
+        "each GPU that counts them",
+        "A link that resends much is a link about to fail, and slow until then",
+        "PCI Express base specification: bit error rate 10^-12; NVIDIA/DCGM modules/health/DcgmHealthWatch.cpp",
+        pcie_replay,
+        inside=True,
+    ),
+)

@@ -1,0 +1,212 @@
+"""Modes of GPUs, and who uses them: persistence, compute mode, MIG with its instances, processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
+from hosttune.checks.facts import HOST, accelerators, by_address, planned_guests, wanted
+from hosttune.checks.gpufacts import Fact, each_gpu, not_judged, source
+from hosttune.gpu.knobs import COMPUTE_MODE, MIG_MODE, PERSISTENCE
+from hosttune.model.evidence import Evidence
+from hosttune.model.host import Gpu, Mig
+from hosttune.model.validation import CheckResult
+
+_NVML = "NVIDIA, NVML API reference (nvml.h)"
+
+_PERSISTENCE = Fact("persistence", "enabled", ("persistence",), "nvmlDeviceGetPersistenceMode")
+
+
+def _persistence(plan: dict[str, object], gpu: Gpu) -> CheckResult:
+    now = "enabled" if gpu.persistence else "disabled"
+    told = source(gpu, _PERSISTENCE.call)
+    if gpu.persistence or plan.get(gpu.address) is False:
+        expected = "disabled, as planned" if plan.get(gpu.address) is False else _PERSISTENCE.expected
+        return passed(_PERSISTENCE.check, gpu.address, expected=expected, actual=now, source=told)
+    return warned(
+        _PERSISTENCE.check,
+        gpu.address,
+        expected=_PERSISTENCE.expected,
+        actual=now,
+        source=told,
+        hint="systemctl enable --now nvidia-persistenced (or nvidia-smi -pm 1): without it settings are forgotten",
+    )
+
+
+_COMPUTE = Fact("compute-mode", "default", ("compute_mode",), "nvmlDeviceGetComputeMode")
+
+
+def _compute_mode(plan: dict[str, object], gpu: Gpu) -> CheckResult:
+    now = gpu.compute_mode or ""
+    want = plan.get(gpu.address)
+    expected = f"{want}, as planned" if want else _COMPUTE.expected
+    told = source(gpu, _COMPUTE.call)
+    if now == (want or "default"):
+        return passed(_COMPUTE.check, gpu.address, expected=expected, actual=now, source=told)
+    verdict = failed if now == "prohibited" else warned
+    hint = f"nvidia-smi -i {gpu.address} -c DEFAULT"
+    return verdict(_COMPUTE.check, gpu.address, expected=expected, actual=now, source=told, hint=hint)
+
+
+_BUSY = Fact("gpu-processes", "none before a tenant comes", ("processes",), "nvmlDeviceGetComputeRunningProcesses")
+
+
+def _processes(gpu: Gpu) -> CheckResult:
+    told = source(gpu, _BUSY.call)
+    if not gpu.processes:
+        return passed(_BUSY.check, gpu.address, expected=_BUSY.expected, actual="none", source=told)
+    actual = f"{gpu.processes} use it"
+    hint = f"nvidia-smi -i {gpu.address} names them: end what the last tenant left; benchmarks need the GPU idle"
+    return warned(_BUSY.check, gpu.address, expected=_BUSY.expected, actual=actual, source=told, hint=hint)
+
+
+# --- MIG -----------------------------------------------------------------------------------------------------
+
+_MODE = Fact("mig-mode", "as planned, and nothing pending", ("mig",), "nvmlDeviceGetMigMode")
+_INSTANCES = Fact("mig-instances", "the planned instances", ("mig",), "nvmlDeviceGetGpuInstances")
+_GUIDE = "NVIDIA, Multi-Instance GPU user guide"
+
+
+def mig_mode(evidence: Evidence) -> Iterable[CheckResult]:
+    """MIG's mode on each GPU that knows MIG, against the applied plans."""
+    plan = wanted(evidence, MIG_MODE)
+    return _each_mig(evidence, _MODE, lambda gpu, mig: _mig_mode(plan.get(gpu.address), gpu, mig))
+
+
+def mig_instances(evidence: Evidence) -> Iterable[CheckResult]:
+    """The instances on each GPU in MIG mode, against those that applied plans give to guests."""
+    planned: dict[str, list[tuple[str, int | None]]] = {}
+    for guest in planned_guests(evidence).values():
+        for place in guest.mig:
+            planned.setdefault(place.gpu, []).append((place.profile, place.start))
+    return _each_mig(evidence, _INSTANCES, lambda gpu, mig: _mig_instances(planned.get(gpu.address, []), gpu, mig))
+
+
+def _each_mig(evidence: Evidence, fact: Fact, judge: Callable[[Gpu, Mig], CheckResult]) -> Iterable[CheckResult]:
+    gpus = accelerators(evidence.host)
+    if not gpus:
+        yield skipped(fact.check, HOST, "no GPU here")
+    functions = by_address(evidence.host)
+    for gpu in gpus:
+        if gpu.mig is not None and gpu.mig.mode is not None:
+            yield judge(gpu, gpu.mig)
+        elif gpu.source not in (None, "sysfs"):
+            yield skipped(fact.check, gpu.address, "the GPU has no MIG")
+        else:
+            why = not_judged(evidence, fact, gpu, functions.get(gpu.address))
+            yield why or skipped(fact.check, gpu.address, "its MIG mode is not told")
+
+
+def _mig_mode(want: object, gpu: Gpu, mig: Mig) -> CheckResult:
+    mode = mig.mode or ""
+    told = source(gpu, _MODE.call)
+    if mig.pending not in (None, mode):
+        actual = f"{mode}, {mig.pending} pending"
+        hint = f"reset the GPU (nvidia-smi --gpu-reset -i {gpu.address}), or set the mode back"
+        return warned(_MODE.check, gpu.address, expected=_MODE.expected, actual=actual, source=told, hint=hint)
+    if want in (None, mode):
+        return passed(_MODE.check, gpu.address, expected=_MODE.expected, actual=mode, source=told)
+    hint = f"nvidia-smi -i {gpu.address} -mig {1 if want == 'enabled' else 0}; MIG's mode is lost with some resets"
+    return failed(_MODE.check, gpu.address, expected=f"{want}, as planned", actual=mode, source=told, hint=hint)
+
+
+def _mig_instances(planned: list[tuple[str, int | None]], gpu: Gpu, mig: Mig) -> CheckResult:
+    told = source(gpu, _INSTANCES.call)
+    address = gpu.address
+    if mig.mode != "enabled" and not planned:
+        return skipped(_INSTANCES.check, address, "MIG is off, and no applied plan has instances here")
+    expected = _named(planned) if planned else "instances on a GPU in MIG mode"
+    if mig.mode == "enabled" and (mig.instances is None or any(one.profile is None for one in mig.instances)):
+        if not planned and mig.instances:
+            actual = f"{len(mig.instances)} instances"
+            return passed(_INSTANCES.check, address, expected=expected, actual=actual, source=told)
+        hint = "nvidia-smi mig -lgi lists them; install NVML's bindings, or run as root"
+        return unknown(_INSTANCES.check, address, expected=expected, why="not told which they are", hint=hint)
+    found = [(one.profile or "", one.start) for one in mig.instances or ()]
+    actual = _named(found) if found else "none"
+    if planned and not _same(planned, found):
+        hint = "hosttune apply makes them again: instances are lost with every reset and reboot"
+        return failed(_INSTANCES.check, address, expected=expected, actual=actual, source=told, hint=hint)
+    if not found:
+        hint = f"make instances (nvidia-smi mig -cgi), or nvidia-smi -i {address} -mig 0: nothing can use it as it is"
+        return warned(_INSTANCES.check, address, expected=expected, actual=actual, source=told, hint=hint)
+    return passed(_INSTANCES.check, address, expected=expected, actual=actual, source=told)
+
+
+def _same(planned: list[tuple[str, int | None]], found: list[tuple[str, int | None]]) -> bool:
+    """Whether each planned instance is there, at its start where both say one, and no other one is."""
+    rest = list(found)
+    for profile, start in planned:
+        match = next((one for one in rest if one[0] == profile and None in (start, one[1])), None)
+        match = next((one for one in rest if one == (profile, start)), match)
+        if match is None:
+            return False
+        rest.remove(match)
+    return not rest
+
+
+def _named(instances: list[tuple[str, int | None]]) -> str:
+    return ", ".join(
+        profile if start is None else f"{profile}@{start}" for profile, start in sorted(instances, key=str)
+    )
+
+
+# --- the list ------------------------------------------------------------------------------------------------
+
+
+def _persistences(evidence: Evidence) -> Iterable[CheckResult]:
+    return each_gpu(evidence, _PERSISTENCE, partial(_persistence, wanted(evidence, PERSISTENCE)))
+
+
+def _compute_modes(evidence: Evidence) -> Iterable[CheckResult]:
+    return each_gpu(evidence, _COMPUTE, partial(_compute_mode, wanted(evidence, COMPUTE_MODE)))
+
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        _PERSISTENCE.check,
+        "Persistence mode is on",
+        "each GPU that its driver holds",
+        "Without it the driver lets go of an idle GPU: the next start takes seconds, and limits and modes are lost",
+        f"{_NVML}: nvmlDeviceSetPersistenceMode",
+        _persistences,
+        inside=True,
+    ),
+    Check(
+        _COMPUTE.check,
+        "Compute mode as planned, else the default",
+        "each GPU that its driver holds",
+        "A GPU left in a prohibited or exclusive mode refuses programs",
+        f"{_NVML}: nvmlComputeMode_t",
+        _compute_modes,
+        inside=True,
+    ),
+    Check(
+        _MODE.check,
+        "MIG mode as planned, nothing pending",
+        "each GPU that knows MIG",
+        "A pending mode takes effect with a reset that nobody expects; MIG turns NVLink P2P off",
+        f"{_NVML}: nvmlDeviceGetMigMode; {_GUIDE}",
+        mig_mode,
+        inside=True,
+    ),
+    Check(
+        _INSTANCES.check,
+        "MIG instances as planned",
+        "each GPU in MIG mode",
+        "Instances never survive a reset or reboot; a guest without its instance does not start",
+        f"{_NVML}: nvmlDeviceGetGpuInstances; {_GUIDE}",
+        mig_instances,
+        inside=True,
+    ),
+    Check(
+        _BUSY.check,
+        "No process on the GPU",
+        "each GPU that its driver holds",
+        "A process of the last tenant holds memory and can read what the next one leaves",
+        f"{_NVML}: nvmlDeviceGetComputeRunningProcesses",
+        lambda evidence: each_gpu(evidence, _BUSY, _processes),
+        inside=True,
+    ),
+)

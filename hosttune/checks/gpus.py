@@ -1,0 +1,274 @@
+"""GPUs as their drivers see them: driver, status, clocks, power, heat. Memory: `gpumemory`; modes: `gpumodes`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
+from hosttune.checks.facts import HOST, RECORD, accelerators, by_address, for_vfio, wanted
+from hosttune.checks.gpufacts import Fact, each_gpu, not_judged, source
+from hosttune.gpu import vendor_of
+from hosttune.gpu.knobs import POWER_LIMIT
+from hosttune.model.evidence import Evidence
+from hosttune.model.host import Gpu, PciDevice
+from hosttune.model.validation import CheckResult
+
+_NVML = "NVIDIA, NVML API reference (nvml.h)"
+_RESET = "nvidia-smi --gpu-reset -i {0} once nothing uses it (or reboot), then validate again"
+
+# --- driver --------------------------------------------------------------------------------------------------
+
+_DRIVER = "gpu-driver"
+
+
+def gpu_driver(evidence: Evidence) -> Iterable[CheckResult]:
+    """Whether a driver that can tell of the GPU holds it, and answers; its module and its library of one version."""
+    gpus = accelerators(evidence.host)
+    if not gpus:
+        yield skipped(_DRIVER, HOST, "no GPU here")
+    functions = by_address(evidence.host)
+    for gpu in gpus:
+        yield _driver(evidence, gpu, functions.get(gpu.address))
+
+
+def _driver(evidence: Evidence, gpu: Gpu, device: PciDevice | None) -> CheckResult:
+    vendor = vendor_of(gpu.vendor)
+    own = vendor.driver if vendor and vendor.driver else None
+    held = device.driver if device else None
+    expected = f"held by {own or 'its driver'}, which answers; or by vfio-pci for a guest"
+    where = f"/sys/bus/pci/devices/{gpu.address}/driver"
+    if for_vfio(held):
+        return CheckResult(
+            check=_DRIVER,
+            subject=gpu.address,
+            outcome="skip",
+            actual=f"on {held}, for a guest: nothing of it can be read here but PCI",
+            hint="hosttune validate --guest inside the guest looks at the GPU itself",
+        )
+    if held is None:
+        hint = f"modprobe {own or 'the driver'}; or apply a plan that gives it to a guest"
+        if evidence.complete:
+            return warned(_DRIVER, gpu.address, expected=expected, actual="no driver", source=where, hint=hint)
+        return unknown(_DRIVER, gpu.address, expected=expected, why="not recorded", hint=RECORD)
+    if own is None:
+        return skipped(_DRIVER, gpu.address, f"held by {held}; nothing is known of this maker's driver")
+    if held != own:
+        hint = f"unbind {held} and load {own}, or give the GPU to a guest"
+        return failed(_DRIVER, gpu.address, expected=expected, actual=f"held by {held}", source=where, hint=hint)
+    return _answers(evidence, gpu, own, expected)
+
+
+def _answers(evidence: Evidence, gpu: Gpu, own: str, expected: str) -> CheckResult:
+    """The maker's driver holds it: does it tell of it?"""
+    platform = evidence.host.platform
+    loaded = next((module.version for module in platform.modules if module.name == own), None) if platform else None
+    mismatch = next((p for p in evidence.host.problems if "version mismatch" in p.why.casefold()), None)
+    conflict = loaded is not None and gpu.driver_version is not None and loaded != gpu.driver_version
+    if mismatch is not None or conflict:
+        actual = mismatch.why if mismatch else f"module {loaded}, library {gpu.driver_version}"
+        hint = f"reboot, or reload {own}, so that module and library are of one version"
+        return failed(_DRIVER, gpu.address, expected=expected, actual=actual, source=source(gpu, "nvmlInit"), hint=hint)
+    told = gpu.source not in (None, "sysfs") or gpu.driver_version is not None
+    version = gpu.driver_version or loaded or "of unknown version"
+    if told:
+        answer = source(gpu, "nvmlSystemGetDriverVersion")
+        return passed(_DRIVER, gpu.address, expected=expected, actual=f"{own} {version}", source=answer)
+    others = any(other.vendor == gpu.vendor and other.source not in (None, "sysfs") for other in evidence.host.gpus)
+    if others and evidence.complete:
+        actual = f"held by {own}, which lists other GPUs and not this one"
+        hint = "look for XID 79 and RmInitAdapter in the kernel log; power-cycle the host if the GPU is off the bus"
+        return failed(_DRIVER, gpu.address, expected=expected, actual=actual, source="NVML", hint=hint)
+    why = f"held by {own} {version}, and neither its library nor its tool told of it"
+    hint = "install the driver's library or tool (nvidia-smi), or run as root" if evidence.complete else RECORD
+    return unknown(_DRIVER, gpu.address, expected=expected, why=why, hint=hint)
+
+
+_STATUS = Fact("gpu-status", "operational, nothing asked for", ("status",), "")
+_RECOVERY = Fact("gpu-status", "no recovery asked for", ("recovery_action",), "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION")
+
+
+def gpu_status(evidence: Evidence) -> Iterable[CheckResult]:
+    """What the driver itself asks for: a reset, a reboot; of a Gaudi, its status."""
+    gpus = accelerators(evidence.host)
+    if not gpus:
+        yield skipped(_STATUS.check, HOST, "no GPU here")
+    functions = by_address(evidence.host)
+    for gpu in gpus:
+        vendor = vendor_of(gpu.vendor)
+        by_word = vendor is not None and "status" in vendor.tells
+        fact, judge = (_STATUS, _status) if by_word else (_RECOVERY, _recovery)
+        yield not_judged(evidence, fact, gpu, functions.get(gpu.address)) or judge(gpu)
+
+
+def _recovery(gpu: Gpu) -> CheckResult:
+    told = source(gpu, _RECOVERY.call)
+    actual = gpu.recovery_action or ""
+    if actual == "none":
+        return passed(_RECOVERY.check, gpu.address, expected=_RECOVERY.expected, actual="none", source=told)
+    hint = "reboot the host" if "reboot" in actual else _RESET.format(gpu.address)
+    return failed(_RECOVERY.check, gpu.address, expected=_RECOVERY.expected, actual=actual, source=told, hint=hint)
+
+
+def _status(gpu: Gpu) -> CheckResult:
+    told = source(gpu, "")
+    actual = gpu.status or ""
+    if actual == "operational":
+        return passed(_STATUS.check, gpu.address, expected=_STATUS.expected, actual=actual, source=told)
+    hint = "reset the device (hl-smi --reset), or power-cycle the host"
+    return failed(_STATUS.check, gpu.address, expected=_STATUS.expected, actual=actual, source=told, hint=hint)
+
+
+# --- clocks and power ----------------------------------------------------------------------------------------
+
+_CLOCKS = Fact(
+    "clock-reasons", "not slowed down by hardware or heat", ("clock_reasons",), "nvmlDeviceGetCurrentClocksEventReasons"
+)
+_HELD_DOWN = {
+    "hw_slowdown": "hardware slowdown: too hot, or told to brake",
+    "hw_thermal_slowdown": "too hot",
+    "hw_power_brake_slowdown": "the power brake is pulled: power supplies or the BMC ask for less",
+}
+_COOL = "check power supplies, the BMC's power cap, fans and air flow; nvidia-smi -q -d PERFORMANCE shows it go"
+
+
+def _clock_reasons(gpu: Gpu) -> CheckResult:
+    """Bits 0x8, 0x40 and 0x80 fail, 0x20 warns; idle, power cap and application clocks are how a GPU works."""
+    reasons = gpu.clock_reasons or ()
+    held = [name for name in reasons if name in _HELD_DOWN]
+    told = source(gpu, _CLOCKS.call)
+    actual = ", ".join(reasons) or "no reason"
+    if held:
+        # hw_slowdown is the sum of the other two: name what it is where they say it
+        named = [_HELD_DOWN[name] for name in held if name != "hw_slowdown" or len(held) == 1]
+        actual = f"{actual} ({'; '.join(named)})"
+        return failed(_CLOCKS.check, gpu.address, expected=_CLOCKS.expected, actual=actual, source=told, hint=_COOL)
+    if "sw_thermal_slowdown" in reasons:
+        hint = "check fans, air flow and the inlet temperature"
+        return warned(_CLOCKS.check, gpu.address, expected=_CLOCKS.expected, actual=actual, source=told, hint=hint)
+    return passed(_CLOCKS.check, gpu.address, expected=_CLOCKS.expected, actual=actual, source=told)
+
+
+_APPLICATION = Fact(
+    "application-clocks",
+    "the board's default",
+    ("application_clock_mhz", "default_application_clock_mhz"),
+    "nvmlDeviceGetApplicationsClock",
+)
+
+
+def _application_clocks(gpu: Gpu) -> CheckResult:
+    now, default = gpu.application_clock_mhz or 0, gpu.default_application_clock_mhz or 0
+    expected = f"at least {default:g} MHz, the board's default"
+    told = source(gpu, _APPLICATION.call)
+    if now >= default:
+        return passed(_APPLICATION.check, gpu.address, expected=expected, actual=f"{now:g} MHz", source=told)
+    hint = f"nvidia-smi -i {gpu.address} --reset-applications-clocks"
+    return warned(_APPLICATION.check, gpu.address, expected=expected, actual=f"{now:g} MHz", source=told, hint=hint)
+
+
+_POWER = Fact(
+    "power-limit",
+    "the board's default",
+    ("power_limit_watts", "power_default_watts"),
+    "nvmlDeviceGetPowerManagementLimit",
+)
+
+
+def _power_limit(plan: dict[str, object], gpu: Gpu) -> CheckResult:
+    now, default = gpu.power_limit_watts or 0, gpu.power_default_watts or 0
+    want = plan.get(gpu.address)
+    planned = isinstance(want, int | float) and not isinstance(want, bool)
+    target = float(want) if planned and isinstance(want, int | float) else default
+    expected = f"{target:g} W, as planned" if planned else f"at least {default:g} W, the board's default"
+    told, actual = source(gpu, _POWER.call), f"{now:g} W"
+    if now == target or (now > target and not planned):
+        return passed(_POWER.check, gpu.address, expected=expected, actual=actual, source=told)
+    hint = f"nvidia-smi -i {gpu.address} -pl {target:g}; or plan with settings.power_limit_watts"
+    return warned(_POWER.check, gpu.address, expected=expected, actual=actual, source=told, hint=hint)
+
+
+_HEAT = Fact(
+    "gpu-temperature", "below the temperature at which it slows down", ("temperature_c",), "nvmlDeviceGetTemperature"
+)
+
+
+def _temperature(gpu: Gpu) -> CheckResult:
+    now = gpu.temperature_c or 0
+    left = gpu.temperature_margin_c
+    if left is None and gpu.temperature_slowdown_c:
+        left = gpu.temperature_slowdown_c - now
+    told = source(gpu, _HEAT.call)
+    actual = f"{now:g} °C" + ("" if left is None else f", {left:g} °C left")
+    if left is None:
+        hint = "nvidia-smi -q -d TEMPERATURE shows the limits"
+        return unknown(_HEAT.check, gpu.address, expected=_HEAT.expected, why=f"{actual}; limit not told", hint=hint)
+    if left > 0:
+        return passed(_HEAT.check, gpu.address, expected=_HEAT.expected, actual=actual, source=told)
+    hint = "check fans, air flow and the inlet temperature"
+    return warned(_HEAT.check, gpu.address, expected=_HEAT.expected, actual=actual, source=told, hint=hint)
+
+
+# --- the list ------------------------------------------------------------------------------------------------
+
+
+def _power_limits(evidence: Evidence) -> Iterable[CheckResult]:
+    return each_gpu(evidence, _POWER, partial(_power_limit, wanted(evidence, POWER_LIMIT)))
+
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        _DRIVER,
+        "The GPU's driver holds it and answers",
+        "each GPU",
+        "A GPU that its driver does not list is lost; a module and a library of two versions fail every program",
+        f"{_NVML}: NVML_ERROR_LIB_RM_VERSION_MISMATCH; Documentation/driver-api/vfio.rst",
+        gpu_driver,
+        inside=True,
+    ),
+    Check(
+        _STATUS.check,
+        "The driver asks for no reset",
+        "each GPU",
+        "After some errors a GPU works on until it is reset, with results that cannot be trusted",
+        f"{_NVML}: nvmlDeviceGpuRecoveryAction_t; Documentation/ABI/testing/sysfs-driver-habanalabs: status",
+        gpu_status,
+        inside=True,
+    ),
+    Check(
+        _CLOCKS.check,
+        "Nothing holds the clocks down",
+        "each GPU",
+        "A GPU whose power brake is pulled or that is too hot runs at a fraction of its clock and says nothing else",
+        f"{_NVML}: nvmlClocksEventReasons",
+        lambda evidence: each_gpu(evidence, _CLOCKS, _clock_reasons),
+        inside=True,
+    ),
+    Check(
+        _APPLICATION.check,
+        "Application clocks at the board's default",
+        "each GPU",
+        "Clocks that somebody lowered for a test stay lowered while the driver is loaded",
+        f"{_NVML}: nvmlDeviceGetApplicationsClock",
+        lambda evidence: each_gpu(evidence, _APPLICATION, _application_clocks),
+        inside=True,
+    ),
+    Check(
+        _POWER.check,
+        "Power limit as planned, else the board's default",
+        "each GPU",
+        "A limit below the board's own costs clock under load",
+        f"{_NVML}: nvmlDeviceGetPowerManagementLimit; Documentation/gpu/amdgpu/thermal.rst: power1_cap",
+        _power_limits,
+        inside=True,
+    ),
+    Check(
+        _HEAT.check,
+        "Not near the temperature at which it slows down",
+        "each GPU",
+        "Heat at rest means fans, air flow or a cold plate that fail under load",
+        f"{_NVML}: nvmlDeviceGetMarginTemperature; Documentation/gpu/amdgpu/thermal.rst: temp1_crit",
+        lambda evidence: each_gpu(evidence, _HEAT, _temperature),
+        inside=True,
+    ),
+)

@@ -1,0 +1,231 @@
+"""What else the host says of its health: AER on PCIe, drives, clock; and whether it was ever measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
+from hosttune.checks.data import table
+from hosttune.checks.facts import HOST, RECORD, accelerators, by_address, for_vfio, listed
+from hosttune.checks.gpufacts import OLDER
+from hosttune.checks.gpumemory import errors_allowed
+from hosttune.checks.kernelevents import CHECKS as EVENT_CHECKS
+from hosttune.gpu import vendor_of
+from hosttune.model.evidence import Evidence, KernelEvent
+from hosttune.model.host import Nvme, PciDevice
+from hosttune.model.validation import CheckResult
+
+_AER, _DISK, _TIME, _BASELINE = "aer", "disk-health", "time-sync", "monitoring-baseline"
+_KINDS = ("correctable", "nonfatal", "fatal")
+_NO_ERROR = "no uncorrected error; corrected ones within the bit error rate"
+_WIRE = "reseat the device, its riser or cables; compare with a sister slot; update firmware of device and switch"
+
+# --- AER -----------------------------------------------------------------------------------------------------
+
+
+def aer(evidence: Evidence) -> Iterable[CheckResult]:
+    """Errors on the link of each GPU, NIC, NVMe drive and NVSwitch, counted at both ends since boot.
+
+    The host sees them of devices in guests as well.
+    """
+    host = evidence.host
+    functions = by_address(host)
+    wanted = [gpu.address for gpu in accelerators(host)]
+    wanted += [device.address for part in (host.nics, host.nvme, host.nvswitches) for device in part]
+    subjects = [a for a in dict.fromkeys(wanted) if a in functions and functions[a].physfn is None]
+    if not subjects:
+        yield skipped(_AER, HOST, "no GPU, NIC, NVMe drive or NVSwitch here")
+    for address in subjects:
+        yield _link(evidence, functions[address])
+
+
+def _link(evidence: Evidence, device: PciDevice) -> CheckResult:
+    ends = [end for end in (device.address, device.parent) if end]
+    health = evidence.health
+    counted = {end: counts for end in ends if (counts := (health.aer or {}).get(end))} if health else {}
+    events = [e for e in (health.events or () if health else ()) if e.kind in ("aer", "dpc") and e.address in ends]
+    if not counted and not events:
+        if health is not None and health.aer is not None:
+            why = "the kernel keeps no AER counts of this link (a virtual port, or firmware handles its errors)"
+            return skipped(_AER, device.address, why)
+        hint = OLDER if evidence.complete else RECORD
+        return unknown(_AER, device.address, expected=_NO_ERROR, why="its AER counts are not known", hint=hint)
+    sums = {kind: sum(counts.get(kind, 0) for counts in counted.values()) for kind in _KINDS}
+    bad = sums["fatal"] + sums["nonfatal"] or any(e.severity in ("fatal", "nonfatal") for e in events)
+    read = f"aer_dev_* of {', '.join(counted or ends)} in /sys/bus/pci/devices"
+    actual = _described(counted, sums, events)
+    if bad:
+        return failed(_AER, device.address, expected=_NO_ERROR, actual=actual, source=read, hint=_WIRE)
+    return _corrected(evidence, device, sums["correctable"], actual, read)
+
+
+def _described(counted: Mapping[str, Mapping[str, int]], sums: Mapping[str, int], events: list[KernelEvent]) -> str:
+    parts = [f"{sums[kind]} {kind}" for kind in _KINDS if sums[kind]]
+    named = {name for counts in counted.values() for name, count in counts.items() if ":" in name and count}
+    parts += [listed(sorted(name.partition(":")[2] for name in named))] if named else []
+    if not counted or not parts:
+        parts += [f"{event.severity} in the kernel log {event.count} times" for event in events]
+    return ", ".join(parts) or "none"
+
+
+def _corrected(evidence: Evidence, device: PciDevice, count: int, actual: str, read: str) -> CheckResult:
+    """Corrected errors by their rate over the time since boot."""
+    if not count:
+        return passed(_AER, device.address, expected=_NO_ERROR, actual=actual, source=read)
+    up = evidence.health.uptime_seconds if evidence.health else None
+    link = device.link
+    if not up or link is None or not link.speed_gts or not link.width:
+        why = f"{actual}; the rate is not known"
+        return unknown(_AER, device.address, expected=_NO_ERROR, why=why, hint=RECORD, source=read)
+    allowed = errors_allowed(link.speed_gts, link.width)
+    rate = count / max(up / 60, 1.0)
+    told = f"{actual}; {rate:.2g} a minute since boot"
+    expected = f"no uncorrected error; corrected ones at most {allowed} a minute"
+    if rate <= allowed:
+        return passed(_AER, device.address, expected=expected, actual=told, source=read)
+    return warned(_AER, device.address, expected=expected, actual=told, source=read, hint=_WIRE)
+
+
+# --- drives --------------------------------------------------------------------------------------------------
+
+
+def disk_health(evidence: Evidence) -> Iterable[CheckResult]:
+    """Each NVMe drive: alive, and what its own log says where nvme-cli can ask it."""
+    if not evidence.host.nvme:
+        yield skipped(_DISK, HOST, "no NVMe drive here")
+    functions = by_address(evidence.host)
+    disks = (evidence.health.disks if evidence.health else None) or {}
+    for drive in evidence.host.nvme:
+        device = functions.get(drive.address)
+        yield _drive(evidence, drive, device, disks.get(drive.address))
+
+
+def _drive(evidence: Evidence, drive: Nvme, device: PciDevice | None, words: Mapping[str, str] | None) -> CheckResult:
+    expected = "alive, no critical warning, no media error"
+    if device is not None and for_vfio(device.driver):
+        return skipped(_DISK, drive.address, f"on {device.driver}: its guest sees it")
+    if not words:
+        hint = "load the nvme driver, or run as root" if evidence.complete else RECORD
+        return unknown(_DISK, drive.address, expected=expected, why="nothing of its state is known", hint=hint)
+    read = f"/sys/class/nvme/{drive.controller}, nvme smart-log"
+    bad, doubtful = _faults(words)
+    if bad or doubtful:
+        verdict = failed if bad else warned
+        hint = f"nvme smart-log /dev/{drive.controller}; replace the drive before a guest depends on it"
+        actual = ", ".join([*bad, *doubtful])
+        return verdict(_DISK, drive.address, expected=expected, actual=actual, source=read, hint=hint)
+    if words.get("smart") == "not installed":
+        state = words.get("state", "unknown")
+        return skipped(_DISK, drive.address, f"state {state}; nvme-cli is not installed to ask its own log")
+    if "critical_warning" not in words:
+        why = words.get("smart") or "its own log was not read"
+        hint = "run hosttune validate as root" if evidence.complete else RECORD
+        return unknown(_DISK, drive.address, expected=expected, why=why, hint=hint)
+    wear = words.get("percent_used") or words.get("percentage_used")
+    actual = f"{words.get('state', 'state unknown')}, no warning" + (f", {wear} % worn" if wear else "")
+    return passed(_DISK, drive.address, expected=expected, actual=actual, source=read)
+
+
+def _faults(words: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """What fails and what warns, of a drive's words."""
+    number = {name: int(word) for name, word in words.items() if word.isdecimal() and len(word) < 20}
+    bad = [f"state {words['state']}"] if words.get("state", "live") != "live" else []
+    bad += ["temperature alarm"] if words.get("alarm") == "1" else []
+    bad += [f"critical warning {number['critical_warning']:#x}"] if number.get("critical_warning") else []
+    spare, least = number.get("avail_spare"), number.get("spare_thresh")
+    bad += [f"spare {spare} % below {least} %"] if spare is not None and least is not None and spare < least else []
+    doubtful = [f"{number['media_errors']} media errors"] if number.get("media_errors") else []
+    wear = max(number.get("percent_used", 0), number.get("percentage_used", 0))
+    doubtful += [f"{wear} % of its endurance used"] if wear >= table("limits")["nvme"]["percent_used"] else []
+    return bad, doubtful
+
+
+# --- clock and baseline --------------------------------------------------------------------------------------
+
+
+def time_sync(evidence: Evidence) -> Iterable[CheckResult]:
+    """Whether something keeps the clock right."""
+    health = evidence.health
+    expected = "kept right by a time service"
+    if health is None or health.time_synchronised is None:
+        yield unknown(
+            _TIME,
+            HOST,
+            expected=expected,
+            why="the kernel's clock state is not known",
+            hint="timedatectl shows it" if evidence.complete else RECORD,
+        )
+    elif health.time_synchronised:
+        error = health.time_error_seconds
+        actual = "synchronised" + ("" if error is None else f", within {error:.3g} s")
+        yield passed(_TIME, HOST, expected=expected, actual=actual, source=health.time_source or "adjtimex(2)")
+    else:
+        hint = "install and start chrony or systemd-timesyncd (timedatectl set-ntp true)"
+        source = health.time_source or "adjtimex(2)"
+        yield warned(_TIME, HOST, expected=expected, actual="not synchronised", source=source, hint=hint)
+
+
+def monitoring_baseline(evidence: Evidence) -> Iterable[CheckResult]:
+    """A stored measurement (level 1 or more) of this host with the driver that is loaded now."""
+    versions = {
+        gpu.driver_version
+        for gpu in accelerators(evidence.host)
+        if vendor_of(gpu.vendor) is not None and gpu.driver_version
+    }
+    if not versions:
+        yield skipped(_BASELINE, HOST, "no GPU that its driver holds and tells of: nothing to be measured here")
+        return
+    now = ", ".join(sorted(versions))
+    expected = f"a stored level 1 validation with driver {now}"
+    stored = [old for old in evidence.history if old.level >= 1 and old.samples]
+    matching = [old for old in stored if versions & set((old.facts or {}).values())]
+    read = "the state directory"
+    if matching:
+        actual = f"level {matching[-1].level} of {matching[-1].at or 'unknown date'}"
+        yield passed(_BASELINE, HOST, expected=expected, actual=actual, source=read)
+    elif not stored and evidence.standing is None:
+        hint = "hosttune validate --level 1 on the host, as root"
+        yield unknown(_BASELINE, HOST, expected=expected, why="no state of this host can be read here", hint=hint)
+    else:
+        hint = "hosttune validate --level 1 while the host is idle: later runs are compared with it"
+        actual = "only with another driver" if stored else "none"
+        yield warned(_BASELINE, HOST, expected=expected, actual=actual, source=read, hint=hint)
+
+
+CHECKS: tuple[Check, ...] = (
+    *EVENT_CHECKS,
+    Check(
+        _AER,
+        "No PCIe errors on the links that matter",
+        "each GPU, NIC, NVMe drive and NVSwitch",
+        "A link that corrects many errors is slow and about to fail; an uncorrected one ends a guest",
+        "Linux Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats, Documentation/PCI/pcieaer-howto.rst",
+        aer,
+    ),
+    Check(
+        _DISK,
+        "NVMe drives healthy",
+        "each NVMe drive",
+        "A drive that fails under a guest takes its data with it",
+        "NVM Express base specification: SMART / Health Information; Linux drivers/nvme/host/hwmon.c",
+        disk_health,
+        inside=True,
+    ),
+    Check(
+        _TIME,
+        "The clock is kept right",
+        "host",
+        "Logs of several hosts can only be put in order, and licences and certificates checked, with the right time",
+        "adjtimex(2): STA_UNSYNC",
+        time_sync,
+        inside=True,
+    ),
+    Check(
+        _BASELINE,
+        "Measured before, with this driver",
+        "host",
+        "Without a measurement of this host a later slowdown has nothing to be compared with",
+        "hosttune's own rule: a host is judged against its own history",
+        monitoring_baseline,
+    ),
+)
