@@ -8,19 +8,18 @@ from hosttune.model.host import Cpu
 from hosttune.model.values import CpuSet
 from hosttune.report.branch import count, short_list
 from hosttune.report.picture.scene import Holder, Scene
-from hosttune.report.picture.shapes import Block, Group, Rect, Shape, Text, flowed, label, stacked
+from hosttune.report.picture.shapes import ASCENT, Block, Group, Rect, Shape, flowed, label, stacked
 from hosttune.report.picture.text import paragraph
 
 CELL = 11.0
 _PITCH = 13.0
 _FRAME = 3.0  # between a cache's frame and its cells
+CAPITAL = 0.73  # height of a capital letter, of the size
 MOST_CELLS = 512  # of one node; more cores than these share cells
 
 
 def cpu_block(view: Scene, cpus: tuple[Cpu, ...], width: float) -> Block:
-    """The node's CPUs in words, and its cells below them. `cpus` are those online."""
-    if not cpus:
-        return Block(width=0, height=0)
+    """The node's CPUs in words, and its cells below them. `cpus` are those online, at least one."""
     caches: dict[int | None, list[Cpu]] = {}
     for cpu in cpus:
         caches.setdefault(cpu.llc, []).append(cpu)
@@ -83,34 +82,23 @@ def _cell(view: Scene, cpus: tuple[Cpu, ...], x: float, y: float) -> Group:
         if true
     ]
     shapes: list[Shape] = [Rect(x=x, y=y, width=CELL, height=CELL, style=" ".join(("core", *states)), radius=2)]
-    shapes += _held(holders, sum(1 for some in held if some) / len(cpus), x, y)
+    shapes += _held(holders, x, y)
     words = [f"CPUs {short_list(cpu.id for cpu in cpus)}", *states]
     words += [f"{kind} core" for kind in dict.fromkeys(cpu.kind for cpu in cpus) if kind]
+    words += [f"{sum(1 for some in held if some)} of {len(cpus)} held"] if holders else []
     words += [f"guest {holder.letter}, {holder.name}" for holder in holders]
     return Group(kind="core", shapes=tuple(shapes), title=", ".join(words))
 
 
-def _held(holders: tuple[Holder, ...], share: float, x: float, y: float) -> list[Shape]:
-    """A guest's colour over the part of the core that it holds, and its letter; "+" for several guests."""
+def _held(holders: tuple[Holder, ...], x: float, y: float) -> list[Shape]:
+    """A guest's colour over the core, also where it holds one thread of several, and its letter; "+" for several."""
     if not holders:
         return []
     style, letter = (f"g{holders[0].colour}", holders[0].letter) if len(holders) == 1 else ("several", "+")
-    high = CELL * share
-    shapes: list[Shape] = [Rect(x=x, y=y + CELL - high, width=CELL, height=high, style=style, radius=2)]
+    shapes: list[Shape] = [Rect(x=x, y=y, width=CELL, height=CELL, style=style, radius=2)]
     if len(letter) > 2:
         return shapes
     size = 8.0 if len(letter) == 1 else 5.5
-    text: Text = label(
-        x + CELL / 2,
-        y + CELL - 0.45 * CELL - ASCENT_TO_MIDDLE * size,
-        letter,
-        size,
-        most=CELL,
-        style="onguest" if share > 0.7 else "oncell",
-        bold=True,
-        anchor="middle",
-    )
+    top = y + (CELL - CAPITAL * size) / 2 - (ASCENT - CAPITAL) * size
+    text = label(x + CELL / 2, top, letter, size, most=CELL, style="onguest", bold=True, anchor="middle")
     return [*shapes, text]
-
-
-ASCENT_TO_MIDDLE = 0.5  # of the size: from a text's top to the middle of its capitals

@@ -81,7 +81,7 @@ def _facts(view: Scene, address: str, word: str) -> list[tuple[str, str]]:
         return _nic(nic, device)
     drive = _find(host.nvme, address)
     if isinstance(drive, Nvme):
-        return _nvme(drive)
+        return _nvme(drive, device)
     if address in view.index.labels:
         return [(view.index.labels[address][1], "")]
     return [(_sold_as(device), "")]
@@ -116,10 +116,10 @@ def _nic(nic: Nic, device: PciDevice | None) -> list[tuple[str, str]]:
     return [(_sold_as(device) or nic.kind or "", rate), (second, "")]
 
 
-def _nvme(drive: Nvme) -> list[tuple[str, str]]:
+def _nvme(drive: Nvme, device: PciDevice | None) -> list[tuple[str, str]]:
     names = " ".join(drive.namespaces) or drive.controller or ""
     return [
-        (" · ".join(filter(None, (names, drive.model))), ""),
+        (" · ".join(filter(None, (names, drive.model or _sold_as(device)))), ""),
         (f"in use: {drive.in_use}" if drive.in_use else "", ""),
     ]
 

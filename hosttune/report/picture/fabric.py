@@ -18,6 +18,7 @@ NAMES = {"nvlink": "NVLink", "xgmi": "XGMI"}
 LANE = 6.0
 MOST_DRAWN = 12  # bundles that get a line of their own; a host of 16 GPUs in pairs has 8
 _CELL = 17.0
+_NAMED = 4  # GPUs of a bundle that are named in its line
 _LARGEST = 32  # GPUs of a table
 
 
@@ -89,7 +90,8 @@ def row_lines(stubs: Sequence[Stub], bus: float, trunk: float) -> tuple[Shape, .
     shapes: list[Shape] = []
     for lane in dict.fromkeys(stub.lane for stub in stubs):
         tops = [stub.y for stub in stubs if stub.lane == lane]
-        shapes.append(Line(points=((lane, min(tops)), (lane, bus)), style="fabric", thick=3))
+        down = ((lane, min(tops)), (lane, bus))
+        shapes += [Line(points=down, style="casing", thick=7), Line(points=down, style="fabric", thick=3)]
     shapes += [Line(points=((stub.x, stub.y), (stub.lane, stub.y)), style="fabric", thick=3) for stub in stubs]
     left = min(stub.lane for stub in stubs)
     shapes.append(Line(points=((left, bus), (trunk, bus)), style="fabric", thick=3))
@@ -143,9 +145,9 @@ def _words(host: Host, bundle: Bundle) -> tuple[str, str]:
     gpus = [gpu for gpu in host.gpus if gpu.address in bundle.gpus]
     facts = [f"{name}: {count(size, 'GPU')}"]
     if is_even(bundle):
-        facts.append("each joined to each" if size > 2 else "joined")
         number = next(iter(numbers))
-        facts += [f"{count(number, 'link')} from each to each"] if number is not None else []
+        over = "" if number is None else f" {'over' if size > 2 else 'by'} {count(number, 'link')}"
+        facts.append(("each reaches each" if size > 2 else "joined") + over)
     else:
         facts.append("links differ by pair")
     states = sorted({gpu.fabric_state for gpu in gpus if gpu.fabric_state})
@@ -153,6 +155,7 @@ def _words(host: Host, bundle: Bundle) -> tuple[str, str]:
         [count(len(host.nvswitches), "NVSwitch")] if host.nvswitches and bundle.kind == "nvlink" and size > 2 else []
     )
     right += [f"fabric {' and '.join(states).lower()}"] if states else []
+    right += [", ".join(bundle.gpus)] if size <= _NAMED else []
     return ", ".join(facts), " · ".join(right)
 
 

@@ -48,7 +48,8 @@ def picture(host: Host, results: Iterable[CheckResult] = ()) -> Picture:
         groups += placed
     below = _below(view, groups, found, rows, y, full, gutter)
     width = full + (LANE * min(len(found), MOST_DRAWN) + 8 if found else 0)
-    return _framed(view, (*groups, *below.groups), width, below.height)
+    body = Block(width=width, height=below.height, groups=(*groups, *below.groups))
+    return _framed(view, body, full)
 
 
 def _lanes(found: Sequence[Bundle], places: dict[int | None, tuple[str, ...]]) -> int:
@@ -137,12 +138,12 @@ def _within(group: Group, frame: Rect) -> bool:
     return isinstance(box, Rect) and frame.x < box.x < frame.x + frame.width
 
 
-def _framed(view: Scene, groups: tuple[Group, ...], width: float, height: float) -> Picture:
+def _framed(view: Scene, block: Block, full: float) -> Picture:
     """The title on top, and a margin around everything."""
     host = view.host
-    head = title_block(view, marks_elsewhere(view, _subjects(view, groups)), width)
+    head = title_block(view, marks_elsewhere(view, _subjects(view, block.groups)), full)
     top = MARGIN + head.height + _GAP
-    body = shifted(Block(width=width, height=height, groups=groups), MARGIN, top)
+    body = shifted(block, MARGIN, top)
     counts = [
         f"{len(host.numa_nodes)} NUMA nodes",
         f"{sum(1 for gpu in host.gpus if gpu.vendor != 'other')} GPUs",
@@ -152,8 +153,8 @@ def _framed(view: Scene, groups: tuple[Group, ...], width: float, height: float)
         f"{len(host.problems)} problems",
     ]
     return Picture(
-        width=width + 2 * MARGIN,
-        height=top + height + MARGIN,
+        width=block.width + 2 * MARGIN,
+        height=top + block.height + MARGIN,
         groups=(*shifted(head, MARGIN, MARGIN), *body),
         name=f"Topology of {host.hostname or 'an unnamed host'}",
         words=", ".join(counts),

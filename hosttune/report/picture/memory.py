@@ -15,8 +15,6 @@ _SHORTEST = 0.1  # of the room: the bar of the smallest node
 def memory_block(view: Scene, node: NumaNode, width: float) -> Block:
     """The node's memory in words, as a bar whose length compares it with the largest node, and guests' shares."""
     words = _words(node)
-    if not words:
-        return Block(width=0, height=0)
     pieces = [paragraph(words, width, 10)]
     if node.memory_bytes:
         most = max(other.memory_bytes or 0 for other in view.host.numa_nodes)
@@ -29,9 +27,7 @@ def memory_block(view: Scene, node: NumaNode, width: float) -> Block:
 
 
 def _words(node: NumaNode) -> str:
-    if node.memory_bytes is None and not node.hugepages:
-        return ""
-    facts = [f"memory {format_size(node.memory_bytes)}"]
+    facts = ["memory unknown" if node.memory_bytes is None else f"memory {format_size(node.memory_bytes)}"]
     facts += [f"{format_size(node.free_bytes)} free"] if node.free_bytes is not None else []
     for pages in sorted(node.hugepages or (), key=lambda pages: pages.size_bytes):
         if pages.total == 0:

@@ -90,15 +90,15 @@ def fitted(text: str, most: float, size: float, *, bold: bool = False) -> str:
     return kept.rstrip() + "…" if kept else ""
 
 
-def wrapped(text: str, most: float, size: float, lines: int = 4) -> tuple[str, ...]:
+def wrapped(text: str, most: float, size: float, lines: int = 4, *, bold: bool = False) -> tuple[str, ...]:
     """The text in at most `lines` lines, broken between words; the last line is cut where there is more."""
     done: list[str] = []
     words = clean(text).split()
     while words and len(done) < lines - 1:
         line = words.pop(0)
-        while words and text_width(f"{line} {words[0]}", size) <= most:
+        while words and text_width(f"{line} {words[0]}", size, bold=bold) <= most:
             line += " " + words.pop(0)
-        done.append(fitted(line, most, size))
+        done.append(fitted(line, most, size, bold=bold))
     if words:
-        done.append(fitted(" ".join(words), most, size))
+        done.append(fitted(" ".join(words), most, size, bold=bold))
     return tuple(done)

@@ -45,7 +45,7 @@ def width_of(columns: int, gutter: float) -> float:
 def grid(view: Scene, places: dict[int | None, tuple[str, ...]], gutter: float) -> Grid:
     """Nodes in order, as many beside each other as fit; devices of unknown node in a box of their own at the end."""
     boxes = [_box(view, node, places.get(node.id, ()), gutter) for node in _shown(view, places)]
-    empty = [node.id for node in view.host.numa_nodes if node not in [box.node for box in boxes]]
+    empty = {node.id for node in view.host.numa_nodes} - {box.node.id for box in boxes if box.node}
     if not view.host.numa_nodes:
         boxes.append(Box(node=None, name="no NUMA nodes known", cards=(), span=2, addresses=()))
     if places.get(None):
@@ -53,14 +53,13 @@ def grid(view: Scene, places: dict[int | None, tuple[str, ...]], gutter: float) 
     if empty:
         boxes.append(Box(node=None, name=f"empty nodes {CpuSet(empty)}", cards=(), span=1, addresses=()))
     columns = max(2, min(WIDEST, sum(box.span for box in boxes)))
-    return Grid(rows=tuple(tuple(row) for row in _rows(boxes, columns)), columns=columns, gutter=gutter)
+    return Grid(rows=tuple(tuple(row) for row in _rows(view, boxes, columns, gutter)), columns=columns, gutter=gutter)
 
 
 def _shown(view: Scene, places: dict[int | None, tuple[str, ...]]) -> list[NumaNode]:
     """Nodes that hold anything; a board with memory on its GPUs may have dozens of empty ones."""
-    with_cpus = {cpu.numa_node for cpu in view.host.cpus}
     nodes = sorted(view.host.numa_nodes, key=lambda node: node.id)
-    some = [n for n in nodes if n.id in with_cpus or n.memory_bytes or n.memory_bytes is None or places.get(n.id)]
+    some = [n for n in nodes if n.id in view.cpus or n.memory_bytes or n.memory_bytes is None or places.get(n.id)]
     return some or nodes[:1]
 
 
@@ -70,30 +69,32 @@ def _box(view: Scene, node: NumaNode | None, addresses: tuple[str, ...], gutter:
     tall = sum(one.block.height * one.span for one in cards)
     loud = sum(one.span for one in cards if one.has_gpu)
     span = max(1, min(WIDEST, max(loud, round(tall / 600), max((one.span for one in cards), default=1))))
-    wide = [one if one.has_gpu else card(view, one.bus, one.places, span, gutter, WIDE) for one in cards]
     name = f"node {node.id}" if node else "node unknown"
-    return Box(node=node, name=name, cards=tuple(wide), span=span, addresses=addresses)
+    return Box(node=node, name=name, cards=tuple(cards), span=span, addresses=addresses)
 
 
-def _rows(boxes: Sequence[Box], columns: int) -> list[list[Box]]:
+def _rows(view: Scene, boxes: Sequence[Box], columns: int, gutter: float) -> list[list[Box]]:
     """Boxes in rows; what is left of a row goes to its boxes from the left."""
     rows: list[list[Box]] = [[]]
     for box in boxes:
         if rows[-1] and sum(other.span for other in rows[-1]) + box.span > columns:
             rows.append([])
         rows[-1].append(box)
-    return [_stretched(row, columns) for row in rows]
+    return [[_widened(view, *one, gutter) for one in _stretched(row, columns)] for row in rows]
 
 
-def _stretched(row: list[Box], columns: int) -> list[Box]:
+def _stretched(row: list[Box], columns: int) -> list[tuple[Box, int]]:
     spans = [box.span for box in row]
     left = columns - sum(spans)
     for n in range(left):
         spans[n % len(spans)] += 1
-    return [
-        Box(node=box.node, name=box.name, cards=box.cards, span=span, addresses=box.addresses)
-        for box, span in zip(row, spans, strict=True)
-    ]
+    return list(zip(row, spans, strict=True))
+
+
+def _widened(view: Scene, box: Box, span: int, gutter: float) -> Box:
+    """A box of that many columns; its cards without GPUs become wide rather than tall."""
+    cards = tuple(one if one.has_gpu else card(view, one.bus, one.places, span, gutter, WIDE) for one in box.cards)
+    return Box(node=box.node, name=box.name, cards=cards, span=span, addresses=box.addresses)
 
 
 def row_block(view: Scene, row: Sequence[Box], gutter: float, full: float) -> Block:
@@ -124,10 +125,11 @@ def _row_width(row: Sequence[Box], gutter: float) -> float:
 
 def _node(view: Scene, box: Box, width: float, gutter: float) -> Block:
     inner = width - 2 * PAD
-    cpus = tuple(cpu for cpu in view.host.cpus if cpu.online and box.node and cpu.numa_node == box.node.id)
+    cpus = view.cpus.get(box.node.id, ()) if box.node else ()
     if box.name == "no NUMA nodes known":
         cpus = tuple(cpu for cpu in view.host.cpus if cpu.online)
-    parts = [_heading(view, box, len({cpu.core for cpu in cpus}), inner), cpu_block(view, cpus, inner)]
+    parts = [_heading(view, box, len({cpu.core for cpu in cpus}), inner)]
+    parts += [cpu_block(view, cpus, inner)] if cpus else []
     parts += [memory_block(view, box.node, inner)] if box.node else []
     parts.append(_cards(box, gutter))
     whole = stacked([part for part in parts if part.height], _GAP, top=PAD, left=PAD)
@@ -144,6 +146,8 @@ def _heading(view: Scene, box: Box, cores: int, width: float) -> Block:
     pieces = [pair(box.name, " · ".join(fact for fact in facts if fact), width, 16, bold=True)]
     if box.name == "node unknown":
         pieces.append(paragraph("No node is known for these devices; affinity is never guessed.", width, 10))
+    if box.node and box.node.id not in view.cpus and box.node.cpus != "":
+        pieces.append(paragraph("CPUs unknown", width, 10))
     if box.node:
         pieces += [mark_row(mark, width) for mark in check_marks(view, node_subjects(box.node.id))]
     whole = below(pieces)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from hosttune.model.host import Host, PciDevice
+from hosttune.model.host import Cpu, Host, PciDevice
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import CpuSet, Value, parse_cpus
 from hosttune.report.devices import Shown, link_text, listed, shown
@@ -47,6 +47,7 @@ class Scene(Value, frozen=True, kw_only=True):
     guests: tuple[Holder, ...]
     holders: Mapping[str, tuple[Holder, ...]]  # address -> guests that hold it
     cpu_holders: Mapping[int, tuple[Holder, ...]]
+    cpus: Mapping[int | None, tuple[Cpu, ...]]  # node -> those online
     results: Mapping[str, tuple[CheckResult, ...]]  # subject -> what did not pass
     checked: tuple[CheckResult, ...]
     told_below: frozenset[str]  # ports whose degraded link the device at its other end tells of
@@ -74,12 +75,17 @@ def scene(host: Host, results: Iterable[CheckResult]) -> Scene:
     for result in results:
         if result.outcome in _SIGNS:
             marked.setdefault(result.subject, []).append(result)
+    by_node: dict[int | None, list[Cpu]] = {}
+    for processor in host.cpus:
+        if processor.online:
+            by_node.setdefault(processor.numa_node, []).append(processor)
     return Scene(
         host=host,
         index=shown(host, problem_numbers(host)),
         guests=guests,
         holders=holders,
         cpu_holders=cpus,
+        cpus={node: tuple(some) for node, some in by_node.items()},
         results={subject: tuple(found) for subject, found in marked.items()},
         checked=results,
         told_below=frozenset(d.link.upstream.address for d in host.pci if _degraded(d) and d.link and d.link.upstream),
@@ -103,10 +109,10 @@ def marks_of(view: Scene, address: str) -> tuple[Mark, ...]:
     marks = [*check_marks(view, (address,))]
     device = view.device(address)
     if device and device.link and _degraded(device) and address not in view.told_below:
-        figures = link_text(device.link).replace(" x", " ×").removeprefix("DEGRADED link ")
-        marks.append(
-            Mark(sign="warn", text=f"degraded: {figures}", story=f"degraded link: {device.link.why or figures}")
-        )
+        told = link_text(device.link).replace(" x", " ×")
+        most = told.partition(" of ")[2]
+        story = "; ".join(filter(None, (told, device.link.why)))
+        marks.append(Mark(sign="warn", text=f"degraded from {most}" if most else told, story=story))
     number = min((n for place, n in view.index.problems.items() if address in place), default=None)
     if number is not None:
         marks.append(Mark(sign="unknown", text=f"see problem {number}", story=f"see problem {number}"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 ROOT = "hosttune-picture"
 
 # (selector, property, light, dark)
-_RULES: tuple[tuple[str, str, str, str], ...] = (
+RULES: tuple[tuple[str, str, str, str], ...] = (
     (".paper", "fill", "#f4f5f8", "#12151a"),
     ("text", "fill", "#1b2230", "#e6e9ef"),
     (".dim", "fill", "#525c6c", "#a7b0bf"),
@@ -26,6 +26,7 @@ _RULES: tuple[tuple[str, str, str, str], ...] = (
     (".switch", "stroke", "#7f92b5", "#5d7197"),
     (".pcie", "stroke", "#5f7194", "#8ea0c4"),
     (".pcie.degraded", "stroke", "#c62828", "#ff8a80"),
+    (".casing", "stroke", "#ffffff", "#1b2027"),
     (".fabric", "stroke", "#2f9e62", "#4cc38a"),
     (".joint", "fill", "#2f9e62", "#4cc38a"),
     (".cache", "fill", "#eef1f6", "#262e39"),
@@ -34,7 +35,7 @@ _RULES: tuple[tuple[str, str, str, str], ...] = (
     (".core.isolated", "stroke", "#1b2230", "#e6e9ef"),
     (".core.hidden", "fill", "none", "none"),
     (".core.hidden", "stroke", "#8b95a6", "#7a8496"),
-    (".several", "fill", "#525c6c", "#a7b0bf"),
+    (".several", "fill", "#525c6c", "#5f6878"),
     (".memory", "stroke", "#7f92b5", "#5d7197"),
     (".memory.free", "fill", "#ffffff", "#1b2027"),
     (".memory.unknown", "fill", "#e3e6ec", "#343d4b"),
@@ -70,7 +71,7 @@ _RULES: tuple[tuple[str, str, str, str], ...] = (
     (".onguest", "fill", "#ffffff", "#ffffff"),
 )
 # A guest's fill carries white text in both; its outline is lighter in the dark.
-_GUESTS = (
+GUESTS = (
     ("#b0480b", "#f08a4b"),
     ("#7b3fa0", "#b982dc"),
     ("#00707c", "#35b5c2"),
@@ -106,13 +107,8 @@ def style_sheet() -> str:
 
 
 def _rules(*, dark: bool) -> str:
-    lines = [
-        f".{ROOT} {selector} {{ {name}: {night if dark else day} }}"
-        for selector, name, day, night in _RULES
-        if not dark or day != night
-    ]
-    for n, (day, night) in enumerate(_GUESTS):
-        if not dark:
-            lines.append(f".{ROOT} .g{n} {{ fill: {day} }}")
-        lines.append(f".{ROOT} .o{n} {{ stroke: {night if dark else day} }}")
+    """Every rule again for the dark: one left out would lose to a later, more general one of the same weight."""
+    lines = [f".{ROOT} {selector} {{ {name}: {night if dark else day} }}" for selector, name, day, night in RULES]
+    for n, (day, night) in enumerate(GUESTS):
+        lines += [f".{ROOT} .g{n} {{ fill: {day} }}", f".{ROOT} .o{n} {{ stroke: {night if dark else day} }}"]
     return "\n".join(lines)

@@ -36,7 +36,7 @@ def pair(left: str, right: str, width: float, size: float, *, style: str = "", b
     for it: there the right one goes to a line of its own.
     """
     small = min(size, _SMALL)
-    right = fitted(right, width / 2, small)
+    right = fitted(right, max(width / 2, width - text_width(clean(left), size, bold=bold) - _APART), small)
     high = size * LEADING
     if not right:
         return Piece(width=width, height=high, shapes=(label(0, 0, left, size, most=width, style=style, bold=bold),))
@@ -58,9 +58,15 @@ def fits(left: str, right: str, width: float, size: float, *, bold: bool = False
 
 def mark_row(mark: Mark, width: float) -> Piece:
     """A sign and its words on a strip of their own, readable on any fill."""
-    strip = Rect(x=0, y=0, width=width, height=MARK_HIGH, style=f"strip {mark.sign}", radius=3)
-    words = label(SIGN + 6, 2.6, mark.text, 9.5, most=width - SIGN - 9, style="onstrip", bold=True)
-    return Piece(width=width, height=MARK_HIGH, shapes=(strip, Sign(x=3, y=2, kind=mark.sign), words))
+    room = width - SIGN - 9
+    lines = wrapped(mark.text, room, _SMALL, 3, bold=True)
+    high = MARK_HIGH + (len(lines) - 1) * _SMALL * LEADING
+    strip = Rect(x=0, y=0, width=width, height=high, style=f"strip {mark.sign}", radius=3)
+    words = [
+        label(SIGN + 6, 2.6 + n * _SMALL * LEADING, line, _SMALL, most=room, style="onstrip", bold=True)
+        for n, line in enumerate(lines)
+    ]
+    return Piece(width=width, height=high, shapes=(strip, Sign(x=3, y=2, kind=mark.sign), *words))
 
 
 def chip(holder: Holder, text: str, most: float) -> Piece:

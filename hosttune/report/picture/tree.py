@@ -17,7 +17,7 @@ TALLEST = 430.0  # of a card's column, before a card takes another one; of one w
 WIDE = 120.0
 _GAP = 6.0
 _PAD = 7.0
-_HEAD = 17.0
+_HEAD = 19.0
 
 
 class Card(Value, frozen=True, kw_only=True):
