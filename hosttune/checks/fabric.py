@@ -123,6 +123,7 @@ def _fabric_state(gpu: Gpu) -> CheckResult:
 
 
 _SWITCH = "nvswitch"
+_SWITCH_DRIVERS = ("nvidia-nvswitch", "nvidia")  # the former is its name in /sys/bus/pci/drivers
 
 
 def nvswitch(evidence: Evidence) -> Iterable[CheckResult]:
@@ -156,7 +157,7 @@ def _all_there(evidence: Evidence, switches: tuple[NvSwitch, ...]) -> CheckResul
 
 def _switch(evidence: Evidence, switch: NvSwitch, *, mixed: bool) -> CheckResult:
     """nvidia where the Fabric Manager runs here; vfio-pci where a guest has all of them with all GPUs."""
-    expected = "on nvidia, or on vfio-pci with all the others and the GPUs"
+    expected = "on nvidia-nvswitch, or on vfio-pci with all the others and the GPUs"
     read = f"/sys/bus/pci/devices/{switch.address}/driver"
     driver = switch.driver
     if driver is None and not evidence.complete:
@@ -165,9 +166,9 @@ def _switch(evidence: Evidence, switch: NvSwitch, *, mixed: bool) -> CheckResult
     # Not every board is all passed or all kept: what counts is that no GPU of the host needs a switch that is away.
     kept = [gpu for gpu in accelerators(evidence.host) if gpu.nvlinks_active or gpu.fabric_state]
     wrong = mixed or driver is None or (for_vfio(driver) and kept)
-    if not wrong and (for_vfio(driver) or driver == "nvidia"):
+    if not wrong and (for_vfio(driver) or driver in _SWITCH_DRIVERS):
         return passed(_SWITCH, switch.address, expected=expected, actual=actual, source=read)
-    hint = "bind it to nvidia before the Fabric Manager starts, or give all NVSwitches and GPUs to one guest"
+    hint = "bind it to nvidia-nvswitch before the Fabric Manager starts, or give all NVSwitches and GPUs to one guest"
     return failed(_SWITCH, switch.address, expected=expected, actual=actual, source=read, hint=hint)
 
 
