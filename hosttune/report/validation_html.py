@@ -21,6 +21,8 @@ from hosttune.model.validation import CheckResult, Validation
 from hosttune.model.values import format_size
 from hosttune.report.bars import charts
 from hosttune.report.branch import printable, some
+from hosttune.report.changes import SIGNS as CHANGE_SIGNS
+from hosttune.report.changes import changes
 from hosttune.report.heatmaps import STEPS, Matrix, distances, matrices
 from hosttune.report.measures import Measure, measures
 from hosttune.report.outcomes import (
@@ -49,7 +51,7 @@ def html(
     *,
     host: Host | None = None,
     plans: Iterable[Plan] = (),
-    comparison: Any = None,
+    before: Validation | None = None,
     svg: str | None = None,
     baselines: Standard | None = None,
     history: Iterable[Validation] = (),
@@ -58,8 +60,9 @@ def html(
     """The page, ending in a newline; the same documents give the same bytes.
 
     `svg` is markup of this program (hosttune.report.svg.host_svg), taken as it is; every other text is escaped.
-    `baselines` and `history` (this host's earlier validations) are what figures stand beside; `checks` explain the ids
-    of the results. What is not given is left out, or said to be missing.
+    `before` is an earlier validation to compare with; `baselines` and `history` (earlier validations of this host) are
+    what figures stand beside; `checks` explain the ids of the results. What is not given is left out, or said to be
+    missing.
     """
     from markupsafe import Markup
 
@@ -81,7 +84,7 @@ def html(
         "plots": rooflines(found, roofs(host, baselines), sides(validation.facts)) if baselines else (),
         "matrices": _matrices(host, found),
         "guests": reality(plans, host, validation.results),
-        "comparison": comparison,
+        "changes": changes(before, validation),
         "facts": dict(validation.facts or {}),
         "explained": _explained(validation.results, checks),
     }
@@ -154,7 +157,7 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
         finalize=_shown,
     )
-    environment.globals.update(WORDS=WORDS, SIGNS=SIGNS, OUTCOMES=OUTCOMES, STEPS=STEPS)
+    environment.globals.update(WORDS=WORDS, SIGNS=SIGNS, OUTCOMES=OUTCOMES, STEPS=STEPS, CHANGE_SIGNS=CHANGE_SIGNS)
     environment.filters["some"] = lambda names: some(names, MANY)
     return environment
 

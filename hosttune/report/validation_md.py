@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from hosttune.model.validation import Validation
 from hosttune.report.branch import printable, some
+from hosttune.report.changes import Changes, changes, verdict_words
 from hosttune.report.measures import by_metric, figure_rows, measures
 from hosttune.report.outcomes import (
     OUTCOMES,
@@ -27,9 +28,10 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~&!@])")
 _BLOCK = re.compile(r"^(\d*)([-+=.)])")  # what would begin a list or underline a heading
 
 
-def markdown(validation: Validation) -> str:
+def markdown(validation: Validation, *, before: Validation | None = None) -> str:
     """The report as CommonMark with tables, ending in a newline; the same document gives the same bytes.
 
+    `before` is an earlier validation that it is compared with.
     Every text of the document is escaped: it cannot become a link, an image, HTML, a mention or another cell.
     """
     found = groups(validation.results)
@@ -39,6 +41,7 @@ def markdown(validation: Validation) -> str:
         blocks += _outcome(outcome, [group for group in found if group.outcome == outcome])
     blocks += _passed([group for group in found if group.outcome == "pass"])
     blocks += _skipped([group for group in found if group.outcome == "skip"])
+    blocks += _changed(changes(before, validation))
     blocks += _measured(validation)
     if validation.facts:
         blocks += ["## Measured with", _table(("fact", "value"), tuple(validation.facts.items()))]
@@ -99,6 +102,24 @@ def _passed(found: Iterable[Group]) -> list[str]:
 def _skipped(found: Iterable[Group]) -> list[str]:
     rows = tuple((group.check, some(group.subjects, MANY), group.actual) for group in found)
     return [f"## {SIGNS['skip']} Not applicable", _table(("check", "subject", "why"), rows)] if rows else []
+
+
+def _changed(found: Changes | None) -> list[str]:
+    if found is None:
+        return []
+    blocks = [f"## Compared with {escaped(found.before)}", escaped(found.headline)]
+    outcomes = tuple((one.check, one.subject, one.before, one.after, one.actual) for one in found.outcomes)
+    if outcomes:
+        blocks.append(_table(("check", "subject", "before", "after", "actual"), outcomes))
+    figures = tuple(
+        (one.metric, one.subject, one.before, one.after, one.unit, one.effect, verdict_words(one)) for one in found.told
+    )
+    if figures:
+        names = ("metric", "subject", "before", "after", "unit", "effect (95 %)", "verdict")
+        blocks.append(_table(names, figures))
+    if found.doubts:
+        blocks.append("\n".join(f"- ? {escaped(doubt)}" for doubt in found.doubts))
+    return blocks
 
 
 def _measured(validation: Validation) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hosttune.model.validation import Validation
 from hosttune.report.branch import count, printable, say, some
+from hosttune.report.changes import Changes, changes, verdict_words
 from hosttune.report.measures import Measure, by_metric, figure_rows, measures
 from hosttune.report.outcomes import SIGNS, WORDS, Group, groups, headline, meaning, occasion
 
@@ -21,10 +22,11 @@ _STYLES = {"fail": "error", "unknown": "warn", "warn": "warn", "pass": "plain", 
 _LEAD = 4
 
 
-def print_validation(validation: Validation, console: Console) -> None:
+def print_validation(validation: Validation, console: Console, *, before: Validation | None = None) -> None:
     """Print what a person needs before a host is handed over: worst first, alike together, at most 100 columns.
 
-    fail, unknown and warn in full; what passed as a line a check; what does not apply with its reason.
+    fail, unknown and warn in full; what passed as a line a check; what does not apply with its reason. `before` is an
+    earlier validation: what changed since is told before what was measured.
     """
     style = {"fail": "error", "unknown": "warn", "warn": "warn"}.get(validation.verdict, "strong")
     host = validation.host or "unnamed host"
@@ -36,6 +38,7 @@ def print_validation(validation: Validation, console: Console) -> None:
         _print_outcome(outcome, [group for group in found if group.outcome == outcome], console)
     _print_passed([group for group in found if group.outcome == "pass"], console)
     _print_skipped([group for group in found if group.outcome == "skip"], console)
+    _print_changes(changes(before, validation), console)
     _print_measures(by_metric(measures(validation.samples)), console)
     _print_facts(validation, console)
 
@@ -85,6 +88,22 @@ def _print_measures(found: Mapping[str, Sequence[Measure]], console: Console) ->
     for metric, subjects in found.items():
         _prose(f"{metric} ({subjects[0].unit})", 2, console)
         _print_rows(figure_rows(subjects), _LEAD, console)
+
+
+def _print_changes(found: Changes | None, console: Console) -> None:
+    if found is None:
+        return
+    say("", console)
+    say(f"compared with {found.before}", console, "strong")
+    _prose(found.headline, 2, console)
+    for one in found.outcomes:
+        _prose(f"{one.check} {one.subject}: {one.before} -> {one.after}", 2, console, "warn" if one.worse else "plain")
+    for figure in found.told:
+        text = f"{figure.metric} {figure.subject}: {figure.before} -> {figure.after} {figure.unit}, {figure.effect}"
+        style = "warn" if figure.verdict == "worse" else "plain"
+        _prose(f"{verdict_words(figure)}: {text}", 2, console, style, hang=2)
+    for doubt in found.doubts:
+        _prose(f"? {doubt}", 2, console, "warn", hang=2)
 
 
 def _print_facts(validation: Validation, console: Console) -> None:

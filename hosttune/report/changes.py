@@ -1,0 +1,140 @@
+"""Before and after: outcomes that changed and figures that changed, in words; hosttune.bench.compare decides which did.
+
+What cannot be compared is unknown, and what lies within noise is said to be that: neither is an effect.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hosttune.bench.compare import Change, compare
+from hosttune.model.validation import CheckResult, Validation
+from hosttune.model.values import Value
+from hosttune.report.measures import number
+from hosttune.report.outcomes import severity
+
+VERDICTS = ("worse", "better", "unknown", "within noise")  # what a reader must see first
+SIGNS = {"worse": "✗", "better": "✓", "unknown": "?", "within noise": "="}
+NONE = "not there"
+
+
+class Figure(Value, frozen=True, kw_only=True):
+    """A figure before and after, as text. `effect` has its 95 % interval where it is known, else why it is not."""
+
+    metric: str
+    subject: str
+    unit: str
+    before: str
+    after: str
+    effect: str
+    verdict: str
+
+
+class Outcomes(Value, frozen=True, kw_only=True):
+    """A check whose outcome changed; NONE where only one of the two made it. `worse`: it went down in severity."""
+
+    check: str
+    subject: str
+    before: str
+    after: str
+    actual: str
+    worse: bool
+
+
+class Changes(Value, frozen=True, kw_only=True):
+    """Two validations side by side: `same` counts results with the outcome that they had."""
+
+    before: str
+    outcomes: tuple[Outcomes, ...]
+    same: int
+    figures: tuple[Figure, ...]
+
+    @property
+    def told(self) -> tuple[Figure, ...]:
+        """The figures that really changed."""
+        return tuple(figure for figure in self.figures if figure.verdict in ("worse", "better"))
+
+    @property
+    def unknown(self) -> tuple[Figure, ...]:
+        """The figures that cannot be compared."""
+        return tuple(figure for figure in self.figures if figure.verdict == "unknown")
+
+    @property
+    def within_noise(self) -> tuple[Figure, ...]:
+        """The figures without an effect that could be told from chance."""
+        return tuple(figure for figure in self.figures if figure.verdict == "within noise")
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why figures cannot be compared, once for each metric and reason, with how many."""
+        why = Counter((figure.metric, figure.effect) for figure in self.unknown)
+        return tuple(f"{metric}: {count} not comparable, {reason}" for (metric, reason), count in why.items())
+
+    @property
+    def headline(self) -> str:
+        """How much changed, in one sentence."""
+        worse = sum(one.worse for one in self.outcomes)
+        facts = [f"{len(self.outcomes) - worse} outcomes better or new", f"{worse} worse", f"{self.same} unchanged"]
+        counted = [(verdict, sum(one.verdict == verdict for one in self.figures)) for verdict in VERDICTS]
+        figures = [f"{count} {verdict}" for verdict, count in counted if count]
+        return ", ".join(facts) + (f"; figures: {', '.join(figures)}" if figures else "; no figures on either side")
+
+
+def changes(before: Validation | None, after: Validation) -> Changes | None:
+    """All that changed, worst first; None where there is nothing to compare with."""
+    if before is None:
+        return None
+    outcomes, same = _outcomes(before, after)
+    figures = sorted((_figure(one) for one in compare(before, after)), key=lambda one: VERDICTS.index(one.verdict))
+    named = ", ".join(text for text in (before.host, before.at) if text) or "an earlier validation"
+    return Changes(before=named, outcomes=outcomes, same=same, figures=tuple(figures))
+
+
+def verdict_words(figure: Figure) -> str:
+    """The verdict with its sign."""
+    return f"{SIGNS[figure.verdict]} {figure.verdict}"
+
+
+def _outcomes(before: Validation, after: Validation) -> tuple[tuple[Outcomes, ...], int]:
+    old, new = ({(result.check, result.subject): result for result in one.results} for one in (before, after))
+    keys = [*new, *(key for key in old if key not in new)]
+    changed = [
+        _outcome(key, old.get(key), new.get(key))
+        for key in keys
+        if not (key in old and key in new and old[key].outcome == new[key].outcome)
+    ]
+    return tuple(sorted(changed, key=lambda one: not one.worse)), len(keys) - len(changed)
+
+
+def _outcome(key: tuple[str, str], old: CheckResult | None, new: CheckResult | None) -> Outcomes:
+    """A check that is gone is worse whatever it said: what was known is not any more."""
+    worse = new is None or (new.outcome in ("fail", "unknown", "warn") and (old is None or _ranks(old) > _ranks(new)))
+    return Outcomes(
+        check=key[0],
+        subject=key[1],
+        before=old.outcome if old else NONE,
+        after=new.outcome if new else NONE,
+        actual=(new.actual if new else None) or "",
+        worse=worse,
+    )
+
+
+def _ranks(result: CheckResult) -> int:
+    return severity(result.outcome)
+
+
+def _figure(one: Change) -> Figure:
+    effect = one.why or "unknown"
+    if one.change is not None:
+        effect = f"{one.change:+.1%}"
+        if one.low is not None and one.high is not None:
+            effect += f" ({one.low:+.1%} to {one.high:+.1%})"
+    return Figure(
+        metric=one.metric,
+        subject=one.subject,
+        unit=one.unit,
+        before=number(one.before) if one.before is not None else NONE,
+        after=number(one.after) if one.after is not None else NONE,
+        effect=effect,
+        verdict=one.verdict,
+    )
