@@ -75,7 +75,7 @@ def _mode(reader: Reader) -> int | None:
     text = reader.text(CONFIG)
     if text is None:
         return None
-    found = re.findall(r"^[ \t]*FABRIC_MODE[ \t]*=[ \t]*(\S+)[ \t]*$", text, re.MULTILINE)
+    found = re.findall(r"^[ \t]*FABRIC_MODE[ \t]*=[ \t]*(.*?)[ \t\r]*$", text, re.MULTILINE)
     if not found:
         return _DEFAULT_MODE
     if found[-1] in ("0", "1", "2"):

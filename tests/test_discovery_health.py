@@ -1,0 +1,240 @@
+"""AER counters, NVMe drives, the clock and the Fabric Manager, read from small trees; absent told from unknown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hosttune.discovery.fabric import CONFIG, read_fabric_manager
+from hosttune.discovery.health import read_health
+from hosttune.errors import CommandFailed
+from hosttune.model.host import Gpu, Host, Nvme, NvSwitch, PciDevice
+from hosttune.reader import Reader
+from hosttune.recorded import Capture
+
+GPU, DISK = "0000:41:00.0", "0000:43:00.0"
+HOST = Host(
+    pci=(PciDevice(address=GPU), PciDevice(address=DISK)),
+    gpus=(Gpu(address=GPU, vendor="nvidia"),),
+    nvme=(Nvme(address=DISK, controller="nvme0"),),
+    nvswitches=(NvSwitch(address="0000:83:00.0"),),
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    put(tmp_path, "/proc/uptime", "3600.50 1.0\n")
+    put(tmp_path, "/.hosttune/capture", "1\n")
+    return tmp_path
+
+
+def put(root: Path, path: str, text: str) -> None:
+    place = root / path[1:]
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text)
+
+
+def answer(root: Path, name: str, text: str) -> None:
+    put(root, f"/.hosttune/commands/{name}", text)
+
+
+def reader(root: Path) -> Reader:
+    return Reader(Capture(str(root)))
+
+
+class Live(Capture):
+    """A machine of which one command answers."""
+
+    captured = False
+
+    def __init__(self, root: Path, answers: dict[str, str | CommandFailed]) -> None:
+        super().__init__(str(root))
+        self.answers = answers
+        self.asked: list[str] = []
+
+    def query(self, name: str, live: Callable[[], str | None]) -> str | None:
+        return live()
+
+    def run(self, argv: tuple[str, ...], *, timeout: float = 20.0) -> str:
+        self.asked.append(" ".join(argv))
+        found = self.answers.get(argv[0].rpartition("/")[2])
+        if found is None or isinstance(found, CommandFailed):
+            raise found or CommandFailed(argv, "not installed")
+        return found
+
+
+# --- AER -----------------------------------------------------------------------------------------------------
+
+
+def test_aer_counts_by_severity_and_kind(root: Path) -> None:
+    folder = f"/sys/bus/pci/devices/{GPU}"
+    put(root, f"{folder}/aer_dev_correctable", "RxErr 3\nBadTLP 0\nTimeout 4\nTOTAL_ERR_COR 7\n")
+    put(root, f"{folder}/aer_dev_nonfatal", "Undefined 0\nTOTAL_ERR_NONFATAL 0\n")
+    put(root, f"{folder}/aer_dev_fatal", "Undefined 0\nTOTAL_ERR_FATAL 1\n")
+    health = read_health(reader(root), HOST)
+    assert health.uptime_seconds == 3600.5
+    assert health.aer == {
+        GPU: {"correctable": 7, "correctable:RxErr": 3, "correctable:Timeout": 4, "nonfatal": 0, "fatal": 1}
+    }
+
+
+def test_no_counts_on_a_whole_capture_are_none_kept(root: Path) -> None:
+    assert read_health(reader(root), HOST).aer == {}
+
+
+@pytest.mark.parametrize("missing", ["proc/uptime", ".hosttune/capture"])
+def test_no_counts_where_nobody_recorded_them_are_unknown(root: Path, missing: str) -> None:
+    (root / missing).unlink()
+    assert read_health(reader(root), HOST).aer is None
+
+
+def test_a_count_that_is_none_is_a_problem(root: Path) -> None:
+    put(root, f"/sys/bus/pci/devices/{GPU}/aer_dev_correctable", "RxErr -1\nTOTAL_ERR_COR 99999999999999999999999\n")
+    read = reader(root)
+    assert read_health(read, HOST).aer == {}
+    assert {(p.what, p.where) for p in read.problems} == {
+        ("not a count", f"/sys/bus/pci/devices/{GPU}/aer_dev_correctable")
+    }
+
+
+# --- drives --------------------------------------------------------------------------------------------------
+
+SMART = json.dumps(
+    {"critical_warning": 0, "media_errors": 2, "percent_used": 5, "avail_spare": 100, "temperature": 310}
+)
+
+
+def test_a_drive_in_its_own_words(root: Path) -> None:
+    put(root, "/sys/class/nvme/nvme0/state", "live\n")
+    put(root, "/sys/class/nvme/nvme0/hwmon3/temp1_input", "36850\n")
+    put(root, "/sys/class/nvme/nvme0/hwmon3/temp1_alarm", "0\n")
+    answer(root, "nvme-smart-log-nvme0", SMART)
+    assert read_health(reader(root), HOST).disks == {
+        DISK: {
+            "state": "live",
+            "temperature_c": "36.85",
+            "alarm": "0",
+            "critical_warning": "0",
+            "media_errors": "2",
+            "percent_used": "5",
+            "avail_spare": "100",
+        }
+    }
+
+
+@pytest.mark.parametrize("text", ["", "[]", "not json", "[" * 100_000])
+def test_smart_log_that_is_none(root: Path, text: str) -> None:
+    answer(root, "nvme-smart-log-nvme0", text)
+    assert read_health(reader(root), HOST).disks == {DISK: {"smart": "not understood"}}
+
+
+def test_a_drive_that_cannot_be_asked_is_told_from_a_missing_tool(tmp_path: Path) -> None:
+    for failure, why in (
+        (None, "not installed"),
+        (CommandFailed(("nvme",), "exit status 1", "nvme0: Permission denied\n"), "nvme0: Permission denied"),
+        (CommandFailed(("nvme",), "no answer within 10 s"), "no answer within 10 s"),
+    ):
+        system = Live(tmp_path, {} if failure is None else {"nvme": failure})
+        assert read_health(Reader(system), HOST).disks == {DISK: {"smart": why}}
+        assert "nvme smart-log /dev/nvme0 --output-format=json" in system.asked
+
+
+def test_a_controller_with_another_name_is_not_asked(tmp_path: Path) -> None:
+    host = Host(nvme=(Nvme(address=DISK, controller="../../etc"), Nvme(address=GPU)))
+    system = Live(tmp_path, {})
+    assert read_health(Reader(system), host).disks == {}
+    assert not any(command.startswith("nvme") for command in system.asked)
+
+
+# --- clock ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("status 8193 maxerror 250000\n", (True, 0.25)),
+        ("status 64 maxerror 16000000\n", (False, 16.0)),
+        ("status x maxerror 1\n", (None, None)),
+        ("", (None, None)),
+    ],
+)
+def test_clock(root: Path, text: str, expected: tuple[bool | None, float | None]) -> None:
+    answer(root, "adjtimex", text)
+    health = read_health(reader(root), HOST)
+    assert (health.time_synchronised, health.time_error_seconds) == expected
+
+
+def test_the_kernels_clock_answers(tmp_path: Path) -> None:
+    assert read_health(Reader(Live(tmp_path, {})), HOST).time_synchronised in (True, False)
+
+
+# --- Fabric Manager ------------------------------------------------------------------------------------------
+
+VERSION = "\n\n\tFabric Manager version is : 535.161.08\n\n"
+PARTITIONS = json.dumps(
+    {"partitionInfo": [{"partitionId": 1, "isActive": 1}, {"partitionId": 2, "isActive": 0}], "numPartitions": 2}
+)
+
+
+def test_fabric_manager_of_a_shared_host(root: Path) -> None:
+    answer(root, "fabric-manager-service", "LoadState=loaded\nActiveState=active\n")
+    answer(root, "fabric-manager-version", VERSION)
+    answer(root, "fabric-manager-partitions", PARTITIONS)
+    put(root, CONFIG, "# FABRIC_MODE=0\nLOG_LEVEL=4\n FABRIC_MODE = 1 \n")
+    manager = read_fabric_manager(reader(root), HOST)
+    assert manager is not None
+    assert (manager.installed, manager.running, manager.state) == (True, True, "active")
+    assert (manager.version, manager.mode, manager.active_partitions) == ("535.161.08", 1, (1,))
+
+
+def test_fabric_manager_that_failed(root: Path) -> None:
+    answer(root, "fabric-manager-service", "LoadState=loaded\nActiveState=failed\n")
+    manager = read_fabric_manager(reader(root), HOST)
+    assert manager is not None
+    assert (manager.installed, manager.running, manager.state, manager.mode) == (True, False, "failed", None)
+
+
+def test_fabric_manager_is_not_installed(tmp_path: Path) -> None:
+    system = Live(tmp_path, {"systemctl": "LoadState=not-found\nActiveState=inactive\n"})
+    manager = read_fabric_manager(Reader(system), HOST)
+    assert manager is not None
+    assert (manager.installed, manager.running, manager.version) == (False, False, None)
+
+
+def test_fabric_manager_of_a_capture_without_it_is_unknown(root: Path) -> None:
+    manager = read_fabric_manager(reader(root), HOST)
+    assert manager is not None
+    assert (manager.installed, manager.running, manager.version, manager.mode) == (None, None, None, None)
+
+
+def test_no_fabric_manager_without_its_makers_gpus(tmp_path: Path) -> None:
+    system = Live(tmp_path, {})
+    assert read_fabric_manager(Reader(system), Host(gpus=(Gpu(address=GPU, vendor="amd"),))) is None
+    assert system.asked == []
+
+
+@pytest.mark.parametrize("mode", ["7", "one", "1; reboot", ""])
+def test_a_mode_that_is_none_is_a_problem(root: Path, mode: str) -> None:
+    put(root, CONFIG, f"FABRIC_MODE={mode}\n")
+    read = reader(root)
+    manager = read_fabric_manager(read, HOST)
+    assert manager is not None
+    assert manager.mode is None
+    assert [(p.what, p.where) for p in read.problems] == [("not a FABRIC_MODE", CONFIG)]
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{}", "fmReturn: -3", '{"partitionInfo": [{"partitionId": "x", "isActive": 1}]}']
+)
+def test_partitions_that_are_none_are_a_problem(root: Path, text: str) -> None:
+    answer(root, "fabric-manager-service", "LoadState=loaded\nActiveState=active\n")
+    answer(root, "fabric-manager-partitions", text)
+    put(root, CONFIG, "FABRIC_MODE=1\n")
+    read = reader(root)
+    manager = read_fabric_manager(read, HOST)
+    assert manager is not None
+    assert manager.active_partitions is None
+    assert [(p.what, p.where) for p in read.problems] == [("partitions not understood", "fmpm -l")]
