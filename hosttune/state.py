@@ -25,6 +25,21 @@ def saved_plan() -> str:
     return os.path.join(state_directory(), "plan.json")
 
 
+VALIDATIONS = "validations"  # what was measured here, for later comparison
+_MOST_KEPT = 100
+
+
+def stored_validations(folder: str) -> tuple[str, ...]:
+    """Paths of the validations kept in a state directory, oldest first; the newest of very many. Empty: none, or none
+    that may be read.
+    """
+    try:
+        names = sorted(name for name in os.listdir(os.path.join(folder, VALIDATIONS)) if name.endswith(".json"))
+    except OSError:
+        return ()
+    return tuple(os.path.join(folder, VALIDATIONS, name) for name in names[-_MOST_KEPT:])
+
+
 def save(path: str, text: str, *, make_folder: bool = False) -> None:
     """Write a file whole or not at all: a temporary one beside it, synced, then renamed. Raises BadInput.
 

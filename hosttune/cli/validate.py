@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hosttune.cli.commands import Command, host_options
-from hosttune.cli.output import emit, emit_page
+from hosttune.cli.output import emit, emit_page, tell
 from hosttune.errors import BadInput, Refused
 
 if TYPE_CHECKING:
+    from hosttune.bench.course import Measured
     from hosttune.model.evidence import Evidence
+    from hosttune.model.host import Problem
+    from hosttune.model.plan import Plan
     from hosttune.model.validation import Validation
     from hosttune.system import System
     from hosttune.transaction.site import Site
@@ -28,6 +32,11 @@ _MACHINE_STATE = "/var/lib/hosttune"
 @click.option("--guest", is_flag=True, help="This machine is a guest: look at it as one.")
 @click.option("--list", "listing", is_flag=True, help="Say what every check is about; check nothing.")
 @click.option("--against", metavar="FILE", help="Compare with an earlier validation (JSON).")
+@click.option("--duration", type=click.FloatRange(min=1, max=7 * 86400), metavar="SECONDS",
+              help="How long level 3 burns in (default 300).")  # fmt: skip
+@click.option("--scratch", metavar="PATH", help="Measure storage here; nothing else is written.")
+@click.option("--peer", "peers", multiple=True, metavar="HOST", help="Measure the network to this host (repeatable).")
+@click.option("--fleet", metavar="FILE", help="Your fleet's own floors (TOML), beside the shipped ones.")
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.pass_context
 def validate(
@@ -40,6 +49,7 @@ def validate(
     listing: bool,
     against: str | None,
     output: str,
+    **asked: Any,
 ) -> None:
     """Check that a host is fit for a tenant, and measure it. Changes nothing; exits 1 on a failure or an unknown.
 
@@ -51,17 +61,32 @@ def validate(
     if listing:
         list_checks(guest, output)
         return
-    if level and (root is not None or document is not None):
+    check_level(level, asked, captured=root is not None or document is not None)
+    before = read_validation(against) if against is not None else None
+    evidence, system = look(root, document, guest)
+    measured = measure(system, evidence, level, asked) if level and system is not None else None
+    live = system is not None and not system.captured
+    validation = decide(evidence, level, measured, live=live)
+    if measured is not None:
+        keep(validation)
+    show(validation, evidence, before, output)
+    context.exit(0 if validation.verdict in ("pass", "warn") else 1)
+
+
+def check_level(level: int, asked: Mapping[str, Any], *, captured: bool) -> None:
+    """Refuse to measure what is no machine, and options that this level does nothing with. Raises Refused, BadInput."""
+    if level and captured:
         raise Refused(
             f"level {level} measures a machine, and a captured host is none",
             where="--level",
             hint="run it on the host itself, or use --level 0",
         )
-    before = read_validation(against) if against is not None else None
-    evidence, live = look(root, document, guest)
-    validation = decide(evidence, level, live)
-    show(validation, evidence, before, output)
-    context.exit(0 if validation.verdict in ("pass", "warn") else 1)
+    if asked["duration"] is not None and level != 3:
+        raise BadInput("only level 3 has a duration", where="--duration", hint="add --level 3, or leave it out")
+    given = next((name for name in ("scratch", "peers", "fleet") if asked[name] and not level), None)
+    if given is not None:
+        option = f"--{given.removesuffix('s')}"
+        raise BadInput("level 0 measures nothing", where=option, hint="add --level 1, 2 or 3, or leave it out")
 
 
 def list_checks(inside: bool, output: str) -> None:
@@ -87,14 +112,15 @@ def read_validation(path: str) -> Validation:
     from hosttune.model.validation import Validation
     from hosttune.state import load
 
-    return Validation.from_json(load(path, what="a validation (hosttune validate -o json prints one)"), where=path)
+    what = "a validation (hosttune validate -o json prints one)"
+    return Validation.from_json(load(path, what=what), where=path)
 
 
 # --- evidence ------------------------------------------------------------------------------------------------
 
 
-def look(root: str | None, document: str | None, inside: bool) -> tuple[Evidence, bool]:
-    """(the evidence, whether it is of this machine as it runs). Raises BadInput."""
+def look(root: str | None, document: str | None, inside: bool) -> tuple[Evidence, System | None]:
+    """(the evidence, the System that it was read from; None for a document). Raises BadInput."""
     from hosttune.model.evidence import Evidence
 
     if root is not None and document is not None:
@@ -104,11 +130,11 @@ def look(root: str | None, document: str | None, inside: bool) -> tuple[Evidence
         from hosttune.state import load
 
         host = Host.from_json(load(document, what="a host document"), where=document)
-        return Evidence(host=host, inside=inside), False
+        return Evidence(host=host, inside=inside), None
     from hosttune.cli.transaction import open_system
 
     system = open_system(root)
-    return gather_with_state(system, inside), not system.captured
+    return gather_with_state(system, inside), system
 
 
 def gather_with_state(system: System, inside: bool) -> Evidence:
@@ -121,14 +147,41 @@ def gather_with_state(system: System, inside: bool) -> Evidence:
     from hosttune.transaction import applied_plans, status
 
     site = site_to_read(system)
+    doubts = []
+    plans: tuple[Plan, ...] = ()
+    standing = None
     try:
         plans = applied_plans(site)
         standing = status(site)[0] if site.store is not None else None
     except (BadInput, Refused) as error:
-        found = gather(system, inside=inside)
-        doubt = Problem(what=STATE, where=error.where, why=error.what)
-        return msgspec.structs.replace(found, problems=(*found.problems, doubt))
-    return gather(system, inside=inside, plans=plans, standing=standing)
+        doubts.append(Problem(what=STATE, where=error.where, why=error.what))
+    history, unread = stored_history(history_folder(system, site))
+    found = gather(system, inside=inside, plans=plans, standing=standing, history=history)
+    return msgspec.structs.replace(found, problems=(*found.problems, *doubts, *unread))
+
+
+def history_folder(system: System, site: Site) -> str | None:
+    """Where validations are kept: of a machine in the state directory of whoever asks, of a scratch root inside it."""
+    from hosttune.state import state_directory
+
+    if not system.captured:
+        return state_directory()
+    return site.store.folder if site.store is not None else None
+
+
+def stored_history(folder: str | None) -> tuple[tuple[Validation, ...], tuple[Problem, ...]]:
+    """(earlier validations of this host, oldest first; those that do not read, as problems)."""
+    from hosttune.model.host import Problem
+    from hosttune.state import stored_validations
+
+    found = []
+    unread = []
+    for path in stored_validations(folder) if folder is not None else ():
+        try:
+            found.append(read_validation(path))
+        except BadInput as error:
+            unread.append(Problem(what="unreadable", where=path, why=error.what))
+    return tuple(found), tuple(unread)
 
 
 def site_to_read(system: System) -> Site:
@@ -147,7 +200,27 @@ def site_to_read(system: System) -> Site:
 # --- verdict and report --------------------------------------------------------------------------------------
 
 
-def decide(evidence: Evidence, level: int, live: bool) -> Validation:
+def measure(system: System, evidence: Evidence, level: int, asked: Mapping[str, Any]) -> Measured:
+    """The benchmarks of a level. Raises Refused for a GPU that somebody holds, BadInput for an option that is none."""
+    from hosttune.bench import measure as run
+    from hosttune.cli.transaction import progress
+    from hosttune.state import load
+
+    fleet = load(asked["fleet"], what="your fleet's floors (TOML)") if asked["fleet"] is not None else None
+    return run(
+        system,
+        evidence.host,
+        level,
+        seconds=asked["duration"],
+        scratch_path=asked["scratch"],
+        peers=asked["peers"],
+        say=progress(),
+        history=evidence.history,
+        fleet=fleet.decode("utf-8", "replace") if fleet is not None else None,
+    )
+
+
+def decide(evidence: Evidence, level: int, measured: Measured | None, *, live: bool) -> Validation:
     """The checklist, and from level 1 on what was measured, with their verdict."""
     from datetime import UTC, datetime
 
@@ -155,37 +228,65 @@ def decide(evidence: Evidence, level: int, live: bool) -> Validation:
     from hosttune.checks import judge
     from hosttune.model.validation import Validation, verdict_of
 
-    if level:
-        raise Refused(f"level {level} has no benchmarks yet", where="--level", hint="use --level 0")
-    results = tuple(judge(evidence))
+    results = (*judge(evidence), *(measured.results if measured else ()))
     return Validation(
         host=evidence.host.hostname,
         level=level,
         verdict=verdict_of(results),
         results=results,
+        samples=measured.samples if measured else (),
+        facts=dict(measured.facts) if measured else None,
         at=datetime.now(UTC).isoformat(timespec="seconds") if live else None,
         version=__version__,
     )
+
+
+def keep(validation: Validation) -> None:
+    """Keep what was measured, so that later runs have something to stand beside; where that fails, it is told."""
+    from hosttune.state import VALIDATIONS, save, state_directory
+
+    stamp = (validation.at or "").partition("+")[0].replace(":", "").replace("-", "")
+    path = os.path.join(state_directory(), VALIDATIONS, f"{stamp}-level{validation.level}.json")
+    try:
+        save(path, validation.to_json(), make_folder=True)
+    except BadInput as error:
+        tell(f"not kept for later comparison: {error.what}")
 
 
 def show(validation: Validation, evidence: Evidence, before: Validation | None, output: str) -> None:
     """Print the validation in a format; `before` is what it is compared with."""
     if output == "json":
         emit(validation.to_json())
-        return
-    if before is not None:
-        raise BadInput("no comparison yet", where="--against", hint="leave it out")
-    if output == "md":
+    elif output == "md":
         from hosttune.report.validation_md import markdown
 
-        emit(markdown(validation))
+        emit(markdown(validation, before=before))
     elif output == "junit":
         from hosttune.report.validation_junit import junit
 
         emit(junit(validation))
     elif output == "html":
-        raise BadInput("no html report yet", where="--output", hint="give text, json, md or junit")
+        emit(page_of(validation, evidence, before))
     else:
         from hosttune.report.validation_text import print_validation
 
-        emit_page(lambda page: print_validation(validation, page))
+        emit_page(lambda page: print_validation(validation, page, before=before))
+
+
+def page_of(validation: Validation, evidence: Evidence, before: Validation | None) -> str:
+    """The report as one HTML page."""
+    from hosttune.bench.baselines import shipped
+    from hosttune.checks import checks
+    from hosttune.report.svg import host_svg
+    from hosttune.report.validation_html import html
+
+    return html(
+        validation,
+        host=evidence.host,
+        plans=evidence.plans,
+        before=before,
+        svg=host_svg(evidence.host, results=validation.results),
+        baselines=shipped(),
+        history=evidence.history,
+        checks=checks(evidence.inside),
+    )
