@@ -1,0 +1,126 @@
+"""Floors and peaks: what ships loads, and what cannot be right does not."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hosttune.bench.baselines import Baseline, read_baselines, read_peaks, shipped
+from hosttune.bench.metrics import METRICS, converted, metric_of
+from hosttune.errors import BadInput
+
+ROW = {
+    "metric": '"device-copy"',
+    "device": '"10de:2335"',
+    "expected": "4247.0",
+    "tolerance": "0.05",
+    "direction": '"higher"',
+    "unit": '"GB/s"',
+    "source": '"measured"',
+}
+
+
+def read(**changes: str | None) -> tuple[Baseline, ...]:
+    rows = {**ROW, **changes}
+    text = "[[baseline]]\n" + "".join(f"{name} = {value}\n" for name, value in rows.items() if value is not None)
+    return read_baselines(text, shipped().peaks, "mine.toml")
+
+
+def refused(**changes: str | None) -> BadInput:
+    with pytest.raises(BadInput) as caught:
+        read(**changes)
+    assert caught.value.where.startswith("mine.toml: baseline 1")
+    return caught.value
+
+
+def test_what_ships_loads_and_every_row_names_its_source() -> None:
+    standard = shipped()
+    assert len(standard.baselines) > 20
+    for row in standard.baselines:
+        assert len(row.source) > 15, row
+        assert row.kind == "floor" or row.tolerance > 0, row
+        peak = standard.peak(row.metric, row.device)
+        assert peak is not None, row
+        assert 0 < row.limit <= row.expected <= peak, row
+    assert all(len(peaks.source) > 15 for peaks in standard.peaks.values())
+
+
+def test_a_floor_of_2333_mb_for_hbm_does_not_load() -> None:
+    """What DCGM ships for the H200: read as GB/s it is plausible and wrong, as MB/s it can never fail."""
+    error = refused(expected="2333.0", tolerance="0.0", unit='"MB/s"')
+    assert "could not fail" in error.what
+    assert "MB/s are not GB/s" in error.hint
+
+
+def test_a_floor_above_what_the_links_carry_does_not_load() -> None:
+    """800 GB/s of all-gather bus bandwidth, over links of 450."""
+    error = refused(metric='"all-gather-16gib"', expected="800.0")
+    assert "above the physical peak of 450" in error.what
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"source": None}, "no source"),
+        ({"source": '""'}, "source is missing"),
+        ({"unit": '"TFLOP/s"'}, "TFLOP/s measures operations per second"),
+        ({"unit": '"Gb/s"'}, "Gb/s measures bits per second"),
+        ({"unit": '"GiB/s"'}, "unknown unit"),
+        ({"metric": '"device-speed"'}, "unknown metric"),
+        ({"device": '"H200"'}, "is no PCI id"),
+        ({"device": '"10de:ffff"'}, "no peak"),
+        ({"direction": '"lower"'}, "is better higher"),
+        ({"tolerance": "1.5"}, "tolerance is a fraction"),
+        ({"tolerance": "true"}, "tolerance is a fraction"),
+        ({"expected": "nan"}, "no positive number"),
+        ({"expected": "-4.0"}, "no positive number"),
+        ({"gpus": "0"}, "gpus is a number"),
+        ({"kind": '"wish"'}, "unknown kind"),
+        ({"tolerence": "0.05"}, "unknown key 'tolerence'"),
+    ],
+)
+def test_a_row_that_cannot_be_right_is_refused_by_name(changes: dict[str, str | None], said: str) -> None:
+    assert said in refused(**changes).what
+
+
+@pytest.mark.parametrize("text", ["[[baseline]\n", "baseline = 3\n", "[[floor]]\n", "a = " + "[" * 5000])
+def test_what_is_no_table_of_baselines_is_bad_input(text: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        read_baselines(text, {}, "mine.toml")
+    assert caught.value.where.startswith("mine.toml")
+
+
+def test_a_device_twice_in_the_roofline_is_refused() -> None:
+    row = '[[device]]\nid = "10de:2335"\nmodel = "x"\nsource = "y"\n'
+    with pytest.raises(BadInput) as caught:
+        read_peaks(row + row, "roofline.toml")
+    assert caught.value.where == "roofline.toml: device 2"
+
+
+@given(value=st.floats(1e-3, 1e6), tolerance=st.floats(0, 0.99))
+def test_whatever_loads_lies_between_a_part_of_the_peak_and_the_peak(value: float, tolerance: float) -> None:
+    try:
+        rows = read(expected=f"{value!r}", tolerance=f"{tolerance!r}")
+    except BadInput:
+        assert value > 4800 or value * (1 - tolerance) < 0.2 * 4800
+        return
+    assert 0.2 * 4800 <= rows[0].limit <= rows[0].expected <= 4800
+
+
+@given(st.floats(0.001, 1e6), st.sampled_from(("MB/s", "TB/s", "GB/s")))
+def test_units_are_converted_and_back(value: float, unit: str) -> None:
+    there = converted(value, unit, "GB/s", "here")
+    assert converted(there, "GB/s", unit, "here") == pytest.approx(value)
+
+
+def test_a_floor_in_tb_per_second_is_the_same_floor() -> None:
+    assert read(expected="4.247", unit='"TB/s"')[0].expected == pytest.approx(4247)
+
+
+def test_a_size_belongs_to_the_figure_and_not_to_the_family() -> None:
+    family = metric_of("all-reduce-16gib")
+    assert family is not None
+    assert family.name == "all-reduce"
+    assert metric_of("h2d-ce-fast") is None
+    assert len({metric.name for metric in METRICS}) == len(METRICS)
