@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from test_hypervisor import tree
 
 from hosttune.hypervisor import process_of, read_state, verify_running
-from hosttune.hypervisor.maps import parse_maps
+from hosttune.discovery.maps import parse_maps
 from hosttune.recorded import Capture
 from hosttune.system import COMMANDS
 

@@ -25,6 +25,8 @@ FAMILIES: tuple[str, ...] = (
     "gpumodes",
     "fabric",
     "health",
+    "guests",
+    "leftovers",
 )
 
 

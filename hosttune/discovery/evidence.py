@@ -29,11 +29,14 @@ READERS: tuple[tuple[str, str, str], ...] = (
     ("ksm_pages_shared", "evidence", "read_ksm_pages_shared"),
     ("health", "health", "read_health"),
     ("fabric_manager", "fabric", "read_fabric_manager"),
+    ("processes", "processes", "read_processes"),
+    ("leftovers", "processes", "read_leftovers"),
 )
 _UNITS = tuple(
     f"{folder}/irqbalance.service"
     for folder in ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 )
+IRQBALANCE_UNIT = "irqbalance-unit"  # the query: absent, masked or installed
 _MASK = re.compile(r"[0-9a-f]{1,16}")
 _SMALLEST_BAR = 20  # bit n of resourceN_resize stands for 2**(n + 20) bytes
 
@@ -88,13 +91,18 @@ def read_bar_limits(reader: Reader, host: Host) -> dict[str, int] | None:
 
 
 def read_irqbalance(reader: Reader, host: Host) -> bool | None:
-    """Whether irqbalance is installed as a systemd unit that is not masked (systemd.unit(5)); None: nobody recorded."""
-    for unit in _UNITS:
-        if reader.link(unit) == "/dev/null":
-            return False
-        if reader.exists(unit):
-            return True
-    return False if reader.system.complete else None
+    """Whether irqbalance is installed as a systemd unit that is not masked (systemd.unit(5)); None: nobody recorded.
+
+    Asked as a query, for the link of a masked unit leads to /dev/null, which no capture holds.
+    """
+    system = reader.system
+
+    def live() -> str:
+        unit = next((path for path in _UNITS if system.exists(path) or system.link(path) is not None), None)
+        return "absent" if unit is None else "masked" if system.link(unit) == "/dev/null" else "installed"
+
+    answer = reader.query(IRQBALANCE_UNIT, live)
+    return None if answer is None else answer.strip() == "installed"
 
 
 def read_ksm_pages_shared(reader: Reader, host: Host) -> int | None:

@@ -216,7 +216,19 @@ def _guest(reader: Reader, domain: RawDomain) -> RunningGuest:
         page_bytes=sizes.pop() if len(sizes) == 1 else None,
         devices=tuple(sorted(device.source for device in facts.hostdevs if device.kind == "pci" and device.source)),
         uuid=facts.uuid,
+        next_start=_next_start(domain),
     )
+
+
+def _next_start(domain: RawDomain) -> tuple[str, ...] | None:
+    """How the kept definition of a running guest differs from what runs; none for a guest that does not run."""
+    if domain.state in (None, "shut off"):
+        return None if domain.state is None else ()
+    if domain.xml is None or domain.inactive_xml is None:
+        return None
+    from hosttune.domain.sameness import same_guest
+
+    return same_guest(domain.xml, domain.inactive_xml)
 
 
 def _pins(facts: DomainFacts) -> tuple[VcpuPin, ...]:

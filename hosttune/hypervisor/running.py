@@ -11,9 +11,9 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from hosttune.discovery.maps import Mapped, read_maps
 from hosttune.domain.implied import huge_page_bytes
 from hosttune.errors import Unreadable
-from hosttune.hypervisor.maps import Mapped, read_maps
 from hosttune.model.plan import Device, PlannedGuest
 from hosttune.model.values import CpuSet, Value, parse_cpus
 from hosttune.system import System

@@ -69,38 +69,35 @@ class FabricManager(Value, frozen=True, kw_only=True):
 
 
 class GuestThread(Value, frozen=True, kw_only=True):
-    """A thread of a guest's process and the CPUs that the kernel lets it run on."""
+    """Threads of a guest's process that have one name, and the CPUs that the kernel lets them run on."""
 
     name: str
-    cpus: str
+    cpus: str | None
 
 
 class GuestProcess(Value, frozen=True, kw_only=True):
-    """A running guest as /proc shows it; `differences` from its plan or definition, empty when none.
+    """A running guest as /proc shows it. `pid` None: its process was not found, and nothing else is known.
 
-    `older_definition`: it runs with another definition than its next start would have.
+    `memory_by_node`: bytes by node, of huge pages where it has any (`page_bytes`), else of everything.
     """
 
     guest: str
     pid: int | None = None
     threads: tuple[GuestThread, ...] | None = None
-    memory_by_node: Mapping[str, int] | None = None  # bytes
+    memory_by_node: Mapping[str, int] | None = None
     page_bytes: int | None = None
-    older_definition: bool | None = None
 
     def __post_init__(self) -> None:
         close_mappings(self, "memory_by_node")
 
 
 class Leftovers(Value, frozen=True, kw_only=True):
-    """What a former tenant may have left: mediated devices, virtual functions, processes that hold devices."""
+    """What a former tenant may have left: mediated devices (UUID: its parent's address)."""
 
-    mdevs: tuple[str, ...] | None = None
-    virtual_functions: Mapping[str, int] | None = None  # by physical function, where no guest has one
-    holders: Mapping[str, tuple[str, ...]] | None = None  # texts by address
+    mdevs: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        close_mappings(self, "virtual_functions", "holders")
+        close_mappings(self, "mdevs")
 
 
 class Evidence(Value, frozen=True, kw_only=True):

@@ -377,6 +377,7 @@ class RunningGuest(Value, frozen=True, kw_only=True):
     page_bytes: int | None = None
     devices: tuple[str, ...] = ()
     uuid: str | None = None
+    next_start: tuple[str, ...] | None = None  # how its next start would differ from what runs; None: unknown
 
 
 class Iommu(Value, frozen=True, kw_only=True):
