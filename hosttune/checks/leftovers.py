@@ -94,7 +94,7 @@ def leftover_pages(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def _pages_of_guests(evidence: Evidence, node: int, page_bytes: int) -> int:
-    """Pages of one size on one node that the definitions of running guests account for; loose memory counts anywhere."""
+    """Pages of one size on one node that running guests account for; memory without a node counts on any."""
     running = [guest for guest in evidence.host.guests or () if guest.state in RUNNING]
     parts = [part for guest in running for part in guest.memory or () if part.page_bytes == page_bytes]
     return sum((part.memory_bytes or 0) // page_bytes for part in parts if part.node in (node, None))

@@ -1,7 +1,7 @@
 """System → running guests as the kernel has them, and what a former tenant may have left behind.
 
-proc(5): `comm` and `status` (Cpus_allowed_list) of each thread, `numa_maps` of the process. libvirt keeps the process id
-of a guest in /run/libvirt/qemu; a QEMU of that name serves where it does not.
+proc(5): `comm` and `status` (Cpus_allowed_list) of each thread, `numa_maps` of the process. libvirt keeps the process
+id of a guest in /run/libvirt/qemu; a QEMU of that name serves where it does not.
 """
 
 from __future__ import annotations
