@@ -1,0 +1,409 @@
+"""The checks of GPUs: each outcome of each, the named fault and its place; and what real machines printed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from gpuevidence import A, B, C, evidence, function, is_whole, not_well, nvidia, of, results, told_by_smi
+
+from hosttune.checks import FAMILIES
+from hosttune.checks.gpumemory import errors_allowed
+from hosttune.gpu.nvidia import NVIDIA
+from hosttune.model.evidence import Health
+from hosttune.model.host import Gpu, Mig, MigInstance, Module, PciDevice, Platform, Problem
+from hosttune.model.intent import Intent
+from hosttune.model.plan import Action, MigAssignment, Plan, PlannedGuest
+
+OURS = ("gpus", "gpumemory", "gpumodes", "fabric", "health")
+GPUS = OURS[:3]
+
+
+def action(kind: str, want: object, target: str = A) -> Action:
+    return Action(
+        id=f"{kind}:{target}", kind=kind, target=target, current=None, want=want, effect="now", needed=False,
+        reversible=True, why="test",
+    )  # fmt: skip
+
+
+def planned(*actions: Action, guests: tuple[PlannedGuest, ...] = ()) -> Plan:
+    return Plan(intent=Intent(version=1), actions=actions, guests=guests)
+
+
+def guest_with(*places: tuple[str, int]) -> PlannedGuest:
+    mine = tuple(MigAssignment(gpu=A, profile=profile, start=start) for profile, start in places)
+    return PlannedGuest(name="g", vcpu_pins=(), emulator_cpus="0", cells=(), page_bytes=4096, mig=mine)
+
+
+def outcome(check: str, subject: str = A, **facts: Any) -> tuple[str, str | None]:
+    result = of(evidence(nvidia(**facts)), check, *GPUS)[subject]
+    assert is_whole(result)
+    return result.outcome, result.actual
+
+
+# --- what real machines printed ------------------------------------------------------------------------------
+
+
+def test_eight_h100_whose_power_brake_is_pulled_fail_for_that_alone() -> None:
+    """nvidia-smi of a real XE9680: nothing else of it is a fault."""
+    found = told_by_smi("h100-x8-535", "2330", health=Health(uptime_seconds=86400.0))
+    assert not_well(results(found, *GPUS)) == {("clock-reasons", "fail")}
+    clocks = of(found, "clock-reasons", *GPUS)
+    assert len(clocks) == 8
+    assert {result.outcome for result in clocks.values()} == {"fail"}
+    assert "power brake" in (clocks[A].actual or "")
+    replays = of(found, "pcie-replay", *GPUS)[A]
+    assert (replays.outcome, replays.actual) == ("pass", "67 since its reset, 0.047 a minute over the host's uptime")
+
+
+def test_replays_over_an_unknown_time_are_no_rate() -> None:
+    found = told_by_smi("h100-x8-535", "2330")
+    assert of(found, "pcie-replay", *GPUS)[A].outcome == "unknown"
+
+
+def test_a_healthy_h100_has_no_fault() -> None:
+    assert not_well(results(told_by_smi("h100-x1-590", "2330"), *GPUS)) == set()
+
+
+def test_consumer_cards_warn_of_ecc_and_what_runs_on_them() -> None:
+    found = told_by_smi("rtx4090-x8-535", "2684")
+    assert not_well(results(found, *GPUS)) == {("ecc-mode", "warn"), ("gpu-processes", "warn")}
+    assert {result.outcome for result in of(found, "ecc-errors", *GPUS).values()} == {"skip"}
+
+
+def test_mig_hides_row_remaps_which_is_unknown_not_none() -> None:
+    found = told_by_smi("h200-mig-590", "2335")
+    (result,) = of(found, "row-remap", *GPUS).values()
+    assert (result.outcome, result.actual) == ("unknown", "MIG is on, which hides it from the driver's library")
+    assert of(found, "mig-instances", *GPUS)["0000:83:00.0"].outcome == "pass"
+    assert not_well(results(found, *GPUS)) == set()
+
+
+# --- which GPUs are judged -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("driver", ["vfio-pci", "nvgrace_gpu_vfio_pci"])
+def test_a_gpu_for_a_guest_is_skipped_by_every_check(driver: str) -> None:
+    found = evidence(Gpu(address=A, vendor="nvidia", source="sysfs"), driver=driver)
+    for check in {check.check for check in results(found, *GPUS)}:
+        result = of(found, check, *GPUS)[A]
+        assert (check, result.outcome) == (check, "skip")
+        assert driver in (result.actual or "")
+    assert of(found, "gpu-driver", *GPUS)[A].hint
+
+
+@pytest.mark.parametrize("complete", [True, False, None])
+def test_nothing_passes_of_a_gpu_of_which_nothing_is_known(complete: bool | None) -> None:
+    found = evidence(Gpu(address=A, vendor="nvidia"), driver=None, complete=complete)
+    told = results(found, *GPUS)
+    assert all(is_whole(result) for result in told)
+    assert {result.outcome for result in told if result.check != "gpu-driver"} == {"unknown"}
+    assert of(found, "gpu-driver", *GPUS)[A].outcome == ("warn" if complete else "unknown")
+
+
+def test_nothing_passes_of_a_gpu_that_its_driver_did_not_tell_of() -> None:
+    found = evidence(Gpu(address=A, vendor="nvidia", source="sysfs"))
+    assert {result.outcome for result in results(found, *GPUS)} == {"unknown"}
+
+
+def test_a_gpu_that_sleeps_is_not_woken() -> None:
+    gpu = Gpu(address=A, vendor="nvidia", source="sysfs")
+    found = evidence(gpu, host={"pci": (function(A, runtime_status="suspended"),)})
+    result = of(found, "persistence", *GPUS)[A]
+    assert (result.outcome, result.actual) == ("unknown", "asleep: asking would wake it")
+
+
+def test_a_host_without_gpus_skips_once_a_check() -> None:
+    told = results(evidence(), *GPUS)
+    assert {(result.outcome, result.subject) for result in told} == {("skip", "host")}
+    assert len({result.check for result in told}) == len(told)
+
+
+def test_what_a_gpu_lacks_is_skipped_and_the_rest_is_unknown() -> None:
+    found = evidence(nvidia(lacks=("ecc", "ecc_pending")))
+    assert of(found, "ecc-mode", *GPUS)[A].outcome == "skip"
+    assert of(found, "row-remap", *GPUS)[A].outcome == "unknown"
+
+
+def test_every_field_that_nvidia_tells_is_one_of_a_gpu() -> None:
+    assert set(Gpu.__struct_fields__) >= NVIDIA.tells
+
+
+@pytest.mark.parametrize("family", OURS)
+def test_each_family_is_in_the_list(family: str) -> None:
+    assert family in FAMILIES
+
+
+# --- driver --------------------------------------------------------------------------------------------------
+
+
+def test_a_driver_and_library_of_two_versions_fail() -> None:
+    platform = Platform(modules=(Module(name="nvidia", version="580.1"),))
+    found = evidence(nvidia(driver_version="570.2"), host={"platform": platform})
+    result = of(found, "gpu-driver", *GPUS)[A]
+    assert (result.outcome, result.actual) == ("fail", "module 580.1, library 570.2")
+
+
+def test_nvmls_own_word_for_it_fails() -> None:
+    problem = Problem(what="NVML did not answer", where="nvml.json", why="NVML: Driver/library version mismatch")
+    found = evidence(Gpu(address=A, vendor="nvidia", source="sysfs"), host={"problems": (problem,)})
+    assert of(found, "gpu-driver", *GPUS)[A].outcome == "fail"
+
+
+def test_a_gpu_that_alone_is_not_listed_is_lost() -> None:
+    found = evidence(nvidia(A, driver_version="580.1"), Gpu(address=B, vendor="nvidia", source="sysfs"))
+    told = of(found, "gpu-driver", *GPUS)
+    assert (told[A].outcome, told[B].outcome) == ("pass", "fail")
+
+
+def test_nouveau_fails() -> None:
+    found = evidence(Gpu(address=A, vendor="nvidia"), driver="nouveau")
+    result = of(found, "gpu-driver", *GPUS)[A]
+    assert (result.outcome, result.actual) == ("fail", "held by nouveau")
+
+
+@pytest.mark.parametrize(
+    ("action", "expected"),
+    [("none", "pass"), ("reset", "fail"), ("drain and reset", "fail"), ("reboot", "fail"), ("action 9", "fail")],
+)
+def test_recovery_action(action: str, expected: str) -> None:
+    assert outcome("gpu-status", recovery_action=action) == (expected, action)
+
+
+@pytest.mark.parametrize(("status", "expected"), [("operational", "pass"), ("malfunction", "fail"), (None, "unknown")])
+def test_gaudi_by_its_status(status: str | None, expected: str) -> None:
+    gpu = Gpu(address=A, vendor="habana", model="Intel Gaudi3", source="habanalabs", status=status)
+    told = results(evidence(gpu, driver="habanalabs"), *GPUS)
+    assert [r.outcome for r in told if r.check == "gpu-status"] == [expected]
+    assert {r.outcome for r in told if r.check in ("ecc-mode", "row-remap", "clock-reasons")} == {"skip"}
+
+
+def test_amd_by_what_amdgpu_tells() -> None:
+    gpu = Gpu(address=A, vendor="amd", source="amdgpu", ecc_uncorrected=3, ecc_corrected=0, power_limit_watts=500.0)
+    gpu = msgspec.structs.replace(gpu, power_default_watts=750.0, temperature_c=45.0, temperature_slowdown_c=100.0)
+    told = {r.check: r.outcome for r in results(evidence(gpu, driver="amdgpu"), *GPUS)}
+    assert told["ecc-errors"] == "fail"
+    assert told["power-limit"] == "warn"
+    assert told["gpu-temperature"] == "pass"
+    assert told["clock-reasons"] == "skip"
+    assert told["pcie-replay"] == "unknown"
+
+
+# --- memory --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"ecc": True, "ecc_pending": True}, ("pass", "enabled")),
+        ({"ecc": False, "ecc_pending": False}, ("fail", "disabled")),
+        ({"ecc": True, "ecc_pending": False}, ("warn", "enabled, disabled pending")),
+        ({"ecc": False, "ecc_pending": True}, ("warn", "disabled, enabled pending")),
+    ],
+)
+def test_ecc_mode(facts: dict[str, Any], expected: tuple[str, str]) -> None:
+    assert outcome("ecc-mode", **facts) == expected
+
+
+def test_ecc_as_planned() -> None:
+    found = evidence(nvidia(ecc=False), plans=(planned(action("gpu-ecc", False)),))
+    assert of(found, "ecc-mode", *GPUS)[A].outcome == "pass"
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"ecc_uncorrected": 0, "ecc_corrected": 9}, "pass"),
+        ({"ecc_uncorrected": 0, "ecc_uncorrected_lifetime": 4}, "pass"),
+        ({"ecc_uncorrected": 1}, "fail"),
+        ({"ecc_uncorrected": 0, "sram_threshold_exceeded": True}, "fail"),
+        ({"ecc_uncorrected": 0, "unrepairable_memory": True}, "fail"),
+    ],
+)
+def test_ecc_errors(facts: dict[str, Any], expected: str) -> None:
+    assert outcome("ecc-errors", **facts)[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({}, ("pass", "no row remapped")),
+        ({"remapped_uncorrectable": 2}, ("pass", "remapped: 2 after uncorrected errors")),
+        ({"remap_banks_none": 1}, ("warn", "1 memory banks without a spare row; no row remapped")),
+        ({"remapped_pending": True}, ("fail", "remapping pending; no row remapped")),
+        ({"remapped_pending": True, "remapped_failed": True}, ("fail", "remapping failed; no row remapped")),
+    ],
+)
+def test_row_remap(facts: dict[str, Any], expected: tuple[str, str]) -> None:
+    assert outcome("row-remap", **{"remapped_pending": False, "remapped_failed": False, **facts}) == expected
+
+
+def test_a_failed_remap_is_a_gpu_to_be_replaced() -> None:
+    found = of(evidence(nvidia(remapped_pending=False, remapped_failed=True)), "row-remap", *GPUS)[A]
+    assert "replacement" in (found.hint or "")
+
+
+def test_half_a_remap_answer_is_unknown() -> None:
+    assert outcome("row-remap", remapped_pending=False)[0] == "unknown"
+
+
+@pytest.mark.parametrize(("pending", "expected"), [(True, "fail"), (False, "pass")])
+def test_retired_pages(pending: bool, expected: str) -> None:
+    assert outcome("retired-pages", retired_pending=pending)[0] == expected
+
+
+def test_the_bit_error_rate_allows_what_dcgm_allows() -> None:
+    assert [errors_allowed(speed, 16) for speed in (8.0, 16.0, 32.0)] == [8, 16, 31]
+
+
+@pytest.mark.parametrize(("count", "expected"), [(0, "pass"), (31 * 60, "pass"), (31 * 60 + 1, "warn")])
+def test_replays_by_their_rate(count: int, expected: str) -> None:
+    found = evidence(nvidia(pcie_replays=count), health=Health(uptime_seconds=3600.0))
+    assert of(found, "pcie-replay", *GPUS)[A].outcome == expected
+
+
+# --- clocks, power, heat -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reasons", "expected"),
+    [
+        ((), "pass"),
+        (("gpu_idle",), "pass"),
+        (("sw_power_cap",), "pass"),
+        (("applications_clocks_setting", "sync_boost"), "pass"),
+        (("sw_thermal_slowdown",), "warn"),
+        (("hw_slowdown",), "fail"),
+        (("hw_slowdown", "hw_thermal_slowdown"), "fail"),
+        (("sw_power_cap", "hw_power_brake_slowdown"), "fail"),
+    ],
+)
+def test_clock_reasons(reasons: tuple[str, ...], expected: str) -> None:
+    found, actual = outcome("clock-reasons", clock_reasons=reasons)
+    assert found == expected
+    assert all(reason in (actual or "") for reason in reasons)
+
+
+@pytest.mark.parametrize(("now", "expected"), [(1980.0, "pass"), (1500.0, "warn")])
+def test_application_clocks(now: float, expected: str) -> None:
+    found = outcome("application-clocks", application_clock_mhz=now, default_application_clock_mhz=1980.0)
+    assert found[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("now", "want", "expected"),
+    [(700.0, None, "pass"), (750.0, None, "pass"), (500.0, None, "warn"), (500.0, 500, "pass"), (700.0, 500, "warn")],
+)
+def test_power_limit(now: float, want: int | None, expected: str) -> None:
+    plans = () if want is None else (planned(action("gpu-power-limit", want)),)
+    found = evidence(nvidia(power_limit_watts=now, power_default_watts=700.0), plans=plans)
+    assert of(found, "power-limit", *GPUS)[A].outcome == expected
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"temperature_margin_c": 51.0}, "pass"),
+        ({"temperature_margin_c": 0.0}, "warn"),
+        ({"temperature_slowdown_c": 90.0}, "pass"),
+        ({"temperature_slowdown_c": 37.0}, "warn"),
+        ({}, "unknown"),
+    ],
+)
+def test_temperature(facts: dict[str, Any], expected: str) -> None:
+    assert outcome("gpu-temperature", temperature_c=37.0, **facts)[0] == expected
+
+
+# --- modes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("on", "want", "expected"), [(True, None, "pass"), (False, None, "warn"), (False, False, "pass")]
+)
+def test_persistence(on: bool, want: bool | None, expected: str) -> None:
+    plans = () if want is None else (planned(action("gpu-persistence", want)),)
+    assert of(evidence(nvidia(persistence=on), plans=plans), "persistence", *GPUS)[A].outcome == expected
+
+
+@pytest.mark.parametrize(
+    ("mode", "want", "expected"),
+    [
+        ("default", None, "pass"),
+        ("prohibited", None, "fail"),
+        ("exclusive_process", None, "warn"),
+        ("exclusive_process", "exclusive_process", "pass"),
+        ("default", "exclusive_process", "warn"),
+    ],
+)
+def test_compute_mode(mode: str, want: str | None, expected: str) -> None:
+    plans = () if want is None else (planned(action("gpu-compute-mode", want)),)
+    assert of(evidence(nvidia(compute_mode=mode), plans=plans), "compute-mode", *GPUS)[A].outcome == expected
+
+
+@pytest.mark.parametrize(
+    ("mode", "pending", "want", "expected"),
+    [
+        ("disabled", "disabled", None, "pass"),
+        ("enabled", None, None, "pass"),
+        ("disabled", "enabled", None, "warn"),
+        ("disabled", "disabled", "enabled", "fail"),
+        ("enabled", "enabled", "enabled", "pass"),
+    ],
+)
+def test_mig_mode(mode: str, pending: str | None, want: str | None, expected: str) -> None:
+    plans = () if want is None else (planned(action("gpu-mig-mode", want)),)
+    found = evidence(nvidia(mig=Mig(mode=mode, pending=pending)), plans=plans)
+    assert of(found, "mig-mode", *GPUS)[A].outcome == expected
+
+
+def test_a_gpu_without_mig_is_skipped() -> None:
+    assert outcome("mig-mode")[0] == "skip"
+    assert outcome("mig-instances")[0] == "skip"
+
+
+ONE, THREE = MigInstance(profile="1g.18gb", id=7, start=6), MigInstance(profile="3g.71gb", id=2, start=4)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ((ONE, THREE), "pass"),
+        ((THREE, ONE), "pass"),
+        ((ONE,), "fail"),
+        ((ONE, THREE, ONE), "fail"),
+        ((ONE, msgspec.structs.replace(THREE, start=0)), "fail"),
+        ((), "fail"),
+        (None, "unknown"),
+        ((ONE, MigInstance(id=2)), "unknown"),
+    ],
+)
+def test_mig_instances_against_the_plan(found: tuple[MigInstance, ...] | None, expected: str) -> None:
+    plan = planned(guests=(guest_with(("3g.71gb", 4), ("1g.18gb", 6)),))
+    seen = evidence(nvidia(mig=Mig(mode="enabled", pending="enabled", instances=found)), plans=(plan,))
+    assert of(seen, "mig-instances", *GPUS)[A].outcome == expected
+
+
+def test_planned_instances_with_mig_off_fail() -> None:
+    plan = planned(guests=(guest_with(("1g.18gb", 6)),))
+    seen = evidence(nvidia(mig=Mig(mode="disabled", pending="disabled", instances=())), plans=(plan,))
+    assert of(seen, "mig-instances", *GPUS)[A].outcome == "fail"
+
+
+def test_mig_without_instances_is_of_no_use() -> None:
+    assert outcome("mig-instances", mig=Mig(mode="enabled", instances=()))[0] == "warn"
+
+
+@pytest.mark.parametrize(("count", "expected"), [(0, ("pass", "none")), (2, ("warn", "2 use it"))])
+def test_processes(count: int, expected: tuple[str, str]) -> None:
+    assert outcome("gpu-processes", processes=count) == expected
+
+
+def test_virtual_functions_are_told_of_by_their_parent() -> None:
+    found = evidence(Gpu(address=C, vendor="nvidia"), host={"pci": (function(C, physfn=A),)})
+    assert of(found, "ecc-mode", *GPUS)[C].actual == f"a virtual function: told of {A}"
+
+
+def test_a_gpu_without_a_function_is_unknown() -> None:
+    found = evidence(Gpu(address=C, vendor="nvidia"), host={"pci": (PciDevice(address=A),)})
+    assert {r.outcome for r in results(found, *GPUS)} <= {"unknown", "warn"}
