@@ -1,7 +1,7 @@
 """The kernel log → events of failing hardware: XIDs, SXids, AER, DPC, machine checks. Texts in it are untrusted.
 
 `read_kernel_log` asks dmesg, and the journal for what the ring buffer has lost; what a capture keeps of it
-(`kernel-log`) is only the lines that can be an event, without names of processes. Each record is matched from its
+(`kernel-log`) is only the lines that are one, without names of processes. Each record is matched from its
 start: what a process was called, or a line break in a message, cannot pass for a record of its own.
 """
 
@@ -21,7 +21,7 @@ QUERY = "kernel-log"
 _DMESG_JSON = ("dmesg", "--kernel", "--json")  # util-linux 2.38 on
 _DMESG = ("dmesg", "--kernel")
 _FIRST = "Linux version "  # the first line of every boot
-# What can be an event; the journal is searched for it as well (PCRE and Python agree on this much).
+# What the journal is searched for: all that can be an event.
 _WANTED = r"NVRM: |nvidia-nvswitch\d+: SXid|AER: |PCIe Bus Error|DPC: containment|\[Hardware Error\]|mce: |" + _FIRST
 _JOURNAL = (
     "journalctl", "--dmesg", "--boot", "--no-pager", "--quiet", "--output=json",
@@ -137,9 +137,9 @@ def parse_journal(text: str) -> Iterator[Line]:
 
 
 def interesting(lines: Iterable[Line]) -> Iterator[Line]:
-    """The lines that can be an event, without the names of processes in them, cut to a bounded length."""
+    """The lines that are an event, without the names of processes in them, cut to a bounded length."""
     for seconds, text in lines:
-        if re.search(_WANTED, text) and not text.startswith(_FIRST):
+        if _event(seconds, text[:_MAX_TEXT]) is not None:
             yield seconds, _PROCESS.sub("", text[:1024])[:_MAX_TEXT]
 
 
