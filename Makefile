@@ -9,6 +9,8 @@ STAMP := $(VENV)/.stamps
 # What tests and benchmarks compare with or prove against: pci.ids for names, libvirt and QEMU for the XML, hwloc as the peer.
 PACKAGES_RUN := pci.ids python3-venv
 PACKAGES_TEST := libvirt-daemon-system libvirt-clients python3-libvirt qemu-system-x86 qemu-utils ovmf
+# The HTML report is clicked through in a browser where the distribution has one as a package (Debian; Ubuntu has a snap).
+PACKAGES_BROWSER := chromium chromium-driver
 PACKAGES_BENCH := hwloc-nox strace
 PACKAGES_LAB := qemu-system-x86 qemu-utils debootstrap e2fsprogs openssh-client
 
@@ -21,7 +23,7 @@ demo: set-up
 
 set-up: $(STAMP)/compiled $(STAMP)/apt-run
 
-set-up-test: set-up $(STAMP)/test $(STAMP)/apt-test
+set-up-test: set-up $(STAMP)/test $(STAMP)/apt-test $(STAMP)/apt-browser
 
 test: set-up-test
 	$(BIN)/pytest
@@ -81,6 +83,14 @@ $(STAMP)/apt-run: | $(VENV)/bin/python
 
 $(STAMP)/apt-test: | $(VENV)/bin/python
 	$(call apt,$(PACKAGES_TEST))
+
+$(STAMP)/apt-browser: | $(STAMP)/apt-test
+	@if apt-cache show $(PACKAGES_BROWSER) >/dev/null 2>&1; then $(MAKE) --no-print-directory $(STAMP)/apt-browser-packages; \
+	else echo "no Chromium package here: the HTML report is not tested in a browser"; fi
+	@touch $@
+
+$(STAMP)/apt-browser-packages: | $(VENV)/bin/python
+	$(call apt,$(PACKAGES_BROWSER))
 
 $(STAMP)/apt-bench: | $(VENV)/bin/python
 	$(call apt,$(PACKAGES_BENCH))

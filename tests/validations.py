@@ -125,6 +125,7 @@ def hostile() -> Validation:
                     source=HOSTILE, hint=HOSTILE)
         for outcome in outcomes
     )  # fmt: skip
+    found += (CheckResult(check="plain", subject="host", outcome="pass", expected="a", actual="a", source="b"),)
     samples = (Sample(metric=HOSTILE, subject=HOSTILE, value=1.0, unit=HOSTILE),)
     return document(found, host=HOSTILE, at=HOSTILE, version=HOSTILE, facts={HOSTILE: HOSTILE}, samples=samples)
 

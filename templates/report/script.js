@@ -30,15 +30,16 @@
 
   function only(outcome, subject) {
     boxes.forEach((box) => { box.checked = box.value === outcome; });
-    device.value = subject || "";
+    device.value = subject;
     words.value = "";
     filter();
   }
 
   form.addEventListener("input", filter);
+  form.addEventListener("change", filter);
   form.addEventListener("submit", (event) => event.preventDefault());
-  form.addEventListener("reset", () => setTimeout(filter));
-  document.querySelectorAll("a[data-outcome]").forEach((link) => link.addEventListener("click", () => only(link.dataset.outcome)));
+  form.addEventListener("reset", (event) => { event.preventDefault(); only("", ""); });
+  document.querySelectorAll("a[data-outcome]").forEach((link) => link.addEventListener("click", () => only(link.dataset.outcome, "")));
   document.querySelectorAll(".picture [data-name]").forEach((part) => {
     const known = Array.from(device.options).some((option) => option.value === part.dataset.name);
     if (!known) return;

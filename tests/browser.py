@@ -1,0 +1,70 @@
+"""A headless Chromium for the tests of pages: opens one page, in a given width and colour scheme."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+needs_browser = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="no Chromium and its driver here")
+_ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars")
+
+
+class Browser:
+    """One browser for many pages."""
+
+    def __init__(self, driver: webdriver.Chrome) -> None:
+        self.driver = driver
+
+    def open(self, path: Path, *, width: int = 1280, dark: bool = False, script: bool = True) -> None:
+        """Load a file anew; without `script` as a reader who has JavaScript off sees it."""
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self._command("Emulation.setEmulatedMedia", media="", features=[scheme])
+        self._command("Emulation.setScriptExecutionDisabled", value=not script)
+        self._command(
+            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500
+        )
+        self.driver.get(path.as_uri())
+
+    def run(self, script: str) -> Any:
+        """What an expression is in the page."""
+        return self.driver.execute_script(f"return {script}")
+
+    def click(self, selector: str) -> None:
+        """Click the first element that a selector finds, where a reader would."""
+        element = self.driver.find_element("css selector", selector)
+        self.driver.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", element)
+        element.click()
+
+    def type(self, selector: str, text: str) -> None:
+        """Type into an input."""
+        self.driver.find_element("css selector", selector).send_keys(text)
+
+    def complaints(self) -> list[str]:
+        """What the console said since it was last asked."""
+        return [str(entry["message"]) for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
+
+    def _command(self, name: str, **parameters: Any) -> Any:
+        return self.driver.execute_cdp_cmd(name, parameters)
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    options = Options()
+    for argument in _ARGUMENTS:
+        options.add_argument(argument)
+    options.binary_location = str(CHROMIUM)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
+    try:
+        yield Browser(driver)
+    finally:
+        driver.quit()

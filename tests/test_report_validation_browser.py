@@ -1,0 +1,144 @@
+"""The HTML report in a real browser: filtering by clicking, no script of a document, phone width, colours as drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import Browser, browser, needs_browser
+from test_report_validation_html import DOCUMENTS, contrast, host, page, planned, running
+from validations import GPUS, faulty
+
+from hosttune.report.svg import host_svg
+from hosttune.report.validation_html import html
+
+pytestmark = needs_browser
+
+SHOWN = "Array.from(document.querySelectorAll('#checks tr.r')).filter(row => row.getClientRects().length).length"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    paths = {name: folder / f"{name}.html" for name in (*DOCUMENTS, "drawn")}
+    for name in DOCUMENTS:
+        paths[name].write_text(page(name))
+    seen = host(guests=(running(),))
+    picture = host_svg(seen, results=faulty().results)
+    paths["drawn"].write_text(html(faulty(), host=seen, plans=(planned(),), svg=picture))
+    return paths
+
+
+def test_an_outcome_is_shown_alone_and_all_again(chromium: Browser, saved: dict[str, Path]) -> None:
+    chromium.open(saved["faulty"])
+    assert chromium.run(SHOWN) == 39
+    chromium.click("#filters input[value=fail]")
+    assert chromium.run(SHOWN) == 4
+    assert chromium.run("document.getElementById('shown').textContent") == "4 of 39 results are shown."
+    chromium.click("#filters input[value=unknown]")
+    assert chromium.run(SHOWN) == 6
+    chromium.click("#filters button[type=reset]")
+    assert chromium.run(SHOWN) == 39
+
+
+def test_a_device_is_shown_alone(chromium: Browser, saved: dict[str, Path]) -> None:
+    chromium.open(saved["faulty"])
+    chromium.click(f"#device option[value='{GPUS[5]}']")
+    assert chromium.run(SHOWN) == 4
+    chromium.click("#filters input[value=fail]")
+    assert chromium.run(SHOWN) == 2
+    subjects = "Array.from(document.querySelectorAll('#checks tr.r:not([hidden])')).map(row => row.dataset.s)"
+    assert chromium.run(subjects) == [GPUS[5]] * 2
+
+
+def test_words_are_searched_for_in_every_column(chromium: Browser, saved: dict[str, Path]) -> None:
+    chromium.open(saved["faulty"])
+    chromium.type("#words", "CHRONY")
+    assert chromium.run(SHOWN) == 1
+
+
+def test_a_tile_of_the_verdict_leads_to_its_results(chromium: Browser, saved: dict[str, Path]) -> None:
+    chromium.open(saved["faulty"])
+    chromium.click(".tiles a[data-outcome=warn]")
+    assert chromium.run(SHOWN) == 2
+    assert chromium.run("location.hash") == "#checklist"
+
+
+def test_a_device_of_the_picture_leads_to_its_results(chromium: Browser, saved: dict[str, Path]) -> None:
+    chromium.open(saved["drawn"])
+    chromium.click(f".picture [data-name='{GPUS[2]}'] text")
+    assert chromium.run("document.getElementById('device').value") == GPUS[2]
+    assert chromium.run(SHOWN) == 4
+
+
+def test_without_script_all_is_shown_and_no_dead_controls(chromium: Browser, saved: dict[str, Path]) -> None:
+    chromium.open(saved["faulty"], script=False)
+    assert chromium.run(SHOWN) == 39
+    assert chromium.run("document.getElementById('filters').getClientRects().length") == 0
+
+
+@pytest.mark.parametrize("name", [*DOCUMENTS, "drawn"])
+def test_nothing_of_a_document_runs_and_nothing_is_fetched(
+    name: str, chromium: Browser, saved: dict[str, Path]
+) -> None:
+    chromium.open(saved[name])
+    assert chromium.run("window.hacked") is None
+    assert chromium.run("performance.getEntriesByType('resource').length") == 0
+    assert chromium.complaints() == []
+
+
+def test_hostile_subjects_can_be_filtered_by(chromium: Browser, saved: dict[str, Path]) -> None:
+    chromium.open(saved["hostile"])
+    chromium.click("#device option:last-child")
+    assert chromium.run(SHOWN) == 5
+    assert chromium.run("window.hacked") is None
+
+
+@pytest.mark.parametrize("width", [320, 768, 1280])
+@pytest.mark.parametrize("name", [*DOCUMENTS, "drawn"])
+def test_no_page_scrolls_sideways(name: str, width: int, chromium: Browser, saved: dict[str, Path]) -> None:
+    chromium.open(saved[name], width=width)
+    assert chromium.run("document.documentElement.scrollWidth") <= width
+
+
+def test_2000_results_are_filtered_and_the_page_stays_light(chromium: Browser, saved: dict[str, Path]) -> None:
+    chromium.open(saved["large"])
+    chromium.click("#filters input[value=unknown]")
+    expected = sum(result.outcome == "unknown" for result in DOCUMENTS["large"]().results)
+    assert chromium.run(SHOWN) == expected
+    assert chromium.run("document.querySelectorAll('*').length") < 40_000
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_page_as_drawn_has_contrast(dark: bool, chromium: Browser, saved: dict[str, Path]) -> None:
+    chromium.open(saved["faulty"], dark=dark)
+    colours = chromium.run(
+        "Array.from(document.querySelectorAll('p, td, th, li, h1, h2, h3, a, summary, dt, dd, label, button, strong'))"
+        ".filter(one => one.textContent.trim() && one.getClientRects().length).map(one => {"
+        " let under = one; while (under && getComputedStyle(under).backgroundColor === 'rgba(0, 0, 0, 0)')"
+        " under = under.parentElement;"
+        " return [getComputedStyle(one).color, getComputedStyle(under || document.body).backgroundColor] })"
+    )
+    pairs = {(_hex(front), _hex(back)) for front, back in colours}
+    assert len(pairs) > 5
+    assert [pair for pair in pairs if contrast(*pair) < 4.5] == []
+
+
+def test_light_and_dark_are_the_readers(chromium: Browser, saved: dict[str, Path]) -> None:
+    backgrounds = []
+    for dark in (False, True):
+        chromium.open(saved["clean"], dark=dark)
+        backgrounds.append(_hex(chromium.run("getComputedStyle(document.body).backgroundColor")))
+    assert backgrounds == ["#f4f6f8", "#0f1318"]
+
+
+def _hex(colour: str) -> str:
+    parts = colour[colour.index("(") + 1 : -1].split(",")
+    return "#" + "".join(f"{int(part):02x}" for part in parts[:3])
