@@ -43,13 +43,12 @@ class Bench(Capture):
     An answer that starts with "!" is the reason why the command fails.
     """
 
-    captured = False
-    complete = True
-
     def __init__(self, root: Path, answers: Mapping[str, str], tools: tuple[str, ...] = ()) -> None:
-        super().__init__(str(root))
-        self.answers = answers
         self.tools = tools
+        super().__init__(str(root))
+        self.captured = False
+        self.complete = True
+        self.answers = answers
         self.ran: list[tuple[str, ...]] = []
 
     def exists(self, path: str) -> bool:

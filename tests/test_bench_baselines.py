@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -124,3 +126,14 @@ def test_a_size_belongs_to_the_figure_and_not_to_the_family() -> None:
     assert family.name == "all-reduce"
     assert metric_of("h2d-ce-fast") is None
     assert len({metric.name for metric in METRICS}) == len(METRICS)
+
+
+def test_every_metric_is_documented() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    names = {
+        "p2p-read-sm": "p2p-*-sm",
+        "p2p-write-sm": "p2p-*-sm",
+        "all-reduce": "all-reduce-SIZE",
+        "all-gather": "all-gather-SIZE",
+    }
+    assert [metric.name for metric in METRICS if f"`{names.get(metric.name, metric.name)}`" not in text] == []

@@ -118,6 +118,7 @@ def test_an_effect_is_real_when_runs_and_size_both_say_so() -> None:
     better = change((50.0, 50.1, 49.9, 50.2, 50.0), (55.0, 55.2, 54.9, 55.1, 55.0))
     assert better.verdict == "better"
     assert better.change == pytest.approx(0.1)
+    assert better.change is not None
     assert better.low is not None
     assert better.high is not None
     assert 0.09 < better.low <= better.change <= better.high < 0.11
