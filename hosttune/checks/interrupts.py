@@ -89,7 +89,7 @@ def irqbalance(evidence: Evidence) -> Iterable[CheckResult]:
     source = next((path for path in IRQBALANCE if path in (host.settings or {})), IRQBALANCE[0])
     expected = f"banned from CPUs {taken}"
     text = (host.settings or {}).get(source)
-    known = text is not None or absent(evidence)
+    known = text is not None or (absent(evidence) and evidence.irqbalance is not None)
     if not known or (text is not None and cpu_list(text) is None):
         why = f"its ban reads {text!r}" if text is not None else "its environment files were not recorded"
         hint = f"look with: cat {' '.join(IRQBALANCE)}; systemctl restart irqbalance where it owes one"
