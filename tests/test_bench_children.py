@@ -167,7 +167,8 @@ def test_a_level_measures_each_figure_at_least_five_times(level: int) -> None:
     pairs = [found.subject for found in jobs if found.kind == "peer-copy"]
     assert len(set(pairs)) == 12
     assert {"h2d-ce", "h2d-ce-far"} <= {metric for found in jobs for metric in found.metrics}
-    assert any(found.kind == "burn" for found in jobs) == (level == 3)
+    (burn,) = (found for found in jobs if found.kind == "burn")
+    assert (burn.load, burn.options["duration"]) == (True, {1: 6.0, 2: 20.0, 3: 60}[level])
 
 
 def test_sizes_that_do_not_fit_the_memory_are_left_out() -> None:

@@ -109,7 +109,7 @@ def _planned(system: System, ask: Ask) -> tuple[list[tuple[Backend, Command]], l
     skips = [
         CheckResult(check=f"bench-{group}", subject="host", outcome="skip", actual="; ".join(why))
         for group, why in sorted(reasons.items())
-        if group not in done and not (group == "burn" and ask.level < 3)
+        if group not in done
     ]
     return plans, skips
 

@@ -56,7 +56,11 @@ def rates(device: int, work: Callable[[Any], object], amount: float, pace: dict[
         until = time.monotonic() + pace["warm_seconds"]
         while time.monotonic() < until:
             seconds(count)
-        return [amount * count / seconds(count) for _ in range(pace["runs"])]
+        values = []
+        for _ in range(pace["runs"]):
+            time.sleep(pace.get("rest_seconds", 0))
+            values.append(amount * count / seconds(count))
+        return values
 
 
 def _random(size: int) -> Any:
@@ -127,19 +131,23 @@ def peer_copy(options: dict[str, Any]) -> Iterator[Record]:
 
 
 def gemm(options: dict[str, Any]) -> Iterator[Record]:
-    """A square FP64 product in TFLOP/s; other types are not CuPy's."""
+    """Square FP64 products in TFLOP/s, one GPU after the other; other types are not CuPy's."""
     cupy = _cupy()
     dtype, size = options["dtype"], options["n"]
-    if dtype != "fp64":
-        yield {"metric": f"gemm-{dtype}", "subject": options["subject"], "skip": f"CuPy has no {dtype} product"}
-        return
-    with cupy.cuda.Device(options["index"]):
-        left, right = (cupy.random.standard_normal((size, size)) for _ in range(2))
-        out = cupy.empty_like(left)
-    values = rates(
-        options["index"], lambda stream: cupy.matmul(left, right, out=out), 2 * size**3 / 1e12, options["pace"]
-    )
-    yield _record(f"gemm-{dtype}", options, "TFLOP/s", values)
+    for index, subject in options["subjects"].items():
+        if dtype != "fp64":
+            yield {"metric": f"gemm-{dtype}", "subject": subject, "skip": f"CuPy has no {dtype} product"}
+            continue
+        with cupy.cuda.Device(int(index)):
+            left, right = (cupy.random.standard_normal((size, size)) for _ in range(2))
+            out = cupy.empty_like(left)
+        values = rates(int(index), _product(left, right, out), 2 * size**3 / 1e12, options["pace"])
+        yield _record(f"gemm-{dtype}", {"subject": subject}, "TFLOP/s", values)
+
+
+def _product(left: Any, right: Any, out: Any) -> Callable[[Any], object]:
+    matmul = _cupy().matmul
+    return lambda stream: matmul(left, right, out=out)
 
 
 def _record(metric: str, options: dict[str, Any], unit: str, values: list[float]) -> Record:

@@ -37,14 +37,13 @@ class Device:
 
 @dataclass(frozen=True)
 class Level:
-    """How much a level measures."""
+    """How much a level measures: runs of each figure, their seconds and those that warm up; seconds of burn-in."""
 
     number: int
     runs: int
     run_seconds: float
     warm_seconds: float
-    gemm_run_seconds: float
-    gemm_warm_seconds: float
+    burn_seconds: float | None
 
     @property
     def pace(self) -> dict[str, Any]:
@@ -52,15 +51,20 @@ class Level:
         return {"runs": self.runs, "run_seconds": self.run_seconds, "warm_seconds": self.warm_seconds}
 
     @property
-    def gemm_pace(self) -> dict[str, Any]:
-        """For products: the clock takes longer to settle."""
-        return {"runs": self.runs, "run_seconds": self.gemm_run_seconds, "warm_seconds": self.gemm_warm_seconds}
+    def peer_pace(self) -> dict[str, Any]:
+        """For copies between GPUs, of which there are n (n - 1)."""
+        return {"runs": self.runs, "run_seconds": self.run_seconds / 3, "warm_seconds": self.warm_seconds / 3}
+
+    @property
+    def burst(self) -> dict[str, Any]:
+        """For products: short, each after a rest; what holds for long is the burn-in's figure."""
+        return {"runs": self.runs, "run_seconds": 0.03, "warm_seconds": 0.05, "rest_seconds": 0.3}
 
 
 LEVELS = {
-    1: Level(1, RUNS, 0.03, 0.03, 0.1, 0.25),
-    2: Level(2, 9, 0.1, 0.2, 0.5, 1.0),
-    3: Level(3, 9, 0.1, 0.2, 0.5, 1.0),
+    1: Level(1, RUNS, 0.03, 0.03, 6.0),
+    2: Level(2, 9, 0.1, 0.2, 20.0),
+    3: Level(3, 9, 0.1, 0.2, None),
 }
 
 
@@ -69,8 +73,8 @@ def worker_jobs(level: int, devices: Sequence[Device], kinds: frozenset[str], se
     pace = LEVELS[level]
     for make in (_host_copies, _device_copies, _peers, _gemms):
         yield from (job for job in make(devices, pace) if job.kind in kinds)
-    if level == 3 and "burn" in kinds:
-        yield _burn(devices, seconds)
+    if "burn" in kinds:
+        yield _burn(devices, seconds if pace.burn_seconds is None else pace.burn_seconds)
 
 
 def _host_copies(devices: Sequence[Device], level: Level) -> Iterator[Job]:
@@ -100,15 +104,15 @@ def _peers(devices: Sequence[Device], level: Level) -> Iterator[Job]:
     for source in devices:
         for target in devices:
             if source is not target:
-                options = {"source": source.index, "target": target.index, "bytes": GIB, "pace": level.pace}
+                options = {"source": source.index, "target": target.index, "bytes": GIB, "pace": level.peer_pace}
                 yield _job("peer-copy", f"{source.address}->{target.address}", ("p2p-write-ce",), options)
 
 
 def _gemms(devices: Sequence[Device], level: Level) -> Iterator[Job]:
+    subjects = {str(device.index): device.address for device in devices}
     for dtype in _TYPES[min(level.number, 2)]:
-        for device in devices:
-            options = {"index": device.index, "dtype": dtype, "n": _SIDE[dtype], "pace": level.gemm_pace}
-            yield _job("gemm", device.address, (f"gemm-{dtype}",), options, load=True)
+        options = {"subjects": subjects, "dtype": dtype, "n": _SIDE[dtype], "pace": level.burst}
+        yield _job("gemm", ",".join(subjects.values()), (f"gemm-{dtype}",), options)
 
 
 def _burn(devices: Sequence[Device], seconds: float) -> Job:
@@ -118,8 +122,8 @@ def _burn(devices: Sequence[Device], seconds: float) -> Job:
     return Job("burn", ",".join(subjects.values()), metrics, options, seconds + 120, load=True)
 
 
-def _job(kind: str, subject: str, metrics: tuple[str, ...], options: Mapping[str, Any], *, load: bool = False) -> Job:
-    return Job(kind, subject, metrics, {**options, "subject": subject}, 30.0, load)
+def _job(kind: str, subject: str, metrics: tuple[str, ...], options: Mapping[str, Any]) -> Job:
+    return Job(kind, subject, metrics, {**options, "subject": subject}, 30.0)
 
 
 def collective_job(level: int, devices: Sequence[Device]) -> Job:

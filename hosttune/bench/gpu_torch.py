@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -23,11 +23,15 @@ _HOST_REGISTER_DEFAULT = 0  # cudaHostRegisterDefault
 
 @dataclass(frozen=True)
 class Pace:
-    """How a figure is taken: so many runs of about `run_seconds`, after `warm_seconds` of the same work."""
+    """How a figure is taken: so many runs of about `run_seconds`, after `warm_seconds` of the same work.
+
+    `rest_seconds` before each run: what a GPU does in a burst, before its power limit takes the clock down.
+    """
 
     runs: int = 5
     run_seconds: float = 0.05
     warm_seconds: float = 0.1
+    rest_seconds: float = 0.0
 
 
 def _torch() -> Any:
@@ -178,11 +182,42 @@ def _product(dtype: str, size: int, index: int) -> Callable[[], Any]:
 
 
 def gemm(options: dict[str, Any]) -> Iterator[Record]:
-    """A square matrix product in TFLOP/s (2 n³ operations)."""
-    dtype, size, index = options["dtype"], options["n"], options["index"]
-    work = _product(dtype, size, index)
-    values = rates(index, work, 2 * size**3 / 1e12, Pace(**options["pace"]))
-    yield _record(f"gemm-{dtype}", options["subject"], "TFLOP/s", values, n=size)
+    """Square matrix products in TFLOP/s (2 n³ operations) in bursts, on all GPUs at once."""
+    dtype, size, subjects = options["dtype"], options["n"], options["subjects"]
+    pace = Pace(**options["pace"])
+    work = {int(index): _product(dtype, size, int(index)) for index in subjects}
+    _together(work, 1)  # loads the kernels
+    one = max(_together(work, 2).values()) / 2
+    count = max(1, math.ceil(pace.run_seconds / one))
+    until = time.monotonic() + pace.warm_seconds
+    while time.monotonic() < until:
+        _together(work, count)
+    runs = []
+    for _ in range(pace.runs):
+        time.sleep(pace.rest_seconds)
+        runs.append(_together(work, count))
+    for index, subject in subjects.items():
+        values = [2 * size**3 * count / 1e12 / seconds[int(index)] for seconds in runs]
+        yield _record(f"gemm-{dtype}", subject, "TFLOP/s", values, n=size)
+
+
+def _together(work: Mapping[int, Callable[[], object]], count: int) -> dict[int, float]:
+    """Seconds that each device takes for `count` operations, queued on all devices before any is waited for."""
+    torch = _torch()
+    pairs = {}
+    for index, product in work.items():
+        with torch.cuda.device(index):
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            for _ in range(count):
+                product()
+            end.record()
+            pairs[index] = (begin, end)
+    found = {}
+    for index, (begin, end) in pairs.items():
+        end.synchronize()
+        found[index] = float(begin.elapsed_time(end)) / 1000
+    return found
 
 
 def burn(options: dict[str, Any]) -> Iterator[Record]:
@@ -198,23 +233,12 @@ def burn(options: dict[str, Any]) -> Iterator[Record]:
     count = 64
     until = time.monotonic() + options["duration"]
     while time.monotonic() < until:
-        pairs = {}
-        for index, product in work.items():
-            with torch.cuda.device(index):
-                pairs[index] = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-                pairs[index][0].record()
-                for _ in range(count):
-                    product()
-                pairs[index][1].record()
-        longest = 0.0
-        for index, (begin, end) in pairs.items():
-            end.synchronize()
-            seconds = float(begin.elapsed_time(end)) / 1000
-            longest = max(longest, seconds)
+        seconds = _together(work, count)
+        for index, taken in seconds.items():
             wrong[index] += int(not torch.equal(work[index](), first[index]))
-            rate = 2 * size**3 * count / 1e12 / seconds
+            rate = 2 * size**3 * count / 1e12 / taken
             yield _record("gemm-bf16-sustained", subjects[str(index)], "TFLOP/s", [rate], n=size)
-        count = max(1, round(count / max(longest, 1e-3)))  # about a second each
+        count = max(1, round(count / max(max(seconds.values()), 1e-3)))  # about a second each
     for index, errors in wrong.items():
         yield _record("burn-wrong-results", subjects[str(index)], "count", [float(errors)])
 

@@ -35,7 +35,7 @@ def _memory(ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
     if not pairs:
         return ()
     seconds = 0.1 if ask.level == 1 else 0.5
-    budget = 20.0 if ask.level == 1 else 30 + pairs * 20.0
+    budget = 15 + pairs * (1.0 if ask.level == 1 else 10.0)
     nodes = json.dumps({"cpus": {str(node): list(found) for node, found in cpus.items()}, "memory": memory})
     argv = (
         *(sys.executable, "-m", "hosttune.bench.memory_child", "--nodes", nodes),

@@ -48,7 +48,8 @@ def _lost(record: dict[str, Any], missing: str) -> Iterator[Lost]:
     subject = part(record.get("subject"), str, TOOL, "subject")
     names = part(record.get("metrics"), list, TOOL, "metrics") or [missing]
     for name in names:
-        yield Lost(part(name, str, TOOL, "metric"), subject, why)
+        for one in subject.split(","):
+            yield Lost(part(name, str, TOOL, "metric"), one, why)
 
 
 def _facts(found: dict[str, Any]) -> dict[str, str]:
