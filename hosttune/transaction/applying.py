@@ -235,7 +235,7 @@ def _entry_of_made(site: Site, one: Prepared, number: int, carried: Carried, rec
         return tuple(undone_entries(record, undone))
     outcome, why = made.outcome, made.why
     if undone is not None:
-        why = f"{why or outcome}; taken back: {undone.outcome}"
+        why = f"{f'{why}; ' if why else ''}taken back: {undone.outcome}"
     if outcome == "done" and one.step.setting.scope == BOOT:
         works = one.step.setting.effective(site.system)
         if not one.step.setting.agrees(works, one.step.want):

@@ -1,0 +1,603 @@
+"""`apply` through the command line, on scratch roots: what it writes and says; again, rehearsed, and in part."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from applyroots import (
+    EXAMPLE,
+    GPU,
+    HOSTS,
+    JOURNAL,
+    OTHER_GPU,
+    PAGES,
+    PREFERENCE,
+    ROOT,
+    STATE,
+    Cli,
+    Root,
+    action,
+    agrees,
+    copied,
+    edited,
+    outcomes,
+    plain,
+    unpack,
+)
+
+from hosttune.cli import run
+from hosttune.discovery import discover
+from hosttune.errors import WriteFailed
+from hosttune.model.plan import Plan
+from hosttune.model.result import Result
+from hosttune.scratch import Scratch
+from hosttune.transaction import Options, apply_plan
+from hosttune.transaction.site import site_of
+
+QUEUE = "sys/bus/pci/devices/0000:1a:00.0/nvme/nvme0/nvme0n1/queue"
+# Real machines (ghw, h200, hwloc, lscpu) and trees derived from real facts; what they lack is unknown there.
+CAPTURES = [
+    "h200/vm-x1",
+    "h200/h200x4",
+    "derived/azure-ndv4-8xa100-vm",
+    "derived/xe9680-8xh100-lspci",
+    "hwloc/20em64t-hybrid-1p6c2t+2ca4co1t",
+    "hwloc/32em64t-2n8c+dax+nvme+mic+dimms",
+    "hwloc/hist-28em64t-2s2n7c-buggycoresiblings",
+]
+# Machines whose captures hold no pool of the pages that a guest needs.
+POOLLESS = ["hwloc/16amd64-8n2c-cpusets", "lscpu/vmware_fpe"]
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example as a scratch root, which nobody writes to."""
+    return unpack(EXAMPLE, tmp_path_factory.mktemp("pristine") / "root")
+
+
+def planned(root: Path, name: str, *options: str) -> Path:
+    path = root.parent / f"{name}.json"
+    assert run(["plan", "--root", str(root), *options, "--out", str(path)]) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def plan(pristine: Path) -> Path:
+    """A plan of one guest for that host."""
+    return planned(pristine, "plan", "--gpu", GPU)
+
+
+@pytest.fixture(scope="module")
+def host_plan(pristine: Path) -> Path:
+    """The same guest on a host given to GPU work: settings of the whole host, and arguments of the kernel."""
+    return planned(pristine, "host-plan", "--gpu", GPU, "--profile", "host")
+
+
+@pytest.fixture
+def root(pristine: Path, tmp_path: Path) -> Iterator[Root]:
+    with copied(pristine, tmp_path / "root") as root:
+        yield root
+
+
+@pytest.fixture
+def cli(
+    capsys: pytest.CaptureFixture[str], root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Path
+) -> Iterator[Cli]:
+    monkeypatch.setenv("HOSTTUNE_STATE", str(tmp_path / "outside"))
+    monkeypatch.delenv("COLUMNS", raising=False)
+    capsys.readouterr()
+    yield Cli(capsys, root)
+    assert not (tmp_path / "outside").exists()
+
+
+# --- what is asked for is done -------------------------------------------------------------------------------
+
+
+def test_the_machine_matches_the_plan_afterwards(cli: Cli, plan: Path) -> None:
+    found = cli.json("apply", str(plan), "--yes")
+    assert found["host"] == "example-hgx-h200"
+    assert found["changed"] is True
+    assert found["reboot_required"] is False
+    assert found["drift"] == []
+    assert found["open_transaction"] is None
+    assert set(outcomes(found).values()) == {"done", "pending"}
+    wanted = {row["id"]: row["want"] for row in json.loads(plan.read_text())["actions"]}
+    for entry in found["entries"]:
+        if entry["action"] in wanted:
+            assert entry["want"] == wanted[entry["action"]]
+        if entry["outcome"] == "done":
+            assert entry["after"] == entry["want"]
+    assert cli.root.get(PAGES) == "254"
+    assert cli.root.driver(GPU) == "vfio-pci"
+    assert cli.root.driver(OTHER_GPU) == "nvidia"
+    assert {cli.root.get(PREFERENCE.format(cpu)) for cpu in (1, 11, 97, 107)} == {"performance"}
+    assert {cli.root.get(PREFERENCE.format(cpu)) for cpu in (0, 12, 96, 108)} == {"balance_performance"}
+    assert f'KERNEL=="{GPU}"' in cli.root.get("etc/udev/rules.d/10-hosttune-vfio.rules")
+    assert cli.root.get(".hosttune/commands/virsh-dumpxml-gpu-guest").startswith("<domain")
+    assert cli.root.get(f"{STATE}/guests/gpu-guest/user-data").startswith("#cloud-config")
+    assert cli.root.driver(GPU) == "vfio-pci"
+
+
+def test_who_a_gpu_is_stays_known_after_its_driver_let_go(cli: Cli, plan: Path) -> None:
+    assert cli("apply", str(plan), "--yes")[0] == 0
+    kept = json.loads(cli.root.get(f"{STATE}/gpus.json"))[GPU]
+    assert kept["uuid"] == "GPU-00000000-0000-4000-8000-000000000041"
+    assert kept["module_id"] == 1
+
+
+def test_interrupts_wait_for_the_guest_and_say_so(cli: Cli, plan: Path) -> None:
+    found = cli.json("apply", str(plan), "--yes")
+    waiting = next(entry for entry in found["entries"] if entry["action"] == f"irq-affinity:{GPU}")
+    assert waiting["outcome"] == "pending"
+    assert waiting["why"]
+
+
+def test_a_second_apply_writes_nothing(cli: Cli, plan: Path, host_plan: Path) -> None:
+    for path in (plan, host_plan):
+        assert cli("apply", str(path), "--yes")[0] == 0
+        before = cli.root.tree()
+        found = cli.json("apply", str(path), "--yes")
+        after = cli.root.tree()
+        lock = f"{STATE}/lock"
+        assert {name for name in before | after if before.get(name) != after.get(name)} <= {lock}
+        assert found["changed"] is False
+        assert set(outcomes(found).values()) <= {"already", "pending", "ignored"}
+
+
+def test_the_saved_plan_is_the_default(cli: Cli, plan: Path) -> None:
+    cli.root.put(f"{STATE}/plan.json", plan.read_text())
+    assert cli("apply", "--yes")[0] == 0
+    assert cli.root.driver(GPU) == "vfio-pci"
+
+
+def test_a_named_plan_goes_before_the_saved_one(cli: Cli, plan: Path) -> None:
+    cli.root.put(f"{STATE}/plan.json", "nonsense")
+    assert cli("apply", str(plan), "--yes")[0] == 0
+
+
+def test_a_plan_from_standard_input(root: Root, plan: Path) -> None:
+    command = (sys.executable, "-c", "from hosttune.cli import main; main()")
+    arguments = ("apply", "--root", str(root.path), "-", "--yes")
+    done = subprocess.run([*command, *arguments], input=plan.read_bytes(), cwd=ROOT, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert root.driver(GPU) == "vfio-pci"
+
+
+def test_nothing_outside_a_scratch_root_is_touched(root: Root, plan: Path, tmp_path: Path) -> None:
+    """Every file that is opened for writing, and every name that changes, lies inside: by Python's audit events."""
+    program = """
+import os, sys
+inside = sys.argv[1]
+CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink", "os.link", "os.truncate", "os.chmod")
+def hook(event, arguments):
+    if event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) or event in CHANGES:
+        paths = [path for path in arguments[:2] if isinstance(path, str) and path.startswith("/")]
+        if isinstance(arguments[0], int) or paths[-1:] == ["/dev/null"]:
+            return  # a file that was opened before
+        if not paths[-1:] or not paths[-1].startswith(inside + "/"):
+            os.write(2, f"TOUCHED {event} {arguments}\\n".encode())
+    elif event in ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.system", "socket.connect"):
+        os.write(2, f"TOUCHED {event} {arguments}\\n".encode())
+sys.addaudithook(hook)
+from hosttune.cli import run
+for words in sys.argv[2].split(";"):
+    code = run(words.split())
+    if code:
+        sys.exit(code)
+"""
+    at = f"--root {root.path}"
+    words = f"apply {at} {plan} --dry-run;apply {at} {plan} --yes;apply {at} {plan} --yes;status {at};revert {at}"
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", program, str(root.path), words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "HOSTTUNE_STATE": str(tmp_path / "outside")},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (tmp_path / "outside").exists()
+    assert (root.path / JOURNAL).exists()
+
+
+# --- options -------------------------------------------------------------------------------------------------
+
+
+def test_no_guests_leaves_libvirt_alone(cli: Cli, plan: Path) -> None:
+    found = cli.json("apply", str(plan), "--yes", "--no-guests")
+    assert [name for name in outcomes(found) if name.startswith("guest")] == []
+    assert not (cli.root.path / ".hosttune/commands/virsh-dumpxml-gpu-guest").exists()
+    assert not (cli.root.path / STATE / "guests").exists()
+    assert cli.root.driver(GPU) == "vfio-pci"
+
+
+def test_without_start_a_guest_is_defined_and_not_started(cli: Cli, plan: Path) -> None:
+    assert "guest-state:gpu-guest" not in outcomes(cli.json("apply", str(plan), "--yes"))
+    assert not (cli.root.path / ".hosttune/commands/virsh-domstate-gpu-guest").exists()
+
+
+def test_a_guest_whose_fabric_partition_is_unknown_is_not_started(cli: Cli, plan: Path) -> None:
+    found = cli.json("apply", str(plan), "--yes", "--start")
+    start = next(entry for entry in found["entries"] if entry["action"] == "guest-state:gpu-guest")
+    assert start["outcome"] == "pending"
+    assert "partition" in start["why"]
+    assert not (cli.root.path / ".hosttune/commands/virsh-domstate-gpu-guest").exists()
+
+
+def test_start(cli: Cli, plan: Path, tmp_path: Path) -> None:
+    path = edited(plan, tmp_path / "p", guests=lambda rows: [{**row, "fabric_partition": 3} for row in rows])
+    assert outcomes(cli.json("apply", path, "--yes", "--start"))["guest-state:gpu-guest"] == "done"
+    assert cli.root.get(".hosttune/commands/virsh-domstate-gpu-guest") == "running"
+    assert outcomes(cli.json("apply", path, "--yes", "--start"))["guest-state:gpu-guest"] == "already"
+    assert "guest-state:gpu-guest" not in outcomes(cli.json("status"))  # whether it runs now is its operator's business
+
+
+def answered(root: Root, plan: Path, answer: bytes) -> tuple[int, str]:
+    """Exit code and terminal of an apply whose prompt is answered."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(ROOT)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a job in the background ignores it
+        signal.alarm(60)  # whatever happens, nobody waits for it for good
+        program = "from hosttune.cli import main; main()"
+        os.execv(sys.executable, [sys.executable, "-c", program, "apply", "--root", str(root.path), str(plan)])
+    text = b""
+    try:
+        while chunk := os.read(terminal, 4096):
+            text += chunk
+            if b"[y/N]" in text and answer:
+                os.write(terminal, answer)
+                answer = b""
+    except OSError:  # EIO: the child has closed its side
+        pass
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text.decode()
+
+
+@pytest.mark.parametrize("answer", [b"n\n", b"\n"])
+def test_no_is_no_and_is_the_default(root: Root, plan: Path, answer: bytes) -> None:
+    code, text = answered(root, plan, answer)
+    assert code == 1
+    assert f"driver {GPU}: nvidia -> vfio-pci" in text
+    assert "change 9 settings?" in text
+    assert "error: not applied: answered no" in text
+    assert root.driver(GPU) == "nvidia"
+    assert root.journals() == []
+
+
+def test_yes_on_a_terminal_shows_progress(root: Root, plan: Path) -> None:
+    code, text = answered(root, plan, b"y\n")
+    assert code == 0, text
+    assert f"[3/9] driver {GPU}: nvidia -> vfio-pci: done" in text
+    assert root.driver(GPU) == "vfio-pci"
+
+
+def test_a_terminal_that_is_left_is_not_an_answer(root: Root, plan: Path) -> None:
+    code, text = answered(root, plan, b"\x03")
+    assert code != 0
+    assert "Traceback" not in text
+    assert root.journals() == []
+
+
+@pytest.mark.parametrize("no_color", [None, "1"])
+def test_no_colours_into_a_pipe_nor_where_they_are_not_wanted(
+    cli: Cli, plan: Path, monkeypatch: pytest.MonkeyPatch, no_color: str | None
+) -> None:
+    if no_color:
+        monkeypatch.setenv("NO_COLOR", no_color)
+    for verb in (("apply", str(plan), "--yes"), ("status",), ("revert",)):
+        code, out, err = cli(*verb)
+        assert (code, err) == (0, "")
+        assert "\x1b" not in out
+        assert max(map(len, out.splitlines())) <= 110
+
+
+# --- rehearsed -----------------------------------------------------------------------------------------------
+
+
+def test_a_rehearsal_writes_nothing_not_even_a_lock(cli: Cli, plan: Path, host_plan: Path) -> None:
+    before = cli.root.tree()
+    for path in (plan, host_plan):
+        found = cli.json("apply", str(path), "--dry-run")
+        assert found["changed"] is False
+        assert set(outcomes(found).values()) <= {"planned", "pending", "ignored"}
+        assert all(entry["after"] is None for entry in found["entries"] if entry["outcome"] == "planned")
+    assert cli.root.tree() == before
+
+
+def test_what_was_rehearsed_is_what_is_written_byte_for_byte(cli: Cli, host_plan: Path) -> None:
+    writes = cli.json("apply", str(host_plan), "--dry-run")["writes"]
+    assert cli("apply", str(host_plan), "--yes")[0] == 0
+    attributes = [found for line in writes if (found := re.fullmatch(r'write (/\S+) <- "(.*)"', line))]
+    assert len(attributes) > 40
+    for found in attributes:
+        path = cli.root.path / found[1][1:]
+        if path.name not in ("bind", "unbind", "driver_override", "drivers_probe"):
+            assert path.read_text().rstrip("\n") == found[2], found[1]
+    files = {}  # the last of several contents of one file counts
+    for line in writes:
+        if found := re.match(r"file  (/\S+) \(mode (\d+), (\d+) bytes\)((?:\n  \| .*)*)", line):
+            files[found[1]] = (found[2], int(found[3]), "".join(f"{row[4:]}\n" for row in found[4].split("\n")[1:]))
+    assert len(files) > 8
+    for name, (mode, size, text) in files.items():
+        path = cli.root.path / name[1:]
+        assert path.stat().st_size == size, name
+        assert f"{path.stat().st_mode & 0o777:o}" == mode, name
+        if text:
+            assert path.read_text() == text, name
+    commands = [json.loads(line) for line in cli.root.get(f"{STATE}/scratch/ran").splitlines()]
+    assert [line.removeprefix("run   ") for line in writes if line.startswith("run")] == [" ".join(c) for c in commands]
+
+
+def test_a_rehearsal_shows_how_a_definition_would_change(cli: Cli, plan: Path) -> None:
+    assert cli("apply", str(plan), "--yes")[0] == 0
+    definition = ".hosttune/commands/virsh-dumpxml-gpu-guest"
+    cli.root.put(definition, cli.root.get(definition).replace("<pcihole64 unit='KiB'>", "<pcihole64 unit='KiB'>9"))
+    text = cli("apply", str(plan), "--dry-run")[1]
+    assert re.search(r"^  -.*pcihole64.*9\d+", text, re.MULTILINE)
+    assert re.search(r"^  \+.*pcihole64", text, re.MULTILINE)
+
+
+# --- more than one -------------------------------------------------------------------------------------------
+
+
+def test_applies_add_up_and_are_taken_back_newest_first(cli: Cli, tmp_path: Path) -> None:
+    before = cli.root.contents()
+    for number, (gpu, name) in enumerate(((GPU, "a"), (OTHER_GPU, "b")), 1):
+        path = tmp_path / f"{name}.json"
+        assert cli("plan", "--gpu", gpu, "--name", name, "--out", str(path))[0] == 0
+        assert cli("apply", str(path), "--yes")[0] == 0
+        assert len(cli.root.journals()) == number
+    assert cli.root.get(PAGES) == "508"
+    rules = cli.root.get("etc/udev/rules.d/10-hosttune-vfio.rules")
+    assert f'KERNEL=="{GPU}"' in rules
+    assert f'KERNEL=="{OTHER_GPU}"' in rules
+    standing = outcomes(cli.json("status"))
+    assert {f"driver:{GPU}", f"driver:{OTHER_GPU}", "guest:a", "guest:b"} <= set(standing)
+    undone = cli.json("revert")["entries"]
+    names = [entry["action"] for entry in undone]
+    assert names.index("guest:b") < names.index(f"driver:{OTHER_GPU}") < names.index("guest:a")
+    assert [entry["after"] for entry in undone if entry["action"] == f"hugepages:/{PAGES}"] == [254, 0]
+    assert cli.root.driver(GPU) == cli.root.driver(OTHER_GPU) == "nvidia"
+    assert cli.root.contents() == before
+    assert cli.json("status")["entries"] == []
+
+
+def test_what_others_broke_since_is_set_again_when_that_is_no_surprise(cli: Cli, plan: Path) -> None:
+    """A value that went back to the plan's `current` is not stale: applying again sets it, and it reverts as before."""
+    before = cli.root.contents()
+    assert cli("apply", str(plan), "--yes")[0] == 0
+    cli.root.put(PREFERENCE.format(5), "balance_performance\n")
+    found = outcomes(cli.json("apply", str(plan), "--yes"))
+    assert [name for name, outcome in found.items() if outcome == "done"] == ["energy-preference:cpus 1-11,97-107"]
+    assert cli.root.get(PREFERENCE.format(5)) == "performance"
+    assert cli("revert")[0] == 0
+    assert cli.root.contents() == before
+
+
+def test_apply_after_revert_is_a_first_apply(cli: Cli, plan: Path) -> None:
+    for _ in range(2):
+        found = cli.json("apply", str(plan), "--yes")
+        assert found["changed"] is True
+        assert cli("revert")[0] == 0
+    assert cli.root.driver(GPU) == "nvidia"
+
+
+# --- a live value that is neither stale nor to be written ----------------------------------------------------
+
+
+def test_a_value_that_is_already_wanted_is_neither_stale_nor_written(cli: Cli, plan: Path) -> None:
+    cli.root.put(PAGES, "254\n")
+    assert outcomes(cli.json("apply", str(plan), "--yes"))[f"hugepages:/{PAGES}"] == "already"
+    assert cli("revert")[0] == 0
+    assert cli.root.get(PAGES) == "254"
+
+
+def test_a_current_of_null_is_never_stale(cli: Cli, plan: Path, tmp_path: Path) -> None:
+    path = edited(plan, tmp_path / "p", actions=lambda rows: [{**row, "current": None} for row in rows])
+    cli.root.put(PAGES, "7\n")
+    found = next(e for e in cli.json("apply", path, "--yes")["entries"] if e["action"].startswith("hugepages"))
+    assert (found["outcome"], found["before"], found["after"]) == ("done", 7, 254)
+    assert cli("revert")[0] == 0
+    assert cli.root.get(PAGES) == "7"
+
+
+def test_a_new_boot_id_makes_nothing_stale(cli: Cli, plan: Path) -> None:
+    cli.root.put("proc/sys/kernel/random/boot_id", "11111111-0000-4000-8000-000000000000\n")
+    assert cli("apply", str(plan), "--yes")[0] == 0
+
+
+# --- a kernel that gives less, or nothing --------------------------------------------------------------------
+
+
+class Stingy(Scratch):
+    """A kernel with memory for 100 pages of 1 GiB, which takes every governor's preference and keeps its own."""
+
+    def write(self, path: str, text: str) -> None:
+        if path.endswith("nr_hugepages"):
+            text = str(min(int(text), 100))
+        if not path.endswith("energy_performance_preference"):
+            super().write(path, text)
+
+
+class Refusing(Scratch):
+    """A kernel that answers EIO to a change of the preference, long after other settings were changed."""
+
+    def write(self, path: str, text: str) -> None:
+        if path.endswith("energy_performance_preference"):
+            raise WriteFailed(path, "Input/output error", 5)
+        super().write(path, text)
+
+
+def applied(root: Root, plan: str | Path, kind: Callable[[str], Scratch]) -> tuple[Result, int]:
+    """An apply on a root with another kernel."""
+    system = kind(str(root.path))
+    wanted = Plan.from_json(Path(plan).read_text())
+    return apply_plan(
+        site_of(system), wanted, Options(), lambda: discover(system), lambda todo: True, lambda text: None
+    )
+
+
+def test_fewer_pages_than_a_guest_needs_are_clamped_and_all_is_taken_back(cli: Cli, plan: Path) -> None:
+    before = cli.root.contents()
+    result, code = applied(cli.root, plan, Stingy)
+    assert code == 1
+    assert not result.changed
+    short = next(entry for entry in result.entries if entry.action == f"hugepages:/{PAGES}")
+    assert (short.outcome, short.before, short.want, short.after) == ("clamped", 0, 254, 100)
+    assert any("hugepages: 2MiB" in note and "profile: host" in note for note in result.notes)
+    assert cli.root.contents() == before
+    assert cli.json("status")["entries"] == []
+
+
+def test_ignored_and_not_needed_is_told_and_the_rest_goes_on(cli: Cli, plan: Path, tmp_path: Path) -> None:
+    path = edited(plan, tmp_path / "p", actions=lambda rows: [row for row in rows if row["kind"] != "hugepages"])
+    result, code = applied(cli.root, path, Stingy)
+    found = {entry.action: entry for entry in result.entries}
+    ignored = found["energy-preference:cpus 1-11,97-107"]
+    assert code == 0
+    assert (ignored.outcome, ignored.after) == ("ignored", "balance_performance")
+    assert found[f"driver:{GPU}"].outcome == "done"
+    again = cli.json("apply", path, "--yes")  # by a kernel that would take it: it must not be tried
+    assert again["changed"] is False
+    assert outcomes(again)["energy-preference:cpus 1-11,97-107"] == "ignored"
+    assert cli.json("status")["drift"] == []
+    assert cli("revert")[0] == 0
+
+
+def test_ignored_and_needed_is_taken_back(cli: Cli, plan: Path, tmp_path: Path) -> None:
+    def needed(rows: list[Any]) -> list[Any]:
+        return [{**row, "needed": True} for row in rows if row["kind"] != "hugepages"]
+
+    before = cli.root.contents()
+    result, code = applied(cli.root, edited(plan, tmp_path / "p", actions=needed), Stingy)
+    found = {entry.action: entry.outcome for entry in result.entries}
+    assert code == 1
+    assert found["energy-preference:cpus 1-11,97-107"] == "ignored"
+    assert found[f"driver:{GPU}"] == "reverted"
+    assert cli.root.contents() == before
+
+
+def test_a_failing_write_takes_everything_back_needed_or_not(cli: Cli, plan: Path) -> None:
+    before = cli.root.contents()
+    result, code = applied(cli.root, plan, Refusing)
+    found = {entry.action: entry for entry in result.entries}
+    assert code == 1
+    assert found["energy-preference:cpus 1-11,97-107"].outcome == "failed"
+    assert "Input/output error" in (found["energy-preference:cpus 1-11,97-107"].why or "")
+    assert {found[f"driver:{GPU}"].outcome, found[f"hugepages:/{PAGES}"].outcome} == {"reverted"}
+    assert cli.root.contents() == before
+
+
+def test_a_queue_shorter_than_asked_is_clamped_told_and_left(cli: Cli, plan: Path, tmp_path: Path) -> None:
+    for name, text in (("scheduler", "[mq-deadline] none\n"), ("nr_requests", "256\n"), ("rq_affinity", "1\n")):
+        cli.root.put(f"{QUEUE}/{name}", text)
+    cli.root.put(f"{QUEUE}/../../sqsize", "127\n")
+    wanted = action("nvme-queue", "0000:1a:00.0 n1", {"scheduler": "none", "nr_requests": 1023, "rq_affinity": 2})
+    path = edited(plan, tmp_path / "p", actions=[wanted], guests=[])
+    entry = cli.json("apply", path, "--yes")["entries"][0]
+    assert entry["outcome"] == "clamped"
+    assert entry["after"] == {"scheduler": "none", "nr_requests": 127, "rq_affinity": 2}
+    assert "127" in entry["why"]
+    again = cli.json("apply", path, "--yes")
+    assert again["changed"] is False
+    assert again["entries"][0]["outcome"] == "clamped"
+    assert cli.json("status")["drift"] == []
+    cli.root.put(f"{QUEUE}/nr_requests", "64\n")
+    assert [one["actual"]["nr_requests"] for one in cli.json("status", code=1)["drift"]] == [64]
+
+
+# --- every capture -------------------------------------------------------------------------------------------
+
+
+def unpacked(name: str, profile: str, cli: Callable[[Root], Cli], tmp_path: Path) -> tuple[Cli, str]:
+    """A capture as a scratch root, with a plan for its first two GPUs or, without any, for a small guest."""
+    found = cli(Root(unpack(next(HOSTS.glob(f"{name}.tar.*")), tmp_path / "root")))
+    listed = json.loads(found("discover", "-o", "json")[1])["gpus"]
+    gpus = [gpu["address"] for gpu in listed if gpu["vendor"] != "other"][:2]
+    guest = {"name": "g", "gpus": gpus} if gpus else {"name": "g", "gpus": 0, "vcpus": 2, "memory": "1GiB"}
+    intent, plan = tmp_path / "intent.json", str(tmp_path / "plan.json")
+    intent.write_text(json.dumps({"version": 1, "profile": profile, "guests": [guest]}))
+    assert found("plan", "-f", str(intent), "--out", plan)[0] == 0
+    return found, plan
+
+
+@pytest.mark.parametrize("profile", ["guest", "host"])
+@pytest.mark.parametrize("name", CAPTURES)
+def test_forth_and_back_on_other_machines(
+    name: str, profile: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    cli, plan = unpacked(name, profile, lambda root: Cli(capsys, root), tmp_path)
+    before = cli.root.contents()
+    rehearsed = cli.json("apply", plan, "--dry-run")
+    assert cli.root.contents() == before
+    first = cli.json("apply", plan, "--yes")
+    assert first["changed"] is True
+    assert [entry["action"] for entry in first["entries"]] == [entry["action"] for entry in rehearsed["entries"]]
+    between = cli.root.contents()
+    assert cli.json("apply", plan, "--yes")["changed"] is False
+    assert cli.root.contents() == between
+    assert cli.json("status")["drift"] == []
+    assert set(outcomes(cli.json("revert")).values()) == {"reverted"}
+    assert cli.root.contents() == before
+    assert cli.json("revert")["entries"] == []
+
+
+@pytest.mark.parametrize("name", POOLLESS)
+def test_machines_without_the_pages_that_a_guest_needs(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    cli, plan = unpacked(name, "guest", lambda root: Cli(capsys, root), tmp_path)
+    before = cli.root.contents()
+    found = cli.json("apply", plan, "--yes", code=1)
+    assert {name.partition(":")[0] for name in outcomes(found)} == {"hugepages"}
+    assert cli.root.contents() == before
+
+
+# --- what people read ----------------------------------------------------------------------------------------
+
+
+def test_texts(cli: Cli, host_plan: Path, request: pytest.FixtureRequest) -> None:
+    def read(name: str, verb: str, *arguments: str, code: int = 0) -> None:
+        got, out, err = cli(verb, *arguments)
+        assert got == code, out + err
+        agrees(f"{name}.txt", plain(out + err, cli.root), request)
+
+    read("dry-run", "apply", str(host_plan), "--dry-run", "--no-guests")
+    read("no-terminal", "apply", str(host_plan), code=2)
+    read("apply", "apply", str(host_plan), "--yes")
+    read("apply-again", "apply", str(host_plan), "--yes")
+    read("status", "status")
+    cli.root.put(PAGES, "300\n")
+    cli.root.put(PREFERENCE.format(1), "power\n")
+    read("status-drift", "status", code=1)
+    read("stale", "apply", str(host_plan), "--yes", code=3)
+    read("revert-conflict", "revert", code=1)
+    read("revert-force", "revert", "--force")
+    read("revert-nothing", "revert")
+    read("recover-nothing", "recover")
+    read("status-nothing", "status")
+
+
+def test_texts_of_failures(cli: Cli, plan: Path, request: pytest.FixtureRequest) -> None:
+    import io
+
+    from rich.console import Console
+
+    from hosttune.report.result_text import print_result
+
+    for name, kind in (("clamped", Stingy), ("failed", Refusing)):
+        result, code = applied(cli.root, plan, kind)
+        page = Console(file=io.StringIO(), width=110)
+        print_result(result, page, code)
+        assert isinstance(page.file, io.StringIO)
+        agrees(f"{name}.txt", plain(page.file.getvalue(), cli.root), request)

@@ -1,0 +1,350 @@
+"""`status`, `revert`, `recover` and the boot unit's `apply --boot` through the command line, on scratch roots."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from applyroots import (
+    BOOT_ID,
+    ENTRY,
+    EXAMPLE,
+    GPU,
+    JOURNAL,
+    PAGES,
+    PREFERENCE,
+    RESULT,
+    STATE,
+    Cli,
+    Root,
+    action,
+    agrees,
+    copied,
+    edited,
+    outcomes,
+    plain,
+    unpack,
+)
+
+from hosttune.cli import run
+from hosttune.model.result import Result
+
+RULES = "etc/udev/rules.d/10-hosttune-vfio.rules"
+CMDLINE = "proc/cmdline"
+DROP_IN = "etc/default/grub.d"
+ANOTHER_BOOT = "11111111-0000-4000-8000-000000000000\n"
+PREFERENCES = "energy-preference:cpus 1-11,97-107"
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example as a scratch root, with a GRUB that reads drop-ins, which nobody writes to."""
+    root = unpack(EXAMPLE, tmp_path_factory.mktemp("pristine") / "root")
+    mkconfig = Root(root)
+    mkconfig.put("usr/sbin/grub-mkconfig", 'for x in ${sysconfdir}/default/grub.d/*.cfg ; do . "${x}" ; done\n')
+    mkconfig.put("usr/sbin/update-grub", "#!/bin/sh\n")
+    return root
+
+
+@pytest.fixture(scope="module")
+def plan(pristine: Path) -> Path:
+    """A plan with settings of every scope: a guest on a host that is given to GPU work."""
+    path = pristine.parent / "plan.json"
+    assert run(["plan", "--root", str(pristine), "--gpu", GPU, "--profile", "host", "--out", str(path)]) == 0
+    return path
+
+
+@pytest.fixture
+def cli(
+    capsys: pytest.CaptureFixture[str], pristine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Path
+) -> Iterator[Cli]:
+    monkeypatch.setenv("HOSTTUNE_STATE", str(tmp_path / "outside"))
+    monkeypatch.delenv("COLUMNS", raising=False)
+    capsys.readouterr()
+    with copied(pristine, tmp_path / "root") as root:
+        yield Cli(capsys, root)
+    assert not (tmp_path / "outside").exists()
+
+
+@pytest.fixture
+def applied(cli: Cli, plan: Path) -> Cli:
+    """A root on which the plan is applied."""
+    assert cli("apply", str(plan), "--yes")[0] == 0
+    return cli
+
+
+# --- the document --------------------------------------------------------------------------------------------
+
+
+def test_the_result_is_what_its_schema_says(applied: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    text = applied("status", "-o", "json")[1]
+    Result.from_json(text)
+    assert run(["schema", "result"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    fields = schema["$defs"]["Result"]["properties"]
+    assert set(fields) >= RESULT
+    assert set(json.loads(text)) == set(fields)
+    assert set(schema["$defs"]["Entry"]["properties"]) == ENTRY
+    assert set(schema["$defs"]["Drift"]["properties"]) == {"action", "expected", "actual", "why"}
+    assert set(schema["$defs"]["OpenTransaction"]["properties"]) == {"number", "verb", "state", "journal"}
+    words = schema["$defs"]["Entry"]["properties"]["outcome"]["enum"]
+    assert {"done", "already", "clamped", "ignored", "stuck", "failed", "reverted", "conflict", "pending"} <= set(words)
+    only_fixed = {name: json.loads(text)[name] for name in RESULT}
+    assert msgspec.json.decode(json.dumps(only_fixed), type=Result).verb == "status"
+
+
+# --- status --------------------------------------------------------------------------------------------------
+
+
+def test_what_is_merely_saved_is_not_in_force(cli: Cli, plan: Path) -> None:
+    cli.root.put(f"{STATE}/plan.json", plan.read_text())
+    found = cli.json("status")
+    assert found["entries"] == found["drift"] == []
+    assert found["reboot_required"] is False
+    assert cli("status")[1] == "example-hgx-h200: nothing in force\n"
+
+
+def test_status_changes_nothing(applied: Cli) -> None:
+    before = applied.root.tree()
+    applied.json("status")
+    assert applied.root.tree() == before
+
+
+def test_in_force_is_what_was_applied(applied: Cli) -> None:
+    standing = {entry["action"]: entry for entry in applied.json("status")["entries"]}
+    assert (standing[f"driver:{GPU}"]["before"], standing[f"driver:{GPU}"]["after"]) == ("nvidia", "vfio-pci")
+    assert standing[f"hugepages:/{PAGES}"]["want"] == 254
+    assert "guest:gpu-guest" in standing
+    assert f"irq-affinity:{GPU}" not in standing  # it still waits
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "drifted", "actual"),
+    [
+        (PAGES, "300\n", f"hugepages:/{PAGES}", 300),
+        (RULES, "# mine\n", f"drop-in:/{RULES}", "# mine\n"),
+        ("proc/sys/kernel/numa_balancing", "1\n", "numa-balancing:kernel.numa_balancing", 1),
+    ],
+)  # fmt: skip
+def test_drift_is_named_setting_by_setting(applied: Cli, name: str, text: str, drifted: str, actual: Any) -> None:
+    applied.root.put(name, text)
+    found = applied.json("status", code=1)["drift"]
+    assert [(one["action"], one["actual"]) for one in found] == [(drifted, actual)]
+    assert found[0]["expected"] not in (None, actual)
+
+
+def test_a_setting_of_many_cpus_drifts_in_one(applied: Cli) -> None:
+    applied.root.put(PREFERENCE.format(7), "power\n")
+    (one,) = applied.json("status", code=1)["drift"]
+    assert one["action"] == PREFERENCES
+    assert "power" in json.dumps(one["actual"])
+
+
+def test_what_cannot_be_read_any_more_is_drift_not_fine(applied: Cli) -> None:
+    (applied.root.path / PAGES).unlink()
+    applied.root.put(".hosttune/unreadable", f"/{PAGES}\tEIO\n")
+    (one,) = applied.json("status", code=1)["drift"]
+    assert one["action"] == f"hugepages:/{PAGES}"
+    assert "cannot be read" in one["why"]
+    assert one["actual"] is None
+
+
+# --- revert --------------------------------------------------------------------------------------------------
+
+
+def test_nothing_applied_is_nothing_to_revert(cli: Cli) -> None:
+    found = cli.json("revert")
+    assert (found["changed"], found["entries"]) == (False, [])
+    assert cli.json("recover")["entries"] == []
+
+
+def test_revert_brings_everything_back_and_once_is_enough(cli: Cli, plan: Path) -> None:
+    before = cli.root.contents()
+    assert cli("apply", str(plan), "--yes")[0] == 0
+    assert cli.root.contents() != before
+    assert set(outcomes(cli.json("revert")).values()) == {"reverted"}
+    assert cli.root.contents() == before
+    state = cli.root.tree()
+    assert cli.json("revert")["changed"] is False
+    after = cli.root.tree()
+    assert {name for name in state | after if state.get(name) != after.get(name)} <= {f"{STATE}/lock"}
+
+
+def test_what_others_changed_is_left_alone_until_forced(cli: Cli, plan: Path) -> None:
+    before = cli.root.contents()
+    assert cli("apply", str(plan), "--yes")[0] == 0
+    cli.root.put(PAGES, "300\n")
+    cli.root.put(PREFERENCE.format(1), "power\n")
+    found = cli.json("revert", code=1)
+    told = {entry["action"]: entry for entry in found["entries"]}
+    assert {name for name, entry in told.items() if entry["outcome"] == "conflict"} == {
+        f"hugepages:/{PAGES}",
+        PREFERENCES,
+    }
+    assert told[f"hugepages:/{PAGES}"]["after"] == 300
+    assert "--force" in told[f"hugepages:/{PAGES}"]["why"]
+    assert cli.root.get(PAGES) == "300"
+    assert (cli.root.get(PREFERENCE.format(1)), cli.root.get(PREFERENCE.format(2))) == ("power", "balance_performance")
+    assert cli.root.driver(GPU) == "nvidia"
+    assert set(outcomes(cli.json("status", code=1))) == {f"hugepages:/{PAGES}", PREFERENCES}
+    assert set(outcomes(cli.json("revert", code=1)).values()) == {"conflict"}
+    assert set(outcomes(cli.json("revert", "--force")).values()) == {"reverted"}
+    assert cli.root.contents() == before
+    assert cli.json("status")["entries"] == []
+
+
+def test_what_others_put_back_themselves_is_no_conflict(applied: Cli) -> None:
+    applied.root.put(PAGES, "0\n")
+    assert outcomes(applied.json("revert"))[f"hugepages:/{PAGES}"] == "reverted"
+
+
+# --- the journal, and recover --------------------------------------------------------------------------------
+
+
+def test_a_person_can_read_the_journal(applied: Cli) -> None:
+    (lines,) = applied.root.journals()
+    assert lines[0]["schema"] == "hosttune.journal/v1"
+    assert (lines[0]["verb"], lines[0]["host"]) == ("apply", "example-hgx-h200")
+    assert lines[-1] == {"event": "closed", "at": lines[-1]["at"], "state": "applied"}
+    events = [(line["event"], line["step"]) for line in lines[1:-1]]
+    assert events == [(event, step) for step in range(1, len(events) // 2 + 1) for event in ("intent", "done")]
+
+
+def test_a_journal_that_only_began_holds_nothing_up(applied: Cli) -> None:
+    applied.root.put(JOURNAL, applied.root.get(JOURNAL).splitlines(keepends=True)[0] + '{"event":"inte')
+    assert applied.json("status")["open_transaction"] is None
+    assert applied.json("recover")["entries"] == []
+
+
+@pytest.mark.parametrize("lines", [2, 3, 6, 7])  # within and after the first and the third step
+def test_a_cut_off_journal_is_settled(applied: Cli, lines: int) -> None:
+    """Whatever the last line on disk is: what it names is taken back, the rest (here: as it was left) is told of."""
+    kept = applied.root.get(JOURNAL).splitlines(keepends=True)[:lines]
+    applied.root.put(JOURNAL, "".join(kept) + '{"event":"inte')
+    assert applied.json("status", code=1)["open_transaction"]["state"] == "applying"
+    found = applied.json("recover")
+    assert found["open_transaction"] is None
+    assert len(found["entries"]) == lines // 2
+    assert set(outcomes(found).values()) <= {"reverted"}
+    assert applied.json("status")["entries"] == []
+    assert all(line["event"] for line in applied.root.journals()[0][1:])  # the torn line is gone
+
+
+def test_recover_leaves_finished_transactions_alone(applied: Cli) -> None:
+    assert applied.json("recover")["entries"] == []
+    assert applied.root.driver(GPU) == "vfio-pci"
+
+
+# --- reboots -------------------------------------------------------------------------------------------------
+
+
+def test_arguments_of_the_kernel_wait_for_the_boot_that_shows_them(cli: Cli, plan: Path) -> None:
+    first = cli.json("apply", str(plan), "--yes")
+    argument = "kernel-argument:iommu"
+    assert outcomes(first)[argument] == "pending"
+    assert first["reboot_required"] is True
+    assert cli.root.get(CMDLINE).count("iommu=pt") == 0
+    again = cli.json("apply", str(plan), "--yes")
+    assert (again["changed"], again["reboot_required"], outcomes(again)[argument]) == (False, True, "pending")
+    standing = cli.json("status")
+    assert (standing["reboot_required"], standing["drift"]) == (True, [])
+    cli.root.put(BOOT_ID, ANOTHER_BOOT)  # a boot that did not take them confirms nothing
+    assert cli.json("status")["reboot_required"] is True
+    cli.root.put(CMDLINE, cli.root.get(CMDLINE) + " iommu=pt hugepagesz=1G hugepages=0:254\n")
+    standing = cli.json("status")
+    assert (standing["reboot_required"], standing["drift"]) == (False, [])
+    assert outcomes(cli.json("apply", str(plan), "--yes"))[argument] == "already"
+
+
+def test_what_is_taken_back_works_until_the_next_boot(applied: Cli) -> None:
+    shown = applied.root.get(CMDLINE)
+    applied.root.put(CMDLINE, shown + " iommu=pt hugepagesz=1G hugepages=0:254\n")
+    assert applied.json("revert")["reboot_required"] is True
+    assert applied.json("status")["reboot_required"] is True
+    assert not (applied.root.path / DROP_IN).exists()
+    applied.root.put(CMDLINE, shown + "\n")
+    assert applied.json("status")["reboot_required"] is False
+
+
+def rebooted(root: Root) -> None:
+    """What a reboot undoes of the plan."""
+    root.put(BOOT_ID, ANOTHER_BOOT)
+    root.put(PAGES, "0\n")
+    root.put(PAGES.replace("nr_", "free_"), "0\n")
+    root.put("proc/sys/kernel/numa_balancing", "1\n")
+    for cpu in (*range(1, 12), *range(97, 108)):
+        root.put(PREFERENCE.format(cpu), "balance_performance\n")
+
+
+def test_a_reboot_reopens_what_runs_only_until_then(applied: Cli, plan: Path) -> None:
+    rebooted(applied.root)
+    drifted = {one["action"] for one in applied.json("status", code=1)["drift"]}
+    assert drifted == {f"hugepages:/{PAGES}", PREFERENCES, "numa-balancing:kernel.numa_balancing"}
+    again = outcomes(applied.json("apply", str(plan), "--yes"))
+    assert {name for name, outcome in again.items() if outcome == "done"} == drifted
+    assert applied.json("status")["drift"] == []
+
+
+def test_the_boot_unit_sets_it_again_from_the_journal(cli: Cli, plan: Path) -> None:
+    before = cli.root.contents()
+    assert cli("apply", str(plan), "--yes")[0] == 0
+    unit = cli.root.get("etc/systemd/system/hosttune-boot.service")
+    assert "apply --boot" in unit
+    assert "Before=libvirtd.service virtqemud.service" in unit
+    rebooted(cli.root)
+    found = outcomes(cli.json("apply", "--boot"))
+    done = {f"hugepages:/{PAGES}", PREFERENCES, "numa-balancing:kernel.numa_balancing"}
+    assert {name for name, outcome in found.items() if outcome == "done"} == done
+    assert cli.root.get(PAGES) == "254"
+    assert cli.json("status")["drift"] == []
+    assert cli.json("apply", "--boot")["changed"] is False
+    assert set(outcomes(cli.json("revert")).values()) == {"reverted"}  # to the originals of the apply
+    assert cli.root.contents() == {**before, BOOT_ID: ANOTHER_BOOT.encode()}
+
+
+def test_the_boot_unit_has_nothing_to_do_where_nothing_is_applied(cli: Cli) -> None:
+    found = cli.json("apply", "--boot")
+    assert (found["changed"], found["entries"]) == (False, [])
+
+
+def test_revert_after_a_reboot_is_no_conflict(applied: Cli) -> None:
+    rebooted(applied.root)
+    assert set(outcomes(applied.json("revert")).values()) == {"reverted"}
+    assert applied.root.get(PAGES) == "0"
+
+
+# --- an outcome that was told --------------------------------------------------------------------------------
+
+
+def test_what_this_host_does_not_have_is_neither_in_force_nor_drift(cli: Cli, plan: Path, tmp_path: Path) -> None:
+    absent = action("sysctl", "vm.zone_reclaim_mode", "0")
+    path = edited(plan, tmp_path / "p", actions=[absent], guests=[])
+    found = cli.json("apply", path, "--yes")
+    assert outcomes(found) == {"sysctl:vm.zone_reclaim_mode": "ignored"}
+    assert found["changed"] is False
+    assert cli.json("status")["entries"] == []
+    assert cli.root.journals() == []
+
+
+# --- what people read ----------------------------------------------------------------------------------------
+
+
+def test_texts(cli: Cli, plan: Path, request: pytest.FixtureRequest) -> None:
+    def read(name: str, verb: str, *arguments: str, code: int = 0) -> None:
+        got, out, err = cli(verb, *arguments)
+        assert got == code, out + err
+        agrees(f"{name}.txt", plain(out + err, cli.root), request)
+
+    read("staged", "apply", str(plan), "--yes")
+    read("status-staged", "status")
+    rebooted(cli.root)
+    read("status-rebooted", "status", code=1)
+    read("boot", "apply", "--boot")
+    cli.root.put(JOURNAL, "".join(cli.root.get(JOURNAL).splitlines(keepends=True)[:7]))
+    read("status-unfinished", "status", code=1)
+    read("unfinished", "apply", str(plan), "--yes", code=3)
+    read("recover", "recover")
