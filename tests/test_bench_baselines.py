@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hosttune.assets import folder
 from hosttune.bench.baselines import Baseline, read_baselines, read_peaks, shipped
 from hosttune.bench.metrics import METRICS, converted, metric_of
 from hosttune.errors import BadInput
@@ -137,3 +139,25 @@ def test_every_metric_is_documented() -> None:
         "all-gather": "all-gather-SIZE",
     }
     assert [metric.name for metric in METRICS if f"`{names.get(metric.name, metric.name)}`" not in text] == []
+
+
+def test_a_damaged_file_of_baselines_is_refused_by_name_or_still_plausible() -> None:
+    standard = shipped()
+    text = (folder("baselines") / "gpus.toml").read_text(encoding="utf-8")
+    source = random.Random(2333)
+    refused = 0
+    for _ in range(400):
+        start = source.randrange(len(text))
+        stop = start + source.choice((1, 1, 3, 40))
+        damage = "".join(source.choice('0123456789.-="[]\nex') for _ in range(source.choice((0, 1, 3))))
+        try:
+            rows = read_baselines(text[:start] + damage + text[stop:], standard.peaks, "mine.toml")
+        except BadInput as error:
+            assert error.where.startswith("mine.toml")
+            refused += 1
+            continue
+        for row in rows:
+            peak = standard.peak(row.metric, row.device)
+            assert peak is not None
+            assert 0.1 * peak <= row.limit <= row.expected <= peak, row
+    assert refused > 100
