@@ -260,6 +260,17 @@ def test_arguments_of_the_kernel_wait_for_the_boot_that_shows_them(cli: Cli, pla
     assert outcomes(cli.json("apply", str(plan), "--yes"))[argument] == "already"
 
 
+def test_arguments_that_are_staged_together_stand_and_drift_one_by_one(applied: Cli) -> None:
+    standing = {entry["action"]: entry for entry in applied.json("status")["entries"]}
+    argument = standing["kernel-argument:iommu"]
+    assert (argument["before"], argument["want"], argument["outcome"]) == ("not staged", "iommu=pt", "pending")
+    assert standing["kernel-argument:hugepages"]["want"] == "hugepagesz=1G hugepages=0:254"
+    (drop_in,) = (applied.root.path / DROP_IN).iterdir()
+    drop_in.unlink()
+    drifted = {one["action"]: one["actual"] for one in applied.json("status", code=1)["drift"]}
+    assert drifted == {"kernel-argument:iommu": "not staged", "kernel-argument:hugepages": "not staged"}
+
+
 def test_what_is_taken_back_works_until_the_next_boot(applied: Cli) -> None:
     shown = applied.root.get(CMDLINE)
     applied.root.put(CMDLINE, shown + " iommu=pt hugepagesz=1G hugepages=0:254\n")

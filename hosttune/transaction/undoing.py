@@ -126,9 +126,8 @@ def status(site: Site) -> tuple[Result, int]:
         if not setting_of_record(record).undone_later:
             continue  # whether a guest runs now is its operator's business
         found = _look(site, record)
-        if isinstance(found, Drift):
-            drift.append(found)
-        entries.append(_standing(record, found))
+        drift += _drifted(record, found)
+        entries += _standing(record, found)
     result = Result(
         host=site.hostname,
         verb="status",
@@ -158,16 +157,32 @@ def _look(site: Site, record: Record) -> Drift | str | None:
     return None
 
 
-def _standing(record: Record, found: Drift | str | None) -> Entry:
-    outcome = "pending" if found == "pending" else record.outcome or "done"
-    return Entry(
-        action=record.actions[0],
-        outcome=outcome,  # type: ignore[arg-type]  # as above
-        before=record.old,
-        want=record.new,
-        after=found.actual if isinstance(found, Drift) else record.after,
-        why=record.why,
-    )
+def _drifted(record: Record, found: Drift | str | None) -> Iterable[Drift]:
+    """The drift of each action that a record stands for; of settings written together, those that did drift."""
+    if not isinstance(found, Drift):
+        return
+    setting = setting_of_record(record)
+    for action in record.actions:
+        name = action.partition(":")[2] if setting.merges else ""
+        expected, actual = part_of(setting, found.expected, name), part_of(setting, found.actual, name)
+        if found.why or expected != actual:
+            yield Drift(action=action, expected=expected, actual=actual, why=found.why)
+
+
+def _standing(record: Record, found: Drift | str | None) -> Iterable[Entry]:
+    """How a record stands, one entry an action."""
+    setting = setting_of_record(record)
+    after = found.actual if isinstance(found, Drift) else record.after
+    for action in record.actions:
+        name = action.partition(":")[2] if setting.merges else ""
+        yield Entry(
+            action=action,
+            outcome="pending" if found == "pending" else record.outcome or "done",  # type: ignore[arg-type]  # as above
+            before=part_of(setting, record.old, name),
+            want=part_of(setting, record.new, name),
+            after=part_of(setting, after, name),
+            why=record.why,
+        )
 
 
 def reboot_required(site: Site, transactions: Iterable[Transaction]) -> bool:
