@@ -35,7 +35,7 @@ FULL = Link(speed_gts=32.0, width=16, max_speed_gts=32.0, max_width=16, state="f
 HOSTILE = '</text><script>alert("1")</script>&\x00\x1b[31m\u202e' + "W" * 400 + "漢字\U0001f9e8"
 
 
-def slow(above: str) -> Link:
+def slow(above: str | None) -> Link:
     """A link that both ends could run faster."""
     return Link(
         speed_gts=16.0,
@@ -43,7 +43,7 @@ def slow(above: str) -> Link:
         max_speed_gts=32.0,
         max_width=16,
         state="degraded",
-        upstream=LinkEnd(address=above, speed_gts=16.0, width=8, max_speed_gts=32.0, max_width=16),
+        upstream=LinkEnd(address=above, speed_gts=16.0, width=8, max_speed_gts=32.0, max_width=16) if above else None,
         why="half of the lanes at half of the speed",
     )
 
@@ -81,7 +81,7 @@ def busy_host() -> Host:
     ]
     changes: dict[str, dict[str, Any]] = {
         "0000:13:00.0": {"link": slow("0000:12:00.0")},
-        "0000:12:00.0": {"link": slow("")},
+        "0000:12:00.0": {"link": slow(None)},
         "0000:21:00.0": {"link": slow("0000:20:01.0")},
         "0000:14:00.0": {"sriov_total_vfs": 8, "sriov_vfs": 2, "virtfns": ("0000:14:00.1", "0000:14:00.2")},
     }

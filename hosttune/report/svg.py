@@ -1,6 +1,7 @@
 """The host as an SVG picture: one self-contained file, the same bytes for the same host and results.
 
-No script, no reference to anything outside, fonts by generic family; light and dark follow the reader's screen. The
+No script, no reference to anything outside, fonts by generic family; light and dark follow the reader's screen. All
+ASCII: other characters are written as references, so that no locale and no server's charset can garble them. The
 layout is `hosttune.report.picture`; this module only writes its shapes down.
 """
 
@@ -51,7 +52,7 @@ def host_svg(host: Host, *, results: Iterable[CheckResult] = ()) -> str:
     ]
     for group in drawn.groups:
         lines += _group(group)
-    return "\n".join([*lines, "</svg>", ""])
+    return "\n".join([*lines, "</svg>", ""]).encode("ascii", "xmlcharrefreplace").decode()
 
 
 def _group(group: Group) -> Iterator[str]:

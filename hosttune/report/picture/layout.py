@@ -8,7 +8,7 @@ from hosttune.model.host import Host
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import Value
 from hosttune.report.picture.fabric import LANE, MOST_DRAWN, Bundle, Stub, bundles, fabric_panel, row_lines
-from hosttune.report.picture.nodes import PAD, full_width, grid, row_block
+from hosttune.report.picture.nodes import PAD, grid, row_block
 from hosttune.report.picture.panels import guests_panel, legend, problems_panel, title_block
 from hosttune.report.picture.scene import Scene, marks_elsewhere, node_subjects, places_of, scene
 from hosttune.report.picture.shapes import Block, Group, Line, Rect, Shape, shifted
@@ -35,12 +35,12 @@ def picture(host: Host, results: Iterable[CheckResult] = ()) -> Picture:
     places = places_of(view)
     gutter = 14.0 + 5 * max(0, _lanes(found, places) - 1)
     whole = grid(view, places, gutter)
-    full = full_width(whole)
+    full = whole.full
     groups: list[Group] = []
     rows: list[tuple[float, tuple[Group, ...]]] = []
     y = 0.0
     for row in whole.rows:
-        block = row_block(view, row, gutter, full)
+        block = row_block(view, whole, row)
         placed = shifted(block, 0, y)
         lanes = sum(1 for bundle in found[:MOST_DRAWN] if _inside(placed, bundle))
         rows.append((y + block.height, placed))

@@ -12,13 +12,13 @@ _BAR_HIGH = 10.0
 _SHORTEST = 0.1  # of the room: the bar of the smallest node
 
 
-def memory_block(view: Scene, node: NumaNode, width: float) -> Block:
-    """The node's memory in words, as a bar whose length compares it with the largest node, and guests' shares."""
+def memory_block(view: Scene, node: NumaNode, width: float, longest: float) -> Block:
+    """The node's memory in words, as a bar which is `longest` for the largest node, and guests' shares."""
     words = _words(node)
     pieces = [paragraph(words, width, 10)]
     if node.memory_bytes:
         most = max(other.memory_bytes or 0 for other in view.host.numa_nodes)
-        pieces.append(_bar(node, node.memory_bytes, width * max(_SHORTEST, node.memory_bytes / most)))
+        pieces.append(_bar(node, node.memory_bytes, longest * max(_SHORTEST, node.memory_bytes / most)))
     shares = _shares(view, node.id, width)
     pieces += [shares] if shares.shapes else []
     whole = below(pieces, 3)

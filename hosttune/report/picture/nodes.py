@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hosttune.model.host import NumaNode
+from hosttune.model.host import Cpu, NumaNode
 from hosttune.model.values import CpuSet, Value, format_size
 from hosttune.report.branch import count
 from hosttune.report.picture.cpus import cpu_block
@@ -17,6 +17,8 @@ from hosttune.report.picture.tree import COLUMN, WIDE, Card, card
 WIDEST = 4  # columns of cards beside each other
 PAD = 12.0
 _GAP = 10.0
+_UNKNOWN = "node unknown"
+_NONE = "no NUMA nodes known"
 
 
 class Box(Value, frozen=True, kw_only=True):
@@ -36,6 +38,16 @@ class Grid(Value, frozen=True, kw_only=True):
     columns: int
     gutter: float
 
+    @property
+    def full(self) -> float:
+        """Width of the widest row."""
+        return max(_row_width(row, self.gutter) for row in self.rows)
+
+    @property
+    def bar(self) -> float:
+        """Width of the largest node's memory bar, the same in every box so that lengths can be compared."""
+        return width_of(min(box.span for row in self.rows for box in row), self.gutter) - 2 * PAD
+
 
 def width_of(columns: int, gutter: float) -> float:
     """Width of a node's box that holds so many columns of cards: a gutter right of each."""
@@ -47,13 +59,20 @@ def grid(view: Scene, places: dict[int | None, tuple[str, ...]], gutter: float) 
     boxes = [_box(view, node, places.get(node.id, ()), gutter) for node in _shown(view, places)]
     empty = {node.id for node in view.host.numa_nodes} - {box.node.id for box in boxes if box.node}
     if not view.host.numa_nodes:
-        boxes.append(Box(node=None, name="no NUMA nodes known", cards=(), span=2, addresses=()))
-    if places.get(None):
-        boxes.append(_box(view, None, places[None], gutter))
+        boxes.append(Box(node=None, name=_NONE, cards=(), span=2, addresses=()))
+    if places.get(None) or (view.host.numa_nodes and _stray(view)):
+        boxes.append(_box(view, None, places.get(None, ()), gutter))
     if empty:
-        boxes.append(Box(node=None, name=f"empty nodes {CpuSet(empty)}", cards=(), span=1, addresses=()))
+        name = f"empty {'node' if len(empty) == 1 else 'nodes'} {CpuSet(empty)}"
+        boxes.append(Box(node=None, name=name, cards=(), span=1, addresses=()))
     columns = max(2, min(WIDEST, sum(box.span for box in boxes)))
     return Grid(rows=tuple(tuple(row) for row in _rows(view, boxes, columns, gutter)), columns=columns, gutter=gutter)
+
+
+def _stray(view: Scene) -> tuple[Cpu, ...]:
+    """CPUs whose node is unknown or not in the document."""
+    nodes = {node.id for node in view.host.numa_nodes}
+    return tuple(cpu for node, cpus in view.cpus.items() if node not in nodes for cpu in cpus)
 
 
 def _shown(view: Scene, places: dict[int | None, tuple[str, ...]]) -> list[NumaNode]:
@@ -69,7 +88,7 @@ def _box(view: Scene, node: NumaNode | None, addresses: tuple[str, ...], gutter:
     tall = sum(one.block.height * one.span for one in cards)
     loud = sum(one.span for one in cards if one.has_gpu)
     span = max(1, min(WIDEST, max(loud, round(tall / 600), max((one.span for one in cards), default=1))))
-    name = f"node {node.id}" if node else "node unknown"
+    name = f"node {node.id}" if node else _UNKNOWN
     return Box(node=node, name=name, cards=tuple(cards), span=span, addresses=addresses)
 
 
@@ -97,16 +116,17 @@ def _widened(view: Scene, box: Box, span: int, gutter: float) -> Box:
     return Box(node=box.node, name=box.name, cards=cards, span=span, addresses=box.addresses)
 
 
-def row_block(view: Scene, row: Sequence[Box], gutter: float, full: float) -> Block:
-    """One row of nodes, together `full` wide and all as tall as the tallest."""
+def row_block(view: Scene, whole: Grid, row: Sequence[Box]) -> Block:
+    """One row of nodes, together as wide as the grid and all as tall as the tallest."""
+    gutter, full = whole.gutter, whole.full
     gap = gutter / 2 + PAD
     spare = full - _row_width(row, gutter)
-    blocks = [_node(view, box, width_of(box.span, gutter) + spare / len(row), gutter) for box in row]
+    blocks = [_node(view, box, width_of(box.span, gutter) + spare / len(row), whole) for box in row]
     high = max(block.height for block in blocks)
     groups: list[Group] = []
     x = 0.0
     for box, block in zip(row, blocks, strict=True):
-        style = "node unknown" if box.name == "node unknown" else "node"
+        style = "node unknown" if box.name == _UNKNOWN else "node"
         frame = Rect(x=0, y=0, width=block.width, height=high, style=style, radius=9)
         back = Group(kind="node", name=box.name, shapes=(frame,), title=box.name)
         groups += shifted(Block(width=block.width, height=high, groups=(back, *block.groups)), x, 0)
@@ -114,26 +134,21 @@ def row_block(view: Scene, row: Sequence[Box], gutter: float, full: float) -> Bl
     return Block(width=full, height=high, groups=tuple(groups))
 
 
-def full_width(whole: Grid) -> float:
-    """Width of the widest row of nodes."""
-    return max(_row_width(row, whole.gutter) for row in whole.rows)
-
-
 def _row_width(row: Sequence[Box], gutter: float) -> float:
     return sum(width_of(box.span, gutter) for box in row) + (len(row) - 1) * (gutter / 2 + PAD)
 
 
-def _node(view: Scene, box: Box, width: float, gutter: float) -> Block:
+def _node(view: Scene, box: Box, width: float, whole: Grid) -> Block:
     inner = width - 2 * PAD
     cpus = view.cpus.get(box.node.id, ()) if box.node else ()
-    if box.name == "no NUMA nodes known":
-        cpus = tuple(cpu for cpu in view.host.cpus if cpu.online)
+    if box.name == _NONE or (box.name == _UNKNOWN and view.host.numa_nodes):
+        cpus = _stray(view)
     parts = [_heading(view, box, len({cpu.core for cpu in cpus}), inner)]
     parts += [cpu_block(view, cpus, inner)] if cpus else []
-    parts += [memory_block(view, box.node, inner)] if box.node else []
-    parts.append(_cards(box, gutter))
-    whole = stacked([part for part in parts if part.height], _GAP, top=PAD, left=PAD)
-    return Block(width=width, height=whole.height + PAD, groups=whole.groups)
+    parts += [memory_block(view, box.node, inner, whole.bar)] if box.node else []
+    parts.append(_cards(box, whole.gutter))
+    content = stacked([part for part in parts if part.height], _GAP, top=PAD, left=PAD)
+    return Block(width=width, height=content.height + PAD, groups=content.groups)
 
 
 def _heading(view: Scene, box: Box, cores: int, width: float) -> Block:
@@ -144,8 +159,8 @@ def _heading(view: Scene, box: Box, cores: int, width: float) -> Block:
         facts += [{"memory": "memory only", "gpu": "a GPU's own memory", "empty": "empty"}.get(box.node.kind or "", "")]
     facts += [count(gpus, "GPU")] if gpus else []
     pieces = [pair(box.name, " · ".join(fact for fact in facts if fact), width, 16, bold=True)]
-    if box.name == "node unknown":
-        pieces.append(paragraph("No node is known for these devices; affinity is never guessed.", width, 10))
+    if box.name == _UNKNOWN:
+        pieces.append(paragraph("No node is known for these; affinity is never guessed.", width, 10))
     if box.node and box.node.id not in view.cpus and box.node.cpus != "":
         pieces.append(paragraph("CPUs unknown", width, 10))
     if box.node:
@@ -160,9 +175,9 @@ def _cards(box: Box, gutter: float) -> Block:
     groups: list[Group] = []
     for one in box.cards:
         span = min(one.span, box.span)
-        starts = range(box.span - span + 1)
-        column = min(starts, key=lambda n, span=span: (max(floor[n : n + span]), n))  # type: ignore[misc]
-        y = max(floor[column : column + span])
+        heights = [max(floor[n : n + span]) for n in range(box.span - span + 1)]
+        y = min(heights)
+        column = heights.index(y)
         groups += shifted(one.block, column * (COLUMN + gutter), y)
         floor[column : column + span] = [y + one.block.height + _GAP] * span
     return Block(width=0, height=max(0.0, max(floor) - _GAP), groups=tuple(groups))

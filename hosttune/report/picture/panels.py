@@ -9,7 +9,7 @@ from hosttune.model.values import format_size
 from hosttune.report.branch import count, some
 from hosttune.report.picture.metrics import text_width
 from hosttune.report.picture.scene import Holder, Mark, Scene, check_marks
-from hosttune.report.picture.shapes import SIGN, Block, Group, Line, Rect, Shape, Sign, Text, flowed, label
+from hosttune.report.picture.shapes import SIGN, Block, Group, Line, Rect, Shape, Sign, Text, flowed, label, shifted
 from hosttune.report.picture.text import Piece, at, below, mark_row, paragraph
 from hosttune.report.text import header, problem_lines
 from hosttune.report.text import title as title_of
@@ -53,8 +53,6 @@ def guests_panel(view: Scene, width: float) -> Block:
 
 
 def _panel(name: str, content: Block, width: float) -> Block:
-    from hosttune.report.picture.shapes import shifted
-
     high = content.height + 42
     back = Rect(x=0, y=0, width=width, height=high, style="panel", radius=9)
     head = label(12, 10, name, 13, most=width - 24, bold=True)

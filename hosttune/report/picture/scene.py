@@ -196,24 +196,24 @@ def _worth_a_box(view: Scene, address: str) -> bool:
 
 
 def _degraded(device: PciDevice | None) -> bool:
-    return bool(device and device.link and device.link.state == "degraded")
+    return bool(device and not device.physfn and device.link and device.link.state == "degraded")
 
 
 def _without_hosted(view: Scene, chosen: Mapping[str, None]) -> tuple[str, ...]:
-    def hosted(address: str) -> bool:
-        device = view.device(address)
-        return device is not None and device.physfn is not None and device.physfn in chosen and device.physfn != address
+    return tuple(address for address in chosen if _physical(view, address) not in chosen)
 
-    return tuple(address for address in chosen if not hosted(address))
+
+def _physical(view: Scene, address: str) -> str | None:
+    """The physical function of a virtual one; None where it is none, or where a document names what cannot be one."""
+    device = view.device(address)
+    owner = view.device(device.physfn) if device and device.physfn else None
+    return owner.address if owner and not owner.is_bridge and not owner.physfn and owner.address != address else None
 
 
 def virtual_functions(view: Scene, address: str) -> tuple[str, ...]:
     """Virtual functions of a physical one that are shown one by one: held by a guest, or marked by a check."""
-    told = (*view.holders, *view.results)
-    found = [
-        a for a in dict.fromkeys(told) if (d := view.device(a)) is not None and d.physfn == address and a != address
-    ]
-    return tuple(sorted(found, key=bus_order))
+    told = dict.fromkeys((*view.holders, *view.results))
+    return tuple(sorted((one for one in told if _physical(view, one) == address), key=bus_order))
 
 
 def bus_order(address: str) -> tuple[int, str]:

@@ -71,7 +71,7 @@ def mark_row(mark: Mark, width: float) -> Piece:
 
 def chip(holder: Holder, text: str, most: float) -> Piece:
     """A guest's letter and some words on the guest's colour."""
-    words = fitted(f"{holder.letter}  {text}" if text else holder.letter, most - 8, 9.5, bold=True)
+    words = fitted(f"{holder.letter} · {text}" if text else holder.letter, most - 8, 9.5, bold=True)
     wide = text_width(words, 9.5, bold=True) + 8
     fill = Rect(x=0, y=0, width=wide, height=CHIP_HIGH, style=f"g{holder.colour}", radius=7)
     name = label(4, 2.6, words, 9.5, most=most - 8, style="onguest", bold=True)
