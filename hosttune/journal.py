@@ -252,8 +252,9 @@ class Store:
                 raise Refused(
                     f"another hosttune (process {holder}) is changing this host", where=path, hint="wait for its end"
                 ) from error
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+            with contextlib.suppress(OSError):  # the lock holds on a full disk, too
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
             yield
         finally:
             os.close(fd)

@@ -11,6 +11,7 @@ from hosttune.model.result import OpenTransaction
 from hosttune.scratch import Scratch
 from hosttune.state import state_directory
 from hosttune.system import System
+from hosttune.transaction.steps import setting_of_record
 
 STATE_INSIDE = "/var/lib/hosttune"
 
@@ -25,8 +26,16 @@ class Site:
     hostname: str | None
 
     def transactions(self) -> tuple[Transaction, ...]:
-        """All transactions of this machine, oldest first. Raises Refused for a journal that does not read."""
-        return self.store.transactions() if self.store else ()
+        """All transactions of this machine, oldest first. Raises Refused for a journal that does not read.
+
+        A setting that this version does not know is found here, and not when half of it is taken back.
+        """
+        found = self.store.transactions() if self.store else ()
+        for one in found:
+            for record in one.records:
+                if record.in_force:
+                    setting_of_record(record, one.path)
+        return found
 
 
 def site_of(system: System) -> Site:

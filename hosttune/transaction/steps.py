@@ -223,7 +223,7 @@ def text_of(value: Any) -> str:
     return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT // 2]} ... ({len(text)} characters)"
 
 
-def setting_of_record(record: Record) -> Setting:
+def setting_of_record(record: Record, journal: str = "journal") -> Setting:
     """The setting that a record is about, again. Raises Refused where this version has no such setting."""
     try:
         kind = kind_class(record.kind, record.target)
@@ -231,7 +231,7 @@ def setting_of_record(record: Record) -> Setting:
     except HosttuneError as error:
         raise Refused(
             f"the journal names a setting that this version does not know: {record.kind} {record.target}",
-            where="journal",
+            where=f"{journal}, step {record.step}",
             hint="use the version that wrote it",
         ) from error
 
