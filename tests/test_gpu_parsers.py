@@ -33,6 +33,7 @@ GOLDEN: tuple[tuple[str, Path, Callable[[str], object]], ...] = (
     ("mig/h200-lgip", H200 / "mig-lgip.txt", parse_mig_profiles),
     ("mig/h200-lgipp", H200 / "mig-lgipp.txt", parse_mig_placements),
     ("nvml/h200-x1", H200 / "nvml.json", lambda text: parse_nvml(text, only="0000:00:06.0")),
+    ("nvml/h200-x1-health", CASES / "nvml" / "h200-x1-health.json", parse_nvml),
     *((f"hl-smi/{path.stem}", path, parse_hl_smi) for path in sorted((CASES / "hl-smi").glob("*.txt"))),
 )
 

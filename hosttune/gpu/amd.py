@@ -67,7 +67,7 @@ def _facts(reader: Reader, address: str, version: str | None, peers: tuple[Peer,
     monitors = reader.names(f"{folder}/hwmon")
     sensors = f"{folder}/hwmon/{monitors[0]}" if monitors else ""
     caps = sensors and f"{sensors}/power1_cap"
-    uncorrected, corrected = _ras(reader, folder)
+    uncorrected, corrected = read_ras(reader, folder)
     return Gpu(
         address=address,
         memory_bytes=reader.count(f"{folder}/mem_info_vram_total") or None,
@@ -87,7 +87,7 @@ def _facts(reader: Reader, address: str, version: str | None, peers: tuple[Peer,
     )
 
 
-def _ras(reader: Reader, folder: str) -> tuple[int | None, int | None]:
+def read_ras(reader: Reader, folder: str) -> tuple[int | None, int | None]:
     """Uncorrected and corrected errors of all blocks that count them: "ue: 0", "ce: 0" in ras/BLOCK_err_count."""
     sums: dict[str, int] = {}
     for name in reader.names(f"{folder}/ras"):

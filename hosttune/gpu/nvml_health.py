@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from hosttune.gpu.nvidia_words import RECOVERY_ACTIONS, fabric_faults
+from hosttune.model.values import MAX_SIZE
 
 _CORRECTED, _UNCORRECTED = 0, 1  # NVML_MEMORY_ERROR_TYPE_…
 _VOLATILE, _LIFETIME = 0, 1  # NVML_VOLATILE_ECC, NVML_AGGREGATE_ECC
@@ -17,6 +18,7 @@ _GRAPHICS, _SM = 0, 1  # NVML_CLOCK_…
 _CORE, _SLOWDOWN = 0, 1  # NVML_TEMPERATURE_GPU, NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
 _RECOVERY, _MEMORY_TEMPERATURE = "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", "NVML_FI_DEV_MEMORY_TEMP"
 _MISSING = "ERR Not Supported"
+_COUNT, _CELSIUS = range(MAX_SIZE + 1), range(-300, 301)
 
 # Name in "health" → field of Gpu, for answers that are a plain number.
 _NUMBERS: Mapping[str, str] = {
@@ -110,7 +112,10 @@ def health_facts(raw: Mapping[str, Any]) -> dict[str, Any]:
     """One GPU's entry of `nvml.json` → fields of Gpu, `lacks` among them."""
     health = raw.get("health")
     health = health if isinstance(health, dict) else {}
-    facts: dict[str, Any] = {field: _number(health.get(name)) for name, field in _NUMBERS.items()}
+    facts: dict[str, Any] = {
+        field: _number(health.get(name), _CELSIUS if "temperature" in field else _COUNT)
+        for name, field in _NUMBERS.items()
+    }
     facts |= {field: None if (n := _number(health.get(name))) is None else bool(n) for name, field in _FLAGS.items()}
     banks = health.get("remapBanks")
     if isinstance(banks, list) and len(banks) == 2:
@@ -137,5 +142,6 @@ def _lacks(raw: Mapping[str, Any], health: Mapping[str, Any]) -> tuple[str, ...]
     return tuple(sorted(found)) or None
 
 
-def _number(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+def _number(value: object, within: range = _COUNT) -> int | None:
+    """A whole number that such a fact can be; a count below 0 is none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value in within else None

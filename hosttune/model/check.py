@@ -23,6 +23,7 @@ _SOME_BYTES = (1, MAX_SIZE)
 _BITS = (1, 64)
 _SPEED = (0, 1024)  # GT/s; PCI Express 7.0 is 128
 _WIDTH = (0, 64)  # lanes; the specification ends at 32
+_CELSIUS = (-300, 300)
 # Least and most of the numbers, by field; every other one is a count, a rate or bytes: 0 to MAX_SIZE.
 _BOUNDS: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("id", "core", "package", "die", "numa_node", "llc", "l2", "node", "vcpu", "cpus"), _ID),
@@ -31,6 +32,8 @@ _BOUNDS: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("physical_address_bits", "virtual_address_bits", "address_bits"), _BITS),
     **dict.fromkeys(("speed_gts", "max_speed_gts"), _SPEED),
     **dict.fromkeys(("width", "max_width"), _WIDTH),
+    **dict.fromkeys(("temperature_c", "temperature_margin_c", "temperature_slowdown_c"), _CELSIUS),
+    "memory_temperature_c": _CELSIUS,
 }
 _ANY = (0, MAX_SIZE)
 
