@@ -518,7 +518,10 @@ def test_no_command_prints_the_help_on_stderr(cli: Cli) -> None:
 @pytest.mark.parametrize("word", ["help", "aply", ""])
 def test_an_unknown_command_is_told_the_commands(cli: Cli, word: str) -> None:
     said = refused(cli, word)
-    assert (said["error"], said["do"]) == (f"no command {word!r}", "give one of: apply, capture, discover, plan, recover, revert, schema, status")
+    assert (said["error"], said["do"]) == (
+        f"no command {word!r}",
+        "give one of: apply, capture, discover, plan, recover, revert, schema, status, validate",
+    )
 
 
 def test_debug_may_stand_anywhere(cli: Cli) -> None:
