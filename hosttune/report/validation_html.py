@@ -43,6 +43,7 @@ from hosttune.report.standards import roofs, scales, sides
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+STEPS_SHOWN = 8  # at once; the others unfold. What mends a failure is always shown
 MANY = 12  # subjects named in the list of steps before "and N more": the checklist has them all
 
 
@@ -68,6 +69,7 @@ def html(
 
     beside = scales(validation.samples, host, baselines, history) if baselines else ()
     found = measures(validation.samples, beside)
+    steps = next_steps(validation.results)
     views = {
         "validation": validation,
         "title": f"{validation.verdict.upper()}: {validation.host or 'unnamed host'}",
@@ -76,7 +78,8 @@ def html(
         "meaning": meaning(validation),
         "occasion": " · ".join(occasion(validation)),
         "counts": counts(validation.results),
-        "steps": next_steps(validation.results),
+        "steps": steps,
+        "steps_shown": max(STEPS_SHOWN, sum(step.outcome == "fail" for step in steps)),
         "sections": _sections(validation.results),
         "devices": _devices(validation.results, host),
         "svg": Markup(svg) if svg else None,
