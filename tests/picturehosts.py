@@ -202,6 +202,32 @@ def cube_mesh() -> Host:
     return Host(**{**{f: getattr(base, f) for f in base.__struct_fields__}, "gpus": gpus})
 
 
+def crowded() -> Host:
+    """500 virtual functions and all cores of eight nodes in the hands of 125 guests."""
+    base = many_gpus(8, 16, cores=96)
+    owners = [device for device in base.pci if device.class_code == "020700"]
+    functions = tuple(
+        PciDevice(
+            address=f"0002:{n // 8:02x}:{n % 8:02x}.0",
+            class_code="020700",
+            physfn=owners[n % 8].address,
+            numa_node=owners[n % 8].numa_node,
+        )
+        for n in range(500)
+    )
+    guests = tuple(
+        RunningGuest(
+            name=f"vm-{n}",
+            state="running",
+            vcpu_pins=tuple(VcpuPin(vcpu=vcpu, cpus=str(n * 12 + vcpu)) for vcpu in range(12)),
+            devices=tuple(function.address for function in functions[n * 4 : n * 4 + 4]),
+        )
+        for n in range(125)
+    )
+    fields = {name: getattr(base, name) for name in base.__struct_fields__}
+    return Host(**{**fields, "pci": (*base.pci, *functions), "guests": guests})
+
+
 def nothing_known() -> Host:
     """A host that lists devices and knows nothing about them."""
     return Host(

@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from picturehosts import BUSY_RESULTS, HOSTILE, busy_host, cube_mesh, hostile_host, many_gpus, nothing_known, slow
+from picturehosts import (
+    BUSY_RESULTS,
+    HOSTILE,
+    busy_host,
+    crowded,
+    cube_mesh,
+    hostile_host,
+    many_gpus,
+    nothing_known,
+    slow,
+)
 from planhosts import build_host, wild_shapes
 
 import hosttune
@@ -444,6 +454,11 @@ def test_text_of_unknown_width_is_made_to_fit() -> None:
 def test_a_real_host_of_517_functions_stays_small(host_root: Callable[[str], Path]) -> None:
     text = host_svg(hosttune.discover(str(host_root("derived/xe9680-8xh100-lspci"))))
     assert len(text.encode()) < 500_000
+
+
+def test_125_guests_with_500_functions_stay_in_bounds() -> None:
+    check_picture(crowded())
+    assert len(host_svg(crowded()).encode()) < 600_000
 
 
 # --- text and colour -----------------------------------------------------------------------------------------

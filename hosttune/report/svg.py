@@ -37,7 +37,7 @@ _GLYPHS = {
 def host_svg(host: Host, *, results: Iterable[CheckResult] = ()) -> str:
     """The host as an SVG document; `results` marks what did not pass on what it concerns.
 
-    Groups carry `data-kind` and `data-name` (an address, a node, a guest), for pages that hold the picture.
+    What has a name carries `data-kind` and `data-name` (an address, a node, a guest), for pages that hold the picture.
     """
     drawn = picture(host, results)
     wide, high = _number(drawn.width), _number(drawn.height)
@@ -56,9 +56,9 @@ def host_svg(host: Host, *, results: Iterable[CheckResult] = ()) -> str:
 
 
 def _group(group: Group) -> Iterator[str]:
-    name = f' data-name="{_safe(group.name)}"' if group.name else ""
+    name = f' data-kind="{group.kind}" data-name="{_safe(group.name)}"' if group.name else ""
     title = f"<title>{_safe(group.title)}</title>" if group.title else ""
-    yield f'<g data-kind="{group.kind}"{name}>{title}{"".join(_shape(shape) for shape in group.shapes)}</g>'
+    yield f"<g{name}>{title}{''.join(_shape(shape) for shape in group.shapes)}</g>"
 
 
 def _shape(shape: Shape) -> str:

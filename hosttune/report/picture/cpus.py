@@ -81,24 +81,25 @@ def _cell(view: Scene, cpus: tuple[Cpu, ...], x: float, y: float) -> Group:
         )
         if true
     ]
-    shapes: list[Shape] = [Rect(x=x, y=y, width=CELL, height=CELL, style=" ".join(("core", *states)), radius=2)]
-    shapes += _held(holders, x, y)
+    style = ["core", *(word for word in states if word != "hidden"), _colour(holders)] if holders else ["core", *states]
+    shapes = (Rect(x=x, y=y, width=CELL, height=CELL, style=" ".join(style), radius=2), *_letter(holders, x, y))
     words = [f"CPUs {short_list(cpu.id for cpu in cpus)}", *states]
     words += [f"{kind} core" for kind in dict.fromkeys(cpu.kind for cpu in cpus) if kind]
     words += [f"{sum(1 for some in held if some)} of {len(cpus)} held"] if holders else []
     words += [f"guest {holder.letter}, {holder.name}" for holder in holders]
-    return Group(kind="core", shapes=tuple(shapes), title=", ".join(words))
+    return Group(kind="core", shapes=shapes, title=", ".join(words))
 
 
-def _held(holders: tuple[Holder, ...], x: float, y: float) -> list[Shape]:
-    """A guest's colour over the core, also where it holds one thread of several, and its letter; "+" for several."""
-    if not holders:
-        return []
-    style, letter = (f"g{holders[0].colour}", holders[0].letter) if len(holders) == 1 else ("several", "+")
-    shapes: list[Shape] = [Rect(x=x, y=y, width=CELL, height=CELL, style=style, radius=2)]
-    if len(letter) > 2:
-        return shapes
+def _colour(holders: tuple[Holder, ...]) -> str:
+    """A guest's colour fills the core, also where it holds one thread of several: nobody else should have the rest."""
+    return f"g{holders[0].colour}" if len(holders) == 1 else "several"
+
+
+def _letter(holders: tuple[Holder, ...], x: float, y: float) -> tuple[Shape, ...]:
+    """The guest's letter in the cell, "+" for several guests; three letters find no room."""
+    letter = holders[0].letter if len(holders) == 1 else "+"
+    if not holders or len(letter) > 2:
+        return ()
     size = 8.0 if len(letter) == 1 else 5.5
     top = y + (CELL - CAPITAL * size) / 2 - (ASCENT - CAPITAL) * size
-    text = label(x + CELL / 2, top, letter, size, most=CELL, style="onguest", bold=True, anchor="middle")
-    return [*shapes, text]
+    return (label(x + CELL / 2, top, letter, size, most=CELL, style="onguest", bold=True, anchor="middle"),)

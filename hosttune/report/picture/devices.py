@@ -7,7 +7,7 @@ from hosttune.model.values import format_size
 from hosttune.report.devices import link_text
 from hosttune.report.picture.scene import Mark, Scene, marks_of, virtual_functions
 from hosttune.report.picture.shapes import Block, Group, Rect, Shape, shifted, stacked
-from hosttune.report.picture.text import Piece, at, below, beside, chip, fits, mark_row, pair, paragraph
+from hosttune.report.picture.text import CHIP_HIGH, Piece, at, below, beside, chip, fits, mark_row, pair, phrase
 
 _PAD = 6.0
 _KINDS = {"GPU": "gpu", "NIC": "nic", "NVMe": "nvme", "NVSwitch": "nvswitch", "display": "display"}
@@ -146,8 +146,8 @@ def _functions(view: Scene, address: str, width: float) -> Block:
 def _function(view: Scene, address: str, width: float) -> Block:
     holders, marks = view.holders.get(address, ()), marks_of(view, address)
     inner = width - 8
-    pieces = [paragraph(f"VF {address}", inner, 9.5, lines=1, style="")]
-    pieces += [beside([chip(holder, holder.name, inner) for holder in holders], inner)] if holders else []
+    name = phrase(f"VF {address}", inner, CHIP_HIGH)
+    pieces = [beside((name, *(chip(holder, holder.name, inner) for holder in holders)), inner)]
     content = below((*pieces, *(mark_row(mark, inner) for mark in marks)))
     high = content.height + 6
     box = Rect(x=0, y=0, width=width, height=high, style="device vf", radius=3)

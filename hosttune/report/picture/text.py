@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hosttune.model.values import Value
 from hosttune.report.picture.metrics import clean, fitted, text_width, wrapped
 from hosttune.report.picture.scene import Holder, Mark
-from hosttune.report.picture.shapes import ASCENT, SIGN, Rect, Shape, Sign, label, moved
+from hosttune.report.picture.shapes import ASCENT, DESCENT, SIGN, Rect, Shape, Sign, label, moved
 
 LEADING = 1.3  # line pitch, of the size
 MARK_HIGH = 15.0
@@ -67,6 +67,12 @@ def mark_row(mark: Mark, width: float) -> Piece:
         for n, line in enumerate(lines)
     ]
     return Piece(width=width, height=high, shapes=(strip, Sign(x=3, y=2, kind=mark.sign), *words))
+
+
+def phrase(text: str, most: float, high: float) -> Piece:
+    """A few small words as wide as they are, in a line of that height, to stand beside others."""
+    words = label(0, (high - _SMALL * (ASCENT + DESCENT)) / 2, text, _SMALL, most=most)
+    return Piece(width=words.width, height=high, shapes=(words,))
 
 
 def chip(holder: Holder, text: str, most: float) -> Piece:
