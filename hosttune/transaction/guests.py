@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hosttune.domain import domain_xml
+from hosttune.errors import BadInput
 from hosttune.guest import guest_files
 from hosttune.hypervisor import process_of, ready, startable, verify_running, xml_difference
 from hosttune.model.host import Host
@@ -28,9 +29,17 @@ def guest_actions(plan: Plan, *, start: bool) -> Iterable[Action]:
         name = guest.name
         files = value_of(guest_files(plan, name))
         yield _action(FILES, name, files, "what the guest sets inside: copied into it, or read from the seed image")
-        yield _action(DEFINITION, name, domain_xml(plan, name), "the guest as planned")
+        yield _action(DEFINITION, name, _definition(plan, name), "the guest as planned")
         if start:
             yield _action(STATE, name, RUNNING, "--start")
+
+
+def _definition(plan: Plan, name: str) -> str:
+    """The guest's XML. Raises BadInput where none can say what the plan says: the plan may come from anybody."""
+    try:
+        return domain_xml(plan, name)
+    except (RuntimeError, ValueError) as error:
+        raise BadInput(str(error), where=f"plan: guest {name}", hint="plan again") from error
 
 
 def _action(kind: str, target: str, want: Any, why: str) -> Action:

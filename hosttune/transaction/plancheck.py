@@ -8,6 +8,9 @@ from hosttune.model.intent import is_guest_name
 from hosttune.model.plan import Plan
 from hosttune.model.values import parse_address
 
+# What follows from a plan's guests and actions is never an action in it: it could name another guest.
+_FOLLOWS = ("guest", "guest-files", "guest-state", "drop-in")
+
 
 class Incomplete(HosttuneError):
     """A plan with guests that found no place: applying the rest would not be what was asked for."""
@@ -42,3 +45,5 @@ def _check_actions(plan: Plan) -> None:
             raise BadInput(f"id {action.id!r} is not its kind and target", where=f"{at}.id", hint="plan again")
         if action.effect not in ("now", "reboot"):
             raise BadInput(f"{action.effect!r} is no effect", where=f"{at}.effect", hint="now or reboot")
+        if action.kind in _FOLLOWS:
+            raise BadInput(f"{action.kind} is no action of a plan, it follows from one", where=at, hint="plan again")
