@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 PAUSED = "/run/hosttune-test-paused"
-SAMPLES = 8
+SAMPLES = 6
 # linux/vfio.h
 _VFIO = ord(";") << 8
 _SET_IOMMU, _SET_CONTAINER, _GET_DEVICE = _VFIO | 102, _VFIO | 104, _VFIO | 106

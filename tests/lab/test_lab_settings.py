@@ -258,7 +258,7 @@ def test_a_killed_apply_is_recovered_whole(lab: LabMachine) -> None:
         },
     )  # fmt: skip
     write_plan(lab, planned)
-    found = json.loads(lab.shell(f"{INSIDE} cuts {PLAN}", timeout=400))
+    found = json.loads(lab.shell(f"{INSIDE} cuts {PLAN}", timeout=600))
     assert (found["apply"], found["revert"], found["left"]) == (0, 0, [])
     assert {f"driver {GPU}", f"driver {OTHER_DRIVE}", SMALL, "/etc/udev/rules.d/10-hosttune-vfio.rules"} <= set(
         found["changed"]
