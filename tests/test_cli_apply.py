@@ -263,7 +263,7 @@ def answered(root: Root, plan: Path, answer: bytes) -> tuple[int, str]:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text.decode()
 
 
-@pytest.mark.parametrize("answer", [b"n\n", b"\n"])
+@pytest.mark.parametrize("answer", [b"n\n", b"\n", b"what\n", b"\x04"])
 def test_no_is_no_and_is_the_default(root: Root, plan: Path, answer: bytes) -> None:
     code, text = answered(root, plan, answer)
     assert code == 1
@@ -283,7 +283,7 @@ def test_yes_on_a_terminal_shows_progress(root: Root, plan: Path) -> None:
 
 def test_a_terminal_that_is_left_is_not_an_answer(root: Root, plan: Path) -> None:
     code, text = answered(root, plan, b"\x03")
-    assert code != 0
+    assert code == 130
     assert "Traceback" not in text
     assert root.journals() == []
 

@@ -181,7 +181,9 @@ def asking(yes: bool) -> Callable[[Sequence[Prepared]], bool]:
             tell(shown(change))
         if sys.stdin is None or not sys.stdin.isatty():
             raise BadInput("nobody can be asked: stdin is no terminal", where="prompt", hint="give --yes")
-        return click.confirm(f"change {len(todo)} setting{'' if len(todo) == 1 else 's'}?", err=True)
+        # Not click.confirm: on stderr its input() does not hear a Ctrl-C (CPython 3.11, without readline).
+        click.echo(f"change {len(todo)} setting{'' if len(todo) == 1 else 's'}? [y/N]: ", nl=False, err=True)
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
 
     return ask
 
