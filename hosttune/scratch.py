@@ -180,6 +180,7 @@ class Scratch(Capture):
         if driver is None or driver != found["driver"]:
             raise WriteFailed(found[0], os.strerror(errno.ENODEV), errno.ENODEV)
         self.replace(self._note(f"own-{address}"), driver.encode())  # who would bind it again without an override
+        os.makedirs(f"{self.root}{self._real('/sys/bus/pci')}/drivers/{driver}", exist_ok=True)  # a capture may lack it
         self._bind(device, None)
         self._keep_interrupts(device, driver, f"irqs-{driver}-{address}")
 

@@ -87,7 +87,7 @@ def _per_cpu(kind: str, file: str, want: str, *old: str) -> Example:
 HOST = (
     Example(
         "hugepages",
-        {f"{_NODE}/nr_hugepages": "3\n", f"{_NODE}/free_hugepages": "1\n"},
+        {f"{_NODE}/nr_hugepages": "3\n", f"{_NODE}/free_hugepages": "3\n"},
         (("hugepages", f"/{_NODE}/nr_hugepages", 64),),
     ),
     Example(

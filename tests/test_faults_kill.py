@@ -6,11 +6,13 @@ the figures that the README quotes (tests/golden/faults.txt).
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -35,7 +37,8 @@ Found = Mapping[str, tuple[Tally, frozenset[str]]]
 def found() -> Found:
     """Tally and kinds of every example. Two processes of their own do the work: see `faultkills`."""
     names = [*EXAMPLES, WHOLE_HOST]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(HERE.parent), str(HERE)))}
+    environment = {name: value for name, value in os.environ.items() if name != "HOSTTUNE_STATE"}
+    environment["PYTHONPATH"] = os.pathsep.join((str(HERE.parent), str(HERE)))
     running = [
         subprocess.Popen(
             [sys.executable, "-m", "faultkills", *names[n::2]],
@@ -144,3 +147,64 @@ def test_a_cut_off_transaction_is_open_until_recovered(tmp_path: Path) -> None:
     assert "hosttune recover" in refused.value.hint
     result, code = recovering(lab.example)(site_on(lab.root))
     assert (code, result.open_transaction) == (0, None)
+
+
+# --- no change but through a System ------------------------------------------------------------------------------
+
+PRODUCT = HERE.parent / "hosttune"
+# Where changes are made: the System itself, the stand-in for it, state and journal, archives; a child's pipe and end.
+DOORS = {
+    "system.py", "scratch.py", "state.py", "journal.py", "recorded.py", "archive.py", "capture.py", "child.py",
+    "transaction/engine.py",  # signals of its own process
+}  # fmt: skip
+CHANGES = re.compile(
+    r"\bos\.(write|pwrite|open|unlink|remove|rename|replace|mkdir|makedirs|rmdir|removedirs|symlink|link|truncate"
+    r"|ftruncate|chmod|chown|mknod|mkfifo|kill|killpg|system|popen|fork|exec\w*|spawn\w*|posix_spawn\w*|utime|setxattr)\("
+    r"|\b(shutil|subprocess|tempfile)\.|\bfrom (os|shutil|subprocess|tempfile|socket) import"
+    r"|\.(write_text|write_bytes|touch|unlink|symlink_to|hardlink_to|rmdir)\("
+)
+EFFECTS = re.compile(rf"\b(?:system|self\._?system|behind)\.({'|'.join(effect_names())})\(")
+
+
+def code_of(path: Path) -> str:
+    """A module without its comments and texts."""
+    return ast.unparse(_WithoutTexts().visit(ast.parse(path.read_text())))
+
+
+class _WithoutTexts(ast.NodeTransformer):
+    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
+        return ast.Constant("") if isinstance(node.value, str) else node
+
+
+def modules(*, but: Iterable[str] = ()) -> dict[str, str]:
+    """Product modules by path, as code."""
+    found = {str(path.relative_to(PRODUCT)): path for path in sorted(PRODUCT.rglob("*.py"))}
+    return {name: code_of(path) for name, path in found.items() if name not in but}
+
+
+def test_nothing_is_changed_but_through_a_system() -> None:
+    """A write anywhere else has no kill test: make it through a System, in a setting."""
+    found = {name: CHANGES.findall(code) for name, code in modules(but=DOORS).items() if CHANGES.search(code)}
+    left = {name for name in found if not name.startswith(("bench/", "fleet/", "cli/"))}  # they change no setting
+    assert left == set(), {name: found[name] for name in left}
+
+
+def test_only_settings_change_a_system() -> None:
+    """Whoever calls a System's changes is a kind of setting, or what one is made of: each is killed at every point."""
+    kinds = {module if "." in module else f"hosttune.settings.{module}" for module, _ in KINDS.values()}
+    callers = {
+        f"hosttune.{name[:-3].replace('/', '.')}" for name, code in modules(but=DOORS).items() if EFFECTS.search(code)
+    }
+    reached = set(kinds)
+    while more := {imported for name in reached for imported in _imported(name) if imported not in reached}:
+        reached |= more
+    assert callers - {"hosttune.transaction.rehearsal"} <= reached
+    assert len(callers) > 10
+
+
+def _imported(module: str) -> set[str]:
+    path = PRODUCT.parent / f"{module.replace('.', '/')}.py"
+    tree = ast.parse(path.read_text()) if path.exists() else ast.parse("")
+    return {
+        node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module != module
+    } - {""}
