@@ -102,7 +102,7 @@ esac
 hosttune_cut "${GRUB_CMDLINE_LINUX-}"
 GRUB_CMDLINE_LINUX=$hosttune_kept
 hosttune_cut "${GRUB_CMDLINE_LINUX_DEFAULT-}"
-GRUB_CMDLINE_LINUX_DEFAULT="${hosttune_kept:+$hosttune_kept }$hosttune_arguments"
+GRUB_CMDLINE_LINUX_DEFAULT="$hosttune_kept${hosttune_kept:+${hosttune_arguments:+ }}$hosttune_arguments"
 unset -f hosttune_cut
 unset hosttune_names hosttune_arguments hosttune_rest hosttune_kept hosttune_word hosttune_gap hosttune_name
 unset hosttune_quoted hosttune_gone hosttune_size hosttune_kept_part
