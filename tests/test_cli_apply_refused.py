@@ -229,7 +229,7 @@ def test_a_plan_with_an_unplaced_guest_is_no(no: Cli, plan: Path, tmp_path: Path
         ([action("thp", "/etc/passwd", "never")], "no target of thp", "action thp:/etc/passwd"),
         ([action("hugepages", f"/{PAGES}", 3)], "two actions for one setting", f"action hugepages:/{PAGES}"),
         ([action("driver", "0000:18:00.0", "nouveau")], "'nouveau' is no driver that a plan can want", ""),
-        ([action("drop-in", "/etc/cron.d/x", "# Written by hosttune\n")], "not a file of hosttune's", ""),
+        ([action("drop-in", "/etc/cron.d/x", "# Written by hosttune\n")], "drop-in is no action of a plan", ""),
         ([{**action("ksm", "/sys/kernel/mm/ksm/run", 2), "id": "x"}], "id 'x' is not its kind and target", ""),
         ([action("ksm", "/sys/kernel/mm/ksm/run", True)], "True is no value of it", ""),
     ],
