@@ -16,7 +16,7 @@ from hosttune.system import System
 
 def number(text: str, most: int = MAX_SIZE) -> int | None:
     """The decimal number that a text is, from 0 to `most`; None for any other text."""
-    if len(text) > len(str(most)) or not text.isdecimal():
+    if len(text) > len(str(most)) or not (text.isascii() and text.isdecimal()):
         return None
     value = int(text)
     return value if value <= most else None

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from hosttune.checks.check import skipped, unknown
 from hosttune.model.evidence import Evidence
-from hosttune.model.host import Gpu, Host, PciDevice
+from hosttune.model.host import Gpu, Host, PciDevice, RunningGuest
 from hosttune.model.plan import PlannedGuest
+from hosttune.model.validation import CheckResult
 from hosttune.model.values import CpuSet, parse_cpus
 
 # States of libvirt in which a guest has its memory and devices (virDomainState).
 RUNNING = frozenset(("running", "paused", "idle", "in shutdown", "pmsuspended", "blocked"))
 HOST = "host"  # the subject of what concerns the machine as a whole
 AS_ROOT = "run hosttune validate as root: the kernel shows only the first 64 bytes of configuration space to others"
+AS_LIBVIRT = "run hosttune validate as root with libvirt running, so that its guests can be asked about"
 RECORD = "the capture does not hold it: capture the host again with this version of hosttune, as root"
 
 
@@ -72,12 +75,52 @@ def given(evidence: Evidence) -> tuple[PciDevice, ...]:
     )
 
 
+def guests_known(evidence: Evidence) -> tuple[RunningGuest, ...] | None:
+    """The guests here; None: unknown. Where no libvirt is installed and no QEMU runs, it is known that there are none.
+
+    Discovery notes a QEMU that libvirt does not own as a problem.
+    """
+    host = evidence.host
+    if host.guests is not None or not evidence.complete or host.virtualization is None:
+        return host.guests
+    stack = host.virtualization
+    strangers = any(problem.what.startswith("a QEMU guest outside libvirt") for problem in host.problems)
+    return None if strangers or stack.uri or stack.libvirt_version else ()
+
+
+def guests_or_why(
+    evidence: Evidence, check: str, expected: str
+) -> tuple[tuple[RunningGuest, ...], tuple[CheckResult, ...]]:
+    """(the guests here, what a check is to say where there are none to judge)."""
+    guests = guests_known(evidence)
+    if guests is None:
+        if evidence.host.hypervisor and not evidence.plans:
+            return (), (skipped(check, HOST, "this machine is itself a guest, and gives nothing to guests of its own"),)
+        return (), (unknown(check, HOST, expected=expected, why="which guests there are is unknown", hint=AS_LIBVIRT),)
+    return guests, () if guests else (skipped(check, HOST, "no guest here"),)
+
+
+def undefined(guest: RunningGuest) -> bool:
+    """Whether nothing but a guest's name and state is known: its definition could not be read."""
+    return guest.vcpus is None and guest.vcpu_pins is None and guest.memory is None and not guest.devices
+
+
+def own_pins(guest: RunningGuest) -> dict[int, CpuSet]:
+    """The CPUs of each vCPU that has a pin."""
+    return {pin.vcpu: parse_cpus(pin.cpus) for pin in guest.vcpu_pins or ()}
+
+
+def online(host: Host) -> CpuSet:
+    """The CPUs that are online; empty where that is not known."""
+    return CpuSet(cpu.id for cpu in host.cpus if cpu.online)
+
+
 def pinned(evidence: Evidence) -> dict[str, CpuSet]:
     """The CPUs that each guest's vCPUs are pinned to; guests without pins are left out.
 
     A pin that names every CPU of the host is none: that is how libvirt shows a vCPU that may run anywhere.
     """
-    everywhere = CpuSet(cpu.id for cpu in evidence.host.cpus if cpu.online)
+    everywhere = online(evidence.host)
     found = {}
     for guest in evidence.host.guests or ():
         pins = [parse_cpus(pin.cpus) for pin in guest.vcpu_pins or ()]

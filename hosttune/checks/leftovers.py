@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
-from hosttune.checks.facts import HOST, RUNNING, holders, listed, no_work, planned_guests
+from hosttune.checks.facts import (
+    HOST,
+    RUNNING,
+    for_vfio,
+    guests_known,
+    holders,
+    listed,
+    no_work,
+    planned_guests,
+    undefined,
+)
 from hosttune.model.evidence import Evidence
+from hosttune.model.host import HugePages, NumaNode, PciDevice, RunningGuest
 from hosttune.model.validation import CheckResult
 
 _MDEVS, _VFS, _PAGES = "leftover-mdevs", "leftover-vfs", "leftover-pages"
@@ -14,7 +25,7 @@ _ROOT = "run hosttune validate as root, on the host itself"
 
 
 def leftover_mdevs(evidence: Evidence) -> Iterable[CheckResult]:
-    """Mediated devices that belong to no guest of an applied plan."""
+    """Mediated devices that belong to no guest: neither to one that libvirt knows, nor to one of an applied plan."""
     expected = "no mediated device without a guest"
     idle = no_work(evidence)
     if idle:
@@ -24,86 +35,115 @@ def leftover_mdevs(evidence: Evidence) -> Iterable[CheckResult]:
     if found is None:
         yield unknown(_MDEVS, HOST, expected=expected, why="/sys/bus/mdev was not recorded", hint=_ROOT)
         return
-    # libvirt's record of a guest names PCI functions alone: that one of them is its own cannot be ruled out.
-    ours = {d.address for guest in planned_guests(evidence).values() for d in guest.devices if d.kind == "mdev"}
-    strange = [f"{uuid} on {parent or 'an unknown device'}" for uuid, parent in found.items() if uuid not in ours]
+    ours = {d.address.casefold() for guest in planned_guests(evidence).values() for d in guest.devices}
+    guests = guests_known(evidence)
+    ours.update(uuid.casefold() for guest in guests or () for uuid in guest.mdevs)
+    strange = [f"{uuid} on {on or 'an unknown device'}" for uuid, on in found.items() if uuid.casefold() not in ours]
     source = "/sys/bus/mdev/devices"
     if not strange:
-        actual = f"{len(found)} mediated devices, all planned" if found else "none exists"
+        actual = f"{len(found)} mediated devices, each of a guest" if found else "none exists"
         yield passed(_MDEVS, HOST, expected=expected, actual=actual, source=source)
         return
     actual = f"{len(strange)}: {listed(strange, 3)}"
+    if guests is None or any(undefined(guest) for guest in guests):
+        why = f"what guests have is not known; {actual}"
+        yield unknown(_MDEVS, HOST, expected=expected, why=why, hint=_ROOT, source=source)
+        return
     hint = "see who has it (virsh nodedev-list --cap mdev); remove it: echo 1 > /sys/bus/mdev/devices/UUID/remove"
-    judge = warned if any(guest.state in RUNNING for guest in evidence.host.guests or ()) else failed
-    yield judge(_MDEVS, HOST, expected=expected, actual=actual, source=source, hint=hint)
+    yield failed(_MDEVS, HOST, expected=expected, actual=actual, source=source, hint=hint)
 
 
 def leftover_vfs(evidence: Evidence) -> Iterable[CheckResult]:
-    """Virtual functions on a VFIO driver, or on none, that no guest has."""
-    host = evidence.host
-    physical = [device for device in host.pci if device.sriov_vfs]
+    """Virtual functions on a VFIO driver, or on none, that no guest has. Those on another driver are the host's own."""
+    functions: dict[str, list[PciDevice]] = {}
+    for device in evidence.host.pci:
+        if device.physfn:
+            functions.setdefault(device.physfn, []).append(device)
+    physical = [d for d in evidence.host.pci if d.sriov_vfs or d.virtfns or d.address in functions]
     if not physical:
         yield skipped(_VFS, HOST, "no device has virtual functions now")
-        return
     held = holders(evidence)
-    by_parent: dict[str, list[str]] = {}
-    for device in host.pci:
-        idle = device.driver is None or "vfio" in device.driver
-        if device.physfn and idle and device.address not in held:
-            by_parent.setdefault(device.physfn, []).append(device.address)
     for device in physical:
-        source = f"/sys/bus/pci/devices/{device.address}/sriov_numvfs"
-        expected = "each virtual function has a guest, or a driver of the host's"
-        free = by_parent.get(device.address, [])
-        if host.guests is None:
-            why = "which guests there are is unknown"
-            yield unknown(_VFS, device.address, expected=expected, why=why, hint=_ROOT, source=source)
-        elif free:
-            actual = f"{len(free)} of {device.sriov_vfs} are nobody's: {listed(free, 3)}"
-            hint = f"take them away if no guest is to have them: echo 0 > {source}"
-            yield warned(_VFS, device.address, expected=expected, actual=actual, source=source, hint=hint)
-        else:
-            actual = f"{device.sriov_vfs} virtual functions, all in use"
-            yield passed(_VFS, device.address, expected=expected, actual=actual, source=source)
+        there = functions.get(device.address, [])
+        idle = [vf for vf in there if vf.address not in held and (vf.driver is None or for_vfio(vf.driver))]
+        yield _virtual(evidence, device, len(there), idle)
+
+
+def _virtual(evidence: Evidence, device: PciDevice, listed_vfs: int, idle: list[PciDevice]) -> CheckResult:
+    """One physical function: `idle` are its virtual functions that neither a guest nor a driver of the host has."""
+    source = f"/sys/bus/pci/devices/{device.address}/sriov_numvfs"
+    expected = "each virtual function has a guest, or a driver of the host's"
+    count = max(device.sriov_vfs or 0, len(device.virtfns), listed_vfs)
+    guests = guests_known(evidence)
+    why = None
+    if listed_vfs < count:
+        why = f"{count - listed_vfs} of {count} virtual functions are not in the list of PCI functions"
+    elif idle and (guests is None or any(undefined(guest) for guest in guests)):
+        why = "what guests have is not known"
+    elif any(vf.driver is None for vf in idle) and not evidence.complete:
+        why = "which drivers its virtual functions have was not recorded"
+    if why is not None:
+        return unknown(_VFS, device.address, expected=expected, why=why, hint=_ROOT, source=source)
+    if idle:
+        names = listed([vf.address for vf in idle], 3)
+        actual = f"{len(idle)} of {count} are nobody's: {names}"
+        hint = f"take them away if no guest is to have them: echo 0 > {source}"
+        return warned(_VFS, device.address, expected=expected, actual=actual, source=source, hint=hint)
+    actual = f"{count} virtual functions, all in use"
+    return passed(_VFS, device.address, expected=expected, actual=actual, source=source)
 
 
 def leftover_pages(evidence: Evidence) -> Iterable[CheckResult]:
     """Huge pages in use on each node against those of the guests that run."""
-    host = evidence.host
     idle = no_work(evidence)
-    pools = [(node, pool) for node in host.numa_nodes for pool in node.hugepages or () if pool.total]
+    nodes = evidence.host.numa_nodes
+    pools = [(node, pool) for node in nodes for pool in node.hugepages or () if pool.total != 0 and pool.size_bytes]
     if idle or not pools:
         yield skipped(_PAGES, HOST, idle or "no huge pages are reserved")
         return
-    expected = "pages in use are those of running guests"
     for node, pool in pools:
-        subject = f"node {node.id}, {pool.size_bytes >> 10} KiB"
-        source = f"/sys/devices/system/node/node{node.id}/hugepages/hugepages-{pool.size_bytes >> 10}kB"
-        if pool.free is None or pool.total is None or host.guests is None:
-            why = "how many are free is unknown" if host.guests is not None else "which guests there are is unknown"
-            yield unknown(_PAGES, subject, expected=expected, why=why, hint=_ROOT, source=source)
-            continue
-        used = pool.total - pool.free
-        guests = _pages_of_guests(evidence, node.id, pool.size_bytes)
-        actual = f"{used} of {pool.total} in use, {guests} by running guests"
-        if used > guests:
-            hint = "see who maps them: grep -l huge /proc/*/numa_maps; files in a hugetlbfs mount hold them too"
-            yield warned(_PAGES, subject, expected=expected, actual=actual, source=source, hint=hint)
-        else:
-            yield passed(_PAGES, subject, expected=expected, actual=actual, source=source)
+        yield _pool(evidence, node, pool)
 
 
-def _pages_of_guests(evidence: Evidence, node: int, page_bytes: int) -> int:
-    """Pages of one size on one node that running guests account for; memory without a node counts on any."""
-    running = [guest for guest in evidence.host.guests or () if guest.state in RUNNING]
-    parts = [part for guest in running for part in guest.memory or () if part.page_bytes == page_bytes]
-    return sum((part.memory_bytes or 0) // page_bytes for part in parts if part.node in (node, None))
+def _pool(evidence: Evidence, node: NumaNode, pool: HugePages) -> CheckResult:
+    subject = f"node {node.id}, {pool.size_bytes >> 10} KiB"
+    source = f"/sys/devices/system/node/node{node.id}/hugepages/hugepages-{pool.size_bytes >> 10}kB"
+    expected = "pages in use are those of running guests"
+    if pool.free is None or pool.total is None:
+        why = "how many there are, or are free, is unknown"
+        return unknown(_PAGES, subject, expected=expected, why=why, hint=_ROOT, source=source)
+    used = pool.total - pool.free
+    guests = guests_known(evidence)
+    running = [guest for guest in guests or () if guest.state in (None, *RUNNING)]
+    if used > 0 and (guests is None or any(guest.memory is None or guest.state is None for guest in running)):
+        why = f"{used} of {pool.total} in use; what guests have is not known"
+        return unknown(_PAGES, subject, expected=expected, why=why, hint=_ROOT, source=source)
+    ours = _pages_of_guests(running, node.id, pool.size_bytes)
+    actual = f"{used} of {pool.total} in use, {ours} by running guests"
+    if used > ours:
+        hint = "see who maps them: grep -l huge /proc/*/numa_maps; files in a hugetlbfs mount hold them too"
+        return warned(_PAGES, subject, expected=expected, actual=actual, source=source, hint=hint)
+    return passed(_PAGES, subject, expected=expected, actual=actual, source=source)
+
+
+def _pages_of_guests(running: list[RunningGuest], node: int, page_bytes: int) -> int:
+    """Pages of one size on one node that running guests account for; memory without a node counts on any, and so does
+    what was plugged in while a guest ran, which no cell holds."""
+    pages = 0
+    for guest in running:
+        parts = guest.memory or ()
+        plugged = (guest.memory_bytes or 0) - sum(part.memory_bytes or 0 for part in parts)
+        if plugged > 0 and any(part.page_bytes == page_bytes for part in parts):
+            pages += plugged // page_bytes
+        mine = (part for part in parts if part.page_bytes == page_bytes and part.node in (node, None))
+        pages += sum((part.memory_bytes or 0) // page_bytes for part in mine)
+    return pages
 
 
 CHECKS = (
     Check(
         id=_MDEVS,
-        title="no mediated devices of a former tenant",
+        title="No mediated devices of a former tenant",
         subjects="the host",
         why="a device made for a guest that is gone keeps its share of a GPU, and may keep its memory's contents",
         source="Linux Documentation/driver-api/vfio-mediated-device",
@@ -111,7 +151,7 @@ CHECKS = (
     ),
     Check(
         id=_VFS,
-        title="no virtual functions of a former tenant",
+        title="No virtual functions of a former tenant",
         subjects="each device that has virtual functions now",
         why="they take queues and bandwidth, and whoever gets one next gets it as it was left",
         source="Linux Documentation/PCI/pci-iov-howto",
@@ -119,7 +159,7 @@ CHECKS = (
     ),
     Check(
         id=_PAGES,
-        title="no huge pages held by nobody's guest",
+        title="No huge pages held by nobody's guest",
         subjects="each pool of huge pages",
         why="pages that something else holds are missing when the next guest starts",
         source="Linux Documentation/admin-guide/mm/hugetlbpage",

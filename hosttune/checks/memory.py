@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
-from hosttune.checks.facts import HOST, RECORD, RUNNING, absent, no_work, planned_guests, refused, wanted
+from hosttune.checks.facts import HOST, RECORD, RUNNING, absent, guests_known, no_work, planned_guests, refused, wanted
 from hosttune.model.evidence import Evidence
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import format_size
@@ -64,7 +64,7 @@ def _no_pages(evidence: Evidence, check: str) -> CheckResult:
     host = evidence.host
     source = "/sys/devices/system/node/node*/hugepages"
     expected = "pages for the guests that ask for them"
-    if host.guests is None and not evidence.plans:
+    if guests_known(evidence) is None and not evidence.plans:
         why = "libvirt could not be asked which guests there are"
         hint = "run it where libvirt answers: virsh -c qemu:///system list --all"
         return unknown(check, HOST, expected=expected, why=why, hint=hint, source=source)

@@ -209,26 +209,43 @@ def _guest(reader: Reader, domain: RawDomain) -> RunningGuest:
         state=domain.state,
         vcpus=facts.vcpus,
         vcpu_pins=_pins(facts),
-        emulator_cpus=facts.emulator_cpus,
+        emulator_cpus=facts.emulator_cpus or facts.vcpu_cpus,  # formatdomain, emulatorpin: without it, vcpu's cpuset
         iothread_cpus=tuple(pin.cpus for pin in facts.iothread_pins),
         memory_bytes=facts.memory_bytes,
         memory=memory,
         page_bytes=sizes.pop() if len(sizes) == 1 else None,
         devices=tuple(sorted(device.source for device in facts.hostdevs if device.kind == "pci" and device.source)),
+        mdevs=tuple(sorted(device.source for device in facts.hostdevs if device.kind == "mdev" and device.source)),
         uuid=facts.uuid,
-        next_start=_next_start(domain),
+        next_start=_next_start(reader, domain),
     )
 
 
-def _next_start(domain: RawDomain) -> tuple[str, ...] | None:
-    """How the kept definition of a running guest differs from what runs; none for a guest that does not run."""
+# What differs while a guest runs though nobody edited it: what libvirt makes of a CPU of mode host-model (formatdomain,
+# "CPU model and topology"), and what the balloon holds now.
+_LIVE_CPU = ("cpu mode", "cpu model", "cpu check", "cpu features")
+_LIVE_MEMORY = "current memory"
+
+
+def _next_start(reader: Reader, domain: RawDomain) -> tuple[str, ...] | None:
+    """In what the kept definition of a running guest differs from what runs; none for a guest that does not run."""
     if domain.state in (None, "shut off"):
         return None if domain.state is None else ()
     if domain.xml is None or domain.inactive_xml is None:
         return None
+    from hosttune.domain.reader import read_domain
     from hosttune.domain.sameness import same_guest
 
-    return same_guest(domain.xml, domain.inactive_xml)
+    where = f"guest {domain.name}, as kept"
+    try:
+        modelled = read_domain(domain.inactive_xml, where=where).cpu.mode == "host-model"
+        told = same_guest(domain.xml, domain.inactive_xml)
+    except BadInput as error:
+        reader.problem("no kept definition", where, f"{error.what}: how its next start differs is unknown")
+        return None
+    names = tuple(text.partition(": wanted ")[0] for text in told)
+    ours = (_LIVE_MEMORY, *(_LIVE_CPU if modelled else ()))
+    return tuple(dict.fromkeys(name for name in names if name not in ours))
 
 
 def _pins(facts: DomainFacts) -> tuple[VcpuPin, ...]:
@@ -308,8 +325,14 @@ def _qemu_processes(reader: Reader) -> str:
                 arguments
             ):
                 name = arguments[arguments.index("-name") + 1] if "-name" in arguments[:-1] else ""
-                found.append(f"{process} {name.removeprefix('guest=').partition(',')[0]}")
+                found.append(f"{process} {_guest_name(name)}")
     return "\n".join(found)
+
+
+def _guest_name(option: str) -> str:
+    """The name in QEMU's option -name ("guest=a,debug-threads=on"); a comma in it is written twice."""
+    name = re.match(r"(?:guest=)?((?:[^,]|,,)*)", option, re.DOTALL)
+    return " ".join(name[1].replace(",,", ",").splitlines()) if name else ""
 
 
 def _is_probe(arguments: list[str]) -> bool:

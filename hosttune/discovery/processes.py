@@ -1,7 +1,8 @@
 """System → running guests as the kernel has them, and what a former tenant may have left behind.
 
-proc(5): `comm` and `status` (Cpus_allowed_list) of each thread, `numa_maps` of the process. libvirt keeps the process
-id of a guest in /run/libvirt/qemu; a QEMU of that name serves where it does not.
+proc(5): `comm` and `status` (Cpus_allowed_list) of each thread, `numa_maps` of the process. A guest's process is the
+QEMU of its name; where several have it, the one whose id libvirt keeps in /run/libvirt/qemu. That file alone proves
+nothing: it stays behind when libvirt dies, and the kernel gives ids again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from hosttune.discovery.guests import qemu_processes
 from hosttune.discovery.maps import Mapped, parse_maps
 from hosttune.model.evidence import GuestProcess, GuestThread, Leftovers
 from hosttune.model.host import Host
+from hosttune.model.values import CpuSet
 from hosttune.reader import Reader, number
 
 _ALLOWED = re.compile(r"^Cpus_allowed_list:\s*([0-9,-]+)\s*$", re.MULTILINE)
@@ -33,39 +35,54 @@ def _process(reader: Reader, name: str) -> GuestProcess:
     if pid is None:
         return GuestProcess(guest=name)
     maps = tuple(parse_maps(reader.text(f"/proc/{pid}/numa_maps") or ""))
-    sizes = {mapped.page_bytes for mapped in maps if mapped.huge}
     return GuestProcess(
         guest=name,
         pid=pid,
         threads=_threads(reader, pid),
-        memory_by_node=_by_node(maps) if maps else None,
-        page_bytes=sizes.pop() if len(sizes) == 1 else None,
+        memory_by_node=_by_node(maps),
+        page_sizes=tuple(sorted({mapped.page_bytes for mapped in maps if mapped.huge and mapped.page_bytes})),
     )
 
 
 def _pid(reader: Reader, name: str) -> int | None:
+    """The guest's process; None where no QEMU has its name, or several have and libvirt does not say which."""
+    found = [pid for pid, guest in qemu_processes(reader) if guest == name and 0 < pid <= _MOST_PID]
+    if len(found) < 2:
+        return found[0] if found else None
+    if "/" in name or "\0" in name:  # no name of libvirt's; a record may say anything
+        return None
     kept = number(reader.text(f"/run/libvirt/qemu/{name}.pid") or "", _MOST_PID)
-    if kept is not None:
-        return kept
-    found = [pid for pid, guest in qemu_processes(reader) if guest == name]
-    return found[0] if len(found) == 1 else None
+    return kept if kept in found else None
 
 
 def _threads(reader: Reader, pid: int) -> tuple[GuestThread, ...] | None:
     """The threads by name; None where the kernel shows none, for a process has at least one."""
     found: dict[tuple[str, str | None], None] = {}
     for thread in reader.names(f"/proc/{pid}/task"):
-        name = reader.text(f"/proc/{pid}/task/{thread}/comm")
-        status = reader.text(f"/proc/{pid}/task/{thread}/status")
-        if name is None or status is None:
+        folder = f"/proc/{pid}/task/{thread}"
+        name = reader.text(f"{folder}/comm")
+        status = reader.text(f"{folder}/status")
+        if (name is None or status is None) and reader.exists(folder) is False:
             continue  # it ended meanwhile
-        allowed = _ALLOWED.search(status)
-        found[name, allowed[1] if allowed else None] = None
+        found[name or "", _allowed(reader, folder, status or "")] = None
     return tuple(GuestThread(name=name, cpus=cpus) for name, cpus in found) or None
 
 
-def _by_node(maps: Sequence[Mapped]) -> dict[str, int]:
+def _allowed(reader: Reader, folder: str, status: str) -> str | None:
+    """The CPUs of a thread in the kernel's list format; None where `status` does not say, or says no such list."""
+    found = _ALLOWED.search(status)
+    try:
+        return str(CpuSet.parse(found[1])) or None if found else None
+    except ValueError as error:
+        reader.problem("not a CPU list", f"{folder}/status", str(error))
+        return None
+
+
+def _by_node(maps: Sequence[Mapped]) -> dict[str, int] | None:
+    """Bytes by node; None where the kernel shows nothing, or pages of an untold size."""
     huge = [mapped for mapped in maps if mapped.huge]
+    if not maps or any(mapped.page_bytes is None for mapped in maps):
+        return None
     held: dict[str, int] = {}
     for mapped in huge or maps:
         for node, pages in mapped.pages.items():
@@ -74,7 +91,11 @@ def _by_node(maps: Sequence[Mapped]) -> dict[str, int]:
 
 
 def read_leftovers(reader: Reader, host: Host) -> Leftovers:
-    """Mediated devices that exist (Documentation/driver-api/vfio-mediated-device)."""
+    """Mediated devices that exist (Documentation/driver-api/vfio-mediated-device).
+
+    A capture holds no empty directory, and the bus is there only with its module: where it is not in a capture of
+    ours, there was no such device.
+    """
     names = reader.listing(_MDEVS)
     if names is None:
         return Leftovers()

@@ -78,14 +78,14 @@ class GuestThread(Value, frozen=True, kw_only=True):
 class GuestProcess(Value, frozen=True, kw_only=True):
     """A running guest as /proc shows it. `pid` None: its process was not found, and nothing else is known.
 
-    `memory_by_node`: bytes by node, of huge pages where it has any (`page_bytes`), else of everything.
+    `memory_by_node`: bytes by node, of huge pages where it has any (`page_sizes`, in bytes), else of everything.
     """
 
     guest: str
     pid: int | None = None
     threads: tuple[GuestThread, ...] | None = None
     memory_by_node: Mapping[str, int] | None = None
-    page_bytes: int | None = None
+    page_sizes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         close_mappings(self, "memory_by_node")

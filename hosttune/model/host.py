@@ -376,8 +376,9 @@ class RunningGuest(Value, frozen=True, kw_only=True):
     memory: tuple[GuestMemory, ...] | None = None
     page_bytes: int | None = None
     devices: tuple[str, ...] = ()
+    mdevs: tuple[str, ...] = ()  # UUIDs of its mediated devices
     uuid: str | None = None
-    next_start: tuple[str, ...] | None = None  # how its next start would differ from what runs; None: unknown
+    next_start: tuple[str, ...] | None = None  # in what its next start would differ from what runs; None: unknown
 
 
 class Iommu(Value, frozen=True, kw_only=True):
