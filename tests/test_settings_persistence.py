@@ -35,7 +35,7 @@ def scratch(tmp_path: Path, files: Mapping[str, str], kind: type[Scratch] = Scra
 
 def following(*wishes: Wish) -> dict[str, str]:
     """Path -> text of the files that follow."""
-    actions = persistence(wishes)
+    actions = persistence(wishes, own_state())
     for action in actions:
         assert action.kind == "drop-in"
         assert action.id == f"drop-in:{action.target}"
@@ -84,7 +84,7 @@ def test_the_unit_follows_from_what_a_reboot_undoes(kind: str, target: str, unit
 
 def test_an_unknown_kind_is_refused() -> None:
     with pytest.raises(BadInput, match="no kind of setting 'x'"):
-        persistence([("x", "y", 1)])
+        persistence([("x", "y", 1)], None)
 
 
 # --- the unit ------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -60,10 +61,12 @@ def apply(
 
     if no_guests and start:
         raise BadInput("both --no-guests and --start", where="command line", hint="give one of the two")
+    if boot and (plan is not None or dry_run or no_guests or start or disrupt):
+        raise BadInput("--boot with a plan or another option of apply", where="command line", hint="give --boot alone")
     options = Options(guests=not no_guests, start=start, disrupt=frozenset(disrupt))
     site, discover = at_site(root, document)
     if boot:
-        finish(context, output, reapply(site, discover, progress()))
+        finish(context, output, reapply(site, progress()))
         return
     wanted = read_plan(site, plan, refuse=not dry_run)
     if dry_run:
@@ -163,6 +166,8 @@ def read_plan(site: Site, path: str | None, *, refuse: bool) -> Plan:
     if refuse:
         must_write(site)
     where = path if path is not None else saved_plan_path(site)
+    if path is None and not os.path.exists(where):
+        raise BadInput("no plan is saved", where=where, hint="make one: hosttune plan; or name a plan document")
     return Plan.from_json(load(where, what="a plan (hosttune plan saves one)"), where=where)
 
 

@@ -84,7 +84,8 @@ def _is_rules(text: str) -> bool:
 
 
 def _is_own_unit(text: str) -> bool:
-    return text == boot_unit(own_command(), own_state())
+    # A scratch root has its state inside, whatever the environment says.
+    return text in (boot_unit(own_command(), own_state()), boot_unit(own_command(), None))
 
 
 # path -> whether a text is one that hosttune writes there now

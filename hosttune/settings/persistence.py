@@ -12,24 +12,25 @@ from typing import Any
 from hosttune.model.plan import Action
 from hosttune.settings import kind_class
 from hosttune.settings.drivers import UDEV_RULES, VFIO, udev_rules
-from hosttune.settings.dropin import BOOT_UNIT, DropIn, boot_unit, own_command, own_state
+from hosttune.settings.dropin import BOOT_UNIT, DropIn, boot_unit, own_command
 from hosttune.settings.setting import RUNTIME, START_STAGE
 
 Wish = tuple[str, str, Any]  # kind, target, wanted value
 
 
-def persistence(wishes: Iterable[Wish]) -> tuple[Action, ...]:
+def persistence(wishes: Iterable[Wish], state: str | None) -> tuple[Action, ...]:
     """The actions that write our files. `wishes`: all that is in force, then what is to be applied; the last counts.
 
-    Applies add up, and so do these files: each holds what all of them need. There is no unit where hosttune, or its
-    state, lies at a path that a unit cannot name. Raises BadInput for an unknown kind.
+    `state`: the state directory where it is not the usual one. Applies add up, and so do these files: each holds what
+    all of them need. There is no unit where hosttune, or its state, lies at a path that a unit cannot name. Raises
+    BadInput for an unknown kind.
     """
     wanted = {(kind, target): want for kind, target, want in wishes}
     made: list[Action] = []
     rules = udev_rules(target for (kind, target), want in wanted.items() if kind == "driver" and want == VFIO)
     if rules:
         made.append(_action(UDEV_RULES, rules, "devices of guests are vfio-pci's from boot on, by address"))
-    unit = boot_unit(own_command(), own_state())
+    unit = boot_unit(own_command(), state)
     if unit and any(_goes_with_a_reboot(kind) for kind, _ in wanted):
         made.append(_action(BOOT_UNIT, unit, "sets again after boot what a reboot undoes, before guests start"))
     return tuple(made)

@@ -17,6 +17,7 @@ from hosttune.model.plan import Action, Plan
 from hosttune.model.result import Entry, Result
 from hosttune.model.values import to_json
 from hosttune.settings.drivers import identities, merged_identities
+from hosttune.settings.dropin import own_state
 from hosttune.settings.persistence import persistence
 from hosttune.settings.setting import AFTER_START_STAGE, BOOT, HOST_STAGE, START_STAGE
 from hosttune.state import load, save
@@ -43,6 +44,7 @@ from hosttune.transaction.steps import (
     entry,
     prepare,
     steps_of,
+    with_verdict,
 )
 from hosttune.transaction.undoing import NO, PERSON, SUCCESS, undone_entries
 
@@ -75,7 +77,7 @@ def apply(
     could not be taken back. Raises Refused and BadInput with nothing written, Declined when `confirm` says no.
     """
     store = must_write(site)
-    actions = all_actions(plan, options, ())
+    actions = all_actions(site, plan, options, ())
     steps_of(actions)  # what the plan says is judged before the machine is asked
     with store.locked():
         transactions = site.transactions()
@@ -103,7 +105,7 @@ def apply(
 
 def look(site: Site, plan: Plan, options: Options, host: Host, told: Told) -> tuple[Prepared, ...]:
     """Every step of a plan with what its setting is now. Raises BadInput."""
-    steps = steps_of(all_actions(plan, options, tuple(told.values())))
+    steps = steps_of(all_actions(site, plan, options, tuple(told.values())))
     return guest_verdicts(prepare(site.system, steps, told), plan, host)
 
 
@@ -222,10 +224,17 @@ def _entries(
     for one in prepared:
         number = numbers.get(id(one.step))
         if number is None:
-            found += entry(one)
+            found += entry(_waiting_now(site, one) if carried.succeeded else one)
         elif number in carried.made:
             found += _entry_of_made(site, one, number, carried, records.get(number))
     return tuple(found)
+
+
+def _waiting_now(site: Site, one: Prepared) -> Prepared:
+    """A step that waits, with what it waits for now that the others are carried out."""
+    if one.verdict != PENDING or one.step.setting.scope == BOOT:
+        return one
+    return with_verdict(one, PENDING, one.step.setting.waits_for(site.system) or one.why or "")
 
 
 def _entry_of_made(site: Site, one: Prepared, number: int, carried: Carried, record: Record | None) -> Sequence[Entry]:
@@ -272,7 +281,7 @@ def rehearse_apply(site: Site, plan: Plan, options: Options, discover: Discover)
 # --- what follows from a plan --------------------------------------------------------------------------------
 
 
-def all_actions(plan: Plan, options: Options, in_force_now: Sequence[Record]) -> tuple[Action, ...]:
+def all_actions(site: Site, plan: Plan, options: Options, in_force_now: Sequence[Record]) -> tuple[Action, ...]:
     """The plan's actions, its guests, and the files that make it all last. Raises BadInput.
 
     Those files hold what earlier applies need too, and what a step must wait for is no reason not to write them.
@@ -281,7 +290,7 @@ def all_actions(plan: Plan, options: Options, in_force_now: Sequence[Record]) ->
     guests = tuple(guest_actions(plan, start=options.start)) if options.guests else ()
     wishes = [(record.kind, record.target, record.new) for record in in_force_now]
     wishes += [(action.kind, action.target, action.want) for action in plan.actions]
-    return (*plan.actions, *persistence(wishes), *guests)
+    return (*plan.actions, *persistence(wishes, None if site.system.captured else own_state()), *guests)
 
 
 def remember_gpus(site: Site, store: Store, host: Host, todo: Sequence[Prepared]) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from hosttune.errors import Refused
+from hosttune.errors import Refused, Unreadable
 from hosttune.holders import holders
 from hosttune.hypervisor import is_active
-from hosttune.journal import Transaction
+from hosttune.journal import Record, Transaction
 from hosttune.model.host import Host
 from hosttune.model.plan import Plan
-from hosttune.settings.drivers import virtual_functions
+from hosttune.model.values import freeze
+from hosttune.settings.drivers import Driver, driver_of, virtual_functions
+from hosttune.settings.memory import HugePages, whole_number
+from hosttune.settings.setting import Setting
 from hosttune.system import System
-from hosttune.transaction.steps import TODO, Prepared
+from hosttune.transaction.steps import TODO, Prepared, setting_of_record
 
 # Parts of a device's identity that count only when both sides could read them (a GPU on vfio-pci tells no UUID).
 _OPTIONAL = ("sub", "serial", "uuid", "module_id", "machine")
@@ -108,12 +111,7 @@ DEVICE_KINDS = ("driver", "sriov-vfs", "gpu-mig-mode", "gpu-ecc")
 
 
 def _held(system: System, host: Host, todo: Sequence[Prepared]) -> Iterable[str]:
-    touched = [one.step.setting for one in todo if one.step.setting.kind in DEVICE_KINDS and one.verdict == TODO]
-    addresses: list[str] = []
-    for setting in touched:
-        # Of a function whose virtual ones change, only these are taken from whoever uses them.
-        virtual = setting.kind == "sriov-vfs"
-        addresses += virtual_functions(system, setting.target) if virtual else (setting.target,)
+    addresses = [address for one in todo if one.verdict == TODO for address in taken_by(system, one.step.setting)]
     for holder in holders(system, addresses) if addresses else ():
         yield holder.text
     persistent = {gpu.address for gpu in host.gpus if gpu.persistence}
@@ -121,6 +119,66 @@ def _held(system: System, host: Host, todo: Sequence[Prepared]) -> Iterable[str]
     ending = {one.step.setting.target for one in todo if one.step.setting.kind == "gpu-persistence"}
     for address in sorted(persistent & leaving - ending):
         yield f"{address}: persistence mode holds it (nvidia-smi -i {address} -pm 0)"
+
+
+def taken_by(system: System, setting: Setting) -> tuple[str, ...]:
+    """The functions that a change of this setting takes from whoever uses them. Raises Unreadable.
+
+    Of a function whose virtual ones change, only these.
+    """
+    if setting.kind not in DEVICE_KINDS:
+        return ()
+    return virtual_functions(system, setting.target) if setting.kind == "sriov-vfs" else (setting.target,)
+
+
+def refuse_in_use(system: System, transactions: Iterable[Transaction], ended: Collection[str] = frozenset()) -> None:
+    """Refuse to take back what somebody uses now, whoever set up that guest or process. Raises Refused.
+
+    That is a device that would change hands (vfio-pci's unbind asks QEMU to unplug it from the running guest), and huge
+    pages in use. `ended` names guests that the way back itself ends first.
+    """
+    records = [one for transaction in transactions for one in transaction.records if one.in_force]
+    lines = [] if ended else list(_pages_in_use(system, records))
+    addresses = dict.fromkeys(address for one in records for address in _changing_hands(system, one))
+    found = holders(system, tuple(addresses)) if addresses else ()
+    lines += [holder.text for holder in found if holder.guest is None or holder.guest not in ended]
+    if lines:
+        what = "in use:\n" + "\n".join(f"  {line}" for line in lines)
+        raise Refused(what, where="this host", hint="end what uses it, then try again; nothing was taken back")
+
+
+def _changing_hands(system: System, record: Record) -> tuple[str, ...]:
+    """The functions that taking this back would take from their users; none where it is back, or cannot be seen."""
+    setting = setting_of_record(record)
+    if setting.kind not in DEVICE_KINDS:
+        return ()
+    try:
+        if isinstance(setting, Driver):
+            old = record.old.get("driver") if isinstance(record.old, Mapping) else record.old
+            moves = driver_of(system, setting.target) not in (None, old)
+        else:
+            moves = freeze(setting.read(system)) != freeze(record.old)
+        return taken_by(system, setting) if moves else ()
+    except Unreadable:
+        return ()  # the way back says what it cannot read
+
+
+def _pages_in_use(system: System, records: Sequence[Record]) -> Iterable[str]:
+    """Of pools that are still as we left them: that more pages are in use than the original would leave."""
+    pools: dict[str, list[Record]] = {}
+    for record in records:
+        if record.kind == HugePages.kind and type(record.old) is int:
+            pools.setdefault(record.target, []).append(record)
+    for path, changes in pools.items():
+        try:
+            now = whole_number(system, path)
+            free = whole_number(system, path.replace("/nr_hugepages", "/free_hugepages"))
+        except Unreadable:
+            continue  # the way back says so
+        ours = any(now in (one.new, one.after) or one.outcome is None for one in changes)
+        least = changes[0].old
+        if now is not None and free is not None and ours and now - free > least:
+            yield f"{now - free} pages of {path} are used, and the way back would leave {least}"
 
 
 def refuse_running_guests(
@@ -145,4 +203,5 @@ def refuse_running_guests(
         )
     running = [guest.name for guest in guests if guest.name in ours - set(disrupt) and is_active(guest.state)]
     if running:
-        raise Refused(f"running: {', '.join(running)}", where="guests", hint="shut it down first: virsh shutdown NAME")
+        what = f"guests that hosttune set up are running: {', '.join(running)}"
+        raise Refused(what, where="guests", hint="shut it down first: virsh shutdown NAME")

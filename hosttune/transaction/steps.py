@@ -108,7 +108,8 @@ def _prepare(system: System, step: Step, record: Record | None) -> Prepared:
         return Prepared(step, ALREADY, live, effective)
     waits = setting.waits_for(system)
     if waits is not None:
-        return Prepared(step, PENDING, live, effective, waits)
+        hidden = live is None and record is not None and freeze(record.new) == step.want
+        return Prepared(step, ALREADY if hidden else PENDING, live, effective, waits)
     if live is None and not setting.none_is_value:
         if _unrecorded(system):
             return _as_planned(step)
