@@ -6,7 +6,7 @@ Value: the one that all CPUs have, or {CPU list: value} where they differ.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -23,6 +23,7 @@ LONGEST_LATENCY_US = (1 << 31) - 1
 class PerCpu(Setting):
     """What the three have in common: one file a CPU, written only where it differs."""
 
+    overlaps: ClassVar[bool] = True
     file: ClassVar[str] = ""
 
     @classmethod
@@ -76,6 +77,10 @@ class PerCpu(Setting):
         if len(groups) == 1:
             return next(iter(groups))
         return FrozenMap({str(CpuSet(cpus)): part for part, cpus in sorted(groups.items(), key=lambda row: row[1])})
+
+    def target_of(self, names: Collection[str]) -> str:
+        """See Setting."""
+        return f"cpus {CpuSet(map(int, names))}"
 
     def _path(self, cpu: int) -> str:
         return f"{_CPU}/cpu{cpu}/{self.file}"

@@ -8,7 +8,7 @@ a change was cut off before the boot loader had it. What works now is read from 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -36,6 +36,7 @@ class KernelArguments(Setting):
     none_is_value: ClassVar[bool] = True
     between: ClassVar[bool] = True
     merges: ClassVar[bool] = True
+    overlaps: ClassVar[bool] = True
     persisted_by: ClassVar[str] = "the boot loader's configuration"
     reset_by: ClassVar[str] = "nothing but a revert, and a reboot after it"
 
@@ -105,6 +106,10 @@ class KernelArguments(Setting):
     def joined(self, parts: Mapping[str, Any]) -> Any:
         """See Setting."""
         return FrozenMap(parts)
+
+    def target_of(self, names: Collection[str]) -> str:
+        """See Setting."""
+        return ",".join(sorted(names))
 
 
 def _allowed(name: str, text: str) -> bool:

@@ -47,6 +47,10 @@ class HugePages(Setting):
         """See Setting."""
         system.write(self.target, str(value))
 
+    def enough(self, live: Any, want: Any) -> bool:
+        """See Setting. More pages: somebody else has guests here, too."""
+        return type(live) is int and type(want) is int and live > want
+
 
 @dataclass(frozen=True)
 class Thp(Setting):

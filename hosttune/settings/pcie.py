@@ -24,7 +24,7 @@ from hosttune.settings.registers import (
     config_path,
     write_field,
 )
-from hosttune.settings.setting import Setting, refuse
+from hosttune.settings.setting import ISOLATION_STAGE, Setting, refuse
 from hosttune.system import System
 
 READ_REQUEST_BYTES = (128, 256, 512, 1024, 2048, 4096)  # 128 << field; 6 and 7 are reserved
@@ -111,6 +111,7 @@ class AccessControl(OfFunction):
     """
 
     kind: ClassVar[str] = "acs"
+    stage: ClassVar[int] = ISOLATION_STAGE
 
     def check(self, value: Any) -> None:
         """See Setting."""

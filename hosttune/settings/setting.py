@@ -9,7 +9,7 @@ of several alike (one per CPU), which is settled part by part.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -19,7 +19,8 @@ from hosttune.system import System
 RUNTIME, FILE, BOOT = "runtime", "file", "boot"
 
 # When a setting's turn comes within a transaction; within one stage the plan's order holds.
-HOST_STAGE, KEEP_STAGE, GUEST_STAGE, START_STAGE, AFTER_START_STAGE = range(5)
+# What keeps devices apart comes before any changes hands, and on the way back goes after all of them are home.
+ISOLATION_STAGE, HOST_STAGE, KEEP_STAGE, GUEST_STAGE, START_STAGE, AFTER_START_STAGE = range(6)
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Setting(ABC):
     disruptive: ClassVar[bool] = False  # needs its target's name in --disrupt
     between: ClassVar[bool] = False  # an interrupted write can leave a value that is neither old nor new
     takes_less: ClassVar[bool] = False  # less than was wanted, and be it nothing new, is what the kernel had to give
+    overlaps: ClassVar[bool] = False  # two targets can have a part in common, see `target_of`
     merges: ClassVar[bool] = False  # what one plan wants of this kind is written together, see `merged`
     undone_later: ClassVar[bool] = True  # False: taken back within its own transaction, never by a later revert
     persisted_by: ClassVar[str] = "the boot unit"
@@ -92,9 +94,17 @@ class Setting(ABC):
         """The value of these parts: the inverse of `parts`."""
         return parts[""]
 
+    def target_of(self, names: Collection[str]) -> str:
+        """Of a kind that `overlaps`: the target that has these parts alone."""
+        raise NotImplementedError(self.kind)
+
     def agrees(self, live: Any, want: Any) -> bool:
         """Whether a live value is the wanted one."""
         return bool(live == want) and type(live) is type(want)
+
+    def enough(self, live: Any, want: Any) -> bool:
+        """Whether a live value that is not the wanted one serves as well, so that a boot's re-apply leaves it alone."""
+        return False
 
 
 def refuse(setting: str, target: str, what: str, hint: str) -> BadInput:

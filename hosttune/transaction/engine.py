@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from hosttune.child import in_child
 from hosttune.errors import CommandFailed, HosttuneError, Stuck, Unreadable
 from hosttune.journal import Journal, JournalFailed, Record, Transaction, read_transaction
-from hosttune.model.values import freeze
+from hosttune.model.values import FrozenMap, freeze
 from hosttune.settings.setting import RUNTIME, Setting
 from hosttune.system import System
 from hosttune.transaction.steps import TODO, VERDICT_OUTCOMES, Prepared, setting_of_record, text_of
@@ -65,7 +67,8 @@ def interruptible() -> Iterator[None]:
         if len(asked) == 1:  # SIGTERM and SIGHUP come together: the second must not cut the way back short
             raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in _INTERRUPTS}
+    heard = (number for number in _INTERRUPTS if signal.getsignal(number) is not signal.SIG_IGN)  # nohup: not these
+    before = {number: signal.signal(number, interrupt) for number in heard}
     try:
         yield
     finally:
@@ -201,17 +204,27 @@ def _reason(error: HosttuneError | OSError) -> str:
 
 
 def take_back(
-    system: System, journal: Journal, records: Iterable[Record], say: Say, *, same_boot: bool, force: bool = False
+    system: System,
+    journal: Journal,
+    records: Iterable[Record],
+    say: Say,
+    *,
+    same_boot: bool,
+    force: bool = False,
+    again: Mapping[tuple[str, str], Any] = FrozenMap({}),
 ) -> tuple[dict[int, Made], bool]:
     """Take back what is still in force of these records, newest first, going on past what fails.
 
-    `same_boot`: they were written under the boot that runs now. Gives what became of each step, and whether the
-    journal could hold it all: a full disk stops no way back.
+    `same_boot`: they were written under the boot that runs now; `again`: what was left of those, by kind and target,
+    that were set again under it. Gives what became of each step, and whether the journal could hold it all: a full
+    disk stops no way back.
     """
     undone: dict[int, Made] = {}
     whole = True
     for record in sorted((r for r in records if r.in_force), key=lambda r: r.step, reverse=True):
-        made, kept = _undo(system, journal, record, same_boot=same_boot, force=force)
+        key = record.kind, record.target
+        left = msgspec.structs.replace(record, after=again[key], outcome="done") if key in again else record
+        made, kept = _undo(system, journal, left, same_boot=same_boot or key in again, force=force)
         whole = whole and kept
         undone[record.step] = made
         say(f"{record.kind} {record.target}: {made.outcome}{f' ({made.why})' if made.why else ''}")
@@ -302,9 +315,18 @@ def closing_state(undone: Mapping[int, Made]) -> str | None:
 
 
 def settle(
-    system: System, journal: Journal, transaction: Transaction, say: Say, *, same_boot: bool, force: bool = False
+    system: System,
+    journal: Journal,
+    transaction: Transaction,
+    say: Say,
+    *,
+    same_boot: bool,
+    force: bool = False,
+    again: Mapping[tuple[str, str], Any] = FrozenMap({}),
 ) -> tuple[dict[int, Made], bool]:
     """Take a whole transaction back and close its journal if that is possible; see `take_back`."""
     with uninterrupted():
-        undone, whole = take_back(system, journal, transaction.records, say, same_boot=same_boot, force=force)
+        undone, whole = take_back(
+            system, journal, transaction.records, say, same_boot=same_boot, force=force, again=again
+        )
         return undone, whole and _close(journal, undone)

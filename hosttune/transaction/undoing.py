@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import msgspec
 
 from hosttune.errors import Unreadable
 from hosttune.journal import Record, Store, Transaction, in_force
 from hosttune.model.plan import Plan
 from hosttune.model.result import Drift, Entry, Result
-from hosttune.model.values import freeze
-from hosttune.settings.setting import BOOT
+from hosttune.model.values import FrozenMap, freeze
+from hosttune.settings.setting import BOOT, Setting
 from hosttune.transaction.engine import Made, Say, interruptible, settle
-from hosttune.transaction.guards import refuse_running_guests
+from hosttune.transaction.guards import refuse_in_use, refuse_running_guests
 from hosttune.transaction.site import Site, described, must_write, refuse_open
 from hosttune.transaction.steps import part_of, setting_of_record
 
 SUCCESS, NO, PERSON = 0, 1, 4
+AGAIN = "boot"  # the verb of what was set again after a boot; nothing of it is ever taken back by itself
+Key = tuple[str, str]  # kind and target
 
 
 def revert(site: Site, say: Say, *, force: bool = False) -> tuple[Result, int]:
@@ -30,7 +35,8 @@ def revert(site: Site, say: Say, *, force: bool = False) -> tuple[Result, int]:
         refuse_open(transactions)
         applied = tuple(one for one in transactions if one.state in ("applied", "kept") and one.header.verb == "apply")
         refuse_running_guests(site.system, applied)
-        result, code = _settled(site, store, "revert", applied, say, force=force)
+        refuse_in_use(site.system, applied)
+        result, code = _settled(site, store, "revert", applied, say, force=force, again=set_again(site, transactions))
         if code == SUCCESS:
             for again in (one for one in transactions if one.header.verb != "apply"):
                 store.forget(again)  # what was set again after a boot had its originals in the applies
@@ -46,11 +52,30 @@ def recover(site: Site, say: Say, *, force: bool = False, disrupt: Collection[st
     with store.locked(), interruptible():
         unfinished = tuple(one for one in site.transactions() if one.is_open)
         refuse_running_guests(site.system, unfinished, disrupt)
+        refuse_in_use(site.system, unfinished, disrupt)
         return _settled(site, store, "recover", unfinished, say, force=force)
 
 
+def set_again(site: Site, transactions: Iterable[Transaction]) -> Mapping[Key, Any]:
+    """What the boot's re-apply has left of each setting that it had to set, under the boot that runs now."""
+    ours = (one for one in transactions if one.header.verb == AGAIN and one.state == "applied")
+    return {
+        (record.kind, record.target): record.after
+        for one in ours
+        if site.boot_id is not None and one.header.boot_id == site.boot_id
+        for record in one.records
+    }
+
+
 def _settled(
-    site: Site, store: Store, verb: str, transactions: tuple[Transaction, ...], say: Say, *, force: bool
+    site: Site,
+    store: Store,
+    verb: str,
+    transactions: tuple[Transaction, ...],
+    say: Say,
+    *,
+    force: bool,
+    again: Mapping[Key, Any] = FrozenMap({}),
 ) -> tuple[Result, int]:
     entries: list[Entry] = []
     outcomes: set[str] = set()
@@ -59,7 +84,9 @@ def _settled(
         same_boot = transaction.header.boot_id is None or transaction.header.boot_id == site.boot_id
         journal = store.reopen(transaction)
         try:
-            undone, written = settle(site.system, journal, transaction, say, same_boot=same_boot, force=force)
+            undone, written = settle(
+                site.system, journal, transaction, say, same_boot=same_boot, force=force, again=again
+            )
         finally:
             journal.close()
         whole = whole and written
@@ -119,15 +146,7 @@ def status(site: Site) -> tuple[Result, int]:
     """
     transactions = site.transactions()
     unfinished = next((one for one in transactions if one.is_open), None)
-    records = in_force(transactions)
-    drift: list[Drift] = []
-    entries: list[Entry] = []
-    for record in records.values():
-        if not setting_of_record(record).undone_later:
-            continue  # whether a guest runs now is its operator's business
-        found = _look(site, record)
-        drift += _drifted(record, found)
-        entries += _standing(record, found)
+    entries, drift = standing(site, in_force(transactions).values())
     result = Result(
         host=site.hostname,
         verb="status",
@@ -137,6 +156,56 @@ def status(site: Site) -> tuple[Result, int]:
         open_transaction=described(unfinished) if unfinished else None,
     )
     return result, NO if drift or unfinished else SUCCESS
+
+
+def standing(site: Site, records: Iterable[Record]) -> tuple[list[Entry], list[Drift]]:
+    """How records in force stand, oldest first, and what has drifted of them."""
+    drift: list[Drift] = []
+    entries: list[Entry] = []
+    for record in _newest_parts(records):
+        if not setting_of_record(record).undone_later:
+            continue  # whether a guest runs now is its operator's business
+        found = _look(site, record)
+        drift += _drifted(record, found)
+        entries += _standing(record, found)
+    return entries, drift
+
+
+def _newest_parts(records: Iterable[Record]) -> Iterable[Record]:
+    """The records, in order, each without what a newer one of another target is about by now (a CPU of two lists)."""
+    found: list[Record] = []
+    newer: dict[str, set[str]] = {}
+    for record in reversed(tuple(records)):
+        setting = setting_of_record(record)
+        if setting.overlaps:
+            taken = newer.setdefault(record.kind, set())
+            mine = setting.parts(freeze(record.new)).keys()
+            left = [name for name in mine if name not in taken]
+            taken.update(mine)
+            if not left:
+                continue
+            if len(left) < len(mine):
+                record = _only(record, setting, left)
+        found.append(record)
+    return reversed(found)
+
+
+def _only(record: Record, setting: Setting, names: Collection[str]) -> Record:
+    """A record of these parts of its setting alone."""
+    target = setting.target_of(names)
+    part = type(setting).restored(target)
+
+    def cut(value: Any) -> Any:
+        return (
+            None
+            if value is None
+            else part.joined({n: v for n, v in setting.parts(freeze(value)).items() if n in names})
+        )
+
+    actions = tuple(one for one in record.actions if not setting.merges or one.partition(":")[2] in names)
+    return msgspec.structs.replace(
+        record, target=target, actions=actions, old=cut(record.old), new=cut(record.new), after=cut(record.after)
+    )
 
 
 def _look(site: Site, record: Record) -> Drift | str | None:
