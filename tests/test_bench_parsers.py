@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from benchcases import CASES, cases, parser
 
 from hosttune.bench.parse.answer import Answer, NotUnderstood
+from hosttune.bench.parse.child import parse as parse_child
 from hosttune.model.values import to_builtins
 
 
@@ -154,3 +156,14 @@ def test_a_thousand_damaged_outputs_give_an_error_or_figures_of_the_original(cas
             assert any(abs(row.value - value) <= 0.02 * value for value in known[row.metric]), row
         assert sum(row.outcome == "pass" for row in found.results) <= passes + 1  # a copy of a line is a line
     assert refused > 0
+
+
+def test_the_side_of_a_product_is_a_fact_and_must_be_one() -> None:
+    def said(side: object) -> str:
+        record = {"metric": "gemm-bf16", "subject": "g", "unit": "TFLOP/s", "values": [1.0], "n": side}
+        return json.dumps({"records": [record], "sum": zlib.crc32(json.dumps([record], sort_keys=True).encode())})
+
+    assert parse_child(said(8192)).facts == {"gemm-bf16-side": "8192"}
+    for wrong in (0, -8, 1 << 40, "8192", 8192.5, True, None, [8192]):
+        with pytest.raises(NotUnderstood, match="the side of a product"):
+            parse_child(said(wrong))

@@ -108,6 +108,15 @@ def test_xgmi(kinds: tuple[str, str], expected: str) -> None:
     assert set(outcomes(found, "nvlink").values()) == {"skip"}
 
 
+@pytest.mark.parametrize("driver", ["nvidia", "vfio-pci", None])
+def test_what_its_maker_does_not_have_is_skipped_even_of_a_gpu_that_tells_nothing(driver: str | None) -> None:
+    bare = Gpu(address=A, vendor="nvidia", source="sysfs")
+    assert outcomes(evidence(bare, driver=driver, complete=False), "xgmi") == {A: "skip"}
+    for maker in ("amd", "habana", "intel"):
+        other = Gpu(address=A, vendor=maker, source="sysfs")
+        assert outcomes(evidence(other, driver=driver, complete=False), "nvlink") == {A: "skip"}
+
+
 # --- the fabric's state --------------------------------------------------------------------------------------
 
 

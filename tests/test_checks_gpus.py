@@ -95,7 +95,8 @@ def test_a_gpu_for_a_guest_is_skipped_by_every_check(driver: str) -> None:
 
 @pytest.mark.parametrize("complete", [True, False, None])
 def test_nothing_passes_of_a_gpu_of_which_nothing_is_known(complete: bool | None) -> None:
-    found = evidence(Gpu(address=A, vendor="nvidia"), driver=None, complete=complete)
+    old = {"pci": (function(A, None, "1db5"),)}  # a V100, which retires pages
+    found = evidence(Gpu(address=A, vendor="nvidia"), host=old, complete=complete)
     told = results(found, *GPUS)
     assert all(is_whole(result) for result in told)
     assert {result.outcome for result in told if result.check != "gpu-driver"} == {"unknown"}
@@ -103,7 +104,7 @@ def test_nothing_passes_of_a_gpu_of_which_nothing_is_known(complete: bool | None
 
 
 def test_nothing_passes_of_a_gpu_that_its_driver_did_not_tell_of() -> None:
-    found = evidence(Gpu(address=A, vendor="nvidia", source="sysfs"))
+    found = evidence(Gpu(address=A, vendor="nvidia", source="sysfs"), host={"pci": (function(A, device_id="1db5"),)})
     assert {result.outcome for result in results(found, *GPUS)} == {"unknown"}
 
 
@@ -251,6 +252,28 @@ def test_half_a_remap_answer_is_unknown() -> None:
 @pytest.mark.parametrize(("pending", "expected"), [(True, "fail"), (False, "pass")])
 def test_retired_pages(pending: bool, expected: str) -> None:
     assert outcome("retired-pages", retired_pending=pending)[0] == expected
+
+
+def test_a_part_that_remaps_rows_retires_no_pages() -> None:
+    assert outcome("retired-pages", remapped_pending=False)[0] == "skip"
+    assert outcome("retired-pages", remapped_failed=False)[0] == "skip"
+    assert outcome("retired-pages", remapped_pending=False, retired_pending=True)[0] == "fail", "what it tells counts"
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        ("2335", "skip"),
+        ("20b2", "skip"),
+        ("2901", "skip"),
+        ("1db6", "unknown"),
+        ("1eb8", "unknown"),
+        ("2182", "unknown"),
+    ],
+)
+def test_a_part_that_tells_nothing_is_known_by_its_generation(device: str, expected: str) -> None:
+    found = evidence(nvidia(), host={"pci": (function(A, device_id=device),)})
+    assert of(found, "retired-pages", *GPUS)[A].outcome == expected
 
 
 def test_the_bit_error_rate_allows_what_dcgm_allows() -> None:

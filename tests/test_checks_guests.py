@@ -330,7 +330,8 @@ def test_a_planned_guest_that_is_not_defined_or_not_readable() -> None:
 
 def test_every_result_that_is_not_well_says_what_to_do() -> None:
     device = PciDevice(address="0000:ff:00.0")
-    for changes in (*(case[0] for case in NUMA.values()), *(case[0] for case in PINS.values())):
+    every: list[Any] = [*NUMA.values(), *PINS.values()]
+    for changes, *_ in every:
         found = having(running(**changes), pci=(*switch(), gpu(), device))
         for check in EVERY:
             for result in judged(check, found).values():

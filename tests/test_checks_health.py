@@ -11,8 +11,8 @@ from gpuevidence import A, B, evidence, function, is_whole, nvidia, of
 
 from hosttune.checks.data import table
 from hosttune.discovery.kernellog import interesting, parse_dmesg, parse_events
-from hosttune.model.evidence import Evidence, Health, KernelEvent
-from hosttune.model.host import Gpu, Nvme, NvSwitch, PciDevice
+from hosttune.model.evidence import STATE, Evidence, Health, KernelEvent
+from hosttune.model.host import Gpu, Nvme, NvSwitch, PciDevice, Problem
 from hosttune.model.result import Result
 from hosttune.model.validation import CheckResult, Sample, Validation
 
@@ -251,12 +251,24 @@ def stored(level: int, driver: str) -> Validation:
         ((stored(1, "570.1"),), None, "warn"),
         ((stored(0, "580.1"),), Result(verb="status"), "warn"),
         ((), Result(verb="status"), "warn"),
-        ((), None, "unknown"),
+        ((), None, "skip"),  # a capture, a document
     ],
 )
 def test_baseline(history: tuple[Validation, ...], standing: Result | None, expected: str) -> None:
     found = evidence(nvidia(driver_version="580.1"), history=history, standing=standing)
     assert one(found, "monitoring-baseline", "host").outcome == expected
+
+
+def test_a_baseline_of_a_state_that_is_not_readable_is_unknown() -> None:
+    doubt = Problem(what=STATE, where="/var/lib/hosttune", why="Permission denied")
+    found = evidence(nvidia(driver_version="580.1"), problems=(doubt,))
+    assert one(found, "monitoring-baseline", "host").outcome == "unknown"
+
+
+def test_the_baseline_is_of_the_driver_and_not_of_a_library_of_its_number() -> None:
+    other = Validation(level=1, samples=stored(1, "").samples, facts={"driver": "570.1", "library": "580.1"})
+    found = evidence(nvidia(driver_version="580.1"), history=(other,), standing=Result(verb="status"))
+    assert one(found, "monitoring-baseline", "host").outcome == "warn"
 
 
 def test_no_baseline_where_nothing_can_be_measured() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from hosttune.archive import open_root
 from hosttune.capture import write_capture
 from hosttune.checks import checks
 from hosttune.cli import run
+from hosttune.cli.validate import page_of
 from hosttune.discovery.evidence import IRQBALANCE_UNIT, gather, read_irqbalance
 from hosttune.model.host import Host
-from hosttune.model.validation import Validation, verdict_of
+from hosttune.model.validation import Sample, Validation, verdict_of
 from hosttune.reader import Reader
 from hosttune.system import Machine
 
@@ -181,6 +183,8 @@ def test_inside_a_guest_only_what_makes_sense_there(cli: Cli) -> None:
         (("--root", VM, "--scratch", "x"), 2, "--scratch"),
         (("--root", VM, "--peer", "x"), 2, "--peer"),
         (("--list", "-o", "html"), 2, "--output"),
+        (("--level", "1", "--fleet", "nothing.toml"), 2, "nothing.toml"),
+        (("--level", "1", "--fleet", str(ROOT / "pyproject.toml")), 2, "fleet's baselines"),
         (("-o", "yaml"), 2, "command line"),
     ],
 )
@@ -189,6 +193,25 @@ def test_what_is_refused(cli: Cli, arguments: tuple[str, ...], code: int, where:
     assert (got, out) == (code, ""), err
     assert where in next(line for line in err.splitlines() if line.startswith("where:"))
     assert not cli.state.exists()
+
+
+def test_a_fleets_medians_stand_in_the_page_beside_what_was_measured() -> None:
+    row = """[[baseline]]
+metric = "h2d-ce"
+device = "10de:2335"
+kind = "fleet"
+expected = 52.7
+tolerance = 0.05
+direction = "higher"
+unit = "GB/s"
+source = "the median of our forty hosts"
+"""
+    evidence = gather(open_root(str(EXAMPLE)))
+    samples = tuple(Sample(metric="h2d-ce", subject=GPU, value=55.5, unit="GB/s") for _ in range(5))
+    validation = Validation(level=1, samples=samples)
+    median = re.compile("fleet(?:'|&#39;)s median: 52.7 GB/s")
+    assert median.search(page_of(validation, evidence, None)) is None
+    assert median.search(page_of(validation, evidence, None, row)) is not None
 
 
 # --- what was applied ----------------------------------------------------------------------------------------

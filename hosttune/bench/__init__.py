@@ -50,15 +50,9 @@ def measure(
 
     `fleet` is the text of a TOML file of baselines, which stand beside the shipped ones. Raises BadInput for a bad one.
     """
-    from dataclasses import replace
-
-    from hosttune.bench.baselines import read_baselines, shipped
+    from hosttune.bench.baselines import with_fleet
     from hosttune.bench.course import measure as run_all
 
-    standard = shipped()
-    if fleet is not None:
-        rows = read_baselines(fleet, standard.peaks, "fleet's baselines")
-        standard = replace(standard, baselines=(*standard.baselines, *rows))
     return run_all(
         system,
         host,
@@ -68,5 +62,5 @@ def measure(
         peers=peers,
         say=say,
         history=history,
-        standard=standard,
+        standard=with_fleet(fleet),
     )

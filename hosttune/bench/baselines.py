@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from hosttune.bench.metrics import Direction, converted, metric_of
@@ -74,12 +74,16 @@ class Standard:
     baselines: tuple[Baseline, ...]
 
     def peak(self, metric: str, device: str | None) -> float | None:
-        """The physical peak of a metric on a device; None where none is known."""
+        """The physical peak that a metric is held against on a device; None where none is known."""
         family = metric_of(metric)
         if family is None or family.peak is None or device is None or device not in self.peaks:
             return None
-        value = self.peaks[device].values.get(family.peak)
-        return None if value is None else value * family.factor
+        return self.peaks[device].values.get(family.peak)
+
+    def most(self, metric: str, device: str | None) -> float | None:
+        """Above this no figure of a metric is believed on a device: its peak, as often as its definition counts it."""
+        family, peak = metric_of(metric), self.peak(metric, device)
+        return None if family is None or peak is None else peak * family.factor
 
     def of(self, metric: str, device: str | None, gpus: int) -> tuple[Baseline, ...]:
         """The baselines of a metric on a device, measured with so many GPUs at once."""
@@ -99,6 +103,15 @@ def shipped() -> Standard:
         if path.name != "roofline.toml":
             rows += read_baselines(path.read_text(encoding="utf-8"), peaks, path.name)
     return Standard(peaks, tuple(rows))
+
+
+def with_fleet(fleet: str | None) -> Standard:
+    """The shipped standard, and beside it the baselines of a fleet's own file (its text). Raises BadInput."""
+    standard = shipped()
+    if fleet is None:
+        return standard
+    rows = read_baselines(fleet, standard.peaks, "fleet's baselines")
+    return replace(standard, baselines=(*standard.baselines, *rows))
 
 
 def read_peaks(text: str, where: str) -> dict[str, Peaks]:
@@ -161,9 +174,10 @@ def _plausible(row: Baseline, standard: Standard, where: str) -> None:
             where=where,
             hint="add it to roofline.toml, with its source",
         )
-    if row.expected > peak or row.limit > peak:
+    most = peak * family.factor
+    if row.expected > most or row.limit > most:
         raise BadInput(
-            f"{row.expected:g} {row.unit} is above the physical peak of {peak:g}", where=where, hint="check the unit"
+            f"{row.expected:g} {row.unit} is above the physical peak of {most:g}", where=where, hint="check the unit"
         )
     if row.limit < family.least * peak:
         raise BadInput(

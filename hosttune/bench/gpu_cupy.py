@@ -142,7 +142,7 @@ def gemm(options: dict[str, Any]) -> Iterator[Record]:
             left, right = (cupy.random.standard_normal((size, size)) for _ in range(2))
             out = cupy.empty_like(left)
         values = rates(int(index), _product(left, right, out), 2 * size**3 / 1e12, options["pace"])
-        yield _record(f"gemm-{dtype}", {"subject": subject}, "TFLOP/s", values)
+        yield {**_record(f"gemm-{dtype}", {"subject": subject}, "TFLOP/s", values), "n": size}
 
 
 def _product(left: Any, right: Any, out: Any) -> Callable[[Any], object]:

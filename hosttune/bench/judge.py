@@ -94,7 +94,7 @@ def _result(metric: str, subject: str, values: list[float], scene: Scene) -> Che
     actual = f"median {middle:.4g} {family.unit} of {len(values)} runs, {min(values):.4g} to {max(values):.4g}"
     if len(values) < FEWEST_RUNS:
         return _unknown(metric, subject, f"{FEWEST_RUNS} runs", f"{actual}: too few", "measure again")
-    peak = scene.standard.peak(metric, device)
+    peak = scene.standard.most(metric, device)
     if peak is not None and middle > peak * _SLACK:
         expected = f"at most {peak:.4g} {family.unit}, the physical peak"
         return _unknown(metric, subject, expected, f"{actual}: not believed", "measure again")

@@ -36,10 +36,10 @@ _SIZE = re.compile(r"-\d+(?:gib|mib|kib|b)$")
 
 @dataclass(frozen=True)
 class Metric:
-    """A family of figures. `peak` names the row of the roofline that bounds it, None where nothing physical does.
+    """A family of figures. `peak` names the row of the roofline that it is held against, None where there is none.
 
-    `factor`: how many times that peak the figure can be by its definition. `least`: the part of the peak below which
-    a floor is taken for a mistake of units rather than for a floor.
+    `factor`: how many times that peak a figure can truly be; only above that it is not believed. `least`: the part of
+    the peak below which a floor is taken for a mistake of units rather than for a floor.
     """
 
     name: str
@@ -69,7 +69,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("gemm-tf32", "matrix product, TF32", "TFLOP/s", peak="tf32"),
     Metric("gemm-fp64", "matrix product, FP64", "TFLOP/s", peak="fp64"),
     Metric("gemm-bf16-sustained", "matrix product, BF16, all GPUs at once", "TFLOP/s", peak="bf16"),
-    # In-network reduction sends each byte once, which the definition of bus bandwidth counts 2(n-1)/n times.
+    # Bus bandwidth is defined so that its ceiling is the rate of one link in one direction (NVIDIA/nccl-tests,
+    # doc/PERFORMANCE.md, "Bus Bandwidth"). Where the switch reduces (NVLink SHARP), each byte is sent once and still
+    # counted 2(n-1)/n times: such figures pass the ceiling, by less than 2.
     Metric("all-reduce", "all-reduce bus bandwidth", "GB/s", peak="scale-up", factor=2.0),
     Metric("all-gather", "all-gather bus bandwidth", "GB/s", peak="scale-up"),
     Metric("burn-wrong-results", "products that differ from the first", "count", "lower"),

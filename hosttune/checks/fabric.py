@@ -9,6 +9,7 @@ from hosttune.checks.data import table
 from hosttune.checks.fabricmanager import CHECKS as MANAGER_CHECKS
 from hosttune.checks.facts import HOST, RECORD, accelerators, by_address, for_vfio
 from hosttune.checks.gpufacts import Fact, each_gpu, not_judged, source
+from hosttune.gpu import vendor_of
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Gpu, NvSwitch
 from hosttune.model.validation import CheckResult
@@ -21,6 +22,7 @@ _NVLINK = Fact(
     "nvlink", "as many links and peers as the other GPUs of its model", ("nvlinks_active",), "nvmlDeviceGetNvLinkState"
 )
 _PEERS = Fact("nvlink", _NVLINK.expected, ("peers",), "nvmlDeviceGetP2PStatus")
+_NAMES = {"nvlink": "NVLink", "xgmi": "XGMI"}
 _OFF = (
     "reseat the GPU or its baseboard; read nvidia-smi nvlink -s and -e, and the Fabric Manager's log; plan no guest"
     " over NVLink with it"
@@ -43,6 +45,10 @@ def _links(evidence: Evidence, kind: str, facts: tuple[Fact, ...]) -> Iterable[C
         yield skipped(facts[0].check, HOST, "no GPU here")
     functions = by_address(evidence.host)
     for gpu in gpus:
+        vendor = vendor_of(gpu.vendor)
+        if vendor is None or vendor.link != kind:
+            yield skipped(facts[0].check, gpu.address, f"its maker's GPUs are not joined by {_NAMES[kind]}")
+            continue
         # What one of the facts knows is enough to judge by.
         whys = [not_judged(evidence, fact, gpu, functions.get(gpu.address)) for fact in facts]
         if all(why is not None for why in whys):
@@ -92,7 +98,7 @@ def _reach(gpu: Gpu, kind: str) -> int | None:
 
 
 def _words(kind: str, links: int | None, reach: int | None, others: int) -> str:
-    name = {"nvlink": "NVLink", "xgmi": "XGMI"}[kind]
+    name = _NAMES[kind]
     parts = [f"{links} links"] if links is not None else []
     parts += [f"{name} to {reach} of {others} others"] if reach is not None and others else []
     return ", ".join(parts) or f"{name}, links not counted"

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable
 from functools import partial
 
-from hosttune.checks.check import Check, failed, passed, unknown, warned
+from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.data import table
-from hosttune.checks.facts import RECORD, by_address, wanted
-from hosttune.checks.gpufacts import Fact, each_gpu, source
+from hosttune.checks.facts import HOST, RECORD, accelerators, by_address, wanted
+from hosttune.checks.gpufacts import Fact, each_gpu, not_judged, source
 from hosttune.gpu import vendor_of
 from hosttune.gpu.knobs import ECC
 from hosttune.model.evidence import Evidence
@@ -105,6 +105,30 @@ def _row_remap(gpu: Gpu) -> CheckResult:
 _RETIRED = Fact("retired-pages", "none pending", ("retired_pending",), "nvmlDeviceGetRetiredPagesPendingStatus")
 
 
+def retired_pages(evidence: Evidence) -> Iterable[CheckResult]:
+    """Pages that wait to be retired, of GPUs that retire pages: those that remap rows have no such thing."""
+    gpus = accelerators(evidence.host)
+    if not gpus:
+        yield skipped(_RETIRED.check, HOST, "no GPU here")
+    functions = by_address(evidence.host)
+    for gpu in gpus:
+        device = functions.get(gpu.address)
+        found = not_judged(evidence, _RETIRED, gpu, device) or _retired(gpu)
+        if found.outcome == "unknown" and _remaps(gpu, device):
+            found = skipped(_RETIRED.check, gpu.address, "it remaps rows instead of retiring pages: see row-remap")
+        yield found
+
+
+def _remaps(gpu: Gpu, device: PciDevice | None) -> bool:
+    """Whether it remaps rows: it tells of them, or its device id is of a generation that does."""
+    if gpu.remapped_pending is not None or gpu.remapped_failed is not None:
+        return True
+    vendor, known = vendor_of(gpu.vendor), device.device_id if device else None
+    if vendor is None or known is None or not vendor.tells.issuperset(_RETIRED.needs):
+        return False
+    return any(low <= known <= high for low, high in table("boards")["remapping"]["ranges"])
+
+
 def _retired(gpu: Gpu) -> CheckResult:
     told = source(gpu, _RETIRED.call)
     if not gpu.retired_pending:
@@ -187,7 +211,7 @@ CHECKS: tuple[Check, ...] = (
         "each GPU that retires pages (before Ampere)",
         "A page with a wrong bit stays in use until the reset",
         f"{_NVML}: nvmlDeviceGetRetiredPagesPendingStatus",
-        partial(each_gpu, fact=_RETIRED, judge=_retired),
+        retired_pages,
         inside=True,
     ),
     Check(

@@ -11,7 +11,7 @@ from hosttune.checks.gpufacts import OLDER
 from hosttune.checks.gpumemory import errors_allowed
 from hosttune.checks.kernelevents import CHECKS as EVENT_CHECKS
 from hosttune.gpu import vendor_of
-from hosttune.model.evidence import Evidence, KernelEvent
+from hosttune.model.evidence import STATE, Evidence, KernelEvent
 from hosttune.model.host import Nvme, PciDevice
 from hosttune.model.validation import CheckResult
 
@@ -179,11 +179,13 @@ def monitoring_baseline(evidence: Evidence) -> Iterable[CheckResult]:
     now = ", ".join(sorted(versions))
     expected = f"a stored level 1 validation with driver {now}"
     stored = [old for old in evidence.history if old.level >= 1 and old.samples]
-    matching = [old for old in stored if versions & set((old.facts or {}).values())]
+    matching = [old for old in stored if (old.facts or {}).get("driver") == now]
     read = "the state directory"
     if matching:
         actual = f"level {matching[-1].level} of {matching[-1].at or 'unknown date'}"
         yield passed(_BASELINE, HOST, expected=expected, actual=actual, source=read)
+    elif not stored and evidence.standing is None and all(problem.what != STATE for problem in evidence.problems):
+        yield skipped(_BASELINE, HOST, "a capture or a document holds no measurements: the host itself keeps them")
     elif not stored and evidence.standing is None:
         hint = "hosttune validate --level 1 on the host, as root"
         yield unknown(_BASELINE, HOST, expected=expected, why="no state of this host can be read here", hint=hint)

@@ -63,13 +63,14 @@ def validate(
         return
     check_level(level, asked, captured=root is not None or document is not None)
     before = read_validation(against) if against is not None else None
+    fleet = read_fleet(asked["fleet"])
     evidence, system = look(root, document, guest)
-    measured = measure(system, evidence, level, asked) if level and system is not None else None
+    measured = measure(system, evidence, level, asked, fleet) if level and system is not None else None
     live = system is not None and not system.captured
     validation = decide(evidence, level, measured, live=live)
     if measured is not None:
         keep(validation)
-    show(validation, evidence, before, output)
+    show(validation, evidence, before, output, fleet)
     context.exit(0 if validation.verdict in ("pass", "warn") else 1)
 
 
@@ -114,6 +115,18 @@ def read_validation(path: str) -> Validation:
 
     what = "a validation (hosttune validate -o json prints one)"
     return Validation.from_json(load(path, what=what), where=path)
+
+
+def read_fleet(path: str | None) -> str | None:
+    """The text of a fleet's own floors, None where none are given. Raises BadInput, also for floors that cannot be."""
+    if path is None:
+        return None
+    from hosttune.bench.baselines import with_fleet
+    from hosttune.state import load
+
+    text = load(path, what="your fleet's floors (TOML)").decode("utf-8", "replace")
+    with_fleet(text)
+    return text
 
 
 # --- evidence ------------------------------------------------------------------------------------------------
@@ -200,13 +213,13 @@ def site_to_read(system: System) -> Site:
 # --- verdict and report --------------------------------------------------------------------------------------
 
 
-def measure(system: System, evidence: Evidence, level: int, asked: Mapping[str, Any]) -> Measured:
+def measure(
+    system: System, evidence: Evidence, level: int, asked: Mapping[str, Any], fleet: str | None = None
+) -> Measured:
     """The benchmarks of a level. Raises Refused for a GPU that somebody holds, BadInput for an option that is none."""
     from hosttune.bench import measure as run
     from hosttune.cli.transaction import progress
-    from hosttune.state import load
 
-    fleet = load(asked["fleet"], what="your fleet's floors (TOML)") if asked["fleet"] is not None else None
     return run(
         system,
         evidence.host,
@@ -216,7 +229,7 @@ def measure(system: System, evidence: Evidence, level: int, asked: Mapping[str, 
         peers=asked["peers"],
         say=progress(),
         history=evidence.history,
-        fleet=fleet.decode("utf-8", "replace") if fleet is not None else None,
+        fleet=fleet,
     )
 
 
@@ -253,8 +266,10 @@ def keep(validation: Validation) -> None:
         tell(f"not kept for later comparison: {error.what}")
 
 
-def show(validation: Validation, evidence: Evidence, before: Validation | None, output: str) -> None:
-    """Print the validation in a format; `before` is what it is compared with."""
+def show(
+    validation: Validation, evidence: Evidence, before: Validation | None, output: str, fleet: str | None = None
+) -> None:
+    """Print the validation in a format; `before` is what it is compared with, `fleet` the text of a fleet's floors."""
     if output == "json":
         emit(validation.to_json())
     elif output == "md":
@@ -266,16 +281,16 @@ def show(validation: Validation, evidence: Evidence, before: Validation | None, 
 
         emit(junit(validation))
     elif output == "html":
-        emit(page_of(validation, evidence, before))
+        emit(page_of(validation, evidence, before, fleet))
     else:
         from hosttune.report.validation_text import print_validation
 
         emit_page(lambda page: print_validation(validation, page, before=before))
 
 
-def page_of(validation: Validation, evidence: Evidence, before: Validation | None) -> str:
-    """The report as one HTML page."""
-    from hosttune.bench.baselines import shipped
+def page_of(validation: Validation, evidence: Evidence, before: Validation | None, fleet: str | None = None) -> str:
+    """The report as one HTML page, with the figures of a fleet's file beside the shipped ones. Raises BadInput."""
+    from hosttune.bench.baselines import with_fleet
     from hosttune.checks import checks
     from hosttune.report.svg import host_svg
     from hosttune.report.validation_html import html
@@ -286,7 +301,7 @@ def page_of(validation: Validation, evidence: Evidence, before: Validation | Non
         plans=evidence.plans,
         before=before,
         svg=host_svg(evidence.host, results=validation.results),
-        baselines=shipped(),
+        baselines=with_fleet(fleet),
         history=evidence.history,
         checks=checks(evidence.inside),
     )

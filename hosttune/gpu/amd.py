@@ -156,4 +156,13 @@ TELLS = frozenset(
     )
 )
 
-AMD = Vendor(name="amd", vendor_id="1002", models=MODELS, makes=_makes, enrich=_enrich, driver="amdgpu", tells=TELLS)
+AMD = Vendor(
+    name="amd",
+    vendor_id="1002",
+    models=MODELS,
+    makes=_makes,
+    enrich=_enrich,
+    driver="amdgpu",
+    tells=TELLS,
+    link="xgmi",
+)

@@ -273,4 +273,5 @@ NVIDIA = Vendor(
     driver=DRIVER,
     tells=TELLS,
     fabric=True,
+    link="nvlink",
 )

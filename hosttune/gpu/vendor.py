@@ -38,7 +38,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     one order and gives the GPUs back in it. `queries` names what a capture must hold for it to be replayed.
     `driver` is the kernel driver whose facts these are, and `tells` the fields of `Gpu` that it can tell: one of
     them that is None is unknown, while any other is no fact of this maker's. `fabric`: its boards can have a switched
-    fabric that a daemon on the host must set up.
+    fabric that a daemon on the host must set up. `link`: what joins its GPUs besides PCIe, as in `Peer.kind`.
     """
 
     name: str
@@ -50,6 +50,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     driver: str = ""
     tells: frozenset[str] = frozenset()
     fabric: bool = False
+    link: str = ""
 
 
 def always(device: PciDevice, bridge: PciDevice | None) -> bool:

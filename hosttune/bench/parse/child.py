@@ -12,6 +12,7 @@ from hosttune.bench.parse.answer import Answer, Lost, NotUnderstood, document, n
 from hosttune.model.validation import CheckResult, Sample
 
 TOOL = "hosttune's own benchmark"
+_LONGEST_SIDE = 1 << 20
 
 
 def parse(text: str, missing: str = "measurement") -> Answer:
@@ -25,7 +26,7 @@ def parse(text: str, missing: str = "measurement") -> Answer:
     samples = tuple(sample for record in records if "values" in record for sample in _samples(record))
     lost = tuple(row for record in records if "error" in record for row in _lost(record, missing))
     skips = tuple(_skip(record) for record in records if "skip" in record)
-    return Answer(samples, skips, lost, _facts(found))
+    return Answer(samples, skips, lost, {**_facts(found), **_sides(records)})
 
 
 def _samples(record: dict[str, Any]) -> Iterator[Sample]:
@@ -50,6 +51,18 @@ def _lost(record: dict[str, Any], missing: str) -> Iterator[Lost]:
     for name in names:
         for one in subject.split(","):
             yield Lost(part(name, str, TOOL, "metric"), one, why)
+
+
+def _sides(records: list[dict[str, Any]]) -> dict[str, str]:
+    """The side of the square products of each metric ("gemm-bf16-side"), which places them in a roofline."""
+    sides = {}
+    for record in records:
+        if "values" in record and "n" in record:
+            side = record["n"]
+            if not isinstance(side, int) or isinstance(side, bool) or not 1 <= side <= _LONGEST_SIDE:
+                raise NotUnderstood(TOOL, f"the side of a product cannot be {str(side)[:40]!r}")
+            sides[f"{record['metric']}-side"] = str(side)
+    return sides
 
 
 def _facts(found: dict[str, Any]) -> dict[str, str]:
