@@ -5,7 +5,8 @@ from __future__ import annotations
 from domain_shapes import GIB, SHAPES, changed, plan_of
 
 from hosttune.domain import criticise, domain_xml
-from hosttune.model.host import Cpu, Gpu, Host, HugePages, NumaNode, PciDevice
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Cpu, Host, HugePages, NumaNode, PciDevice
 from hosttune.model.plan import Finding, PlannedGuest
 
 CORES = 100  # of each node; node n has CPUs from n * 512, siblings adjacent

@@ -7,12 +7,12 @@ from typing import Any
 
 from hosttune.checks import checks
 from hosttune.model.evidence import Evidence
+from hosttune.model.gpu import Gpu
 from hosttune.model.host import (
     Acs,
     Bar,
     Cpu,
     CpuModel,
-    Gpu,
     Host,
     HugePages,
     Iommu,

@@ -11,7 +11,8 @@ import msgspec
 
 from hosttune.gpu.nvidia_smi import parse_smi_text
 from hosttune.model.evidence import Evidence
-from hosttune.model.host import Gpu, Host, Link, PciDevice
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Host, Link, PciDevice
 from hosttune.model.validation import CheckResult
 
 CASES = Path(__file__).parent / "cases" / "gpu"

@@ -10,9 +10,9 @@ from typing import Any
 
 from planhosts import Card, build_host
 
+from hosttune.model.gpu import Gpu, Peer
 from hosttune.model.host import (
     Cpu,
-    Gpu,
     GuestMemory,
     Host,
     HugePages,
@@ -23,7 +23,6 @@ from hosttune.model.host import (
     Nvme,
     NvSwitch,
     PciDevice,
-    Peer,
     Problem,
     RunningGuest,
     VcpuPin,

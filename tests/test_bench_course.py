@@ -14,7 +14,8 @@ from cutshort import put, put_link
 from hosttune.bench import measure, run
 from hosttune.bench.course import Measured
 from hosttune.errors import BadInput, Refused
-from hosttune.model.host import Cpu, Gpu, Host, Mig, Nic, NumaNode, PciDevice, RunningGuest, VcpuPin
+from hosttune.model.gpu import Gpu, Mig
+from hosttune.model.host import Cpu, Host, Nic, NumaNode, PciDevice, RunningGuest, VcpuPin
 from hosttune.model.validation import verdict_of
 from hosttune.recorded import Capture
 

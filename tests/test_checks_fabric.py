@@ -15,7 +15,8 @@ from hosttune.gpu.nvidia import peers_from_matrix
 from hosttune.gpu.nvidia_topo import parse_topo_matrix
 from hosttune.gpu.nvidia_words import fabric_faults
 from hosttune.model.evidence import Evidence, FabricManager
-from hosttune.model.host import Gpu, Mig, Module, NvSwitch, PciDevice, Peer, Platform
+from hosttune.model.gpu import Gpu, Mig, Peer
+from hosttune.model.host import Module, NvSwitch, PciDevice, Platform
 from hosttune.model.validation import CheckResult
 from hosttune.recorded import Capture
 

@@ -12,7 +12,8 @@ from hosttune.checks import FAMILIES
 from hosttune.checks.gpumemory import errors_allowed
 from hosttune.gpu.nvidia import NVIDIA
 from hosttune.model.evidence import Health
-from hosttune.model.host import Gpu, Mig, MigInstance, Module, PciDevice, Platform, Problem
+from hosttune.model.gpu import Gpu, Mig, MigInstance
+from hosttune.model.host import Module, PciDevice, Platform, Problem
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, MigAssignment, Plan, PlannedGuest
 

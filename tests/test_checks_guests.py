@@ -8,17 +8,8 @@ import pytest
 from evidences import DOWN_2, GIB, GPU, cpus, evidence, gpu, guest, host, judged, nic, outcome, switch
 
 from hosttune.model.evidence import Evidence, GuestProcess, GuestThread
-from hosttune.model.host import (
-    Gpu,
-    GuestMemory,
-    Host,
-    NumaNode,
-    PciDevice,
-    Problem,
-    RunningGuest,
-    VcpuPin,
-    Virtualization,
-)
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import GuestMemory, Host, NumaNode, PciDevice, Problem, RunningGuest, VcpuPin, Virtualization
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Cell, Device, Plan, PlannedGuest, PlannedPin
 from hosttune.model.validation import CheckResult

@@ -12,7 +12,8 @@ from gpuevidence import A, B, evidence, function, is_whole, nvidia, of
 from hosttune.checks.data import table
 from hosttune.discovery.kernellog import interesting, parse_dmesg, parse_events
 from hosttune.model.evidence import STATE, Evidence, Health, KernelEvent
-from hosttune.model.host import Gpu, Nvme, NvSwitch, PciDevice, Problem
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Nvme, NvSwitch, PciDevice, Problem
 from hosttune.model.result import Result
 from hosttune.model.validation import CheckResult, Sample, Validation
 

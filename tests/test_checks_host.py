@@ -31,10 +31,10 @@ from evidences import (
 
 from hosttune.checks import checks, judge
 from hosttune.model.evidence import STATE, Evidence
+from hosttune.model.gpu import Gpu
 from hosttune.model.host import (
     Acs,
     CpuModel,
-    Gpu,
     GuestMemory,
     Host,
     HugePages,

@@ -29,7 +29,8 @@ from evidences import (
 )
 
 from hosttune.model.evidence import Evidence
-from hosttune.model.host import Bar, Gpu, Host, NumaNode, Nvme, PciDevice, Problem
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Bar, Host, NumaNode, Nvme, PciDevice, Problem
 
 
 def of_gpu(**more: Any) -> Evidence:

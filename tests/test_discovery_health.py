@@ -11,7 +11,8 @@ import pytest
 from hosttune.discovery.fabric import CONFIG, read_fabric_manager
 from hosttune.discovery.health import read_health
 from hosttune.errors import CommandFailed
-from hosttune.model.host import Gpu, Host, Nvme, NvSwitch, PciDevice
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Host, Nvme, NvSwitch, PciDevice
 from hosttune.reader import Reader
 from hosttune.recorded import Capture
 

@@ -15,7 +15,8 @@ import hosttune
 from hosttune.gpu.amd import read_ras
 from hosttune.gpu.nvml import dump_from
 from hosttune.gpu.nvml_facts import parse_nvml
-from hosttune.model.host import Gpu, Host
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Host
 from hosttune.reader import Reader
 from hosttune.recorded import Capture
 

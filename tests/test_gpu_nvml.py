@@ -15,7 +15,8 @@ import pytest
 from hosttune.gpu import nvml
 from hosttune.gpu.nvml import PLAIN, dump_from
 from hosttune.gpu.nvml_facts import parse_nvml
-from hosttune.model.host import Gpu, Peer, Problem
+from hosttune.model.gpu import Gpu, Peer
+from hosttune.model.host import Problem
 
 A, B, C = "0000:19:00.0", "0000:3b:00.0", "0000:4c:00.0"
 SWITCH = "0000:83:00.0"

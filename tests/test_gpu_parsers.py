@@ -17,7 +17,7 @@ from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
 from hosttune.gpu.nvidia_topo import TopoMatrix, parse_nvlink_status, parse_topo_matrix
 from hosttune.gpu.nvml_facts import parse_nvml
 from hosttune.gpu.vendor import Answer
-from hosttune.model.host import Gpu
+from hosttune.model.gpu import Gpu
 from hosttune.model.values import to_builtins
 
 CASES = Path(__file__).parent / "cases" / "gpu"

@@ -10,7 +10,8 @@ import pytest
 from hosttune.errors import CommandFailed
 from hosttune.gpu import read_gpus
 from hosttune.gpu.amd import NODES
-from hosttune.model.host import Gpu, PciDevice, Peer
+from hosttune.model.gpu import Gpu, Peer
+from hosttune.model.host import PciDevice
 from hosttune.reader import Reader
 from hosttune.recorded import Capture
 from hosttune.system import System

@@ -19,7 +19,8 @@ from hosttune.hypervisor import canonical, ready, startable, xml_difference
 from hosttune.hypervisor.definition import Guest
 from hosttune.hypervisor.state import GuestState
 from hosttune.hypervisor.texts import with_identity
-from hosttune.model.host import Gpu, Host, HugePages, NumaNode, PciDevice, RunningGuest, Virtualization
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Host, HugePages, NumaNode, PciDevice, RunningGuest, Virtualization
 from hosttune.model.plan import PlannedGuest
 from hosttune.recorded import Capture
 from hosttune.scratch import Scratch

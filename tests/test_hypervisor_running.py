@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_hypervisor import tree
 
-from hosttune.hypervisor import process_of, read_state, verify_running
 from hosttune.discovery.maps import parse_maps
+from hosttune.hypervisor import process_of, read_state, verify_running
 from hosttune.recorded import Capture
 from hosttune.system import COMMANDS
 

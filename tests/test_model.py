@@ -12,7 +12,8 @@ from planhosts import Card, Held, build_host, intent_of
 
 import hosttune
 from hosttune.errors import BadInput
-from hosttune.model.host import Cpu, Gpu, Host, MemorySettings, NumaNode, PciDevice, RunningGuest
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Cpu, Host, MemorySettings, NumaNode, PciDevice, RunningGuest
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan
 from hosttune.model.values import MAX_SET, CpuSet, parse_size

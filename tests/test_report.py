@@ -11,18 +11,16 @@ import pytest
 from rich.console import Console
 
 import hosttune
+from hosttune.model.gpu import Gpu, Mig, MigInstance
 from hosttune.model.host import (
     Cpu,
     CpuModel,
-    Gpu,
     Host,
     HugePages,
     Iommu,
     Link,
     LinkEnd,
     MemorySettings,
-    Mig,
-    MigInstance,
     Nic,
     NumaNode,
     Nvme,

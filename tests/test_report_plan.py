@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from hosttune.model.host import Gpu, Host, Link, PciDevice
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Host, Link, PciDevice
 from hosttune.model.intent import Intent
 from hosttune.model.plan import (
     Action,

@@ -25,7 +25,8 @@ from planhosts import build_host, wild_shapes
 
 import hosttune
 from hosttune.cli import run
-from hosttune.model.host import Cpu, Gpu, Host, Link, NumaNode, PciDevice, RunningGuest, VcpuPin
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Cpu, Host, Link, NumaNode, PciDevice, RunningGuest, VcpuPin
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import to_json
 from hosttune.report.branch import printable

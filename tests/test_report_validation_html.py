@@ -17,7 +17,8 @@ from validations import GPUS, HOSTILE, clean, everything_unknown, faulty, hostil
 
 import hosttune
 from hosttune.bench.baselines import shipped
-from hosttune.model.host import Gpu, GuestMemory, Host, NumaNode, PciDevice, RunningGuest, VcpuPin
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import GuestMemory, Host, NumaNode, PciDevice, RunningGuest, VcpuPin
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Cell, Device, Plan, PlannedGuest, PlannedPin
 from hosttune.model.validation import Sample, Validation

@@ -16,7 +16,8 @@ from pcitrees import Tree
 
 import hosttune
 from hosttune.errors import BadInput, Unreadable, WriteFailed
-from hosttune.model.host import Gpu, Host, PciDevice
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Host, PciDevice
 from hosttune.model.values import parse_address
 from hosttune.recorded import Capture
 from hosttune.scratch import Scratch

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from hosttune.bench.parse.answer import Answer
 from hosttune.errors import CommandFailed
-from hosttune.model.host import Gpu, Host
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Host
 from hosttune.system import System
 
 

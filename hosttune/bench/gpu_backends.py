@@ -8,7 +8,8 @@ from functools import partial
 
 from hosttune.bench.backend import Ask, Backend, Command, installed
 from hosttune.bench.parse import child, dcgm, nccl, nvbandwidth
-from hosttune.model.host import Gpu, Host
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Host
 from hosttune.model.values import parse_cpus
 from hosttune.system import System
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from hosttune.errors import Refused
 from hosttune.holders import Holder, holders
-from hosttune.model.host import Gpu, Host
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Host
 from hosttune.system import System
 
 # Daemons of the driver that keep GPUs open and compute nothing.

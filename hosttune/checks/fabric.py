@@ -11,7 +11,8 @@ from hosttune.checks.facts import HOST, RECORD, accelerators, by_address, for_vf
 from hosttune.checks.gpufacts import Fact, each_gpu, not_judged, source
 from hosttune.gpu import vendor_of
 from hosttune.model.evidence import Evidence
-from hosttune.model.host import Gpu, NvSwitch
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import NvSwitch
 from hosttune.model.validation import CheckResult
 
 _GUIDE = "NVIDIA, Fabric Manager for NVIDIA NVSwitch systems, user guide"

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hosttune.checks.check import skipped, unknown
 from hosttune.model.evidence import Evidence
-from hosttune.model.host import Gpu, Host, PciDevice, RunningGuest
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Host, PciDevice, RunningGuest
 from hosttune.model.plan import PlannedGuest
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import CpuSet, parse_cpus

@@ -9,7 +9,8 @@ from hosttune.checks.check import skipped, unknown
 from hosttune.checks.facts import HOST, RECORD, accelerators, by_address, for_vfio
 from hosttune.gpu import vendor_of
 from hosttune.model.evidence import Evidence
-from hosttune.model.host import Gpu, PciDevice
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import PciDevice
 from hosttune.model.validation import CheckResult
 
 _CALLS: Mapping[str, str] = {

@@ -10,7 +10,7 @@ from hosttune.checks.facts import HOST, accelerators, by_address, planned_guests
 from hosttune.checks.gpufacts import Fact, each_gpu, not_judged, source
 from hosttune.gpu.knobs import COMPUTE_MODE, MIG_MODE, PERSISTENCE
 from hosttune.model.evidence import Evidence
-from hosttune.model.host import Gpu, Mig
+from hosttune.model.gpu import Gpu, Mig
 from hosttune.model.validation import CheckResult
 
 _NVML = "NVIDIA, NVML API reference (nvml.h)"

@@ -11,7 +11,8 @@ from hosttune.checks.gpufacts import Fact, each_gpu, not_judged, source
 from hosttune.gpu import vendor_of
 from hosttune.gpu.knobs import POWER_LIMIT
 from hosttune.model.evidence import Evidence
-from hosttune.model.host import Gpu, PciDevice
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import PciDevice
 from hosttune.model.validation import CheckResult
 
 _NVML = "NVIDIA, NVML API reference (nvml.h)"

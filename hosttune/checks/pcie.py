@@ -18,7 +18,8 @@ from hosttune.checks.facts import (
     no_work,
 )
 from hosttune.model.evidence import Evidence
-from hosttune.model.host import Gpu, PciDevice
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import PciDevice
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import format_size
 

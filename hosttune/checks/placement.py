@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.facts import HOST, accelerators, by_address
 from hosttune.model.evidence import Evidence
-from hosttune.model.host import Gpu, Host, PciDevice
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Host, PciDevice
 from hosttune.model.validation import CheckResult
 
 _ID = "numa-affinity"

@@ -10,7 +10,8 @@ from hosttune.gpu.habana import HABANA
 from hosttune.gpu.intel import INTEL
 from hosttune.gpu.nvidia import NVIDIA
 from hosttune.gpu.vendor import Vendor
-from hosttune.model.host import Gpu, PciDevice
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import PciDevice
 from hosttune.reader import Reader
 
 __all__ = ["VENDORS", "read_gpus", "vendor_of"]

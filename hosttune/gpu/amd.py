@@ -6,7 +6,8 @@ A virtual function (MI300X VF) is a GPU of its own; so is the function it belong
 from __future__ import annotations
 
 from hosttune.gpu.vendor import Vendor, awake, fill
-from hosttune.model.host import Gpu, PciDevice, Peer
+from hosttune.model.gpu import Gpu, Peer
+from hosttune.model.host import PciDevice
 from hosttune.reader import Reader, number
 
 # pci.ids (pciutils/pciids 2026.08.22), vendor 1002.

@@ -10,7 +10,7 @@ from typing import Any
 
 from hosttune.errors import Unreadable, WriteFailed
 from hosttune.gpu.knobs import POWER_LIMIT, Knobs
-from hosttune.model.host import Gpu
+from hosttune.model.gpu import Gpu
 from hosttune.reader import number
 from hosttune.system import System
 

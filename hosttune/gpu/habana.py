@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu.vendor import Answer, Vendor, always, ask, awake, fill
-from hosttune.model.host import Gpu, PciDevice, Problem
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import PciDevice, Problem
 from hosttune.model.values import parse_address
 from hosttune.reader import Reader
 

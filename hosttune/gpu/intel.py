@@ -6,7 +6,8 @@ Integrated graphics is a function on the root bus (0000:00:02.0) and no accelera
 from __future__ import annotations
 
 from hosttune.gpu.vendor import Vendor
-from hosttune.model.host import Gpu, PciDevice
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import PciDevice
 from hosttune.reader import Reader
 
 # pci.ids (pciutils/pciids), vendor 8086.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hosttune.model.host import Gpu
+from hosttune.model.gpu import Gpu
 from hosttune.system import System
 
 PERSISTENCE = "gpu-persistence"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from hosttune.model.host import MigProfile
+from hosttune.model.gpu import MigProfile
 
 Placement = tuple[tuple[int, ...], int]
 

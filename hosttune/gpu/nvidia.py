@@ -13,7 +13,8 @@ import msgspec
 
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu.vendor import Answer, Vendor, always, ask, awake, fill
-from hosttune.model.host import Gpu, Mig, PciDevice, Peer, Problem
+from hosttune.model.gpu import Gpu, Mig, Peer
+from hosttune.model.host import PciDevice, Problem
 from hosttune.reader import Reader
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from hosttune.errors import BadInput, CommandFailed, Unreadable, WriteFailed
 from hosttune.gpu.knobs import COMPUTE_MODE, ECC, MIG_MODE, PERSISTENCE, POWER_LIMIT, Knobs
 from hosttune.gpu.nvidia_words import COMPUTE_MODES
 from hosttune.gpu.vendor import Answer, fill
-from hosttune.model.host import Gpu, Mig
+from hosttune.model.gpu import Gpu, Mig
 from hosttune.system import System
 
 SECONDS_TO_ANSWER = 20.0

@@ -14,7 +14,8 @@ from hosttune.errors import BadInput
 from hosttune.gpu.nvidia_smi_rows import ROWS, Row, flag_of, integer_of, is_lacking, number_of, text_of, word_of
 from hosttune.gpu.nvidia_words import CLOCK_REASONS
 from hosttune.gpu.vendor import Answer
-from hosttune.model.host import Gpu, Mig, MigInstance, Problem
+from hosttune.model.gpu import Gpu, Mig, MigInstance
+from hosttune.model.host import Problem
 from hosttune.model.values import parse_address
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from hosttune.gpu.mig import compute_slices
 from hosttune.gpu.nvidia_words import COMPUTE_MODES, FABRIC_STATES, clock_reasons
 from hosttune.gpu.nvml_health import health_facts
 from hosttune.gpu.vendor import Answer
-from hosttune.model.host import Gpu, Mig, MigInstance, MigProfile, Peer, Problem
+from hosttune.model.gpu import Gpu, Mig, MigInstance, MigProfile, Peer
+from hosttune.model.host import Problem
 from hosttune.model.values import parse_address
 
 QUERY = "nvml.json"

@@ -18,7 +18,7 @@ from hosttune.gpu.amd_set import AMD_KNOBS
 from hosttune.gpu.knobs import COMPUTE_MODE, ECC, MIG_MODE, MOST_WATTS, PERSISTENCE, POWER_LIMIT, Knobs
 from hosttune.gpu.nvidia_set import NVIDIA_KNOBS
 from hosttune.gpu.nvidia_words import COMPUTE_MODES
-from hosttune.model.host import Gpu
+from hosttune.model.gpu import Gpu
 from hosttune.model.values import parse_address
 from hosttune.settings.memory import one_of
 from hosttune.settings.setting import BOOT, Setting, refuse

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from hosttune.errors import Unreadable
-from hosttune.model.host import Gpu, Mig, PciDevice, Problem
+from hosttune.model.gpu import Gpu, Mig
+from hosttune.model.host import PciDevice, Problem
 from hosttune.model.values import Value
 from hosttune.reader import Reader
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from hosttune.model.host import Gpu
+from hosttune.model.gpu import Gpu
 from hosttune.model.intent import GpuRequest, GuestIntent
 from hosttune.planning.devices import (
     Catalogue,

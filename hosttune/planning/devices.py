@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from hosttune.errors import BadInput
-from hosttune.model.host import Gpu, Host, PciDevice
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Host, PciDevice
 from hosttune.model.intent import GpuRequest, GuestIntent
 from hosttune.model.values import parse_address, slot_of
 

@@ -19,7 +19,8 @@ from hosttune.gpu.settings import (
     GpuPowerLimit,
     out_of_range,
 )
-from hosttune.model.host import Gpu, Host
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Finding, PlannedGuest
 from hosttune.planning.action import make_action

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
-from hosttune.model.host import Gpu, Host, Link, Nic, Nvme, PciDevice
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Host, Link, Nic, Nvme, PciDevice
 from hosttune.model.values import Value, format_size, slot_of
 from hosttune.report.branch import Branch, count
 

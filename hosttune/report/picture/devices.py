@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hosttune.model.host import Gpu, Link, Nic, Nvme, PciDevice
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Link, Nic, Nvme, PciDevice
 from hosttune.model.values import format_size
 from hosttune.report.devices import link_text
 from hosttune.report.picture.scene import Mark, Scene, marks_of, virtual_functions

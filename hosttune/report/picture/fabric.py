@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from hosttune.model.host import Gpu, Host
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Host
 from hosttune.model.values import Value
 from hosttune.report.branch import count
 from hosttune.report.picture.shapes import Block, Group, Line, Rect, Shape, label
