@@ -19,6 +19,8 @@ from hosttune.system import System
 _DEVICES = "/sys/bus/pci/devices"
 _NET = "/sys/class/net"
 _BLOCK = "/sys/class/block"
+_BTRFS = "/sys/fs/btrfs"
+_ZFS = "/proc/spl/kstat/zfs"
 _UP = 0x1  # IFF_UP, linux/if.h
 # Folder below a function -> where its entries have their nodes (devtmpfs names them so: each class's `devnode`).
 _NODES = {
@@ -335,14 +337,17 @@ def block_uses(reader: Reader) -> dict[str, str]:
         reader.problem("mounts unknown", "/proc/self/mounts", "absent; whether an NVMe drive is mounted is not known")
     uses: dict[str, str] = {}
     for words in (line.split() for line in (mounts or "").splitlines()):
-        if len(words) > 1 and words[0].startswith("/dev/"):
-            uses.setdefault(words[0][5:], f"mounted on {words[1]}")
+        for source in words[0].split(":/") if len(words) > 1 and words[0].startswith("/dev/") else ():  # bcachefs: all
+            uses.setdefault(source.lstrip("/")[4:], f"mounted on {words[1]}")
     for words in (line.split() for line in (info or "").splitlines()):
         if len(words) > 4:  # finds the root file system where mounts says /dev/root
             uses.setdefault(words[2], f"mounted on {words[4]}")
     for words in (line.split() for line in (reader.text("/proc/swaps") or "").splitlines()):
         if words and words[0].startswith("/dev/"):
             uses.setdefault(words[0][5:], "swap")
+    for volume in reader.names(_BTRFS):  # those that are mounted; the mount names one of several devices
+        for name in reader.names(f"{_BTRFS}/{volume}/devices"):
+            uses.setdefault(name, "part of a btrfs file system")
     return uses
 
 
@@ -357,6 +362,22 @@ def disk_uses(reader: Reader, disk: str, uses: Mapping[str, str]) -> list[str]:
         if use is not None:
             reasons.append(f"{name} {use}")
         reasons += [f"{name} held by {holder}" for holder in reader.names(f"{_BLOCK}/{name}/holders")]
+        reasons += [f"{name} part of the ZFS pool {pool}" for pool in _pools(reader, number)]
     # A mounted partition counts even where sysfs does not list the drive's partitions.
     reasons += [f"{name} {use}" for name, use in uses.items() if name not in names and partition.fullmatch(name)]
     return reasons
+
+
+def _pools(reader: Reader, number: str | None) -> list[str]:
+    """The imported ZFS pool that a disk or partition is part of: nobody is seen to hold a disk that ZFS has opened.
+
+    By what udev has read of its label (/run/udev/data, ID_FS_TYPE), and the pools that OpenZFS lists.
+    """
+    imported = reader.names(_ZFS) if number else []
+    if not imported:
+        return []
+    rows = (line.partition("=") for line in (reader.text(f"/run/udev/data/b{number}") or "").splitlines())
+    known = {name: value for name, _, value in rows}
+    if known.get("E:ID_FS_TYPE") != "zfs_member":
+        return []
+    return [pool for pool in imported if pool == known.get("E:ID_FS_LABEL")]

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from configspace import space
-from faultkinds import EXAMPLES, GPU, PORT, Content, Example, host
+from domain_shapes import changed
+from faultkinds import EXAMPLES, GPU, PORT, VM, Content, Example, host, together
 from faultlab import Faults, fresh_root, kill, quiet, run_forked, send, site_on, transactions
 
 from hosttune.errors import BadInput, Refused
+from hosttune.model.plan import Device
 from hosttune.model.result import Result
+from hosttune.model.values import to_json
 from hosttune.scratch import Scratch
 from hosttune.transaction import Options, apply_plan, reapply, recover, revert, status
 from hosttune.transaction.engine import interruptible
-from hosttune.transaction.site import Site
+from hosttune.transaction.site import STATE_INSIDE, Site
 
 ANOTHER_BOOT = "22222222-0000-4000-8000-000000000000"
 LATENCY = "sys/devices/system/cpu/cpu{}/power/pm_qos_resume_latency_us"
@@ -158,6 +162,27 @@ def test_a_device_in_use_is_left_with_its_users(tmp_path: Path) -> None:
     assert os.readlink(folder / "driver").endswith("/nvidia")
 
 
+def test_another_card_in_the_place_of_a_guests_is_left_alone(tmp_path: Path) -> None:
+    """A card more or less, and buses get other numbers: what is there now may be what the host boots from."""
+    driver = EXAMPLES["driver"]
+    device = Device(address=GPU, kind="gpu", guest_cell=0, guest_address="0000:01:00.0", identity=f"{GPU} 10de:2335")
+    files = {**driver.files, **EXAMPLES["guest"].files}
+    root = fresh_root(tmp_path / "root", files, driver.links)
+    folder = next(root.glob(f"sys/devices/*/*/{GPU}"))
+    put(root, {f"{folder.relative_to(root)}/device": "0x2335\n"})
+    apply(root, Example("driver", files, driver.wants, driver.links))
+    plan = json.loads((kept := next(root.glob(f"{STATE_INSIDE[1:]}/transactions/*.plan.json"))).read_text())
+    guest = json.loads(to_json(changed(VM, devices=(device,))))
+    kept.write_text(json.dumps({**plan, "guests": [guest]}))
+    (folder / "driver").unlink()
+    put(root, {f"{folder.relative_to(root)}/device": "0x1021\n"})
+    result, code = reapply(booted(root), quiet)
+    assert (outcomes(result), code) == ({f"driver:{GPU}": "failed"}, 1)
+    assert "is 10de:1021 now, and 10de:2335 was given to a guest" in (result.entries[0].why or "")
+    put(root, {f"{folder.relative_to(root)}/device": "0x2335\n"})
+    assert again(root) == ({f"driver:{GPU}": "done"}, 0)
+
+
 def test_pages_that_others_have_added_stay(tmp_path: Path) -> None:
     root = applied(tmp_path, EXAMPLES["hugepages"])
     put(root, {f"{POOL}/nr_hugepages": "100\n"})
@@ -275,6 +300,51 @@ def test_an_argument_that_a_later_apply_changes_has_not_drifted(tmp_path: Path) 
     assert [entry.action for entry in result.entries].count("kernel-argument:hugepages") == 1
     assert set(outcomes(revert(site_on(root), quiet)[0]).values()) == {"reverted"}
     assert not (root / "etc/default/grub.d/zz-hosttune.cfg").exists()
+
+
+# --- the engine ----------------------------------------------------------------------------------------------
+
+
+class Resetting(Scratch):
+    """A scratch root where the first setting, written, makes the second one what is wanted (or `other`)."""
+
+    other: ClassVar[str] = "never"
+
+    def write(self, path: str, text: str) -> None:
+        super().write(path, text)
+        if path == "/sys/kernel/mm/ksm/run":
+            put(Path(self.root), {"sys/kernel/mm/transparent_hugepage/enabled": f"always madvise [{self.other}]\n"})
+            self.forget()
+
+
+def test_what_an_earlier_step_has_brought_needs_no_write_and_is_no_conflict(tmp_path: Path) -> None:
+    both = together(EXAMPLES["ksm"], EXAMPLES["thp"])
+    root = fresh_root(tmp_path / "root", both.files, both.links)
+    site = replace(site_on(root), system=Resetting(str(root)))
+    result, code = apply_plan(site, both.plan, Options(), host, lambda todo: True, quiet)
+    assert code == 0
+    assert outcomes(result)["thp:/sys/kernel/mm/transparent_hugepage/enabled"] == "done"
+    assert revert(site_on(root), quiet)[1] == 0
+    assert (root / "sys/kernel/mm/transparent_hugepage/enabled").read_text().startswith("[always]")
+
+
+def test_needed_and_not_to_be_read_fails_before_the_first_write(tmp_path: Path) -> None:
+    """Arguments of the kernel, too: their file is not as hosttune writes it."""
+    both = together(EXAMPLES["kernel-argument by GRUB"], EXAMPLES["ksm"])
+    root = fresh_root(tmp_path / "root", both.files, both.links)
+    put(root, {"etc/default/grub.d/zz-hosttune.cfg": "GRUB_TIMEOUT=5\n"})
+    result, code = apply_plan(site_on(root), both.plan, Options(), host, lambda todo: True, quiet)
+    assert (code, result.changed) == (1, False)
+    assert (root / "sys/kernel/mm/ksm/run").read_text() == "1\n"
+
+
+def test_identities_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    driver = EXAMPLES["driver"]
+    root = fresh_root(tmp_path / "root", driver.files, driver.links)
+    put(root, {f"{STATE_INSIDE[1:]}/gpus.json": "{"})
+    with pytest.raises(Refused, match="identities of GPUs") as refused:
+        apply(root, driver)
+    assert refused.value.where.endswith("gpus.json")
 
 
 def test_what_is_to_be_ignored_stays_ignored() -> None:

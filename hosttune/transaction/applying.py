@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from hosttune import __version__
-from hosttune.errors import HosttuneError
+from hosttune.errors import HosttuneError, Refused
 from hosttune.journal import Record, Store, Transaction, in_force
 from hosttune.model.host import Host
 from hosttune.model.plan import Action, Plan
@@ -19,7 +19,7 @@ from hosttune.model.values import to_json
 from hosttune.settings.drivers import identities, merged_identities
 from hosttune.settings.dropin import own_state
 from hosttune.settings.persistence import persistence
-from hosttune.settings.setting import AFTER_START_STAGE, BOOT, HOST_STAGE, START_STAGE
+from hosttune.settings.setting import AFTER_START_STAGE, BOOT, START_STAGE
 from hosttune.state import load, save
 from hosttune.transaction.engine import Carried, Say, carry_out, interruptible
 from hosttune.transaction.guards import check_identities, check_machine, refuse_busy
@@ -120,8 +120,7 @@ def due(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
 
 def _lacking(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
     """What a guest cannot work without and this host does not have, or does not tell: known before the first write."""
-    needed = (one for one in prepared if one.step.needed and one.step.setting.stage == HOST_STAGE)
-    return tuple(one for one in needed if one.verdict in (ABSENT, UNREADABLE))
+    return tuple(one for one in prepared if one.step.needed and one.verdict in (ABSENT, UNREADABLE))
 
 
 def _unchanged(site: Site, prepared: Sequence[Prepared], *notes: str) -> Result:
@@ -294,11 +293,15 @@ def all_actions(site: Site, plan: Plan, options: Options, in_force_now: Sequence
 
 
 def remember_gpus(site: Site, store: Store, host: Host, todo: Sequence[Prepared]) -> None:
-    """Keep who the GPUs are that are about to leave their driver: nobody can ask them afterwards. Raises BadInput."""
+    """Keep who the GPUs are that are about to leave their driver: nobody can ask them afterwards. Raises Refused."""
     if not any(one.step.setting.kind == "driver" for one in todo):
         return
     path = os.path.join(store.folder, "gpus.json")
-    kept = msgspec.json.decode(load(path, what="GPU identities")) if os.path.exists(path) else {}
-    merged = merged_identities(kept, identities(host))
+    try:
+        kept = msgspec.json.decode(load(path, what="GPU identities")) if os.path.exists(path) else {}
+        merged = merged_identities(kept, identities(host))
+    except (msgspec.DecodeError, AttributeError, TypeError, ValueError) as error:
+        what = f"the identities of GPUs that were kept cannot be read: {error}"
+        raise Refused(what, where=path, hint="read it, then move it away") from error
     if merged != kept:
         save(path, to_json(merged))

@@ -31,7 +31,7 @@ from hosttune.transaction.steps import (
     setting_of_record,
     with_verdict,
 )
-from hosttune.transaction.undoing import AGAIN, NO, SUCCESS, reboot_required, standing
+from hosttune.transaction.undoing import AGAIN, NO, SUCCESS, applied_plans, reboot_required, standing
 
 _FINE = ("done", VERDICT_OUTCOMES[ALREADY], VERDICT_OUTCOMES[PENDING])
 
@@ -138,8 +138,26 @@ def _judged(site: Site, one: Prepared) -> Prepared:
     if setting.enough(one.live, one.step.want):
         return with_verdict(one, ALREADY, "more than was applied: left alone")
     addresses = taken_by(site.system, setting)
-    used = holders(site.system, addresses) if addresses else ()
-    return with_verdict(one, UNREADABLE, "; ".join(holder.text for holder in used)) if used else one
+    if not addresses:
+        return one
+    other = _another_device(site, setting.target)
+    why = other or "; ".join(holder.text for holder in holders(site.system, addresses))
+    return with_verdict(one, UNREADABLE, why) if why else one
+
+
+def _another_device(site: Site, address: str) -> str | None:
+    """That another device is where a guest's was planned: a card more or less, and buses get other numbers.
+
+    None where it is the same one, or no plan says which it was. Raises BadInput for a kept plan that does not read.
+    """
+    known = {device.address: device.identity for p in applied_plans(site) for g in p.guests for device in g.devices}
+    _, _, facts = known.get(address, "").partition(" ")
+    planned = facts.partition(" ")[0]  # "10de:2335"
+    read = (site.system.read(f"/sys/bus/pci/devices/{address}/{name}") or "?" for name in ("vendor", "device"))
+    now = ":".join(text.strip().removeprefix("0x") for text in read)
+    if not planned or "?" in f"{planned}{now}" or planned == now:
+        return None
+    return f"{address} is {now} now, and {planned} was given to a guest: left alone"
 
 
 def step_of(record: Record) -> Step:

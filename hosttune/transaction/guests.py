@@ -16,7 +16,7 @@ from hosttune.model.plan import Action, Plan, PlannedGuest
 from hosttune.settings.setting import AFTER_START_STAGE, START_STAGE
 from hosttune.system import System
 from hosttune.transaction.guestfiles import value_of
-from hosttune.transaction.steps import PENDING, TODO, Prepared, prepare, with_verdict
+from hosttune.transaction.steps import PENDING, TODO, UNREADABLE, Prepared, prepare, with_verdict
 
 FILES, DEFINITION, STATE = "guest-files", "guest", "guest-state"
 RUNNING = "running"
@@ -55,7 +55,9 @@ def guest_verdicts(prepared: Sequence[Prepared], plan: Plan, host: Host) -> tupl
     waiting = {name: "; ".join(reasons) for name, guest in guests.items() if (reasons := ready(host, guest))}
     return tuple(
         with_verdict(one, PENDING, waiting[one.step.setting.target])
-        if one.verdict == TODO and one.step.setting.kind in (DEFINITION, STATE) and one.step.setting.target in waiting
+        if one.verdict in (TODO, UNREADABLE)
+        and one.step.setting.kind in (DEFINITION, STATE)
+        and one.step.setting.target in waiting
         else one
         for one in prepared
     )

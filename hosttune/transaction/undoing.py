@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -154,8 +155,16 @@ def status(site: Site) -> tuple[Result, int]:
         entries=tuple(entries),
         drift=tuple(drift),
         open_transaction=described(unfinished) if unfinished else None,
+        notes=_not_seen(site),
     )
     return result, NO if drift or unfinished else SUCCESS
+
+
+def _not_seen(site: Site) -> tuple[str, ...]:
+    """Another user's state is another folder: "nothing in force" there says nothing of what root has applied."""
+    if site.system.captured or os.geteuid() == 0 or os.environ.get("HOSTTUNE_STATE"):
+        return ()
+    return ("not root: what root has applied is not seen here",)
 
 
 def standing(site: Site, records: Iterable[Record]) -> tuple[list[Entry], list[Drift]]:

@@ -1,0 +1,54 @@
+"""Disks that the host uses without a mount of their own: members of btrfs, bcachefs and ZFS."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cutshort import put
+
+from hosttune.holders import block_uses, disk_uses
+from hosttune.reader import Reader
+from hosttune.recorded import Capture
+
+ZFS_LABEL = "E:ID_FS_TYPE=zfs_member\nE:ID_FS_LABEL=tank\n"
+
+
+def uses(root: Path, disk: str = "nvme1n1") -> list[str]:
+    reader = Reader(Capture(str(root)))
+    return disk_uses(reader, disk, block_uses(reader))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    put(tmp_path, "/proc/self/mounts", "/dev/nvme0n1 /srv btrfs rw 0 0\n")
+    put(tmp_path, "/sys/class/block/nvme1n1/dev", "259:1\n")
+    put(tmp_path, "/sys/class/block/nvme1n1/nvme1n1p1/dev", "259:2\n")
+    put(tmp_path, "/sys/class/block/nvme1n1p1/dev", "259:2\n")
+    return tmp_path
+
+
+def test_the_second_disk_of_a_mounted_btrfs(root: Path) -> None:
+    assert uses(root) == []
+    put(root, "/sys/fs/btrfs/features/raid56", "")
+    put(root, "/sys/fs/btrfs/6b1f/devices/nvme0n1/size", "1")
+    put(root, "/sys/fs/btrfs/6b1f/devices/nvme1n1p1/size", "1")
+    assert uses(root) == ["nvme1n1p1 part of a btrfs file system"]
+
+
+def test_every_disk_of_a_mounted_bcachefs(root: Path) -> None:
+    put(root, "/proc/self/mounts", "/dev/nvme0n1:/dev/nvme1n1 /srv bcachefs rw 0 0\n")
+    assert uses(root, "nvme0n1") == ["nvme0n1 mounted on /srv"]
+    assert uses(root) == ["nvme1n1 mounted on /srv"]
+
+
+def test_a_member_of_an_imported_pool(root: Path) -> None:
+    put(root, "/run/udev/data/b259:2", ZFS_LABEL)
+    assert uses(root) == []  # an exported pool, or one of a guest's own
+    put(root, "/proc/spl/kstat/zfs/arcstats", "")
+    put(root, "/proc/spl/kstat/zfs/tank/state", "ONLINE\n")
+    assert uses(root) == ["nvme1n1p1 part of the ZFS pool tank"]
+    put(root, "/run/udev/data/b259:2", ZFS_LABEL.replace("tank", "theirs"))
+    assert uses(root) == []
+    put(root, "/run/udev/data/b259:2", "E:ID_FS_TYPE=ext4\nE:ID_FS_LABEL=tank\n")
+    assert uses(root) == []
