@@ -2,9 +2,10 @@
 
 The host does not exist. Its shape is that of real machines: host bridge, root port, switch, GPU, NIC and NVMe as
 in a Dell PowerEdge XE9680; one host bridge per GPU, four GPUs per package and NUMA node, CPU numbering as in a
-Lenovo ThinkSystem SR680a; GPU ids, BAR sizes, memory, power limits, MIG tables and NVLink counts as measured on
-H200 SXM boards (tests/hosts/h200); address widths as measured on the Xeon below them. Serial numbers, UUIDs, MACs
-and the host's name are made up. The same source gives the same archive. Run it to write the archive again:
+Lenovo ThinkSystem SR680a; GPU ids, BAR sizes, memory, power limits, clocks, MIG tables and NVLink counts as measured
+on H200 SXM boards (tests/hosts/h200); address widths as measured on the Xeon below them. Serial numbers, UUIDs, MACs
+and the host's name are made up, and so is its good health: no error in any counter, a kernel log without faults, drives
+that are hardly worn. The same source gives the same archive. Run it to write the archive again:
 
     python3 examples/build_hgx_h200.py [FILE]
 """
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from hgx_h200.commands import write_commands
 from hgx_h200.devices import write_devices
+from hgx_h200.health import write_health
 from hgx_h200.libvirt import write_libvirt
 from hgx_h200.machine import write_cpus, write_memory_settings, write_nodes, write_platform, write_proc
 from hgx_h200.pci import write_pci
@@ -26,7 +28,8 @@ from hgx_h200.tree import Tree
 
 NOTE = """SYNTHETIC HOST, built from facts by examples/build_hgx_h200.py; not a capture of a machine.
 Device ids, BAR sizes, link speeds, MIG tables, power limits: as measured or published for HGX H200.
-Serial numbers, UUIDs, MAC addresses, host name: made up.
+Serial numbers, UUIDs, MAC addresses, host name: made up. So is its good health (error counters, kernel log, drives,
+clock, Fabric Manager): a validation of it shows what the page looks like, and proves nothing about any machine.
 """
 
 
@@ -38,6 +41,7 @@ def build() -> Tree:
         write(tree)
     write_devices(tree)
     write_commands(tree)
+    write_health(tree)
     write_libvirt(tree)
     return tree
 
@@ -46,10 +50,13 @@ def archive(tree: Tree) -> bytes:
     """The root as a tar.xz: sorted names, owner root, time 0."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for name in sorted((*tree.files, *tree.links)):
+        for name in sorted((*tree.files, *tree.links, *tree.folders)):
             member = tarfile.TarInfo(name)
             member.mode = 0o644
-            if name in tree.links:
+            if name in tree.folders:
+                member.type, member.mode = tarfile.DIRTYPE, 0o755
+                tar.addfile(member)
+            elif name in tree.links:
                 member.type, member.linkname = tarfile.SYMTYPE, tree.links[name]
                 tar.addfile(member)
             else:

@@ -11,6 +11,9 @@ import msgspec
 import pytest
 
 import hosttune
+from hosttune.archive import open_root
+from hosttune.checks import judge
+from hosttune.discovery.evidence import gather
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.plan import PlannedGuest
 from hosttune.model.values import CpuSet
@@ -188,3 +191,15 @@ def switch_above(functions: dict[str, PciDevice], address: str) -> str | None:
     while above and functions[above].port_type != "upstream-port":
         above = functions[above].parent
     return above
+
+
+def test_a_validation_of_it_knows_everything_and_finds_what_a_fresh_host_has() -> None:
+    """What nobody configured costs something; nothing is broken, and nothing is unknown."""
+    found = tuple(judge(gather(open_root(str(ARCHIVE)))))
+    assert {(r.check, r.outcome) for r in found if r.outcome not in ("pass", "skip")} == {
+        ("cpu-frequency", "warn"),
+        ("numa-balancing", "warn"),
+    }
+    assert (
+        sum(r.check == "aer" and r.outcome == "pass" for r in found) == 8 + 10 + 9 + 4
+    )  # GPUs, ports, drives, switches

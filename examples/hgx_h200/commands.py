@@ -119,6 +119,25 @@ _GPU = """\t<gpu id="00000000:{bus}:00.0">
 \t\t\t<min_power_limit>200.00 W</min_power_limit>
 \t\t\t<max_power_limit>700.00 W</max_power_limit>
 \t\t</gpu_power_readings>
+\t\t<gpu_recovery_action>None</gpu_recovery_action>
+\t\t<temperature>
+\t\t\t<gpu_temp>46 C</gpu_temp>
+\t\t\t<gpu_temp_tlimit>42 C</gpu_temp_tlimit>
+\t\t\t<memory_temp>46 C</memory_temp>
+\t\t</temperature>
+\t\t<clocks>
+\t\t\t<graphics_clock>345 MHz</graphics_clock>
+\t\t\t<sm_clock>345 MHz</sm_clock>
+\t\t</clocks>
+\t\t<applications_clocks>
+\t\t\t<graphics_clock>1980 MHz</graphics_clock>
+\t\t</applications_clocks>
+\t\t<default_applications_clocks>
+\t\t\t<graphics_clock>1980 MHz</graphics_clock>
+\t\t</default_applications_clocks>
+\t\t<max_clocks>
+\t\t\t<sm_clock>1980 MHz</sm_clock>
+\t\t</max_clocks>
 \t\t<fabric>
 \t\t\t<state>Completed</state>
 \t\t\t<status>Success</status>

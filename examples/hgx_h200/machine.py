@@ -184,6 +184,8 @@ def write_platform(tree: Tree) -> None:
     tree.put_all("sys/module/kvm_intel/parameters", nested="Y", ept="Y")
     tree.put_all("sys/module/vfio_iommu_type1/parameters", allow_unsafe_interrupts="N", dma_entry_limit=65535)
     tree.put_all("sys/module/vfio/parameters", enable_unsafe_noiommu_mode="N")
+    no = dict.fromkeys(("disable_idle_d3", "disable_vga", "disable_denylist", "enable_sriov", "nointxmask"), "N")
+    tree.put_all("sys/module/vfio_pci/parameters", **no)
     tree.put("sys/devices/virtual/misc/kvm/dev", "10:232")
     tree.link("sys/class/misc/kvm", "sys/devices/virtual/misc/kvm")
     tree.files["dev/kvm"] = b""  # an archive holds no device files; that the name is there is the fact

@@ -193,10 +193,13 @@ def _nvswitches() -> Iterator[Function]:
 SPEEDS = {1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0"}
 
 
+FIRST_IRQ = 100  # of those of devices
+
+
 def write_pci(tree: Tree) -> None:
     """sysfs of all functions, with IOMMU groups numbered in bus order and interrupts."""
     groups: dict[str, int] = {}
-    irq = 100
+    irq = FIRST_IRQ
     everything = tuple(functions())
     for function in everything:
         owner = function.group_with or function.path
@@ -295,10 +298,13 @@ def _write_express(space: bytearray, port: Port) -> None:
 
 
 def _write_extended(space: bytearray, port: Port) -> None:
-    """Extended capabilities from 0x100: ACS as Linux sets it with an IOMMU, or ATS."""
+    """Extended capabilities from 0x100: ACS as Linux sets it with an IOMMU, or ATS; then advanced error reporting."""
+    errors = 0x100
+    if port.acs or port.ats:
+        errors = 0x148
     if port.acs:
-        struct.pack_into("<IHH", space, 0x100, 0x000D | 1 << 16, 0x005F if port.kind == 6 else 0x001F, 0x001D)
+        head = 0x000D | 1 << 16 | errors << 20
+        struct.pack_into("<IHH", space, 0x100, head, 0x005F if port.kind == 6 else 0x001F, 0x001D)
     elif port.ats:
-        struct.pack_into("<IHH", space, 0x100, 0x000F | 1 << 16, 0x0000, 0x8000)
-    elif port.kind in (0, 5):
-        struct.pack_into("<I", space, 0x100, 0x0001 | 2 << 16)  # advanced error reporting, nothing to report
+        struct.pack_into("<IHH", space, 0x100, 0x000F | 1 << 16 | errors << 20, 0x0000, 0x8000)
+    struct.pack_into("<I", space, errors, 0x0001 | 2 << 16)  # nothing to report

@@ -13,10 +13,11 @@ GIB = 1 << 30
 
 @dataclass
 class Tree:
-    """The files and links of a root under construction, by path without a leading slash."""
+    """The files, links and empty folders of a root under construction, by path without a leading slash."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
+    folders: set[str] = field(default_factory=set)  # empty ones, whose being there is a fact
 
     def put(self, path: str, text: str | int) -> None:
         """A text file with the trailing newline that sysfs writes."""
