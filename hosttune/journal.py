@@ -49,6 +49,7 @@ class Header(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host: str | None = None
     digest: str | None = None
     boot_id: str | None = None
+    machine: str | None = None  # which machine it is of, also after its CPUs have changed
 
 
 class Line(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

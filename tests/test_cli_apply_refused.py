@@ -68,7 +68,8 @@ def quiet(pristine: Path, plan: Path) -> Iterator[Root]:
         before = root.contents()
         yield root
         assert root.contents() == before
-        assert [path.name for path in (root.path / STATE).iterdir()] == ["lock"]
+        state = root.path / STATE
+        assert not state.exists() or [path.name for path in state.iterdir()] == ["lock"]
 
 
 @pytest.fixture
@@ -403,3 +404,36 @@ def test_a_needed_setting_that_is_not_there_fails_before_the_first_write(
     assert found["changed"] is False
     assert cli.root.contents() == before
     assert cli.root.journals() == []
+
+
+# --- another machine's state ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["revert", "recover", "status"])
+def test_a_journal_of_another_machine_is_refused(cli: Cli, plan: Path, command: str) -> None:
+    assert cli("apply", str(plan), "--yes", "--no-guests")[0] == 0
+    machine_id = cli.root.path / "etc/machine-id"
+    machine_id.unlink()  # shared with the pristine root
+    machine_id.write_text("f" * 32 + "\n")
+    code, _, err = cli(command)
+    assert code == 3
+    assert "error: a journal of another machine" in err
+    assert "000001.jsonl" in err
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "what"),
+    [
+        ("vcpu_pins", [{"vcpu": 0, "cpus": "1"}, {"vcpu": 0, "cpus": "2"}], "not each pinned once"),
+        ("vcpu_pins", [{"vcpu": 0, "cpus": "1"}, {"vcpu": 1, "cpus": "1"}], "not one CPU of its own"),
+        ("vcpu_pins", [{"vcpu": 0, "cpus": "1-2"}], "not one CPU of its own"),
+        ("accelerator", "ONE", "'ONE' is none"),
+    ],
+)
+def test_a_guest_that_no_planner_writes(no: Cli, plan: Path, tmp_path: Path, field: str, value: Any, what: str) -> None:
+    document = json.loads(plan.read_text())
+    document["guests"][0][field] = value
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(document))
+    said = never(no, str(path), "--yes", code=2)
+    assert what in said["error"]

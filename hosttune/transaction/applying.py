@@ -151,7 +151,7 @@ def _carried(
     number = 1 + max((one.header.number for one in transactions), default=0)
     store.keep_plan(number, starting.plan.to_json())
     facts: dict[str, Any] = {"verb": "apply", "version": __version__, "host": host.hostname, "digest": host.digest}
-    journal = store.begin(number, boot_id=site.boot_id, **facts)
+    journal = store.begin(number, boot_id=site.boot_id, machine=site.machine, **facts)
     try:
         carried = carry_out(site.system, journal, todo, say, starting.look_again)
     finally:
@@ -187,6 +187,8 @@ def _notes(carried: Carried, todo: Sequence[Prepared]) -> tuple[str, ...]:
                 "the node has no more unbroken memory for pages of this size: plan with hugepages: 2MiB, or with"
                 " profile: host, which reserves 1 GiB pages at boot"
             )
+    if any(made.outcome == "stuck" for made in carried.made.values()):
+        notes.append("what hung may still take effect when the kernel lets go of it: hosttune status shows it then")
     if carried.interrupted:
         notes.append("interrupted: what had been done was taken back")
     if carried.unjournalled:

@@ -116,7 +116,9 @@ def _again(site: Site, store: Store, number: int, record: Record, before: Iterab
     if one.verdict != TODO:
         rows = entry(one)
         return _Turn(rows, all(row.outcome in _FINE or row.outcome == record.outcome for row in rows))
-    journal = store.begin(number, verb=AGAIN, version=__version__, host=site.hostname, boot_id=site.boot_id)
+    journal = store.begin(
+        number, verb=AGAIN, version=__version__, host=site.hostname, boot_id=site.boot_id, machine=site.machine
+    )
     try:
         carried = carry_out(site.system, journal, [one], say)
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hosttune.errors import BadInput, HosttuneError
 from hosttune.model.intent import check as check_intent
 from hosttune.model.intent import is_guest_name
-from hosttune.model.plan import Plan
+from hosttune.model.plan import Plan, PlannedGuest
 from hosttune.model.values import parse_address
 
 # What follows from a plan's guests and actions is never an action in it: it could name another guest.
@@ -31,11 +31,31 @@ def check_plan(plan: Plan) -> None:
         if guest.name in seen:
             raise BadInput(f"a second guest named {guest.name!r}", where=f"{at}.name", hint="plan again")
         seen.add(guest.name)
+        _check_pins(guest, at)
         for n, device in enumerate(guest.devices):
             if device.kind != "mdev" and parse_address(device.address, where=f"{at}.devices[{n}]") != device.address:
                 raise BadInput(
                     f"{device.address!r} is not the kernel's spelling", where=f"{at}.devices[{n}]", hint="plan again"
                 )
+
+
+def _check_pins(guest: PlannedGuest, at: str) -> None:
+    """Each vCPU has one CPU of its own."""
+    if sorted(pin.vcpu for pin in guest.vcpu_pins) != list(range(len(guest.vcpu_pins))):
+        raise BadInput("its vCPUs are not each pinned once", where=f"{at}.vcpu_pins", hint="plan again")
+    cpus: set[str] = set()
+    for n, pin in enumerate(guest.vcpu_pins):
+        if not pin.cpus.isdecimal() or pin.cpus in cpus:
+            raise BadInput(
+                f"{pin.cpus!r} is not one CPU of its own", where=f"{at}.vcpu_pins[{n}].cpus", hint="plan again"
+            )
+        cpus.add(pin.cpus)
+    for name, value, known in (
+        ("accelerator", guest.accelerator, ("kvm", "tcg")),
+        ("firmware", guest.firmware, ("efi", "bios")),
+    ):
+        if value not in known:
+            raise BadInput(f"{value!r} is none", where=f"{at}.{name}", hint=f"one of {', '.join(known)}")
 
 
 def _check_actions(plan: Plan) -> None:

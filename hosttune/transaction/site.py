@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import dataclass
 
@@ -24,14 +25,22 @@ class Site:
     store: Store | None
     boot_id: str | None
     hostname: str | None
+    machine: str | None = None
 
     def transactions(self) -> tuple[Transaction, ...]:
         """All transactions of this machine, oldest first. Raises Refused for a journal that does not read.
 
-        A setting that this version does not know is found here, and not when half of it is taken back.
+        Another machine's journal (a copied disk, a shared state directory) and a setting that this version does not
+        know are found here, and not when half of it is taken back.
         """
         found = self.store.transactions() if self.store else ()
         for one in found:
+            if None not in (one.header.machine, self.machine) and one.header.machine != self.machine:
+                raise Refused(
+                    f"a journal of another machine ({one.header.host or 'unnamed'})",
+                    where=one.path,
+                    hint="move it out of the folder: its values are not this machine's",
+                )
             for record in one.records:
                 if record.in_force:
                     setting_of_record(record, one.path)
@@ -45,7 +54,14 @@ def site_of(system: System) -> Site:
         store=_store(system),
         boot_id=(system.read("/proc/sys/kernel/random/boot_id") or "").strip() or None,
         hostname=(system.read("/proc/sys/kernel/hostname") or "").strip() or None,
+        machine=_machine(system),
     )
+
+
+def _machine(system: System) -> str | None:
+    """What tells this machine from others: a digest of its machine id, which itself shall not leave it."""
+    found = (system.read("/etc/machine-id") or "").strip()
+    return hashlib.sha256(f"hosttune {found}".encode()).hexdigest() if found and found != "uninitialized" else None
 
 
 def _store(system: System) -> Store | None:
