@@ -2,6 +2,7 @@
 
 inside.py cuts PLAN          apply the plan again and again, each time killed at another point, then recover; JSON
 inside.py pause PLAN PATH    apply, and stand still for good after the first change below a path; PAUSED says so
+inside.py settle              take back what is applied, past the guard that looks for who uses it; JSON
 inside.py hold GROUP BDF     have a device open by way of VFIO, as QEMU has, and sleep
 """
 
@@ -42,6 +43,8 @@ def main(arguments: list[str]) -> None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     if arguments[0] == "hold":
         _hold(arguments[1], arguments[2])
+    elif arguments[0] == "settle":
+        print(json.dumps(_settle()))
     elif arguments[0] == "cuts":
         print(json.dumps(_cuts(arguments[1])))
     else:
@@ -58,6 +61,23 @@ def _hold(group: str, address: str) -> None:
     fcntl.ioctl(opened, _GET_DEVICE, address.encode() + b"\0")
     print("held", flush=True)
     time.sleep(3600)
+
+
+def _settle() -> dict[str, str]:
+    """Outcome by setting, as of a revert whose guard looked just before somebody opened a device."""
+    from hosttune.system import Machine
+    from hosttune.transaction.engine import settle
+
+    site = _site(Machine(), None)
+    outcomes: dict[str, str] = {}
+    for transaction in site.transactions():
+        if transaction.state == "applied":
+            journal = site.store.reopen(transaction)
+            undone, _ = settle(site.system, journal, transaction, lambda text: None, same_boot=True)
+            journal.close()
+            records = {record.step: f"{record.kind} {record.target}" for record in transaction.records}
+            outcomes |= {records[step]: made.outcome for step, made in undone.items()}
+    return outcomes
 
 
 # --- cuts ----------------------------------------------------------------------------------------------------
