@@ -22,7 +22,8 @@ from hosttune.model.values import parse_address
 from hosttune.recorded import Capture
 from hosttune.scratch import Scratch
 from hosttune.settings import setting_of
-from hosttune.settings.drivers import Driver, SriovVfs, identities, merged_identities, udev_rules
+from hosttune.settings.drivers import UDEV_RULES, Driver, SriovVfs, identities, merged_identities, udev_rules
+from hosttune.settings.dropin import DropIn
 
 GPU = "0000:01:00.0"
 CARD = f"pci0000:00/0000:00:01.0/{GPU}"
@@ -384,6 +385,19 @@ def test_the_rules_name_addresses_and_never_ids() -> None:
     assert "ids" not in "".join(rules)
     assert text.endswith("\n")
     assert text == udev_rules(["0000:41:00.0", "0000:42:00.0"])
+
+
+def test_rules_hold_for_the_card_that_was_planned() -> None:
+    text = udev_rules(["0000:41:00.0", "0000:42:00.0"], {"0000:41:00.0": "10de:2335"})
+    first, second, *others = (line for line in text.splitlines() if not line.startswith("#"))
+    assert 'ATTR{[pci/0000:41:00.0]vendor}=="0x10de", ATTR{[pci/0000:41:00.0]device}=="0x2335",' in first
+    assert 'KERNEL=="0000:41:00.0", ATTR{vendor}=="0x10de", ATTR{device}=="0x2335", ATTR{subsystem' in second
+    assert "vendor" not in "".join(others)
+    assert DropIn.of(UDEV_RULES).check(text) is None
+    with pytest.raises(BadInput, match="no device ids"):
+        udev_rules(["0000:41:00.0"], {"0000:41:00.0": '10de:2335", RUN+="x'})
+    with pytest.raises(BadInput, match="not what hosttune writes"):
+        DropIn.of(UDEV_RULES).check(text.replace("2335", "*"))
 
 
 def test_no_addresses_no_rules() -> None:

@@ -6,6 +6,7 @@ Documentation/PCI/pci-iov-howto, Documentation/driver-api/vfio.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import re
 from collections.abc import Iterable, Mapping
@@ -27,6 +28,7 @@ _SETTLE_SECONDS = 10
 _NVIDIA = "0x10de"
 _MOST_FUNCTIONS = 0xFFFF  # NumVFs is a 16-bit register (SR-IOV 1.1, 3.3.7)
 _NAME = re.compile(r"[A-Za-z0-9_.:+-]{1,64}")
+_IDS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
 
 
 @dataclass(frozen=True)
@@ -246,8 +248,11 @@ _RULES_HEAD = """\
 """
 
 
-def udev_rules(addresses: Iterable[str]) -> str:
+def udev_rules(addresses: Iterable[str], ids: Mapping[str, str] = FrozenMap({})) -> str:
     """The rules file that binds functions to vfio-pci at boot: the whole of UDEV_RULES; "" for no addresses.
+
+    `ids`: "vendor:device" by address ("10de:2335"): after buses were numbered anew another device may be there, the
+    boot drive or the only NIC, and it is left alone.
 
     Per address, never by id (`ids=` of vfio-pci takes every device of that id, the host's own too). Each clause:
     ATTR{...}= is written while the rule is evaluated, RUN{builtin} only after all rules (udev(7)); "[pci/ADDRESS]"
@@ -265,11 +270,34 @@ def udev_rules(addresses: Iterable[str]) -> str:
         path = f"{DEVICES}/{address}"
         lines.append(
             f'ACTION=="add", SUBSYSTEM=="pci", TEST=="{path}/driver_override", TEST!="{path}/driver",'
+            f"{_is_card(ids.get(address), f'[pci/{address}]')}"
             f' ATTR{{[pci/{address}]driver_override}}="{VFIO}"\n'
-            f'ACTION=="add", SUBSYSTEM=="pci", KERNEL=="{address}", ATTR{{subsystem/drivers_probe}}="$kernel",'
-            f' RUN{{builtin}}+="kmod load {VFIO}"\n'
+            f'ACTION=="add", SUBSYSTEM=="pci", KERNEL=="{address}",{_is_card(ids.get(address), "")}'
+            f' ATTR{{subsystem/drivers_probe}}="$kernel", RUN{{builtin}}+="kmod load {VFIO}"\n'
         )
     return "".join(lines)
+
+
+def _is_card(card: str | None, of: str) -> str:
+    """The clauses that match a device's ids; none where they are unknown. Raises BadInput for what are no ids."""
+    if card is None:
+        return ""
+    if not _IDS.fullmatch(card):
+        raise BadInput(f"{card!r} are no device ids", where=UDEV_RULES, hint='write them like "10de:2335"')
+    vendor, _, device = card.partition(":")
+    return f' ATTR{{{of}vendor}}=="0x{vendor}", ATTR{{{of}device}}=="0x{device}",'
+
+
+def cards(system: System, addresses: Iterable[str]) -> dict[str, str]:
+    """The ids of functions as `udev_rules` takes them; those that cannot be read are left out. Raises BadInput."""
+    found: dict[str, str] = {}
+    for address in (Driver.of(address).target for address in addresses):
+        with contextlib.suppress(Unreadable):
+            words = [system.read(f"{DEVICES}/{address}/{name}") or "" for name in ("vendor", "device")]
+            card = ":".join(word.removeprefix("0x") for word in words)
+            if _IDS.fullmatch(card):
+                found[address] = card
+    return found
 
 
 # --- what a bound GPU no longer tells ------------------------------------------------------------------------

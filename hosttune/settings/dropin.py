@@ -24,7 +24,9 @@ _ENABLED = f"/etc/systemd/system/multi-user.target.wants/{UNIT_NAME}"
 OURS = "# Written by hosttune"  # how each of these files begins
 _NOT_ENABLED = "# not enabled\n"
 _PATH = re.compile(r"/[A-Za-z0-9_.+-]+(/[A-Za-z0-9_.+-]+)*")  # systemd takes nothing in it for its own
-_ADDRESS = re.compile(r"KERNEL==\"([0-9a-f:.]{12})\"")
+_CARD = re.compile(
+    r"KERNEL==\"([0-9a-f:.]{12})\",(?: ATTR\{vendor\}==\"0x([0-9a-f]{4})\", ATTR\{device\}==\"0x([0-9a-f]{4})\",)?"
+)
 _UDEV_RUNS, _SYSTEMD_RUNS = "/run/udev/control", "/run/systemd/system"  # sd_booted(3) for the second
 _LONGEST = 1 << 20
 
@@ -80,7 +82,9 @@ def boot_unit(command: str, state: str | None) -> str | None:
 
 
 def _is_rules(text: str) -> bool:
-    return text != "" and text == udev_rules(_ADDRESS.findall(text))
+    found = _CARD.findall(text)
+    ids = {address: f"{vendor}:{device}" for address, vendor, device in found if vendor}
+    return text != "" and text == udev_rules([address for address, _, _ in found], ids)
 
 
 def _is_own_unit(text: str) -> bool:

@@ -6,10 +6,11 @@ on by a udev rule for its address. sysctl, irqbalance and arguments of the kerne
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hosttune.model.plan import Action
+from hosttune.model.values import FrozenMap
 from hosttune.settings import kind_class
 from hosttune.settings.drivers import UDEV_RULES, VFIO, udev_rules
 from hosttune.settings.dropin import BOOT_UNIT, DropIn, boot_unit, own_command
@@ -18,16 +19,19 @@ from hosttune.settings.setting import RUNTIME, START_STAGE
 Wish = tuple[str, str, Any]  # kind, target, wanted value
 
 
-def persistence(wishes: Iterable[Wish], state: str | None) -> tuple[Action, ...]:
+def persistence(
+    wishes: Iterable[Wish], state: str | None, ids: Mapping[str, str] = FrozenMap({})
+) -> tuple[Action, ...]:
     """The actions that write our files. `wishes`: all that is in force, then what is to be applied; the last counts.
 
-    `state`: the state directory where it is not the usual one. Applies add up, and so do these files: each holds what
-    all of them need. There is no unit where hosttune, or its state, lies at a path that a unit cannot name. Raises
-    BadInput for an unknown kind.
+    `state`: the state directory where it is not the usual one; `ids`: see `udev_rules`. Applies add up, and so do
+    these files: each holds what all of them need. There is no unit where hosttune, or its state, lies at a path that
+    a unit cannot name. Raises BadInput for an unknown kind.
     """
     wanted = {(kind, target): want for kind, target, want in wishes}
     made: list[Action] = []
-    rules = udev_rules(target for (kind, target), want in wanted.items() if kind == "driver" and want == VFIO)
+    bound = [target for (kind, target), want in wanted.items() if kind == "driver" and want == VFIO]
+    rules = udev_rules(bound, ids)
     if rules:
         made.append(_action(UDEV_RULES, rules, "devices of guests are vfio-pci's from boot on, by address"))
     unit = boot_unit(own_command(), state)

@@ -16,7 +16,7 @@ from hosttune.model.host import Host
 from hosttune.model.plan import Action, Plan
 from hosttune.model.result import Entry, Result
 from hosttune.model.values import to_json
-from hosttune.settings.drivers import identities, merged_identities
+from hosttune.settings.drivers import cards, identities, merged_identities
 from hosttune.settings.dropin import own_state
 from hosttune.settings.persistence import persistence
 from hosttune.settings.setting import AFTER_START_STAGE, BOOT, START_STAGE
@@ -291,7 +291,8 @@ def all_actions(site: Site, plan: Plan, options: Options, in_force_now: Sequence
     guests = tuple(guest_actions(plan, start=options.start)) if options.guests else ()
     wishes = [(record.kind, record.target, record.new) for record in in_force_now]
     wishes += [(action.kind, action.target, action.want) for action in plan.actions]
-    return (*plan.actions, *persistence(wishes, None if site.system.captured else own_state()), *guests)
+    ids = cards(site.system, [target for kind, target, _ in wishes if kind == "driver"])
+    return (*plan.actions, *persistence(wishes, None if site.system.captured else own_state(), ids), *guests)
 
 
 def remember_gpus(site: Site, store: Store, host: Host, todo: Sequence[Prepared]) -> None:
