@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from hosttune.errors import CommandFailed, Refused, Unreadable, WriteFailed
+from hosttune.locked import NAMES, LockedReads
 
 if TYPE_CHECKING:
     import subprocess
@@ -161,8 +162,17 @@ class Machine(System):
     complete = True
     origin = "this machine"
 
+    def __init__(self) -> None:
+        self._locked = LockedReads()
+
     def read_bytes(self, path: str) -> bytes | None:
         """See System."""
+        if path.endswith(NAMES):
+            try:
+                return self._locked.read(path)
+            except OSError as error:
+                unless_absent(path, error)
+                return None
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:

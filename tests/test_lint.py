@@ -30,7 +30,18 @@ def test_linter(command: tuple[str, ...]) -> None:
 
 DOORS = frozenset(("open", "fdopen", "listdir", "scandir", "readlink", "system", "popen", "Popen", "run"))
 ROOMS = frozenset(
-    ("system.py", "recorded.py", "scratch.py", "archive.py", "capture.py", "state.py", "journal.py", "assets.py")
+    (
+        "system.py",
+        "recorded.py",
+        "scratch.py",
+        "archive.py",
+        "capture.py",
+        "state.py",
+        "journal.py",
+        "child.py",
+        "locked.py",
+        "assets.py",
+    )
 )
 
 

@@ -130,6 +130,8 @@ def carry_out(
 
 def _ends(one: Prepared, made: Made) -> bool:
     """Whether a step's outcome ends the transaction."""
+    if made.outcome == "clamped" and one.step.at_boot:
+        return False
     return made.outcome in _FATAL or (one.step.needed and made.outcome in _FATAL_WHEN_NEEDED)
 
 

@@ -21,6 +21,7 @@ from hosttune.system import System
 TODO, ALREADY, PENDING, AS_FOUND, ABSENT, UNREADABLE = "todo", "already", "pending", "as-found", "absent", "unreadable"
 # What is told of a step that is not carried out.
 VERDICT_OUTCOMES = {ALREADY: "already", PENDING: "pending", ABSENT: "ignored", UNREADABLE: "failed", TODO: "planned"}
+BOOT_PAGES, GIGABYTE_POOL = "hugepages", "/hugepages-1048576kB/"  # the argument, and the pools that it fills
 LONGEST_TEXT = 200  # characters of a value within a sentence
 
 
@@ -32,6 +33,7 @@ class Step:
     want: Any
     actions: tuple[Action, ...]
     parts: Mapping[str, str]
+    at_boot: bool = False  # what falls short now is staged for the next boot, which must not be taken back for it
 
     @property
     def needed(self) -> bool:
@@ -77,6 +79,8 @@ def steps_of(actions: Iterable[Action]) -> tuple[Step, ...]:
         setting.check(action.want)
         single.append(Step(setting, freeze(action.want), (action,), FrozenMap({action.id: ""})))
     merged = [_merged(kind, found) for kind, found in merging.items()]
+    if any(BOOT_PAGES in step.parts.values() for step in merged):
+        single = [replace(step, at_boot=GIGABYTE_POOL in step.setting.target) for step in single]
     return tuple(sorted((*single, *merged), key=lambda step: step.setting.stage))
 
 

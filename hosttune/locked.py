@@ -1,0 +1,108 @@
+"""Reading what waits for a device's lock: while an unbind hangs in the kernel, who reads these files hangs with it.
+
+`driver_override` and `sriov_numvfs` are shown under the device's lock (drivers/pci/pci-sysfs.c, driver_override_show;
+drivers/pci/iov.c, sriov_numvfs_show), which a mutex guards that no signal ends. They are read by a child that stays
+for the next read, one a process; what it does not answer in time is unreadable, and it is left where it hangs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import struct
+from typing import NoReturn
+
+from hosttune.errors import Unreadable
+
+NAMES = ("/driver_override", "/sriov_numvfs")
+SECONDS = 5.0
+_LENGTH = struct.Struct("=i")  # of what follows; less than 0: an errno instead
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class LockedReads:
+    """A child that reads for this process. Nothing of it is left when the process ends."""
+
+    def __init__(self) -> None:
+        self._owner = 0
+        self._child = 0
+        self._ask = -1
+        self._hear = -1
+
+    def read(self, path: str) -> bytes:
+        """The file's bytes. Raises Unreadable when no answer comes in time, OSError as open and read do."""
+        if self._owner != os.getpid():  # a child of ours has pipes of its own, or none
+            self._start()
+        os.write(self._ask, path.encode() + b"\n")
+        head = self._some(_LENGTH.size, path)
+        (length,) = _LENGTH.unpack(head)
+        if length < 0:
+            raise OSError(-length, os.strerror(-length))
+        return self._some(length, path)
+
+    def _some(self, count: int, path: str) -> bytes:
+        data = b""
+        while len(data) < count:
+            ready, _, _ = select.select([self._hear], [], [], SECONDS)
+            more = os.read(self._hear, count - len(data)) if ready else b""
+            if not more:
+                self._leave()
+                raise Unreadable(path, "no answer: an unbind of the device hangs in the kernel (dmesg)")
+            data += more
+        return data
+
+    def _start(self) -> None:
+        question, self._ask = os.pipe()
+        self._hear, answer = os.pipe()
+        parent = os.getpid()
+        child = os.fork()
+        if child == 0:
+            _serve(question, answer, parent)
+        os.close(question)
+        os.close(answer)
+        self._owner, self._child = parent, child
+
+    def _leave(self) -> None:
+        """Give the child up: killed, it ends once the kernel lets it."""
+        os.close(self._ask)
+        os.close(self._hear)
+        self._owner = 0
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._child, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._child, os.WNOHANG)
+
+
+def _serve(question: int, answer: int, parent: int) -> NoReturn:
+    """The child's whole life."""
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        os.setpgid(0, 0)  # a Ctrl-C is not for it
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):
+            os.dup2(null, stream)
+        for fd in range(3, 4096):
+            if fd not in (question, answer):
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+        with os.fdopen(question, "rb", buffering=0) as questions:
+            while os.getppid() == parent and (line := questions.readline()):
+                os.write(answer, _answered(line[:-1]))
+    finally:
+        os._exit(0)
+
+
+def _answered(path: bytes) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            data = os.read(fd, 4096)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        return _LENGTH.pack(-(error.errno or 5))
+    return _LENGTH.pack(len(data)) + data
