@@ -122,6 +122,25 @@ def test_fewer_pages_than_a_guest_needs_are_clamped_and_all_is_taken_back(cli: C
     assert cli.json("status")["entries"] == []
 
 
+def test_fewer_pages_now_take_nothing_back_where_the_next_boot_has_them(cli: Cli, tmp_path: Path) -> None:
+    """The remedy that the refusal names: a plan with profile host, on a host whose boot loader can be told."""
+    grub = cli.root.path / "etc/default/grub.d"
+    grub.mkdir(parents=True)
+    (cli.root.path / "etc/default/grub").write_text('GRUB_CMDLINE_LINUX=""\n')
+    (cli.root.path / "usr/sbin").mkdir(parents=True, exist_ok=True)
+    (cli.root.path / "usr/sbin/update-grub").write_text("")
+    (cli.root.path / "boot/grub").mkdir(parents=True, exist_ok=True)
+    (cli.root.path / "boot/grub/grub.cfg").write_text("")
+    path = tmp_path / "host.json"
+    assert cli("plan", "--gpu", GPU, "--profile", "host", "--out", str(path))[0] == 0
+    result, code = applied(cli.root, path, Stingy)
+    found = {entry.action: entry for entry in result.entries}
+    assert (found[f"hugepages:/{PAGES}"].outcome, found[f"hugepages:/{PAGES}"].after) == ("clamped", 100)
+    assert found["kernel-argument:hugepages"].outcome == "pending"
+    assert (code, result.reboot_required) == (0, True)
+    assert cli("revert")[0] == 0
+
+
 def test_ignored_and_not_needed_is_told_and_the_rest_goes_on(cli: Cli, plan: Path, tmp_path: Path) -> None:
     path = edited(plan, tmp_path / "p", actions=lambda rows: [row for row in rows if row["kind"] != "hugepages"])
     result, code = applied(cli.root, path, Stingy)

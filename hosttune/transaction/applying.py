@@ -43,6 +43,7 @@ from hosttune.transaction.steps import (
     entries,
     entry,
     prepare,
+    staged_pages,
     steps_of,
     with_verdict,
 )
@@ -106,7 +107,7 @@ def apply(
 def look(site: Site, plan: Plan, options: Options, host: Host, told: Told) -> tuple[Prepared, ...]:
     """Every step of a plan with what its setting is now. Raises BadInput."""
     steps = steps_of(all_actions(site, plan, options, tuple(told.values())))
-    return guest_verdicts(prepare(site.system, steps, told), plan, host)
+    return guest_verdicts(staged_pages(prepare(site.system, steps, told)), plan, host)
 
 
 def due(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:

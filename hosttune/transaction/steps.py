@@ -79,8 +79,6 @@ def steps_of(actions: Iterable[Action]) -> tuple[Step, ...]:
         setting.check(action.want)
         single.append(Step(setting, freeze(action.want), (action,), FrozenMap({action.id: ""})))
     merged = [_merged(kind, found) for kind, found in merging.items()]
-    if any(BOOT_PAGES in step.parts.values() for step in merged):
-        single = [replace(step, at_boot=GIGABYTE_POOL in step.setting.target) for step in single]
     return tuple(sorted((*single, *merged), key=lambda step: step.setting.stage))
 
 
@@ -96,6 +94,22 @@ def _merged(kind: type[Setting], found: list[tuple[Action, Setting]]) -> Step:
 def prepare(system: System, steps: Iterable[Step], told: Mapping[tuple[str, str], Record]) -> tuple[Prepared, ...]:
     """Read every step's setting. `told`: what is in force by setting, with outcomes that were told before."""
     return tuple(_prepare(system, step, told.get((step.setting.kind, step.setting.target))) for step in steps)
+
+
+def staged_pages(prepared: Iterable[Prepared]) -> tuple[Prepared, ...]:
+    """The same steps; where 1 GiB pages are or will be staged for the next boot, a pool that falls short now may."""
+    found = tuple(prepared)
+    staged = any(
+        BOOT_PAGES in one.step.parts.values()
+        and (one.verdict in (TODO, ALREADY) or one.step.setting.agrees(one.live, one.step.want))
+        for one in found
+    )
+    return tuple(
+        replace(one, step=replace(one.step, at_boot=True))
+        if staged and GIGABYTE_POOL in one.step.setting.target
+        else one
+        for one in found
+    )
 
 
 def _prepare(system: System, step: Step, record: Record | None) -> Prepared:
