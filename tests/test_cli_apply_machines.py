@@ -23,6 +23,8 @@ from applyroots import (
     plain,
     unpack,
 )
+from bootroots import GRUB_FILES
+from cutshort import put
 
 from hosttune.cli import run
 from hosttune.discovery import discover
@@ -124,13 +126,8 @@ def test_fewer_pages_than_a_guest_needs_are_clamped_and_all_is_taken_back(cli: C
 
 def test_fewer_pages_now_take_nothing_back_where_the_next_boot_has_them(cli: Cli, tmp_path: Path) -> None:
     """The remedy that the refusal names: a plan with profile host, on a host whose boot loader can be told."""
-    grub = cli.root.path / "etc/default/grub.d"
-    grub.mkdir(parents=True)
-    (cli.root.path / "etc/default/grub").write_text('GRUB_CMDLINE_LINUX=""\n')
-    (cli.root.path / "usr/sbin").mkdir(parents=True, exist_ok=True)
-    (cli.root.path / "usr/sbin/update-grub").write_text("")
-    (cli.root.path / "boot/grub").mkdir(parents=True, exist_ok=True)
-    (cli.root.path / "boot/grub/grub.cfg").write_text("")
+    for name, text in GRUB_FILES.items():
+        put(cli.root.path, name, text)
     path = tmp_path / "host.json"
     assert cli("plan", "--gpu", GPU, "--profile", "host", "--out", str(path))[0] == 0
     result, code = applied(cli.root, path, Stingy)
