@@ -126,6 +126,8 @@ class DropIn(Setting):
         """See Setting."""
         if self.target == BOOT_UNIT and not system.captured and not system.exists(_SYSTEMD_RUNS):
             return "systemd does not run here: have `hosttune apply --boot` run at boot by other means"
+        if self.target == BOOT_UNIT and not system.captured and not system.exists(own_command()):
+            return f"there is no {own_command()} for it to run: apply with an installed hosttune"
         return None
 
     def read(self, system: System) -> str | None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 PAUSED = "/run/hosttune-test-paused"
-SAMPLES = 6
+SAMPLES = 4
 # linux/vfio.h
 _VFIO = ord(";") << 8
 _SET_IOMMU, _SET_CONTAINER, _GET_DEVICE = _VFIO | 102, _VFIO | 104, _VFIO | 106
