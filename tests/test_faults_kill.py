@@ -155,6 +155,7 @@ PRODUCT = HERE.parent / "hosttune"
 # Where changes are made: the System itself, the stand-in for it, state and journal, archives; a child's pipe and end.
 DOORS = {
     "system.py", "scratch.py", "state.py", "journal.py", "recorded.py", "archive.py", "capture.py", "child.py",
+    "locked.py",  # reads for us
     "transaction/engine.py",  # signals of its own process
 }  # fmt: skip
 CHANGES = re.compile(

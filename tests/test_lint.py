@@ -40,6 +40,7 @@ ROOMS = frozenset(
         "journal.py",
         "child.py",
         "locked.py",
+        "locked.py",
         "assets.py",
     )
 )
