@@ -12,15 +12,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from hosttune.disks import block_uses, disk_uses, namespace_of, nvme_names, partitions
 from hosttune.errors import Unreadable
 from hosttune.reader import Reader
 from hosttune.system import System
 
 _DEVICES = "/sys/bus/pci/devices"
 _NET = "/sys/class/net"
-_BLOCK = "/sys/class/block"
-_BTRFS = "/sys/fs/btrfs"
-_ZFS = "/proc/spl/kstat/zfs"
 _UP = 0x1  # IFF_UP, linux/if.h
 # Folder below a function -> where its entries have their nodes (devtmpfs names them so: each class's `devnode`).
 _NODES = {
@@ -38,8 +36,6 @@ _MINOR = re.compile(r"^Device Minor:\s*(\d{1,4})\s*$", re.MULTILINE)
 # NVIDIA does not tell which NVSwitch has which node: whoever has any open counts for each.
 _SWITCH_NODE = re.compile(r"/dev/nvidia-nvswitch\d+")
 _SWITCHES = "/dev/nvidia-nvswitch*"
-_NAMESPACE = re.compile(r"nvme(\d+)(?:c\d+)?n(\d+)")
-_CONTROLLER = re.compile(r"nvme\d+")
 _CONTAINER = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
 _COMM = 15  # bytes of a process's name that the kernel keeps
 # What ends those that hold GPUs on every other host, where no unit of systemd says it.
@@ -138,10 +134,10 @@ def _class_nodes(reader: Reader, folder: str) -> Iterator[str]:
 def _below(reader: Reader, folder: str) -> Iterator[str]:
     """Nodes of an NVMe controller's namespaces (block and generic), and of a disk's partitions."""
     for name in reader.names(folder):
-        head = _namespace(name)
+        head = namespace_of(name)
         if head is not None:
             yield f"/dev/{head}"
-            yield from (f"/dev/{part}" for part in _partitions(reader, head))
+            yield from (f"/dev/{part}" for part in partitions(reader, head))
         elif re.fullmatch(r"ng\d+n\d+", name) or name.startswith(folder.rpartition("/")[2]):
             yield f"/dev/{name}"
 
@@ -295,89 +291,3 @@ def _is_up(reader: Reader, interface: str) -> bool:
     if flags is not None:
         return bool(flags & _UP)
     return reader.text(f"{_NET}/{interface}/operstate") == "up"
-
-
-def nvme_names(reader: Reader, address: str) -> tuple[str | None, tuple[str, ...]]:
-    """The NVMe controller on a function ("nvme0") and its namespaces' block devices ("nvme0n1")."""
-    path = f"{_DEVICES}/{address}"
-    controller = next(iter(reader.names(f"{path}/nvme")), None)
-    if controller is None:  # kernels before 4.x kept the controller's name in `misc`
-        controller = next((name for name in reader.names(f"{path}/misc") if _CONTROLLER.fullmatch(name)), None)
-    below = reader.names(f"{path}/block")
-    if controller is not None:
-        below += reader.names(f"{path}/nvme/{controller}")
-    return controller, tuple(dict.fromkeys(head for name in below if (head := _namespace(name))))
-
-
-def _namespace(name: str) -> str | None:
-    """The block device of a namespace; a path of a multipath one ("nvme0c1n2") means its head ("nvme0n2")."""
-    match = _NAMESPACE.fullmatch(name)
-    return f"nvme{match[1]}n{match[2]}" if match else None
-
-
-def _partition(disk: str) -> re.Pattern[str]:
-    """Names of a disk's partitions: "p1" after a name that ends with a digit, else "1"."""
-    return re.compile(rf"{re.escape(disk)}{'p' if disk[-1:].isdigit() else ''}\d+")
-
-
-def _partitions(reader: Reader, disk: str) -> list[str]:
-    return [name for name in reader.names(f"{_BLOCK}/{disk}") if _partition(disk).fullmatch(name)]
-
-
-def block_uses(reader: Reader) -> dict[str, str]:
-    """Block devices, by name and by "major:minor", that are mounted or swapped to, with the words for it.
-
-    Where the list of mounts cannot be read that is a problem, since a disk that looks free would be given away.
-    """
-    mounts = reader.text("/proc/self/mounts")
-    if mounts is None:
-        mounts = reader.text("/proc/mounts")
-    info = reader.text("/proc/self/mountinfo")
-    if mounts is None and info is None:
-        reader.problem("mounts unknown", "/proc/self/mounts", "absent; whether an NVMe drive is mounted is not known")
-    uses: dict[str, str] = {}
-    for words in (line.split() for line in (mounts or "").splitlines()):
-        for source in words[0].split(":/") if len(words) > 1 and words[0].startswith("/dev/") else ():  # bcachefs: all
-            uses.setdefault(source.lstrip("/")[4:], f"mounted on {words[1]}")
-    for words in (line.split() for line in (info or "").splitlines()):
-        if len(words) > 4:  # finds the root file system where mounts says /dev/root
-            uses.setdefault(words[2], f"mounted on {words[4]}")
-    for words in (line.split() for line in (reader.text("/proc/swaps") or "").splitlines()):
-        if words and words[0].startswith("/dev/"):
-            uses.setdefault(words[0][5:], "swap")
-    for volume in reader.names(_BTRFS):  # those that are mounted; the mount names one of several devices
-        for name in reader.names(f"{_BTRFS}/{volume}/devices"):
-            uses.setdefault(name, "part of a btrfs file system")
-    return uses
-
-
-def disk_uses(reader: Reader, disk: str, uses: Mapping[str, str]) -> list[str]:
-    """Why the host needs a disk or one of its partitions; `uses` is of `block_uses`."""
-    partition = _partition(disk)
-    names = [disk, *_partitions(reader, disk)]
-    reasons: list[str] = []
-    for name in names:
-        number = reader.text(f"{_BLOCK}/{name}/dev")
-        use = uses.get(name) or uses.get(number or "")
-        if use is not None:
-            reasons.append(f"{name} {use}")
-        reasons += [f"{name} held by {holder}" for holder in reader.names(f"{_BLOCK}/{name}/holders")]
-        reasons += [f"{name} part of the ZFS pool {pool}" for pool in _pools(reader, number)]
-    # A mounted partition counts even where sysfs does not list the drive's partitions.
-    reasons += [f"{name} {use}" for name, use in uses.items() if name not in names and partition.fullmatch(name)]
-    return reasons
-
-
-def _pools(reader: Reader, number: str | None) -> list[str]:
-    """The imported ZFS pool that a disk or partition is part of: nobody is seen to hold a disk that ZFS has opened.
-
-    By what udev has read of its label (/run/udev/data, ID_FS_TYPE), and the pools that OpenZFS lists.
-    """
-    imported = reader.names(_ZFS) if number else []
-    if not imported:
-        return []
-    rows = (line.partition("=") for line in (reader.text(f"/run/udev/data/b{number}") or "").splitlines())
-    known = {name: value for name, _, value in rows}
-    if known.get("E:ID_FS_TYPE") != "zfs_member":
-        return []
-    return [pool for pool in imported if pool == known.get("E:ID_FS_LABEL")]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cutshort import put
 
-from hosttune.holders import block_uses, disk_uses
+from hosttune.disks import block_uses, disk_uses
 from hosttune.reader import Reader
 from hosttune.recorded import Capture
 

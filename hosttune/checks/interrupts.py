@@ -6,11 +6,12 @@ from collections.abc import Iterable
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.facts import HOST, RUNNING, absent, by_address, holders, no_work, pinned, refused, wanted
+from hosttune.irqbalance import IRQBALANCE
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Irq, PciDevice
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import CpuSet
-from hosttune.settings.irqs import IRQBALANCE, cpu_list
+from hosttune.settings.irqs import cpu_list
 
 
 def irq_affinity(evidence: Evidence) -> Iterable[CheckResult]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 
 from hosttune.discovery.pci_function import NVSWITCHES
-from hosttune.holders import block_uses, disk_uses, nvme_names
+from hosttune.disks import block_uses, disk_uses, nvme_names
 from hosttune.model.host import Nic, Nvme, NvSwitch, PciDevice
 from hosttune.reader import Reader
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from hosttune.irqbalance import irqbalance_bans
 from hosttune.model.host import PciDevice
 from hosttune.reader import Reader
-from hosttune.settings.irqs import irqbalance_bans
 
 _FILES = (
     "/sys/module/pcie_aspm/parameters/policy",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from hosttune.irqbalance import IRQBALANCE, IRQBALANCE_THEIRS
 from hosttune.model.commandline import text_of
 from hosttune.model.host import Cpu, Host
 from hosttune.model.intent import Intent
@@ -22,7 +23,7 @@ from hosttune.planning.pages import HUGE_1G, NodeMemory
 from hosttune.planning.pciwishes import plan_pci
 from hosttune.planning.resources import Resources
 from hosttune.planning.settings import reason, wanted
-from hosttune.settings.irqs import IRQBALANCE, IRQBALANCE_THEIRS, cpu_list
+from hosttune.settings.irqs import cpu_list
 
 # These drivers choose frequencies themselves and take a preference instead of a governor (admin-guide/pm).
 PREFERENCE_DRIVERS = frozenset(("intel_pstate", "amd-pstate-epp", "amd_pstate_epp"))

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import errno
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from hosttune.errors import CommandFailed, WriteFailed
+from hosttune.irqbalance import DROP_IN, IRQBALANCE_OURS, IRQBALANCE_THEIRS, OWED, OWED_SAID, irqbalance_bans
 from hosttune.model.values import CpuSet, FrozenMap
 from hosttune.settings.drivers import VFIO, OfDevice, driver_of
 from hosttune.settings.memory import only
 from hosttune.settings.setting import AFTER_START_STAGE, FILE, Setting, refuse
 from hosttune.system import System
 
-_MOST_MASK = (1 << 16) // 32 * 9  # characters of a mask of 65536 CPUs
 # Refusals that concern one interrupt, not the setting. A managed one answers EIO, EPERM since Linux 6.12
 # (kernel/irq/proc.c); ENOSPC: these CPUs have no vector left (arch/x86/kernel/apic/vector.c).
 _LEFT_ALONE = {
@@ -139,17 +138,9 @@ def cpu_list(text: Any) -> str | None:
 
 # --- irqbalance ----------------------------------------------------------------------------------------------
 
-_DROP_IN = "/etc/systemd/system/irqbalance.service.d/hosttune.conf"
-IRQBALANCE_OURS = "/etc/systemd/system/irqbalance.service.d/hosttune.env"
-# Debian's file of irqbalance's environment, and that of the RPM distributions.
-IRQBALANCE_THEIRS = ("/etc/default/irqbalance", "/etc/sysconfig/irqbalance")
-IRQBALANCE = (IRQBALANCE_OURS, *IRQBALANCE_THEIRS)
 _UNIT = "irqbalance.service"
 _UNIT_FOLDERS = ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 _HEAD = "# Written by hosttune: the CPUs that irqbalance leaves alone. irqbalance(1), 1.8 or later.\n"
-_OWED = "# irqbalance has yet to be restarted for it.\n"
-_OWED_SAID = " (irqbalance not restarted)"
-_ASSIGNED = re.compile(r'^\s*(?:export\s+)?(IRQBALANCE_BANNED_CPU\w+)=["\']?([^"\'\n#]*)', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -184,15 +175,15 @@ class IrqbalanceBan(Setting):
 
     def write(self, system: System, value: Any) -> str | None:
         """See Setting. The first write marks our file, the last clears the mark: between them irqbalance restarts."""
-        wanted = None if value is None else str(value).removesuffix(_OWED_SAID)
+        wanted = None if value is None else str(value).removesuffix(OWED_SAID)
         keep = wanted is not None and wanted != _first(irqbalance_bans(system.read, IRQBALANCE_THEIRS))
-        if not keep and not system.exists(_DROP_IN) and not system.exists(IRQBALANCE_OURS):
+        if not keep and not system.exists(DROP_IN) and not system.exists(IRQBALANCE_OURS):
             return None
         system.replace(IRQBALANCE_OURS, _environment(wanted or "", owed=True))
         if keep:
-            system.replace(_DROP_IN, f"[Service]\nEnvironmentFile=-{IRQBALANCE_OURS}\n".encode())
+            system.replace(DROP_IN, f"[Service]\nEnvironmentFile=-{IRQBALANCE_OURS}\n".encode())
         else:
-            system.remove(_DROP_IN)
+            system.remove(DROP_IN)
         restarted, note = _restart(system)
         if not keep:
             system.remove(IRQBALANCE_OURS)
@@ -207,7 +198,7 @@ def _first(bans: Iterable[tuple[str, str | None]]) -> str | None:
 
 def _environment(cpus: str, *, owed: bool) -> bytes:
     """Our file. The mask is emptied because irqbalance prefers it to the list (cputree.c, setup_banned_cpus)."""
-    mark = _OWED if owed else ""
+    mark = OWED if owed else ""
     return f"{_HEAD}{mark}IRQBALANCE_BANNED_CPUS=\nIRQBALANCE_BANNED_CPULIST={cpus}\n".encode()
 
 
@@ -225,33 +216,3 @@ def _restart(system: System) -> tuple[bool, str | None]:
     except CommandFailed as error:
         return False, f"irqbalance was not restarted, it finds the ban when it starts: {error.reason}"
     return True, None
-
-
-def irqbalance_bans(
-    read: Callable[[str], str | None], paths: Iterable[str] = IRQBALANCE
-) -> Iterator[tuple[str, str | None]]:
-    """(file, the CPUs that it bans) of every irqbalance file there is, the one that counts first.
-
-    "" bans none; None is what cannot be understood. Without its drop-in our own file says nothing.
-    """
-    for path in paths:
-        text = read(path)
-        if text is None or (path == IRQBALANCE_OURS and _OWED not in text and read(_DROP_IN) is None):
-            continue
-        yield path, parse_ban(text)
-
-
-def parse_ban(text: str) -> str | None:
-    """The CPUs that an irqbalance environment file bans, as a list; "" when it bans none, None when unintelligible.
-
-    The deprecated mask counts before the list where it is not empty (irqbalance 1.8 to 1.9.5).
-    """
-    assigned = dict(_ASSIGNED.findall(text))
-    mask = assigned.get("IRQBALANCE_BANNED_CPUS", "").strip()
-    try:
-        if len(mask) > _MOST_MASK:
-            return None
-        cpus = CpuSet.parse_mask(mask) if mask else CpuSet.parse(assigned.get("IRQBALANCE_BANNED_CPULIST", "").strip())
-    except ValueError:
-        return None
-    return f"{cpus}{_OWED_SAID if _OWED in text else ''}"

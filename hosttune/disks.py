@@ -1,0 +1,105 @@
+"""What the host does with its disks, and how an NVMe controller's namespaces are called. Reads only.
+
+A module of its own because every discovery needs it, and a start must stay quick.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from hosttune.reader import Reader
+
+_DEVICES = "/sys/bus/pci/devices"
+_BLOCK = "/sys/class/block"
+_BTRFS = "/sys/fs/btrfs"
+_ZFS = "/proc/spl/kstat/zfs"
+_NAMESPACE = re.compile(r"nvme(\d+)(?:c\d+)?n(\d+)")
+_CONTROLLER = re.compile(r"nvme\d+")
+
+
+def nvme_names(reader: Reader, address: str) -> tuple[str | None, tuple[str, ...]]:
+    """The NVMe controller on a function ("nvme0") and its namespaces' block devices ("nvme0n1")."""
+    path = f"{_DEVICES}/{address}"
+    controller = next(iter(reader.names(f"{path}/nvme")), None)
+    if controller is None:  # kernels before 4.x kept the controller's name in `misc`
+        controller = next((name for name in reader.names(f"{path}/misc") if _CONTROLLER.fullmatch(name)), None)
+    below = reader.names(f"{path}/block")
+    if controller is not None:
+        below += reader.names(f"{path}/nvme/{controller}")
+    return controller, tuple(dict.fromkeys(head for name in below if (head := namespace_of(name))))
+
+
+def namespace_of(name: str) -> str | None:
+    """The block device of a namespace; a path of a multipath one ("nvme0c1n2") means its head ("nvme0n2")."""
+    match = _NAMESPACE.fullmatch(name)
+    return f"nvme{match[1]}n{match[2]}" if match else None
+
+
+def _partition(disk: str) -> re.Pattern[str]:
+    """Names of a disk's partitions: "p1" after a name that ends with a digit, else "1"."""
+    return re.compile(rf"{re.escape(disk)}{'p' if disk[-1:].isdigit() else ''}\d+")
+
+
+def partitions(reader: Reader, disk: str) -> list[str]:
+    """The partitions of a disk, by name."""
+    return [name for name in reader.names(f"{_BLOCK}/{disk}") if _partition(disk).fullmatch(name)]
+
+
+def block_uses(reader: Reader) -> dict[str, str]:
+    """Block devices, by name and by "major:minor", that are mounted or swapped to, with the words for it.
+
+    Where the list of mounts cannot be read that is a problem, since a disk that looks free would be given away.
+    """
+    mounts = reader.text("/proc/self/mounts")
+    if mounts is None:
+        mounts = reader.text("/proc/mounts")
+    info = reader.text("/proc/self/mountinfo")
+    if mounts is None and info is None:
+        reader.problem("mounts unknown", "/proc/self/mounts", "absent; whether an NVMe drive is mounted is not known")
+    uses: dict[str, str] = {}
+    for words in (line.split() for line in (mounts or "").splitlines()):
+        for source in words[0].split(":/") if len(words) > 1 and words[0].startswith("/dev/") else ():  # bcachefs: all
+            uses.setdefault(source.lstrip("/")[4:], f"mounted on {words[1]}")
+    for words in (line.split() for line in (info or "").splitlines()):
+        if len(words) > 4:  # finds the root file system where mounts says /dev/root
+            uses.setdefault(words[2], f"mounted on {words[4]}")
+    for words in (line.split() for line in (reader.text("/proc/swaps") or "").splitlines()):
+        if words and words[0].startswith("/dev/"):
+            uses.setdefault(words[0][5:], "swap")
+    for volume in reader.names(_BTRFS):  # those that are mounted; the mount names one of several devices
+        for name in reader.names(f"{_BTRFS}/{volume}/devices"):
+            uses.setdefault(name, "part of a btrfs file system")
+    return uses
+
+
+def disk_uses(reader: Reader, disk: str, uses: Mapping[str, str]) -> list[str]:
+    """Why the host needs a disk or one of its partitions; `uses` is of `block_uses`."""
+    partition = _partition(disk)
+    names = [disk, *partitions(reader, disk)]
+    reasons: list[str] = []
+    for name in names:
+        number = reader.text(f"{_BLOCK}/{name}/dev")
+        use = uses.get(name) or uses.get(number or "")
+        if use is not None:
+            reasons.append(f"{name} {use}")
+        reasons += [f"{name} held by {holder}" for holder in reader.names(f"{_BLOCK}/{name}/holders")]
+        reasons += [f"{name} part of the ZFS pool {pool}" for pool in _pools(reader, number)]
+    # A mounted partition counts even where sysfs does not list the drive's partitions.
+    reasons += [f"{name} {use}" for name, use in uses.items() if name not in names and partition.fullmatch(name)]
+    return reasons
+
+
+def _pools(reader: Reader, number: str | None) -> list[str]:
+    """The imported ZFS pool that a disk or partition is part of: nobody is seen to hold a disk that ZFS has opened.
+
+    By what udev has read of its label (/run/udev/data, ID_FS_TYPE), and the pools that OpenZFS lists.
+    """
+    imported = reader.names(_ZFS) if number else []
+    if not imported:
+        return []
+    rows = (line.partition("=") for line in (reader.text(f"/run/udev/data/b{number}") or "").splitlines())
+    known = {name: value for name, _, value in rows}
+    if known.get("E:ID_FS_TYPE") != "zfs_member":
+        return []
+    return [pool for pool in imported if pool == known.get("E:ID_FS_LABEL")]
