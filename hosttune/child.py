@@ -1,14 +1,14 @@
-"""Work in a forked child, so that a write that hangs in the kernel for good does not take the engine with it."""
+"""Work in a forked child, so that what hangs in the kernel for good does not take the engine with it."""
 
 from __future__ import annotations
 
 import contextlib
-import json
+import itertools
 import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NoReturn
 
 from hosttune.errors import CommandFailed, HosttuneError, Stuck, WriteFailed
@@ -25,11 +25,7 @@ def in_child(work: Callable[[], str | None], seconds: float, what: str) -> str |
     does not is left alone. It holds none of our files: neither lock nor journal outlives us in it.
     """
     reader, writer = os.pipe()
-    parent = os.getpid()
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)  # within a fork Python would lose an interrupt
-    child = os.fork()
-    if child == 0:
-        _be_child(work, writer, parent, held)
+    child, held = start_child(lambda: _tell(writer, work), (writer,))
     os.close(writer)
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)  # heard from here on, where the child is ended with it
@@ -42,27 +38,51 @@ def in_child(work: Callable[[], str | None], seconds: float, what: str) -> str |
     return _unpacked(answer)
 
 
-def _be_child(work: Callable[[], str | None], writer: int, parent: int, held: Iterable[int]) -> NoReturn:
+def start_child(life: Callable[[], None], keep: Collection[int]) -> tuple[int, Iterable[int]]:
+    """Fork a child that lives `life` and ends, at the latest with its parent; of our files it has those of `keep`. Raises OSError.
+
+    Returns its process id, and the mask of signals to be set again once an interrupt would find the child where it can
+    be ended: until then interrupts wait, for within a fork Python would lose one.
+    """
+    parent = os.getpid()
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
+    try:
+        child = os.fork()
+    except OSError:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        raise
+    if child == 0:
+        _be_child(life, sorted(keep), parent, held)
+    return child, held
+
+
+def _be_child(life: Callable[[], None], keep: Collection[int], parent: int, held: Iterable[int]) -> NoReturn:
     """The child's whole life."""
     try:
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() == parent:
-            os.setpgid(0, 0)  # a Ctrl-C is for the engine, which decides what becomes of this write
+            os.setpgid(0, 0)  # a Ctrl-C is for the parent, which decides what becomes of this
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
             null = os.open(os.devnull, os.O_RDWR)
             for stream in range(3):  # one that hangs for good must not keep whoever reads our output waiting
                 os.dup2(null, stream)
-            os.closerange(3, writer)
-            os.closerange(writer + 1, os.sysconf("SC_OPEN_MAX"))
-            with contextlib.suppress(OSError):
-                os.write(writer, _packed(work))
+            for last, kept in itertools.pairwise((2, *keep, os.sysconf("SC_OPEN_MAX"))):
+                os.closerange(last + 1, kept)
+            life()
     finally:
         os._exit(0)  # also from an interrupt: nothing of the parent's may be undone twice
 
 
+def _tell(writer: int, work: Callable[[], str | None]) -> None:
+    with contextlib.suppress(OSError):
+        os.write(writer, _packed(work))
+
+
 def _packed(work: Callable[[], str | None]) -> bytes:
+    import json
+
     try:
         answer: dict[str, Any] = {"note": work()}
     except WriteFailed as error:
@@ -106,6 +126,8 @@ def _end(child: int) -> None:
 def _unpacked(answer: bytes) -> str | None:
     if not answer:
         raise WriteFailed("child", "ended without an answer")
+    import json
+
     said = json.loads(answer)
     if "write" in said:
         raise WriteFailed(*said["write"])

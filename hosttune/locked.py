@@ -12,14 +12,13 @@ import os
 import select
 import signal
 import struct
-from typing import NoReturn
 
+from hosttune.child import start_child
 from hosttune.errors import Unreadable
 
 NAMES = ("/driver_override", "/sriov_numvfs")
 SECONDS = 5.0
 _LENGTH = struct.Struct("=i")  # of what follows; less than 0: an errno instead
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class LockedReads:
@@ -56,13 +55,12 @@ class LockedReads:
     def _start(self) -> None:
         question, self._ask = os.pipe()
         self._hear, answer = os.pipe()
-        parent = os.getpid()
-        child = os.fork()
-        if child == 0:
-            _serve(question, answer, parent)
+        owner = os.getpid()
+        self._child, held = start_child(lambda: _serve(question, answer, owner), (question, answer))
         os.close(question)
         os.close(answer)
-        self._owner, self._child = parent, child
+        self._owner = owner
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
     def _leave(self) -> None:
         """Give the child up: killed, it ends once the kernel lets it."""
@@ -75,25 +73,10 @@ class LockedReads:
             os.waitpid(self._child, os.WNOHANG)
 
 
-def _serve(question: int, answer: int, parent: int) -> NoReturn:
-    """The child's whole life."""
-    try:
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        os.setpgid(0, 0)  # a Ctrl-C is not for it
-        null = os.open(os.devnull, os.O_RDWR)
-        for stream in range(3):
-            os.dup2(null, stream)
-        for fd in range(3, 4096):
-            if fd not in (question, answer):
-                with contextlib.suppress(OSError):
-                    os.close(fd)
-        with os.fdopen(question, "rb", buffering=0) as questions:
-            while os.getppid() == parent and (line := questions.readline()):
-                os.write(answer, _answered(line[:-1]))
-    finally:
-        os._exit(0)
+def _serve(question: int, answer: int, parent: int) -> None:
+    with os.fdopen(question, "rb", buffering=0) as questions:
+        while os.getppid() == parent and (line := questions.readline()):
+            os.write(answer, _answered(line[:-1]))
 
 
 def _answered(path: bytes) -> bytes:

@@ -40,7 +40,6 @@ ROOMS = frozenset(
         "journal.py",
         "child.py",
         "locked.py",
-        "locked.py",
         "assets.py",
     )
 )

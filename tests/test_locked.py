@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,3 +48,25 @@ def test_a_child_that_is_gone_is_no_answer(tmp_path: Path) -> None:
     os.waitpid(reader._child, 0)
     with pytest.raises((Unreadable, BrokenPipeError)):
         reader.read(str(path))
+
+
+INTERRUPTED = """
+import os, signal, sys
+from hosttune.system import Machine
+
+machine = Machine()
+os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
+try:
+    machine.read(sys.argv[1])
+except KeyboardInterrupt:
+    print("heard", machine.read(sys.argv[1]))
+"""
+
+
+def test_an_interrupt_within_its_fork_is_heard_after_it(tmp_path: Path) -> None:
+    path = tmp_path / "driver_override"
+    path.write_text("one\n")
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, str(path)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("heard one\n", "", 0)
