@@ -39,10 +39,10 @@ def in_child(work: Callable[[], str | None], seconds: float, what: str) -> str |
 
 
 def start_child(life: Callable[[], None], keep: Collection[int]) -> tuple[int, Iterable[int]]:
-    """Fork a child that lives `life` and ends, at the latest with its parent; of our files it has those of `keep`. Raises OSError.
+    """Fork a child that lives `life` and ends, at the latest with its parent; of our files it has those of `keep`.
 
     Returns its process id, and the mask of signals to be set again once an interrupt would find the child where it can
-    be ended: until then interrupts wait, for within a fork Python would lose one.
+    be ended: until then interrupts wait, for within a fork Python would lose one. Raises OSError where none is had.
     """
     parent = os.getpid()
     held = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
