@@ -12,7 +12,7 @@ from hosttune.bench.gpu_backends import GPU_BACKENDS
 from hosttune.bench.guard import Chosen, choose, running
 from hosttune.bench.host_backends import HOST_BACKENDS
 from hosttune.bench.judge import Scene, judge, missing
-from hosttune.bench.parse.answer import Answer, Lost, NotUnderstood
+from hosttune.bench.parse.answer import Answer, Lost, NotUnderstood, worst_of_each
 from hosttune.errors import CommandFailed, Refused
 from hosttune.model.host import Host
 from hosttune.model.validation import CheckResult, Sample, Validation
@@ -73,18 +73,7 @@ def measure(
         *skips,
     )
     facts = {name: value for answer in answers for name, value in answer.facts.items()}
-    return Measured(_one_each(results), samples, {**_versions(host), **facts})
-
-
-def _one_each(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
-    """One result a check and subject, the worst: of a figure that partly came, what did not come counts."""
-    order = ("fail", "unknown", "warn", "pass", "skip")
-    found: dict[tuple[str, str], CheckResult] = {}
-    for result in results:
-        key = (result.check, result.subject)
-        if key not in found or order.index(result.outcome) < order.index(found[key].outcome):
-            found[key] = result
-    return tuple(found.values())
+    return Measured(worst_of_each(results), samples, {**_versions(host), **facts})
 
 
 def _planned(system: System, ask: Ask) -> tuple[list[tuple[Backend, Command]], list[CheckResult]]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from hosttune.errors import HosttuneError
-from hosttune.model.validation import CheckResult, Sample
+from hosttune.model.validation import CheckResult, Outcome, Sample
+
+_WORST_FIRST: tuple[Outcome, ...] = ("fail", "unknown", "warn", "pass", "skip")
 
 
 class NotUnderstood(HosttuneError):
@@ -79,3 +81,13 @@ def part(value: object, kind: type, tool: str, what: str) -> Any:
 def close(found: float, expected: float, fraction: float, slack: float = 0.0) -> bool:
     """Whether two figures of one answer agree."""
     return abs(found - expected) <= fraction * abs(expected) + slack
+
+
+def worst_of_each(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
+    """One result a check and subject, the worst: of a figure that partly came, what did not come counts."""
+    found: dict[tuple[str, str], CheckResult] = {}
+    for result in results:
+        key = (result.check, result.subject)
+        if key not in found or _WORST_FIRST.index(result.outcome) < _WORST_FIRST.index(found[key].outcome):
+            found[key] = result
+    return tuple(found.values())

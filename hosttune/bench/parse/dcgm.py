@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from hosttune.bench.parse.answer import Answer, NotUnderstood, document, part
+from hosttune.bench.parse.answer import Answer, NotUnderstood, document, part, worst_of_each
 from hosttune.model.validation import CheckResult, Outcome
 
 TOOL = "dcgmi diag"
@@ -35,7 +35,7 @@ def parse(text: str) -> Answer:
     if not results:
         raise NotUnderstood(TOOL, "no test in it")
     version = root.get("version") or _metadata(found).get("version")
-    return Answer((), _unique(results), (), {"dcgm": str(version)} if version else {})
+    return Answer((), worst_of_each(results), (), {"dcgm": str(version)} if version else {})
 
 
 def _metadata(found: dict[str, Any]) -> dict[str, Any]:
@@ -89,14 +89,3 @@ def _result(check: str, subject: str, status: str, words: str) -> CheckResult:
 
 def _alarming(words: str) -> bool:
     return re.search(r"error|fail|unable|could not|insufficient", words, re.IGNORECASE) is not None
-
-
-def _unique(results: tuple[CheckResult, ...]) -> tuple[CheckResult, ...]:
-    """One result a check and subject: the worst."""
-    order = ("fail", "unknown", "warn", "pass", "skip")
-    found: dict[tuple[str, str], CheckResult] = {}
-    for result in results:
-        key = (result.check, result.subject)
-        if key not in found or order.index(result.outcome) < order.index(found[key].outcome):
-            found[key] = result
-    return tuple(found.values())
