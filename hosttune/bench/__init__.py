@@ -12,26 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hosttune.bench.course import Measured
     from hosttune.model.host import Host
-    from hosttune.model.validation import CheckResult, Sample, Validation
+    from hosttune.model.validation import Validation
     from hosttune.system import System
-
-
-def run(
-    system: System,
-    host: Host,
-    level: int,
-    *,
-    seconds: float | None = None,
-    scratch_path: str | None = None,
-    peers: Iterable[str] | None = None,
-    say: Callable[[str], None] = lambda text: None,
-) -> tuple[tuple[CheckResult, ...], tuple[Sample, ...]]:
-    """Results and every run of the benchmarks of a level; `measure` gives the versions besides, and takes more.
-
-    Raises Refused for a captured host and a GPU that somebody holds, BadInput for a scratch path or peer that is none.
-    """
-    found = measure(system, host, level, seconds=seconds, scratch_path=scratch_path, peers=peers, say=say)
-    return found.results, found.samples
 
 
 def measure(
@@ -46,9 +28,11 @@ def measure(
     history: tuple[Validation, ...] = (),
     fleet: str | None = None,
 ) -> Measured:
-    """As `run`, with the versions that belong to the figures, this host's `history` (oldest first) and a fleet's file.
+    """The benchmarks of a level: results, every run, and the versions that belong to the figures.
 
-    `fleet` is the text of a TOML file of baselines, which stand beside the shipped ones. Raises BadInput for a bad one.
+    `history`: earlier validations of this host, oldest first. `fleet`: the text of a TOML file of baselines, which
+    stand beside the shipped ones. Raises Refused for a captured host and a GPU that somebody holds, BadInput for a
+    scratch path, peer or baseline that is none.
     """
     from hosttune.bench.baselines import with_fleet
     from hosttune.bench.course import measure as run_all
