@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 import msgspec
 
@@ -28,7 +28,7 @@ ENTRIES = ("/efi/loader/entries", "/boot/loader/entries", "/boot/efi/loader/entr
 STATE = "/etc/hosttune/kernel-arguments"  # of ours, where the boot loader's own file cannot remember for us
 _NAME = re.compile(r"[a-z_]{1,32}")
 
-S = TypeVar("S", bound=msgspec.Struct)
+S = TypeVar("S", bound="Remembered")
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,33 @@ class BootLoader(ABC):
         Safe to repeat from any state that a crash leaves. Returns what is to be told. Raises WriteFailed,
         CommandFailed.
         """
+
+
+class Remembered(msgspec.Struct, frozen=True, kw_only=True):
+    """What our file remembers of a boot loader whose own file cannot; a loader adds what it needs for the way back."""
+
+    arguments: dict[str, str | None] = {}
+    unfinished: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ToolLoader(BootLoader):
+    """A boot loader that is told by a tool, with what is staged remembered in our file. `tool`: its path."""
+
+    tool: str
+    tools: ClassVar[tuple[str, ...]] = ()  # where it may be, the first one is taken
+    state: ClassVar[type[Remembered]] = Remembered
+
+    @classmethod
+    def found(cls, system: System) -> Self | None:
+        """It, where it is installed."""
+        path = next((path for path in cls.tools if system.exists(path)), None)
+        return cls(path) if path else None
+
+    def read(self, system: System) -> Staged:
+        """See BootLoader."""
+        state = read_state(system, self.state)
+        return Staged(state.arguments, frozenset(state.unfinished))
 
 
 def boot_loader(system: System) -> BootLoader | None:
@@ -175,6 +202,6 @@ def read_state(system: System, kind: type[S]) -> S:
         raise Unreadable(STATE, f"not as hosttune writes it: {error}") from error
 
 
-def state_bytes(state: msgspec.Struct) -> bytes:
+def state_bytes(state: Remembered) -> bytes:
     """Our file."""
     return msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n"

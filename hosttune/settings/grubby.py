@@ -18,8 +18,8 @@ from hosttune.errors import WriteFailed
 from hosttune.model.commandline import PAGES, changed, split, text_of
 from hosttune.settings.bootloader import (
     STATE,
-    BootLoader,
-    Staged,
+    Remembered,
+    ToolLoader,
     lacking,
     prove,
     read_state,
@@ -32,35 +32,22 @@ from hosttune.system import System
 
 INFO = "grubby-info-all"  # the name under which a capture holds what grubby says
 _ENTRIES = "/boot/loader/entries"
-_TOOLS = ("/usr/sbin/grubby", "/usr/bin/grubby", "/sbin/grubby")
 _SECONDS = 120.0
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class State(Remembered, frozen=True, kw_only=True):
     """Our file. `before`: what stood in the entries of each name that is staged or being taken back."""
 
-    arguments: dict[str, str | None] = {}
-    before: dict[str, str | None] = {}
-    unfinished: tuple[str, ...] = ()
+    before: dict[str, str | None] = msgspec.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Grubby(BootLoader):
-    """grubby. `tool`: its path."""
+class Grubby(ToolLoader):
+    """grubby."""
 
-    tool: str
     name: ClassVar[str] = "grubby"
-
-    @classmethod
-    def found(cls, system: System) -> Grubby | None:
-        """It, where it is installed."""
-        path = next((path for path in _TOOLS if system.exists(path)), None)
-        return cls(path) if path else None
-
-    def read(self, system: System) -> Staged:
-        """See BootLoader."""
-        state = read_state(system, State)
-        return Staged(state.arguments, frozenset(state.unfinished))
+    tools: ClassVar[tuple[str, ...]] = ("/usr/sbin/grubby", "/usr/bin/grubby", "/sbin/grubby")
+    state: ClassVar[type[Remembered]] = State
 
     def stage(self, system: System, arguments: Mapping[str, str | None], names: Collection[str]) -> str | None:
         """See BootLoader."""

@@ -11,14 +11,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import msgspec
-
 from hosttune.errors import WriteFailed
 from hosttune.model.commandline import changed, split
 from hosttune.settings.bootloader import (
     STATE,
-    BootLoader,
-    Staged,
+    Remembered,
+    ToolLoader,
     by_hand,
     entries_folder,
     entry_lines,
@@ -34,18 +32,15 @@ from hosttune.system import System
 
 LINE = "/etc/kernel/cmdline"
 VENDOR = "/usr/lib/kernel/cmdline"
-_TOOLS = ("/usr/bin/kernel-install", "/bin/kernel-install")
 _SECONDS = 600.0  # it may build an initial ramdisk
 _OF_THE_LOADER = ("BOOT_IMAGE", "initrd")
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class State(Remembered, frozen=True, kw_only=True):
     """Our file. `base`: the command line without ours; `was`: what /etc/kernel/cmdline held when a change began."""
 
-    arguments: dict[str, str | None] = {}
     base: str | None = None
     was: str | None = None
-    unfinished: tuple[str, ...] = ()
 
     @property
     def line(self) -> str:
@@ -54,22 +49,12 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class KernelInstall(BootLoader):
-    """kernel-install. `tool`: its path."""
+class KernelInstall(ToolLoader):
+    """kernel-install."""
 
-    tool: str
     name: ClassVar[str] = "kernel-install"
-
-    @classmethod
-    def found(cls, system: System) -> KernelInstall | None:
-        """It, where it is installed."""
-        path = next((path for path in _TOOLS if system.exists(path)), None)
-        return cls(path) if path else None
-
-    def read(self, system: System) -> Staged:
-        """See BootLoader."""
-        state = read_state(system, State)
-        return Staged(state.arguments, frozenset(state.unfinished))
+    tools: ClassVar[tuple[str, ...]] = ("/usr/bin/kernel-install", "/bin/kernel-install")
+    state: ClassVar[type[Remembered]] = State
 
     def stage(self, system: System, arguments: Mapping[str, str | None], names: Collection[str]) -> str | None:
         """See BootLoader. The entries of all kernels are written anew, one after the other."""
