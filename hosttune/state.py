@@ -7,6 +7,7 @@ import os
 from typing import TextIO
 
 from hosttune.errors import BadInput
+from hosttune.system import write_new
 
 
 def state_directory() -> str:
@@ -60,14 +61,8 @@ def save(path: str, text: str, *, make_folder: bool = False) -> None:
 
 def _replace(path: str, data: bytes) -> None:
     temporary = f"{path}.{os.getpid()}.tmp"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    write_new(temporary, data, 0o644)
     try:
-        try:
-            while data:
-                data = data[os.write(fd, data) :]
-            os.fsync(fd)
-        finally:
-            os.close(fd)
         os.replace(temporary, path)
     finally:
         with contextlib.suppress(FileNotFoundError):  # renamed: as it should be

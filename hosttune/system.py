@@ -275,13 +275,7 @@ def put_file(path: str, data: bytes, mode: int = 0o644) -> None:
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
-        try:
-            while data:
-                data = data[os.write(fd, data) :]
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        write_new(temporary, data, mode)
         os.replace(temporary, path)
         sync_folder(os.path.dirname(path))
     except OSError as error:
@@ -289,6 +283,21 @@ def put_file(path: str, data: bytes, mode: int = 0o644) -> None:
     finally:
         with contextlib.suppress(OSError):  # renamed, as it should be; a full disk or an interrupt leaves no half
             os.unlink(temporary)
+
+
+def write_new(path: str, data: bytes, mode: int) -> None:
+    """Make a file that is not there yet, written and synced; where that fails, it is gone again. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    try:
+        try:
+            while data:
+                data = data[os.write(fd, data) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except BaseException:  # an interrupt, too
+        os.unlink(path)
+        raise
 
 
 def take_file(path: str) -> None:
