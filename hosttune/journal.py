@@ -114,6 +114,11 @@ class Transaction(Value, frozen=True, kw_only=True):
         """Whether it was cut off; before its first step there is nothing to settle."""
         return self.state in OPEN_STATES and bool(self.records)
 
+    @property
+    def is_applied(self) -> bool:
+        """Whether it is an apply that came to its end and that no revert has taken back whole."""
+        return self.state in ("applied", "kept") and self.header.verb == "apply"
+
 
 # --- reading -------------------------------------------------------------------------------------------------
 
@@ -334,7 +339,7 @@ def in_force(transactions: tuple[Transaction, ...]) -> Mapping[tuple[str, str], 
     """What is applied: the newest record of each setting that has not been taken back, boot re-applies left out."""
     found: dict[tuple[str, str], Record] = {}
     for transaction in transactions:
-        if transaction.state in ("applied", "kept") and transaction.header.verb == "apply":
+        if transaction.is_applied:
             for record in transaction.records:
                 if record.in_force:
                     found[record.kind, record.target] = record

@@ -39,9 +39,11 @@ from hosttune.transaction.steps import (
     TODO,
     UNREADABLE,
     Prepared,
+    Step,
     check_fresh,
     entries,
     entry,
+    in_order,
     prepare,
     staged_pages,
     steps_of,
@@ -61,6 +63,15 @@ class Options:
     disrupt: Collection[str] = field(default=frozenset())
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What a plan says: its own steps, and those of its guests."""
+
+    plan: Plan
+    steps: tuple[Step, ...]
+    guests: tuple[Step, ...]
+
+
 Confirm = Callable[[Sequence[Prepared]], bool]
 Discover = Callable[[], Host]
 
@@ -78,8 +89,7 @@ def apply(
     could not be taken back. Raises Refused and BadInput with nothing written, Declined when `confirm` says no.
     """
     store = must_write(site)
-    actions = all_actions(site, plan, options, ())
-    steps_of(actions)  # what the plan says is judged before the machine is asked
+    wanted = wanted_of(plan, options)  # what the plan says is judged before the machine is asked
     with store.locked():
         transactions = site.transactions()
         refuse_open(transactions)
@@ -87,7 +97,7 @@ def apply(
         check_machine(plan, host)
         check_identities(plan, host)
         told = in_force(transactions)
-        prepared = look(site, plan, options, host, told)
+        prepared = look(site, wanted, host, told)
         check_fresh(prepared)
         todo = due(prepared)
         if lacking := _lacking(prepared):
@@ -104,10 +114,11 @@ def apply(
             return _carried(site, store, transactions, host, starting, prepared, todo, say)
 
 
-def look(site: Site, plan: Plan, options: Options, host: Host, told: Told) -> tuple[Prepared, ...]:
-    """Every step of a plan with what its setting is now. Raises BadInput."""
-    steps = steps_of(all_actions(site, plan, options, tuple(told.values())))
-    return guest_verdicts(staged_pages(prepare(site.system, steps, told)), plan, host)
+def look(site: Site, wanted: Wanted, host: Host, told: Told) -> tuple[Prepared, ...]:
+    """Every step of a plan, and of what makes it last, with what its setting is now. Raises BadInput."""
+    lasting = steps_of(lasting_actions(site, wanted.plan, told.values()))
+    steps = in_order((*wanted.steps, *lasting, *wanted.guests))
+    return guest_verdicts(staged_pages(prepare(site.system, steps, told)), wanted.plan, host)
 
 
 def due(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
@@ -261,7 +272,7 @@ def rehearse_apply(site: Site, plan: Plan, options: Options, discover: Discover)
     """What `apply` would write, byte for byte; writes nothing and takes no lock. Raises Refused for a stale plan."""
     host = discover()
     check_identities(plan, host)
-    prepared = look(site, plan, options, host, in_force(site.transactions()))
+    prepared = look(site, wanted_of(plan, options), host, in_force(site.transactions()))
     check_fresh(prepared)
     todo = due(prepared)
     writes = [lambda system, one=one: one.step.setting.write(system, one.step.want) for one in todo]
@@ -283,17 +294,22 @@ def rehearse_apply(site: Site, plan: Plan, options: Options, discover: Discover)
 # --- what follows from a plan --------------------------------------------------------------------------------
 
 
-def all_actions(site: Site, plan: Plan, options: Options, in_force_now: Sequence[Record]) -> tuple[Action, ...]:
-    """The plan's actions, its guests, and the files that make it all last. Raises BadInput.
-
-    Those files hold what earlier applies need too, and what a step must wait for is no reason not to write them.
-    """
+def wanted_of(plan: Plan, options: Options) -> Wanted:
+    """What a plan says. Raises BadInput, and Incomplete for one with unplaced guests."""
     check_plan(plan)
-    guests = tuple(guest_actions(plan, start=options.start)) if options.guests else ()
+    guests = guest_actions(plan, start=options.start) if options.guests else ()
+    return Wanted(plan, steps_of(plan.actions), steps_of(guests))
+
+
+def lasting_actions(site: Site, plan: Plan, in_force_now: Iterable[Record]) -> tuple[Action, ...]:
+    """The files that make a plan last. Raises BadInput.
+
+    They hold what earlier applies need too, and what a step must wait for is no reason not to write them.
+    """
     wishes = [(record.kind, record.target, record.new) for record in in_force_now]
     wishes += [(action.kind, action.target, action.want) for action in plan.actions]
     ids = cards(site.system, [target for kind, target, _ in wishes if kind == "driver"])
-    return (*plan.actions, *persistence(wishes, None if site.system.captured else own_state(), ids), *guests)
+    return persistence(wishes, None if site.system.captured else own_state(), ids)
 
 
 def remember_gpus(site: Site, store: Store, host: Host, todo: Sequence[Prepared]) -> None:

@@ -78,8 +78,12 @@ def steps_of(actions: Iterable[Action]) -> tuple[Step, ...]:
             continue
         setting.check(action.want)
         single.append(Step(setting, freeze(action.want), (action,), FrozenMap({action.id: ""})))
-    merged = [_merged(kind, found) for kind, found in merging.items()]
-    return tuple(sorted((*single, *merged), key=lambda step: step.setting.stage))
+    return in_order((*single, *(_merged(kind, found) for kind, found in merging.items())))
+
+
+def in_order(steps: Iterable[Step]) -> tuple[Step, ...]:
+    """Steps in the order in which they are taken: by stage, what is written together last, else as they come."""
+    return tuple(sorted(steps, key=lambda step: (step.setting.stage, step.setting.merges)))
 
 
 def _merged(kind: type[Setting], found: list[tuple[Action, Setting]]) -> Step:

@@ -34,7 +34,7 @@ def revert(site: Site, say: Say, *, force: bool = False) -> tuple[Result, int]:
     with store.locked(), interruptible():
         transactions = site.transactions()
         refuse_open(transactions)
-        applied = tuple(one for one in transactions if one.state in ("applied", "kept") and one.header.verb == "apply")
+        applied = tuple(one for one in transactions if one.is_applied)
         refuse_running_guests(site.system, applied)
         refuse_in_use(site.system, applied)
         result, code = _settled(site, store, "revert", applied, say, force=force, again=set_again(site, transactions))
@@ -115,12 +115,17 @@ def _told(records: Iterable[Record], undone: Mapping[int, Made]) -> Iterable[Ent
             yield from undone_entries(record, made)
 
 
+def _part(setting: Setting, action: str) -> str:
+    """The part of a setting that an action of its record is about, by its id; "": all of it."""
+    return action.partition(":")[2] if setting.merges else ""
+
+
 def undone_entries(record: Record, made: Made) -> Iterable[Entry]:
     """What became of taking a record back, one entry an action."""
     setting = setting_of_record(record)
     before = record.new if record.outcome is None else record.after
     for action in record.actions:
-        name = action.partition(":")[2] if setting.merges else ""
+        name = _part(setting, action)
         yield Entry(
             action=action,
             outcome=made.outcome,  # type: ignore[arg-type]  # the engine's words are those of the document
@@ -135,7 +140,7 @@ def applied_plans(site: Site) -> tuple[Plan, ...]:
     """The plans that are applied, oldest first. Raises BadInput for one that does not read."""
     if site.store is None:
         return ()
-    applied = (one for one in site.transactions() if one.state in ("applied", "kept") and one.header.verb == "apply")
+    applied = (one for one in site.transactions() if one.is_applied)
     texts = ((one.path, site.store.plan_of(one)) for one in applied)
     return tuple(Plan.from_json(text, where=path) for path, text in texts if text is not None)
 
@@ -211,7 +216,7 @@ def _only(record: Record, setting: Setting, names: Collection[str]) -> Record:
             else part.joined({n: v for n, v in setting.parts(freeze(value)).items() if n in names})
         )
 
-    actions = tuple(one for one in record.actions if not setting.merges or one.partition(":")[2] in names)
+    actions = tuple(one for one in record.actions if not setting.merges or _part(setting, one) in names)
     return msgspec.structs.replace(
         record, target=target, actions=actions, old=cut(record.old), new=cut(record.new), after=cut(record.after)
     )
@@ -241,7 +246,7 @@ def _drifted(record: Record, found: Drift | str | None) -> Iterable[Drift]:
         return
     setting = setting_of_record(record)
     for action in record.actions:
-        name = action.partition(":")[2] if setting.merges else ""
+        name = _part(setting, action)
         expected, actual = part_of(setting, found.expected, name), part_of(setting, found.actual, name)
         if found.why or expected != actual:
             yield Drift(action=action, expected=expected, actual=actual, why=found.why)
@@ -252,7 +257,7 @@ def _standing(record: Record, found: Drift | str | None) -> Iterable[Entry]:
     setting = setting_of_record(record)
     after = found.actual if isinstance(found, Drift) else record.after
     for action in record.actions:
-        name = action.partition(":")[2] if setting.merges else ""
+        name = _part(setting, action)
         yield Entry(
             action=action,
             outcome="pending" if found == "pending" else record.outcome or "done",  # type: ignore[arg-type]  # as above
