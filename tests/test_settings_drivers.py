@@ -451,3 +451,12 @@ def test_a_capture_is_not_written(tmp_path: Path) -> None:
 
     with pytest.raises(Refused):
         Driver.of(GPU).write(Capture(str(host(tmp_path))), "vfio-pci")
+
+
+@pytest.mark.parametrize("kind", ["driver", "sriov-vfs"])
+def test_persistence_mode_keeps_a_function_open(kind: str) -> None:
+    def kept(persistence: bool | None, address: str = GPU) -> str | None:
+        return setting_of(kind, GPU).kept_open(Host(gpus=(Gpu(address=address, persistence=persistence),)))
+
+    assert kept(True) == f"persistence mode holds it (nvidia-smi -i {GPU} -pm 0)"
+    assert (kept(False), kept(None), kept(True, "0000:02:00.0")) == (None, None, None)

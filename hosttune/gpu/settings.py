@@ -99,6 +99,7 @@ class GpuPersistence(GpuSetting):
     """Whether the driver keeps the GPU initialised while nobody uses it. Value: true or false."""
 
     kind: ClassVar[str] = PERSISTENCE
+    frees_device: ClassVar[bool] = True
 
     @staticmethod
     def of_gpu(gpu: Gpu) -> bool | None:
@@ -175,6 +176,7 @@ class GpuEcc(GpuSetting):
     kind: ClassVar[str] = ECC
     scope: ClassVar[str] = BOOT
     disruptive: ClassVar[bool] = True
+    takes_device: ClassVar[bool] = True
     persisted_by: ClassVar[str] = "the GPU itself (its InfoROM)"
     reset_by: ClassVar[str] = "nothing"
 
@@ -213,6 +215,7 @@ class GpuMigMode(GpuSetting):
     kind: ClassVar[str] = MIG_MODE
     limit_seconds: ClassVar[float | None] = 180.0  # it may reset the GPU
     disruptive: ClassVar[bool] = True
+    takes_device: ClassVar[bool] = True
     reset_by: ClassVar[str] = "maybe a reboot"
 
     @staticmethod

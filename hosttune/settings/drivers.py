@@ -58,7 +58,20 @@ class OfDevice(Setting):
 
 
 @dataclass(frozen=True)
-class Driver(OfDevice):
+class OfHolder(OfDevice):
+    """What settings have in common that take the function, or others of its device, from the driver that holds it."""
+
+    takes_device: ClassVar[bool] = True
+
+    def kept_open(self, host: Host) -> str | None:
+        """See Setting."""
+        if not any(gpu.address == self.target and gpu.persistence for gpu in host.gpus):
+            return None
+        return f"persistence mode holds it (nvidia-smi -i {self.target} -pm 0)"
+
+
+@dataclass(frozen=True)
+class Driver(OfHolder):
     """The driver of a function. A plan may want vfio-pci only; the way back restores any driver, or none.
 
     `driver` and `driver_override` are coupled: an override without its binding would take effect at the next probe.
@@ -70,6 +83,7 @@ class Driver(OfDevice):
     limit_seconds: ClassVar[float | None] = 60.0  # an unbind waits in the kernel for whoever has the device open
     none_is_value: ClassVar[bool] = True
     between: ClassVar[bool] = True
+    hides_device: ClassVar[bool] = True  # vfio-pci keeps its maker's tools off
     persisted_by: ClassVar[str] = "a udev rule for its address"
 
     def check(self, value: Any) -> None:
@@ -87,6 +101,11 @@ class Driver(OfDevice):
     def effective(self, system: System) -> str | None:
         """The driver alone, as plans know it. Raises Unreadable."""
         return self._now(system)[0]
+
+    def taken_back(self, system: System, old: Any) -> tuple[str, ...]:
+        """See Setting. A function without a driver is taken from nobody."""
+        driver = old.get("driver") if isinstance(old, Mapping) else old
+        return () if driver_of(system, self.target) in (None, driver) else (self.target,)
 
     def waits_for(self, system: System) -> str | None:
         """VFIO takes no function that has no IOMMU group (vfio-pci's probe answers EINVAL)."""
@@ -160,7 +179,7 @@ class Driver(OfDevice):
 
 
 @dataclass(frozen=True)
-class SriovVfs(OfDevice):
+class SriovVfs(OfHolder):
     """How many virtual functions a physical one has. `sriov_drivers_autoprobe` is left as it is.
 
     The kernel changes the number only from or to 0 (drivers/pci/iov.c: EBUSY; more than `sriov_totalvfs`: ERANGE), so
@@ -182,6 +201,10 @@ class SriovVfs(OfDevice):
         self.require(system)
         text = system.read(f"{self.path}/sriov_numvfs") or ""
         return int(text) if text.isdecimal() and len(text) < 6 else None
+
+    def taken(self, system: System) -> tuple[str, ...]:
+        """See Setting: the virtual functions alone."""
+        return virtual_functions(system, self.target)
 
     def write(self, system: System, value: Any) -> None:
         """See Setting."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeVar
 
+from hosttune.model.commandline import PAGES
 from hosttune.settings.setting import Setting, refuse
 from hosttune.system import System
 
 _POOL = re.compile(r"/sys/devices/system/node/node\d{1,4}/hugepages/hugepages-\d{1,8}kB/nr_hugepages")
 _WORD = re.compile(r"\[([^\]\s]+)\]")
 _MOST_PAGES = 1 << 40
+_GIGABYTE = "/hugepages-1048576kB/"
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,30 @@ class HugePages(Setting):
     def enough(self, live: Any, want: Any) -> bool:
         """See Setting. More pages: somebody else has guests here, too."""
         return type(live) is int and type(want) is int and live > want
+
+    @property
+    def covered_by(self) -> tuple[str, str] | None:
+        """See Setting: of pages of 1 GiB, the argument that reserves them."""
+        return ("kernel-argument", PAGES) if _GIGABYTE in self.target else None
+
+    @property
+    def remedy(self) -> str | None:
+        """See Setting."""
+        if _GIGABYTE not in self.target:
+            return None
+        return (
+            "the node has no more unbroken memory for pages of this size: plan with hugepages: 2MiB, or with"
+            " profile: host, which reserves 1 GiB pages at boot"
+        )
+
+    def missed(self, system: System, old: Any, left: Collection[Any] | None) -> str | None:
+        """See Setting: pages."""
+        now = self.read(system)
+        free = whole_number(system, self.target.replace("/nr_hugepages", "/free_hugepages"))
+        ours = left is None or now in left
+        if type(old) is int and now is not None and free is not None and ours and now - free > old:
+            return f"{now - free} pages of {self.target} are used, and the way back would leave {old}"
+        return None
 
 
 @dataclass(frozen=True)

@@ -6,21 +6,27 @@ on by a udev rule for its address. sysctl, irqbalance and arguments of the kerne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from hosttune.model.plan import Action
 from hosttune.model.values import FrozenMap
 from hosttune.settings import kind_class
-from hosttune.settings.drivers import UDEV_RULES, VFIO, udev_rules
+from hosttune.settings.drivers import UDEV_RULES, VFIO, Driver, udev_rules
 from hosttune.settings.dropin import BOOT_UNIT, DropIn, boot_unit, own_command
 from hosttune.settings.setting import RUNTIME, START_STAGE
 
 Wish = tuple[str, str, Any]  # kind, target, wanted value
 
 
+def bound(wishes: Iterable[Wish]) -> tuple[str, ...]:
+    """The functions that are to be vfio-pci's, by address: the last wish for each counts."""
+    wanted = {(kind, target): want for kind, target, want in wishes}
+    return tuple(target for (kind, target), want in wanted.items() if kind == Driver.kind and want == VFIO)
+
+
 def persistence(
-    wishes: Iterable[Wish], state: str | None, ids: Mapping[str, str] = FrozenMap({})
+    wishes: Collection[Wish], state: str | None, ids: Mapping[str, str] = FrozenMap({})
 ) -> tuple[Action, ...]:
     """The actions that write our files. `wishes`: all that is in force, then what is to be applied; the last counts.
 
@@ -30,8 +36,7 @@ def persistence(
     """
     wanted = {(kind, target): want for kind, target, want in wishes}
     made: list[Action] = []
-    bound = [target for (kind, target), want in wanted.items() if kind == "driver" and want == VFIO]
-    rules = udev_rules(bound, ids)
+    rules = udev_rules(bound(wishes), ids)
     if rules:
         made.append(_action(UDEV_RULES, rules, "devices of guests are vfio-pci's from boot on, by address"))
     unit = boot_unit(own_command(), state)

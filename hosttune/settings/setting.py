@@ -11,10 +11,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from hosttune.errors import BadInput
+from hosttune.model.values import freeze
 from hosttune.system import System
+
+if TYPE_CHECKING:
+    from hosttune.model.host import Host
 
 RUNTIME, FILE, BOOT = "runtime", "file", "boot"
 
@@ -45,6 +49,9 @@ class Setting(ABC):
     overlaps: ClassVar[bool] = False  # two targets can have a part in common, see `target_of`
     merges: ClassVar[bool] = False  # what one plan wants of this kind is written together, see `merged`
     undone_later: ClassVar[bool] = True  # False: taken back within its own transaction, never by a later revert
+    takes_device: ClassVar[bool] = False  # a change takes its target, a PCI function, from whoever uses it
+    hides_device: ClassVar[bool] = False  # nobody can ask its target who it is once it is set
+    frees_device: ClassVar[bool] = False  # set, the host itself has its target open no longer, see `kept_open`
     persisted_by: ClassVar[str] = "the boot unit"
     reset_by: ClassVar[str] = "a reboot"
 
@@ -97,6 +104,39 @@ class Setting(ABC):
     def target_of(self, names: Collection[str]) -> str:
         """Of a kind that `overlaps`: the target that has these parts alone."""
         raise NotImplementedError(self.kind)
+
+    @property
+    def covered_by(self) -> tuple[str, str] | None:
+        """Kind and target of the setting that, staged for the next boot, brings then what this falls short of now."""
+        return None
+
+    @property
+    def remedy(self) -> str | None:
+        """What to plan instead where the kernel gave less than was wanted; None: nothing is known to help."""
+        return None
+
+    def taken(self, system: System) -> tuple[str, ...]:
+        """The functions that a change takes from whoever uses them. Raises Unreadable."""
+        return (self.target,) if self.takes_device else ()
+
+    def taken_back(self, system: System, old: Any) -> tuple[str, ...]:
+        """The functions that going back to `old` would take from their users; none where it is so.
+
+        Raises Unreadable.
+        """
+        moves = self.takes_device and freeze(self.read(system)) != freeze(old)
+        return self.taken(system) if moves else ()
+
+    def kept_open(self, host: Host) -> str | None:
+        """What of the host itself has its target open, so that a change would hang; None for nothing."""
+        return None
+
+    def missed(self, system: System, old: Any, left: Collection[Any] | None) -> str | None:
+        """What is in use now that going back to `old` would leave too little of; None for nothing. Raises Unreadable.
+
+        `left`: the values that were left here, any for None: at another one it is somebody else's, and stays.
+        """
+        return None
 
     def agrees(self, live: Any, want: Any) -> bool:
         """Whether a live value is the wanted one."""

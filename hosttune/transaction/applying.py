@@ -18,7 +18,7 @@ from hosttune.model.result import Entry, Result
 from hosttune.model.values import to_json
 from hosttune.settings.drivers import cards, identities, merged_identities
 from hosttune.settings.dropin import own_state
-from hosttune.settings.persistence import persistence
+from hosttune.settings.persistence import bound, persistence
 from hosttune.settings.setting import AFTER_START_STAGE, BOOT, START_STAGE
 from hosttune.state import load, save
 from hosttune.transaction.engine import Carried, Say, carry_out, interruptible
@@ -41,11 +41,11 @@ from hosttune.transaction.steps import (
     Prepared,
     Step,
     check_fresh,
+    covered,
     entries,
     entry,
     in_order,
     prepare,
-    staged_pages,
     steps_of,
     with_verdict,
 )
@@ -118,7 +118,7 @@ def look(site: Site, wanted: Wanted, host: Host, told: Told) -> tuple[Prepared, 
     """Every step of a plan, and of what makes it last, with what its setting is now. Raises BadInput."""
     lasting = steps_of(lasting_actions(site, wanted.plan, told.values()))
     steps = in_order((*wanted.steps, *lasting, *wanted.guests))
-    return guest_verdicts(staged_pages(prepare(site.system, steps, told)), wanted.plan, host)
+    return guest_verdicts(covered(prepare(site.system, steps, told)), wanted.plan, host)
 
 
 def due(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
@@ -194,11 +194,8 @@ def _notes(carried: Carried, todo: Sequence[Prepared]) -> tuple[str, ...]:
     if carried.failed is not None:
         one, made = todo[carried.failed - 1], carried.made[carried.failed]
         notes.append(f"{one.step.name} ended the transaction: {made.outcome}{f', {made.why}' if made.why else ''}")
-        if made.outcome in ("clamped", "ignored") and "1048576kB" in one.step.setting.target:  # hugepages of 1 GiB
-            notes.append(
-                "the node has no more unbroken memory for pages of this size: plan with hugepages: 2MiB, or with"
-                " profile: host, which reserves 1 GiB pages at boot"
-            )
+        if made.outcome in ("clamped", "ignored") and one.step.setting.remedy:
+            notes.append(one.step.setting.remedy)
     if any(made.outcome == "stuck" for made in carried.made.values()):
         notes.append("what hung may still take effect when the kernel lets go of it: hosttune status shows it then")
     if carried.interrupted:
@@ -308,13 +305,13 @@ def lasting_actions(site: Site, plan: Plan, in_force_now: Iterable[Record]) -> t
     """
     wishes = [(record.kind, record.target, record.new) for record in in_force_now]
     wishes += [(action.kind, action.target, action.want) for action in plan.actions]
-    ids = cards(site.system, [target for kind, target, _ in wishes if kind == "driver"])
+    ids = cards(site.system, bound(wishes))
     return persistence(wishes, None if site.system.captured else own_state(), ids)
 
 
 def remember_gpus(site: Site, store: Store, host: Host, todo: Sequence[Prepared]) -> None:
     """Keep who the GPUs are that are about to leave their driver: nobody can ask them afterwards. Raises Refused."""
-    if not any(one.step.setting.kind == "driver" for one in todo):
+    if not any(one.step.setting.hides_device for one in todo):
         return
     path = os.path.join(store.folder, "gpus.json")
     try:

@@ -15,7 +15,6 @@ from hosttune.model.plan import Action
 from hosttune.model.result import Entry, Result
 from hosttune.settings.setting import GUEST_STAGE, RUNTIME, START_STAGE
 from hosttune.transaction.engine import Say, carry_out, interruptible
-from hosttune.transaction.guards import taken_by
 from hosttune.transaction.site import Site, described, must_write, refuse_open
 from hosttune.transaction.steps import (
     ALREADY,
@@ -139,7 +138,7 @@ def _judged(site: Site, one: Prepared) -> Prepared:
         return one
     if setting.enough(one.live, one.step.want):
         return with_verdict(one, ALREADY, "more than was applied: left alone")
-    addresses = taken_by(site.system, setting)
+    addresses = setting.taken(site.system)
     if not addresses:
         return one
     other = _another_device(site, setting.target)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from hosttune.errors import Refused, Unreadable
 from hosttune.holders import holders
@@ -10,10 +10,6 @@ from hosttune.hypervisor import is_active
 from hosttune.journal import Record, Transaction
 from hosttune.model.host import Host
 from hosttune.model.plan import Plan
-from hosttune.model.values import freeze
-from hosttune.settings.drivers import Driver, driver_of, virtual_functions
-from hosttune.settings.memory import HugePages, whole_number
-from hosttune.settings.setting import Setting
 from hosttune.system import System
 from hosttune.transaction.steps import TODO, Prepared, setting_of_record
 
@@ -102,33 +98,18 @@ def _of_guests(host: Host, todo: Sequence[Prepared], disrupt: Collection[str]) -
         if setting.kind == "guest" and setting.target in running and setting.target not in disrupt:
             yield f"guest {setting.target} is running: its new definition holds from its next start"
         for guest in running.values():
-            if setting.kind in DEVICE_KINDS and setting.target in guest.devices and one.verdict == TODO:
+            if setting.takes_device and setting.target in guest.devices and one.verdict == TODO:
                 yield f"{setting.target} is given to guest {guest.name}, which is {guest.state}: shut it down first"
 
 
-# Settings that take a device from whoever uses it.
-DEVICE_KINDS = ("driver", "sriov-vfs", "gpu-mig-mode", "gpu-ecc")
-
-
 def _held(system: System, host: Host, todo: Sequence[Prepared]) -> Iterable[str]:
-    addresses = [address for one in todo if one.verdict == TODO for address in taken_by(system, one.step.setting)]
+    addresses = [address for one in todo if one.verdict == TODO for address in one.step.setting.taken(system)]
     for holder in holders(system, addresses) if addresses else ():
         yield holder.text
-    persistent = {gpu.address for gpu in host.gpus if gpu.persistence}
-    leaving = {one.step.setting.target for one in todo if one.step.setting.kind in ("driver", "sriov-vfs")}
-    ending = {one.step.setting.target for one in todo if one.step.setting.kind == "gpu-persistence"}
-    for address in sorted(persistent & leaving - ending):
-        yield f"{address}: persistence mode holds it (nvidia-smi -i {address} -pm 0)"
-
-
-def taken_by(system: System, setting: Setting) -> tuple[str, ...]:
-    """The functions that a change of this setting takes from whoever uses them. Raises Unreadable.
-
-    Of a function whose virtual ones change, only these.
-    """
-    if setting.kind not in DEVICE_KINDS:
-        return ()
-    return virtual_functions(system, setting.target) if setting.kind == "sriov-vfs" else (setting.target,)
+    settings = [one.step.setting for one in todo]
+    freed = {setting.target for setting in settings if setting.frees_device}
+    kept = {(setting.target, setting.kept_open(host)) for setting in settings if setting.target not in freed}
+    yield from sorted(f"{target}: {why}" for target, why in kept if why)
 
 
 def refuse_in_use(system: System, transactions: Iterable[Transaction], ended: Collection[str] = frozenset()) -> None:
@@ -138,7 +119,7 @@ def refuse_in_use(system: System, transactions: Iterable[Transaction], ended: Co
     pages in use. `ended` names guests that the way back itself ends first.
     """
     records = [one for transaction in transactions for one in transaction.records if one.in_force]
-    lines = [] if ended else list(_pages_in_use(system, records))
+    lines = [] if ended else list(_missed(system, records))
     addresses = dict.fromkeys(address for one in records for address in _changing_hands(system, one))
     found = holders(system, tuple(addresses)) if addresses else ()
     lines += [holder.text for holder in found if holder.guest is None or holder.guest not in ended]
@@ -149,36 +130,26 @@ def refuse_in_use(system: System, transactions: Iterable[Transaction], ended: Co
 
 def _changing_hands(system: System, record: Record) -> tuple[str, ...]:
     """The functions that taking this back would take from their users; none where it is back, or cannot be seen."""
-    setting = setting_of_record(record)
-    if setting.kind not in DEVICE_KINDS:
-        return ()
     try:
-        if isinstance(setting, Driver):
-            old = record.old.get("driver") if isinstance(record.old, Mapping) else record.old
-            moves = driver_of(system, setting.target) not in (None, old)
-        else:
-            moves = freeze(setting.read(system)) != freeze(record.old)
-        return taken_by(system, setting) if moves else ()
+        return setting_of_record(record).taken_back(system, record.old)
     except Unreadable:
         return ()  # the way back says what it cannot read
 
 
-def _pages_in_use(system: System, records: Sequence[Record]) -> Iterable[str]:
-    """Of pools that are still as we left them: that more pages are in use than the original would leave."""
-    pools: dict[str, list[Record]] = {}
+def _missed(system: System, records: Sequence[Record]) -> Iterable[str]:
+    """Of what is still as we left it: that more is in use than the original would leave."""
+    found: dict[tuple[str, str], list[Record]] = {}
     for record in records:
-        if record.kind == HugePages.kind and type(record.old) is int:
-            pools.setdefault(record.target, []).append(record)
-    for path, changes in pools.items():
+        found.setdefault((record.kind, record.target), []).append(record)
+    for changes in found.values():
+        cut_off = any(one.outcome is None for one in changes)
+        left = None if cut_off else [value for one in changes for value in (one.new, one.after)]
         try:
-            now = whole_number(system, path)
-            free = whole_number(system, path.replace("/nr_hugepages", "/free_hugepages"))
+            line = setting_of_record(changes[0]).missed(system, changes[0].old, left)
         except Unreadable:
             continue  # the way back says so
-        ours = any(now in (one.new, one.after) or one.outcome is None for one in changes)
-        least = changes[0].old
-        if now is not None and free is not None and ours and now - free > least:
-            yield f"{now - free} pages of {path} are used, and the way back would leave {least}"
+        if line:
+            yield line
 
 
 def refuse_running_guests(

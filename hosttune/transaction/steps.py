@@ -21,7 +21,6 @@ from hosttune.system import System
 TODO, ALREADY, PENDING, AS_FOUND, ABSENT, UNREADABLE = "todo", "already", "pending", "as-found", "absent", "unreadable"
 # What is told of a step that is not carried out.
 VERDICT_OUTCOMES = {ALREADY: "already", PENDING: "pending", ABSENT: "ignored", UNREADABLE: "failed", TODO: "planned"}
-BOOT_PAGES, GIGABYTE_POOL = "hugepages", "/hugepages-1048576kB/"  # the argument, and the pools that it fills
 LONGEST_TEXT = 200  # characters of a value within a sentence
 
 
@@ -100,18 +99,19 @@ def prepare(system: System, steps: Iterable[Step], told: Mapping[tuple[str, str]
     return tuple(_prepare(system, step, told.get((step.setting.kind, step.setting.target))) for step in steps)
 
 
-def staged_pages(prepared: Iterable[Prepared]) -> tuple[Prepared, ...]:
-    """The same steps; where 1 GiB pages are or will be staged for the next boot, a pool that falls short now may."""
+def covered(prepared: Iterable[Prepared]) -> tuple[Prepared, ...]:
+    """The same steps; what is or will be staged for the next boot brings then what falls short now, which then may."""
     found = tuple(prepared)
-    staged = any(
-        BOOT_PAGES in one.step.parts.values()
-        and (one.verdict in (TODO, ALREADY) or one.step.setting.agrees(one.live, one.step.want))
+    asked = {one.step.setting.covered_by for one in found}
+    staged = {
+        (one.step.setting.kind, part)
         for one in found
-    )
+        for part in one.step.parts.values()
+        if (one.step.setting.kind, part) in asked
+        and (one.verdict in (TODO, ALREADY) or one.step.setting.agrees(one.live, one.step.want))
+    }
     return tuple(
-        replace(one, step=replace(one.step, at_boot=True))
-        if staged and GIGABYTE_POOL in one.step.setting.target
-        else one
+        replace(one, step=replace(one.step, at_boot=True)) if one.step.setting.covered_by in staged else one
         for one in found
     )
 
