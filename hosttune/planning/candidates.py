@@ -62,6 +62,7 @@ class Candidates:
     pools: tuple[Pool, ...] = ()
     named: GpuSet | None = None
     why: tuple[str, ...] = ()
+    bundles: tuple[tuple[GpuSet, ...], ...] = ()  # for each pool, what can only be taken together
 
     def over(self, nodes: int, hopeless: Callable[[Taken], bool] | None = None) -> Iterator[GpuSet]:
         """The sets that come from exactly so many nodes, each once.
@@ -102,7 +103,9 @@ def gpu_candidates(field: Field, guest: GuestIntent, others: tuple[str, ...], wh
     request = guest.gpus if isinstance(guest.gpus, GpuRequest) else GpuRequest(count=count)
     pool = [g for g in countable_gpus(field.host, catalogue) if matches(g, catalogue.pci.get(g.address), request)]
     usable, excluded = _usable(catalogue, pool, others)
-    found = Candidates(count, tuple(_reaches(catalogue, part) for part in _alike(usable, request)))
+    parts = list(_alike(usable, request))
+    bundles = tuple(_bundles(catalogue, part) for part in parts)
+    found = Candidates(count, tuple(_reaches(catalogue, part) for part in parts), bundles=bundles)
     if found.first() is not None:
         return found
     what = f"{count} GPU{'' if count == 1 else 's'} wanted" + (f" of model {request.model}" if request.model else "")
@@ -129,6 +132,12 @@ def _bundle(catalogue: Catalogue, address: str, pool: set[str]) -> tuple[str, ..
     device = catalogue.pci.get(address)
     group = catalogue.groups.get(device.iommu_group, ()) if device and device.iommu_group is not None else ()
     return tuple(sorted({address, *(d.address for d in group if d.address in pool)}, key=address_key))
+
+
+def _bundles(catalogue: Catalogue, pool: list[Gpu]) -> tuple[GpuSet, ...]:
+    """A pool cut into what can only be taken together."""
+    addresses = {gpu.address for gpu in pool}
+    return tuple(dict.fromkeys(_bundle(catalogue, gpu.address, addresses) for gpu in pool))
 
 
 def _alike(pool: list[Gpu], request: GpuRequest) -> Iterator[list[Gpu]]:
@@ -158,10 +167,9 @@ def _islands(pool: list[Gpu]) -> Iterator[list[Gpu]]:
 
 def _reaches(catalogue: Catalogue, pool: list[Gpu]) -> Pool:
     """For each node, how many GPUs can be taken there and which: idle ones first, then lowest addresses."""
-    addresses = {gpu.address for gpu in pool}
     busy = {gpu.address for gpu in pool if gpu.processes}
     bundles: dict[int | None, list[GpuSet]] = {}
-    for bundle in dict.fromkeys(_bundle(catalogue, gpu.address, addresses) for gpu in pool):
+    for bundle in _bundles(catalogue, pool):
         bundles.setdefault(catalogue.node(bundle[0]), []).append(bundle)
     found: list[tuple[int | None, Reach]] = []
     for node in sorted(bundles, key=lambda n: (n is None, n or 0)):

@@ -29,18 +29,21 @@ def _remoteness(field: Field, device: str, gpu: str | None, nodes: Sequence[int]
     return -shared, distance, address_key(device)
 
 
-def _pick(
+def can_be_counted(field: Field, device: str, taken: tuple[str, ...]) -> bool:
+    """Whether a NIC or drive may be chosen by count beside what is taken: the host does not need it, nobody has it."""
+    catalogue = field.catalogue
+    return (
+        device not in taken
+        and catalogue.in_use.keys().isdisjoint((device, *catalogue.virtuals.get(device, ())))
+        and not close_groups(catalogue, (*taken, device)).conflicts
+    )
+
+
+def pick(
     field: Field, pool: Iterable[str], count: int, gpus: Sequence[str], nodes: Sequence[int], taken: tuple[str, ...]
 ) -> list[str]:
     """Each GPU in turn takes its nearest device that is left, until there are enough."""
-    catalogue = field.catalogue
-    left = [
-        device
-        for device in pool
-        if device not in taken
-        and catalogue.in_use.keys().isdisjoint((device, *catalogue.virtuals.get(device, ())))
-        and not close_groups(catalogue, (*taken, device)).conflicts
-    ]
+    left = [device for device in pool if can_be_counted(field, device, taken)]
     chosen: list[str] = []
     turn = 0
     while left and len(chosen) < count:
@@ -52,18 +55,22 @@ def _pick(
     return chosen
 
 
-def nearest_nics(
-    field: Field, request: NicRequest, gpus: Sequence[str], nodes: Sequence[int], taken: tuple[str, ...]
-) -> tuple[list[str], list[str]]:
-    """(addresses, why there are too few). Physical functions only; NICs that carry the host are left out."""
-    pool = [
+def free_nics(field: Field, request: NicRequest) -> list[str]:
+    """Physical functions that a count may mean; NICs that carry the host are left out later, with the reason."""
+    return [
         nic.address
         for nic in field.host.nics
         if nic.physfn is None
         and (request.rdma is None or request.rdma == (nic.rdma is not None))
         and not (field.catalogue.pci[nic.address].physfn if nic.address in field.catalogue.pci else None)
     ]
-    chosen = _pick(field, pool, request.count, gpus, nodes, taken)
+
+
+def nearest_nics(
+    field: Field, request: NicRequest, gpus: Sequence[str], nodes: Sequence[int], taken: tuple[str, ...]
+) -> tuple[list[str], list[str]]:
+    """(addresses, why there are too few). NICs that carry the host are left out."""
+    chosen = pick(field, free_nics(field, request), request.count, gpus, nodes, taken)
     return chosen, _too_few("NICs", request.count, len(chosen), len(field.host.nics))
 
 
@@ -72,7 +79,7 @@ def nearest_nvme(
 ) -> tuple[list[str], list[str]]:
     """(addresses, why there are too few). Drives that the host has mounted are left out."""
     pool = [drive.address for drive in field.host.nvme]
-    chosen = _pick(field, pool, count, gpus, nodes, taken)
+    chosen = pick(field, pool, count, gpus, nodes, taken)
     return chosen, _too_few("NVMe drives", count, len(chosen), len(field.host.nvme))
 
 
