@@ -80,8 +80,12 @@ def _ask(reader: Reader) -> str | None:
 def _ask_dmesg(reader: Reader) -> list[Line] | None:
     try:
         return parse_dmesg_json(reader.system.run(_DMESG_JSON))
-    except (CommandFailed, BadInput):
-        pass  # an older dmesg, or one that makes broken JSON of odd bytes: its plain form is the answer that counts
+    except (CommandFailed, BadInput):  # an older dmesg, or one that makes broken JSON of odd bytes
+        return _ask_plain_dmesg(reader)
+
+
+def _ask_plain_dmesg(reader: Reader) -> list[Line] | None:
+    """The form that every dmesg has: what it cannot say is unknown, and a problem."""
     try:
         return list(parse_dmesg(reader.system.run(_DMESG)))
     except CommandFailed as error:
