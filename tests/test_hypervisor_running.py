@@ -180,8 +180,9 @@ def test_what_cannot_be_read_is_no_proof(tmp_path: Path) -> None:
 
 def test_the_process_of_a_guest(tmp_path: Path) -> None:
     asked = COMMANDS + "qemu-processes"
-    capture = Capture(str(tree(tmp_path / "a", {asked: "17 a\n18 b\n19 c\n20 c\n", "/run/libvirt/qemu/d.pid": "21\n"})))
-    assert [process_of(capture, name) for name in ("a", "b", "c", "d", "e")] == [17, 18, None, 21, None]
+    kept = {f"/run/libvirt/qemu/{name}.pid": "20\n" for name in "cd"}  # d's is stale: no QEMU has that name
+    capture = Capture(str(tree(tmp_path / "a", {asked: "17 a\n18 b\n19 c\n20 c\n21 e\n22 e\n", **kept})))
+    assert [process_of(capture, name) for name in ("a", "b", "c", "d", "e", "f")] == [17, 18, 20, None, None, None]
 
 
 def test_the_state_of_a_recorded_guest(tmp_path: Path) -> None:

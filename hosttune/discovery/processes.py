@@ -31,7 +31,7 @@ def read_processes(reader: Reader, host: Host) -> tuple[GuestProcess, ...] | Non
 
 
 def _process(reader: Reader, name: str) -> GuestProcess:
-    pid = _pid(reader, name)
+    pid = pid_of(reader, name)
     if pid is None:
         return GuestProcess(guest=name)
     maps = tuple(parse_maps(reader.text(f"/proc/{pid}/numa_maps") or ""))
@@ -44,7 +44,7 @@ def _process(reader: Reader, name: str) -> GuestProcess:
     )
 
 
-def _pid(reader: Reader, name: str) -> int | None:
+def pid_of(reader: Reader, name: str) -> int | None:
     """The guest's process; None where no QEMU has its name, or several have and libvirt does not say which."""
     found = [pid for pid, guest in qemu_processes(reader) if guest == name and 0 < pid <= _MOST_PID]
     if len(found) < 2:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import os
 
-from hosttune.discovery.guests import DEFINITION, STATE, qemu_processes, recorded_domain
+from hosttune.discovery.guests import DEFINITION, STATE, recorded_domain
 from hosttune.discovery.libvirtd import DEFAULT_URI, URI_VARIABLE
+from hosttune.discovery.processes import pid_of
 from hosttune.errors import CommandFailed, Unreadable, WriteFailed
 from hosttune.reader import Reader
 from hosttune.system import System
@@ -22,7 +23,6 @@ CHANGE_SECONDS = 60.0
 # Before QEMU runs, every page of the guest is cleared: terabytes take minutes.
 START_SECONDS = 1800.0
 SHUT_OFF, RUNNING = "shut off", "running"
-_PROCESS_FILE = "/run/libvirt/qemu/{name}.pid"  # of the system's daemon
 
 
 def read_definition(system: System, name: str) -> str | None:
@@ -52,12 +52,8 @@ def is_active(state: str | None) -> bool:
 
 
 def process_of(system: System, name: str) -> int | None:
-    """The process of a running guest: by libvirt's own file, else the only QEMU of that name. Raises Unreadable."""
-    number = (system.read(_PROCESS_FILE.format(name=name)) or "").strip()
-    if number.isdecimal() and len(number) < 10:
-        return int(number)
-    found = [process for process, guest in qemu_processes(Reader(system)) if guest == name]
-    return found[0] if len(found) == 1 else None
+    """The process of a running guest, None where it is not found or not told from others of its name."""
+    return pid_of(Reader(system), name)
 
 
 def virsh(*arguments: str) -> tuple[str, ...]:
