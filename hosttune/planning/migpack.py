@@ -1,0 +1,124 @@
+"""Packing MIG instances: memory slices as bits, profiles with fixed starts, exact search. Pure, knows no host.
+
+A GPU's slices are bits 0 to 7 of a mask; bit 8 stands for the media engines that only one `+me` instance can have.
+An instance is valid when its start is one of its profile's and none of its bits is taken (NVML, nvml.h,
+nvmlGpuInstancePlacement_t; MIG user guide, "Supported MIG Profiles").
+
+Ties are broken by what stays placeable: the number of further instances of each profile, largest profile first, as
+`room` gives it; then by the lowest starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import combinations
+
+from hosttune.model.gpu import MigProfile
+
+MEDIA = 1 << 8  # the one +me token
+FULL = (1 << 9) - 1
+_CACHED = 1 << 14
+
+Profiles = tuple[MigProfile, ...]
+Starts = tuple[int, ...]
+
+
+def atoms_of(profile: MigProfile, start: int) -> int:
+    """The bits that an instance takes: its memory slices, and the token where it has the media engines."""
+    return ((1 << (profile.size or 1)) - 1) << start | (MEDIA if "+me" in profile.name else 0)
+
+
+def free_starts(profile: MigProfile, occupied: int) -> Starts:
+    """Where one more instance of a profile could start, lowest first."""
+    return tuple(start for start in sorted(profile.starts or ()) if not atoms_of(profile, start) & occupied)
+
+
+@lru_cache(maxsize=_CACHED)
+def most(profile: MigProfile, occupied: int) -> int:
+    """How many more instances of a profile fit. Instances are alike, so taking the lowest start each time is exact."""
+    count = 0
+    for start in sorted(profile.starts or ()):
+        atoms = atoms_of(profile, start)
+        if not atoms & occupied:
+            occupied |= atoms
+            count += 1
+    return count
+
+
+@lru_cache(maxsize=_CACHED)
+def room(profiles: Profiles, occupied: int) -> tuple[int, ...]:
+    """What stays placeable: for each profile, the largest first, how many more of it would fit by itself."""
+    ordered = sorted(profiles, key=lambda p: (-(p.size or 1), -(p.compute_slices or 1), p.name))
+    return tuple(most(profile, occupied) for profile in ordered)
+
+
+@lru_cache(maxsize=_CACHED)
+def start_sets(profile: MigProfile, count: int, occupied: int, profiles: Profiles) -> tuple[Starts, ...]:
+    """Every set of starts for so many instances of a profile, those that leave the most placeable first.
+
+    `profiles` are all that the GPU has: what is left is judged by them.
+    """
+    ranked: list[tuple[tuple[int, ...], Starts]] = []
+    for starts in combinations(free_starts(profile, occupied), count):
+        mask = _taken(profile, starts, occupied)
+        if mask is not None:
+            ranked.append((tuple(-number for number in room(profiles, mask)), starts))
+    return tuple(starts for _, starts in sorted(ranked))
+
+
+def _taken(profile: MigProfile, starts: Starts, occupied: int) -> int | None:
+    """The mask with instances at these starts; None where two of them overlap."""
+    for start in starts:
+        atoms = atoms_of(profile, start)
+        if atoms & occupied:
+            return None
+        occupied |= atoms
+    return occupied
+
+
+def pack(wanted: Sequence[MigProfile], occupied: Sequence[int]) -> tuple[tuple[int, int], ...] | None:
+    """Places for instances of several profiles on GPUs that are alike but for what is taken of them: exact.
+
+    (GPU, start) for each wanted one, in the order given; None where they do not all fit. The fewest GPUs are touched,
+    and of the ways to do so the first is taken: larger profiles first, GPUs and starts from the lowest on.
+    """
+    order = sorted(range(len(wanted)), key=lambda n: (-(wanted[n].size or 1), wanted[n].name))
+    for touched in range(min(1, len(wanted)), len(occupied) + 1):
+        for chosen in combinations(range(len(occupied)), touched):
+            found = _search([wanted[n] for n in order], {gpu: occupied[gpu] for gpu in chosen})
+            if found is not None:
+                places = dict(zip(order, found, strict=True))
+                return tuple(places[n] for n in range(len(wanted)))
+    return None
+
+
+def _search(wanted: Sequence[MigProfile], masks: Mapping[int, int]) -> tuple[tuple[int, int], ...] | None:
+    """Depth first, one instance after the other; states that failed are remembered by what is taken and what is left.
+
+    Instances of one profile follow each other from low to high, so that no two orders of the same places are tried.
+    """
+    failed: set[tuple[int, tuple[int, ...], tuple[int, int]]] = set()
+
+    def place(n: int, taken: dict[int, int], last: tuple[int, int]) -> tuple[tuple[int, int], ...] | None:
+        if n == len(wanted):
+            return ()
+        low = last if n and wanted[n] == wanted[n - 1] else (-1, -1)
+        state = n, tuple(taken.values()), low
+        if state in failed:
+            return None
+        for gpu, start in _places(wanted[n], taken):
+            if (gpu, start) > low:
+                rest = place(n + 1, {**taken, gpu: taken[gpu] | atoms_of(wanted[n], start)}, (gpu, start))
+                if rest is not None:
+                    return ((gpu, start), *rest)
+        failed.add(state)
+        return None
+
+    return place(0, dict(masks), (-1, -1))
+
+
+def _places(profile: MigProfile, taken: Mapping[int, int]) -> Iterator[tuple[int, int]]:
+    for gpu, mask in taken.items():
+        for start in free_starts(profile, mask):
+            yield gpu, start
