@@ -138,6 +138,50 @@ class Cli:
         return document
 
 
+def planned(root: Path, name: str, *options: str) -> Path:
+    """A plan for a root, saved beside it."""
+    path = root.parent / f"{name}.json"
+    assert run(["plan", "--root", str(root), *options, "--out", str(path)]) == 0
+    return path
+
+
+# --- fixtures: a module of tests gives the ones it wants a name of its own ----------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example as a scratch root, which nobody writes to."""
+    return unpack(EXAMPLE, tmp_path_factory.mktemp("pristine") / "root")
+
+
+@pytest.fixture(scope="module")
+def plan(pristine: Path) -> Path:
+    """A plan of one guest for that host."""
+    return planned(pristine, "plan", "--gpu", GPU)
+
+
+@pytest.fixture
+def root(pristine: Path, tmp_path: Path) -> Iterator[Root]:
+    """A copy of `pristine` to be written."""
+    with copied(pristine, tmp_path / "root") as root:
+        yield root
+
+
+@pytest.fixture
+def cli(
+    capsys: pytest.CaptureFixture[str], root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Path
+) -> Iterator[Cli]:
+    """Commands on that copy, which leave the state of this machine alone."""
+    monkeypatch.setenv("HOSTTUNE_STATE", str(tmp_path / "outside"))
+    monkeypatch.delenv("COLUMNS", raising=False)
+    capsys.readouterr()
+    yield Cli(capsys, root)
+    assert not (tmp_path / "outside").exists()
+
+
+# --- what is told ------------------------------------------------------------------------------------------------
+
+
 def check_result(document: Mapping[str, Any], verb: str) -> None:
     """Field by field what the document of a result promises."""
     assert document["schema"] == "hosttune.result/v1"

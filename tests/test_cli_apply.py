@@ -9,12 +9,11 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
+import applyroots
 import pytest
 from applyroots import (
-    EXAMPLE,
     GPU,
     JOURNAL,
     OTHER_GPU,
@@ -25,55 +24,22 @@ from applyroots import (
     Cli,
     Root,
     agrees,
-    copied,
     edited,
     outcomes,
     plain,
-    unpack,
+    planned,
 )
 
-from hosttune.cli import run
-
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example as a scratch root, which nobody writes to."""
-    return unpack(EXAMPLE, tmp_path_factory.mktemp("pristine") / "root")
-
-
-def planned(root: Path, name: str, *options: str) -> Path:
-    path = root.parent / f"{name}.json"
-    assert run(["plan", "--root", str(root), *options, "--out", str(path)]) == 0
-    return path
-
-
-@pytest.fixture(scope="module")
-def plan(pristine: Path) -> Path:
-    """A plan of one guest for that host."""
-    return planned(pristine, "plan", "--gpu", GPU)
+pristine = applyroots.pristine
+plan = applyroots.plan
+root = applyroots.root
+cli = applyroots.cli
 
 
 @pytest.fixture(scope="module")
 def host_plan(pristine: Path) -> Path:
     """The same guest on a host given to GPU work: settings of the whole host, and arguments of the kernel."""
     return planned(pristine, "host-plan", "--gpu", GPU, "--profile", "host")
-
-
-@pytest.fixture
-def root(pristine: Path, tmp_path: Path) -> Iterator[Root]:
-    with copied(pristine, tmp_path / "root") as root:
-        yield root
-
-
-@pytest.fixture
-def cli(
-    capsys: pytest.CaptureFixture[str], root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Path
-) -> Iterator[Cli]:
-    monkeypatch.setenv("HOSTTUNE_STATE", str(tmp_path / "outside"))
-    monkeypatch.delenv("COLUMNS", raising=False)
-    capsys.readouterr()
-    yield Cli(capsys, root)
-    assert not (tmp_path / "outside").exists()
 
 
 # --- what is asked for is done -------------------------------------------------------------------------------

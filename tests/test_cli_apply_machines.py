@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import applyroots
 import pytest
 from applyroots import (
-    EXAMPLE,
     GPU,
     HOSTS,
     PAGES,
@@ -17,7 +17,6 @@ from applyroots import (
     Root,
     action,
     agrees,
-    copied,
     edited,
     outcomes,
     plain,
@@ -26,7 +25,6 @@ from applyroots import (
 from bootroots import GRUB_FILES
 from cutshort import put
 
-from hosttune.cli import run
 from hosttune.discovery import discover
 from hosttune.errors import WriteFailed
 from hosttune.model.plan import Plan
@@ -49,36 +47,10 @@ CAPTURES = [
 # Machines whose captures hold no pool of the pages that a guest needs.
 POOLLESS = ["hwloc/16amd64-8n2c-cpusets", "lscpu/vmware_fpe"]
 
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example as a scratch root, which nobody writes to."""
-    return unpack(EXAMPLE, tmp_path_factory.mktemp("pristine") / "root")
-
-
-@pytest.fixture(scope="module")
-def plan(pristine: Path) -> Path:
-    """A plan of one guest for that host."""
-    path = pristine.parent / "plan.json"
-    assert run(["plan", "--root", str(pristine), "--gpu", GPU, "--out", str(path)]) == 0
-    return path
-
-
-@pytest.fixture
-def root(pristine: Path, tmp_path: Path) -> Iterator[Root]:
-    with copied(pristine, tmp_path / "root") as root:
-        yield root
-
-
-@pytest.fixture
-def cli(
-    capsys: pytest.CaptureFixture[str], root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Path
-) -> Iterator[Cli]:
-    monkeypatch.setenv("HOSTTUNE_STATE", str(tmp_path / "outside"))
-    monkeypatch.delenv("COLUMNS", raising=False)
-    capsys.readouterr()
-    yield Cli(capsys, root)
-    assert not (tmp_path / "outside").exists()
+pristine = applyroots.pristine
+plan = applyroots.plan
+root = applyroots.root
+cli = applyroots.cli
 
 
 # --- a kernel that gives less, or nothing --------------------------------------------------------------------

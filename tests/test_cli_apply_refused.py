@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import applyroots
 import pytest
 from applyroots import (
     EXAMPLE,
@@ -24,41 +25,15 @@ from applyroots import (
     copied,
     edited,
     outcomes,
-    unpack,
 )
 
 import hosttune.transaction.site  # noqa: F401  (a child without rights may not be able to import it)
 from hosttune.cli import run
 
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example as a scratch root, which nobody writes to."""
-    return unpack(EXAMPLE, tmp_path_factory.mktemp("pristine") / "root")
-
-
-@pytest.fixture(scope="module")
-def plan(pristine: Path) -> Path:
-    """A plan of that host."""
-    path = pristine.parent / "plan.json"
-    assert run(["plan", "--root", str(pristine), "--gpu", GPU, "--out", str(path)]) == 0
-    return path
-
-
-@pytest.fixture
-def root(pristine: Path, tmp_path: Path) -> Iterator[Root]:
-    with copied(pristine, tmp_path / "root") as root:
-        yield root
-
-
-@pytest.fixture
-def cli(
-    capsys: pytest.CaptureFixture[str], root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Path
-) -> Iterator[Cli]:
-    monkeypatch.setenv("HOSTTUNE_STATE", str(tmp_path / "outside"))
-    capsys.readouterr()
-    yield Cli(capsys, root)
-    assert not (tmp_path / "outside").exists()
+pristine = applyroots.pristine
+plan = applyroots.plan
+root = applyroots.root
+cli = applyroots.cli
 
 
 @pytest.fixture(scope="module")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import applyroots
 import msgspec
 import pytest
 from applyroots import (
@@ -23,10 +23,10 @@ from applyroots import (
     Root,
     action,
     agrees,
-    copied,
     edited,
     outcomes,
     plain,
+    planned,
     unpack,
 )
 
@@ -38,6 +38,9 @@ CMDLINE = "proc/cmdline"
 DROP_IN = "etc/default/grub.d"
 ANOTHER_BOOT = "11111111-0000-4000-8000-000000000000\n"
 PREFERENCES = "energy-preference:cpus 1-11,97-107"
+
+root = applyroots.root
+cli = applyroots.cli
 
 
 @pytest.fixture(scope="module")
@@ -53,21 +56,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def plan(pristine: Path) -> Path:
     """A plan with settings of every scope: a guest on a host that is given to GPU work."""
-    path = pristine.parent / "plan.json"
-    assert run(["plan", "--root", str(pristine), "--gpu", GPU, "--profile", "host", "--out", str(path)]) == 0
-    return path
-
-
-@pytest.fixture
-def cli(
-    capsys: pytest.CaptureFixture[str], pristine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Path
-) -> Iterator[Cli]:
-    monkeypatch.setenv("HOSTTUNE_STATE", str(tmp_path / "outside"))
-    monkeypatch.delenv("COLUMNS", raising=False)
-    capsys.readouterr()
-    with copied(pristine, tmp_path / "root") as root:
-        yield Cli(capsys, root)
-    assert not (tmp_path / "outside").exists()
+    return planned(pristine, "plan", "--gpu", GPU, "--profile", "host")
 
 
 @pytest.fixture
