@@ -31,7 +31,7 @@ test: set-up-test
 lab-test: set-up-test $(STAMP)/apt-lab
 	$(BIN)/pytest tests/lab -m lab
 
-bench: set-up-test $(STAMP)/apt-bench
+bench: set-up-test $(STAMP)/apt-bench $(STAMP)/nova
 	$(BIN)/python bench/run.py
 
 lint: set-up-test
@@ -62,6 +62,11 @@ $(STAMP)/compiled: $(STAMP)/run $(shell find hosttune -name '*.py')
 $(STAMP)/test: requirements/test.txt $(STAMP)/run
 	$(BIN)/python -m pip install --quiet --requirement requirements/test.txt
 	@touch $@
+
+# The planner's peer: an environment of its own, of which hosttune's knows nothing. Without it the bench says what is missing.
+$(STAMP)/nova: bench/nova/requirements.txt | $(VENV)/bin/python
+	$(PYTHON) -m venv .bench/nova
+	@.bench/nova/bin/python -m pip install --quiet --requirement $< && touch $@ || echo "Nova does not install here"
 
 # System packages come through apt where that is possible (root); elsewhere the missing command is named by whoever needs it.
 define apt
@@ -99,4 +104,4 @@ $(STAMP)/apt-lab: | $(VENV)/bin/python
 	$(call apt,$(PACKAGES_LAB))
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .lab
+	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .lab

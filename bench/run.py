@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from applying import applying
+from online import online
 from rows import HOSTTUNE, Row, interleaved
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -118,6 +119,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as target:
         root = unpack(target)
         rows = [*start_up(), *discovery(root), *peak_memory(root), *planning(root), *applying(Path(target))]
+        rows += online()
     print("| measured | figure | bound |\n|---|---|---|")
     for row in rows:
         print(f"| {row.what} | {row.figure}{'' if row.holds else ' **missed**'} | {row.bound} |")
