@@ -177,7 +177,7 @@ def test_a_setting_of_several_parts_names_them() -> None:
     queue = {"scheduler": "none", "nr_requests": 1023}
     wanted = action("0000:c1:00.0 n1", kind="nvme-queue", current=None, want=queue)
     text = printed(Plan(intent=INTENT, actions=(wanted,)))
-    assert "nvme-queue 0000:c1:00.0 n1: unknown -> scheduler none, nr_requests 1023" in text
+    assert "nvme-queue 0000:c1:00.0 n1: unknown -> scheduler: none, nr_requests: 1023" in text
 
 
 def test_a_device_on_an_unknown_node_says_so() -> None:

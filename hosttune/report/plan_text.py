@@ -6,8 +6,7 @@ Where the plan was saved is said by `cli`, which did it. ASCII, except for names
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hosttune.model.host import Host, PciDevice
@@ -15,6 +14,7 @@ from hosttune.model.plan import Action, Cell, Device, Finding, Plan, PlannedGues
 from hosttune.model.values import CpuSet, format_size
 from hosttune.report.branch import count, draw_rows, say, short_list, some, wrap
 from hosttune.report.devices import link_text
+from hosttune.report.values import value_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -214,14 +214,7 @@ def _is_known_absent(action: Action, host: Host) -> bool:
 
 
 def _value(value: Any) -> str:
-    """A setting's value: text as it is, unknown as "unknown", parts by name, anything else as compact JSON."""
-    if value is None:
-        return "unknown"
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_value(part)}" for name, part in value.items())
-    return value if isinstance(value, str) and value else json.dumps(value, sort_keys=True)
+    return value_text(value, nothing="unknown")
 
 
 def _print_findings(findings: tuple[Finding, ...], console: Console) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.values import CpuSet
 from hosttune.report.branch import LONG_LIST, count, say, short_list, wrap
+from hosttune.report.values import value_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -105,9 +106,9 @@ def _ending(result: Result, code: int) -> str:
 
 
 def _print_entry(word: str, entry: Entry, console: Console) -> None:
-    text = f"{setting_text(entry.action)}: {value_text(entry.before)} -> {value_text(entry.want)}"
+    text = f"{setting_text(entry.action)}: {short_value(entry.before)} -> {short_value(entry.want)}"
     if entry.outcome in ("clamped", "failed", "stuck", "conflict", "ignored"):
-        text += f", {'still' if entry.after == entry.before else 'now'} {value_text(entry.after)}"
+        text += f", {'still' if entry.after == entry.before else 'now'} {short_value(entry.after)}"
     lead = f"  {word:8}  "
     for n, line in enumerate(wrap(text, console.width - len(lead))):
         say((lead if n == 0 else " " * len(lead)) + line, console, _STYLES.get(entry.outcome, "plain"))
@@ -122,7 +123,7 @@ def _print_drift(drift: Sequence[Drift], console: Console) -> None:
     say("drift: no longer as it was left", console, "strong")
     for one in drift:
         say(f"  {setting_text(one.action)}", console, "warn")
-        text = one.why or f"{value_text(one.expected)} was left, now {value_text(one.actual)}"
+        text = one.why or f"{short_value(one.expected)} was left, now {short_value(one.actual)}"
         for line in wrap(text, console.width - 4):
             say(f"    {line}", console)
 
@@ -168,20 +169,11 @@ def _short(cpus: str) -> str:
         return cpus
 
 
-def value_text(value: Any) -> str:
+def short_value(value: Any) -> str:
     """A value in a row: one line, cut where it is long; nothing is "none"."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "on" if value else "off"
     if isinstance(value, Mapping) and any("\n" in str(part) for part in value.values()):
         return f"({count(len(value), 'file')})"
-    if isinstance(value, Mapping):
-        text = ", ".join(f"{name}: {value_text(part)}" for name, part in value.items()) or "none"
-    elif isinstance(value, tuple | list):
-        text = " ".join(map(str, value)) or "none"
-    else:
-        text = short_lists(str(value)) or '""'
+    text = short_lists(value_text(value, nothing="none"))
     lines = text.splitlines()
     if len(lines) > 1:
         return f"({len(lines)} lines)"
@@ -191,4 +183,4 @@ def value_text(value: Any) -> str:
 def wanted_lines(todo: Iterable[Wanted]) -> Iterable[str]:
     """What the prompt lists: each setting, its value now and the wanted one."""
     for one in todo:
-        yield f"  {short_lists(one.step.name)}: {value_text(one.live)} -> {value_text(one.step.want)}"
+        yield f"  {short_lists(one.step.name)}: {short_value(one.live)} -> {short_value(one.step.want)}"

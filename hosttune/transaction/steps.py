@@ -14,6 +14,7 @@ from hosttune.journal import Record
 from hosttune.model.plan import Action
 from hosttune.model.result import Entry
 from hosttune.model.values import FrozenMap, freeze
+from hosttune.report.values import value_text
 from hosttune.settings import kind_class
 from hosttune.settings.setting import BOOT, Setting
 from hosttune.system import System
@@ -236,13 +237,7 @@ def part_of(setting: Setting, value: Any, name: str) -> Any:
 
 def text_of(value: Any) -> str:
     """A value within a sentence: short, and none is told from empty."""
-    if value is None:
-        return "nothing"
-    if isinstance(value, Mapping):
-        text = ", ".join(f"{name}: {text_of(part)}" for name, part in value.items())
-    else:
-        text = str(value)
-    text = text.replace("\n", "\\n")
+    text = value_text(value, nothing="nothing").replace("\n", "\\n")
     return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT // 2]} ... ({len(text)} characters)"
 
 

@@ -1,0 +1,19 @@
+"""A setting's value as words, the same wherever one is told: in a plan, before the prompt, in a result, in a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def value_text(value: Any, *, nothing: str) -> str:
+    """A value in one piece, whole: text as it is, parts by name; `nothing` for None, which is told from empty."""
+    if value is None:
+        return nothing
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {value_text(part, nothing=nothing)}" for name, part in value.items()) or "none"
+    if isinstance(value, tuple | list):
+        return " ".join(map(str, value)) or "none"
+    return str(value) or '""'
