@@ -8,11 +8,12 @@ from hosttune.errors import BadInput
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Finding, Plan, PlannedGuest, Unplaced
-from hosttune.planning.guests import place_guest
+from hosttune.planning.batch import check_apart, place_guests, want_of
 from hosttune.planning.guestside import guest_settings, seed_path
 from hosttune.planning.hostfindings import host_findings
 from hosttune.planning.settings import check_settings
 from hosttune.planning.sizing import read_field
+from hosttune.planning.stock import Want
 from hosttune.planning.wishes import plan_actions
 
 __all__ = ["plan"]
@@ -27,10 +28,6 @@ def plan(host: Host, intent: Intent, *, where: str = "intent") -> Plan:
     settings and for a guest name that is taken; a guest that does not fit is in `unplaced`, with reasons.
     """
     check_settings(intent, where)
-    if len(intent.guests) > 1:
-        raise BadInput(
-            f"{len(intent.guests)} guests", where=f"{where}: guests", hint="this version plans one guest at a time"
-        )
     if any(guest.mig for guest in intent.guests):
         raise BadInput("mig", where=f"{where}: guests[0].mig", hint="this version plans whole GPUs only")
     taken = {guest.name for guest in host.guests or ()}
@@ -38,6 +35,7 @@ def plan(host: Host, intent: Intent, *, where: str = "intent") -> Plan:
     placed: list[PlannedGuest] = []
     unplaced: list[Unplaced] = []
     findings: list[Finding] = [*field.resources.findings]
+    wants: list[Want] = []
     for i, guest in enumerate(intent.guests):
         if guest.name in taken:
             raise BadInput(
@@ -45,17 +43,21 @@ def plan(host: Host, intent: Intent, *, where: str = "intent") -> Plan:
                 where=f"{where}: guests[{i}].name",
                 hint="choose another name",
             )
-        if host.arch is not None and host.arch not in X86_64:
-            why = (f"this host is {host.arch}: guests are planned on x86-64 only",)
-            unplaced.append(Unplaced(guest=guest.name, why=why))
-            continue
-        result = place_guest(field, guest, f"{where}: guests[{i}]")
-        if isinstance(result, Unplaced):
-            unplaced.append(result)
-        else:
-            settings, seed = guest_settings(intent, guest), seed_path(guest)
+        wants.append(want_of(field, guest, f"{where}: guests[{i}]"))
+    check_apart(field, wants)
+    if host.arch is not None and host.arch not in X86_64:
+        why = (f"this host is {host.arch}: guests are planned on x86-64 only",)
+        unplaced += [Unplaced(guest=guest.name, why=why) for guest in intent.guests]
+    elif wants:
+        outcomes, said = place_guests(field, wants)
+        for want, result in zip(wants, outcomes, strict=True):
+            if isinstance(result, Unplaced):
+                unplaced.append(result)
+                continue
+            settings, seed = guest_settings(intent, want.guest), seed_path(want.guest)
             placed.append(msgspec.structs.replace(result.guest, guest_settings=settings, seed=seed))
             findings += result.findings
+        findings += said
     guests, known = host_findings(host, field.catalogue, tuple(placed))
     actions, said = plan_actions(host, intent, field.resources, field.memory, field.catalogue, guests)
     return Plan(

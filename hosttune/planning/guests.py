@@ -12,12 +12,13 @@ import msgspec
 
 from hosttune.model.intent import GuestIntent, NicRequest
 from hosttune.model.plan import Device, Finding, PlannedGuest, PlannedPin, Unplaced
+from hosttune.model.values import CpuSet
 from hosttune.planning.candidates import gpu_candidates
 from hosttune.planning.cells import guest_cells
 from hosttune.planning.choice import Choice, choose, some_choice
 from hosttune.planning.devices import Closure, address_key, close_groups, identity, named_devices
 from hosttune.planning.nearest import nearest_nics, nearest_nvme
-from hosttune.planning.pcie import NoRoomOnBus, Tree, build_tree
+from hosttune.planning.pcie import NoRoomOnBus, Tree, build_tree, tree_findings, with_host_places
 from hosttune.planning.pinning import pin_guest
 from hosttune.planning.reasons import Decision, guest_findings, reasons
 from hosttune.planning.relax import relaxations, shortage
@@ -48,6 +49,11 @@ class Devices:
     counted: tuple[str, ...]
     closure: Closure
 
+    @classmethod
+    def of(cls, field: Field, choice: Choice, named: tuple[str, ...], counted: tuple[str, ...]) -> Devices:
+        """The devices of a choice with all that goes along with them."""
+        return cls(choice, named, counted, close_groups(field.catalogue, (*choice.gpus, *named, *counted)))
+
 
 def place_guest(field: Field, guest: GuestIntent, where: str) -> Placed | Unplaced:
     """Decide one guest. Raises BadInput for addresses that do not exist or cannot be given away.
@@ -57,7 +63,7 @@ def place_guest(field: Field, guest: GuestIntent, where: str) -> Placed | Unplac
     result = _decide(field, guest, where)
     if isinstance(result, Placed):
         return result
-    candidates = gpu_candidates(field, guest, _named(field, guest, where), f"{where}.gpus")
+    candidates = gpu_candidates(field, guest, named_of(field, guest, where), f"{where}.gpus")
 
     def would_place(on: Field, changed: GuestIntent) -> bool:
         return isinstance(_decide(on, changed, where, trial=True), Placed)
@@ -66,7 +72,12 @@ def place_guest(field: Field, guest: GuestIntent, where: str) -> Placed | Unplac
     return msgspec.structs.replace(result, relaxation=(*helpful, *result.relaxation))
 
 
-def _named(field: Field, guest: GuestIntent, where: str) -> tuple[str, ...]:
+def fits_alone(field: Field, guest: GuestIntent, where: str) -> bool:
+    """Whether a guest could be placed if it were the only one. Raises BadInput as `place_guest`."""
+    return isinstance(_decide(field, guest, where, trial=True), Placed)
+
+
+def named_of(field: Field, guest: GuestIntent, where: str) -> tuple[str, ...]:
     """NICs and drives that the intent names."""
     nics = guest.nics if isinstance(guest.nics, tuple) else ()
     nvme = guest.nvme if isinstance(guest.nvme, tuple) else ()
@@ -78,7 +89,7 @@ def _named(field: Field, guest: GuestIntent, where: str) -> tuple[str, ...]:
 
 def _decide(field: Field, guest: GuestIntent, where: str, *, trial: bool = False) -> Placed | Unplaced:
     """Decide a guest; a `trial` only wants to know whether it would be placed."""
-    named = _named(field, guest, where)
+    named = named_of(field, guest, where)
     candidates = gpu_candidates(field, guest, named, f"{where}.gpus")
     if candidates.first() is None:
         return Unplaced(guest=guest.name, why=candidates.why)
@@ -88,10 +99,7 @@ def _decide(field: Field, guest: GuestIntent, where: str, *, trial: bool = False
     counted, missing = _nearest(field, guest, choice, named)
     if missing:
         return Unplaced(guest=guest.name, why=missing)
-    closure = close_groups(field.catalogue, (*choice.gpus, *named, *counted))
-    if closure.conflicts:
-        return Unplaced(guest=guest.name, why=closure.conflicts)
-    return _build(field, guest, Devices(choice, named, counted, closure))
+    return build_guest(field, guest, Devices.of(field, choice, named, counted))
 
 
 def _nearest(
@@ -113,8 +121,14 @@ def _nearest(
     return tuple(chosen), tuple(missing)
 
 
-def _build(field: Field, guest: GuestIntent, devices: Devices) -> Placed | Unplaced:
+def build_guest(field: Field, guest: GuestIntent, devices: Devices, others: CpuSet | None = None) -> Placed | Unplaced:
+    """A guest as decided, written down; Unplaced where its devices cannot go together or its tree has no room.
+
+    `others` are the CPUs of guests that are planned with it: its emulator threads keep off them.
+    """
     choice, closure = devices.choice, devices.closure
+    if closure.conflicts:
+        return Unplaced(guest=guest.name, why=closure.conflicts)
     at = f"guest {guest.name}"
     cell_of = {address: _cell_of(field, address, choice.placement.nodes) for address in closure.members}
     extra_ports = 1 + (guest.disk is not None) + len(guest.networks or ())
@@ -126,7 +140,7 @@ def _build(field: Field, guest: GuestIntent, devices: Devices) -> Placed | Unpla
     window = _window(field, guest, devices, width)
     if isinstance(window, Unplaced):
         return window
-    pinning = pin_guest(field.resources, choice, at)
+    pinning = pin_guest(field.resources, choice, at, others)
     cells, told = guest_cells(field.resources, choice, at)
     decision = Decision(
         guest, choice, devices.named, devices.counted, closure, pinning.cores, width=width, window=window
@@ -139,7 +153,7 @@ def _build(field: Field, guest: GuestIntent, devices: Devices) -> Placed | Unpla
         iothread_cpus=(str(pinning.emulator),),
         cells=cells,
         page_bytes=choice.shape.page,
-        devices=_devices(field, closure, cell_of, tree),
+        devices=with_host_places(field.catalogue, _devices(field, closure, cell_of, tree)),
         why=reasons(field, decision),
         firmware=guest.firmware,
         accelerator=guest.accelerator,
@@ -158,7 +172,8 @@ def _build(field: Field, guest: GuestIntent, devices: Devices) -> Placed | Unpla
         networks=guest.networks or (),
         boot=guest.boot,
     )
-    return Placed(planned, (*pinning.findings, *told, *guest_findings(field, decision, at)), pinning.cores)
+    said = (*pinning.findings, *told, *tree_findings(tree, at), *guest_findings(field, decision, at))
+    return Placed(planned, said, pinning.cores)
 
 
 def _hole(window: Window) -> int | None:

@@ -26,8 +26,11 @@ class Pinning:
     findings: tuple[Finding, ...]
 
 
-def pin_guest(resources: Resources, choice: Choice, at: str) -> Pinning:
-    """Decide every CPU of a guest. `at` is where its findings belong."""
+def pin_guest(resources: Resources, choice: Choice, at: str, others: CpuSet | None = None) -> Pinning:
+    """Decide every CPU of a guest. `at` is where its findings belong.
+
+    `others` are the CPUs of guests that are planned with it: its emulator threads keep off them.
+    """
     nodes, shape = choice.placement.nodes, choice.shape
     cores = tuple(
         tuple(choose_cores(resources.nodes[node], cell.vcpus, shape))
@@ -50,7 +53,7 @@ def pin_guest(resources: Resources, choice: Choice, at: str) -> Pinning:
         text = f"core {resources.boot_core}, the boot CPU's, goes to the guest: reserve.cores_per_node is 0"
         findings.append(Finding(level="warn", text=text, where=at))
     topology, said = _topology(resources, choice, at, broken=broken)
-    emulator, warned = _emulator(resources, nodes, CpuSet(cpus), at)
+    emulator, warned = _emulator(resources, nodes, CpuSet(cpus), others or CpuSet(), at)
     return Pinning(cores, tuple(cpus), topology, emulator, (*findings, *said, *warned))
 
 
@@ -75,7 +78,9 @@ def _topology(resources: Resources, choice: Choice, at: str, *, broken: bool) ->
     return Topology(sockets=sum(units) // per_socket, dies=1, cores=per_socket, threads=threads), findings
 
 
-def _emulator(resources: Resources, nodes: tuple[int, ...], pinned: CpuSet, at: str) -> tuple[CpuSet, list[Finding]]:
+def _emulator(
+    resources: Resources, nodes: tuple[int, ...], pinned: CpuSet, others: CpuSet, at: str
+) -> tuple[CpuSet, list[Finding]]:
     """CPUs for emulator and I/O threads: housekeeping of the guest's nodes, else the nearest, else what is left."""
     every = {node.id: CpuSet(cpu for core in node.cores for cpu in core.cpus) for node in resources.nodes.values()}
     by_node = {node: cpus & resources.housekeeping for node, cpus in every.items()}
@@ -86,7 +91,7 @@ def _emulator(resources: Resources, nodes: tuple[int, ...], pinned: CpuSet, at: 
     if near:
         text = f"no housekeeping core on node {CpuSet(nodes)}: emulator threads run on node {near[0]}"
         return by_node[near[0]], [Finding(level="warn", text=text, where=at)]
-    left = {node: cpus - pinned - resources.pinned - resources.isolated for node, cpus in every.items()}
+    left = {node: cpus - pinned - others - resources.pinned - resources.isolated for node, cpus in every.items()}
     spare = sorted((n for n in left if left[n]), key=lambda n: (resources.distance(nodes[0], n), n))
     if spare:
         text = f"no cores are reserved: emulator threads share what is left of node {spare[0]}"

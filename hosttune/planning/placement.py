@@ -164,6 +164,14 @@ def device_distances(resources: Resources, device_nodes: Sequence[int]) -> dict[
     return {node: sum(resources.distance(node, device) for device in device_nodes) for node in resources.nodes}
 
 
+def cost_of(shape: Shape, resources: Resources, nodes: Sequence[int], device_nodes: Sequence[int]) -> int:
+    """What cells on these nodes cost: the objective times the guest's vCPUs."""
+    to_devices = device_distances(resources, device_nodes)
+    pairs = sum(resources.distance(a, b) for a, b in combinations(nodes, 2))
+    prices = (cell.vcpus * to_devices[node] for node, cell in zip(nodes, shape.cells, strict=True))
+    return sum(prices) + shape.vcpus * pairs
+
+
 def least_cost(
     resources: Resources, device_nodes: Sequence[int], cells: int, only: frozenset[int] | None = None
 ) -> Fraction:

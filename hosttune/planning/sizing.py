@@ -7,7 +7,7 @@ guest's GPUs there, rounded down to whole cores and pages; GPUs of unknown node 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hosttune.model.host import Host
@@ -202,8 +202,27 @@ def _free_cpus(node: NodeResources, shape: Shape) -> int:
     return len(fitting_cores(node, shape.threads)) * shape.threads
 
 
-def enlarge(field: Field, sizes: Sizes, guest: GuestIntent, gpus: tuple[str, ...], nodes: tuple[int, ...]) -> Shape:
-    """Grow an `auto` guest that was placed small: every cell takes what the fullest of its nodes still has."""
+@dataclass(frozen=True)
+class Spoken:
+    """What others that are placed after a guest need of a node, and how many of them share out the rest with it."""
+
+    cpus: int = 0
+    memory_bytes: int = 0
+    sharers: int = 0
+
+
+def enlarge(
+    field: Field,
+    sizes: Sizes,
+    guest: GuestIntent,
+    gpus: tuple[str, ...],
+    nodes: tuple[int, ...],
+    spoken: Mapping[int, Spoken] | None = None,
+) -> Shape:
+    """Grow an `auto` guest that was placed small: every cell takes what the fullest of its nodes still has.
+
+    Where others are `spoken` for, they keep what they need, and the rest is shared out evenly.
+    """
     shape = sizes.shape
     if not sizes.short:
         return shape
@@ -211,14 +230,28 @@ def enlarge(field: Field, sizes: Sizes, guest: GuestIntent, gpus: tuple[str, ...
     memory = [cell.memory_bytes for cell in shape.cells]
     cells = len(nodes)
     share = auto_share(field, gpus)
+    others = [(spoken or {}).get(node, Spoken()) for node in nodes]
     if guest.vcpus == "auto":
         most = MAX_VCPUS_WITHOUT_IOMMU // cells // shape.threads * shape.threads
-        room = min(_free_cpus(field.resources.nodes[node], shape) for node in nodes)
+        room = min(
+            _part(_free_cpus(field.resources.nodes[node], shape), vcpus[i], others[i].cpus, others[i].sharers)
+            for i, node in enumerate(nodes)
+        )
+        room = room // shape.threads * shape.threads
         vcpus = [max(1, min(max(share.cores_of(cells), 1) * shape.threads, most, room))] * cells
     if guest.memory == "auto" and share.memory_bytes is not None:
         unit = shape.page or SMALL_PAGE
-        rooms = [field.memory[node].capacity_bytes(shape.page) for node in nodes if node in field.memory]
-        size = min([share.memory_of(cells) or 0, *(room for room in rooms if room is not None)]) // unit * unit
+        rooms = [share.memory_of(cells) or 0]
+        for i, node in enumerate(nodes):
+            have = field.memory[node].capacity_bytes(shape.page) if node in field.memory else None
+            if have is not None:
+                rooms.append(_part(have, memory[i], others[i].memory_bytes, others[i].sharers))
+        size = min(rooms) // unit * unit
         memory = [max(unit, size)] * cells
     demands = tuple(CellDemand(v, m) for v, m in zip(vcpus, memory, strict=True))
     return Shape(demands, shape.threads, shape.page, shape.share_cores)
+
+
+def _part(have: int, own: int, others: int, sharers: int) -> int:
+    """What one of several may take of a room: what it has for certain, and an even part of what nobody has."""
+    return own + max(0, have - own - others) // (1 + sharers) if sharers or others else have

@@ -1,0 +1,241 @@
+"""Several guests, one decision: which of them fit together, on which nodes, with which devices.
+
+Pure. Guests that cannot be placed even alone are told so for themselves. The others are decided together (`search`):
+the most guests, then the contract's objective; then each is built, one after the other, on what the others leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from hosttune.errors import BadInput
+from hosttune.model.intent import GuestIntent
+from hosttune.model.plan import Finding, PlannedGuest, Unplaced
+from hosttune.model.values import CpuSet, parse_address, parse_cpus
+from hosttune.planning.candidates import gpu_candidates
+from hosttune.planning.choice import Choice
+from hosttune.planning.devices import address_key, named_gpus
+from hosttune.planning.guests import Devices, Placed, build_guest, fits_alone, named_of, place_guest
+from hosttune.planning.nearest import pick
+from hosttune.planning.options import scale_of
+from hosttune.planning.placement import Placement, cost_of
+from hosttune.planning.search import MOST_WORK, Found, Search
+from hosttune.planning.sizing import Field, Spoken, enlarge
+from hosttune.planning.stock import Stock, Want, read_stock
+from hosttune.planning.taking import take
+
+Outcome = Placed | Unplaced
+Asked = tuple[int, Want]  # its place in the intent
+
+
+def want_of(field: Field, guest: GuestIntent, where: str) -> Want:
+    """A guest with the devices that it names and the sets of GPUs that it may have. Raises BadInput."""
+    named = named_of(field, guest, where)
+    return Want(guest, where, named, gpu_candidates(field, guest, named, f"{where}.gpus"))
+
+
+def check_apart(field: Field, wants: Sequence[Want]) -> None:
+    """Refuse (BadInput, with the path of the later key) a device that two guests name."""
+    names: dict[str, str] = {}
+    for want in wants:
+        gpus = want.guest.gpus if isinstance(want.guest.gpus, tuple) else ()
+        keys = {**dict.fromkeys(named_gpus(field.catalogue, gpus, f"{want.where}.gpus"), "gpus")}
+        keys |= {address: "nics" if address in _nics(want) else "nvme" for address in want.named}
+        for address, key in keys.items():
+            if address in names:
+                raise BadInput(
+                    f"{address} is named by guests {names[address]} and {want.guest.name}",
+                    where=f"{want.where}.{key}",
+                    hint="a device goes to one guest: name another, or ask for a number of them",
+                )
+            names[address] = want.guest.name
+
+
+def _nics(want: Want) -> frozenset[str]:
+    nics = want.guest.nics if isinstance(want.guest.nics, tuple) else ()
+    return frozenset(parse_address(text, where=f"{want.where}.nics") for text in nics)
+
+
+def place_guests(field: Field, wants: Sequence[Want]) -> tuple[tuple[Outcome, ...], tuple[Finding, ...]]:
+    """(what became of each guest, findings about the whole)."""
+    if len(wants) == 1:
+        return (place_guest(field, wants[0].guest, wants[0].where),), ()
+    outcomes: dict[int, Outcome] = {}
+    asked: list[Asked] = []
+    for i, want in enumerate(wants):
+        if fits_alone(field, want.guest, want.where):
+            asked.append((i, want))
+        else:
+            outcomes[i] = place_guest(field, want.guest, want.where)
+    findings: list[Finding] = []
+    while asked:
+        together = [want for _, want in asked]
+        stock = read_stock(field, together)
+        found = Search(field, stock, scale_of(field, together), together).run()
+        built = _Builder(field, stock, together, found).build()
+        failed = [n for n, outcome in enumerate(built) if isinstance(outcome, Unplaced)]
+        if not failed:
+            findings += _doubts(found)
+            break
+        for n in failed:  # what no amount shows (bus numbers, address space) ends it for this guest alone
+            outcomes[asked[n][0]] = built[n]  # type: ignore[assignment]
+        asked = [one for n, one in enumerate(asked) if n not in failed]
+    else:
+        return tuple(outcomes[i] for i in range(len(wants))), ()
+    for (i, _), outcome in zip(asked, built, strict=True):
+        if outcome is not None:
+            outcomes[i] = outcome
+    after = field
+    for outcome in outcomes.values():
+        if isinstance(outcome, Placed):
+            after = take(after, outcome.guest)
+    left = [n for n, outcome in enumerate(built) if outcome is None]
+    for n in left:
+        outcomes[asked[n][0]] = _left_out(field, after, together, n, found)
+    return tuple(outcomes[i] for i in range(len(wants))), tuple(findings)
+
+
+def _doubts(found: Found) -> list[Finding]:
+    """Where the search was cut off, the plan holds but may not be the best."""
+    if found.proven:
+        return []
+    text = (
+        "the search for the best plan was cut off: this one is valid, but more guests or nearer nodes may be possible"
+    )
+    return [Finding(level="warn", text=text, where="guests")]
+
+
+def _left_out(field: Field, after: Field, wants: Sequence[Want], which: int, found: Found) -> Unplaced:
+    """Why a guest that would fit alone has no place, and what would give it one beside the others as they are."""
+    want = wants[which]
+    beside = place_guest(after, want.guest, want.where)
+    placed = [i for i, option in enumerate(found.options) if option is not None]
+    rivals = [wants[i].guest.name for i in _in_the_way(field, wants, which, placed)]
+    why = f"alone it fits; it has no place beside {_listed(rivals)}"
+    if isinstance(beside, Placed):
+        return Unplaced(guest=want.guest.name, why=(why, "the search was cut off before it found one"))
+    relaxation = (*beside.relaxation, *(f"without guest {name}" for name in rivals[:1] if len(rivals) == 1))
+    return msgspec.structs.replace(beside, why=(why, *beside.why), relaxation=relaxation)
+
+
+def _in_the_way(field: Field, wants: Sequence[Want], which: int, placed: Sequence[int]) -> list[int]:
+    """Placed guests beside which it does not fit, none of whom can be left out of that."""
+    rivals = list(placed)
+    for other in placed:
+        fewer = [i for i in rivals if i != other]
+        if not all_fit(field, [wants[i] for i in (*fewer, which)]):
+            rivals = fewer
+    return rivals
+
+
+def all_fit(field: Field, wants: Sequence[Want], most_work: int = MOST_WORK // 20) -> bool:
+    """Whether all these guests fit together, as far as a short search can tell."""
+    stock = read_stock(field, wants)
+    found = Search(field, stock, scale_of(field, wants), wants, most_work=most_work).run()
+    return None not in found.options
+
+
+def _listed(names: Sequence[str]) -> str:
+    head = ", ".join(names[:-1])
+    return f"{'guests' if head else 'guest'} {f'{head} and ' if head else ''}{names[-1] if names else '(none)'}"
+
+
+# --- from amounts to devices and cores ---------------------------------------------------------------------------
+
+
+class _Builder:
+    """Builds the guests of one search, each on what those before it left."""
+
+    def __init__(self, field: Field, stock: Stock, wants: Sequence[Want], found: Found) -> None:
+        self._field, self._stock, self._wants = field, stock, wants
+        self._options = {i: option for i, option in enumerate(found.options) if option is not None}
+        self._kinds = {kind.index: kind for kind in stock.kinds}
+
+    def build(self) -> list[Placed | Unplaced | None]:
+        """What became of each guest; None = the search left it out."""
+        field = self._field
+        taken: set[str] = set()
+        built: dict[int, Placed | Unplaced] = {}
+        ready: list[tuple[int, Field, Devices]] = []
+        order = self._order()
+        for turn, i in enumerate(order):
+            devices = self._devices(field, i, taken, order[turn + 1 :])
+            placed = build_guest(field, self._wants[i].guest, devices)
+            built[i] = placed
+            if isinstance(placed, Placed):
+                ready.append((i, field, devices))
+                field = take(field, _unserved(placed))
+                taken.update(device.address for device in placed.guest.devices)
+        pins = {i: _pins(outcome) for i, outcome in built.items()}
+        everyone = CpuSet(cpu for own in pins.values() for cpu in own)
+        for i, before, devices in ready:
+            outcome = built[i]
+            if isinstance(outcome, Placed) and not _service(outcome).isdisjoint(everyone - pins[i]):
+                built[i] = build_guest(before, self._wants[i].guest, devices, CpuSet(everyone - pins[i]))
+        return [built.get(i) for i in range(len(self._wants))]
+
+    def _order(self) -> list[int]:
+        """Those of fixed size first, then those that take what is left, then those that share cores."""
+
+        def late(i: int) -> tuple[bool, bool, int]:
+            return self._options[i].sizes.shape.share_cores, self._options[i].sizes.short, i
+
+        return sorted(self._options, key=late)
+
+    def _devices(self, field: Field, which: int, taken: set[str], later: Sequence[int]) -> Devices:
+        """Addresses for the kinds that a guest was given, and its final size."""
+        want, option = self._wants[which], self._options[which]
+        gpus: list[str] = []
+        counted: list[str] = []
+        for index, count in option.picks:
+            kind = self._kinds[index]
+            if kind.trait.of_gpus:
+                left = [bundle for bundle in kind.bundles if taken.isdisjoint(bundle)]
+                gpus += [address for bundle in left[:count] for address in bundle]
+        mine = tuple(sorted(gpus, key=address_key))
+        for index, count in option.picks:
+            kind = self._kinds[index]
+            if not kind.trait.of_gpus:
+                free = [address for (address,) in kind.bundles if address not in taken]
+                busy = (*mine, *want.named, *counted)
+                counted += pick(field, free, count, mine, option.nodes, busy)
+        spoken = self._spoken(later)
+        shape = enlarge(field, option.sizes, want.guest, mine, option.nodes, spoken)
+        nodes = [field.catalogue.node(address) for address in (*mine, *want.named, *counted)]
+        homes = [node for node in nodes if node is not None and node in field.resources.nodes]
+        cost = cost_of(shape, field.resources, option.nodes, homes)
+        placement = Placement(option.nodes, cost, 0)
+        choice = Choice(mine, placement, shape, option.sizes.short, option.extra_cells)
+        return Devices.of(field, choice, want.named, tuple(counted))
+
+    def _spoken(self, later: Sequence[int]) -> Mapping[int, Spoken]:
+        """What guests whose turn comes later need of each node at the least."""
+        found: dict[int, Spoken] = {}
+        for i in later:
+            sizes = self._options[i].sizes
+            for node, cell in zip(self._options[i].nodes, sizes.shape.cells, strict=True):
+                before = found.get(node, Spoken())
+                found[node] = Spoken(
+                    before.cpus + cell.vcpus,
+                    before.memory_bytes + cell.memory_bytes,
+                    before.sharers + sizes.short,
+                )
+        return found
+
+
+def _pins(outcome: Placed | Unplaced) -> CpuSet:
+    if isinstance(outcome, Unplaced):
+        return CpuSet()
+    return CpuSet(cpu for pin in outcome.guest.vcpu_pins for cpu in parse_cpus(pin.cpus))
+
+
+def _service(placed: Placed) -> CpuSet:
+    service = (placed.guest.emulator_cpus, *placed.guest.iothread_cpus)
+    return CpuSet(cpu for cpus in service for cpu in parse_cpus(cpus))
+
+
+def _unserved(placed: Placed) -> PlannedGuest:
+    """The guest without its emulator threads: those make room for whoever is planned with it."""
+    return msgspec.structs.replace(placed.guest, emulator_cpus="", iothread_cpus=())

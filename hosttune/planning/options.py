@@ -1,0 +1,361 @@
+"""Every way to place one guest on an otherwise empty host, cheapest first, as amounts of what guests compete for.
+
+Pure. A guest may have more ways than can be listed (8 of 64 GPUs over 34 nodes), so they are drawn as they are asked
+for: best-first, each family of choices with a bound on what it comes to (A*). Costs are whole numbers: the contract's
+objective times `Scale.unit`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count as numbers
+from math import lcm
+
+from hosttune.model.intent import NicRequest
+from hosttune.planning.devices import gpu_count
+from hosttune.planning.nodesets import Prices, node_sets
+from hosttune.planning.placement import Shape, cores_needed, device_distances, fits
+from hosttune.planning.sizing import Field, Sizes, base_cells, shapes
+from hosttune.planning.stock import Kind, Stock, Want, gpu_pools, gpu_sets
+
+Node = int | None
+Picks = tuple[tuple[int, int], ...]  # (index of a kind, bundles of it)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How ranks are written as one whole number each, so that they add up and compare in the order of the rule.
+
+    First to last: cells off the guest's own nodes or beyond the contract's number, GPU models mixed, the objective,
+    `auto` sizes cut short, busy GPUs, order of the cut (threads per core, page size). `unit` makes objectives whole.
+    """
+
+    unit: int
+    cost_bits: int
+    part_bits: int = 16  # of each of the other parts: sums over thousands of guests stay below
+
+    def rank(self, level: int, mixed: int, cost: int, short: int, busy: int, order: int) -> int:
+        """The rank of one way; ranks of several guests may be added."""
+        value = ((level << self.part_bits | mixed) << self.cost_bits) | cost
+        for part in (short, busy, order):
+            value = value << self.part_bits | part
+        return value
+
+    @property
+    def unplaced(self) -> int:
+        """What a guest that is not placed adds: more than anything else can."""
+        return 1 << (self.cost_bits + 5 * self.part_bits)
+
+
+def scale_of(field: Field, wants: Sequence[Want]) -> Scale:
+    """A scale on which every objective of these guests is whole."""
+    most = len(field.resources.nodes)
+    parts = [*range(1, most + 1)]
+    parts += [sum(cell.vcpus for cell in w.guest.numa) for w in wants if isinstance(w.guest.numa, tuple)]
+    unit = 2 * lcm(*parts)
+    farthest = max((*field.resources.distances.values(), 20))
+    devices = len(field.catalogue.pci) + len(field.catalogue.gpus)
+    bound = unit * farthest * (devices + most * most) * (1 + len(wants))
+    return Scale(unit, bound.bit_length() + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One way to place a guest: its rank, what it takes of the stock, and of the memory of each node."""
+
+    rank: int
+    use: tuple[tuple[int, int], ...]
+    memory: tuple[tuple[int, int | None, int], ...]  # node, page size, bytes
+    nodes: tuple[int, ...]
+    sizes: Sizes
+    picks: Picks
+    extra_cells: int
+
+
+@dataclass(frozen=True)
+class Settled:
+    """GPUs that were settled: how many of which kinds, the node of each, and some that stand for all like them."""
+
+    picks: Picks
+    nodes: tuple[Node, ...]
+    mixed: int
+    busy: int
+    gpus: tuple[str, ...]
+
+
+Family = tuple[int, int, Callable[[], Iterator["Family | Option"]]]  # bound, its number, what is in it
+
+
+class Options:
+    """The ways of one guest, drawn as they are asked for and kept."""
+
+    def __init__(self, field: Field, stock: Stock, scale: Scale, wants: Sequence[Want], which: int) -> None:
+        self._field, self._stock, self._scale = field, stock, scale
+        self._want, self._which = wants[which], which
+        self._kinds = {kind.index: kind for kind in stock.kinds}
+        self._gpus = gpu_count(self._want.guest)
+        nodes = list(field.resources.nodes)
+        self._pair = {(a, b): scale.unit * field.resources.distance(a, b) for a in nodes for b in nodes if a != b}
+        self._kept: list[Option] = []
+        self._numbers = numbers()
+        self._source = self._draw()
+
+    def get(self, number: int) -> Option | None:
+        """The way of this number, the least rank first; None past the last."""
+        while len(self._kept) <= number:
+            found = next(self._source, None)
+            if found is None:
+                return None
+            self._kept.append(found)
+        return self._kept[number]
+
+    def _draw(self) -> Iterator[Option]:
+        """Level by level: cells on the GPUs' own nodes; as many anywhere; one more; and so on."""
+        mixes = range(max(1, len({model for kind in self._stock.kinds for model in kind.trait.models})))
+        for level in range(len(self._field.resources.nodes) + 1):
+            for mixed in mixes:
+                yield from self._cheapest(level, mixed)
+
+    def _cheapest(self, level: int, mixed: int) -> Iterator[Option]:
+        """The ways of one level and number of GPU models, the least rank first."""
+        spreads = range(len(self._field.resources.nodes) + 2)  # 0: no GPUs; the last: some are of unknown node
+        heap: list[Family] = [
+            (self._least(spread, level), next(self._numbers), self._spread(spread, level, mixed)) for spread in spreads
+        ]
+        heapq.heapify(heap)
+        waiting: list[tuple[int, int, Option]] = []
+        while heap:
+            bound, _, family = heapq.heappop(heap)
+            floor = self._scale.rank(level, mixed, bound, 0, 0, 0)
+            while waiting and waiting[0][0] <= floor:
+                yield heapq.heappop(waiting)[2]
+            for found in family():
+                if isinstance(found, Option):
+                    heapq.heappush(waiting, (found.rank, next(self._numbers), found))
+                else:
+                    heapq.heappush(heap, found)
+        while waiting:
+            yield heapq.heappop(waiting)[2]
+
+    def _least(self, spread: int, level: int) -> int:
+        """A bound on the objective of GPUs from so many nodes with a cell on each; 0 where cells are elsewhere."""
+        if level or not self._gpus or spread < 2 or not self._pair:
+            return 0
+        own = self._scale.unit * min(self._field.resources.distance(n, n) for n in self._field.resources.nodes)
+        other = min(self._pair.values())
+        to_devices = self._gpus * (own + (spread - 1) * min(own, other)) // spread
+        return to_devices + other * spread * (spread - 1) // 2
+
+    # --- GPUs ---------------------------------------------------------------------------------------------------
+
+    def _spread(self, spread: int, level: int, mixed: int) -> Callable[[], Iterator[Family | Option]]:
+        """The family of all choices of GPUs from so many nodes."""
+
+        def families() -> Iterator[Family]:
+            for picks in self._picks(spread):
+                settled = self._settled(picks)
+                if settled.mixed == mixed and len(set(settled.nodes)) == spread:
+                    drawn = self._begin(settled, level)
+                    if drawn is not None:
+                        yield drawn
+
+        return families
+
+    def _picks(self, spread: int) -> Iterator[Picks]:
+        """The GPUs that a guest names, the partitions that it may have, or every way to count them out."""
+        sets = gpu_sets(self._want.candidates)
+        for part in range(len(sets)):
+            yield self._all_of("set", part)
+        if sets or not self._gpus:
+            if not sets:
+                yield ()
+            return
+        for part in range(len(gpu_pools(self._want))):
+            by_node: dict[Node, list[Kind]] = {}
+            for kind in self._stock.of((self._which, "gpu", part)):
+                by_node.setdefault(kind.trait.node, []).append(kind)
+            pool = [by_node[node] for node in sorted(by_node, key=lambda n: (n is None, n or 0))]
+            yield from _count_out(pool, spread, self._gpus)
+
+    def _all_of(self, what: str, part: int) -> Picks:
+        """Every device of a list: those that are alike are in it together."""
+        return tuple((kind.index, len(kind.bundles)) for kind in self._stock.of((self._which, what, part)))
+
+    def _settled(self, picks: Picks) -> Settled:
+        gpus: list[str] = []
+        models: set[str | None] = set()
+        nodes: list[Node] = []
+        busy = 0
+        for index, count in picks:
+            kind = self._kinds[index]
+            gpus += [address for bundle in kind.bundles[:count] for address in bundle]
+            models |= kind.trait.models
+            busy += kind.trait.busy * count
+            nodes += [kind.trait.node] * (kind.trait.size * count)
+        return Settled(picks, tuple(nodes), max(0, len(models) - 1), busy, tuple(gpus))
+
+    # --- cells ----------------------------------------------------------------------------------------------------
+
+    def _begin(self, settled: Settled, level: int) -> Family | None:
+        """The family of one choice of GPUs at one level; None where no set of nodes could hold its cells."""
+        field, guest = self._field, self._want.guest
+        base = base_cells(field, guest, settled.gpus)
+        extra = max(0, level - 1)
+        cells = base.cells + extra
+        if cells > len(field.resources.nodes) or (extra and not base.may_grow) or (not level and base.nodes is None):
+            return None
+        cuts = list(enumerate(shapes(field, guest, settled.gpus, cells)))
+        if not cuts:
+            return None
+        demands = [[sizes.shape.cells[i] for _, sizes in cuts] for i in range(cells)]
+        only = None if level else base.nodes
+        rooms = [self._rooms(cuts, i, only) for i in range(cells)]
+        if not all(rooms):
+            return None
+        shape = cuts[0][1].shape
+        known = [*settled.nodes, *(field.catalogue.node(address) for address in self._want.named)]
+        device_nodes = [node for node in known if node in field.resources.nodes]
+        prices = Prices(
+            shares=tuple(self._scale.unit * cell.vcpus // shape.vcpus for cell in shape.cells),
+            to_devices=device_distances(field.resources, [node for node in device_nodes if node is not None]),
+            pair=self._pair,
+        )
+        twin = [i > 0 and demands[i] == demands[i - 1] for i in range(cells)]
+        drawn = _Drawn(settled, extra, tuple(cuts), level, prices)
+        return self._next(drawn, node_sets(prices, rooms, twin))
+
+    def _rooms(self, cuts: Sequence[Cut], cell: int, only: frozenset[int] | None) -> list[int]:
+        """The nodes that could hold a cell in some cut, on a host with none of the other guests."""
+        field = self._field
+        return [
+            node.id
+            for node in field.resources.nodes.values()
+            if (only is None or node.id in only)
+            and any(fits(node, field.memory.get(node.id), s.shape.cells[cell], s.shape) for _, s in cuts)
+        ]
+
+    def _next(self, drawn: _Drawn, source: Iterator[tuple[int, tuple[int, ...]]]) -> Family | None:
+        """The family of the next set of nodes of a source, and of those that come after."""
+        found = next(source, None)
+        if found is None:
+            return None
+        cost, nodes = found
+
+        def family() -> Iterator[Family | Option]:
+            yield from self._options(drawn, cost, nodes)
+            rest = self._next(drawn, source)
+            if rest is not None:
+                yield rest
+
+        return cost, next(self._numbers), family
+
+    # --- options --------------------------------------------------------------------------------------------------
+
+    def _options(self, drawn: _Drawn, cost: int, nodes: tuple[int, ...]) -> Iterator[Option]:
+        """Every cut of the guest that could stand on these nodes, with every way to count out its NICs and drives."""
+        settled, field = drawn.settled, self._field
+        named = self._all_of("named", 0)
+        for order, sizes in drawn.cuts:
+            pairs = list(zip(nodes, sizes.shape.cells, strict=True))
+            memory = field.memory
+            if not all(fits(field.resources.nodes[n], memory.get(n), cell, sizes.shape) for n, cell in pairs):
+                continue
+            cells = self._cells_use(sizes.shape, nodes)
+            for more, extra in self._by_count(drawn.prices, nodes):
+                picks = (*settled.picks, *more)
+                rank = self._scale.rank(drawn.level, settled.mixed, cost + extra, int(sizes.short), settled.busy, order)
+                yield Option(
+                    rank=rank,
+                    use=(*cells, *self._devices_use((*picks, *named))),
+                    memory=tuple((node, sizes.shape.page, cell.memory_bytes) for node, cell in pairs),
+                    nodes=nodes,
+                    sizes=sizes,
+                    picks=picks,
+                    extra_cells=drawn.extra,
+                )
+
+    def _cells_use(self, shape: Shape, nodes: tuple[int, ...]) -> list[tuple[int, int]]:
+        """Cores of each node, and the CPUs that sharers could have had."""
+        found: list[tuple[int, int]] = []
+        most = self._field.resources.threads_per_core
+        for node, cell in zip(nodes, shape.cells, strict=True):
+            if shape.share_cores:
+                found.append((self._stock.threads[node], cell.vcpus))
+                continue
+            cores = cores_needed(cell.vcpus, shape.threads)
+            found += [(self._stock.cores[node, least], cores) for least in range(1, shape.threads + 1)]
+            found.append((self._stock.threads[node], cores * min(most, self._stock.widest(node))))
+        return found
+
+    def _devices_use(self, picks: Picks) -> list[tuple[int, int]]:
+        """Bundles, and once each what they bring along."""
+        also = {index: much for kind, _ in picks for index, much in self._kinds[kind].trait.also}
+        return [*picks, *sorted(also.items())]
+
+    def _by_count(self, prices: Prices, nodes: tuple[int, ...]) -> list[tuple[Picks, int]]:
+        """(NICs and drives by kind, what they add to the objective): every way, the cheapest first."""
+        guest = self._want.guest
+        nics = guest.nics.count if isinstance(guest.nics, NicRequest) else guest.nics
+        ways: list[tuple[Picks, int]] = [((), 0)]
+        for what, count in (("nic", nics), ("nvme", guest.nvme)):
+            if isinstance(count, int) and count:
+                kinds = self._stock.of((self._which, what, 0))
+                found = _handed_out(kinds, count)
+                ways = [((*a, *b), cost + self._cost(prices, nodes, b)) for a, cost in ways for b in found]
+        return sorted(ways, key=lambda way: way[1])
+
+    def _cost(self, prices: Prices, nodes: tuple[int, ...], picks: Picks) -> int:
+        distance = self._field.resources.distance
+        total = 0
+        for index, count in picks:
+            home = self._kinds[index].trait.node
+            if home is not None:
+                each = sum(s * distance(n, home) for s, n in zip(prices.shares, nodes, strict=True))
+                total += count * each
+        return total
+
+
+Cut = tuple[int, Sizes]  # its place in the order of preference
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A choice of GPUs and a number of cells: what every set of nodes for them has in common."""
+
+    settled: Settled
+    extra: int
+    cuts: tuple[Cut, ...]
+    level: int
+    prices: Prices
+
+
+def _count_out(pool: Sequence[Sequence[Kind]], spread: int, wanted: int) -> Iterator[Picks]:
+    """Every way to take so many devices over exactly so many nodes of a pool (its kinds by node)."""
+    if not spread:
+        if not wanted:
+            yield ()
+        return
+    for i, here in enumerate(pool):
+        if len(pool) - i < spread:
+            return
+        most = sum(kind.trait.size * len(kind.bundles) for kind in here)
+        for size in range(1, min(most, wanted - spread + 1) + 1):
+            for first in _handed_out(here, size):
+                for rest in _count_out(pool[i + 1 :], spread - 1, wanted - size):
+                    yield (*first, *rest)
+
+
+def _handed_out(kinds: Sequence[Kind], count: int) -> list[Picks]:
+    """Every way to take exactly so many devices of some kinds."""
+    if not count:
+        return [()]
+    if not kinds:
+        return []
+    kind, rest = kinds[0], kinds[1:]
+    found: list[Picks] = []
+    for bundles in range(min(len(kind.bundles), count // kind.trait.size), -1, -1):
+        head: Picks = ((kind.index, bundles),) if bundles else ()
+        found += [(*head, *tail) for tail in _handed_out(rest, count - bundles * kind.trait.size)]
+    return found

@@ -1,0 +1,189 @@
+"""What several guests compete for, as numbers: cores, threads and devices of a host, each with how many there are.
+
+Pure. Devices that no guest could tell apart (same node, same model, wanted by the same guests) are one `Kind` with
+a count, so that a search over many guests does not try them one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hosttune.model.intent import GpuRequest, GuestIntent, NicRequest
+from hosttune.planning.candidates import Candidates, GpuSet
+from hosttune.planning.devices import address_key, close_groups
+from hosttune.planning.nearest import can_be_counted, free_nics
+from hosttune.planning.sizing import Field
+
+Bundle = tuple[str, ...]  # devices that can only be taken together
+Label = tuple[int, str, int]  # which guest, for what ("gpu", "set", "nic", "nvme"), and which of its parts
+WHOLE_FUNCTION = 1 << 16  # what giving a physical function away takes of it; a virtual function takes 1
+
+
+@dataclass(frozen=True)
+class Want:
+    """One guest of a batch: `named` are the NICs and drives that it names, `candidates` its sets of GPUs."""
+
+    guest: GuestIntent
+    where: str
+    named: tuple[str, ...]
+    candidates: Candidates
+
+
+@dataclass(frozen=True)
+class Trait:
+    """What makes bundles of devices alike. `also`: (index, amount) of what taking some of them takes besides."""
+
+    node: int | None
+    size: int
+    models: frozenset[str | None]
+    busy: int
+    labels: frozenset[Label]
+    also: tuple[tuple[int, int], ...]
+
+    @property
+    def of_gpus(self) -> bool:
+        """Whether these are GPUs."""
+        return any(what in ("gpu", "set") for _, what, _ in self.labels)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Bundles of devices that are alike; `index` is their place in the stock."""
+
+    index: int
+    trait: Trait
+    bundles: tuple[Bundle, ...]
+
+
+@dataclass(frozen=True)
+class Stock:
+    """Everything countable. `capacity` is indexed by `cores` (node, threads of a core), `threads` and kinds."""
+
+    capacity: tuple[int, ...]
+    cores: Mapping[tuple[int, int], int]
+    threads: Mapping[int, int]
+    kinds: tuple[Kind, ...]
+    homeless: tuple[int, ...]  # amounts of no node: devices of unknown node, things that several bundles bring along
+
+    def widest(self, node: int) -> int:
+        """Threads of the widest free core of a node."""
+        return max((least for (where, least), i in self.cores.items() if where == node and self.capacity[i]), default=1)
+
+    def of(self, label: Label) -> tuple[Kind, ...]:
+        """The kinds that a guest may take for one of its requests."""
+        return tuple(kind for kind in self.kinds if label in kind.trait.labels)
+
+
+def read_stock(field: Field, wants: Sequence[Want]) -> Stock:
+    """Count what these guests compete for."""
+    capacity: list[int] = []
+    cores: dict[tuple[int, int], int] = {}
+    threads: dict[int, int] = {}
+    for node in field.resources.nodes.values():
+        for least in range(1, field.resources.threads_per_core + 1):
+            cores[node.id, least] = len(capacity)
+            capacity.append(sum(len(core.cpus) >= least for core in node.free))
+        threads[node.id] = len(capacity)
+        capacity.append(len(node.free_threads))
+    labels = _labels(field, wants)
+    shared = _shared(field, labels)
+    places: dict[str, int] = {}
+    for name, amount in sorted(shared.items()):
+        places[name] = len(capacity)
+        capacity.append(amount)
+    groups: dict[Trait, list[Bundle]] = {}
+    for bundle in sorted(labels, key=lambda b: [address_key(a) for a in b]):
+        also = tuple((places[name], much) for name, much in sorted(_brings(field, bundle).items()) if name in places)
+        gpus = [gpu for gpu in map(field.catalogue.gpus.get, bundle) if gpu]
+        home = field.catalogue.node(bundle[0])
+        trait = Trait(
+            node=home if home in field.resources.nodes else None,
+            size=len(bundle),
+            models=frozenset(gpu.model for gpu in gpus),
+            busy=sum(bool(gpu.processes) for gpu in gpus),
+            labels=frozenset(labels[bundle]),
+            also=also,
+        )
+        groups.setdefault(trait, []).append(bundle)
+    kinds: list[Kind] = []
+    for trait, bundles in groups.items():
+        kinds.append(Kind(len(capacity), trait, tuple(bundles)))
+        capacity.append(len(bundles))
+    homeless = (*places.values(), *(kind.index for kind in kinds if kind.trait.node is None))
+    return Stock(tuple(capacity), cores, threads, tuple(kinds), homeless)
+
+
+def _labels(field: Field, wants: Sequence[Want]) -> dict[Bundle, set[Label]]:
+    """Every bundle that some guest could take, with who could take it for what. Named devices stand alone."""
+    found: dict[Bundle, set[Label]] = {}
+    for i, want in enumerate(wants):
+        candidates = want.candidates
+        for part, pool in enumerate(gpu_pools(want)):
+            for bundle in pool:
+                found.setdefault(bundle, set()).add((i, "gpu", part))
+        for part, gpus in enumerate(gpu_sets(candidates)):
+            for address in gpus:
+                found.setdefault((address,), set()).add((i, "set", part))
+        for address in want.named:
+            found.setdefault((address,), set()).add((i, "named", 0))
+        for address in counted_nics(field, want):
+            found.setdefault((address,), set()).add((i, "nic", 0))
+        for address in counted_nvme(field, want):
+            found.setdefault((address,), set()).add((i, "nvme", 0))
+    return found
+
+
+def gpu_pools(want: Want) -> tuple[tuple[Bundle, ...], ...]:
+    """What a counted request may be taken from: one pool of all models, or an NVLink island each."""
+    pools = want.candidates.bundles
+    if isinstance(want.guest.gpus, GpuRequest) and want.guest.gpus.nvlink:
+        return pools
+    return (tuple(dict.fromkeys(bundle for pool in pools for bundle in pool)),) if pools else ()
+
+
+def gpu_sets(candidates: Candidates) -> tuple[GpuSet, ...]:
+    """The sets of GPUs that a guest may have as they are: the one that it names, or the partitions of its size."""
+    return (candidates.named,) if candidates.named else candidates.sets or ()
+
+
+def counted_nics(field: Field, want: Want) -> tuple[str, ...]:
+    """NICs that a guest could be given by count."""
+    nics = want.guest.nics
+    if isinstance(nics, int):
+        nics = NicRequest(count=nics)
+    if not isinstance(nics, NicRequest) or not nics.count:
+        return ()
+    return tuple(a for a in free_nics(field, nics) if can_be_counted(field, a, want.named))
+
+
+def counted_nvme(field: Field, want: Want) -> tuple[str, ...]:
+    """Drives that a guest could be given by count."""
+    if not isinstance(want.guest.nvme, int) or not want.guest.nvme:
+        return ()
+    pool = (drive.address for drive in field.host.nvme)
+    return tuple(address for address in pool if can_be_counted(field, address, want.named))
+
+
+def _brings(field: Field, bundle: Bundle) -> dict[str, int]:
+    """What taking a bundle takes, itself included; a virtual function takes one part of its physical one."""
+    found: dict[str, int] = {}
+    for address in close_groups(field.catalogue, bundle).members:
+        found[address] = 1
+        device = field.catalogue.pci.get(address)
+        if device and device.physfn:
+            found[f"part of {device.physfn}"] = 1
+        elif field.catalogue.virtuals.get(address):
+            found[f"part of {address}"] = WHOLE_FUNCTION
+    if field.catalogue.fabric.passthrough and not set(field.catalogue.fabric.members).isdisjoint(bundle):
+        found["the fabric itself"] = 1  # in full passthrough it has one owner
+    return found
+
+
+def _shared(field: Field, bundles: Iterable[Bundle]) -> dict[str, int]:
+    """Things that more than one bundle takes, with how much of them there is."""
+    takers: dict[str, int] = {}
+    for bundle in bundles:
+        for name in _brings(field, bundle):
+            takers[name] = takers.get(name, 0) + 1
+    return {name: WHOLE_FUNCTION if name.startswith("part of ") else 1 for name, count in takers.items() if count > 1}

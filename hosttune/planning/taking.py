@@ -1,0 +1,81 @@
+"""A host of which one more guest has taken its part.
+
+Pure. The same that discovery would find once the guest is defined there (`RunningGuest`), without reading the
+whole host again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+
+from hosttune.model.host import GuestMemory, RunningGuest, VcpuPin
+from hosttune.model.plan import PlannedGuest
+from hosttune.model.values import CpuSet, parse_cpus
+from hosttune.planning.pages import NodeMemory, Pool
+from hosttune.planning.resources import NodeResources
+from hosttune.planning.sizing import Field
+
+
+def defined(guest: PlannedGuest) -> RunningGuest:
+    """A planned guest as the host document has it once it is defined."""
+    return RunningGuest(
+        name=guest.name,
+        state="shut off",
+        vcpus=len(guest.vcpu_pins),
+        vcpu_pins=tuple(VcpuPin(vcpu=pin.vcpu, cpus=pin.cpus) for pin in guest.vcpu_pins),
+        emulator_cpus=guest.emulator_cpus,
+        iothread_cpus=guest.iothread_cpus,
+        memory_bytes=sum(cell.memory_bytes for cell in guest.cells),
+        memory=tuple(
+            GuestMemory(node=int(cell.host_nodes), memory_bytes=cell.memory_bytes, page_bytes=guest.page_bytes)
+            for cell in guest.cells
+        ),
+        page_bytes=guest.page_bytes,
+        devices=tuple(device.address for device in guest.devices),
+        uuid=guest.uuid,
+    )
+
+
+def take(field: Field, guest: PlannedGuest) -> Field:
+    """What is left for others once a guest has its CPUs, memory and devices."""
+    entry = defined(guest)
+    pins = CpuSet().union(*(parse_cpus(pin.cpus) for pin in guest.vcpu_pins))
+    service = parse_cpus(guest.emulator_cpus).union(*(parse_cpus(cpus) for cpus in guest.iothread_cpus))
+    taken = CpuSet(pins | service)
+    homes = {int(cell.host_nodes) for cell in guest.cells}
+    nodes = {n: _without(node, taken) if taken else node for n, node in field.resources.nodes.items()}
+    memory = dict(field.memory)
+    for cell in guest.cells:
+        node = int(cell.host_nodes)
+        if node in memory:
+            memory[node] = _less(memory[node], cell.memory_bytes, guest.page_bytes)
+    assert homes <= set(nodes), "a cell is on a node of the host"
+    holders = {**field.catalogue.holders, **dict.fromkeys(entry.devices, guest.name)}
+    return replace(
+        field,
+        host=msgspec.structs.replace(field.host, guests=(*(field.host.guests or ()), entry)),
+        resources=replace(field.resources, nodes=nodes, pinned=CpuSet(field.resources.pinned | taken)),
+        memory=memory,
+        catalogue=replace(field.catalogue, holders=holders),
+    )
+
+
+def _without(node: NodeResources, taken: CpuSet) -> NodeResources:
+    """A node with these CPUs held: their cores are free no more, their idle siblings are."""
+    free = tuple(core for core in node.free if taken.isdisjoint(core.siblings))
+    return replace(node, free=free, free_threads=CpuSet(node.free_threads - taken))
+
+
+def _less(memory: NodeMemory, size: int, page: int | None) -> NodeMemory:
+    """A node with so much memory given away: of the pages that are free, the rest made from other memory."""
+    pools = dict(memory.pools)
+    left = size
+    if page in pools:
+        pool: Pool = pools[page]
+        used = min(max(0, pool.free), -(-size // page))
+        pools[page] = replace(pool, free=pool.free - used)
+        left = max(0, size - used * page)
+    creatable = memory.creatable_bytes
+    return replace(memory, pools=pools, creatable_bytes=None if creatable is None else max(0, creatable - left))
