@@ -130,14 +130,19 @@ def _asked_devices(guest: GuestFacts, passed: list[str]) -> Found:
 
 
 def _nearest(guest: GuestFacts, passed: list[str]) -> Found:
-    """[issue] nearest NICs and NVMe on request: for a guest whose GPUs share one known node, of those that are free."""
+    """[issue] nearest NICs and NVMe on request, of those that are left: for a guest whose GPUs and cell share a node.
+
+    Where they do not, the objective weighs the cell's distance, and what is near the GPU may be far from the cell.
+    """
     host, gpus = guest.host, {row["address"] for row in guest.host.document.get("gpus") or []}
     nodes = {host.device_node(address) for address in gpus & set(passed)}
     node = nodes.pop() if len(nodes) == 1 else None
-    if node is None or node not in host.nodes:
+    cells = {min(ids(cell["host_nodes"]), default=-1) for cell in guest.cells}
+    if node is None or node not in host.nodes or cells != {node}:
         return
+    theirs = {d["address"] for g in guest.plan["guests"] if g is not guest.planned for d in g["devices"]}
     for key in ("nics", "nvme"):
-        free = {row["address"] for row in host.document.get(key) or []} - host.held_devices
+        free = {row["address"] for row in host.document.get(key) or []} - host.held_devices - theirs
         steps = {a: host.distance(node, n) for a in free if (n := host.device_node(a)) is not None and _lone(host, a)}
         taken = [step for a, step in steps.items() if a in passed and step is not None]
         left = [step for a, step in steps.items() if a not in passed and step is not None]

@@ -151,6 +151,8 @@ class GuestFacts:
         self.pins = [min(found, default=-1) for found in self.pin_sets]
         self.cells: list[Json] = guest["cells"]
         self.devices: list[Json] = guest["devices"]
+        theirs = [pin for g in plan["guests"] if g["name"] != guest["name"] for pin in g["vcpu_pins"]]
+        self.others = {cpu for pin in theirs for cpu in ids(pin["cpus"])}  # what the plan pins other guests to
         self.helpers = [ids(guest["emulator_cpus"]), *(ids(cpus) for cpus in guest["iothread_cpus"])]
 
     @property

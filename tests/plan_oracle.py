@@ -16,6 +16,7 @@ from fractions import Fraction
 
 from plan_device_oracle import device_checks
 from plan_facts import GuestFacts, HostFacts, Json, ids, named, size
+from plan_joint_oracle import held_bytes, joint_checks, wanted_pages
 
 Found = Iterator[str]
 
@@ -24,7 +25,7 @@ def violations(host: Json, intent: Json, plan: Json) -> list[str]:
     """Every contract invariant that this plan breaks, as "check-name: detail"; empty when it keeps them all."""
     facts = HostFacts(host)
     guests = [GuestFacts(facts, intent, plan, guest) for guest in plan["guests"]]
-    found = [*_document(facts, intent, plan), *_shared_cpus(facts, guests), *_housekeeping(facts, intent, plan)]
+    found = [*_document(facts, intent, plan), *joint_checks(facts, guests, plan), *_housekeeping(facts, intent, plan)]
     for guest in guests:
         pins = [v for i, v in enumerate(guest.pin_sets) if len(v) != 1 or not v <= facts.cpus.keys()]
         if pins:  # nothing below can be read when pins are no CPUs
@@ -67,27 +68,6 @@ def _document(host: HostFacts, intent: Json, plan: Json) -> Found:
 
 
 # --- CPUs ----------------------------------------------------------------------------------------------------
-
-
-def _shared_cpus(host: HostFacts, guests: list[GuestFacts]) -> Found:
-    uses = Counter(cpu for guest in guests for pin in guest.pin_sets for cpu in pin)
-    uses.update(host.held)  # [plan] a guest defined here, running or not, keeps its CPUs
-    twice = sorted(cpu for cpu, times in uses.items() if times > 1)
-    if twice:  # [inv] no CPU is pinned to two vCPUs or two guests
-        yield f"cpu-once: CPUs {twice} are pinned twice"
-    owners: dict[int, set[str]] = {}
-    for guest in guests:
-        for cpu in set(guest.pins) & host.online:
-            owners.setdefault(host.core(cpu), set()).add(guest.planned["name"])
-    for cpu in host.held & host.online:
-        owners.setdefault(host.core(cpu), set()).add("(existing)")
-    for guest in guests:  # [inv] no core is shared by two guests (unless `smt: threads`)
-        mine = {host.core(cpu) for cpu in set(guest.pins) & host.online}
-        shared = sorted(core for core in mine if len(owners[core]) > 1)
-        if shared and guest.smt == "cores":
-            yield f"core-shared: {guest.planned['name']} shares cores {shared}"
-        if shared and guest.smt == "threads" and not guest.said(r"core|sibling|thread"):
-            yield f"core-shared-said: {guest.planned['name']} shares cores {shared} without a finding"  # [intent] smt
 
 
 def _housekeeping(host: HostFacts, intent: Json, plan: Json) -> Found:
@@ -155,7 +135,7 @@ def _isolated_first(guest: GuestFacts) -> Found:
     threads = max(len(core) for core in host.cores.values())
     for node in {host.node(cpu) for cpu in pinned - host.isolated}:
         cores = [host.cores[c] for c in host.node_cores(node)] if node is not None else []
-        blocked = pinned | host.held | host.hidden
+        blocked = pinned | guest.others | host.held | host.hidden
         kept = host.cores[host.boot_core] if guest.cores_per_node else frozenset()
         free = [core for core in cores if core <= host.isolated and not core & (blocked | kept)]
         if any(len(core) == threads for core in free):
@@ -194,7 +174,7 @@ def _siblings(guest: GuestFacts) -> Found:
 def _helpers(guest: GuestFacts) -> Found:
     """Emulator and I/O threads: off the pinned CPUs, on housekeeping of the node or the nearest."""
     host = guest.host
-    pinned = set(guest.pins) | host.held
+    pinned = set(guest.pins) | guest.others | host.held
     allowed = _near_housekeeping(guest)
     free = host.online - host.isolated - host.hidden - pinned
     for cpus in guest.helpers:
@@ -203,7 +183,8 @@ def _helpers(guest: GuestFacts) -> Found:
         if cpus - host.online:
             yield f"helpers-online: {sorted(cpus - host.online)}"
         own_only = guest.cores_per_node == 0 and not free
-        if cpus & pinned and not own_only:  # [inv] emulator and I/O threads are off the pinned CPUs
+        others = cpus & (guest.others | host.held)
+        if cpus & pinned and (others or not own_only):  # [inv] emulator and I/O threads are off the pinned CPUs
             yield f"helpers-pinned: {sorted(cpus & pinned)} are pinned to vCPUs"
         if cpus & pinned and own_only and not guest.said(r"emulator"):  # [inv] ... said as a finding
             yield "helpers-own-said: emulator threads run on the guest's own CPUs and nothing says it"
@@ -287,10 +268,7 @@ def _free_bytes(guest: GuestFacts, node: int) -> int | None:
     host, row = guest.host, guest.host.nodes[node]
     if row.get("memory_bytes") is None:
         return None
-    used, memory = 0, int(row["memory_bytes"])
-    for other in host.document.get("guests") or []:
-        places = {host.node(c) for pin in other.get("vcpu_pins") or [] for c in ids(pin["cpus"]) if c in host.cpus}
-        used += (other.get("memory_bytes") or 0) if places == {node} else 0
+    used, memory = held_bytes(host, node), int(row["memory_bytes"])
     pool = sum(int(p["free"] or 0) * int(p["size_bytes"]) for p in row.get("hugepages") or [])
     return max(memory - host.reserve_bytes(guest.intent, node) - int(used), pool)
 
@@ -310,17 +288,6 @@ def _pages(guest: GuestFacts, cell: Json, node: int, page: int) -> Found:
     memory = row.get("memory_bytes")
     if grown and memory is not None and pooled > memory - guest.host.reserve_bytes(guest.intent, node):
         yield f"pages-exceed-node: node {node} would have {pooled} bytes of huge pages, of {memory}"  # [intent] reserve
-
-
-def wanted_pages(plan: Json) -> dict[tuple[int, int], int]:
-    """(node, page size) -> pages that an action wants there."""
-    wants: dict[tuple[int, int], int] = {}
-    for action in plan["actions"]:
-        text = f"{action['kind']} {action['target']} {action['id']}"
-        node, kilobytes = re.search(r"node\D?(\d+)", text), re.search(r"(\d+)kB", text)
-        if "hugepage" in text and node and kilobytes:
-            wants[int(node[1]), int(kilobytes[1]) << 10] = int(action["want"])
-    return wants
 
 
 def _memory_asked(guest: GuestFacts, page: int) -> Found:
@@ -362,7 +329,7 @@ def _auto_vcpus(guest: GuestFacts, parts: dict[int, Fraction], kept: set[int], t
     host = guest.host
     usable = {node: [c for c in host.node_cores(node) if not host.cores[c] & kept] for node in parts}
     cores = min(int(len(usable[node]) * part) for node, part in parts.items())  # all cells take the smallest share
-    free = min(sum(not host.cores[c] & host.held for c in usable[node]) for node in parts)
+    free = min(sum(not host.cores[c] & (host.held | guest.others) for c in usable[node]) for node in parts)
     have = len(guest.pins) // len(parts)
     if not cores or cores * threads * len(parts) > 255:  # at most 255 without an IOMMU device
         return
@@ -375,8 +342,9 @@ def _auto_memory(guest: GuestFacts, parts: dict[int, Fraction]) -> Found:
     unreserved = {n: (host.nodes[n].get("memory_bytes") or 0) - host.reserve_bytes(guest.intent, n) for n in parts}
     share = min(int(unreserved[node] * part) // page * page for node, part in parts.items())
     pooled = any(pool["total"] for node in parts for pool in host.nodes[node].get("hugepages") or [])
+    alone = not host.document.get("guests") and not guest.others
     got = guest.cells[0]["memory_bytes"]
-    if share > 0 and (got > share or (got < share and not pooled and not host.document.get("guests"))):
+    if share > 0 and (got > share or (got < share and not pooled and alone)):
         yield f"auto-memory: {got} a cell, the rule gives {share}"
 
 
@@ -391,7 +359,7 @@ def _caches(guest: GuestFacts) -> Found:
         return
     for cell in guest.cells:
         node, pins = min(ids(cell["host_nodes"])), guest.cell_pins(cell)
-        cores = [c for c in host.node_cores(node) if not host.cores[c] & (kept | host.held)]
+        cores = [c for c in host.node_cores(node) if not host.cores[c] & (kept | host.held | guest.others)]
         if any(host.cores[c] & host.isolated for c in cores):
             continue
         room = sorted(Counter(host.cpus[c]["llc"] for c in cores).values(), reverse=True)

@@ -123,6 +123,13 @@ def _one_cell(host: Json, intent: Json, plan: Json, *cpus: int) -> None:
     plan["actions"] = [_hugepages(1, 4)]
 
 
+def _second(intent: Json, plan: Json, gib: int) -> None:
+    """Another guest with one cell of so many GiB on node 1, where the first has two."""
+    intent["guests"].append({**intent["guests"][0], "name": "second"})
+    cell = {"id": 0, "vcpus": "0-3", "memory_bytes": gib * GIB, "host_nodes": "1"}
+    plan["guests"].append({**_guest(plan), "name": "second", "cells": [cell], "devices": []})
+
+
 def _odd(host: Json, intent: Json, plan: Json) -> None:
     _one_cell(host, intent, plan, 6, 14, 7)
     _guest(plan)["topology"] = {"sockets": 1, "dies": 1, "cores": 3, "threads": 1}
@@ -219,6 +226,8 @@ CASES: list[tuple[str, Change]] = [
     ("memory-asked", lambda h, i, p: i["guests"][0].update(memory="6GiB")),
     ("memory-listed", lambda h, i, p: i["guests"][0].update(numa=[{"vcpus": 4, "memory": "3GiB"}] * 2)),
     ("memory-share", lambda h, i, p: (i["guests"][0].pop("memory"), _guest(p)["cells"][0].update(memory_bytes=GIB))),
+    ("memory-joint", lambda h, i, p: _second(i, p, 23)),
+    ("pages-joint", lambda h, i, p: _second(i, p, 2)),
     ("device-once", lambda h, i, p: _guest(p)["devices"].append(_device(GPU, "gpu", 1, 9))),
     ("device-held", lambda h, i, p: _guest(p)["devices"].append(_device(HELD, "gpu", 0, 9))),
     ("device-exists", lambda h, i, p: _guest(p)["devices"].append(_device("0000:99:00.0", "gpu", 0, 9))),
@@ -253,13 +262,13 @@ def _foreign_member(host: Json, plan: Json) -> None:
 
 
 def _far_nic(host: Json, intent: Json, plan: Json) -> None:
-    """The NIC that the plan takes is on node 0; a free one is on the GPU's node."""
+    """The NIC that the plan takes is on node 0; a free one is on the node of the GPU and the guest."""
+    _one_cell(host, intent, plan, 6, 14, 7, 15)
     row = next(row for row in host["pci"] if row["address"] == NIC)
     row["numa_node"] = 0
     host["pci"].append({**row, "address": "0000:81:00.0", "numa_node": 1, "iommu_group": 9})
     host["nics"].append({"address": "0000:81:00.0"})
     intent["guests"][0]["nics"] = 1
-    _guest(plan)["devices"][2]["guest_cell"] = 0
 
 
 def _count_takes_other(intent: Json, plan: Json) -> None:
@@ -275,7 +284,7 @@ def test_a_wrong_plan_is_caught_by_the_named_check(name: str, change: Change) ->
 
 
 def test_every_check_is_proven_able_to_fail() -> None:
-    files = ("plan_oracle.py", "plan_device_oracle.py")
+    files = ("plan_oracle.py", "plan_device_oracle.py", "plan_joint_oracle.py")
     source = "".join(Path(__file__).with_name(name).read_text() for name in files)
     assert set(re.findall(r'(?:yield |append\()f?"([a-z-]+):', source)) == {name for name, _ in CASES}
 
