@@ -89,6 +89,45 @@ def split_bus(cells: int, ports: int, spare: int) -> tuple[PciController, ...]:
     return tuple(controllers)
 
 
+def switched_bus(cells: int, switches: int, ports: int, spare: int) -> tuple[PciController, ...]:
+    """An expander for each cell, with `switches` switches of `ports` ports, numbered as firmware numbers buses.
+
+    Indexes: root 0, spare ports 1…, then for each cell the expander and depth first root port, switch, its ports.
+    """
+    controllers = [PciController(index=0, model="pcie-root")]
+    controllers += (
+        PciController(index=n, model="pcie-root-port", bus=0, slot=n, chassis=n, port=8 * n)
+        for n in range(1, spare + 1)
+    )
+    for cell in range(cells):
+        expander = len(controllers)
+        controllers.append(
+            PciController(
+                index=expander, model="pcie-expander-bus", bus=0, slot=0x1D - cell, bus_nr=expander, node=cell
+            )
+        )
+        for n in range(switches):
+            at = len(controllers)
+            controllers += (
+                PciController(index=at, model="pcie-root-port", bus=expander, slot=n, chassis=at, port=8 * n),
+                PciController(
+                    index=at + 1, model="pcie-switch-upstream-port", bus=at, slot=0, host=f"0000:{at:02x}:00.0"
+                ),
+            )
+            controllers += (
+                PciController(
+                    index=at + 2 + k,
+                    model="pcie-switch-downstream-port",
+                    bus=at + 1,
+                    slot=k,
+                    chassis=at + 2 + k,
+                    port=8 * k,
+                )
+                for k in range(ports)
+            )
+    return tuple(controllers)
+
+
 def device(address: str, kind: str, bus: int, cell: int | None = 0, **fields: object) -> Device:
     return Device(
         address=address,
@@ -205,9 +244,36 @@ ODD = changed(
 
 SEEDED = changed(ONE_GPU, name="seeded", seed="/var/lib/hosttune/guests/seeded/seed.iso")
 
+SWITCHED = changed(
+    TWO_CELLS,
+    name="switched",
+    controllers=switched_bus(2, 2, 2, spare=3),
+    devices=(
+        device("0000:18:00.0", "gpu", 7, 0),
+        device("0000:19:00.0", "nic", 8, 0),
+        device("0000:29:00.0", "gpu", 11, 0),
+        device("0000:2a:00.0", "nic", 12, 0),
+        device("0000:9a:00.0", "gpu", 16, 1),
+        device("0000:9b:00.0", "nic", 17, 1),
+    ),
+)
+
 SHAPES = {
     guest.name: guest
-    for guest in (ONE_GPU, TWO_CELLS, EIGHT_GPUS, NO_GPU, BIOS, AMD, MANY_VCPUS, KERNEL_BOOT, BRIDGE, ODD, SEEDED)
+    for guest in (
+        ONE_GPU,
+        TWO_CELLS,
+        EIGHT_GPUS,
+        NO_GPU,
+        BIOS,
+        AMD,
+        MANY_VCPUS,
+        KERNEL_BOOT,
+        BRIDGE,
+        ODD,
+        SEEDED,
+        SWITCHED,
+    )
 }
 
 

@@ -220,14 +220,19 @@ def test_qemu_puts_each_device_on_the_cell_of_its_node(
     node_of_device = {device.address: device.numa_node for device in host.pci}
     for address, device in passed.items():
         port = devices[device["bus"]]
+        while port["driver"] == "xio3130-downstream":
+            upstream = devices[port["bus"]]
+            assert upstream["driver"] == "x3130-upstream"
+            port = devices[upstream["bus"]]
         assert port["driver"] == "pcie-root-port"
-        if CASES[name].cells == 1 or node_of_device[address] is None:
+        if node_of_device[address] is None:
             assert port["bus"] == "pcie.0"
             continue
         expander = devices[port["bus"]]
         assert expander["driver"] == "pxb-pcie"
-        assert list(node_of_cell[expander["numa_node"]]) == [node_of_device[address]]
-    chassis = [device["chassis"] for device in devices.values() if device["driver"] == "pcie-root-port"]
+        if "where the guest has no cell" not in str(CASES[name].said):
+            assert list(node_of_cell[expander["numa_node"]]) == [node_of_device[address]]
+    chassis = [device["chassis"] for device in devices.values() if "chassis" in device]
     assert len(set(chassis)) == len(chassis)
 
 

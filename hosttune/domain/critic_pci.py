@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from hosttune.domain.facts import Controller
 from hosttune.domain.scene import Fault, Scene, named
@@ -10,6 +10,8 @@ from hosttune.model.values import format_size
 
 _CONTROLLER = "/domain/devices/controller"
 _WIDTH = "/domain/cpu/maxphysaddr"
+_EXPANDER = "pcie-expander-bus"
+_BUSES = 256
 _PORTS = ("pcie-root-port", "pcie-switch-downstream-port")
 _LOW_MEMORY = 2 << 30  # most that q35 puts below 4 GiB; the rest begins there (QEMU hw/i386/pc_q35.c)
 _FOUR_GIB = 4 << 30
@@ -19,6 +21,7 @@ def pci_faults(scene: Scene) -> Iterator[Fault]:
     """All faults of this file's rules."""
     yield from _twice(scene)
     yield from _chassis(scene)
+    yield from _bus_numbers(scene)
     yield from _hole(scene)
     yield from _address_width(scene)
 
@@ -45,6 +48,43 @@ def _chassis(scene: Scene) -> Iterator[Fault]:
             who = named(f"{port.index} (port {_hex(port.port)})" for port in ports)
             text = f"controllers {who} have the same chassis {chassis}: QEMU refuses (Can't add chassis slot)"
             yield Fault("error", text, _CONTROLLER)
+
+
+def _bus_numbers(scene: Scene) -> Iterator[Fault]:
+    """Every port takes a bus number between its root bus's own and the next root bus's (QEMU docs/pcie.txt, 4).
+
+    Ports whose place libvirt is to choose are not counted: it may add more, never fewer.
+    """
+    controllers = {controller.index: controller for controller in scene.guest.controllers}
+    firsts = {0: 0} | {c.index: c.bus_nr for c in controllers.values() if c.model == _EXPANDER and c.bus_nr is not None}
+    below = dict.fromkeys(firsts, 0)
+    for controller in controllers.values():
+        root = _root_of(controllers, controller)
+        if root in below and controller.model in (*_PORTS, "pcie-switch-upstream-port"):
+            below[root] += 1
+    for index, first in firsts.items():
+        end = min((other for other in firsts.values() if other > first), default=_BUSES)
+        if first + below[index] >= end:
+            who = "pcie.0" if index == 0 else f"expander {index} (busNr {first})"
+            text = (
+                f"{below[index]} ports below {who} need bus numbers up to {first + below[index]}, but "
+                f"{'an expander begins' if end < _BUSES else 'the numbers end'} at {end}: the guest's firmware cannot "
+                "reach all devices"
+            )
+            yield Fault("error", text, _CONTROLLER)
+
+
+def _root_of(controllers: Mapping[int, Controller], controller: Controller) -> int | None:
+    """The index of the root bus above a controller; None where the XML does not say."""
+    seen: set[int] = set()
+    at: Controller | None = controller
+    while at is not None and at.address and at.index not in seen:
+        seen.add(at.index)
+        bus = int(at.address.split(":")[1], 16)
+        at = controllers.get(bus)
+        if bus == 0 or (at is not None and at.model == _EXPANDER):
+            return bus
+    return None
 
 
 def _hex(port: int | None) -> str:

@@ -1,8 +1,8 @@
-"""Where the guest finds each passed device: below which root port, and at which bus address by the plan.
+"""Where the guest finds each passed device: below which ports, and at which bus address by the plan.
 
-The XML's bus number is libvirt's controller index, not the number that the guest's firmware gives the bus (below an
-expander bus they differ, formatdomain "Device addresses"). A root port's own place on a root bus is fixed by the XML,
-so the guest looks below that port, and checks the device's ids before it touches it.
+The XML's bus number is libvirt's controller index, which the guest's firmware is not bound to (formatdomain, "Device
+addresses"). A root port's own place on a root bus is fixed by the XML, and so is each switch port's below it: so the
+guest looks below these ports, and checks the device's ids before it touches it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from hosttune.model.values import Value, parse_address
 # Functions whose link and device control the guest may set: endpoints. A virtual function has no link of its own
 # and shares device control with its physical function (PCIe 5.0, 9.3.5); a mediated device has no PCIe at all.
 _ENDPOINTS = ("gpu", "nic", "nvme")
+_SWITCH_PORTS = ("pcie-switch-upstream-port", "pcie-switch-downstream-port")
 _IDS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
 
 
 class Place(Value, frozen=True, kw_only=True):
     """A passed device as its guest sees it.
 
-    `address` is the plan's guest address; `port` the sysfs path of the root port above it ("-" = the plan says none),
-    `function` its device and function number there ("00.0"); `ids` vendor and device id ("-" = unknown); `tool` what
+    `address` is the plan's guest address; `port` the sysfs path of the root port above it, and of switch ports below
+    that one the device and function numbers ("pci0000:04/0000:04:00.0/00.0/01.0"; "-" = the plan says none); `function`
+    its device and function number there ("00.0"); `ids` vendor and device id ("-" = unknown); `tool` what
     its maker's driver settings are made with ("-" = nothing known); `endpoint`: its PCIe control bits may be set;
     `gpu`: a whole GPU.
     """
@@ -73,17 +75,23 @@ def _ids(device: Device) -> str:
 
 
 def _port(guest: PlannedGuest, address: str) -> str:
-    """The sysfs path of the root port whose bus the XML gives the device; "-" where the plan has no such port."""
+    """The sysfs path of the root port above the device and the switch ports between; "-" where the plan has none."""
     by_index = {controller.index: controller for controller in guest.controllers}
+    hops: list[str] = []
     port = by_index.get(int(address.split(":")[1], 16))
+    while port is not None and port.model in _SWITCH_PORTS and len(hops) < len(by_index):
+        hops.insert(0, f"{port.slot or 0:02x}.{port.function}")
+        if not _on_bus(port):
+            return "-"
+        port = by_index.get(port.bus) if port.bus is not None else None
     above = by_index.get(port.bus) if port and port.bus is not None else None
-    if port is None or above is None or port.slot is None or not _on_bus(port):
+    if port is None or above is None or port.slot is None or port.model != "pcie-root-port" or not _on_bus(port):
         return "-"
     bus = 0 if above.model == "pcie-root" else above.bus_nr if above.model == "pcie-expander-bus" else None
     if bus is None or not 0 <= bus <= 0xFF:
         return "-"
-    return f"pci0000:{bus:02x}/0000:{bus:02x}:{port.slot:02x}.{port.function}"
+    return "/".join((f"pci0000:{bus:02x}", f"0000:{bus:02x}:{port.slot:02x}.{port.function}", *hops))
 
 
 def _on_bus(port: PciController) -> bool:
-    return port.model == "pcie-root-port" and 0 <= (port.slot or 0) <= 0x1F and 0 <= port.function <= 7
+    return 0 <= (port.slot or 0) <= 0x1F and 0 <= port.function <= 7

@@ -47,13 +47,19 @@ class Device(Value, frozen=True, kw_only=True):
     rom_bar: bool = False
     host_node: int | None = None
     name: str | None = None
+    class_code: str | None = None
+    link_speed_gts: float | None = None  # the most that its link on the host can do
+    link_width: int | None = None
+    switches: tuple[str, ...] = ()  # the host's PCIe switches above it, nearest first, by their upstream ports
 
 
 class PciController(Value, frozen=True, kw_only=True):
     """A PCI controller of the guest: `index` is its number, `bus` and `slot` where it sits.
 
-    `model` is libvirt's: pcie-root, pcie-root-port, pcie-expander-bus. `chassis` and `port` make a root port
-    unique; `node` is a guest cell and `bus_nr` the first bus number of an expander.
+    `model` is libvirt's: pcie-root, pcie-root-port, pcie-expander-bus, pcie-switch-upstream-port,
+    pcie-switch-downstream-port. `chassis` and `port` make a port unique; `node` is a guest cell and `bus_nr` the first
+    bus number of an expander. `host` is the switch of the host that an upstream port stands for, by its own upstream
+    port, with the most that the link above it can do.
     """
 
     index: int
@@ -65,6 +71,9 @@ class PciController(Value, frozen=True, kw_only=True):
     port: int | None = None
     bus_nr: int | None = None
     node: int | None = None
+    host: str | None = None
+    link_speed_gts: float | None = None
+    link_width: int | None = None
 
 
 class Topology(Value, frozen=True, kw_only=True):

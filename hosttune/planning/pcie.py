@@ -1,94 +1,182 @@
 """The guest's own PCIe tree.
 
-Pure. Every passed slot sits behind a root port of its own (a GPU directly on pcie.0 is an integrated
-endpoint: CUDA initialisation fails with error 3 on SXM parts); with several cells the port is on the
-expander bus of its cell, so that the guest's kernel and NCCL see which node a device is near.
+Pure. Every passed slot sits behind a port of its own (a GPU directly on pcie.0 is an integrated endpoint: CUDA
+initialisation fails with error 3 on SXM parts), on the expander bus of its cell, so that the guest's kernel and NCCL
+see which node it is near, and below a switch where the host has it below one with another passed slot.
+
+Bus numbers (QEMU, docs/pcie.txt, "Bus numbers issues"; SeaBIOS and OVMF number buses depth first, in the order of slots
+and functions): each port and each switch takes one, and the bus numbers below an expander lie between its own and the
+next one's. Controllers are numbered in that very order and expanders begin where the numbers before them end, so that
+libvirt's index of a controller is the number of its bus in the guest, and `guest_address` is what the guest shows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hosttune.model.plan import PciController
-from hosttune.model.values import slot_of
-from hosttune.planning.devices import Catalogue, address_key
+import msgspec
+
+from hosttune.model.pcitree import switches_above
+from hosttune.model.plan import Device, Finding, PciController
+from hosttune.planning.devices import Catalogue
+from hosttune.planning.pcieforest import Node, Slot, Switch, flat, link_limits, nested, single, slots_of
 
 LAST_SLOT = 0x1D  # 1e and 1f hold q35's own bridges and controllers
-PORTS_PER_SLOT = 8
+SLOTS = 32
+FUNCTIONS = 8
 LAST_BUS = 255
+# Root ports beyond those asked for, where expanders take the bus numbers behind: a port that libvirt would have to add
+# for one more device has no number left.
+HEADROOM = 2
+
+Groups = Mapping[int | None, tuple[Node, ...]]  # by guest cell, None: of no cell
 
 
 @dataclass(frozen=True)
 class Tree:
-    """Controllers in index order, and the guest address of every host device."""
+    """Controllers in index order, and the guest address of every host device.
+
+    `note` says what of the host's tree is not shown for want of bus numbers; None where all is.
+    """
 
     controllers: tuple[PciController, ...]
     addresses: dict[str, str]
+    note: str | None = None
 
 
 class NoRoomOnBus(Exception):
     """The guest would need more PCI bus numbers than there are."""
 
 
-def _slots(catalogue: Catalogue, devices: Sequence[str]) -> list[list[str]]:
-    """Devices that share a guest slot: the functions of one host slot; virtual functions stand alone."""
-    slots: dict[str, list[str]] = {}
-    for address in sorted(devices, key=address_key):
-        device = catalogue.pci.get(address)
-        slots.setdefault(address if device and device.physfn else slot_of(address), []).append(address)
-    return list(slots.values())
-
-
 def build_tree(catalogue: Catalogue, cell_of: dict[str, int | None], cells: int, spare_ports: int) -> Tree:
     """Lay out the guest's PCIe tree. Raises NoRoomOnBus.
 
-    `cell_of` gives each device's guest cell; a device without one goes to the root bus. `spare_ports` are
-    root ports on the root bus for disk, networks and hotplug.
+    `cell_of` gives each device's guest cell, of `cells` in all; a device without one goes to the root bus.
+    `spare_ports` are root ports on the root bus for disk, networks and hotplug. Where the bus numbers do not reach,
+    switches below switches are left out first, then all.
     """
-    slots = _slots(catalogue, list(cell_of))
-    expand = sorted({cell_of[s[0]] for s in slots} - {None}, key=lambda c: c or 0) if cells > 1 else []
-    controllers = [PciController(index=0, model="pcie-root")]
-    on_root = [s for s in slots if not (cells > 1 and cell_of[s[0]] is not None)]
-    top = LAST_BUS + 1
-    numbers: dict[int, int] = {}
-    for cell in reversed(expand):
-        assert cell is not None
-        top -= 1 + sum(cell_of[s[0]] == cell for s in slots)
-        numbers[cell] = top
-    ports = len(on_root) + spare_ports
-    if ports + 1 > top or len(expand) + len(slots) + spare_ports > LAST_BUS:
-        raise NoRoomOnBus(f"{len(slots)} devices and {spare_ports} spare ports need more than {LAST_BUS} bus numbers")
-    for n, (cell, bus_nr) in enumerate(sorted(numbers.items())):
-        controllers.append(
-            PciController(index=n + 1, model="pcie-expander-bus", bus=0, slot=LAST_SLOT - n, bus_nr=bus_nr, node=cell)
-        )
-    expander = {controller.node: controller.index for controller in controllers[1:]}
-    addresses: dict[str, str] = {}
-    used: dict[int, int] = {}
-    pack = ports + len(expand) > LAST_SLOT - 1
-    ordered: list[list[str] | None] = [*slots, *[None] * spare_ports]
-    for slot in ordered:
-        cell = cell_of[slot[0]] if slot else None
-        bus = expander.get(cell, 0) if cell is not None else 0
-        index = len(controllers)
-        controllers.append(_port(index, bus, used.setdefault(bus, 0), pack=pack and bus == 0))
-        used[bus] += 1
-        for function, address in enumerate(slot or ()):
-            addresses[address] = f"0000:{index:02x}:00.{function}"
-    return Tree(tuple(controllers), addresses)
+    slots = slots_of(catalogue, cell_of)
+    known = {cell for cell in cell_of.values() if cell is not None}
+    assert all(0 <= cell < cells for cell in known)
+    groups: Groups = {
+        cell: nested(catalogue, [slot for slot in slots if cell_of[slot.members[0]] == cell])
+        for cell in (None, *sorted(known))
+    }
+    spares = spare_ports + (HEADROOM if known else 0)
+    tries: tuple[tuple[Groups, str | None], ...] = (
+        (groups, None),
+        ({cell: single(nodes) for cell, nodes in groups.items()}, "switches below other switches are left out"),
+        ({cell: flat(nodes) for cell, nodes in groups.items()}, "its PCIe switches are left out"),
+    )
+    for wanted, note in tries:
+        if sum(map(_buses, wanted.values())) + len(known) + spares <= LAST_BUS:
+            return _lay(catalogue, wanted, spares, note)
+    raise NoRoomOnBus(f"{len(slots)} devices and {spares} spare ports need more than {LAST_BUS} bus numbers")
 
 
-def _port(index: int, bus: int, nth: int, *, pack: bool) -> PciController:
-    """The nth root port of a bus: a slot each, or eight functions a slot where slots are short."""
+def _buses(nodes: Sequence[Node]) -> int:
+    """Bus numbers below: one for the port above each node, and for a switch one of its own."""
+    return sum(1 if isinstance(node, Slot) else 2 + _buses(node.below) for node in nodes)
+
+
+@dataclass(frozen=True)
+class _Laid:
+    """A part of the tree: its controllers, numbered on from `first`, and the addresses of its devices."""
+
+    controllers: tuple[PciController, ...] = ()
+    addresses: tuple[tuple[str, str], ...] = ()
+
+    def __add__(self, other: _Laid) -> _Laid:
+        return _Laid(self.controllers + other.controllers, self.addresses + other.addresses)
+
+
+def _lay(catalogue: Catalogue, groups: Groups, spares: int, note: str | None) -> Tree:
+    expanders = len(groups) - 1
+    on_root: list[Node] = [*groups[None], *[Slot(())] * spares]
+    pack = len(on_root) + expanders > LAST_SLOT
+    if pack and -(-len(on_root) // FUNCTIONS) + expanders > LAST_SLOT:
+        raise NoRoomOnBus(f"{len(on_root)} root ports and {expanders} expander buses need more slots than pcie.0 has")
+    laid = _Laid((PciController(index=0, model="pcie-root"),))
+    laid += _ports(catalogue, on_root, "pcie-root-port", bus=0, first=1, pack=pack)
+    for n, (cell, nodes) in enumerate((cell, nodes) for cell, nodes in groups.items() if cell is not None):
+        bus = len(laid.controllers)
+        expander = PciController(index=bus, model="pcie-expander-bus", bus=0, slot=LAST_SLOT - n, bus_nr=bus, node=cell)
+        laid += _Laid((expander,))
+        laid += _ports(catalogue, nodes, "pcie-root-port", bus=bus, first=bus + 1, pack=len(nodes) > SLOTS)
+    return Tree(laid.controllers, dict(laid.addresses), note)
+
+
+def _ports(catalogue: Catalogue, nodes: Sequence[Node], model: str, *, bus: int, first: int, pack: bool) -> _Laid:
+    """A port on `bus` for each node, with all that is below it; indexes from `first` on, depth first."""
+    laid = _Laid()
+    for nth, node in enumerate(nodes):
+        index = first + len(laid.controllers)
+        laid += _Laid((_port(index, model, bus, nth, pack=pack),))
+        if isinstance(node, Slot):
+            places = ((address, f"0000:{index:02x}:00.{function}") for function, address in enumerate(node.members))
+            laid += _Laid(addresses=tuple(places))
+        else:
+            laid += _switch(catalogue, node, index)
+    return laid
+
+
+def _switch(catalogue: Catalogue, switch: Switch, bus: int) -> _Laid:
+    """A switch in the port whose bus is `bus`, with a downstream port for each node below it."""
+    index = bus + 1
+    speed, width = link_limits(catalogue.pci.get(switch.host))
+    upstream = PciController(
+        index=index,
+        model="pcie-switch-upstream-port",
+        bus=bus,
+        slot=0,
+        host=switch.host,
+        link_speed_gts=speed,
+        link_width=width,
+    )
+    pack = len(switch.below) > SLOTS
+    below = _ports(catalogue, switch.below, "pcie-switch-downstream-port", bus=index, first=index + 1, pack=pack)
+    return _Laid((upstream,)) + below
+
+
+def _port(index: int, model: str, bus: int, nth: int, *, pack: bool) -> PciController:
+    """The nth port of a bus: a slot each, or eight functions a slot where slots are short."""
     first = 1 if bus == 0 else 0
-    slot, function = divmod(nth, PORTS_PER_SLOT) if pack else (nth, 0)
+    slot, function = divmod(nth, FUNCTIONS) if pack else (nth, 0)
     return PciController(
         index=index,
-        model="pcie-root-port",
+        model=model,
         bus=bus,
         slot=first + slot,
         function=function,
         chassis=index,
-        port=(first + slot) * PORTS_PER_SLOT + function,
+        port=(first + slot) * FUNCTIONS + function,
     )
+
+
+def with_host_places(catalogue: Catalogue, devices: tuple[Device, ...]) -> tuple[Device, ...]:
+    """Devices with what the guest's own tree cannot show of them: class, link and switches on the host."""
+
+    def placed(device: Device) -> Device:
+        function = catalogue.pci.get(device.address)
+        speed, width = link_limits(function)
+        return msgspec.structs.replace(
+            device,
+            class_code=function.class_code if function else None,
+            link_speed_gts=speed,
+            link_width=width,
+            switches=switches_above(catalogue.pci, device.address),
+        )
+
+    return tuple(placed(device) for device in devices)
+
+
+def tree_findings(tree: Tree, where: str) -> tuple[Finding, ...]:
+    """What of the host's PCIe tree the guest is not shown, as a finding."""
+    if tree.note is None:
+        return ()
+    text = (
+        f"not enough PCI bus numbers for the host's tree: {tree.note}; the guest's NCCL topology file still tells "
+        "which devices share a switch"
+    )
+    return (Finding(level="warn", text=text, where=where),)
