@@ -26,6 +26,7 @@ def discover(system: System) -> Host:
     from hosttune.discovery.platform import read_digest, read_identity, read_iommu, read_platform
     from hosttune.discovery.settings import read_settings
     from hosttune.gpu import read_gpus
+    from hosttune.gpu.vgpu import read_vgpu
     from hosttune.system import Machine
 
     _check_is_host(system)
@@ -57,6 +58,7 @@ def discover(system: System) -> Host:
         nics=read_nics(reader, pci),
         nvme=read_nvme(reader, pci),
         nvswitches=read_nvswitches(reader, pci),
+        vgpu=read_vgpu(reader, pci, gpus),
         virtualization=virtualization,
         guests=guests,
         settings=read_settings(reader, pci),

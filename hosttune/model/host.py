@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from hosttune.model.gpu import Gpu
 from hosttune.model.values import Value, close_lists, close_mappings, from_json, to_json
+from hosttune.model.vgpu import Vgpu
 
 HOST_SCHEMA = "hosttune.host/v1"
 
@@ -376,6 +377,7 @@ class Host(Value, frozen=True, kw_only=True):
     nics: tuple[Nic, ...] = ()
     nvme: tuple[Nvme, ...] = ()
     nvswitches: tuple[NvSwitch, ...] = ()
+    vgpu: Vgpu | None = None  # None: no GPU that its maker's driver holds, or nothing known of it
     virtualization: Virtualization | None = None
     guests: tuple[RunningGuest, ...] | None = None
     settings: Mapping[str, str] | None = None  # live values of settings that have no better place, by path

@@ -1,0 +1,123 @@
+"""Which vGPU framework NVIDIA's GPUs have on this host: probed in sysfs, never inferred from a version.
+
+Two frameworks do the same job (NVIDIA vGPU software documentation; NVIDIA/vgpu-device-manager): mediated devices
+(Documentation/driver-api/vfio-mediated-device.rst) and the vendor's own virtual functions, each with the files
+`nvidia/current_vgpu_type` and `nvidia/creatable_vgpu_types`. A capture must hold these folders of the GPUs and of
+their virtual functions, /sys/bus/mdev and the answer `nvidia-vgpu-mgr-service`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hosttune.errors import CommandFailed
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import PciDevice
+from hosttune.model.vgpu import Vgpu, VgpuFunction, VgpuGpu, VgpuType
+from hosttune.reader import Reader
+
+SERVICE = "nvidia-vgpu-mgr.service"
+SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"
+NVIDIA = "10de"
+_DEVICES = "/sys/bus/pci/devices"
+_TYPE = re.compile(r"\s*(\d{1,9})\s*:\s*(\S.{0,99}?)\s*")
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def read_vgpu(reader: Reader, pci: tuple[PciDevice, ...], gpus: tuple[Gpu, ...]) -> Vgpu | None:
+    """The vGPU side of this host; None where NVIDIA's driver holds no physical GPU, so that nobody could make one."""
+    functions = {device.address: device for device in pci}
+    held = [functions[gpu.address] for gpu in gpus if gpu.address in functions]
+    physical = [d for d in held if d.vendor_id == NVIDIA and d.driver == "nvidia" and d.physfn is None]
+    if not physical:
+        return None
+    found = tuple(_gpu(reader, device) for device in physical)
+    tool = reader.exists(SRIOV_MANAGE)
+    return Vgpu(
+        manager=_manager(reader, any(gpu.framework for gpu in found)),
+        sriov_manage=tool or (False if reader.system.complete else None),
+        gpus=found,
+    )
+
+
+def _manager(reader: Reader, framework: bool) -> bool | None:
+    """Whether the vGPU manager runs, by systemd's word (systemctl(1)).
+
+    A container can run it without a unit of that name: where a framework is seen, no unit is no answer.
+    """
+
+    def live() -> str | None:
+        try:
+            return reader.system.run(("systemctl", "show", SERVICE, "--property=LoadState,ActiveState"), timeout=10.0)
+        except CommandFailed as error:
+            if error.reason != "not installed":
+                reader.problem("systemd did not answer", " ".join(error.argv), error.reason)
+            return None
+
+    text = reader.query("nvidia-vgpu-mgr-service", live) or ""
+    words = dict(line.partition("=")[::2] for line in text.splitlines())
+    if words.get("LoadState") == "loaded" and words.get("ActiveState"):
+        return words["ActiveState"] == "active"
+    if words.get("LoadState") == "not-found" and not framework:
+        return False
+    return None
+
+
+def _gpu(reader: Reader, device: PciDevice) -> VgpuGpu:
+    """A physical GPU by what its virtual functions offer, and it itself (mediated devices without SR-IOV)."""
+    addresses = (*device.virtfns, device.address)
+    vendor = [address for address in device.virtfns if reader.exists(f"{_DEVICES}/{address}/nvidia/current_vgpu_type")]
+    if vendor:
+        return VgpuGpu(
+            address=device.address,
+            framework="vfio",
+            functions=tuple(_vendor_function(reader, address) for address in vendor),
+            types=_vendor_types(reader, vendor),
+        )
+    mediated = [address for address in addresses if reader.names(f"{_DEVICES}/{address}/mdev_supported_types")]
+    if mediated:
+        return VgpuGpu(
+            address=device.address,
+            framework="mdev",
+            functions=tuple(_mdev_function(reader, address) for address in mediated),
+            types=_mdev_types(reader, mediated),
+        )
+    return VgpuGpu(address=device.address)
+
+
+def _vendor_function(reader: Reader, address: str) -> VgpuFunction:
+    text = reader.text(f"{_DEVICES}/{address}/nvidia/current_vgpu_type")
+    number = text if text and text.isascii() and text.isdecimal() and len(text) < 10 else None
+    if text and number is None:
+        reader.problem("not a vGPU type", f"{_DEVICES}/{address}/nvidia/current_vgpu_type", f"reads {text[:40]!r}")
+    return VgpuFunction(address=address, current_type=number)
+
+
+def _vendor_types(reader: Reader, addresses: list[str]) -> tuple[VgpuType, ...]:
+    """What any of the functions can become: "1414 : NVIDIA H200X-1-18C" a line; the list shrinks as types are taken."""
+    found: dict[str, str] = {}
+    for address in addresses:
+        text = reader.text(f"{_DEVICES}/{address}/nvidia/creatable_vgpu_types") or ""
+        matches = (_TYPE.fullmatch(line) for line in text.splitlines())
+        found |= {match[1]: match[2] for match in matches if match}
+    return tuple(VgpuType(id=number, name=name) for number, name in sorted(found.items(), key=lambda row: int(row[0])))
+
+
+def _mdev_function(reader: Reader, address: str) -> VgpuFunction:
+    """Existing mediated devices are folders of their parent, named by UUID (vfio-mediated-device.rst)."""
+    names = reader.names(f"{_DEVICES}/{address}")
+    return VgpuFunction(address=address, mdevs=tuple(name for name in names if _UUID.fullmatch(name)))
+
+
+def _mdev_types(reader: Reader, addresses: list[str]) -> tuple[VgpuType, ...]:
+    found: dict[str, VgpuType] = {}
+    for address in addresses:
+        folder = f"{_DEVICES}/{address}/mdev_supported_types"
+        for name in reader.names(folder):
+            shown = reader.text(f"{folder}/{name}/name")
+            available = reader.count(f"{folder}/{name}/available_instances")
+            before = found.get(name)
+            most = max((n for n in (available, before.available if before else None) if n is not None), default=None)
+            if shown:
+                found[name] = VgpuType(id=name, name=shown, available=most)
+    return tuple(found[name] for name in sorted(found))

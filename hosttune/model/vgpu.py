@@ -1,0 +1,47 @@
+"""vGPUs in the host document: which framework a GPU's functions offer, and what of it is taken.
+
+`None` is unknown or absent, as everywhere in the document.
+"""
+
+from __future__ import annotations
+
+from hosttune.model.values import Value
+
+
+class VgpuType(Value, frozen=True, kw_only=True):
+    """A vGPU type that the driver offers now. `id` is what is written to make one: "1414", or "nvidia-474" as mdev.
+
+    `available`: how many more of it one function can have (mdev only).
+    """
+
+    id: str
+    name: str
+    available: int | None = None
+
+
+class VgpuFunction(Value, frozen=True, kw_only=True):
+    """A function that can carry a vGPU. `current_type` is the kernel's own word: "0" = none, else the type's number.
+
+    `mdevs` are the UUIDs of the mediated devices on it.
+    """
+
+    address: str
+    current_type: str | None = None
+    mdevs: tuple[str, ...] = ()
+
+
+class VgpuGpu(Value, frozen=True, kw_only=True):
+    """A physical GPU and its vGPU framework: "vfio" (the vendor's own virtual functions), "mdev", None = none seen."""
+
+    address: str
+    framework: str | None = None
+    functions: tuple[VgpuFunction, ...] = ()
+    types: tuple[VgpuType, ...] | None = None
+
+
+class Vgpu(Value, frozen=True, kw_only=True):
+    """The host's side of vGPUs. `manager`: whether the maker's vGPU manager runs; `sriov_manage`: its tool is here."""
+
+    manager: bool | None = None
+    sriov_manage: bool | None = None
+    gpus: tuple[VgpuGpu, ...] = ()
