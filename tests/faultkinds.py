@@ -182,6 +182,12 @@ PCI = (
         _links(_GPU, GPU, "mlx5_core"),
     ),
     Example(
+        "vgpu-type",
+        _function(_GPU, nvidia__current_vgpu_type="0\n", nvidia__creatable_vgpu_types="1414 : NVIDIA H200X-1-18C\n"),
+        (("vgpu-type", GPU, "1414"),),
+        _links(_GPU, GPU, "nvidia"),
+    ),
+    Example(
         "irq-affinity",
         {
             **_function(_GPU, msi_irqs__40="", msi_irqs__41="", msi_irqs__42=""),

@@ -36,6 +36,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "gpu-mig-mode": ("hosttune.gpu.settings", "GpuMigMode"),
     "driver": ("drivers", "Driver"),
     "sriov-vfs": ("drivers", "SriovVfs"),
+    "vgpu-type": ("vgpu", "VgpuType"),
     "irq-affinity": ("irqs", "IrqAffinity"),
     "irqbalance-ban": ("irqs", "IrqbalanceBan"),
     "kernel-argument": ("kernelargs", "KernelArguments"),
