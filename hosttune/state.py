@@ -7,18 +7,8 @@ import os
 from typing import TextIO
 
 from hosttune.errors import BadInput
+from hosttune.system import state_directory as state_directory
 from hosttune.system import write_new
-
-
-def state_directory() -> str:
-    """$HOSTTUNE_STATE, else /var/lib/hosttune for root, else $XDG_STATE_HOME/hosttune."""
-    named = os.environ.get("HOSTTUNE_STATE")
-    if named:
-        return named
-    if os.geteuid() == 0:
-        return "/var/lib/hosttune"
-    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return os.path.join(base, "hosttune")
 
 
 def saved_plan() -> str:

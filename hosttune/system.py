@@ -29,6 +29,8 @@ COMMANDS = "/.hosttune/commands/"
 UNREADABLE = "/.hosttune/unreadable"
 COMPLETE = "/.hosttune/capture"
 SCRATCH = "/.hosttune/scratch"
+STATE_INSIDE = "/var/lib/hosttune"  # where root and scratch roots keep their state
+KEPT_GPUS = "gpus.json"  # in there: what was known of GPUs before vfio-pci took them
 _CHUNK = 65536
 # Not there, or a file whose driver says that it has no such fact (EINVAL: the speed of a port that is down).
 _ABSENT = frozenset(
@@ -266,6 +268,17 @@ class Machine(System):
     def tell(self, name: str, value: str, live: Callable[[], None]) -> None:
         """See System."""
         live()
+
+
+def state_directory() -> str:
+    """$HOSTTUNE_STATE, else /var/lib/hosttune for root, else $XDG_STATE_HOME/hosttune."""
+    named = os.environ.get("HOSTTUNE_STATE")
+    if named:
+        return named
+    if os.geteuid() == 0:
+        return STATE_INSIDE
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return os.path.join(base, "hosttune")
 
 
 def put_file(path: str, data: bytes, mode: int = 0o644) -> None:

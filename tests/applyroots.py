@@ -70,6 +70,14 @@ class Root:
         """A file's text without its line end."""
         return (self.path / name).read_text().rstrip("\n")
 
+    def activate(self, partition: int) -> None:
+        """Activate a partition of the NVSwitch fabric, as `fmpm -a` would."""
+        name = ".hosttune/commands/fabric-manager-partitions"
+        listed = json.loads(self.get(name))
+        for row in listed["partitionInfo"]:
+            row["isActive"] |= row["partitionId"] == partition
+        self.put(name, json.dumps(listed))
+
     def driver(self, address: str) -> str:
         """The driver that holds a function."""
         return os.path.basename(os.readlink(self.path / "sys/bus/pci/devices" / address / "driver"))

@@ -167,16 +167,43 @@ def test_without_start_a_guest_is_defined_and_not_started(cli: Cli, plan: Path) 
     assert not (cli.root.path / ".hosttune/commands/virsh-domstate-gpu-guest").exists()
 
 
-def test_a_guest_whose_fabric_partition_is_unknown_is_not_started(cli: Cli, plan: Path) -> None:
-    found = cli.json("apply", str(plan), "--yes", "--start")
+@pytest.mark.parametrize(
+    ("partition", "why"),
+    [
+        (None, "which partition holds them is unknown"),
+        (3, "partition 3 of the NVSwitch fabric does not hold exactly its GPUs now"),
+        (7, "partition 7 of the NVSwitch fabric is not active: fmpm -a 7"),
+    ],
+)
+def test_a_guest_without_its_own_active_fabric_partition_is_not_started(
+    cli: Cli, plan: Path, tmp_path: Path, partition: int | None, why: str
+) -> None:
+    path = edited(plan, tmp_path / "p", guests=lambda rows: [{**row, "fabric_partition": partition} for row in rows])
+    found = cli.json("apply", path, "--yes", "--start")
     start = next(entry for entry in found["entries"] if entry["action"] == "guest-state:gpu-guest")
     assert start["outcome"] == "pending"
-    assert "partition" in start["why"]
+    assert why in start["why"]
     assert not (cli.root.path / ".hosttune/commands/virsh-domstate-gpu-guest").exists()
 
 
-def test_start(cli: Cli, plan: Path, tmp_path: Path) -> None:
-    path = edited(plan, tmp_path / "p", guests=lambda rows: [{**row, "fabric_partition": 3} for row in rows])
+def test_a_module_id_outlives_the_driver(cli: Cli, plan: Path) -> None:
+    """Once vfio-pci has the GPU, only what apply kept says which partition is its own; another card has none."""
+    outcomes(cli.json("apply", str(plan), "--yes", "--no-guests"))
+    assert cli.root.driver(GPU) == "vfio-pci"
+    kept = json.loads(cli.root.get(f"{STATE}/gpus.json"))
+    told = next(gpu for gpu in json.loads(cli("discover", "-o", "json")[1])["gpus"] if gpu["address"] == GPU)
+    assert (told["module_id"], told["module_id_source"]) == (1, "kept before vfio-pci took it")
+    code, out, _ = cli("plan", "--gpu", GPU, "-o", "json")
+    assert (code, json.loads(out)["guests"][0]["fabric_partition"]) == (0, 7)
+    cli.root.put(f"{STATE}/gpus.json", json.dumps({**kept, GPU: {**kept[GPU], "device": "10de:2330:10de:16c1"}}))
+    guest = json.loads(cli("plan", "--gpu", GPU, "-o", "json")[1])
+    assert guest["guests"][0]["fabric_partition"] is None
+    assert any(f"module ids of {GPU} are unknown" in f["text"] for f in guest["findings"] if f["level"] == "error")
+
+
+def test_start(cli: Cli, plan: Path) -> None:
+    cli.root.activate(7)
+    path = str(plan)
     assert outcomes(cli.json("apply", path, "--yes", "--start"))["guest-state:gpu-guest"] == "done"
     assert cli.root.get(".hosttune/commands/virsh-domstate-gpu-guest") == "running"
     assert outcomes(cli.json("apply", path, "--yes", "--start"))["guest-state:gpu-guest"] == "already"

@@ -306,19 +306,15 @@ def test_a_journal_that_does_not_read_is_never_guessed_at(cli: Cli, plan: Path, 
         assert said["where"] == f"{cli.root.path / JOURNAL}, {why}"
 
 
-def guest_runs(cli: Cli, plan: Path, tmp_path: Path) -> str:
-    """Start the planned guest; gives the plan that says its fabric partition."""
-
-    def with_partition(guests: list[Any]) -> list[Any]:
-        return [{**guest, "fabric_partition": 3} for guest in guests]
-
-    path = edited(plan, tmp_path / "partition", guests=with_partition)
-    assert outcomes(cli.json("apply", path, "--yes", "--start"))["guest-state:gpu-guest"] == "done"
-    return path
+def guest_runs(cli: Cli, plan: Path) -> str:
+    """Start the planned guest, its partition active; gives the plan."""
+    cli.root.activate(7)
+    assert outcomes(cli.json("apply", str(plan), "--yes", "--start"))["guest-state:gpu-guest"] == "done"
+    return str(plan)
 
 
-def test_a_running_guest_keeps_its_definition_unless_named(cli: Cli, plan: Path, tmp_path: Path) -> None:
-    path = guest_runs(cli, plan, tmp_path)
+def test_a_running_guest_keeps_its_definition_unless_named(cli: Cli, plan: Path) -> None:
+    path = guest_runs(cli, plan)
     definition = ".hosttune/commands/virsh-dumpxml-gpu-guest"
     cli.root.put(
         definition, cli.root.get(definition).replace("cores='11'", "cores='22'").replace("threads='2'", "threads='1'")
@@ -331,8 +327,8 @@ def test_a_running_guest_keeps_its_definition_unless_named(cli: Cli, plan: Path,
     assert re.search("cores=.11.", cli.root.get(definition))
 
 
-def test_no_ground_is_taken_from_under_a_running_guest(cli: Cli, plan: Path, tmp_path: Path) -> None:
-    guest_runs(cli, plan, tmp_path)
+def test_no_ground_is_taken_from_under_a_running_guest(cli: Cli, plan: Path) -> None:
+    guest_runs(cli, plan)
     for verb in (("revert",), ("revert", "--force")):
         said = refused(cli, *verb[1:], code=3, verb=verb[0])
         assert "gpu-guest" in said["error"]
@@ -341,8 +337,8 @@ def test_no_ground_is_taken_from_under_a_running_guest(cli: Cli, plan: Path, tmp
     assert cli("revert")[0] == 0
 
 
-def test_a_device_of_a_running_guest_is_not_taken(cli: Cli, plan: Path, tmp_path: Path) -> None:
-    guest_runs(cli, plan, tmp_path)
+def test_a_device_of_a_running_guest_is_not_taken(cli: Cli, plan: Path) -> None:
+    guest_runs(cli, plan)
     cli.root.path.joinpath("sys/bus/pci/devices", GPU).resolve()
     driver = (cli.root.path / "sys/bus/pci/devices" / GPU).resolve() / "driver"
     driver.unlink()

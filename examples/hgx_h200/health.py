@@ -62,6 +62,31 @@ def _write_interrupts(tree: Tree) -> None:
 
 def _write_fabric_manager(tree: Tree) -> None:
     """Running, of the driver's version, in the mode of bare metal and of a guest that has everything."""
-    tree.put("usr/share/nvidia/nvswitch/fabricmanager.cfg", "DAEMONIZE=1\nFABRIC_MODE=0")
+    tree.put("usr/share/nvidia/nvswitch/fabricmanager.cfg", "DAEMONIZE=1\nFABRIC_MODE=1")
     tree.put(f"{_COMMANDS}/fabric-manager-service", "LoadState=loaded\nActiveState=active")
     tree.put(f"{_COMMANDS}/fabric-manager-version", f"Fabric Manager version is : {DRIVER}")
+    tree.put(f"{_COMMANDS}/fabric-manager-partitions", json.dumps(_partitions(), indent=3))
+
+
+def _partitions() -> dict[str, object]:
+    """What `fmpm -l` lists on an HGX H200 board while no partition is active."""
+    pairs = ((1, 3), (2, 4), (5, 7), (6, 8))
+    members = [range(1, 9), range(1, 5), range(5, 9), *pairs, *((module,) for module in range(1, 9))]
+    rows = [
+        {"gpuInfo": [_member(module, len(modules) > 1) for module in modules], "isActive": 0, "numGpus": len(modules)}
+        for modules in members
+    ]
+    listed = [{**row, "partitionId": number} for number, row in enumerate(rows)]
+    return {"maxNumPartitions": 15, "numPartitions": len(listed), "partitionInfo": listed, "version": 16909068}
+
+
+def _member(module: int, joined: bool) -> dict[str, object]:
+    links = 18 if joined else 0
+    return {
+        "maxNumNvLinks": links,
+        "numNvLinksAvailable": links,
+        "nvlinkLineRateMBps": 26562,
+        "pciBusId": "00000000:00:00.0",
+        "physicalId": module,
+        "uuid": "",
+    }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from hosttune.errors import BadInput
 from hosttune.model.host import Host
 from hosttune.reader import Reader
@@ -19,6 +21,7 @@ def discover(system: System) -> Host:
     """
     from hosttune.discovery.cpu import read_cpus
     from hosttune.discovery.devices import read_nics, read_nvme, read_nvswitches
+    from hosttune.discovery.fabric import read_fabric, recall_modules
     from hosttune.discovery.guests import read_guests
     from hosttune.discovery.memory import read_memory_settings, read_nodes
     from hosttune.discovery.pci import read_pci
@@ -37,7 +40,7 @@ def discover(system: System) -> Host:
     cpus, cpu_model = read_cpus(reader, nodes)
     # A capture by someone else may lack pci.ids: names then come from the tool's own machine. They decide nothing.
     pci = read_pci(reader, nodes, fallback_ids=lambda: load(Machine()))
-    gpus = read_gpus(reader, pci)
+    gpus = recall_modules(reader, pci, read_gpus(reader, pci))
     guests, virtualization = read_guests(reader)
     host = Host(
         hostname=identity.hostname,
@@ -63,7 +66,7 @@ def discover(system: System) -> Host:
         guests=guests,
         settings=read_settings(reader, pci),
     )
-    return _with_problems(host, reader)
+    return _with_problems(msgspec.structs.replace(host, fabric=read_fabric(reader, host)), reader)
 
 
 def _check_is_host(system: System) -> None:
@@ -83,7 +86,5 @@ def _doubt_flat_guest(reader: Reader, host: Host) -> None:
 
 
 def _with_problems(host: Host, reader: Reader) -> Host:
-    import msgspec
-
     _doubt_flat_guest(reader, host)
     return msgspec.structs.replace(host, problems=tuple(reader.problems))

@@ -1,31 +1,44 @@
-"""System → NVIDIA's Fabric Manager on this host: installed, running, version, mode and active partitions. Read only.
+"""System → NVIDIA's Fabric Manager on this host: installed, running, version, mode and partitions. Read only.
 
 A capture must hold its configuration and the answers `fabric-manager-service`, `fabric-manager-version` and
-`fabric-manager-partitions`.
+`fabric-manager-partitions`. What became known of GPUs before vfio-pci took them is read as well: of those, nobody can
+ask the module id any more (`kept-gpus`; on a scratch root its own state).
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
+from typing import Any
+
+import msgspec
 
 from hosttune.errors import CommandFailed
 from hosttune.gpu import vendor_of
+from hosttune.gpu.boards import board_of, has_fabric
 from hosttune.model.evidence import FabricManager
-from hosttune.model.host import Host
+from hosttune.model.gpu import Fabric, FabricPartition, Gpu
+from hosttune.model.host import Host, PciDevice
+from hosttune.model.values import MAX_ID
 from hosttune.reader import Reader
+from hosttune.system import KEPT_GPUS, STATE_INSIDE, state_directory
 
 # Fabric Manager user guide, "Fabric Manager Config Options".
 CONFIG = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
 SERVICE = "nvidia-fabricmanager.service"
 _PROGRAM = "/usr/bin/nv-fabricmanager"
+_LIST = "fabric-manager-partitions"
 _QUERIES: Mapping[str, tuple[str, ...]] = {
     "fabric-manager-service": ("systemctl", "show", SERVICE, "--property=LoadState,ActiveState"),
     "fabric-manager-version": (_PROGRAM, "--version"),
-    # The example client of NVIDIA/Fabric-Manager-Client; it asks for the list and changes nothing.
-    "fabric-manager-partitions": ("fmpm", "-l"),
+    # The client of NVIDIA/Fabric-Manager-Client (README.md, fmpm.cpp: listPartitions); it asks and changes nothing.
+    _LIST: ("fmpm", "-l"),
 }
+_KEPT = "kept-gpus"
+_LISTENS = re.compile(r"^[ \t]*(FM_CMD_UNIX_SOCKET_PATH|FM_CMD_BIND_INTERFACE)[ \t]*=[ \t]*(\S+)", re.MULTILINE)
+_SOCKET, _ADDRESS = re.compile(r"/[\w./-]{1,200}"), re.compile(r"[0-9A-Fa-f.:]{2,45}")
 _DEFAULT_MODE = 0  # FABRIC_MODE where the file does not say
 _SHARED = (1, 2)  # modes with partitions that can be asked for
 
@@ -44,8 +57,14 @@ def read_fabric_manager(reader: Reader, host: Host) -> FabricManager | None:
         state=state,
         version=_version(reader) if installed is not False else None,
         mode=mode,
-        active_partitions=_partitions(reader) if running and mode in _SHARED else None,
+        active_partitions=_active(reader, host) if running and mode in _SHARED else None,
     )
+
+
+def _active(reader: Reader, host: Host) -> tuple[int, ...] | None:
+    """Ids of the active partitions: discovery has asked already where it found the fabric."""
+    listed = host.fabric.partitions if host.fabric else _partitions(reader)
+    return None if listed is None else tuple(partition.id for partition in listed if partition.active)
 
 
 def _installed(reader: Reader, loaded: str | None) -> bool | None:
@@ -84,18 +103,137 @@ def _mode(reader: Reader) -> int | None:
     return None
 
 
-def _partitions(reader: Reader) -> tuple[int, ...] | None:
-    """Ids of the active partitions that `fmpm -l` lists."""
-    text = _ask(reader, "fabric-manager-partitions")
+def read_fabric(reader: Reader, host: Host) -> Fabric | None:
+    """The fabric as its Fabric Manager tells of it; None where this host has none that is known.
+
+    The list is asked for where partitions can be (modes 1 and 2, the daemon running), or was recorded. Addresses and
+    UUIDs in it are left aside: they are empty on H100 and later, and the daemon's machine may be another (a service
+    VM). What joins a partition to GPUs is the module id.
+    """
+    if not has_fabric(host):
+        return None
+    board, mode = board_of(host), _mode(reader)
+    active = reader.system.captured or (mode in _SHARED and _service(reader)[0] == "active")
+    partitions = _partitions(reader) if active else None
+    return Fabric(
+        mode=mode,
+        partitions=partitions,
+        generation=board.generation if board else None,
+        source="fmpm -l" if partitions is not None else CONFIG if mode is not None else None,
+    )
+
+
+def _partitions(reader: Reader) -> tuple[FabricPartition, ...] | None:
+    """The partitions that `fmpm -l` lists, by id; None where it does not answer, or not as it should.
+
+    Format: fmpm.cpp, listPartitions: {"partitionInfo": [{"partitionId", "isActive", "numGpus", "gpuInfo":
+    [{"physicalId", "numNvLinksAvailable", …}]}]}. physicalId is the module id (nv_fm_types.h).
+    """
+    text = _ask(reader, _LIST)
     if text is None:
         return None
     try:
-        document = json.loads(text)
-        listed = document["partitionInfo"]
-        return tuple(sorted(int(entry["partitionId"]) for entry in listed if entry["isActive"]))
+        found = [_partition(entry) for entry in json.loads(text)["partitionInfo"]]
     except (ValueError, RecursionError, KeyError, TypeError):
         reader.problem("partitions not understood", "fmpm -l", f"reads {text[:60]!r}")
         return None
+    return tuple(sorted(found, key=lambda partition: partition.id))
+
+
+def _partition(entry: Any) -> FabricPartition:
+    """One row of the list. Raises ValueError, KeyError or TypeError for anything else."""
+    gpus = entry.get("gpuInfo", [])
+    modules = tuple(sorted(_identifier(gpu["physicalId"]) for gpu in gpus))
+    links = [_identifier(gpu["numNvLinksAvailable"]) for gpu in gpus if "numNvLinksAvailable" in gpu]
+    if len(set(modules)) != len(modules) or entry.get("numGpus", len(modules)) != len(modules):
+        raise ValueError("GPUs of a partition")
+    return FabricPartition(
+        id=_identifier(entry["partitionId"]),
+        module_ids=modules,
+        active=bool(_identifier(entry["isActive"])),
+        nvlinks=min(links) if links and len(links) == len(modules) else None,
+    )
+
+
+def _identifier(value: object) -> int:
+    number = int(value) if isinstance(value, int) else -1
+    if not 0 <= number <= MAX_ID:
+        raise ValueError("not an id")
+    return number
+
+
+# --- module ids, kept ------------------------------------------------------------------------------------------
+
+
+def recall_modules(reader: Reader, pci: tuple[PciDevice, ...], gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """GPUs with the module ids that were kept when vfio-pci took them, where nobody can tell them now.
+
+    A module id is a place on the baseboard, so it goes with a slot: the address and all PCI ids must be those that
+    were kept with it, and the serial where both are known. One that another GPU has is doubted and left out.
+    """
+    functions = {function.address: function for function in pci}
+    asked = [gpu for gpu in gpus if gpu.module_id is None and _may_have_module(gpu, functions.get(gpu.address))]
+    if not asked:
+        return gpus
+    kept = _kept(reader)
+    found = {gpu.address: module for gpu in asked if (module := _kept_module(gpu, functions, kept)) is not None}
+    uses = Counter([*found.values(), *(gpu.module_id for gpu in gpus)])
+    doubted = {address for address, module in found.items() if uses[module] > 1}
+    for address in sorted(doubted):
+        reader.problem("module id not unique", address, f"{found[address]} was kept for it, another GPU says it too")
+    return tuple(
+        msgspec.structs.replace(gpu, module_id=found[gpu.address], module_id_source="kept before vfio-pci took it")
+        if gpu.address in found.keys() - doubted
+        else gpu
+        for gpu in gpus
+    )
+
+
+def _may_have_module(gpu: Gpu, function: PciDevice | None) -> bool:
+    vendor = vendor_of(gpu.vendor)
+    return bool(vendor and vendor.fabric and function and not function.physfn and function.driver != vendor.driver)
+
+
+def _kept(reader: Reader) -> Mapping[str, Any]:
+    """What apply kept of GPUs, by address (`settings.drivers.identities`). Raises nothing: a bad file is a problem."""
+    system = reader.system
+    path = f"{STATE_INSIDE if system.captured else state_directory()}/{KEPT_GPUS}"
+    text = reader.text(path) if system.scratch else reader.query(_KEPT, lambda: reader.text(path))
+    if not text:
+        return {}
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if isinstance(found, dict):
+        return found
+    reader.problem("identities of GPUs not understood", path, f"reads {text[:60]!r}")
+    return {}
+
+
+def _kept_module(gpu: Gpu, functions: Mapping[str, PciDevice], kept: Mapping[str, Any]) -> int | None:
+    record, function = kept.get(gpu.address), functions[gpu.address]
+    if not isinstance(record, dict):
+        return None
+    ids = (function.vendor_id, function.device_id, function.subsystem_vendor_id, function.subsystem_device_id)
+    if record.get("device") != ":".join(part for part in ids if part):
+        return None
+    if gpu.serial and record.get("serial") and gpu.serial != record["serial"]:
+        return None
+    module = record.get("module_id")
+    return module if isinstance(module, int) and 0 < module <= MAX_ID else None
+
+
+# --- asking ----------------------------------------------------------------------------------------------------
+
+
+def _client(reader: Reader) -> tuple[str, ...]:
+    """`fmpm -l`, told where the daemon listens if its configuration says so: a socket before an address (README.md)."""
+    told = dict(_LISTENS.findall(reader.text(CONFIG) or ""))
+    socket, address = told.get("FM_CMD_UNIX_SOCKET_PATH", ""), told.get("FM_CMD_BIND_INTERFACE", "")
+    if _SOCKET.fullmatch(socket):
+        return ("fmpm", "--unix-domain-socket", socket, "-l")
+    return ("fmpm", "--hostname", address, "-l") if _ADDRESS.fullmatch(address) else ("fmpm", "-l")
 
 
 def _ask(reader: Reader, name: str) -> str | None:
@@ -103,7 +241,7 @@ def _ask(reader: Reader, name: str) -> str | None:
 
     def live() -> str | None:
         try:
-            return reader.system.run(_QUERIES[name], timeout=10.0)
+            return reader.system.run(_client(reader) if name == _LIST else _QUERIES[name], timeout=10.0)
         except CommandFailed as error:
             if error.reason != "not installed":
                 reader.problem("Fabric Manager did not answer", " ".join(error.argv), error.reason)

@@ -14,7 +14,7 @@ from hosttune.hypervisor.connection import is_active
 from hosttune.model.host import Host, HugePages, PciDevice
 from hosttune.model.plan import Device, PlannedGuest
 from hosttune.model.values import parse_cpus
-from hosttune.planning.hostfindings import has_fabric
+from hosttune.planning.fabric import not_startable
 
 # Who may hold the rest of a group while a guest has part of it (kernel Documentation/driver-api/vfio.rst).
 _HARMLESS = (None, "vfio-pci", "pci-stub")
@@ -76,8 +76,8 @@ def startable(host: Host, guest: PlannedGuest) -> tuple[str, ...]:
         reasons += [f"{device.address} is held by guest {r.name}" for r in running if device.address in r.devices]
     unknown_state = (o.name for o in host.guests or () if o.state is None and o.name != guest.name)
     reasons += [f"whether guest {name} runs is unknown" for name in unknown_state if _shares(host, guest, name)]
-    if guest.fabric_partition is None and has_fabric(host) and any(d.kind == "gpu" for d in guest.devices):
-        reasons.append("its GPUs are on an NVSwitch fabric and which partition holds them is unknown")
+    if fabric := not_startable(host, guest):
+        reasons.append(fabric)
     return tuple(dict.fromkeys(reasons))
 
 

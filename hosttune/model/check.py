@@ -34,6 +34,8 @@ _BOUNDS: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("width", "max_width"), _WIDTH),
     **dict.fromkeys(("temperature_c", "temperature_margin_c", "temperature_slowdown_c"), _CELSIUS),
     "memory_temperature_c": _CELSIUS,
+    "module_ids": _ID,
+    "mode": (0, 2),  # FABRIC_MODE; every other mode is a word
 }
 _ANY = (0, MAX_SIZE)
 
@@ -89,6 +91,8 @@ def _doubles(host: Host) -> Iterator[Fault]:
         yield from _double(f"$.{kind}", "address", [device.address for device in getattr(host, kind)])
     for n, function in enumerate(host.pci):
         yield from _double(f"$.pci[{n}].bars", "index", [bar.index for bar in function.bars or ()])
+    partitions = host.fabric.partitions or () if host.fabric else ()
+    yield from _double("$.fabric.partitions", "id", [partition.id for partition in partitions])
     guests = host.guests or ()
     yield from _double("$.guests", "name", [guest.name for guest in guests])
     for n, guest in enumerate(guests):

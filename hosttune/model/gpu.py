@@ -63,6 +63,7 @@ class Gpu(Value, frozen=True, kw_only=True):
     uuid: str | None = None
     serial: str | None = None
     module_id: int | None = None
+    module_id_source: str | None = None  # who told it, where that is not `source`
     mig: Mig | None = None
     peers: tuple[Peer, ...] | None = None
     source: str | None = None
@@ -109,3 +110,29 @@ class Gpu(Value, frozen=True, kw_only=True):
     recovery_action: str | None = None  # what its driver asks for: "none", "reset", "reboot", …
     status: str | None = None  # the driver's word for the device ("operational", "malfunction", …)
     lacks: tuple[str, ...] | None = None
+
+
+class FabricPartition(Value, frozen=True, kw_only=True):
+    """GPUs that NVSwitches can join to each other and to no others, as the Fabric Manager lists them.
+
+    `module_ids` are the GPUs' places on the baseboard (`Gpu.module_id`), not their order on PCI. `nvlinks` is how many
+    each GPU has in this partition, the fewest where they differ; 0 for a GPU alone.
+    """
+
+    id: int
+    module_ids: tuple[int, ...]
+    active: bool | None = None
+    nvlinks: int | None = None
+
+
+class Fabric(Value, frozen=True, kw_only=True):
+    """What this host's Fabric Manager says of the NVSwitch fabric: its mode, and the partitions that it can make.
+
+    `mode`: 0 bare metal or full passthrough, 1 shared NVSwitch, 2 vGPU (FABRIC_MODE); of the configuration on disk.
+    `generation` is the board's ("ampere", "hopper", "blackwell"), told by PCI device ids. `source` says who listed.
+    """
+
+    mode: int | None = None
+    partitions: tuple[FabricPartition, ...] | None = None
+    generation: str | None = None
+    source: str | None = None

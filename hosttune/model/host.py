@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hosttune.model.gpu import Gpu
+from hosttune.model.gpu import Fabric, Gpu
 from hosttune.model.values import Value, close_lists, close_mappings, from_json, to_json
 from hosttune.model.vgpu import Vgpu
 
@@ -377,6 +377,7 @@ class Host(Value, frozen=True, kw_only=True):
     nics: tuple[Nic, ...] = ()
     nvme: tuple[Nvme, ...] = ()
     nvswitches: tuple[NvSwitch, ...] = ()
+    fabric: Fabric | None = None  # None: no NVSwitch fabric, or nothing known of it
     vgpu: Vgpu | None = None  # None: no GPU that its maker's driver holds, or nothing known of it
     virtualization: Virtualization | None = None
     guests: tuple[RunningGuest, ...] | None = None

@@ -93,6 +93,17 @@ class MigAssignment(Value, frozen=True, kw_only=True):
     start: int
 
 
+class Step(Value, frozen=True, kw_only=True):
+    """Something that a person does around a guest: `when` is "start" (before it) or "stop" (after it has ended).
+
+    hosttune carries none of them out. `unproven`: the order rests on documents and was tried on no hardware.
+    """
+
+    when: str
+    text: str
+    unproven: bool = True
+
+
 class PlannedGuest(Value, frozen=True, kw_only=True):
     """One guest as decided: everything its XML needs, and why.
 
@@ -109,6 +120,7 @@ class PlannedGuest(Value, frozen=True, kw_only=True):
     devices: tuple[Device, ...] = ()
     mig: tuple[MigAssignment, ...] = ()
     fabric_partition: int | None = None
+    steps: tuple[Step, ...] = ()
     why: tuple[str, ...] = ()
     uuid: str | None = None
     machine: str = "q35"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -31,6 +32,14 @@ def parse_address(text: str, *, where: str = "PCI address") -> str:
         )
     domain = int(match[1] or "0", 16)
     return f"{domain:04x}:{match[2]}:{match[3]}.{match[4]}".lower()
+
+
+@cache
+def address_key(address: str) -> tuple[int, ...]:
+    """Sort key of a PCI address: domains may have more than four digits."""
+    domain, bus, rest = address.split(":")
+    device, function = rest.split(".")
+    return int(domain, 16), int(bus, 16), int(device, 16), int(function)
 
 
 def slot_of(address: str) -> str:

@@ -20,6 +20,7 @@ from hosttune.planning.devices import (
     matches,
     named_gpus,
 )
+from hosttune.planning.fabric import bound_to_sets, none_of, refusal, sets_of
 from hosttune.planning.sizing import Field
 
 GpuSet = tuple[str, ...]
@@ -52,10 +53,11 @@ def _ways(
 
 @dataclass(frozen=True)
 class Candidates:
-    """Sets of GPUs to try: the one that was `named`, or every way to take `count` from `pools`.
+    """Sets of GPUs to try: the one that was `named`, the `sets` that a fabric has partitions for, or every way to take
+    `count` from `pools`.
 
     A pool holds, for each node with GPUs (None: unknown), how many can be taken there and which those are.
-    `why` says why there are none.
+    `set_nodes` is from how many nodes each of the sets comes. `why` says why there are none.
     """
 
     count: int
@@ -63,6 +65,8 @@ class Candidates:
     named: GpuSet | None = None
     why: tuple[str, ...] = ()
     bundles: tuple[tuple[GpuSet, ...], ...] = ()  # for each pool, what can only be taken together
+    sets: tuple[GpuSet, ...] | None = None
+    set_nodes: tuple[int, ...] = ()
 
     def over(self, nodes: int, hopeless: Callable[[Taken], bool] | None = None) -> Iterator[GpuSet]:
         """The sets that come from exactly so many nodes, each once.
@@ -74,6 +78,9 @@ class Candidates:
                 yield self.named
             return
         found: set[GpuSet] = set()
+        for gpus, spread in zip(self.sets or (), self.set_nodes, strict=True):
+            if spread == nodes:
+                yield gpus
         for pool in self.pools:
             for taken in _ways(pool, nodes, self.count, (), hopeless):
                 reach = dict(pool)
@@ -84,7 +91,7 @@ class Candidates:
 
     def spreads(self) -> range:
         """The numbers of nodes that `over` may be asked for."""
-        most = min(self.count, max(map(len, self.pools), default=0))
+        most = max(min(self.count, max(map(len, self.pools), default=0)), max(self.set_nodes, default=0))
         return range(1) if self.named is not None else range(1, 1 + most)
 
     def first(self) -> GpuSet | None:
@@ -98,18 +105,52 @@ def gpu_candidates(field: Field, guest: GuestIntent, others: tuple[str, ...], wh
     count = gpu_count(guest)
     if not count:  # named, or none at all
         named = named_gpus(catalogue, guest.gpus, where) if isinstance(guest.gpus, tuple) else ()
-        conflicts = close_groups(catalogue, (*named, *others)).conflicts
+        conflicts = (
+            *_off_partition(catalogue, guest, named, where),
+            *close_groups(catalogue, (*named, *others)).conflicts,
+        )
         return Candidates(len(named), named=None if conflicts else named, why=conflicts)
     request = guest.gpus if isinstance(guest.gpus, GpuRequest) else GpuRequest(count=count)
     pool = [g for g in countable_gpus(field.host, catalogue) if matches(g, catalogue.pci.get(g.address), request)]
     usable, excluded = _usable(catalogue, pool, others)
+    free = len(usable)
+    if catalogue.fabric.known and guest.mig is None:
+        partitions = _of_partitions(catalogue, usable, count, others)
+        if partitions is not None:
+            return partitions
+        excluded += none_of(catalogue.fabric, count)
+        bound = bound_to_sets(catalogue.fabric, (gpu.address for gpu in usable))
+        usable = [gpu for gpu in usable if gpu.address not in bound]
     parts = list(_alike(usable, request))
     bundles = tuple(_bundles(catalogue, part) for part in parts)
     found = Candidates(count, tuple(_reaches(catalogue, part) for part in parts), bundles=bundles)
     if found.first() is not None:
         return found
     what = f"{count} GPU{'' if count == 1 else 's'} wanted" + (f" of model {request.model}" if request.model else "")
-    return Candidates(count, why=(f"{what}, {len(pool)} on this host, {len(usable)} free", *excluded))
+    return Candidates(count, why=(f"{what}, {len(pool)} on this host, {free} free", *excluded))
+
+
+def _off_partition(catalogue: Catalogue, guest: GuestIntent, named: GpuSet, where: str) -> tuple[str, ...]:
+    """Why named GPUs are nothing that the fabric can join and keep apart from others; MIG needs no fabric."""
+    why = None if guest.mig is not None else refusal(catalogue.fabric, named)
+    return (f"{where}: {why}",) if why else ()
+
+
+def _of_partitions(catalogue: Catalogue, usable: list[Gpu], count: int, others: tuple[str, ...]) -> Candidates | None:
+    """The partitions of so many GPUs that can be taken, None if there are none. GPUs alone are alike: one pool."""
+    free = {gpu.address for gpu in usable}
+    sets = [
+        gpus
+        for gpus in sets_of(catalogue.fabric, count)
+        if free.issuperset(gpus) and not close_groups(catalogue, (*gpus, *others)).conflicts
+    ]
+    if not sets:
+        return None
+    if count == 1:
+        alone = [gpu for gpu in usable if (gpu.address,) in sets]
+        return Candidates(1, (_reaches(catalogue, alone),), bundles=(_bundles(catalogue, alone),))
+    spreads = tuple(len({catalogue.node(address) for address in gpus}) for gpus in sets)
+    return Candidates(count, sets=tuple(sets), set_nodes=spreads)
 
 
 def _usable(catalogue: Catalogue, pool: list[Gpu], others: tuple[str, ...]) -> tuple[list[Gpu], list[str]]:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 from hosttune.errors import BadInput
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.intent import GpuRequest, GuestIntent
+from hosttune.model.values import address_key as address_key
 from hosttune.model.values import parse_address, slot_of
+from hosttune.planning.fabric import Fabric, read_fabric
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Catalogue:
     """The host's devices by address, and who has which.
 
     `holders`: the existing guest that holds a device. `in_use`: why the host itself needs a NIC or drive.
-    `virtuals`: the virtual functions that a physical function has now.
+    `virtuals`: the virtual functions that a physical function has now. `fabric`: what joins the GPUs.
     """
 
     pci: Mapping[str, PciDevice]
@@ -31,6 +32,7 @@ class Catalogue:
     nvswitches: frozenset[str]
     in_use: Mapping[str, str]
     virtuals: Mapping[str, tuple[str, ...]]
+    fabric: Fabric
 
     def node(self, address: str) -> int | None:
         """The NUMA node of a device, None when unknown."""
@@ -64,6 +66,7 @@ def read_catalogue(host: Host) -> Catalogue:
             **{drive.address: drive.in_use for drive in host.nvme if drive.in_use is not None},
         },
         virtuals=_virtual_functions(host),
+        fabric=read_fabric(host),
     )
 
 
@@ -147,14 +150,6 @@ def _describe(device: PciDevice) -> str:
     return f"{name} (class {device.class_code}, driver {device.driver or 'none'})"
 
 
-@cache
-def address_key(address: str) -> tuple[int, ...]:
-    """Sort key of a PCI address: domains may have more than four digits."""
-    domain, bus, rest = address.split(":")
-    device, function = rest.split(".")
-    return int(domain, 16), int(bus, 16), int(device, 16), int(function)
-
-
 def gpu_count(guest: GuestIntent) -> int | None:
     """How many GPUs the intent counts, None when it names them."""
     if guest.gpus is None:
@@ -188,9 +183,10 @@ def close_groups(catalogue: Catalogue, chosen: tuple[str, ...]) -> Closure:
 
     Functions of the same slot, and NVSwitches with their whole fabric, go along by themselves; any other
     member only if it was chosen by name. (vfio hands a group to one owner as a whole: kernel
-    Documentation/driver-api/vfio.rst.) What goes along uninvited must not be the host's own.
+    Documentation/driver-api/vfio.rst.) What goes along uninvited must not be the host's own. All GPUs of a fabric
+    in full passthrough take its NVSwitches with them, whatever their groups are.
     """
-    members = list(chosen)
+    members = [*chosen, *(switch for switch in catalogue.fabric.companions(chosen) if switch not in chosen)]
     conflicts: list[str] = []
     ungrouped: list[str] = []
     for address in members:  # grows while it is walked

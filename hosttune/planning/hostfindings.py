@@ -12,6 +12,8 @@ import msgspec
 from hosttune.model.host import Host, Virtualization
 from hosttune.model.plan import Finding, PlannedGuest
 from hosttune.planning.devices import Catalogue
+from hosttune.planning.fabric import fabric_findings, fabric_of, partition_of
+from hosttune.planning.fabricsteps import fabric_steps
 from hosttune.planning.width import known_to
 
 Say = Callable[[str, str, str], None]  # level, text, where
@@ -20,14 +22,14 @@ Say = Callable[[str, str, str], None]  # level, text, where
 def host_findings(
     host: Host, catalogue: Catalogue, guests: tuple[PlannedGuest, ...]
 ) -> tuple[tuple[PlannedGuest, ...], tuple[Finding, ...]]:
-    """(guests with their XML elements settled, findings about the host)."""
+    """(guests with their XML elements and fabric partition settled, findings about the host)."""
     found: list[Finding] = []
 
     def say(level: str, text: str, where: str) -> None:
         found.append(Finding(level=level, text=text, where=where))
 
     _platform(host, say)
-    _fabric(host, guests, say)
+    fabric_findings(catalogue.fabric, guests, say)
     _groups(catalogue, guests, say)
     stack = host.virtualization
     names, left_out = known_to(stack)
@@ -42,7 +44,16 @@ def host_findings(
             say("info", f"left out of the XML: {element}, which {reason}", "virtualization")
     if stack is not None:
         _offered(stack, guests, say)
-    return tuple(msgspec.structs.replace(guest, elements=tuple(names)) for guest in guests), tuple(found)
+    settled = (
+        msgspec.structs.replace(
+            guest,
+            elements=tuple(names),
+            fabric_partition=partition_of(catalogue.fabric, fabric_of(catalogue.fabric, guest)),
+            steps=fabric_steps(catalogue.fabric, guest),
+        )
+        for guest in guests
+    )
+    return tuple(settled), tuple(found)
 
 
 def _offered(stack: Virtualization, guests: tuple[PlannedGuest, ...], say: Say) -> None:
@@ -90,24 +101,6 @@ def _platform(host: Host, say: Say) -> None:
         say("error", "no KVM on this host: guests cannot start until it is there", "/dev/kvm")
     if host.guests is None:
         say("info", "libvirt could not be asked: guests that run here, if any, are not respected", "libvirt")
-
-
-def has_fabric(host: Host) -> bool:
-    """Whether this host's GPUs are joined by an NVSwitch fabric: it has switches, or a GPU says so."""
-    states = (gpu.fabric_state for gpu in host.gpus)
-    return bool(host.nvswitches) or any(state not in (None, "Not Supported", "N/A") for state in states)
-
-
-def _fabric(host: Host, guests: tuple[PlannedGuest, ...], say: Say) -> None:
-    """An NVSwitch fabric whose partitions are unknown: whole GPUs behind it get no partition here."""
-    for guest in guests:
-        if has_fabric(host) and any(device.kind == "gpu" for device in guest.devices):
-            say(
-                "error",
-                f"guest {guest.name} gets GPUs of an NVSwitch fabric whose partitions are unknown: it is not started"
-                " until one partition holds exactly these GPUs",
-                "Fabric Manager",
-            )
 
 
 def _groups(catalogue: Catalogue, guests: tuple[PlannedGuest, ...], say: Say) -> None:

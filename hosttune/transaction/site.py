@@ -11,10 +11,9 @@ from hosttune.journal import Store, Transaction
 from hosttune.model.result import OpenTransaction
 from hosttune.scratch import Scratch
 from hosttune.state import state_directory
+from hosttune.system import STATE_INSIDE as STATE_INSIDE
 from hosttune.system import System
 from hosttune.transaction.steps import setting_of_record
-
-STATE_INSIDE = "/var/lib/hosttune"
 
 
 @dataclass(frozen=True)

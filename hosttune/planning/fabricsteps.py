@@ -1,0 +1,74 @@
+"""What a person does to the NVSwitch fabric before a guest starts and after it has ended, in order.
+
+Pure. hosttune carries none of it out. Sources: NVIDIA, Fabric Manager user guide ("Full passthrough virtualization
+model", "Shared NVSwitch virtualization model", "vGPU multitenancy"); NVIDIA/Fabric-Manager-Client, README.md; Linux
+Documentation/ABI/testing/sysfs-bus-pci (reset). Where in the shared model the GPUs are reset has no public source, and
+the order was tried on no such machine: every step is marked unproven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from hosttune.model.plan import PlannedGuest, Step
+from hosttune.planning.fabric import VGPU, Fabric, fabric_of, partition_of
+
+START, STOP = "start", "stop"
+
+
+def fabric_steps(fabric: Fabric, guest: PlannedGuest) -> tuple[Step, ...]:
+    """The steps around a guest with whole GPUs of the fabric; none where its partition is unknown, or with MIG."""
+    gpus = fabric_of(fabric, guest)
+    if not gpus or guest.mig:
+        return ()
+    if fabric.passthrough:
+        return tuple(_whole(fabric, guest) if fabric.whole(gpus) else _alone(guest, gpus[0]))
+    number = partition_of(fabric, gpus)
+    if number is None:
+        return ()
+    return tuple(_with_functions(guest, number) if fabric.mode == VGPU else _shared(fabric, guest, gpus, number))
+
+
+def _shared(fabric: Fabric, guest: PlannedGuest, gpus: tuple[str, ...], number: int) -> Iterator[Step]:
+    modules = ", ".join(str(module) for module in sorted(fabric.modules[address] for address in gpus))
+    active = next(partition.active for partition in fabric.partitions or () if partition.id == number)
+    yield Step(when=START, text=f"fmpm -l: partition {number} holds modules {modules} and is not active")
+    if active:
+        yield Step(when=START, text=f"it is active now: if no guest runs on it, fmpm -d {number}")
+    yield from _resets(START, gpus)
+    yield Step(when=START, text=f"fmpm -a {number}, then fmpm -l: partition {number} is active")
+    yield Step(when=START, text=f"start guest {guest.name} with its GPUs and no NVSwitch; reset none of them any more")
+    yield Step(when=STOP, text=f"virsh domstate {guest.name}: shut off (never deactivate under a running guest)")
+    yield from _resets(STOP, gpus)
+    yield Step(when=STOP, text=f"fmpm -d {number}, then fmpm -l: partition {number} is not active")
+
+
+def _with_functions(guest: PlannedGuest, number: int) -> Iterator[Step]:
+    text = f"activate partition {number} with one virtual function of each GPU, in the order of the partition's GPUs"
+    yield Step(when=START, text=f"{text} (fmActivateFabricPartitionWithVFs of libnvfm; fmpm has no command for it)")
+    yield Step(when=START, text=f"start guest {guest.name}")
+    yield Step(when=STOP, text=f"virsh domstate {guest.name}: shut off (never deactivate under a running guest)")
+    yield Step(when=STOP, text=f"fmpm -d {number}, then fmpm -l: partition {number} is not active")
+
+
+def _whole(fabric: Fabric, guest: PlannedGuest) -> Iterator[Step]:
+    yield Step(when=START, text="systemctl stop nvidia-fabricmanager: the guest gets the NVSwitches")
+    yield from _resets(START, (*fabric.members, *fabric.switches))
+    yield Step(when=START, text=f"start guest {guest.name} with all GPUs and NVSwitches; reset none of them any more")
+    yield Step(when=START, text="inside it: the Fabric Manager of exactly its driver's version, FABRIC_MODE=0, running")
+    yield Step(when=STOP, text=f"virsh domstate {guest.name}: shut off")
+    yield from _resets(STOP, (*fabric.members, *fabric.switches))
+
+
+def _alone(guest: PlannedGuest, gpu: str) -> Iterator[Step]:
+    yield from _resets(START, (gpu,))
+    text = "options nvidia NVreg_NvLinkDisable=1 in its /etc/modprobe.d, before its driver loads (no isolation)"
+    yield Step(when=START, text=f"inside guest {guest.name}: {text}")
+    yield Step(when=STOP, text=f"virsh domstate {guest.name}: shut off")
+    yield from _resets(STOP, (gpu,))
+
+
+def _resets(when: str, addresses: Iterable[str]) -> Iterator[Step]:
+    """One step: every function's own reset file."""
+    files = " ".join(addresses)
+    yield Step(when=when, text=f"reset each of: {files} (echo 1 > /sys/bus/pci/devices/ADDRESS/reset)")
