@@ -51,6 +51,7 @@ class Device(Value, frozen=True, kw_only=True):
     link_speed_gts: float | None = None  # the most that its link on the host can do
     link_width: int | None = None
     switches: tuple[str, ...] = ()  # the host's PCIe switches above it, nearest first, by their upstream ports
+    vgpu_type: str | None = None  # what its function carries; None: it is no vGPU
 
 
 class PciController(Value, frozen=True, kw_only=True):

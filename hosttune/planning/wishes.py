@@ -19,6 +19,7 @@ from hosttune.planning.bootargs import add_cpus, boot_pages, off_arguments, pass
 from hosttune.planning.devices import Catalogue
 from hosttune.planning.gpusettings import let_go, plan_gpu_settings
 from hosttune.planning.hostwishes import plan_host
+from hosttune.planning.migguest import mig_actions
 from hosttune.planning.pages import HUGE_1G, NodeMemory
 from hosttune.planning.pciwishes import plan_pci
 from hosttune.planning.resources import Resources
@@ -44,6 +45,7 @@ def plan_actions(
     actions += _isolation(host, intent, guests)
     actions += _boot_pages(host, intent, memory, guests)
     actions += _drivers(catalogue, guests)
+    actions += mig_actions(host, catalogue, guests)
     pinned = CpuSet(cpu for guest in guests for pin in guest.vcpu_pins for cpu in parse_cpus(pin.cpus))
     if guests:
         actions += _cpus(host, intent, pinned, findings)
@@ -217,7 +219,7 @@ def _drivers(catalogue: Catalogue, guests: tuple[PlannedGuest, ...]) -> Iterable
         for device in guest.devices:
             function = catalogue.pci.get(device.address)
             driver = function.driver if function else None
-            if function is not None and function.physfn and driver == "nvidia":
+            if device.vgpu_type or (function is not None and function.physfn and driver == "nvidia"):
                 continue  # a vGPU's virtual function stays with its maker's driver, which is its VFIO driver too
             if driver != "vfio-pci":
                 yield from let_go(catalogue.gpus.get(device.address), driver)
@@ -279,7 +281,7 @@ def _interrupts(
             yield make_action("irqbalance-ban", "irqbalance", now, ban, "interrupts of the host stay off pinned CPUs")
     if wanted(intent, "irq_affinity") is not None:
         for guest in guests:
-            for device in guest.devices:
+            for device in (device for device in guest.devices if not device.vgpu_type):  # whose driver has them
                 why = "its interrupts are handled beside the guest; they exist only once it runs: pending until then"
                 yield make_action("irq-affinity", device.address, None, str(_beside(resources, guest, device)), why)
 

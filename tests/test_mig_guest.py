@@ -1,0 +1,239 @@
+"""What chosen slots become: functions and mediated devices with their types, actions and steps in order, the XML."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from domain_shapes import ONE_GPU, changed, flat_bus, plan_of
+from mighosts import A, B, field_of, functions_of, gpu_row, mig_host, pci_row, vgpu_row
+
+from hosttune.domain import domain_xml, read_domain
+from hosttune.gpu.mig_tables import offer_of, resolve, vgpu_suffix, vgpu_type_name
+from hosttune.model.gpu import Gpu, Mig, MigProfile
+from hosttune.model.host import PciDevice
+from hosttune.model.intent import GuestIntent, MigRequest
+from hosttune.model.plan import PlannedGuest
+from hosttune.planning.mig import mig_choices
+from hosttune.planning.migguest import (
+    MigParts,
+    as_devices,
+    counts_inside,
+    inside_refusal,
+    mig_actions,
+    mig_inside,
+    plan_mig_guest,
+    takes_inside,
+)
+from hosttune.planning.sizing import Field
+
+VFS = functions_of(A)
+
+
+def guest_of(profile: str = "1g.18gb", count: int = 1, **more: Any) -> GuestIntent:
+    return GuestIntent(name="g", mig=MigRequest(profile=profile, count=count), **more)
+
+
+def parts_of(field: Field, guest: GuestIntent, *taken: str) -> MigParts:
+    return plan_mig_guest(field, guest, next(mig_choices(field, guest, {}, "")), taken)
+
+
+def planned(parts: MigParts) -> PlannedGuest:
+    addresses = {device.function: f"0000:{n:02x}:00.0" for n, device in enumerate(parts.devices, 1)}
+    devices = as_devices(parts, dict.fromkeys(addresses, 0), addresses)
+    return changed(ONE_GPU, name="g", devices=devices, mig=parts.mig, steps=parts.steps, controllers=flat_bus(8))
+
+
+def texts(parts: MigParts, when: str = "start") -> list[str]:
+    return [step.text.partition(": ")[0] for step in parts.steps if step.when == when]
+
+
+def _mediated(host: dict[str, Any]) -> None:
+    row = vgpu_row(host, A)
+    types = [{"id": "nvidia-474", "name": "NVIDIA A100X-1-5C"}, {"id": "nvidia-501", "name": "NVIDIA H200X-1-18C"}]
+    row.update(framework="mdev", types=types)
+    for function in row["functions"]:
+        function["current_type"] = None
+
+
+# --- virtual functions -------------------------------------------------------------------------------------------
+
+
+def test_a_slot_is_a_virtual_function_with_the_right_type() -> None:
+    parts = parts_of(field_of(mig_host(A)), guest_of(count=2))
+    assert [(device.kind, device.address, device.name, device.type_id) for device in parts.devices] == [
+        ("vf", VFS[0], "NVIDIA H200X-1-18C", "1414"),
+        ("vf", VFS[1], "NVIDIA H200X-1-18C", "1414"),
+    ]
+    assert [(one.gpu, one.profile, one.start) for one in parts.mig] == [(A, "1g.18gb", 4), (A, "1g.18gb", 5)]
+    assert all(device.host_node == 0 and device.gpu == A for device in parts.devices)
+
+
+def test_functions_of_others_are_not_taken() -> None:
+    host = mig_host(A)
+    vgpu_row(host, A)["functions"][0]["current_type"] = "1414"
+    host["guests"] = [{"name": "old", "state": "shut off", "devices": [VFS[1]]}]
+    assert [device.address for device in parts_of(field_of(host), guest_of(), VFS[2]).devices] == [VFS[3]]
+
+
+def test_actions_come_in_order_and_only_where_they_are_needed() -> None:
+    host = mig_host(A, mode="disabled")
+    field = field_of(host)
+    parts = parts_of(field, guest_of())
+    actions = list(mig_actions(field.host, field.catalogue, [planned(parts)]))
+    assert [(a.kind, a.target, a.current, a.want, a.needed) for a in actions] == [
+        ("gpu-mig-mode", A, "disabled", "enabled", True),
+        ("vgpu-type", VFS[0], "0", "1414", True),
+    ]
+    field = field_of(mig_host(A))
+    assert [a.kind for a in mig_actions(field.host, field.catalogue, [planned(parts)])] == ["vgpu-type"]
+
+
+def test_a_type_that_is_not_listed_yet_is_a_step() -> None:
+    host = mig_host(A)
+    vgpu_row(host, A)["types"] = []
+    field = field_of(host)
+    parts = parts_of(field, guest_of("3g.71gb"))
+    assert parts.devices[0].name == "NVIDIA H200X-3-71C"
+    assert parts.devices[0].type_id is None
+    assert list(mig_actions(field.host, field.catalogue, [planned(parts)])) == []
+    assert texts(parts) == [
+        f"nvidia-smi mig -i {A} -cgi 9:4",
+        f"write the number of NVIDIA H200X-3-71C in /sys/bus/pci/devices/{VFS[0]}/nvidia/creatable_vgpu_types"
+        f" to /sys/bus/pci/devices/{VFS[0]}/nvidia/current_vgpu_type",
+    ]
+
+
+def test_the_steps_are_in_the_order_of_the_documents_and_unproven() -> None:
+    parts = parts_of(field_of(mig_host(A, mode="disabled")), guest_of(count=2))
+    assert [text.split()[0].rpartition("/")[2] for text in texts(parts)] == [
+        "sriov-manage",
+        "MIG",
+        "nvidia-smi",
+        "sriov-manage",
+    ]
+    assert f"nvidia-smi mig -i {A} -cgi 19:4,19:5" in texts(parts)
+    assert texts(parts, "stop")[0] == f"echo 0 > /sys/bus/pci/devices/{VFS[0]}/nvidia/current_vgpu_type"
+    assert all(step.unproven for step in parts.steps)
+    assert any("--disrupt" in finding.text for finding in parts.findings)
+
+
+def test_an_instance_that_is_there_needs_no_step() -> None:
+    host = mig_host(A)
+    gpu_row(host, A)["mig"]["instances"] = [{"profile": "1g.18gb", "id": 7, "start": 3, "size": 1}]
+    assert texts(parts_of(field_of(host), guest_of())) == []
+
+
+def test_guests_on_two_gpus_have_steps_on_both() -> None:
+    parts = parts_of(field_of(mig_host(A, B)), guest_of("4g.71gb", 2))
+    assert texts(parts) == [f"nvidia-smi mig -i {A} -cgi 5:0", f"nvidia-smi mig -i {B} -cgi 5:0"]
+    assert [device.gpu for device in parts.devices] == [A, B]
+
+
+# --- mediated devices --------------------------------------------------------------------------------------------
+
+
+def test_a_slot_is_a_mediated_device_where_the_host_has_those() -> None:
+    host = mig_host(A)
+    _mediated(host)
+    parts = parts_of(field_of(host), guest_of())
+    (device,) = parts.devices
+    assert (device.kind, device.function, device.type_id) == ("mdev", VFS[0], "nvidia-501")
+    assert uuid.UUID(device.address).version == 5
+    assert device.address == parts_of(field_of(host), guest_of()).devices[0].address
+    folder = f"/sys/bus/pci/devices/{VFS[0]}/mdev_supported_types/nvidia-501"
+    assert texts(parts)[-1] == f"echo {device.address} > {folder}/create"
+    assert texts(parts, "stop")[0] == f"echo 1 > /sys/bus/mdev/devices/{device.address}/remove"
+
+
+# --- XML ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_xml_of_a_function_leaves_it_with_its_driver() -> None:
+    guest = planned(parts_of(field_of(mig_host(A)), guest_of(count=2)))
+    facts = read_domain(domain_xml(plan_of(guest), "g"))
+    assert [(device.kind, device.source, device.managed) for device in facts.hostdevs] == [
+        ("pci", VFS[0], False),
+        ("pci", VFS[1], False),
+    ]
+
+
+def test_the_xml_of_a_mediated_device_names_its_uuid() -> None:
+    host = mig_host(A)
+    _mediated(host)
+    guest = planned(parts_of(field_of(host), guest_of()))
+    (device,) = read_domain(domain_xml(plan_of(guest), "g")).hostdevs
+    assert (device.kind, device.source, device.model, device.managed) == (
+        "mdev", guest.devices[0].address, "vfio-pci", False,
+    )  # fmt: skip
+
+
+# --- inside a guest ----------------------------------------------------------------------------------------------
+
+
+def test_instances_inside_are_the_same_on_each_whole_gpu() -> None:
+    host = mig_host(A, B)
+    pci_row(host, A)["driver"] = "vfio-pci"
+    gpu_row(host, A)["mig"] = None
+    field = field_of(host)
+    guest = guest_of("3g.71gb", 2, gpus=2)
+    assigned, findings = mig_inside(field, guest, (A, B))
+    assert [(one.gpu, one.start) for one in assigned] == [(A, 0), (A, 4), (B, 0), (B, 4)]
+    assert any("by table" in finding.text and A in finding.text for finding in findings)
+    assert not any("by table" in finding.text and B in finding.text for finding in findings)
+    assert counts_inside(guest)
+    assert not counts_inside(guest_of())
+
+
+def test_what_a_whole_gpu_does_not_take_is_said() -> None:
+    field = field_of(mig_host(A))
+    assert takes_inside(field, guest_of(count=7, gpus=1), A)
+    assert not takes_inside(field, guest_of(count=8, gpus=1), A)
+    assert inside_refusal(field, guest_of(count=8, gpus=1), A) == f"8 x 1g.18gb wanted on each GPU, {A} takes 7"
+    assert "1g.18gb, 1g.18gb+me" in inside_refusal(field, guest_of("1g.20gb", gpus=1), A)
+
+
+# --- tables ------------------------------------------------------------------------------------------------------
+
+
+def _device(device_id: str) -> PciDevice:
+    return PciDevice(address=A, vendor_id="10de", device_id=device_id)
+
+
+@pytest.mark.parametrize(
+    ("device_id", "profile", "name"),
+    [
+        ("2335", "1g.18gb", "NVIDIA H200X-1-18C"),
+        ("2335", "1g.18gb+me", "NVIDIA H200X-1-18CME"),
+        ("2335", "7g.141gb", "NVIDIA H200X-7-141C"),
+        ("233b", "2g.35gb", "NVIDIA H200-2-35C"),
+        ("2330", "1g.10gb", "NVIDIA H100XM-1-10C"),
+        ("2901", "1g.23gb", None),
+        ("2335", "1g.24gb+gfx", None),
+    ],
+)
+def test_type_names(device_id: str, profile: str, name: str | None) -> None:
+    assert vgpu_type_name(_device(device_id), profile) == name
+
+
+def test_the_device_comes_before_the_table() -> None:
+    listed = MigProfile(name="1g.18gb", starts=(0, 1), size=1)
+    gpu = Gpu(address=A, mig=Mig(profiles=(listed,)))
+    assert offer_of(gpu, _device("2335")).profiles == (listed,)
+    assert offer_of(gpu, _device("2335")).doubt is None
+
+
+def test_placements_that_a_listing_lacks_come_from_the_table_and_that_is_said() -> None:
+    gpu = Gpu(address=A, mig=Mig(profiles=(MigProfile(name="3g.71gb", id=9), MigProfile(name="9g.1gb"))))
+    offer = offer_of(gpu, _device("2335"))
+    assert [(one.name, one.starts, one.size) for one in offer.profiles] == [("3g.71gb", (0, 4), 4)]
+    assert "its listing lacks it" in (offer.doubt or "")
+
+
+def test_a_product_that_no_source_tells_has_none() -> None:
+    assert offer_of(Gpu(address=A), _device("26b9")).profiles == ()
+    assert offer_of(Gpu(address=A), None).profiles == ()
+    assert resolve(Gpu(address=A), _device("2901"), "3g.90gb", "x").starts == (0, 4)
+    assert resolve(Gpu(address=A), _device("2901"), "3g.90gb", "x").id is None
+    assert vgpu_suffix("1c.3g.71gb") is None
