@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from domain_shapes import ONE_GPU, changed, flat_bus
 from planhosts import Card, Shape, build_host
 
 from hosttune.gpu.mig_tables import offer_of
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, PciDevice
-from hosttune.model.intent import Intent
+from hosttune.model.intent import GuestIntent, Intent, MigRequest
+from hosttune.model.plan import PlannedGuest
 from hosttune.model.values import to_builtins, to_json
+from hosttune.planning.mig import mig_choices
+from hosttune.planning.migguest import MigParts, as_devices, plan_mig_guest
 from hosttune.planning.sizing import Field, read_field
 
 A, B, C, D = "0000:41:00.0", "0000:42:00.0", "0000:81:00.0", "0000:82:00.0"
@@ -79,3 +83,20 @@ def vgpu_row(host: dict[str, Any], address: str) -> dict[str, Any]:
 def field_of(host: dict[str, Any]) -> Field:
     """What planning looks at."""
     return read_field(Host.from_json(to_json(host)), Intent(version=1).reserve)
+
+
+def guest_of(profile: str = "1g.18gb", count: int = 1, **more: Any) -> GuestIntent:
+    """A guest with MIG instances; alone they are vGPUs."""
+    return GuestIntent(name="g", mig=MigRequest(profile=profile, count=count), **more)
+
+
+def parts_of(field: Field, guest: GuestIntent, *taken: str) -> MigParts:
+    """What a guest's first choice of slots comes to."""
+    return plan_mig_guest(field, guest, next(mig_choices(field, guest, {}, "")), taken)
+
+
+def planned(parts: MigParts) -> PlannedGuest:
+    """A planned guest with these vGPUs on root ports."""
+    addresses = {device.function: f"0000:{n:02x}:00.0" for n, device in enumerate(parts.devices, 1)}
+    devices = as_devices(parts, dict.fromkeys(addresses, 0), addresses)
+    return changed(ONE_GPU, name="g", devices=devices, mig=parts.mig, steps=parts.steps, controllers=flat_bus(8))

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mighosts import A, B, C, D, field_of, functions_of, gpu_row, mig_host, pci_row, vgpu_row
+from mighosts import A, B, C, D, field_of, functions_of, gpu_row, guest_of, mig_host, pci_row, vgpu_row
 
 from hosttune.errors import BadInput
-from hosttune.model.intent import GuestIntent, Intent, MigRequest
+from hosttune.model.intent import GuestIntent, Intent
 from hosttune.planning.mig import (
     MigSlot,
     is_vgpu_guest,
@@ -27,10 +27,6 @@ from hosttune.planning.migpack import FULL, MEDIA
 from hosttune.planning.sizing import Field
 
 ALL = (A, B, C, D)
-
-
-def guest_of(profile: str = "1g.18gb", count: int = 1, **more: Any) -> GuestIntent:
-    return GuestIntent(name="g", mig=MigRequest(profile=profile, count=count), **more)
 
 
 def ways(field: Field, guest: GuestIntent, occupied: Mapping[str, int] | None = None) -> list[list[tuple[str, int]]]:

@@ -6,43 +6,23 @@ import uuid
 from typing import Any
 
 import pytest
-from domain_shapes import ONE_GPU, changed, flat_bus, plan_of
-from mighosts import A, B, field_of, functions_of, gpu_row, mig_host, pci_row, vgpu_row
+from domain_shapes import plan_of
+from mighosts import A, B, field_of, functions_of, gpu_row, guest_of, mig_host, parts_of, pci_row, planned, vgpu_row
 
 from hosttune.domain import domain_xml, read_domain
 from hosttune.gpu.mig_tables import offer_of, resolve, vgpu_suffix, vgpu_type_name
 from hosttune.model.gpu import Gpu, Mig, MigProfile
 from hosttune.model.host import PciDevice
-from hosttune.model.intent import GuestIntent, MigRequest
-from hosttune.model.plan import PlannedGuest
-from hosttune.planning.mig import mig_choices
 from hosttune.planning.migguest import (
     MigParts,
-    as_devices,
     counts_inside,
     inside_refusal,
     mig_actions,
     mig_inside,
-    plan_mig_guest,
     takes_inside,
 )
-from hosttune.planning.sizing import Field
 
 VFS = functions_of(A)
-
-
-def guest_of(profile: str = "1g.18gb", count: int = 1, **more: Any) -> GuestIntent:
-    return GuestIntent(name="g", mig=MigRequest(profile=profile, count=count), **more)
-
-
-def parts_of(field: Field, guest: GuestIntent, *taken: str) -> MigParts:
-    return plan_mig_guest(field, guest, next(mig_choices(field, guest, {}, "")), taken)
-
-
-def planned(parts: MigParts) -> PlannedGuest:
-    addresses = {device.function: f"0000:{n:02x}:00.0" for n, device in enumerate(parts.devices, 1)}
-    devices = as_devices(parts, dict.fromkeys(addresses, 0), addresses)
-    return changed(ONE_GPU, name="g", devices=devices, mig=parts.mig, steps=parts.steps, controllers=flat_bus(8))
 
 
 def texts(parts: MigParts, when: str = "start") -> list[str]:

@@ -67,9 +67,10 @@ def startable(host: Host, guest: PlannedGuest) -> tuple[str, ...]:
         return (f"it is {state}",)
     reasons = [*ready(host, guest), *_without_kvm(host, guest), *_short_of_pages(host, guest)]
     by_address = {device.address: device for device in host.pci}
+    reasons += _without_type(host, guest)
     for device in _functions(guest):
         function = by_address.get(device.address)
-        if function is not None and not device.managed and function.driver != _VFIO:
+        if function is not None and not device.managed and device.vgpu_type is None and function.driver != _VFIO:
             bound = f"bound to {function.driver}" if function.driver else "bound to no driver"
             reasons.append(f"{device.address} is {bound}, not to {_VFIO}")
     for device in guest.devices:
@@ -79,6 +80,27 @@ def startable(host: Host, guest: PlannedGuest) -> tuple[str, ...]:
     if fabric := not_startable(host, guest):
         reasons.append(fabric)
     return tuple(dict.fromkeys(reasons))
+
+
+def _without_type(host: Host, guest: PlannedGuest) -> Iterator[str]:
+    """vGPUs that are not made yet: a function without its type, a mediated device that does not exist.
+
+    A function's number tells that it carries a type; which one, the names of the types that are listed now.
+    """
+    gpus = host.vgpu.gpus if host.vgpu else ()
+    made = {uuid for gpu in gpus for function in gpu.functions for uuid in function.mdevs}
+    now = {one.address: (one.current_type, gpu.types or ()) for gpu in gpus for one in gpu.functions}
+    for device in guest.devices:
+        if device.vgpu_type is None or device.address in made:
+            continue
+        number, types = now.get(device.address, (None, ()))
+        other = next((one.name for one in types if one.id == number and one.name != device.vgpu_type), None)
+        if device.kind == "mdev":
+            yield f"there is no mediated device {device.address} of {device.vgpu_type}: see the steps of the plan"
+        elif number in (None, "0"):
+            yield f"{device.address} carries no vGPU yet, it wants {device.vgpu_type}: see the steps of the plan"
+        elif other is not None:
+            yield f"{device.address} carries {other}, not {device.vgpu_type}"
 
 
 def _shares(host: Host, guest: PlannedGuest, name: str) -> bool:
