@@ -49,7 +49,7 @@ def host_findings(
             guest,
             elements=tuple(names),
             fabric_partition=partition_of(catalogue.fabric, fabric_of(catalogue.fabric, guest)),
-            steps=fabric_steps(catalogue.fabric, guest),
+            steps=(*guest.steps, *fabric_steps(catalogue.fabric, guest)),
         )
         for guest in guests
     )
