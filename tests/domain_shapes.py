@@ -8,7 +8,7 @@ import msgspec
 
 from hosttune.domain import known_elements
 from hosttune.model.intent import Boot, GuestIntent, Intent, Network
-from hosttune.model.plan import Cell, Device, PciController, Plan, PlannedGuest, PlannedPin, Topology
+from hosttune.model.plan import Cell, Device, MigAssignment, PciController, Plan, PlannedGuest, PlannedPin, Topology
 from hosttune.model.values import CpuSet, Value
 
 T = TypeVar("T", bound=Value)
@@ -258,6 +258,29 @@ SWITCHED = changed(
     ),
 )
 
+# vGPUs: functions that stay with their maker's driver, and mediated devices.
+VGPU_FUNCTIONS = changed(
+    ONE_GPU,
+    name="vgpu-functions",
+    devices=tuple(
+        device(f"0000:41:00.{n}", "vf", bus, name="NVIDIA H200X-1-18C", vgpu_type="NVIDIA H200X-1-18C")
+        for bus, n in ((1, 4), (2, 5))
+    ),
+    mig=tuple(MigAssignment(gpu="0000:41:00.0", profile="1g.18gb", start=start) for start in (5, 6)),
+)
+VGPU_MEDIATED = changed(
+    ONE_GPU,
+    name="vgpu-mediated",
+    devices=(
+        changed(
+            device("aa618089-8b16-5d01-a136-25a0f3c73123", "mdev", 1),
+            identity="aa618089-8b16-5d01-a136-25a0f3c73123 on 0000:41:00.4",
+            rom_bar=True,
+            vgpu_type="NVIDIA A100X-1-5C",
+        ),
+    ),
+    mig=(MigAssignment(gpu="0000:41:00.0", profile="1g.5gb", start=6),),
+)
 SHAPES = {
     guest.name: guest
     for guest in (
@@ -273,6 +296,8 @@ SHAPES = {
         ODD,
         SEEDED,
         SWITCHED,
+        VGPU_FUNCTIONS,
+        VGPU_MEDIATED,
     )
 }
 

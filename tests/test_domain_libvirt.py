@@ -66,7 +66,12 @@ def translate(libvirtd: Libvirtd, guest: PlannedGuest) -> Argv:
 def test_qemu_gets_cells_ports_and_devices(libvirtd: Libvirtd, guest: PlannedGuest) -> None:
     argv = translate(libvirtd, guest)
     devices = {device["id"]: device for device in argv.parsed("-device")}
-    passed = {device["host"]: device for device in devices.values() if device["driver"] == "vfio-pci"}
+    # A mediated device is named by the folder of its UUID.
+    passed = {
+        device["host"] if "host" in device else device["sysfsdev"].rpartition("/")[2]: device
+        for device in devices.values()
+        if device["driver"] == "vfio-pci"
+    }
     assert set(passed) == {device.address for device in guest.devices}
     for device in guest.devices:
         found = passed[device.address]

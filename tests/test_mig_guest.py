@@ -9,7 +9,7 @@ import pytest
 from domain_shapes import plan_of
 from mighosts import A, B, field_of, functions_of, gpu_row, guest_of, mig_host, parts_of, pci_row, planned, vgpu_row
 
-from hosttune.domain import domain_xml, read_domain
+from hosttune.domain import criticise, domain_xml, read_domain
 from hosttune.gpu.mig_tables import offer_of, resolve, vgpu_suffix, vgpu_type_name
 from hosttune.model.gpu import Gpu, Mig, MigProfile
 from hosttune.model.host import PciDevice
@@ -147,6 +147,16 @@ def test_the_xml_of_a_mediated_device_names_its_uuid() -> None:
     assert (device.kind, device.source, device.model, device.managed) == (
         "mdev", guest.devices[0].address, "vfio-pci", False,
     )  # fmt: skip
+
+
+def test_an_existing_xml_that_rebinds_a_vgpu_is_criticised() -> None:
+    field = field_of(mig_host(A))
+    xml = domain_xml(plan_of(planned(parts_of(field, guest_of()))), "g")
+    assert not [one for one in criticise(field.host, xml, where="x") if "managed" in one.text]
+    rebound = xml.replace("managed='no'", "managed='yes'")
+    (finding,) = [one for one in criticise(field.host, rebound, where="x") if "managed" in one.text]
+    assert finding.level == "error"
+    assert "rebinds it to vfio-pci, which breaks it" in finding.text
 
 
 # --- inside a guest ----------------------------------------------------------------------------------------------

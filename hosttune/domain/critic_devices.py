@@ -68,9 +68,21 @@ def _options(scene: Scene, device: HostDevice) -> Iterator[Fault]:
     if device.rom_bar is not False and not device.interface and scene.pci.get(device.source or ""):
         text = f"{device.source}: the option ROM is mapped; <rom bar='off'/> keeps the guest's firmware from running it"
         yield Fault("info", text, scene.place_of(device))
-    if device.managed:
+    if device.managed and _is_vgpu(scene, device):
+        text = (
+            f"{device.source} is a virtual function that its maker's driver holds as a vGPU: managed='yes' rebinds it"
+            " to vfio-pci, which breaks it; it wants managed='no'"
+        )
+        yield Fault("error", text, scene.place_of(device))
+    elif device.managed:
         text = f"{device.source}: managed='yes' gives it back to the host's driver whenever the guest stops"
         yield Fault("info", text, scene.place_of(device))
+
+
+def _is_vgpu(scene: Scene, device: HostDevice) -> bool:
+    """Whether a function carries vGPUs by the vendor's own VFIO (NVIDIA vGPU documentation, vendor-specific VFIO)."""
+    gpus = scene.host.vgpu.gpus if scene.host.vgpu else ()
+    return any(function.address == device.source for gpu in gpus for function in gpu.functions)
 
 
 def _vcpus_near(scene: Scene, gpu: HostDevice) -> Iterator[Fault]:

@@ -92,6 +92,7 @@ def as_devices(parts: MigParts, cell_of: Mapping[str, int | None], addresses: Ma
             guest_cell=cell_of[device.function],
             guest_address=addresses[device.function],
             identity=device.identity,
+            rom_bar=device.kind == "mdev",  # which has no ROM that could be switched off
             host_node=device.host_node,
             name=device.name,
             vgpu_type=device.name,
