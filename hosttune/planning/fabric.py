@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hosttune.gpu.boards import Board, board_of, fabric_gpus
 from hosttune.model.gpu import FabricPartition
@@ -28,6 +28,7 @@ class Partition:
 
     id: int
     gpus: frozenset[str]
+    modules: frozenset[int]
     active: bool | None = None
     nvlinks: int | None = None
 
@@ -38,6 +39,7 @@ class Fabric:
 
     `members` are its GPUs, `modules` their module ids where known, `switches` the NVSwitches that are PCI functions.
     `partitions` None: unknown, and `why` says why; `assumed` says what they rest on where nobody listed them.
+    `active`: module ids of every active partition by its id, also of those whose GPUs are not all known here.
     `tenants`: the existing guests that hold GPUs of it, by GPU. `board_gpus`: how many a whole board has.
     """
 
@@ -49,6 +51,7 @@ class Fabric:
     assumed: str | None = None
     board_gpus: int = 8
     modules: Mapping[str, int] = field(default_factory=dict)
+    active: Mapping[int, frozenset[int]] = field(default_factory=dict)
     tenants: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -64,6 +67,11 @@ class Fabric:
     def whole(self, gpus: Iterable[str]) -> bool:
         """Whether these are all GPUs of whole boards, with switches that can go along."""
         return self.passthrough and bool(self.switches) and _is_board(self) and set(gpus) >= set(self.members)
+
+    def given(self, addresses: Iterable[str], guest: str) -> Fabric:
+        """The same fabric when a guest has these devices."""
+        mine = [address for address in addresses if address in self.members]
+        return replace(self, tenants={**self.tenants, **dict.fromkeys(mine, guest)}) if mine else self
 
     def companions(self, chosen: Iterable[str]) -> tuple[str, ...]:
         """The NVSwitches that go along with these devices: all of them with all GPUs, in full passthrough."""
@@ -102,6 +110,7 @@ def read_fabric(host: Host) -> Fabric:
         assumed="; ".join(part for part in (service, assumed) if part) or None,
         board_gpus=board.gpus if board else 8,
         modules=modules,
+        active={part.id: frozenset(part.module_ids) for part in listed or () if part.active},
         tenants={address: holders[address] for address in members if address in holders},
     )
 
@@ -139,7 +148,13 @@ def _resolved(listed: tuple[FabricPartition, ...], modules: Mapping[str, int]) -
     """The partitions whose GPUs all are known: a list can name modules that are broken, or that nobody could read."""
     at = {module: address for address, module in modules.items()}
     return tuple(
-        Partition(part.id, frozenset(at[module] for module in part.module_ids), part.active, part.nvlinks)
+        Partition(
+            part.id,
+            frozenset(at[module] for module in part.module_ids),
+            frozenset(part.module_ids),
+            part.active,
+            part.nvlinks,
+        )
         for part in listed
         if part.module_ids and all(module in at for module in part.module_ids)
     )
@@ -162,25 +177,26 @@ def _unknown(
 
 
 def partition_of(fabric: Fabric, gpus: Iterable[str]) -> int | None:
-    """The partition that holds exactly the fabric's GPUs among these; None where there is none, or it is unknown."""
+    """The partition of exactly the fabric's GPUs among these; None where none is, is known or can be activated."""
     found = _exactly(fabric, gpus)
-    return found.id if found else None
+    return found.id if found and blocked(fabric, found) is None else None
 
 
 def _exactly(fabric: Fabric, gpus: Iterable[str]) -> Partition | None:
     mine = frozenset(gpus) & frozenset(fabric.members)
     if fabric.passthrough or not mine:
         return None
-    return next((partition for partition in fabric.partitions or () if partition.gpus == mine), None)
+    alike = [partition for partition in fabric.partitions or () if partition.gpus == mine]
+    return min(alike, key=lambda p: (blocked(fabric, p) is not None, not p.active, p.id), default=None)
 
 
 def blocked(fabric: Fabric, partition: Partition) -> str | None:
     """Why a partition cannot be activated: another active one shares a GPU with it. (FM_ST_IN_USE of the SDK.)"""
-    for other in fabric.partitions or ():
-        if other.active and other.id != partition.id and other.gpus & partition.gpus:
+    for other, modules in fabric.active.items():
+        if other != partition.id and modules & partition.modules:
             return (
-                f"partition {partition.id} shares GPUs with partition {other.id}, which is active"
-                f" (fmpm -d {other.id} once no guest uses it)"
+                f"partition {partition.id} shares GPUs with partition {other}, which is active"
+                f" (fmpm -d {other} once no guest uses it)"
             )
     return None
 
@@ -229,8 +245,8 @@ def refusal(fabric: Fabric, gpus: Iterable[str]) -> str | None:
 def _refused_passthrough(fabric: Fabric, mine: GpuSet) -> str | None:
     mode = "the Fabric Manager is in mode 0 (bare metal or full passthrough)"
     if fabric.tenants:
-        held = ", ".join(f"{address} by {name}" for address, name in fabric.tenants.items())
-        return f"{mode}, where guests are not kept apart, and GPUs are held ({held}): FABRIC_MODE=1 takes several"
+        names = ", ".join(dict.fromkeys(fabric.tenants.values()))
+        return f"{mode}, where guests are not kept apart, and {names} has GPUs of it: several guests need FABRIC_MODE=1"
     if len(mine) == 1 or fabric.whole(mine):
         return None
     if len(mine) == len(fabric.members):
@@ -358,7 +374,9 @@ def _because(fabric: Fabric, guest: PlannedGuest) -> str:
     missing = [address for address in fabric_of(fabric, guest) if address not in fabric.modules]
     if fabric.partitions is not None and missing:
         return f" (the module ids of {', '.join(missing)} are unknown: only the nvidia driver tells them)"
-    return f" ({fabric.why})" if fabric.why else ""
+    found = _exactly(fabric, fabric_of(fabric, guest))
+    why = fabric.why or (found and blocked(fabric, found))
+    return f" ({why})" if why else ""
 
 
 def _say_passthrough(fabric: Fabric, guest: PlannedGuest, say: Say) -> None:

@@ -32,12 +32,13 @@ def fabric_steps(fabric: Fabric, guest: PlannedGuest) -> tuple[Step, ...]:
 def _shared(fabric: Fabric, guest: PlannedGuest, gpus: tuple[str, ...], number: int) -> Iterator[Step]:
     modules = ", ".join(str(module) for module in sorted(fabric.modules[address] for address in gpus))
     active = next(partition.active for partition in fabric.partitions or () if partition.id == number)
-    yield Step(when=START, text=f"fmpm -l: partition {number} holds modules {modules} and is not active")
+    yield Step(when=START, text=f"fmpm -l: partition {number} is that of module ids {modules}, and not active")
     if active:
         yield Step(when=START, text=f"it is active now: if no guest runs on it, fmpm -d {number}")
     yield from _resets(START, gpus)
     yield Step(when=START, text=f"fmpm -a {number}, then fmpm -l: partition {number} is active")
-    yield Step(when=START, text=f"start guest {guest.name} with its GPUs and no NVSwitch; reset none of them any more")
+    text = f"start guest {guest.name} (hosttune apply --start) with its GPUs and no NVSwitch; reset none any more"
+    yield Step(when=START, text=text)
     yield Step(when=STOP, text=f"virsh domstate {guest.name}: shut off (never deactivate under a running guest)")
     yield from _resets(STOP, gpus)
     yield Step(when=STOP, text=f"fmpm -d {number}, then fmpm -l: partition {number} is not active")

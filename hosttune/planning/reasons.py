@@ -124,9 +124,12 @@ def guest_findings(field: Field, decision: Decision, at: str) -> tuple[Finding, 
         _partitioned(field, address, say)
     _size(field, decision, say)
     asked = {*decision.choice.gpus, *decision.named, *decision.counted}
-    along = [address for address in decision.closure.members if address not in asked]
+    fabric = field.catalogue.fabric.companions(decision.choice.gpus)
+    along = [address for address in decision.closure.members if address not in (*asked, *fabric)]
     if along:
         say("info", f"goes along by IOMMU group: {', '.join(along)}")
+    if fabric:
+        say("info", f"goes along with all GPUs, the Fabric Manager being in mode 0: {', '.join(fabric)}")
     if decision.width.finding:
         say(*decision.width.finding)
     if decision.window.doubt:

@@ -58,7 +58,9 @@ def take(field: Field, guest: PlannedGuest) -> Field:
         host=msgspec.structs.replace(field.host, guests=(*(field.host.guests or ()), entry)),
         resources=replace(field.resources, nodes=nodes, pinned=CpuSet(field.resources.pinned | taken)),
         memory=memory,
-        catalogue=replace(field.catalogue, holders=holders),
+        catalogue=replace(
+            field.catalogue, holders=holders, fabric=field.catalogue.fabric.given(entry.devices, guest.name)
+        ),
     )
 
 

@@ -73,6 +73,14 @@ def _print_guest(guest: PlannedGuest, host: Host, console: Console) -> None:
         index = {device.address: device for device in host.pci}
         models = {gpu.address: gpu.model for gpu in host.gpus}
         draw_rows([_device_row(device, index, models) for device in guest.devices], console, indent=4)
+    for when, heading in (("start", "before it starts"), ("stop", "after it has stopped")):
+        steps = [step for step in guest.steps if step.when == when]
+        if steps:
+            all_unproven = all(step.unproven for step in steps)
+            say(f"  {heading}, by hand{', unproven: tried on no such machine' if all_unproven else ''}", console)
+            marks = [" (unproven)" if step.unproven and not all_unproven else "" for step in steps]
+            rows = zip(range(1, 1 + len(steps)), steps, marks, strict=True)
+            draw_rows([(f"{n}.", f"{step.text}{mark}") for n, step, mark in rows], console, indent=4)
     if guest.why:
         say("  why", console)
         draw_rows([("-", line) for line in guest.why], console, indent=4)

@@ -1,0 +1,398 @@
+"""GPUs of an NVSwitch fabric: a guest gets exactly one partition, or it is said why that is not known."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from fabrichosts import (
+    AT,
+    B200,
+    GPUS,
+    H200,
+    MODULES,
+    SWITCHES,
+    board,
+    decide,
+    gpus_of,
+    shared,
+    told,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planhosts import Held
+
+from hosttune.errors import BadInput
+from hosttune.gpu.boards import board_of
+from hosttune.model.host import Host
+from hosttune.model.plan import Plan
+from hosttune.planning.fabric import Fabric, not_startable, partition_of, placeable, read_fabric
+
+Json = dict[str, Any]
+
+
+def host_of(document: Json) -> Host:
+    return Host.from_json(json.dumps(document))
+
+
+def fabric_of(document: Json) -> Fabric:
+    return read_fabric(host_of(document))
+
+
+def why(found: Plan, which: int = 0) -> str:
+    assert found.guests == () or len(found.unplaced) > which
+    return " | ".join(found.unplaced[which].why)
+
+
+def modules_of(found: Plan, which: int = 0) -> set[int]:
+    return {MODULES[address] for address in gpus_of(found, which)}
+
+
+# --- the tables ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("device_id", "switches", "table", "generation"),
+    [("2335", SWITCHES, H200, "hopper"), ("2330", SWITCHES, H200, "hopper"), ("2901", (), B200, "blackwell")],
+)
+def test_default_partitions_of_a_board(
+    device_id: str, switches: tuple[str, ...], table: dict[int, set[int]], generation: str
+) -> None:
+    found = board_of(host_of(board(None, device_id=device_id, switches=switches)))
+    assert found is not None
+    assert found.partitions is not None
+    assert found.generation == generation
+    assert {part.id: set(part.module_ids) for part in found.partitions} == table
+    assert {part.nvlinks for part in found.partitions if len(part.module_ids) > 1} == {18}
+    assert {part.nvlinks for part in found.partitions if len(part.module_ids) == 1} == {0}
+
+
+def test_an_a100_board_has_no_partitions_that_are_known() -> None:
+    document = board({"mode": 1})
+    for device in document["pci"]:
+        if device["address"] in SWITCHES:
+            device["device_id"] = "1af1"
+    found = decide(document, {"gpus": 2})
+    assert found.guests[0].fabric_partition is None
+    assert any("this board's is not known" in text for text in told(found, "error"))
+
+
+@pytest.mark.parametrize(("device_id", "switches", "table"), [("2335", SWITCHES, H200), ("2901", (), B200)])
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_every_default_partition_can_be_named(
+    device_id: str, switches: tuple[str, ...], table: dict[int, set[int]], count: int
+) -> None:
+    document = board({"mode": 1}, device_id=device_id, switches=switches)
+    for number, modules in table.items():
+        if len(modules) == count:
+            found = decide(document, {"gpus": [AT[module] for module in sorted(modules)]})
+            assert found.guests[0].fabric_partition == number
+            assert any("could not be asked" in text for text in told(found, "warn"))
+            assert told(found, "error") == []
+
+
+# --- one partition, and which ------------------------------------------------------------------------------------
+
+
+def test_module_ids_and_not_the_order_of_addresses_make_a_partition() -> None:
+    """The first two GPUs by address are modules 2 and 4: a partition of H200, none of B200, where pairs are 1+2."""
+    named = {"gpus": list(GPUS[:2])}
+    assert decide(board(shared(H200)), named).guests[0].fabric_partition == 4
+    found = decide(board(shared(B200)), named)
+    assert found.guests == ()
+    assert f"GPUs {GPUS[0]} (module 2), {GPUS[1]} (module 4) are no partition" in why(found)
+    in_order = {**{address: number for number, address in enumerate(GPUS, 1)}}
+    assert decide(board(shared(H200), modules=in_order), named).guests == ()
+
+
+def test_the_set_of_a_published_listing() -> None:
+    """Eight H100 whose partitions were published by index of lspci: 4 GPUs are one half, 2 one of four pairs."""
+    order = (4, 6, 5, 7, 0, 2, 1, 3)  # indices by module id, from 1
+    modules = {GPUS[index]: number for number, index in enumerate(order, 1)}
+    fabric = fabric_of(board(shared(H200), modules=modules))
+    at = {number: {GPUS.index(gpu) for gpu in part.gpus} for part in fabric.partitions or () for number in [part.id]}
+    assert {number: sets for number, sets in at.items() if len(sets) == 4} == {1: {4, 5, 6, 7}, 2: {0, 1, 2, 3}}
+    assert {number: sets for number, sets in at.items() if len(sets) == 2} == {
+        3: {4, 5},
+        4: {6, 7},
+        5: {0, 1},
+        6: {2, 3},
+    }
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_a_counted_guest_gets_one_partition(count: int) -> None:
+    found = decide(board(shared()), {"gpus": count})
+    number = found.guests[0].fabric_partition
+    assert number is not None
+    assert modules_of(found) == H200[number]
+    assert told(found, "error") == []
+    assert all(device.kind == "gpu" for device in found.guests[0].devices)  # NVSwitches stay where they are
+
+
+@pytest.mark.parametrize("count", [3, 5, 6, 7])
+def test_a_number_of_gpus_that_no_partition_has_is_not_placed(count: int) -> None:
+    found = decide(board(shared()), {"gpus": count})
+    assert f"partitions of 1, 2, 4 and 8 GPUs, none of {count}" in why(found)
+    assert any(text.startswith("gpus: ") for text in found.unplaced[0].relaxation)
+
+
+def test_named_gpus_of_two_partitions_are_not_placed_and_the_key_is_named() -> None:
+    found = decide(board(shared()), {"gpus": 1}, {"gpus": [AT[1], AT[2]]})
+    said = " | ".join(next(row for row in found.unplaced if row.guest == "g1").why)
+    assert "guests[1].gpus" in said
+    assert "3 (1+3)" in said
+    assert f"nearest: partition 3: {', '.join(sorted((AT[1], AT[3])))}" in said
+
+
+def test_gpus_in_two_guests_are_bad_input() -> None:
+    with pytest.raises(BadInput) as refused:
+        decide(board(shared()), {"gpus": [AT[1], AT[3]]}, {"gpus": [AT[3]]})
+    assert "guests[1].gpus" in refused.value.where
+
+
+def test_a_guest_that_holds_one_of_them_takes_its_partitions_away() -> None:
+    document = board(shared(), guests=[Held(devices=(AT[1],))])
+    assert decide(document, {"gpus": 8}).guests == ()
+    assert modules_of(decide(document, {"gpus": 4})) == H200[2]
+    assert modules_of(decide(document, {"gpus": [AT[2], AT[4]]})) == {2, 4}
+    assert decide(document, {"gpus": [AT[1], AT[3]]}).guests == ()
+
+
+def test_a_partition_beside_an_active_one_is_not_available() -> None:
+    document = board(shared(active=[3]))
+    assert modules_of(decide(document, {"gpus": 4})) == H200[2]
+    assert "shares GPUs with partition 3, which is active (fmpm -d 3" in why(decide(document, {"gpus": 8}))
+    assert "partition 1 shares GPUs with partition 3" in why(decide(document, {"gpus": [AT[n] for n in (1, 2, 3, 4)]}))
+    assert decide(document, {"gpus": [AT[1], AT[3]]}).guests[0].fabric_partition == 3  # it is its own
+
+
+def test_a_list_that_names_broken_modules_leaves_the_rest() -> None:
+    document = board(shared(), modules={**MODULES, AT[5]: 5})
+    document["gpus"] = [gpu for gpu in document["gpus"] if gpu["address"] != AT[5]]
+    assert modules_of(decide(document, {"gpus": 4})) == H200[1]
+    assert decide(document, {"gpus": 8}).guests == ()
+
+
+def test_several_guests_have_a_partition_each() -> None:
+    found = decide(board(shared()), {"gpus": 4}, {"gpus": 2}, {"gpus": 1}, {"gpus": 1})
+    sets = [modules_of(found, which) for which in range(4)]
+    assert sum(map(len, sets)) == len(set().union(*sets)) == 8
+    assert all(H200[guest.fabric_partition or 0] == mine for guest, mine in zip(found.guests, sets, strict=True))
+
+
+def test_guests_that_break_every_half_leave_no_place_for_four() -> None:
+    found = decide(board(shared()), {"gpus": [AT[1]]}, {"gpus": [AT[5]]}, {"gpus": 4})
+    assert [row.guest for row in found.unplaced] == ["g2"]
+
+
+def test_what_is_still_placeable() -> None:
+    fabric = fabric_of(board(shared()))
+    assert placeable(fabric, ()) == {1: 8, 2: 4, 4: 2, 8: 1}
+    assert placeable(fabric, [AT[1], AT[5]]) == {1: 6, 2: 2}
+    assert partition_of(fabric, [AT[5], AT[7], "0000:c0:00.0"]) == 5  # a NIC is none of its GPUs
+
+
+# --- what is not known -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fabric", "modules"),
+    [
+        (None, MODULES),
+        ({"mode": None}, MODULES),
+        ({"mode": 1}, {}),
+        (shared(), {}),
+        (shared(), dict.fromkeys(GPUS, 1)),
+        ({"mode": 1, "partitions": []}, MODULES),
+    ],
+)
+def test_what_is_unknown_is_null_and_an_error_and_unplaces_nobody(fabric: Json | None, modules: dict[str, int]) -> None:
+    document = board(fabric, modules=modules)
+    for request in ({"gpus": 3}, {"gpus": list(GPUS[:2])}):
+        found = decide(document, request)
+        assert found.guests[0].fabric_partition is None
+        assert found.guests[0].steps == ()
+        assert any("whose partitions are unknown" in text for text in told(found, "error"))
+        refusal = not_startable(host_of(document), found.guests[0])
+        assert refusal is not None
+        assert "unknown" in refusal
+
+
+def test_one_unknown_module_id_unplaces_nobody() -> None:
+    document = board(shared(), modules={**MODULES, AT[8]: None})
+    found = decide(document, {"gpus": 8})
+    assert found.guests[0].fabric_partition is None
+    assert any(f"the module ids of {AT[8]} are unknown" in text for text in told(found, "error"))
+    assert modules_of(decide(document, {"gpus": 4})) in (H200[1], H200[2])
+
+
+def test_no_fabric_is_null_and_no_finding() -> None:
+    found = decide(board(None, device_id="233b", switches=()), {"gpus": 2})
+    assert found.guests[0].fabric_partition is None
+    assert told(found, "error") == told(found, "warn") == []
+
+
+def test_no_gpu_of_the_fabric_no_word_of_it() -> None:
+    found = decide(board(shared()), {"gpus": 0})
+    assert found.guests[0].fabric_partition is None
+    assert told(found, "error") == told(found, "warn") == told(found, "info") == []
+
+
+def test_a_service_vm_stands_for_the_shared_mode() -> None:
+    """One guest with all NVSwitches and no GPU runs the Fabric Manager: this host's own configuration is idle."""
+    document = board({"mode": 0}, guests=[Held(name="fm", devices=SWITCHES)])
+    found = decide(document, {"gpus": 4})
+    assert found.guests[0].fabric_partition in (1, 2)
+    assert any("guest fm has the NVSwitches and no GPU" in text for text in told(found, "warn"))
+
+
+# --- mode 0 and mode 2 -------------------------------------------------------------------------------------------
+
+
+def test_full_passthrough_takes_the_nvswitches_along() -> None:
+    document = board({"mode": 0, "partitions": None})
+    for request in ({"gpus": 8}, {"gpus": list(GPUS)}):
+        found = decide(document, request)
+        (guest,) = found.guests
+        assert {device.address for device in guest.devices if device.kind == "nvswitch"} == set(SWITCHES)
+        assert guest.fabric_partition is None
+        assert told(found, "error") == []
+        assert not_startable(host_of(document), guest) is None
+        drivers = {action.target for action in found.actions if action.kind == "driver"}
+        assert drivers == set() or drivers >= set(SWITCHES)
+
+
+def test_one_gpu_of_a_fabric_in_mode_0_is_an_error_finding() -> None:
+    found = decide(board({"mode": 0}), {"gpus": 1})
+    assert found.guests[0].fabric_partition is None
+    assert any("NVLinks stay open" in text for text in told(found, "error"))
+
+
+@pytest.mark.parametrize("request_", [{"gpus": 2}, {"gpus": 4}, {"gpus": list(GPUS[:4])}, {"gpus": list(GPUS[:7])}])
+def test_a_part_of_a_fabric_in_mode_0_is_not_placed(request_: Json) -> None:
+    found = decide(board({"mode": 0}), request_)
+    assert "a guest gets 1 GPU, or all 8 with the NVSwitches" in why(found)
+
+
+def test_a_board_in_mode_0_that_lacks_a_gpu_or_its_switches_is_not_passed_whole() -> None:
+    fewer = board({"mode": 0})
+    fewer["gpus"] = fewer["gpus"][:7]
+    assert "GPUs are missing" in why(decide(fewer, {"gpus": 7}))
+    hidden = board({"mode": 0}, device_id="2901", switches=())
+    assert "no PCI functions that could go along" in why(decide(hidden, {"gpus": 8}))
+
+
+def test_several_tenants_in_mode_0_are_refused() -> None:
+    document = board({"mode": 0}, guests=[Held(name="first", devices=(AT[1],))])
+    for request in ({"gpus": 1}, {"gpus": [AT[5]]}):
+        assert "guests are not kept apart, and first has GPUs of it" in why(decide(document, request))
+    found = decide(board({"mode": 0}), {"gpus": 1}, {"gpus": 1}, {"gpus": 0})
+    assert [guest.name for guest in found.guests] == ["g0", "g2"]
+    assert "several guests need FABRIC_MODE=1" in why(found)
+
+
+def test_whole_gpus_in_vgpu_mode_are_an_error_finding() -> None:
+    found = decide(board(shared(mode=2)), {"gpus": 2})
+    assert found.guests[0].fabric_partition is not None
+    assert any("mode 2 (vGPU)" in text for text in told(found, "error"))
+    assert any("fmActivateFabricPartitionWithVFs" in step.text for step in found.guests[0].steps)
+
+
+# --- starting ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("active", "now", "reason"),
+    [
+        ([3], H200, None),
+        ([], H200, "not active: fmpm -a 3"),
+        ([3], {**H200, 3: {1, 2}, 4: {3, 4}}, "does not hold exactly its GPUs now"),
+    ],
+)
+def test_a_guest_starts_on_its_own_active_partition(
+    active: list[int], now: dict[int, set[int]], reason: str | None
+) -> None:
+    guest = decide(board(shared()), {"gpus": [AT[1], AT[3]]}).guests[0]
+    refusal = not_startable(host_of(board(shared(now, active=active))), guest)
+    assert (refusal is None) == (reason is None)
+    assert reason is None or reason in (refusal or "")
+
+
+def test_nobody_starts_in_mode_0_beside_another_tenant() -> None:
+    guest = decide(board({"mode": 0}), {"gpus": 1}).guests[0]
+    assert not_startable(host_of(board({"mode": 0})), guest) is None
+    other = next(address for address in GPUS if address != guest.devices[0].address)
+    beside = host_of(board({"mode": 0}, guests=[Held(name="other", devices=(other,))]))
+    assert "not kept apart" in (not_startable(beside, guest) or "")
+
+
+def test_steps_are_in_order_and_unproven() -> None:
+    steps = decide(board(shared()), {"gpus": [AT[1], AT[3]]}).guests[0].steps
+    assert all(step.unproven for step in steps)
+    texts = {when: " | ".join(step.text for step in steps if step.when == when) for when in ("start", "stop")}
+    start, stop = texts["start"], texts["stop"]
+    assert start.index("reset each of") < start.index("fmpm -a 3") < start.index("start guest g0")
+    assert stop.index("shut off") < stop.index("reset each of") < stop.index("fmpm -d 3")
+    assert all(address in start and address in stop for address in (AT[1], AT[3]))
+
+
+# --- documents ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fabric", "path"),
+    [
+        ({"mode": 3}, "$.fabric.mode"),
+        ({"mode": 1, "partitions": [{"id": 1, "module_ids": [-1]}]}, "$.fabric.partitions[0].module_ids[0]"),
+        ({"partitions": [{"id": 1, "module_ids": [1]}, {"id": 1, "module_ids": [2]}]}, "$.fabric.partitions[1].id"),
+    ],
+)
+def test_a_document_that_no_machine_has_is_refused(fabric: Json, path: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        host_of(board(fabric))
+    assert path in refused.value.where
+
+
+# --- always ------------------------------------------------------------------------------------------------------
+
+TABLES = st.dictionaries(st.integers(0, 40), st.sets(st.integers(1, 8), min_size=1, max_size=8), max_size=12)
+REQUESTS = st.lists(
+    st.one_of(st.integers(0, 8), st.lists(st.sampled_from(GPUS), min_size=1, max_size=4, unique=True)),
+    min_size=1,
+    max_size=3,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_guest_has_exactly_one_partition_or_an_error_says_why_not(data: st.DataObject) -> None:
+    table = data.draw(TABLES)
+    modules: dict[str, int | None] = dict(zip(GPUS, data.draw(st.permutations(range(1, 9))), strict=True))
+    for address in data.draw(st.sets(st.sampled_from(GPUS), max_size=2)):
+        modules[address] = None
+    requests = data.draw(REQUESTS)
+    try:
+        active = data.draw(st.sets(st.sampled_from(sorted(table) or [0]), max_size=1))
+        found = decide(board(shared(table, active=active), modules=modules), *({"gpus": wanted} for wanted in requests))
+    except BadInput:
+        return  # a GPU in two guests
+    taken: set[str] = set()
+    for guest in found.guests:
+        mine = {device.address for device in guest.devices if device.kind == "gpu"}
+        assert taken.isdisjoint(mine)
+        taken |= mine
+        if not mine:
+            assert guest.fabric_partition is None
+        elif guest.fabric_partition is None:
+            assert any(f"guest {guest.name} gets GPUs of an NVSwitch fabric" in text for text in told(found, "error"))
+            assert not table or any(modules[address] is None for address in GPUS) or _resolves_nothing(table, modules)
+        else:
+            assert {modules[address] for address in mine} == table[guest.fabric_partition]
+            others = [number for number in active if number != guest.fabric_partition]
+            assert all(table[number].isdisjoint(table[guest.fabric_partition]) for number in others)
+
+
+def _resolves_nothing(table: dict[int, set[int]], modules: dict[str, int | None]) -> bool:
+    return not any(part <= set(modules.values()) for part in table.values())
