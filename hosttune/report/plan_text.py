@@ -73,17 +73,22 @@ def _print_guest(guest: PlannedGuest, host: Host, console: Console) -> None:
         index = {device.address: device for device in host.pci}
         models = {gpu.address: gpu.model for gpu in host.gpus}
         draw_rows([_device_row(device, index, models) for device in guest.devices], console, indent=4)
-    for when, heading in (("start", "before it starts"), ("stop", "after it has stopped")):
-        steps = [step for step in guest.steps if step.when == when]
-        if steps:
-            all_unproven = all(step.unproven for step in steps)
-            say(f"  {heading}, by hand{', unproven: tried on no such machine' if all_unproven else ''}", console)
-            marks = [" (unproven)" if step.unproven and not all_unproven else "" for step in steps]
-            rows = zip(range(1, 1 + len(steps)), steps, marks, strict=True)
-            draw_rows([(f"{n}.", f"{step.text}{mark}") for n, step, mark in rows], console, indent=4)
+    _print_steps(guest, console)
     if guest.why:
         say("  why", console)
         draw_rows([("-", line) for line in guest.why], console, indent=4)
+
+
+def _print_steps(guest: PlannedGuest, console: Console) -> None:
+    """What a person does around the guest; what nobody has tried is marked."""
+    for when, heading in (("start", "before it starts"), ("stop", "after it has stopped")):
+        steps = [step for step in guest.steps if step.when == when]
+        if not steps:
+            continue
+        every = all(step.unproven for step in steps)
+        say(f"  {heading}, by hand{', unproven: tried on no such machine' if every else ''}", console)
+        texts = [f"{step.text} (unproven)" if step.unproven and not every else step.text for step in steps]
+        draw_rows([(f"{n}.", text) for n, text in enumerate(texts, 1)], console, indent=4)
 
 
 def guest_title(guest: PlannedGuest) -> str:
