@@ -13,9 +13,9 @@ from hosttune.domain import criticise, domain_xml, read_domain
 from hosttune.gpu.mig_tables import offer_of, resolve, vgpu_suffix, vgpu_type_name
 from hosttune.model.gpu import Gpu, Mig, MigProfile
 from hosttune.model.host import PciDevice
+from hosttune.planning.mig import counts_inside
 from hosttune.planning.migguest import (
     MigParts,
-    counts_inside,
     inside_refusal,
     mig_actions,
     mig_inside,
@@ -79,7 +79,7 @@ def test_a_type_that_is_not_listed_yet_is_a_step() -> None:
     assert parts.devices[0].type_id is None
     assert list(mig_actions(field.host, field.catalogue, [planned(parts)])) == []
     assert texts(parts) == [
-        f"nvidia-smi mig -i {A} -cgi 9:4",
+        f"nvidia-smi mig -i {A} -cgi 3g.71gb:4",
         f"write the number of NVIDIA H200X-3-71C in /sys/bus/pci/devices/{VFS[0]}/nvidia/creatable_vgpu_types"
         f" to /sys/bus/pci/devices/{VFS[0]}/nvidia/current_vgpu_type",
     ]
@@ -93,7 +93,7 @@ def test_the_steps_are_in_the_order_of_the_documents_and_unproven() -> None:
         "nvidia-smi",
         "sriov-manage",
     ]
-    assert f"nvidia-smi mig -i {A} -cgi 19:4,19:5" in texts(parts)
+    assert f"nvidia-smi mig -i {A} -cgi 1g.18gb:4,1g.18gb:5" in texts(parts)
     assert texts(parts, "stop")[0] == f"echo 0 > /sys/bus/pci/devices/{VFS[0]}/nvidia/current_vgpu_type"
     assert all(step.unproven for step in parts.steps)
     assert any("--disrupt" in finding.text for finding in parts.findings)
@@ -107,7 +107,7 @@ def test_an_instance_that_is_there_needs_no_step() -> None:
 
 def test_guests_on_two_gpus_have_steps_on_both() -> None:
     parts = parts_of(field_of(mig_host(A, B)), guest_of("4g.71gb", 2))
-    assert texts(parts) == [f"nvidia-smi mig -i {A} -cgi 5:0", f"nvidia-smi mig -i {B} -cgi 5:0"]
+    assert texts(parts) == [f"nvidia-smi mig -i {A} -cgi 4g.71gb:0", f"nvidia-smi mig -i {B} -cgi 4g.71gb:0"]
     assert [device.gpu for device in parts.devices] == [A, B]
 
 

@@ -11,6 +11,7 @@ import re
 
 from hosttune.errors import BadInput
 from hosttune.gpu.inside import Inside, inside
+from hosttune.gpu.mig_tables import is_profile_name
 from hosttune.model.plan import Device, PciController, PlannedGuest
 from hosttune.model.values import Value, parse_address
 
@@ -19,6 +20,7 @@ from hosttune.model.values import Value, parse_address
 _ENDPOINTS = ("gpu", "nic", "nvme")
 _SWITCH_PORTS = ("pcie-switch-upstream-port", "pcie-switch-downstream-port")
 _IDS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
+_LAST_START = 15  # far above the eight memory slices that GPUs have
 
 
 class Place(Value, frozen=True, kw_only=True):
@@ -28,7 +30,7 @@ class Place(Value, frozen=True, kw_only=True):
     that one the device and function numbers ("pci0000:04/0000:04:00.0/00.0/01.0"; "-" = the plan says none); `function`
     its device and function number there ("00.0"); `ids` vendor and device id ("-" = unknown); `tool` what
     its maker's driver settings are made with ("-" = nothing known); `endpoint`: its PCIe control bits may be set;
-    `gpu`: a whole GPU.
+    `gpu`: a whole GPU; `mig` the MIG instances to be made on it, "PROFILE@START,…", "" for none.
     """
 
     address: str
@@ -39,6 +41,7 @@ class Place(Value, frozen=True, kw_only=True):
     endpoint: bool
     gpu: bool
     maker: Inside
+    mig: str = ""
 
 
 def places(guest: PlannedGuest) -> tuple[Place, ...]:
@@ -50,7 +53,18 @@ def places(guest: PlannedGuest) -> tuple[Place, ...]:
         if address in found:
             raise BadInput(f"{address} stands twice", where=where, hint="each device has an address of its own")
         found[address] = _place(guest, device, address)
+    _refuse_strange_mig(guest)
     return tuple(found.values())
+
+
+def _refuse_strange_mig(guest: PlannedGuest) -> None:
+    """Refuse what cannot be a MIG instance: profile and start become words of the guest's table."""
+    for n, one in enumerate(guest.mig):
+        where = f"plan: guests[{guest.name!r}].mig[{n}]"
+        if not is_profile_name(one.profile):
+            raise BadInput(f"{one.profile!r} is no MIG profile", where=f"{where}.profile", hint="plan again")
+        if not 0 <= one.start <= _LAST_START:
+            raise BadInput(f"{one.start} is no memory slice", where=f"{where}.start", hint="plan again")
 
 
 def _place(guest: PlannedGuest, device: Device, address: str) -> Place:
@@ -66,7 +80,16 @@ def _place(guest: PlannedGuest, device: Device, address: str) -> Place:
         endpoint=device.kind in _ENDPOINTS,
         gpu=device.kind == "gpu",
         maker=maker,
+        mig=",".join(
+            f"{one.profile}@{one.start}" for one in guest.mig if one.gpu == device.address and device.kind == "gpu"
+        ),
     )
+
+
+def _mig(guest: PlannedGuest, device: Device) -> str:
+    """The instances that the guest makes on a whole GPU of its own; a vGPU comes as one from the host."""
+    own = (one for one in guest.mig if device.kind == "gpu" and one.gpu == device.address)
+    return ",".join(f"{one.profile}@{one.start}" for one in own)
 
 
 def _ids(device: Device) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hosttune.model.intent import GuestIntent, Intent
+from hosttune.planning.mig import counts_inside
 from hosttune.planning.settings import GUEST, KEEP, SETTINGS, wanted
 
 # Where the applier keeps a guest's files: the state directory of root.
@@ -20,8 +21,8 @@ ON_ENDPOINTS = ("aspm", "read_request_bytes", "relaxed_ordering")
 
 
 def seed_path(guest: GuestIntent) -> str | None:
-    """The seed image of a guest that asks for one; None for the others."""
-    return f"{GUESTS_FOLDER}/{guest.name}/seed.iso" if guest.seed else None
+    """The seed image of a guest that asks for one, or whose MIG instances it has to make; None for the others."""
+    return f"{GUESTS_FOLDER}/{guest.name}/seed.iso" if guest.seed or counts_inside(guest) else None
 
 
 def guest_settings(intent: Intent, guest: GuestIntent) -> Mapping[str, Any] | None:

@@ -309,9 +309,14 @@ def mig_share(field: Field, slots: Sequence[MigSlot]) -> dict[str, Fraction]:
 
 
 def is_vgpu_guest(guest: GuestIntent) -> bool:
-    """Whether `mig` means vGPUs: it stands alone. Beside GPUs it means instances that the guest itself makes."""
+    """Whether `mig` means vGPUs: it stands alone."""
+    return guest.mig is not None and not counts_inside(guest)
+
+
+def counts_inside(guest: GuestIntent) -> bool:
+    """Whether a guest makes MIG instances itself, on whole GPUs of its own: `mig` stands beside `gpus`."""
     named = isinstance(guest.gpus, tuple) and bool(guest.gpus)
-    return guest.mig is not None and not named and not gpu_count(guest)
+    return guest.mig is not None and (named or bool(gpu_count(guest)))
 
 
 def no_manager(field: Field) -> str | None:

@@ -21,7 +21,7 @@ from hosttune.model.intent import GuestIntent
 from hosttune.model.plan import Action, Device, Finding, MigAssignment, PlannedGuest, Step
 from hosttune.model.vgpu import VgpuFunction, VgpuType
 from hosttune.planning.action import make_action
-from hosttune.planning.devices import Catalogue, address_key, gpu_count, identity
+from hosttune.planning.devices import Catalogue, address_key, identity
 from hosttune.planning.mig import MigSlot, free_functions, gpu_offer, ready_starts, vgpu_of
 from hosttune.planning.migpack import start_sets
 from hosttune.planning.sizing import Field
@@ -197,13 +197,12 @@ def _before(field: Field, slots: Sequence[MigSlot], devices: Sequence[MigDevice]
 
 
 def _missing(field: Field, gpu: Gpu, slots: Sequence[MigSlot]) -> list[str]:
-    """The instances that are not there yet, as nvidia-smi takes them: "ID:START", the name where no id is known."""
+    """The instances that are not there yet, as nvidia-smi takes them: "NAME:START" (nvidia-smi mig --help)."""
     found: list[str] = []
     for slot in slots:
         profile = gpu_offer(field, gpu).find(slot.profile)
-        if profile is None or slot.start in ready_starts(field, gpu, profile):
-            continue
-        found.append(f"{slot.profile if profile.id is None else profile.id}:{slot.start}")
+        if profile is not None and slot.start not in ready_starts(field, gpu, profile):
+            found.append(f"{slot.profile}:{slot.start}")
     return found
 
 
@@ -317,9 +316,3 @@ def inside_refusal(field: Field, guest: GuestIntent, address: str) -> str:
         return f"GPU {address} has no MIG profile {name}; it has {have}"
     fits = len([n for n in range(1, count) if start_sets(profile, n, 0, offer.profiles)])
     return f"{count} x {name} wanted on each GPU, {address} takes {fits}"
-
-
-def counts_inside(guest: GuestIntent) -> bool:
-    """Whether a guest makes MIG instances on whole GPUs of its own."""
-    named = isinstance(guest.gpus, tuple) and bool(guest.gpus)
-    return guest.mig is not None and (named or bool(gpu_count(guest)))
