@@ -46,6 +46,7 @@ _ID_FILES = frozenset(
 )
 _SERIAL_FILES = re.compile(r"(?:product_|board_|chassis_)?serial(?:_number)?|(?:chassis_|board_)?asset_tag|\w+nqn")
 _HOST_FILES = ("/proc/sys/kernel/hostname", "/etc/hostname")
+_KEPT_GPUS = "kept-gpus"  # its four PCI ids in a row look like a GUID
 _MOUNT_FILES = ("mounts", "mountinfo")
 _KEPT_FILE_SYSTEMS = ("hugetlbfs", "cgroup", "cgroup2", "cpuset")
 _USUAL_MOUNT = re.compile(
@@ -105,6 +106,8 @@ class Scrub:
             text = _ROUTE6.sub(self._route6, _ROUTE4.sub(self._route4, text))
         elif path.startswith("/.hosttune/commands/"):
             text = _PROCESS.sub(r"\1scrubbed\2", _SERIAL.sub(lambda m: m[1] + self._serial(m[2]), text))
+            if name == _KEPT_GPUS:
+                return _UUID.sub(self._uuid, text)
         return self._patterns(text)
 
     def _patterns(self, text: str) -> str:

@@ -133,15 +133,24 @@ def _partitions(reader: Reader) -> tuple[FabricPartition, ...] | None:
     if text is None:
         return None
     try:
-        found = [_partition(entry) for entry in json.loads(text)["partitionInfo"]]
+        return _listed(json.loads(text)["partitionInfo"])
     except (ValueError, RecursionError, KeyError, TypeError):
         reader.problem("partitions not understood", "fmpm -l", f"reads {text[:60]!r}")
         return None
-    return tuple(sorted(found, key=lambda partition: partition.id))
+
+
+def _listed(entries: Any) -> tuple[FabricPartition, ...]:
+    """The rows of the list. Raises ValueError, KeyError or TypeError for anything else."""
+    found = sorted((_partition(entry) for entry in entries), key=lambda partition: partition.id)
+    if len({partition.id for partition in found}) != len(found):
+        raise ValueError("ids of partitions")
+    return tuple(found)
 
 
 def _partition(entry: Any) -> FabricPartition:
     """One row of the list. Raises ValueError, KeyError or TypeError for anything else."""
+    if not isinstance(entry, dict):
+        raise TypeError("no partition")
     gpus = entry.get("gpuInfo", [])
     modules = tuple(sorted(_identifier(gpu["physicalId"]) for gpu in gpus))
     links = [_identifier(gpu["numNvLinksAvailable"]) for gpu in gpus if "numNvLinksAvailable" in gpu]
