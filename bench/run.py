@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from applying import applying
+from batch import batches
 from online import online
 from rows import HOSTTUNE, Row, interleaved
 
@@ -118,7 +119,7 @@ def main() -> int:
     os.environ["NO_COLOR"] = "1"
     with tempfile.TemporaryDirectory() as target:
         root = unpack(target)
-        rows = [*start_up(), *discovery(root), *peak_memory(root), *planning(root), *applying(Path(target))]
+        rows = [*start_up(), *discovery(root), *peak_memory(root), *planning(root), *applying(Path(target)), *batches()]
         rows += online()
     print("| measured | figure | bound |\n|---|---|---|")
     for row in rows:
