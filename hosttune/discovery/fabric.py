@@ -11,19 +11,21 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from hosttune.errors import CommandFailed
 from hosttune.gpu import vendor_of
 from hosttune.gpu.boards import board_of, has_fabric
-from hosttune.model.evidence import FabricManager
 from hosttune.model.gpu import Fabric, FabricPartition, Gpu
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.values import MAX_ID
 from hosttune.reader import Reader
 from hosttune.system import KEPT_GPUS, STATE_INSIDE, state_directory
+
+if TYPE_CHECKING:
+    from hosttune.model.evidence import FabricManager
 
 # Fabric Manager user guide, "Fabric Manager Config Options".
 CONFIG = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
@@ -45,6 +47,8 @@ _SHARED = (1, 2)  # modes with partitions that can be asked for
 
 def read_fabric_manager(reader: Reader, host: Host) -> FabricManager | None:
     """The Fabric Manager of this host; None where no NVIDIA GPU or NVSwitch could need one. Unknown fields are None."""
+    from hosttune.model.evidence import FabricManager
+
     if not host.nvswitches and not any(vendor.fabric for gpu in host.gpus if (vendor := vendor_of(gpu.vendor))):
         return None
     state, loaded = _service(reader)
