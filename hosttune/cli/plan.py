@@ -31,6 +31,9 @@ WITH_FILE = ("file", "name", "profile")  # options of `plan` that an intent in a
 @host_options
 @click.option("--gpu", "addresses", multiple=True, metavar="BDF", help="Give this GPU to the guest (repeatable).")
 @click.option("--gpus", type=COUNT, metavar="N", help="Give the guest N GPUs of the planner's choice.")
+@click.option(
+    "--mig", metavar="PROFILE[:N]", help="Plan N guests NAME-0 ... (default one), each with one MIG instance."
+)
 @click.option("-f", "--file", "file", metavar="INTENT", help="Plan what this intent (YAML or JSON) asks for.")
 @click.option("--name", help=f"Name of the guest (default {DEFAULT_GUEST}); with -o xml, which guest of several.")
 @click.option("--vcpus", metavar="N|auto", help="vCPUs of the guest (default auto).")
@@ -62,11 +65,12 @@ def plan(
     check_xml: str | None,
     **asked: Any,
 ) -> None:
-    """Decide a guest and the host settings it wants. Changes nothing.
+    """Decide guests and the host settings they want. Changes nothing.
 
     \b
     hosttune plan --gpu 0000:41:00.0
     hosttune plan --gpus 2 --vcpus 64 --memory 512GiB -o xml
+    hosttune plan --mig 1g.18gb:7 --name small
     hosttune plan -f intent.yaml --out plan.json
     """
     if check_xml is not None:
@@ -74,7 +78,7 @@ def plan(
     intent, where = read_intent(asked)
     host = read_host(root, document)
     decided = decide(host, intent, where)
-    show_plan(decided, host, output, asked["name"], annotate)
+    show_plan(decided, host, output, asked["name"] if asked["mig"] is None else None, annotate)
     live = root is None and document is None
     if out is not None or live:
         save_plan(decided, out)
@@ -96,16 +100,40 @@ def read_intent(asked: dict[str, Any]) -> tuple[Intent, str]:
         if asked["name"] is not None:
             chosen(asked["name"], [guest.name for guest in intent.guests])
         return intent, where
-    if not asked["addresses"] and asked["gpus"] is None:
-        raise BadInput("nothing to plan", where="command line", hint="give --gpu BDF, --gpus N or -f INTENT")
-    if asked["addresses"] and asked["gpus"] is not None:
-        raise BadInput("both --gpu and --gpus", where="command line", hint="name the GPUs or count them")
-    document = {"version": 1, "profile": asked["profile"] or "guest", "guests": [guest_of_options(asked)]}
+    refuse_unclear(asked)
+    guests = [guest_of_options(asked)] if asked["mig"] is None else guests_of_mig(asked)
+    document = {"version": 1, "profile": asked["profile"] or "guest", "guests": guests}
     try:
         text = encoded(lambda: msgspec.json.encode(document), "command line")
         return Intent.from_json(text, where="command line"), "command line"
     except BadInput as error:
         raise as_option(error) from error
+
+
+def refuse_unclear(asked: dict[str, Any]) -> None:
+    """Refuse (BadInput) options that ask for nothing, or for two things at once."""
+    if not asked["addresses"] and asked["gpus"] is None and asked["mig"] is None:
+        hint = "give --gpu BDF, --gpus N, --mig PROFILE[:N] or -f INTENT"
+        raise BadInput("nothing to plan", where="command line", hint=hint)
+    if asked["addresses"] and asked["gpus"] is not None:
+        raise BadInput("both --gpu and --gpus", where="command line", hint="name the GPUs or count them")
+    if asked["mig"] is not None and (asked["addresses"] or asked["gpus"] is not None):
+        hint = (
+            "for instances that a guest makes on its own GPUs write an intent: gpus: 1, mig: {profile: ..., count: ...}"
+        )
+        raise BadInput("--mig together with whole GPUs", where="--mig", hint=hint)
+
+
+def guests_of_mig(asked: dict[str, Any]) -> list[dict[str, Any]]:
+    """The guests of --mig PROFILE[:N]: NAME-0 and on, one instance each. Raises BadInput."""
+    profile, colon, number = asked["mig"].partition(":")
+    if colon and not re.fullmatch(r"[1-9][0-9]{0,3}", number):
+        raise BadInput(f"{number!r} is no number of guests", where="--mig", hint=f"write it like {profile}:7")
+    count = int(number) if colon else 1
+    if count > 1 and asked["disk"] is not None:
+        raise BadInput(f"one disk for {count} guests", where="--disk", hint="write an intent, with a disk for each")
+    guest = {**guest_of_options(asked), "gpus": None, "mig": {"profile": profile}}
+    return [{**guest, "name": f"{guest['name']}-{n}"} for n in range(count)]
 
 
 def guest_of_options(asked: dict[str, Any]) -> dict[str, Any]:
@@ -171,8 +199,8 @@ def decide(host: Host, intent: Intent, where: str) -> Plan:
 
 def as_option(error: BadInput) -> BadInput:
     """Name the option instead of the key of an intent that options made."""
-    head, _, key = error.where.partition("command line: guests[0].")
-    option = OPTION_OF.get(key.partition("[")[0]) if not head else None
+    key = re.fullmatch(r"command line: guests\[\d+\]\.(\w+).*", error.where)
+    option = OPTION_OF.get(key[1]) if key else None
     return BadInput(error.what, where=option, hint=error.hint) if option else error
 
 
