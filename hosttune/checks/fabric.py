@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.data import table
 from hosttune.checks.fabricmanager import CHECKS as MANAGER_CHECKS
+from hosttune.checks.fabricpartition import CHECKS as PARTITION_CHECKS
 from hosttune.checks.facts import HOST, RECORD, accelerators, by_address, for_vfio
 from hosttune.checks.gpufacts import Fact, each_gpu, not_judged, source
 from hosttune.gpu import vendor_of
@@ -217,4 +218,5 @@ CHECKS: tuple[Check, ...] = (
         inside=True,
     ),
     *MANAGER_CHECKS,
+    *PARTITION_CHECKS,
 )
