@@ -96,6 +96,8 @@ class Options:
         self._want, self._which = wants[which], which
         self._kinds = {kind.index: kind for kind in stock.kinds}
         self._gpus = gpu_count(self._want.guest)
+        # Whether the contract gives it cells on its GPUs' own nodes, so that any other nodes are a step away from that.
+        self._has_own = self._want.guest.numa == "auto" and self._want.guest.gpus not in (None, 0)
         nodes = list(field.resources.nodes)
         self._pair = {(a, b): scale.unit * field.resources.distance(a, b) for a in nodes for b in nodes if a != b}
         self._kept: list[Option] = []
@@ -112,7 +114,7 @@ class Options:
         return self._kept[number]
 
     def _draw(self) -> Iterator[Option]:
-        """Level by level: cells on the GPUs' own nodes; as many anywhere; one more; and so on."""
+        """Level by level: cells on the GPUs' own nodes, where it has such; as many anywhere; one more; and so on."""
         mixes = range(max(1, len({model for kind in self._stock.kinds for model in kind.trait.models})))
         for level in range(len(self._field.resources.nodes) + 1):
             for mixed in mixes:
@@ -141,7 +143,7 @@ class Options:
 
     def _least(self, spread: int, level: int) -> int:
         """A bound on the objective of GPUs from so many nodes with a cell on each; 0 where cells are elsewhere."""
-        if level or not self._gpus or spread < 2 or not self._pair:
+        if level or not self._has_own or not self._gpus or spread < 2 or not self._pair:
             return 0
         own = self._scale.unit * min(self._field.resources.distance(n, n) for n in self._field.resources.nodes)
         other = min(self._pair.values())
@@ -202,15 +204,16 @@ class Options:
         """The family of one choice of GPUs at one level; None where no set of nodes could hold its cells."""
         field, guest = self._field, self._want.guest
         base = base_cells(field, guest, settled.gpus)
-        extra = max(0, level - 1)
+        own = level == 0 and self._has_own
+        extra = max(0, level - self._has_own)
         cells = base.cells + extra
-        if cells > len(field.resources.nodes) or (extra and not base.may_grow) or (not level and base.nodes is None):
+        if cells > len(field.resources.nodes) or (extra and not base.may_grow) or (own and base.nodes is None):
             return None
         cuts = list(enumerate(shapes(field, guest, settled.gpus, cells)))
         if not cuts:
             return None
         demands = [[sizes.shape.cells[i] for _, sizes in cuts] for i in range(cells)]
-        only = None if level else base.nodes
+        only = base.nodes if own else None
         rooms = [self._rooms(cuts, i, only) for i in range(cells)]
         if not all(rooms):
             return None
