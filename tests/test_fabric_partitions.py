@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from fabrichosts import (
     AT,
@@ -26,8 +27,18 @@ from planhosts import Held
 from hosttune.errors import BadInput
 from hosttune.gpu.boards import board_of
 from hosttune.model.host import Host
-from hosttune.model.plan import Plan
-from hosttune.planning.fabric import Fabric, not_startable, partition_of, placeable, read_fabric
+from hosttune.model.plan import MigAssignment, Plan, PlannedGuest
+from hosttune.planning.fabric import (
+    Fabric,
+    fabric_findings,
+    guest_partition,
+    not_startable,
+    partition_of,
+    placeable,
+    read_fabric,
+    refusal,
+)
+from hosttune.planning.fabricsteps import fabric_steps
 
 Json = dict[str, Any]
 
@@ -298,6 +309,40 @@ def test_whole_gpus_in_vgpu_mode_are_an_error_finding() -> None:
     assert found.guests[0].fabric_partition is not None
     assert any("mode 2 (vGPU)" in text for text in told(found, "error"))
     assert any("fmActivateFabricPartitionWithVFs" in step.text for step in found.guests[0].steps)
+
+
+# --- MIG ---------------------------------------------------------------------------------------------------------
+
+
+def with_mig(guest: PlannedGuest) -> PlannedGuest:
+    """The same guest with an instance on each of its GPUs, made inside it."""
+    gpus = [device.address for device in guest.devices if device.kind == "gpu"]
+    mig = tuple(MigAssignment(gpu=address, profile="1g.18gb", start=0) for address in gpus)
+    return msgspec.structs.replace(guest, mig=mig, fabric_partition=None)
+
+
+def test_a_guest_that_slices_its_gpus_needs_no_partition() -> None:
+    document = board(shared(), guests=[Held(devices=(AT[5],))])
+    fabric = fabric_of(document)
+    three = [AT[1], AT[2], AT[3]]
+    assert refusal(fabric, three) is not None
+    assert refusal(fabric, three, mig=True) is None
+    guest = with_mig(decide(board(None), {"gpus": three}).guests[0])
+    assert not_startable(host_of(document), guest) is None
+    assert guest_partition(fabric, guest) is None
+    said: list[str] = []
+    fabric_findings(fabric, [guest], lambda level, text, where: said.append(text))
+    assert said == []
+    assert fabric_steps(fabric, guest) == ()
+
+
+def test_mig_is_the_guests_own_choice_and_isolates_nobody_in_mode_0() -> None:
+    beside = fabric_of(board({"mode": 0}, guests=[Held(devices=(AT[5],))]))
+    assert "guests are not kept apart" in (refusal(beside, [AT[1]], mig=True) or "")
+    assert refusal(fabric_of(board({"mode": 0})), [AT[1], AT[2]], mig=True) is None
+    guest = with_mig(decide(board(None), {"gpus": [AT[1], AT[2]]}).guests[0])
+    assert not_startable(host_of(board({"mode": 0})), guest) is None
+    assert not_startable(host_of(board(None)), guest) is not None  # nobody knows whether it is alone
 
 
 # --- starting ----------------------------------------------------------------------------------------------------

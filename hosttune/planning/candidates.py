@@ -114,13 +114,12 @@ def gpu_candidates(field: Field, guest: GuestIntent, others: tuple[str, ...], wh
     pool = [g for g in countable_gpus(field.host, catalogue) if matches(g, catalogue.pci.get(g.address), request)]
     usable, excluded = _usable(catalogue, pool, others)
     free = len(usable)
-    if catalogue.fabric.known and guest.mig is None:
-        partitions = _of_partitions(catalogue, usable, count, others)
+    if catalogue.fabric.known:
+        partitions = _of_partitions(catalogue, usable, count, others) if guest.mig is None else None
         if partitions is not None:
             return partitions
-        excluded += none_of(catalogue.fabric, count)
-        bound = bound_to_sets(catalogue.fabric, (gpu.address for gpu in usable))
-        usable = [gpu for gpu in usable if gpu.address not in bound]
+        usable, away = _off_fabric(catalogue, usable, count, mig=guest.mig is not None)
+        excluded += away
     parts = list(_alike(usable, request))
     bundles = tuple(_bundles(catalogue, part) for part in parts)
     found = Candidates(count, tuple(_reaches(catalogue, part) for part in parts), bundles=bundles)
@@ -131,9 +130,19 @@ def gpu_candidates(field: Field, guest: GuestIntent, others: tuple[str, ...], wh
 
 
 def _off_partition(catalogue: Catalogue, guest: GuestIntent, named: GpuSet, where: str) -> tuple[str, ...]:
-    """Why named GPUs are nothing that the fabric can join and keep apart from others; MIG needs no fabric."""
-    why = None if guest.mig is not None else refusal(catalogue.fabric, named)
+    """Why named GPUs are nothing that the fabric can join and keep apart from others."""
+    why = refusal(catalogue.fabric, named, mig=guest.mig is not None)
     return (f"{where}: {why}",) if why else ()
+
+
+def _off_fabric(catalogue: Catalogue, usable: list[Gpu], count: int, *, mig: bool) -> tuple[list[Gpu], tuple[str, ...]]:
+    """(GPUs that can be taken without a partition, why the others cannot): none of the fabric but for MIG."""
+    fabric = catalogue.fabric
+    if mig:
+        why = refusal(fabric, fabric.members, mig=True)
+        return (usable, ()) if why is None else ([g for g in usable if g.address not in fabric.members], (why,))
+    bound = bound_to_sets(fabric, (gpu.address for gpu in usable))
+    return [gpu for gpu in usable if gpu.address not in bound], none_of(fabric, count)
 
 
 def _of_partitions(catalogue: Catalogue, usable: list[Gpu], count: int, others: tuple[str, ...]) -> Candidates | None:

@@ -224,10 +224,14 @@ def bound_to_sets(fabric: Fabric, gpus: Iterable[str]) -> frozenset[str]:
     return mine if fabric.passthrough or mine <= fabric.modules.keys() else frozenset()
 
 
-def refusal(fabric: Fabric, gpus: Iterable[str]) -> str | None:
-    """Why these GPUs cannot go to one guest; None where they can, or nobody knows."""
+def refusal(fabric: Fabric, gpus: Iterable[str], *, mig: bool = False) -> str | None:
+    """Why these GPUs cannot go to one guest; None where they can, or nobody knows.
+
+    One that slices them with MIG needs no partition. But MIG is its own choice, so with every route open (mode 0) it
+    still has to be the only tenant.
+    """
     mine = tuple(sorted(set(gpus) & set(fabric.members), key=address_key))
-    if not mine or not fabric.known:
+    if not mine or not fabric.known or (mig and not (fabric.passthrough and fabric.tenants)):
         return None
     if fabric.passthrough:
         return _refused_passthrough(fabric, mine)
@@ -319,10 +323,12 @@ def not_startable(host: Host, guest: PlannedGuest) -> str | None:
         if others:
             return "the Fabric Manager is in mode 0, where guests are not kept apart, and another guest has GPUs of it"
         switches = {device.address for device in guest.devices if device.kind == "nvswitch"}
-        alone = len(gpus) == 1 or (fabric.whole(gpus) and switches >= set(fabric.switches))
+        alone = len(gpus) == 1 or guest.mig or (fabric.whole(gpus) and switches >= set(fabric.switches))
         return (
             None if alone else "the Fabric Manager is in mode 0, and it has neither one GPU nor all with the NVSwitches"
         )
+    if _needs_none(fabric, guest):
+        return None
     if guest.fabric_partition is None:
         return "its GPUs are on an NVSwitch fabric and which partition holds them is unknown"
     if not fabric.known or any(address not in fabric.modules for address in gpus):
@@ -343,7 +349,7 @@ _WHERE = "Fabric Manager"
 
 def fabric_findings(fabric: Fabric, guests: Iterable[PlannedGuest], say: Say) -> None:
     """What an operator should know of the planned guests' GPUs on the fabric."""
-    mine = [guest for guest in guests if fabric_of(fabric, guest) and not _slices_itself(guest)]
+    mine = [guest for guest in guests if fabric_of(fabric, guest) and not _needs_none(fabric, guest)]
     if mine and fabric.assumed:
         say("warn", f"{fabric.assumed}; compare with fmpm -l before a guest starts", _WHERE)
     for guest in mine:
@@ -365,9 +371,14 @@ def fabric_findings(fabric: Fabric, guests: Iterable[PlannedGuest], say: Say) ->
             )
 
 
-def _slices_itself(guest: PlannedGuest) -> bool:
-    """A guest that has MIG on its GPUs: those need no partition (user guide, "Interoperability with MIG")."""
-    return bool(guest.mig)
+def guest_partition(fabric: Fabric, guest: PlannedGuest) -> int | None:
+    """The partition that a planned guest has to have active; None where it needs none, or that is not known."""
+    return None if _needs_none(fabric, guest) else partition_of(fabric, fabric_of(fabric, guest))
+
+
+def _needs_none(fabric: Fabric, guest: PlannedGuest) -> bool:
+    """A guest that has MIG on its GPUs (user guide, "Interoperability with MIG"), where no route leads to them."""
+    return bool(guest.mig) and fabric.known and not fabric.passthrough
 
 
 def _because(fabric: Fabric, guest: PlannedGuest) -> str:

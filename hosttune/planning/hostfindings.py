@@ -12,7 +12,7 @@ import msgspec
 from hosttune.model.host import Host, Virtualization
 from hosttune.model.plan import Finding, PlannedGuest
 from hosttune.planning.devices import Catalogue
-from hosttune.planning.fabric import fabric_findings, fabric_of, partition_of
+from hosttune.planning.fabric import fabric_findings, guest_partition
 from hosttune.planning.fabricsteps import fabric_steps
 from hosttune.planning.width import known_to
 
@@ -48,7 +48,7 @@ def host_findings(
         msgspec.structs.replace(
             guest,
             elements=tuple(names),
-            fabric_partition=partition_of(catalogue.fabric, fabric_of(catalogue.fabric, guest)),
+            fabric_partition=guest_partition(catalogue.fabric, guest),
             steps=(*guest.steps, *fabric_steps(catalogue.fabric, guest)),
         )
         for guest in guests
