@@ -184,7 +184,18 @@ def _devices(host: Host) -> str:
     fabric = {gpu.fabric_state for gpu in host.gpus} - {None}
     facts += [f"{links.pop()} NVLinks a GPU"] if len(links) == 1 else []
     facts += [f"fabric {' and '.join(sorted(str(state) for state in fabric)).lower()}"] if fabric else []
+    facts += _partitions(host)
     return ", ".join((*facts, f"{count(len(host.pci), 'PCI function')} in all"))
+
+
+def _partitions(host: Host) -> list[str]:
+    """What the Fabric Manager can join, and what of that is active."""
+    fabric = host.fabric
+    facts = [f"Fabric Manager mode {fabric.mode}"] if fabric and fabric.mode is not None else []
+    if fabric and fabric.partitions is not None:
+        active = ", ".join(str(part.id) for part in fabric.partitions if part.active) or "none"
+        facts.append(f"{count(len(fabric.partitions), 'fabric partition')} (active: {active})")
+    return facts
 
 
 # --- nodes and guests ----------------------------------------------------------------------------------------
