@@ -9,16 +9,17 @@ nothing is reserved. hosttune gets the cells of Nova's flavour (`numa: N`), and 
 from __future__ import annotations
 
 import json
+import operator
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, Any
+from typing import Any
 
+from answers import answers
+from peer import NOVA_PYTHON, Arrival, Nova, nova, nova_host
 from rows import ROOT, Row
 from streams import COARSE, FINE, MIB_PER_VCPU, Family, HostShape, StreamGuest, stream
 
@@ -26,21 +27,14 @@ import hosttune
 from hosttune.model.values import parse_cpus
 
 Json = dict[str, Any]
-NOVA_PYTHON = ROOT / ".bench/nova/bin/python"
-NOVA_FIT = ROOT / "bench/nova/fit.py"
 SHAPES = (HostShape(2, 48), HostShape(4, 48), HostShape(8, 24))
 FAMILIES = ((COARSE, 400), (FINE, 100))  # and how many streams of each
 SPARE_MEMORY = 1.25  # a node has more memory than its CPUs' guests ask for: memory decides nothing here
 LLC_EXCESS = 1.02
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """What became of one guest: its host CPUs in vCPU order (None: refused), and how long that took to decide."""
-
-    cpus: tuple[int, ...] | None
-    seconds: float
-
+PACKING = "Nova, packing"
+# Where the flavour decides the cells, little is left to decide; on the streams of nodes and halves, packing is as good
+# as looking ahead with the true odds of what comes. Deciding the cells as well must be ahead.
+LEVEL, AHEAD = "≥", ">"
 
 Run = tuple[Sequence[StreamGuest], Sequence[Arrival]]
 Place = Callable[[Json, Sequence[StreamGuest]], list[Arrival]]
@@ -48,11 +42,15 @@ Place = Callable[[Json, Sequence[StreamGuest]], list[Arrival]]
 
 @dataclass(frozen=True)
 class Way:
-    """A way of placing a stream on an empty host. `fewest`: the least last-level caches that it could give a guest."""
+    """A way of placing a stream on an empty host.
+
+    `fewest`: the least last-level caches that it could give a guest. `bound`: how it must compare with Nova's packing.
+    """
 
     name: str
     place: Place
     fewest: Callable[[HostShape, StreamGuest], int]
+    bound: str = ""
 
 
 @dataclass(frozen=True)
@@ -92,45 +90,10 @@ def document(shape: HostShape) -> Json:
     return build_host(Shape(nodes=shape.nodes, cores_per_node=cores, llc_cores=llc_cores, memory_gib=memory))
 
 
-def nova_host(host: Json) -> Json:
-    """The same host for Nova's child."""
-    nodes = []
-    for node in host["numa_nodes"]:
-        cores: dict[int, list[int]] = {}
-        for cpu in host["cpus"]:
-            if cpu["numa_node"] == node["id"]:
-                cores.setdefault(cpu["core"], []).append(cpu["id"])
-        nodes.append({"id": node["id"], "cores": list(cores.values()), "memory_mib": node["memory_bytes"] >> 20})
-    return {"nodes": nodes}
-
-
-class Nova:
-    """Nova's child: streams in, arrivals out."""
-
-    def __init__(self, to: IO[str], of: IO[str]) -> None:
-        self._to, self._of = to, of
-        self._read()
-
-    def _read(self) -> Any:
-        return json.loads(self._of.readline())
-
-    def place(self, mode: str, host: Json, guests: Sequence[StreamGuest]) -> list[Arrival]:
-        """A stream in `spread` or `pack` mode."""
-        wanted = [{"vcpus": g.vcpus, "cells": g.cells, "memory_mib": g.memory_mib} for g in guests]
-        self._to.write(json.dumps({"mode": mode, "host": nova_host(host), "guests": wanted}) + "\n")
-        self._to.flush()
-        return [Arrival(row["cpus"] and tuple(row["cpus"]), row["seconds"]) for row in self._read()]
-
-
-@contextmanager
-def nova() -> Iterator[Nova]:
-    """Nova's child for as long as it is needed."""
-    command = [str(NOVA_PYTHON), str(NOVA_FIT)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdin
-        assert child.stdout
-        yield Nova(child.stdin, child.stdout)
-        child.stdin.close()
+def place_by_nova(peer: Nova, mode: str, host: Json, guests: Sequence[StreamGuest]) -> list[Arrival]:
+    """A stream by Nova, in `spread` or `pack` mode."""
+    wanted = [{"vcpus": g.vcpus, "cells": g.cells, "memory_mib": g.memory_mib} for g in guests]
+    return peer.place(mode, nova_host(host), wanted)
 
 
 def place(numa: str | None, host: Json, guests: Sequence[StreamGuest]) -> list[Arrival]:
@@ -212,16 +175,23 @@ def measure(ways: Sequence[Way], shape: HostShape, family: Family, count: int) -
 
 
 def rows_of(ways: Sequence[Way], shape: HostShape, family: Family, tallies: Sequence[Tally]) -> list[Row]:
-    """A row each way; hosttune's (the last two) are bound by Nova's packing mode, the one before."""
-    packing = tallies[1]
+    """A row each way."""
+    packing = next(found for way, found in zip(ways, tallies, strict=True) if way.name == PACKING)
     rows = []
-    for i, (way, found) in enumerate(zip(ways, tallies, strict=True)):
+    for way, found in zip(ways, tallies, strict=True):
+        what = f"guests one by one on {shape.name} CPUs, {family.name}: {way.name}"
         figure = f"{found.share}, caches {found.excess:.2f}×, {found.milliseconds:.1f} ms"
-        ahead = found.placed > packing.placed and found.complete > packing.complete
-        holds = i < 2 or (ahead and found.excess <= LLC_EXCESS)
-        bound = "" if i < 2 else f"> {packing.share}, ≤ {LLC_EXCESS}×"
-        rows.append(Row(f"guests one by one on {shape.name} CPUs, {family.name}: {way.name}", figure, bound, holds))
+        bound = f"{way.bound} {packing.share}, ≤ {LLC_EXCESS}×" if way.bound else ""
+        rows.append(Row(what, figure, bound, _holds(way, found, packing)))
     return rows
+
+
+def _holds(way: Way, found: Tally, packing: Tally) -> bool:
+    if not way.bound:
+        return True
+    ours, theirs = (found.placed, found.complete), (packing.placed, packing.complete)
+    compare = operator.gt if way.bound == AHEAD else operator.ge
+    return found.excess <= LLC_EXCESS and all(map(compare, ours, theirs))
 
 
 def online(most: int | None = None) -> list[Row]:
@@ -234,14 +204,15 @@ def online(most: int | None = None) -> list[Row]:
     rows = []
     with nova() as peer:
         ways = (
-            Way("Nova, spread", partial(peer.place, "spread"), fewest_caches),
-            Way("Nova, packing", partial(peer.place, "pack"), fewest_caches),
-            Way("hosttune, same cells", partial(place, None), fewest_caches),
-            Way("hosttune, `numa: auto`", partial(place, "auto"), fewest_uncut),
+            Way("Nova, spread", partial(place_by_nova, peer, "spread"), fewest_caches),
+            Way(PACKING, partial(place_by_nova, peer, "pack"), fewest_caches),
+            Way("hosttune, same cells", partial(place, None), fewest_caches, LEVEL),
+            Way("hosttune, `numa: auto`", partial(place, "auto"), fewest_uncut, AHEAD),
         )
         for family, count in FAMILIES:
             for shape in SHAPES:
                 rows += rows_of(ways, shape, family, measure(ways, shape, family, min(count, most or count)))
+        rows += answers(peer)
     return rows
 
 

@@ -54,7 +54,7 @@ class Family:
         return tuple(sorted({cpus // part for part in self.fractions} | {size for size in self.sizes if size <= cpus}))
 
 
-COARSE = Family("nodes and halves", (1, 2), (), 0.3)
+COARSE = Family("nodes and halves", (1, 2), (), 0.25)
 FINE = Family("2 to 24 vCPUs", (), (2, 4, 6, 8, 12, 16, 24), 0.2)
 
 
