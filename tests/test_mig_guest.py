@@ -10,6 +10,7 @@ from domain_shapes import plan_of
 from mighosts import A, B, field_of, functions_of, gpu_row, guest_of, mig_host, parts_of, pci_row, planned, vgpu_row
 
 from hosttune.domain import criticise, domain_xml, read_domain
+from hosttune.errors import BadInput
 from hosttune.gpu.mig_tables import offer_of, resolve, vgpu_suffix, vgpu_type_name
 from hosttune.model.gpu import Gpu, Mig, MigProfile
 from hosttune.model.host import PciDevice
@@ -219,6 +220,32 @@ def test_placements_that_a_listing_lacks_come_from_the_table_and_that_is_said() 
     offer = offer_of(gpu, _device("2335"))
     assert [(one.name, one.starts, one.size) for one in offer.profiles] == [("3g.71gb", (0, 4), 4)]
     assert "its listing lacks it" in (offer.doubt or "")
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [
+        MigProfile(name="1g.18gb", starts=(0, 8), size=1),
+        MigProfile(name="1g.18gb", starts=(0,), size=1 << 60),
+        MigProfile(name="1g.18gb", starts=(-1,), size=1),
+        MigProfile(name="$(reboot)", starts=(0,), size=1),
+        MigProfile(name="1c.2g.35gb", starts=(0,), size=1),
+    ],
+)
+def test_a_listing_that_no_gpu_can_have_is_not_believed(profile: MigProfile) -> None:
+    assert offer_of(Gpu(address=A, mig=Mig(profiles=(profile,))), None).profiles == ()
+
+
+def test_a_document_with_strange_vgpus_is_refused() -> None:
+    host = mig_host(A)
+    vgpu_row(host, A)["types"] = [{"id": "1; reboot", "name": "NVIDIA H200X-1-18C"}]
+    with pytest.raises(BadInput) as caught:
+        field_of(host)
+    assert caught.value.where == "host document: $.vgpu.gpus[0].types[0].id"
+    host = mig_host(A)
+    vgpu_row(host, A)["functions"][0]["address"] = "0000:41:00.4; reboot"
+    with pytest.raises(BadInput, match="is not a PCI address"):
+        field_of(host)
 
 
 def test_a_product_that_no_source_tells_has_none() -> None:

@@ -21,6 +21,7 @@ from hosttune.model.host import PciDevice
 # A GPU instance profile as nvidia-smi names it: compute slices, memory, attributes ("1g.18gb+me", "1g.24gb-me").
 _NAME = re.compile(r"([1-9][0-9]?)g\.([1-9][0-9]{0,3})gb((?:[+-][a-z]+(?:\.[a-z]+)*)*)")
 _NVIDIA = "10de"
+SLICES = 8  # memory slices of a GPU: no product has more
 MIG_GUIDE = "MIG user guide, Supported MIG Profiles"
 
 
@@ -48,7 +49,7 @@ def is_profile_name(name: str) -> bool:
 
 def offer_of(gpu: Gpu, device: PciDevice | None) -> Offer:
     """What MIG profiles a GPU offers; an empty offer where it has none, or neither it nor a table tells."""
-    listed = gpu.mig.profiles if gpu.mig else None
+    listed = tuple(profile for profile in (gpu.mig.profiles if gpu.mig else None) or () if _fits(profile))
     product, table = _table(device)
     if not listed:
         doubt = f"its MIG profiles are those of {product} by table ({MIG_GUIDE}), for it could not be asked"
@@ -66,6 +67,12 @@ def offer_of(gpu: Gpu, device: PciDevice | None) -> Offer:
     usable = tuple(profile for profile in filled if profile.starts is not None and profile.size)
     doubt = f"where its MIG profiles may start is that of {product} by table ({MIG_GUIDE}), for its listing lacks it"
     return Offer(usable, doubt if len(usable) > len(placed) else None)
+
+
+def _fits(profile: MigProfile) -> bool:
+    """Whether a listed profile is one that can be placed here, as far as it says: named as such, on eight slices."""
+    places = [(start, start + (profile.size or 1)) for start in profile.starts or ()]
+    return is_profile_name(profile.name) and all(0 <= start < end <= SLICES for start, end in places)
 
 
 def resolve(gpu: Gpu, device: PciDevice | None, name: str, where: str) -> MigProfile:

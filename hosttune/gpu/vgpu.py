@@ -13,14 +13,14 @@ import re
 from hosttune.errors import CommandFailed
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import PciDevice
-from hosttune.model.vgpu import Vgpu, VgpuFunction, VgpuGpu, VgpuType
+from hosttune.model.vgpu import Vgpu, VgpuFunction, VgpuGpu, VgpuType, is_type_id
 from hosttune.reader import Reader
 
 SERVICE = "nvidia-vgpu-mgr.service"
 SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"
 NVIDIA = "10de"
 _DEVICES = "/sys/bus/pci/devices"
-_TYPE = re.compile(r"\s*(\d{1,9})\s*:\s*(\S.{0,99}?)\s*")
+_TYPE = re.compile(r"\s*([1-9][0-9]{0,8})\s*:\s*(\S.{0,99}?)\s*")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -113,7 +113,7 @@ def _mdev_types(reader: Reader, addresses: list[str]) -> tuple[VgpuType, ...]:
     found: dict[str, VgpuType] = {}
     for address in addresses:
         folder = f"{_DEVICES}/{address}/mdev_supported_types"
-        for name in reader.names(folder):
+        for name in filter(is_type_id, reader.names(folder)):
             shown = reader.text(f"{folder}/{name}/name")
             available = reader.count(f"{folder}/{name}/available_instances")
             before = found.get(name)

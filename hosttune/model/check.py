@@ -12,6 +12,7 @@ from itertools import chain
 from hosttune.errors import BadInput
 from hosttune.model.host import Host
 from hosttune.model.values import MAX_ID, MAX_SIZE, Value, parse_address, parse_cpus
+from hosttune.model.vgpu import is_type_id
 
 # (path in the document, what is wrong there, what to do)
 Fault = tuple[str, str, str]
@@ -46,7 +47,15 @@ def check_host(host: Host, where: str) -> None:
     A device without its entry in `pci`, and a CPU's node without one in `numa_nodes`, are none: a document may
     leave any field out.
     """
-    parts = (_numbers(host, "$"), _doubles(host), _misspelt(host), _no_cpu_lists(host), _distances(host), _loops(host))
+    parts = (
+        _numbers(host, "$"),
+        _doubles(host),
+        _misspelt(host),
+        _no_vgpu_types(host),
+        _no_cpu_lists(host),
+        _distances(host),
+        _loops(host),
+    )
     for path, what, hint in chain.from_iterable(parts):
         raise BadInput(what, where=f"{where}: {path}", hint=hint)
 
@@ -120,6 +129,14 @@ def _misspelt(host: Host) -> Iterator[Fault]:
                 yield at, f"{address!r} is not the kernel's spelling of an address", f"write {canonical}"
 
 
+def _no_vgpu_types(host: Host) -> Iterator[Fault]:
+    """Ids of vGPU types that are none: they become parts of paths and of steps that a person types."""
+    for i, card in enumerate(host.vgpu.gpus if host.vgpu else ()):
+        for n, one in enumerate(card.types or ()):
+            if not is_type_id(one.id):
+                yield f"$.vgpu.gpus[{i}].types[{n}].id", f"{one.id!r} is no vGPU type", "a number, or nvidia-NUMBER"
+
+
 def _addresses(host: Host) -> Iterator[tuple[str, str]]:
     for kind in _DEVICES:
         for i, device in enumerate(getattr(host, kind)):
@@ -139,6 +156,9 @@ def _addresses(host: Host) -> Iterator[tuple[str, str]]:
     yield from ((f"$.nics[{i}].physfn", nic.physfn) for i, nic in enumerate(host.nics) if nic.physfn is not None)
     for i, guest in enumerate(host.guests or ()):
         yield from _listed(f"$.guests[{i}].devices", guest.devices)
+    for i, card in enumerate(host.vgpu.gpus if host.vgpu else ()):
+        yield f"$.vgpu.gpus[{i}].address", card.address
+        yield from _listed(f"$.vgpu.gpus[{i}].functions", [function.address for function in card.functions])
 
 
 def _listed(at: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:

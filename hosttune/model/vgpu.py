@@ -5,7 +5,16 @@
 
 from __future__ import annotations
 
+import re
+
 from hosttune.model.values import Value
+
+_TYPE_ID = re.compile(r"(?:[a-z0-9_]{1,16}-)?[1-9][0-9]{0,8}")
+
+
+def is_type_id(text: str) -> bool:
+    """Whether a text can be the id of a vGPU type: a number, or as mdev a driver's name and a number."""
+    return _TYPE_ID.fullmatch(text) is not None
 
 
 class VgpuType(Value, frozen=True, kw_only=True):

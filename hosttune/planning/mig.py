@@ -19,7 +19,7 @@ from itertools import combinations_with_replacement, product, zip_longest
 
 import msgspec
 
-from hosttune.gpu.mig_tables import Offer, offer_of
+from hosttune.gpu.mig_tables import SLICES, Offer, offer_of
 from hosttune.model.gpu import Gpu, MigProfile
 from hosttune.model.intent import GuestIntent
 from hosttune.model.vgpu import VgpuFunction, VgpuGpu
@@ -219,7 +219,7 @@ def existing_atoms(gpu: Gpu, offer: Offer) -> int | None:
     for instance in mig.instances:
         known = offer.find(instance.profile or "")
         size = instance.size or (known.size if known else None)
-        if instance.start is None or size is None:
+        if instance.start is None or size is None or not 0 <= instance.start < instance.start + size <= SLICES:
             return None
         taken |= ((1 << size) - 1) << instance.start
         taken |= atoms_of(known, instance.start) if known else 0

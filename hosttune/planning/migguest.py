@@ -209,8 +209,8 @@ def _missing(field: Field, gpu: Gpu, slots: Sequence[MigSlot]) -> list[str]:
 def _typed(device: MigDevice) -> Iterator[Step]:
     folder = f"{_DEVICES}/{device.function}"
     if device.kind == "mdev":
-        kind = device.type_id or f"THE-TYPE-NAMED-{device.name.replace(' ', '-')}"
-        why = f"the mediated device of {device.name}"
+        kind = device.type_id or "TYPE"
+        why = f"the mediated device of {device.name}" + ("" if device.type_id else ", TYPE being the folder so named")
         yield _step("start", f"echo {device.address} > {folder}/mdev_supported_types/{kind}/create", why)
     elif device.type_id is None:
         number = f"the number of {device.name} in {folder}/nvidia/creatable_vgpu_types"
