@@ -21,6 +21,7 @@ from planhosts import GIB, Card, Held, Shape, build_host
 
 import hosttune
 from hosttune.domain import criticise, differences, domain_xml, read_domain
+from hosttune.model.gpu import Fabric
 from hosttune.model.host import CpuModel, Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan, PlannedGuest
@@ -63,6 +64,7 @@ NO_CORES = {"reserve": {"cores_per_node": 0}}
 CASES = {
     "one-gpu": Case("example", NAMED, 22, devices=1),
     "two-nodes": Case("example-unlisted", {"gpus": ["0000:18:00.0", "0000:da:00.0"]}, 44, cells=2, devices=2),
+    "whole-fabric": Case("example-passthrough", {"gpus": 8}, 188, cells=2, devices=12),
     "eight-gpus": Case("example", {"gpus": 8}, 188, cells=2, devices=8),
     "everything": Case("example", {"gpus": 8, "nics": 8, "nvme": 2}, 188, cells=2, devices=18),
     "no-gpu": Case("example", {"vcpus": 188, "memory": "512GiB"}, 188, cells=2),
@@ -123,6 +125,8 @@ def hosts(host_root: Callable[[str], Path]) -> Callable[[str], Host]:
             return hosttune.discover(str(EXAMPLE))
         if name == "example-unlisted":  # where nobody says which GPUs the NVSwitches can join
             return changed(of("example"), fabric=None)
+        if name == "example-passthrough":  # the NVSwitches go along
+            return changed(of("example"), fabric=Fabric(mode=0))
         if name == "example-amd":
             host = of("example")
             assert host.cpu_model is not None
