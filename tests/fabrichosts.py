@@ -64,11 +64,12 @@ def board(
     guests: Sequence[Held] = (),
     device_id: str = "2335",
     switches: Sequence[str] = SWITCHES,
+    nodes: int = 2,
 ) -> Json:
-    """A host with eight GPUs, four a node, and NVSwitches; `fabric` is the document's field."""
-    cards = [Card(address, node=int(i > 3), group=i) for i, address in enumerate(GPUS)]
+    """A host with eight GPUs, as many on each node, and NVSwitches; `fabric` is the document's field."""
+    cards = [Card(address, node=i * nodes // 8, group=i) for i, address in enumerate(GPUS)]
     cards += [Card(address, kind="nvswitch", group=20 + i) for i, address in enumerate(switches)]
-    host = build_host(cards=cards, cores_per_node=24, guests=guests)
+    host = build_host(cards=cards, cores_per_node=24, guests=guests, nodes=nodes)
     for gpu in host["gpus"]:
         gpu["module_id"] = modules.get(gpu["address"])
     for device in host["pci"]:

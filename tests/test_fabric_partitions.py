@@ -22,12 +22,14 @@ from fabrichosts import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plan_optimum import objective
 from planhosts import Held
 
 from hosttune.errors import BadInput
 from hosttune.gpu.boards import board_of
 from hosttune.model.host import Host
 from hosttune.model.plan import MigAssignment, Plan, PlannedGuest
+from hosttune.model.values import to_builtins
 from hosttune.planning.fabric import (
     Fabric,
     fabric_findings,
@@ -437,6 +439,36 @@ def test_a_guest_has_exactly_one_partition_or_an_error_says_why_not(data: st.Dat
             assert {modules[address] for address in mine} == table[guest.fabric_partition]
             others = [number for number in active if number != guest.fabric_partition]
             assert all(table[number].isdisjoint(table[guest.fabric_partition]) for number in others)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    order=st.permutations(range(1, 9)),
+    nodes=st.sampled_from([2, 4]),
+    table=st.sampled_from([H200, B200]),
+    count=st.sampled_from([1, 2, 4, 8]),
+    held=st.sets(st.sampled_from(GPUS), max_size=3),
+)
+def test_the_partition_that_is_chosen_is_the_nearest_of_its_size(
+    order: list[int], nodes: int, table: dict[int, set[int]], count: int, held: set[str]
+) -> None:
+    """Against naming the GPUs of every partition of that size, one after the other."""
+    modules = dict(zip(GPUS, order, strict=True))
+    at = {module: address for address, module in modules.items()}
+    document = board(shared(table), modules=modules, nodes=nodes, guests=[Held(devices=tuple(held))] if held else ())
+    wanted = {"vcpus": 8, "memory": "1GiB"}
+    costs = []
+    for number, members in table.items():
+        if len(members) == count:
+            named = decide(document, {**wanted, "gpus": [at[module] for module in sorted(members)]})
+            assert bool(named.guests) == held.isdisjoint(at[module] for module in members)
+            if named.guests:
+                assert named.guests[0].fabric_partition == number
+                costs.append(objective(document, to_builtins(named.guests[0])))
+    found = decide(document, {**wanted, "gpus": count})
+    assert bool(found.guests) == bool(costs)
+    if costs:
+        assert objective(document, to_builtins(found.guests[0])) == min(costs)
 
 
 def _resolves_nothing(table: dict[int, set[int]], modules: dict[str, int | None]) -> bool:
