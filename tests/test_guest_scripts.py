@@ -18,7 +18,7 @@ from domain_shapes import ONE_GPU, TWO_CELLS, changed, plan_of
 from hosttune.guest import guest_files
 from hosttune.model.plan import PlannedGuest
 
-TOOLS = ("sh", "cat", "chmod", "cmp", "cp", "dirname", "grep", "mkdir", "mv", "rm", "timeout", "tr")
+TOOLS = ("sh", "cat", "chmod", "cmp", "cp", "dirname", "grep", "ln", "mkdir", "mv", "readlink", "rm", "timeout", "tr")
 SHELLS = [shell for shell in ("dash", "bash", "busybox") if shutil.which(shell)]
 
 # Registers are files NAME below $STUB; `keep` drops writes, as vfio does with link control.

@@ -18,12 +18,14 @@ import yaml
 from domain_shapes import NO_GPU, ODD, ONE_GPU, SEEDED, TWO_CELLS, changed, device, flat_bus, plan_of
 from hypothesis import given
 from hypothesis import strategies as st
+from lxml import etree
 from planhosts import Card, build_host, intent_of
 
 from hosttune.domain import differences, domain_xml, read_domain
 from hosttune.errors import BadInput
 from hosttune.guest import GuestFiles, guest_files, seed_image, write_plan
 from hosttune.guest.iso import without_dates
+from hosttune.model.guestplan import GuestPlan
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan, PlannedGuest
@@ -132,6 +134,9 @@ def test_write_plan_is_every_file_by_a_constant_path() -> None:
         "bundle/hosttune-guest-apply",
         "bundle/hosttune-guest.conf",
         "bundle/hosttune-guest.service",
+        "bundle/expected.json",
+        "bundle/virtualTopology.xml",
+        "bundle/hosttune-guest.tmpfiles",
     ]
     assert written["seed.iso"] == seed_image(files)
     assert written["bundle/hosttune-guest.conf"].decode() == files.bundle["hosttune-guest.conf"]
@@ -153,6 +158,9 @@ def test_user_data_writes_the_bundle_and_installs_it() -> None:
         "hosttune-guest-apply": "0755",
         "hosttune-guest.conf": "0644",
         "hosttune-guest.service": "0644",
+        "expected.json": "0644",
+        "virtualTopology.xml": "0644",
+        "hosttune-guest.tmpfiles": "0644",
     }
 
 
@@ -373,15 +381,24 @@ def test_a_hostile_plan_is_refused_or_stays_data(
     except BadInput:
         return
     constant = files_of(PLAIN).bundle
-    assert {n: t for n, t in files.bundle.items() if not n.endswith(".conf")} == {
-        n: t for n, t in constant.items() if not n.endswith(".conf")
+    documents = ("hosttune-guest.conf", "expected.json", "virtualTopology.xml", "hosttune-guest.tmpfiles")
+    assert {n: t for n, t in files.bundle.items() if n not in documents} == {
+        n: t for n, t in constant.items() if n not in documents
     }
+    assert files.bundle.get("hosttune-guest.tmpfiles") in (None, constant["hosttune-guest.tmpfiles"])
+    assert GuestPlan.from_json(files.bundle["expected.json"]).name == name
+    if "virtualTopology.xml" in files.bundle:
+        assert {str(e.tag) for e in etree.fromstring(files.bundle["virtualTopology.xml"]).iter()} <= {
+            "system",
+            "cpu",
+            "pci",
+        }
     for line in files.bundle["hosttune-guest.conf"].splitlines():
         assert LINE.fullmatch(line), line
     document = yaml.safe_load(files.user_data)
     assert [entry["content"] for entry in document["write_files"]] == list(files.bundle.values())
     assert set(document) == {"ssh_deletekeys", "write_files", "runcmd"}
-    assert set(write_plan(files)) == set(write_plan(files_of(PLAIN)))
+    assert set(write_plan(files)) <= set(write_plan(files_of(PLAIN)))
 
 
 # --- the drive in the XML -----------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ FAMILIES: tuple[str, ...] = (
     "fabric",
     "health",
     "guests",
+    "guesttree",
     "leftovers",
 )
 

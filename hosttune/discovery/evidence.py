@@ -12,7 +12,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from hosttune.discovery import discover
+from hosttune.errors import BadInput
 from hosttune.model.evidence import Evidence
+from hosttune.model.guestplan import PLACE, UNREADABLE, GuestPlan
 from hosttune.model.host import Host
 from hosttune.model.values import MAX_SIZE
 from hosttune.reader import Reader
@@ -27,6 +29,7 @@ READERS: tuple[tuple[str, str, str], ...] = (
     ("bar_limits", "evidence", "read_bar_limits"),
     ("irqbalance", "evidence", "read_irqbalance"),
     ("ksm_pages_shared", "evidence", "read_ksm_pages_shared"),
+    ("guest_plan", "evidence", "read_guest_plan"),
     ("health", "health", "read_health"),
     ("fabric_manager", "fabric", "read_fabric_manager"),
     ("processes", "processes", "read_processes"),
@@ -69,6 +72,21 @@ def gather(
         problems=tuple(reader.problems),
         **found,
     )
+
+
+def read_guest_plan(reader: Reader, host: Host) -> GuestPlan | None:
+    """What this machine's plan says that it finds in itself, as its seed has left it; None where nothing is there.
+
+    What is there and cannot be read as such a document is a problem.
+    """
+    text = reader.text(PLACE)
+    if text is None:
+        return None
+    try:
+        return GuestPlan.from_json(text)
+    except BadInput as error:
+        reader.problem(UNREADABLE, error.where, error.what)
+        return None
 
 
 def read_bar_limits(reader: Reader, host: Host) -> dict[str, int] | None:

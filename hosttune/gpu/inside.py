@@ -13,19 +13,23 @@ from hosttune.model.values import Value
 class Inside(Value, frozen=True, kw_only=True):
     """One maker inside a guest. `tool` sets persistence and power limit (None = none known); `note` says what is not.
 
-    An empty note: nothing more to say.
+    An empty note: nothing more to say. `nccl`: the version of NCCL's topology file that its library of collectives
+    reads (another version it refuses, and does not start); None = it reads none.
     """
 
     tool: str | None = None
     note: str = ""
+    nccl: str | None = None
 
 
 _NOTHING = Inside()
 _INSIDE: Mapping[str, Inside] = {
     # nvidia-smi(1): -pm, -pl; NVML documents both as not persistent across reboots (nvml.h,
     # nvmlDeviceSetPersistenceMode, nvmlDeviceSetPowerManagementLimit).
-    "10de": Inside(tool="nvidia-smi"),
-    "1002": Inside(note="AMD: no persistence or power setting has a source, so none is made"),
+    "10de": Inside(tool="nvidia-smi", nccl="1"),  # NVIDIA/nccl, src/graph/xml.h, NCCL_TOPO_XML_VERSION
+    "1002": Inside(
+        note="AMD: no persistence or power setting has a source, so none is made", nccl="2"
+    ),  # ROCm/rccl, src/graph/xml.h
     "1da3": Inside(
         note="Gaudi: no persistence or power limit is known, and no official sysctl list: only what the intent names"
     ),

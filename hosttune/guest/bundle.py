@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
+from hosttune.guest.nccl import FILE
 from hosttune.guest.places import Place
 from hosttune.guest.wanted import Wanted
 
@@ -19,13 +20,21 @@ CONF = "hosttune-guest.conf"
 APPLY = "hosttune-guest-apply"
 UNIT = "hosttune-guest.service"
 INSTALL = "install.sh"
+TMPFILES = "hosttune-guest.tmpfiles"
+EXPECTED = "expected.json"
 EXECUTABLE = frozenset((APPLY, INSTALL))
 
 
-def make_bundle(name: str, wanted: Wanted, devices: tuple[Place, ...], notes: tuple[str, ...]) -> Mapping[str, str]:
-    """File name → text, in the order of reading. All arguments are checked values: nothing is quoted here."""
+def make_bundle(
+    name: str, wanted: Wanted, devices: tuple[Place, ...], notes: tuple[str, ...], shown: Mapping[str, str]
+) -> Mapping[str, str]:
+    """File name → text, in the order of reading. All arguments are checked values: nothing is quoted here.
+
+    `shown` are documents about the guest's own tree, whole: they are written as they are.
+    """
     table = _render(f"{CONF}.j2", name=name, wanted=wanted, devices=devices, notes=notes)
-    return {INSTALL: _render(INSTALL), APPLY: _render(APPLY), CONF: table, UNIT: _render(UNIT)}
+    files = {INSTALL: _render(INSTALL), APPLY: _render(APPLY), CONF: table, UNIT: _render(UNIT), **shown}
+    return files | {TMPFILES: _render(TMPFILES)} if FILE in shown else files
 
 
 def notes_of(wanted: Wanted, devices: tuple[Place, ...]) -> tuple[str, ...]:

@@ -6,10 +6,13 @@ import re
 from collections.abc import Mapping
 
 from hosttune.errors import BadInput
-from hosttune.guest.bundle import make_bundle, notes_of
+from hosttune.guest.bundle import EXPECTED, make_bundle, notes_of
+from hosttune.guest.expected import expected
 from hosttune.guest.iso import make_image
+from hosttune.guest.nccl import FILE, topology
 from hosttune.guest.places import places
 from hosttune.guest.seed import VOLUME, meta_data, user_data
+from hosttune.guest.treecheck import check_tree
 from hosttune.guest.wanted import read_wanted
 from hosttune.model.intent import is_guest_name
 from hosttune.model.plan import Plan, PlannedGuest
@@ -48,7 +51,7 @@ def guest_files(plan: Plan, name: str) -> GuestFiles:
     wanted = read_wanted(guest)
     devices = places(guest)
     notes = notes_of(wanted, devices)
-    bundle = make_bundle(guest.name, wanted, devices, notes)
+    bundle = make_bundle(guest.name, wanted, devices, notes, _shown(guest))
     user = user_data(bundle)
     return GuestFiles(
         name=guest.name,
@@ -72,6 +75,14 @@ def write_plan(files: GuestFiles) -> Mapping[str, bytes]:
     bundle = {f"bundle/{name}": text.encode() for name, text in files.bundle.items()}
     texts = {"meta-data": files.meta_data.encode(), "user-data": files.user_data.encode()}
     return {"seed.iso": seed_image(files), **texts, **bundle}
+
+
+def _shown(guest: PlannedGuest) -> Mapping[str, str]:
+    """The documents about the guest's own tree, by file name: what it is to find, and NCCL's file if of use."""
+    check_tree(guest)
+    found = {EXPECTED: expected(guest).to_json()}
+    text = topology(guest)
+    return found if text is None else found | {FILE: text}
 
 
 def _check(guest: PlannedGuest) -> None:

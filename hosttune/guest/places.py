@@ -68,7 +68,7 @@ def _refuse_strange_mig(guest: PlannedGuest) -> None:
 
 
 def _place(guest: PlannedGuest, device: Device, address: str) -> Place:
-    ids = _ids(device)
+    ids = ids_of(device)
     maker = inside(ids.partition(":")[0])
     return Place(
         address=address,
@@ -92,7 +92,7 @@ def _mig(guest: PlannedGuest, device: Device) -> str:
     return ",".join(f"{one.profile}@{one.start}" for one in own)
 
 
-def _ids(device: Device) -> str:
+def ids_of(device: Device) -> str:
     """Vendor and device id of a plan's `identity` ("ADDRESS 10de:2335 …"); "-" where they are unknown."""
     return next((part for part in device.identity.split()[1:2] if _IDS.fullmatch(part)), "-")
 

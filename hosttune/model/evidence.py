@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hosttune.model.guestplan import GuestPlan
 from hosttune.model.host import Host, Problem
 from hosttune.model.plan import Plan
 from hosttune.model.result import Result
@@ -124,6 +125,7 @@ class Evidence(Value, frozen=True, kw_only=True):
     bar_limits: Mapping[str, int] | None = None
     irqbalance: bool | None = None
     ksm_pages_shared: int | None = None
+    guest_plan: GuestPlan | None = None  # what this machine is to find in itself as a guest; None: nothing says so
 
     def __post_init__(self) -> None:
         close_lists(self)

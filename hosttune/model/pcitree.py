@@ -7,7 +7,7 @@ between NUMA nodes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from hosttune.model.host import PciDevice
 from hosttune.model.values import slot_of
@@ -49,6 +49,30 @@ def _several_slots(functions: Functions, bridge: str) -> bool:
     """Whether functions of several slots sit on the bus directly below a bridge; virtual functions are not counted."""
     below = (device for device in functions.values() if device.parent == bridge and device.physfn is None)
     return len({slot_of(device.address) for device in below}) > 1
+
+
+def telling_switches(chains: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
+    """The switches that tell apart how near some slots are to each other.
+
+    `chains` has each slot's switches, nearest first. A switch tells something where it joins two slots at least; below
+    such a switch also where it stands between that one and a slot, for the way past it is what tells PXB from PIX. A
+    switch that joins nothing, and one that only leads to another, tell nothing.
+    """
+    return frozenset(_telling([(slot, chain[::-1]) for slot, chain in chains.items()], shared=False))
+
+
+def _telling(placed: Sequence[tuple[str, tuple[str, ...]]], *, shared: bool) -> Iterator[str]:
+    """Of slots with the switches still above them, outermost first; `shared`: below a switch that joins several."""
+    below: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
+    for slot, chain in placed:
+        if chain:
+            below.setdefault(chain[0], []).append((slot, chain[1:]))
+    for switch, inner in below.items():
+        branches = {chain[0] if chain else slot for slot, chain in inner}
+        joins = len(branches) > 1
+        if joins or (shared and not inner[0][1]):
+            yield switch
+        yield from _telling(inner, shared=shared or joins)
 
 
 def host_bridge(functions: Functions, address: str) -> str:

@@ -1,9 +1,4 @@
-"""What of the host's PCIe tree a guest is to see: its passed slots below the switches that they share.
-
-Pure. A switch is shown where it joins two passed slots at least; below such a switch those between it and a slot are
-shown too, for the way past them is what tells PXB from PIX. A switch that joins nothing, and a switch that only leads
-to another, change no grade and are left out.
-"""
+"""What of the host's PCIe tree a guest is to see: its passed slots below the switches that they share. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hosttune.model.host import PciDevice
-from hosttune.model.pcitree import switches_above
+from hosttune.model.pcitree import switches_above, telling_switches
 from hosttune.model.values import slot_of
 from hosttune.planning.devices import Catalogue, address_key
 
@@ -45,28 +40,19 @@ def slots_of(catalogue: Catalogue, devices: Iterable[str]) -> list[Slot]:
 
 def nested(catalogue: Catalogue, slots: Sequence[Slot]) -> tuple[Node, ...]:
     """The slots below every switch that tells their grades apart."""
-    return _grow([(slot, switches_above(catalogue.pci, slot.members[0])[::-1]) for slot in slots], shared=False)
+    chains = {slot.members[0]: switches_above(catalogue.pci, slot.members[0]) for slot in slots}
+    shown = telling_switches(chains)
+    return _grow([(slot, [s for s in chains[slot.members[0]][::-1] if s in shown]) for slot in slots])
 
 
-def _grow(placed: Sequence[tuple[Slot, tuple[str, ...]]], *, shared: bool) -> tuple[Node, ...]:
-    """Slots with the switches still above them, outermost first; `shared`: below a switch that joins several."""
-    below: dict[str, list[tuple[Slot, tuple[str, ...]]]] = {}
+def _grow(placed: Sequence[tuple[Slot, list[str]]]) -> tuple[Node, ...]:
+    """Slots with the switches still above them, outermost first, as a tree in the order of the slots."""
+    below: dict[str, list[tuple[Slot, list[str]]]] = {}
     for slot, chain in placed:
-        key = f"switch {chain[0]}" if chain else f"slot {slot.members[0]}"
-        below.setdefault(key, []).append((slot, chain[1:]))
-    found: list[Node] = []
-    for key, inner in below.items():
-        kind, _, name = key.partition(" ")
-        found += _switch(name, inner, shared=shared) if kind == "switch" else (slot for slot, _ in inner)
-    return tuple(found)
-
-
-def _switch(name: str, placed: Sequence[tuple[Slot, tuple[str, ...]]], *, shared: bool) -> tuple[Node, ...]:
-    branches = {chain[0] if chain else slot.members[0] for slot, chain in placed}
-    inner = _grow(placed, shared=shared or len(branches) > 1)
-    if len(inner) == 1 and (isinstance(inner[0], Switch) or not shared):
-        return inner
-    return (Switch(name, inner),)
+        below.setdefault(chain[0] if chain else slot.members[0], []).append((slot, chain[1:]))
+    first = {(chain[0] if chain else slot.members[0]): slot for slot, chain in placed}
+    switches = {chain[0] for _, chain in placed if chain}
+    return tuple(Switch(key, _grow(inner)) if key in switches else first[key] for key, inner in below.items())
 
 
 def single(nodes: Sequence[Node]) -> tuple[Node, ...]:

@@ -44,8 +44,38 @@ put() {
 }
 
 take_away() {
-    [ -e "$1" ] || return 0
+    [ -e "$1" ] || [ -L "$1" ] || return 0
     rm -f "$1" && printf 'removed: %s\n' "$1"
+}
+
+# put_or_drop FILE DESTINATION MODE: as put; where this bundle has no such file, what an earlier one left goes.
+put_or_drop() {
+    if [ -f "$here/$1" ]; then
+        put "$1" "$2" "$3"
+    elif [ "$mode" = dry ]; then
+        [ ! -e "$2" ] || printf 'would remove: %s\n' "$2"
+    else
+        take_away "$2"
+    fi
+}
+
+tmpfiles=$root/etc/tmpfiles.d/hosttune-guest.conf
+topology=$root/etc/hosttune-guest/virtualTopology.xml
+shown=$root/run/nvidia-topologyd/virtualTopology.xml
+
+# NCCL's file where NCCL looks for it: now, and by systemd-tmpfiles after every start. Only a link of ours is taken
+# away again.
+show_topology() {
+    if [ -f "$topology" ] && [ "$mode" = install ]; then
+        with_systemd && command -v systemd-tmpfiles >/dev/null 2>&1 && systemd-tmpfiles --create "$tmpfiles"
+        if [ ! -e "$shown" ] && [ ! -L "$shown" ]; then
+            mkdir -p "${shown%/*}" && ln -s ../../etc/hosttune-guest/virtualTopology.xml "$shown" || return 1
+        fi
+        [ "$(readlink "$shown")" = ../../etc/hosttune-guest/virtualTopology.xml ] ||
+            printf 'left alone: %s is not of our making\n' "$shown"
+    elif [ "$mode" != dry ] && [ "$(readlink "$shown" 2>/dev/null)" = ../../etc/hosttune-guest/virtualTopology.xml ]; then
+        take_away "$shown"
+    fi
 }
 
 if [ "$mode" = remove ]; then
@@ -60,6 +90,10 @@ if [ "$mode" = remove ]; then
     if [ "$code" -eq 0 ]; then
         take_away "$root/etc/systemd/system/$unit" || code=1
         take_away "$root/etc/hosttune-guest.conf" || code=1
+        show_topology || code=1
+        take_away "$tmpfiles" || code=1
+        take_away "$topology" || code=1
+        take_away "$root/etc/hosttune-guest/expected.json" || code=1
         take_away "$root/usr/local/sbin/hosttune-guest-apply" || code=1
         with_systemd && systemctl daemon-reload
     fi
@@ -69,6 +103,10 @@ fi
 put hosttune-guest-apply "$root/usr/local/sbin/hosttune-guest-apply" 0755 || exit 1
 put hosttune-guest.conf "$root/etc/hosttune-guest.conf" 0644 || exit 1
 put hosttune-guest.service "$root/etc/systemd/system/$unit" 0644 || exit 1
+put_or_drop expected.json "$root/etc/hosttune-guest/expected.json" 0644 || exit 1
+put_or_drop virtualTopology.xml "$topology" 0644 || exit 1
+put_or_drop hosttune-guest.tmpfiles "$tmpfiles" 0644 || exit 1
+show_topology || exit 1
 if [ "$mode" = dry ]; then
     sh "$here/hosttune-guest-apply" --dry-run --conf "$here/hosttune-guest.conf"
     exit

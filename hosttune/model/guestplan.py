@@ -1,0 +1,69 @@
+"""What a guest is to find in itself (`hosttune.guest/v1`): the part of its plan that its tenant may know.
+
+It travels with the guest's seed and lies at PLACE inside; `hosttune validate --guest` holds the guest against it. It
+names nothing of the host: no address, serial number or node of it.
+"""
+
+from __future__ import annotations
+
+from hosttune.errors import BadInput
+from hosttune.model.values import CpuSet, Value, close_lists, from_json, parse_address, to_json
+
+GUEST_SCHEMA = "hosttune.guest/v1"
+UNREADABLE = "the guest's own plan is unreadable"  # a problem of the evidence
+PLACE = "/etc/hosttune-guest/expected.json"
+
+
+class ExpectedCell(Value, frozen=True, kw_only=True):
+    """A NUMA node of the guest: its CPUs, and its memory before firmware and kernel take their share."""
+
+    id: int
+    cpus: str
+    memory_bytes: int
+
+
+class ExpectedDevice(Value, frozen=True, kw_only=True):
+    """A passed function at its address in the guest. `ids`: "vendor:device", None where unknown; `node` None: none."""
+
+    address: str
+    kind: str
+    ids: str | None = None
+    node: int | None = None
+
+
+class ExpectedPair(Value, frozen=True, kw_only=True):
+    """How near a GPU and a NIC are to each other: PIX, PXB, PHB or SYS; below one node, PHB and NODE are one."""
+
+    gpu: str
+    nic: str
+    grade: str
+
+
+class GuestPlan(Value, frozen=True, kw_only=True):
+    """A guest as its plan has it, seen from inside."""
+
+    schema: str = GUEST_SCHEMA
+    name: str
+    cells: tuple[ExpectedCell, ...] = ()
+    devices: tuple[ExpectedDevice, ...] = ()
+    pairs: tuple[ExpectedPair, ...] = ()
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, where: str = PLACE) -> GuestPlan:
+        """Read the document. Raises BadInput naming the offending field or version."""
+        plan = from_json(cls, text, schema=GUEST_SCHEMA, where=where)
+        for n, cell in enumerate(plan.cells):
+            try:
+                CpuSet.parse(cell.cpus)
+            except ValueError as error:
+                raise BadInput(str(error), where=f"{where}: cells[{n}].cpus", hint="give a list as 0-3,8") from error
+        for n, device in enumerate(plan.devices):
+            parse_address(device.address, where=f"{where}: devices[{n}].address")
+        return plan
+
+    def to_json(self) -> str:
+        """The document, indented."""
+        return to_json(self)
