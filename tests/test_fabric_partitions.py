@@ -207,6 +207,24 @@ def test_what_is_still_placeable() -> None:
     assert partition_of(fabric, [AT[5], AT[7], "0000:c0:00.0"]) == 5  # a NIC is none of its GPUs
 
 
+@pytest.mark.parametrize(
+    ("held", "count", "modules"),
+    [
+        ((5, 7), 2, {6, 8}),  # the other half stays whole, though its node is the first
+        ((1, 3), 2, {2, 4}),
+        ((8,), 1, {6}),  # the last pair of its half is broken anyway
+        ((2,), 1, {4}),
+        ((5, 6), 1, {7}),
+    ],
+)
+def test_of_equal_partitions_the_one_that_breaks_the_fewest_is_taken(
+    held: tuple[int, ...], count: int, modules: set[int]
+) -> None:
+    document = board(shared(), guests=[Held(devices=tuple(AT[module] for module in held))])
+    found = decide(document, {"gpus": count})
+    assert modules_of(found) in (modules, {8} if held == (5, 6) else modules)
+
+
 # --- what is not known -------------------------------------------------------------------------------------------
 
 

@@ -20,7 +20,7 @@ from hosttune.planning.devices import (
     matches,
     named_gpus,
 )
-from hosttune.planning.fabric import bound_to_sets, none_of, refusal, sets_of
+from hosttune.planning.fabric import bound_to_sets, lost, none_of, refusal, sets_of
 from hosttune.planning.sizing import Field
 
 GpuSet = tuple[str, ...]
@@ -216,14 +216,18 @@ def _islands(pool: list[Gpu]) -> Iterator[list[Gpu]]:
 
 
 def _reaches(catalogue: Catalogue, pool: list[Gpu]) -> Pool:
-    """For each node, how many GPUs can be taken there and which: idle ones first, then lowest addresses."""
+    """For each node, how many GPUs can be taken there and which: idle ones first, then those that break the fewest
+    partitions of the fabric, then lowest addresses.
+    """
     busy = {gpu.address for gpu in pool if gpu.processes}
     bundles: dict[int | None, list[GpuSet]] = {}
     for bundle in _bundles(catalogue, pool):
         bundles.setdefault(catalogue.node(bundle[0]), []).append(bundle)
     found: list[tuple[int | None, Reach]] = []
     for node in sorted(bundles, key=lambda n: (n is None, n or 0)):
-        rows = sorted(bundles[node], key=lambda b: (sum(a in busy for a in b), address_key(b[0])))
+        rows = sorted(
+            bundles[node], key=lambda b: (sum(a in busy for a in b), lost(catalogue.fabric, b), address_key(b[0]))
+        )
         reach: Reach = {0: ()}
         for bundle in rows:
             for size, taken in sorted(reach.items(), reverse=True):

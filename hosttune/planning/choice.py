@@ -13,6 +13,7 @@ from fractions import Fraction
 from hosttune.model.intent import GuestIntent
 from hosttune.planning.candidates import Candidates, GpuSet, Taken
 from hosttune.planning.devices import address_key
+from hosttune.planning.fabric import lost
 from hosttune.planning.placement import (
     Placement,
     Shape,
@@ -48,8 +49,8 @@ class Attempt:
 
 
 # What decides between choices, first to last: cost, auto size cut short, GPU models mixed, busy GPUs, order of the
-# cut (threads per core, page size), last-level caches, nodes, addresses.
-Rank = tuple[Fraction, bool, int, int, int, int, tuple[int, ...], tuple[tuple[int, ...], ...]]
+# cut (threads per core, page size), last-level caches, partitions of the fabric that break, nodes, addresses.
+Rank = tuple[Fraction, bool, int, int, int, int, tuple[int, ...], tuple[int, ...], tuple[tuple[int, ...], ...]]
 Ranked = tuple[Rank, Choice]
 
 
@@ -168,7 +169,9 @@ def _least(field: Field, attempt: Attempt) -> Fraction:
 
 def _is_perfect(field: Field, best: Ranked, spans: Spans) -> bool:
     """Nothing of the same cost can be better, but for lower nodes or addresses, which come first anyway."""
-    (_, short, models, busy, order, llcs, _, _), choice = best
+    (_, short, models, busy, order, llcs, broken, _, _), choice = best
+    if broken:
+        return False  # another set of GPUs may leave more partitions whole
     least = len(choice.shape.cells) * fewest_caches(field.resources, choice.shape, spans)
     return not short and models <= 1 and busy == 0 and order == 0 and llcs <= least
 
@@ -179,6 +182,7 @@ def _best_shape(
     gpus = attempt.gpus
     models = len({field.catalogue.gpus[a].model for a in gpus})
     busy = sum(bool(field.catalogue.gpus[a].processes) for a in gpus)
+    broken = lost(field.catalogue.fabric, gpus)
     best: Ranked | None = None
     for order, sizes in enumerate(shapes(field, guest, gpus, attempt.cells)):
         vcpus = sizes.shape.vcpus
@@ -188,7 +192,7 @@ def _best_shape(
             continue
         cost = Fraction(placement.cost, vcpus)
         addresses = tuple(address_key(a) for a in gpus)
-        key = (cost, sizes.short, models, busy, order, placement.llcs, placement.nodes, addresses)
+        key = (cost, sizes.short, models, busy, order, placement.llcs, broken, placement.nodes, addresses)
         if best is None or key < best[0]:
             shape = enlarge(field, sizes, guest, gpus, placement.nodes)
             best = key, Choice(gpus, placement, shape, sizes.short, 0)

@@ -278,6 +278,17 @@ def placeable(fabric: Fabric, taken: Iterable[str]) -> Mapping[int, int]:
     return dict(sorted(Counter(len(partition.gpus) for partition in free).items()))
 
 
+def lost(fabric: Fabric, gpus: Iterable[str]) -> tuple[int, ...]:
+    """How many partitions can no longer be given once these GPUs are taken, by size, the largest first.
+
+    Empty where it is not known which partitions there are.
+    """
+    if not fabric.partitions:
+        return ()
+    before, after = placeable(fabric, ()), placeable(fabric, gpus)
+    return tuple(before[size] - after.get(size, 0) for size in sorted(before, reverse=True))
+
+
 def _nearest(fabric: Fabric, mine: frozenset[str]) -> str:
     """The partitions that there are, and those that differ least from a set that is none."""
     alike = [p for p in fabric.partitions or () if len(p.gpus) == len(mine)] or list(fabric.partitions or ())
