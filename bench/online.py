@@ -14,7 +14,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -32,9 +32,13 @@ FAMILIES = ((COARSE, 400), (FINE, 100))  # and how many streams of each
 SPARE_MEMORY = 1.25  # a node has more memory than its CPUs' guests ask for: memory decides nothing here
 LLC_EXCESS = 1.02
 PACKING = "Nova, packing"
-# Where the flavour decides the cells, little is left to decide; on the streams of nodes and halves, packing is as good
-# as looking ahead with the true odds of what comes. Deciding the cells as well must be ahead.
-LEVEL, AHEAD = "≥", ">"
+# Deciding the cells as well must be ahead. Where the flavour decides them, little is left: on nodes and halves, packing
+# is as good as looking ahead with the true odds of what comes, and there hosttune must be level. On finer guests it
+# is bound by caches alone: they come before what stays placeable, and the price of that is what the row shows.
+AHEAD, LEVEL, CACHES = ">", "≥", "caches"
+COMPARE = {AHEAD: operator.gt, LEVEL: operator.ge}
+SAME_CELLS = {COARSE: LEVEL, FINE: CACHES}
+OWN_CELLS = {COARSE: AHEAD, FINE: AHEAD}
 
 Run = tuple[Sequence[StreamGuest], Sequence[Arrival]]
 Place = Callable[[Json, Sequence[StreamGuest]], list[Arrival]]
@@ -44,13 +48,14 @@ Place = Callable[[Json, Sequence[StreamGuest]], list[Arrival]]
 class Way:
     """A way of placing a stream on an empty host.
 
-    `fewest`: the least last-level caches that it could give a guest. `bound`: how it must compare with Nova's packing.
+    `fewest`: the least last-level caches that it could give a guest. `bound`: how it must compare with Nova's packing
+    in each family; none for Nova itself.
     """
 
     name: str
     place: Place
     fewest: Callable[[HostShape, StreamGuest], int]
-    bound: str = ""
+    bound: Mapping[Family, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -181,17 +186,17 @@ def rows_of(ways: Sequence[Way], shape: HostShape, family: Family, tallies: Sequ
     for way, found in zip(ways, tallies, strict=True):
         what = f"guests one by one on {shape.name} CPUs, {family.name}: {way.name}"
         figure = f"{found.share}, caches {found.excess:.2f}×, {found.milliseconds:.1f} ms"
-        bound = f"{way.bound} {packing.share}, ≤ {LLC_EXCESS}×" if way.bound else ""
-        rows.append(Row(what, figure, bound, _holds(way, found, packing)))
+        bound = way.bound.get(family)
+        shares = f"{bound} {packing.share}, " if bound in COMPARE else ""
+        told = f"{shares}caches ≤ {LLC_EXCESS}×" if bound else ""
+        rows.append(Row(what, figure, told, bound is None or _holds(bound, found, packing)))
     return rows
 
 
-def _holds(way: Way, found: Tally, packing: Tally) -> bool:
-    if not way.bound:
-        return True
+def _holds(bound: str, found: Tally, packing: Tally) -> bool:
     ours, theirs = (found.placed, found.complete), (packing.placed, packing.complete)
-    compare = operator.gt if way.bound == AHEAD else operator.ge
-    return found.excess <= LLC_EXCESS and all(map(compare, ours, theirs))
+    level = bound not in COMPARE or all(map(COMPARE[bound], ours, theirs))
+    return level and found.excess <= LLC_EXCESS
 
 
 def online(most: int | None = None) -> list[Row]:
@@ -206,8 +211,8 @@ def online(most: int | None = None) -> list[Row]:
         ways = (
             Way("Nova, spread", partial(place_by_nova, peer, "spread"), fewest_caches),
             Way(PACKING, partial(place_by_nova, peer, "pack"), fewest_caches),
-            Way("hosttune, same cells", partial(place, None), fewest_caches, LEVEL),
-            Way("hosttune, `numa: auto`", partial(place, "auto"), fewest_uncut, AHEAD),
+            Way("hosttune, same cells", partial(place, None), fewest_caches, SAME_CELLS),
+            Way("hosttune, `numa: auto`", partial(place, "auto"), fewest_uncut, OWN_CELLS),
         )
         for family, count in FAMILIES:
             for shape in SHAPES:
