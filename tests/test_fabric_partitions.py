@@ -225,6 +225,12 @@ def test_of_equal_partitions_the_one_that_breaks_the_fewest_is_taken(
     assert modules_of(found) in (modules, {8} if held == (5, 6) else modules)
 
 
+def test_guests_planned_together_break_as_few_partitions() -> None:
+    found = decide(board(shared()), {"gpus": 1}, {"gpus": 1}, {"gpus": 0})
+    taken = {address for which in (0, 1) for address in gpus_of(found, which)}
+    assert placeable(fabric_of(board(shared())), taken) == {1: 6, 2: 3, 4: 1}
+
+
 # --- what is not known -------------------------------------------------------------------------------------------
 
 

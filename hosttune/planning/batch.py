@@ -17,6 +17,7 @@ from hosttune.model.values import CpuSet, parse_address, parse_cpus
 from hosttune.planning.candidates import gpu_candidates
 from hosttune.planning.choice import Choice
 from hosttune.planning.devices import address_key, named_gpus
+from hosttune.planning.fabric import lost
 from hosttune.planning.guests import Devices, Placed, build_guest, fits_alone, named_of, place_guest
 from hosttune.planning.nearest import pick
 from hosttune.planning.options import scale_of
@@ -193,6 +194,7 @@ class _Builder:
             kind = self._kinds[index]
             if kind.trait.of_gpus:
                 left = [bundle for bundle in kind.bundles if taken.isdisjoint(bundle)]
+                left.sort(key=lambda bundle: lost(field.catalogue.fabric, bundle))  # else by address, as they are
                 gpus += [address for bundle in left[:count] for address in bundle]
         mine = tuple(sorted(gpus, key=address_key))
         for index, count in option.picks:
