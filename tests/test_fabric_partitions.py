@@ -285,6 +285,13 @@ def test_a_service_vm_stands_for_the_shared_mode() -> None:
     assert any("guest fm has the NVSwitches and no GPU" in text for text in told(found, "warn"))
 
 
+@pytest.mark.parametrize("mode", [None, 0])
+def test_a_list_that_was_recorded_elsewhere_counts(mode: int | None) -> None:
+    """From a service VM's fmpm: this host's own configuration, if there is one, says what it came with."""
+    found = decide(board({**shared(), "mode": mode}), {"gpus": [AT[1], AT[3]]})
+    assert found.guests[0].fabric_partition == 3
+
+
 # --- mode 0 and mode 2 -------------------------------------------------------------------------------------------
 
 

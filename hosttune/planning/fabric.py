@@ -134,7 +134,7 @@ def _mode(
     owner = next(iter(owners)) if len(owners) == 1 else None
     if owner is None or any(holders.get(gpu) == owner for gpu in members):
         listed = host.fabric is not None and bool(host.fabric.partitions)
-        return SHARED if told is None and listed else told, None
+        return told if told or not listed else SHARED, None  # in mode 0 there is no list: it is another daemon's
     return SHARED, f"guest {owner} has the NVSwitches and no GPU: taken for the service VM of a shared fabric"
 
 

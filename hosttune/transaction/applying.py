@@ -21,6 +21,7 @@ from hosttune.settings.dropin import own_state
 from hosttune.settings.persistence import bound, persistence
 from hosttune.settings.setting import AFTER_START_STAGE, BOOT, START_STAGE
 from hosttune.state import load, save
+from hosttune.system import KEPT_GPUS
 from hosttune.transaction.engine import Carried, Say, carry_out, interruptible
 from hosttune.transaction.guards import check_identities, check_machine, refuse_busy
 from hosttune.transaction.guests import (
@@ -313,7 +314,7 @@ def remember_gpus(site: Site, store: Store, host: Host, todo: Sequence[Prepared]
     """Keep who the GPUs are that are about to leave their driver: nobody can ask them afterwards. Raises Refused."""
     if not any(one.step.setting.hides_device for one in todo):
         return
-    path = os.path.join(store.folder, "gpus.json")
+    path = os.path.join(store.folder, KEPT_GPUS)
     try:
         kept = msgspec.json.decode(load(path, what="GPU identities")) if os.path.exists(path) else {}
         merged = merged_identities(kept, identities(host))
