@@ -254,7 +254,9 @@ def level(host: Json, intent: Json, guest: Json) -> int:
     if asked.get("numa", "auto") != "auto":
         return 0
     facts, gpus = HostFacts(host), {row["address"] for row in host.get("gpus") or []}
-    own = {facts.device_node(d["address"]) for d in guest["devices"] if d["address"] in gpus} - {None}
+    own = {facts.device_node(d["address"]) for d in guest["devices"] if d["address"] in gpus}
+    if None in own:  # "one cell ... with unknown nodes"
+        own = set()
     nodes = [min(ids(cell["host_nodes"])) for cell in guest["cells"]]
     if len(nodes) == 1 if not own else set(nodes) == own:
         return 0

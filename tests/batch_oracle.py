@@ -200,9 +200,10 @@ class _Guest:
         return level
 
     def _holds(self, node: int) -> cp_model.IntVar:
-        """Whether the node holds one of the guest's GPUs."""
+        """Whether the node holds one of the guest's GPUs; none does where it names one of unknown node."""
         found = self.model.new_bool_var(f"{self.ask.name} holds {node}")
-        here = [count for kind, count in self.taken.items() if kind.pool in GPUS and kind.node == node]
+        lost = any(kind.pool in GPUS and kind.node is None for kind in self.ask.fixed)
+        here = [count for kind, count in self.taken.items() if kind.pool in GPUS and kind.node == node and not lost]
         total = sum(here)
         if not here:
             self.model.add(found == 0)

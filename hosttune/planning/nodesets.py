@@ -22,16 +22,21 @@ class Prices:
 
 
 def node_sets(
-    prices: Prices, rooms: Sequence[Sequence[int]], twin: Sequence[bool]
+    prices: Prices,
+    rooms: Sequence[Sequence[int]],
+    twin: Sequence[bool],
+    known: dict[tuple[int, ...], list[dict[int, int]]],
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
     """(cost, node of each cell), every cell on a node of its own, cheapest first.
 
     `rooms` are the nodes that could hold each cell. A cell that is the `twin` of the one before takes a higher node,
-    so that no set comes twice.
+    so that no set comes twice. `known` remembers, between calls with the same pairs, what depends on these alone.
     """
     count = len(prices.shares)
-    every = sorted({node for room in rooms for node in room})
-    halves = _halves(prices, every, count)
+    every = tuple(sorted({node for room in rooms for node in room}))
+    halves = known.setdefault(every, [])
+    while len(halves) <= count:
+        halves.append(_half(prices, every, len(halves)))
     heap: list[tuple[int, int, tuple[int, ...], int]] = [(0, 0, (), 0)]  # bound, -cells, nodes, cost so far
     while heap:
         bound, _, chosen, cost = heapq.heappop(heap)
@@ -50,16 +55,12 @@ def node_sets(
                 heapq.heappush(heap, (grown + rest, -len(longer), longer, grown))
 
 
-def _halves(prices: Prices, nodes: Sequence[int], count: int) -> list[dict[int, int]]:
-    """By the number of cells still to place: half of each node's least distances to the others among them."""
-    found: list[dict[int, int]] = []
-    for left in range(count + 1):
-        near = {
-            node: sum(sorted(prices.pair[node, other] for other in nodes if other != node)[: max(0, left - 1)])
-            for node in nodes
-        }
-        found.append({node: total // 2 for node, total in near.items()})
-    return found
+def _half(prices: Prices, nodes: Sequence[int], left: int) -> dict[int, int]:
+    """With so many cells still to place: half of each node's least distances to the others among them."""
+    return {
+        node: sum(sorted(prices.pair[node, other] for other in nodes if other != node)[: max(0, left - 1)]) // 2
+        for node in nodes
+    }
 
 
 def _rest(

@@ -16,7 +16,7 @@ from math import lcm
 from hosttune.model.intent import NicRequest
 from hosttune.planning.devices import gpu_count
 from hosttune.planning.nodesets import Prices, node_sets
-from hosttune.planning.placement import Shape, cores_needed, device_distances, fits
+from hosttune.planning.placement import CellDemand, Shape, cores_needed, device_distances, fits
 from hosttune.planning.sizing import Field, Sizes, base_cells, shapes
 from hosttune.planning.stock import Kind, Stock, Want, gpu_pools, gpu_sets
 
@@ -88,21 +88,42 @@ class Settled:
 Family = tuple[int, int, Callable[[], Iterator["Family | Option"]]]  # bound, its number, what is in it
 
 
-class Options:
-    """The ways of one guest, drawn as they are asked for and kept."""
+@dataclass(frozen=True)
+class View:
+    """What there is for a guest: the amounts that are left, and whether a node could hold a cell of some shape."""
 
-    def __init__(self, field: Field, stock: Stock, scale: Scale, wants: Sequence[Want], which: int) -> None:
+    left: Sequence[int]
+    holds: Callable[[int, CellDemand, Shape], bool]
+
+
+class Options:
+    """The ways of one guest, drawn as they are asked for and kept. Without a `view`, as if it were alone."""
+
+    def __init__(
+        self, field: Field, stock: Stock, scale: Scale, wants: Sequence[Want], which: int, view: View | None = None
+    ) -> None:
         self._field, self._stock, self._scale = field, stock, scale
+        self._view = view or View(stock.capacity, lambda node, cell, shape: self._holds(node, cell, shape))
+        self._halves: dict[tuple[int, ...], list[dict[int, int]]] = {}
         self._want, self._which = wants[which], which
         self._kinds = {kind.index: kind for kind in stock.kinds}
         self._gpus = gpu_count(self._want.guest)
-        # Whether the contract gives it cells on its GPUs' own nodes, so that any other nodes are a step away from that.
-        self._has_own = self._want.guest.numa == "auto" and self._want.guest.gpus not in (None, 0)
+        self._has_own = self._may_be_home()
         nodes = list(field.resources.nodes)
         self._pair = {(a, b): scale.unit * field.resources.distance(a, b) for a in nodes for b in nodes if a != b}
         self._kept: list[Option] = []
         self._numbers = numbers()
         self._source = self._draw()
+
+    def _may_be_home(self) -> bool:
+        """Whether the contract gives it cells on its GPUs' own nodes, so that other nodes are a step away from that."""
+        if self._want.guest.numa != "auto":
+            return False
+        sets = [self._settled(self._all_of("set", part)).nodes for part in range(len(gpu_sets(self._want.candidates)))]
+        if sets:
+            return any(nodes and None not in nodes for nodes in sets)
+        pools = (self._stock.of((self._which, "gpu", part)) for part in range(len(gpu_pools(self._want))))
+        return any(kind.trait.node is not None for pool in pools for kind in pool)
 
     def get(self, number: int) -> Option | None:
         """The way of this number, the least rank first; None past the last."""
@@ -169,7 +190,9 @@ class Options:
         """The GPUs that a guest names, the partitions that it may have, or every way to count them out."""
         sets = gpu_sets(self._want.candidates)
         for part in range(len(sets)):
-            yield self._all_of("set", part)
+            picks = self._all_of("set", part)
+            if all(self._view.left[index] >= count for index, count in picks):
+                yield picks
         if sets or not self._gpus:
             if not sets:
                 yield ()
@@ -179,7 +202,7 @@ class Options:
             for kind in self._stock.of((self._which, "gpu", part)):
                 by_node.setdefault(kind.trait.node, []).append(kind)
             pool = [by_node[node] for node in sorted(by_node, key=lambda n: (n is None, n or 0))]
-            yield from _count_out(pool, spread, self._gpus)
+            yield from _count_out(pool, self._view.left, spread, self._gpus)
 
     def _all_of(self, what: str, part: int) -> Picks:
         """Every device of a list: those that are alike are in it together."""
@@ -227,17 +250,16 @@ class Options:
         )
         twin = [i > 0 and demands[i] == demands[i - 1] for i in range(cells)]
         drawn = _Drawn(settled, extra, tuple(cuts), level, prices)
-        return self._next(drawn, node_sets(prices, rooms, twin))
+        return self._next(drawn, node_sets(prices, rooms, twin, self._halves))
 
     def _rooms(self, cuts: Sequence[Cut], cell: int, only: frozenset[int] | None) -> list[int]:
         """The nodes that could hold a cell in some cut, on a host with none of the other guests."""
         field = self._field
-        return [
-            node.id
-            for node in field.resources.nodes.values()
-            if (only is None or node.id in only)
-            and any(fits(node, field.memory.get(node.id), s.shape.cells[cell], s.shape) for _, s in cuts)
-        ]
+        nodes = field.resources.nodes if only is None else sorted(only)
+        return [n for n in nodes if any(self._view.holds(n, s.shape.cells[cell], s.shape) for _, s in cuts)]
+
+    def _holds(self, node: int, cell: CellDemand, shape: Shape) -> bool:
+        return fits(self._field.resources.nodes[node], self._field.memory.get(node), cell, shape)
 
     def _next(self, drawn: _Drawn, source: Iterator[tuple[int, tuple[int, ...]]]) -> Family | None:
         """The family of the next set of nodes of a source, and of those that come after."""
@@ -258,12 +280,11 @@ class Options:
 
     def _options(self, drawn: _Drawn, cost: int, nodes: tuple[int, ...]) -> Iterator[Option]:
         """Every cut of the guest that could stand on these nodes, with every way to count out its NICs and drives."""
-        settled, field = drawn.settled, self._field
+        settled = drawn.settled
         named = self._all_of("named", 0)
         for order, sizes in drawn.cuts:
             pairs = list(zip(nodes, sizes.shape.cells, strict=True))
-            memory = field.memory
-            if not all(fits(field.resources.nodes[n], memory.get(n), cell, sizes.shape) for n, cell in pairs):
+            if not all(self._view.holds(n, cell, sizes.shape) for n, cell in pairs):
                 continue
             cells = self._cells_use(sizes.shape, nodes)
             for more, extra in self._by_count(drawn.prices, nodes):
@@ -289,7 +310,7 @@ class Options:
                 continue
             cores = cores_needed(cell.vcpus, shape.threads)
             found += [(self._stock.cores[node, least], cores) for least in range(1, shape.threads + 1)]
-            found.append((self._stock.threads[node], cores * min(most, self._stock.widest(node))))
+            found.append((self._stock.threads[node], cores * min(most, self._stock.widest[node])))
         return found
 
     def _devices_use(self, picks: Picks) -> list[tuple[int, int]]:
@@ -305,7 +326,7 @@ class Options:
         for what, count in (("nic", nics), ("nvme", guest.nvme)):
             if isinstance(count, int) and count:
                 kinds = self._stock.of((self._which, what, 0))
-                found = _handed_out(kinds, count)
+                found = _handed_out(kinds, self._view.left, count)
                 ways = [((*a, *b), cost + self._cost(prices, nodes, b)) for a, cost in ways for b in found]
         return sorted(ways, key=lambda way: way[1])
 
@@ -334,7 +355,7 @@ class _Drawn:
     prices: Prices
 
 
-def _count_out(pool: Sequence[Sequence[Kind]], spread: int, wanted: int) -> Iterator[Picks]:
+def _count_out(pool: Sequence[Sequence[Kind]], left: Sequence[int], spread: int, wanted: int) -> Iterator[Picks]:
     """Every way to take so many devices over exactly so many nodes of a pool (its kinds by node)."""
     if not spread:
         if not wanted:
@@ -343,14 +364,14 @@ def _count_out(pool: Sequence[Sequence[Kind]], spread: int, wanted: int) -> Iter
     for i, here in enumerate(pool):
         if len(pool) - i < spread:
             return
-        most = sum(kind.trait.size * len(kind.bundles) for kind in here)
+        most = sum(kind.trait.size * left[kind.index] for kind in here)
         for size in range(1, min(most, wanted - spread + 1) + 1):
-            for first in _handed_out(here, size):
-                for rest in _count_out(pool[i + 1 :], spread - 1, wanted - size):
+            for first in _handed_out(here, left, size):
+                for rest in _count_out(pool[i + 1 :], left, spread - 1, wanted - size):
                     yield (*first, *rest)
 
 
-def _handed_out(kinds: Sequence[Kind], count: int) -> list[Picks]:
+def _handed_out(kinds: Sequence[Kind], left: Sequence[int], count: int) -> list[Picks]:
     """Every way to take exactly so many devices of some kinds."""
     if not count:
         return [()]
@@ -358,7 +379,7 @@ def _handed_out(kinds: Sequence[Kind], count: int) -> list[Picks]:
         return []
     kind, rest = kinds[0], kinds[1:]
     found: list[Picks] = []
-    for bundles in range(min(len(kind.bundles), count // kind.trait.size), -1, -1):
+    for bundles in range(min(left[kind.index], count // kind.trait.size), -1, -1):
         head: Picks = ((kind.index, bundles),) if bundles else ()
-        found += [(*head, *tail) for tail in _handed_out(rest, count - bundles * kind.trait.size)]
+        found += [(*head, *tail) for tail in _handed_out(rest, left, count - bundles * kind.trait.size)]
     return found

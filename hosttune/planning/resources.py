@@ -227,7 +227,8 @@ def read_resources(host: Host, reserve: Reserve) -> Resources:
     infos = {node.id: node for node in host.numa_nodes}
     nodes: dict[int, NodeResources] = {}
     housekeeping: set[int] = set()
-    taken = vcpus | service
+    # Without reserved cores emulator threads share what is left (the contract): there they hold nothing for themselves.
+    taken = vcpus | service if reserve.cores_per_node else vcpus
     for node in sorted({core.node for core in cores} | set(infos)):
         here = [core for core in cores if core.node == node]
         reserved = _reserve(here, reserve.cores_per_node, boot_core, vcpus)

@@ -10,18 +10,22 @@ the order of what leaves most: fewest last-level caches, no CPUs beside GPUs for
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+import msgspec
+
 from hosttune.model.values import parse_size
 from hosttune.planning.devices import gpu_count
-from hosttune.planning.options import Option, Options, Scale
-from hosttune.planning.placement import choose_cores, cores_needed, llcs_spanned
+from hosttune.planning.options import Option, Options, Picks, Scale, View
+from hosttune.planning.pages import NodeMemory
+from hosttune.planning.placement import CellDemand, Shape, choose_cores, cores_needed, llcs_spanned
 from hosttune.planning.sizing import Field
-from hosttune.planning.stock import Stock, Want
+from hosttune.planning.stock import Stock, Want, gpu_pools, gpu_sets
 
-MOST_WORK = 2_000_000  # ways looked at before the search is cut off: some seconds
+MOST_WORK = 1_000_000  # ways looked at before the search is cut off: some seconds
+KEPT = 64  # ways of a guest that are kept; further ones are drawn for what is left of the host
 SAME_RANK = 64  # ways of one rank that are put in order before they are tried
 
 
@@ -37,6 +41,29 @@ class _Enough(Exception):
     """The search ended: nothing better can be found, or it was cut off."""
 
 
+@dataclass(frozen=True)
+class _Request:
+    """Which amounts of the stock the devices of a guest come from: those that it names, sets, or pools for `gpus`."""
+
+    named: Picks
+    sets: tuple[Picks, ...]
+    pools: tuple[Picks, ...]  # (index, devices in each bundle)
+    gpus: int
+
+
+def _request(stock: Stock, want: Want, which: int) -> _Request:
+    def listed(what: str, part: int) -> Picks:
+        return tuple((kind.index, len(kind.bundles)) for kind in stock.of((which, what, part)))
+
+    pools = tuple(
+        tuple((kind.index, kind.trait.size) for kind in stock.of((which, "gpu", part)))
+        for part in range(len(gpu_pools(want)))
+    )
+    sets = tuple(listed("set", part) for part in range(len(gpu_sets(want.candidates))))
+    count = 0 if sets else gpu_count(want.guest) or 0
+    return _Request(listed("named", 0), sets, pools or ((),), count)
+
+
 class Search:
     """One search over the guests of a batch; use `run` once."""
 
@@ -44,17 +71,18 @@ class Search:
         self, field: Field, stock: Stock, scale: Scale, wants: Sequence[Want], *, most_work: int = MOST_WORK
     ) -> None:
         self._field, self._stock, self._scale, self._wants = field, stock, scale, wants
-        self._ways = [Options(field, stock, scale, wants, i) for i in range(len(wants))]
+        self._ways = _ways(field, stock, scale, wants)
         self._order = sorted(range(len(wants)), key=lambda i: (-self._weight(i), i))
         self._left = list(stock.capacity)
         self._room = {n: m.creatable_bytes for n, m in field.memory.items()}
         self._asked: dict[tuple[int, int | None], int] = {}
         self._twins = _twins(field, stock)
+        self._requests = [_request(stock, want, i) for i, want in enumerate(wants)]
         self._needs = [self._suffix(part) for part in range(3)]
         self._llcs: dict[tuple[int, int, int], int] = {}
         self._seen: dict[object, int] = {}
         self._chosen: list[Option | None] = [None] * len(wants)
-        self._best: tuple[int, tuple[Option | None, ...]] | None = None
+        self._best: tuple[int, tuple[Option | None, ...]] = (1 + len(wants)) * scale.unplaced, tuple(self._chosen)
         self._work, self._most_work = 0, most_work
         self._floor = 0
 
@@ -62,35 +90,59 @@ class Search:
         """The best plan, and whether that is certain."""
         firsts = [0] * len(self._wants)
         self._floor = self._bound(0, firsts)[0]
+        everybody = range(len(self._wants))
+        orders = [self._order]
+        needs = {i: self._least_need(i) for i in everybody}
+        orders += [sorted(everybody, key=lambda i: (needs[i][part], self._weight(i), i)) for part in range(3)]
+        for order in orders:
+            if self._best[0] > self._floor:
+                self._dive(order)
         proven = True
         try:
             self._descend(0, 0, firsts)
         except _Enough:
-            proven = self._best is not None and self._best[0] == self._floor
-        assert self._best is not None, "leaving out every guest is always possible"
+            proven = self._best[0] == self._floor
         return Found(self._best[1], proven)
+
+    def _dive(self, order: Sequence[int]) -> None:
+        """One plan without looking back: each guest takes its best way, or stays out."""
+        taken: list[Option] = []
+        rank = 0
+        for which in order:
+            run = next(self._runs(which, 0, rank, bounded=False), None)
+            if run is None:
+                rank += self._scale.unplaced
+                continue
+            self._take(run[0], 1)
+            self._chosen[which] = run[0]
+            taken.append(run[0])
+            rank += run[0].rank
+        if rank < self._best[0]:
+            self._best = rank, tuple(self._chosen)
+        for option in reversed(taken):
+            self._take(option, -1)
+        self._chosen = [None] * len(self._wants)
 
     # --- the tree -----------------------------------------------------------------------------------------------
 
     def _descend(self, depth: int, rank: int, firsts: list[int]) -> None:
         """All ways of the guests from `depth` on; `firsts` are their first ways that may still fit."""
+        self._work += 20
+        if self._work > self._most_work or self._best[0] <= self._floor:
+            raise _Enough
         if depth == len(self._order):
             self._best = rank, tuple(self._chosen)
-            if rank <= self._floor:
-                raise _Enough
+            return
+        key = self._state(depth)
+        if self._seen.get(key, rank + 1) <= rank:
             return
         firsts = list(firsts)
         bound, own = self._bound(depth, firsts)
         if self._hopeless(rank + bound):
             return
-        key = self._state(depth)
-        if self._seen.get(key, rank + 1) <= rank:
-            return
         rest = rank + bound - own
         which = self._order[depth]
-        number = firsts[which]
-        while (run := self._run(which, number, rest)) is not None:
-            number, options = run
+        for options in self._runs(which, firsts[which], rest):
             for option in options:
                 if self._hopeless(rest + option.rank):
                     break
@@ -99,52 +151,108 @@ class Search:
                 self._descend(depth + 1, rank + option.rank, firsts)
                 self._chosen[which] = None
                 self._take(option, -1)
-        if not self._hopeless(rest + self._scale.unplaced):
+        if not self._hopeless(rank + self._scale.unplaced):
             self._descend(depth + 1, rank + self._scale.unplaced, firsts)
         self._seen[key] = rank
 
     def _hopeless(self, rank: int) -> bool:
-        return self._best is not None and rank >= self._best[0]
+        return rank >= self._best[0]
 
-    def _run(self, which: int, number: int, rest: int) -> tuple[int, list[Option]] | None:
-        """(number of the way after, ways of one rank that fit, those that leave most first)."""
+    def _runs(self, which: int, number: int, rest: int, *, bounded: bool = True) -> Iterator[list[Option]]:
+        """Ways that fit and could still be better, those of one rank together, those that leave most first."""
+        if self._is_dead(which):
+            return
         found: list[Option] = []
-        while (option := self._ways[which].get(number)) is not None:
-            if (found and option.rank != found[0].rank) or len(found) >= SAME_RANK:
+        for option in self._listed(which, number):
+            if bounded and self._hopeless(rest + option.rank):
                 break
-            if self._hopeless(rest + option.rank):
-                break
-            number += 1
+            if found and (option.rank != found[0].rank or len(found) >= SAME_RANK):
+                yield sorted(found, key=lambda one: self._leaves(which, one))
+                found = []
             if self._fits(option):
                 found.append(option)
-        if not found:
-            return None
-        found.sort(key=lambda option: self._leaves(which, option))
-        return number, found
+        if found:
+            yield sorted(found, key=lambda one: self._leaves(which, one))
+
+    def _listed(self, which: int, number: int) -> Iterator[Option]:
+        """A guest's ways from a number on; where those as if it were alone are too many, those for what is left."""
+        last = 0
+        while number < KEPT:
+            option = self._ways[which].get(number)
+            if option is None:
+                return
+            yield option
+            last, number = option.rank, number + 1
+        self._work += 500
+        view = View(tuple(self._left), self._holder())
+        drawn = Options(self._field, self._stock, self._scale, self._wants, which, view)
+        number = 0
+        while (option := drawn.get(number)) is not None:
+            if option.rank >= last:
+                yield option
+            number += 1
+
+    def _holder(self) -> Callable[[int, CellDemand, Shape], bool]:
+        """Whether a node could hold a cell now (what is left later may be less)."""
+        left, room, asked = tuple(self._left), dict(self._room), dict(self._asked)
+        stock, memory = self._stock, self._field.memory
+
+        def holds(node: int, cell: CellDemand, shape: Shape) -> bool:
+            if shape.share_cores:
+                if left[stock.threads[node]] < cell.vcpus:
+                    return False
+            elif left[stock.cores[node, shape.threads]] < cores_needed(cell.vcpus, shape.threads):
+                return False
+            have = room.get(node)
+            return have is None or spends(memory[node], asked, shape.page, cell.memory_bytes) <= have
+
+        return holds
+
+    def _is_dead(self, which: int) -> bool:
+        """Whether a guest certainly has no way now: too few devices, or no number of cells finds room."""
+        self._work += 8
+        left = self._left
+        need = self._requests[which]
+        if any(left[index] < count for index, count in need.named):
+            return True
+        if need.sets and not any(all(left[index] >= count for index, count in one) for one in need.sets):
+            return True
+        if need.gpus and max(sum(left[index] * size for index, size in pool) for pool in need.pools) < need.gpus:
+            return True
+        return not self._has_room(which)
+
+    def _has_room(self, which: int) -> bool:
+        """Whether enough nodes have room for some number of cells; less exact than a way, never too strict."""
+        guest = self._wants[which].guest
+        most = self._field.resources.threads_per_core
+        nodes = list(self._field.resources.nodes)
+        cores = sorted([self._left[self._stock.cores[node, 1]] for node in nodes], reverse=True)
+        if guest.smt == "threads":
+            return True
+        if isinstance(guest.numa, tuple):
+            need = sorted((cores_needed(cell.vcpus, most) for cell in guest.numa), reverse=True)
+            return len(need) <= len(cores) and all(n <= have for n, have in zip(need, cores, strict=False))
+        counts = range(1, len(nodes) + 1) if guest.numa == "auto" else range(guest.numa, guest.numa + 1)
+        if not isinstance(guest.vcpus, int):
+            return any(k <= len(nodes) and cores[k - 1] >= 1 for k in counts)
+        wanted = guest.vcpus
+        return any(
+            k <= len(nodes) and wanted % k == 0 and cores[k - 1] >= cores_needed(wanted // k, most) for k in counts
+        )
 
     # --- what is left -------------------------------------------------------------------------------------------
 
     def _fits(self, option: Option) -> bool:
         self._work += 1
-        if self._work > self._most_work:
-            raise _Enough
         left = self._left
         for index, amount in option.use:
             if left[index] < amount:
                 return False
         for node, page, size in option.memory:
             room = self._room.get(node)
-            if room is not None and self._spends(node, page, size) > room:
+            if room is not None and spends(self._field.memory[node], self._asked, page, size) > room:
                 return False
         return True
-
-    def _spends(self, node: int, page: int | None, size: int) -> int:
-        """What a cell takes of the memory that no pool holds."""
-        if page is None:
-            return size
-        free = self._field.memory[node].pages_free(page) * page
-        before = self._asked.get((node, page), 0)
-        return max(0, before + size - free) - max(0, before - free)
 
     def _take(self, option: Option, sign: int) -> None:
         """Take what an option needs (1), or give it back (-1)."""
@@ -155,7 +263,7 @@ class Search:
                 self._asked[node, page] -= size
             room = self._room.get(node)
             if room is not None:
-                self._room[node] = room - sign * self._spends(node, page, size)
+                self._room[node] = room - sign * spends(self._field.memory[node], self._asked, page, size)
             if sign > 0:
                 self._asked[node, page] = self._asked.get((node, page), 0) + size
 
@@ -173,21 +281,24 @@ class Search:
     # --- bounds -------------------------------------------------------------------------------------------------
 
     def _bound(self, depth: int, firsts: list[int]) -> tuple[int, int]:
-        """(the least that the guests from `depth` on can come to, the part of the first of them)."""
+        """(the least that the guests from `depth` on can come to, the most of it that is due to the first of them)."""
         unplaced = self._scale.unplaced
         ranks: list[int] = []
         for which in self._order[depth:]:
             ways, number = self._ways[which], firsts[which]
-            while (option := ways.get(number)) is not None and not self._fits(option):
-                number += 1
-            firsts[which] = number
+            option = ways.get(number)
+            if option is not None and not self._fits(option):
+                if self._is_dead(which):
+                    option = None
+                while option is not None and number < KEPT - 1 and not self._fits(option):
+                    number += 1
+                    option = ways.get(number)
+                firsts[which] = number
             ranks.append(unplaced if option is None else option.rank)
         total = sum(ranks)
-        out = sum(rank == unplaced for rank in ranks)
-        more = self._too_many(depth) - out
-        if more > 0:
+        more = self._too_many(depth) - ranks.count(unplaced)
+        if more > 0:  # that many of those that could be placed alone stay out as well: the dearest, at the best
             total += more * unplaced - sum(sorted(rank for rank in ranks if rank != unplaced)[-more:])
-            return total, min(ranks[0], total)
         return total, ranks[0] if ranks else 0
 
     def _too_many(self, depth: int) -> int:
@@ -258,6 +369,26 @@ class Search:
                 if kind.trait.of_gpus and kind.trait.node in option.nodes
             )
         return caches, beside, room, option.nodes
+
+
+def spends(memory: NodeMemory, asked: Mapping[tuple[int, int | None], int], page: int | None, size: int) -> int:
+    """What a cell takes of the memory that no pool holds, after what was `asked` of the pools already."""
+    if page is None:
+        return size
+    free = memory.pages_free(page) * page
+    before = asked.get((memory.node, page), 0)
+    return max(0, before + size - free) - max(0, before - free)
+
+
+def _ways(field: Field, stock: Stock, scale: Scale, wants: Sequence[Want]) -> list[Options]:
+    """The ways of each guest; guests that ask for the same and name no device of their own have them in common."""
+    found: dict[object, Options] = {}
+    ways: list[Options] = []
+    for i, want in enumerate(wants):
+        alone = bool(want.named or want.candidates.named)
+        key = i if alone else msgspec.structs.replace(want.guest, name="", disk=None, networks=None, sysctl=None)
+        ways.append(found.setdefault(repr(key), Options(field, stock, scale, wants, i)))
+    return ways
 
 
 Twin = tuple[object, tuple[int, ...]]  # nodes of one group may stand for each other; where a node's amounts are

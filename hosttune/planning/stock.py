@@ -64,11 +64,8 @@ class Stock:
     cores: Mapping[tuple[int, int], int]
     threads: Mapping[int, int]
     kinds: tuple[Kind, ...]
+    widest: Mapping[int, int]  # threads of the widest free core of each node
     homeless: tuple[int, ...]  # amounts of no node: devices of unknown node, things that several bundles bring along
-
-    def widest(self, node: int) -> int:
-        """Threads of the widest free core of a node."""
-        return max((least for (where, least), i in self.cores.items() if where == node and self.capacity[i]), default=1)
 
     def of(self, label: Label) -> tuple[Kind, ...]:
         """The kinds that a guest may take for one of its requests."""
@@ -111,7 +108,8 @@ def read_stock(field: Field, wants: Sequence[Want]) -> Stock:
         kinds.append(Kind(len(capacity), trait, tuple(bundles)))
         capacity.append(len(bundles))
     homeless = (*places.values(), *(kind.index for kind in kinds if kind.trait.node is None))
-    return Stock(tuple(capacity), cores, threads, tuple(kinds), homeless)
+    widest = {n: max((len(core.cpus) for core in node.free), default=1) for n, node in field.resources.nodes.items()}
+    return Stock(tuple(capacity), cores, threads, tuple(kinds), widest, homeless)
 
 
 def _labels(field: Field, wants: Sequence[Want]) -> dict[Bundle, set[Label]]:
