@@ -20,13 +20,13 @@ from hosttune.planning.devices import address_key, named_gpus
 from hosttune.planning.fabric import lost
 from hosttune.planning.guests import Devices, Placed, build_guest, fits_alone, named_of, place_guest
 from hosttune.planning.nearest import pick
-from hosttune.planning.options import scale_of
 from hosttune.planning.placement import Placement, cost_of
-from hosttune.planning.search import MOST_WORK, Found, Search
+from hosttune.planning.search import Found, Stage, all_fit, best_of, set_stage
 from hosttune.planning.sizing import Field, Spoken, enlarge
-from hosttune.planning.stock import Stock, Want, read_stock
+from hosttune.planning.stock import Want
 from hosttune.planning.taking import take
 
+MOST_RIVALS = 32  # guests among which a smallest set that is in the way is looked for
 Outcome = Placed | Unplaced
 Asked = tuple[int, Want]  # its place in the intent
 
@@ -72,10 +72,9 @@ def place_guests(field: Field, wants: Sequence[Want]) -> tuple[tuple[Outcome, ..
             outcomes[i] = place_guest(field, want.guest, want.where)
     findings: list[Finding] = []
     while asked:
-        together = [want for _, want in asked]
-        stock = read_stock(field, together)
-        found = Search(field, stock, scale_of(field, together), together).run()
-        built = _Builder(field, stock, together, found).build()
+        stage = set_stage(field, [want for _, want in asked])
+        found = best_of(stage)
+        built = _Builder(stage, found).build()
         failed = [n for n, outcome in enumerate(built) if isinstance(outcome, Unplaced)]
         if not failed:
             findings += _doubts(found)
@@ -94,7 +93,7 @@ def place_guests(field: Field, wants: Sequence[Want]) -> tuple[tuple[Outcome, ..
             after = take(after, outcome.guest)
     left = [n for n, outcome in enumerate(built) if outcome is None]
     for n in left:
-        outcomes[asked[n][0]] = _left_out(field, after, together, n, found)
+        outcomes[asked[n][0]] = _left_out(stage, after, n, found)
     return tuple(outcomes[i] for i in range(len(wants))), tuple(findings)
 
 
@@ -108,34 +107,26 @@ def _doubts(found: Found) -> list[Finding]:
     return [Finding(level="warn", text=text, where="guests")]
 
 
-def _left_out(field: Field, after: Field, wants: Sequence[Want], which: int, found: Found) -> Unplaced:
+def _left_out(stage: Stage, after: Field, which: int, found: Found) -> Unplaced:
     """Why a guest that would fit alone has no place, and what would give it one beside the others as they are."""
-    want = wants[which]
+    want = stage.wants[which]
     beside = place_guest(after, want.guest, want.where)
     placed = [i for i, option in enumerate(found.options) if option is not None]
-    rivals = [wants[i].guest.name for i in _in_the_way(field, wants, which, placed)]
+    rivals = [stage.wants[i].guest.name for i in _in_the_way(stage, which, placed)]
     why = f"alone it fits; it has no place beside {_listed(rivals)}"
     if isinstance(beside, Placed):
         return Unplaced(guest=want.guest.name, why=(why, "the search was cut off before it found one"))
-    relaxation = (*beside.relaxation, *(f"without guest {name}" for name in rivals[:1] if len(rivals) == 1))
-    return msgspec.structs.replace(beside, why=(why, *beside.why), relaxation=relaxation)
+    return msgspec.structs.replace(beside, why=(why, *beside.why))
 
 
-def _in_the_way(field: Field, wants: Sequence[Want], which: int, placed: Sequence[int]) -> list[int]:
+def _in_the_way(stage: Stage, which: int, placed: Sequence[int]) -> list[int]:
     """Placed guests beside which it does not fit, none of whom can be left out of that."""
     rivals = list(placed)
-    for other in placed:
+    for other in placed if len(placed) <= MOST_RIVALS else ():
         fewer = [i for i in rivals if i != other]
-        if not all_fit(field, [wants[i] for i in (*fewer, which)]):
+        if not all_fit(stage, (*fewer, which)):
             rivals = fewer
     return rivals
-
-
-def all_fit(field: Field, wants: Sequence[Want], most_work: int = MOST_WORK // 20) -> bool:
-    """Whether all these guests fit together, as far as a short search can tell."""
-    stock = read_stock(field, wants)
-    found = Search(field, stock, scale_of(field, wants), wants, most_work=most_work).run()
-    return None not in found.options
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -149,10 +140,10 @@ def _listed(names: Sequence[str]) -> str:
 class _Builder:
     """Builds the guests of one search, each on what those before it left."""
 
-    def __init__(self, field: Field, stock: Stock, wants: Sequence[Want], found: Found) -> None:
-        self._field, self._stock, self._wants = field, stock, wants
+    def __init__(self, stage: Stage, found: Found) -> None:
+        self._field, self._wants = stage.field, stage.wants
         self._options = {i: option for i, option in enumerate(found.options) if option is not None}
-        self._kinds = {kind.index: kind for kind in stock.kinds}
+        self._kinds = {kind.index: kind for kind in stage.stock.kinds}
 
     def build(self) -> list[Placed | Unplaced | None]:
         """What became of each guest; None = the search left it out."""

@@ -18,11 +18,11 @@ import msgspec
 
 from hosttune.model.values import parse_size
 from hosttune.planning.devices import gpu_count
-from hosttune.planning.options import Option, Options, Picks, Scale, View
+from hosttune.planning.options import Option, Options, Picks, Scale, View, scale_of
 from hosttune.planning.pages import NodeMemory
 from hosttune.planning.placement import CellDemand, Shape, choose_cores, cores_needed, llcs_spanned
 from hosttune.planning.sizing import Field
-from hosttune.planning.stock import Stock, Want, gpu_pools, gpu_sets
+from hosttune.planning.stock import Stock, Want, gpu_pools, gpu_sets, read_stock
 
 MOST_WORK = 1_000_000  # ways looked at before the search is cut off: some seconds
 KEPT = 64  # ways of a guest that are kept; further ones are drawn for what is left of the host
@@ -64,15 +64,41 @@ def _request(stock: Stock, want: Want, which: int) -> _Request:
     return _Request(listed("named", 0), sets, pools or ((),), count)
 
 
-class Search:
-    """One search over the guests of a batch; use `run` once."""
+@dataclass(frozen=True)
+class Stage:
+    """What every search over (some of) the guests of a batch has in common."""
 
-    def __init__(
-        self, field: Field, stock: Stock, scale: Scale, wants: Sequence[Want], *, most_work: int = MOST_WORK
-    ) -> None:
-        self._field, self._stock, self._scale, self._wants = field, stock, scale, wants
-        self._ways = _ways(field, stock, scale, wants)
-        self._order = sorted(range(len(wants)), key=lambda i: (-self._weight(i), i))
+    field: Field
+    stock: Stock
+    scale: Scale
+    wants: tuple[Want, ...]
+    ways: tuple[Options, ...]
+
+
+def set_stage(field: Field, wants: Sequence[Want]) -> Stage:
+    """Count what these guests compete for."""
+    stock, scale = read_stock(field, wants), scale_of(field, wants)
+    return Stage(field, stock, scale, tuple(wants), tuple(_ways(field, stock, scale, wants)))
+
+
+def best_of(stage: Stage) -> Found:
+    """The most guests that fit together, and of those plans the best."""
+    return _Search(stage, range(len(stage.wants)), MOST_WORK).best()
+
+
+def all_fit(stage: Stage, members: Sequence[int]) -> bool:
+    """Whether these guests of a batch fit together, as far as a short search can tell."""
+    return _Search(stage, members, MOST_WORK // 20).fits()
+
+
+class _Search:
+    """One search over some guests of a batch; for one use."""
+
+    def __init__(self, stage: Stage, members: Sequence[int], most_work: int) -> None:
+        field, stock, wants = stage.field, stage.stock, stage.wants
+        self._field, self._stock, self._scale, self._wants, self._ways = field, stock, stage.scale, wants, stage.ways
+        self._members = tuple(members)
+        self._order = sorted(members, key=lambda i: (-self._weight(i), i))
         self._left = list(stock.capacity)
         self._room = {n: m.creatable_bytes for n, m in field.memory.items()}
         self._asked: dict[tuple[int, int | None], int] = {}
@@ -82,27 +108,38 @@ class Search:
         self._llcs: dict[tuple[int, int, int], int] = {}
         self._seen: dict[object, int] = {}
         self._chosen: list[Option | None] = [None] * len(wants)
-        self._best: tuple[int, tuple[Option | None, ...]] = (1 + len(wants)) * scale.unplaced, tuple(self._chosen)
+        self._best: tuple[int, tuple[Option | None, ...]] = (1 + len(wants)) * self._scale.unplaced, tuple(self._chosen)
         self._work, self._most_work = 0, most_work
         self._floor = 0
 
-    def run(self) -> Found:
+    def best(self) -> Found:
         """The best plan, and whether that is certain."""
+        proven = self._explore(None)
+        return Found(self._best[1], proven)
+
+    def fits(self) -> bool:
+        """Whether there is a plan that leaves nobody out."""
+        self._explore(self._scale.unplaced - 1)
+        return self._best[0] < self._scale.unplaced
+
+    def _explore(self, enough: int | None) -> bool:
+        """Search until nothing better can be, or a plan is good `enough`; whether nothing better can be for certain."""
         firsts = [0] * len(self._wants)
-        self._floor = self._bound(0, firsts)[0]
-        everybody = range(len(self._wants))
+        floor = self._bound(0, firsts)[0]
+        self._floor = floor if enough is None else max(floor, enough)
+        if enough is not None and floor > enough:
+            return True
+        needs = {i: self._least_need(i) for i in self._members}
         orders = [self._order]
-        needs = {i: self._least_need(i) for i in everybody}
-        orders += [sorted(everybody, key=lambda i: (needs[i][part], self._weight(i), i)) for part in range(3)]
+        orders += [sorted(self._members, key=lambda i: (needs[i][part], self._weight(i), i)) for part in range(3)]
         for order in orders:
             if self._best[0] > self._floor:
                 self._dive(order)
-        proven = True
         try:
             self._descend(0, 0, firsts)
         except _Enough:
-            proven = self._best[0] == self._floor
-        return Found(self._best[1], proven)
+            return self._best[0] <= floor
+        return True
 
     def _dive(self, order: Sequence[int]) -> None:
         """One plan without looking back: each guest takes its best way, or stays out."""
