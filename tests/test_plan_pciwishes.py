@@ -188,6 +188,23 @@ def test_an_argument_that_forbids_ats_is_said() -> None:
     assert "pci=noats has to go" in text
 
 
+def test_ports_are_told_what_direct_traffic_needs_and_lacks() -> None:
+    bare = {port: {"acs": {"capable": MORE, "enabled": []}} for port in (GPU_PORT, NIC_PORT)}
+    needed = "ReqRedir CmpltRedir UpstreamFwd DirectTrans"
+    assert said(planned(switched(bare), nics=[NIC]), NIC, "direct traffic") == [
+        f"info: direct traffic between {NIC} and {GPU} needs ACS {needed} and ATS; ports {NIC_PORT}, {GPU_PORT} lack "
+        f"{needed}: settings: acs: {needed}"
+    ]
+    assert said(planned(switched(bare), settings={"acs": needed}, nics=[NIC]), NIC, "direct traffic") == []
+    unable = {
+        NIC_PORT: {"acs": {"capable": FOUR, "enabled": FOUR}},
+        GPU_PORT: {"acs": {"capable": MORE, "enabled": MORE}},
+    }
+    assert said(planned(switched(unable), nics=[NIC]), NIC, "direct traffic") == [
+        f"info: ports {NIC_PORT} have no ACS {needed}: no direct traffic between {NIC} and {GPU}, whatever is set"
+    ]
+
+
 def test_ports_that_redirect_translated_requests_are_said() -> None:
     (text,) = said(planned(switched(), nics=[NIC]), NIC, "DirectTrans")
     assert NIC_PORT in text

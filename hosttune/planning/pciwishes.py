@@ -1,12 +1,12 @@
 """PCIe settings that a plan wants, as actions: ASPM of links, ACS of bridges, and the endpoints that the host keeps.
 
 Pure. vfio resets a passed endpoint whenever it is opened (drivers/vfio/pci), so its own bits are its guest's work and
-only the bridge above gets an action. ATS is read only: what the NIC's firmware wants is said, not done.
+only the bridge above gets an action. What GPU and NIC need to talk directly is said by `pciedirect`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from hosttune.model.host import Host, PciDevice
@@ -15,6 +15,7 @@ from hosttune.model.plan import Action, Finding, PlannedGuest
 from hosttune.model.values import FrozenMap
 from hosttune.planning.action import make_action
 from hosttune.planning.devices import Catalogue, address_key
+from hosttune.planning.pciedirect import direct_findings, pci_options
 from hosttune.planning.settings import reason, wanted
 from hosttune.settings.pcie import acs_text
 
@@ -22,7 +23,6 @@ Found = tuple[list[Action], list[Finding]]
 _FACING_DOWN = ("root-port", "downstream-port", None)
 _NOT_KEPT = (None, "vfio-pci", "pci-stub")
 _ENDPOINTS = ("gpu", "nic", "nvme")
-_MELLANOX = "15b3"
 
 
 class _Row(NamedTuple):
@@ -50,7 +50,7 @@ def plan_pci(host: Host, intent: Intent, catalogue: Catalogue, guests: tuple[Pla
     ]
     for guest in guests:
         findings += _left_inside(intent, catalogue, guest)
-        findings += _translation(host, catalogue, guest)
+        findings += direct_findings(host, catalogue, guest, (wanted(intent, "acs") or "").split())
     return actions, findings
 
 
@@ -106,7 +106,7 @@ def _left_inside(intent: Intent, catalogue: Catalogue, guest: PlannedGuest) -> I
         yield Finding(level="info", text=said, where=f"guest {guest.name}")
 
 
-# --- ACS and ATS ---------------------------------------------------------------------------------------------
+# --- ACS -----------------------------------------------------------------------------------------------------
 
 
 def _acs(
@@ -133,66 +133,6 @@ def _acs(
             yield make_action("acs", address, now, want, why)
 
 
-def _translation(host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Iterator[Finding]:
-    """What keeps a GPU and an RDMA NIC of one guest, below one switch, from talking to each other directly.
-
-    ACS sends their traffic to the root complex unless it is translated already (ATS) and the ports let translated
-    requests through (PCIe 5.0, 6.12.1.1, ACS Direct Translated P2P).
-    """
-    gpus = [device.address for device in guest.devices if device.kind == "gpu"]
-    rdma = {nic.address for nic in host.nics if nic.rdma}
-    for device in guest.devices:
-        function = catalogue.pci.get(device.address)
-        near = [gpu for gpu in gpus if _one_switch(catalogue, gpu, device.address)]
-        if not near or function is None or not ({device.address, function.physfn} & rdma):
-            continue
-        yield from _no_ats(host, catalogue.pci.get(function.physfn or "", function), near, guest)
-        yield from _redirected(catalogue, device.address, near, guest)
-
-
-def _one_switch(catalogue: Catalogue, a: str, b: str) -> bool:
-    """Whether the nearest bridge above both is the upstream port of a switch."""
-    others = catalogue.above(b)
-    nearest = next((bridge for bridge in catalogue.above(a) if bridge in others), None)
-    device = catalogue.pci.get(nearest or "")
-    return device is not None and device.port_type == "upstream-port"
-
-
-def _no_ats(host: Host, nic: PciDevice, gpus: Sequence[str], guest: PlannedGuest) -> Iterator[Finding]:
-    if nic.ats_enabled:
-        return
-    state = "off" if nic.ats_enabled is False or nic.acs is not None else "unknown"
-    step = "switch ATS on in its firmware with its maker's tool, then reboot"
-    if nic.vendor_id == _MELLANOX:
-        step = f"mlxconfig -d {nic.address} set ATS_ENABLED=1, then reboot"
-    if any(option == "noats" for word in host.kernel_args or () for option in _pci_options(word)):
-        step += "; and the kernel argument pci=noats has to go"
-    text = f"ATS is {state}: traffic with {', '.join(gpus)} below the same switch goes through the root complex; {step}"
-    yield Finding(level="warn" if state == "off" else "info", text=text, where=f"guest {guest.name}: {nic.address}")
-
-
-def _redirected(catalogue: Catalogue, nic: str, gpus: Sequence[str], guest: PlannedGuest) -> Iterator[Finding]:
-    """Ports between the two that redirect translated requests, too."""
-    found = []
-    for address in dict.fromkeys(catalogue.above(end)[0] for end in (nic, *gpus)):
-        port = catalogue.pci[address]
-        acs = port.acs
-        if acs and "ReqRedir" in acs.enabled and "DirectTrans" in acs.capable and "DirectTrans" not in acs.enabled:
-            found.append(address)
-    if found:
-        text = (
-            f"ports {', '.join(found)} redirect translated requests too: with ATS, traffic between {nic} and"
-            f" {', '.join(gpus)} goes direct only with DirectTrans among settings.acs"
-        )
-        yield Finding(level="info", text=text, where=f"guest {guest.name}: {nic}")
-
-
-def _pci_options(word: str) -> list[str]:
-    """The options of a `pci=` argument."""
-    name, _, options = word.partition("=")
-    return options.split(",") if name == "pci" else []
-
-
 # --- endpoints that stay with the host -----------------------------------------------------------------------
 
 
@@ -200,7 +140,7 @@ def _kept_endpoints(
     host: Host, intent: Intent, catalogue: Catalogue, guests: tuple[PlannedGuest, ...], findings: list[Finding]
 ) -> Iterator[Action]:
     rows = [row for row in _ROWS if wanted(intent, row.name) is not None]
-    small = any(option == "pcie_bus_perf" for word in host.kernel_args or () for option in _pci_options(word))
+    small = any(option == "pcie_bus_perf" for word in host.kernel_args or () for option in pci_options(word))
     if small and any(row.kind == "read-request" for row in rows):
         # admin-guide/kernel-parameters, pci=pcie_bus_perf: payloads may differ along a path, and reads must stay small.
         text = "the kernel keeps read requests as small as payloads: their size is left alone"
