@@ -89,6 +89,7 @@ MUTATIONS: tuple[tuple[PlannedGuest, str, str, str], ...] = (
     (TWO_CELLS, "busNr='64'", "busNr='65'", "controllers[1]"),
     (TWO_CELLS, "<node>1</node>", "<node>0</node>", "controllers[2]"),
     (TWO_CELLS, "chassis='3'", "chassis='30'", "controllers[3]"),
+    (TWO_CELLS, " hotplug='off'", "", "fixed_ports"),
     (TWO_CELLS, "<pcihole64 unit='KiB'>536870912<", "<pcihole64 unit='KiB'>1<", "pci_hole64_bytes"),
     (TWO_CELLS, "string=1048576", "string=1", "ovmf_window_mib"),
     (TWO_CELLS, "threads='2'/>", "threads='1'/>", "topology"),

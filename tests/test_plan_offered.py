@@ -81,7 +81,7 @@ def test_the_installed_schema_decides_and_not_the_version(example: Host) -> None
     used, left_out = elements_of(msgspec.structs.replace(example, virtualization=old))
     assert used == {"maxphysaddr", "poll-control"}
     assert "left out of the XML: hint-dedicated, which the installed libvirt's schema does not know" in left_out
-    assert len(left_out) == 4
+    assert len(left_out) == 5
 
 
 def test_the_schema_of_this_machine_s_libvirt_is_read() -> None:
@@ -92,5 +92,5 @@ def test_the_schema_of_this_machine_s_libvirt_is_read() -> None:
 
     _, stack = read_guests(Reader(Machine()))
     assert stack.schema_elements is not None
-    known = {"hint-dedicated", "poll-control", "firmware-features", "allocation-threads", "maxphysaddr"}
+    known = {"hint-dedicated", "poll-control", "firmware-features", "allocation-threads", "maxphysaddr", "port-hotplug"}
     assert known <= set(stack.schema_elements) <= known | {"maxphysaddr-limit"}

@@ -16,6 +16,7 @@ ALLOCATION_THREADS = "allocation-threads"  # memory is touched by several thread
 MAXPHYSADDR = "maxphysaddr"
 MAXPHYSADDR_LIMIT = "maxphysaddr-limit"
 FIRMWARE_FEATURES = "firmware-features"  # <firmware><feature name='secure-boot'/>
+PORT_HOTPLUG = "port-hotplug"  # <target hotplug='off'/>: no memory and I/O is kept free behind a port
 
 Version = tuple[int, ...]
 
@@ -26,6 +27,7 @@ SINCE: tuple[tuple[str, Version, Version], ...] = (
     # element, libvirt, QEMU
     (HINT_DEDICATED, (5, 7), (2, 12)),
     (POLL_CONTROL, (6, 10), (4, 2)),
+    (PORT_HOTPLUG, (6, 3), (5, 0)),
     (FIRMWARE_FEATURES, (7, 2), (2, 9)),
     (ALLOCATION_THREADS, (8, 2), (5, 0)),
     (MAXPHYSADDR, (8, 7), (2, 7)),
@@ -37,6 +39,7 @@ SINCE: tuple[tuple[str, Version, Version], ...] = (
 SCHEMA_MARKS: tuple[tuple[str, str], ...] = (
     (HINT_DEDICATED, r'<element name="hint-dedicated">'),
     (POLL_CONTROL, r'<element name="poll-control">'),
+    (PORT_HOTPLUG, r'<attribute name="hotplug">'),
     (FIRMWARE_FEATURES, r"<value>enrolled-keys</value>"),
     (ALLOCATION_THREADS, r'<element name="allocation">(?:(?!</element>).)*<attribute name="threads">'),
     (MAXPHYSADDR, r'<element name="maxphysaddr">'),

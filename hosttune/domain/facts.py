@@ -62,7 +62,10 @@ class AddressWidth(Value, frozen=True, kw_only=True):
 
 
 class Controller(Value, frozen=True, kw_only=True):
-    """A PCI controller. `bus_nr` and `node` are an expander's, `chassis` and `port` a port's."""
+    """A PCI controller. `bus_nr` and `node` are an expander's, `chassis` and `port` a port's.
+
+    `hotplug` None = not written (libvirt: on).
+    """
 
     index: int
     model: str | None
@@ -72,6 +75,7 @@ class Controller(Value, frozen=True, kw_only=True):
     bus_nr: int | None = None
     node: int | None = None
     pcihole64_bytes: int | None = None
+    hotplug: bool | None = None
 
 
 class HostDevice(Value, frozen=True, kw_only=True):

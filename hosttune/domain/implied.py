@@ -11,6 +11,7 @@ from hosttune.domain.facts import AddressWidth
 from hosttune.model.plan import PlannedGuest
 
 _KVM_HINTS = (elements.HINT_DEDICATED, elements.POLL_CONTROL)
+PORTS = ("pcie-root-port", "pcie-switch-downstream-port")
 _SMALL_PAGE_BYTES = 4096
 
 
@@ -61,6 +62,25 @@ def allocation_threads(guest: PlannedGuest) -> int | None:
 def huge_page_bytes(guest: PlannedGuest) -> int | None:
     """The size of the pages behind the guest, None for the kernel's ordinary ones."""
     return guest.page_bytes if guest.page_bytes and guest.page_bytes > _SMALL_PAGE_BYTES else None
+
+
+def fixed_ports(guest: PlannedGuest) -> frozenset[int]:
+    """The indexes of ports that lead to a passed device: nothing is ever plugged into them, or taken out.
+
+    Firmware and kernel keep memory and 4 KiB of the 64 KiB of I/O free behind each port that says it can be plugged
+    into (QEMU docs/pcie.txt, 3; Linux admin-guide/kernel-parameters, pci=hpiosize), and below an expander none can be.
+    """
+    if elements.PORT_HOTPLUG not in guest.elements:
+        return frozenset()
+    by_index = {controller.index: controller for controller in guest.controllers}
+    found: set[int] = set()
+    for device in guest.devices:
+        index: int | None = int(device.guest_address.split(":")[1], 16)
+        while index is not None and index not in found and index in by_index:
+            if by_index[index].model in PORTS:
+                found.add(index)
+            index = by_index[index].bus
+    return frozenset(found)
 
 
 def disk_form(path: str) -> tuple[str, str]:

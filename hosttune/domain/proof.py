@@ -167,6 +167,8 @@ def _pci(guest: PlannedGuest, facts: DomainFacts) -> Iterator[Comparison]:
     planned = sorted((_planned_device(device) for device in guest.devices), key=repr)
     yield "devices", planned, sorted((_read_device(device) for device in facts.hostdevs), key=repr)
     by_index = {controller.index: controller for controller in facts.controllers}
+    fixed = {index for index, controller in by_index.items() if controller.hotplug is False}
+    yield "fixed_ports", implied.fixed_ports(guest), frozenset(fixed)
     for wanted in guest.controllers:
         found = by_index.get(wanted.index)
         at = None

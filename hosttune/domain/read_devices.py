@@ -42,6 +42,7 @@ def _controller(element: _Element, index: int) -> Controller:
         bus_nr=of_target("busNr"),
         node=None if node is None else number(node, text(node)),
         pcihole64_bytes=element_size(element.find("pcihole64")),
+        hotplug=None if target is None else switch(target, "hotplug"),
     )
 
 

@@ -139,7 +139,7 @@ def _pages(backing: MemoryBacking) -> set[tuple[CpuSet, int | None]] | None:
 def _controllers(want: DomainFacts, live: DomainFacts) -> Iterator[Comparison]:
     """Those that were wanted; libvirt adds some for what it adds."""
     found = {controller.index: controller for controller in live.controllers}
-    left = ("model", "address", "chassis", "port", "bus_nr", "node", "pcihole64_bytes")
+    left = ("model", "address", "chassis", "port", "bus_nr", "node", "pcihole64_bytes", "hotplug")
     for wanted in want.controllers:
         other = found.get(wanted.index)
         yield (

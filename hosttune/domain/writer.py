@@ -64,6 +64,7 @@ def _template() -> Template:
 def _view(plan: Plan, guest: PlannedGuest, *, annotate: bool) -> dict[str, Any]:
     """What the template prints: the plan's values in libvirt's units and spelling, and the notes if wanted."""
     page_bytes = implied.huge_page_bytes(guest)
+    fixed = implied.fixed_ports(guest)
     return {
         "guest": guest,
         "domain_type": "kvm" if implied.with_kvm(guest) else "qemu",
@@ -79,7 +80,7 @@ def _view(plan: Plan, guest: PlannedGuest, *, annotate: bool) -> dict[str, Any]:
         "maxphysaddr": implied.address_width(guest),
         "pins": sorted(guest.vcpu_pins, key=lambda pin: pin.vcpu),
         "cells": [_cell(cell) for cell in guest.cells],
-        "controllers": [_controller(guest, controller) for controller in guest.controllers],
+        "controllers": [_controller(guest, controller, fixed) for controller in guest.controllers],
         "devices": [_device(guest, device) for device in guest.devices],
         "disk": _disk(guest.disk) if guest.disk else None,
         "notes": _notes(plan, guest) if annotate else None,
@@ -118,7 +119,7 @@ def _cell(cell: Cell) -> dict[str, object]:
     }
 
 
-def _controller(guest: PlannedGuest, controller: PciController) -> dict[str, object]:
+def _controller(guest: PlannedGuest, controller: PciController, fixed: frozenset[int]) -> dict[str, object]:
     place = None
     if controller.bus is not None and controller.slot is not None:
         address = f"0000:{controller.bus:02x}:{controller.slot:02x}.{controller.function}"
@@ -132,6 +133,7 @@ def _controller(guest: PlannedGuest, controller: PciController) -> dict[str, obj
         "bus_nr": controller.bus_nr,
         "node": controller.node,
         "hole_kib": _kib(hole, "pci_hole64_bytes") if hole else None,
+        "fixed": controller.index in fixed,
         "place": place,
     }
 
