@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -385,6 +387,103 @@ def _place(parent: Any, address: str) -> None:
     domain, bus, device = slot.split(":")
     places = {"domain": domain, "bus": bus, "slot": device, "function": function}
     etree.SubElement(parent, "address", {key: f"0x{value}" for key, value in places.items()})
+
+
+# --- firmware --------------------------------------------------------------------------------------------------------
+
+FIRMWARE = {"bios": (), "efi": ("-drive", "if=pflash,format=raw,readonly=on,file=/usr/share/OVMF/OVMF_CODE_4M.fd")}
+DRIVERS = {
+    "pcie-root-port": "pcie-root-port",
+    "pcie-switch-upstream-port": "x3130-upstream",
+    "pcie-switch-downstream-port": "xio3130-downstream",
+}
+
+
+def qemu_options(plan: Plan) -> Iterator[str]:
+    """QEMU's options for the tree of a planned guest, with a harmless device in place of each passed one."""
+    guest = only(plan)
+    for cell in guest.cells:
+        yield from ("-object", f"memory-backend-ram,id=m{cell.id},size=256M")
+        yield from ("-numa", f"node,nodeid={cell.id},cpus={cell.id},memdev=m{cell.id}")
+    for c in guest.controllers[1:]:
+        bus = f"bus=pci{'e' if c.bus == 0 else ''}.{c.bus},addr={c.slot:#x}.{c.function},multifunction=on"
+        if c.model == "pcie-expander-bus":
+            yield from (
+                "-device",
+                f"pxb-pcie,id=pci.{c.index},bus=pcie.0,addr={c.slot:#x},bus_nr={c.bus_nr},numa_node={c.node}",
+            )
+        elif c.model == "pcie-switch-upstream-port":
+            yield from ("-device", f"x3130-upstream,id=pci.{c.index},{bus}")
+        else:
+            yield from ("-device", f"{DRIVERS[c.model]},id=pci.{c.index},{bus},chassis={c.chassis},hotplug=off")
+    for n, device in enumerate(guest.devices):
+        bus_number = int(device.guest_address.split(":")[1], 16)
+        yield from ("-device", f"virtio-rng-pci,id=passed-{n},bus=pci.{bus_number},addr=0")
+
+
+def numbered_by(firmware: str, plan: Plan) -> dict[str, str]:
+    """The address of each device, by its place in the plan, as firmware has left it in QEMU's registers."""
+    cells = len(only(plan).cells)
+    argv = (
+        "qemu-system-x86_64",
+        "-M",
+        "q35",
+        "-accel",
+        "tcg",
+        "-m",
+        str(256 * cells),
+        "-smp",
+        str(cells),
+        "-nodefaults",
+    )
+    monitor = ("-display", "none", "-qmp", "stdio", *FIRMWARE[firmware])
+    deadline = time.monotonic() + 300
+    with subprocess.Popen([*argv, *monitor, *qemu_options(plan)], stdin=-1, stdout=-1, text=True) as qemu:
+        try:
+            found: dict[str, str] = {}
+            before: dict[str, str] = {}
+            ask(qemu, "qmp_capabilities")
+            while (len(found) < len(only(plan).devices) or found != before) and time.monotonic() < deadline:
+                time.sleep(0.5)
+                before = found
+                functions = [f for bus in ask(qemu, "query-pci") for f in functions_below(bus["devices"])]
+                named = {f["qdev_id"]: f"0000:{f['bus']:02x}:{f['slot']:02x}.{f['function']}" for f in functions}
+                found = {name: at for name, at in named.items() if name.startswith("passed-")}
+        finally:
+            qemu.kill()
+    return found
+
+
+def ask(qemu: subprocess.Popen[str], command: str) -> Any:
+    """The answer to a command of QEMU's monitor; events and the greeting are passed over."""
+    assert qemu.stdin
+    assert qemu.stdout
+    qemu.stdin.write(json.dumps({"execute": command}) + "\n")
+    qemu.stdin.flush()
+    for line in qemu.stdout:
+        answer = json.loads(line)
+        assert "error" not in answer, answer
+        if "return" in answer:
+            return answer["return"]
+    raise AssertionError("QEMU ended")
+
+
+def functions_below(functions: Any) -> Iterator[Any]:
+    for function in functions:
+        yield function
+        yield from functions_below(function.get("pci_bridge", {}).get("devices", ()))
+
+
+@pytest.mark.parametrize("firmware", FIRMWARE)
+def test_firmware_gives_each_device_the_address_of_the_plan(firmware: str) -> None:
+    """Two cells, cascaded switches, root ports of their own, a device of no cell: what decides the numbers."""
+    cascade = Hub((Hub((gpu("a"), nic("b"))), Hub((gpu("c"), nic("d"))), nic("e")))
+    roots = [Root((cascade, gpu("f")), 0), Root((Hub((gpu("g"), nic("h"))), nic("i")), 1), Root((nic("j"),), None)]
+    plan = everything(Made(roots, nodes=2), accelerator="tcg", vcpus=4)
+    assert len(only(plan).devices) == 10
+    assert numbered_by(firmware, plan) == {
+        f"passed-{n}": device.guest_address for n, device in enumerate(only(plan).devices)
+    }
 
 
 # --- libvirt ---------------------------------------------------------------------------------------------------------
