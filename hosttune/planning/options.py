@@ -20,6 +20,7 @@ from hosttune.planning.placement import CellDemand, Shape, cores_needed, device_
 from hosttune.planning.sizing import Field, Sizes, base_cells, shapes
 from hosttune.planning.stock import Kind, Stock, Want, gpu_pools, gpu_sets
 
+WORK_OF_A_CHOICE = 40  # what looking at one choice of GPUs costs, where looking at one way costs 1
 Node = int | None
 Picks = tuple[tuple[int, int], ...]  # (index of a kind, bundles of it)
 
@@ -94,6 +95,7 @@ class View:
 
     left: Sequence[int]
     holds: Callable[[int, CellDemand, Shape], bool]
+    spend: Callable[[int], None]  # told of work done, so that a search can end in time
 
 
 class Options:
@@ -103,7 +105,7 @@ class Options:
         self, field: Field, stock: Stock, scale: Scale, wants: Sequence[Want], which: int, view: View | None = None
     ) -> None:
         self._field, self._stock, self._scale = field, stock, scale
-        self._view = view or View(stock.capacity, lambda node, cell, shape: self._holds(node, cell, shape))
+        self._view = view or View(stock.capacity, self._holds, lambda _: None)
         self._halves: dict[tuple[int, ...], list[dict[int, int]]] = {}
         self._want, self._which = wants[which], which
         self._kinds = {kind.index: kind for kind in stock.kinds}
@@ -111,6 +113,7 @@ class Options:
         self._has_own = self._may_be_home()
         nodes = list(field.resources.nodes)
         self._pair = {(a, b): scale.unit * field.resources.distance(a, b) for a in nodes for b in nodes if a != b}
+        self._cut_ups: dict[tuple[int, tuple[Node, ...]], CutUp | None] = {}
         self._kept: list[Option] = []
         self._numbers = numbers()
         self._source = self._draw()
@@ -225,6 +228,7 @@ class Options:
 
     def _begin(self, settled: Settled, level: int) -> Family | None:
         """The family of one choice of GPUs at one level; None where no set of nodes could hold its cells."""
+        self._view.spend(WORK_OF_A_CHOICE)
         field, guest = self._field, self._want.guest
         base = base_cells(field, guest, settled.gpus)
         own = level == 0 and self._has_own
@@ -232,14 +236,14 @@ class Options:
         cells = base.cells + extra
         if cells > len(field.resources.nodes) or (extra and not base.may_grow) or (own and base.nodes is None):
             return None
-        cuts = list(enumerate(shapes(field, guest, settled.gpus, cells)))
-        if not cuts:
+        cut_up = self._cut_up(settled, cells)
+        if cut_up is None:
             return None
-        demands = [[sizes.shape.cells[i] for _, sizes in cuts] for i in range(cells)]
-        only = base.nodes if own else None
-        rooms = [self._rooms(cuts, i, only) for i in range(cells)]
-        if not all(rooms):
-            return None
+        cuts, twin, rooms = cut_up
+        if own:
+            rooms = [[node for node in room if node in (base.nodes or ())] for room in rooms]
+            if not all(rooms):
+                return None
         shape = cuts[0][1].shape
         known = [*settled.nodes, *(field.catalogue.node(address) for address in self._want.named)]
         device_nodes = [node for node in known if node in field.resources.nodes]
@@ -248,14 +252,30 @@ class Options:
             to_devices=device_distances(field.resources, [node for node in device_nodes if node is not None]),
             pair=self._pair,
         )
-        twin = [i > 0 and demands[i] == demands[i - 1] for i in range(cells)]
-        drawn = _Drawn(settled, extra, tuple(cuts), level, prices)
+        drawn = _Drawn(settled, extra, cuts, level, prices)
         return self._next(drawn, node_sets(prices, rooms, twin, self._halves))
 
-    def _rooms(self, cuts: Sequence[Cut], cell: int, only: frozenset[int] | None) -> list[int]:
-        """The nodes that could hold a cell in some cut, on a host with none of the other guests."""
-        field = self._field
-        nodes = field.resources.nodes if only is None else sorted(only)
+    def _cut_up(self, settled: Settled, cells: int) -> CutUp | None:
+        """The guest in so many cells: which of them are alike, and the nodes that could hold each; None: it cannot be.
+
+        Only an `auto` size depends on the GPUs, and that on their nodes alone.
+        """
+        guest = self._want.guest
+        auto = "auto" in (guest.vcpus, guest.memory)
+        key = cells, tuple(sorted(settled.nodes, key=repr)) if auto else ()
+        if key not in self._cut_ups:
+            cuts = tuple(enumerate(shapes(self._field, guest, settled.gpus, cells)))
+            demands = [[sizes.shape.cells[i] for _, sizes in cuts] for i in range(cells)]
+            twin = [i > 0 and demands[i] == demands[i - 1] for i in range(cells)]
+            rooms: list[list[int]] = []
+            for i in range(cells):
+                rooms.append(rooms[-1] if twin[i] else self._rooms(cuts, i))
+            self._cut_ups[key] = (cuts, twin, rooms) if cuts and all(rooms) else None
+        return self._cut_ups[key]
+
+    def _rooms(self, cuts: Sequence[Cut], cell: int) -> list[int]:
+        """The nodes that could hold a cell in some cut."""
+        nodes = self._field.resources.nodes
         return [n for n in nodes if any(self._view.holds(n, s.shape.cells[cell], s.shape) for _, s in cuts)]
 
     def _holds(self, node: int, cell: CellDemand, shape: Shape) -> bool:
@@ -342,6 +362,7 @@ class Options:
 
 
 Cut = tuple[int, Sizes]  # its place in the order of preference
+CutUp = tuple[tuple[Cut, ...], list[bool], list[list[int]]]
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from hosttune.planning.placement import cores_needed, possible
 from hosttune.planning.sizing import Field, base_cells, read_field, shapes
 
 GIB = 1 << 30
+MOST_RELEASES = 8
 WouldPlace = Callable[[Field, GuestIntent], bool]  # a whole trial: devices, window and all
 
 
@@ -59,17 +60,24 @@ def _no_cut(field: Field, guest: GuestIntent) -> str:
 
 
 def relaxations(field: Field, guest: GuestIntent, candidates: Candidates, would_place: WouldPlace) -> tuple[str, ...]:
-    """Single changes, smallest first of each kind, with each of which the guest would be placed as a whole."""
+    """Single changes, smallest first of each kind, with each of which the guest would be placed as a whole.
+
+    Of guests whose release would help, so many are named that an operator has a choice, not all of hundreds.
+    """
     found: list[str] = []
     for text, changed in _changes(field, guest, candidates):
         kind = text.partition(":")[0]
         if not any(said.startswith(f"{kind}:") for said in found) and would_place(field, changed):
             found.append(text)
+    released = 0
     for other in field.host.guests or ():
         left = tuple(g for g in field.host.guests or () if g.name != other.name)
         freed = read_field(msgspec.structs.replace(field.host, guests=left), field.reserve)
         if would_place(freed, guest):
             found.append(f"release guest {other.name}")
+            released += 1
+            if released == MOST_RELEASES:
+                break
     return tuple(found)
 
 

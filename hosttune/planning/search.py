@@ -19,12 +19,12 @@ import msgspec
 from hosttune.model.values import parse_size
 from hosttune.planning.devices import gpu_count
 from hosttune.planning.options import Option, Options, Picks, Scale, View, scale_of
-from hosttune.planning.pages import NodeMemory
+from hosttune.planning.pages import HUGE_1G, NodeMemory
 from hosttune.planning.placement import CellDemand, Shape, choose_cores, cores_needed, llcs_spanned
 from hosttune.planning.sizing import Field
 from hosttune.planning.stock import Stock, Want, gpu_pools, gpu_sets, read_stock
 
-MOST_WORK = 1_000_000  # ways looked at before the search is cut off: some seconds
+MOST_WORK = 2_000_000  # ways looked at before the search is cut off: some seconds
 KEPT = 64  # ways of a guest that are kept; further ones are drawn for what is left of the host
 SAME_RANK = 64  # ways of one rank that are put in order before they are tried
 
@@ -104,7 +104,7 @@ class _Search:
         self._asked: dict[tuple[int, int | None], int] = {}
         self._twins = _twins(field, stock)
         self._requests = [_request(stock, want, i) for i, want in enumerate(wants)]
-        self._needs = [self._suffix(part) for part in range(3)]
+        self._needs = [self._suffix(part) for part in range(4)]
         self._llcs: dict[tuple[int, int, int], int] = {}
         self._seen: dict[object, int] = {}
         self._chosen: list[Option | None] = [None] * len(wants)
@@ -131,7 +131,7 @@ class _Search:
             return True
         needs = {i: self._least_need(i) for i in self._members}
         orders = [self._order]
-        orders += [sorted(self._members, key=lambda i: (needs[i][part], self._weight(i), i)) for part in range(3)]
+        orders += [sorted(self._members, key=lambda i: (needs[i][part], self._weight(i), i)) for part in range(4)]
         for order in orders:
             if self._best[0] > self._floor:
                 self._dive(order)
@@ -164,7 +164,7 @@ class _Search:
 
     def _descend(self, depth: int, rank: int, firsts: list[int]) -> None:
         """All ways of the guests from `depth` on; `firsts` are their first ways that may still fit."""
-        self._work += 20
+        self._work += 20 + 4 * (len(self._order) - depth) + 2 * len(self._twins)
         if self._work > self._most_work or self._best[0] <= self._floor:
             raise _Enough
         if depth == len(self._order):
@@ -221,7 +221,7 @@ class _Search:
             yield option
             last, number = option.rank, number + 1
         self._work += 500
-        view = View(tuple(self._left), self._holder())
+        view = View(tuple(self._left), self._holder(), self._spend)
         drawn = Options(self._field, self._stock, self._scale, self._wants, which, view)
         number = 0
         while (option := drawn.get(number)) is not None:
@@ -262,20 +262,39 @@ class _Search:
         """Whether enough nodes have room for some number of cells; less exact than a way, never too strict."""
         guest = self._wants[which].guest
         most = self._field.resources.threads_per_core
-        nodes = list(self._field.resources.nodes)
-        cores = sorted([self._left[self._stock.cores[node, 1]] for node in nodes], reverse=True)
-        if guest.smt == "threads":
-            return True
+        shares = guest.smt == "threads"
+        places = self._stock.threads.items() if shares else ((n, self._stock.cores[n, 1]) for n in self._stock.threads)
+        nodes = [(self._left[index], self._memory_left(node)) for node, index in places]
+
+        def units(vcpus: int) -> int:
+            return vcpus if shares else cores_needed(vcpus, most)
+
+        def able(cpus: int, size: int) -> int:
+            return sum(have >= cpus and (room is None or room >= size) for have, room in nodes)
+
         if isinstance(guest.numa, tuple):
-            need = sorted((cores_needed(cell.vcpus, most) for cell in guest.numa), reverse=True)
-            return len(need) <= len(cores) and all(n <= have for n, have in zip(need, cores, strict=False))
-        counts = range(1, len(nodes) + 1) if guest.numa == "auto" else range(guest.numa, guest.numa + 1)
-        if not isinstance(guest.vcpus, int):
-            return any(k <= len(nodes) and cores[k - 1] >= 1 for k in counts)
-        wanted = guest.vcpus
-        return any(
-            k <= len(nodes) and wanted % k == 0 and cores[k - 1] >= cores_needed(wanted // k, most) for k in counts
-        )
+            need = [(units(cell.vcpus), parse_size(cell.memory, where="numa")) for cell in guest.numa]
+            return len(need) <= len(nodes) and all(able(cpus, size) for cpus, size in need)
+        total = 0 if guest.memory == "auto" else parse_size(guest.memory, where="memory")
+        for k in range(1, len(nodes) + 1) if guest.numa == "auto" else (guest.numa,):
+            if not isinstance(guest.vcpus, int):
+                if able(1, 0) >= k:
+                    return True
+            elif guest.vcpus % k == 0 and able(units(guest.vcpus // k), total // k - HUGE_1G) >= k:
+                return True
+        return False
+
+    def _memory_left(self, node: int) -> int | None:
+        """The most memory that any cell could get on a node now; None = unknown."""
+        room = self._room.get(node)
+        if room is None:
+            return None
+        memory = self._field.memory[node]
+        free = (memory.pages_free(page) * page - self._asked.get((node, page), 0) for page in memory.pools)
+        return room + max(0, max(free, default=0))
+
+    def _spend(self, work: int) -> None:
+        self._work += work
 
     # --- what is left -------------------------------------------------------------------------------------------
 
@@ -349,8 +368,9 @@ class _Search:
             for page in m.pools
         )
         cores = sum(left[index] for (_, least), index in stock.cores.items() if least == 1)
+        threads = sum(left[index] for index in stock.threads.values())
         gpus = sum(left[kind.index] * kind.trait.size for kind in stock.kinds if kind.trait.of_gpus)
-        have = (cores, None if memory is None or not self._field.memory else memory + pooled, gpus)
+        have = (cores, None if memory is None or not self._field.memory else memory + pooled, gpus, threads)
         count = len(self._order) - depth
         fewest = count
         for part, amount in zip(self._needs, have, strict=True):
@@ -363,8 +383,8 @@ class _Search:
         needs = [self._least_need(i)[part] for i in self._order]
         return [list(accumulate(sorted(needs[depth:]))) for depth in range(len(needs) + 1)]
 
-    def _least_need(self, which: int) -> tuple[int, int, int]:
-        """(cores, bytes, GPUs) that a guest needs wherever it goes."""
+    def _least_need(self, which: int) -> tuple[int, int, int, int]:
+        """(cores, bytes, GPUs, CPUs) that a guest needs wherever it goes."""
         guest = self._wants[which].guest
         threads = self._field.resources.threads_per_core
         if isinstance(guest.numa, tuple):
@@ -375,11 +395,15 @@ class _Search:
             size = 0 if guest.memory == "auto" else parse_size(guest.memory, where="memory")
         count = gpu_count(guest)
         gpus = len(self._wants[which].candidates.named or ()) if count is None else count
-        return (0 if guest.smt == "threads" else cores), size, gpus
+        shares = guest.smt == "threads"
+        cpus = sum(cell.vcpus for cell in guest.numa) if isinstance(guest.numa, tuple) else guest.vcpus
+        least = min(self._stock.widest.values(), default=1)
+        threads = (cpus if isinstance(cpus, int) else 1) if shares else cores * least
+        return (0 if shares else cores), size, gpus, threads
 
     def _weight(self, which: int) -> float:
         """How much of the host a guest takes, by the resource of which it takes most."""
-        cores, size, gpus = self._least_need(which)
+        cores, size, gpus, _ = self._least_need(which)
         memory = sum(node.memory_bytes or 0 for node in self._field.memory.values())
         all_cores = sum(len(node.cores) for node in self._field.resources.nodes.values())
         all_gpus = len(self._field.catalogue.gpus)
