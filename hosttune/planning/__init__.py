@@ -11,6 +11,7 @@ from hosttune.model.plan import Finding, Plan, PlannedGuest, Unplaced
 from hosttune.planning.batch import check_apart, place_guests, want_of
 from hosttune.planning.guestside import guest_settings, seed_path
 from hosttune.planning.hostfindings import host_findings
+from hosttune.planning.migcheck import check_mig
 from hosttune.planning.settings import check_settings
 from hosttune.planning.sizing import read_field
 from hosttune.planning.stock import Want
@@ -28,10 +29,9 @@ def plan(host: Host, intent: Intent, *, where: str = "intent") -> Plan:
     settings and for a guest name that is taken; a guest that does not fit is in `unplaced`, with reasons.
     """
     check_settings(intent, where)
-    if any(guest.mig for guest in intent.guests):
-        raise BadInput("mig", where=f"{where}: guests[0].mig", hint="this version plans whole GPUs only")
     taken = {guest.name for guest in host.guests or ()}
     field = read_field(host, intent.reserve)
+    check_mig(field, intent, where)
     placed: list[PlannedGuest] = []
     unplaced: list[Unplaced] = []
     findings: list[Finding] = [*field.resources.findings]

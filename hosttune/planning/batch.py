@@ -19,8 +19,11 @@ from hosttune.planning.choice import Choice
 from hosttune.planning.devices import address_key, named_gpus
 from hosttune.planning.fabric import lost
 from hosttune.planning.guests import Devices, Placed, build_guest, fits_alone, named_of, place_guest
+from hosttune.planning.mig import is_vgpu_guest, mig_changes, mig_refusal, mig_share
+from hosttune.planning.migguest import plan_mig_guest
 from hosttune.planning.nearest import pick
 from hosttune.planning.placement import Placement, cost_of
+from hosttune.planning.relax import shortage
 from hosttune.planning.search import Found, Stage, all_fit, best_of, set_stage
 from hosttune.planning.sizing import Field, Spoken, enlarge
 from hosttune.planning.stock import Want
@@ -61,12 +64,18 @@ def _nics(want: Want) -> frozenset[str]:
 
 def place_guests(field: Field, wants: Sequence[Want]) -> tuple[tuple[Outcome, ...], tuple[Finding, ...]]:
     """(what became of each guest, findings about the whole)."""
-    if len(wants) == 1:
+    if len(wants) == 1 and not is_vgpu_guest(wants[0].guest):
         return (place_guest(field, wants[0].guest, wants[0].where),), ()
     outcomes: dict[int, Outcome] = {}
     asked: list[Asked] = []
     for i, want in enumerate(wants):
-        if fits_alone(field, want.guest, want.where):
+        if is_vgpu_guest(want.guest):
+            refused = _no_vgpu(field, want)
+            if refused is None:
+                asked.append((i, want))
+            else:
+                outcomes[i] = refused
+        elif fits_alone(field, want.guest, want.where):
             asked.append((i, want))
         else:
             outcomes[i] = place_guest(field, want.guest, want.where)
@@ -110,8 +119,11 @@ def _doubts(found: Found) -> list[Finding]:
 def _left_out(stage: Stage, after: Field, which: int, found: Found) -> Unplaced:
     """Why a guest that would fit alone has no place, and what would give it one beside the others as they are."""
     want = stage.wants[which]
-    beside = place_guest(after, want.guest, want.where)
     placed = [i for i, option in enumerate(found.options) if option is not None]
+    if is_vgpu_guest(want.guest):
+        beside: Outcome = Unplaced(guest=want.guest.name, why=(), relaxation=_other_mig(stage, which, placed))
+    else:
+        beside = place_guest(after, want.guest, want.where)
     rivals = [stage.wants[i].guest.name for i in _in_the_way(stage, which, placed)]
     why = f"alone it fits; it has no place beside {_listed(rivals)}"
     if isinstance(beside, Placed):
@@ -127,6 +139,31 @@ def _in_the_way(stage: Stage, which: int, placed: Sequence[int]) -> list[int]:
         if not all_fit(stage, (*fewer, which)):
             rivals = fewer
     return rivals
+
+
+def _no_vgpu(field: Field, want: Want) -> Unplaced | None:
+    """Why a guest cannot have its vGPUs even alone, and what it could have instead; None where it can."""
+    stage = set_stage(field, [want])
+    if all_fit(stage, [0]):
+        return None
+    refused = mig_refusal(field, want.guest)
+    why = refused or shortage(field, want.guest, want.candidates)
+    return Unplaced(guest=want.guest.name, why=why, relaxation=_other_mig(stage, 0, ()))
+
+
+def _other_mig(stage: Stage, which: int, placed: Sequence[int]) -> tuple[str, ...]:
+    """Other ways to ask for MIG with each of which a guest would be placed beside these, each tried."""
+    want = stage.wants[which]
+    helpful: list[str] = []
+    for text, changed in mig_changes(stage.field, want.guest):
+        try:
+            other = want_of(stage.field, changed, want.where)
+        except BadInput:
+            continue
+        trial = set_stage(stage.field, [*(stage.wants[i] for i in placed), other])
+        if all_fit(trial, range(len(trial.wants))):
+            helpful.append(text)
+    return tuple(helpful)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -149,11 +186,13 @@ class _Builder:
         """What became of each guest; None = the search left it out."""
         field = self._field
         taken: set[str] = set()
+        functions: set[str] = set()
         built: dict[int, Placed | Unplaced] = {}
         ready: list[tuple[int, Field, Devices]] = []
         order = self._order()
         for turn, i in enumerate(order):
-            devices = self._devices(field, i, taken, order[turn + 1 :])
+            devices = self._devices(field, i, taken, functions, order[turn + 1 :])
+            functions.update(devices.functions)
             placed = build_guest(field, self._wants[i].guest, devices)
             built[i] = placed
             if isinstance(placed, Placed):
@@ -176,7 +215,7 @@ class _Builder:
 
         return sorted(self._options, key=late)
 
-    def _devices(self, field: Field, which: int, taken: set[str], later: Sequence[int]) -> Devices:
+    def _devices(self, field: Field, which: int, taken: set[str], functions: set[str], later: Sequence[int]) -> Devices:
         """Addresses for the kinds that a guest was given, and its final size."""
         want, option = self._wants[which], self._options[which]
         gpus: list[str] = []
@@ -188,20 +227,24 @@ class _Builder:
                 left.sort(key=lambda bundle: lost(field.catalogue.fabric, bundle))  # else by address, as they are
                 gpus += [address for bundle in left[:count] for address in bundle]
         mine = tuple(sorted(gpus, key=address_key))
+        near = mine or tuple(sorted({slot.gpu for slot in option.slots}, key=address_key))
         for index, count in option.picks:
             kind = self._kinds[index]
             if not kind.trait.of_gpus:
                 free = [address for (address,) in kind.bundles if address not in taken]
                 busy = (*mine, *want.named, *counted)
-                counted += pick(field, free, count, mine, option.nodes, busy)
+                counted += pick(field, free, count, near, option.nodes, busy)
         spoken = self._spoken(later)
-        shape = enlarge(field, option.sizes, want.guest, mine, option.nodes, spoken)
-        nodes = [field.catalogue.node(address) for address in (*mine, *want.named, *counted)]
+        parts = mig_share(field, option.slots) if option.slots else None
+        shape = enlarge(field, option.sizes, want.guest, near, option.nodes, spoken, parts)
+        cut = (slot.gpu for slot in option.slots)
+        nodes = [field.catalogue.node(address) for address in (*mine, *cut, *want.named, *counted)]
         homes = [node for node in nodes if node is not None and node in field.resources.nodes]
         cost = cost_of(shape, field.resources, option.nodes, homes)
         placement = Placement(option.nodes, cost, 0)
-        choice = Choice(mine, placement, shape, option.sizes.short, option.extra_cells)
-        return Devices.of(field, choice, want.named, tuple(counted))
+        choice = Choice(mine, placement, shape, option.sizes.short, option.extra_cells, option.slots, parts)
+        vgpus = plan_mig_guest(field, want.guest, option.slots, functions) if option.slots else None
+        return Devices.of(field, choice, want.named, tuple(counted), vgpus)
 
     def _spoken(self, later: Sequence[int]) -> Mapping[int, Spoken]:
         """What guests whose turn comes later need of each node at the least."""

@@ -21,6 +21,7 @@ from hosttune.planning.devices import (
     named_gpus,
 )
 from hosttune.planning.fabric import bound_to_sets, lost, none_of, refusal, sets_of
+from hosttune.planning.migguest import inside_refusal, takes_inside
 from hosttune.planning.sizing import Field
 
 GpuSet = tuple[str, ...]
@@ -106,6 +107,7 @@ def gpu_candidates(field: Field, guest: GuestIntent, others: tuple[str, ...], wh
     if not count:  # named, or none at all
         named = named_gpus(catalogue, guest.gpus, where) if isinstance(guest.gpus, tuple) else ()
         conflicts = (
+            *(inside_refusal(field, guest, a) for a in named if not takes_inside(field, guest, a)),
             *_off_partition(catalogue, guest, named, where),
             *close_groups(catalogue, (*named, *others)).conflicts,
         )
@@ -113,6 +115,8 @@ def gpu_candidates(field: Field, guest: GuestIntent, others: tuple[str, ...], wh
     request = guest.gpus if isinstance(guest.gpus, GpuRequest) else GpuRequest(count=count)
     pool = [g for g in countable_gpus(field.host, catalogue) if matches(g, catalogue.pci.get(g.address), request)]
     usable, excluded = _usable(catalogue, pool, others)
+    excluded += [inside_refusal(field, guest, g.address) for g in usable if not takes_inside(field, guest, g.address)]
+    usable = [gpu for gpu in usable if takes_inside(field, guest, gpu.address)]
     free = len(usable)
     if catalogue.fabric.known:
         partitions = _of_partitions(catalogue, usable, count, others) if guest.mig is None else None

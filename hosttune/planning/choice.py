@@ -14,6 +14,7 @@ from hosttune.model.intent import GuestIntent
 from hosttune.planning.candidates import Candidates, GpuSet, Taken
 from hosttune.planning.devices import address_key
 from hosttune.planning.fabric import lost
+from hosttune.planning.mig import MigSlot
 from hosttune.planning.placement import (
     Placement,
     Shape,
@@ -24,7 +25,7 @@ from hosttune.planning.placement import (
     place,
     possible,
 )
-from hosttune.planning.sizing import Base, Field, base_cells, enlarge, shapes
+from hosttune.planning.sizing import Base, Field, Parts, base_cells, enlarge, shapes
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,13 @@ class Choice:
     shape: Shape
     short: bool
     extra_cells: int
+    slots: tuple[MigSlot, ...] = ()  # MIG instances that it gets as vGPUs
+    parts: Parts | None = None  # and what part of each GPU those are
+
+    @property
+    def sharing(self) -> GpuSet:
+        """The GPUs that its `auto` size is a share of."""
+        return self.gpus or tuple(sorted({slot.gpu for slot in self.slots}, key=address_key))
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from hosttune.planning.candidates import gpu_candidates
 from hosttune.planning.cells import guest_cells
 from hosttune.planning.choice import Choice, choose, some_choice
 from hosttune.planning.devices import Closure, address_key, close_groups, identity, named_devices
+from hosttune.planning.migguest import MigParts, as_devices, mig_inside
 from hosttune.planning.nearest import nearest_nics, nearest_nvme
 from hosttune.planning.pcie import NoRoomOnBus, Tree, build_tree, tree_findings, with_host_places
 from hosttune.planning.pinning import pin_guest
@@ -38,6 +39,7 @@ class Placed:
     guest: PlannedGuest
     findings: tuple[Finding, ...]
     cores: tuple[tuple[Core, ...], ...]
+    functions: tuple[str, ...] = ()  # those that carry its vGPUs
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,26 @@ class Devices:
     named: tuple[str, ...]
     counted: tuple[str, ...]
     closure: Closure
+    vgpus: MigParts | None = None
 
     @classmethod
-    def of(cls, field: Field, choice: Choice, named: tuple[str, ...], counted: tuple[str, ...]) -> Devices:
-        """The devices of a choice with all that goes along with them."""
-        return cls(choice, named, counted, close_groups(field.catalogue, (*choice.gpus, *named, *counted)))
+    def of(
+        cls,
+        field: Field,
+        choice: Choice,
+        named: tuple[str, ...],
+        counted: tuple[str, ...],
+        vgpus: MigParts | None = None,
+    ) -> Devices:
+        """The devices of a choice with all that goes along with them; virtual functions carry `vgpus`."""
+        functions = tuple(one.function for one in vgpus.devices if one.kind == "vf") if vgpus else ()
+        chosen = (*choice.gpus, *named, *counted, *functions)
+        return cls(choice, named, counted, close_groups(field.catalogue, chosen), vgpus)
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """The host functions that carry its vGPUs."""
+        return tuple(one.function for one in self.vgpus.devices) if self.vgpus else ()
 
 
 def place_guest(field: Field, guest: GuestIntent, where: str) -> Placed | Unplaced:
@@ -131,6 +148,8 @@ def build_guest(field: Field, guest: GuestIntent, devices: Devices, others: CpuS
         return Unplaced(guest=guest.name, why=closure.conflicts)
     at = f"guest {guest.name}"
     cell_of = {address: _cell_of(field, address, choice.placement.nodes) for address in closure.members}
+    for one in devices.vgpus.devices if devices.vgpus else ():
+        cell_of[one.function] = _cell_of(field, one.gpu, choice.placement.nodes)
     extra_ports = 1 + (guest.disk is not None) + len(guest.networks or ())
     try:
         tree = build_tree(field.catalogue, cell_of, len(choice.shape.cells), extra_ports)
@@ -142,6 +161,8 @@ def build_guest(field: Field, guest: GuestIntent, devices: Devices, others: CpuS
         return window
     pinning = pin_guest(field.resources, choice, at, others)
     cells, told = guest_cells(field.resources, choice, at)
+    inside, of_mig = mig_inside(field, guest, choice.gpus) if choice.gpus else ((), ())
+    of_mig = devices.vgpus.findings if devices.vgpus else of_mig
     decision = Decision(
         guest, choice, devices.named, devices.counted, closure, pinning.cores, width=width, window=window
     )
@@ -153,8 +174,10 @@ def build_guest(field: Field, guest: GuestIntent, devices: Devices, others: CpuS
         iothread_cpus=(str(pinning.emulator),),
         cells=cells,
         page_bytes=choice.shape.page,
-        devices=with_host_places(field.catalogue, _devices(field, closure, cell_of, tree)),
-        why=reasons(field, decision),
+        devices=with_host_places(field.catalogue, _devices(field, devices, cell_of, tree)),
+        mig=devices.vgpus.mig if devices.vgpus else inside,
+        steps=devices.vgpus.steps if devices.vgpus else (),
+        why=(*reasons(field, decision), *(devices.vgpus.why if devices.vgpus else ())),
         firmware=guest.firmware,
         accelerator=guest.accelerator,
         cpu_vendor=field.host.cpu_model.vendor if field.host.cpu_model else None,
@@ -172,8 +195,8 @@ def build_guest(field: Field, guest: GuestIntent, devices: Devices, others: CpuS
         networks=guest.networks or (),
         boot=guest.boot,
     )
-    said = (*pinning.findings, *told, *tree_findings(tree, at), *guest_findings(field, decision, at))
-    return Placed(planned, said, pinning.cores)
+    said = (*pinning.findings, *told, *tree_findings(tree, at), *guest_findings(field, decision, at), *of_mig)
+    return Placed(planned, said, pinning.cores, devices.functions)
 
 
 def _hole(window: Window) -> int | None:
@@ -205,8 +228,9 @@ def _window(field: Field, guest: GuestIntent, devices: Devices, width: AddressWi
     return Unplaced(guest=guest.name, why=tuple(why), relaxation=advice)
 
 
-def _devices(field: Field, closure: Closure, cell_of: dict[str, int | None], tree: Tree) -> tuple[Device, ...]:
-    return tuple(
+def _devices(field: Field, devices: Devices, cell_of: dict[str, int | None], tree: Tree) -> tuple[Device, ...]:
+    vgpus = as_devices(devices.vgpus, cell_of, tree.addresses) if devices.vgpus else ()
+    whole = tuple(
         Device(
             address=address,
             kind=_kind(field, address),
@@ -216,8 +240,10 @@ def _devices(field: Field, closure: Closure, cell_of: dict[str, int | None], tre
             host_node=field.catalogue.node(address),
             name=_name(field, address),
         )
-        for address in sorted(closure.members, key=address_key)
+        for address in sorted(devices.closure.members, key=address_key)
+        if address not in devices.functions
     )
+    return (*whole, *vgpus)
 
 
 def _kind(field: Field, address: str) -> str:

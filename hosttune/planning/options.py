@@ -11,15 +11,19 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count as numbers
+from itertools import islice
 from math import lcm
 
 from hosttune.model.intent import NicRequest
-from hosttune.planning.devices import gpu_count
+from hosttune.planning.devices import address_key, gpu_count
+from hosttune.planning.mig import MigSlot, is_vgpu_guest, mig_choices, mig_share
+from hosttune.planning.migpack import FULL
 from hosttune.planning.nodesets import Prices, node_sets
 from hosttune.planning.placement import CellDemand, Shape, cores_needed, device_distances, fits
 from hosttune.planning.sizing import Field, Sizes, base_cells, shapes
-from hosttune.planning.stock import Kind, Stock, Want, gpu_pools, gpu_sets
+from hosttune.planning.stock import ATOMS, Kind, Stock, Want, atom_of, functions_of, gpu_pools, gpu_sets, instances_of
 
+MOST_SLOTS = 1024  # ways to place the MIG instances of one guest that are looked at
 WORK_OF_A_CHOICE = 40  # what looking at one choice of GPUs costs, where looking at one way costs 1
 Node = int | None
 Picks = tuple[tuple[int, int], ...]  # (index of a kind, bundles of it)
@@ -73,6 +77,7 @@ class Option:
     sizes: Sizes
     picks: Picks
     extra_cells: int
+    slots: tuple[MigSlot, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,7 @@ class Settled:
     mixed: int
     busy: int
     gpus: tuple[str, ...]
+    slots: tuple[MigSlot, ...] = ()
 
 
 Family = tuple[int, int, Callable[[], Iterator["Family | Option"]]]  # bound, its number, what is in it
@@ -110,10 +116,12 @@ class Options:
         self._want, self._which = wants[which], which
         self._kinds = {kind.index: kind for kind in stock.kinds}
         self._gpus = gpu_count(self._want.guest)
+        self._vgpu = is_vgpu_guest(self._want.guest)
+        self._slots: list[Settled] | None = None
         self._has_own = self._may_be_home()
         nodes = list(field.resources.nodes)
         self._pair = {(a, b): scale.unit * field.resources.distance(a, b) for a in nodes for b in nodes if a != b}
-        self._cut_ups: dict[tuple[int, tuple[Node, ...]], CutUp | None] = {}
+        self._cut_ups: dict[object, CutUp | None] = {}
         self._kept: list[Option] = []
         self._numbers = numbers()
         self._source = self._draw()
@@ -122,6 +130,8 @@ class Options:
         """Whether the contract gives it cells on its GPUs' own nodes, so that other nodes are a step away from that."""
         if self._want.guest.numa != "auto":
             return False
+        if self._vgpu:
+            return any(None not in settled.nodes for settled in self._vgpus())
         sets = [self._settled(self._all_of("set", part)).nodes for part in range(len(gpu_sets(self._want.candidates)))]
         if sets:
             return any(nodes and None not in nodes for nodes in sets)
@@ -167,7 +177,7 @@ class Options:
 
     def _least(self, spread: int, level: int) -> int:
         """A bound on the objective of GPUs from so many nodes with a cell on each; 0 where cells are elsewhere."""
-        if level or not self._has_own or not self._gpus or spread < 2 or not self._pair:
+        if level or not self._has_own or not self._gpus or self._vgpu or spread < 2 or not self._pair:
             return 0
         own = self._scale.unit * min(self._field.resources.distance(n, n) for n in self._field.resources.nodes)
         other = min(self._pair.values())
@@ -180,14 +190,26 @@ class Options:
         """The family of all choices of GPUs from so many nodes."""
 
         def families() -> Iterator[Family]:
-            for picks in self._picks(spread):
-                settled = self._settled(picks)
+            for settled in self._vgpus() if self._vgpu else map(self._settled, self._picks(spread)):
                 if settled.mixed == mixed and len(set(settled.nodes)) == spread:
                     drawn = self._begin(settled, level)
                     if drawn is not None:
                         yield drawn
 
         return families
+
+    def _vgpus(self) -> list[Settled]:
+        """Every way to have its MIG instances on what is left of the host's GPUs, best first."""
+        if self._slots is None:
+            ways = mig_choices(self._field, self._want.guest, occupied(self._stock, self._view.left), self._want.where)
+            self._slots = [self._of_slots(slots) for slots in islice(ways, MOST_SLOTS)]
+        return self._slots
+
+    def _of_slots(self, slots: tuple[MigSlot, ...]) -> Settled:
+        nodes = tuple(self._field.catalogue.node(slot.gpu) for slot in slots)
+        known = tuple(node if node in self._field.resources.nodes else None for node in nodes)
+        gpus = tuple(sorted({slot.gpu for slot in slots}, key=address_key))
+        return Settled((), known, 0, 0, gpus, slots)
 
     def _picks(self, spread: int) -> Iterator[Picks]:
         """The GPUs that a guest names, the partitions that it may have, or every way to count them out."""
@@ -262,9 +284,10 @@ class Options:
         """
         guest = self._want.guest
         auto = "auto" in (guest.vcpus, guest.memory)
-        key = cells, tuple(sorted(settled.nodes, key=repr)) if auto else ()
+        key = cells, (settled.nodes, settled.gpus if settled.slots else ()) if auto else ()
         if key not in self._cut_ups:
-            cuts = tuple(enumerate(shapes(self._field, guest, settled.gpus, cells)))
+            parts = mig_share(self._field, settled.slots) if settled.slots else None
+            cuts = tuple(enumerate(shapes(self._field, guest, settled.gpus, cells, parts)))
             demands = [[sizes.shape.cells[i] for _, sizes in cuts] for i in range(cells)]
             twin = [i > 0 and demands[i] == demands[i - 1] for i in range(cells)]
             rooms: list[list[int]] = []
@@ -312,12 +335,13 @@ class Options:
                 rank = self._scale.rank(drawn.level, settled.mixed, cost + extra, int(sizes.short), settled.busy, order)
                 yield Option(
                     rank=rank,
-                    use=(*cells, *self._devices_use((*picks, *named))),
+                    use=(*cells, *self._devices_use((*picks, *named)), *_slots_use(self._stock, settled.slots)),
                     memory=tuple((node, sizes.shape.page, cell.memory_bytes) for node, cell in pairs),
                     nodes=nodes,
                     sizes=sizes,
                     picks=picks,
                     extra_cells=drawn.extra,
+                    slots=settled.slots,
                 )
 
     def _cells_use(self, shape: Shape, nodes: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -374,6 +398,30 @@ class _Drawn:
     cuts: tuple[Cut, ...]
     level: int
     prices: Prices
+
+
+def _slots_use(stock: Stock, slots: Sequence[MigSlot]) -> list[tuple[int, int]]:
+    """What instances take of their GPUs: themselves, a function each, and the right to have one whole."""
+    found: dict[int, int] = {}
+    for slot in slots:
+        names = [instances_of(slot.gpu), functions_of(slot.gpu)]
+        names += [atom_of(slot.gpu, bit) for bit in range(ATOMS) if slot.atoms >> bit & 1]
+        for index in (stock.parts[name] for name in names):
+            found[index] = found.get(index, 0) + 1
+    return sorted(found.items())
+
+
+def occupied(stock: Stock, left: Sequence[int]) -> dict[str, int]:
+    """The bits of each GPU that planned guests have: `FULL` where one has it whole."""
+    found: dict[str, int] = {}
+    for name, index in stock.parts.items():
+        word, _, rest = name.partition(" ")
+        if word == "instances" and not left[index]:
+            found[rest.removeprefix("of ")] = FULL
+        elif word == "slice" and not left[index]:
+            bit, _, gpu = rest.partition(" of ")
+            found[gpu] = found.get(gpu, 0) | 1 << int(bit)
+    return found
 
 
 def _count_out(pool: Sequence[Sequence[Kind]], left: Sequence[int], spread: int, wanted: int) -> Iterator[Picks]:

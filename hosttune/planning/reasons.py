@@ -44,7 +44,7 @@ def reasons(field: Field, decision: Decision) -> tuple[str, ...]:
     lines = [f"GPU {address} {_home(field, address)}" for address in choice.gpus]
     lines += _cell_lines(field, decision)
     if "auto" in (guest.vcpus, guest.memory) and not isinstance(guest.numa, tuple):
-        lines.append(f"auto size: {auto_share(field, choice.gpus).why}")
+        lines.append(f"auto size: {auto_share(field, choice.sharing, choice.parts).why}")
     page = choice.shape.page
     if page:
         largest = "the largest in which every cell is whole and fits its node"
@@ -216,14 +216,14 @@ def _shortfall(field: Field, choice: Choice) -> tuple[str, str]:
         give = "no memory" if size == 0 else f"{format_size(room)} to give"
         level = "warn" if size == 0 or not resources.cores else level
         parts.append(f"node {node} has {cores} and {give}")
-    share = auto_share(field, choice.gpus)
+    share = auto_share(field, choice.sharing, choice.parts)
     each = "in all" if share.of_host else "a cell"
     wanted = f"{share.cores} cores and {format_size(share.memory_bytes)} {each}"
     return level, f"less than the auto share of {wanted}: {'; '.join(parts)}"
 
 
 def _capped(field: Field, choice: Choice) -> bool:
-    share = auto_share(field, choice.gpus)
+    share = auto_share(field, choice.sharing, choice.parts)
     cells = 1 if share.of_host else len(choice.placement.nodes)
     return share.cores * choice.shape.threads * cells > MAX_VCPUS_WITHOUT_IOMMU
 

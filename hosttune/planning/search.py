@@ -18,11 +18,12 @@ import msgspec
 
 from hosttune.model.values import parse_size
 from hosttune.planning.devices import gpu_count
-from hosttune.planning.options import Option, Options, Picks, Scale, View, scale_of
+from hosttune.planning.mig import is_vgpu_guest, mig_choices
+from hosttune.planning.options import Option, Options, Picks, Scale, View, occupied, scale_of
 from hosttune.planning.pages import HUGE_1G, NodeMemory
 from hosttune.planning.placement import CellDemand, Shape, choose_cores, cores_needed, llcs_spanned
 from hosttune.planning.sizing import Field
-from hosttune.planning.stock import Stock, Want, gpu_pools, gpu_sets, read_stock
+from hosttune.planning.stock import Stock, Want, gpu_pools, gpu_sets, instances_of, read_stock
 
 MOST_WORK = 2_000_000  # ways looked at before the search is cut off: some seconds
 KEPT = 64  # ways of a guest that are kept; further ones are drawn for what is left of the host
@@ -214,7 +215,7 @@ class _Search:
     def _listed(self, which: int, number: int) -> Iterator[Option]:
         """A guest's ways from a number on; where those as if it were alone are too many, those for what is left."""
         last = 0
-        while number < KEPT:
+        while number < KEPT and not is_vgpu_guest(self._wants[which].guest):
             option = self._ways[which].get(number)
             if option is None:
                 return
@@ -250,6 +251,10 @@ class _Search:
         self._work += 8
         left = self._left
         need = self._requests[which]
+        guest = self._wants[which].guest
+        if is_vgpu_guest(guest):
+            taken = occupied(self._stock, self._left)
+            return next(mig_choices(self._field, guest, taken, ""), None) is None or not self._has_room(which)
         if any(left[index] < count for index, count in need.named):
             return True
         if need.sets and not any(all(left[index] >= count for index, count in one) for one in need.sets):
@@ -343,7 +348,9 @@ class _Search:
         for which in self._order[depth:]:
             ways, number = self._ways[which], firsts[which]
             option = ways.get(number)
-            if option is not None and not self._fits(option):
+            if option is not None and is_vgpu_guest(self._wants[which].guest):
+                option = None if self._is_dead(which) else option  # its ways stand for those on other GPUs like them
+            elif option is not None and not self._fits(option):
                 if self._is_dead(which):
                     option = None
                 while option is not None and number < KEPT - 1 and not self._fits(option):
@@ -469,7 +476,9 @@ def _twins(field: Field, stock: Stock) -> dict[int, Twin]:
         here = sorted(kinds.get(node, ()), key=repr)
         places = [index for (where, _), index in stock.cores.items() if where == node]
         places = [*places, stock.threads[node], *(index for _, index in here)]
-        looks = (tuple(mark for mark, _ in here), resources.distance(node, node), _size(field, node))
+        gpus = [address for address in field.catalogue.gpus if field.catalogue.node(address) == node]
+        cut = tuple(address for address in gpus if instances_of(address) in stock.parts)
+        looks = (tuple(mark for mark, _ in here), resources.distance(node, node), _size(field, node), cut)
         group = next((n for n, other in firsts if other == looks and _stands_for(field, ids, node, n)), None)
         if group is None:
             firsts.append((node, looks))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from hosttune.model.host import Host
 from hosttune.model.intent import CellRequest, GuestIntent, Reserve
@@ -57,32 +58,39 @@ def read_field(host: Host, reserve: Reserve) -> Field:
     return Field(host, read_resources(host, reserve), read_memory(host, reserve), read_catalogue(host), reserve)
 
 
-def auto_share(field: Field, gpus: tuple[str, ...]) -> Share:
-    """The share of one guest with these GPUs (at least one)."""
+Parts = Mapping[str, Fraction]  # what part of each GPU a guest has
+
+
+def auto_share(field: Field, gpus: tuple[str, ...], parts: Parts | None = None) -> Share:
+    """The share of one guest with these GPUs (at least one), whole or, where `parts` say so, a part of each."""
     counted = {gpu.address for gpu in countable_gpus(field.host, field.catalogue)} | set(gpus)
     total = Counter(field.catalogue.node(address) for address in counted)
-    mine = Counter(field.catalogue.node(address) for address in gpus)
+    mine: dict[int | None, Fraction] = {}
+    for address in gpus:
+        home = field.catalogue.node(address)
+        mine[home] = mine.get(home, Fraction(0)) + (parts or {}).get(address, Fraction(1))
+    all_mine = sum(mine.values(), Fraction(0))
     barren = nothing_to_share(field, gpus)
     if barren is not None:
         cores = sum(len(node.assignable) for node in field.resources.nodes.values())
         sizes = [memory.assignable_bytes for memory in field.memory.values()]
-        size = None if None in sizes or not sizes else sum(s or 0 for s in sizes) * len(gpus) // len(counted)
-        why = f"{len(gpus)} of {len(counted)} GPUs of the whole host, since {barren}"
-        return Share(cores * len(gpus) // len(counted), size, True, why)
+        size = None if None in sizes or not sizes else int(sum(s or 0 for s in sizes) * all_mine / len(counted))
+        why = f"{all_mine} of {len(counted)} GPUs of the whole host, since {barren}"
+        return Share(int(cores * all_mine / len(counted)), size, True, why)
     cores_by_node = []
     bytes_by_node: list[int | None] = []
-    parts = []
+    lines = []
     for node, count in sorted((n, c) for n, c in mine.items() if n is not None):
         have = len(field.resources.nodes[node].assignable)
-        cores_by_node.append(have * count // total[node])
+        cores_by_node.append(int(have * count / total[node]))
         assignable = field.memory[node].assignable_bytes if node in field.memory else None
-        bytes_by_node.append(None if assignable is None else assignable * count // total[node])
-        parts.append(
+        bytes_by_node.append(None if assignable is None else int(assignable * count / total[node]))
+        lines.append(
             f"{count} of {total[node]} GPUs of node {node} ({have} cores, {format_size(assignable)} unreserved)"
         )
     known_bytes = [size for size in bytes_by_node if size is not None]
     memory = min(known_bytes) if known_bytes and len(known_bytes) == len(bytes_by_node) else None
-    return Share(min(cores_by_node), memory, False, "; ".join(parts))
+    return Share(min(cores_by_node), memory, False, "; ".join(lines))
 
 
 def nothing_to_share(field: Field, gpus: tuple[str, ...]) -> str | None:
@@ -140,10 +148,16 @@ class Sizes:
     short: bool
 
 
-def shapes(field: Field, guest: GuestIntent, gpus: tuple[str, ...], cells: int) -> Iterator[Sizes]:
-    """Every way to cut the guest into so many cells, full sizes first; nothing where it cannot be cut."""
+def shapes(
+    field: Field, guest: GuestIntent, gpus: tuple[str, ...], cells: int, parts: Parts | None = None
+) -> Iterator[Sizes]:
+    """Every way to cut the guest into so many cells, full sizes first; nothing where it cannot be cut.
+
+    `gpus` and `parts` are what `auto` is a share of.
+    """
     listed = guest.numa if isinstance(guest.numa, tuple) else None
-    share = auto_share(field, gpus) if gpus and listed is None and "auto" in (guest.vcpus, guest.memory) else None
+    asked = gpus and listed is None and "auto" in (guest.vcpus, guest.memory)
+    share = auto_share(field, gpus, parts) if asked else None
     for threads in thread_options(field.resources):
         for page in page_sizes(field.host, guest.hugepages):
             demands = _listed(listed, page) if listed else _equal(guest, share, cells, threads, page)
@@ -218,6 +232,7 @@ def enlarge(
     gpus: tuple[str, ...],
     nodes: tuple[int, ...],
     spoken: Mapping[int, Spoken] | None = None,
+    parts: Parts | None = None,
 ) -> Shape:
     """Grow an `auto` guest that was placed small: every cell takes what the fullest of its nodes still has.
 
@@ -229,7 +244,7 @@ def enlarge(
     vcpus = [cell.vcpus for cell in shape.cells]
     memory = [cell.memory_bytes for cell in shape.cells]
     cells = len(nodes)
-    share = auto_share(field, gpus)
+    share = auto_share(field, gpus, parts)
     others = [(spoken or {}).get(node, Spoken()) for node in nodes]
     if guest.vcpus == "auto":
         most = MAX_VCPUS_WITHOUT_IOMMU // cells // shape.threads * shape.threads

@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from hosttune.model.intent import GpuRequest, GuestIntent, NicRequest
 from hosttune.planning.candidates import Candidates, GpuSet
 from hosttune.planning.devices import address_key, close_groups
+from hosttune.planning.mig import free_functions, is_vgpu_guest, mig_spaces
+from hosttune.planning.migpack import FULL
 from hosttune.planning.nearest import can_be_counted, free_nics
 from hosttune.planning.sizing import Field
 
 Bundle = tuple[str, ...]  # devices that can only be taken together
 Label = tuple[int, str, int]  # which guest, for what ("gpu", "set", "nic", "nvme"), and which of its parts
+ATOMS = FULL.bit_length()
 WHOLE_FUNCTION = 1 << 16  # what giving a physical function away takes of it; a virtual function takes 1
 
 
@@ -65,6 +68,7 @@ class Stock:
     threads: Mapping[int, int]
     kinds: tuple[Kind, ...]
     widest: Mapping[int, int]  # threads of the widest free core of each node
+    parts: Mapping[str, int]  # where the amount of a named thing is: slices and functions of GPUs that can be cut up
     homeless: tuple[int, ...]  # amounts of no node: devices of unknown node, things that several bundles bring along
 
     def of(self, label: Label) -> tuple[Kind, ...]:
@@ -84,14 +88,16 @@ def read_stock(field: Field, wants: Sequence[Want]) -> Stock:
         threads[node.id] = len(capacity)
         capacity.append(len(node.free_threads))
     labels = _labels(field, wants)
-    shared = _shared(field, labels)
+    cut = _cut_up(field, wants)
+    shared = _shared(field, labels, cut) | cut
     places: dict[str, int] = {}
     for name, amount in sorted(shared.items()):
         places[name] = len(capacity)
         capacity.append(amount)
     groups: dict[Trait, list[Bundle]] = {}
     for bundle in sorted(labels, key=lambda b: [address_key(a) for a in b]):
-        also = tuple((places[name], much) for name, much in sorted(_brings(field, bundle).items()) if name in places)
+        brings = sorted(_brings(field, bundle, cut).items())
+        also = tuple((places[name], much) for name, much in brings if name in places)
         gpus = [gpu for gpu in map(field.catalogue.gpus.get, bundle) if gpu]
         home = field.catalogue.node(bundle[0])
         trait = Trait(
@@ -109,7 +115,7 @@ def read_stock(field: Field, wants: Sequence[Want]) -> Stock:
         capacity.append(len(bundles))
     homeless = (*places.values(), *(kind.index for kind in kinds if kind.trait.node is None))
     widest = {n: max((len(core.cpus) for core in node.free), default=1) for n, node in field.resources.nodes.items()}
-    return Stock(tuple(capacity), cores, threads, tuple(kinds), widest, homeless)
+    return Stock(tuple(capacity), cores, threads, tuple(kinds), widest, places, homeless)
 
 
 def _labels(field: Field, wants: Sequence[Want]) -> dict[Bundle, set[Label]]:
@@ -163,7 +169,33 @@ def counted_nvme(field: Field, want: Want) -> tuple[str, ...]:
     return tuple(address for address in pool if can_be_counted(field, address, want.named))
 
 
-def _brings(field: Field, bundle: Bundle) -> dict[str, int]:
+def _cut_up(field: Field, wants: Sequence[Want]) -> dict[str, int]:
+    """What vGPUs take of the GPUs that some guest's MIG instances could be on, with how much of it there is."""
+    profiles = {want.guest.mig.profile for want in wants if want.guest.mig and is_vgpu_guest(want.guest)}
+    found: dict[str, int] = {}
+    for address in sorted({a for name in profiles for alike in mig_spaces(field, name, {}).values() for a in alike}):
+        found[instances_of(address)] = WHOLE_FUNCTION
+        found[functions_of(address)] = len(free_functions(field, address))
+        found |= {atom_of(address, bit): 1 for bit in range(ATOMS)}
+    return found
+
+
+def instances_of(gpu: str) -> str:
+    """The name of what instances take of a GPU so that nobody else can have it whole."""
+    return f"instances of {gpu}"
+
+
+def functions_of(gpu: str) -> str:
+    """The name of a GPU's functions that can carry a vGPU."""
+    return f"functions of {gpu}"
+
+
+def atom_of(gpu: str, bit: int) -> str:
+    """The name of one memory slice of a GPU (bits 0-7), or of its media engines (bit 8)."""
+    return f"slice {bit} of {gpu}"
+
+
+def _brings(field: Field, bundle: Bundle, cut: Mapping[str, int]) -> dict[str, int]:
     """What taking a bundle takes, itself included; a virtual function takes one part of its physical one."""
     found: dict[str, int] = {}
     for address in close_groups(field.catalogue, bundle).members:
@@ -175,13 +207,14 @@ def _brings(field: Field, bundle: Bundle) -> dict[str, int]:
             found[f"part of {address}"] = WHOLE_FUNCTION
     if field.catalogue.fabric.passthrough and not set(field.catalogue.fabric.members).isdisjoint(bundle):
         found["the fabric itself"] = 1  # in full passthrough it has one owner
+    found |= {instances_of(a): WHOLE_FUNCTION for a in bundle if instances_of(a) in cut}
     return found
 
 
-def _shared(field: Field, bundles: Iterable[Bundle]) -> dict[str, int]:
+def _shared(field: Field, bundles: Iterable[Bundle], cut: Mapping[str, int]) -> dict[str, int]:
     """Things that more than one bundle takes, with how much of them there is."""
     takers: dict[str, int] = {}
     for bundle in bundles:
-        for name in _brings(field, bundle):
+        for name in _brings(field, bundle, cut):
             takers[name] = takers.get(name, 0) + 1
     return {name: WHOLE_FUNCTION if name.startswith("part of ") else 1 for name, count in takers.items() if count > 1}
