@@ -110,7 +110,9 @@ def memory_note(guest: PlannedGuest, cell: Cell) -> str:
 
 
 def controller_note(controller: PciController) -> str | None:
-    """Why there is an expander bus; None for controllers that need no reason."""
+    """Why there is an expander bus or a switch; None for controllers that need no reason."""
+    if controller.host is not None:
+        return f"the host's switch {controller.host}: what is below it there is below this one"
     if controller.node is None:
         return None
     return f"PCIe bus of guest cell {controller.node}: the guest's kernel places the devices below it there"
