@@ -121,7 +121,8 @@ def _left_out(stage: Stage, after: Field, which: int, found: Found) -> Unplaced:
     want = stage.wants[which]
     placed = [i for i, option in enumerate(found.options) if option is not None]
     if is_vgpu_guest(want.guest):
-        beside: Outcome = Unplaced(guest=want.guest.name, why=(), relaxation=_other_mig(stage, which, placed))
+        line = f"no GPU has room for {_instances(want.guest)} beside what they take"
+        beside: Outcome = Unplaced(guest=want.guest.name, why=(line,), relaxation=_other_mig(stage, which, placed))
     else:
         beside = place_guest(after, want.guest, want.where)
     rivals = [stage.wants[i].guest.name for i in _in_the_way(stage, which, placed)]
@@ -149,6 +150,10 @@ def _no_vgpu(field: Field, want: Want) -> Unplaced | None:
     refused = mig_refusal(field, want.guest)
     why = refused or shortage(field, want.guest, want.candidates)
     return Unplaced(guest=want.guest.name, why=why, relaxation=_other_mig(stage, 0, ()))
+
+
+def _instances(guest: GuestIntent) -> str:
+    return f"{guest.mig.count} x {guest.mig.profile}" if guest.mig else "nothing"
 
 
 def _other_mig(stage: Stage, which: int, placed: Sequence[int]) -> tuple[str, ...]:

@@ -16,14 +16,15 @@ from itertools import accumulate
 
 import msgspec
 
+from hosttune.gpu.mig_tables import SLICES
 from hosttune.model.values import parse_size
 from hosttune.planning.devices import gpu_count
-from hosttune.planning.mig import is_vgpu_guest, mig_choices
+from hosttune.planning.mig import is_vgpu_guest, mig_choices, mig_spaces
 from hosttune.planning.options import Option, Options, Picks, Scale, View, occupied, scale_of
 from hosttune.planning.pages import HUGE_1G, NodeMemory
 from hosttune.planning.placement import CellDemand, Shape, choose_cores, cores_needed, llcs_spanned
 from hosttune.planning.sizing import Field
-from hosttune.planning.stock import Stock, Want, gpu_pools, gpu_sets, instances_of, read_stock
+from hosttune.planning.stock import Stock, Want, atom_of, gpu_pools, gpu_sets, instances_of, read_stock
 
 MOST_WORK = 2_000_000  # ways looked at before the search is cut off: some seconds
 KEPT = 64  # ways of a guest that are kept; further ones are drawn for what is left of the host
@@ -104,8 +105,10 @@ class _Search:
         self._room = {n: m.creatable_bytes for n, m in field.memory.items()}
         self._asked: dict[tuple[int, int | None], int] = {}
         self._twins = _twins(field, stock)
+        cut = [address for address in field.catalogue.gpus if instances_of(address) in stock.parts]
+        self._slices = [stock.parts[atom_of(address, bit)] for address in cut for bit in range(SLICES)]
         self._requests = [_request(stock, want, i) for i, want in enumerate(wants)]
-        self._needs = [self._suffix(part) for part in range(4)]
+        self._needs = [self._suffix(part) for part in range(5)]
         self._llcs: dict[tuple[int, int, int], int] = {}
         self._seen: dict[object, int] = {}
         self._chosen: list[Option | None] = [None] * len(wants)
@@ -132,7 +135,7 @@ class _Search:
             return True
         needs = {i: self._least_need(i) for i in self._members}
         orders = [self._order]
-        orders += [sorted(self._members, key=lambda i: (needs[i][part], self._weight(i), i)) for part in range(4)]
+        orders += [sorted(self._members, key=lambda i: (needs[i][part], self._weight(i), i)) for part in range(5)]
         for order in orders:
             if self._best[0] > self._floor:
                 self._dive(order)
@@ -253,6 +256,7 @@ class _Search:
         need = self._requests[which]
         guest = self._wants[which].guest
         if is_vgpu_guest(guest):
+            self._work += 100
             taken = occupied(self._stock, self._left)
             return next(mig_choices(self._field, guest, taken, ""), None) is None or not self._has_room(which)
         if any(left[index] < count for index, count in need.named):
@@ -377,7 +381,8 @@ class _Search:
         cores = sum(left[index] for (_, least), index in stock.cores.items() if least == 1)
         threads = sum(left[index] for index in stock.threads.values())
         gpus = sum(left[kind.index] * kind.trait.size for kind in stock.kinds if kind.trait.of_gpus)
-        have = (cores, None if memory is None or not self._field.memory else memory + pooled, gpus, threads)
+        slices = sum(left[index] for index in self._slices)
+        have = (cores, None if memory is None or not self._field.memory else memory + pooled, gpus, threads, slices)
         count = len(self._order) - depth
         fewest = count
         for part, amount in zip(self._needs, have, strict=True):
@@ -390,8 +395,8 @@ class _Search:
         needs = [self._least_need(i)[part] for i in self._order]
         return [list(accumulate(sorted(needs[depth:]))) for depth in range(len(needs) + 1)]
 
-    def _least_need(self, which: int) -> tuple[int, int, int, int]:
-        """(cores, bytes, GPUs, CPUs) that a guest needs wherever it goes."""
+    def _least_need(self, which: int) -> tuple[int, int, int, int, int]:
+        """(cores, bytes, GPUs, CPUs, memory slices of GPUs) that a guest needs wherever it goes."""
         guest = self._wants[which].guest
         threads = self._field.resources.threads_per_core
         if isinstance(guest.numa, tuple):
@@ -406,11 +411,15 @@ class _Search:
         cpus = sum(cell.vcpus for cell in guest.numa) if isinstance(guest.numa, tuple) else guest.vcpus
         least = min(self._stock.widest.values(), default=1)
         threads = (cpus if isinstance(cpus, int) else 1) if shares else cores * least
-        return (0 if shares else cores), size, gpus, threads
+        slices = 0
+        if guest.mig is not None and is_vgpu_guest(guest):
+            spaces = mig_spaces(self._field, guest.mig.profile, {})
+            slices = guest.mig.count * min((space.profile.size or 1 for space in spaces), default=1)
+        return (0 if shares else cores), size, gpus, threads, slices
 
     def _weight(self, which: int) -> float:
         """How much of the host a guest takes, by the resource of which it takes most."""
-        cores, size, gpus, _ = self._least_need(which)
+        cores, size, gpus, _, _ = self._least_need(which)
         memory = sum(node.memory_bytes or 0 for node in self._field.memory.values())
         all_cores = sum(len(node.cores) for node in self._field.resources.nodes.values())
         all_gpus = len(self._field.catalogue.gpus)
