@@ -35,7 +35,7 @@ _ROOM = re.compile(
     r"|/proc/sys/(vm|kernel)/[a-z_]+|/proc/irq/\d+/smp_affinity_list"
     r"|/etc/(systemd/system/(irqbalance\.service\.d/hosttune\.(conf|env)|hosttune-boot\.service)"
     r"|sysctl\.d/90-hosttune\.conf|udev/rules\.d/10-hosttune-vfio\.rules|default/grub\.d/zz-hosttune\.cfg)"
-    r"|/var/lib/hosttune/guests/[A-Za-z0-9_.-]+/(seed\.iso|meta-data|user-data|bundle/[a-z.-]+)"
+    r"|/var/lib/hosttune/guests/[A-Za-z0-9_.-]+/(seed\.iso|meta-data|user-data|bundle/[A-Za-z.-]+)"
 )
 _COMMANDS = ("systemctl ", "/usr/sbin/update-grub", "udevadm ", "modprobe vfio-pci")
 _CALLS = re.compile(

@@ -31,6 +31,7 @@ from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan, PlannedGuest
 from hosttune.model.values import to_json
 from hosttune.planning import plan
+from hosttune.transaction.guestfiles import value_of
 
 HERE = Path(__file__).parent
 UUID = "955c52bd-010f-5fce-a8bc-904f657d5001"
@@ -139,6 +140,7 @@ def test_write_plan_is_every_file_by_a_constant_path() -> None:
         "bundle/hosttune-guest.tmpfiles",
     ]
     assert written["seed.iso"] == seed_image(files)
+    assert set(value_of(files)) == set(written)  # an apply writes all of them
     assert written["bundle/hosttune-guest.conf"].decode() == files.bundle["hosttune-guest.conf"]
 
 

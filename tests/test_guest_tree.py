@@ -550,6 +550,12 @@ def _on_this_machine(plan: Plan) -> str:
     return xml.replace(f"nodeset='{nodes}'", "nodeset='0'")
 
 
+def test_an_annotated_switch_says_whose_it_is() -> None:
+    plan = everything(SHAPES["one"](), vcpus=8)
+    (switch,) = [c.host for c in only(plan).controllers if c.host is not None]
+    assert f"<!-- the host's switch {switch}: " in domain_xml(plan, "g", annotate=True)
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_critic_finds_nothing_in_the_tree(name: str) -> None:
     made = SHAPES[name]()

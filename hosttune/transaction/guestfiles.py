@@ -19,10 +19,13 @@ SEED, META, USER = "seed.iso", "meta-data", "user-data"
 PATHS = (
     META,
     USER,
+    "bundle/expected.json",
     "bundle/hosttune-guest-apply",
     "bundle/hosttune-guest.conf",
     "bundle/hosttune-guest.service",
+    "bundle/hosttune-guest.tmpfiles",
     "bundle/install.sh",
+    "bundle/virtualTopology.xml",
     SEED,
 )
 _PROGRAMS = ("bundle/hosttune-guest-apply", "bundle/install.sh")
