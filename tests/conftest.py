@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 HOSTS = Path(__file__).parent / "hosts"
 
@@ -17,6 +18,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """`--regenerate` writes the golden files anew instead of failing; read the diff before committing it."""
     parser.addoption("--regenerate", action="store_true", help="write golden files instead of comparing")
 
+
+# How long one example takes says how busy the machine is, and nothing of what is tested.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 MEMORY = "/dev/shm"
 ROOM = 6 << 30

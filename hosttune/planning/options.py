@@ -17,11 +17,10 @@ from math import lcm
 from hosttune.model.intent import NicRequest
 from hosttune.planning.devices import address_key, gpu_count
 from hosttune.planning.mig import MigSlot, is_vgpu_guest, mig_choices, mig_share
-from hosttune.planning.migpack import FULL
 from hosttune.planning.nodesets import Prices, node_sets
 from hosttune.planning.placement import CellDemand, Shape, cores_needed, device_distances, fits
 from hosttune.planning.sizing import Field, Sizes, base_cells, shapes
-from hosttune.planning.stock import ATOMS, Kind, Stock, Want, atom_of, functions_of, gpu_pools, gpu_sets, instances_of
+from hosttune.planning.stock import Kind, Stock, Want, gpu_pools, gpu_sets, occupied, slots_use
 
 MOST_SLOTS = 1024  # ways to place the MIG instances of one guest that are looked at
 WORK_OF_A_CHOICE = 40  # what looking at one choice of GPUs costs, where looking at one way costs 1
@@ -335,7 +334,7 @@ class Options:
                 rank = self._scale.rank(drawn.level, settled.mixed, cost + extra, int(sizes.short), settled.busy, order)
                 yield Option(
                     rank=rank,
-                    use=(*cells, *self._devices_use((*picks, *named)), *_slots_use(self._stock, settled.slots)),
+                    use=(*cells, *self._devices_use((*picks, *named)), *slots_use(self._stock, settled.slots)),
                     memory=tuple((node, sizes.shape.page, cell.memory_bytes) for node, cell in pairs),
                     nodes=nodes,
                     sizes=sizes,
@@ -398,30 +397,6 @@ class _Drawn:
     cuts: tuple[Cut, ...]
     level: int
     prices: Prices
-
-
-def _slots_use(stock: Stock, slots: Sequence[MigSlot]) -> list[tuple[int, int]]:
-    """What instances take of their GPUs: themselves, a function each, and the right to have one whole."""
-    found: dict[int, int] = {}
-    for slot in slots:
-        names = [instances_of(slot.gpu), functions_of(slot.gpu)]
-        names += [atom_of(slot.gpu, bit) for bit in range(ATOMS) if slot.atoms >> bit & 1]
-        for index in (stock.parts[name] for name in names):
-            found[index] = found.get(index, 0) + 1
-    return sorted(found.items())
-
-
-def occupied(stock: Stock, left: Sequence[int]) -> dict[str, int]:
-    """The bits of each GPU that planned guests have: `FULL` where one has it whole."""
-    found: dict[str, int] = {}
-    for name, index in stock.parts.items():
-        word, _, rest = name.partition(" ")
-        if word == "instances" and not left[index]:
-            found[rest.removeprefix("of ")] = FULL
-        elif word == "slice" and not left[index]:
-            bit, _, gpu = rest.partition(" of ")
-            found[gpu] = found.get(gpu, 0) | 1 << int(bit)
-    return found
 
 
 def _count_out(pool: Sequence[Sequence[Kind]], left: Sequence[int], spread: int, wanted: int) -> Iterator[Picks]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hosttune.model.intent import GpuRequest, GuestIntent, NicRequest
 from hosttune.planning.candidates import Candidates, GpuSet
 from hosttune.planning.devices import address_key, close_groups
-from hosttune.planning.mig import free_functions, is_vgpu_guest, mig_spaces
+from hosttune.planning.mig import MigSlot, free_functions, is_vgpu_guest, mig_spaces
 from hosttune.planning.migpack import FULL
 from hosttune.planning.nearest import can_be_counted, free_nics
 from hosttune.planning.sizing import Field
@@ -218,3 +218,27 @@ def _shared(field: Field, bundles: Iterable[Bundle], cut: Mapping[str, int]) -> 
         for name in _brings(field, bundle, cut):
             takers[name] = takers.get(name, 0) + 1
     return {name: WHOLE_FUNCTION if name.startswith("part of ") else 1 for name, count in takers.items() if count > 1}
+
+
+def slots_use(stock: Stock, slots: Sequence[MigSlot]) -> list[tuple[int, int]]:
+    """What instances take of their GPUs: themselves, a function each, and the right to have one whole."""
+    found: dict[int, int] = {}
+    for slot in slots:
+        names = [instances_of(slot.gpu), functions_of(slot.gpu)]
+        names += [atom_of(slot.gpu, bit) for bit in range(ATOMS) if slot.atoms >> bit & 1]
+        for index in (stock.parts[name] for name in names):
+            found[index] = found.get(index, 0) + 1
+    return sorted(found.items())
+
+
+def occupied(stock: Stock, left: Sequence[int]) -> dict[str, int]:
+    """The bits of each GPU that planned guests have: `FULL` where one has it whole."""
+    found: dict[str, int] = {}
+    for name, index in stock.parts.items():
+        word, _, rest = name.partition(" ")
+        if word == "instances" and not left[index]:
+            found[rest.removeprefix("of ")] = FULL
+        elif word == "slice" and not left[index]:
+            bit, _, gpu = rest.partition(" of ")
+            found[gpu] = found.get(gpu, 0) | 1 << int(bit)
+    return found
