@@ -216,9 +216,8 @@ class _Search:
             ways, number = self._ways[which], firsts[which]
             option = ways.get(number)
             if option is not None and is_vgpu_guest(self._wants[which].guest):
-                option = (
-                    None if is_dead(self._ledger, self._needs[which]) else option
-                )  # its ways stand for those on other GPUs like them
+                # Its ways stand for those on other GPUs like them: whether one is left is asked as a whole.
+                option = None if is_dead(self._ledger, self._needs[which]) else option
             elif option is not None and not self._ledger.fits(option):
                 if is_dead(self._ledger, self._needs[which]):
                     option = None

@@ -43,7 +43,7 @@ def take(field: Field, guest: PlannedGuest) -> Field:
     entry = defined(guest)
     pins = CpuSet().union(*(parse_cpus(pin.cpus) for pin in guest.vcpu_pins))
     service = parse_cpus(guest.emulator_cpus).union(*(parse_cpus(cpus) for cpus in guest.iothread_cpus))
-    taken = CpuSet(pins | service)
+    taken = CpuSet(pins | service if field.reserve.cores_per_node else pins)  # as `read_resources`
     homes = {int(cell.host_nodes) for cell in guest.cells}
     nodes = {n: _without(node, taken) if taken else node for n, node in field.resources.nodes.items()}
     memory = dict(field.memory)
