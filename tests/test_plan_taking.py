@@ -39,7 +39,8 @@ def _seen(field: Field) -> object:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_taking_is_reading_the_host_with_the_guest(seed: int) -> None:
     host, intent = _planned(seed)
-    guests = list(plan(host, intent).guests)
+    # A defined guest without pages of its own looks like one whose pages are unknown: it may hold some of any pool.
+    guests = [guest for guest in plan(host, intent).guests if guest.page_bytes]
     random.Random(seed).shuffle(guests)
     field = read_field(host, intent.reserve)
     for guest in guests:

@@ -1,13 +1,13 @@
 """Where one guest goes: the host node of each cell, chosen exactly, and the cores in it.
 
 Pure. The objective is the contract's: the sum over cells and devices of (the cell's share of the guest's
-vCPUs) × distance(cell's node, device's node), plus the distances between the cells; ties go to fewer
-last-level caches, then to the lowest nodes. Whole branch and bound: no heuristic decides what fits.
+vCPUs) × distance(cell's node, device's node), plus the distances between the cells; `ties` says what decides
+between equal ones. Whole branch and bound: no heuristic decides what fits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
@@ -41,11 +41,14 @@ class Shape:
 
 @dataclass(frozen=True)
 class Placement:
-    """The host node of each cell, and what that costs: the objective times the guest's vCPUs, a whole number."""
+    """The host node of each cell, and what that costs: the objective times the guest's vCPUs, a whole number.
+
+    `weight` decides between equal costs: the sum over the cells of what each spoils on its node (`ties`).
+    """
 
     nodes: tuple[int, ...]
     cost: int
-    llcs: int
+    weight: int
 
 
 def cores_needed(vcpus: int, threads: int) -> int:
@@ -74,29 +77,26 @@ def place(
     resources: Resources,
     memory: Mapping[int, NodeMemory],
     device_nodes: Sequence[int],
+    weigh: Callable[[int, CellDemand, Shape], int],
     limit: int | None = None,
-    spans: Spans | None = None,
     only: frozenset[int] | None = None,
 ) -> Placement | None:
     """The best nodes for the cells, every cell on a node of its own; None when no choice fits or costs at most `limit`.
 
     A cell's price on a node is its vCPUs times the node's distances to the devices; a pair of cells costs all
-    vCPUs times their distance. Dividing by the vCPUs gives the contract's objective. `spans` remembers, between
-    calls on the same resources, how many last-level caches a cell takes on a node; `only` restricts the
-    nodes.
+    vCPUs times their distance. Dividing by the vCPUs gives the contract's objective. `weigh` decides between equal
+    costs; `only` restricts the nodes.
     """
-    spans = {} if spans is None else spans
     rows = _fitting(shape, resources, memory, only)
     if not _matchable(rows):
         return None
     to_devices = device_distances(resources, device_nodes)
-    options: list[list[Option]] = []
+    options: list[Options] = []
     for i, cell in enumerate(shape.cells):
         if i and cell == shape.cells[i - 1]:
             options.append(options[-1])
             continue
-        nodes = (resources.nodes[node] for node in rows[i])
-        options.append(sorted((cell.vcpus * to_devices[n.id], _span(n, cell.vcpus, shape, spans), n.id) for n in nodes))
+        options.append({n: (cell.vcpus * to_devices[n], weigh(n, cell, shape)) for n in rows[i]})
     return _search(shape, resources, options, limit)
 
 
@@ -140,23 +140,6 @@ def _matchable(rows: Sequence[Sequence[int]]) -> bool:
         return False
 
     return all(assign(cell, set()) for cell in range(len(rows)))
-
-
-Spans = dict[tuple[int, int, int, bool], int]  # node, vCPUs, threads, shared cores -> last-level caches
-
-
-def _span(node: NodeResources, vcpus: int, shape: Shape, spans: Spans) -> int:
-    key = node.id, vcpus, shape.threads, shape.share_cores
-    if key not in spans:
-        spans[key] = llcs_spanned(choose_cores(node, vcpus, shape))
-    return spans[key]
-
-
-def fewest_caches(resources: Resources, shape: Shape, spans: Spans) -> int:
-    """The least last-level caches that any of the cells takes on any node."""
-    vcpus = min(cell.vcpus for cell in shape.cells)
-    able = [n for n in resources.nodes.values() if len(n.free_threads if shape.share_cores else n.free) > 0]
-    return min((_span(node, vcpus, shape, spans) for node in able), default=0)
 
 
 def device_distances(resources: Resources, device_nodes: Sequence[int]) -> dict[int, int]:
@@ -221,33 +204,35 @@ def least_of_part(resources: Resources, taken: Sequence[tuple[int | None, int]],
     return Fraction(devices, nodes) + pairs + sum(sorted(each)[:left]) + spare * LOCAL_DISTANCE
 
 
-Option = tuple[int, int, int]  # price, last-level caches, node
+Options = dict[int, tuple[int, int]]  # node -> (price, weight between equal costs)
+Found = tuple[int, int, tuple[int, ...]]  # doubled cost, weight, node of each cell
 
 
-def _search(shape: Shape, resources: Resources, options: Sequence[list[Option]], limit: int | None) -> Placement | None:
-    """Branch and bound over sets of nodes; which cell goes to which node of a set is an assignment problem.
+def _search(shape: Shape, resources: Resources, options: Sequence[Options], limit: int | None) -> Placement | None:
+    """Branch and bound over sets of nodes, those that look cheapest first.
 
-    Pairs cost the same whoever sits where, so only the prices depend on the assignment. Costs are doubled inside, so
-    that half a pair is a whole number.
+    Which cell goes to which node of a set is an assignment problem: pairs cost the same whoever sits where, so only
+    the prices depend on it. Costs are doubled inside, so that half a pair is a whole number.
     """
     count = len(options)
     total = shape.vcpus
-    ids = sorted({node for row in options for _, _, node in row})
+    ids = sorted({node for row in options for node in row})
     pair = {(a, b): 2 * total * resources.distance(a, b) for a in ids for b in ids if a != b}
     uniform = all(cell == shape.cells[0] for cell in shape.cells)
     # With r nodes still to choose, the pairs among them cost each at least half of its nearest r - 1 distances.
     halves = [{n: total * part for n, part in _half_distances(resources, ids, r).items()} for r in range(count + 1)]
-    price = {node: min(2 * row[node][0] for row in _by_node(options) if node in row) for node in ids}
-    caches = {node: min(row[node][1] for row in _by_node(options) if node in row) for node in ids}
-    fewest = sorted(caches.values())
-    best: tuple[int, int, tuple[int, ...]] | None = None
+    price = {node: min(2 * row[node][0] for row in options if node in row) for node in ids}
+    weight = {node: min(row[node][1] for row in options if node in row) for node in ids}
+    ids.sort(key=lambda node: (price[node] + halves[count][node], weight[node], node))
+    best: Found | None = None
 
-    def descend(start: int, chosen: tuple[int, ...], cost: int, llcs: int) -> None:
-        """`cost` counts the pairs among the chosen nodes and the least prices on them."""
+    def descend(start: int, chosen: tuple[int, ...], cost: int, weighed: int) -> None:
+        """`cost` counts the pairs among the chosen nodes and the least prices on them, `weighed` the least weights."""
         nonlocal best
         left = count - len(chosen)
         if not left:
-            found = (cost, llcs, chosen) if uniform else _assign(options, chosen, cost - sum(price[n] for n in chosen))
+            nodes = tuple(sorted(chosen))
+            found = (cost, weighed, nodes) if uniform else _assign(options, nodes, cost - sum(price[n] for n in nodes))
             within = found is not None and (limit is None or found[0] <= 2 * limit)
             if found is not None and within and (best is None or found < best):
                 best = found
@@ -257,33 +242,27 @@ def _search(shape: Shape, resources: Resources, options: Sequence[list[Option]],
             return
         toward = {node: price[node] + sum(pair[node, other] for other in chosen) for node in later}
         rest = sum(sorted(toward[node] + halves[left][node] for node in later)[:left])
-        if (limit is not None and cost + rest > 2 * limit) or (
-            best is not None and (cost + rest, llcs + sum(fewest[:left])) >= best[:2]
-        ):
+        if limit is not None and cost + rest > 2 * limit:
             return
+        if best is not None and cost + rest >= best[0]:
+            lightest = sum(sorted(weight[node] for node in later)[:left])
+            if (cost + rest, weighed + lightest) >= best[:2]:
+                return
         for i, node in enumerate(later):
-            descend(start + i + 1, (*chosen, node), cost + toward[node], llcs + caches[node])
+            descend(start + i + 1, (*chosen, node), cost + toward[node], weighed + weight[node])
 
     descend(0, (), 0, 0)
     return Placement(best[2], best[0] // 2, best[1]) if best else None
 
 
-def _by_node(options: Sequence[list[Option]]) -> list[dict[int, tuple[int, int]]]:
-    """For every cell: node -> (price, last-level caches)."""
-    return [{node: (price, llcs) for price, llcs, node in row} for row in options]
-
-
-def _assign(
-    options: Sequence[list[Option]], nodes: Sequence[int], pairs: int
-) -> tuple[int, int, tuple[int, ...]] | None:
-    """The cheapest way to give each cell one of the nodes: (doubled cost, caches, node of each cell).
+def _assign(rows: Sequence[Options], nodes: Sequence[int], pairs: int) -> Found | None:
+    """The cheapest way to give each cell one of the nodes, of those the lightest.
 
     The Hungarian method with potentials (Kuhn 1955; shortest augmenting paths), exact in whole numbers.
     """
-    rows = _by_node(options)
     size = len(rows)
-    far = 1 << 80
-    scale = 1 << 20  # caches decide only between equal prices
+    scale = 1 + sum(max(weight for _, weight in row.values()) for row in rows)  # weights decide between equal prices
+    far = scale << 80
     cost = [[row[n][0] * 2 * scale + row[n][1] if n in row else far for n in nodes] for row in rows]
     potential_row, potential_column = [0] * (size + 1), [0] * (size + 1)
     row_of = [0] * (size + 1)  # column -> row, both from 1; 0 is free
@@ -317,7 +296,7 @@ def _assign(
     if any(node not in row for row, node in zip(rows, chosen, strict=True)):
         return None
     prices = [row[node] for row, node in zip(rows, chosen, strict=True)]
-    return pairs + 2 * sum(p for p, _ in prices), sum(llcs for _, llcs in prices), chosen
+    return pairs + 2 * sum(p for p, _ in prices), sum(weight for _, weight in prices), chosen
 
 
 def has_whole_cores(node: NodeResources, vcpus: int, threads: int) -> bool:

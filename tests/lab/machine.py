@@ -30,6 +30,7 @@ from pathlib import Path
 TREE = Path(__file__).resolve().parents[2]
 BUILD = Path(__file__).with_name("build.sh")
 NODE_MIB = 4096
+CORES = 2  # of each node, where a test asks for no others
 BUILD_SECONDS = 1500
 BOOT_SECONDS = 300
 COMMAND_SECONDS = 180
@@ -205,12 +206,12 @@ def build_image() -> Path:
 
 
 @contextlib.contextmanager
-def booted(image: Path, kernel_arguments: str = IOMMU_ON) -> Iterator[LabMachine]:
+def booted(image: Path, kernel_arguments: str = IOMMU_ON, *, cores: int = CORES) -> Iterator[LabMachine]:
     """A machine that runs for as long as the context does; nothing of it is left afterwards.
 
-    QEMU loads the kernel: no firmware, no boot loader, the arguments are fixed for every boot.
+    QEMU loads the kernel: no firmware, no boot loader, the arguments are fixed for every boot. `cores` are each node's.
     """
-    with _running(image, kernel_loaded(kernel_arguments)) as machine:
+    with _running(image, kernel_loaded(kernel_arguments), cores) as machine:
         yield machine
 
 
@@ -226,10 +227,10 @@ def booted_by_grub(image: Path) -> Iterator[LabMachine]:
 
 
 @contextlib.contextmanager
-def _running(image: Path, boot: list[str]) -> Iterator[LabMachine]:
+def _running(image: Path, boot: list[str], cores: int = CORES) -> Iterator[LabMachine]:
     with _folder(image) as folder:
         port = free_port()
-        machine = LabMachine(folder, port, qemu_command(port, boot))
+        machine = LabMachine(folder, port, qemu_command(port, boot, cores))
         try:
             machine.start()
             yield machine
@@ -295,12 +296,12 @@ def free_port() -> int:
 # --- the machine ----------------------------------------------------------------------------------------------
 
 
-def qemu_command(port: int, boot: list[str]) -> list[str]:
+def qemu_command(port: int, boot: list[str], cores: int = CORES) -> list[str]:
     """The whole command line, to be run in the machine's folder. Without boot options the disk is booted."""
     return [
         "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none",
         "-machine", "q35", "-accel", "tcg,thread=multi,tb-size=512", "-cpu", CPU,
-        *_nodes(), *_own_devices(port), *_node0_devices(), *_node1_devices(), *boot,
+        *_nodes(cores), *_own_devices(port), *_node0_devices(), *_node1_devices(), *boot,
         "-chardev", "file,id=console,path=serial.log,append=on", "-serial", "chardev:console",
     ]  # fmt: skip
 
@@ -322,12 +323,15 @@ def _tsc_khz() -> int:
     return int(float(found[1]) * 1000)
 
 
-def _nodes() -> list[str]:
+def _nodes(cores: int) -> list[str]:
+    """Two packages of so many cores with two threads each, a node each."""
+    cpus = 2 * cores
     return [
-        "-smp", "8,sockets=2,cores=2,threads=2", "-m", str(2 * NODE_MIB),
+        "-smp", f"{2 * cpus},sockets=2,cores={cores},threads=2", "-m", str(2 * NODE_MIB),
         "-object", f"memory-backend-ram,id=memory0,size={NODE_MIB}M",
         "-object", f"memory-backend-ram,id=memory1,size={NODE_MIB}M",
-        "-numa", "node,nodeid=0,cpus=0-3,memdev=memory0", "-numa", "node,nodeid=1,cpus=4-7,memdev=memory1",
+        "-numa", f"node,nodeid=0,cpus=0-{cpus - 1},memdev=memory0",
+        "-numa", f"node,nodeid=1,cpus={cpus}-{2 * cpus - 1},memdev=memory1",
         "-numa", "dist,src=0,dst=1,val=21", "-numa", "dist,src=1,dst=0,val=21",
         "-device", "intel-iommu,intremap=on,device-iotlb=on",
     ]  # fmt: skip
