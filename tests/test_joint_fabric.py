@@ -1,4 +1,4 @@
-"""Several guests on an NVSwitch fabric: as many as have a partition each, and nobody's GPUs are more or less than it."""
+"""Several guests on an NVSwitch fabric: as many as have a partition each, and nobody has more or less than it."""
 
 from __future__ import annotations
 
