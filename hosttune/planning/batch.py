@@ -233,12 +233,8 @@ class _Builder:
                 gpus += [address for bundle in left[:count] for address in bundle]
         mine = tuple(sorted(gpus, key=address_key))
         near = mine or tuple(sorted({slot.gpu for slot in option.slots}, key=address_key))
-        for index, count in option.picks:
-            kind = self._kinds[index]
-            if not kind.trait.of_gpus:
-                free = [address for (address,) in kind.bundles if address not in taken]
-                busy = (*mine, *want.named, *counted)
-                counted += pick(field, free, count, near, option.nodes, busy)
+        for what in ("nic", "nvme"):
+            counted += self._nearest(field, which, what, near, (*mine, *want.named, *counted), taken, later)
         spoken = self._spoken(later)
         parts = mig_share(field, option.slots) if option.slots else None
         shape = enlarge(field, option.sizes, want.guest, near, option.nodes, spoken, parts)
@@ -250,6 +246,40 @@ class _Builder:
         choice = Choice(mine, placement, shape, option.sizes.short, option.extra_cells, option.slots, parts)
         vgpus = plan_mig_guest(field, want.guest, option.slots, functions) if option.slots else None
         return Devices.of(field, choice, want.named, tuple(counted), vgpus)
+
+    def _nearest(
+        self,
+        field: Field,
+        which: int,
+        what: str,
+        gpus: tuple[str, ...],
+        own: tuple[str, ...],
+        taken: set[str],
+        later: Sequence[int],
+    ) -> list[str]:
+        """NICs or drives by count, as many of each node as was decided: each GPU in turn takes the nearest there is.
+
+        Devices of one node cost the same, so that any of them will do that no later guest was given.
+        """
+        option = self._options[which]
+        kinds = [kind for kind in self._kinds.values() if (which, what, 0) in kind.trait.labels]
+        needed: dict[tuple[int | None, ...], int] = {}
+        for index, count in option.picks:
+            if any(kind.index == index for kind in kinds):
+                home = self._kinds[index].trait.node, *self._kinds[index].trait.along
+                needed[home] = needed.get(home, 0) + count
+        chosen: list[str] = []
+        gone = {*taken, *own, *(address for i in later for address in self._wants[i].named)}
+        for home, count in needed.items():
+            for _ in range(count):
+                pool: list[str] = []
+                for kind in kinds:
+                    free = [a for (a,) in kind.bundles if a not in gone and a not in chosen]
+                    spare = len(free) - sum(n for i in later for k, n in self._options[i].picks if k == kind.index)
+                    pool += free if (kind.trait.node, *kind.trait.along) == home and spare > 0 else []
+                gpu = (gpus[len(chosen) % len(gpus)],) if gpus else ()
+                chosen += pick(field, pool, 1, gpu, option.nodes, (*own, *chosen))
+        return chosen
 
     def _spoken(self, later: Sequence[int]) -> Mapping[int, Spoken]:
         """What guests whose turn comes later need of each node at the least."""

@@ -88,6 +88,7 @@ class Settled:
     mixed: int
     busy: int
     gpus: tuple[str, ...]
+    along: tuple[int, ...] = ()  # nodes of what goes along with them
     slots: tuple[MigSlot, ...] = ()
 
 
@@ -208,7 +209,7 @@ class Options:
         nodes = tuple(self._field.catalogue.node(slot.gpu) for slot in slots)
         known = tuple(node if node in self._field.resources.nodes else None for node in nodes)
         gpus = tuple(sorted({slot.gpu for slot in slots}, key=address_key))
-        return Settled((), known, 0, 0, gpus, slots)
+        return Settled((), known, 0, 0, gpus, slots=slots)
 
     def _picks(self, spread: int) -> Iterator[Picks]:
         """The GPUs that a guest names, the partitions that it may have, or every way to count them out."""
@@ -236,14 +237,16 @@ class Options:
         gpus: list[str] = []
         models: set[str | None] = set()
         nodes: list[Node] = []
+        along: list[int] = []
         busy = 0
         for index, count in picks:
             kind = self._kinds[index]
             gpus += [address for bundle in kind.bundles[:count] for address in bundle]
             models |= kind.trait.models
             busy += kind.trait.busy * count
+            along += kind.trait.along * count
             nodes += [kind.trait.node] * (kind.trait.size * count)
-        return Settled(picks, tuple(nodes), max(0, len(models) - 1), busy, tuple(gpus))
+        return Settled(picks, tuple(nodes), max(0, len(models) - 1), busy, tuple(gpus), tuple(along))
 
     # --- cells ----------------------------------------------------------------------------------------------------
 
@@ -266,7 +269,8 @@ class Options:
             if not all(rooms):
                 return None
         shape = cuts[0][1].shape
-        known = [*settled.nodes, *(field.catalogue.node(address) for address in self._want.named)]
+        named = self._settled(self._all_of("named", 0))
+        known = [*settled.nodes, *settled.along, *named.nodes, *named.along]
         device_nodes = [node for node in known if node in field.resources.nodes]
         prices = Prices(
             shares=tuple(self._scale.unit * cell.vcpus // shape.vcpus for cell in shape.cells),
@@ -377,10 +381,11 @@ class Options:
         distance = self._field.resources.distance
         total = 0
         for index, count in picks:
-            home = self._kinds[index].trait.node
-            if home is not None:
-                each = sum(s * distance(n, home) for s, n in zip(prices.shares, nodes, strict=True))
-                total += count * each
+            trait = self._kinds[index].trait
+            for home in (trait.node, *trait.along):
+                if home is not None:
+                    each = sum(s * distance(n, home) for s, n in zip(prices.shares, nodes, strict=True))
+                    total += count * each
         return total
 
 

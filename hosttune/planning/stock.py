@@ -35,7 +35,10 @@ class Want:
 
 @dataclass(frozen=True)
 class Trait:
-    """What makes bundles of devices alike. `also`: (index, amount) of what taking some of them takes besides."""
+    """What makes bundles of devices alike. `also`: (index, amount) of what taking some of them takes besides.
+
+    `along` are the known nodes of the functions that go along with each bundle: devices like any other.
+    """
 
     node: int | None
     size: int
@@ -43,6 +46,7 @@ class Trait:
     busy: int
     labels: frozenset[Label]
     also: tuple[tuple[int, int], ...]
+    along: tuple[int, ...]
 
     @property
     def of_gpus(self) -> bool:
@@ -107,6 +111,7 @@ def read_stock(field: Field, wants: Sequence[Want]) -> Stock:
             busy=sum(bool(gpu.processes) for gpu in gpus),
             labels=frozenset(labels[bundle]),
             also=also,
+            along=_along(field, bundle),
         )
         groups.setdefault(trait, []).append(bundle)
     kinds: list[Kind] = []
@@ -193,6 +198,13 @@ def functions_of(gpu: str) -> str:
 def atom_of(gpu: str, bit: int) -> str:
     """The name of one memory slice of a GPU (bits 0-7), or of its media engines (bit 8)."""
     return f"slice {bit} of {gpu}"
+
+
+def _along(field: Field, bundle: Bundle) -> tuple[int, ...]:
+    """The nodes of what goes along with a bundle, as far as they are known."""
+    others = (address for address in close_groups(field.catalogue, bundle).members if address not in bundle)
+    nodes = (field.catalogue.node(address) for address in others)
+    return tuple(sorted(node for node in nodes if node is not None and node in field.resources.nodes))
 
 
 def _brings(field: Field, bundle: Bundle, cut: Mapping[str, int]) -> dict[str, int]:
