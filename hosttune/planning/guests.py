@@ -164,7 +164,15 @@ def build_guest(field: Field, guest: GuestIntent, devices: Devices, others: CpuS
     inside, of_mig = mig_inside(field, guest, choice.gpus) if choice.gpus else ((), ())
     of_mig = devices.vgpus.findings if devices.vgpus else of_mig
     decision = Decision(
-        guest, choice, devices.named, devices.counted, closure, pinning.cores, width=width, window=window
+        guest,
+        choice,
+        devices.named,
+        devices.counted,
+        closure,
+        pinning.cores,
+        width=width,
+        window=window,
+        functions=devices.functions,
     )
     planned = PlannedGuest(
         name=guest.name,

@@ -13,7 +13,7 @@ addresses and starts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations_with_replacement, product, zip_longest
 
@@ -75,6 +75,7 @@ class Space:
 
 
 Spaces = Mapping[Space, tuple[str, ...]]  # GPUs that are alike, by what they have in common
+Sites = tuple[tuple[str, Space], ...]  # GPUs by address
 _Share = tuple[Space, int, int]  # GPUs of this kind, instances on each, how many such GPUs
 
 
@@ -82,18 +83,19 @@ _Share = tuple[Space, int, int]  # GPUs of this kind, instances on each, how man
 
 
 def mig_choices(
-    field: Field, guest: GuestIntent, occupied: Mapping[str, int], where: str
+    field: Field, guest: GuestIntent, occupied: Mapping[str, int], where: str, sites: Sites | None = None
 ) -> Iterator[tuple[MigSlot, ...]]:
     """Every distinct way worth trying to give a guest its MIG instances as vGPUs, best first; none where none fits.
 
     `occupied` is what other planned guests take, by GPU address (FULL: the whole GPU); existing instances are added
-    here. `where` names the guest in errors. GPUs that are alike are tried once, the lowest addresses first.
+    here. `where` names the guest in errors. GPUs that are alike are tried once, the lowest addresses first. `sites` are
+    those of the guest's profile, where the caller has them.
     """
     del where  # what is wrong with the request itself `check_mig` has refused
     request = guest.mig
     if request is None:
         return
-    spaces = mig_spaces(field, request.profile, occupied)
+    spaces = spaces_of(mig_sites(field, request.profile) if sites is None else sites, occupied)
     total = sum(len(addresses) for addresses in spaces.values())
     for touched in range(1, min(request.count, total) + 1):
         ways = _distributions(tuple(spaces.items()), touched, request.count)
@@ -176,9 +178,9 @@ def slot_of_start(gpu: str, profile: MigProfile, start: int) -> MigSlot:
 # --- GPUs that can carry instances -----------------------------------------------------------------------------
 
 
-def mig_spaces(field: Field, profile: str, occupied: Mapping[str, int]) -> Spaces:
-    """The GPUs on which a vGPU of this profile could be made, those that are alike together."""
-    found: dict[Space, list[str]] = {}
+def mig_sites(field: Field, profile: str) -> Sites:
+    """The GPUs on which a vGPU of this profile could be made, as they are before anything is planned on them."""
+    found: list[tuple[str, Space]] = []
     for gpu in sorted(countable_gpus(field.host, field.catalogue), key=lambda gpu: address_key(gpu.address)):
         offer = gpu_offer(field, gpu)
         wanted = offer.find(profile)
@@ -192,15 +194,30 @@ def mig_spaces(field: Field, profile: str, occupied: Mapping[str, int]) -> Space
             model=gpu.model,
             profile=wanted,
             profiles=offer.profiles,
-            occupied=taken & ~free | occupied.get(gpu.address, 0),
+            occupied=taken & ~free,
             ready=ready,
             enabled=_enabled(gpu),
             busy=bool(gpu.processes) and not _enabled(gpu),
             most_functions=len(free_functions(field, gpu.address)),
         )
+        found.append((gpu.address, space))
+    return tuple(found)
+
+
+def spaces_of(sites: Sites, occupied: Mapping[str, int]) -> Spaces:
+    """The sites that have room once this is taken, those that are alike together."""
+    found: dict[Space, list[str]] = {}
+    for address, site in sites:
+        taken = occupied.get(address, 0)
+        space = replace(site, occupied=site.occupied | taken) if taken else site
         if space.capacity:
-            found.setdefault(space, []).append(gpu.address)
+            found.setdefault(space, []).append(address)
     return {space: tuple(addresses) for space, addresses in found.items()}
+
+
+def mig_spaces(field: Field, profile: str, occupied: Mapping[str, int]) -> Spaces:
+    """The GPUs on which a vGPU of this profile could be made, those that are alike together."""
+    return spaces_of(mig_sites(field, profile), occupied)
 
 
 def gpu_offer(field: Field, gpu: Gpu) -> Offer:

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hosttune.gpu.mig_tables import SLICES
 from hosttune.model.values import parse_size
 from hosttune.planning.devices import gpu_count
 from hosttune.planning.ledger import Ledger
-from hosttune.planning.mig import is_vgpu_guest, mig_choices, mig_spaces
+from hosttune.planning.mig import is_vgpu_guest
+from hosttune.planning.migpack import most
 from hosttune.planning.options import Picks
 from hosttune.planning.pages import HUGE_1G
 from hosttune.planning.placement import cores_needed
 from hosttune.planning.sizing import Field
-from hosttune.planning.stock import Stock, Want, gpu_pools, gpu_sets, occupied
+from hosttune.planning.stock import Stock, Want, functions_of, gpu_pools, gpu_sets, occupied
 
-WORK_OF_SLICES = 100  # what looking for MIG slices costs, where looking at one way costs 1
+WORK_OF_SLICES = 30  # what looking for MIG slices costs, where looking at one way costs 1
 WORK_OF_ROOM = 8
 Amounts = tuple[int, int, int, int, int]  # cores, bytes, GPUs, CPUs, memory slices of GPUs
 
@@ -70,18 +72,19 @@ def _least(field: Field, stock: Stock, want: Want) -> Amounts:
     threads = (cpus if isinstance(cpus, int) else 1) if shares else cores * least
     slices = 0
     if guest.mig is not None and is_vgpu_guest(guest):
-        spaces = mig_spaces(field, guest.mig.profile, {})
-        slices = guest.mig.count * min((space.profile.size or 1 for space in spaces), default=1)
+        sites = stock.sites[guest.mig.profile]
+        slices = guest.mig.count * min((site.profile.size or 1 for _, site in sites), default=1)
     return (0 if shares else cores), size, gpus, threads, slices
 
 
 def weight(field: Field, need: Need) -> float:
     """How much of the host a guest takes, by the resource of which it takes most."""
-    cores, size, gpus, _, _ = need.least
+    cores, size, gpus, _, slices = need.least
     memory = sum(node.memory_bytes or 0 for node in field.memory.values())
     all_cores = sum(len(node.cores) for node in field.resources.nodes.values())
     all_gpus = len(field.catalogue.gpus)
-    return max(cores / max(1, all_cores), size / max(1, memory), gpus / max(1, all_gpus))
+    whole = gpus + slices / SLICES
+    return max(cores / max(1, all_cores), size / max(1, memory), whole / max(1, all_gpus))
 
 
 def is_dead(ledger: Ledger, need: Need) -> bool:
@@ -89,10 +92,9 @@ def is_dead(ledger: Ledger, need: Need) -> bool:
     ledger.spend(WORK_OF_ROOM)
     left = ledger.left
     guest = need.want.guest
-    if is_vgpu_guest(guest):
+    if guest.mig is not None and is_vgpu_guest(guest):
         ledger.spend(WORK_OF_SLICES)
-        taken = occupied(ledger.stock, left)
-        return next(mig_choices(ledger.field, guest, taken, ""), None) is None or not _has_room(ledger, need)
+        return instances_left(ledger, guest.mig.profile) < guest.mig.count or not _has_room(ledger, need)
     if any(left[index] < count for index, count in need.named):
         return True
     if need.sets and not any(all(left[index] >= count for index, count in one) for one in need.sets):
@@ -100,6 +102,17 @@ def is_dead(ledger: Ledger, need: Need) -> bool:
     if need.gpus and max(sum(left[index] * size for index, size in pool) for pool in need.pools) < need.gpus:
         return True
     return not _has_room(ledger, need)
+
+
+def instances_left(ledger: Ledger, profile: str) -> int:
+    """How many more instances of a profile the host's GPUs take as vGPUs."""
+    stock, left = ledger.stock, ledger.left
+    taken = occupied(stock, left)
+    total = 0
+    for address, site in stock.sites[profile]:
+        room = most(site.profile, site.occupied | taken.get(address, 0))
+        total += min(room, left[stock.parts[functions_of(address)]])
+    return total
 
 
 def _has_room(ledger: Ledger, need: Need) -> bool:

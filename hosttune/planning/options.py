@@ -201,7 +201,9 @@ class Options:
     def _vgpus(self) -> list[Settled]:
         """Every way to have its MIG instances on what is left of the host's GPUs, best first."""
         if self._slots is None:
-            ways = mig_choices(self._field, self._want.guest, occupied(self._stock, self._view.left), self._want.where)
+            taken = occupied(self._stock, self._view.left)
+            sites = self._stock.sites.get(self._want.guest.mig.profile) if self._want.guest.mig else None
+            ways = mig_choices(self._field, self._want.guest, taken, self._want.where, sites)
             self._slots = [self._of_slots(slots) for slots in islice(ways, MOST_SLOTS)]
         return self._slots
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, pairwise
 
 from hosttune.planning.pages import NodeMemory
 from hosttune.planning.resources import LOCAL_DISTANCE, Core, NodeResources, Resources, core_of
@@ -209,7 +209,7 @@ Found = tuple[int, int, tuple[int, ...]]  # doubled cost, weight, node of each c
 
 
 def _search(shape: Shape, resources: Resources, options: Sequence[Options], limit: int | None) -> Placement | None:
-    """Branch and bound over sets of nodes, those that look cheapest first.
+    """Branch and bound over sets of nodes, those that look cheapest first; of twins the lighter one is taken first.
 
     Which cell goes to which node of a set is an assignment problem: pairs cost the same whoever sits where, so only
     the prices depend on it. Costs are doubled inside, so that half a pair is a whole number.
@@ -218,12 +218,14 @@ def _search(shape: Shape, resources: Resources, options: Sequence[Options], limi
     total = shape.vcpus
     ids = sorted({node for row in options for node in row})
     pair = {(a, b): 2 * total * resources.distance(a, b) for a in ids for b in ids if a != b}
-    uniform = all(cell == shape.cells[0] for cell in shape.cells)
+    uniform = all(row == options[0] for row in options)
     # With r nodes still to choose, the pairs among them cost each at least half of its nearest r - 1 distances.
     halves = [{n: total * part for n, part in _half_distances(resources, ids, r).items()} for r in range(count + 1)]
     price = {node: min(2 * row[node][0] for row in options if node in row) for node in ids}
     weight = {node: min(row[node][1] for row in options if node in row) for node in ids}
-    ids.sort(key=lambda node: (price[node] + halves[count][node], weight[node], node))
+    twins = _twins(ids, price, pair) if uniform and count > 1 else {node: node for node in ids}
+    ids.sort(key=lambda node: (price[node] + halves[count][node], twins[node], weight[node], node))
+    lighter = {node: before for before, node in pairwise(ids) if twins[node] == twins[before]}
     best: Found | None = None
 
     def descend(start: int, chosen: tuple[int, ...], cost: int, weighed: int) -> None:
@@ -249,10 +251,26 @@ def _search(shape: Shape, resources: Resources, options: Sequence[Options], limi
             if (cost + rest, weighed + lightest) >= best[:2]:
                 return
         for i, node in enumerate(later):
+            if node in lighter and lighter[node] not in chosen:
+                continue
             descend(start + i + 1, (*chosen, node), cost + toward[node], weighed + weight[node])
 
     descend(0, (), 0, 0)
     return Placement(best[2], best[0] // 2, best[1]) if best else None
+
+
+def _twins(ids: Sequence[int], price: Mapping[int, int], pair: Mapping[tuple[int, int], int]) -> dict[int, int]:
+    """For each node the first one with the same price and the same distances to all others."""
+    found: dict[int, int] = {}
+    for node in ids:
+        others = [other for other in ids if other != node]
+
+        def alike(first: int, node: int = node, others: Sequence[int] = others) -> bool:
+            pairs = ((pair[node, n], pair[n, node], pair[first, n], pair[n, first]) for n in others if n != first)
+            return price[node] == price[first] and all(a == c and b == d for a, b, c, d in pairs)
+
+        found[node] = next((first for first in found.values() if alike(first)), node)
+    return found
 
 
 def _assign(rows: Sequence[Options], nodes: Sequence[int], pairs: int) -> Found | None:

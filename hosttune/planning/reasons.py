@@ -33,6 +33,7 @@ class Decision:
     cores: tuple[tuple[Core, ...], ...]
     width: AddressWidth
     window: Window
+    functions: tuple[str, ...] = ()  # those that carry its vGPUs
 
 
 # --- reasons -------------------------------------------------------------------------------------------------
@@ -123,7 +124,7 @@ def guest_findings(field: Field, decision: Decision, at: str) -> tuple[Finding, 
     for address in decision.choice.gpus:
         _partitioned(field, address, say)
     _size(field, decision, say)
-    asked = {*decision.choice.gpus, *decision.named, *decision.counted}
+    asked = {*decision.choice.gpus, *decision.named, *decision.counted, *decision.functions}
     fabric = field.catalogue.fabric.companions(decision.choice.gpus)
     along = [address for address in decision.closure.members if address not in (*asked, *fabric)]
     if along:

@@ -18,7 +18,7 @@ import msgspec
 
 from hosttune.planning.ledger import Ledger
 from hosttune.planning.mig import is_vgpu_guest
-from hosttune.planning.needs import is_dead, need_of, weight
+from hosttune.planning.needs import instances_left, is_dead, need_of, weight
 from hosttune.planning.options import Option, Options, Scale, scale_of
 from hosttune.planning.placement import choose_cores, llcs_spanned
 from hosttune.planning.sizing import Field
@@ -227,7 +227,7 @@ class _Search:
                 firsts[which] = number
             ranks.append(unplaced if option is None else option.rank)
         total = sum(ranks)
-        more = self._too_many(depth) - ranks.count(unplaced)
+        more = max(self._too_many(depth), self._too_many_vgpus(depth)) - ranks.count(unplaced)
         if more > 0:  # that many of those that could be placed alone stay out as well: the dearest, at the best
             total += more * unplaced - sum(sorted(rank for rank in ranks if rank != unplaced)[-more:])
         return total, ranks[0] if ranks else 0
@@ -240,6 +240,19 @@ class _Search:
             if amount is not None:
                 fewest = min(fewest, bisect_right(sums[depth], amount))
         return count - fewest
+
+    def _too_many_vgpus(self, depth: int) -> int:
+        """How many of the guests from `depth` on cannot all have their vGPUs, profile by profile."""
+        by_profile: dict[str, list[int]] = {}
+        for which in self._order[depth:]:
+            guest = self._wants[which].guest
+            if guest.mig is not None and is_vgpu_guest(guest):
+                by_profile.setdefault(guest.mig.profile, []).append(guest.mig.count)
+        out = 0
+        for profile, counts in by_profile.items():
+            fewest = bisect_right(list(accumulate(sorted(counts))), instances_left(self._ledger, profile))
+            out += len(counts) - fewest
+        return out
 
     def _suffix(self, part: int) -> list[list[int]]:
         """For each depth, what the 1, 2, 3, … smallest of the guests from there on need at the least."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hosttune.model.intent import GpuRequest, GuestIntent, NicRequest
 from hosttune.planning.candidates import Candidates, GpuSet
 from hosttune.planning.devices import address_key, close_groups
-from hosttune.planning.mig import MigSlot, free_functions, is_vgpu_guest, mig_spaces
+from hosttune.planning.mig import MigSlot, Sites, free_functions, is_vgpu_guest, mig_sites
 from hosttune.planning.migpack import FULL
 from hosttune.planning.nearest import can_be_counted, free_nics
 from hosttune.planning.sizing import Field
@@ -72,6 +72,7 @@ class Stock:
     threads: Mapping[int, int]
     kinds: tuple[Kind, ...]
     widest: Mapping[int, int]  # threads of the widest free core of each node
+    sites: Mapping[str, Sites]  # by MIG profile, the GPUs that could carry vGPUs of it
     parts: Mapping[str, int]  # where the amount of a named thing is: slices and functions of GPUs that can be cut up
     homeless: tuple[int, ...]  # amounts of no node: devices of unknown node, things that several bundles bring along
 
@@ -92,7 +93,9 @@ def read_stock(field: Field, wants: Sequence[Want]) -> Stock:
         threads[node.id] = len(capacity)
         capacity.append(len(node.free_threads))
     labels = _labels(field, wants)
-    cut = _cut_up(field, wants)
+    profiles = {want.guest.mig.profile for want in wants if want.guest.mig and is_vgpu_guest(want.guest)}
+    sites = {profile: mig_sites(field, profile) for profile in sorted(profiles)}
+    cut = _cut_up(field, sites.values())
     shared = _shared(field, labels, cut) | cut
     places: dict[str, int] = {}
     for name, amount in sorted(shared.items()):
@@ -120,7 +123,7 @@ def read_stock(field: Field, wants: Sequence[Want]) -> Stock:
         capacity.append(len(bundles))
     homeless = (*places.values(), *(kind.index for kind in kinds if kind.trait.node is None))
     widest = {n: max((len(core.cpus) for core in node.free), default=1) for n, node in field.resources.nodes.items()}
-    return Stock(tuple(capacity), cores, threads, tuple(kinds), widest, places, homeless)
+    return Stock(tuple(capacity), cores, threads, tuple(kinds), widest, sites, places, homeless)
 
 
 def _labels(field: Field, wants: Sequence[Want]) -> dict[Bundle, set[Label]]:
@@ -174,11 +177,10 @@ def counted_nvme(field: Field, want: Want) -> tuple[str, ...]:
     return tuple(address for address in pool if can_be_counted(field, address, want.named))
 
 
-def _cut_up(field: Field, wants: Sequence[Want]) -> dict[str, int]:
+def _cut_up(field: Field, sites: Iterable[Sites]) -> dict[str, int]:
     """What vGPUs take of the GPUs that some guest's MIG instances could be on, with how much of it there is."""
-    profiles = {want.guest.mig.profile for want in wants if want.guest.mig and is_vgpu_guest(want.guest)}
     found: dict[str, int] = {}
-    for address in sorted({a for name in profiles for alike in mig_spaces(field, name, {}).values() for a in alike}):
+    for address in sorted({address for able in sites for address, _ in able}):
         found[instances_of(address)] = WHOLE_FUNCTION
         found[functions_of(address)] = len(free_functions(field, address))
         found |= {atom_of(address, bit): 1 for bit in range(ATOMS)}
