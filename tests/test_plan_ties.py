@@ -1,0 +1,181 @@
+"""What decides between equal costs: caches, then what stays placeable for guests that come later, then lowest nodes."""
+
+from __future__ import annotations
+
+import json
+from itertools import permutations
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from planhosts import Card, Held, Shape, build_host, intent_of
+
+from hosttune.model.host import Host
+from hosttune.model.intent import Intent, Reserve
+from hosttune.model.values import parse_cpus
+from hosttune.planning import placement, plan
+from hosttune.planning.sizing import Field, read_field
+from hosttune.planning.ties import ties_of
+
+Json = dict[str, Any]
+GIB = 1 << 30
+CORES = 8  # of a node: siblings n and n + all cores of the host, two caches of 4 cores
+GPUS = tuple(f"0000:{bus:02x}:00.0" for bus in (0x21, 0x31, 0x41, 0x51))
+
+
+def cpus_of(cores: list[int], nodes: int) -> tuple[int, ...]:
+    return (*cores, *(core + CORES * nodes for core in cores))
+
+
+def host_of(used: dict[int, list[int]], nodes: int = 3, **changes: Any) -> Json:
+    """A host of which one guest holds these cores of each node; core 0 of a node is the host's own."""
+    cores = [node * CORES + core for node, here in used.items() for core in here]
+    old = (Held(pins=cpus_of(cores, nodes), memory_bytes=GIB),) if cores else ()
+    return build_host(Shape(nodes=nodes, cores_per_node=CORES, **{"guests": old, **changes}))
+
+
+def nodes_taken(host: Json, **guest: Any) -> list[int]:
+    wanted = {"gpus": 0, "vcpus": 4, "memory": "4GiB", "hugepages": "none", **guest}
+    result = plan(Host.from_json(json.dumps(host)), Intent.from_json(json.dumps(intent_of(**wanted))))
+    assert result.unplaced == ()
+    place = {cpu["id"]: cpu["numa_node"] for cpu in host["cpus"]}
+    return sorted({place[cpu] for pin in result.guests[0].vcpu_pins for cpu in parse_cpus(pin.cpus)})
+
+
+# --- the order ---------------------------------------------------------------------------------------------------
+
+
+def test_the_fullest_node_with_room_is_filled_first() -> None:
+    assert nodes_taken(host_of({1: [1, 2, 3], 2: [1, 2, 3, 4, 5, 6]})) == [1]
+
+
+def test_a_fuller_node_waits_where_the_guest_would_span_more_caches() -> None:
+    assert nodes_taken(host_of({1: [1, 2, 4, 5, 6]})) == [0]
+
+
+def test_two_cells_leave_the_emptiest_node_whole() -> None:
+    assert nodes_taken(host_of({1: [1], 2: [1, 2]}), numa=2) == [1, 2]
+
+
+def test_a_guest_without_gpus_leaves_cpus_to_free_gpus() -> None:
+    cards = [Card(GPUS[0], 0), Card(GPUS[1], 1)]
+    assert nodes_taken(host_of({1: [1, 2]}, cards=cards)) == [2]
+
+
+def test_gpus_that_a_guest_holds_need_no_cpus() -> None:
+    holds = Held(pins=cpus_of([9, 10], 2), memory_bytes=GIB, devices=(GPUS[1],))
+    cards = [Card(GPUS[0], 0), Card(GPUS[1], 1)]
+    assert nodes_taken(host_of({}, 2, cards=cards, guests=(holds,))) == [1]
+
+
+def test_a_guest_takes_its_gpu_where_fewest_stay_behind() -> None:
+    cards = [Card(address, node) for address, node in zip(GPUS, (0, 0, 1, 2), strict=True)]
+    assert nodes_taken(host_of({0: [1, 2]}, cards=cards), gpus=1) == [1]
+
+
+def test_a_whole_cache_stays_whole() -> None:
+    """As many cores are free on both nodes, and one cache is enough on both: on node 1 it is broken already."""
+    assert nodes_taken(host_of({0: [1, 2, 3], 1: [1, 5, 6]}, 2)) == [1]
+
+
+def test_a_guest_of_ordinary_pages_leaves_large_ones_alone() -> None:
+    pages = {0: {GIB: (8, 8)}, 1: {GIB: (8, 0)}}
+    assert nodes_taken(host_of({}, 2, hugepages=pages)) == [1]
+    assert nodes_taken(host_of({}, 2, hugepages=pages), hugepages="1GiB") == [0]
+
+
+def test_what_is_equal_goes_to_the_lowest_nodes() -> None:
+    assert nodes_taken(host_of({})) == [0]
+    assert nodes_taken(host_of({}), numa=2) == [0, 1]
+
+
+def test_no_tie_break_is_worth_any_distance() -> None:
+    distances = [[10, 20, 12], [20, 10, 20], [12, 20, 10]]
+    assert nodes_taken(host_of({1: [1, 2, 3]}, distances=distances), numa=2) == [0, 2]
+
+
+# --- exact -------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def crowded(draw: st.DrawFn) -> Json:
+    """A host of some nodes with different room, in groups or at any distance."""
+    nodes = draw(st.integers(2, 6))
+    used = {n: sorted(draw(st.sets(st.integers(1, CORES - 1), max_size=6))) for n in range(nodes)}
+    if draw(st.booleans()):
+        distances = [[10 if a == b else 12 if a // 2 == b // 2 else 20 for b in range(nodes)] for a in range(nodes)]
+    else:
+        far = {(a, b): draw(st.sampled_from((12, 20))) for a in range(nodes) for b in range(a)}
+        distances = [[10 if a == b else far[max(a, b), min(a, b)] for b in range(nodes)] for a in range(nodes)]
+    cards = [Card(address, draw(st.integers(0, nodes - 1))) for address in GPUS]
+    return host_of(used, nodes, distances=distances, cards=cards)
+
+
+def field_of(host: Json) -> Field:
+    return read_field(Host.from_json(json.dumps(host)), Reserve())
+
+
+@given(crowded(), st.lists(st.sampled_from((2, 4, 6)), min_size=1, max_size=3), st.booleans())
+def test_the_search_finds_the_lightest_of_the_cheapest(host: Json, vcpus: list[int], equal: bool) -> None:
+    field = field_of(host)
+    ties = ties_of(field.resources, field.memory, dict.fromkeys(field.resources.nodes, 1))
+    cells = tuple(placement.CellDemand(vcpus[0] if equal else own, GIB) for own in vcpus)
+    shape = placement.Shape(cells, 2, None, share_cores=False)
+
+    def weight(nodes: tuple[int, ...]) -> int:
+        return sum(ties.weigh(node, cell, shape) for node, cell in zip(nodes, cells, strict=True))
+
+    able = [
+        (placement.cost_of(shape, field.resources, nodes, [0]), weight(nodes))
+        for nodes in permutations(field.resources.nodes, len(cells))
+        if all(
+            placement.fits(field.resources.nodes[node], field.memory[node], cell, shape)
+            for node, cell in zip(nodes, cells, strict=True)
+        )
+    ]
+    found = placement.place(shape, field.resources, field.memory, [0], ties.weigh)
+    assert (found and (found.cost, found.weight)) == min(able, default=None)
+    if found:
+        assert (found.cost, found.weight) == (
+            placement.cost_of(shape, field.resources, found.nodes, [0]),
+            weight(found.nodes),
+        )
+
+
+@given(crowded(), st.integers(1, 2))
+def test_numbers_compare_as_the_rule_says(host: Json, count: int) -> None:
+    """The packed numbers against the rule written out, over every set of nodes."""
+    field = field_of(host)
+    nodes = field.resources.nodes
+    gpus = {node: node % 3 for node in nodes}
+    ties = ties_of(field.resources, field.memory, gpus)
+    shape = placement.Shape((placement.CellDemand(4, GIB),) * count, 2, None, share_cores=False)
+
+    def caches(node: int) -> tuple[int, int]:
+        here = nodes[node]
+        taken = placement.choose_cores(here, 4, shape)
+        by_cache = {c.llc: {o.id for o in here.cores if o.llc == c.llc and o not in here.reserved} for c in taken}
+        free = {core.id for core in here.free}
+        whole = [own for own in by_cache.values() if own <= free]
+        return len(by_cache), sum(not own <= {core.id for core in taken} for own in whole)
+
+    def told(chosen: tuple[int, ...]) -> Any:
+        taken = [caches(node) for node in chosen]
+        room = sorted((len(nodes[node].free) for node in chosen), reverse=True)
+        cut = sum(broken for _, broken in taken)
+        return sum(c for c, _ in taken), sum(gpus[node] for node in chosen), room, cut, sorted(chosen)
+
+    able = [node for node in nodes if placement.has_whole_cores(nodes[node], 4, 2)]
+    sets = [chosen for chosen in permutations(able, count) if list(chosen) == sorted(chosen)]
+    weights = {chosen: sum(ties.weigh(node, shape.cells[0], shape) for node in chosen) for chosen in sets}
+    assert sorted(sets, key=weights.__getitem__) == sorted(sets, key=told)
+    for chosen in sets:
+        assert ties.split(weights[chosen])[0] == told(chosen)[0]
+
+
+@pytest.mark.parametrize("numa", [1, 2, 4])
+def test_the_answer_does_not_depend_on_the_order_of_the_document(numa: int) -> None:
+    host = host_of({0: [1, 2], 1: [3, 4], 2: [5]}, 5)
+    turned = {**host, "numa_nodes": host["numa_nodes"][::-1], "cpus": host["cpus"][::-1]}
+    assert nodes_taken(host, vcpus=8, numa=numa) == nodes_taken(turned, vcpus=8, numa=numa)
