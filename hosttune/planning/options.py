@@ -10,8 +10,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations, islice
 from itertools import count as numbers
-from itertools import islice
 from math import lcm
 
 from hosttune.model.intent import NicRequest
@@ -192,11 +192,28 @@ class Options:
         def families() -> Iterator[Family]:
             for settled in self._vgpus() if self._vgpu else map(self._settled, self._picks(spread)):
                 if settled.mixed == mixed and len(set(settled.nodes)) == spread:
-                    drawn = self._begin(settled, level)
-                    if drawn is not None:
-                        yield drawn
+                    yield self._later(settled, level)
 
         return families
+
+    def _later(self, settled: Settled, level: int) -> Family:
+        """The family of one choice of GPUs, not looked into before its turn comes."""
+
+        def family() -> Iterator[Family]:
+            drawn = self._begin(settled, level)
+            if drawn is not None:
+                yield drawn
+
+        return self._least_at_home(settled) if level == 0 and self._has_own else 0, next(self._numbers), family
+
+    def _least_at_home(self, settled: Settled) -> int:
+        """A bound on the objective of these GPUs with one cell on each of their nodes; named devices come on top."""
+        homes = sorted({node for node in settled.nodes if node is not None})
+        devices = [node for node in settled.nodes if node is not None]
+        distance = self._field.resources.distance
+        total = sum(distance(home, device) for home in homes for device in devices)
+        pairs = sum(self._pair[a, b] for a, b in combinations(homes, 2))
+        return total * self._scale.unit // max(1, len(homes)) + pairs
 
     def _vgpus(self) -> list[Settled]:
         """Every way to have its MIG instances on what is left of the host's GPUs, best first."""

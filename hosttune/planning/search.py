@@ -111,7 +111,7 @@ class _Search:
             for part in range(len(self._sums))
         ]
         for order in (self._order, *by_amount):
-            if self._best[0] > self._floor:
+            if self._best[0] // self._scale.unplaced > floor // self._scale.unplaced:
                 self._dive(order)
         try:
             self._descend(0, 0, firsts)
