@@ -174,6 +174,20 @@ def test_numbers_compare_as_the_rule_says(host: Json, count: int) -> None:
         assert ties.split(weights[chosen])[0] == told(chosen)[0]
 
 
+@given(crowded())
+def test_of_all_gpus_the_one_is_taken_that_spoils_least(host: Json) -> None:
+    """Every GPU is as near to CPUs of its own node as any other, so that only ties decide; none is passed over."""
+    field = field_of(host)
+    nodes = field.resources.nodes
+    shape = placement.Shape((placement.CellDemand(4, GIB),), 2, None, share_cores=False)
+    homes = [node for node in map(field.catalogue.node, GPUS) if node is not None]
+    able = [node for node in set(homes) if placement.has_whole_cores(nodes[node], 4, 2)]
+    ties = ties_of(field.resources, field.memory, {node: homes.count(node) for node in nodes})
+    if able:
+        best = min(able, key=lambda node: ties.without([node]).weigh(node, shape.cells[0], shape))
+        assert nodes_taken(host, gpus=1) == [best]
+
+
 @pytest.mark.parametrize("numa", [1, 2, 4])
 def test_the_answer_does_not_depend_on_the_order_of_the_document(numa: int) -> None:
     host = host_of({0: [1, 2], 1: [3, 4], 2: [5]}, 5)

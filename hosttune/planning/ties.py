@@ -44,11 +44,8 @@ class Ties:
     def without(self, gpu_nodes: Iterable[int | None]) -> Ties:
         """The same for a guest that takes a GPU of each of these nodes."""
         taken = Counter(gpu_nodes)
-        return (
-            replace(self, beside={node: max(0, gpus - taken[node]) for node, gpus in self.beside.items()})
-            if taken
-            else self
-        )
+        beside = {node: max(0, gpus - taken[node]) for node, gpus in self.beside.items()}
+        return replace(self, beside=beside)
 
     def weigh(self, node: int, cell: CellDemand, shape: Shape) -> int:
         """What a cell takes and spoils on a node, as one number."""
@@ -75,10 +72,11 @@ class Ties:
         """Bounds on both parts for a guest of this shape, on `only` these nodes if given."""
         nodes = (self.resources.nodes[node] for node in (self.resources.nodes if only is None else only))
         able = [node.id for node in nodes if (node.free_threads if shape.share_cores else node.free)]
-        smallest = min(shape.cells, key=lambda cell: cell.vcpus)
-        found = [self.split(self.weigh(node, smallest, shape)) for node in able]
-        count = len(shape.cells)
-        return sum(sorted(caches for caches, _ in found)[:count]), sum(sorted(rest for _, rest in found)[:count])
+        cells = {cell.vcpus: cell for cell in shape.cells}.values()
+        found = [[self.split(self.weigh(node, cell, shape)) for cell in cells] for node in able]
+        caches = sorted(min(caches for caches, _ in row) for row in found)
+        rest = sorted(min(rest for _, rest in row) for row in found)
+        return sum(caches[: len(shape.cells)]), sum(rest[: len(shape.cells)])
 
 
 def ties_of(resources: Resources, memory: Mapping[int, NodeMemory], beside: Mapping[int, int]) -> Ties:
