@@ -10,8 +10,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, islice
 from itertools import count as numbers
+from itertools import islice
 from math import lcm
 
 from hosttune.model.intent import NicRequest
@@ -92,7 +92,8 @@ class Settled:
     slots: tuple[MigSlot, ...] = ()
 
 
-Family = tuple[int, int, Callable[[], Iterator["Family | Option"]]]  # bound, its number, what is in it
+# Bound, how far it is from whole ways, its number, what is in it: of equal bounds, what is nearly done comes first.
+Family = tuple[int, int, int, Callable[[], Iterator["Family | Option"]]]
 
 
 @dataclass(frozen=True)
@@ -158,12 +159,13 @@ class Options:
         """The ways of one level and number of GPU models, the least rank first."""
         spreads = range(len(self._field.resources.nodes) + 2)  # 0: no GPUs; the last: some are of unknown node
         heap: list[Family] = [
-            (self._least(spread, level), next(self._numbers), self._spread(spread, level, mixed)) for spread in spreads
+            (self._least(spread, level), 2, next(self._numbers), self._spread(spread, level, mixed))
+            for spread in spreads
         ]
         heapq.heapify(heap)
         waiting: list[tuple[int, int, Option]] = []
         while heap:
-            bound, _, family = heapq.heappop(heap)
+            bound, _, _, family = heapq.heappop(heap)
             floor = self._scale.rank(level, mixed, bound, 0, 0, 0)
             while waiting and waiting[0][0] <= floor:
                 yield heapq.heappop(waiting)[2]
@@ -204,16 +206,22 @@ class Options:
             if drawn is not None:
                 yield drawn
 
-        return self._least_at_home(settled) if level == 0 and self._has_own else 0, next(self._numbers), family
+        return self._least_of(settled, level), 1, next(self._numbers), family
 
-    def _least_at_home(self, settled: Settled) -> int:
-        """A bound on the objective of these GPUs with one cell on each of their nodes; named devices come on top."""
-        homes = sorted({node for node in settled.nodes if node is not None})
-        devices = [node for node in settled.nodes if node is not None]
+    def _least_of(self, settled: Settled, level: int) -> int:
+        """A bound on the objective of these GPUs: cells on the nearest nodes, as near to each other as can be.
+
+        Named devices and those counted out later come on top.
+        """
         distance = self._field.resources.distance
-        total = sum(distance(home, device) for home in homes for device in devices)
-        pairs = sum(self._pair[a, b] for a, b in combinations(homes, 2))
-        return total * self._scale.unit // max(1, len(homes)) + pairs
+        devices = [node for node in settled.nodes if node is not None]
+        toward = sorted(sum(distance(node, device) for device in devices) for node in self._field.resources.nodes)
+        if not toward or isinstance(self._want.guest.numa, tuple):
+            return self._scale.unit * toward[0] if toward else 0
+        base = base_cells(self._field, self._want.guest, settled.gpus)
+        cells = base.cells + max(0, level - self._has_own)
+        nearest = min(self._pair.values(), default=0)
+        return self._scale.unit * sum(toward[:cells]) // cells + nearest * (cells * (cells - 1) // 2)
 
     def _vgpus(self) -> list[Settled]:
         """Every way to have its MIG instances on what is left of the host's GPUs, best first."""
@@ -339,7 +347,7 @@ class Options:
             if rest is not None:
                 yield rest
 
-        return cost, next(self._numbers), family
+        return cost, 0, next(self._numbers), family
 
     # --- options --------------------------------------------------------------------------------------------------
 

@@ -142,7 +142,7 @@ class _Search:
 
     def _descend(self, depth: int, rank: int, firsts: list[int]) -> None:
         """All ways of the guests from `depth` on; `firsts` are their first ways that may still fit."""
-        self._ledger.spend(20 + 4 * (len(self._order) - depth) + 2 * len(self._field.resources.nodes))
+        self._ledger.spend(20 + 10 * (len(self._order) - depth) + 5 * len(self._field.resources.nodes))
         if self._ledger.work > self._most_work or self._best[0] <= self._floor:
             raise _Enough
         if depth == len(self._order):
@@ -261,17 +261,17 @@ class _Search:
 
     # --- ties ---------------------------------------------------------------------------------------------------
 
-    def _leaves(self, which: int, option: Option) -> tuple[int, int, int, tuple[int, ...]]:
-        """What a way spoils, least first: caches, CPUs beside GPUs (for a guest without), room on nodes half full."""
+    def _leaves(self, which: int, option: Option) -> tuple[int, int, list[int], tuple[int, ...]]:
+        """What a way spoils, as `ties` has it: caches, GPUs beside a guest without, room of the emptiest node first."""
         shape = option.sizes.shape
         caches = 0
-        room = 0
+        room: list[int] = []
         for node, cell in zip(option.nodes, shape.cells, strict=True):
             key = node, cell.vcpus, shape.threads
             if key not in self._llcs:
                 self._llcs[key] = llcs_spanned(choose_cores(self._field.resources.nodes[node], cell.vcpus, shape))
             caches += self._llcs[key]
-            room += self._ledger.left[self._stock.cores[node, 1]]
+            room.append(self._ledger.left[self._stock.cores[node, 1]])
         beside = 0
         if not option.picks:
             beside = sum(
@@ -279,7 +279,7 @@ class _Search:
                 for kind in self._stock.kinds
                 if kind.trait.of_gpus and kind.trait.node in option.nodes
             )
-        return caches, beside, room, option.nodes
+        return caches, beside, sorted(room, reverse=True), option.nodes
 
 
 def _ways(field: Field, stock: Stock, scale: Scale, wants: Sequence[Want]) -> list[Options]:
