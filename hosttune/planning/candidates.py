@@ -115,6 +115,7 @@ def gpu_candidates(field: Field, guest: GuestIntent, others: tuple[str, ...], wh
     request = guest.gpus if isinstance(guest.gpus, GpuRequest) else GpuRequest(count=count)
     pool = [g for g in countable_gpus(field.host, catalogue) if matches(g, catalogue.pci.get(g.address), request)]
     usable, excluded = _usable(catalogue, pool, others)
+    free = len(usable)
     excluded += [inside_refusal(field, guest, g.address) for g in usable if not takes_inside(field, guest, g.address)]
     usable = [gpu for gpu in usable if takes_inside(field, guest, gpu.address)]
     free = len(usable)
@@ -136,7 +137,7 @@ def gpu_candidates(field: Field, guest: GuestIntent, others: tuple[str, ...], wh
 def _off_partition(catalogue: Catalogue, guest: GuestIntent, named: GpuSet, where: str) -> tuple[str, ...]:
     """Why named GPUs are nothing that the fabric can join and keep apart from others."""
     why = refusal(catalogue.fabric, named, mig=guest.mig is not None)
-    return (f"{where}: {why}",) if why else ()
+    return (f"{where.rpartition(': ')[2]}: {why}",) if why else ()
 
 
 def _off_fabric(catalogue: Catalogue, usable: list[Gpu], count: int, *, mig: bool) -> tuple[list[Gpu], tuple[str, ...]]:

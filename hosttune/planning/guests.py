@@ -40,6 +40,7 @@ class Placed:
     findings: tuple[Finding, ...]
     cores: tuple[tuple[Core, ...], ...]
     functions: tuple[str, ...] = ()  # those that carry its vGPUs
+    exclusive: bool = True  # its cores are nobody else's, their idle siblings either (smt: cores)
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,12 @@ def place_guest(field: Field, guest: GuestIntent, where: str) -> Placed | Unplac
     return msgspec.structs.replace(result, relaxation=(*helpful, *result.relaxation))
 
 
-def fits_alone(field: Field, guest: GuestIntent, where: str) -> bool:
-    """Whether a guest could be placed if it were the only one. Raises BadInput as `place_guest`."""
-    return isinstance(_decide(field, guest, where, trial=True), Placed)
+def refusal_of(field: Field, guest: GuestIntent, where: str) -> Unplaced | None:
+    """Why a guest could not be placed if it were the only one; None where it could. Raises BadInput."""
+    if isinstance(_decide(field, guest, where, trial=True), Placed):
+        return None
+    result = _decide(field, guest, where)  # a trial looks at one choice of GPUs
+    return None if isinstance(result, Placed) else result
 
 
 def named_of(field: Field, guest: GuestIntent, where: str) -> tuple[str, ...]:
@@ -204,7 +208,7 @@ def build_guest(field: Field, guest: GuestIntent, devices: Devices, others: CpuS
         boot=guest.boot,
     )
     said = (*pinning.findings, *told, *tree_findings(tree, at), *guest_findings(field, decision, at), *of_mig)
-    return Placed(planned, said, pinning.cores, devices.functions)
+    return Placed(planned, said, pinning.cores, devices.functions, guest.smt == "cores")
 
 
 def _hole(window: Window) -> int | None:
@@ -232,7 +236,8 @@ def _window(field: Field, guest: GuestIntent, devices: Devices, width: AddressWi
     advice = remedies(field.catalogue, members, choice.gpus, memory, width, firmware)
     why = [window.refusal]
     if not advice:
-        why.append(f"neither less memory nor fewer GPUs help: {width.usable} address bits cannot hold one of them")
+        bits = "the firmware" if width.usable is None else f"{width.usable} address bits"
+        why.append(f"neither less memory nor fewer GPUs help: {bits} cannot hold one of them")
     return Unplaced(guest=guest.name, why=tuple(why), relaxation=advice)
 
 

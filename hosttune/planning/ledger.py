@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hosttune.gpu.mig_tables import SLICES
+from hosttune.planning.devices import countable_gpus
 from hosttune.planning.options import Option, View
 from hosttune.planning.pages import NodeMemory
 from hosttune.planning.placement import CellDemand, Shape, cores_needed
@@ -99,7 +100,8 @@ class Ledger:
         """(cores, bytes, GPUs, CPUs, memory slices of GPUs) that are left on the whole host; None = unknown."""
         stock, left = self.stock, self.left
         rooms = list(self._room.values())
-        memory = None if None in rooms else sum(rooms)  # type: ignore[arg-type]
+        known = len(rooms) == len(self.field.resources.nodes)  # a node without a row never refuses
+        memory = None if None in rooms or not known else sum(rooms)  # type: ignore[arg-type]
         pooled = sum(
             max(0, m.pages_free(page) * page - self._asked.get((m.node, page), 0))
             for m in self.field.memory.values()
@@ -130,8 +132,14 @@ def _twins(field: Field, stock: Stock) -> dict[int, Twin]:
     ids = sorted(resources.nodes)
     kinds: dict[int | None, list[tuple[object, int]]] = {}
     for kind in stock.kinds:
-        mark = (tuple(sorted(kind.trait.labels)), kind.trait.size, kind.trait.busy, repr(kind.trait.models))
-        kinds.setdefault(kind.trait.node, []).append(((mark, kind.trait.also), kind.index))
+        mark = (
+            tuple(sorted(kind.trait.labels)),
+            kind.trait.size,
+            kind.trait.busy,
+            tuple(sorted(map(str, kind.trait.models))),
+        )
+        along = tuple("here" if node == kind.trait.node else node for node in kind.trait.along)
+        kinds.setdefault(kind.trait.node, []).append(((mark, kind.trait.also, along), kind.index))
     firsts: list[tuple[int, object]] = []
     found: dict[int, Twin] = {}
     for node in ids:
@@ -152,7 +160,8 @@ def _size(field: Field, node: int) -> object:
     """What `auto` and page pools see of a node."""
     memory = field.memory.get(node)
     pools = [(page, memory.pages_free(page)) for page in sorted(memory.pools)] if memory else []
-    gpus = sum(field.catalogue.node(gpu.address) == node for gpu in field.host.gpus)
+    countable = countable_gpus(field.host, field.catalogue)
+    gpus = sum(field.catalogue.node(gpu.address) == node for gpu in countable)
     room = (memory.assignable_bytes, memory.creatable_bytes is None) if memory else None
     return len(field.resources.nodes[node].assignable), room, tuple(pools), gpus
 

@@ -68,7 +68,7 @@ def _least(field: Field, stock: Stock, want: Want) -> Amounts:
     gpus = len(want.candidates.named or ()) if count is None else count
     shares = guest.smt == "threads"
     cpus = sum(cell.vcpus for cell in guest.numa) if isinstance(guest.numa, tuple) else guest.vcpus
-    least = min(stock.widest.values(), default=1)
+    least = min(stock.narrowest.values(), default=1)
     threads = (cpus if isinstance(cpus, int) else 1) if shares else cores * least
     slices = 0
     if guest.mig is not None and is_vgpu_guest(guest):

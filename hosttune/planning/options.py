@@ -22,6 +22,7 @@ from hosttune.planning.placement import CellDemand, Shape, cores_needed, device_
 from hosttune.planning.sizing import Field, Sizes, base_cells, shapes
 from hosttune.planning.stock import Kind, Stock, Want, gpu_pools, gpu_sets, occupied, slots_use
 
+KEPT_CHOICES = 4096
 MOST_SLOTS = 1024  # ways to place the MIG instances of one guest that are looked at
 WORK_OF_A_CHOICE = 40  # what looking at one choice of GPUs costs, where looking at one way costs 1
 Node = int | None
@@ -88,7 +89,7 @@ class Settled:
     mixed: int
     busy: int
     gpus: tuple[str, ...]
-    along: tuple[int, ...] = ()  # nodes of what goes along with them
+    brought: frozenset[str] = frozenset()  # these and all that goes along with them
     slots: tuple[MigSlot, ...] = ()
 
 
@@ -119,10 +120,12 @@ class Options:
         self._gpus = gpu_count(self._want.guest)
         self._vgpu = is_vgpu_guest(self._want.guest)
         self._slots: list[Settled] | None = None
+        self._by_spread: dict[int, list[Settled]] = {}
         self._has_own = self._may_be_home()
         nodes = list(field.resources.nodes)
         self._pair = {(a, b): scale.unit * field.resources.distance(a, b) for a in nodes for b in nodes if a != b}
         self._cut_ups: dict[object, CutUp | None] = {}
+        self.cut_off = False  # whether there are more ways than are looked at
         self._kept: list[Option] = []
         self._numbers = numbers()
         self._source = self._draw()
@@ -192,11 +195,27 @@ class Options:
         """The family of all choices of GPUs from so many nodes."""
 
         def families() -> Iterator[Family]:
-            for settled in self._vgpus() if self._vgpu else map(self._settled, self._picks(spread)):
-                if settled.mixed == mixed and len(set(settled.nodes)) == spread:
+            for settled in self._choices(spread):
+                if settled.mixed == mixed:
                     yield self._later(settled, level)
 
         return families
+
+    def _choices(self, spread: int) -> Iterator[Settled]:
+        """Every choice of GPUs from so many nodes; kept, where they are not too many, for the other levels."""
+        known = self._by_spread.get(spread)
+        if known is not None:
+            yield from known
+            return
+        kept: list[Settled] = []
+        for settled in self._vgpus() if self._vgpu else map(self._settled, self._picks(spread)):
+            self._view.spend(1)
+            if len(set(settled.nodes)) == spread:
+                if len(kept) <= KEPT_CHOICES:
+                    kept.append(settled)
+                yield settled
+        if len(kept) <= KEPT_CHOICES:
+            self._by_spread[spread] = kept
 
     def _later(self, settled: Settled, level: int) -> Family:
         """The family of one choice of GPUs, not looked into before its turn comes."""
@@ -230,6 +249,7 @@ class Options:
             sites = self._stock.sites.get(self._want.guest.mig.profile) if self._want.guest.mig else None
             ways = mig_choices(self._field, self._want.guest, taken, self._want.where, sites)
             self._slots = [self._of_slots(slots) for slots in islice(ways, MOST_SLOTS)]
+            self.cut_off = len(self._slots) == MOST_SLOTS
         return self._slots
 
     def _of_slots(self, slots: tuple[MigSlot, ...]) -> Settled:
@@ -264,16 +284,16 @@ class Options:
         gpus: list[str] = []
         models: set[str | None] = set()
         nodes: list[Node] = []
-        along: list[int] = []
+        brought: set[str] = set()
         busy = 0
         for index, count in picks:
             kind = self._kinds[index]
             gpus += [address for bundle in kind.bundles[:count] for address in bundle]
             models |= kind.trait.models
             busy += kind.trait.busy * count
-            along += kind.trait.along * count
+            brought.update(address for one in kind.members[:count] for address in one)
             nodes += [kind.trait.node] * (kind.trait.size * count)
-        return Settled(picks, tuple(nodes), max(0, len(models) - 1), busy, tuple(gpus), tuple(along))
+        return Settled(picks, tuple(nodes), max(0, len(models) - 1), busy, tuple(gpus), frozenset(brought))
 
     # --- cells ----------------------------------------------------------------------------------------------------
 
@@ -297,14 +317,14 @@ class Options:
                 return None
         shape = cuts[0][1].shape
         named = self._settled(self._all_of("named", 0))
-        known = [*settled.nodes, *settled.along, *named.nodes, *named.along]
-        device_nodes = [node for node in known if node in field.resources.nodes]
+        given = settled.brought | named.brought
+        known = [*(settled.nodes if settled.slots else ()), *self._nodes_of(given)]
         prices = Prices(
             shares=tuple(self._scale.unit * cell.vcpus // shape.vcpus for cell in shape.cells),
-            to_devices=device_distances(field.resources, [node for node in device_nodes if node is not None]),
+            to_devices=device_distances(field.resources, [node for node in known if node is not None]),
             pair=self._pair,
         )
-        drawn = _Drawn(settled, extra, cuts, level, prices)
+        drawn = _Drawn(settled, extra, cuts, level, prices, given)
         return self._next(drawn, node_sets(prices, rooms, twin, self._halves))
 
     def _cut_up(self, settled: Settled, cells: int) -> CutUp | None:
@@ -355,18 +375,21 @@ class Options:
         """Every cut of the guest that could stand on these nodes, with every way to count out its NICs and drives."""
         settled = drawn.settled
         named = self._all_of("named", 0)
+        ways = self._by_count(drawn, nodes)
         for order, sizes in drawn.cuts:
             pairs = list(zip(nodes, sizes.shape.cells, strict=True))
             if not all(self._view.holds(n, cell, sizes.shape) for n, cell in pairs):
                 continue
             cells = self._cells_use(sizes.shape, nodes)
-            for more, extra in self._by_count(drawn.prices, nodes):
+            memory = tuple((node, sizes.shape.page, cell.memory_bytes) for node, cell in pairs)
+            self._view.spend(len(ways))
+            for more, extra in ways:
                 picks = (*settled.picks, *more)
-                rank = self._scale.rank(drawn.level, settled.mixed, cost + extra, int(sizes.short), settled.busy, order)
+                short = int(sizes.short)
                 yield Option(
-                    rank=rank,
+                    rank=self._scale.rank(drawn.level, settled.mixed, cost + extra, short, settled.busy, order),
                     use=(*cells, *self._devices_use((*picks, *named)), *slots_use(self._stock, settled.slots)),
-                    memory=tuple((node, sizes.shape.page, cell.memory_bytes) for node, cell in pairs),
+                    memory=memory,
                     nodes=nodes,
                     sizes=sizes,
                     picks=picks,
@@ -377,14 +400,14 @@ class Options:
     def _cells_use(self, shape: Shape, nodes: tuple[int, ...]) -> list[tuple[int, int]]:
         """Cores of each node, and the CPUs that sharers could have had."""
         found: list[tuple[int, int]] = []
-        most = self._field.resources.threads_per_core
         for node, cell in zip(nodes, shape.cells, strict=True):
             if shape.share_cores:
                 found.append((self._stock.threads[node], cell.vcpus))
                 continue
             cores = cores_needed(cell.vcpus, shape.threads)
             found += [(self._stock.cores[node, least], cores) for least in range(1, shape.threads + 1)]
-            found.append((self._stock.threads[node], cores * min(most, self._stock.widest[node])))
+            if self._stock.shares:
+                found.append((self._stock.threads[node], cores * self._stock.narrowest[node, shape.threads]))
         return found
 
     def _devices_use(self, picks: Picks) -> list[tuple[int, int]]:
@@ -392,28 +415,32 @@ class Options:
         also = {index: much for kind, _ in picks for index, much in self._kinds[kind].trait.also}
         return [*picks, *sorted(also.items())]
 
-    def _by_count(self, prices: Prices, nodes: tuple[int, ...]) -> list[tuple[Picks, int]]:
+    def _by_count(self, drawn: _Drawn, nodes: tuple[int, ...]) -> list[tuple[Picks, int]]:
         """(NICs and drives by kind, what they add to the objective): every way, the cheapest first."""
         guest = self._want.guest
         nics = guest.nics.count if isinstance(guest.nics, NicRequest) else guest.nics
-        ways: list[tuple[Picks, int]] = [((), 0)]
+        ways: list[Picks] = [()]
         for what, count in (("nic", nics), ("nvme", guest.nvme)):
             if isinstance(count, int) and count:
                 kinds = self._stock.of((self._which, what, 0))
                 found = _handed_out(kinds, self._view.left, count)
-                ways = [((*a, *b), cost + self._cost(prices, nodes, b)) for a, cost in ways for b in found]
-        return sorted(ways, key=lambda way: way[1])
+                ways = [(*a, *b) for a in ways for b in found]
+        return sorted(((way, self._cost(drawn, nodes, way)) for way in ways), key=lambda way: way[1])
 
-    def _cost(self, prices: Prices, nodes: tuple[int, ...], picks: Picks) -> int:
+    def _cost(self, drawn: _Drawn, nodes: tuple[int, ...], picks: Picks) -> int:
+        """What devices add, with all that goes along: each function counts once, whoever brings it."""
         distance = self._field.resources.distance
-        total = 0
-        for index, count in picks:
-            trait = self._kinds[index].trait
-            for home in (trait.node, *trait.along):
-                if home is not None:
-                    each = sum(s * distance(n, home) for s, n in zip(prices.shares, nodes, strict=True))
-                    total += count * each
-        return total
+        more = self._settled(picks).brought - drawn.given if picks else frozenset()
+        return sum(
+            share * distance(node, home)
+            for home in self._nodes_of(more)
+            for share, node in zip(drawn.prices.shares, nodes, strict=True)
+        )
+
+    def _nodes_of(self, addresses: frozenset[str]) -> list[int]:
+        """The nodes of devices, as far as they are known."""
+        found = (self._field.catalogue.node(address) for address in addresses)
+        return sorted(node for node in found if node is not None and node in self._field.resources.nodes)
 
 
 Cut = tuple[int, Sizes]  # its place in the order of preference
@@ -429,6 +456,7 @@ class _Drawn:
     cuts: tuple[Cut, ...]
     level: int
     prices: Prices
+    given: frozenset[str]  # its GPUs and named devices, and what goes along with them
 
 
 def _count_out(pool: Sequence[Sequence[Kind]], left: Sequence[int], spread: int, wanted: int) -> Iterator[Picks]:

@@ -219,6 +219,8 @@ def _shortfall(field: Field, choice: Choice) -> tuple[str, str]:
         parts.append(f"node {node} has {cores} and {give}")
     share = auto_share(field, choice.sharing, choice.parts)
     each = "in all" if share.of_host else "a cell"
+    if not share.cores:
+        return level, f"its auto share is no whole core {each}, it gets one: {'; '.join(parts)}"
     wanted = f"{share.cores} cores and {format_size(share.memory_bytes)} {each}"
     return level, f"less than the auto share of {wanted}: {'; '.join(parts)}"
 

@@ -13,6 +13,7 @@ from hosttune.model.intent import GpuRequest, GuestIntent
 from hosttune.model.values import format_size, parse_size
 from hosttune.planning.candidates import Candidates
 from hosttune.planning.devices import gpu_count
+from hosttune.planning.mig import mig_changes
 from hosttune.planning.pages import MIB, SMALL_PAGE, page_sizes
 from hosttune.planning.placement import cores_needed, possible
 from hosttune.planning.sizing import Field, base_cells, read_field, shapes
@@ -87,6 +88,7 @@ def _changes(field: Field, guest: GuestIntent, candidates: Candidates) -> Iterat
     for count in range(min(gpu_count(guest) or 0, len(field.host.gpus) + 1) - 1, 0, -1):
         gpus = replace(guest.gpus, count=count) if isinstance(guest.gpus, GpuRequest) else count
         yield f"gpus: {count}", replace(guest, gpus=gpus)
+    yield from mig_changes(field, guest)
     if candidates.first() is None:
         return  # no size helps where the GPUs themselves cannot be had
     if isinstance(guest.vcpus, int) and not isinstance(guest.numa, tuple):

@@ -117,7 +117,7 @@ class _Search:
             self._descend(0, 0, firsts)
         except _Enough:
             return self._best[0] <= floor
-        return True
+        return not any(ways.cut_off for ways in self._ways)
 
     def _dive(self, order: Sequence[int]) -> None:
         """One plan without looking back: each guest takes its best way, or stays out."""
@@ -287,7 +287,9 @@ def _ways(field: Field, stock: Stock, scale: Scale, wants: Sequence[Want]) -> li
     found: dict[object, Options] = {}
     ways: list[Options] = []
     for i, want in enumerate(wants):
-        alone = bool(want.named or want.candidates.named)
-        key = i if alone else msgspec.structs.replace(want.guest, name="", disk=None, networks=None, sysctl=None)
-        ways.append(found.setdefault(repr(key), Options(field, stock, scale, wants, i)))
+        alike = msgspec.structs.replace(want.guest, name="", disk=None, networks=None, sysctl=None)
+        key: object = i if want.named or want.candidates.named else repr(alike)
+        if key not in found:
+            found[key] = Options(field, stock, scale, wants, i)
+        ways.append(found[key])
     return ways

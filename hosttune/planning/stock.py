@@ -61,6 +61,7 @@ class Kind:
     index: int
     trait: Trait
     bundles: tuple[Bundle, ...]
+    members: tuple[Bundle, ...]  # each bundle with all that goes along with it
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ class Stock:
     cores: Mapping[tuple[int, int], int]
     threads: Mapping[int, int]
     kinds: tuple[Kind, ...]
-    widest: Mapping[int, int]  # threads of the widest free core of each node
+    narrowest: Mapping[tuple[int, int], int]  # CPUs of the narrowest free core with at least so many, by (node, CPUs)
+    shares: bool  # whether some guest may share cores, so that CPUs count beside cores
     sites: Mapping[str, Sites]  # by MIG profile, the GPUs that could carry vGPUs of it
     parts: Mapping[str, int]  # where the amount of a named thing is: slices and functions of GPUs that can be cut up
     homeless: tuple[int, ...]  # amounts of no node: devices of unknown node, things that several bundles bring along
@@ -119,11 +121,16 @@ def read_stock(field: Field, wants: Sequence[Want]) -> Stock:
         groups.setdefault(trait, []).append(bundle)
     kinds: list[Kind] = []
     for trait, bundles in groups.items():
-        kinds.append(Kind(len(capacity), trait, tuple(bundles)))
+        members = tuple(close_groups(field.catalogue, bundle).members for bundle in bundles)
+        kinds.append(Kind(len(capacity), trait, tuple(bundles), members))
         capacity.append(len(bundles))
     homeless = (*places.values(), *(kind.index for kind in kinds if kind.trait.node is None))
-    widest = {n: max((len(core.cpus) for core in node.free), default=1) for n, node in field.resources.nodes.items()}
-    return Stock(tuple(capacity), cores, threads, tuple(kinds), widest, sites, places, homeless)
+    narrowest: dict[tuple[int, int], int] = {}
+    for node_id, least in cores:
+        widths = (len(core.cpus) for core in field.resources.nodes[node_id].free)
+        narrowest[node_id, least] = min((width for width in widths if width >= least), default=1)
+    shares = any(want.guest.smt == "threads" for want in wants)
+    return Stock(tuple(capacity), cores, threads, tuple(kinds), narrowest, shares, sites, places, homeless)
 
 
 def _labels(field: Field, wants: Sequence[Want]) -> dict[Bundle, set[Label]]:
@@ -151,7 +158,9 @@ def gpu_pools(want: Want) -> tuple[tuple[Bundle, ...], ...]:
     pools = want.candidates.bundles
     if isinstance(want.guest.gpus, GpuRequest) and want.guest.gpus.nvlink:
         return pools
-    return (tuple(dict.fromkeys(bundle for pool in pools for bundle in pool)),) if pools else ()
+    every = dict.fromkeys(bundle for pool in pools for bundle in pool)
+    whole = tuple(one for one in every if not any(set(one) < set(other) for other in every))
+    return (whole,) if pools else ()
 
 
 def gpu_sets(candidates: Candidates) -> tuple[GpuSet, ...]:

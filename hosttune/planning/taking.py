@@ -38,20 +38,21 @@ def defined(guest: PlannedGuest) -> RunningGuest:
     )
 
 
-def take(field: Field, guest: PlannedGuest) -> Field:
-    """What is left for others once a guest has its CPUs, memory and devices."""
+def take(field: Field, guest: PlannedGuest, *, exclusive: bool = False) -> Field:
+    """What is left for others once a guest has its CPUs, memory and devices.
+
+    `exclusive`: the idle siblings of its CPUs are for nobody either. Of guests that exist already, that is not known.
+    """
     entry = defined(guest)
     pins = CpuSet().union(*(parse_cpus(pin.cpus) for pin in guest.vcpu_pins))
     service = parse_cpus(guest.emulator_cpus).union(*(parse_cpus(cpus) for cpus in guest.iothread_cpus))
     taken = CpuSet(pins | service if field.reserve.cores_per_node else pins)  # as `read_resources`
-    homes = {int(cell.host_nodes) for cell in guest.cells}
-    nodes = {n: _without(node, taken) if taken else node for n, node in field.resources.nodes.items()}
+    nodes = {n: _without(node, taken, exclusive) if taken else node for n, node in field.resources.nodes.items()}
     memory = dict(field.memory)
     for cell in guest.cells:
         node = int(cell.host_nodes)
         if node in memory:
             memory[node] = _less(memory[node], cell.memory_bytes, guest.page_bytes)
-    assert homes <= set(nodes), "a cell is on a node of the host"
     holders = {**field.catalogue.holders, **dict.fromkeys(entry.devices, guest.name)}
     return replace(
         field,
@@ -64,10 +65,11 @@ def take(field: Field, guest: PlannedGuest) -> Field:
     )
 
 
-def _without(node: NodeResources, taken: CpuSet) -> NodeResources:
-    """A node with these CPUs held: their cores are free no more, their idle siblings are."""
+def _without(node: NodeResources, taken: CpuSet, exclusive: bool) -> NodeResources:
+    """A node with these CPUs held: their cores are free no more, their idle siblings are unless they are theirs too."""
     free = tuple(core for core in node.free if taken.isdisjoint(core.siblings))
-    return replace(node, free=free, free_threads=CpuSet(node.free_threads - taken))
+    siblings = (cpu for core in node.cores if exclusive and not taken.isdisjoint(core.siblings) for cpu in core.cpus)
+    return replace(node, free=free, free_threads=CpuSet(node.free_threads - taken - CpuSet(siblings)))
 
 
 def _less(memory: NodeMemory, size: int, page: int | None) -> NodeMemory:

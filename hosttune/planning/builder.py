@@ -1,0 +1,157 @@
+"""The guests of one search, built one after the other on what those before them left.
+
+Pure. A search decides amounts; here they become addresses, cores, final `auto` sizes, and whole PlannedGuests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from hosttune.model.plan import PlannedGuest, Unplaced
+from hosttune.model.values import CpuSet, parse_cpus
+from hosttune.planning.choice import Choice
+from hosttune.planning.devices import address_key
+from hosttune.planning.fabric import lost
+from hosttune.planning.guests import Devices, Placed, build_guest
+from hosttune.planning.mig import mig_share
+from hosttune.planning.migguest import plan_mig_guest
+from hosttune.planning.nearest import pick
+from hosttune.planning.placement import Placement, cost_of
+from hosttune.planning.search import Found, Stage
+from hosttune.planning.sizing import Field, Spoken, enlarge
+from hosttune.planning.taking import take
+
+
+class Builder:
+    """Builds the guests of one search, each on what those before it left."""
+
+    def __init__(self, stage: Stage, found: Found) -> None:
+        self._field, self._wants = stage.field, stage.wants
+        self._options = {i: option for i, option in enumerate(found.options) if option is not None}
+        self._kinds = {kind.index: kind for kind in stage.stock.kinds}
+
+    def build(self) -> list[Placed | Unplaced | None]:
+        """What became of each guest; None = the search left it out."""
+        field = self._field
+        taken: set[str] = set()
+        functions: set[str] = set()
+        built: dict[int, Placed | Unplaced] = {}
+        ready: list[tuple[int, Field, Devices]] = []
+        order = self._order()
+        for turn, i in enumerate(order):
+            devices = self._devices(field, i, taken, functions, order[turn + 1 :])
+            functions.update(devices.functions)
+            placed = build_guest(field, self._wants[i].guest, devices)
+            built[i] = placed
+            if isinstance(placed, Placed):
+                ready.append((i, field, devices))
+                field = take(field, _unserved(placed), exclusive=placed.exclusive)
+                taken.update(device.address for device in placed.guest.devices)
+        pins = {i: _pins(outcome) for i, outcome in built.items()}
+        everyone = CpuSet(cpu for own in pins.values() for cpu in own)
+        for i, before, devices in ready:
+            outcome = built[i]
+            if isinstance(outcome, Placed) and not _service(outcome).isdisjoint(everyone - pins[i]):
+                built[i] = build_guest(before, self._wants[i].guest, devices, CpuSet(everyone - pins[i]))
+        return [built.get(i) for i in range(len(self._wants))]
+
+    def _order(self) -> list[int]:
+        """Those of fixed size first, then those that take what is left, then those that share cores."""
+
+        def late(i: int) -> tuple[bool, bool, int]:
+            return self._options[i].sizes.shape.share_cores, self._options[i].sizes.short, i
+
+        return sorted(self._options, key=late)
+
+    def _devices(self, field: Field, which: int, taken: set[str], functions: set[str], later: Sequence[int]) -> Devices:
+        """Addresses for the kinds that a guest was given, and its final size."""
+        want, option = self._wants[which], self._options[which]
+        gpus: list[str] = []
+        counted: list[str] = []
+        for index, count in option.picks:
+            kind = self._kinds[index]
+            if kind.trait.of_gpus:
+                left = [bundle for bundle in kind.bundles if taken.isdisjoint(bundle)]
+                left.sort(key=lambda bundle: lost(field.catalogue.fabric, bundle))  # else by address, as they are
+                gpus += [address for bundle in left[:count] for address in bundle]
+        mine = tuple(sorted(gpus, key=address_key))
+        near = mine or tuple(sorted({slot.gpu for slot in option.slots}, key=address_key))
+        for what in ("nic", "nvme"):
+            counted += self._nearest(field, which, what, near, (*mine, *want.named, *counted), taken, later)
+        spoken = self._spoken(later)
+        parts = mig_share(field, option.slots) if option.slots else None
+        shape = enlarge(field, option.sizes, want.guest, near, option.nodes, spoken, parts)
+        cut = (slot.gpu for slot in option.slots)
+        nodes = [field.catalogue.node(address) for address in (*mine, *cut, *want.named, *counted)]
+        homes = [node for node in nodes if node is not None and node in field.resources.nodes]
+        cost = cost_of(shape, field.resources, option.nodes, homes)
+        placement = Placement(option.nodes, cost, 0)
+        choice = Choice(mine, placement, shape, option.sizes.short, option.extra_cells, option.slots, parts)
+        vgpus = plan_mig_guest(field, want.guest, option.slots, functions) if option.slots else None
+        return Devices.of(field, choice, want.named, tuple(counted), vgpus)
+
+    def _nearest(
+        self,
+        field: Field,
+        which: int,
+        what: str,
+        gpus: tuple[str, ...],
+        own: tuple[str, ...],
+        taken: set[str],
+        later: Sequence[int],
+    ) -> list[str]:
+        """NICs or drives by count, as many of each node as was decided: each GPU in turn takes the nearest there is.
+
+        Devices of one node cost the same, so that any of them will do that no later guest was given.
+        """
+        option = self._options[which]
+        kinds = [kind for kind in self._kinds.values() if (which, what, 0) in kind.trait.labels]
+        needed: dict[tuple[int | None, ...], int] = {}
+        for index, count in option.picks:
+            if any(kind.index == index for kind in kinds):
+                home = self._kinds[index].trait.node, *self._kinds[index].trait.along
+                needed[home] = needed.get(home, 0) + count
+        chosen: list[str] = []
+        gone = {*taken, *own, *(address for i in later for address in self._wants[i].named)}
+        for home, count in needed.items():
+            for _ in range(count):
+                pool: list[str] = []
+                for kind in kinds:
+                    free = [a for (a,) in kind.bundles if a not in gone and a not in chosen]
+                    spare = len(free) - sum(n for i in later for k, n in self._options[i].picks if k == kind.index)
+                    pool += free if (kind.trait.node, *kind.trait.along) == home and spare > 0 else []
+                gpu = (gpus[len(chosen) % len(gpus)],) if gpus else ()
+                chosen += pick(field, pool, 1, gpu, option.nodes, (*own, *chosen))
+        return chosen
+
+    def _spoken(self, later: Sequence[int]) -> Mapping[int, Spoken]:
+        """What guests whose turn comes later need of each node at the least."""
+        found: dict[int, Spoken] = {}
+        for i in later:
+            sizes = self._options[i].sizes
+            for node, cell in zip(self._options[i].nodes, sizes.shape.cells, strict=True):
+                before = found.get(node, Spoken())
+                found[node] = Spoken(
+                    before.cpus + cell.vcpus,
+                    before.memory_bytes + cell.memory_bytes,
+                    before.sharers + sizes.short,
+                )
+        return found
+
+
+def _pins(outcome: Placed | Unplaced) -> CpuSet:
+    if isinstance(outcome, Unplaced):
+        return CpuSet()
+    return CpuSet(cpu for pin in outcome.guest.vcpu_pins for cpu in parse_cpus(pin.cpus))
+
+
+def _service(placed: Placed) -> CpuSet:
+    service = (placed.guest.emulator_cpus, *placed.guest.iothread_cpus)
+    return CpuSet(cpu for cpus in service for cpu in parse_cpus(cpus))
+
+
+def _unserved(placed: Placed) -> PlannedGuest:
+    """The guest without its emulator threads: those make room for whoever is planned with it."""
+    return msgspec.structs.replace(placed.guest, emulator_cpus="", iothread_cpus=())
