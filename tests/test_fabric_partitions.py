@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import msgspec
 import pytest
 from fabrichosts import (
     AT,
@@ -28,19 +27,10 @@ from planhosts import Held
 from hosttune.errors import BadInput
 from hosttune.gpu.boards import board_of
 from hosttune.model.host import Host
-from hosttune.model.plan import MigAssignment, Plan, PlannedGuest
+from hosttune.model.plan import Plan
 from hosttune.model.values import to_builtins
-from hosttune.planning.fabric import (
-    Fabric,
-    fabric_findings,
-    guest_partition,
-    not_startable,
-    partition_of,
-    placeable,
-    read_fabric,
-    refusal,
-)
-from hosttune.planning.fabricsteps import fabric_steps
+from hosttune.planning.fabric import Fabric, partition_of, placeable, read_fabric
+from hosttune.planning.fabricguest import not_startable
 
 Json = dict[str, Any]
 
@@ -241,7 +231,6 @@ def test_guests_planned_together_break_as_few_partitions() -> None:
         ({"mode": None}, MODULES),
         ({"mode": 1}, {}),
         (shared(), {}),
-        (shared(), dict.fromkeys(GPUS, 1)),
         ({"mode": 1, "partitions": []}, MODULES),
     ],
 )
@@ -283,13 +272,6 @@ def test_a_service_vm_stands_for_the_shared_mode() -> None:
     found = decide(document, {"gpus": 4})
     assert found.guests[0].fabric_partition in (1, 2)
     assert any("guest fm has the NVSwitches and no GPU" in text for text in told(found, "warn"))
-
-
-@pytest.mark.parametrize("mode", [None, 0])
-def test_a_list_that_was_recorded_elsewhere_counts(mode: int | None) -> None:
-    """From a service VM's fmpm: this host's own configuration, if there is one, says what it came with."""
-    found = decide(board({**shared(), "mode": mode}), {"gpus": [AT[1], AT[3]]})
-    assert found.guests[0].fabric_partition == 3
 
 
 # --- mode 0 and mode 2 -------------------------------------------------------------------------------------------
@@ -344,40 +326,6 @@ def test_whole_gpus_in_vgpu_mode_are_an_error_finding() -> None:
     assert any("fmActivateFabricPartitionWithVFs" in step.text for step in found.guests[0].steps)
 
 
-# --- MIG ---------------------------------------------------------------------------------------------------------
-
-
-def with_mig(guest: PlannedGuest) -> PlannedGuest:
-    """The same guest with an instance on each of its GPUs, made inside it."""
-    gpus = [device.address for device in guest.devices if device.kind == "gpu"]
-    mig = tuple(MigAssignment(gpu=address, profile="1g.18gb", start=0) for address in gpus)
-    return msgspec.structs.replace(guest, mig=mig, fabric_partition=None)
-
-
-def test_a_guest_that_slices_its_gpus_needs_no_partition() -> None:
-    document = board(shared(), guests=[Held(devices=(AT[5],))])
-    fabric = fabric_of(document)
-    three = [AT[1], AT[2], AT[3]]
-    assert refusal(fabric, three) is not None
-    assert refusal(fabric, three, mig=True) is None
-    guest = with_mig(decide(board(None), {"gpus": three}).guests[0])
-    assert not_startable(host_of(document), guest) is None
-    assert guest_partition(fabric, guest) is None
-    said: list[str] = []
-    fabric_findings(fabric, [guest], lambda level, text, where: said.append(text))
-    assert said == []
-    assert fabric_steps(fabric, guest) == ()
-
-
-def test_mig_is_the_guests_own_choice_and_isolates_nobody_in_mode_0() -> None:
-    beside = fabric_of(board({"mode": 0}, guests=[Held(devices=(AT[5],))]))
-    assert "guests are not kept apart" in (refusal(beside, [AT[1]], mig=True) or "")
-    assert refusal(fabric_of(board({"mode": 0})), [AT[1], AT[2]], mig=True) is None
-    guest = with_mig(decide(board(None), {"gpus": [AT[1], AT[2]]}).guests[0])
-    assert not_startable(host_of(board({"mode": 0})), guest) is None
-    assert not_startable(host_of(board(None)), guest) is not None  # nobody knows whether it is alone
-
-
 # --- starting ----------------------------------------------------------------------------------------------------
 
 
@@ -409,11 +357,41 @@ def test_nobody_starts_in_mode_0_beside_another_tenant() -> None:
 def test_steps_are_in_order_and_unproven() -> None:
     steps = decide(board(shared()), {"gpus": [AT[1], AT[3]]}).guests[0].steps
     assert all(step.unproven for step in steps)
+    assert steps[0].text == f"hosttune apply, without --start: vfio-pci has {AT[1]} {AT[3]}"
     texts = {when: " | ".join(step.text for step in steps if step.when == when) for when in ("start", "stop")}
     start, stop = texts["start"], texts["stop"]
     assert start.index("reset each of") < start.index("fmpm -a 3") < start.index("start guest g0")
     assert stop.index("shut off") < stop.index("reset each of") < stop.index("fmpm -d 3")
     assert all(address in start and address in stop for address in (AT[1], AT[3]))
+
+
+@pytest.mark.parametrize(
+    ("active", "state"),
+    [
+        (False, "and not active"),
+        (True, "and active now: once no guest uses it, fmpm -d 3"),
+        (None, "and not active; if it is, fmpm -d 3 once no guest uses it"),
+    ],
+)
+def test_the_steps_say_what_is_active_now_once(active: bool | None, state: str) -> None:
+    document = board(shared())
+    for row in document["fabric"]["partitions"]:
+        if row["id"] == 3:
+            row["active"] = active
+    texts = [step.text for step in decide(document, {"gpus": [AT[1], AT[3]]}).guests[0].steps if step.when == "start"]
+    assert texts[1] == f"fmpm -l: partition 3 is that of module ids 1, 3, {state}"
+    assert texts[2].startswith("reset each of: ")
+    assert texts[3] == "fmpm -a 3, then fmpm -l: partition 3 is active"
+
+
+@pytest.mark.parametrize(("count", "first"), [(8, "systemctl stop nvidia-fabricmanager, then hosttune apply"), (1, "")])
+def test_in_passthrough_what_is_reset_is_on_vfio_first(count: int, first: str) -> None:
+    guest = decide(board({"mode": 0}), {"gpus": count}).guests[0]
+    bind, reset, *_ = [step.text for step in guest.steps if step.when == "start"]
+    passed = {device.address for device in guest.devices}
+    assert bind.startswith(first or "hosttune apply, without --start: ")
+    assert passed == {address for address in passed if address in bind and address in reset}
+    assert reset.startswith("reset each of: ")
 
 
 # --- documents ---------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from hosttune.hypervisor.connection import is_active
 from hosttune.model.host import Host, HugePages, PciDevice
 from hosttune.model.plan import Device, PlannedGuest
 from hosttune.model.values import parse_cpus
-from hosttune.planning.fabric import not_startable
+from hosttune.planning.fabricguest import not_startable
 
 # Who may hold the rest of a group while a guest has part of it (kernel Documentation/driver-api/vfio.rst).
 _HARMLESS = (None, "vfio-pci", "pci-stub")

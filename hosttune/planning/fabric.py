@@ -9,13 +9,12 @@ model", "Full passthrough virtualization model", "vGPU multitenancy", "GPU parti
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from hosttune.gpu.boards import Board, board_of, fabric_gpus
 from hosttune.model.gpu import FabricPartition
 from hosttune.model.host import Host
-from hosttune.model.plan import PlannedGuest
 from hosttune.model.values import address_key
 
 PASSTHROUGH, SHARED, VGPU = 0, 1, 2  # FABRIC_MODE
@@ -38,8 +37,10 @@ class Fabric:
     """The fabric of a host. Without one, `members` is empty and nothing applies.
 
     `members` are its GPUs, `modules` their module ids where known, `switches` the NVSwitches that are PCI functions.
-    `partitions` None: unknown, and `why` says why; `assumed` says what they rest on where nobody listed them.
-    `active`: module ids of every active partition by its id, also of those whose GPUs are not all known here.
+    `partitions` None: unknown, empty: none of those listed holds these GPUs, and `why` says it of both; `assumed` says
+    what they rest on where nobody listed them, or where mode and list contradict.
+    `claimed`: the module id that a GPU tells and another one tells, too. `active`: module ids of every active
+    partition by its id, also of those whose GPUs are not all known here.
     `tenants`: the existing guests that hold GPUs of it, by GPU. `board_gpus`: how many a whole board has.
     """
 
@@ -51,6 +52,7 @@ class Fabric:
     assumed: str | None = None
     board_gpus: int = 8
     modules: Mapping[str, int] = field(default_factory=dict)
+    claimed: Mapping[str, int] = field(default_factory=dict)
     active: Mapping[int, frozenset[int]] = field(default_factory=dict)
     tenants: Mapping[str, str] = field(default_factory=dict)
 
@@ -93,32 +95,38 @@ def read_fabric(host: Host) -> Fabric:
     members = tuple(sorted((gpu.address for gpu in gpus), key=address_key))
     holders = {address: guest.name for guest in host.guests or () for address in guest.devices}
     switches = tuple(sorted((switch.address for switch in host.nvswitches), key=address_key))
-    board, modules = board_of(host), _modules({gpu.address: gpu.module_id for gpu in gpus})
+    board, (modules, claimed) = board_of(host), _modules({gpu.address: gpu.module_id for gpu in gpus})
     mode, service = _mode(host, switches, holders, frozenset(members))
     listed = host.fabric.partitions if host.fabric else None
     assumed = None
     if listed is None and mode in (SHARED, VGPU) and board and board.partitions and _fits(board, modules, members):
         listed = board.partitions
         assumed = f"the Fabric Manager could not be asked: partitions as {board.generation.title()} boards have them"
-    found = None if listed is None else _resolved(listed, modules)
+    found = _resolved(listed or (), modules)
+    told = bool(found or (listed and modules.keys() >= set(members)))  # a list of other GPUs than these is one, too
     return Fabric(
         members=members,
         switches=switches,
         mode=mode,
-        partitions=found or None,
-        why=None if found or mode == PASSTHROUGH else _unknown(mode, listed, members, modules),
+        partitions=found if told else None,
+        why=None if found or mode == PASSTHROUGH else _unknown(mode, listed, members, modules, claimed),
         assumed="; ".join(part for part in (service, assumed) if part) or None,
         board_gpus=board.gpus if board else 8,
         modules=modules,
+        claimed=claimed,
         active={part.id: frozenset(part.module_ids) for part in listed or () if part.active},
         tenants={address: holders[address] for address in members if address in holders},
     )
 
 
-def _modules(told: Mapping[str, int | None]) -> dict[str, int]:
-    """Module ids that name one GPU only."""
+def _modules(told: Mapping[str, int | None]) -> tuple[dict[str, int], dict[str, int]]:
+    """(module ids that one GPU only tells, those that several tell)."""
     uses = Counter(told.values())
-    return {address: module for address, module in told.items() if module is not None and uses[module] == 1}
+    known = {address: module for address, module in told.items() if module is not None}
+    return (
+        {address: module for address, module in known.items() if uses[module] == 1},
+        {address: module for address, module in known.items() if uses[module] > 1},
+    )
 
 
 def _mode(
@@ -134,8 +142,19 @@ def _mode(
     owner = next(iter(owners)) if len(owners) == 1 else None
     if owner is None or any(holders.get(gpu) == owner for gpu in members):
         listed = host.fabric is not None and bool(host.fabric.partitions)
-        return told if told or not listed else SHARED, None  # in mode 0 there is no list: it is another daemon's
+        return (told, None) if told or not listed else (SHARED, _contradiction(told))
     return SHARED, f"guest {owner} has the NVSwitches and no GPU: taken for the service VM of a shared fabric"
+
+
+def _contradiction(mode: int | None) -> str:
+    """Of a list where the configured mode has none: the list is believed, since only a daemon of mode 1 or 2 has it."""
+    if mode is None:
+        return "the mode is unknown, and there is a list of partitions: taken for mode 1 (shared NVSwitch)"
+    return (
+        "FABRIC_MODE=0 is configured here, where there are no partitions, and yet a list of partitions was read: the"
+        " two contradict each other. The list is believed, as that of a Fabric Manager elsewhere in mode 1 (shared"
+        " NVSwitch); if there is none, nothing keeps guests apart"
+    )
 
 
 def _fits(board: Board, modules: Mapping[str, int], members: GpuSet) -> bool:
@@ -161,16 +180,46 @@ def _resolved(listed: tuple[FabricPartition, ...], modules: Mapping[str, int]) -
 
 
 def _unknown(
-    mode: int | None, listed: tuple[FabricPartition, ...] | None, members: GpuSet, modules: Mapping[str, int]
+    mode: int | None,
+    listed: tuple[FabricPartition, ...] | None,
+    members: GpuSet,
+    modules: Mapping[str, int],
+    claimed: Mapping[str, int],
 ) -> str:
-    missing = [address for address in members if address not in modules]
-    if missing:
-        return f"the module ids of {', '.join(missing)} are unknown: only the nvidia driver tells them"
+    """Why no partition of these GPUs is known, or what is wrong with those that are listed."""
+    if missing := unnamed(members, modules, claimed):
+        return missing
+    if listed:
+        named = sorted({module for part in listed for module in part.module_ids})
+        theirs = f"module ids {_numbers(named)}" if named else "no module id"
+        ours = _numbers(sorted(modules.values()))
+        what = "the Fabric Manager's partitions hold none of this host's GPUs"
+        return f"{what}: they name {theirs}, and the GPUs have {ours}"
     if listed is not None:
-        return "no partition that the Fabric Manager lists is of these GPUs"
+        return "the Fabric Manager lists no partition at all"
     if mode is None:
         return "neither the Fabric Manager's configuration nor its list of partitions could be read"
     return "the Fabric Manager's list of partitions could not be read, and this board's is not known"
+
+
+def unnamed(gpus: Iterable[str], modules: Mapping[str, int], claimed: Mapping[str, int]) -> str | None:
+    """Why it is not known which module some of these GPUs are; None where it is of all.
+
+    `modules` and `claimed` as in `Fabric`.
+    """
+    mine = tuple(gpus)
+    missing = [address for address in mine if address not in modules and address not in claimed]
+    reasons = (
+        [f"the module ids of {', '.join(missing)} are unknown: only the nvidia driver tells them"] if missing else []
+    )
+    for module in sorted({claimed[address] for address in mine if address in claimed}):
+        rivals = [address for address, other in claimed.items() if other == module]
+        reasons.append(f"{' and '.join(rivals)} all claim module id {module}, which is a place for one")
+    return "; ".join(reasons) or None
+
+
+def _numbers(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers))
 
 
 # --- what a guest can have ---------------------------------------------------------------------------------------
@@ -178,11 +227,12 @@ def _unknown(
 
 def partition_of(fabric: Fabric, gpus: Iterable[str]) -> int | None:
     """The partition of exactly the fabric's GPUs among these; None where none is, is known or can be activated."""
-    found = _exactly(fabric, gpus)
+    found = exactly(fabric, gpus)
     return found.id if found and blocked(fabric, found) is None else None
 
 
-def _exactly(fabric: Fabric, gpus: Iterable[str]) -> Partition | None:
+def exactly(fabric: Fabric, gpus: Iterable[str]) -> Partition | None:
+    """The partition that holds exactly the fabric's GPUs among these, of equal ones that which can be activated."""
     mine = frozenset(gpus) & frozenset(fabric.members)
     if fabric.passthrough or not mine:
         return None
@@ -237,7 +287,9 @@ def refusal(fabric: Fabric, gpus: Iterable[str], *, mig: bool = False) -> str | 
         return _refused_passthrough(fabric, mine)
     if any(address not in fabric.modules for address in mine):
         return None
-    found = _exactly(fabric, mine)
+    if fabric.partitions == ():
+        return fabric.why
+    found = exactly(fabric, mine)
     if found is None:
         return (
             f"{_named(fabric, mine)} are no partition of this host's NVSwitch fabric;"
@@ -265,6 +317,8 @@ def none_of(fabric: Fabric, count: int) -> tuple[str, ...]:
         why = _refused_passthrough(fabric, fabric.members[:count]) if count <= len(fabric.members) else None
         return (why,) if why else ()
     sizes = Counter(len(partition.gpus) for partition in fabric.partitions or ())
+    if not sizes:
+        return (fabric.why,) if fabric.why else ()
     if count not in sizes:
         return (f"this host's NVSwitch fabric has partitions of {_words(sorted(sizes))} GPUs, none of {count}",)
     reasons = [blocked(fabric, p) for p in fabric.partitions or () if len(p.gpus) == count]
@@ -310,111 +364,3 @@ def _places(fabric: Fabric, gpus: Iterable[str]) -> str:
 def _words(numbers: list[int]) -> str:
     *most, last = map(str, numbers)
     return f"{', '.join(most)} and {last}" if most else last
-
-
-# --- what there is to say ----------------------------------------------------------------------------------------
-
-
-def fabric_of(fabric: Fabric, guest: PlannedGuest) -> GpuSet:
-    """The guest's whole GPUs that are on the fabric."""
-    return tuple(d.address for d in guest.devices if d.kind == "gpu" and d.address in fabric.members)
-
-
-def not_startable(host: Host, guest: PlannedGuest) -> str | None:
-    """Why a planned guest must not be started on a host as its fabric is now; None where that says nothing against.
-
-    An inactive partition is a reason: CUDA in the guest would fail with error 802 until it is activated.
-    """
-    fabric = read_fabric(host)
-    gpus = fabric_of(fabric, guest)
-    if not gpus:
-        return None
-    others = {address: name for address, name in fabric.tenants.items() if name != guest.name}
-    if fabric.passthrough and guest.fabric_partition is None:
-        if others:
-            return "the Fabric Manager is in mode 0, where guests are not kept apart, and another guest has GPUs of it"
-        switches = {device.address for device in guest.devices if device.kind == "nvswitch"}
-        alone = len(gpus) == 1 or guest.mig or (fabric.whole(gpus) and switches >= set(fabric.switches))
-        return (
-            None if alone else "the Fabric Manager is in mode 0, and it has neither one GPU nor all with the NVSwitches"
-        )
-    if _needs_none(fabric, guest):
-        return None
-    if guest.fabric_partition is None:
-        return "its GPUs are on an NVSwitch fabric and which partition holds them is unknown"
-    if not fabric.known or any(address not in fabric.modules for address in gpus):
-        return None
-    found = _exactly(fabric, gpus)
-    if found is None or found.id != guest.fabric_partition:
-        return f"partition {guest.fabric_partition} of the NVSwitch fabric does not hold exactly its GPUs now"
-    return (
-        f"partition {found.id} of the NVSwitch fabric is not active: fmpm -a {found.id}"
-        if found.active is False
-        else None
-    )
-
-
-Say = Callable[[str, str, str], None]  # level, text, where
-_WHERE = "Fabric Manager"
-
-
-def fabric_findings(fabric: Fabric, guests: Iterable[PlannedGuest], say: Say) -> None:
-    """What an operator should know of the planned guests' GPUs on the fabric."""
-    mine = [guest for guest in guests if fabric_of(fabric, guest) and not _needs_none(fabric, guest)]
-    if mine and fabric.assumed:
-        say("warn", f"{fabric.assumed}; compare with fmpm -l before a guest starts", _WHERE)
-    for guest in mine:
-        if fabric.passthrough:
-            _say_passthrough(fabric, guest, say)
-        elif partition_of(fabric, fabric_of(fabric, guest)) is None:
-            say(
-                "error",
-                f"guest {guest.name} gets GPUs of an NVSwitch fabric whose partitions are unknown: it is not started"
-                f" until one partition holds exactly these GPUs{_because(fabric, guest)}",
-                _WHERE,
-            )
-        elif fabric.mode == VGPU:
-            say(
-                "error",
-                f"guest {guest.name} gets whole GPUs, and the Fabric Manager is in mode 2 (vGPU), which activates"
-                " partitions with virtual functions only: whole GPUs need FABRIC_MODE=1",
-                _WHERE,
-            )
-
-
-def guest_partition(fabric: Fabric, guest: PlannedGuest) -> int | None:
-    """The partition that a planned guest has to have active; None where it needs none, or that is not known."""
-    return None if _needs_none(fabric, guest) else partition_of(fabric, fabric_of(fabric, guest))
-
-
-def _needs_none(fabric: Fabric, guest: PlannedGuest) -> bool:
-    """A guest that has MIG on its GPUs (user guide, "Interoperability with MIG"), where no route leads to them."""
-    return bool(guest.mig) and fabric.known and not fabric.passthrough
-
-
-def _because(fabric: Fabric, guest: PlannedGuest) -> str:
-    missing = [address for address in fabric_of(fabric, guest) if address not in fabric.modules]
-    if fabric.partitions is not None and missing:
-        return f" (the module ids of {', '.join(missing)} are unknown: only the nvidia driver tells them)"
-    found = _exactly(fabric, fabric_of(fabric, guest))
-    why = fabric.why or (found and blocked(fabric, found))
-    return f" ({why})" if why else ""
-
-
-def _say_passthrough(fabric: Fabric, guest: PlannedGuest, say: Say) -> None:
-    gpus = fabric_of(fabric, guest)
-    if fabric.whole(gpus):
-        say(
-            "info",
-            f"guest {guest.name} gets the whole NVSwitch fabric: the Fabric Manager runs inside it, of its driver's own"
-            " version; stop the host's first, it needs the NVSwitches",
-            _WHERE,
-        )
-        return
-    say(
-        "error",
-        f"guest {guest.name} gets a GPU of an NVSwitch fabric in mode 0 (no partition): its NVLinks stay open to the"
-        " other GPUs unless they are disabled, which only the guest itself can do here (NVreg_NvLinkDisable=1, no"
-        " isolation): give no other tenant a GPU of this host, or use FABRIC_MODE=1",
-        _WHERE,
-    )

@@ -11,14 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from hosttune.model.plan import PlannedGuest, Step
-from hosttune.planning.fabric import VGPU, Fabric, fabric_of, partition_of
+from hosttune.planning.fabric import VGPU, Fabric, partition_of
+from hosttune.planning.fabricguest import fabric_of, needs_none, open_partitions
 
 START, STOP = "start", "stop"
 
 
 def fabric_steps(fabric: Fabric, guest: PlannedGuest) -> tuple[Step, ...]:
-    """The steps around a guest with whole GPUs of the fabric; none where its partition is unknown, or with MIG."""
+    """The steps around a guest with whole GPUs of the fabric; none where its partition is unknown.
+
+    With MIG inside it needs no partition: there is something to do only where an active one joins its GPUs with others.
+    """
     gpus = fabric_of(fabric, guest)
+    if needs_none(fabric, guest):
+        return tuple(_deactivated(number) for number in open_partitions(fabric, guest))
     if not gpus or guest.mig:
         return ()
     if fabric.passthrough:
@@ -32,9 +38,13 @@ def fabric_steps(fabric: Fabric, guest: PlannedGuest) -> tuple[Step, ...]:
 def _shared(fabric: Fabric, guest: PlannedGuest, gpus: tuple[str, ...], number: int) -> Iterator[Step]:
     modules = ", ".join(str(module) for module in sorted(fabric.modules[address] for address in gpus))
     active = next(partition.active for partition in fabric.partitions or () if partition.id == number)
-    yield Step(when=START, text=f"fmpm -l: partition {number} is that of module ids {modules}, and not active")
-    if active:
-        yield Step(when=START, text=f"it is active now: if no guest runs on it, fmpm -d {number}")
+    yield _applied(gpus)
+    state = {
+        True: f"active now: once no guest uses it, fmpm -d {number}",
+        False: "not active",
+        None: f"not active; if it is, fmpm -d {number} once no guest uses it",
+    }[active]
+    yield Step(when=START, text=f"fmpm -l: partition {number} is that of module ids {modules}, and {state}")
     yield from _resets(START, gpus)
     yield Step(when=START, text=f"fmpm -a {number}, then fmpm -l: partition {number} is active")
     text = f"start guest {guest.name} (hosttune apply --start) with its GPUs and no NVSwitch; reset none any more"
@@ -53,7 +63,8 @@ def _with_functions(guest: PlannedGuest, number: int) -> Iterator[Step]:
 
 
 def _whole(fabric: Fabric, guest: PlannedGuest) -> Iterator[Step]:
-    yield Step(when=START, text="systemctl stop nvidia-fabricmanager: the guest gets the NVSwitches")
+    # A driver cannot let go of NVSwitches that the daemon holds open: so it ends before apply binds them.
+    yield _applied((*fabric.members, *fabric.switches), first="systemctl stop nvidia-fabricmanager, then ")
     yield from _resets(START, (*fabric.members, *fabric.switches))
     yield Step(when=START, text=f"start guest {guest.name} with all GPUs and NVSwitches; reset none of them any more")
     yield Step(when=START, text="inside it: the Fabric Manager of exactly its driver's version, FABRIC_MODE=0, running")
@@ -62,11 +73,22 @@ def _whole(fabric: Fabric, guest: PlannedGuest) -> Iterator[Step]:
 
 
 def _alone(guest: PlannedGuest, gpu: str) -> Iterator[Step]:
+    yield _applied((gpu,))
     yield from _resets(START, (gpu,))
     text = "options nvidia NVreg_NvLinkDisable=1 in its /etc/modprobe.d, before its driver loads (no isolation)"
     yield Step(when=START, text=f"inside guest {guest.name}: {text}")
     yield Step(when=STOP, text=f"virsh domstate {guest.name}: shut off")
     yield from _resets(STOP, (gpu,))
+
+
+def _deactivated(number: int) -> Step:
+    text = f"fmpm -d {number} once no guest uses it, then fmpm -l: partition {number} is not active"
+    return Step(when=START, text=text)
+
+
+def _applied(addresses: Iterable[str], first: str = "") -> Step:
+    """The plan's own actions, without the start: only what vfio-pci has may be reset."""
+    return Step(when=START, text=f"{first}hosttune apply, without --start: vfio-pci has {' '.join(addresses)}")
 
 
 def _resets(when: str, addresses: Iterable[str]) -> Iterator[Step]:
