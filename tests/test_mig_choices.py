@@ -14,6 +14,7 @@ from mighosts import A, B, C, D, field_of, functions_of, gpu_row, guest_of, mig_
 
 from hosttune.errors import BadInput
 from hosttune.model.intent import GuestIntent, Intent
+from hosttune.planning import plan
 from hosttune.planning.mig import (
     MigSlot,
     is_vgpu_guest,
@@ -167,6 +168,20 @@ def test_without_a_manager_the_whole_gpu_is_offered() -> None:
     assert mig_refusal(field_of(mig_host(A, vgpus=False)), guest_of())[0].startswith("no vGPU manager is seen")
 
 
+def test_a_manager_that_is_known_not_to_run_makes_no_vgpu_on_functions_that_are_there() -> None:
+    host = mig_host(A)
+    host["vgpu"]["manager"] = False
+    field = field_of(host)
+    assert ways(field, guest_of()) == []
+    assert mig_refusal(field, guest_of())[0].startswith("no vGPU manager runs on this host")
+    decided = plan(field.host, Intent(version=1, guests=(guest_of(vcpus=2, memory="8GiB"),)))
+    (unplaced,) = decided.unplaced
+    assert unplaced.why[0].startswith("no vGPU manager runs on this host")
+    assert any(text.startswith("the whole GPU with MIG inside the guest: gpus: 1") for text in unplaced.relaxation)
+    host["vgpu"]["manager"] = None
+    assert ways(field_of(host), guest_of())
+
+
 def test_fewer_instances_are_offered_where_they_fit() -> None:
     texts = [text for text, _ in mig_changes(field_of(mig_host(A)), guest_of("3g.71gb", 3))]
     assert texts[0] == "mig: {profile: 3g.71gb, count: 2}"
@@ -189,6 +204,22 @@ def _no_functions(host: dict[str, Any]) -> None:
     vgpu_row(host, A).update(framework=None, functions=[])
 
 
+def _framework_alone(host: dict[str, Any]) -> None:
+    vgpu_row(host, A).update(functions=[])
+
+
+def _strange_framework(host: dict[str, Any]) -> None:
+    vgpu_row(host, A).update(framework="wibble")
+
+
+def _functions_of_another(host: dict[str, Any]) -> None:
+    vgpu_row(host, A).update(functions=[{"address": B, "current_type": "0"}])
+
+
+def _itself(host: dict[str, Any]) -> None:
+    vgpu_row(host, A).update(functions=[{"address": A, "current_type": "0"}])
+
+
 def _all_taken(host: dict[str, Any]) -> None:
     for function in vgpu_row(host, A)["functions"]:
         function["current_type"] = "1414"
@@ -200,7 +231,11 @@ def _all_taken(host: dict[str, Any]) -> None:
         (_held, "is held as a whole by guest old"),
         (_vfio, "is bound to vfio-pci, to be given away as a whole"),
         (_timesliced, "carries vGPUs without MIG: they would end with the switch"),
-        (_no_functions, "has no function that offers a vGPU type"),
+        (_no_functions, f"has no function that offers a vGPU type: /usr/lib/nvidia/sriov-manage -e {A}"),
+        (_framework_alone, f"has no virtual function that could carry a vGPU: /usr/lib/nvidia/sriov-manage -e {A}"),
+        (_strange_framework, "has no function that offers a vGPU type"),
+        (_functions_of_another, "has no virtual function that could carry a vGPU"),
+        (_itself, "has no virtual function that could carry a vGPU"),
         (_all_taken, "every function of GPU 0000:41:00.0 that can carry a vGPU is taken"),
     ],
 )
@@ -212,6 +247,24 @@ def test_a_gpu_that_cannot_carry_instances_says_why(change: Any, reason: str) ->
     refusal = mig_refusal(field, guest_of(count=8))
     assert refusal[0] == "8 x 1g.18gb wanted, room for 7"
     assert any(reason in line for line in refusal), refusal
+
+
+def test_what_of_a_document_is_not_believed_is_said() -> None:
+    said = []
+    for change in (_strange_framework, _functions_of_another, _itself):
+        host = mig_host(A, B)
+        change(host)
+        decided = plan(field_of(host).host, Intent(version=1))
+        said += [one.text for one in decided.findings if one.where == f"vgpu: GPU {A}"]
+    assert said == [
+        "framework 'wibble' is neither of vfio, mdev: taken as unknown",
+        f"no virtual function of this GPU by `pci`, so ignored: {B}",
+        f"no virtual function of this GPU by `pci`, so ignored: {A}",
+    ]
+    host = mig_host(A)
+    _itself(host)
+    vgpu_row(host, A)["framework"] = "mdev"
+    assert ways(field_of(host), guest_of())
 
 
 def test_a_share_is_in_compute_slices() -> None:
@@ -240,6 +293,41 @@ def test_a_profile_that_does_not_exist_is_refused_with_those_that_do(gpus: Any) 
 def test_what_is_no_profile_is_refused_without_any_gpu(name: str) -> None:
     with pytest.raises(BadInput, match="no MIG profile"):
         check_mig(field_of(mig_host()), _intent(guest_of(name)), "intent")
+
+
+def _silent(host: dict[str, Any], *gpus: str) -> None:
+    for address in gpus:
+        pci_row(host, address)["device_id"] = None
+        gpu_row(host, address).update(model=None, mig=None)
+
+
+@pytest.mark.parametrize("gpus", [None, 1, (A,)])
+def test_where_nothing_tells_of_mig_the_guest_is_not_placed(gpus: Any) -> None:
+    host = mig_host(A, vgpus=False)
+    _silent(host, A)
+    guest = guest_of(gpus=gpus, vcpus=2, memory="8GiB")
+    decided = plan(field_of(host).host, _intent(guest))
+    (unplaced,) = decided.unplaced
+    assert any(f"whether GPU {A} has MIG is unknown" in line for line in unplaced.why), unplaced.why
+    with pytest.raises(BadInput, match="is no MIG profile"):
+        check_mig(field_of(host), _intent(guest_of("1g", gpus=gpus)), "intent")
+
+
+def test_one_gpu_that_tells_nothing_leaves_a_profile_unknown() -> None:
+    host = mig_host(A, B)
+    _silent(host, B)
+    check_mig(field_of(host), _intent(guest_of("1g.20gb")), "intent")
+
+
+@pytest.mark.parametrize("change", [{"vendor": "amd"}, {"lacks": ["mig"]}])
+@pytest.mark.parametrize("gpus", [None, 1, (A,)])
+def test_a_profile_where_no_gpu_has_mig_is_refused(gpus: Any, change: dict[str, Any]) -> None:
+    host = mig_host(A, vgpus=False)
+    _silent(host, A)
+    gpu_row(host, A).update(change)
+    with pytest.raises(BadInput) as caught:
+        check_mig(field_of(host), _intent(guest_of(gpus=gpus)), "intent")
+    assert caught.value.where == "intent: guests[0].mig.profile"
 
 
 def test_a_request_that_merely_does_not_fit_is_no_bad_input() -> None:

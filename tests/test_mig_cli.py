@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from mighosts import A, mig_host
 
-from hosttune.cli.plan import read_intent
+from hosttune.cli import run
+from hosttune.cli.plan import asked_of_mig, read_intent
 from hosttune.errors import BadInput
+from hosttune.model.values import to_json
 
 NOTHING: dict[str, Any] = dict.fromkeys(
     ("gpus", "file", "name", "vcpus", "memory", "numa", "smt", "hugepages", "nics", "nvme", "disk", "firmware")
@@ -48,3 +52,36 @@ def test_what_makes_no_intent_is_refused(asked: dict[str, Any], where: str, what
     with pytest.raises(BadInput) as caught:
         read_intent({**NOTHING, **asked})
     assert (caught.value.where, caught.value.what) == (where, what)
+
+
+@pytest.mark.parametrize(
+    ("mig", "name", "output", "base", "chosen"),
+    [
+        ("1g.18gb:7", "small-3", "xml", "small", "small-3"),
+        ("1g.18gb:7", "a-1-6", "xml", "a-1", "a-1-6"),
+        ("1g.18gb:7", "small-7", "xml", "small-7", None),
+        ("1g.18gb:7", "small-03", "xml", "small-03", None),
+        ("1g.18gb:7", "small", "xml", "small", None),
+        ("1g.18gb:7", None, "xml", None, None),
+        ("1g.18gb:7", "small-3", "text", "small-3", None),
+        ("1g.18gb", "small-0", "xml", "small-0", None),
+        (None, "small-3", "xml", "small-3", "small-3"),
+    ],
+)
+def test_a_name_with_a_number_chooses_the_xml(
+    mig: str | None, name: str | None, output: str, base: str | None, chosen: str | None
+) -> None:
+    asked, guest = asked_of_mig({**NOTHING, "mig": mig, "name": name}, output)
+    assert (asked["name"], guest) == (base, chosen)
+
+
+def test_xml_of_one_of_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = tmp_path / "host.json"
+    document.write_text(to_json(mig_host(A)))
+    asked = ["plan", "--host", str(document), "--mig", "1g.18gb:3", "--vcpus", "2", "--memory", "8GiB", "-o", "xml"]
+    assert run([*asked, "--name", "small-1"]) == 0
+    assert "<name>small-1</name>" in capsys.readouterr().out
+    assert run([*asked, "--name", "small"]) == 2
+    error = capsys.readouterr().err
+    assert "3 guests, and XML is of one" in error
+    assert "--name small-K with --mig 1g.18gb:3 prints the XML of small-K, K from 0 to 2" in error

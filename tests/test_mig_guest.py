@@ -14,6 +14,9 @@ from hosttune.errors import BadInput
 from hosttune.gpu.mig_tables import offer_of, resolve, vgpu_suffix, vgpu_type_name
 from hosttune.model.gpu import Gpu, Mig, MigProfile
 from hosttune.model.host import PciDevice
+from hosttune.model.intent import Intent
+from hosttune.model.plan import Action, PlannedGuest
+from hosttune.planning import plan
 from hosttune.planning.mig import counts_inside
 from hosttune.planning.migguest import (
     MigParts,
@@ -21,13 +24,32 @@ from hosttune.planning.migguest import (
     mig_actions,
     mig_inside,
     takes_inside,
+    with_type_steps,
 )
+from hosttune.planning.sizing import Field
 
 VFS = functions_of(A)
 
 
 def texts(parts: MigParts, when: str = "start") -> list[str]:
     return [step.text.partition(": ")[0] for step in parts.steps if step.when == when]
+
+
+def wishes(field: Field, *guests: PlannedGuest) -> tuple[list[Action], list[str]]:
+    """(actions, steps before the starts without their reasons) of these guests as a whole plan."""
+    settled = with_type_steps(field.host, field.catalogue, guests)
+    steps = [step.text.partition(": ")[0] for guest in settled for step in guest.steps if step.when == "start"]
+    return list(mig_actions(field.host, field.catalogue, settled)), steps
+
+
+def typed(function: str, name: str) -> str:
+    folder = f"/sys/bus/pci/devices/{function}/nvidia"
+    return f"write the number of {name} in {folder}/creatable_vgpu_types to {folder}/current_vgpu_type"
+
+
+def _there(host: dict[str, Any], *starts: int) -> None:
+    rows = [{"profile": "1g.18gb", "id": 7 + start, "start": start, "size": 1} for start in starts]
+    gpu_row(host, A)["mig"]["instances"] = rows
 
 
 def _mediated(host: dict[str, Any]) -> None:
@@ -58,17 +80,65 @@ def test_functions_of_others_are_not_taken() -> None:
     assert [device.address for device in parts_of(field_of(host), guest_of(), VFS[2]).devices] == [VFS[3]]
 
 
-def test_actions_come_in_order_and_only_where_they_are_needed() -> None:
-    host = mig_host(A, mode="disabled")
+def test_the_type_of_a_function_whose_instance_is_there_is_an_action() -> None:
+    host = mig_host(A)
+    _there(host, 3)
     field = field_of(host)
-    parts = parts_of(field, guest_of())
-    actions = list(mig_actions(field.host, field.catalogue, [planned(parts)]))
+    actions, steps = wishes(field, planned(parts_of(field, guest_of())))
     assert [(a.kind, a.target, a.current, a.want, a.needed) for a in actions] == [
-        ("gpu-mig-mode", A, "disabled", "enabled", True),
         ("vgpu-type", VFS[0], "0", "1414", True),
     ]
-    field = field_of(mig_host(A))
-    assert [a.kind for a in mig_actions(field.host, field.catalogue, [planned(parts)])] == ["vgpu-type"]
+    assert steps == []
+
+
+def test_while_an_instance_is_to_be_made_the_type_is_a_step() -> None:
+    for mode, kinds in (("enabled", []), ("disabled", ["gpu-mig-mode"])):
+        field = field_of(mig_host(A, mode=mode))
+        actions, steps = wishes(field, planned(parts_of(field, guest_of())))
+        assert [a.kind for a in actions] == kinds
+        assert steps[-1] == typed(VFS[0], "NVIDIA H200X-1-18C")
+
+
+def test_an_instance_to_be_made_for_one_guest_makes_steps_of_all_types_on_that_gpu() -> None:
+    """The function of the first could get the instance that is made for the second."""
+    host = mig_host(A)
+    _there(host, 3)
+    field = field_of(host)
+    both = parts_of(field, guest_of(count=2))
+    actions, steps = wishes(field, planned(both))
+    assert actions == []
+    assert steps[1:] == [typed(name, "NVIDIA H200X-1-18C") for name in VFS[:2]]
+
+
+def test_with_other_unused_instances_of_the_profile_the_type_is_a_step() -> None:
+    host = mig_host(A)
+    _there(host, 1, 3)
+    field = field_of(host)
+    guest = planned(parts_of(field, guest_of()))
+    actions, steps = wishes(field, guest)
+    assert actions == []
+    assert steps == [typed(VFS[0], "NVIDIA H200X-1-18C")]
+    (settled,) = with_type_steps(field.host, field.catalogue, (guest,))
+    other = {1: 3, 3: 1}[guest.mig[0].start]
+    assert f"there are others of 1g.18gb (at {other}): look which it took" in settled.steps[0].text
+    assert [step.when for step in settled.steps] == ["start", "stop", "stop"]
+
+
+def test_when_the_plan_takes_every_unused_instance_the_types_are_actions() -> None:
+    host = mig_host(A)
+    _there(host, 1, 3)
+    field = field_of(host)
+    actions, steps = wishes(field, planned(parts_of(field, guest_of(count=2))))
+    assert ([a.target for a in actions], steps) == (VFS[:2], [])
+
+
+def test_an_instance_of_which_nobody_knows_whether_it_is_used_makes_a_step() -> None:
+    host = mig_host(A)
+    _there(host, 3)
+    gpu_row(host, A)["source"] = "nvidia-smi"
+    field = field_of(host)
+    (settled,) = with_type_steps(field.host, field.catalogue, (planned(parts_of(field, guest_of())),))
+    assert "there are others of 1g.18gb (at 3): look which it took, then apply this plan" in settled.steps[1].text
 
 
 def test_a_type_that_is_not_listed_yet_is_a_step() -> None:
@@ -78,12 +148,9 @@ def test_a_type_that_is_not_listed_yet_is_a_step() -> None:
     parts = parts_of(field, guest_of("3g.71gb"))
     assert parts.devices[0].name == "NVIDIA H200X-3-71C"
     assert parts.devices[0].type_id is None
-    assert list(mig_actions(field.host, field.catalogue, [planned(parts)])) == []
-    assert texts(parts) == [
-        f"nvidia-smi mig -i {A} -cgi 3g.71gb:4",
-        f"write the number of NVIDIA H200X-3-71C in /sys/bus/pci/devices/{VFS[0]}/nvidia/creatable_vgpu_types"
-        f" to /sys/bus/pci/devices/{VFS[0]}/nvidia/current_vgpu_type",
-    ]
+    actions, steps = wishes(field, planned(parts))
+    assert actions == []
+    assert steps == [f"nvidia-smi mig -i {A} -cgi 3g.71gb:4", typed(VFS[0], "NVIDIA H200X-3-71C")]
 
 
 def test_the_steps_are_in_the_order_of_the_documents_and_unproven() -> None:
@@ -126,6 +193,24 @@ def test_a_slot_is_a_mediated_device_where_the_host_has_those() -> None:
     folder = f"/sys/bus/pci/devices/{VFS[0]}/mdev_supported_types/nvidia-501"
     assert texts(parts)[-1] == f"echo {device.address} > {folder}/create"
     assert texts(parts, "stop")[0] == f"echo 1 > /sys/bus/mdev/devices/{device.address}/remove"
+
+
+def test_of_a_mediated_device_that_is_yet_to_be_made_no_group_is_asked() -> None:
+    host = mig_host(A)
+    _mediated(host)
+    decided = plan(field_of(host).host, Intent(version=1, guests=(guest_of(vcpus=2, memory="8GiB"),)))
+    assert [device.kind for device in decided.guests[0].devices] == ["mdev"]
+    assert not [one.text for one in decided.findings if "IOMMU group" in one.text]
+
+
+@pytest.mark.parametrize("mediated", [False, True])
+def test_the_function_of_a_vgpu_stays_on_its_makers_driver(mediated: bool) -> None:
+    host = mig_host(A)
+    if mediated:
+        _mediated(host)
+    decided = plan(field_of(host).host, Intent(version=1, guests=(guest_of(vcpus=2, memory="8GiB"),)))
+    (line,) = [line for line in decided.guests[0].why if line.startswith("managed='no'")]
+    assert "stays on its maker's driver" in line
 
 
 # --- XML ---------------------------------------------------------------------------------------------------------
@@ -246,6 +331,33 @@ def test_a_document_with_strange_vgpus_is_refused() -> None:
     vgpu_row(host, A)["functions"][0]["address"] = "0000:41:00.4; reboot"
     with pytest.raises(BadInput, match="is not a PCI address"):
         field_of(host)
+
+
+def test_a_document_with_a_vgpu_twice_is_refused() -> None:
+    places = []
+    for change in (_gpu_twice, _function_twice, _type_twice):
+        host = mig_host(A, B)
+        change(host)
+        with pytest.raises(BadInput, match="stands twice, first in") as caught:
+            field_of(host)
+        places.append(caught.value.where)
+    assert places == [
+        "host document: $.vgpu.gpus[1].address",
+        "host document: $.vgpu.gpus[1].functions[2].address",
+        "host document: $.vgpu.gpus[0].types[1].id",
+    ]
+
+
+def _gpu_twice(host: dict[str, Any]) -> None:
+    vgpu_row(host, B)["address"] = A
+
+
+def _function_twice(host: dict[str, Any]) -> None:
+    vgpu_row(host, B)["functions"][2]["address"] = VFS[0]
+
+
+def _type_twice(host: dict[str, Any]) -> None:
+    vgpu_row(host, A)["types"][1]["id"] = vgpu_row(host, A)["types"][0]["id"]
 
 
 def test_a_product_that_no_source_tells_has_none() -> None:

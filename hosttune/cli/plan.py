@@ -24,6 +24,10 @@ COUNT = click.IntRange(max=1 << 20)  # devices to ask for; the intent says more 
 # Where the keys of an intent made from options come from, for error messages.
 OPTION_OF = {"gpus": "--gpu", "nics": "--nics", "nvme": "--nvme", "vcpus": "--vcpus", "memory": "--memory",
              "name": "--name", "numa": "--numa", "disk": "--disk", "mig": "--mig"}  # fmt: skip
+NAME_HELP = (
+    f"Name of the guest (default {DEFAULT_GUEST}); with -o xml, which guest of several: with --mig PROFILE:N, NAME-K"
+    " plans NAME-0 ... and prints the K-th."
+)
 WITH_FILE = ("file", "name", "profile")  # options of `plan` that an intent in a file leaves to the command line
 
 
@@ -35,7 +39,7 @@ WITH_FILE = ("file", "name", "profile")  # options of `plan` that an intent in a
     "--mig", metavar="PROFILE[:N]", help="Plan N guests NAME-0 ... (default one), each with one MIG instance."
 )
 @click.option("-f", "--file", "file", metavar="INTENT", help="Plan what this intent (YAML or JSON) asks for.")
-@click.option("--name", help=f"Name of the guest (default {DEFAULT_GUEST}); with -o xml, which guest of several.")
+@click.option("--name", help=NAME_HELP)
 @click.option("--vcpus", metavar="N|auto", help="vCPUs of the guest (default auto).")
 @click.option("--memory", metavar="SIZE|auto", help="Memory of the guest, like 200GiB (default auto).")
 @click.option("--numa", metavar="N|auto", help="NUMA cells of the guest (default auto).")
@@ -75,10 +79,11 @@ def plan(
     """
     if check_xml is not None:
         context.exit(check_domain(read_host(root, document), check_xml, output))
+    asked, chosen_guest = asked_of_mig(asked, output)
     intent, where = read_intent(asked)
     host = read_host(root, document)
     decided = decide(host, intent, where)
-    show_plan(decided, host, output, asked["name"] if asked["mig"] is None else None, annotate)
+    show_plan(decided, host, output, chosen_guest, annotate, mig=asked["mig"])
     live = root is None and document is None
     if out is not None or live:
         save_plan(decided, out)
@@ -124,12 +129,31 @@ def refuse_unclear(asked: dict[str, Any]) -> None:
         raise BadInput("--mig together with whole GPUs", where="--mig", hint=hint)
 
 
-def guests_of_mig(asked: dict[str, Any]) -> list[dict[str, Any]]:
-    """The guests of --mig PROFILE[:N]: NAME-0 and on, one instance each. Raises BadInput."""
-    profile, colon, number = asked["mig"].partition(":")
+def asked_of_mig(asked: dict[str, Any], output: str) -> tuple[dict[str, Any], str | None]:
+    """(the options with the guests' own --name, the guest whose XML is to be printed). Raises BadInput.
+
+    With -o xml and --mig PROFILE:N for several guests, --name BASE-K (K below N) is the base name and a choice in one.
+    """
+    if asked["mig"] is None:
+        return asked, asked["name"]
+    _, count = profile_and_count(asked["mig"])
+    named = re.fullmatch(r"(.+)-(0|[1-9][0-9]{0,3})", asked["name"] or "")
+    if output == "xml" and named is not None and int(named[2]) < count and count > 1:
+        return {**asked, "name": named[1]}, asked["name"]
+    return asked, None
+
+
+def profile_and_count(text: str) -> tuple[str, int]:
+    """PROFILE[:N] of --mig. Raises BadInput."""
+    profile, colon, number = text.partition(":")
     if colon and not re.fullmatch(r"[1-9][0-9]{0,3}", number):
         raise BadInput(f"{number!r} is no number of guests", where="--mig", hint=f"write it like {profile}:7")
-    count = int(number) if colon else 1
+    return profile, int(number) if colon else 1
+
+
+def guests_of_mig(asked: dict[str, Any]) -> list[dict[str, Any]]:
+    """The guests of --mig PROFILE[:N]: NAME-0 and on, one instance each. Raises BadInput."""
+    profile, count = profile_and_count(asked["mig"])
     if count > 1 and asked["disk"] is not None:
         raise BadInput(f"one disk for {count} guests", where="--disk", hint="write an intent, with a disk for each")
     guest = {**guest_of_options(asked), "gpus": None, "mig": {"profile": profile}}
@@ -204,16 +228,25 @@ def as_option(error: BadInput) -> BadInput:
     return BadInput(error.what, where=option, hint=error.hint) if option else error
 
 
-def show_plan(decided: Plan, host: Host, output: str, name: str | None, annotate: bool) -> None:
+def show_plan(decided: Plan, host: Host, output: str, name: str | None, annotate: bool, mig: str | None = None) -> None:
     """Print a plan. With unplaced guests the XML cannot be had: the plan's text says why."""
     if output == "json":
         emit(decided.to_json())
     elif output == "xml" and not decided.unplaced:
+        if mig is not None and name is None and len(decided.guests) > 1:
+            raise several_of_mig(mig, [guest.name for guest in decided.guests])
         emit(xml_of(decided, name, annotate))
     else:
         from hosttune.report.plan_text import print_plan
 
         emit_page(lambda page: print_plan(decided, host, page))
+
+
+def several_of_mig(mig: str, names: Sequence[str]) -> BadInput:
+    """The refusal of -o xml for the guests of --mig PROFILE:N where --name chooses none of them."""
+    base, last = names[0].removesuffix("-0"), len(names) - 1
+    hint = f"--name {base}-K with --mig {mig} prints the XML of {base}-K, K from 0 to {last}"
+    return BadInput(f"{len(names)} guests, and XML is of one", where="--name", hint=hint)
 
 
 def xml_of(decided: Plan, name: str | None, annotate: bool) -> str:

@@ -100,6 +100,7 @@ def _doubles(host: Host) -> Iterator[Fault]:
         yield from _double(f"$.{kind}", "address", [device.address for device in getattr(host, kind)])
     for n, function in enumerate(host.pci):
         yield from _double(f"$.pci[{n}].bars", "index", [bar.index for bar in function.bars or ()])
+    yield from _double_vgpus(host)
     partitions = host.fabric.partitions or () if host.fabric else ()
     yield from _double("$.fabric.partitions", "id", [partition.id for partition in partitions])
     guests = host.guests or ()
@@ -115,6 +116,20 @@ def _double(at: str, key: str, values: Sequence[Hashable]) -> Iterator[Fault]:
     for i, value in enumerate(values):
         if first.setdefault(value, i) != i:
             yield f"{at}[{i}].{key}", f"{value!r} stands twice, first in {at}[{first[value]}]", "list each once"
+
+
+def _double_vgpus(host: Host) -> Iterator[Fault]:
+    """GPUs, their types and the functions of all of them: a function is one GPU's."""
+    cards = host.vgpu.gpus if host.vgpu else ()
+    yield from _double("$.vgpu.gpus", "address", [card.address for card in cards])
+    first: dict[str, str] = {}
+    for i, card in enumerate(cards):
+        yield from _double(f"$.vgpu.gpus[{i}].types", "id", [one.id for one in card.types or ()])
+        for n, function in enumerate(card.functions):
+            at = f"$.vgpu.gpus[{i}].functions[{n}]"
+            if first.setdefault(function.address, at) != at:
+                what = f"{function.address!r} stands twice, first in {first[function.address]}"
+                yield f"{at}.address", what, "list each once"
 
 
 def _misspelt(host: Host) -> Iterator[Fault]:

@@ -9,6 +9,7 @@ import re
 
 from hosttune.model.values import Value
 
+FRAMEWORKS = ("vfio", "mdev")
 _TYPE_ID = re.compile(r"(?:[a-z0-9_]{1,16}-)?[1-9][0-9]{0,8}")
 
 
@@ -40,7 +41,10 @@ class VgpuFunction(Value, frozen=True, kw_only=True):
 
 
 class VgpuGpu(Value, frozen=True, kw_only=True):
-    """A physical GPU and its vGPU framework: "vfio" (the vendor's own virtual functions), "mdev", None = none seen."""
+    """A physical GPU and its vGPU framework: "vfio" (the vendor's own virtual functions), "mdev", None = none seen.
+
+    Planning takes any other word for unknown.
+    """
 
     address: str
     framework: str | None = None

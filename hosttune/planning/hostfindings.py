@@ -14,6 +14,8 @@ from hosttune.model.plan import Finding, PlannedGuest
 from hosttune.planning.devices import Catalogue
 from hosttune.planning.fabricguest import fabric_findings, fabric_reasons, guest_partition
 from hosttune.planning.fabricsteps import fabric_steps
+from hosttune.planning.migguest import Sight, with_type_steps
+from hosttune.planning.migvgpu import vgpu_doubts
 from hosttune.planning.width import known_to
 
 Say = Callable[[str, str, str], None]  # level, text, where
@@ -31,6 +33,8 @@ def host_findings(
     _platform(host, say)
     fabric_findings(catalogue.fabric, guests, say)
     _groups(catalogue, guests, say)
+    found += vgpu_doubts(Sight(host, catalogue))
+    guests = with_type_steps(host, catalogue, guests)
     stack = host.virtualization
     names, left_out = known_to(stack)
     if guests:
@@ -109,6 +113,8 @@ def _groups(catalogue: Catalogue, guests: tuple[PlannedGuest, ...], say: Say) ->
         return  # said where the IOMMU is switched on
     for guest in guests:
         for device in guest.devices:
+            if device.kind == "mdev":
+                continue  # it does not exist yet, and gets a group of its own when it is made
             function = catalogue.pci.get(device.address)
             if function is None or function.iommu_group is None:
                 say("error", f"{device.address} is in no IOMMU group: it cannot be given to a guest", "iommu_group")

@@ -20,11 +20,13 @@ from itertools import combinations_with_replacement, product, zip_longest
 import msgspec
 
 from hosttune.gpu.mig_tables import SLICES, Offer, offer_of
+from hosttune.gpu.vgpu import SRIOV_MANAGE
 from hosttune.model.gpu import Gpu, MigProfile
 from hosttune.model.intent import GuestIntent
-from hosttune.model.vgpu import VgpuFunction, VgpuGpu
 from hosttune.planning.devices import address_key, countable_gpus, gpu_count
 from hosttune.planning.migpack import FULL, Profiles, Starts, atoms_of, most, room, start_sets
+from hosttune.planning.migvgpu import Known, carries, manager_off, no_manager, vgpu_of
+from hosttune.planning.migvgpu import free_functions as free_functions
 from hosttune.planning.sizing import Field
 
 VFIO = "vfio-pci"
@@ -181,6 +183,8 @@ def slot_of_start(gpu: str, profile: MigProfile, start: int) -> MigSlot:
 def mig_sites(field: Field, profile: str) -> Sites:
     """The GPUs on which a vGPU of this profile could be made, as they are before anything is planned on them."""
     found: list[tuple[str, Space]] = []
+    if manager_off(field):
+        return ()
     for gpu in sorted(countable_gpus(field.host, field.catalogue), key=lambda gpu: address_key(gpu.address)):
         offer = gpu_offer(field, gpu)
         wanted = offer.find(profile)
@@ -220,9 +224,21 @@ def mig_spaces(field: Field, profile: str, occupied: Mapping[str, int]) -> Space
     return spaces_of(mig_sites(field, profile), occupied)
 
 
-def gpu_offer(field: Field, gpu: Gpu) -> Offer:
+def gpu_offer(known: Known, gpu: Gpu) -> Offer:
     """What MIG profiles a GPU has."""
-    return offer_of(gpu, field.catalogue.pci.get(gpu.address))
+    return offer_of(gpu, known.catalogue.pci.get(gpu.address))
+
+
+def mig_unknown(known: Known, gpu: Gpu) -> bool:
+    """Whether a GPU may have MIG, and nothing tells: only those of NVIDIA have it, and some say that they lack it."""
+    return gpu.vendor == "nvidia" and "mig" not in (gpu.lacks or ()) and not gpu_offer(known, gpu).profiles
+
+
+def no_profiles(known: Known, gpu: Gpu) -> str:
+    """What there is to say of a GPU without a MIG profile that is known."""
+    if mig_unknown(known, gpu):
+        return f"whether GPU {gpu.address} has MIG is unknown: neither it nor a table tells its profiles"
+    return f"GPU {gpu.address} has no MIG"
 
 
 def existing_atoms(gpu: Gpu, offer: Offer) -> int | None:
@@ -243,44 +259,29 @@ def existing_atoms(gpu: Gpu, offer: Offer) -> int | None:
     return taken & FULL
 
 
-def ready_starts(field: Field, gpu: Gpu, profile: MigProfile) -> Starts:
+def ready_starts(known: Known, gpu: Gpu, profile: MigProfile) -> Starts:
     """Starts of the GPU's instances of a profile that a vGPU can take as they are: nobody uses them.
 
     Only where that is certain: NVML has listed them, they have no compute instance (then they would have a UUID), and
     no function of the GPU carries a vGPU, for which instance a vGPU is on is not told.
     """
-    found = vgpu_of(field, gpu.address)
     instances = gpu.mig.instances if gpu.mig else None
-    if gpu.source != "nvml" or found is None or any(_carries(field, function) for function in found.functions):
+    if not tells_ready(known, gpu):
         return ()
     unused = [one for one in instances or () if one.profile == profile.name and one.uuid is None]
     starts = {one.start for one in unused if one.start is not None}
     return tuple(start for start in sorted(profile.starts or ()) if start in starts)
 
 
+def tells_ready(known: Known, gpu: Gpu) -> bool:
+    """Whether it can be told which of a GPU's instances nobody uses."""
+    found = vgpu_of(known, gpu.address)
+    free = found is not None and not any(carries(known, function) for function in found.functions)
+    return free and gpu.source == "nvml"
+
+
 def _enabled(gpu: Gpu) -> bool:
     return gpu.mig is not None and gpu.mig.mode == "enabled"
-
-
-def vgpu_of(field: Field, address: str) -> VgpuGpu | None:
-    """A GPU's vGPU framework; None where nothing is known of it."""
-    vgpu = field.host.vgpu
-    return next((gpu for gpu in vgpu.gpus if gpu.address == address), None) if vgpu else None
-
-
-def free_functions(field: Field, address: str) -> tuple[VgpuFunction, ...]:
-    """The functions of a GPU that carry no vGPU and that no guest holds, in address order."""
-    found = vgpu_of(field, address)
-    free = [
-        function
-        for function in (found.functions if found else ())
-        if function.current_type in (None, "0") and not function.mdevs and function.address not in _held(field)
-    ]
-    return tuple(sorted(free, key=lambda function: address_key(function.address)))
-
-
-def _held(field: Field) -> Mapping[str, str]:
-    return field.catalogue.holders
 
 
 def why_no_vgpu(field: Field, gpu: Gpu) -> str | None:
@@ -289,7 +290,7 @@ def why_no_vgpu(field: Field, gpu: Gpu) -> str | None:
     device = field.catalogue.pci.get(address)
     offer = gpu_offer(field, gpu)
     if not offer.profiles:
-        return f"GPU {address} has no MIG, or nothing tells its profiles"
+        return no_profiles(field, gpu)
     if address in field.catalogue.holders:
         return f"GPU {address} is held as a whole by guest {field.catalogue.holders[address]}"
     if device is not None and device.driver == VFIO:
@@ -297,18 +298,16 @@ def why_no_vgpu(field: Field, gpu: Gpu) -> str | None:
     if existing_atoms(gpu, offer) is None:
         return f"GPU {address} has MIG on, and which instances it has is unknown"
     found = vgpu_of(field, address)
-    if found is None or found.framework is None:
-        return f"GPU {address} has no function that offers a vGPU type"
-    if not _enabled(gpu) and any(_carries(field, function) for function in found.functions):
+    make = f"{SRIOV_MANAGE} -e {address}, then plan again"
+    if found is None:
+        return f"GPU {address} has no function that offers a vGPU type: {make}"
+    if not found.functions:
+        return f"GPU {address} has no virtual function that could carry a vGPU: {make}"
+    if not _enabled(gpu) and any(carries(field, function) for function in found.functions):
         return f"GPU {address} carries vGPUs without MIG: they would end with the switch"
     if not free_functions(field, address):
         return f"every function of GPU {address} that can carry a vGPU is taken"
     return None
-
-
-def _carries(field: Field, function: VgpuFunction) -> bool:
-    taken = function.current_type not in (None, "0") or bool(function.mdevs)
-    return taken or function.address in field.catalogue.holders
 
 
 # --- shares and reasons ----------------------------------------------------------------------------------------
@@ -336,20 +335,6 @@ def counts_inside(guest: GuestIntent) -> bool:
     return guest.mig is not None and (named or bool(gpu_count(guest)))
 
 
-def no_manager(field: Field) -> str | None:
-    """Why this host makes no vGPU at all; None where its manager runs, or seems to."""
-    vgpu = field.host.vgpu
-    only = "a MIG instance is no PCI function, and only a vGPU of the maker's manager takes one into a guest"
-    if vgpu is not None and vgpu.manager is False:
-        return f"no vGPU manager runs on this host: {only}"
-    if vgpu is None or not any(gpu.framework for gpu in vgpu.gpus):
-        if vgpu is not None and vgpu.manager:
-            tool = "/usr/lib/nvidia/sriov-manage -e ADDRESS"
-            return f"the vGPU manager runs, and no GPU has a function that offers a vGPU type: {tool}, then plan again"
-        return f"no vGPU manager is seen on this host: {only}"
-    return None
-
-
 def mig_refusal(field: Field, guest: GuestIntent) -> tuple[str, ...]:
     """Why there is no way at all to give a guest its vGPUs on this host; () where there is one."""
     request = guest.mig
@@ -357,7 +342,8 @@ def mig_refusal(field: Field, guest: GuestIntent) -> tuple[str, ...]:
         return ()
     missing = no_manager(field)
     if missing is not None:
-        return (missing,)
+        gpus = countable_gpus(field.host, field.catalogue)
+        return (missing, *(no_profiles(field, gpu) for gpu in gpus if mig_unknown(field, gpu)))
     spaces = mig_spaces(field, request.profile, {})
     lines: list[str] = []
     for space, addresses in spaces.items():

@@ -10,7 +10,7 @@ from hosttune.model.gpu import Gpu
 from hosttune.model.intent import GpuRequest, GuestIntent, Intent
 from hosttune.model.values import parse_address
 from hosttune.planning.devices import countable_gpus, matches, named_gpus
-from hosttune.planning.mig import gpu_offer, is_vgpu_guest
+from hosttune.planning.mig import gpu_offer, is_vgpu_guest, mig_unknown
 from hosttune.planning.sizing import Field
 
 
@@ -18,7 +18,8 @@ def check_mig(field: Field, intent: Intent, where: str) -> None:
     """Refuse (BadInput, with the key's path) what is wrong with the MIG requests of an intent on this host.
 
     A profile that the GPUs in question do not have, with those that they have; and vGPUs where every GPU that could
-    carry them is given whole to another guest. A request that only does not fit is no bad input.
+    carry them is given whole to another guest. A request that only does not fit is no bad input, nor is one for GPUs
+    of which nothing tells whether they have MIG.
     """
     for i, guest in enumerate(intent.guests):
         if guest.mig is not None:
@@ -30,12 +31,14 @@ def _check_profile(field: Field, guest: GuestIntent, at: str) -> None:
     name = guest.mig.profile if guest.mig else ""
     key = f"{at}.mig.profile"
     gpus = _in_question(field, guest, at)
+    silent = [gpu.address for gpu in gpus if is_profile_name(name) and mig_unknown(field, gpu)]
     if isinstance(guest.gpus, tuple) and guest.gpus:
         for gpu in gpus:
-            resolve(gpu, field.catalogue.pci.get(gpu.address), name, key)
+            if gpu.address not in silent:
+                resolve(gpu, field.catalogue.pci.get(gpu.address), name, key)
         return
     offers = [(gpu, offer) for gpu in gpus if (offer := gpu_offer(field, gpu)).profiles]
-    if any(offer.find(name) for _, offer in offers):
+    if silent or any(offer.find(name) for _, offer in offers):
         return
     have = "; ".join(
         dict.fromkeys(
@@ -43,10 +46,9 @@ def _check_profile(field: Field, guest: GuestIntent, at: str) -> None:
             for gpu, offer in offers
         )
     )
-    if have or not is_profile_name(name):
-        raise BadInput(
-            f"{name!r} is no MIG profile of this host's GPUs", where=key, hint=have or "a profile is named like 1g.18gb"
-        )
+    if gpus or not is_profile_name(name):
+        none = "none of its GPUs has MIG" if is_profile_name(name) else "a profile is named like 1g.18gb"
+        raise BadInput(f"{name!r} is no MIG profile of this host's GPUs", where=key, hint=have or none)
 
 
 def _in_question(field: Field, guest: GuestIntent, at: str) -> list[Gpu]:

@@ -2,8 +2,8 @@
 
 Pure. Order (NVIDIA virtual GPU software documentation, "Configuring a GPU for MIG-Backed vGPUs"; NVIDIA's
 vgpu-device-manager and mig-parted): MIG mode, GPU instances, virtual functions, vGPU types, then the guest. What has
-been tried on no such hardware here is a step for a person, marked unproven; MIG mode and the types of functions that
-exist are actions.
+been tried on no such hardware here is a step for a person, marked unproven; MIG mode is an action, and so are the types
+of functions whose instances are there, if it is certain which of them the functions get.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from hosttune.gpu.mig_tables import vgpu_suffix, vgpu_type_name
 from hosttune.gpu.settings import GpuMigMode
@@ -22,13 +24,22 @@ from hosttune.model.plan import Action, Device, Finding, MigAssignment, PlannedG
 from hosttune.model.vgpu import VgpuFunction, VgpuType
 from hosttune.planning.action import make_action
 from hosttune.planning.devices import Catalogue, address_key, identity
-from hosttune.planning.mig import MigSlot, free_functions, gpu_offer, ready_starts, vgpu_of
+from hosttune.planning.mig import MigSlot, gpu_offer, no_profiles, ready_starts, tells_ready
 from hosttune.planning.migpack import start_sets
+from hosttune.planning.migvgpu import Known, free_functions, vgpu_of
 from hosttune.planning.sizing import Field
 
 VGPU_TYPE = "vgpu-type"
 _NAMESPACE = uuid.UUID("6b1f4c52-9f2e-5a54-8f0c-6a1d0c5d1f7e")
 _DEVICES = "/sys/bus/pci/devices"
+
+
+@dataclass(frozen=True)
+class Sight:
+    """A host and its devices, where no `Field` is at hand."""
+
+    host: Host
+    catalogue: Catalogue
 
 
 @dataclass(frozen=True)
@@ -180,7 +191,6 @@ def _before(field: Field, slots: Sequence[MigSlot], devices: Sequence[MigDevice]
     """What has to be done before the guest starts, GPU by GPU, in order."""
     for address in dict.fromkeys(slot.gpu for slot in slots):
         gpu = field.catalogue.gpus[address]
-        framework = vgpu_of(field, address)
         if not _on(gpu):
             mode = f"MIG mode of {address} on (hosttune apply --disrupt {address}); it must be idle, and wants a reset"
             yield _step("start", f"{SRIOV_MANAGE} -d {address}", "its virtual functions end with the switch of mode")
@@ -192,8 +202,8 @@ def _before(field: Field, slots: Sequence[MigSlot], devices: Sequence[MigDevice]
         if not _on(gpu):
             yield _step("start", f"{SRIOV_MANAGE} -e {address}", "the virtual functions again, by the same addresses")
         for device in devices:
-            if device.gpu == address and framework is not None:
-                yield from _typed(device)
+            if device.gpu == address and device.kind == "mdev":
+                yield _mediated(device)
 
 
 def _missing(field: Field, gpu: Gpu, slots: Sequence[MigSlot]) -> list[str]:
@@ -206,16 +216,11 @@ def _missing(field: Field, gpu: Gpu, slots: Sequence[MigSlot]) -> list[str]:
     return found
 
 
-def _typed(device: MigDevice) -> Iterator[Step]:
-    folder = f"{_DEVICES}/{device.function}"
-    if device.kind == "mdev":
-        kind = device.type_id or "TYPE"
-        why = f"the mediated device of {device.name}" + ("" if device.type_id else ", TYPE being the folder so named")
-        yield _step("start", f"echo {device.address} > {folder}/mdev_supported_types/{kind}/create", why)
-    elif device.type_id is None:
-        number = f"the number of {device.name} in {folder}/nvidia/creatable_vgpu_types"
-        why = "listed once its instance is there; hosttune plan then makes an action of it"
-        yield _step("start", f"write {number} to {folder}/nvidia/current_vgpu_type", why)
+def _mediated(device: MigDevice) -> Step:
+    kind = device.type_id or "TYPE"
+    why = f"the mediated device of {device.name}" + ("" if device.type_id else ", TYPE being the folder so named")
+    create = f"{_DEVICES}/{device.function}/mdev_supported_types/{kind}/create"
+    return _step("start", f"echo {device.address} > {create}", why)
 
 
 def _after(field: Field, slots: Sequence[MigSlot], devices: Sequence[MigDevice]) -> Iterator[Step]:
@@ -235,24 +240,107 @@ def _step(when: str, text: str, why: str | None = None) -> Step:
     return Step(when=when, text=f"{text}: {why}" if why else text)
 
 
-# --- actions -------------------------------------------------------------------------------------------------
+# --- types of functions, and actions -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Typing:
+    """A function that gets a vGPU type. `now` and `number`: its type and the wanted one, None = unknown, not listed.
+
+    `by_hand`: why writing it is a step; None: it is an action.
+    """
+
+    guest: str
+    function: str
+    name: str
+    now: str | None
+    number: str | None
+    by_hand: str | None
 
 
 def mig_actions(host: Host, catalogue: Catalogue, guests: Iterable[PlannedGuest]) -> Iterator[Action]:
     """What the host needs for planned vGPUs, in order: MIG mode of each GPU, then the type of each function."""
-    with_vgpus = [guest for guest in guests if any(device.vgpu_type for device in guest.devices)]
+    with_vgpus = _with_vgpus(guests)
     for address in sorted({one.gpu for guest in with_vgpus for one in guest.mig}, key=address_key):
         gpu = catalogue.gpus.get(address)
         now = GpuMigMode.of_gpu(gpu) if gpu else None
         if now != "enabled":
             why = "a vGPU backed by MIG needs the mode; the driver resets the GPU"
             yield make_action(GpuMigMode.kind, address, now, "enabled", why, needed=True)
-    for guest in with_vgpus:
-        for device in guest.devices:
-            now, number = _number(host, device.address, device.vgpu_type)
-            if device.kind == "vf" and number is not None:
-                why = f"guest {guest.name} gets {device.address} as {device.vgpu_type}"
-                yield make_action(VGPU_TYPE, device.address, now, number, why, needed=True)
+    for one in _typings(Sight(host, catalogue), with_vgpus):
+        if one.number is not None and one.by_hand is None:
+            why = f"guest {one.guest} gets {one.function} as {one.name}"
+            yield make_action(VGPU_TYPE, one.function, one.now, one.number, why, needed=True)
+
+
+def with_type_steps(host: Host, catalogue: Catalogue, guests: tuple[PlannedGuest, ...]) -> tuple[PlannedGuest, ...]:
+    """The guests of a whole plan, with a step for each type that cannot be an action; it is the last before a start."""
+    typings = list(_typings(Sight(host, catalogue), _with_vgpus(guests)))
+    found: list[PlannedGuest] = []
+    for guest in guests:
+        steps = [_typed(one, one.by_hand) for one in typings if one.guest == guest.name and one.by_hand is not None]
+        before = [step for step in guest.steps if step.when == "start"]
+        after = [step for step in guest.steps if step.when != "start"]
+        found.append(msgspec.structs.replace(guest, steps=(*before, *steps, *after)) if steps else guest)
+    return tuple(found)
+
+
+def _typed(one: _Typing, why: str) -> Step:
+    folder = f"{_DEVICES}/{one.function}/nvidia"
+    text = f"write the number of {one.name} in {folder}/creatable_vgpu_types to {folder}/current_vgpu_type"
+    return _step("start", text, why)
+
+
+def _with_vgpus(guests: Iterable[PlannedGuest]) -> list[PlannedGuest]:
+    return [guest for guest in guests if any(device.vgpu_type for device in guest.devices)]
+
+
+def _typings(known: Known, guests: Sequence[PlannedGuest]) -> Iterator[_Typing]:
+    """Every virtual function that gets a type, guest by guest. A guest's vGPUs are in the order of its instances."""
+    planned = {(one.gpu, one.profile, one.start) for guest in guests for one in guest.mig}
+    for guest in guests:
+        vgpus = [device for device in guest.devices if device.vgpu_type]
+        for device, instance in zip(vgpus, guest.mig, strict=True):
+            if device.kind == "vf":
+                now, number = _number(known.host, device.address, device.vgpu_type)
+                why = _by_hand(known, instance, planned, listed=number is not None)
+                yield _Typing(guest.name, device.address, device.vgpu_type or "", now, number, why)
+
+
+def _by_hand(
+    known: Known, instance: MigAssignment, planned: Collection[tuple[str, str, int]], *, listed: bool
+) -> str | None:
+    """Why hosttune does not write the type of an instance's function; None where it does.
+
+    The driver puts a vGPU on any unused instance of its profile. So all of the plan have to be there, and no others.
+    """
+    gpu = known.catalogue.gpus.get(instance.gpu)
+    if gpu is None:
+        return "nothing is known of its GPU"
+    there = {name: _ready(known, gpu, name) for address, name, _ in planned if address == instance.gpu}
+    made = all(start in there[name] for address, name, start in planned if address == instance.gpu)
+    others = _others(gpu, instance, planned)
+    if made and listed and not others:
+        return None
+    first = "" if made else "once every instance of the plan on its GPU is there, which lists it; "
+    if others:
+        rivals = f"there are others of {instance.profile} (at {', '.join(map(str, others))})"
+        return f"{first}its driver takes any that is unused, and {rivals}: look which it took, then apply this plan"
+    then = "hosttune plan then makes an action of it" if tells_ready(known, gpu) else "then apply this plan"
+    return f"{first or 'once it is listed; '}{then}"
+
+
+def _others(gpu: Gpu, instance: MigAssignment, planned: Collection[tuple[str, str, int]]) -> tuple[int, ...]:
+    """Starts of a GPU's instances of a profile that are not the plan's, and may be unused."""
+    mine = {start for address, name, start in planned if (address, name) == (instance.gpu, instance.profile)}
+    found = (gpu.mig.instances if gpu.mig and _on(gpu) else None) or ()
+    alike = [one for one in found if one.profile == instance.profile and (one.uuid is None or gpu.source != "nvml")]
+    return tuple(sorted(one.start for one in alike if one.start is not None and one.start not in mine))
+
+
+def _ready(known: Known, gpu: Gpu, name: str) -> tuple[int, ...]:
+    profile = gpu_offer(known, gpu).find(name)
+    return ready_starts(known, gpu, profile) if profile is not None and _on(gpu) else ()
 
 
 def _number(host: Host, address: str, name: str | None) -> tuple[str | None, str | None]:
@@ -311,8 +399,10 @@ def inside_refusal(field: Field, guest: GuestIntent, address: str) -> str:
     name, count = (guest.mig.profile, guest.mig.count) if guest.mig else ("", 0)
     offer = gpu_offer(field, field.catalogue.gpus[address])
     profile = offer.find(name)
+    if not offer.profiles:
+        return no_profiles(field, field.catalogue.gpus[address])
     if profile is None:
-        have = ", ".join(one.name for one in offer.profiles) or "none that is known"
+        have = ", ".join(one.name for one in offer.profiles)
         return f"GPU {address} has no MIG profile {name}; it has {have}"
     fits = len([n for n in range(1, count) if start_sets(profile, n, 0, offer.profiles)])
     return f"{count} x {name} wanted on each GPU, {address} takes {fits}"

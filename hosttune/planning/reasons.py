@@ -53,11 +53,17 @@ def reasons(field: Field, decision: Decision) -> tuple[str, ...]:
         lines.append(f"pages of {format_size(page)}: {largest}" if guest.hugepages == "auto" else asked)
     if decision.window.why:
         lines.append(decision.window.why)
-    lines.append(
-        "managed='no': the plan's own vfio-pci binding holds, so that stopping the guest does not hand the device"
-        " back to the host's driver, its persistence daemon or Fabric Manager"
-    )
-    return tuple(lines if decision.closure.members else lines[:-1])
+    if decision.functions:
+        lines.append(
+            "managed='no': the function of a vGPU stays on its maker's driver, which is its VFIO driver too; vfio-pci"
+            " would break it"
+        )
+    if not set(decision.closure.members) <= set(decision.functions):
+        lines.append(
+            "managed='no': the plan's own vfio-pci binding holds, so that stopping the guest does not hand the device"
+            " back to the host's driver, its persistence daemon or Fabric Manager"
+        )
+    return tuple(lines)
 
 
 def _home(field: Field, address: str) -> str:
