@@ -169,7 +169,7 @@ class Options:
         waiting: list[tuple[int, int, Option]] = []
         while heap:
             bound, _, _, family = heapq.heappop(heap)
-            floor = self._scale.rank(level, mixed, bound, 0, 0, 0)
+            floor = self._scale.rank(self._away(level), mixed, bound, 0, 0, 0)
             while waiting and waiting[0][0] <= floor:
                 yield heapq.heappop(waiting)[2]
             for found in family():
@@ -179,6 +179,10 @@ class Options:
                     heapq.heappush(heap, found)
         while waiting:
             yield heapq.heappop(waiting)[2]
+
+    def _away(self, level: int) -> int:
+        """How far from home a level is: 0 with a guest's own cells, else 1 and the cells beyond their number."""
+        return level if self._has_own or not level else level + 1
 
     def _least(self, spread: int, level: int) -> int:
         """A bound on the objective of GPUs from so many nodes with a cell on each; 0 where cells are elsewhere."""
@@ -293,7 +297,9 @@ class Options:
             busy += kind.trait.busy * count
             brought.update(address for one in kind.members[:count] for address in one)
             nodes += [kind.trait.node] * (kind.trait.size * count)
-        return Settled(picks, tuple(nodes), max(0, len(models) - 1), busy, tuple(gpus), frozenset(brought))
+        listed = bool(gpu_sets(self._want.candidates))  # what is named, or a partition, is as it was asked for
+        mixed = 0 if listed else max(0, len(models) - 1)
+        return Settled(picks, tuple(nodes), mixed, busy, tuple(gpus), frozenset(brought))
 
     # --- cells ----------------------------------------------------------------------------------------------------
 
@@ -387,7 +393,9 @@ class Options:
                 picks = (*settled.picks, *more)
                 short = int(sizes.short)
                 yield Option(
-                    rank=self._scale.rank(drawn.level, settled.mixed, cost + extra, short, settled.busy, order),
+                    rank=self._scale.rank(
+                        self._away(drawn.level), settled.mixed, cost + extra, short, settled.busy, order
+                    ),
                     use=(*cells, *self._devices_use((*picks, *named)), *slots_use(self._stock, settled.slots)),
                     memory=memory,
                     nodes=nodes,
