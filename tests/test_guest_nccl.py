@@ -118,6 +118,17 @@ def test_a_switch_stands_at_its_bus_id_in_the_guest_with_the_hosts_link() -> Non
     }
 
 
+@pytest.mark.parametrize("cell", [None, 1])
+def test_a_device_of_unknown_node_stands_with_what_it_shares_a_switch_with(cell: int | None) -> None:
+    """Whether the plan gives it that cell, or, as older ones, none."""
+    first, second, *rest = (changed(with_host(d), host_node=0) for d in TWO_CELLS.devices)
+    last = changed(rest[-1], switches=("0000:16:00.0",), host_node=1)
+    stray = changed(first, switches=("0000:16:00.0",), host_node=None, guest_cell=cell)
+    nccl = told(changed(TWO_CELLS, devices=(stray, second, *rest[:-1], last)))
+    assert nccl.numaid(stray.guest_address) == nccl.numaid(last.guest_address) == "1"
+    assert nccl.above(stray.guest_address) == nccl.above(last.guest_address) != []
+
+
 def test_a_switch_that_the_guest_does_not_show_has_a_bus_id_that_it_does_not_have() -> None:
     devices = tuple(changed(d, switches=("0000:16:00.0",)) for d in TWO_CELLS.devices[:2])
     nccl = told(changed(TWO_CELLS, devices=devices))

@@ -213,6 +213,68 @@ def test_devices_of_unknown_node_hang_on_the_root_bus_and_keep_their_switch() ->
     assert nccl.numaid(tree.at(made.at["a"])) == "-1"
 
 
+def unknown(made: Made, *names: str) -> Made:
+    """The same host, on which nothing tells the node of these devices."""
+    for device in made.pci:
+        if device["address"] in {made.at[name] for name in names}:
+            device |= {"numa_node": None, "numa_source": "unknown"}
+    return made
+
+
+@pytest.mark.parametrize("lost", ["g1", "n1"])
+def test_a_device_of_unknown_node_stays_below_the_switch_that_it_shares(lost: str) -> None:
+    roots = [Root((Hub((gpu(f"g{node}"), nic(f"n{node}"))),), node) for node in (0, 1)]
+    made = unknown(Made(roots, nodes=2), lost)
+    plan = everything(made, numa=2, vcpus=8)
+    tree, nccl = witnesses(plan)
+    for one, other, grade in (("g1", "n1", "PIX"), ("g0", "n0", "PIX"), ("g0", "n1", "SYS"), ("g1", "n0", "SYS")):
+        assert tree.grade(made.at[one], made.at[other]) == grade
+        assert nccl.grade(tree.at(made.at[one]), tree.at(made.at[other])) == grade
+    (device,) = [device for device in only(plan).devices if device.address == made.at[lost]]
+    assert (device.host_node, device.guest_cell) == (None, 1)
+    assert tree.node(made.at[lost]) == nccl.numaid(tree.at(made.at[lost])) == "1"
+
+
+def test_below_cascaded_switches_the_nearest_one_that_is_shared_tells() -> None:
+    below = Hub((Hub((gpu("g0"), nic("n0"))), Hub((gpu("g1"), nic("n1")))))
+    made = unknown(Made([Root((gpu("g"),), 0), Root((below,), 1)], nodes=2), "n0", "g1", "n1")
+    tree, nccl = witnesses(everything(made, numa=2, vcpus=8))
+    grades = {("g0", "n0"): "PIX", ("g0", "n1"): "PXB", ("g1", "n1"): "PIX", ("g1", "n0"): "PXB", ("g", "n1"): "SYS"}
+    assert {pair: tree.grade(*(made.at[name] for name in pair)) for pair in grades} == grades
+    assert {pair: nccl.grade(*(tree.at(made.at[name]) for name in pair)) for pair in grades} == grades
+
+
+def test_a_device_of_unknown_node_below_a_switch_off_the_guests_nodes_is_as_far_as_its_sibling() -> None:
+    made = unknown(Made([Root((gpu("a"),), 0), Root((Hub((gpu("b"), nic("c"))),), 1)], nodes=2), "c")
+    tree, nccl = witnesses(everything(made, numa=1, vcpus=4))
+    assert nccl.numaid(tree.at(made.at["b"])) == nccl.numaid(tree.at(made.at["c"])) == "1"
+    assert nccl.grade(tree.at(made.at["b"]), tree.at(made.at["c"])) == "PIX"
+    assert nccl.grade(tree.at(made.at["a"]), tree.at(made.at["c"])) == "SYS"
+    assert tree.grade(made.at["b"], made.at["c"]) == "PIX"
+
+
+def test_a_switch_with_nothing_of_known_node_tells_no_cell() -> None:
+    made = unknown(Made([Root((Hub((gpu("a"), nic("b"))),), 1), Root((gpu("c"),), 0)], nodes=2), "a", "b")
+    plan = everything(made, numa=2, vcpus=8)
+    tree, _ = witnesses(plan)
+    cells = {device.address: device.guest_cell for device in only(plan).devices}
+    assert (cells[made.at["a"]], cells[made.at["b"]], cells[made.at["c"]]) == (None, None, 0)
+    assert tree.node(made.at["a"]) is None
+    assert tree.grade(made.at["a"], made.at["b"]) == "PIX"
+
+
+def test_functions_of_one_slot_are_in_one_place() -> None:
+    made = Made([Root((gpu("a"),), 0), Root((nic("b"),), 1)], nodes=2)
+    row = next(device for device in made.pci if device["address"] == made.at["b"])
+    second = made.at["b"][:-1] + "1"
+    made.pci.append({**row, "address": second})
+    row |= {"numa_node": None, "numa_source": "unknown"}
+    host = Host.from_json(made.text())
+    tree = build_tree(read_catalogue(host), {made.at["a"]: 0, made.at["b"]: None, second: 1}, 2, 2)
+    assert tree.addresses[made.at["b"]][:-1] == tree.addresses[second][:-1]
+    assert Tree(skeleton(tree)).node(made.at["b"]) == "1"
+
+
 def test_in_a_guest_of_one_cell_a_device_of_unknown_node_is_of_that_cell_for_nccl() -> None:
     made = Made([Root((gpu("a"),), None)], nodes=1)
     tree, nccl = witnesses(everything(made, vcpus=4))

@@ -80,17 +80,26 @@ def _cpus(guest: PlannedGuest) -> Mapping[str, tuple[CpuSet, list[Device]]]:
 
     One for each cell. A device of a host node that the guest has no cell on is as far from each cell as that node is:
     it stands in an element of its own, numbered on from the cells, with the vCPUs of the cell that is nearest. A device
-    of unknown node is near no vCPU in particular, save in a guest of one cell.
+    of unknown node stands with those that it shares a slot or a switch with; else it is near no vCPU in particular,
+    save in a guest of one cell.
     """
     found = {str(cell.id): (parse_cpus(cell.vcpus), list[Device]()) for cell in guest.cells}
     cells = {cell.id: cell for cell in guest.cells}
     only = guest.cells[0] if len(guest.cells) == 1 else None
     strangers: dict[int, str] = {}
-    for device in guest.devices:
+    ids: dict[str, str] = {}  # numaid by slot and switch
+    # Those of known node first: what shares a switch with one of them stands where it does.
+    for device in sorted(guest.devices, key=lambda device: device.host_node is None):
         cell = cells.get(device.guest_cell) if device.guest_cell is not None else only
         numaid = NOWHERE if cell is None else str(cell.id)
         if cell is not None and _is_off(device, cell):
             numaid = strangers.setdefault(device.host_node or 0, str(max(cells) + 1 + len(strangers)))
+        places = (_slot(device), *device.switches)
+        if device.host_node is None:
+            numaid = next((ids[place] for place in places if place in ids), numaid)
+        else:
+            for place in places:
+                ids.setdefault(place, numaid)
         vcpus = parse_cpus(cell.vcpus) if cell else CpuSet(range(_vcpus(guest)))
         found.setdefault(numaid, (vcpus, []))[1].append(device)
     return found

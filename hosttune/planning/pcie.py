@@ -20,7 +20,7 @@ import msgspec
 from hosttune.model.pcitree import switches_above
 from hosttune.model.plan import Device, Finding, PciController
 from hosttune.planning.devices import Catalogue
-from hosttune.planning.pcieforest import Node, Slot, Switch, flat, link_limits, nested, single, slots_of
+from hosttune.planning.pcieforest import Node, Slot, Switch, flat, link_limits, nested, settled, single, slots_of
 
 LAST_SLOT = 0x1D  # 1e and 1f hold q35's own bridges and controllers
 SLOTS = 32
@@ -52,10 +52,12 @@ class NoRoomOnBus(Exception):
 def build_tree(catalogue: Catalogue, cell_of: dict[str, int | None], cells: int, spare_ports: int) -> Tree:
     """Lay out the guest's PCIe tree. Raises NoRoomOnBus.
 
-    `cell_of` gives each device's guest cell, of `cells` in all; a device without one goes to the root bus.
+    `cell_of` gives each device's guest cell, of `cells` in all; a device without one stays below a switch that it
+    shares with one that has one, and else goes to the root bus.
     `spare_ports` are root ports on the root bus for disk, networks and hotplug. Where the bus numbers do not reach,
     switches below switches are left out first, then all.
     """
+    cell_of = settled(catalogue, cell_of)
     slots = slots_of(catalogue, cell_of)
     known = {cell for cell in cell_of.values() if cell is not None}
     assert all(0 <= cell < cells for cell in known)
@@ -155,13 +157,18 @@ def _port(index: int, model: str, bus: int, nth: int, *, pack: bool) -> PciContr
 
 
 def with_host_places(catalogue: Catalogue, devices: tuple[Device, ...]) -> tuple[Device, ...]:
-    """Devices with what the guest's own tree cannot show of them: class, link and switches on the host."""
+    """Devices with what the guest's own tree cannot show of them: class, link and switches on the host.
+
+    A device of unknown node gets the cell that `build_tree` gives it, which is that of what it shares a switch with.
+    """
+    cell_of = settled(catalogue, {device.address: device.guest_cell for device in devices})
 
     def placed(device: Device) -> Device:
         function = catalogue.pci.get(device.address)
         speed, width = link_limits(function)
         return msgspec.structs.replace(
             device,
+            guest_cell=cell_of[device.address],
             class_code=function.class_code if function else None,
             link_speed_gts=speed,
             link_width=width,

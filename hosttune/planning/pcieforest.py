@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hosttune.model.host import PciDevice
@@ -36,6 +36,31 @@ def slots_of(catalogue: Catalogue, devices: Iterable[str]) -> list[Slot]:
         device = catalogue.pci.get(address)
         slots.setdefault(address if device and device.physfn else slot_of(address), []).append(address)
     return [Slot(tuple(members)) for members in slots.values()]
+
+
+def settled(catalogue: Catalogue, cell_of: Mapping[str, int | None]) -> dict[str, int | None]:
+    """The guest cell of each device, also of those whose own node is unknown: None only where nothing tells it.
+
+    Functions of one slot are in one place, and a switch has one way up: what shares one with a device of known cell is
+    where that one is. The nearest switch counts, and below it the lowest address.
+    """
+    known = sorted((address for address, cell in cell_of.items() if cell is not None), key=address_key)
+    found: dict[str, int] = {}
+    for address in known:
+        for place in (*_slot(catalogue, address), *switches_above(catalogue.pci, address)):
+            found.setdefault(place, cell_of[address] or 0)
+
+    def cell(address: str) -> int | None:
+        places = (*_slot(catalogue, address), *switches_above(catalogue.pci, address))
+        return next((found[place] for place in places if place in found), None)
+
+    return {address: cell(address) if own is None else own for address, own in cell_of.items()}
+
+
+def _slot(catalogue: Catalogue, address: str) -> tuple[str, ...]:
+    """The slot that a function shares with others; none for what is no function of the host's, as a mediated device."""
+    device = catalogue.pci.get(address)
+    return (slot_of(address),) if device is not None and device.physfn is None else ()
 
 
 def nested(catalogue: Catalogue, slots: Sequence[Slot]) -> tuple[Node, ...]:
