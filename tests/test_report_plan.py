@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from hosttune.model.gpu import Gpu
@@ -128,6 +129,17 @@ def full_plan() -> Plan:
             Finding(level="warn", text="a device is busy", where="0000:41:00.0"),
         ),
     )
+
+
+def test_an_instance_is_inside_the_guest_that_has_its_whole_gpu() -> None:
+    row = "MIG               1g.18gb on 0000:41:00.0, memory slice 0"
+    guest = placed()
+    function = structs.replace(guest.devices[0], address="0000:41:00.4", kind="vf")
+    carried = structs.replace(guest, devices=(function,))
+    lines = [line.strip() for line in printed(structs.replace(full_plan(), guests=(guest,))).splitlines()]
+    assert f"{row}, inside the guest" in lines
+    lines = [line.strip() for line in printed(structs.replace(full_plan(), guests=(carried,))).splitlines()]
+    assert row in lines
 
 
 def test_a_plan_with_everything(request: pytest.FixtureRequest) -> None:

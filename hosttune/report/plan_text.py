@@ -64,7 +64,10 @@ def _print_guest(guest: PlannedGuest, host: Host, console: Console) -> None:
     rows += [(f"I/O thread {n}", f"host CPUs {cpus}") for n, cpus in enumerate(guest.iothread_cpus, 1)]
     if guest.fabric_partition is not None:
         rows.append(("fabric", f"partition {guest.fabric_partition}"))
-    rows += [("MIG", f"{one.profile} on {one.gpu}, memory slice {one.start}") for one in guest.mig]
+    whole = {device.address for device in guest.devices if device.kind == "gpu"}
+    for one in guest.mig:
+        inside = ", inside the guest" if one.gpu in whole else ""
+        rows.append(("MIG", f"{one.profile} on {one.gpu}, memory slice {one.start}{inside}"))
     if guest.mmio64_bytes:
         rows.append(("64-bit MMIO", _window(guest)))
     draw_rows(rows, console)
