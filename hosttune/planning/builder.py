@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from hosttune.model.intent import NicRequest
 from hosttune.model.plan import PlannedGuest, Unplaced
 from hosttune.model.values import CpuSet, parse_cpus
 from hosttune.planning.choice import Choice
@@ -18,7 +19,7 @@ from hosttune.planning.guests import Devices, Placed, build_guest
 from hosttune.planning.mig import mig_share
 from hosttune.planning.migguest import plan_mig_guest
 from hosttune.planning.nearest import pick
-from hosttune.planning.placement import Placement, cost_of
+from hosttune.planning.placement import Placement, cost_of, fits
 from hosttune.planning.search import Found, Stage
 from hosttune.planning.sizing import Field, Spoken, enlarge
 from hosttune.planning.taking import take
@@ -43,7 +44,8 @@ class Builder:
         for turn, i in enumerate(order):
             devices = self._devices(field, i, taken, functions, order[turn + 1 :])
             functions.update(devices.functions)
-            placed = build_guest(field, self._wants[i].guest, devices)
+            missing = self._missing(field, i, devices)
+            placed = missing or build_guest(field, self._wants[i].guest, devices)
             built[i] = placed
             if isinstance(placed, Placed):
                 ready.append((i, field, devices))
@@ -56,6 +58,21 @@ class Builder:
             if isinstance(outcome, Placed) and not _service(outcome).isdisjoint(everyone - pins[i]):
                 built[i] = build_guest(before, self._wants[i].guest, devices, CpuSet(everyone - pins[i]))
         return [built.get(i) for i in range(len(self._wants))]
+
+    def _missing(self, field: Field, which: int, devices: Devices) -> Unplaced | None:
+        """What amounts do not show: cores of unequal width that others took, NICs that cannot go with its GPUs."""
+        guest, choice = self._wants[which].guest, devices.choice
+        for node, cell in zip(choice.placement.nodes, choice.shape.cells, strict=True):
+            if not fits(field.resources.nodes[node], field.memory.get(node), cell, choice.shape):
+                return Unplaced(
+                    guest=guest.name, why=(f"what is left of node {node} does not hold a cell as it was cut",)
+                )
+        nics = guest.nics.count if isinstance(guest.nics, NicRequest) else guest.nics
+        wanted = sum(count for count in (nics, guest.nvme) if isinstance(count, int))
+        if len(devices.counted) < wanted:
+            found = f"{len(devices.counted)} of {wanted} NICs and drives can go along with its other devices"
+            return Unplaced(guest=guest.name, why=(found,))
+        return None
 
     def _order(self) -> list[int]:
         """Those of fixed size first, then those that take what is left, then those that share cores."""
