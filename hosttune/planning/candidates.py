@@ -118,7 +118,6 @@ def gpu_candidates(field: Field, guest: GuestIntent, others: tuple[str, ...], wh
     free = len(usable)
     excluded += [inside_refusal(field, guest, g.address) for g in usable if not takes_inside(field, guest, g.address)]
     usable = [gpu for gpu in usable if takes_inside(field, guest, gpu.address)]
-    free = len(usable)
     if catalogue.fabric.known:
         partitions = _of_partitions(catalogue, usable, count, others) if guest.mig is None else None
         if partitions is not None:
