@@ -384,12 +384,12 @@ def test_the_steps_say_what_is_active_now_once(active: bool | None, state: str) 
     assert texts[3] == "fmpm -a 3, then fmpm -l: partition 3 is active"
 
 
-@pytest.mark.parametrize(("count", "first"), [(8, "systemctl stop nvidia-fabricmanager, then hosttune apply"), (1, "")])
-def test_in_passthrough_what_is_reset_is_on_vfio_first(count: int, first: str) -> None:
+@pytest.mark.parametrize(("count", "after"), [(8, ", after systemctl stop nvidia-fabricmanager"), (1, "")])
+def test_in_passthrough_what_is_reset_is_on_vfio_first(count: int, after: str) -> None:
     guest = decide(board({"mode": 0}), {"gpus": count}).guests[0]
     bind, reset, *_ = [step.text for step in guest.steps if step.when == "start"]
     passed = {device.address for device in guest.devices}
-    assert bind.startswith(first or "hosttune apply, without --start: ")
+    assert bind.startswith(f"hosttune apply, without --start{after}: vfio-pci has ")
     assert passed == {address for address in passed if address in bind and address in reset}
     assert reset.startswith("reset each of: ")
 

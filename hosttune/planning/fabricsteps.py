@@ -64,7 +64,7 @@ def _with_functions(guest: PlannedGuest, number: int) -> Iterator[Step]:
 
 def _whole(fabric: Fabric, guest: PlannedGuest) -> Iterator[Step]:
     # A driver cannot let go of NVSwitches that the daemon holds open: so it ends before apply binds them.
-    yield _applied((*fabric.members, *fabric.switches), first="systemctl stop nvidia-fabricmanager, then ")
+    yield _applied((*fabric.members, *fabric.switches), ", after systemctl stop nvidia-fabricmanager")
     yield from _resets(START, (*fabric.members, *fabric.switches))
     yield Step(when=START, text=f"start guest {guest.name} with all GPUs and NVSwitches; reset none of them any more")
     yield Step(when=START, text="inside it: the Fabric Manager of exactly its driver's version, FABRIC_MODE=0, running")
@@ -86,9 +86,9 @@ def _deactivated(number: int) -> Step:
     return Step(when=START, text=text)
 
 
-def _applied(addresses: Iterable[str], first: str = "") -> Step:
+def _applied(addresses: Iterable[str], after: str = "") -> Step:
     """The plan's own actions, without the start: only what vfio-pci has may be reset."""
-    return Step(when=START, text=f"{first}hosttune apply, without --start: vfio-pci has {' '.join(addresses)}")
+    return Step(when=START, text=f"hosttune apply, without --start{after}: vfio-pci has {' '.join(addresses)}")
 
 
 def _resets(when: str, addresses: Iterable[str]) -> Iterator[Step]:
