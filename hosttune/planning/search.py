@@ -24,7 +24,7 @@ from hosttune.planning.placement import choose_cores, llcs_spanned
 from hosttune.planning.sizing import Field
 from hosttune.planning.stock import Stock, Want, read_stock
 
-MOST_WORK = 2_000_000  # ways looked at before the search is cut off: some seconds
+MOST_WORK = 3_000_000  # ways looked at before the search is cut off: some seconds
 KEPT = 64  # ways of a guest that are kept; further ones are drawn for what is left of the host
 WORK_OF_DRAWING = 500
 SAME_RANK = 64  # ways of one rank that are put in order before they are tried
@@ -142,7 +142,7 @@ class _Search:
 
     def _descend(self, depth: int, rank: int, firsts: list[int]) -> None:
         """All ways of the guests from `depth` on; `firsts` are their first ways that may still fit."""
-        self._ledger.spend(20 + 10 * (len(self._order) - depth) + 5 * len(self._field.resources.nodes))
+        self._ledger.spend(20 + 15 * (len(self._order) - depth) + 8 * len(self._field.resources.nodes))
         if self._ledger.work > self._most_work or self._best[0] <= self._floor:
             raise _Enough
         if depth == len(self._order):
