@@ -1,0 +1,346 @@
+"""Two guests planned together, started together, and what each finds in itself; each against the plan of both.
+
+One spans both nodes with a device on each. The other has a device and a NIC that share a switch of the host.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from lab import facts
+from lab.machine import LabMachine, booted
+from lab.product import STATE, Ran, document_of, install, plan, run
+
+pytestmark = pytest.mark.lab
+
+Document = dict[str, Any]
+WIDE, SWITCHED = "wide", "switched"
+PASSED = {WIDE: ("0000:41:00.0", "0000:c1:00.0"), SWITCHED: ("0000:45:00.0", "0000:46:00.0")}
+NIC = "0000:46:00.0"
+CELLS = {WIDE: {0: "0-1", 1: "2-3"}, SWITCHED: {0: "0-1"}}
+FILES = "/var/lib/hosttune-lab"
+POOL = "/sys/devices/system/node/node{}/hugepages/hugepages-2048kB/nr_hugepages"
+CONSOLE_SECONDS = 600
+GUEST: Document = {
+    "hugepages": "2MiB",
+    "firmware": "bios",
+    "accelerator": "tcg",
+    "boot": {
+        "kernel": f"{FILES}/vmlinux",
+        "initrd": f"{FILES}/tree.cpio",
+        "cmdline": "console=ttyS0 quiet mitigations=off tsc=reliable nokaslr panic=-1",
+    },
+}
+INTENT: Document = {
+    "version": 1,
+    "profile": "guest",
+    "guests": [
+        {"name": WIDE, "gpus": list(PASSED[WIDE]), "vcpus": 4, "numa": 2, "memory": "512MiB", **GUEST},
+        {"name": SWITCHED, "gpus": ["0000:45:00.0"], "nics": [NIC], "vcpus": 2, "memory": "384MiB", **GUEST},
+    ],
+}
+# The guest's init: what its kernel shows, mostly by the shell's own words (a new process is slow, emulated twice). It
+# says so again and again: a serial line that nobody listens to loses what is said.
+INIT = """#!/bin/sh
+/bin/busybox mount -t proc proc /proc; /bin/busybox mount -t sysfs sys /sys
+while :; do
+  echo GUEST-BEGIN
+  for d in /sys/bus/pci/devices/*; do
+    cd -P $d; read vendor <vendor; read device <device; read node <numa_node
+    echo GUEST-PCI ${d##*/} ${vendor#0x}:${device#0x} $node ${PWD#/sys/devices/}
+  done
+  for n in /sys/devices/system/node/node[0-9]*; do
+    read _ _ _ total _ <$n/meminfo; read distances <$n/distance
+    echo GUEST-NODE ${n##*node} $(/bin/busybox cat $n/cpulist) $total $distances
+  done
+  echo GUEST-DONE
+  /bin/busybox sleep 10
+done
+"""
+# Unpacking the kernel is more than half of a guest's start, emulated twice: QEMU starts an unpacked one, too (PVH).
+UNPACK = f"""
+import lzma
+packed = open("{FILES}/vmlinuz", "rb").read()
+at = packed.find(b"\\xfd7zXZ\\0")
+open("{FILES}/vmlinux", "wb").write(packed if at < 0 else lzma.LZMADecompressor().decompress(packed[at:]))
+"""
+# QEMU's own functions (docs/specs/pci-ids.rst) and Texas Instruments' switch, which its generic switch ports are.
+IDS = {
+    "pcie-expander-bus": "1b36:000b",
+    "pcie-root-port": "1b36:000c",
+    "pcie-switch-upstream-port": "104c:8232",
+    "pcie-switch-downstream-port": "104c:8233",
+}
+CHIPSET = {"0000:00:00.0", "0000:00:1f.0", "0000:00:1f.2", "0000:00:1f.3"}  # q35's, in every guest
+
+
+class Function(NamedTuple):
+    """A PCI function as a guest's kernel shows it: "vendor:device", its node, its path from the root bus down."""
+
+    ids: str
+    node: int
+    path: str
+
+
+class Seen(NamedTuple):
+    """What a guest finds in itself: functions by address; of each node CPUs, KiB of memory, distances."""
+
+    functions: dict[str, Function]
+    nodes: dict[int, tuple[str, int, list[int]]]
+
+
+class Before(NamedTuple):
+    """The host before anything is applied: values that stand still, and files."""
+
+    values: dict[str, str]
+    files: dict[str, str]
+
+
+class Started(NamedTuple):
+    """The plan of both guests, its apply, and each guest's process and what it sees."""
+
+    planned: Document
+    ran: Ran
+    processes: dict[str, int]
+    seen: dict[str, Seen]
+
+
+@pytest.fixture(scope="module")
+def host(image: Path) -> Iterator[LabMachine]:
+    """A host of its own with three cores on each node: one for the host, one for each guest."""
+    with booted(image, cores=3) as machine:
+        install(machine)
+        pack = f"cpio -id --quiet <{FILES}/initramfs.cpio; cat >init; find . | cpio -o -H newc --quiet"
+        tree = f"mkdir /run/tree; cd /run/tree; {pack} >{FILES}/tree.cpio; rm -r /run/tree"
+        machine.shell(f"{tree}; modprobe vfio-pci", stdin=INIT)
+        machine.shell("python3 -", stdin=UNPACK)
+        yield machine
+
+
+@pytest.fixture(scope="module")
+def before(host: LabMachine) -> Before:
+    """The host before."""
+    first = facts.snapshot(host)
+    return Before(facts.still(facts.snapshot(host), first), facts.files_below(host, "/etc", "/usr/local", "/boot"))
+
+
+@pytest.fixture(scope="module")
+def started(host: LabMachine, before: Before) -> Started:
+    """Both guests, planned in one intent and started by one apply."""
+    planned = plan(host, INTENT)
+    ran = run(host, "apply", "--start", "--yes")
+    assert ran.status == 0, ran.errors or ran.document
+    processes = {name: int(host.shell(f"cat /run/libvirt/qemu/{name}.pid")) for name in PASSED}
+    return Started(planned, ran, processes, {name: see(host, name) for name in PASSED})
+
+
+@pytest.fixture(scope="module")
+def reverted(host: LabMachine, started: Started) -> Ran:
+    """Both shut off and everything taken back."""
+    for name in PASSED:
+        host.shell(f"virsh destroy {name}")
+    return run(host, "revert")
+
+
+def see(host: LabMachine, name: str) -> Seen:
+    """What a guest says of itself on its serial line; emulated twice, it takes minutes to get there."""
+    whole = "sed -n '/GUEST-BEGIN/,/GUEST-DONE/{p;/GUEST-DONE/q}'"
+    # A pipe, so that a child opens the line: the session's leader would get it as its terminal, with its signals.
+    script = f"timeout {CONSOLE_SECONDS} {whole} <$(virsh ttyconsole {name}) | cat"
+    said = host.shell(script, timeout=CONSOLE_SECONDS + 60).replace("\r", "")
+    assert "GUEST-DONE" in said, said
+    functions = re.findall(r"^GUEST-PCI (\S+) (\S+) (-?\d+) (\S+)$", said, re.MULTILINE)
+    nodes = re.findall(r"^GUEST-NODE (\d+) (\S+) (\d+) ([\d ]+)$", said, re.MULTILINE)
+    return Seen(
+        {address: Function(ids, int(node), path) for address, ids, node, path in functions},
+        {int(node): (cpus, int(kib), [int(n) for n in row.split()]) for node, cpus, kib, row in nodes},
+    )
+
+
+def guest_of(started: Started, name: str) -> Document:
+    """A guest of the plan."""
+    (guest,) = (guest for guest in started.planned["guests"] if guest["name"] == name)
+    assert isinstance(guest, dict)
+    return guest
+
+
+def cpus_of(text: str) -> set[int]:
+    """The CPUs of a list such as "0-1,6"."""
+    ends = ([int(n) for n in part.split("-")] for part in text.split(","))
+    return {cpu for end in ends for cpu in range(end[0], end[-1] + 1)}
+
+
+# --- on the host ----------------------------------------------------------------------------------------------
+
+
+def test_one_plan_places_both_apart(started: Started) -> None:
+    assert started.planned["unplaced"] == []
+    assert {guest["name"] for guest in started.planned["guests"]} == set(PASSED)
+    pins = [int(pin["cpus"]) for name in PASSED for pin in guest_of(started, name)["vcpu_pins"]]
+    assert len(pins) == len(set(pins)) == 6
+    kept = cpus_of(started.planned["housekeeping_cpus"])
+    assert not kept & set(pins)
+    assert all(cpus_of(guest_of(started, name)["emulator_cpus"]) <= kept for name in PASSED)
+
+
+def test_one_apply_starts_both(host: LabMachine, started: Started) -> None:
+    assert set(host.shell("virsh list --name").split()) == set(PASSED)
+    outcomes = started.ran.outcomes
+    # The guests' kernels have no drivers for what is passed: whether it has an interrupt is its own matter.
+    assert {what for action, what in outcomes.items() if not action.startswith("irq-affinity:")} == {"done"}
+    assert {f"guest-state:{name}" for name in PASSED} <= set(outcomes)
+    assert {f"driver:{address}" for passed in PASSED.values() for address in passed} <= set(outcomes)
+    assert started.ran.document is not None
+    assert started.ran.document["notes"] == [
+        f"guest {name} runs: pins, pages and devices in /proc are as planned" for name in PASSED
+    ]
+
+
+@pytest.mark.parametrize("name", PASSED)
+def test_threads_run_where_the_plan_says(host: LabMachine, started: Started, name: str) -> None:
+    guest = guest_of(started, name)
+    emulator = cpus_of(guest["emulator_cpus"])
+    nodes = facts.nodes_of_numactl(host)
+    places = {f"CPU {pin['vcpu']}/TCG": cpus_of(pin["cpus"]) for pin in guest["vcpu_pins"]}
+    places |= {f"IO iothread{number}": cpus_of(cpus) for number, cpus in enumerate(guest["iothread_cpus"], 1)}
+    # QEMU clears a cell's memory from the cell's node.
+    cells = {f"TC tc-ram-node{cell['id']}": nodes[int(cell["host_nodes"])]["cpus"] for cell in guest["cells"]}
+    places |= {thread: emulator & cpus for thread, cpus in cells.items()}
+    threads = facts.threads_of(host, started.processes[name])
+    assert {thread for thread, _ in threads} >= set(places)
+    for thread, cpus in threads:
+        assert cpus_of(cpus) == places.get(thread, emulator), thread
+
+
+@pytest.mark.parametrize("name", PASSED)
+def test_memory_lies_where_the_plan_says(host: LabMachine, started: Started, name: str) -> None:
+    mappings = facts.huge_pages_of(host, started.processes[name])
+    cells = guest_of(started, name)["cells"]
+    want = [{f"N{cell['host_nodes']}": cell["memory_bytes"] >> 21, "kernelpagesize_kB": 2048} for cell in cells]
+    assert sorted(mappings, key=str) == sorted(want, key=str)
+
+
+def test_all_pages_are_the_guests(host: LabMachine, started: Started) -> None:
+    pages = {0: 0, 1: 0}
+    for name in PASSED:
+        for cell in guest_of(started, name)["cells"]:
+            pages[int(cell["host_nodes"])] += cell["memory_bytes"] >> 21
+    assert all(pages.values())
+    assert {node: int(host.shell(f"cat {POOL.format(node)}")) for node in pages} == pages
+    free = (POOL.format(node).replace("nr_", "free_") for node in pages)
+    assert [host.shell(f"cat {path}").strip() for path in free] == ["0", "0"]
+
+
+@pytest.mark.parametrize("name", PASSED)
+def test_each_holds_its_own_devices_alone(host: LabMachine, started: Started, name: str) -> None:
+    links = " ".join(f"/sys/bus/pci/devices/{address}/iommu_group" for address in PASSED[name])
+    groups = {f"/dev/vfio/{link.rpartition('/')[2]}" for link in host.shell(f"readlink {links}").split()}
+    found = host.shell(f"find /proc/{started.processes[name]}/fd -type l -printf '%l\n'").splitlines()
+    assert {path for path in found if re.fullmatch(r"/dev/vfio/\d+", path)} == groups
+
+
+# --- inside ---------------------------------------------------------------------------------------------------
+
+
+def tree_of_plan(host: LabMachine, guest: Document) -> dict[str, Function]:
+    """Every function of the planned tree: a controller's index is the number of its bus."""
+    by_index = {controller["index"]: controller for controller in guest["controllers"]}
+
+    def address(port: Document) -> str:
+        return f"0000:{port['bus']:02x}:{port['slot']:02x}.{port['function']}"
+
+    def above(bus: int) -> tuple[int, str]:
+        """The node of what is on a bus, and the path down to it."""
+        port = by_index[bus]
+        if port["model"] in ("pcie-root", "pcie-expander-bus"):
+            return (-1 if port["node"] is None else port["node"]), f"pci0000:{bus:02x}"
+        node, path = above(port["bus"])
+        return node, f"{path}/{address(port)}"
+
+    found = {}
+    for port in guest["controllers"]:
+        if port["model"] != "pcie-root":
+            node, path = above(port["bus"])
+            found[address(port)] = Function(IDS[port["model"]], node, f"{path}/{address(port)}")
+    known = facts.functions_of_lspci(host)
+    for device in guest["devices"]:
+        at, ids = device["guest_address"], known[device["address"]]
+        node, path = above(int(at.split(":")[1], 16))
+        found[at] = Function(f"{ids['Vendor']}:{ids['Device']}", node, f"{path}/{at}")
+    return found
+
+
+@pytest.mark.parametrize("name", PASSED)
+def test_the_tree_inside_is_the_plans(host: LabMachine, started: Started, name: str) -> None:
+    seen = started.seen[name].functions
+    assert {address: function for address, function in seen.items() if address not in CHIPSET} == tree_of_plan(
+        host, guest_of(started, name)
+    )
+    assert set(seen) >= CHIPSET
+
+
+def test_each_device_of_two_nodes_stands_on_its_cells_expander(started: Started) -> None:
+    guest, seen = guest_of(started, WIDE), started.seen[WIDE].functions
+    nodes = {device["address"]: seen[device["guest_address"]].node for device in guest["devices"]}
+    assert nodes == dict(zip(PASSED[WIDE], (0, 1), strict=True))
+    assert {cell["id"]: cell["host_nodes"] for cell in guest["cells"]} == {0: "0", 1: "1"}
+    assert [function.ids for function in seen.values()].count(IDS["pcie-expander-bus"]) == 2
+
+
+def test_two_that_share_a_switch_share_one_inside(started: Started) -> None:
+    guest, seen = guest_of(started, SWITCHED), started.seen[SWITCHED].functions
+    ports = [seen[device["guest_address"]].path.split("/")[1:-1] for device in guest["devices"]]
+    models = {ids: model.removeprefix("pcie-") for model, ids in IDS.items()}
+    want = ["root-port", "switch-upstream-port", "switch-downstream-port"]
+    assert [[models[seen[port].ids] for port in chain] for chain in ports] == [want, want]
+    assert ports[0][:2] == ports[1][:2]
+    assert ports[0][2] != ports[1][2]
+
+
+@pytest.mark.parametrize("name", PASSED)
+def test_the_cells_inside_are_the_plans(started: Started, name: str) -> None:
+    seen = started.seen[name].nodes
+    assert {node: cpus for node, (cpus, _, _) in seen.items()} == CELLS[name]
+    for cell in guest_of(started, name)["cells"]:
+        cpus, kib, distances = seen[cell["id"]]
+        assert (cpus, distances) == (cell["vcpus"], cell["distances"])
+        assert cell["memory_bytes"] >> 11 < kib <= cell["memory_bytes"] >> 10  # its kernel keeps some
+
+
+@pytest.mark.parametrize("name", PASSED)
+def test_what_its_own_document_expects_is_there(host: LabMachine, started: Started, name: str) -> None:
+    """What `validate --guest` would hold it against; it has no Python to run that with."""
+    expected = document_of(host.shell(f"cat {STATE}/guests/{name}/bundle/expected.json"))
+    seen = started.seen[name]
+    assert expected["name"] == name
+    assert {cell["id"]: cell["cpus"] for cell in expected["cells"]} == CELLS[name]
+    devices = {device["address"]: (device["ids"], device["node"]) for device in expected["devices"]}
+    assert len(devices) == 2
+    assert devices == {address: (seen.functions[address].ids, seen.functions[address].node) for address in devices}
+    assert [pair["grade"] for pair in expected["pairs"]] == (["PIX"] if name == SWITCHED else [])
+    assert {end for pair in expected["pairs"] for end in (pair["gpu"], pair["nic"])} <= set(devices)
+
+
+# --- the way back ---------------------------------------------------------------------------------------------
+
+
+def test_both_are_gone(host: LabMachine, reverted: Ran) -> None:
+    assert reverted.status == 0, reverted.errors or json.dumps(reverted.document)
+    assert set(reverted.outcomes.values()) == {"reverted"}
+    assert host.shell("virsh list --all --name").split() == []
+    assert set(host.shell(f"ls {STATE}").split()) == {"gpus.json", "lock", "plan.json", "transactions"}
+
+
+def test_the_host_is_as_before(host: LabMachine, before: Before, reverted: Ran) -> None:
+    moved = facts.moved(before.values, facts.snapshot(host))
+    # The NIC's own: a number that the kernel counts on, and the line interrupt that its driver no longer uses.
+    own = (f"/{NIC}/net/", "/proc/irq/")
+    assert [path for path in moved if not any(part in path for part in own)] == []
+    assert facts.files_below(host, "/etc", "/usr/local", "/boot") == before.files
+    assert facts.functions_of_lspci(host)[NIC]["Driver"] == "e1000e"
