@@ -339,8 +339,8 @@ def test_both_are_gone(host: LabMachine, reverted: Ran) -> None:
 
 def test_the_host_is_as_before(host: LabMachine, before: Before, reverted: Ran) -> None:
     moved = facts.moved(before.values, facts.snapshot(host))
-    # The NIC's own: a number that the kernel counts on, and the CPUs of its wired interrupt. vfio used that one, so that
-    # it went to the guest's service CPUs; the NIC's driver uses others, and nobody puts back an interrupt without a user.
+    # The NIC's own: a number that the kernel counts on, and the CPUs of its wired interrupt. vfio used that one, so
+    # it went to the guest's service CPUs; the NIC's driver uses others, and an interrupt without a user stays as it is.
     own = (f"/{NIC}/net/", "/proc/irq/")
     assert [path for path in moved if not any(part in path for part in own)] == []
     assert facts.files_below(host, "/etc", "/usr/local", "/boot") == before.files
