@@ -54,6 +54,7 @@ def pin_guest(resources: Resources, choice: Choice, at: str, others: CpuSet | No
         findings.append(Finding(level="warn", text=text, where=at))
     topology, said = _topology(resources, choice, at, broken=broken)
     emulator, warned = _emulator(resources, nodes, CpuSet(cpus), others or CpuSet(), at)
+    warned += _far_emulator(resources, nodes, emulator, at)
     return Pinning(cores, tuple(cpus), topology, emulator, (*findings, *said, *warned))
 
 
@@ -76,6 +77,23 @@ def _topology(resources: Resources, choice: Choice, at: str, *, broken: bool) ->
     units = [cell.vcpus // threads for cell in shape.cells]
     per_socket = gcd(*units)
     return Topology(sockets=sum(units) // per_socket, dies=1, cores=per_socket, threads=threads), findings
+
+
+def _far_emulator(resources: Resources, nodes: tuple[int, ...], emulator: CpuSet, at: str) -> list[Finding]:
+    """Cells on nodes of which the emulator threads have no CPU.
+
+    libvirt 9.0 allocates a cell's memory by threads that QEMU binds to its node, within the emulator's CPUs: seen on
+    the emulated host to end in "Setting CPU affinity failed" (thread-context, QEMU 7.2).
+    """
+    here = {node: CpuSet(cpu for core in resources.nodes[node].cores for cpu in core.cpus) for node in nodes}
+    bare = [node for node, cpus in here.items() if cpus and emulator.isdisjoint(cpus)]
+    if not bare:
+        return []
+    text = (
+        f"the emulator threads have no CPU of node {CpuSet(bare)}, where the guest has memory: libvirt 9.0 does not"
+        " start such a guest; reserve a core there"
+    )
+    return [Finding(level="warn", text=text, where=at)]
 
 
 def _emulator(
