@@ -7,7 +7,6 @@ ask the module id any more (`kept-gpus`; on a scratch root its own state).
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -137,8 +136,8 @@ def _partitions(reader: Reader) -> tuple[FabricPartition, ...] | None:
     if text is None:
         return None
     try:
-        return _listed(json.loads(text)["partitionInfo"])
-    except (ValueError, RecursionError, KeyError, TypeError):
+        return _listed(msgspec.json.decode(text)["partitionInfo"])
+    except (msgspec.DecodeError, ValueError, RecursionError, KeyError, TypeError):
         reader.problem("partitions not understood", "fmpm -l", f"reads {text[:60]!r}")
         return None
 
@@ -215,8 +214,8 @@ def _kept(reader: Reader) -> Mapping[str, Any]:
     if not text:
         return {}
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, ValueError, RecursionError):
         found = None
     if isinstance(found, dict):
         return found
