@@ -161,14 +161,15 @@ def with_host_places(catalogue: Catalogue, devices: tuple[Device, ...]) -> tuple
 
     A device of unknown node gets the cell that `build_tree` gives it, which is that of what it shares a switch with.
     """
-    cell_of = settled(catalogue, {device.address: device.guest_cell for device in devices})
+    functions = {device.address: device.guest_cell for device in devices if device.kind != "mdev"}
+    cell_of = settled(catalogue, functions)
 
     def placed(device: Device) -> Device:
         function = catalogue.pci.get(device.address)
         speed, width = link_limits(function)
         return msgspec.structs.replace(
             device,
-            guest_cell=cell_of[device.address],
+            guest_cell=cell_of.get(device.address, device.guest_cell),
             class_code=function.class_code if function else None,
             link_speed_gts=speed,
             link_width=width,
