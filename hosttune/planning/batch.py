@@ -7,14 +7,14 @@ the most guests, then the contract's objective; then each is built, one after th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from hosttune.errors import BadInput
 from hosttune.model.intent import GuestIntent
 from hosttune.model.plan import Finding, Unplaced
-from hosttune.model.values import parse_address
+from hosttune.model.values import CpuSet, parse_address, parse_cpus
 from hosttune.planning.builder import Builder
 from hosttune.planning.candidates import gpu_candidates
 from hosttune.planning.devices import named_gpus
@@ -81,7 +81,28 @@ def place_guests(field: Field, wants: Sequence[Want]) -> tuple[tuple[Outcome, ..
             outcomes[i] = outcome = _left_out(field, after, wants, i, refused.get(i), together)
             if isinstance(outcome, Placed):  # what a search that was cut off has missed
                 after = take(after, outcome.guest, exclusive=outcome.exclusive)
-    return tuple(outcomes[i] for i in range(len(wants))), together.findings
+    everyone = [outcomes[i] for i in range(len(wants))]
+    return tuple(_off_pins(outcome, everyone) for outcome in everyone), together.findings
+
+
+def _off_pins(outcome: Outcome, everyone: Sequence[Outcome]) -> Outcome:
+    """A guest whose emulator threads are off the vCPUs of all others, those that found a place later too."""
+    if isinstance(outcome, Unplaced):
+        return outcome
+    guest = outcome.guest
+    others = {
+        cpu
+        for other in everyone
+        if isinstance(other, Placed) and other is not outcome
+        for pin in other.guest.vcpu_pins
+        for cpu in parse_cpus(pin.cpus)
+    }
+    now = parse_cpus(guest.emulator_cpus)
+    if now.isdisjoint(others):
+        return outcome
+    left = CpuSet(now - others) or CpuSet(cpu for pin in guest.vcpu_pins for cpu in parse_cpus(pin.cpus))
+    moved = msgspec.structs.replace(guest, emulator_cpus=str(left), iothread_cpus=(str(left),))
+    return replace(outcome, guest=moved)
 
 
 @dataclass(frozen=True)
