@@ -142,7 +142,8 @@ class _Search:
 
     def _descend(self, depth: int, rank: int, firsts: list[int]) -> None:
         """All ways of the guests from `depth` on; `firsts` are their first ways that may still fit."""
-        self._ledger.spend(20 + 15 * (len(self._order) - depth) + 8 * len(self._field.resources.nodes))
+        left, nodes = len(self._order) - depth, len(self._field.resources.nodes)
+        self._ledger.spend(20 + 10 * left + 5 * nodes + left * nodes // 2)
         if self._ledger.work > self._most_work or self._best[0] <= self._floor:
             raise _Enough
         if depth == len(self._order):
