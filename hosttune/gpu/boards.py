@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hosttune.assets import read_table
 from hosttune.gpu import vendor_of
 from hosttune.model.gpu import FabricPartition, Gpu
 from hosttune.model.host import Host
@@ -31,10 +32,7 @@ class Board:
 
 @cache
 def _table() -> Mapping[str, Any]:
-    import tomllib
-
-    with (Path(__file__).parent / "boards.toml").open("rb") as file:
-        return tomllib.load(file)
+    return read_table(Path(__file__).with_suffix(".toml"))
 
 
 def board_of(host: Host) -> Board | None:

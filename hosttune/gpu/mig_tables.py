@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from hosttune.assets import read_table
 from hosttune.errors import BadInput
 from hosttune.model.gpu import Gpu, MigProfile
 from hosttune.model.host import PciDevice
@@ -134,7 +135,4 @@ def _profile(name: str, shape: Mapping[str, Any], *, listed_id: bool) -> MigProf
 
 @cache
 def _tables() -> Mapping[str, Any]:
-    import tomllib
-
-    with Path(__file__).with_suffix(".toml").open("rb") as file:
-        return tomllib.load(file)
+    return read_table(Path(__file__).with_suffix(".toml"))

@@ -7,11 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hosttune.assets import read_table
+
 
 @cache
 def table(name: str) -> Mapping[str, Any]:
     """The table of that name (`xids`, `boards`, `limits`)."""
-    import tomllib
-
-    with (Path(__file__).parent / f"{name}.toml").open("rb") as file:
-        return tomllib.load(file)
+    return read_table(Path(__file__).parent / f"{name}.toml")
