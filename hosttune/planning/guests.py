@@ -151,9 +151,7 @@ def build_guest(field: Field, guest: GuestIntent, devices: Devices, others: CpuS
     if closure.conflicts:
         return Unplaced(guest=guest.name, why=closure.conflicts)
     at = f"guest {guest.name}"
-    cell_of = {address: _cell_of(field, address, choice.placement.nodes) for address in closure.members}
-    for one in devices.vgpus.devices if devices.vgpus else ():
-        cell_of[one.function] = _cell_of(field, one.gpu, choice.placement.nodes)
+    cell_of = _cells_of(field, devices)
     extra_ports = 1 + (guest.disk is not None) + len(guest.networks or ())
     try:
         tree = build_tree(field.catalogue, cell_of, len(choice.shape.cells), extra_ports)
@@ -178,6 +176,7 @@ def build_guest(field: Field, guest: GuestIntent, devices: Devices, others: CpuS
         window=window,
         functions=devices.functions,
     )
+    said = (*pinning.findings, *told, *tree_findings(tree, at), *guest_findings(field, decision, at), *of_mig)
     planned = PlannedGuest(
         name=guest.name,
         uuid=str(uuid.uuid5(GUEST_NAMESPACE, f"{field.host.hostname or ''}/{guest.name}")),
@@ -207,7 +206,6 @@ def build_guest(field: Field, guest: GuestIntent, devices: Devices, others: CpuS
         networks=guest.networks or (),
         boot=guest.boot,
     )
-    said = (*pinning.findings, *told, *tree_findings(tree, at), *guest_findings(field, decision, at), *of_mig)
     return Placed(planned, said, pinning.cores, devices.functions, guest.smt == "cores")
 
 
@@ -215,6 +213,14 @@ def _hole(window: Window) -> int | None:
     """QEMU's 64-bit hole: as large as the window, where its default is too small and the guest can address it."""
     too_small = (window.mmio64_bytes or 0) > DEFAULT_HOLE
     return window.mmio64_bytes if too_small and not window.refusal else None
+
+
+def _cells_of(field: Field, devices: Devices) -> dict[str, int | None]:
+    """The guest cell of each host function; one that carries a vGPU is where its GPU is."""
+    nodes = devices.choice.placement.nodes
+    vgpus = devices.vgpus.devices if devices.vgpus else ()
+    whole = {address: _cell_of(field, address, nodes) for address in devices.closure.members}
+    return whole | {one.function: _cell_of(field, one.gpu, nodes) for one in vgpus}
 
 
 def _cell_of(field: Field, address: str, nodes: tuple[int, ...]) -> int | None:
