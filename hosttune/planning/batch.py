@@ -24,7 +24,7 @@ from hosttune.planning.relax import shortage
 from hosttune.planning.search import Found, Stage, all_fit, best_of, set_stage
 from hosttune.planning.sizing import Field
 from hosttune.planning.stock import Want
-from hosttune.planning.taking import take
+from hosttune.planning.taking import pins_of, take
 
 MOST_RIVALS = 32  # guests among which a smallest set that is in the way is looked for
 Outcome = Placed | Unplaced
@@ -90,17 +90,12 @@ def _off_pins(outcome: Outcome, everyone: Sequence[Outcome]) -> Outcome:
     if isinstance(outcome, Unplaced):
         return outcome
     guest = outcome.guest
-    others = {
-        cpu
-        for other in everyone
-        if isinstance(other, Placed) and other is not outcome
-        for pin in other.guest.vcpu_pins
-        for cpu in parse_cpus(pin.cpus)
-    }
+    placed = (other.guest for other in everyone if isinstance(other, Placed) and other is not outcome)
+    others = {cpu for other in placed for cpu in pins_of(other)}
     now = parse_cpus(guest.emulator_cpus)
     if now.isdisjoint(others):
         return outcome
-    left = CpuSet(now - others) or CpuSet(cpu for pin in guest.vcpu_pins for cpu in parse_cpus(pin.cpus))
+    left = CpuSet(now - others) or pins_of(guest)
     moved = msgspec.structs.replace(guest, emulator_cpus=str(left), iothread_cpus=(str(left),))
     return replace(outcome, guest=moved)
 

@@ -22,7 +22,7 @@ from hosttune.planning.nearest import pick
 from hosttune.planning.placement import Placement, cost_of, fits
 from hosttune.planning.search import Found, Stage
 from hosttune.planning.sizing import Field, Spoken, enlarge
-from hosttune.planning.taking import take
+from hosttune.planning.taking import pins_of, take
 
 
 class Builder:
@@ -51,7 +51,7 @@ class Builder:
                 ready.append((i, field, devices))
                 field = take(field, _unserved(placed), exclusive=placed.exclusive)
                 taken.update(device.address for device in placed.guest.devices)
-        pins = {i: _pins(outcome) for i, outcome in built.items()}
+        pins = {i: pins_of(outcome.guest) for i, outcome in built.items() if isinstance(outcome, Placed)}
         everyone = CpuSet(cpu for own in pins.values() for cpu in own)
         for i, before, devices in ready:
             outcome = built[i]
@@ -156,12 +156,6 @@ class Builder:
                     before.sharers + sizes.short,
                 )
         return found
-
-
-def _pins(outcome: Placed | Unplaced) -> CpuSet:
-    if isinstance(outcome, Unplaced):
-        return CpuSet()
-    return CpuSet(cpu for pin in outcome.guest.vcpu_pins for cpu in parse_cpus(pin.cpus))
 
 
 def _service(placed: Placed) -> CpuSet:

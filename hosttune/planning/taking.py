@@ -38,13 +38,18 @@ def defined(guest: PlannedGuest) -> RunningGuest:
     )
 
 
+def pins_of(guest: PlannedGuest) -> CpuSet:
+    """The CPUs that a planned guest's vCPUs are pinned to."""
+    return CpuSet(cpu for pin in guest.vcpu_pins for cpu in parse_cpus(pin.cpus))
+
+
 def take(field: Field, guest: PlannedGuest, *, exclusive: bool = False) -> Field:
     """What is left for others once a guest has its CPUs, memory and devices.
 
     `exclusive`: the idle siblings of its CPUs are for nobody either. Of guests that exist already, that is not known.
     """
     entry = defined(guest)
-    pins = CpuSet().union(*(parse_cpus(pin.cpus) for pin in guest.vcpu_pins))
+    pins = pins_of(guest)
     service = parse_cpus(guest.emulator_cpus).union(*(parse_cpus(cpus) for cpus in guest.iothread_cpus))
     taken = CpuSet(pins | service if field.reserve.cores_per_node else pins)  # as `read_resources`
     nodes = {n: _without(node, taken, exclusive) if taken else node for n, node in field.resources.nodes.items()}
