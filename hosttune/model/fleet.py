@@ -1,0 +1,137 @@
+"""The documents of a fleet: one host's answer in one phase, and the report over all hosts (`hosttune.fleet/v1`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from hosttune.model.validation import CheckResult, Verdict
+from hosttune.model.validation import Outcome as CheckOutcome
+from hosttune.model.values import Value, close_lists, close_mappings, from_json, to_json
+
+FLEET_SCHEMA = "hosttune.fleet/v1"
+ANSWER_SCHEMA = "hosttune.answer/v1"  # of a phase's file where the command printed no document
+
+# ok: exit 0 and a whole document. The next five are hosttune's own exit codes 1, 2, 3, 4 and 70. The others say why
+# there is no answer to trust; `unknown` is what no other word fits, an answer that is missing, empty or cut among them.
+AnswerOutcome = Literal[
+    "ok", "no", "bad-input", "refused", "needs-person", "internal",
+    "unreachable", "slow", "died", "disk-full", "wrong-version", "not-installed", "unknown",
+]  # fmt: skip
+
+
+class Answer(Value, frozen=True, kw_only=True):
+    """What became of one phase on one host: the key `fleet` of RESULTS/HOST/PHASE.json, beside the document's own keys.
+
+    `host` is the inventory's name. `run` names the run that asked, so that an old file is never taken for a new
+    answer. `exit_code` is the command's, None where it gave none. `why`: one line for whatever is not ok.
+    `reboot_required` and `verdict` stand here too, so that a wave is judged without its documents.
+    """
+
+    host: str
+    phase: str
+    run: str | None = None
+    outcome: AnswerOutcome = "unknown"
+    exit_code: int | None = None
+    why: str | None = None
+    changed: bool = False
+    check: bool = False
+    reboot_required: bool | None = None
+    verdict: Verdict | None = None
+    started: str | None = None
+    seconds: float | None = None
+
+
+class Median(Value, frozen=True, kw_only=True):
+    """A metric of one device model over the fleet: of the hosts' own medians the median and the median absolute
+    deviation (MAD, not scaled), in `unit`; `hosts` and `subjects` counted."""
+
+    model: str
+    device: str | None = None  # vendor:device, as baselines name it
+    metric: str
+    unit: str
+    median: float
+    mad: float
+    hosts: int
+    subjects: int
+
+
+class Outlier(Value, frozen=True, kw_only=True):
+    """A figure far from its model's median: `score` is 0.6745 x (value - median) / MAD (Iglewicz and Hoaglin 1993)."""
+
+    host: str
+    subject: str
+    model: str
+    metric: str
+    unit: str
+    value: float
+    median: float
+    mad: float
+    score: float | None = None  # None: MAD is 0, and the value differs by more than the least relative size that counts
+    worse: bool = True  # False: the far side is the good one
+
+
+class HostLine(Value, frozen=True, kw_only=True):
+    """One host in the report. `verdict` is that of its validation of this run, unknown where it has none.
+
+    `checks` maps each check to the worst outcome of its subjects; `told` are the results that are not pass or skip,
+    worst first, cut after some dozens (`untold`: how many more). `page`: path of the host's own page from the report.
+    """
+
+    host: str
+    folder: str
+    verdict: Verdict = "unknown"
+    hostname: str | None = None
+    product: str | None = None
+    devices: str | None = None  # "8 x NVIDIA H200"
+    wave: int | None = None
+    answers: tuple[Answer, ...] = ()
+    checks: Mapping[str, CheckOutcome] = {}
+    told: tuple[CheckResult, ...] = ()
+    untold: int = 0
+    worse: tuple[str, ...] = ()  # what got worse against before, a line each
+    page: str | None = None
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+        close_mappings(self, "checks")
+
+
+class Wave(Value, frozen=True, kw_only=True):
+    """One wave of apply or revert: how many hosts, and what its gate said (None: not reached)."""
+
+    number: int
+    hosts: int
+    passed: bool | None = None
+    why: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+
+
+class FleetReport(Value, frozen=True, kw_only=True):
+    """One run over many hosts. `verdict`: any host's fail is a fail, else any unknown, else any warn, else pass."""
+
+    schema: str = FLEET_SCHEMA
+    verb: str
+    run: str | None = None
+    at: str | None = None
+    version: str | None = None
+    verdict: Verdict = "unknown"
+    hosts: tuple[HostLine, ...] = ()
+    waves: tuple[Wave, ...] = ()
+    stopped: str | None = None  # why the run ended before all hosts were visited
+    medians: tuple[Median, ...] = ()
+    outliers: tuple[Outlier, ...] = ()
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, where: str = "fleet report") -> FleetReport:
+        """Read a fleet report. Raises BadInput naming the offending field or version."""
+        return from_json(cls, text, schema=FLEET_SCHEMA, where=where)
+
+    def to_json(self) -> str:
+        """The report, indented."""
+        return to_json(self)
