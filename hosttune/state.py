@@ -49,6 +49,18 @@ def save(path: str, text: str, *, make_folder: bool = False) -> None:
         raise BadInput(f"cannot write {path}: {error.strerror}", where=path, hint=hint) from error
 
 
+def holds(path: str, text: str) -> bool:
+    """Whether a regular file holds just this text; one that cannot be read does not."""
+    data = text.encode()
+    try:
+        if not os.path.isfile(path) or os.path.getsize(path) != len(data):
+            return False
+        with open(path, "rb") as file:
+            return file.read() == data
+    except OSError:
+        return False
+
+
 def _replace(path: str, data: bytes) -> None:
     temporary = f"{path}.{os.getpid()}.tmp"
     write_new(temporary, data, 0o644)

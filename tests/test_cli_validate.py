@@ -166,6 +166,40 @@ def test_inside_a_guest_only_what_makes_sense_there(cli: Cli) -> None:
     assert "fail" not in of(document, "pcie-link").values()
 
 
+# --- a gate ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verdict", "outcome", "gate", "code"),
+    [
+        ("warn", "pass", "verdict", 0),  # a warning that was none before, on a host that is fit
+        ("warn", "pass", "worse", 1),
+        ("warn", "pass", "either", 1),
+        ("warn", "warn", "either", 0),
+        ("unknown", "warn", "worse", 0),  # unfit as it was: nothing is worse
+        ("unknown", "warn", "either", 1),
+    ],
+)
+def test_a_gate_is_closed_by_the_verdict_or_by_what_is_worse(
+    cli: Cli, tmp_path: Path, verdict: str, outcome: str, gate: str, code: int
+) -> None:
+    where = str(EXAMPLE) if verdict == "warn" else VM
+    arguments = ("--root", where) if verdict == "warn" else ("--root", where, "--guest")
+    _, now = cli.json(*arguments)
+    assert now["verdict"] == verdict
+    assert now["worse"] is None
+    told = next(row for row in now["results"] if row["outcome"] == "warn") if outcome == "pass" else None
+    if told is not None:
+        told["outcome"] = outcome
+    before = tmp_path / "before.json"
+    before.write_text(json.dumps(now))
+    got, found = cli.json(*arguments, "--against", str(before), "--gate", gate)
+    assert got == code
+    assert len(found["worse"]) == (told is not None)
+    if told is not None:
+        assert found["worse"][0].startswith(f"{told['check']} {told['subject']}: pass -> warn")
+
+
 # --- what is refused -----------------------------------------------------------------------------------------
 
 
@@ -182,6 +216,8 @@ def test_inside_a_guest_only_what_makes_sense_there(cli: Cli) -> None:
         (("--root", VM, "--duration", "10"), 2, "--duration"),
         (("--root", VM, "--scratch", "x"), 2, "--scratch"),
         (("--root", VM, "--peer", "x"), 2, "--peer"),
+        (("--root", VM, "--gate", "worse"), 2, "--gate"),
+        (("--root", VM, "--gate", "most"), 2, "command line"),
         (("--list", "-o", "html"), 2, "--output"),
         (("--level", "1", "--fleet", "nothing.toml"), 2, "nothing.toml"),
         (("--level", "1", "--fleet", str(ROOT / "pyproject.toml")), 2, "fleet's baselines"),

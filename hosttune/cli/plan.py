@@ -82,7 +82,8 @@ def plan(
     asked, chosen_guest = asked_of_mig(asked, output)
     intent, where = read_intent(asked)
     host = read_host(root, document)
-    decided = decide(host, intent, where)
+    decided = None if document is not None else standing_plan(root, host, intent)
+    decided = decided or decide(host, intent, where)
     show_plan(decided, host, output, chosen_guest, annotate, mig=asked["mig"])
     live = root is None and document is None
     if out is not None or live:
@@ -221,6 +222,23 @@ def decide(host: Host, intent: Intent, where: str) -> Plan:
         raise as_option(error) from error
 
 
+def standing_plan(root: str | None, host: Host, intent: Intent) -> Plan | None:
+    """The plan in force that was made from this intent, where its guests are defined here already; else None.
+
+    Their names are taken by themselves, so that planning anew would refuse what is in place. Raises BadInput, Refused.
+    """
+    if not {guest.name for guest in intent.guests} & {guest.name for guest in host.guests or ()}:
+        return None
+    from hosttune.cli.transaction import at_site
+    from hosttune.transaction import plan_in_force
+
+    found = plan_in_force(at_site(root, None)[0], intent)
+    if found is None or found.host_digest != host.digest:
+        return None
+    tell("this intent is applied here: its plan in force follows")
+    return found
+
+
 def as_option(error: BadInput) -> BadInput:
     """Name the option instead of the key of an intent that options made."""
     key = re.fullmatch(r"command line: guests\[\d+\]\.(\w+).*", error.where)
@@ -271,13 +289,17 @@ def chosen(name: str | None, names: Sequence[str]) -> str:
 
 def save_plan(decided: Plan, path: str | None) -> None:
     """Save a complete plan and say where; a plan with unplaced guests is not saved."""
-    from hosttune.state import save, saved_plan
+    from hosttune.state import holds, save, saved_plan
 
     if decided.unplaced:
         tell("plan not saved: not every guest is placed")
         return
     target = saved_plan() if path is None else path
-    save(target, decided.to_json(), make_folder=path is None)
+    text = decided.to_json()
+    if holds(target, text):
+        tell(f"plan unchanged: {target}")
+        return
+    save(target, text, make_folder=path is None)
     tell(f"plan saved: {target}")
 
 

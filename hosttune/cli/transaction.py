@@ -28,6 +28,7 @@ OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), def
 @click.command(cls=Command)
 @host_options
 @click.argument("plan", metavar="[PLAN]", required=False)
+@click.option("--intent", metavar="FILE", help="The plan that is in force or saved for this intent, else a new one.")
 @click.option("--dry-run", is_flag=True, help="Print what would be written, byte for byte; write nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--no-guests", is_flag=True, help="Host settings only: define and start no guest.")
@@ -42,6 +43,7 @@ def apply(
     root: str | None,
     document: str | None,
     plan: str | None,
+    intent: str | None,
     dry_run: bool,
     yes: bool,
     no_guests: bool,
@@ -55,20 +57,23 @@ def apply(
     \b
     hosttune apply --dry-run
     hosttune apply --start
+    hosttune apply --intent intent.yaml
     hosttune apply plan.json --yes --disrupt 0000:41:00.0
     """
     from hosttune.transaction import Options, apply_plan, reapply, rehearse_apply
 
     if no_guests and start:
         raise BadInput("both --no-guests and --start", where="command line", hint="give one of the two")
-    if boot and (plan is not None or dry_run or no_guests or start or disrupt):
+    if plan is not None and intent is not None:
+        raise BadInput("both a plan and an intent", where="command line", hint="give one of the two")
+    if boot and (plan is not None or intent is not None or dry_run or no_guests or start or disrupt):
         raise BadInput("--boot with a plan or another option of apply", where="command line", hint="give --boot alone")
     options = Options(guests=not no_guests, start=start, disrupt=frozenset(disrupt))
     site, discover = at_site(root, document)
     if boot:
         finish(context, output, reapply(site, progress()))
         return
-    wanted = read_plan(site, plan, refuse=not dry_run)
+    wanted = wanted_plan(site, plan, intent, discover, refuse=not dry_run)
     if dry_run:
         finish(context, output, rehearse_apply(site, wanted, options, discover))
         return
@@ -155,6 +160,35 @@ def discover_on(system: System) -> Host:
     from hosttune.discovery import discover
 
     return discover(system)
+
+
+def wanted_plan(
+    site: Site, plan: str | None, intent: str | None, discover: Callable[[], Host], *, refuse: bool
+) -> Plan:
+    """The plan to apply: that of a file, of an intent, or the saved one. Raises BadInput, Refused."""
+    return read_plan(site, plan, refuse=refuse) if intent is None else plan_of_intent(site, intent, discover, refuse)
+
+
+def plan_of_intent(site: Site, path: str, discover: Callable[[], Host], refuse: bool) -> Plan:
+    """What an intent's plan is here: the one in force that was made from it, else the saved one, else a new one.
+
+    So a second apply of an intent has nothing to do, and what an operator has read in a saved plan is what is applied;
+    where the host has changed since, that plan is stale and refused as ever. Raises BadInput, Refused.
+    """
+    from hosttune.cli.plan import decide, intent_of_file
+    from hosttune.model.plan import Plan
+    from hosttune.state import load
+    from hosttune.transaction import plan_in_force
+    from hosttune.transaction.site import must_write, saved_plan_path
+
+    if refuse:
+        must_write(site)
+    intent, where = intent_of_file(path, None)
+    found = plan_in_force(site, intent)
+    if found is None and site.store is not None and os.path.exists(saved := saved_plan_path(site)):
+        kept = Plan.from_json(load(saved, what="a plan (hosttune plan saves one)"), where=saved)
+        found = kept if kept.intent == intent else None
+    return found or decide(discover(), intent, where)
 
 
 def read_plan(site: Site, path: str | None, *, refuse: bool) -> Plan:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from hosttune.transaction.site import Site
 
 FORMATS = ("text", "json", "md", "html", "junit")
+# What exits 1, of (the verdict is fail or unknown, something is worse than before).
+GATES = {"verdict": (True, False), "worse": (False, True), "either": (True, True)}
 _MACHINE_STATE = "/var/lib/hosttune"
 
 
@@ -32,6 +34,8 @@ _MACHINE_STATE = "/var/lib/hosttune"
 @click.option("--guest", is_flag=True, help="This machine is a guest: look at it as one.")
 @click.option("--list", "listing", is_flag=True, help="Say what every check is about; check nothing.")
 @click.option("--against", metavar="FILE", help="Compare with an earlier validation (JSON).")
+@click.option("--gate", type=click.Choice(list(GATES)), help="What exits 1 (default: the verdict). worse: what is worse"
+              " than in --against, whatever the verdict; either: both.")  # fmt: skip
 @click.option("--duration", type=click.FloatRange(min=1, max=7 * 86400), metavar="SECONDS",
               help="How long level 3 burns in (default 300).")  # fmt: skip
 @click.option("--scratch", metavar="PATH", help="Measure storage here; nothing else is written.")
@@ -48,6 +52,7 @@ def validate(
     guest: bool,
     listing: bool,
     against: str | None,
+    gate: str | None,
     output: str,
     **asked: Any,
 ) -> None:
@@ -62,6 +67,8 @@ def validate(
         list_checks(guest, output)
         return
     check_level(level, asked, captured=root is not None or document is not None)
+    if gate not in (None, "verdict") and against is None:
+        raise BadInput(f"--gate {gate} without --against", where="--gate", hint="name the validation to compare with")
     before = read_validation(against) if against is not None else None
     fleet = read_fleet(asked["fleet"])
     evidence, system = look(root, document, guest)
@@ -70,8 +77,10 @@ def validate(
     validation = decide(evidence, level, measured, live=live)
     if measured is not None:
         keep(validation)
+    validation = compared(validation, before)
     show(validation, evidence, before, output, fleet)
-    context.exit(0 if validation.verdict in ("pass", "warn") else 1)
+    bad = (validation.verdict not in ("pass", "warn"), bool(validation.worse))
+    context.exit(int(any(found and asked_for for found, asked_for in zip(bad, GATES[gate or "verdict"], strict=True))))
 
 
 def check_level(level: int, asked: Mapping[str, Any], *, captured: bool) -> None:
@@ -252,6 +261,17 @@ def decide(evidence: Evidence, level: int, measured: Measured | None, *, live: b
         at=datetime.now(UTC).isoformat(timespec="seconds") if live else None,
         version=__version__,
     )
+
+
+def compared(validation: Validation, before: Validation | None) -> Validation:
+    """The validation with what is worse than before, where there is a before."""
+    if before is None:
+        return validation
+    import msgspec
+
+    from hosttune.bench.regression import regressions
+
+    return msgspec.structs.replace(validation, worse=regressions(before, validation))
 
 
 def keep(validation: Validation) -> None:

@@ -39,7 +39,10 @@ class Sample(Value, frozen=True, kw_only=True):
 
 
 class Validation(Value, frozen=True, kw_only=True):
-    """All results and samples of one run. `facts`: versions and clocks that belong to the figures."""
+    """All results and samples of one run. `facts`: versions and clocks that belong to the figures.
+
+    `worse`: what is worse than in the validation that it was compared with, a line each; None where there was none.
+    """
 
     schema: str = VALIDATION_SCHEMA
     host: str | None = None
@@ -50,6 +53,7 @@ class Validation(Value, frozen=True, kw_only=True):
     at: str | None = None
     version: str | None = None
     facts: Mapping[str, str] | None = None
+    worse: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         close_lists(self)

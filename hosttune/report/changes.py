@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import Counter
 
 from hosttune.bench.compare import Change, compare
+from hosttune.bench.regression import got_worse
 from hosttune.model.validation import CheckResult, Validation
 from hosttune.model.values import Value
 from hosttune.report.measures import number
-from hosttune.report.outcomes import severity
 
 VERDICTS = ("worse", "better", "unknown", "within noise")  # what a reader must see first
 SIGNS = {"worse": "✗", "better": "✓", "unknown": "?", "within noise": "="}
@@ -31,7 +31,7 @@ class Figure(Value, frozen=True, kw_only=True):
 
 
 class Outcomes(Value, frozen=True, kw_only=True):
-    """A check whose outcome changed; NONE where only one of the two made it. `worse`: it went down in severity."""
+    """A check whose outcome changed; NONE where only one of the two made it. `worse` as bench.regression says."""
 
     check: str
     subject: str
@@ -74,7 +74,7 @@ class Changes(Value, frozen=True, kw_only=True):
     def headline(self) -> str:
         """How much changed, in one sentence."""
         worse = sum(one.worse for one in self.outcomes)
-        facts = [f"{len(self.outcomes) - worse} outcomes better or new", f"{worse} worse", f"{self.same} unchanged"]
+        facts = [f"{len(self.outcomes) - worse} outcomes better or other", f"{worse} worse", f"{self.same} unchanged"]
         counted = [(verdict, sum(one.verdict == verdict for one in self.figures)) for verdict in VERDICTS]
         figures = [f"{count} {verdict}" for verdict, count in counted if count]
         return ", ".join(facts) + (f"; figures: {', '.join(figures)}" if figures else "; no figures on either side")
@@ -98,29 +98,24 @@ def verdict_words(figure: Figure) -> str:
 def _outcomes(before: Validation, after: Validation) -> tuple[tuple[Outcomes, ...], int]:
     old, new = ({(result.check, result.subject): result for result in one.results} for one in (before, after))
     keys = [*new, *(key for key in old if key not in new)]
+    made = {check for check, _ in new}
     changed = [
-        _outcome(key, old.get(key), new.get(key))
+        _outcome(key, old.get(key), new.get(key), made=key[0] in made)
         for key in keys
         if not (key in old and key in new and old[key].outcome == new[key].outcome)
     ]
     return tuple(sorted(changed, key=lambda one: not one.worse)), len(keys) - len(changed)
 
 
-def _outcome(key: tuple[str, str], old: CheckResult | None, new: CheckResult | None) -> Outcomes:
-    """A check that is gone is worse whatever it said: what was known is not any more."""
-    worse = new is None or (new.outcome in ("fail", "unknown", "warn") and (old is None or _ranks(old) > _ranks(new)))
+def _outcome(key: tuple[str, str], old: CheckResult | None, new: CheckResult | None, *, made: bool) -> Outcomes:
     return Outcomes(
         check=key[0],
         subject=key[1],
         before=old.outcome if old else NONE,
         after=new.outcome if new else NONE,
         actual=(new.actual if new else None) or "",
-        worse=worse,
+        worse=got_worse(key[0], old, new, made=made),
     )
-
-
-def _ranks(result: CheckResult) -> int:
-    return severity(result.outcome)
 
 
 def _figure(one: Change) -> Figure:

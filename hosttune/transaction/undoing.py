@@ -10,6 +10,7 @@ import msgspec
 
 from hosttune.errors import Unreadable
 from hosttune.journal import Record, Store, Transaction, in_force
+from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.values import FrozenMap, freeze
@@ -143,6 +144,11 @@ def applied_plans(site: Site) -> tuple[Plan, ...]:
     applied = (one for one in site.transactions() if one.is_applied)
     texts = ((one.path, site.store.plan_of(one)) for one in applied)
     return tuple(Plan.from_json(text, where=path) for path, text in texts if text is not None)
+
+
+def plan_in_force(site: Site, intent: Intent) -> Plan | None:
+    """The newest applied plan that was made from this very intent. Raises BadInput for one that does not read."""
+    return next((plan for plan in reversed(applied_plans(site)) if plan.intent == intent), None)
 
 
 def status(site: Site) -> tuple[Result, int]:

@@ -1,0 +1,49 @@
+"""What got worse between two validations of a host: outcomes and figures, a line each. Pure.
+
+A gate between waves stops on it, so it holds what a change of the host must not bring, and nothing that it brings by
+right: a GPU that now belongs to a guest is no longer asked for its temperature, and a guest's own checks come and go
+with the guest.
+"""
+
+from __future__ import annotations
+
+from hosttune.bench.compare import compare
+from hosttune.model.validation import CheckResult, Validation
+
+# Each of these judges every device that there is, in a guest or not: one that is missing now is a device that is gone.
+_EVERY_DEVICE = ("pcie-link", "numa-affinity")
+_SEVERITY = {"pass": 0, "skip": 0, "warn": 1, "unknown": 2, "fail": 3}
+
+
+def got_worse(check: str, old: CheckResult | None, new: CheckResult | None, *, made: bool) -> bool:
+    """Whether a result of one subject is worse than it was; `made`: the check gave any result at all this time.
+
+    A fault or an unknown that was less before, or was not there; a pass that is a warning now; a device that is gone; a
+    check that is not made any more. A warning of what did not apply before is news, not a loss; an answer that no
+    longer applies is neither.
+    """
+    if new is None:
+        return old is not None and (not made or (old.outcome != "skip" and check in _EVERY_DEVICE))
+    if new.outcome == "warn":
+        return old is not None and old.outcome == "pass"
+    return _SEVERITY[new.outcome] > (_SEVERITY[old.outcome] if old is not None else 0)
+
+
+def regressions(before: Validation, after: Validation) -> tuple[str, ...]:
+    """A line for each outcome and each figure that is worse in `after`, in its order; what is gone comes last."""
+    old, new = ({(one.check, one.subject): one for one in side.results} for side in (before, after))
+    keys = [*new, *(key for key in old if key not in new)]
+    made = {check for check, _ in new}
+    pairs = [(key, old.get(key), new.get(key)) for key in keys]
+    outcomes = [_line(key, was, now) for key, was, now in pairs if got_worse(key[0], was, now, made=key[0] in made)]
+    figures = [
+        f"{one.metric} {one.subject}: {one.before:g} -> {one.after:g} {one.unit}, {one.change:+.1%}"
+        for one in compare(before, after)
+        if one.verdict == "worse" and one.before is not None and one.after is not None and one.change is not None
+    ]
+    return (*outcomes, *figures)
+
+
+def _line(key: tuple[str, str], old: CheckResult | None, new: CheckResult | None) -> str:
+    was, now = (one.outcome if one is not None else "not there" for one in (old, new))
+    return f"{key[0]} {key[1]}: {was} -> {now}" + (f", {new.actual}" if new is not None and new.actual else "")
