@@ -10,6 +10,8 @@ import applyroots
 import pytest
 from applyroots import EXAMPLE, GPU, OTHER_GPU, PREFERENCE, STATE, Cli, outcomes
 
+from hosttune.cli import run
+
 pristine = applyroots.pristine
 plan = applyroots.plan
 root = applyroots.root
@@ -142,7 +144,7 @@ def test_an_intent_that_cannot_be_applied_changes_nothing(
 
 
 def test_an_intent_for_a_capture_is_refused(intent: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert applyroots.run(["apply", "--root", str(EXAMPLE), "--intent", str(intent), "--yes"]) == 3
+    assert run(["apply", "--root", str(EXAMPLE), "--intent", str(intent), "--yes"]) == 3
     assert "a captured host cannot be changed" in capsys.readouterr().err
 
 
