@@ -1,0 +1,169 @@
+"""The results folder of a fleet: RESULTS/HOST/PHASE.json, the record RESULTS/run.jsonl, and who works on it now.
+
+The only module of the room that opens files there. Names of hosts come from an inventory, so they are data: what is
+not plainly a file name is escaped, and no name leads out of the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+
+from hosttune.errors import BadInput, Refused
+
+RECORD = "run.jsonl"
+_LOCK = ".lock"  # held by the run itself; a host's folder never begins with a dot
+ASKING = ".asking"  # held, shared, by each ansible that a run started: it may outlive a run that was killed
+_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+_LONGEST = 255  # bytes of a file name (NAME_MAX, linux/limits.h)
+_LIMIT_BYTES = 64 << 20  # of one document; a host's is some hundred KiB
+
+
+def host_folder(host: str) -> str:
+    """The folder name of an inventory host: each byte that is not [A-Za-z0-9._-], and a leading ".", as %XX."""
+    name = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in host.encode("utf-8", "surrogateescape"))
+    return f"%2E{name[1:]}" if name.startswith(".") else name
+
+
+def answer_path(results: str, host: str, phase: str, *, check: bool = False) -> str:
+    """Where the answer of a host in a phase lies; in check mode it stands beside, for nothing was done."""
+    return os.path.join(results, host_folder(host), f"{phase}{'.check' if check else ''}.json")
+
+
+def refuse_names(hosts: tuple[str, ...]) -> None:
+    """Refuse hosts whose folder would be no folder name, or one of the files beside the folders. Raises BadInput."""
+    for host in hosts:
+        name = host_folder(host)
+        if name == RECORD or not 0 < len(name) <= _LONGEST:
+            raise BadInput(
+                f"a host cannot be called {host[:80]!r}", where="inventory", hint="give it another name there"
+            )
+
+
+def read_file(path: str) -> bytes | None:
+    """The bytes of a result file; None where there is none. Raises BadInput where it is there and does not read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        raise _unreadable(path, error) from error
+    try:
+        size = os.fstat(fd).st_size
+        if size > _LIMIT_BYTES:
+            raise BadInput(f"larger than {_LIMIT_BYTES >> 20} MiB", where=path, hint="no answer is: remove it")
+        return _all_of(fd)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    finally:
+        os.close(fd)
+
+
+def _all_of(fd: int) -> bytes:
+    chunks = []
+    while chunk := os.read(fd, 1 << 20):
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _unreadable(path: str, error: OSError) -> BadInput:
+    return BadInput(f"cannot read {path}: {error.strerror}", where=path, hint="check the results folder")
+
+
+class Journal:
+    """The record, open for one run: whole lines are added to its end and nothing else is ever written.
+
+    A last line without its end was promised to nobody (the controller died on it): it is cut off on opening. Each
+    line is on its way to the disk when `add` returns; what a power cut takes away makes a host asked twice, no pass.
+    """
+
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd = fd
+        self.path = path
+
+    def add(self, line: bytes) -> None:
+        """Add one line (without its newline). Raises BadInput where the disk will not take it."""
+        data = line + b"\n"
+        try:
+            while data:
+                data = data[os.write(self._fd, data) :]
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
+
+
+@contextlib.contextmanager
+def held(results: str, *, wait_seconds: float = 60.0) -> Iterator[Journal]:
+    """The results folder for one run alone, made where it is not there, and its record to write into.
+
+    Raises BadInput where the folder cannot be written, Refused where another run has it, or where the ansible of a
+    run that was killed is still asking hosts after `wait_seconds`: two that ask at once would mix their answers.
+    """
+    fds = []
+    try:
+        os.makedirs(results, exist_ok=True)
+        for name in (_LOCK, ASKING, RECORD):
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_APPEND if name == RECORD else 0)
+            fds.append(os.open(os.path.join(results, name), flags, 0o644))
+        lock, asking, record = fds
+        _take(lock, results)
+        _wait_for(asking, results, wait_seconds)
+        _cut_torn(record)
+        yield Journal(record, os.path.join(results, RECORD))
+    except OSError as error:
+        raise _unwritable(results, error) from error
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def _unwritable(path: str, error: OSError) -> BadInput:
+    return BadInput(f"cannot write {path}: {error.strerror}", where=path, hint="choose another place with --results")
+
+
+def _take(fd: int, results: str) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip()
+        who = f"process {holder}" if holder.isdecimal() else "another run"
+        raise Refused(f"{who} works on it", where=results, hint="wait for it, or choose another --results") from error
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+
+
+def _wait_for(fd: int, results: str, seconds: float) -> None:
+    """Wait until no ansible of an earlier run asks hosts any more."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() > deadline:
+                raise Refused(
+                    "the ansible-playbook of a run that was killed is still asking hosts",
+                    where=results,
+                    hint="end it (ps shows it), then ask again",
+                ) from error
+            time.sleep(0.05)
+        else:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            return
+
+
+def _cut_torn(fd: int) -> None:
+    """Cut a last line that has no end."""
+    size = os.fstat(fd).st_size
+    kept = size
+    while kept:
+        start = max(0, kept - 65536)
+        found = os.pread(fd, kept - start, start).rfind(b"\n")
+        if found >= 0:
+            kept = start + found + 1
+            break
+        kept = start
+    if kept != size:
+        os.ftruncate(fd, kept)
