@@ -11,6 +11,8 @@ PACKAGES_RUN := pci.ids python3-venv
 PACKAGES_TEST := libvirt-daemon-system libvirt-clients python3-libvirt qemu-system-x86 qemu-utils ovmf
 # The HTML report is clicked through in a browser where the distribution has one as a package (Debian; Ubuntu has a snap).
 PACKAGES_BROWSER := chromium chromium-driver
+# Hosts of a fleet are network namespaces that answer over real ssh.
+PACKAGES_SSH := openssh-server openssh-client iproute2 iptables
 PACKAGES_BENCH := hwloc-nox strace
 PACKAGES_LAB := qemu-system-x86 qemu-utils debootstrap e2fsprogs openssh-client
 
@@ -23,7 +25,7 @@ demo: set-up
 
 set-up: $(STAMP)/compiled $(STAMP)/apt-run
 
-set-up-test: set-up $(STAMP)/test $(STAMP)/apt-test $(STAMP)/apt-browser
+set-up-test: set-up $(STAMP)/test $(STAMP)/apt-test $(STAMP)/apt-browser $(STAMP)/apt-ssh
 
 test: set-up-test
 	$(BIN)/pytest
@@ -96,6 +98,14 @@ $(STAMP)/apt-browser: | $(STAMP)/apt-test
 
 $(STAMP)/apt-browser-packages: | $(VENV)/bin/python
 	$(call apt,$(PACKAGES_BROWSER))
+
+# The program sshd is wanted, not the service: this file is Debian's own way to say so (its units and init script ask for
+# it; purging openssh-server takes it away). Where openssh-server is there already, whoever installed it decides.
+$(STAMP)/apt-ssh: | $(STAMP)/apt-test
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! dpkg -s openssh-server >/dev/null 2>&1; then \
+	  mkdir -p /etc/ssh && touch /etc/ssh/sshd_not_to_be_run; \
+	  echo "openssh-server's service stays off here: /etc/ssh/sshd_not_to_be_run"; fi
+	$(call apt,$(PACKAGES_SSH))
 
 $(STAMP)/apt-bench: | $(VENV)/bin/python
 	$(call apt,$(PACKAGES_BENCH))
