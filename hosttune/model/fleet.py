@@ -43,13 +43,18 @@ class Answer(Value, frozen=True, kw_only=True):
 
 
 class Median(Value, frozen=True, kw_only=True):
-    """A metric of one device model over the fleet: of the hosts' own medians the median and the median absolute
-    deviation (MAD, not scaled), in `unit`; `hosts` and `subjects` counted."""
+    """A metric of one device model over the fleet: each subject's median of its runs is one figure, `median` is the
+    median of these and `mad` their median absolute deviation (not scaled), in `unit`; `hosts` and `subjects` counted.
+
+    `gpus`: so many GPUs at once. `subject`: of a machine's own metric ("node0->node1") only this subject is compared.
+    """
 
     model: str
     device: str | None = None  # vendor:device, as baselines name it
     metric: str
     unit: str
+    gpus: int | None = None
+    subject: str | None = None
     median: float
     mad: float
     hosts: int
@@ -74,8 +79,9 @@ class Outlier(Value, frozen=True, kw_only=True):
 class HostLine(Value, frozen=True, kw_only=True):
     """One host in the report. `verdict` is that of its validation of this run, unknown where it has none.
 
-    `checks` maps each check to the worst outcome of its subjects; `told` are the results that are not pass or skip,
-    worst first, cut after some dozens (`untold`: how many more). `page`: path of the host's own page from the report.
+    `checks` maps each check to the worst outcome of its subjects, `counts` each outcome to its number of results;
+    `told` are the results that are not pass or skip, worst first, cut after some dozens (`untold`: how many more).
+    `page`: path of the host's own page from the results folder. `groups`: the inventory's.
     """
 
     host: str
@@ -86,7 +92,9 @@ class HostLine(Value, frozen=True, kw_only=True):
     devices: str | None = None  # "8 x NVIDIA H200"
     wave: int | None = None
     answers: tuple[Answer, ...] = ()
+    groups: tuple[str, ...] = ()
     checks: Mapping[str, CheckOutcome] = {}
+    counts: Mapping[str, int] = {}
     told: tuple[CheckResult, ...] = ()
     untold: int = 0
     worse: tuple[str, ...] = ()  # what got worse against before, a line each
@@ -94,7 +102,7 @@ class HostLine(Value, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         close_lists(self)
-        close_mappings(self, "checks")
+        close_mappings(self, "checks", "counts")
 
 
 class Wave(Value, frozen=True, kw_only=True):
@@ -123,6 +131,7 @@ class FleetReport(Value, frozen=True, kw_only=True):
     stopped: str | None = None  # why the run ended before all hosts were visited
     medians: tuple[Median, ...] = ()
     outliers: tuple[Outlier, ...] = ()
+    notes: tuple[str, ...] = ()  # what the reader must know of the report itself: what could not be compared, and why
 
     def __post_init__(self) -> None:
         close_lists(self)

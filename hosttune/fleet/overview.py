@@ -1,0 +1,318 @@
+"""Result files → the fleet report. One host's documents at a time: what is kept of them is a HostLine and its medians.
+
+A host counts by its files of this run alone. Missing, empty, cut, of another host or another run: unknown, never ok.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from hosttune.errors import BadInput
+from hosttune.fleet.answers import read_answer, was_asked
+from hosttune.fleet.hardware import Machine, read_machine
+from hosttune.fleet.medians import Hardware, Row, fleet_medians, rows_of
+from hosttune.fleet.results import answer_path, host_folder, read_file
+from hosttune.model.fleet import Answer, FleetReport, HostLine, Wave
+from hosttune.model.validation import VALIDATION_SCHEMA, CheckResult, Validation, Verdict, verdict_of
+from hosttune.model.validation import Outcome as CheckOutcome
+from hosttune.report.outcomes import severity, worst_first
+
+# The phases of each verb in the order in which a host goes through them, and the one that judges the host in the end.
+PHASES: Mapping[str, tuple[str, ...]] = {
+    "discover": ("discover",),
+    "plan": ("plan",),
+    "apply": ("before", "guests", "apply", "status", "validate"),
+    "validate": ("validate",),
+    "handover": ("handover",),
+    "revert": ("revert", "validate"),
+}
+_JUDGES = {"apply": "validate", "validate": "validate", "handover": "handover", "revert": "validate"}
+_OUTCOMES: tuple[Verdict, ...] = ("fail", "unknown", "warn", "pass")  # worst first
+# Answers in which the host said no; of the others that are not ok nobody knows what the host is like.
+_NEGATIVE = frozenset(("no", "bad-input", "refused", "needs-person", "internal"))
+MOST_TOLD = 48  # results that are kept of a host, worst first: all of them are in its own file
+MOST_TEXT = 600  # characters of one text of a result
+HOST_ANSWERS = "host-answers"  # the check that a host without an answer does not pass
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was asked of the hosts, and what only the run itself knows: its waves, why it stopped, inventory groups.
+
+    `check`: nothing was done, the files are HOST/PHASE.check.json. `run` None: whichever run wrote the files last.
+    """
+
+    verb: str
+    run: str | None = None
+    check: bool = False
+    waves: Sequence[Wave] = ()
+    wave_of: Mapping[str, int] = field(default_factory=dict)
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    stopped: str | None = None
+    at: str | None = None
+    version: str | None = None
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A host's files as they were read: the answers that count, and the validation that judges it."""
+
+    answers: tuple[Answer, ...]
+    validation: Validation | None
+
+
+PageWriter = Callable[[HostLine, str], str | None]
+
+
+def report_of(results: str, hosts: Iterable[str], asked: Asked, page: PageWriter | None = None) -> FleetReport:
+    """The report over these hosts of the inventory, in their order, from the files in the folder `results`.
+
+    The documents of one host are dropped before the next is read. `page(line, phase)` writes a host's own page from
+    its files and gives the page's path from the folder, or None (hosttune.fleet.pages). Files that do not read make
+    their host unknown. Raises BadInput for a verb that has no report.
+    """
+    if asked.verb not in PHASES:
+        raise BadInput(f"no verb {asked.verb!r}", where="fleet report", hint=f"one of {', '.join(PHASES)}")
+    shared: dict[str, str] = {}
+    lines: list[HostLine] = []
+    figures: list[tuple[str, tuple[Row, ...]]] = []
+    strange = 0
+    for host in hosts:
+        seen = _look(results, host, asked)
+        machine = read_machine(results, host)
+        line = _line(host, seen, machine, asked, shared)
+        if page is not None and seen.validation is not None:
+            line = msgspec.structs.replace(line, page=page(line, _JUDGES[asked.verb]))
+        lines.append(line)
+        if seen.validation is not None and seen.validation.samples:
+            strange += machine is None
+            figures.append((host, rows_of(seen.validation.samples, machine.hardware if machine else Hardware({}))))
+    medians, outliers = fleet_medians(figures)
+    return FleetReport(
+        verb=asked.verb,
+        run=asked.run,
+        at=asked.at,
+        version=asked.version,
+        verdict=_worst(line.verdict for line in lines) if lines else "unknown",
+        hosts=tuple(lines),
+        waves=tuple(asked.waves),
+        stopped=asked.stopped,
+        medians=medians,
+        outliers=outliers,
+        notes=_notes(len(figures), strange),
+    )
+
+
+# --- what was read -------------------------------------------------------------------------------------------
+
+
+def _look(results: str, host: str, asked: Asked) -> _Seen:
+    """The answers of every phase that the host was asked in; that of the verb itself in any case."""
+    found = {phase: read_answer(results, host, phase, asked.run, check=asked.check) for phase in PHASES[asked.verb]}
+    judge = _JUDGES.get(asked.verb)
+    validation = None
+    if judge is not None and was_asked(found[judge]):
+        validation, doubt = _validation(results, host, judge, asked)
+        if doubt is not None and found[judge].outcome == "ok":
+            found[judge] = msgspec.structs.replace(found[judge], outcome="unknown", why=doubt)
+    kept = [answer for phase, answer in found.items() if phase == asked.verb or was_asked(answer)]
+    return _Seen(tuple(kept), validation)
+
+
+def _validation(results: str, host: str, phase: str, asked: Asked) -> tuple[Validation | None, str | None]:
+    """(the validation in a phase's file, why there is none). A file without one is only strange after exit 0."""
+    path = answer_path(results, host, phase, check=asked.check)
+    try:
+        data = read_file(path)
+        if data is None:
+            return None, "the result file went away"
+        if msgspec.json.decode(data, type=_Schema).schema != VALIDATION_SCHEMA:
+            return None, "the result file holds no validation"
+        return Validation.from_json(data, where=path), None
+    except BadInput as error:
+        return None, error.what
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return None, f"the result file does not read: {error}"
+
+
+class _Schema(msgspec.Struct):
+    schema: str | None = None
+
+
+# --- one host ------------------------------------------------------------------------------------------------
+
+
+def _line(host: str, seen: _Seen, machine: Machine | None, asked: Asked, shared: dict[str, str]) -> HostLine:
+    made = seen.validation.results if seen.validation is not None else ()
+    results = (*_said(seen, made, asked), *made)
+    told = [one for one in worst_first(results) if one.outcome not in ("pass", "skip")]
+    worse = (seen.validation.worse or ()) if seen.validation is not None else ()
+    hardware = machine.hardware if machine is not None else Hardware({})
+    return HostLine(
+        host=host,
+        folder=host_folder(host),
+        verdict=_verdict(seen, asked, results),
+        hostname=(seen.validation.host if seen.validation is not None else None)
+        or (machine.hostname if machine is not None else None),
+        product=hardware.product,
+        devices=machine.devices if machine is not None else None,
+        wave=asked.wave_of.get(host),
+        groups=tuple(asked.groups.get(host, ())),
+        answers=seen.answers,
+        checks=_checks(results, shared),
+        counts={outcome: sum(one.outcome == outcome for one in results) for outcome in (*_OUTCOMES, "skip")},
+        told=tuple(_kept(one, shared) for one in told[:MOST_TOLD]),
+        untold=max(0, len(told) - MOST_TOLD),
+        worse=tuple(_cut(line) for line in worse[:MOST_TOLD]),
+    )
+
+
+def _said(seen: _Seen, made: Sequence[CheckResult], asked: Asked) -> tuple[CheckResult, ...]:
+    """A result for each answer that is not ok, where the document does not say it itself.
+
+    `no` of a validation is its verdict, told by its results.
+    """
+    judge = _JUDGES.get(asked.verb)
+    known = any(one.check == HOST_ANSWERS for one in made)
+    found = []
+    for answer in seen.answers:
+        if answer.outcome == "ok" or (answer.phase == judge and (known or (answer.outcome == "no" and made))):
+            continue
+        if answer.phase == "before" and answer.outcome == "no":
+            continue  # how the host was before is what it is compared with, not what it is
+        found.append(_result(answer, asked))
+    return (*found, *_unjudged(seen, asked), *_regressed(seen, made))
+
+
+def _unjudged(seen: _Seen, asked: Asked) -> tuple[CheckResult, ...]:
+    """A host that was applied and not validated after it: nobody knows what it is like now."""
+    by_phase = {answer.phase: answer for answer in seen.answers}
+    if asked.verb != "apply" or asked.check or "validate" in by_phase or by_phase["apply"].outcome != "ok":
+        return ()
+    reboot = by_phase["apply"].reboot_required and "status" not in by_phase
+    why = "applied; waits for a reboot that is not allowed here" if reboot else "applied, and not validated since"
+    hint = "reboot it, or allow it (--reboot), then run again with --retry" if reboot else HINTS["unknown"]
+    return (_no_answer("validate", why, hint),)
+
+
+def _regressed(seen: _Seen, made: Sequence[CheckResult]) -> tuple[CheckResult, ...]:
+    """The gate closed on a host without a fault or an unknown: something is worse than before."""
+    judged = seen.answers[-1].outcome == "no" and seen.validation is not None
+    if not judged or seen.validation is None or verdict_of(made) in ("fail", "unknown"):
+        return ()
+    worse = seen.validation.worse or ()
+    actual = f"{len(worse)} worse: {'; '.join(worse)}" if worse else "the answer is no, and no result says why"
+    return (
+        CheckResult(
+            check="regression",
+            subject="host",
+            outcome="fail",
+            expected="nothing worse than before",
+            actual=actual,
+            source=seen.answers[-1].phase,
+            hint="compare the host's results before and after; hosttune revert takes the change back",
+        ),
+    )
+
+
+def _no_answer(subject: str, why: str, hint: str) -> CheckResult:
+    return CheckResult(
+        check=HOST_ANSWERS,
+        subject=subject,
+        outcome="unknown",
+        expected="a whole answer of this run",
+        actual=why,
+        hint=hint,
+    )
+
+
+def _result(answer: Answer, asked: Asked) -> CheckResult:
+    why = answer.why or f"the answer is {answer.outcome}"
+    if not was_asked(answer) and asked.stopped:
+        why = "not reached: the run stopped before"
+    if answer.outcome not in ("unknown", "no"):
+        why = f"{answer.outcome}: {why}"
+    if answer.outcome not in _NEGATIVE:
+        return _no_answer("host" if answer.phase == asked.verb else answer.phase, why, HINTS[answer.outcome])
+    return CheckResult(
+        check=answer.phase,
+        subject="host",
+        outcome="fail",
+        expected="done",
+        actual=why,
+        source=f"exit code {answer.exit_code}" if answer.exit_code is not None else None,
+        hint=HINTS[answer.outcome],
+    )
+
+
+# What to do about each answer that is not ok. Exit codes: hosttune's own (1, 2, 3, 4, 70).
+HINTS: Mapping[str, str] = {
+    "no": "read the host's own result file: it says what does not fit or was reverted",
+    "bad-input": "correct the intent or the variables of this host",
+    "refused": "see what the guard names (a busy device, a stale plan, an unfinished transaction), then run again",
+    "needs-person": "log in: a revert failed; hosttune status says what is in force, hosttune recover settles it",
+    "internal": "a defect of hosttune: keep the result file and report it",
+    "unreachable": "check power, network, ssh port, user and keys of the host, then run again with --retry",
+    "slow": "look at the load of the host, or give a longer --timeout; then run again with --retry",
+    "died": "look at the host's kernel log and whether it restarted; after apply run hosttune recover there",
+    "disk-full": "free space on the host (state directory and temporary files), then run again with --retry",
+    "wrong-version": "run the bootstrap playbook: all hosts need the controller's version of hosttune",
+    "not-installed": "run the bootstrap playbook on the host",
+    "unknown": "run again with --retry; if it stays so, run the command on the host by hand",
+}  # fmt: skip
+
+
+def _verdict(seen: _Seen, asked: Asked, results: Sequence[CheckResult]) -> Verdict:
+    """The worst of what the validation says of itself, its results, and the answers; without a judge unknown."""
+    found: list[Verdict] = [verdict_of(results)]
+    if seen.validation is not None:
+        found.append(seen.validation.verdict if seen.validation.results else "unknown")
+    elif asked.verb in ("validate", "handover") or (asked.verb == "apply" and not asked.check):
+        found.append("unknown")
+    return _worst(found)
+
+
+def _worst(verdicts: Iterable[Verdict]) -> Verdict:
+    return min(verdicts, key=_OUTCOMES.index)
+
+
+def _checks(results: Iterable[CheckResult], shared: dict[str, str]) -> dict[str, CheckOutcome]:
+    found: dict[str, CheckOutcome] = {}
+    for one in results:
+        name = shared.setdefault(one.check, one.check)
+        if name not in found or severity(one.outcome) < severity(found[name]):
+            found[name] = one.outcome
+    return found
+
+
+def _kept(one: CheckResult, shared: dict[str, str]) -> CheckResult:
+    """A result with its texts cut to what a report shows; hosts that say the same share one text."""
+
+    def short(text: str | None) -> str | None:
+        return None if text is None else shared.setdefault(cut := _cut(text), cut)
+
+    return CheckResult(
+        check=shared.setdefault(one.check, one.check),
+        subject=one.subject,
+        outcome=one.outcome,
+        expected=short(one.expected),
+        actual=short(one.actual),
+        source=short(one.source),
+        hint=short(one.hint),
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]} … ({len(text) - MOST_TEXT} more characters)"
+
+
+def _notes(measured: int, strange: int) -> tuple[str, ...]:
+    if not strange:
+        return ()
+    return (
+        f"{strange} of {measured} measured hosts have no host document beside their results, so that their figures are "
+        "compared with nobody's: run `hosttune fleet discover` into the same folder",
+    )
