@@ -12,6 +12,7 @@ import msgspec
 
 from hosttune.errors import BadInput
 from hosttune.fleet.answers import read_answer, was_asked
+from hosttune.fleet.gate import PHASES, WAVES, phases
 from hosttune.fleet.hardware import Machine, read_machine
 from hosttune.fleet.medians import Hardware, Row, fleet_medians, rows_of
 from hosttune.fleet.results import answer_path, host_folder, read_file
@@ -20,15 +21,7 @@ from hosttune.model.validation import VALIDATION_SCHEMA, CheckResult, Validation
 from hosttune.model.validation import Outcome as CheckOutcome
 from hosttune.report.outcomes import severity, worst_first
 
-# The phases of each verb in the order in which a host goes through them, and the one that judges the host in the end.
-PHASES: Mapping[str, tuple[str, ...]] = {
-    "discover": ("discover",),
-    "plan": ("plan",),
-    "apply": ("before", "guests", "apply", "status", "validate"),
-    "validate": ("validate",),
-    "handover": ("handover",),
-    "revert": ("revert", "validate"),
-}
+# The phase whose validation judges a host in the end; the other verbs have none.
 _JUDGES = {"apply": "validate", "validate": "validate", "handover": "handover", "revert": "validate"}
 _OUTCOMES: tuple[Verdict, ...] = ("fail", "unknown", "warn", "pass")  # worst first
 # Answers in which the host said no; of the others that are not ok nobody knows what the host is like.
@@ -85,7 +78,7 @@ def report_of(results: str, hosts: Iterable[str], asked: Asked, page: PageWriter
         machine = read_machine(results, host)
         line = _line(host, seen, machine, asked, shared)
         if page is not None and seen.validation is not None:
-            line = msgspec.structs.replace(line, page=page(line, _JUDGES[asked.verb]))
+            line = msgspec.structs.replace(line, page=page(line, _judge(asked) or asked.verb))
         lines.append(line)
         if seen.validation is not None and seen.validation.samples:
             strange += machine is None
@@ -111,19 +104,25 @@ def report_of(results: str, hosts: Iterable[str], asked: Asked, page: PageWriter
 
 def _look(results: str, host: str, asked: Asked) -> _Seen:
     """The answers of every phase that the host was asked in; that of the verb itself in any case."""
-    found = {phase: read_answer(results, host, phase, asked.run, check=asked.check) for phase in PHASES[asked.verb]}
-    judge = _JUDGES.get(asked.verb)
+    asked_in = phases(asked.verb, check=asked.check)
+    found = {phase: read_answer(results, host, phase, asked.run, check=asked.check) for phase in asked_in}
+    judge = _judge(asked)
     validation = None
-    if judge is not None and was_asked(found[judge]):
+    if judge is not None and found[judge].outcome in ("ok", "no"):  # no other answer has a document to trust
         validation, doubt = _validation(results, host, judge, asked)
-        if doubt is not None and found[judge].outcome == "ok":
+        if doubt is not None:
             found[judge] = msgspec.structs.replace(found[judge], outcome="unknown", why=doubt)
     kept = [answer for phase, answer in found.items() if phase == asked.verb or was_asked(answer)]
     return _Seen(tuple(kept), validation)
 
 
+def _judge(asked: Asked) -> str | None:
+    """The phase that judges; a rehearsed change has nothing to validate after it."""
+    return None if asked.check and asked.verb in WAVES else _JUDGES.get(asked.verb)
+
+
 def _validation(results: str, host: str, phase: str, asked: Asked) -> tuple[Validation | None, str | None]:
-    """(the validation in a phase's file, why there is none). A file without one is only strange after exit 0."""
+    """(the validation in a phase's file, why there is none)."""
     path = answer_path(results, host, phase, check=asked.check)
     try:
         data = read_file(path)
@@ -171,37 +170,35 @@ def _line(host: str, seen: _Seen, machine: Machine | None, asked: Asked, shared:
 
 
 def _said(seen: _Seen, made: Sequence[CheckResult], asked: Asked) -> tuple[CheckResult, ...]:
-    """A result for each answer that is not ok, where the document does not say it itself.
+    """A result for each answer that is not ok; `no` of a validation is told by its results already.
 
-    `no` of a validation is its verdict, told by its results.
+    How a host was before (phase `before`, answer `no`) is what it is compared with, not what it is.
     """
-    judge = _JUDGES.get(asked.verb)
-    known = any(one.check == HOST_ANSWERS for one in made)
-    found = []
-    for answer in seen.answers:
-        if answer.outcome == "ok" or (answer.phase == judge and (known or (answer.outcome == "no" and made))):
-            continue
-        if answer.phase == "before" and answer.outcome == "no":
-            continue  # how the host was before is what it is compared with, not what it is
-        found.append(_result(answer, asked))
-    return (*found, *_unjudged(seen, asked), *_regressed(seen, made))
+    asked_for = [
+        answer
+        for answer in seen.answers
+        if answer.outcome != "ok" and not (answer.outcome == "no" and answer.phase in ("before", _judge(asked)))
+    ]
+    return (*(_result(answer, asked) for answer in asked_for), *_unjudged(seen, asked), *_regressed(seen, made))
 
 
 def _unjudged(seen: _Seen, asked: Asked) -> tuple[CheckResult, ...]:
-    """A host that was applied and not validated after it: nobody knows what it is like now."""
+    """A host that was changed and not validated after it, or not booted: nobody knows what it is like now."""
     by_phase = {answer.phase: answer for answer in seen.answers}
-    if asked.verb != "apply" or asked.check or "validate" in by_phase or by_phase["apply"].outcome != "ok":
+    if _judge(asked) is None or asked.verb not in WAVES or by_phase[asked.verb].outcome != "ok":
         return ()
-    reboot = by_phase["apply"].reboot_required and "status" not in by_phase
-    why = "applied; waits for a reboot that is not allowed here" if reboot else "applied, and not validated since"
+    reboot = by_phase[asked.verb].reboot_required and "status" not in by_phase
+    if "validate" in by_phase and not reboot:
+        return ()
+    why = "the change waits for a reboot that was not made" if reboot else "changed, and not validated since"
     hint = "reboot it, or allow it (--reboot), then run again with --retry" if reboot else HINTS["unknown"]
     return (_no_answer("validate", why, hint),)
 
 
 def _regressed(seen: _Seen, made: Sequence[CheckResult]) -> tuple[CheckResult, ...]:
     """The gate closed on a host without a fault or an unknown: something is worse than before."""
-    judged = seen.answers[-1].outcome == "no" and seen.validation is not None
-    if not judged or seen.validation is None or verdict_of(made) in ("fail", "unknown"):
+    judged = seen.answers[-1]
+    if seen.validation is None or judged.outcome != "no" or verdict_of(made) in ("fail", "unknown"):
         return ()
     worse = seen.validation.worse or ()
     actual = f"{len(worse)} worse: {'; '.join(worse)}" if worse else "the answer is no, and no result says why"
@@ -212,7 +209,7 @@ def _regressed(seen: _Seen, made: Sequence[CheckResult]) -> tuple[CheckResult, .
             outcome="fail",
             expected="nothing worse than before",
             actual=actual,
-            source=seen.answers[-1].phase,
+            source=f"phase {judged.phase}",
             hint="compare the host's results before and after; hosttune revert takes the change back",
         ),
     )
@@ -235,7 +232,7 @@ def _result(answer: Answer, asked: Asked) -> CheckResult:
         why = "not reached: the run stopped before"
     if answer.outcome not in ("unknown", "no"):
         why = f"{answer.outcome}: {why}"
-    if answer.outcome not in _NEGATIVE:
+    if answer.outcome not in _NEGATIVE or answer.phase in ("before", _judge(asked)):
         return _no_answer("host" if answer.phase == asked.verb else answer.phase, why, HINTS[answer.outcome])
     return CheckResult(
         check=answer.phase,
@@ -270,7 +267,7 @@ def _verdict(seen: _Seen, asked: Asked, results: Sequence[CheckResult]) -> Verdi
     found: list[Verdict] = [verdict_of(results)]
     if seen.validation is not None:
         found.append(seen.validation.verdict if seen.validation.results else "unknown")
-    elif asked.verb in ("validate", "handover") or (asked.verb == "apply" and not asked.check):
+    elif _judge(asked) is not None:
         found.append("unknown")
     return _worst(found)
 
