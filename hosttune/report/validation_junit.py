@@ -30,8 +30,8 @@ def junit(validation: Validation) -> str:
         "skipped": str(number_of["skip"]),
     }
     root = Element("testsuites", {"name": "hosttune validate", **totals})
-    suite = SubElement(root, "testsuite", {"name": _safe(f"hosttune validate {validation.host or 'host'}"), **totals})
-    suite.set("hostname", _safe(validation.host or "unknown"))
+    suite = SubElement(root, "testsuite", {"name": safe(f"hosttune validate {validation.host or 'host'}"), **totals})
+    suite.set("hostname", safe(validation.host or "unknown"))
     when = _WHEN.match(validation.at or "")
     if when:
         suite.set("timestamp", when[1])
@@ -40,7 +40,7 @@ def junit(validation: Validation) -> str:
         _case(suite, result)
     lines = [_line(measure) for measure in measures(validation.samples)]
     if lines:
-        SubElement(suite, "system-out").text = _safe("\n".join(lines))
+        SubElement(suite, "system-out").text = safe("\n".join(lines))
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
@@ -55,14 +55,17 @@ def _properties(suite: Element, validation: Validation) -> None:
     }
     properties = SubElement(suite, "properties")
     for name, value in facts.items():
-        SubElement(properties, "property", {"name": _safe(name), "value": _safe(value)})
+        SubElement(properties, "property", {"name": safe(name), "value": safe(value)})
 
 
 def _case(suite: Element, result: CheckResult) -> None:
-    case = SubElement(
-        suite, "testcase", {"classname": _safe(f"hosttune.{result.check}"), "name": _safe(result.subject)}
-    )
-    message = _safe(result.actual or "no reason given")
+    case = SubElement(suite, "testcase", {"classname": safe(f"hosttune.{result.check}"), "name": safe(result.subject)})
+    judged(case, result)
+
+
+def judged(case: Element, result: CheckResult) -> None:
+    """Put into a test case what a result came to; a pass needs nothing."""
+    message = safe(result.actual or "no reason given")
     if result.outcome == "fail":
         SubElement(case, "failure", {"type": "fail", "message": message}).text = _details(result)
     elif result.outcome == "unknown":
@@ -80,7 +83,7 @@ def _details(result: CheckResult) -> str:
         ("source", result.source),
         ("do", result.hint),
     )
-    return _safe("\n".join(f"{label}: {text}" for label, text in said if text))
+    return safe("\n".join(f"{label}: {text}" for label, text in said if text))
 
 
 def _line(measure: Measure) -> str:
@@ -88,5 +91,6 @@ def _line(measure: Measure) -> str:
     return f"{measure.metric} {measure.subject}: {number(measure.median)} {measure.unit} (runs: {runs})"
 
 
-def _safe(text: str) -> str:
+def safe(text: str) -> str:
+    """Text that XML can hold; what it cannot becomes "?"."""
     return _UNWRITABLE.sub("?", text)

@@ -44,7 +44,7 @@ def markdown(validation: Validation, *, before: Validation | None = None) -> str
     blocks += _changed(changes(before, validation))
     blocks += _measured(validation)
     if validation.facts:
-        blocks += ["## Measured with", _table(("fact", "value"), tuple(validation.facts.items()))]
+        blocks += ["## Measured with", table(("fact", "value"), tuple(validation.facts.items()))]
     return "\n\n".join(blocks) + "\n"
 
 
@@ -71,7 +71,7 @@ def _top(validation: Validation) -> tuple[str, ...]:
 def _counts(validation: Validation) -> str:
     number_of = counts(validation.results)
     names = tuple(WORDS[outcome] for outcome in OUTCOMES)
-    return _table(names, (tuple(str(number_of[outcome]) for outcome in OUTCOMES),))
+    return table(names, (tuple(str(number_of[outcome]) for outcome in OUTCOMES),))
 
 
 def _steps(steps: Sequence[Step]) -> list[str]:
@@ -88,7 +88,7 @@ def _outcome(outcome: str, found: Sequence[Group]) -> list[str]:
         (group.check, some(group.subjects, MANY), group.expected, group.actual, group.source) for group in found
     )
     heading = f"## {SIGNS[outcome]} {WORDS[outcome].capitalize()}"
-    return [heading, _table(("check", "subject", "expected", "actual", "source"), rows)] if rows else []
+    return [heading, table(("check", "subject", "expected", "actual", "source"), rows)] if rows else []
 
 
 def _passed(found: Iterable[Group]) -> list[str]:
@@ -96,12 +96,12 @@ def _passed(found: Iterable[Group]) -> list[str]:
     for group in found:
         subjects.setdefault(group.check, {}).update(dict.fromkeys(group.subjects))
     rows = tuple((check, some(names, MANY)) for check, names in subjects.items())
-    return [f"## {SIGNS['pass']} Passed", _table(("check", "subject"), rows)] if rows else []
+    return [f"## {SIGNS['pass']} Passed", table(("check", "subject"), rows)] if rows else []
 
 
 def _skipped(found: Iterable[Group]) -> list[str]:
     rows = tuple((group.check, some(group.subjects, MANY), group.actual) for group in found)
-    return [f"## {SIGNS['skip']} Not applicable", _table(("check", "subject", "why"), rows)] if rows else []
+    return [f"## {SIGNS['skip']} Not applicable", table(("check", "subject", "why"), rows)] if rows else []
 
 
 def _changed(found: Changes | None) -> list[str]:
@@ -110,13 +110,13 @@ def _changed(found: Changes | None) -> list[str]:
     blocks = [f"## Compared with {escaped(found.before)}", escaped(found.headline)]
     outcomes = tuple((one.check, one.subject, one.before, one.after, one.actual) for one in found.outcomes)
     if outcomes:
-        blocks.append(_table(("check", "subject", "before", "after", "actual"), outcomes))
+        blocks.append(table(("check", "subject", "before", "after", "actual"), outcomes))
     figures = tuple(
         (one.metric, one.subject, one.before, one.after, one.unit, one.effect, verdict_words(one)) for one in found.told
     )
     if figures:
         names = ("metric", "subject", "before", "after", "unit", "effect (95 %)", "verdict")
-        blocks.append(_table(names, figures))
+        blocks.append(table(names, figures))
     if found.doubts:
         blocks.append("\n".join(f"- ? {escaped(doubt)}" for doubt in found.doubts))
     return blocks
@@ -128,9 +128,10 @@ def _measured(validation: Validation) -> list[str]:
         for metric, found in by_metric(measures(validation.samples)).items()
         for subject, figure in figure_rows(found)
     )
-    return ["## Measured", _table(("metric", "subject", "median (lowest to highest)", "unit"), rows)] if rows else []
+    return ["## Measured", table(("metric", "subject", "median (lowest to highest)", "unit"), rows)] if rows else []
 
 
-def _table(names: Sequence[str], rows: Iterable[Sequence[str | None]]) -> str:
+def table(names: Sequence[str], rows: Iterable[Sequence[str | None]]) -> str:
+    """A table, every cell escaped."""
     lines = [names, ["---"] * len(names), *([escaped(cell) for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

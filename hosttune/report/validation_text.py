@@ -30,9 +30,9 @@ def print_validation(validation: Validation, console: Console, *, before: Valida
     """
     style = {"fail": "error", "unknown": "warn", "warn": "warn"}.get(validation.verdict, "strong")
     host = validation.host or "unnamed host"
-    _prose(f"{validation.verdict.upper()}  {host}: {headline(validation)}", 0, console, style)
-    _prose(meaning(validation), 0, console)
-    _prose(", ".join(occasion(validation)), 0, console, "dim")
+    prose(f"{validation.verdict.upper()}  {host}: {headline(validation)}", 0, console, style)
+    prose(meaning(validation), 0, console)
+    prose(", ".join(occasion(validation)), 0, console, "dim")
     found = groups(validation.results)
     for outcome in ("fail", "unknown", "warn"):
         _print_outcome(outcome, [group for group in found if group.outcome == outcome], console)
@@ -49,7 +49,7 @@ def _print_outcome(outcome: str, found: Iterable[Group], console: Console) -> No
         return
     _heading(outcome, sum(len(group.subjects) for group in found), console)
     for group in found:
-        _prose(f"{SIGNS[outcome]} {group.check}: {some(group.subjects, MANY)}", 2, console, _STYLES[outcome], hang=2)
+        prose(f"{SIGNS[outcome]} {group.check}: {some(group.subjects, MANY)}", 2, console, _STYLES[outcome], hang=2)
         for label, text in (("expected", group.expected), ("actual", group.actual), ("source", group.source)):
             if text:
                 _labelled(label, text, console, "dim" if label == "source" else "plain")
@@ -67,7 +67,7 @@ def _print_passed(found: Iterable[Group], console: Console) -> None:
     width = min(max(map(len, subjects)), WIDEST)
     for check, names in subjects.items():
         shown = next(iter(names)) if len(names) == 1 else count(len(names), "subject")
-        _prose(f"{SIGNS['pass']} {check:{width}}  {shown}", 2, console, hang=width + 4)
+        prose(f"{SIGNS['pass']} {check:{width}}  {shown}", 2, console, hang=width + 4)
 
 
 def _print_skipped(found: Iterable[Group], console: Console) -> None:
@@ -77,7 +77,7 @@ def _print_skipped(found: Iterable[Group], console: Console) -> None:
     _heading("skip", sum(len(group.subjects) for group in found), console)
     for group in found:
         who = "" if group.subjects == ("host",) else f" ({some(group.subjects)})"
-        _prose(f"{SIGNS['skip']} {group.check}{who}: {group.actual or 'no reason given'}", 2, console, "dim", hang=2)
+        prose(f"{SIGNS['skip']} {group.check}{who}: {group.actual or 'no reason given'}", 2, console, "dim", hang=2)
 
 
 def _print_measures(found: Mapping[str, Sequence[Measure]], console: Console) -> None:
@@ -86,7 +86,7 @@ def _print_measures(found: Mapping[str, Sequence[Measure]], console: Console) ->
     say("", console)
     say("measured: median of the runs, lowest to highest", console, "strong")
     for metric, subjects in found.items():
-        _prose(f"{metric} ({subjects[0].unit})", 2, console)
+        prose(f"{metric} ({subjects[0].unit})", 2, console)
         _print_rows(figure_rows(subjects), _LEAD, console)
 
 
@@ -95,15 +95,15 @@ def _print_changes(found: Changes | None, console: Console) -> None:
         return
     say("", console)
     say(f"compared with {found.before}", console, "strong")
-    _prose(found.headline, 2, console)
+    prose(found.headline, 2, console)
     for one in found.outcomes:
-        _prose(f"{one.check} {one.subject}: {one.before} -> {one.after}", 2, console, "warn" if one.worse else "plain")
+        prose(f"{one.check} {one.subject}: {one.before} -> {one.after}", 2, console, "warn" if one.worse else "plain")
     for figure in found.told:
         text = f"{figure.metric} {figure.subject}: {figure.before} -> {figure.after} {figure.unit}, {figure.effect}"
         style = "warn" if figure.verdict == "worse" else "plain"
-        _prose(f"{verdict_words(figure)}: {text}", 2, console, style, hang=2)
+        prose(f"{verdict_words(figure)}: {text}", 2, console, style, hang=2)
     for doubt in found.doubts:
-        _prose(f"? {doubt}", 2, console, "warn", hang=2)
+        prose(f"? {doubt}", 2, console, "warn", hang=2)
 
 
 def _print_facts(validation: Validation, console: Console) -> None:
@@ -120,7 +120,7 @@ def _heading(outcome: str, number_of: int, console: Console) -> None:
 
 
 def _labelled(label: str, text: str, console: Console, style: str = "plain") -> None:
-    _prose(f"{label:8}  {text}", _LEAD, console, style, hang=10)
+    prose(f"{label:8}  {text}", _LEAD, console, style, hang=10)
 
 
 def _print_rows(rows: Iterable[tuple[str, str]], indent: int, console: Console) -> None:
@@ -128,11 +128,11 @@ def _print_rows(rows: Iterable[tuple[str, str]], indent: int, console: Console) 
     rows = tuple(rows)
     width = min(max((len(label) for label, _ in rows), default=0), WIDEST)
     for label, text in rows:
-        _prose(f"{label:{width}}  {text}", indent, console, hang=width + 2)
+        prose(f"{label:{width}}  {text}", indent, console, hang=width + 2)
 
 
-def _prose(text: str, indent: int, console: Console, style: str = "plain", *, hang: int = 0) -> None:
-    """A paragraph, wrapped between words within the console and NARROW; a longer word (a path) is broken at its end."""
+def prose(text: str, indent: int, console: Console, style: str = "plain", *, hang: int = 0) -> None:
+    """Print a paragraph wrapped between words within the console and NARROW; a longer word (a path) is broken."""
     width = min(console.width, NARROW)
     lead = " " * indent
     text = printable(text)

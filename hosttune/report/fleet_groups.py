@@ -1,0 +1,242 @@
+"""A fleet's hosts as every report of it orders and words them: worst first, the same failure of many hosts once.
+
+Pure words and numbers; nothing here knows a format.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from hosttune.model.fleet import AnswerOutcome, FleetReport, HostLine, Median, Outlier, Wave
+from hosttune.model.validation import CheckResult
+from hosttune.model.values import Value
+from hosttune.report.branch import count
+from hosttune.report.measures import number
+from hosttune.report.outcomes import ANY_SUBJECT, severity
+
+VERDICTS = ("fail", "unknown", "warn", "pass")  # worst first
+VERDICT_WORDS = {"fail": "failed", "unknown": "unknown", "warn": "with warnings", "pass": "passed"}
+# What each answer means, worst first: of a host with several, the first in this order is told.
+ANSWERS: Mapping[AnswerOutcome, str] = {
+    "needs-person": "needs a person: a revert failed",
+    "internal": "a defect of hosttune",
+    "died": "connection or command died",
+    "unreachable": "not reached",
+    "slow": "no answer in time",
+    "disk-full": "disk full",
+    "not-installed": "hosttune is not installed",
+    "wrong-version": "another version of hosttune",
+    "unknown": "no answer to trust",
+    "refused": "refused by a guard",
+    "bad-input": "input refused",
+    "no": "answered no",
+    "ok": "answered",
+}
+_ORDER = tuple(ANSWERS)
+_NUMBER = re.compile(r"\d+")
+_ADDRESS = re.compile(r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_HOST = "<host>"
+_HOST_ANSWERS = "host-answers"
+
+
+class Trouble(Value, frozen=True, kw_only=True):
+    """One failure, unknown or warning with every host that has it. `results`: how many subjects in all.
+
+    `expected` and `actual` are those of the first; `alike`: all others say the same.
+    """
+
+    check: str
+    outcome: str
+    hosts: tuple[str, ...]
+    results: int
+    expected: str | None = None
+    actual: str | None = None
+    hint: str | None = None
+    alike: bool = True
+
+    @property
+    def size(self) -> str:
+        """How far it reaches: "12 hosts, 17 results"."""
+        hosts = count(len(self.hosts), "host")
+        return hosts if self.results == len(self.hosts) else f"{hosts}, {self.results} results"
+
+
+def answer_of(line: HostLine) -> AnswerOutcome:
+    """How a host answered, in one word: the worst of its phases. A host without any answer is unknown."""
+    found = [
+        answer.outcome for answer in line.answers if not (answer.phase == "before" and answer.outcome in ("ok", "no"))
+    ]
+    return min(found, key=_ORDER.index, default="unknown")
+
+
+def answers_worst_first(report: FleetReport) -> dict[AnswerOutcome, int]:
+    """How many hosts gave each answer, worst first; answers of no host are left out."""
+    found = Counter(answer_of(line) for line in report.hosts)
+    return {word: found[word] for word in _ORDER if found[word]}
+
+
+def verdicts(report: FleetReport) -> dict[str, int]:
+    """How many hosts have each verdict, worst first, zeros included."""
+    found = Counter(line.verdict for line in report.hosts)
+    return {verdict: found[verdict] for verdict in VERDICTS}  # type: ignore[index]  # the four words of a verdict
+
+
+def hosts_worst_first(lines: Iterable[HostLine]) -> tuple[HostLine, ...]:
+    """Hosts by verdict, then by answer, then by how much is wrong, then by name with its numbers as numbers."""
+    return tuple(sorted(lines, key=_rank))
+
+
+def _rank(line: HostLine) -> tuple[object, ...]:
+    wrong = tuple(-line.counts.get(outcome, 0) for outcome in ("fail", "unknown", "warn"))
+    answer = answer_of(line)
+    person = answer != "needs-person"
+    return (VERDICTS.index(line.verdict), person, wrong, _ORDER.index(answer), natural(line.host))
+
+
+def natural(name: str) -> tuple[tuple[bool, int, str], ...]:
+    """Sort key of a name: gpu-9 comes before gpu-10."""
+    parts = re.split(r"([0-9]{1,18})", name)
+    return tuple((part.isascii() and part.isdecimal(), int(part), "") if n % 2 else (False, 0, part)
+                 for n, part in enumerate(parts))  # fmt: skip
+
+
+def headline(report: FleetReport) -> str:
+    """How many hosts have which verdict, in one sentence."""
+    if not report.hosts:
+        return "no hosts"
+    found = [f"{number_of} {VERDICT_WORDS[verdict]}" for verdict, number_of in verdicts(report).items() if number_of]
+    return f"{count(len(report.hosts), 'host')}: {', '.join(found)}"
+
+
+def meaning(report: FleetReport) -> str:
+    """What the verdict is to whoever has to decide."""
+    if not report.hosts:
+        return "No host was asked: this says nothing about the fleet."
+    number_of = verdicts(report)
+    if report.verdict == "fail":
+        lost = f" Of {count(number_of['unknown'], 'host')} nothing is proven." if number_of["unknown"] else ""
+        return f"{_with_verb(number_of['fail'])} not fit for a tenant.{lost}"
+    return {
+        "unknown": f"Nothing failed, but of {count(number_of['unknown'], 'host')} nothing is proven: this is no pass.",
+        "warn": "Every host is fit for use; the warnings cost something, or may.",
+        "pass": "Every host did as asked, and every check that applies to it passed.",
+    }[report.verdict]
+
+
+def _with_verb(hosts: int) -> str:
+    return "1 host is" if hosts == 1 else f"{hosts} hosts are"
+
+
+def occasion(report: FleetReport) -> tuple[str, ...]:
+    """What was asked, when, and by which version: only what is known."""
+    facts = [f"hosttune fleet {report.verb}"]
+    facts += [f"run {report.run}"] if report.run else []
+    facts += [report.at] if report.at else []
+    facts += [f"hosttune {report.version}"] if report.version else []
+    return tuple(facts)
+
+
+def summary(line: HostLine, *, warnings: bool = True) -> str:
+    """What is wrong with a host in one line: how much of each, and in which checks; empty for nothing.
+
+    `warnings` False: of warnings only how many.
+    """
+    parts = []
+    for outcome, words in (("fail", "failed"), ("unknown", "unknown"), ("warn", "warnings")):
+        number_of = line.counts.get(outcome, 0)
+        names = [check for check, worst in line.checks.items() if worst == outcome]
+        named = names and (warnings or outcome != "warn")
+        if number_of:
+            word = "warning" if outcome == "warn" and number_of == 1 else words
+            parts.append(f"{number_of} {word}" + (f": {', '.join(names)}" if named else ""))
+    parts += [f"{len(line.worse)} worse than before"] if line.worse else []
+    return "; ".join(parts)
+
+
+# --- the same failure on many hosts --------------------------------------------------------------------------
+
+
+def troubles(report: FleetReport) -> tuple[Trouble, ...]:
+    """Every failure, unknown and warning once, worst first, then by how many hosts have it."""
+    members: dict[tuple[str, ...], list[tuple[HostLine, CheckResult]]] = {}
+    for line in report.hosts:
+        for result in line.told:
+            members.setdefault(_key(line, result), []).append((line, result))
+    found = [_trouble(same) for same in members.values()]
+    return tuple(sorted(found, key=lambda one: (severity(one.outcome), -len(one.hosts), -one.results, one.check)))
+
+
+def _key(line: HostLine, result: CheckResult) -> tuple[str, ...]:
+    """What makes two results the same failure: check, outcome and remedy, whatever their numbers.
+
+    Where the remedy is a general one (a host that did not answer, a phase that said no) the reason tells them apart.
+    """
+    general = result.hint is None or result.check in {_HOST_ANSWERS, *(answer.phase for answer in line.answers)}
+    texts = (result.hint, result.actual if general else None)
+    return (result.outcome, result.check, *(_NUMBER.sub("#", _general(line, result, text) or "") for text in texts))
+
+
+def _general(line: HostLine, result: CheckResult, text: str | None) -> str | None:
+    """A text without the names of its host and of its subject's address."""
+    if text is None:
+        return None
+    if _ADDRESS.fullmatch(result.subject):
+        text = text.replace(result.subject, ANY_SUBJECT)
+    for name in dict.fromkeys((line.host, line.hostname)):
+        if name and _NUMBER.search(name):  # a name without a number may be any other word
+            text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", _HOST, text)
+    return text
+
+
+def _trouble(members: Sequence[tuple[HostLine, CheckResult]]) -> Trouble:
+    line, first = members[0]
+    texts = [tuple(_general(of, one, text) for text in (one.expected, one.actual)) for of, one in members]
+    alike = len(set(texts)) == 1
+    alone = len(members) == 1
+    expected, actual = (first.expected, first.actual) if alone or not alike else texts[0]
+    return Trouble(
+        check=first.check,
+        outcome=first.outcome,
+        hosts=tuple(dict.fromkeys(of.host for of, _ in members)),
+        results=len(members),
+        expected=expected,
+        actual=actual,
+        hint=first.hint if alone else _general(line, first, first.hint),
+        alike=alike,
+    )
+
+
+# --- waves and figures ---------------------------------------------------------------------------------------
+
+
+def wave_words(wave: Wave) -> str:
+    """What a wave's gate said, in a word."""
+    return "not reached" if wave.passed is None else "passed" if wave.passed else "stopped"
+
+
+def wave_outcome(wave: Wave) -> str:
+    """The outcome whose sign and colour a wave has."""
+    return "skip" if wave.passed is None else "pass" if wave.passed else "fail"
+
+
+def outlier_words(one: Outlier) -> str:
+    """ "28.0 GB/s, median 55.5, -49.5 %, score -132"."""
+    part = f"{one.value / one.median - 1:+.1%}" if one.median else "median is 0"
+    score = f"score {one.score:+.1f}" if one.score is not None else "all others alike"
+    return f"{number(one.value)} {one.unit}, median {number(one.median)}, {part}, {score}"
+
+
+def median_name(one: Median) -> str:
+    """The metric with what it was measured on besides the model."""
+    extra = f"{one.gpus} GPUs" if one.gpus else one.subject
+    return f"{one.metric} ({extra})" if extra else one.metric
+
+
+def results_left_out(report: FleetReport) -> str | None:
+    """What the groups do not hold; None where they hold all."""
+    cut = [line.untold for line in report.hosts if line.untold]
+    if not cut:
+        return None
+    return f"{sum(cut)} more results of {count(len(cut), 'host')} are in their own result files, but not here."

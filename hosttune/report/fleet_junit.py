@@ -1,0 +1,90 @@
+"""The fleet report as JUnit XML: a suite for each host, a test case for each of its checks.
+
+As in the report of one host a fail is a failure, unknown an error, what does not apply is skipped and a warning passes
+with its words. A host that did not answer has one case, an error. Of a check with several subjects the worst decides;
+those that are not well are told in it.
+"""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element, SubElement
+
+import msgspec
+
+from hosttune.model.fleet import FleetReport, HostLine
+from hosttune.model.validation import CheckResult
+from hosttune.report.fleet_groups import answer_of, headline, summary
+from hosttune.report.validation_junit import judged, safe
+
+
+def junit(report: FleetReport) -> str:
+    """The report as one `testsuites`, hosts in the order of the report; ends in a newline."""
+    suites = [_suite(line, report.verb) for line in report.hosts]
+    root = Element("testsuites", {"name": safe(f"hosttune fleet {report.verb}: {headline(report)}")})
+    for name in ("tests", "failures", "errors", "skipped"):
+        root.set(name, str(sum(int(suite.get(name, "0")) for suite in suites)))
+    root.extend(suites)
+    ElementTree.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _suite(line: HostLine, verb: str) -> Element:
+    results = _results(line)
+    totals = {
+        "tests": len(results),
+        "failures": sum(one.outcome == "fail" for one in results),
+        "errors": sum(one.outcome == "unknown" for one in results),
+        "skipped": sum(one.outcome == "skip" for one in results),
+    }
+    suite = Element("testsuite", {"name": safe(line.host), **{name: str(total) for name, total in totals.items()}})
+    suite.set("hostname", safe(line.hostname or line.host))
+    seconds = [answer.seconds for answer in line.answers if answer.seconds is not None]
+    if seconds:
+        suite.set("time", f"{sum(seconds):.3f}")
+    _properties(suite, line)
+    for one in results:
+        case = SubElement(
+            suite, "testcase", {"classname": safe(f"hosttune.{verb}.{line.host}"), "name": safe(one.check)}
+        )
+        judged(case, one)
+    return suite
+
+
+def _results(line: HostLine) -> list[CheckResult]:
+    """One result a check: the worst, with the words of every subject that is not well."""
+    told: dict[str, list[CheckResult]] = {}
+    for one in line.told:
+        told.setdefault(one.check, []).append(one)
+    found = [_of_check(check, outcome, told.get(check, [])) for check, outcome in line.checks.items()]
+    if not {"fail", "unknown"} & set(line.checks.values()) and line.verdict in ("fail", "unknown"):
+        outcome = "fail" if line.verdict == "fail" else "unknown"
+        reason = summary(line) or "nothing is proven of this host"
+        found.append(CheckResult(check="verdict", subject="host", outcome=outcome, actual=reason))  # type: ignore[arg-type]
+    return found
+
+
+def _of_check(check: str, outcome: str, told: list[CheckResult]) -> CheckResult:
+    if not told:
+        actual = "does not apply here" if outcome == "skip" else "see the host's own result file"
+        return CheckResult(check=check, subject="host", outcome=outcome, actual=actual)  # type: ignore[arg-type]
+    first = told[0]
+    if len(told) == 1:
+        return msgspec.structs.replace(first, actual=f"{first.subject}: {first.actual or 'no reason given'}")
+    lines = [f"{one.subject}: {one.outcome}: {one.actual or 'no reason given'}" for one in told]
+    return msgspec.structs.replace(first, actual="\n".join(lines))
+
+
+def _properties(suite: Element, line: HostLine) -> None:
+    facts = {
+        "verdict": line.verdict,
+        "answer": answer_of(line),
+        "summary": summary(line),
+        "product": line.product,
+        "devices": line.devices,
+        "wave": str(line.wave) if line.wave is not None else None,
+    }
+    properties = SubElement(suite, "properties")
+    for name, value in facts.items():
+        if value:
+            SubElement(properties, "property", {"name": name, "value": safe(value)})

@@ -1,0 +1,124 @@
+"""The fleet report as Markdown, short enough for a ticket: alike together, hosts that are well counted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hosttune.model.fleet import FleetReport, HostLine
+from hosttune.report.branch import some
+from hosttune.report.fleet_groups import (
+    ANSWERS,
+    VERDICT_WORDS,
+    Trouble,
+    answer_of,
+    answers_worst_first,
+    headline,
+    hosts_worst_first,
+    meaning,
+    median_name,
+    occasion,
+    outlier_words,
+    results_left_out,
+    summary,
+    troubles,
+    verdicts,
+    wave_outcome,
+    wave_words,
+)
+from hosttune.report.measures import number
+from hosttune.report.outcomes import SIGNS
+from hosttune.report.validation_md import escaped, table
+
+MANY = 12  # hosts named in a cell before "and N more"
+MOST = 40  # rows of a table: a ticket holds some 60,000 characters
+MOST_WHY = 10
+
+
+def markdown(report: FleetReport) -> str:
+    """The report as CommonMark with tables, ending in a newline; the same report gives the same bytes.
+
+    Every text of a host is escaped: it cannot become a link, an image, HTML, a mention or another cell. Tables are cut
+    after MOST rows, and say so.
+    """
+    blocks = [
+        f"# {SIGNS[report.verdict]} {report.verdict.upper()}: {headline(report)}",
+        meaning(report),
+        escaped(", ".join(occasion(report))),
+    ]
+    blocks += [f"**Stopped:** {escaped(report.stopped)}"] if report.stopped else []
+    blocks += _counts(report) + _troubles(troubles(report), results_left_out(report)) + _waves(report)
+    blocks += _outliers(report) + _medians(report) + _hosts(hosts_worst_first(report.hosts))
+    blocks += ["\n".join(f"- {escaped(note)}" for note in report.notes)] if report.notes else []
+    return "\n\n".join(blocks) + "\n"
+
+
+def _counts(report: FleetReport) -> list[str]:
+    number_of = verdicts(report)
+    blocks = [table(tuple(VERDICT_WORDS[one] for one in number_of), (tuple(map(str, number_of.values())),))]
+    answers = answers_worst_first(report)
+    if not set(answers) <= {"ok", "no"}:
+        rows = tuple((word, ANSWERS[word], str(hosts)) for word, hosts in answers.items())
+        blocks += ["## Answers", table(("answer", "meaning", "hosts"), rows)]
+    return blocks
+
+
+def _troubles(found: Sequence[Trouble], left_out: str | None) -> list[str]:
+    rows = [
+        (
+            f"{SIGNS.get(one.outcome, '?')} {one.outcome}",
+            one.check,
+            f"{one.size}: {some(one.hosts, MANY)}",
+            f"{one.actual or ''}{'' if one.alike else ' (the first of them)'}",
+            one.hint,
+        )
+        for one in found
+    ]
+    blocks = _table("## What to do next", ("outcome", "check", "hosts", "actual", "do"), rows)
+    return [*blocks, left_out] if left_out else blocks
+
+
+def _waves(report: FleetReport) -> list[str]:
+    rows = [
+        (
+            str(wave.number),
+            str(wave.hosts),
+            f"{SIGNS[wave_outcome(wave)]} {wave_words(wave)}",
+            "; ".join(wave.why[:MOST_WHY]),
+        )
+        for wave in report.waves
+    ]
+    return _table("## Waves", ("wave", "hosts", "gate", "why"), rows)
+
+
+def _outliers(report: FleetReport) -> list[str]:
+    rows = [
+        (one.host, one.subject, one.model, one.metric, outlier_words(one), "worse" if one.worse else "better")
+        for one in report.outliers
+    ]
+    return _table("## Outliers", ("host", "subject", "model", "metric", "figure", "side"), rows)
+
+
+def _medians(report: FleetReport) -> list[str]:
+    rows = [
+        (one.model, median_name(one), number(one.median), number(one.mad), one.unit, str(one.hosts), str(one.subjects))
+        for one in report.medians
+    ]
+    return _table("## Medians of the fleet", ("model", "metric", "median", "MAD", "unit", "hosts", "figures"), rows)
+
+
+def _hosts(lines: Sequence[HostLine]) -> list[str]:
+    rows = [
+        (f"{SIGNS[line.verdict]} {line.verdict}", line.host, answer_of(line), summary(line, warnings=False))
+        for line in lines
+        if line.verdict in ("fail", "unknown") or line.worse
+    ]
+    return _table("## Hosts that are not well", ("verdict", "host", "answer", "what"), rows)
+
+
+def _table(heading: str, names: Sequence[str], rows: Sequence[Sequence[str | None]]) -> list[str]:
+    if not rows:
+        return []
+    more = (
+        [f"and {len(rows) - MOST} more: every one is in the HTML, JSON and JUnit reports"] if len(rows) > MOST else []
+    )
+    return [heading, table(names, rows[:MOST]), *more]

@@ -1,0 +1,152 @@
+"""The fleet report as text: the verdict, what to do next, waves, outliers, and the hosts that are not well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hosttune.model.fleet import FleetReport, HostLine
+from hosttune.report.branch import count, say, some
+from hosttune.report.fleet_groups import (
+    ANSWERS,
+    Trouble,
+    answer_of,
+    answers_worst_first,
+    headline,
+    hosts_worst_first,
+    meaning,
+    median_name,
+    occasion,
+    outlier_words,
+    results_left_out,
+    summary,
+    troubles,
+    wave_outcome,
+    wave_words,
+)
+from hosttune.report.measures import number
+from hosttune.report.outcomes import SIGNS
+from hosttune.report.validation_text import prose
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MANY = 8  # hosts named of a group before "and N more": all of them are in the other formats
+MOST_WARNINGS = 10  # groups of warnings that are told: whoever wants all of them asks for another format
+MOST_HOSTS = 40  # hosts that are listed one by one
+MOST_OUTLIERS = 20
+_STYLES = {"fail": "error", "unknown": "warn", "warn": "warn", "pass": "plain", "skip": "dim"}
+
+
+def print_fleet(report: FleetReport, console: Console) -> None:
+    """Print what a person must know after a run over many hosts: worst first, alike together, at most 100 columns."""
+    style = {"fail": "error", "unknown": "warn", "warn": "warn"}.get(report.verdict, "strong")
+    prose(f"{report.verdict.upper()}  {headline(report)}", 0, console, style)
+    prose(meaning(report), 0, console)
+    prose(", ".join(occasion(report)), 0, console, "dim")
+    if report.stopped:
+        prose(f"stopped: {report.stopped}", 0, console, "error", hang=2)
+    _print_answers(report, console)
+    _print_troubles(troubles(report), results_left_out(report), console)
+    _print_waves(report, console)
+    _print_outliers(report, console)
+    _print_medians(report, console)
+    _print_hosts(hosts_worst_first(report.hosts), console)
+    for note in report.notes:
+        say("", console)
+        prose(f"note: {note}", 0, console, "warn", hang=2)
+
+
+def _print_answers(report: FleetReport, console: Console) -> None:
+    """How the hosts answered, where any did not."""
+    found = answers_worst_first(report)
+    if set(found) <= {"ok", "no"}:
+        return
+    _heading("answers", console)
+    for word, hosts in found.items():
+        prose(f"{hosts:>5}  {ANSWERS[word]} ({word})", 2, console, "plain" if word in ("ok", "no") else "warn", hang=7)
+
+
+def _print_troubles(found: Sequence[Trouble], left_out: str | None, console: Console) -> None:
+    if not found:
+        return
+    _heading("what to do next", console)
+    warnings = [one for one in found if one.outcome == "warn"]
+    for one in (*(one for one in found if one.outcome != "warn"), *warnings[:MOST_WARNINGS]):
+        _print_trouble(one, console)
+    if len(warnings) > MOST_WARNINGS:
+        prose(f"! and {len(warnings) - MOST_WARNINGS} more kinds of warnings", 2, console)
+    if left_out:
+        prose(left_out, 2, console, "warn")
+
+
+def _print_trouble(one: Trouble, console: Console) -> None:
+    sign = SIGNS.get(one.outcome, "?")
+    prose(f"{sign} {one.check}: {one.size}: {some(one.hosts, MANY)}", 2, console, _STYLES[one.outcome], hang=2)
+    if one.expected:
+        prose(f"expected  {one.expected}", 4, console, hang=10)
+    if one.actual:
+        prose(f"actual    {one.actual}" + ("" if one.alike else " (the first of them)"), 4, console, hang=10)
+    if one.hint:
+        prose(f"do        {one.hint}", 4, console, hang=10)
+
+
+def _print_waves(report: FleetReport, console: Console) -> None:
+    if not report.waves:
+        return
+    _heading("waves", console)
+    for wave in report.waves:
+        outcome = wave_outcome(wave)
+        text = f"{SIGNS[outcome]} wave {wave.number}, {count(wave.hosts, 'host')}: {wave_words(wave)}"
+        prose(text, 2, console, _STYLES[outcome], hang=2)
+        for why in wave.why:
+            prose(why, 6, console, hang=2)
+
+
+def _print_outliers(report: FleetReport, console: Console) -> None:
+    if not report.outliers:
+        return
+    _heading(f"outliers: {len(report.outliers)} figures far from their model's median", console)
+    for one in report.outliers[:MOST_OUTLIERS]:
+        sign = "✗" if one.worse else "·"
+        prose(f"{sign} {one.host} {one.subject} {one.metric}: {outlier_words(one)}", 2, console, hang=2)
+    if len(report.outliers) > MOST_OUTLIERS:
+        prose(f"and {len(report.outliers) - MOST_OUTLIERS} more", 2, console)
+
+
+def _print_medians(report: FleetReport, console: Console) -> None:
+    if not report.medians:
+        return
+    _heading("medians of the fleet, and their deviation (MAD)", console)
+    model = ""
+    for one in report.medians:
+        if one.model != model:
+            model = one.model
+            prose(model + (f" ({one.device})" if one.device else ""), 2, console, hang=2)
+        figure = f"{number(one.median)} ± {number(one.mad)} {one.unit}"
+        prose(f"{median_name(one)}: {figure}, {one.subjects} figures of {count(one.hosts, 'host')}", 4, console, hang=2)
+
+
+def _print_hosts(lines: Sequence[HostLine], console: Console) -> None:
+    """The hosts that are not well, one by one; the others counted."""
+    bad = [line for line in lines if line.verdict in ("fail", "unknown") or line.worse]
+    if not bad:
+        return
+    _heading(f"hosts that are not well: {len(bad)} of {len(lines)}", console)
+    for line in bad[:MOST_HOSTS]:
+        answer = answer_of(line)
+        said = "" if answer in ("ok", "no") else f" [{answer}]"
+        prose(
+            f"{SIGNS[line.verdict]} {line.host}{said}: {summary(line, warnings=False)}",
+            2,
+            console,
+            _STYLES[line.verdict],
+            hang=2,
+        )
+    if len(bad) > MOST_HOSTS:
+        prose(f"and {len(bad) - MOST_HOSTS} more: -o html, json or junit has every host", 2, console)
+
+
+def _heading(text: str, console: Console) -> None:
+    say("", console)
+    say(text, console, "strong")
