@@ -41,6 +41,8 @@ ROOMS = frozenset(
         "child.py",
         "locked.py",
         "assets.py",
+        "results.py",
+        "launch.py",
     )
 )
 

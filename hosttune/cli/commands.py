@@ -26,6 +26,7 @@ COMMANDS = {
     "apply": ("transaction", "Make the machine match a plan (default: the saved one), or leave it as it was."),
     "capture": ("documents", "Write a scrubbed capture of this host that --root replays."),
     "discover": ("documents", "Show the host: NUMA nodes, PCIe tree, GPUs, NICs, guests, and what is doubtful."),
+    "fleet": ("fleet", "Run discover, plan, apply, validate, handover or revert over many hosts, through Ansible."),
     "plan": ("plan", "Decide guests and the host settings they want."),
     "recover": ("transaction", "Settle a transaction that was cut off: what it had done is taken back."),
     "revert": ("transaction", "Put everything back to what it was before hosttune, newest first."),

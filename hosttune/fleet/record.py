@@ -102,6 +102,20 @@ class Ended(Value, frozen=True, kw_only=True, tag="ended", tag_field="event"):
     exit_code: int
 
 
+def now() -> str:
+    """The time of a line: UTC, to the second."""
+    from datetime import UTC, datetime
+
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def new_run() -> str:
+    """An id for a run: its time for people, and enough chance that no two are the same."""
+    import secrets
+
+    return f"{now().translate({ord(mark): None for mark in '-:'}).partition('+')[0]}-{secrets.token_hex(4)}"
+
+
 Line = Began | Members | Resumed | Asked | Done | Judged | Stopped | Ended
 _DECODER: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 
@@ -151,9 +165,9 @@ class Past:
         return sum(map(len, self.members.values())) == self.began.hosts
 
 
-def past_run(lines: tuple[Line, ...], verb: str, run: str | None = None) -> Past | None:
-    """The last run of a verb that changed or visited hosts (check mode is no run to resume), or the one named."""
-    begun = [line for line in lines if isinstance(line, Began) and line.verb == verb]
+def past_run(lines: tuple[Line, ...], verb: str | None = None, run: str | None = None) -> Past | None:
+    """The last run (of a verb) that changed or visited hosts (check mode is no run to resume), or the one named."""
+    begun = [line for line in lines if isinstance(line, Began) and verb in (None, line.verb)]
     found = [line for line in begun if line.run == run] if run else [line for line in begun if not line.check]
     if not found:
         return None
@@ -171,6 +185,9 @@ def past_run(lines: tuple[Line, ...], verb: str, run: str | None = None) -> Past
                 done[line.host] = line
             case Judged():
                 gates[line.wave] = line
+            case Resumed() if line.gate != past.gate:
+                done.clear()  # proven by another gate: by this one only their files can prove it
+                past = replace(past, **_passing(past, line))
             case _:
                 past = replace(past, **_passing(past, line))
     return replace(past, members=members, done=done, gates=gates)

@@ -74,6 +74,19 @@ def _unreadable(path: str, error: OSError) -> BadInput:
     return BadInput(f"cannot read {path}: {error.strerror}", where=path, hint="check the results folder")
 
 
+def limit_file(folder: str, hosts: tuple[str, ...]) -> str:
+    """A file that names these hosts, a line each, for ansible's `--limit @FILE`; its path."""
+    path = os.path.join(folder, "limit")
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        data = "".join(f"{host}\n" for host in hosts).encode("utf-8", "surrogateescape")
+        while data:
+            data = data[os.write(fd, data) :]
+    finally:
+        os.close(fd)
+    return path
+
+
 class Journal:
     """The record, open for one run: whole lines are added to its end and nothing else is ever written.
 

@@ -1,0 +1,244 @@
+"""`fleet`: a verb over many hosts, through Ansible. Options → one call → report, and the worst host as exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from hosttune.cli.commands import Command
+from hosttune.cli.output import emit, emit_page, shown, tell
+from hosttune.errors import BadInput
+
+if TYPE_CHECKING:
+    from hosttune.fleet.conduct import Conducted, Request
+    from hosttune.model.fleet import FleetReport
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FORMATS = ("text", "json", "md", "html", "junit")
+RESULTS = "hosttune-results"
+
+
+class Verbs(Command, click.Group):
+    """The verbs of the fleet, each with a help that is written as every other output."""
+
+
+@click.group(cls=Verbs, no_args_is_help=False)
+def fleet() -> None:
+    """Run discover, plan, apply, validate, handover or revert over many hosts, through Ansible.
+
+    \b
+    hosttune fleet validate -i inventory.yml --limit rack7
+    hosttune fleet apply -i inventory.yml --intent intent.yml --check
+    hosttune fleet apply -i inventory.yml --intent intent.yml --reboot
+    hosttune fleet apply -i inventory.yml --resume
+    hosttune fleet report -o html > fleet.html
+    """
+
+
+def results_option(command: F) -> F:
+    """--results: where the hosts' answers are."""
+    return click.option("--results", metavar="DIR", default=RESULTS, show_default=True,
+                        help="Keep each host's answers here, as HOST/PHASE.json.")(command)  # fmt: skip
+
+
+def output_option(command: F) -> F:
+    """-o: how the report is printed."""
+    return click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)(command)
+
+
+def run_options(command: F) -> F:
+    """The options that every verb has which asks hosts."""
+    options = (
+        click.option("-i", "--inventory", "inventories", multiple=True, required=True, metavar="INVENTORY",
+                     help="Ansible's inventory: a file, a directory, or HOST,… (repeatable)."),
+        click.option("--limit", metavar="PATTERN", help="Only these hosts and groups, as Ansible's --limit."),
+        results_option,
+        click.option("--forks", type=click.IntRange(1, 5000), metavar="N", help="Ask so many hosts at once (50)."),
+        click.option("--shard", type=click.IntRange(1, 100000), metavar="N",
+                     help="Give one ansible process at most so many hosts."),
+        click.option("--timeout", type=click.FloatRange(min=1, max=7 * 86400 - 1), metavar="SECONDS",
+                     help="How long a phase may take on a host."),
+        click.option("--resume", is_flag=True, help="Go on with the last run: what is not proven, then the rest."),
+        click.option("--retry", is_flag=True, help="Ask again the hosts of the last run that were not good, no other."),
+        click.option("-e", "extra", multiple=True, metavar="KEY=VALUE|@FILE",
+                     help="A variable for the playbooks (repeatable)."),
+        output_option,
+        click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[-- ANSIBLE-OPTIONS]"),
+    )  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def intent_option(command: F) -> F:
+    """--intent: what to plan on every host."""
+    return click.option("--intent", metavar="FILE",
+                        help="The intent of every host (else the variable hosttune_intent).")(command)  # fmt: skip
+
+
+def level_option(command: F) -> F:
+    """--level: how much is measured."""
+    return click.option("--level", type=click.IntRange(0, 3), help="The level of validation (0).")(command)
+
+
+def change_options(command: F) -> F:
+    """The options of verbs that change hosts."""
+    options = (
+        level_option,
+        click.option("--waves", metavar="SIZES", help="Hosts or percentages, wave by wave (1,5%,25%,100%)."),
+        click.option("--gate", type=click.Choice(("either", "worse", "verdict")),
+                     help="What stops a run: a bad verdict, what got worse, or either of them (either)."),
+        click.option("--check", is_flag=True, help="Change nothing; say of every host what would change."),
+        click.option("--reboot", is_flag=True, help="Reboot hosts that need it; never one with running guests."),
+        click.option("--reboot-guests", is_flag=True, help="Reboot also hosts with running guests."),
+    )  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@fleet.command(cls=Command)
+@run_options
+@click.pass_context
+def discover(context: click.Context, /, **asked: Any) -> None:
+    """Discover every host: its host document in the results folder."""
+    run(context, "discover", asked)
+
+
+@fleet.command(cls=Command)
+@run_options
+@intent_option
+@click.option("--check", is_flag=True, help="Save no plan on the hosts.")
+@click.pass_context
+def plan(context: click.Context, /, **asked: Any) -> None:
+    """Plan every host from its intent; changes nothing but the saved plan."""
+    run(context, "plan", asked)
+
+
+@fleet.command(cls=Command)
+@run_options
+@intent_option
+@change_options
+@click.pass_context
+def apply(context: click.Context, /, **asked: Any) -> None:
+    """Make every host match its plan, in waves; each must prove itself before the next begins.
+
+    Per host: validate, drain hook, apply, reboot where it is needed and allowed, confirm, validate against before,
+    undrain hook. A wave whose gate stays shut stops the run; --resume goes on from there.
+    """
+    run(context, "apply", asked)
+
+
+@fleet.command(cls=Command)
+@run_options
+@level_option
+@click.pass_context
+def validate(context: click.Context, /, **asked: Any) -> None:
+    """Validate every host. Exits 1 on a failure, an unknown, or a host without an answer."""
+    run(context, "validate", asked)
+
+
+@fleet.command(cls=Command)
+@run_options
+@click.pass_context
+def handover(context: click.Context, /, **asked: Any) -> None:
+    """Is every host fit for its next tenant? Full validation, nothing left of the last one; unknown fails."""
+    run(context, "handover", asked)
+
+
+@fleet.command(cls=Command)
+@run_options
+@change_options
+@click.pass_context
+def revert(context: click.Context, /, **asked: Any) -> None:
+    """Put every host back to what it was before hosttune, in waves."""
+    run(context, "revert", asked)
+
+
+@fleet.command(cls=Command)
+@results_option
+@click.option("--run", "run_id", metavar="ID", help="The report of this run (default: the last one).")
+@output_option
+def report(results: str, run_id: str | None, output: str) -> None:
+    """Report over the answers that a run left in the results folder; asks no host."""
+    from hosttune.fleet.reporting import report_of_past
+
+    show(report_of_past(results, run_id), output, results)
+
+
+@fleet.command(cls=Command)
+@results_option
+@click.option("--run", "run_id", metavar="ID", help="The medians of this run (default: the last one).")
+def floors(results: str, run_id: str | None) -> None:
+    """Print the fleet's medians as floors (TOML) for `validate --fleet`."""
+    from hosttune.fleet.medians import floors_toml
+    from hosttune.fleet.reporting import report_of_past
+
+    found = report_of_past(results, run_id)
+    emit(floors_toml(found.medians, run=found.run, at=found.at))
+
+
+# --- one call, and what it says ------------------------------------------------------------------------------
+
+
+def run(context: click.Context, verb: str, asked: dict[str, Any]) -> None:
+    """Run a verb and leave with its code. Raises BadInput and Refused."""
+    from hosttune.fleet.conduct import conduct
+    from hosttune.fleet.reporting import report_of_run
+
+    output = asked.pop("output")
+    request = request_of(verb, asked)
+    done = conduct(request, lambda line: tell(shown(line)))
+    try:
+        show(report_of_run(done), output, request.results)
+    finally:
+        tell_end(done)
+    context.exit(done.outcome.exit_code)
+
+
+def request_of(verb: str, asked: dict[str, Any]) -> Request:
+    """The options as a request; what was not given is left to its default."""
+    from hosttune.fleet.conduct import Request
+
+    options = asked.pop("options")
+    if options and not options[0].startswith("-"):
+        raise BadInput(f"unexpected argument {options[0][:80]!r}", where="command line", hint="see --help")
+    given = {name: value for name, value in asked.items() if value is not None}
+    return Request(verb=verb, options=options, **given)
+
+
+def tell_end(done: Conducted) -> None:
+    """Why a run ended early, and how it goes on."""
+    if done.outcome.stopped is None:
+        return
+    tell(shown(f"stopped: {done.outcome.stopped}"))
+    wave = next((wave for wave in done.outcome.waves if wave.passed is False), None)
+    for line in wave.why if wave is not None else ():
+        tell(shown(f"  {line}"))
+    if not done.course.check:
+        tell("the same command with --resume goes on from here, with --retry it asks only the hosts that failed")
+
+
+def show(report: FleetReport, output: str, results: str) -> None:
+    """Print a report."""
+    if output == "json":
+        emit(report.to_json())
+    elif output == "md":
+        from hosttune.report.fleet_md import markdown
+
+        emit(markdown(report))
+    elif output == "junit":
+        from hosttune.report.fleet_junit import junit
+
+        emit(junit(report))
+    elif output == "html":
+        from hosttune.report.fleet_html import html
+
+        emit(html(report))
+    else:
+        from hosttune.report.fleet_text import print_fleet
+
+        emit_page(lambda page: print_fleet(report, page))

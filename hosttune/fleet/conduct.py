@@ -1,0 +1,271 @@
+"""`hosttune fleet VERB` as one call: what was asked → inventory → course → report. What is wrong with the asking is
+refused before anything is written.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from hosttune import __version__
+from hosttune.assets import folder
+from hosttune.errors import BadInput
+from hosttune.fleet import options as handed_on
+from hosttune.fleet.course import Course, Hands, Outcome, carry_out, changes, digest, opening, resumed, waves_of
+from hosttune.fleet.gate import WAVES, Gate
+from hosttune.fleet.inventory import Inventory, read_inventory, tool
+from hosttune.fleet.live import Progress, watch
+from hosttune.fleet.record import Began, Line, Past, Resumed, decode, encode, new_run, now, past_run
+from hosttune.fleet.results import RECORD, Journal, held, read_file
+from hosttune.fleet.runner import Order, Stop, playbook
+from hosttune.fleet.waves import DEFAULT as DEFAULT_WAVES
+from hosttune.fleet.waves import parse_sizes
+from hosttune.state import load
+
+DEFAULT_RESULTS = "hosttune-results"
+DEFAULT_SHARD = 250
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+# Options that only some verbs have a use for; given to another they are refused rather than passed over.
+_ONLY = {
+    "level": ("apply", "validate", "revert"),
+    "intent": ("plan", "apply"),
+    "waves": ("apply", "revert"),
+    "gate": ("apply", "revert"),
+    "reboot": ("apply", "revert"),
+    "reboot_guests": ("apply", "revert"),
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asked; None and False: not given. `extra` are words of -e, `options` those behind `--`."""
+
+    verb: str
+    inventories: tuple[str, ...]
+    limit: str | None = None
+    results: str = DEFAULT_RESULTS
+    intent: str | None = None
+    level: int | None = None
+    forks: int | None = None
+    waves: str | None = None
+    gate: Gate | None = None
+    resume: bool = False
+    retry: bool = False
+    check: bool = False
+    timeout: float | None = None
+    reboot: bool = False
+    reboot_guests: bool = False
+    shard: int = DEFAULT_SHARD
+    extra: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    playbooks: str = field(default_factory=lambda: str(folder("playbooks")))
+
+
+@dataclass(frozen=True)
+class Conducted:
+    """A run that has ended, and what a report over it needs to know."""
+
+    course: Course
+    outcome: Outcome
+    inventory: Inventory
+    at: str
+
+
+def conduct(request: Request, tell: Callable[[str], None]) -> Conducted:
+    """Run a verb over the fleet to its end; `tell` writes a line on stderr. Raises BadInput and Refused."""
+    check_request(request)
+    past = past_of(request)
+    if past is not None:
+        request = as_begun(request, past)
+    order = order_of(request)
+    intent = read_intent(request.intent)
+    tool("ansible-playbook")
+    playbook(order)
+    inventory = read_inventory(request.inventories, request.limit, handed_on.vault(request.options))
+    with held(order.results) as journal, interruptible() as stop:
+        if past is None:
+            course, lines = _new(request, order, inventory, intent)
+        else:
+            past = past_of(request) or past  # read again now that nobody else writes there
+            course, lines = _again(request, order, inventory, intent, past)
+        for line in lines:
+            journal.add(encode(line))
+            _tell_notes(line, tell)
+        outcome = _watched(course, journal, stop, tell)
+    return Conducted(course, outcome, inventory, past.began.at if past is not None else now())
+
+
+def _watched(course: Course, journal: Journal, stop: Stop, tell: Callable[[str], None]) -> Outcome:
+    progress = Progress(course.verb, len(course.todo), len(course.waves))
+    with watch(progress, sys.stderr, tell) as shown:
+        return carry_out(course, Hands(journal, stop, shown.heard, shown.settled))
+
+
+def _tell_notes(line: Line, tell: Callable[[str], None]) -> None:
+    for note in line.told if isinstance(line, Resumed) else ():
+        tell(f"note: {note}")
+
+
+def _new(request: Request, order: Order, inventory: Inventory, intent: str | None) -> tuple[Course, list[Line]]:
+    """(a new run, its first lines of the record)."""
+    sizes = parse_sizes(request.waves or DEFAULT_WAVES)
+    run = new_run()
+    waves = waves_of(request.verb, inventory.hosts, sizes, check=request.check)
+    course = _for_run(_base(request, order), run, waves)
+    began = Began(
+        run=run,
+        at=now(),
+        verb=request.verb,
+        version=__version__,
+        hosts=len(inventory.hosts),
+        waves=sizes if course.gated else (),
+        gate=course.gate,
+        check=request.check,
+        inventory=request.inventories,
+        limit=request.limit,
+        level=request.level,
+        intent=os.path.abspath(request.intent) if request.intent is not None else None,
+        intent_sha256=intent,
+    )
+    return course, opening(course, began)
+
+
+def _again(
+    request: Request, order: Order, inventory: Inventory, intent: str | None, past: Past
+) -> tuple[Course, list[Line]]:
+    """(the run of the record, going on; what to record of that)."""
+    kept = resumed(_base(request, order), past, inventory.hosts, only_failed=request.retry)
+    course = _for_run(kept, past.run, kept.waves)
+    told = changes(course, past, inventory.hosts, intent)
+    how = "retry" if request.retry else "resume"
+    return course, [Resumed(run=course.run, at=now(), how=how, gate=course.gate, told=tuple(told))]
+
+
+def _base(request: Request, order: Order) -> Course:
+    return Course("", request.verb, order, (), request.gate or "either", request.check, request.shard)
+
+
+def _for_run(course: Course, run: str, waves: tuple[tuple[str, ...], ...]) -> Course:
+    """The course with the id of its run, which every answer has to bear."""
+    order = replace(course.order, variables={**course.order.variables, "hosttune_run": run})
+    return replace(course, run=run, waves=waves, order=order)
+
+
+# --- what was asked ------------------------------------------------------------------------------------------
+
+
+def check_request(request: Request) -> None:
+    """Refuse what makes no sense, before anything is asked or written. Raises BadInput."""
+    if not request.inventories:
+        raise BadInput("no inventory", where="-i", hint="give one: -i FILE")
+    for name, verbs in _ONLY.items():
+        if request.verb not in verbs and getattr(request, name) not in (None, False):
+            hint = f"it is for {' and '.join(verbs)}"
+            raise BadInput(f"{request.verb} has no use for it", where=f"--{name.replace('_', '-')}", hint=hint)
+    if request.resume and request.retry:
+        raise BadInput("both --resume and --retry", where="command line", hint="give one of the two")
+    if request.check and (request.resume or request.retry):
+        raise BadInput("--check changes nothing, so there is nothing to go on with", where="--check", hint="drop one")
+    if request.waves is not None and (request.resume or request.retry):
+        raise BadInput("the run's waves are in its record", where="--waves", hint="leave it out, or begin a new run")
+    if request.reboot_guests and not request.reboot:
+        raise BadInput("--reboot-guests without --reboot", where="--reboot-guests", hint="give both")
+    parse_sizes(request.waves or DEFAULT_WAVES)
+    handed_on.checked(request.options)
+    for word in request.extra:
+        _check_extra(word)
+
+
+def _check_extra(word: str) -> None:
+    if word.startswith("@"):
+        load(word[1:], what="a file of variables (YAML or JSON)")
+    elif "=" not in word and not word.lstrip().startswith("{"):
+        raise BadInput(f"{word[:80]!r} is no variable", where="-e", hint="write KEY=VALUE, or @FILE")
+    handed_on.check_variable(word)
+
+
+def read_intent(path: str | None) -> str | None:
+    """The digest of the intent file; one without variables in it must be an intent. Raises BadInput."""
+    if path is None:
+        return None
+    data = load(path, what="an intent (YAML or JSON)")
+    text = data.decode("utf-8", "replace")
+    if "{{" not in text:
+        from hosttune.model.intent import Intent
+
+        Intent.from_yaml(text, where=path)
+    return digest(data)
+
+
+def order_of(request: Request) -> Order:
+    """What each ansible of the run gets."""
+    given = {
+        "results": os.path.abspath(request.results),
+        "intent": os.path.abspath(request.intent) if request.intent is not None else None,
+        "level": request.level,
+        "gate": request.gate or ("either" if request.verb in WAVES else None),
+        "timeout": request.timeout,
+        "reboot": request.reboot or None,
+        "reboot_guests": request.reboot_guests or None,
+        "waves": ["100%"] if request.verb in WAVES else None,  # a wave is one run of the playbook here
+    }
+    return Order(
+        verb=request.verb,
+        inventories=tuple(source if "," in source else os.path.abspath(source) for source in request.inventories),
+        hosts=(),
+        results=os.path.abspath(request.results),
+        variables={f"hosttune_{name}": value for name, value in given.items() if value is not None},
+        options=(*(word for extra in request.extra for word in ("-e", extra)), *request.options),
+        forks=request.forks,
+        check=request.check,
+        playbooks=request.playbooks,
+    )
+
+
+def past_of(request: Request) -> Past | None:
+    """The run that goes on; None for a new one. Raises BadInput where there is none, or another --limit was given."""
+    if not request.resume and not request.retry:
+        return None
+    past = read_past(request.results, request.verb)
+    if past is None:
+        raise BadInput(f"no run of {request.verb} to go on with", where=request.results, hint="begin one: drop it")
+    if request.limit not in (None, past.began.limit):
+        began = f"--limit {past.began.limit}" if past.began.limit is not None else "no --limit"
+        raise BadInput(f"the run began with {began}", where="--limit", hint="leave it out, or begin a new run")
+    return past
+
+
+def read_past(results: str, verb: str | None, run: str | None = None) -> Past | None:
+    """The last run of a verb that the record of a results folder holds, or the one named. Raises BadInput."""
+    path = os.path.join(results, RECORD)
+    data = read_file(path)
+    return past_run(decode(data, where=path), verb, run) if data is not None else None
+
+
+def as_begun(request: Request, past: Past) -> Request:
+    """The request of a run that goes on, with what its record knows where nothing else is given."""
+    began = past.began
+    return replace(
+        request,
+        limit=began.limit,
+        intent=request.intent if request.intent is not None else began.intent,
+        level=request.level if request.level is not None else began.level,
+        gate=request.gate or past.gate,
+    )
+
+
+@contextmanager
+def interruptible() -> Iterator[Stop]:
+    """Ctrl-C, SIGTERM and SIGHUP end the run in order for as long as this lasts; the second one at once."""
+    stop = Stop()
+    before = {number: signal.signal(number, lambda *_: stop.now()) for number in _SIGNALS}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,87 @@
+"""What ansible is given by its environment, beside the user's own ansible.cfg and variables, which keep their say.
+
+A default of ours stands only where neither an environment variable nor the ansible.cfg that ansible would read says
+otherwise. Everything else of the environment passes through untouched.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import stat
+import sys
+from collections.abc import Mapping
+
+from hosttune.errors import BadInput
+from hosttune.state import load
+
+DEFAULT_FORKS = 50
+
+# Variable: (our value, where ansible.cfg says it). Of ssh: a host that dies in a phase is noticed after a minute.
+_DEFAULTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "ANSIBLE_FORKS": (str(DEFAULT_FORKS), ("defaults.forks",)),
+    "ANSIBLE_PIPELINING": ("True", ("defaults.pipelining", "connection.pipelining", "ssh_connection.pipelining")),
+    "ANSIBLE_SSH_ARGS": (
+        "-C -o ControlMaster=auto -o ControlPersist=60s -o ServerAliveInterval=15 -o ServerAliveCountMax=4",
+        ("ssh_connection.ssh_args",),
+    ),
+    # ansible-runner turns the check of host keys off where nobody said anything.
+    "ANSIBLE_HOST_KEY_CHECKING": ("True", ("defaults.host_key_checking",)),
+}
+_FIXED: Mapping[str, str] = {
+    "LC_ALL": "C.UTF-8",  # ansible refuses to start in a locale without UTF-8
+    "ANSIBLE_INVENTORY_UNPARSED_FAILED": "True",
+    "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "True",
+    "ANSIBLE_STDOUT_CALLBACK": "default",  # the one that ansible-runner listens through
+    "ANSIBLE_NOCOLOR": "True",
+    "ANSIBLE_NOCOWS": "True",
+    "MAX_EVENT_RES": "8000",  # characters of a result in an event; what counts is in the host's file
+}
+
+
+def environment(own: Mapping[str, str], said: frozenset[str]) -> dict[str, str]:
+    """What to add to the environment `own` for ansible; `said`: what its ansible.cfg says, as "section.key"."""
+    added = dict(_FIXED)
+    for variable, (value, places) in _DEFAULTS.items():
+        if variable not in own and not said.intersection(places):
+            added[variable] = value
+    folder = os.path.dirname(os.path.abspath(sys.executable))
+    added["PATH"] = os.pathsep.join([folder, own.get("PATH", os.defpath)])
+    if "defaults.host_key_checking" in said and "ANSIBLE_HOST_KEY_CHECKING" not in own:
+        added["ANSIBLE_HOST_KEY_CHECKING"] = _said_value(own, "defaults", "host_key_checking")
+    return added
+
+
+def said_by_config(own: Mapping[str, str]) -> frozenset[str]:
+    """What the ansible.cfg that ansible would read here says, as "section.key"; nothing where there is none."""
+    config = _config(own)
+    return frozenset(f"{section}.{key}" for section in config.sections() for key in config[section])
+
+
+def _said_value(own: Mapping[str, str], section: str, key: str) -> str:
+    return _config(own).get(section, key, fallback="True")
+
+
+def _config(own: Mapping[str, str]) -> configparser.ConfigParser:
+    """The parsed ansible.cfg; empty where there is none, or one that ansible itself will complain about."""
+    config = configparser.ConfigParser(strict=False, interpolation=None, inline_comment_prefixes=(";",))
+    path = config_path(own)
+    if path is None:
+        return config
+    try:
+        config.read_string(load(path, what="an ansible.cfg").decode("utf-8", "replace"))
+    except (BadInput, configparser.Error):
+        return configparser.ConfigParser()
+    return config
+
+
+def config_path(own: Mapping[str, str]) -> str | None:
+    """The ansible.cfg that counts: $ANSIBLE_CONFIG, this directory's, ~/.ansible.cfg, /etc/ansible (ansible's docs,
+    "Ansible Configuration Settings"); one in a directory that everybody can write to is not taken.
+    """
+    named = own.get("ANSIBLE_CONFIG")
+    places = [named and (os.path.join(named, "ansible.cfg") if os.path.isdir(named) else named)]
+    if not os.stat(".").st_mode & stat.S_IWOTH:
+        places.append(os.path.abspath("ansible.cfg"))
+    places += [os.path.expanduser("~/.ansible.cfg"), "/etc/ansible/ansible.cfg"]
+    return next((place for place in places if place and os.path.isfile(place)), None)

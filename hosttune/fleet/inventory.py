@@ -1,0 +1,150 @@
+"""Which hosts an inventory has: asked of ansible itself, for only ansible reads every kind of inventory."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from hosttune.errors import BadInput, CommandFailed
+from hosttune.fleet.environment import environment, said_by_config
+from hosttune.fleet.results import refuse_names
+from hosttune.model.values import Value
+from hosttune.system import Machine
+
+_SECONDS = 600.0  # dynamic inventories ask a cloud or a database
+_COUNT = re.compile(r"  hosts \(([0-9]+)\):")
+_INDENT = "    "
+_ORIGIN = re.compile(r"Origin: (\S.*:[0-9]+:[0-9]+)")
+_CAUSE = re.compile(r"(?:YAML parsing failed|Failed to parse inventory): (.+)")
+_ERROR = re.compile(r"(?:\[ERROR\]|ERROR!?): ?(.*)")
+
+
+class _Group(Value, frozen=True, kw_only=True):
+    """A group as ansible-inventory prints it; variables of hosts are skipped, not decoded."""
+
+    hosts: tuple[str, ...] = ()
+    children: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """The hosts, in the inventory's order, and the groups of each (without `all` and `ungrouped`), outermost first."""
+
+    hosts: tuple[str, ...]
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def read_inventory(sources: Sequence[str], limit: str | None, vault: Sequence[str] = ()) -> Inventory:
+    """The hosts of these inventories that match `limit`.
+
+    Raises BadInput for a file that is not there or does not read, a pattern that matches no host or group, and where
+    no host is left; CommandFailed is not raised.
+    """
+    for source in sources:
+        if "," not in source and not os.path.exists(source):
+            raise BadInput(f"no such inventory: {source}", where="-i", hint="give a file, a directory, or HOST,")
+    given = [word for source in sources for word in ("-i", source)]
+    limited = ["--limit", limit] if limit is not None else []
+    said = _ask("ansible", ["all", "--list-hosts", *given, *limited, *vault], sources, limit)
+    hosts = _hosts(said, sources)
+    if not hosts:
+        raise BadInput(f"no host in {_named(sources, limit)}", where="-i", hint="check the inventory and --limit")
+    refuse_names(hosts)
+    listed = _ask("ansible-inventory", ["--list", *given, *vault], sources, limit)
+    return Inventory(hosts, groups_of(listed, hosts))
+
+
+def _hosts(said: str, sources: Sequence[str]) -> tuple[str, ...]:
+    """The hosts of `ansible --list-hosts`. Raises BadInput for a name that its lines, or a limit, cannot carry."""
+    head, _, rest = said.partition("\n")
+    match = _COUNT.fullmatch(head)
+    lines = rest.splitlines()
+    hosts = tuple(line.removeprefix(_INDENT) for line in lines)
+    whole = match is not None and len(lines) == int(match[1]) and all(line.startswith(_INDENT) for line in lines)
+    strange = next((host for host in hosts if host != host.strip() or not host or host[0] in "!&@"), None)
+    if not whole or strange is not None or len(set(hosts)) != len(hosts):
+        raise BadInput(
+            f"a host's name cannot be used: {(strange or 'one with a line break')[:80]!r}",
+            where=", ".join(sources),
+            hint="give it a name without spaces at its ends, line breaks, or a leading !, & or @",
+        )
+    return hosts
+
+
+def groups_of(listed: str, hosts: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+    """The groups of each host, from what `ansible-inventory --list` prints; none where it is no such document."""
+    try:
+        groups = msgspec.json.decode(listed, type=dict[str, _Group])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    found: dict[str, list[str]] = {host: [] for host in hosts}
+    for name in groups:
+        if name in ("all", "ungrouped", "_meta"):
+            continue
+        for host in _members(groups, name):
+            if host in found:
+                found[host].append(name)
+    return {host: tuple(sorted(names)) for host, names in found.items() if names}
+
+
+def _members(groups: Mapping[str, _Group], name: str) -> set[str]:
+    """The hosts of a group and of the groups below it; ansible refuses circles, and one here ends as well."""
+    seen: set[str] = set()
+    todo = [name]
+    hosts: set[str] = set()
+    while todo:
+        group = todo.pop()
+        if group in seen or group not in groups:
+            continue
+        seen.add(group)
+        hosts.update(groups[group].hosts)
+        todo += groups[group].children
+    return hosts
+
+
+def tool(name: str) -> str:
+    """The path of one of ansible's commands: beside this Python. Raises BadInput where it is not installed."""
+    path = os.path.join(os.path.dirname(os.path.abspath(sys.executable)), name)
+    if not os.access(path, os.X_OK):
+        raise not_installed()
+    return path
+
+
+def not_installed() -> BadInput:
+    """The error where the extra `fleet` is missing."""
+    return BadInput(
+        "ansible is not installed beside this hosttune", where="hosttune fleet", hint="pip install 'hosttune[fleet]'"
+    )
+
+
+def _ask(name: str, arguments: Sequence[str], sources: Sequence[str], limit: str | None) -> str:
+    added = {**environment(os.environ, said_by_config(os.environ)), "ANSIBLE_HOST_PATTERN_MISMATCH": "error"}
+    given = [f"{variable}={value}" for variable, value in added.items()]
+    try:
+        return Machine().run(("/usr/bin/env", *given, tool(name), *arguments), timeout=_SECONDS)
+    except CommandFailed as error:
+        raise BadInput(
+            _reason(error), where=_named(sources, limit), hint="correct the inventory, or --limit"
+        ) from error
+
+
+def _named(sources: Sequence[str], limit: str | None) -> str:
+    return f"inventory {', '.join(sources)}" + (f", --limit {limit}" if limit is not None else "")
+
+
+def _reason(error: CommandFailed) -> str:
+    """What ansible had to say, in a line: its error, the first cause, and the place in the file."""
+    errors = [match[1] for line in error.output.splitlines() if (match := _ERROR.match(line))]
+    cause = _CAUSE.search(error.output)
+    origin = _ORIGIN.search(error.output)
+    parts = [
+        errors[-1] if errors else error.output.strip().splitlines()[-1:] and error.output.strip().splitlines()[-1],
+        cause[1] if cause else None,
+        f"at {origin[1]}" if origin else None,
+    ]
+    return ": ".join(str(part) for part in parts if part) or error.reason

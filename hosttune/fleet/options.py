@@ -1,0 +1,84 @@
+"""What a user may hand on to ansible-playbook, behind `--`: by name, so that nothing changes whom it asks, or what.
+
+Secrets come through Ansible's own files (vault, become and connection passwords). A password that would be asked for
+on the terminal is refused: nobody could answer while hosts are asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hosttune.errors import BadInput
+
+_FLAGS = frozenset(("-b", "--become", "-D", "--diff", "--force-handlers", "--flush-cache", "--verbose"))
+_VAULT = ("--vault-id", "--vault-password-file", "--vault-pass-file")
+_VALUES = frozenset(
+    (
+        *_VAULT, "-e", "--extra-vars", "-u", "--user", "-c", "--connection", "-T", "--timeout", "-t", "--tags",
+        "--skip-tags", "-M", "--module-path", "--private-key", "--key-file", "--ssh-common-args", "--ssh-extra-args",
+        "--sftp-extra-args", "--scp-extra-args", "--become-method", "--become-user", "--become-password-file",
+        "--become-pass-file", "--connection-password-file", "--conn-pass-file",
+    )
+)  # fmt: skip
+_OURS = {
+    "-i": "-i", "--inventory": "-i", "--inventory-file": "-i", "-l": "--limit", "--limit": "--limit",
+    "-f": "--forks", "--forks": "--forks", "-C": "--check", "--check": "--check",
+}  # fmt: skip
+_ASKING = frozenset(("-K", "--ask-become-pass", "-k", "--ask-pass", "-J", "--ask-vault-pass", "--ask-vault-password"))
+RESERVED = ("hosttune_results", "hosttune_run", "hosttune_waves", "hosttune_gate")
+
+
+def checked(words: Sequence[str]) -> tuple[str, ...]:
+    """The words behind `--`, each known. Raises BadInput naming the first that is not."""
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, given, value = word.partition("=")
+        if name in _VALUES:
+            if not given and not rest:
+                raise _refused(f"{word} needs a value", "give one")
+            value = value if given else rest.pop(0)
+            _check_value(name, value)
+        elif word not in _FLAGS and not (word.startswith("-v") and set(word[1:]) == {"v"}):
+            raise _unknown(word, name)
+    return tuple(words)
+
+
+def _check_value(name: str, value: str) -> None:
+    if name == "--vault-id" and value.endswith("@prompt"):
+        raise _refused("a vault password cannot be asked for here", "name a file: --vault-id LABEL@FILE")
+    if name in ("-e", "--extra-vars"):
+        check_variable(value, where="behind --")
+
+
+def _unknown(word: str, name: str) -> BadInput:
+    if name in _OURS:
+        return _refused(f"{word} is an option of hosttune fleet itself", f"give {_OURS[name]} before the --")
+    if name in _ASKING:
+        return _refused(f"{word} would ask for a password", "give a file, as with --become-password-file")
+    if not word.startswith("-"):
+        return BadInput(f"unexpected argument {word[:80]!r}", where="command line", hint="see hosttune fleet --help")
+    return _refused(f"{word} is not handed on to ansible-playbook", "put it into ansible.cfg or a variable")
+
+
+def _refused(what: str, hint: str) -> BadInput:
+    return BadInput(what, where="options behind --", hint=hint)
+
+
+def check_variable(text: str, *, where: str = "-e") -> None:
+    """Refuse an extra variable that the command itself sets. Raises BadInput."""
+    name = text.partition("=")[0].strip()
+    if name in RESERVED:
+        option = name.removeprefix("hosttune_")
+        hint = "it is the command's own" if option == "run" else f"use --{option}"
+        raise BadInput(f"{name} cannot be given as a variable", where=where, hint=hint)
+
+
+def vault(words: Sequence[str]) -> tuple[str, ...]:
+    """Of these options those that an inventory with vaulted files needs to be read."""
+    found: list[str] = []
+    for index, word in enumerate(words):
+        name, given, _ = word.partition("=")
+        if name in _VAULT:
+            found += [word] if given else [word, words[index + 1]]
+    return tuple(found)

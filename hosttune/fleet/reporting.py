@@ -1,0 +1,61 @@
+"""A run that has ended → the report over it: who its hosts are and what its gates said comes from the record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hosttune.errors import BadInput
+from hosttune.fleet.conduct import Conducted, read_past
+from hosttune.fleet.overview import Asked, report_of
+from hosttune.fleet.record import Past
+from hosttune.model.fleet import FleetReport, Wave
+
+
+def report_of_run(done: Conducted) -> FleetReport:
+    """The report of a run that has just ended."""
+    from hosttune import __version__
+
+    course = done.course
+    asked = Asked(
+        verb=course.verb,
+        run=course.run,
+        check=course.check,
+        waves=done.outcome.waves if course.gated else (),
+        wave_of=_wave_of(dict(enumerate(course.waves, 1))) if course.gated else {},
+        groups=done.inventory.groups,
+        stopped=done.outcome.stopped,
+        at=done.at,
+        version=__version__,
+    )
+    return report_of(course.order.results, course.hosts, asked)
+
+
+def report_of_past(results: str, run: str | None = None) -> FleetReport:
+    """The report of a run of the record (default: the last). Raises BadInput where there is none."""
+    past = read_past(results, None, run)
+    if past is None:
+        what = f"no run {run}" if run is not None else "no run"
+        raise BadInput(f"{what} in its record", where=results, hint="name the results folder of a run with --results")
+    gated = bool(past.began.waves)
+    waves = [_wave(past, number) for number in sorted(past.members)]
+    asked = Asked(
+        verb=past.began.verb,
+        run=past.run,
+        check=past.began.check,
+        waves=waves if gated else (),
+        wave_of=_wave_of(past.members) if gated else {},
+        stopped=past.stopped or (None if past.exit_code is not None else "the run has no end in its record"),
+        at=past.began.at,
+        version=past.began.version,
+    )
+    return report_of(results, [host for number in sorted(past.members) for host in past.members[number]], asked)
+
+
+def _wave(past: Past, number: int) -> Wave:
+    gate = past.gates.get(number)
+    hosts = len(past.members[number])
+    return Wave(number=number, hosts=hosts, passed=gate.passed if gate else None, why=gate.why if gate else ())
+
+
+def _wave_of(members: Mapping[int, tuple[str, ...]]) -> dict[str, int]:
+    return {host: number for number, hosts in members.items() for host in hosts}

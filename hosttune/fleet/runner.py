@@ -1,0 +1,182 @@
+"""One ansible-playbook process over some hosts, through ansible-runner: what it reports goes by, nothing is kept.
+
+Events serve to show progress. What became of a host is in its result files, and nowhere else: an event can come with
+an empty result (ansible-runner#1381), and after a lost connection it does not come at all.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from hosttune.assets import folder
+from hosttune.errors import BadInput
+from hosttune.fleet.environment import environment, said_by_config
+from hosttune.fleet.inventory import not_installed, tool
+from hosttune.fleet.results import ASKING, limit_file
+
+_GRACE_SECONDS = 15.0  # for ansible to end its workers after an interrupt, before it is killed
+_POLL_SECONDS = 1  # how often ansible-runner asks whether it shall stop
+_MOST_LINES = 12  # of what ansible says outside of tasks
+_TASK_EVENTS = frozenset(("runner_on_ok", "runner_on_failed", "runner_on_unreachable", "runner_on_skipped"))
+
+
+@dataclass(frozen=True)
+class Order:
+    """What one ansible-playbook is to do: the verb's shipped playbook over `hosts` of these inventories."""
+
+    verb: str
+    inventories: tuple[str, ...]
+    hosts: tuple[str, ...]
+    results: str
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+    forks: int | None = None
+    check: bool = False
+    playbooks: str = field(default_factory=lambda: str(folder("playbooks")))
+
+
+@dataclass(frozen=True)
+class Event:
+    """A task of a host begins (`kind` start) or ends (ok, failed, unreachable, skipped), as ansible tells it.
+
+    `phase` and `outcome` are those of hosttune's own tasks, None for others and where the event came without them.
+    """
+
+    kind: str
+    host: str
+    task: str = ""
+    phase: str | None = None
+    outcome: str | None = None
+    why: str | None = None
+
+
+@dataclass(frozen=True)
+class Played:
+    """How ansible-playbook ended: its exit code, whether it was stopped, and what it said outside of tasks."""
+
+    code: int | None
+    stopped: bool
+    said: tuple[str, ...]
+
+
+class Stop:
+    """Whether the run shall end: set by a signal, seen by whoever asks; `now` also interrupts the ansible at work."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.process: int | None = None
+        self._since: float | None = None
+
+    def now(self) -> None:
+        """Ask for the end; asked again, at once."""
+        self._since = float("-inf") if self.asked else self._since
+        self.asked = True
+        self._interrupt()
+
+    def overdue(self) -> bool:
+        """Whether ansible has to be killed: it was interrupted and did not end in its time."""
+        if not self.asked:
+            return False
+        if self._since is None:
+            self._interrupt()
+            return self.process is None
+        return time.monotonic() - self._since > _GRACE_SECONDS
+
+    def _interrupt(self) -> None:
+        if self.process is not None and self._since is None:
+            self._since = time.monotonic()
+            with suppress(ProcessLookupError):
+                os.kill(self.process, signal.SIGINT)
+
+    def over(self) -> None:
+        """The ansible at work has ended: its process id may be somebody else's from now on."""
+        self.process = None
+        self._since = None
+
+
+def playbook(order: Order) -> str:
+    """The path of the order's playbook. Raises BadInput where it is missing from the installation."""
+    path = os.path.join(order.playbooks, f"{order.verb}.yml")
+    if not os.path.isfile(path):
+        raise BadInput("the playbook is missing", where=path, hint="install hosttune again")
+    return path
+
+
+def play(order: Order, heard: Callable[[Event], None], stop: Stop) -> Played:
+    """Run ansible-playbook to its end; `heard` gets each event as it comes. Raises BadInput where it cannot start."""
+    try:
+        import ansible_runner  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise not_installed() from error
+    said: deque[str] = deque(maxlen=_MOST_LINES)
+    with tempfile.TemporaryDirectory(prefix="hosttune-fleet-") as private:  # 0700: it holds the variables
+        limit = limit_file(private, order.hosts)
+        done = ansible_runner.run(
+            private_data_dir=private,
+            project_dir=os.getcwd(),  # where ansible runs: the user's own ansible.cfg and relative paths stay good
+            binary=sys.executable,
+            cmdline=shlex.join(command(order, limit)),
+            forks=order.forks,
+            extravars=dict(order.variables),
+            envvars=environment(os.environ, said_by_config(os.environ)),
+            settings={"pexpect_timeout": _POLL_SECONDS, "suppress_output_file": True},
+            event_handler=lambda event: _hear(event, heard, said, stop),
+            cancel_callback=stop.overdue,
+            quiet=True,
+        )
+    stop.over()
+    return Played(done.rc, stop.asked, tuple(said))
+
+
+def command(order: Order, limit: str) -> list[str]:
+    """The arguments of this Python that start ansible-playbook for an order (see `launch`)."""
+    launcher = os.path.join(os.path.dirname(os.path.abspath(__file__)), "launch.py")
+    words = ["-P", launcher, str(os.getpid()), os.path.join(order.results, ASKING), tool("ansible-playbook")]
+    words += [playbook(order), *(word for source in order.inventories for word in ("-i", source))]
+    words += ["--limit", f"@{limit}", *(("--check", "--diff") if order.check else ()), *order.options]
+    return words
+
+
+def _hear(event: Mapping[str, Any], heard: Callable[[Event], None], said: deque[str], stop: Stop) -> bool:
+    """Pass an event on. False: ansible-runner need not keep it in a file."""
+    kind = str(event.get("event", ""))
+    data = event.get("event_data") or {}
+    if stop.process is None and isinstance(data.get("pid") or event.get("pid"), int):
+        stop.process = data.get("pid") or event["pid"]
+    if kind in ("verbose", "warning", "error", "system_warning"):
+        said.extend(line for line in str(event.get("stdout", "")).splitlines() if line.strip())
+    elif kind == "runner_on_start":
+        heard(Event("start", str(data.get("host", "")), str(data.get("task", ""))))
+    elif kind in _TASK_EVENTS:
+        heard(_task_event(kind, data))
+    return False
+
+
+def _task_event(kind: str, data: Mapping[str, Any]) -> Event:
+    result = data.get("res")
+    result = result if isinstance(result, Mapping) else {}
+    phase, outcome, why = (result.get(name) for name in ("phase", "outcome", "why"))
+    return Event(
+        kind.removeprefix("runner_on_"),
+        str(data.get("host", "")),
+        str(data.get("task", "")),
+        phase if isinstance(phase, str) else None,
+        outcome if isinstance(outcome, str) else None,
+        why if isinstance(why, str) else None,
+    )
+
+
+def first_error(said: Sequence[str]) -> str | None:
+    """What ansible complained of, of the lines that it said outside of tasks; None where it did not."""
+    marks = ("[ERROR]", "ERROR!", "fatal:", "Traceback")
+    return next((line for line in said if line.startswith(marks)), said[-1] if said else None)
