@@ -18,7 +18,7 @@ PACKAGES_LAB := qemu-system-x86 qemu-utils debootstrap e2fsprogs openssh-client
 
 DEMO := plan --root examples/hgx-h200-8.tar.xz --gpu 0000:41:00.0
 
-.PHONY: demo test lab-test bench lint format set-up set-up-test clean
+.PHONY: demo test lab-test bench lint format wheelhouse set-up set-up-test clean
 
 demo: set-up
 	$(BIN)/hosttune $(DEMO)
@@ -45,6 +45,10 @@ lint: set-up-test
 format: set-up-test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# What playbooks/bootstrap.yml installs on hosts that reach no package index (docs/bootstrap.md).
+wheelhouse: $(STAMP)/run
+	$(BIN)/python requirements/wheelhouse.py
 
 # --- set-up ---------------------------------------------------------------------------------------------------
 
