@@ -1,0 +1,457 @@
+"""The controller's half of the module `hosttune`: variables are read as data, the host is asked once, answers are kept.
+
+RESULTS/HOST/RECORD.json is written whole or not at all: before the host is asked (then it says `unknown`) and after.
+It does not need hosttune's own package; where that is there, hosts must have the same version.
+"""
+
+# Copyright: hosttune's authors. SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Mapping
+
+from ansible import constants as C  # noqa: N812 (what Ansible calls it)
+from ansible import context
+from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure, AnsibleError
+from ansible.module_utils.parsing.convert_bool import boolean
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+try:
+    from ansible.template import is_trusted_as_template  # ansible-core 2.19: templates are what is marked as such
+except ImportError:
+    from ansible.utils.unsafe_proxy import AnsibleUnsafe
+
+    def is_trusted_as_template(value: object) -> bool:
+        """Whether a text may be a template at all: older releases mark what is none."""
+        return not isinstance(value, AnsibleUnsafe)
+
+
+try:
+    from hosttune import __version__ as CONTROLLER_VERSION  # noqa: N812 (a constant here)
+except ImportError:
+    CONTROLLER_VERSION = None
+
+PHASES = ("discover", "plan", "apply", "status", "validate", "handover", "revert")
+VALIDATIONS = ("validate", "handover")
+SECONDS = {"apply": 3600.0, "revert": 3600.0}  # other phases: 300, and by level
+LEVEL_SECONDS = (300.0, 1800.0, 7200.0, 14400.0)
+TEXTS = ("root", "against", "gate", "floors", "version")
+FLAGS = ("start", "no_guests", "force", "keep")
+OPTIONS = (*TEXTS, *FLAGS, "phase", "results", "record", "run", "command", "intent", "level", "timeout", "disrupt")
+ASKED = "asked; no answer yet"
+INTENT_BYTES = 4 << 20  # what the command reads of an intent
+DEPTH = 32  # of containers and of variables that name variables
+LATE_SECONDS = 120.0  # after a command's own time is over, the host is given up
+RUN = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"  # imported once, before hosts are asked
+
+REFERENCE = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
+TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.S)
+# What YAML reads otherwise than JSON in a quoted text: line ends of Unicode, and what it calls not printable.
+NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+# What ssh says of a connection that was there and is not any more. The command may have begun.
+LOST = re.compile(
+    r"closed by remote host|client_loop|Broken pipe|Timeout, server|Read from remote host|Shared connection"
+    r"|mux_client|packet_write|Connection to .* closed|Data could not be sent",
+    re.I,
+)
+
+
+class BadInput(Exception):
+    """A variable or option that cannot be used: one line that names it."""
+
+
+class TooLate(BaseException):
+    """The host did not answer even after its command's time; not an Exception, so that no library swallows it."""
+
+
+class ActionModule(ActionBase):
+    """See the module."""
+
+    TRANSFERS_FILES = False
+    _VALID_ARGS = frozenset((*OPTIONS, "answer", "rescue"))
+
+    def run(self, tmp: object = None, task_vars: dict | None = None) -> dict:
+        """Ask one host in one phase; the result says what became of it."""
+        super().run(tmp, task_vars)
+        variables = task_vars or {}
+        answer = {"host": str(variables["inventory_hostname"]), "check": bool(self._task.check_mode)}
+        began, answer["started"] = time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        asked: dict = {}
+        path = None
+        try:
+            read = reader(self._task.args, variables, self._templar)
+            asked.update(read_place(read))
+            answer.update(phase=asked["record"], run=asked["run"])
+            path = place(asked, answer)
+            asked.update(read_options(read, asked["phase"]))
+            found = dict(self._task.args.get("answer") or self._ask(asked, variables, answer, path))
+        except BadInput as error:
+            found = {"outcome": "bad-input", "why": str(error)}
+        answer["seconds"] = round(time.monotonic() - began, 3)
+        return self._finish(asked, answer, found, path)
+
+    def _ask(self, asked: dict, variables: dict, answer: dict, path: str | None) -> dict:
+        """What the host answers, or why it does not. Raises BadInput."""
+        here = ("results", "record", "run", "keep", "intent", "floors")
+        arguments = {name: value for name, value in asked.items() if name not in here and value is not None}
+        arguments["carried"] = self._carried(asked, path)
+        if asked["gate"] is None and asked["against"]:
+            arguments["gate"] = "either"
+        store(path, asked, {**answer, "outcome": "unknown", "why": ASKED}, None)
+        seconds = asked["timeout"] + LATE_SECONDS
+        try:
+            with late(seconds):
+                found = self._execute_module("hosttune", arguments, task_vars=self._known(variables))
+        except AnsibleConnectionFailure as error:
+            return {"outcome": "died" if LOST.search(str(error)) else "unreachable", "why": one_line(str(error))}
+        except AnsibleError as error:
+            return {"outcome": "unknown", "why": one_line(str(error))}
+        except TooLate:
+            return {"outcome": "slow", "why": f"the host gave no answer within {seconds:g} s"}
+        return found if "outcome" in found else broken(found)
+
+    def _known(self, variables: dict) -> dict:
+        """Variables with an interpreter (finding one out would be a second execution) and without a log on the host."""
+        known = {**variables, "ansible_no_target_syslog": True}
+        named = C.config.get_config_value("INTERPRETER_PYTHON", variables=variables)
+        if not named or str(named).startswith("auto"):
+            local = self._connection.transport == "local"
+            known["ansible_python_interpreter"] = variables["ansible_playbook_python"] if local else "/usr/bin/python3"
+        return known
+
+    def _carried(self, asked: dict, path: str | None) -> dict:
+        """The texts that go along: intent, floors, the validation to compare with. Raises BadInput."""
+        carried = {}
+        intent = asked["intent"] if asked["phase"] in ("plan", "apply") else None
+        if isinstance(intent, Mapping):
+            carried["intent"] = as_json(intent)
+        elif intent is not None:
+            carried["intent"] = self._text("hosttune_intent", intent)
+        elif asked["phase"] == "plan":
+            raise BadInput("hosttune_intent is not set: nothing to plan")
+        if asked["phase"] in VALIDATIONS:
+            if asked["floors"] is not None:
+                carried["floors"] = self._text("hosttune_floors", asked["floors"])
+            if asked["against"] is not None:
+                carried["against"] = earlier(path, asked["against"])
+        return carried
+
+    def _text(self, where: str, path: object) -> str:
+        """A file of the controller, decrypted where ansible-vault has encrypted it. Raises BadInput."""
+        if not isinstance(path, str) or not path or "\0" in path:
+            raise BadInput(f"{where} is neither a mapping nor a path")
+        real = os.path.abspath(os.path.expanduser(path))
+        try:
+            if os.path.getsize(real) > INTENT_BYTES:
+                raise BadInput(f"{where}: {path} is larger than {INTENT_BYTES >> 20} MiB")
+            return self._loader._get_file_contents(real)[0].decode("utf-8")
+        except (OSError, AnsibleError, UnicodeDecodeError) as error:
+            raise BadInput(f"{where}: cannot read {path}: {one_line(str(error))}") from error
+
+    def _finish(self, asked: dict, answer: dict, found: dict, path: str | None) -> dict:
+        """Store the answer; the task's result, without the document where it is stored."""
+        answer.setdefault("phase", str(self._task.args.get("phase")))
+        document = found.pop("document", None)
+        for name in ("outcome", "why", "exit_code", "reboot_required", "verdict"):
+            answer[name] = found.get(name)
+        answer["changed"] = bool(found.get("changed"))
+        store(path, asked, answer, document, sealed=found.get("sealed", False))
+        ok = answer["outcome"] == "ok"
+        told = ("outcome", "why", "exit_code", "seconds", "changed")
+        result = {name: value for name, value in answer.items() if name in told or value is not None}
+        result.update(failed=not ok, msg="ok" if ok else f"{answer['outcome']}: {answer['why']}")
+        if answer["outcome"] == "unreachable" and not boolean(self._task.args.get("rescue", False), strict=False):
+            result.update(unreachable=True, failed=False)
+        if found.get("diff"):
+            result["diff"] = found["diff"]
+        if asked.get("phase") == "discover":
+            result["running_guests"] = found.get("running_guests")
+        if path is not None:
+            result["file"] = path
+        if document is not None and (path is None or asked["keep"]):
+            result["document"] = json.loads(document)
+        if not ok and found.get("stderr"):
+            result["stderr"] = found["stderr"][-4096:]
+        return result
+
+
+# --- options -------------------------------------------------------------------------------------------------
+
+
+def reader(arguments: Mapping, variables: Mapping, templar: object) -> object:
+    """name -> an option's value: the task's, else that of the host's variable."""
+    templates = flag("templates", resolved(variables.get("hosttune_templates"), "hosttune_templates", variables))
+
+    def read(name: str) -> object:
+        if name in arguments:
+            return arguments[name]
+        raw = variables.get(f"hosttune_{name}")
+        if raw is not None and templates:
+            return templar.template(raw)
+        return resolved(raw, f"hosttune_{name}", variables, strict=name != "intent")
+
+    return read
+
+
+def read_place(read: object) -> dict:
+    """What is asked, and where the answer goes: phase, results, record, run. Raises BadInput."""
+    asked = {name: text_of(name, read(name)) for name in ("phase", "results", "record", "run")}
+    if asked["phase"] not in PHASES:
+        raise BadInput(f"no phase {asked['phase']!r}; there are {', '.join(PHASES)}")
+    if asked["results"] is None and context.CLIARGS.get("module_name") is None:
+        asked["results"] = "hosttune-results"
+    return {**asked, "record": asked["record"] or asked["phase"], "run": asked["run"] or RUN}
+
+
+def read_options(read: object, phase: str) -> dict:
+    """Every other option, typed. Raises BadInput naming the first bad one."""
+    asked = {name: text_of(name, read(name)) for name in TEXTS}
+    asked.update({name: flag(name, read(name)) for name in FLAGS})
+    asked["version"] = asked["version"] or CONTROLLER_VERSION
+    asked["intent"] = read("intent")
+    asked["command"] = command_of(read("command"))
+    asked["level"] = level_of(read("level"), phase)
+    asked["timeout"] = seconds_of(read("timeout"), phase, asked["level"])
+    asked["disrupt"] = names_of(read("disrupt"))
+    if asked["gate"] not in (None, "verdict", "worse", "either"):
+        raise BadInput(f"hosttune_gate is {asked['gate']!r}; there are verdict, worse and either")
+    return asked
+
+
+def text_of(name: str, value: object) -> str | None:
+    """A text, a number as its text; an empty one is none. Raises BadInput."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    if value is not None and (not isinstance(value, str) or "\0" in value):
+        raise BadInput(f"hosttune_{name} is no text: {value!r:.80}")
+    if value == "" and name == "root":
+        raise BadInput("hosttune_root is empty: leave it out for the machine itself")
+    return value or None
+
+
+def flag(name: str, value: object) -> bool:
+    """A yes or no. Raises BadInput."""
+    try:
+        return False if value is None else boolean(value)
+    except TypeError as error:
+        raise BadInput(f"hosttune_{name} is neither true nor false: {value!r:.80}") from error
+
+
+def level_of(value: object, phase: str) -> int:
+    """How deep to validate, a number also as text. Raises BadInput."""
+    if value is None:
+        return 2 if phase == "handover" else 0
+    if isinstance(value, bool) or str(value) not in ("0", "1", "2", "3"):
+        raise BadInput(f"hosttune_level is {value!r:.80}; there are 0, 1, 2 and 3")
+    if phase == "handover" and int(value) < 2:
+        Display().warning(f"a handover at level {value}: hosttune_level is set, without it the level is 2")
+    return int(value)
+
+
+def seconds_of(value: object, phase: str, level: int) -> float:
+    """The time that the command may take. Raises BadInput."""
+    if value is None:
+        return SECONDS.get(phase, LEVEL_SECONDS[level if phase in VALIDATIONS else 0])
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"hosttune_timeout is no number of seconds: {value!r:.80}") from error
+    if not 0 < seconds < 7 * 86400:
+        raise BadInput(f"hosttune_timeout is {seconds:g} s; more than 0 and less than a week is possible")
+    return seconds
+
+
+def names_of(value: object) -> list[str]:
+    """Names of GPUs and guests. Raises BadInput."""
+    found = [] if value is None else [value] if isinstance(value, str) else value
+    if not isinstance(found, list) or not all(isinstance(name, str) and "\0" not in name for name in found):
+        raise BadInput(f"hosttune_disrupt is no list of names: {value!r:.80}")
+    return list(found)
+
+
+def command_of(value: object) -> list[str] | None:
+    """The command as arguments. A text is a path or a name, never words for a shell. Raises BadInput."""
+    if value is None or value == "":
+        return None
+    words = [value] if isinstance(value, str) else value
+    if (
+        not isinstance(words, list)
+        or not words
+        or not all(isinstance(word, str) and "\0" not in word for word in words)
+    ):
+        raise BadInput(f"hosttune_command is neither a path nor a list of arguments: {value!r:.80}")
+    return list(words)
+
+
+# --- variables as data -----------------------------------------------------------------------------------------
+
+
+def resolved(value: object, where: str, variables: Mapping, *, strict: bool = True, depth: int = 0) -> object:
+    """A raw variable, with references to variables replaced by their values and nothing else done to it.
+
+    `strict`: any other template is refused, elsewhere it is text. Raises BadInput with the place.
+    """
+    if depth > DEPTH:
+        raise BadInput(f"{where}: nested too deep, or variables that refer to each other")
+    if hasattr(value, "_ciphertext"):
+        return str(value)  # of ansible-vault: what it says is data
+    if isinstance(value, str):
+        return referred(value, where, variables, strict, depth) if is_trusted_as_template(value) else str(value)
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            raise BadInput(f"{where}: a key that is no text: {next(k for k in value if not isinstance(k, str))!r}")
+        return {
+            str(key): resolved(item, f"{where}.{key}", variables, strict=strict, depth=depth + 1)
+            for key, item in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [
+            resolved(item, f"{where}[{n}]", variables, strict=strict, depth=depth + 1) for n, item in enumerate(value)
+        ]
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    raise BadInput(f"{where}: neither text, number, list nor mapping: {type(value).__name__}")
+
+
+def referred(text: str, where: str, variables: Mapping, strict: bool, depth: int) -> object:
+    """A text with `{{ name }}` replaced; a text that is nothing else becomes the variable's own value."""
+    if strict and TEMPLATE.search(REFERENCE.sub(" ", text)):
+        hint = "only {{ name }} of a variable is replaced; hosttune_templates: true allows templates"
+        raise BadInput(f"{where} is a template: {hint}")
+
+    def value_of(match: re.Match) -> object:
+        name = match[1]
+        if name not in variables or name in ("vars", "hostvars"):
+            raise BadInput(f"{where} refers to {name}, which is no variable of this host")
+        return resolved(variables[name], f"{where} ({name})", variables, strict=strict, depth=depth + 1)
+
+    def text_of_value(match: re.Match) -> str:
+        found = value_of(match)
+        if isinstance(found, (dict, list)):
+            raise BadInput(f"{where}: {match[1]} is a {type(found).__name__} in the middle of a text")
+        return "" if found is None else str(found)
+
+    whole = REFERENCE.fullmatch(text)
+    return value_of(whole) if whole else REFERENCE.sub(text_of_value, str(text))
+
+
+def as_json(intent: Mapping) -> str:
+    """An intent as JSON that reads the same as YAML. Raises BadInput."""
+    try:
+        text = json.dumps(intent, ensure_ascii=False, allow_nan=False)
+        text.encode("utf-8")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadInput(f"hosttune_intent cannot be written as JSON: {one_line(str(error))}") from error
+    if len(text) > INTENT_BYTES:
+        raise BadInput(f"hosttune_intent is larger than {INTENT_BYTES >> 20} MiB")
+    return NOT_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+# --- answers ---------------------------------------------------------------------------------------------------
+
+
+def safe_name(name: str) -> str:
+    """A host's or record's name as one of a file: other bytes than [A-Za-z0-9._-], and a leading ".", as %XX."""
+    coded = re.sub(rb"[^A-Za-z0-9._-]", lambda m: b"%%%02X" % m[0][0], name.encode("utf-8", "surrogateescape"))
+    return ("%2E" + coded[1:].decode()) if coded.startswith(b".") else coded.decode()
+
+
+def place(asked: Mapping, answer: Mapping) -> str | None:
+    """Where the answer is stored, None for nowhere."""
+    if asked["results"] is None:
+        return None
+    name = safe_name(asked["record"]) + (".check" if answer["check"] else "") + ".json"
+    return os.path.join(os.path.expanduser(asked["results"]), safe_name(answer["host"]), name)
+
+
+def store(path: str | None, asked: Mapping, answer: Mapping, document: str | None, *, sealed: bool = False) -> None:
+    """Write RESULTS/HOST/RECORD.json whole or not at all: the document as it was printed, and the key `fleet`."""
+    if path is None:
+        return
+    if document is None or sealed:
+        body = json.loads(document) if document else stand_in(asked, answer)
+        document = json.dumps({key: value for key, value in body.items() if key != "fleet"}, indent=2)
+    fleet = json.dumps({key: value for key, value in answer.items() if value is not None})
+    text = f'{document.rstrip()[:-1].rstrip()},\n  "fleet": {fleet}\n}}\n'  # an object with a schema: never empty
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f".{name}.{os.getpid()}")
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise AnsibleActionFail(f"cannot store the answer of {answer['host']} in {path}: {error.strerror}") from error
+
+
+def stand_in(asked: Mapping, answer: Mapping) -> dict:
+    """The document of a host that gave none: of a validation one that is unknown, for whoever reads validations."""
+    if asked.get("phase") not in VALIDATIONS:
+        return {"schema": "hosttune.answer/v1"}
+    result = {"check": "host-answers", "subject": "host", "outcome": "unknown", "expected": "a whole validation"}
+    hint = "ask it again; docs/playbooks.md says what each outcome means"
+    why = f"{answer['outcome']}: {answer.get('why')}"
+    level = 0 if answer["check"] else asked.get("level")
+    head = {"schema": "hosttune.validation/v1", "host": answer["host"], "level": level, "verdict": "unknown"}
+    return {**head, "results": [{**result, "actual": why, "hint": hint}], "samples": []}
+
+
+def earlier(path: str | None, record: str) -> str:
+    """The text of an earlier validation of this host. Raises BadInput where there is none, or none to compare with."""
+    if path is None:
+        raise BadInput(f"hosttune_against is {record!r}, and no results are kept (hosttune_results)")
+    where = os.path.join(os.path.dirname(path), f"{safe_name(record)}.json")
+    try:
+        with open(where, encoding="utf-8") as file:
+            text = file.read()
+        outcome = json.loads(text)["fleet"]["outcome"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"no record {record!r} to compare with: {where}: {one_line(str(error))}") from error
+    if outcome not in ("ok", "no"):
+        raise BadInput(f"the record {record!r} is no validation to compare with: {outcome}")
+    return text
+
+
+def broken(found: Mapping) -> dict:
+    """The outcome where the module itself gave no answer: its Python was killed, could not start, or had no room."""
+    said = f"{found.get('module_stderr') or ''}{found.get('module_stdout') or ''}"
+    why = one_line(said or str(found.get("msg") or "empty")) or "empty"
+    code = found.get("rc")
+    if re.search(r"No space left on device|ENOSPC|[Qq]uota exceeded", said):
+        return {"outcome": "disk-full", "why": why}
+    if isinstance(code, int) and (code < 0 or code > 128):
+        return {"outcome": "died", "why": f"the module was ended on the host (exit code {code})"}
+    return {"outcome": "unknown", "why": f"no answer of the module: {why}"}
+
+
+def one_line(text: str) -> str:
+    """The last line of a message that says something, cut."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:500] if lines else ""
+
+
+@contextlib.contextmanager
+def late(seconds: float) -> object:
+    """Raise TooLate after so many seconds, unless the task has a `timeout` of its own."""
+
+    def give_up(number: int, frame: object) -> None:
+        raise TooLate
+
+    if signal.getitimer(signal.ITIMER_REAL)[0]:
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

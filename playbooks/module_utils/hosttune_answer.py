@@ -1,0 +1,158 @@
+"""What the end of a hosttune command means: an exit code, a document and a few lines on standard error → one answer.
+
+Part of the module `hosttune`, so it runs on the host with whatever Python that has (3.8 or newer).
+"""
+
+# Copyright: hosttune's authors. SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import re
+
+SCHEMAS = {"discover": "host", "plan": "plan", "validate": "validation", "handover": "validation"}  # others: result
+# Exit codes of the command (`docs/`, "Exit codes"); 126 and 127 are what env and shells give for a missing program.
+WORDS = {
+    1: "no",
+    2: "bad-input",
+    3: "refused",
+    4: "needs-person",
+    70: "internal",
+    126: "not-installed",
+    127: "not-installed",
+}
+FULL = re.compile(r"No space left on device|ENOSPC|[Qq]uota exceeded|EDQUOT")
+
+
+class NoAnswer(Exception):
+    """There is no document to trust: the outcome's word, and why."""
+
+    def __init__(self, outcome: str, why: str) -> None:
+        super().__init__(why)
+        self.outcome = outcome
+
+
+def judged(asked: dict, check: bool, code: int, out: bytes, err: str) -> dict:
+    """What a command's end means. Raises NoAnswer where there is no document to trust."""
+    if code < 0 or 128 < code <= 128 + 64:
+        number = -code if code < 0 else code - 128
+        raise NoAnswer("died", f"the command was ended by signal {number}")
+    why = reason(err)
+    document = read(asked, out) if out.strip() else None
+    if document is None:
+        if FULL.search(err):
+            raise NoAnswer("disk-full", why)
+        if code in WORDS and (code != 1 or re.search("^error: ", err, re.M)):
+            raise NoAnswer(WORDS[code], why)
+        raise NoAnswer("unknown", f"no document, exit code {code}" + (f": {why}" if why else ""))
+    answer = facts(asked, check, document, err)
+    outcome, why = outcome_of(asked, check, code, document, why)
+    if outcome == "unknown":
+        raise NoAnswer("unknown", f"exit code {code}: {why}")
+    answer.update(outcome=outcome, why=None if outcome == "ok" else why or no(document), document=out.decode("utf-8"))
+    return answer
+
+
+def outcome_of(asked: dict, check: bool, code: int, document: dict, why: str) -> tuple[str, str]:
+    """(the outcome's word, why) of a command that printed a whole document. Raises NoAnswer where the two disagree."""
+    phase, verdict = asked["phase"], document.get("verdict")
+    if phase == "revert" and check and code == 1:
+        return "ok", ""  # it was `status`: drift is no reason against taking back
+    if code == 0 and phase == "status" and document.get("reboot_required"):
+        return "no", "a reboot is pending"
+    if code == 0 and phase == "status" and document.get("open_transaction"):
+        return "no", "a transaction is unfinished: hosttune recover settles it"
+    if code == 0 and verdict in ("fail", "unknown") and asked["gate"] != "worse":
+        raise NoAnswer("unknown", f"exit code 0 beside the verdict {verdict}")
+    return WORDS.get(code, "unknown") if code else "ok", why
+
+
+def read(asked: dict, out: bytes) -> dict:
+    """The document. Raises NoAnswer where it is not whole, not of this version, or says nothing."""
+    try:
+        document = json.loads(out)
+    except (ValueError, RecursionError) as error:
+        word = "disk-full" if FULL.search(out[-4096:].decode("utf-8", "replace")) else "unknown"
+        raise NoAnswer(word, f"the document is cut or no JSON: {error}") from error
+    name = SCHEMAS.get(asked["phase"], "result")
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema != f"hosttune.{name}/v1":
+        word = "wrong-version" if str(schema).startswith(f"hosttune.{name}/") else "unknown"
+        raise NoAnswer(word, f"the document's schema is {schema!r}, not hosttune.{name}/v1")
+    version = document.get("version")
+    if asked["version"] and version and version != asked["version"]:
+        raise NoAnswer("wrong-version", f"hosttune {version} answered, and {asked['version']} is asked for")
+    if name == "validation" and not (
+        document.get("results") and document.get("verdict") in ("pass", "warn", "fail", "unknown")
+    ):
+        raise NoAnswer("unknown", "a validation without results or verdict")
+    return document
+
+
+def facts(asked: dict, check: bool, document: dict, err: str) -> dict:
+    """What playbooks go by: changed, verdict, pending reboot, running guests."""
+    phase, entries = asked["phase"], document.get("entries") or []
+    answer = {"changed": False, "sealed": "fleet" in document}
+    if phase == "discover":
+        guests = document.get("guests")
+        answer["running_guests"] = (
+            None if guests is None else [g["name"] for g in guests if g.get("state") != "shut off"]
+        )
+    elif phase == "plan":
+        answer["changed"] = any(line.startswith("plan saved: ") for line in err.splitlines())
+    elif phase in ("validate", "handover"):
+        answer["verdict"] = document["verdict"]
+    else:
+        planned = any(entry.get("outcome") == "planned" for entry in entries) or bool(document.get("writes"))
+        answer["changed"] = (
+            (bool(entries) if phase == "revert" else planned) if check else bool(document.get("changed"))
+        )
+        answer["reboot_required"] = document.get("reboot_required")
+    return answer
+
+
+def reason(err: str) -> str:
+    """One line of what a command said on standard error: what and where of hosttune's block, else the last line."""
+    block = re.search(r"^error: (.*)\nwhere: (.*)$", err, re.M)
+    lines = [line for line in err.splitlines() if line.strip()]
+    return f"{block[1]} ({block[2]})" if block else lines[-1].strip() if lines else ""
+
+
+def no(document: dict) -> str:
+    """Why a document without a word on standard error is a no: its first three bad lines."""
+    bad = ("failed", "conflict", "stuck", "reverted", "fail", "unknown")
+    told = [
+        f"{entry.get('action')}: {entry.get('why') or entry['outcome']}"
+        for entry in document.get("entries") or []
+        if entry.get("outcome") in bad
+    ]
+    told += [f"guest {guest.get('guest')} is not placed" for guest in document.get("unplaced") or []]
+    told += [
+        f"{result['check']} {result.get('subject')}: {result['outcome']}"
+        for result in document.get("results") or []
+        if result.get("outcome") in bad
+    ]
+    told += [str(line) for line in document.get("worse") or []]
+    told += [f"{drift.get('action')} has drifted" for drift in document.get("drift") or []]
+    return "; ".join(told[:3]) + (f" and {len(told) - 3} more" if len(told) > 3 else "")
+
+
+def difference(document: dict) -> list[dict] | None:
+    """Before and after of what a plan or a result changes, a setting a line; then how definitions change."""
+    rows = []
+    for entry in document.get("entries") or []:
+        if entry.get("outcome") in ("planned", "done", "reverted", "pending"):
+            after = entry.get("want") if entry["outcome"] in ("planned", "pending") else entry.get("after")
+            rows.append((entry.get("action"), entry.get("before"), after))
+    rows += [(action.get("id"), action.get("current"), action.get("want")) for action in document.get("actions") or []]
+    for guest in document.get("guests") or []:
+        planned = {key: guest.get(key) for key in ("vcpu_pins", "cells", "devices")}
+        rows.append((f"guest {guest.get('name')}", None, planned))
+    before, after = ("".join(f"{row[0]} = {shown(row[side])}\n" for row in rows if row[1] != row[2]) for side in (1, 2))
+    found = [{"before": before, "after": after, "before_header": "now", "after_header": "as planned"}]
+    found += [{"prepared": text} for text in document.get("differences") or []]
+    return found if rows else None
+
+
+def shown(value: object) -> str:
+    """A value of a setting as a line, of a definition as its lines."""
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
