@@ -8,14 +8,14 @@ far it came, and the same run can go on.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hosttune.errors import BadInput
 from hosttune.fleet.answers import read_answer, was_asked
-from hosttune.fleet.gate import PHASES, WAVES, Gate, Standing, exit_code, judge, stands
+from hosttune.fleet.gate import WAVES, Gate, Standing, exit_code, judge, phases, stands
 from hosttune.fleet.record import Asked, Began, Done, Ended, Judged, Line, Members, Past, Stopped, encode, now
-from hosttune.fleet.results import RECORD, Journal
+from hosttune.fleet.results import RECORD, Journal, forget
 from hosttune.fleet.runner import Event, Order, Played, Stop, first_error, play
 from hosttune.fleet.waves import cut, shards
 from hosttune.model.fleet import Wave
@@ -135,16 +135,35 @@ def _ask_wave(course: Course, number: int, standings: dict[str, Standing], hands
     todo = [host for host in hosts if host not in standings]
     if todo and not hands.stop.asked:
         hands.add(Asked(run=course.run, at=now(), wave=number, hosts=len(todo)))
-    for shard in shards(todo, course.shard):
+    for order in _orders(course, todo):
         if hands.stop.asked:
             return INTERRUPTED
-        played = hands.player(replace(course.order, hosts=shard), hands.heard, hands.stop)
+        shard = order.hosts
+        for host in shard:
+            forget(order.results, host, "hook")  # of an earlier attempt: a step that works now leaves none
+        played = hands.player(order, hands.heard, hands.stop)
         answered = [_settle(course, number, host, standings, hands) for host in shard]
         if played.stopped:
             return INTERRUPTED
         if not any(answered):
             return f"ansible asked no host: {first_error(played.said) or f'it ended with {played.code}'}"
     return None
+
+
+def _orders(course: Course, hosts: Sequence[str]) -> Iterator[Order]:
+    """What each ansible gets. A host that this run has validated before keeps that: it may have been changed since,
+    and compared with what an earlier attempt left behind it would look no worse.
+    """
+    measured = [host for host in hosts if course.gated and course.begun and _measured(course, host)]
+    again = frozenset(measured)
+    keeping = replace(course.order, variables={**course.order.variables, "hosttune_keep_before": True})
+    for order, some in ((keeping, measured), (course.order, [host for host in hosts if host not in again])):
+        for shard in shards(some, course.shard):
+            yield replace(order, hosts=shard)
+
+
+def _measured(course: Course, host: str) -> bool:
+    return read_answer(course.order.results, host, "before", course.run).outcome in ("ok", "no")
 
 
 def _settle(course: Course, number: int, host: str, standings: dict[str, Standing], hands: Hands) -> bool:
@@ -159,10 +178,9 @@ def _settle(course: Course, number: int, host: str, standings: dict[str, Standin
 
 def standing_of(course: Course, host: str) -> tuple[Standing, bool]:
     """(how a host stands, from its files of this run; whether there is any such file)."""
-    check = course.check
-    answers = {
-        phase: read_answer(course.order.results, host, phase, course.run, check=check) for phase in PHASES[course.verb]
-    }
+    check, results = course.check, course.order.results
+    asked_in = phases(course.verb, check=check)
+    answers = {phase: read_answer(results, host, phase, course.run, check=check) for phase in asked_in}
     return stands(host, course.verb, answers, course.gate, check=check), any(map(was_asked, answers.values()))
 
 

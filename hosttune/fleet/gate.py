@@ -11,21 +11,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from hosttune.fleet.answers import was_asked
+from hosttune.fleet.answers import NOT_ASKED, was_asked
 from hosttune.model.fleet import Answer, AnswerOutcome
 from hosttune.model.validation import Verdict
 
 Gate = Literal["either", "worse", "verdict"]
 GATES: tuple[Gate, ...] = get_args(Gate)
 
-# The phases of each verb, in order. `status` is asked only after a reboot.
+# The phases of each verb, in order. `status` is asked only after a reboot; `hook` is there only where a step of the
+# operator's (drain, undrain, the reboot itself) failed.
 PHASES: Mapping[str, tuple[str, ...]] = {
     "discover": ("discover",),
     "plan": ("plan",),
-    "apply": ("before", "apply", "status", "validate"),
+    "apply": ("hook", "before", "apply", "status", "validate"),
     "validate": ("validate",),
     "handover": ("handover",),
-    "revert": ("before", "revert", "status", "validate"),
+    "revert": ("hook", "before", "revert", "status", "validate"),
 }
 WAVES = frozenset(("apply", "revert"))  # the verbs that change hosts; the others visit every host
 _MOST_REASONS = 20
@@ -55,7 +56,7 @@ class Standing:
 
 def phases(verb: str, *, check: bool) -> tuple[str, ...]:
     """The phases that decide about a host: in check mode nothing is changed, so there is nothing to validate after."""
-    return (verb,) if check else PHASES[verb]
+    return tuple(phase for phase in PHASES[verb] if not check or phase in ("before", verb))
 
 
 def stands(host: str, verb: str, answers: Mapping[str, Answer], gate: Gate, *, check: bool = False) -> Standing:
@@ -63,7 +64,7 @@ def stands(host: str, verb: str, answers: Mapping[str, Answer], gate: Gate, *, c
     verdict = next((answers[name].verdict for name in ("validate", "handover") if name in answers), None)
     changed = any(answer.changed for answer in answers.values())
     for phase in phases(verb, check=check):
-        answer = answers.get(phase) or Answer(host=host, phase=phase, why="no answer of this run")
+        answer = answers.get(phase) or Answer(host=host, phase=phase, why=NOT_ASKED)
         fault = _fault(phase, answer, _reboots(verb, answers), gate)
         if fault is not None:
             outcome, why = fault
@@ -80,7 +81,7 @@ def _fault(phase: str, answer: Answer, reboots: bool, gate: Gate) -> tuple[Answe
     """(what is wrong with an answer, why); None: nothing is."""
     if phase == "before" and answer.outcome == "no":
         return None  # a host may well have faults before it is changed: it is measured against them
-    if phase == "status" and not reboots:
+    if (phase == "status" and not reboots) or (phase == "hook" and not was_asked(answer)):
         return None
     if phase == "status" and not was_asked(answer):
         return "refused", "a reboot is pending, and was not made"

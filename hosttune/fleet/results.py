@@ -63,6 +63,17 @@ def read_file(path: str) -> bytes | None:
         os.close(fd)
 
 
+def forget(results: str, host: str, phase: str) -> None:
+    """Take a host's answer of a phase away, where there is one. Raises BadInput where that is not possible."""
+    path = answer_path(results, host, phase)
+    try:
+        os.unlink(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
 def _all_of(fd: int) -> bytes:
     chunks = []
     while chunk := os.read(fd, 1 << 20):
