@@ -101,7 +101,9 @@ class ActionModule(ActionBase):
         here = ("results", "record", "run", "keep", "intent", "floors")
         arguments = {name: value for name, value in asked.items() if name not in here and value is not None}
         arguments["carried"] = self._carried(asked, path)
-        if asked["gate"] is None and asked["against"]:
+        if not asked["against"] and asked["gate"] != "verdict":
+            arguments.pop("gate", None)  # of a whole wave, and this validation has nothing to be compared with
+        elif asked["gate"] is None:
             arguments["gate"] = "either"
         store(path, asked, {**answer, "outcome": "unknown", "why": ASKED}, None)
         seconds = asked["timeout"] + LATE_SECONDS
