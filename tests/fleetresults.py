@@ -32,8 +32,8 @@ HOSTILE_NAMES = (
 )
 FAULTS = (
     ("pcie-link", "fail", "16 GT/s x16, both ends can do 32 GT/s", "reseat the board of {} or replace its riser"),
-    ("gpu-ecc", "fail", "3 uncorrected", "nvidia-smi --gpu-reset -i {}"),
-    ("gpu-clocks", "warn", "hw_slowdown", "look at power and cooling of {}"),
+    ("ecc-errors", "fail", "3 uncorrected", "nvidia-smi --gpu-reset -i {}"),
+    ("clock-reasons", "warn", "hw_slowdown", "look at power and cooling of {}"),
     ("numa-affinity", "unknown", "the node of this GPU is not known", "read the firmware's tables (dmesg)"),
     ("hugepages", "fail", "612 pages of 1 GiB", "hosttune apply with profile: host, then boot"),
     ("time-sync", "unknown", "timedatectl is not installed", "systemctl enable --now chrony"),
@@ -84,7 +84,7 @@ def spoiled(results: tuple[CheckResult, ...], host: Host, draw: random.Random, f
     for check, outcome, actual, hint in draw.sample(FAULTS, k=faults):
         names = (
             [one.address for one in host.gpus]
-            if check in ("pcie-link", "gpu-ecc", "gpu-clocks", "numa-affinity")
+            if check in ("pcie-link", "ecc-errors", "clock-reasons", "numa-affinity")
             else ["host"]
         )
         for subject in draw.sample(names, k=min(len(names), draw.choice((1, 1, 2)))):

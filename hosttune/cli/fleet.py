@@ -223,7 +223,7 @@ def tell_end(done: Conducted) -> None:
 
 
 def show(report: FleetReport, output: str, results: str) -> None:
-    """Print a report."""
+    """Print a report; beside an HTML page the hosts that are not well get pages of their own in the results folder."""
     if output == "json":
         emit(report.to_json())
     elif output == "md":
@@ -235,9 +235,10 @@ def show(report: FleetReport, output: str, results: str) -> None:
 
         emit(junit(report))
     elif output == "html":
+        from hosttune.fleet.pages import with_pages
         from hosttune.report.fleet_html import html
 
-        emit(html(report))
+        emit(html(with_pages(report, results)))
     else:
         from hosttune.report.fleet_text import print_fleet
 

@@ -5,7 +5,7 @@ A host counts by its files of this run alone. Missing, empty, cut, of another ho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -57,15 +57,11 @@ class _Seen:
     validation: Validation | None
 
 
-PageWriter = Callable[[HostLine, str], str | None]
-
-
-def report_of(results: str, hosts: Iterable[str], asked: Asked, page: PageWriter | None = None) -> FleetReport:
+def report_of(results: str, hosts: Iterable[str], asked: Asked) -> FleetReport:
     """The report over these hosts of the inventory, in their order, from the files in the folder `results`.
 
-    The documents of one host are dropped before the next is read. `page(line, phase)` writes a host's own page from
-    its files and gives the page's path from the folder, or None (hosttune.fleet.pages). Files that do not read make
-    their host unknown. Raises BadInput for a verb that has no report.
+    The documents of one host are dropped before the next is read. Files that do not read make their host unknown.
+    Raises BadInput for a verb that has no report.
     """
     if asked.verb not in PHASES:
         raise BadInput(f"no verb {asked.verb!r}", where="fleet report", hint=f"one of {', '.join(PHASES)}")
@@ -76,10 +72,7 @@ def report_of(results: str, hosts: Iterable[str], asked: Asked, page: PageWriter
     for host in hosts:
         seen = _look(results, host, asked)
         machine = read_machine(results, host)
-        line = _line(host, seen, machine, asked, shared)
-        if page is not None and seen.validation is not None:
-            line = msgspec.structs.replace(line, page=page(line, _judge(asked) or asked.verb))
-        lines.append(line)
+        lines.append(_line(host, seen, machine, asked, shared))
         if seen.validation is not None and seen.validation.samples:
             strange += machine is None
             figures.append((host, rows_of(seen.validation.samples, machine.hardware if machine else Hardware({}))))
@@ -106,7 +99,7 @@ def _look(results: str, host: str, asked: Asked) -> _Seen:
     """The answers of every phase that the host was asked in; that of the verb itself in any case."""
     asked_in = phases(asked.verb, check=asked.check)
     found = {phase: read_answer(results, host, phase, asked.run, check=asked.check) for phase in asked_in}
-    judge = _judge(asked)
+    judge = judge_of(asked.verb, check=asked.check)
     validation = None
     if judge is not None and found[judge].outcome in ("ok", "no"):  # no other answer has a document to trust
         validation, doubt = _validation(results, host, judge, asked)
@@ -116,9 +109,12 @@ def _look(results: str, host: str, asked: Asked) -> _Seen:
     return _Seen(tuple(kept), validation)
 
 
-def _judge(asked: Asked) -> str | None:
-    """The phase that judges; a rehearsed change has nothing to validate after it."""
-    return None if asked.check and asked.verb in WAVES else _JUDGES.get(asked.verb)
+def judge_of(verb: str, *, check: bool = False) -> str | None:
+    """The phase whose validation judges a host in the end; None of a verb that has none.
+
+    A rehearsed change has nothing to validate after it.
+    """
+    return None if check and verb in WAVES else _JUDGES.get(verb)
 
 
 def _validation(results: str, host: str, phase: str, asked: Asked) -> tuple[Validation | None, str | None]:
@@ -177,7 +173,8 @@ def _said(seen: _Seen, made: Sequence[CheckResult], asked: Asked) -> tuple[Check
     asked_for = [
         answer
         for answer in seen.answers
-        if answer.outcome != "ok" and not (answer.outcome == "no" and answer.phase in ("before", _judge(asked)))
+        if answer.outcome != "ok"
+        and not (answer.outcome == "no" and answer.phase in ("before", judge_of(asked.verb, check=asked.check)))
     ]
     return (*(_result(answer, asked) for answer in asked_for), *_unjudged(seen, asked), *_regressed(seen, made))
 
@@ -185,7 +182,11 @@ def _said(seen: _Seen, made: Sequence[CheckResult], asked: Asked) -> tuple[Check
 def _unjudged(seen: _Seen, asked: Asked) -> tuple[CheckResult, ...]:
     """A host that was changed and not validated after it, or not booted: nobody knows what it is like now."""
     by_phase = {answer.phase: answer for answer in seen.answers}
-    if _judge(asked) is None or asked.verb not in WAVES or by_phase[asked.verb].outcome != "ok":
+    if (
+        judge_of(asked.verb, check=asked.check) is None
+        or asked.verb not in WAVES
+        or by_phase[asked.verb].outcome != "ok"
+    ):
         return ()
     reboot = by_phase[asked.verb].reboot_required and "status" not in by_phase
     if "validate" in by_phase and not reboot:
@@ -229,10 +230,10 @@ def _no_answer(subject: str, why: str, hint: str) -> CheckResult:
 def _result(answer: Answer, asked: Asked) -> CheckResult:
     why = answer.why or f"the answer is {answer.outcome}"
     if not was_asked(answer) and asked.stopped:
-        why = "not reached: the run stopped before"
+        return _no_answer("host", "not asked: the run stopped before", "mend what stopped the run, then run --resume")
     if answer.outcome not in ("unknown", "no"):
         why = f"{answer.outcome}: {why}"
-    if answer.outcome not in _NEGATIVE or answer.phase in ("before", _judge(asked)):
+    if answer.outcome not in _NEGATIVE or answer.phase in ("before", judge_of(asked.verb, check=asked.check)):
         return _no_answer("host" if answer.phase == asked.verb else answer.phase, why, HINTS[answer.outcome])
     return CheckResult(
         check=answer.phase,
@@ -267,7 +268,7 @@ def _verdict(seen: _Seen, asked: Asked, results: Sequence[CheckResult]) -> Verdi
     found: list[Verdict] = [verdict_of(results)]
     if seen.validation is not None:
         found.append(seen.validation.verdict if seen.validation.results else "unknown")
-    elif _judge(asked) is not None:
+    elif judge_of(asked.verb, check=asked.check) is not None:
         found.append("unknown")
     return _worst(found)
 

@@ -81,6 +81,32 @@ def _all_of(fd: int) -> bytes:
     return b"".join(chunks)
 
 
+def replace_file(path: str, data: bytes) -> None:
+    """Write a file of a host's folder whole or not at all. Not synced: what is written here can be made again.
+
+    Raises BadInput.
+    """
+    temporary = f"{path}.{os.getpid()}.tmp"
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):  # the first error is the one to tell
+            os.unlink(temporary)
+        raise _unwritable(path, error) from error
+
+
+def remove_file(path: str) -> None:
+    """Remove a file of a host's folder, if it is there. Raises BadInput."""
+    try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.unlink(path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
 def _unreadable(path: str, error: OSError) -> BadInput:
     return BadInput(f"cannot read {path}: {error.strerror}", where=path, hint="check the results folder")
 

@@ -28,7 +28,7 @@ ANSWERS: Mapping[AnswerOutcome, str] = {
     "disk-full": "disk full",
     "not-installed": "hosttune is not installed",
     "wrong-version": "another version of hosttune",
-    "unknown": "no answer to trust",
+    "unknown": "no answer, or none to trust",
     "refused": "refused by a guard",
     "bad-input": "input refused",
     "no": "answered no",
@@ -55,6 +55,14 @@ class Trouble(Value, frozen=True, kw_only=True):
     actual: str | None = None
     hint: str | None = None
     alike: bool = True
+    answer: AnswerOutcome | None = None  # of hosts that did not answer: how
+
+    @property
+    def title(self) -> str:
+        """The check; of hosts that did not answer what became of them."""
+        if self.answer is None:
+            return self.check
+        return ANSWERS[self.answer] if self.check == _HOST_ANSWERS else f"{self.check}: {ANSWERS[self.answer]}"
 
     @property
     def size(self) -> str:
@@ -165,7 +173,13 @@ def troubles(report: FleetReport) -> tuple[Trouble, ...]:
         for result in line.told:
             members.setdefault(_key(line, result), []).append((line, result))
     found = [_trouble(same) for same in members.values()]
-    return tuple(sorted(found, key=lambda one: (severity(one.outcome), -len(one.hosts), -one.results, one.check)))
+    return tuple(sorted(found, key=_worst_first))
+
+
+def _worst_first(one: Trouble) -> tuple[object, ...]:
+    """A host that needs a person before all, whole hosts before single results, then by how many hosts have it."""
+    whole = one.answer is None
+    return (one.answer != "needs-person", severity(one.outcome), whole, -len(one.hosts), -one.results, one.check)
 
 
 def _key(line: HostLine, result: CheckResult) -> tuple[str, ...]:
@@ -173,9 +187,22 @@ def _key(line: HostLine, result: CheckResult) -> tuple[str, ...]:
 
     Where the remedy is a general one (a host that did not answer, a phase that said no) the reason tells them apart.
     """
-    general = result.hint is None or result.check in {_HOST_ANSWERS, *(answer.phase for answer in line.answers)}
-    texts = (result.hint, result.actual if general else None)
-    return (result.outcome, result.check, *(_NUMBER.sub("#", _general(line, result, text) or "") for text in texts))
+    answer = _answer(line, result)
+    texts = (result.hint, result.actual if result.hint is None or answer is not None else None)
+    return (
+        result.outcome,
+        result.check,
+        answer or "",
+        *(_NUMBER.sub("#", _general(line, result, text) or "") for text in texts),
+    )
+
+
+def _answer(line: HostLine, result: CheckResult) -> AnswerOutcome | None:
+    """How the host answered in the phase that a result is about; None for the result of a check."""
+    if result.check != _HOST_ANSWERS:
+        return next((answer.outcome for answer in line.answers if answer.phase == result.check), None)
+    found = {answer.phase: answer.outcome for answer in line.answers}
+    return found.get(result.subject, answer_of(line) if answer_of(line) not in ("ok", "no") else "unknown")
 
 
 def _general(line: HostLine, result: CheckResult, text: str | None) -> str | None:
@@ -185,7 +212,7 @@ def _general(line: HostLine, result: CheckResult, text: str | None) -> str | Non
     if _ADDRESS.fullmatch(result.subject):
         text = text.replace(result.subject, ANY_SUBJECT)
     for name in dict.fromkeys((line.host, line.hostname)):
-        if name and _NUMBER.search(name):  # a name without a number may be any other word
+        if name and name in text and _NUMBER.search(name):  # a name without a number may be any other word
             text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", _HOST, text)
     return text
 
@@ -205,6 +232,7 @@ def _trouble(members: Sequence[tuple[HostLine, CheckResult]]) -> Trouble:
         actual=actual,
         hint=first.hint if alone else _general(line, first, first.hint),
         alike=alike,
+        answer=_answer(line, first),
     )
 
 

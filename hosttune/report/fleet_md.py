@@ -66,7 +66,7 @@ def _troubles(found: Sequence[Trouble], left_out: str | None) -> list[str]:
     rows = [
         (
             f"{SIGNS.get(one.outcome, '?')} {one.outcome}",
-            one.check,
+            one.title,
             f"{one.size}: {some(one.hosts, MANY)}",
             f"{one.actual or ''}{'' if one.alike else ' (the first of them)'}",
             one.hint,

@@ -82,7 +82,7 @@ def _print_troubles(found: Sequence[Trouble], left_out: str | None, console: Con
 
 def _print_trouble(one: Trouble, console: Console) -> None:
     sign = SIGNS.get(one.outcome, "?")
-    prose(f"{sign} {one.check}: {one.size}: {some(one.hosts, MANY)}", 2, console, _STYLES[one.outcome], hang=2)
+    prose(f"{sign} {one.title}: {one.size}: {some(one.hosts, MANY)}", 2, console, _STYLES[one.outcome], hang=2)
     if one.expected:
         prose(f"expected  {one.expected}", 4, console, hang=10)
     if one.actual:
