@@ -15,7 +15,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 tree=$(cd "$here/../.." && pwd)
 cache=${HOSTTUNE_LAB:-$tree/.lab}
 python=${PYTHON:-python3}
-requirements=$tree/requirements/run.txt
+requirements=$tree/requirements/host.txt # what a host needs, as its wheelhouse has it
 
 # Inside the image: what discovery reads with, what the tests check it against, and a stack that starts guests.
 PACKAGES=(
@@ -25,6 +25,7 @@ PACKAGES=(
   libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 qemu-utils ovmf
   linux-image-amd64 initramfs-tools grub-pc fdisk
   irqbalance psmisc strace
+  python3-apt # Ansible asks it what is installed
 )
 # The root file system is the disk's first partition; GRUB lies in the gap before it, as grub-install leaves it.
 GAP_MIB=1
@@ -126,6 +127,7 @@ dependencies() {
     --implementation cp --python-version "$version" \
     --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
     --target "$root/usr/local/lib/python$version/dist-packages"
+  rm -rf "$root/usr/local/lib/python$version/dist-packages"/{pip,pip-*} # hosts have none, and bootstrap brings its own
   cat >"$root/usr/local/bin/hosttune" <<'X'
 #!/bin/sh
 # The working tree is shared read-only.
