@@ -97,7 +97,8 @@ def conduct(request: Request, tell: Callable[[str], None]) -> Conducted:
             journal.add(encode(line))
             _tell_notes(line, tell)
         outcome = _watched(course, journal, stop, tell)
-    return Conducted(course, outcome, inventory, past.began.at if past is not None else now())
+    began = past.began if past is not None else next(line for line in lines if isinstance(line, Began))
+    return Conducted(course, outcome, inventory, began.at)
 
 
 def _watched(course: Course, journal: Journal, stop: Stop, tell: Callable[[str], None]) -> Outcome:

@@ -1,0 +1,180 @@
+"""Simulated hosts for a fleet's course: a player in ansible's place that writes result files as the playbooks do.
+
+What a host answers is scripted per attempt, so that a test says "unreachable the first time, well the second". The
+player keeps the order in which hosts were asked; it never judges.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hosttune.fleet.course import Course, Hands, Outcome, carry_out, opening, resumed, waves_of
+from hosttune.fleet.gate import Gate, Standing
+from hosttune.fleet.record import Began, Line, Past, Resumed, decode, encode, past_run
+from hosttune.fleet.results import RECORD, Journal, answer_path, held
+from hosttune.fleet.runner import Event, Order, Played, Stop
+from hosttune.fleet.waves import parse_sizes
+
+STEPS: Mapping[str, tuple[str, ...]] = {
+    "discover": ("discover",),
+    "plan": ("plan",),
+    "validate": ("validate",),
+    "handover": ("handover",),
+    "apply": ("before", "apply", "validate"),
+    "revert": ("before", "revert", "validate"),
+}
+AT = "2026-01-02T03:04:05+00:00"
+
+
+class Killed(BaseException):
+    """The controller is killed here: nothing after this runs in it."""
+
+
+@dataclass
+class Fleet:
+    """`script`: host → of each attempt the phase that does not end well and its outcome; None: all of it does.
+
+    `asked` are the hosts in the order in which they were asked; `kill_at`: the controller dies when so many hosts have
+    been asked, `interrupt_at`: it is interrupted then.
+    """
+
+    script: dict[str, list[tuple[str, str] | None]] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    orders: list[Order] = field(default_factory=list)
+    kill_at: int | None = None
+    interrupt_at: int | None = None
+    dead: bool = False
+    befores: dict[str, int] = field(default_factory=dict)
+    well: set[str] = field(default_factory=set)
+    well_then: list[frozenset[str]] = field(default_factory=list)
+
+    def play(self, order: Order, heard: Callable[[Event], None], stop: Stop) -> Played:
+        """As `runner.play`."""
+        self.orders.append(order)
+        if self.dead:
+            return Played(4, False, ("[ERROR]: the playbook is broken",))
+        for host in order.hosts:
+            if len(self.asked) == self.interrupt_at:
+                stop.now()
+                return Played(254, True, ())
+            self._ask(order, host, heard, die=len(self.asked) == self.kill_at)
+        return Played(0, False, ())
+
+    def _ask(self, order: Order, host: str, heard: Callable[[Event], None], *, die: bool) -> None:
+        self.asked.append(host)
+        self.well_then.append(frozenset(self.well))
+        self.well.discard(host)
+        attempts = self.script.get(host, [])
+        trouble = attempts.pop(0) if attempts else None
+        heard(Event("start", host, "Ask"))
+        for phase in STEPS[order.verb]:
+            if phase == "before" and order.variables.get("hosttune_keep_before"):
+                continue
+            self.befores[host] = self.befores.get(host, 0) + (phase == "before")
+            write(order, host, phase, "unknown", why="asked; no answer yet")
+            if die and phase == STEPS[order.verb][-1]:
+                raise Killed
+            if trouble is not None and trouble[0] == phase:
+                write(order, host, phase, trouble[1], why="as scripted")
+                heard(Event("failed", host, "Ask", phase, trouble[1], "as scripted"))
+                return
+            write(order, host, phase, "ok")
+        self.well.add(host)
+        heard(Event("ok", host, "Ask", STEPS[order.verb][-1], "ok"))
+
+
+def write(order: Order, host: str, phase: str, outcome: str, *, why: str | None = None, **facts: Any) -> None:
+    """A result file, as the playbooks write it."""
+    answer = {
+        "host": host,
+        "phase": phase,
+        "run": order.variables["hosttune_run"],
+        "outcome": outcome,
+        "why": why,
+        "verdict": "pass" if phase in ("before", "validate", "handover") and outcome == "ok" else None,
+        "check": order.check,
+        **facts,
+    }
+    path = Path(answer_path(order.results, host, phase, check=order.check))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"schema": "hosttune.answer/v1", "fleet": answer}))
+
+
+def names(count: int) -> list[str]:
+    """So many hosts."""
+    return [f"h{number:03}" for number in range(count)]
+
+
+def course_of(
+    results: Path, verb: str, hosts: Sequence[str], *, run: str = "r1", sizes: str = "1,2,100%", **others: Any
+) -> Course:
+    """A new course over these hosts."""
+    check = bool(others.get("check", False))
+    order = Order(verb, ("inventory",), (), str(results), {"hosttune_run": run}, check=check)
+    waves = waves_of(verb, hosts, parse_sizes(sizes), check=check)
+    return Course(run, verb, order, waves, **others)
+
+
+@contextmanager
+def hands(
+    results: Path, fleet: Fleet, told: list[Standing] | None = None, *, wait_seconds: float = 60.0
+) -> Iterator[Hands]:
+    """What a course works with: the record of a folder, and simulated hosts."""
+
+    def settled(_: int, standing: Standing) -> None:
+        if told is not None:
+            told.append(standing)
+
+    with held(str(results), wait_seconds=wait_seconds) as journal:
+        yield Hands(journal, Stop(), lambda _: None, settled, fleet.play)
+
+
+def begin(course: Course, results: Path, fleet: Fleet) -> Outcome:
+    """Begin a run and carry it out."""
+    with hands(results, fleet) as those:
+        began = Began(
+            run=course.run, at=AT, verb=course.verb, version="1", hosts=len(course.hosts), gate=course.gate,
+            check=course.check, waves=("1",) if course.gated else (),
+        )  # fmt: skip
+        add(those.journal, opening(course, began))
+        return carry_out(course, those)
+
+
+def go_on(
+    results: Path, verb: str, hosts: Sequence[str], fleet: Fleet, *, retry: bool = False, gate: Gate = "either"
+) -> Outcome:
+    """Go on with the last run of a verb; `hosts` are those that the inventory has now."""
+    with hands(results, fleet) as those:
+        past = past_in(results, verb)
+        base = course_of(results, verb, hosts, run=past.run, gate=gate)
+        course = resumed(base, past, hosts, only_failed=retry)
+        add(those.journal, [Resumed(run=past.run, at=AT, how="retry" if retry else "resume", gate=gate)])
+        return carry_out(course, those)
+
+
+def past_in(results: Path, verb: str) -> Past:
+    """The last run of a verb in a folder's record."""
+    past = past_run(lines_in(results), verb)
+    assert past is not None
+    return past
+
+
+def lines_in(results: Path) -> tuple[Line, ...]:
+    """The lines of a folder's record."""
+    return decode((results / RECORD).read_bytes())
+
+
+def add(journal: Journal, lines: Iterable[Line]) -> None:
+    """Record lines."""
+    for line in lines:
+        journal.add(encode(line))
+
+
+def with_shard(course: Course, shard: int) -> Course:
+    """The course with shards of at most so many hosts."""
+    return replace(course, shard=shard)
