@@ -20,7 +20,6 @@ from hosttune.model.fleet import FleetReport
 from hosttune.model.host import HOST_SCHEMA, Host
 from hosttune.model.validation import Validation
 
-
 Renderer = Callable[[Validation, Host | None], str]
 
 

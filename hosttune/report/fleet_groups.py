@@ -124,17 +124,14 @@ def meaning(report: FleetReport) -> str:
         return "No host was asked: this says nothing about the fleet."
     number_of = verdicts(report)
     if report.verdict == "fail":
-        lost = f" Of {count(number_of['unknown'], 'host')} nothing is proven." if number_of["unknown"] else ""
-        return f"{_with_verb(number_of['fail'])} not fit for a tenant.{lost}"
+        unfit = "did not do as asked" if report.verb in ("discover", "plan") else "must not go to a tenant"
+        lost = f" {count(number_of['unknown'], 'host')} unknown: that is no pass." if number_of["unknown"] else ""
+        return f"{count(number_of['fail'], 'host')} {unfit}.{lost}"
     return {
-        "unknown": f"Nothing failed, but of {count(number_of['unknown'], 'host')} nothing is proven: this is no pass.",
+        "unknown": f"No host failed, but {count(number_of['unknown'], 'host')} unknown: that is no pass.",
         "warn": "Every host is fit for use; the warnings cost something, or may.",
         "pass": "Every host did as asked, and every check that applies to it passed.",
     }[report.verdict]
-
-
-def _with_verb(hosts: int) -> str:
-    return "1 host is" if hosts == 1 else f"{hosts} hosts are"
 
 
 def occasion(report: FleetReport) -> tuple[str, ...]:
