@@ -1,0 +1,126 @@
+"""The fleet's whole story over real ssh, by hosttune's own command and by ansible-playbook alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from applyroots import EXAMPLE, GPU, STATE, unpack
+from sshhosts import BIN, ssh_fleet
+from sshruns import Runs, copy_root
+
+NAMES = tuple(f"gpu-{number}" for number in range(1, 7))
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example as a scratch root, which nobody writes to."""
+    return unpack(EXAMPLE, tmp_path_factory.mktemp("pristine") / "root")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, pristine: Path) -> Iterator[Runs]:
+    """Six hosts, all well."""
+    folder = tmp_path_factory.mktemp("ssh")
+    with ssh_fleet(folder) as fleet:
+        for name in NAMES:
+            fleet.host(name, copy_root(pristine, folder / f"{name}-root").path)
+        yield Runs(fleet, folder)
+
+
+def each(number: int) -> dict[str, int]:
+    """The same number for every host."""
+    return dict.fromkeys(NAMES, number)
+
+
+def asked_once(runs: Runs, verb: str, *options: str) -> dict[str, int]:
+    """Run a verb of the command; sessions by host. At most one connection a host was made for it."""
+    before = [host.connections for host in runs.fleet.hosts]
+    report = {}
+    found = runs.executions(lambda: report.update(runs.command(verb, *options)))
+    assert [host["verdict"] for host in report["hosts"]] == [report["verdict"]] * len(NAMES)
+    assert report["verdict"] in ("pass", "warn")
+    assert all(now <= then + 1 for now, then in zip((h.connections for h in runs.fleet.hosts), before, strict=True))
+    return found
+
+
+def pristine_again(runs: Runs, pristine: Path) -> bool:
+    """Whether every host's root holds what it held before anything was applied."""
+    from applyroots import Root
+
+    return all(Root(host.root).contents() == Root(pristine).contents() for host in runs.fleet.hosts)
+
+
+def test_the_command_discovers_plans_applies_and_validates(runs: Runs, pristine: Path) -> None:
+    runs.inventory()
+    assert asked_once(runs, "discover") == each(1)
+    local = [str(BIN / "hosttune"), "discover", "-o", "json", "--root"]
+    for host in runs.fleet.hosts:  # the document is what the command prints, its own keys untouched
+        found = runs.document(host.name, "discover")
+        assert found.pop("fleet")["outcome"] == "ok"
+        assert found == json.loads(subprocess.run([*local, host.root], capture_output=True, check=True).stdout)
+
+    assert asked_once(runs, "plan") == each(1)
+    for host in runs.fleet.hosts:
+        found = runs.document(host.name, "plan")
+        assert found.pop("fleet")["changed"] is True
+        assert found == json.loads((host.root / STATE / "plan.json").read_text())
+    assert pristine_again(runs, pristine)
+
+    assert asked_once(runs, "apply", "--waves", "1,50%,100%") == each(3)  # before, apply, validate
+    assert [wave["hosts"] for wave in runs.lines("members")[-3:]] == [
+        list(NAMES[:1]),
+        list(NAMES[1:4]),
+        list(NAMES[4:]),
+    ]
+    assert [line["passed"] for line in runs.lines("gate")] == [True] * 3
+    for name in NAMES:
+        assert runs.answer(name, "apply")["changed"] is True
+        assert runs.root(name).driver(GPU) == "vfio-pci"
+        assert len(runs.root(name).journals()) == 1
+
+    assert asked_once(runs, "validate") == each(1)
+
+
+def test_the_playbooks_find_nothing_to_do_and_revert(runs: Runs, pristine: Path) -> None:
+    recap = {}
+    assert runs.executions(lambda: recap.update(runs.playbook("apply", "-e", '{"hosttune_waves": ["100%"]}'))) == each(
+        3
+    )
+    assert {host: recap[host]["failed"] for host in NAMES} == each(0)
+    assert {name: runs.answer(name, "apply")["changed"] for name in NAMES} == dict.fromkeys(NAMES, False)
+    assert not pristine_again(runs, pristine)
+    assert runs.executions(lambda: runs.playbook("revert", "-e", '{"hosttune_waves": [1, "100%"]}')) == each(3)
+    assert {name: runs.answer(name, "revert")["changed"] for name in NAMES} == dict.fromkeys(NAMES, True)
+    assert pristine_again(runs, pristine)
+
+
+def test_the_playbooks_discover_plan_rehearse_apply_and_validate(runs: Runs, pristine: Path) -> None:
+    assert runs.executions(lambda: runs.playbook("discover")) == each(1)
+    assert runs.executions(lambda: runs.playbook("plan")) == each(1)
+    trees = [host.tree() for host in runs.fleet.hosts]
+    waves = ("-e", '{"hosttune_waves": ["100%"]}')
+    assert runs.executions(lambda: runs.playbook("apply", "--check", "--diff", *waves)) == each(2)  # before, apply
+    assert [host.tree() for host in runs.fleet.hosts] == trees
+    for name in NAMES:
+        rehearsed = json.loads((runs.results / name / "apply.check.json").read_text())["fleet"]
+        assert (rehearsed["outcome"], rehearsed["check"], rehearsed["changed"]) == ("ok", True, True)
+    assert runs.executions(lambda: runs.playbook("apply", *waves)) == each(3)
+    assert runs.executions(lambda: runs.playbook("validate")) == each(1)
+    assert {name: runs.root(name).driver(GPU) for name in NAMES} == dict.fromkeys(NAMES, "vfio-pci")
+
+
+def test_the_command_reverts(runs: Runs, pristine: Path) -> None:
+    assert asked_once(runs, "revert", "--waves", "100%") == each(3)
+    assert pristine_again(runs, pristine)
+
+
+def test_nothing_was_copied_to_a_host_and_nothing_stays(runs: Runs) -> None:
+    for host in runs.fleet.hosts:
+        assert host.transfers == 0
+        assert host.connections < host.executions  # one connection carried several phases
+        assert [path.name for path in host.folder.glob("*/*") if path.parent.name in ("home", "tmp")] == []
+    assert list(runs.fleet.temporary.iterdir()) == []
