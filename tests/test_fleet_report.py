@@ -66,12 +66,6 @@ def of(*results: CheckResult, verdict: Verdict = "pass", **changes: object) -> V
 
 
 @pytest.fixture(scope="module")
-def eight(tmp_path_factory: pytest.TempPathFactory) -> FleetReport:
-    folder = tmp_path_factory.mktemp("eight")
-    return report_of(str(folder), fleet(folder, 8), ASKED)
-
-
-@pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> FleetReport:
     """130 hosts and those with hostile names."""
     folder = tmp_path_factory.mktemp("many")
@@ -378,6 +372,12 @@ def test_the_headline_counts_every_host(many: FleetReport) -> None:
     assert numbers[0] == sum(numbers[1:]) == 137
 
 
+def test_a_summary_says_why_there_is_no_answer(tmp_path: Path) -> None:
+    found = {line.host: summary(line) for line in stopped_run(tmp_path).hosts}
+    assert found["gpu-3"] == "unreachable: ssh: No route to host"
+    assert found["gpu-4"] == "apply: needs-person: the revert of iommu failed"
+
+
 def test_a_summary_names_the_checks() -> None:
     line = HostLine(host="a", folder="a", checks={"x": "fail", "y": "warn", "z": "pass"}, counts={"fail": 2, "warn": 1})
     assert summary(line) == "2 failed: x; 1 warning: y"
@@ -387,12 +387,41 @@ def test_a_summary_names_the_checks() -> None:
 # --- formats -------------------------------------------------------------------------------------------------
 
 
+def stopped_run(folder: Path) -> FleetReport:
+    """Six hosts in three waves: one well, one worse, one not reached, one that needs a person, two not asked."""
+    for host in ("gpu-1", "gpu-2", "gpu-3", "gpu-4"):
+        write(folder, answered(host, "before"), of(GOOD))
+    for host in ("gpu-1", "gpu-2"):
+        write(folder, answered(host, "apply", changed=True, seconds=2.0))
+    write(folder, answered("gpu-1", seconds=3.25), of(GOOD))
+    slow = msgspec.structs.replace(BAD, outcome="warn", actual="16 GT/s", expected="32 GT/s", source="/sys")
+    worse = ("pcie-link host: pass -> warn, 16 GT/s",)
+    write(folder, answered("gpu-2", outcome="no", exit_code=1), of(slow, verdict="warn", worse=worse))
+    write(folder, answered("gpu-3", "apply", outcome="unreachable", exit_code=None, why="ssh: No route to host"))
+    write(folder, answered("gpu-4", "apply", outcome="needs-person", exit_code=4, why="the revert of iommu failed"))
+    waves = (
+        Wave(number=1, hosts=1, passed=True),
+        Wave(number=2, hosts=3, passed=False, why=("gpu-2: validate: no", "gpu-3: apply: unreachable")),
+        Wave(number=3, hosts=2),
+    )
+    hosts = [f"gpu-{n}" for n in range(1, 7)]
+    wave_of = dict(zip(hosts, (1, 2, 2, 2, 3, 3), strict=True))
+    stopped = "the gate of wave 2 is shut: 3 of 3 hosts are not well"
+    return report_of(
+        str(folder),
+        hosts,
+        Asked(
+            "apply", run=RUN, waves=waves, wave_of=wave_of, stopped=stopped, at="2026-03-01T10:00:00Z", version="0.1.0"
+        ),
+    )
+
+
 @pytest.mark.parametrize("kind", ["txt", "md", "xml"])
 def test_reports_are_as_they_were_read_and_found_good(
-    kind: str, eight: FleetReport, request: pytest.FixtureRequest
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    text = {"txt": printed, "md": markdown, "xml": junit}[kind](eight)
-    path = GOLDEN / f"fleet-eight.{kind}"
+    text = {"txt": printed, "md": markdown, "xml": junit}[kind](stopped_run(tmp_path))
+    path = GOLDEN / f"fleet-stopped.{kind}"
     if request.config.getoption("--regenerate"):
         path.write_text(text)
     assert text == path.read_text()

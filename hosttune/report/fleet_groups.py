@@ -144,16 +144,19 @@ def occasion(report: FleetReport) -> tuple[str, ...]:
 
 
 def summary(line: HostLine, *, warnings: bool = True) -> str:
-    """What is wrong with a host in one line: how much of each, and in which checks; empty for nothing.
+    """What is wrong with a host in one line: why it did not answer, how much of each outcome and in which checks.
 
-    `warnings` False: of warnings only how many.
+    Empty for nothing. `warnings` False: of warnings only how many.
     """
-    parts = []
+    said = [one for one in line.told if _answer(line, one) is not None]
+    parts = [one.actual or one.check if one.check == _HOST_ANSWERS else f"{one.check}: {one.actual}" for one in said]
     for outcome, words in (("fail", "failed"), ("unknown", "unknown"), ("warn", "warnings")):
-        number_of = line.counts.get(outcome, 0)
-        names = [check for check, worst in line.checks.items() if worst == outcome]
+        number_of = line.counts.get(outcome, 0) - sum(one.outcome == outcome for one in said)
+        names = [
+            name for name, worst in line.checks.items() if worst == outcome and name not in {o.check for o in said}
+        ]
         named = names and (warnings or outcome != "warn")
-        if number_of:
+        if number_of > 0:
             word = "warning" if outcome == "warn" and number_of == 1 else words
             parts.append(f"{number_of} {word}" + (f": {', '.join(names)}" if named else ""))
     parts += [f"{len(line.worse)} worse than before"] if line.worse else []

@@ -106,7 +106,7 @@ def _print_waves(report: FleetReport, console: Console) -> None:
 def _print_outliers(report: FleetReport, console: Console) -> None:
     if not report.outliers:
         return
-    _heading(f"outliers: {len(report.outliers)} figures far from their model's median", console)
+    _heading(f"outliers: {count(len(report.outliers), 'figure')} far from their model's median", console)
     for one in report.outliers[:MOST_OUTLIERS]:
         sign = "✗" if one.worse else "·"
         prose(f"{sign} {one.host} {one.subject} {one.metric}: {outlier_words(one)}", 2, console, hang=2)
