@@ -8,6 +8,7 @@ It does not need hosttune's own package; where that is there, hosts must have th
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -54,12 +55,27 @@ REFERENCE = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
 TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.S)
 # What YAML reads otherwise than JSON in a quoted text: line ends of Unicode, and what it calls not printable.
 NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
-# What ssh says of a connection that was there and is not any more. The command may have begun.
+# What ssh says of a connection that never was, and of one that is not any more: the command may have begun.
+NEVER = re.compile(
+    r"connect to host|refused|[Nn]o route to host|resolve hostname|Permission denied|Host key verification|kex_exchange"
+    r"|banner exchange|Too many authentication failures"
+)
 LOST = re.compile(
     r"closed by remote host|client_loop|Broken pipe|Timeout, server|Read from remote host|Shared connection"
-    r"|mux_client|packet_write|Connection to .* closed|Data could not be sent",
-    re.I,
+    r"|mux_client|packet_write|Connection to .* closed|Data could not be sent|[Cc]onnection reset"
 )
+
+
+def sibling(name: str) -> object:
+    """A file of module_utils, which pull mode runs on the host and Ansible does not let its plugins import."""
+    path = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "module_utils", f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+ANSWER = sibling("hosttune_answer")
 
 
 class BadInput(Exception):
@@ -111,11 +127,15 @@ class ActionModule(ActionBase):
             with late(seconds):
                 found = self._execute_module("hosttune", arguments, task_vars=self._known(variables))
         except AnsibleConnectionFailure as error:
-            return {"outcome": "died" if LOST.search(str(error)) else "unreachable", "why": one_line(str(error))}
+            said = str(error)
+            lost = LOST.search(said) and not NEVER.search(said)
+            return {"outcome": "died" if lost else "unreachable", "why": one_line(said)}
         except AnsibleError as error:
             return {"outcome": "unknown", "why": one_line(str(error))}
         except TooLate:
             return {"outcome": "slow", "why": f"the host gave no answer within {seconds:g} s"}
+        if "out" in found:
+            return ANSWER.meant(arguments, found, check=answer["check"], diff=self._task.diff)
         return found if "outcome" in found else broken(found)
 
     def _known(self, variables: dict) -> dict:

@@ -1,25 +1,27 @@
 #!/usr/bin/python
 """One phase of hosttune on one host: the installed command is run once, its document comes back as it was printed.
 
-The controller's half is the action plugin of the same name, which reads variables and stores answers. This half runs
-on the host with whatever Python that has (3.8 or newer), without hosttune's own packages.
+The controller's half is the action plugin of the same name, which reads variables, judges and stores answers. This half
+runs on the host with whatever Python that has (3.8 or newer), without hosttune's own packages. It is what Ansible calls
+a jsonargs module: plain source through the interpreter's standard input. AnsibleModule would cost each host-phase five
+times as much CPU (`make bench-fleet`), and bring nothing: the action plugin has checked every option.
 """
 
 # Copyright: hosttune's authors. SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import json
 import os
 import re
+import selectors
 import shutil
+import signal
+import subprocess
 import tempfile
 import time
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.hosttune_answer import FULL, NoAnswer, difference, judged
-from ansible.module_utils.hosttune_process import run
 
 DOCUMENTATION = r"""
 module: hosttune
@@ -223,13 +225,27 @@ document:
 
 INSTALLED = "/opt/hosttune/bin/hosttune"
 STATE = "var/lib/hosttune"
+DOCUMENT_BYTES = 64 << 20
+STDERR_BYTES = 16 << 10
+GRACE_SECONDS = 30.0  # for a transaction to take itself back when its time is over
+FULL = (errno.ENOSPC, errno.EDQUOT)
+UNSAID = {
+    **dict.fromkeys(("command", "root", "level", "gate", "timeout", "version")),
+    **{"start": False, "no_guests": False, "force": False, "disrupt": [], "carried": {}},
+}
 
 
-def installed(command: object, wanted: str | None) -> list[str]:
+class NoAnswer(Exception):
+    """The command gave nothing to judge: the outcome's word, and why."""
+
+    def __init__(self, outcome: str, why: str) -> None:
+        super().__init__(why)
+        self.outcome = outcome
+
+
+def installed(command: list[str] | None, wanted: str | None) -> list[str]:
     """The command as arguments, its program as a path. Raises NoAnswer where there is none or another version."""
-    words = [str(word) for word in command] if isinstance(command, list) else [str(command)] if command else []
-    if not words:
-        words = [INSTALLED if os.path.exists(INSTALLED) else "hosttune"]
+    words = list(command or [INSTALLED if os.path.exists(INSTALLED) else "hosttune"])
     path = os.environ.get("PATH", os.defpath) + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     found = None if "\0" in words[0] else shutil.which(words[0], path=path)
     if found is None:
@@ -326,48 +342,107 @@ def words_of(asked: dict, check: bool, stack: contextlib.ExitStack) -> tuple[lis
     return [*words, "-o", "json"], text, fds
 
 
-def answered(asked: dict, check: bool, diff: bool) -> dict:
-    """The phase, done: what the action plugin stores and says."""
+def ended(asked: dict, check: bool) -> dict:
+    """How the phase's command ended, for the controller to judge; where it did not end, `outcome` and `why`."""
     began = time.monotonic()
-    answer, code, err = {}, None, ""
     try:
         with contextlib.ExitStack() as stack:
             command = installed(asked["command"], asked["version"])
             words, text, fds = words_of(asked, check, stack)
-            code, out, errors = run([*command, *words], text, fds, asked["timeout"] or 300.0)
-            err = errors.decode("utf-8", "replace")
-            answer = judged(asked, check, code, out, err)
-        if diff and answer["changed"]:
-            answer["diff"] = difference(json.loads(answer["document"]))
+            code, out, err = run([*command, *words], text, fds, asked["timeout"] or 300.0)
+        found = {"exit_code": code, "out": out.decode("utf-8"), "err": err.decode("utf-8", "replace")}
+    except UnicodeDecodeError:
+        found = {"outcome": "unknown", "why": "the document is no UTF-8", "exit_code": code}
     except NoAnswer as stop:
-        answer = {"outcome": stop.outcome, "why": str(stop), "changed": False}
+        found = {"outcome": stop.outcome, "why": str(stop)}
     except OSError as error:
-        answer = {"outcome": "disk-full" if FULL.search(str(error)) else "unknown", "why": str(error), "changed": False}
-    return {**answer, "exit_code": code, "stderr": err, "seconds": round(time.monotonic() - began, 3)}
+        found = {"outcome": "disk-full" if error.errno in FULL else "unknown", "why": str(error)}
+    return {**found, "changed": False, "seconds": round(time.monotonic() - began, 3)}
+
+
+def run(argv: list[str], text: str | None, fds: list[int], seconds: float) -> tuple[int, bytes, bytes]:
+    """(exit code, negative for a signal; standard output; the end of standard error). Raises NoAnswer."""
+    try:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL if text is None else subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, pass_fds=fds, start_new_session=True, close_fds=True,
+        )  # fmt: skip
+    except (OSError, ValueError) as error:
+        word = "disk-full" if getattr(error, "errno", None) in FULL else "not-installed"
+        raise NoAnswer(word, f"{argv[0]} does not start: {error}") from error
+    with process:
+        out, err, over = talk(process, (text or "").encode("utf-8"), seconds)
+        if over:
+            end(process)
+            raise NoAnswer(*over)
+        return process.wait(), out, err[-STDERR_BYTES:]
+
+
+def talk(process: subprocess.Popen, data: bytes, seconds: float) -> tuple[bytes, bytes, tuple[str, str] | None]:
+    """(output, errors, why it is no answer) of a process that is fed and heard until it ends or its time is over."""
+    heard = {process.stdout: bytearray(), process.stderr: bytearray()}
+    deadline = time.monotonic() + seconds
+    with selectors.DefaultSelector() as selector:
+        for stream in heard:
+            selector.register(stream, selectors.EVENT_READ)
+        if process.stdin:
+            os.set_blocking(process.stdin.fileno(), False)
+            selector.register(process.stdin, selectors.EVENT_WRITE)
+        while any(stream in heard for stream in (key.fileobj for key in selector.get_map().values())):
+            ready = selector.select(0.5)
+            for key, _ in ready:
+                if key.fileobj is process.stdin:
+                    data = feed(selector, process, data)
+                    continue
+                chunk = os.read(key.fd, 1 << 16)
+                heard[key.fileobj] += chunk
+                if not chunk:
+                    selector.unregister(key.fileobj)
+            if len(heard[process.stdout]) > DOCUMENT_BYTES:
+                return b"", b"", ("unknown", f"more than {DOCUMENT_BYTES >> 20} MiB on standard output")
+            del heard[process.stderr][: -2 * STDERR_BYTES]
+            if not ready and process.poll() is not None:
+                break  # it has ended; what it left behind still holds its output
+            if time.monotonic() > deadline:
+                return b"", b"", ("slow", f"no answer within {seconds:g} s")
+    return bytes(heard[process.stdout]), bytes(heard[process.stderr]), None
+
+
+def feed(selector: selectors.BaseSelector, process: subprocess.Popen, data: bytes) -> bytes:
+    """Write what the pipe takes; what is left. The pipe is closed at the end, or where nobody reads it."""
+    try:
+        data = data[os.write(process.stdin.fileno(), data[: 1 << 16]) :]
+    except BlockingIOError:
+        return data
+    except BrokenPipeError:
+        data = b""
+    if not data:
+        selector.unregister(process.stdin)
+        process.stdin.close()
+    return data
+
+
+def end(process: subprocess.Popen) -> None:
+    """Ask a command and its children to end, then make them. A write stuck in the kernel outlives even that."""
+    for sent, patience in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, 5.0)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, sent)
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            continue
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream:
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+    process.returncode = process.returncode or -signal.SIGKILL  # so that leaving `with` does not wait for it
 
 
 def main() -> None:
-    """Entry point."""
-    texts = ("root", "against", "version", "record", "run")
-    flags = ("start", "no_guests", "force", "keep", "rescue")
-    phases = ["discover", "plan", "apply", "status", "validate", "handover", "revert"]
-    spec = {
-        "phase": {"type": "str", "required": True, "choices": phases},
-        "command": {"type": "raw"},
-        "intent": {"type": "raw"},
-        "level": {"type": "int", "choices": [0, 1, 2, 3]},
-        "gate": {"type": "str", "choices": ["verdict", "worse", "either"]},
-        "floors": {"type": "path"},
-        "timeout": {"type": "float"},
-        "disrupt": {"type": "list", "elements": "str", "default": []},
-        "results": {"type": "path"},
-        "answer": {"type": "dict"},
-        "carried": {"type": "dict", "default": {}},
-        **{name: {"type": "str"} for name in texts},
-        **{name: {"type": "bool", "default": False} for name in flags},
-    }
-    module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
-    module.exit_json(invocation={}, **answered(module.params, module.check_mode, module._diff))
+    """Entry point. Ansible puts the arguments in as JSON, whose text cannot end a raw string of three quotes: there
+    a quote within a value has a backslash before it, and three bare ones never stand side by side."""
+    given = json.loads(r"""<<INCLUDE_ANSIBLE_MODULE_JSON_ARGS>>""")
+    print(json.dumps(ended({**UNSAID, **given}, bool(given.get("_ansible_check_mode")))))
 
 
 if __name__ == "__main__":

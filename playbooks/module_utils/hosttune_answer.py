@@ -1,6 +1,7 @@
 """What the end of a hosttune command means: an exit code, a document and a few lines on standard error → one answer.
 
-Part of the module `hosttune`, so it runs on the host with whatever Python that has (3.8 or newer).
+Read by the action plugin `hosttune` on the controller, and in pull mode by the host itself, with whatever Python that
+has (3.8 or newer).
 """
 
 # Copyright: hosttune's authors. SPDX-License-Identifier: Apache-2.0
@@ -20,6 +21,7 @@ WORDS = {
     126: "not-installed",
     127: "not-installed",
 }
+NEEDS_PERSON = 4  # nothing else that is wrong may hide it
 FULL = re.compile(r"No space left on device|ENOSPC|[Qq]uota exceeded|EDQUOT")
 
 
@@ -31,6 +33,18 @@ class NoAnswer(Exception):
         self.outcome = outcome
 
 
+def meant(asked: dict, found: dict, *, check: bool, diff: bool) -> dict:
+    """The answer of a host on which the command ended, as the module found it: `exit_code`, `out` and `err`."""
+    asked, code, err = {"gate": None, "version": None, **asked}, found["exit_code"], found["err"]
+    try:
+        answer = judged(asked, check, code, found["out"].encode("utf-8"), err)
+    except NoAnswer as stop:
+        answer = {"outcome": stop.outcome, "why": str(stop), "changed": False}
+    if diff and answer["changed"]:
+        answer["diff"] = difference(json.loads(answer["document"]))
+    return {**answer, "exit_code": code, "stderr": err}
+
+
 def judged(asked: dict, check: bool, code: int, out: bytes, err: str) -> dict:
     """What a command's end means. Raises NoAnswer where there is no document to trust."""
     if code < 0 or 128 < code <= 128 + 64:
@@ -39,7 +53,7 @@ def judged(asked: dict, check: bool, code: int, out: bytes, err: str) -> dict:
     why = reason(err)
     document = read(asked, out) if out.strip() else None
     if document is None:
-        if FULL.search(err):
+        if FULL.search(err) and code != NEEDS_PERSON:
             raise NoAnswer("disk-full", why)
         if code in WORDS and (code != 1 or re.search("^error: ", err, re.M)):
             raise NoAnswer(WORDS[code], why)
@@ -48,6 +62,8 @@ def judged(asked: dict, check: bool, code: int, out: bytes, err: str) -> dict:
     outcome, why = outcome_of(asked, check, code, document, why)
     if outcome == "unknown":
         raise NoAnswer("unknown", f"exit code {code}: {why}")
+    if outcome != "ok" and FULL.search(err) and code != NEEDS_PERSON:
+        outcome = "disk-full"  # a plan that could not be saved, say: it is printed all the same
     answer.update(outcome=outcome, why=None if outcome == "ok" else why or no(document), document=out.decode("utf-8"))
     return answer
 
