@@ -19,6 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 FORMATS = ("text", "json", "md", "html", "junit")
 RESULTS = "hosttune-results"
+INTERRUPTED = 130
 
 
 class Verbs(Command, click.Group):
@@ -193,7 +194,9 @@ def run(context: click.Context, verb: str, asked: dict[str, Any]) -> None:
     request = request_of(verb, asked)
     done = conduct(request, lambda line: tell(shown(line)))
     try:
-        show(report_of_run(done), output, request.results)
+        show(report_of_run(done), output, done.course.order.results)
+        if request.check and output == "text" and verb in ("apply", "revert"):
+            show_changes(done)
     finally:
         tell_end(done)
     context.exit(done.outcome.exit_code)
@@ -215,11 +218,22 @@ def tell_end(done: Conducted) -> None:
     if done.outcome.stopped is None:
         return
     tell(shown(f"stopped: {done.outcome.stopped}"))
-    wave = next((wave for wave in done.outcome.waves if wave.passed is False), None)
-    for line in wave.why if wave is not None else ():
+    shut = [wave for wave in done.outcome.waves if wave.passed is False]
+    for line in shut[0].why if shut and done.outcome.exit_code != INTERRUPTED else ():
         tell(shown(f"  {line}"))
     if not done.course.check:
         tell("the same command with --resume goes on from here, with --retry it asks only the hosts that failed")
+
+
+def show_changes(done: Conducted) -> None:
+    """What would change on each host, of a run in check mode; equal hosts together."""
+    from hosttune.fleet.rehearsal import rehearsals
+    from hosttune.report.result_text import print_result
+
+    course = done.course
+    for hosts, result in rehearsals(course.order.results, course.verb, course.run, course.hosts):
+        emit(shown(f"\n{len(hosts)} host{'' if len(hosts) == 1 else 's'}: {', '.join(hosts)}"))
+        emit_page(lambda page, result=result: print_result(result, page))  # type: ignore[misc]
 
 
 def show(report: FleetReport, output: str, results: str) -> None:

@@ -39,7 +39,7 @@ class Course:
     waves: tuple[tuple[str, ...], ...]
     gate: Gate = "either"
     check: bool = False
-    shard: int = 250
+    shard: int = 500
     standings: Mapping[str, Standing] = field(default_factory=dict)
     unasked: Mapping[str, str] = field(default_factory=dict)
     begun: frozenset[int] = frozenset()

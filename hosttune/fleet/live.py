@@ -44,7 +44,7 @@ class Progress:
                 self.now_in[event.host] = event.task
             return False
         last = event.phase == PHASES[self.verb][-1] and event.outcome is not None
-        if event.kind == "unreachable" or (event.kind == "failed" and event.phase != "before") or last:
+        if event.kind in ("unreachable", "failed") or last:
             self.now_in.pop(event.host, None)
             new = event.host not in self.seen
             self.seen.add(event.host)

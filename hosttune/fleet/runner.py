@@ -131,11 +131,18 @@ def play(order: Order, heard: Callable[[Event], None], stop: Stop) -> Played:
             envvars=environment(os.environ, said_by_config(os.environ)),
             settings={"pexpect_timeout": _POLL_SECONDS, "suppress_output_file": True},
             event_handler=lambda event: _hear(event, heard, said, stop),
+            status_handler=lambda _, runner_config: _forget_command(runner_config.artifact_dir),
             cancel_callback=stop.overdue,
             quiet=True,
         )
     stop.over()
     return Played(done.rc, stop.asked, tuple(said))
+
+
+def _forget_command(folder: str) -> None:
+    """ansible-runner writes the whole environment to a file; a run that is killed must not leave it behind."""
+    with suppress(FileNotFoundError):
+        os.unlink(os.path.join(folder, "command"))
 
 
 def command(order: Order, limit: str) -> list[str]:
