@@ -150,12 +150,14 @@ def names(count: int) -> tuple[str, ...]:
     return tuple(f"gpu-{n:0{len(str(count))}d}.dc1.example.net" for n in range(1, count + 1))
 
 
-def fleet(folder: Path, count: int, *, seed: int = 7, level: int = 1, hostile: bool = False) -> tuple[str, ...]:
+def fleet(
+    folder: Path, count: int, *, seed: int = 7, level: int = 1, hostile: bool = False, discovered: bool = True
+) -> tuple[str, ...]:
     """N hosts: most well, one in ten with faults, one in fifteen without an answer, one in forty slow, one silent."""
     draw = random.Random(seed)
     found = [*names(count), *(HOSTILE_NAMES if hostile else ())]
     for n, name in enumerate(found):
-        if n % 3 != 1:
+        if discovered and n % 3 != 1:
             write_discovered(folder, name)
         if count > 4 and n == count // 2:
             continue  # not a word of it

@@ -7,6 +7,7 @@ that is newer than the documents it is made of is left as it is.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -35,10 +36,11 @@ class _Page:
     def made(self) -> bool:
         """Whether it was written after all that it is made of."""
         try:
-            when = os.lstat(self.path).st_mtime_ns
-            return all(os.lstat(path).st_mtime_ns < when for path in self.sources if os.path.lexists(path))
+            page = os.lstat(self.path)
+            newest = max((os.lstat(path).st_mtime_ns for path in self.sources if os.path.lexists(path)), default=0)
         except OSError:
             return False
+        return stat.S_ISREG(page.st_mode) and newest < page.st_mtime_ns
 
 
 def with_pages(report: FleetReport, results: str, *, every: bool = False, check: bool = False) -> FleetReport:
