@@ -13,7 +13,6 @@ keeps to that language.
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import subprocess
@@ -95,8 +94,7 @@ def ask(config: dict, phase: str) -> tuple[dict, dict]:
 def visit(config: dict, phase: str) -> bool:
     """Ask, and leave the answer in its file; whether it is one, good or bad. Raises OSError."""
     path = os.path.join(config["results"], folder_of(config["host"]), f"{phase}.json")
-    now = datetime.datetime.now(datetime.timezone.utc)  # noqa: UP017: datetime.UTC is younger than Python 3.9
-    seal = {"host": config["host"], "phase": phase, "started": now.isoformat(timespec="seconds")}
+    seal = {"host": config["host"], "phase": phase, "started": time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())}
     waiting = "asked; no answer yet"
     seal_now = {**seal, "outcome": "unknown", "why": waiting}
     write(path, {**no_document(phase, config["host"], waiting), "fleet": seal_now})
@@ -112,7 +110,8 @@ def main() -> int:
     """0: every phase was answered (what the answers say is in the files). 1: one was not."""
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "pull.json"), encoding="utf-8") as file:
         config = json.load(file)
-    return 0 if all([visit(config, phase) for phase in PHASES]) else 1
+    answered = [visit(config, phase) for phase in PHASES]  # all of them, whatever the first one says
+    return 0 if all(answered) else 1
 
 
 if __name__ == "__main__":

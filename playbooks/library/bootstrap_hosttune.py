@@ -304,7 +304,9 @@ def install(ask: Ask, archive: str) -> None:
         own = os.path.join(tree, "bin", "python")
         prove(ask, own, [own, "-I", os.path.join(tree, "bin", "hosttune")], new)
         label(ask, tree, new)
-        os.sync()  # a rename that outlives a power cut must not lead to files that did not
+        # A rename that outlives a power cut must not lead to files that did not. This file system only (syncfs(2)):
+        # elsewhere guests may have gigabytes to write.
+        command([shutil.which("sync", path=SEARCHED) or "sync", "-f", tree], ask, new)
         if os.path.lexists(ask.home):
             discard(ask.prefix, ask.home)
         os.rename(tree, ask.home)

@@ -111,10 +111,10 @@ def look_at(command: str, tags: list[str]) -> Python | str:
             [path, "-I", "-c", PROBE], capture_output=True, text=True, timeout=30, check=True, stdin=subprocess.DEVNULL
         )
         told = json.loads(done.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        release = ".".join(str(part) for part in told["version"])
+        tag = "cp{}{}-{}".format(*told["version"][:2], told["machine"])
+    except (OSError, subprocess.SubprocessError, ValueError, TypeError, LookupError) as error:
         return f"does not answer as Python 3 does ({type(error).__name__})"
-    release = ".".join(str(part) for part in told["version"])
-    tag = "cp{}{}-{}".format(*told["version"][:2], told["machine"])
     if told["implementation"] != "cpython" or told["free_threaded"]:
         return f"{release}, not the usual build of CPython"
     if tuple(told["version"][:2]) < OLDEST:
