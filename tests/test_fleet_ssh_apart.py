@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from applyroots import EXAMPLE, STATE, unpack
+from applyroots import EXAMPLE, ROOT, STATE, unpack
 from namespaces import full
 from sshhosts import SshHost, keygen, ssh_fleet
 from sshruns import IMPATIENT, Runs, copy_root
@@ -49,7 +50,7 @@ def mounts_of(name: str, folder: Path, root: Path) -> str:
     if name == "state-full":
         return full(root / STATE)
     if name == "tmp-full":
-        keep = (Path(__file__).resolve().parent.parent, root.parent)
+        keep = (ROOT, Path(sys.prefix), Path(sys.base_prefix), root.parent)
         return "".join(full(place, keep=keep) for place in ("/tmp", "/var/tmp", "/dev/shm", "/root", folder / "tmp"))
     return ""
 
@@ -123,11 +124,12 @@ def check_apart(runs: Runs, report: dict[str, object], record: str) -> None:
 
 
 def test_told_apart_and_all_others_visited(runs: Runs) -> None:
-    before = {name: runs.host(name).tree() for name in ILL}
+    untouched = [name for name in ILL if name != "too-slow"]
+    before = {name: runs.host(name).tree() for name in untouched}
     spoil(runs)
     check_apart(runs, runs.command("plan", code=1), "plan")
-    assert {name: runs.host(name).tree() for name in ILL} == before
-    assert all((runs.host(name).root / STATE / "plan.json").exists() for name in WELL)
+    assert {name: runs.host(name).tree() for name in untouched} == before
+    assert [name for name in EXPECTED if (runs.host(name).root / STATE / "plan.json").exists()] == WELL
 
 
 def test_the_playbook_alone_tells_the_same(runs: Runs) -> None:
