@@ -198,7 +198,7 @@ def run(context: click.Context, verb: str, asked: dict[str, Any]) -> None:
         if request.check and output == "text" and verb in ("apply", "revert"):
             show_changes(done)
     finally:
-        tell_end(done)
+        tell_end(done, reasons=output != "text")
     context.exit(done.outcome.exit_code)
 
 
@@ -213,13 +213,13 @@ def request_of(verb: str, asked: dict[str, Any]) -> Request:
     return Request(verb=verb, options=options, **given)
 
 
-def tell_end(done: Conducted) -> None:
-    """Why a run ended early, and how it goes on."""
+def tell_end(done: Conducted, *, reasons: bool) -> None:
+    """Why a run ended early, and how it goes on; `reasons`: the gate's, which the report as text has itself."""
     if done.outcome.stopped is None:
         return
     tell(shown(f"stopped: {done.outcome.stopped}"))
     shut = [wave for wave in done.outcome.waves if wave.passed is False]
-    for line in shut[0].why if shut and done.outcome.exit_code != INTERRUPTED else ():
+    for line in shut[0].why if reasons and shut and done.outcome.exit_code != INTERRUPTED else ():
         tell(shown(f"  {line}"))
     if not done.course.check:
         tell("the same command with --resume goes on from here, with --retry it asks only the hosts that failed")

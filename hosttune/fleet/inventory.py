@@ -53,7 +53,7 @@ def read_inventory(sources: Sequence[str], limit: str | None, vault: Sequence[st
     said = _ask("ansible", ["all", "--list-hosts", *given, *limited, *vault], sources, limit)
     hosts = _hosts(said, sources)
     if not hosts:
-        raise BadInput(f"no host in {_named(sources, limit)}", where="-i", hint="check the inventory and --limit")
+        raise BadInput("it has no host", where=_named(sources, limit), hint="check for an empty group or file")
     refuse_names(hosts)
     listed = _ask("ansible-inventory", ["--list", *given, *vault], sources, limit)
     return Inventory(hosts, groups_of(listed, hosts))

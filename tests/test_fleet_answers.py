@@ -1,0 +1,139 @@
+"""A host's answer counts for its run, its host and its phase; anything else is unknown."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hosttune.errors import BadInput
+from hosttune.fleet.answers import read_answer, was_asked
+from hosttune.fleet.results import RECORD, answer_path, host_folder, refuse_names
+
+GOOD: dict[str, Any] = {
+    "host": "h",
+    "phase": "validate",
+    "run": "r1",
+    "outcome": "ok",
+    "exit_code": 0,
+    "verdict": "pass",
+}
+
+
+def put(results: Path, text: str, *, name: str = "validate.json") -> None:
+    (results / "h").mkdir(exist_ok=True)
+    (results / "h" / name).write_text(text)
+
+
+def document(**fleet: object) -> str:
+    return json.dumps({"schema": "hosttune.validation/v1", "results": [], "fleet": {**GOOD, **fleet}})
+
+
+def test_an_answer_of_this_run_is_read_from_beside_the_document(tmp_path: Path) -> None:
+    put(tmp_path, document(seconds=1.5))
+    answer = read_answer(str(tmp_path), "h", "validate", "r1")
+    assert (answer.outcome, answer.verdict, answer.seconds) == ("ok", "pass", 1.5)
+    assert was_asked(answer)
+    assert read_answer(str(tmp_path), "h", "validate", None).outcome == "ok"  # whichever run wrote it
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "does not read"),
+        ("{", "does not read"),
+        (document()[:-5], "does not read"),
+        ("[]", "does not read"),
+        ("null", "does not read"),
+        ('{"fleet": 1}', "does not read"),
+        ('{"fleet": {"host": "h"}}', "does not read"),
+        (document(outcome="fine"), "does not read"),
+        ("[" * 20000, "does not read"),
+        ("{}", "says nothing of the fleet"),
+        ('{"schema": "x", "fleet": null}', "says nothing of the fleet"),
+        (document(host="g"), "of another host or phase"),
+        (document(phase="handover"), "of another host or phase"),
+        (document(check=True), "of another host or phase"),
+        (document(run="r0"), "no answer of this run"),
+        (document(run=None), "no answer of this run"),
+    ],
+)
+def test_what_is_no_answer_of_this_run_is_unknown(tmp_path: Path, text: str, why: str) -> None:
+    put(tmp_path, text)
+    answer = read_answer(str(tmp_path), "h", "validate", "r1")
+    assert (answer.outcome, answer.verdict) == ("unknown", None)
+    assert why in (answer.why or "")
+
+
+def test_a_file_that_is_not_there_was_not_asked(tmp_path: Path) -> None:
+    answer = read_answer(str(tmp_path), "h", "validate", "r1")
+    assert (answer.outcome, answer.why) == ("unknown", "no answer of this run")
+    assert not was_asked(answer)
+    put(tmp_path, document(outcome="unknown", why="asked; no answer yet"))
+    assert was_asked(read_answer(str(tmp_path), "h", "validate", "r1"))
+
+
+def test_a_folder_in_the_place_of_a_file_is_unknown(tmp_path: Path) -> None:
+    (tmp_path / "h" / "validate.json").mkdir(parents=True)
+    assert read_answer(str(tmp_path), "h", "validate", "r1").outcome == "unknown"
+    (tmp_path / "g").write_text("")
+    assert read_answer(str(tmp_path), "g", "validate", "r1").why == "no answer of this run"
+
+
+def test_a_pipe_in_the_place_of_a_file_does_not_hang(tmp_path: Path) -> None:
+    (tmp_path / "h").mkdir()
+    os.mkfifo(tmp_path / "h" / "validate.json")
+    assert read_answer(str(tmp_path), "h", "validate", "r1").outcome == "unknown"
+
+
+def test_check_mode_has_files_of_its_own(tmp_path: Path) -> None:
+    put(tmp_path, document(check=True), name="validate.check.json")
+    assert read_answer(str(tmp_path), "h", "validate", "r1", check=True).outcome == "ok"
+    assert read_answer(str(tmp_path), "h", "validate", "r1").outcome == "unknown"
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_an_answer_or_unknown(data: bytes) -> None:
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "h").mkdir()
+        (Path(folder) / "h" / "validate.json").write_bytes(data)
+        assert read_answer(folder, "h", "validate", "r1").outcome == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        ("gpu-17.rack_3", "gpu-17.rack_3"),
+        ("..", "%2E."),
+        (".ssh", "%2Essh"),
+        ("a/b", "a%2Fb"),
+        ("../../etc/passwd", "%2E.%2F..%2Fetc%2Fpasswd"),
+        ("a b\n", "a%20b%0A"),
+        ("100%", "100%25"),
+        ("größe", "gr%C3%B6%C3%9Fe"),
+    ],
+)
+def test_a_hosts_folder_is_a_plain_name(host: str, name: str) -> None:
+    assert host_folder(host) == name
+
+
+@given(st.text(min_size=1, max_size=40), st.text(min_size=1, max_size=40))
+def test_no_name_leads_out_of_the_folder_and_no_two_share_one(host: str, other: str) -> None:
+    path = answer_path("/results", host, "validate")
+    assert os.path.dirname(os.path.dirname(os.path.normpath(path))) == "/results"
+    assert os.path.normpath(path) == path
+    assert (host_folder(host) == host_folder(other)) == (host == other)
+
+
+@pytest.mark.parametrize("host", [RECORD, "x" * 256, "ä" * 90, ""])
+def test_a_host_that_can_have_no_folder_is_refused_by_name(host: str) -> None:
+    with pytest.raises(BadInput, match="a host cannot be called") as refused:
+        refuse_names(("fine", host))
+    assert refused.value.where == "inventory"
