@@ -14,7 +14,6 @@ from hosttune.hypervisor.connection import is_active
 from hosttune.model.host import Host, HugePages, PciDevice
 from hosttune.model.plan import Device, PlannedGuest
 from hosttune.model.values import parse_cpus
-from hosttune.planning.fabricguest import not_startable
 
 # Who may hold the rest of a group while a guest has part of it (kernel Documentation/driver-api/vfio.rst).
 _HARMLESS = (None, "vfio-pci", "pci-stub")
@@ -61,6 +60,8 @@ def _not_whole(host: Host, guest: PlannedGuest, function: PciDevice, others: lis
 
 def startable(host: Host, guest: PlannedGuest) -> tuple[str, ...]:
     """Why the guest, though defined, must not be started now; empty when it may be."""
+    from hosttune.planning.fabricguest import not_startable  # the planner: a third of what `validate` would import
+
     running = [other for other in host.guests or () if is_active(other.state)]
     state = next((other.state for other in running if other.name == guest.name), None)
     if state is not None:
