@@ -1,9 +1,11 @@
+#!/usr/bin/python
 """Ansible module: hosttune from an archive of the wheelhouse into a folder of its own, without a package index.
 
 It runs under the host's own /usr/bin/python3, which may be older than what hosttune needs (3.9 on RHEL 9), so it
 keeps to that language; the environment is made by, and for, the Python that `bootstrap_python` found.
 """
 
+# Copyright: hosttune's authors. SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 import contextlib
@@ -22,16 +24,15 @@ from collections.abc import Iterator
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = r"""
----
 module: bootstrap_hosttune
 short_description: Install hosttune offline, once a version
 description:
   - Makes a virtual environment in a temporary folder without C(ensurepip), has pip install from its own wheel with
-    every hash checked, tries what came of it, and only then renames it to I(prefix)/HASH and points
-    I(prefix)/bin/hosttune to it.
-  - HASH is the beginning of I(sha256). A version that is there and works is not made again; where the archive is
-    needed and I(archive) is left out, nothing is installed and C(needs) is true.
-  - What a run that was cut off has left in I(prefix) is taken away by the next one. Older versions are for
+    every hash checked, tries what came of it, and only then renames it to O(prefix)/HASH and points
+    O(prefix)/bin/hosttune to it.
+  - HASH is the beginning of O(sha256). A version that is there and works is not made again; where the archive is
+    needed and O(archive) is left out, nothing is installed and C(needs) is true.
+  - What a run that was cut off has left in O(prefix) is taken away by the next one. Older versions are for
     C(bootstrap_prune).
 options:
   prefix:
@@ -66,7 +67,8 @@ attributes:
   check_mode:
     support: full
     description: Says whether it would install or switch; writes nothing.
-author: The hosttune project
+version_added: "0.1.0"
+author: hosttune's authors (@hosttune)
 """
 
 EXAMPLES = r"""

@@ -1,9 +1,11 @@
+#!/usr/bin/python
 """Ansible module: of the installed versions of hosttune, takes away those that are old and that nothing names.
 
 It runs under the host's own /usr/bin/python3, which may be older than what hosttune needs (3.9 on RHEL 9), so it
 keeps to that language.
 """
 
+# Copyright: hosttune's authors. SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 import fcntl
@@ -16,11 +18,10 @@ from collections.abc import Iterator
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = r"""
----
 module: bootstrap_prune
 short_description: Take away old versions of hosttune
 description:
-  - Of the folders I(prefix)/HASH, the one that I(prefix)/bin/hosttune leads to stays, with those used last, I(keep)
+  - Of the folders O(prefix)/HASH, the one that O(prefix)/bin/hosttune leads to stays, with those used last, O(keep)
     in all.
   - None goes that a systemd unit names (the boot unit runs the hosttune that applied the plan, by its path) or that a
     process runs from. Where units or processes cannot be read, nothing goes, and the module fails.
@@ -42,7 +43,8 @@ attributes:
   check_mode:
     support: full
     description: Says what would go.
-author: The hosttune project
+version_added: "0.1.0"
+author: hosttune's authors (@hosttune)
 """
 
 EXAMPLES = r"""

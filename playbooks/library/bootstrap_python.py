@@ -1,9 +1,11 @@
+#!/usr/bin/python
 """Ansible module: which Python of this host hosttune can run on. It changes nothing.
 
 It runs under the host's own /usr/bin/python3, which may be older than what hosttune needs (3.9 on RHEL 9), so it
 keeps to that language.
 """
 
+# Copyright: hosttune's authors. SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 import dataclasses
@@ -14,11 +16,10 @@ import subprocess
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = r"""
----
 module: bootstrap_python
 short_description: Find the Python that hosttune is to run on
 description:
-  - Asks each of I(pythons) in turn what it is, and takes the first CPython that is 3.11 or newer, has the module
+  - Asks each of O(pythons) in turn what it is, and takes the first CPython that is 3.11 or newer, has the module
     C(venv), and is served by the wheelhouse.
   - Where none fits it fails, and says what each of them was and what to install.
 options:
@@ -41,7 +42,8 @@ attributes:
   check_mode:
     support: full
     description: It only looks.
-author: The hosttune project
+version_added: "0.1.0"
+author: hosttune's authors (@hosttune)
 """
 
 EXAMPLES = r"""
