@@ -95,6 +95,7 @@ def change_options(command: F) -> F:
         click.option("--check", is_flag=True, help="Change nothing; say of every host what would change."),
         click.option("--reboot", is_flag=True, help="Reboot hosts that need it; never one with running guests."),
         click.option("--reboot-guests", is_flag=True, help="Reboot also hosts with running guests."),
+        click.option("--recover", is_flag=True, help="First take back what a host that died half-way had begun."),
     )  # fmt: skip
     for option in reversed(options):
         command = option(command)
@@ -218,6 +219,8 @@ def tell_end(done: Conducted, *, reasons: bool) -> None:
     if done.outcome.stopped is None:
         return
     tell(shown(f"stopped: {done.outcome.stopped}"))
+    for line in done.outcome.said:
+        tell(shown(f"  {line}"))
     shut = [wave for wave in done.outcome.waves if wave.passed is False]
     for line in shut[0].why if reasons and shut and done.outcome.exit_code != INTERRUPTED else ():
         tell(shown(f"  {line}"))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from hosttune.errors import BadInput
 from hosttune.fleet.answers import read_answer, was_asked
-from hosttune.fleet.gate import WAVES, Gate, Standing, exit_code, judge, phases, stands
+from hosttune.fleet.gate import ONLY_IF_ASKED, WAVES, Gate, Standing, exit_code, judge, phases, stands
 from hosttune.fleet.record import Asked, Began, Done, Ended, Judged, Line, Members, Past, Stopped, encode, now
 from hosttune.fleet.results import RECORD, Journal, forget
 from hosttune.fleet.runner import Event, Order, Played, Stop, first_error, play
@@ -87,6 +87,7 @@ class Outcome:
     standings: Mapping[str, Standing]
     waves: tuple[Wave, ...]
     stopped: str | None = None
+    said: tuple[str, ...] = ()  # by an ansible that asked no host
 
     @property
     def exit_code(self) -> int:
@@ -99,10 +100,11 @@ def carry_out(course: Course, hands: Hands) -> Outcome:
     standings = dict(course.standings)
     waves = [Wave(number=number, hosts=len(hosts)) for number, hosts in enumerate(course.waves, 1)]
     why: str | None = None
+    said: list[str] = []
     for number in range(1, len(course.waves) + 1):
         if course.only_failed and number not in course.begun:
             break
-        why = _ask_wave(course, number, standings, hands)
+        why = _ask_wave(course, number, standings, hands, said)
         if course.gated:
             waves[number - 1] = _pass_gate(course, number, standings, hands)
             if why is None and not waves[number - 1].passed and number < len(course.waves):
@@ -113,7 +115,7 @@ def carry_out(course: Course, hands: Hands) -> Outcome:
         standings.setdefault(host, Standing(host, why="not asked"))
     if why is not None:
         hands.add(Stopped(run=course.run, at=now(), why=why))
-    outcome = Outcome(standings, tuple(waves), why)
+    outcome = Outcome(standings, tuple(waves), why, tuple(said))
     hands.add(Ended(run=course.run, at=now(), exit_code=outcome.exit_code))
     return outcome
 
@@ -126,8 +128,10 @@ def _pass_gate(course: Course, number: int, standings: Mapping[str, Standing], h
     return Wave(number=number, hosts=len(hosts), passed=passed, why=reasons)
 
 
-def _ask_wave(course: Course, number: int, standings: dict[str, Standing], hands: Hands) -> str | None:
-    """Ask the hosts of a wave that are not proven good, shard by shard. Returns why the run cannot go on, if so."""
+def _ask_wave(course: Course, number: int, standings: dict[str, Standing], hands: Hands, said: list[str]) -> str | None:
+    """Ask the hosts of a wave that are not proven good, shard by shard. Returns why the run cannot go on, if so; `said`
+    gets what an ansible that asked nobody had to say.
+    """
     hosts = course.waves[number - 1]
     for host in hosts:
         if host in course.unasked:
@@ -140,12 +144,14 @@ def _ask_wave(course: Course, number: int, standings: dict[str, Standing], hands
             return INTERRUPTED
         shard = order.hosts
         for host in shard:
-            forget(order.results, host, "hook")  # of an earlier attempt: a step that works now leaves none
+            for phase in ONLY_IF_ASKED:  # of an earlier attempt: a step that works now, or is not asked, leaves none
+                forget(order.results, host, phase)
         played = hands.player(order, hands.heard, hands.stop)
         answered = [_settle(course, number, host, standings, hands) for host in shard]
         if played.stopped:
             return INTERRUPTED
         if not any(answered):
+            said += played.said
             return f"ansible asked no host: {first_error(played.said) or f'it ended with {played.code}'}"
     return None
 

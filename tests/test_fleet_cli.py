@@ -1,0 +1,215 @@
+"""`hosttune fleet` as a command: usage, exit codes, waves through Ansible, and runs that are cut off and go on."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fleetstub import Stubs, end, until
+
+from hosttune.cli import run
+
+ROOT = Path(__file__).resolve().parent.parent
+SOME = ("a", "b", "c", "d", "e")
+
+
+@pytest.fixture
+def stubs(tmp_path: Path) -> Stubs:
+    made = Stubs(tmp_path, SOME)
+    made.inventory()
+    return made
+
+
+# --- usage ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ("", "Missing command"),
+        ("nosuch", "No such command 'nosuch'"),
+        ("discover", "Missing option '-i'"),
+        ("discover -i none.yml", "no such inventory: none.yml"),
+        ("discover -i a, b", "unexpected argument 'b'"),
+        ("discover -i a, --limit b", "Could not match supplied host pattern"),
+        ("discover -i a, -- -K", "would ask for a password"),
+        ("discover -i a, -e x", "'x' is no variable"),
+        ("discover -i a, -e @none.yml", "cannot read none.yml"),
+        ("discover -i a, -e hosttune_results=x", "hosttune_results cannot be given as a variable"),
+        ("discover -i a, --level 1", "No such option"),
+        ("discover -i a, --forks 0", "is not in the range"),
+        ("discover -i a, --resume", "no run of discover to go on with"),
+        ("apply -i a, --resume --retry", "both --resume and --retry"),
+        ("apply -i a, --check --retry", "there is nothing to go on with"),
+        ("apply -i a, --resume --waves 1", "the run's waves are in its record"),
+        ("apply -i a, --waves 1,0%", "'0%' is no size of a wave"),
+        ("apply -i a, --gate open", "is not one of"),
+        ("apply -i a, --reboot-guests", "--reboot-guests without --reboot"),
+        ("apply -i a, --intent none.yml", "cannot read none.yml"),
+        ("apply -i a, --intent old.yml", "version"),
+        ("plan -i a, --intent broken.yml", "YAML"),
+        ("plan -i a, --waves 1", "No such option"),
+        ("report --results none", "no run in its record"),
+        ("report --run r1", "no run r1 in its record"),
+        ("floors", "no run in its record"),
+    ],
+)
+def test_bad_usage_is_told_and_nothing_is_written(
+    words: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old.yml").write_text("version: 7\n")
+    (tmp_path / "broken.yml").write_text("version: [1\n")
+    before = sorted(tmp_path.iterdir())
+    assert run(["fleet", *words.split()]) == 2
+    assert what in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_python_without_ansible_says_what_to_install(tmp_path: Path) -> None:
+    code = "import sys; sys.executable = '/nowhere/python'; from hosttune.cli import run; "
+    code += "sys.exit(run(['fleet', 'discover', '-i', 'a,']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "ansible is not installed beside this hosttune" in done.stderr
+    assert "hosttune[fleet]" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_of_ansible_or_of_the_fleet_is_imported_for_the_help() -> None:
+    for words in (["--help"], ["fleet", "--help"], ["fleet", "apply", "--help"], ["schema", "host"]):
+        code = f"from hosttune.cli import run; run({words!r}); import sys; sys.stderr.write(' '.join(sys.modules))"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+        loaded = done.stderr.split()
+        assert not [name for name in loaded if name.startswith(("ansible", "hosttune.fleet", "rich", "yaml"))]
+
+
+# --- verbs ---------------------------------------------------------------------------------------------------
+
+
+def test_every_host_is_visited_and_the_worst_is_the_exit_code(stubs: Stubs) -> None:
+    stubs.tell("b", "validate verdict fail")
+    stubs.tell("d", "validate cut")
+    done = stubs.fleet("validate", "-o", "json", code=1)
+    report = json.loads(done.stdout)
+    assert (report["schema"], report["verdict"]) == ("hosttune.fleet/v1", "fail")
+    assert {line["host"]: line["verdict"] for line in report["hosts"]} == {
+        "a": "pass", "b": "fail", "c": "pass", "d": "unknown", "e": "pass",
+    }  # fmt: skip
+    assert sorted(stubs.calls()) == [f"{host} validate" for host in SOME]
+    assert stubs.answer("d", "validate")["outcome"] == "unknown"
+    assert "a: ok" in done.stderr.splitlines()
+    assert any(line.startswith("d: validate: unknown") for line in done.stderr.splitlines())
+    stubs.tell("b", "")
+    stubs.tell("d", "")
+    stubs.fleet("validate", "--retry", "--limit", "b:d", code=2)  # the run was over all hosts
+    assert stubs.calls() == []
+    stubs.fleet("validate", "--retry")
+    assert sorted(stubs.calls()) == ["b validate", "d validate"]
+
+
+def test_a_canary_that_fails_stops_the_run_and_resume_goes_on_from_there(stubs: Stubs) -> None:
+    stubs.tell("a", "validate verdict fail")
+    done = stubs.fleet("apply", "--waves", "1,2,100%", code=1)
+    assert stubs.calls() == ["a validate", "a apply", "a validate"]
+    assert "stopped: the gate behind wave 1 of 3 stayed shut" in done.stderr
+    assert "--resume" in done.stderr
+    stubs.tell("a", "")
+    done = stubs.fleet("apply", "--resume")
+    calls = stubs.calls()
+    assert calls[:2] == ["a apply", "a validate"]  # what it was before the first attempt is known
+    assert {call.split()[0] for call in calls[2:8]} == {"b", "c"}
+    assert {call.split()[0] for call in calls[8:]} == {"d", "e"}
+    assert [line["passed"] for line in stubs.record() if line["event"] == "gate"] == [False, True, True, True]
+    assert stubs.record()[-1] == {**stubs.record()[-1], "event": "ended", "exit_code": 0}
+    report = subprocess.run(
+        [*stubs.words("report")[:3], "--results", str(stubs.results), "-o", "json"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert [wave["passed"] for wave in json.loads(report.stdout)["waves"]] == [True, True, True]
+
+
+def test_a_host_that_needs_a_reboot_keeps_the_gate_shut(stubs: Stubs) -> None:
+    stubs.tell("a", "apply reboot")
+    done = stubs.fleet("apply", "-o", "md", code=1)
+    assert "reboot" in done.stderr
+    assert stubs.answer("a", "status")["outcome"] == "refused"
+
+
+def test_a_host_that_needs_a_person_is_exit_code_4(stubs: Stubs) -> None:
+    stubs.tell("a", "revert exit 4")
+    stubs.fleet("revert", code=4)
+
+
+def test_no_secret_is_in_the_record_and_no_file_is_left_elsewhere(stubs: Stubs) -> None:
+    (stubs.folder / "vars.yml").write_text("my_password: hunter2\n")
+    stubs.fleet("discover", "-e", "@vars.yml", "-e", "other=hunter2", "--", "-e", "third=hunter2")
+    kept = [path for path in stubs.results.rglob("*") if path.is_file()]
+    assert not [path for path in kept if b"hunter2" in path.read_bytes()]
+    assert not list(stubs.folder.glob("hosttune-fleet-*"))
+
+
+def test_a_playbook_that_does_not_work_is_told(stubs: Stubs) -> None:
+    done = stubs.fleet("discover", "--", "-e", "@/nowhere/vars.yml", code=1)
+    assert "stopped: ansible asked no host" in done.stderr
+    assert "/nowhere/vars.yml" in done.stderr
+
+
+# --- runs that are cut off -----------------------------------------------------------------------------------
+
+
+def in_second_wave(stubs: Stubs) -> bool:
+    return any(line["event"] == "asked" and line["wave"] == 2 for line in stubs.record())
+
+
+def cut_off(stubs: Stubs, number: signal.Signals) -> tuple[int, str]:
+    """Begin an apply, send a signal while hosts of the second wave are at it; (exit status, stderr)."""
+    for host in SOME[1:]:
+        stubs.tell(host, "apply sleep 20")
+    child = stubs.start("apply", "--waves", "1,100%")
+    until(lambda: in_second_wave(stubs) and any((stubs.results / host / "apply.json").exists() for host in SOME[1:]))
+    err = end(child, number)
+    for host in SOME[1:]:
+        stubs.tell(host, "")
+    return child.returncode, err
+
+
+def test_a_controller_that_is_killed_leaves_unknown_and_resume_completes(stubs: Stubs) -> None:
+    assert cut_off(stubs, signal.SIGKILL)[0] == -signal.SIGKILL
+    left = [json.loads(path.read_text())["fleet"] for path in stubs.results.rglob("apply.json")]
+    assert {answer["outcome"] for answer in left if answer["host"] != "a"} == {"unknown"}
+    assert stubs.record()[-1]["event"] == "asked"
+    for path in stubs.folder.glob("hosttune-fleet-*"):
+        found = b"".join(file.read_bytes() for file in path.rglob("*") if file.is_file())
+        assert b"hunter2" not in found  # the environment was in none of the files that are left
+    stubs.calls()
+    stubs.fleet("apply", "--resume")
+    calls = stubs.calls()
+    assert not [call for call in calls if call.startswith("a ")]
+    assert sorted(call for call in calls if call.endswith("apply")) == [f"{host} apply" for host in SOME[1:]]
+    assert {stubs.answer(host, phase)["outcome"] for host in SOME for phase in ("apply", "validate")} == {"ok"}
+    assert len({stubs.answer(host, "validate")["run"] for host in SOME}) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_ends_in_order(stubs: Stubs, number: signal.Signals) -> None:
+    code, err = cut_off(stubs, number)
+    assert code == 130
+    assert "stopped: interrupted" in err
+    assert [line["event"] for line in stubs.record()[-2:]] == ["stopped", "ended"]
+    assert not list(stubs.folder.glob("hosttune-fleet-*"))
+    stubs.fleet("apply", "--resume")
+    assert {stubs.answer(host, "validate")["outcome"] for host in SOME} == {"ok"}
+
+
+def test_a_second_run_over_the_same_results_is_refused(stubs: Stubs) -> None:
+    stubs.tell("a", "discover sleep 20")
+    child = stubs.start("discover")
+    until(lambda: (stubs.results / "a" / "discover.json").exists())
+    done = stubs.fleet("validate", code=3)
+    assert f"process {child.pid} works on it" in done.stderr
+    end(child, signal.SIGTERM)
