@@ -3,9 +3,9 @@
     /usr/bin/python3 -E -s /opt/hosttune/pull/bootstrap_pull.py
 
 Run by hosttune-pull.service. Beside it lie `pull.json` (what to do, written by playbooks/bootstrap.yml) and
-`hosttune_answer.py` (what the end of a command means, the same as when a controller asks). The files are those of a
-fleet's results folder, RESULTS/HOST/PHASE.json: `hosttune fleet report` reads them. While hosttune is being asked, and
-when it gives no answer, the file says unknown: an older answer never stays in its place.
+`hosttune_answer.py` (what the end of a command means, the same as when a controller asks). The files are laid out as a
+fleet's results folder, RESULTS/HOST/PHASE.json, with the same key `fleet`. While hosttune is being asked, and when it
+gives no answer, the file says unknown: an older answer never stays in its place.
 
 It runs under the host's own /usr/bin/python3, which may be older than what hosttune needs (3.9 on RHEL 9), so it
 keeps to that language.

@@ -198,7 +198,7 @@ def discard(prefix: str, folder: str) -> None:
 # --- one version ----------------------------------------------------------------------------------------------------
 
 
-def command(argv: list[str], ask: Ask, scratch: str) -> str:
+def command(argv: list[str], ask: Ask, scratch: str, what: str) -> str:
     """Run it with nothing of the caller's environment; its output. Raises Refused with the end of what it said."""
     clean = {"PATH": SEARCHED, "LC_ALL": "C.UTF-8", "HOME": scratch, "TMPDIR": scratch, "PIP_CONFIG_FILE": os.devnull}
     try:
@@ -207,10 +207,10 @@ def command(argv: list[str], ask: Ask, scratch: str) -> str:
             check=False, cwd="/", stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise Refused(f"{' '.join(argv[:4])} … did not end within {ask.limit_seconds} s") from None
+        raise Refused(f"{what} ({argv[0]}) did not end within {ask.limit_seconds} s") from None
     if done.returncode != 0:
         said = (done.stderr + done.stdout).strip()[-2000:]
-        raise Refused(f"{' '.join(argv[:4])} … ended with {done.returncode}: {said}")
+        raise Refused(f"{what} ({argv[0]}) ended with {done.returncode}: {said}")
     return done.stdout
 
 
@@ -244,7 +244,7 @@ def fill(ask: Ask, archive: str, new: str) -> str:
     if len(pips) != 1:
         raise Refused(f"the archive holds {len(pips)} wheels of pip: make the wheelhouse again")
     own = os.path.join(tree, "bin", "python")
-    command([ask.python, "-I", "-m", "venv", "--without-pip", tree], ask, new)
+    command([ask.python, "-I", "-m", "venv", "--without-pip", tree], ask, new, "venv")
     command(
         [
             *(own, "-I", "-c", PIP, os.path.join(wheels, pips[0]), "install", "--isolated", "--no-index"),
@@ -254,10 +254,16 @@ def fill(ask: Ask, archive: str, new: str) -> str:
         ],
         ask,
         new,
+        "pip install",
     )
     move_paths(tree, ask.home)
     # Byte code names the files where they will be. It is made now: nobody but the owner may write there later.
-    command([own, "-I", "-m", "compileall", "-q", "-s", tree, "-p", ask.home, os.path.join(tree, "lib")], ask, new)
+    command(
+        [own, "-I", "-m", "compileall", "-q", "-s", tree, "-p", ask.home, os.path.join(tree, "lib")],
+        ask,
+        new,
+        "compileall",
+    )
     return tree
 
 
@@ -281,10 +287,10 @@ def move_paths(tree: str, home: str) -> None:
 
 def prove(ask: Ask, python: str, script: list[str], scratch: str) -> None:
     """Raises Refused unless hosttune there says its version and its compiled libraries load."""
-    said = command([*script, "--version"], ask, scratch).split()
+    said = command([*script, "--version"], ask, scratch, "hosttune --version").split()
     if not said or said[-1] != ask.version:
         raise Refused(f"{script[-1]} --version says {' '.join(said)!r}, the wheelhouse has {ask.version}")
-    command([python, "-I", "-c", LOADS], ask, scratch)
+    command([python, "-I", "-c", LOADS], ask, scratch, LOADS)
 
 
 def works(ask: Ask) -> bool:
@@ -308,7 +314,7 @@ def install(ask: Ask, archive: str) -> None:
         label(ask, tree, new)
         # A rename that outlives a power cut must not lead to files that did not. This file system only (syncfs(2)):
         # elsewhere guests may have gigabytes to write.
-        command([shutil.which("sync", path=SEARCHED) or "sync", "-f", tree], ask, new)
+        command([shutil.which("sync", path=SEARCHED) or "sync", "-f", tree], ask, new, "sync")
         if os.path.lexists(ask.home):
             discard(ask.prefix, ask.home)
         os.rename(tree, ask.home)
@@ -321,7 +327,7 @@ def label(ask: Ask, tree: str, scratch: str) -> None:
     """SELinux: the labels that the policy has for these paths (bin_t below /opt/*/bin), where it is in force."""
     tool = shutil.which("restorecon", path=SEARCHED)
     if tool and os.path.isdir("/sys/fs/selinux/booleans"):
-        command([tool, "-R", tree], ask, scratch)
+        command([tool, "-R", tree], ask, scratch, "restorecon")
 
 
 # --- in use ----------------------------------------------------------------------------------------------------------
