@@ -69,9 +69,12 @@
       const less = text ? collator.compare(keys[a], keys[b]) : keys[a] - keys[b];
       return (less ? sign * less : 0) || a - b;
     });
-    const sorted = document.createDocumentFragment();
-    order.forEach((n) => sorted.append(bodies[n]));
-    list.append(sorted);
+    const place = document.createComment("");
+    const y = scrollY;
+    list.replaceWith(place); // moved within the page, each host would cost a look at all of its neighbours
+    list.append(...order.map((n) => bodies[n]));
+    place.replaceWith(list);
+    scrollTo({ top: y, behavior: "instant" });
     filter();
   }
 
@@ -88,6 +91,7 @@
       heads.forEach((one) => one.removeAttribute("aria-sort"));
       head.setAttribute("aria-sort", down ? "descending" : "ascending");
       sort(head.dataset.sort, down);
+      button.focus({ preventScroll: true });
     });
   });
   heads[0].setAttribute("aria-sort", "ascending");
