@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosttune.fleet.gate import GATES, PHASES, Gate, Standing, exit_code, judge, stands
+from hosttune.fleet.gate import GATES, ONLY_IF_ASKED, PHASES, Gate, Standing, exit_code, judge, stands
 from hosttune.model.fleet import Answer, AnswerOutcome
 from hosttune.model.validation import Verdict
 
@@ -24,7 +24,7 @@ def answer(phase: str, outcome: AnswerOutcome = "ok", **facts: object) -> Answer
 
 def well(verb: str) -> dict[str, Answer]:
     """The answers of a host on which everything went well."""
-    return {phase: answer(phase) for phase in PHASES[verb] if phase not in ("status", "hook")}
+    return {phase: answer(phase) for phase in PHASES[verb] if phase not in ("status", *ONLY_IF_ASKED)}
 
 
 def standing(verb: str, gate: Gate = "either", **others: Answer | None) -> Standing:
@@ -96,9 +96,11 @@ def test_a_reboot_that_is_to_come_keeps_the_gate_shut() -> None:
     assert standing("apply", apply=answer("apply", reboot_required=False), status=unsure).good  # not asked of it
 
 
-def test_a_step_of_the_operators_that_failed_keeps_the_gate_shut() -> None:
-    found = standing("apply", hook=answer("hook", "no", why="Give the host back: no such ticket"))
-    assert found.line == "h: hook: no: Give the host back: no such ticket"
+@pytest.mark.parametrize("phase", ONLY_IF_ASKED)
+def test_a_step_that_is_only_made_where_it_is_asked_for_keeps_the_gate_shut_when_it_fails(phase: str) -> None:
+    found = standing("apply", "either", **{phase: answer(phase, "no", why="no such ticket")})
+    assert found.line == f"h: {phase}: no: no such ticket"
+    assert standing("apply", "either", **{phase: answer(phase)}).good
 
 
 def test_in_check_mode_the_verb_itself_decides() -> None:

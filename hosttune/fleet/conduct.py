@@ -38,6 +38,7 @@ _ONLY = {
     "gate": ("apply", "revert"),
     "reboot": ("apply", "revert"),
     "reboot_guests": ("apply", "revert"),
+    "recover": ("apply", "revert"),
 }
 
 
@@ -60,6 +61,7 @@ class Request:
     timeout: float | None = None
     reboot: bool = False
     reboot_guests: bool = False
+    recover: bool = False
     shard: int = DEFAULT_SHARD
     extra: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
@@ -213,6 +215,7 @@ def order_of(request: Request) -> Order:
         "timeout": request.timeout,
         "reboot": request.reboot or None,
         "reboot_guests": request.reboot_guests or None,
+        "recover": request.recover or None,
         "waves": ["100%"] if request.verb in WAVES else None,  # a wave is one run of the playbook here
     }
     return Order(

@@ -19,15 +19,16 @@ Gate = Literal["either", "worse", "verdict"]
 GATES: tuple[Gate, ...] = get_args(Gate)
 
 # The phases of each verb, in order. `status` is asked only after a reboot; `hook` is there only where a step of the
-# operator's (drain, undrain, the reboot itself) failed.
+# operator's (drain, undrain, the reboot itself) failed, `recover` only where --recover asks for it.
 PHASES: Mapping[str, tuple[str, ...]] = {
     "discover": ("discover",),
     "plan": ("plan",),
-    "apply": ("hook", "before", "apply", "status", "validate"),
+    "apply": ("hook", "recover", "before", "apply", "status", "validate"),
     "validate": ("validate",),
     "handover": ("handover",),
-    "revert": ("hook", "before", "revert", "status", "validate"),
+    "revert": ("hook", "recover", "before", "revert", "status", "validate"),
 }
+ONLY_IF_ASKED = ("hook", "recover")
 WAVES = frozenset(("apply", "revert"))  # the verbs that change hosts; the others visit every host
 _MOST_REASONS = 20
 
@@ -81,7 +82,7 @@ def _fault(phase: str, answer: Answer, reboots: bool, gate: Gate) -> tuple[Answe
     """(what is wrong with an answer, why); None: nothing is."""
     if phase == "before" and answer.outcome == "no":
         return None  # a host may well have faults before it is changed: it is measured against them
-    if (phase == "status" and not reboots) or (phase == "hook" and not was_asked(answer)):
+    if (phase == "status" and not reboots) or (phase in ONLY_IF_ASKED and not was_asked(answer)):
         return None
     if phase == "status" and not was_asked(answer):
         return "refused", "a reboot is pending, and was not made"
