@@ -1,4 +1,4 @@
-"""Every playbook end to end on three scratch hosts: documents stored, each asked once a phase, changed to the letter."""
+"""Every playbook end to end on three scratch hosts: documents stored, each asked once a phase, changed is true."""
 
 from __future__ import annotations
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fleethosts import HOSTTUNE, INTENT, Fleet, fleet, pristine, script, stand_in
+from fleethosts import HOSTTUNE, Fleet, Played, fleet, pristine, script, stand_in
 
 from hosttune.model.validation import Validation
 
@@ -31,59 +32,63 @@ def told(document: dict[str, Any]) -> str:
     return printing(json.dumps(document))
 
 
-@pytest.mark.parametrize(
-    ("body", "outcome", "why"),
-    [
-        (f"{printing(WHOLE)}exit 0", "ok", None),
-        ("exit 0", "unknown", "no document, exit code 0"),
-        (f"{printing(WHOLE[: len(WHOLE) // 2])}", "unknown", "cut or no JSON"),
-        (f"{printing(WHOLE[:-2])}", "unknown", "cut or no JSON"),
-        (f"{printing(WHOLE + '}')}", "unknown", "cut or no JSON"),
-        ("echo '[]'", "unknown", "the document's schema is None"),
-        ("echo 'null'", "unknown", "the document's schema is None"),
-        ("printf '\\377\\376'", "unknown", ""),
-        (told({**PASS, "verdict": "fail"}), "unknown", "exit code 0 beside the verdict fail"),
-        (told({**PASS, "verdict": "unknown"}), "unknown", "exit code 0 beside the verdict unknown"),
-        (told({**PASS, "verdict": "splendid"}), "unknown", "without results or verdict"),
-        (told({**PASS, "results": []}), "unknown", "without results or verdict"),
-        (told({**PASS, "schema": "hosttune.validation/v2"}), "wrong-version", "hosttune.validation/v2"),
-        (told({**PASS, "schema": "hosttune.result/v1"}), "unknown", "hosttune.result/v1"),
-        (told({**PASS, "version": "9.9.9"}), "wrong-version", "hosttune 9.9.9 answered, and 0.1.0 is asked for"),
-        (f"{told({**PASS, 'verdict': 'fail'})}exit 1", "no", ""),
-        (f"printf '{BLOCK}' >&2; exit 1", "no", "the plan is stale (gpu 1)"),
-        ("echo Traceback >&2; exit 1", "unknown", "no document, exit code 1: Traceback"),
-        (f"printf '{BLOCK}' >&2; exit 2", "bad-input", "the plan is stale (gpu 1)"),
-        (f"printf '{BLOCK}' >&2; exit 3", "refused", "the plan is stale (gpu 1)"),
-        (f"printf '{BLOCK}' >&2; exit 4", "needs-person", "the plan is stale (gpu 1)"),
-        (f"printf '{BLOCK}' >&2; exit 70", "internal", "the plan is stale (gpu 1)"),
-        ("exit 5", "unknown", "exit code 5"),
-        (f"{printing(WHOLE)}exit 5", "unknown", "exit code 5"),
-        ("no-such-command-here", "not-installed", "no-such-command-here"),
-        ("kill -9 $$", "died", "signal 9"),
-        ("sh -c 'kill -9 $$'; exit $?", "died", "signal 9"),
-        (f"{printing(WHOLE)}kill -9 $$", "died", "signal 9"),
-        ("echo 'error: cannot write /x: No space left on device' >&2; exit 2", "disk-full", "No space left on device"),
-        ("echo 'OSError: [Errno 122] Disk quota exceeded' >&2; exit 1", "disk-full", "quota exceeded"),
-        ("echo 'exit 0, and no space' >&2; echo ENOSPC >&2; exit 0", "disk-full", "ENOSPC"),
-    ],
-)  # fmt: skip
-def test_a_validation(tmp_path: Path, body: str, outcome: str, why: str | None) -> None:
-    fleet = stand_in(tmp_path)
-    ok = outcome == "ok"
-    command = script(tmp_path / "command", body)
-    played = fleet.play("validate", code=0 if ok else 2, command=command)
-    document = fleet.document("h1", "validate")
-    answer = document["fleet"]
-    assert answer["outcome"] == outcome, answer
-    assert played.recap()["h1"]["failed"] == int(not ok)
-    assert fleet.executions() == {"h1": 1}
-    if not ok:
-        assert why is not None
-        assert why in answer["why"]
-        assert f"{outcome}: " in played.out  # told on the terminal, too
-    read = Validation.from_json((fleet.results / "h1" / "validate.json").read_text())
+# What a command does instead of hosttune, the outcome that it is, and what the reason says.
+CASES: list[tuple[str, str, str]] = [
+    (f"{printing(WHOLE)}exit 0", "ok", ""),
+    ("exit 0", "unknown", "no document, exit code 0"),
+    (f"{printing(WHOLE[: len(WHOLE) // 2])}", "unknown", "cut or no JSON"),
+    (f"{printing(WHOLE[:-2])}", "unknown", "cut or no JSON"),
+    (f"{printing(WHOLE + '}')}", "unknown", "cut or no JSON"),
+    ("echo '[]'", "unknown", "the document's schema is None"),
+    ("echo 'null'", "unknown", "the document's schema is None"),
+    ("printf '\\377\\376'", "unknown", ""),
+    (told({**PASS, "verdict": "fail"}), "unknown", "exit code 0 beside the verdict fail"),
+    (told({**PASS, "verdict": "unknown"}), "unknown", "exit code 0 beside the verdict unknown"),
+    (told({**PASS, "verdict": "splendid"}), "unknown", "without results or verdict"),
+    (told({**PASS, "results": []}), "unknown", "without results or verdict"),
+    (told({**PASS, "schema": "hosttune.validation/v2"}), "wrong-version", "hosttune.validation/v2"),
+    (told({**PASS, "schema": "hosttune.result/v1"}), "unknown", "hosttune.result/v1"),
+    (told({**PASS, "version": "9.9.9"}), "wrong-version", "hosttune 9.9.9 answered, and 0.1.0 is asked for"),
+    (f"{told({**PASS, 'verdict': 'fail'})}exit 1", "no", ""),
+    (f"printf '{BLOCK}' >&2; exit 1", "no", "the plan is stale (gpu 1)"),
+    ("echo Traceback >&2; exit 1", "unknown", "no document, exit code 1: Traceback"),
+    (f"printf '{BLOCK}' >&2; exit 2", "bad-input", "the plan is stale (gpu 1)"),
+    (f"printf '{BLOCK}' >&2; exit 3", "refused", "the plan is stale (gpu 1)"),
+    (f"printf '{BLOCK}' >&2; exit 4", "needs-person", "the plan is stale (gpu 1)"),
+    (f"printf '{BLOCK}' >&2; exit 70", "internal", "the plan is stale (gpu 1)"),
+    ("exit 5", "unknown", "exit code 5"),
+    (f"{printing(WHOLE)}exit 5", "unknown", "exit code 5"),
+    ("no-such-command-here", "not-installed", "no-such-command-here"),
+    ("kill -9 $$", "died", "signal 9"),
+    ("sh -c 'kill -9 $$'; exit $?", "died", "signal 9"),
+    (f"{printing(WHOLE)}kill -9 $$", "died", "signal 9"),
+    ("echo 'error: cannot write /x: No space left on device' >&2; exit 2", "disk-full", "No space left on device"),
+    ("echo 'OSError: [Errno 122] Disk quota exceeded' >&2; exit 1", "disk-full", "quota exceeded"),
+    ("echo 'exit 0, and no space' >&2; echo ENOSPC >&2; exit 0", "disk-full", "ENOSPC"),
+]
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Fleet, Played, Mapping[str, int]]:
+    """One run over a host for each case."""
+    folder = tmp_path_factory.mktemp("asked")
+    commands = {f"h{n}": script(folder / f"command-{n}", case[0]) for n, case in enumerate(CASES)}
+    fleet = Fleet(folder, {name: {"hosttune_command": command} for name, command in commands.items()})
+    return fleet, fleet.play("validate", code=2), fleet.executions()
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_a_validation(asked: tuple[Fleet, Played, Mapping[str, int]], number: int) -> None:
+    fleet, played, executions = asked
+    host, (_, outcome, why) = f"h{number}", CASES[number]
+    answer = fleet.document(host, "validate")["fleet"]
+    assert (answer["host"], answer["outcome"]) == (host, outcome), answer
+    assert why in (answer.get("why") or "")
+    assert played.recap()[host]["failed"] == int(outcome != "ok")
+    assert executions[host] == 1
+    read = Validation.from_json((fleet.results / host / "validate.json").read_text())
     kept = outcome == "no" and "stale" not in answer["why"]  # the command's own document
-    assert read.verdict == ("pass" if ok else "fail" if kept else "unknown")
+    assert read.verdict == ("pass" if outcome == "ok" else "fail" if kept else "unknown")
     if read.verdict == "unknown":
         assert [(r.check, r.outcome) for r in read.results] == [("host-answers", "unknown")]
         assert read.results[0].hint
@@ -92,7 +97,7 @@ def test_a_validation(tmp_path: Path, body: str, outcome: str, why: str | None) 
 def test_the_word_of_a_slow_host_comes_when_its_time_is_over(tmp_path: Path) -> None:
     fleet = stand_in(tmp_path)
     mark = tmp_path / "ended"
-    command = script(tmp_path / "command", f"trap 'echo asked > {mark}exit 0' TERM\nsleep 60 & wait")
+    command = script(tmp_path / "command", f"trap 'echo asked > {mark}; exit 0' TERM\nsleep 60 & wait")
     fleet.play("validate", code=2, command=command, timeout=1)
     answer = fleet.document("h1", "validate")["fleet"]
     assert (answer["outcome"], answer["why"]) == ("slow", "no answer within 1 s")
@@ -178,33 +183,35 @@ def test_an_intent_is_needed_to_plan(tmp_path: Path) -> None:
     assert fleet.executions() == {"h1": 0}
 
 
-@pytest.mark.parametrize(
-    ("variables", "why"),
-    [
-        ({"level": 7}, "hosttune_level is 7"),
-        ({"level": True}, "hosttune_level is True"),
-        ({"gate": "shut"}, "hosttune_gate is 'shut'"),
-        ({"timeout": "soon"}, "hosttune_timeout is no number"),
-        ({"timeout": -1}, "hosttune_timeout is -1 s"),
-        ({"root": ""}, "hosttune_root is empty"),
-        ({"root": ["/"]}, "hosttune_root is no text"),
-        ({"command": {"a": 1}}, "hosttune_command is neither a path nor a list"),
-        ({"command": []}, "hosttune_command is neither a path nor a list"),
-        ({"start": "perhaps"}, "hosttune_start is neither true nor false"),
-        ({"intent": "/no/such/file"}, "cannot read /no/such/file"),
-        ({"intent": 7}, "neither a mapping nor a path"),
-        ({"against": "before"}, "no record 'before' to compare with"),
-        ({"floors": "/no/such/floors.toml"}, "cannot read /no/such/floors.toml"),
-    ],
-    ids=str,
-)
-def test_bad_options_are_bad_input_of_the_host_and_nothing_is_asked(
-    tmp_path: Path, variables: dict[str, Any], why: str
-) -> None:
-    fleet = stand_in(tmp_path, hosttune_command=HOSTTUNE, hosttune_intent=INTENT)
-    verb = "plan" if "intent" in variables else "validate"
-    fleet.play(verb, code=2, **variables)
-    answer = fleet.document("h1", verb)["fleet"]
-    assert answer["outcome"] == "bad-input"
-    assert why in answer["why"]
-    assert fleet.executions() == {"h1": 0}
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"level": 7}, "hosttune_level is 7"),
+    ({"level": True}, "hosttune_level is True"),
+    ({"gate": "shut"}, "hosttune_gate is 'shut'"),
+    ({"timeout": "soon"}, "hosttune_timeout is no number"),
+    ({"timeout": -1}, "hosttune_timeout is -1 s"),
+    ({"root": ""}, "hosttune_root is empty"),
+    ({"root": ["/"]}, "hosttune_root is no text"),
+    ({"command": {"a": 1}}, "hosttune_command is neither a path nor a list"),
+    ({"command": []}, "hosttune_command is neither a path nor a list"),
+    ({"start": "perhaps"}, "hosttune_start is neither true nor false"),
+    ({"intent": "/no/such/file"}, "cannot read /no/such/file"),
+    ({"intent": 7}, "neither a mapping nor a path"),
+    ({"against": "before"}, "no record 'before' to compare with"),
+    ({"floors": "/no/such/floors.toml"}, "cannot read /no/such/floors.toml"),
+]
+
+
+@pytest.mark.parametrize("verb", ["validate", "plan"])
+def test_bad_options_are_bad_input_of_their_host_and_nothing_is_asked(tmp_path: Path, verb: str) -> None:
+    cases = [(variables, why) for variables, why in BAD if ("intent" in variables) == (verb == "plan")]
+    hosts = {
+        f"h{n}": {f"hosttune_{name}": value for name, value in variables.items()}
+        for n, (variables, _) in enumerate(cases)
+    }
+    fleet = Fleet(tmp_path, hosts)
+    fleet.play(verb, code=2)
+    for host, (_, why) in zip(hosts, cases, strict=True):
+        answer = fleet.document(host, verb)["fleet"]
+        assert answer["outcome"] == "bad-input"
+        assert why in answer["why"]
+    assert set(fleet.executions().values()) == {0}
