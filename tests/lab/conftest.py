@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 
 from lab.machine import LabMachine, booted, booted_by_grub, build_image
-from lab.product import discover
+from lab.product import STATE, discover
+from lab.rollout import Rollout, rolled_out
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -45,3 +47,15 @@ def grub_lab(image: Path) -> Iterator[LabMachine]:
 def document(lab: LabMachine) -> dict[str, Any]:
     """What hosttune discovered on the untouched host."""
     return discover(lab)
+
+
+@pytest.fixture(scope="session")
+def rollout(grub_lab: LabMachine, image: Path, tmp_path_factory: pytest.TempPathFactory) -> Rollout:
+    """Two hosts brought to an intent and back by `hosttune fleet`; the second of them is there for this alone."""
+    folder = tmp_path_factory.mktemp("fleet")
+    with booted_by_grub(image) as second, tempfile.TemporaryDirectory(prefix="ansible-") as home:
+        try:
+            return rolled_out(grub_lab, second, folder, Path(home))
+        finally:
+            grub_lab.hang_up()
+            grub_lab.shell(f"hosttune recover --force; hosttune revert --force; rm -rf {STATE}", check=False)

@@ -57,10 +57,14 @@ class Answer(str):
 
 
 class LabMachine:
-    """A machine with its disks: `start` boots it, `shell` runs a command in it as root."""
+    """A machine with its disks: `start` boots it, `shell` runs a command in it as root.
+
+    Others reach its ssh at `port` of 127.0.0.1, as root, by the key `folder`/key.
+    """
 
     def __init__(self, folder: Path, port: int, command: list[str]) -> None:
         self.folder = folder
+        self.port = port
         self._command = command
         self._process: subprocess.Popen[bytes] | None = None
         self._ssh = (
@@ -88,7 +92,7 @@ class LabMachine:
             # The kernel ends the machine with us, however we end.
             command = ("setpriv", "--pdeathsig", "KILL", *self._command)
             self._process = subprocess.Popen(command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        self._wait(None)
+        self._wait()
 
     def power_cut(self) -> None:
         """Switch off as a pulled plug does; `start` boots from the same disks.
@@ -102,24 +106,16 @@ class LabMachine:
             self._process = None
         self.hang_up()
 
-    def reboot(self) -> None:
-        """Shut down in order and boot again: returns under a new boot id, on the same disks."""
-        before = self.boot_id()
-        asked = self.shell("systemctl --no-block reboot", check=False)
-        assert asked.status in (0, CUT_OFF), asked.errors
-        self.hang_up()
-        self._wait(before)
-
     def boot_id(self) -> str:
         """What the kernel names this boot by."""
         return self.shell("cat /proc/sys/kernel/random/boot_id").strip()
 
-    def _wait(self, previous: str | None) -> None:
-        """Wait until ssh gets in under another boot id than the previous one, and systemd has settled."""
+    def _wait(self) -> None:
+        """Wait until ssh gets in and systemd has settled."""
         deadline = time.monotonic() + BOOT_SECONDS
         while self._process and self._process.poll() is None and time.monotonic() < deadline:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                if self._connect() is None and self._seen_boot_id() not in ("", previous):
+                if self._connect() is None:
                     self.shell(
                         "systemctl is-system-running --wait || systemctl list-units --failed", timeout=BOOT_SECONDS
                     )
@@ -127,11 +123,6 @@ class LabMachine:
             self.hang_up()
             time.sleep(0.5)
         raise AssertionError(f"the emulated host did not come up:\n{self._last_words()}")
-
-    def _seen_boot_id(self) -> str:
-        """As `boot_id`, but "" while it shuts down or is not yet up."""
-        command = ("cat", "/proc/sys/kernel/random/boot_id")
-        return self._call(command, ANSWER_SECONDS).stdout.decode("ascii", "replace").strip()
 
     def _last_words(self) -> str:
         logs = (self.folder / "qemu.log", self.folder / "serial.log")
