@@ -258,6 +258,11 @@ def test_what_makes_no_floor_is_a_comment_with_its_reason(medians: tuple[Median,
     assert why in text
 
 
+def test_a_fleet_without_figures_has_no_floors_and_says_so() -> None:
+    assert "Nothing was measured" in floors_toml(())
+    assert not [row for row in with_fleet(floors_toml(())).baselines if row.kind == "fleet"]
+
+
 def test_a_hostile_model_is_no_toml() -> None:
     model = "H200\"\n[[baseline]]\nmetric = \"x\x00\x7f\u202e''' \\"
     hosts = [(f"host-{n}", rows_of(runs("h2d-ce", GPU, 55.0), Hardware({GPU: (model, "10de:2335")}))) for n in range(6)]

@@ -101,7 +101,10 @@ def floors_toml(medians: Iterable[Median], *, run: str | None = None, at: str | 
     source = "median of our fleet" + (f", run {run}" if run else "") + (f", {at}" if at else "")
     peaks = shipped().peaks
     blocks = ["# Medians of a fleet for `hosttune validate --fleet`: a host that lags behind them warns."]
-    blocks += [_floor(one, source, peaks) for one in medians if one.device is not None]
+    rows = [_floor(one, source, peaks) for one in medians if one.device is not None]
+    blocks += rows or [
+        "# Nothing was measured on a known device: hosttune fleet discover, then fleet validate --level 1."
+    ]
     return "\n\n".join(blocks) + "\n"
 
 
