@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hosttune.errors import BadInput
 from hosttune.fleet.answers import read_answer, was_asked
-from hosttune.fleet.results import RECORD, answer_path, host_folder, refuse_names
+from hosttune.fleet.results import RECORD, answer_path, host_folder, hosts_in, refuse_names
 
 GOOD: dict[str, Any] = {
     "host": "h",
@@ -130,6 +130,17 @@ def test_no_name_leads_out_of_the_folder_and_no_two_share_one(host: str, other: 
     assert os.path.dirname(os.path.dirname(os.path.normpath(path))) == "/results"
     assert os.path.normpath(path) == path
     assert (host_folder(host) == host_folder(other)) == (host == other)
+
+
+def test_the_hosts_of_a_folder_are_read_back_from_its_names(tmp_path: Path) -> None:
+    hosts = ["gpu-1", "..", "a/b\n", "größe", "100%41"]
+    for host in hosts:
+        (tmp_path / host_folder(host)).mkdir()
+    (tmp_path / RECORD).write_text("")
+    (tmp_path / ".private").mkdir()
+    assert hosts_in(str(tmp_path)) == tuple(sorted(hosts))
+    with pytest.raises(BadInput, match="cannot read"):
+        hosts_in(str(tmp_path / "none"))
 
 
 @pytest.mark.parametrize("host", [RECORD, "x" * 256, "ä" * 90, ""])

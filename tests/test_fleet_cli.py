@@ -55,6 +55,8 @@ def stubs(tmp_path: Path) -> Stubs:
         ("plan -i a, --waves 1", "No such option"),
         ("report --results none", "no run in its record"),
         ("report --run r1", "no run r1 in its record"),
+        ("report --run r1 --verb validate", "both --run and --verb"),
+        ("report --verb validate", "cannot read hosttune-results"),
         ("floors", "no run in its record"),
     ],
 )
@@ -131,6 +133,18 @@ def test_a_canary_that_fails_stops_the_run_and_resume_goes_on_from_there(stubs: 
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert [wave["passed"] for wave in json.loads(report.stdout)["waves"]] == [True, True, True]
+
+
+def test_a_report_of_whoever_asked_last_takes_every_host_of_the_folder(stubs: Stubs) -> None:
+    stubs.inventory(["a", "b"])
+    stubs.fleet("validate")
+    stubs.inventory(["c"])
+    stubs.fleet("validate")
+    words = [*stubs.words("report")[:3], "--results", str(stubs.results), "-o", "json"]
+    last = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert [line["host"] for line in json.loads(last.stdout)["hosts"]] == ["c"]
+    every = subprocess.run([*words, "--verb", "validate"], capture_output=True, text=True, check=True)
+    assert {line["host"]: line["verdict"] for line in json.loads(every.stdout)["hosts"]} == dict.fromkeys("abc", "pass")
 
 
 def test_a_host_that_needs_a_reboot_keeps_the_gate_shut(stubs: Stubs) -> None:

@@ -163,12 +163,16 @@ def revert(context: click.Context, /, **asked: Any) -> None:
 @fleet.command(cls=Command)
 @results_option
 @click.option("--run", "run_id", metavar="ID", help="The report of this run (default: the last one).")
+@click.option("--verb", type=click.Choice(("discover", "plan", "apply", "validate", "handover", "revert")),
+              help="Of every host in the folder what it last answered to this, whoever asked.")  # fmt: skip
 @output_option
-def report(results: str, run_id: str | None, output: str) -> None:
+def report(results: str, run_id: str | None, verb: str | None, output: str) -> None:
     """Report over the answers that a run left in the results folder; asks no host."""
-    from hosttune.fleet.reporting import report_of_past
+    from hosttune.fleet.reporting import report_of_folder, report_of_past
 
-    show(report_of_past(results, run_id), output, results)
+    if verb is not None and run_id is not None:
+        raise BadInput("both --run and --verb", where="command line", hint="a run has its own verb: drop --verb")
+    show(report_of_past(results, run_id) if verb is None else report_of_folder(results, verb), output, results)
 
 
 @fleet.command(cls=Command)

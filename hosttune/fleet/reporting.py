@@ -8,6 +8,7 @@ from hosttune.errors import BadInput
 from hosttune.fleet.conduct import Conducted, read_past
 from hosttune.fleet.overview import Asked, report_of
 from hosttune.fleet.record import Past
+from hosttune.fleet.results import hosts_in
 from hosttune.model.fleet import FleetReport, Wave
 
 
@@ -35,7 +36,7 @@ def report_of_past(results: str, run: str | None = None) -> FleetReport:
     past = read_past(results, None, run)
     if past is None:
         what = f"no run {run}" if run is not None else "no run"
-        raise BadInput(f"{what} in its record", where=results, hint="name the results folder of a run with --results")
+        raise BadInput(f"{what} in its record", where=results, hint="name the results folder of a run, or give --verb")
     gated = bool(past.began.waves)
     waves = [_wave(past, number) for number in sorted(past.members)]
     asked = Asked(
@@ -49,6 +50,16 @@ def report_of_past(results: str, run: str | None = None) -> FleetReport:
         version=past.began.version,
     )
     return report_of(results, [host for number in sorted(past.members) for host in past.members[number]], asked)
+
+
+def report_of_folder(results: str, verb: str) -> FleetReport:
+    """The report over every host that has a folder in the results, whichever run wrote it last: of playbooks that were
+    run by hand, and of hosts that report by themselves. Raises BadInput where there is none.
+    """
+    hosts = hosts_in(results)
+    if not hosts:
+        raise BadInput("no host has answered", where=results, hint="name the results folder of a run with --results")
+    return report_of(results, hosts, Asked(verb=verb))
 
 
 def _wave(past: Past, number: int) -> Wave:

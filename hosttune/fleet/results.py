@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import time
 from collections.abc import Iterator
 
@@ -19,6 +20,7 @@ RECORD = "run.jsonl"
 _LOCK = ".lock"  # held by the run itself; a host's folder never begins with a dot
 ASKING = ".asking"  # held, shared, by each ansible that a run started: it may outlive a run that was killed
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+_ESCAPED = re.compile(rb"%([0-9A-F]{2})")
 _LONGEST = 255  # bytes of a file name (NAME_MAX, linux/limits.h)
 _LIMIT_BYTES = 64 << 20  # of one document; a host's is some hundred KiB
 
@@ -32,6 +34,17 @@ def host_folder(host: str) -> str:
 def answer_path(results: str, host: str, phase: str, *, check: bool = False) -> str:
     """Where the answer of a host in a phase lies; in check mode it stands beside, for nothing was done."""
     return os.path.join(results, host_folder(host), f"{phase}{'.check' if check else ''}.json")
+
+
+def hosts_in(results: str) -> tuple[str, ...]:
+    """The hosts that have a folder in the results, by name. Raises BadInput where the folder does not read."""
+    try:
+        names = os.listdir(results)
+    except OSError as error:
+        raise _unreadable(results, error) from error
+    folders = [name for name in names if not name.startswith(".") and os.path.isdir(os.path.join(results, name))]
+    hosts = (_ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), name.encode()) for name in folders)
+    return tuple(sorted(host.decode("utf-8", "surrogateescape") for host in hosts))
 
 
 def refuse_names(hosts: tuple[str, ...]) -> None:
