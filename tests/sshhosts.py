@@ -212,6 +212,7 @@ class SshFleet:
     folder: Path
     controller: Space
     hosts: list[SshHost] = field(default_factory=list)
+    commands: list[subprocess.Popen[str]] = field(default_factory=list, repr=False)
 
     def host(self, name: str, root: Path, *, mounts: str = "", listening: bool = True) -> SshHost:
         """A new host that is let in with the fleet's key and whose own key is known; started."""
@@ -259,10 +260,20 @@ class SshFleet:
     def start(self, *argv: str, cwd: Path, **more: str) -> subprocess.Popen[str]:
         """Start a command on the controller. Its pid is nsenter's; `on_controller` finds the command's own."""
         line = self.controller.inside(*argv, kinds=("--net", "--mount", "--pid", f"--wd={cwd}"))
-        return subprocess.Popen(
+        process = subprocess.Popen(
             line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=self.environment(**more),
         )  # fmt: skip
+        self.commands.append(process)
+        return process
+
+    def end_commands(self) -> None:
+        """End what was started on the controller and still runs: a test that failed did not wait for it."""
+        for process in self.commands:
+            if process.poll() is None:
+                kill_tree(process.pid)
+            process.communicate()
+        self.commands.clear()
 
     def run(self, *argv: str, cwd: Path, seconds: float = 300, **more: str) -> subprocess.CompletedProcess[str]:
         """Run a command on the controller to its end."""
@@ -331,6 +342,7 @@ def ssh_fleet(folder: Path) -> Iterator[SshFleet]:
         (folder / "ssh_config").write_text(_SSH.format(folder=folder))
         yield fleet
     finally:
+        fleet.end_commands()
         for host in fleet.hosts:
             host.stop()
         controller.end()

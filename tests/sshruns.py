@@ -97,6 +97,12 @@ class Runs:
         assert report["schema"] == "hosttune.fleet/v1"
         return {**report, "stderr": run.stderr}
 
+    def verdicts(self) -> dict[str, str]:
+        """What `hosttune fleet report` says of each host, from the files alone."""
+        words = ("fleet", "report", "--results", str(self.results), "-o", "json")
+        run = self.fleet.run(str(BIN / "hosttune"), *words, cwd=self.folder)
+        return {host["host"]: host["verdict"] for host in json.loads(run.stdout)["hosts"]}
+
     def playbook(self, name: str, *options: str, code: int = 0) -> dict[str, dict[str, int]]:
         """Run one of the shipped playbooks with ansible-playbook, as it must end: its recap by host."""
         given = ("-i", str(self.folder / "inventory.yml"), "-e", f"hosttune_results={self.results}")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from applyroots import EXAMPLE, GPU, Root, unpack
-from namespaces import until
-from sshhosts import ssh_fleet
+from namespaces import kill_tree, until
+from sshhosts import on_controller, ssh_fleet
 from sshruns import IMPATIENT, Runs, copy_root
 
 NAMES = tuple(f"gpu-{number:02}" for number in range(1, 11))
 CANARY, REST = NAMES[0], NAMES[1:]
+SPEED = "sys/bus/pci/devices/0000:18:00.0/current_link_speed"
 HALF_WAY = 60  # of the changes of files that an apply of the example makes: steps are done, and steps are left
 
 
@@ -34,7 +38,7 @@ def ten(tmp_path_factory: pytest.TempPathFactory, pristine: Path) -> Iterator[Ru
 
 
 @pytest.fixture
-def runs(ten: Runs, pristine: Path, tmp_path: Path) -> Runs:
+def runs(ten: Runs, pristine: Path, tmp_path: Path) -> Iterator[Runs]:
     """These hosts as new, with results of this test's own."""
     for host in ten.fleet.hosts:
         copy_root(pristine, host.root)
@@ -45,7 +49,8 @@ def runs(ten: Runs, pristine: Path, tmp_path: Path) -> Runs:
     ten.fleet.forget()
     runs = Runs(ten.fleet, tmp_path)
     runs.inventory({name: runs.held(name) for name in NAMES}, **IMPATIENT)
-    return runs
+    yield runs
+    ten.fleet.end_commands()
 
 
 def applied(root: Root) -> bool:
@@ -78,6 +83,100 @@ def test_hosts_that_die_while_they_are_changed(runs: Runs, pristine: Path) -> No
     assert all(not (runs.results / name / "validate.json").exists() for name in lost)
 
     runs.let_go(*lost)  # the host whose cable was cut goes on by itself; the two others are half-way
-    until(lambda: applied(runs.root(cable)), f"the end of apply on {cable}")
-    assert not applied(runs.root(power))
-    assert not applied(runs.root(killed))
+    until(partial(applied, runs.root(cable)), f"the end of apply on {cable}")
+    assert [applied(runs.root(name)) for name in (power, killed)] == [False, False]
+
+    for name in (power, killed):
+        runs.host(name).stop()
+        runs.host(name).start()
+    runs.host(cable).plug()
+    asked = runs.executions(lambda: runs.command("apply", "--resume", code=1))
+    assert {name: count for name, count in asked.items() if count} == {power: 1, killed: 1, cable: 2}  # before is kept
+    assert {name: runs.answer(name, "apply")["outcome"] for name in lost} == {
+        power: "refused", killed: "refused", cable: "ok",
+    }  # fmt: skip
+    assert all("was not finished" in runs.answer(name, "apply")["why"] for name in (power, killed))
+    assert runs.answer(cable, "apply")["changed"] is False
+
+    report = runs.command("apply", "--resume", "--recover")
+    assert {name: runs.answer(name, "recover")["changed"] for name in (power, killed)} == {power: True, killed: True}
+    assert [wave["passed"] for wave in report["waves"]] == [True, True]
+    assert set(verdicts(report).values()) <= {"pass", "warn"}
+    assert [applied(runs.root(name)) for name in NAMES] == [True] * len(NAMES)
+    runs.command("revert", "--waves", "100%")
+    assert all(runs.root(name).contents() == Root(pristine).contents() for name in NAMES)
+
+
+def test_a_host_that_got_worse_does_not_pass_by_being_asked_again(runs: Runs) -> None:
+    """The connection is lost while apply makes it worse: what it is compared with is what it was before the run."""
+    runs.hold(CANARY, "apply", 0)
+    process = runs.start("apply", "--waves", "1,100%", "--gate", "worse")
+    runs.wait_held(CANARY)
+    runs.host(CANARY).unplug()
+    runs.ended(process, 1)
+    worse(runs)
+    runs.let_go(CANARY)
+    until(partial(applied, runs.root(CANARY)), "the end of apply")
+    runs.host(CANARY).plug()
+    untouched = {name: runs.host(name).tree() for name in REST}
+    report = runs.command("apply", "--resume", code=1)
+    assert (runs.answer(CANARY, "apply")["outcome"], runs.answer(CANARY, "validate")["outcome"]) == ("ok", "no")
+    assert [wave["passed"] for wave in report["waves"]] == [False, None]
+    assert {name: runs.host(name).tree() for name in REST} == untouched
+
+
+def worse(runs: Runs) -> None:
+    """A link of the canary trains at a lower speed."""
+    runs.root(CANARY).put(SPEED, "2.5 GT/s PCIe\n")
+
+
+def test_a_broken_canary_stops_the_run(runs: Runs) -> None:
+    """The first host is worse after its change: no other host is asked, not a byte of theirs is written."""
+    untouched = {name: runs.host(name).tree() for name in REST}
+    runs.hold(CANARY, "apply", HALF_WAY)
+    process = runs.start("apply", "--waves", "1,30%,100%")
+    runs.wait_held(CANARY)
+    worse(runs)
+    runs.let_go(CANARY)
+    before = {name: runs.host(name).executions for name in REST}
+    report = runs.ended(process, 1)
+    assert runs.answer(CANARY, "apply")["outcome"] == "ok"
+    assert any("pcie-link" in line for line in runs.document(CANARY, "validate")["worse"])
+    assert [wave["passed"] for wave in report["waves"]] == [False, None, None]
+    assert report["stopped"] == "the gate behind wave 1 of 3 stayed shut"
+    assert {host["verdict"] for host in report["hosts"] if host["host"] != CANARY} == {"unknown"}
+    assert {name: runs.host(name).executions for name in REST} == before
+    assert {name: runs.host(name).tree() for name in REST} == untouched
+    assert all(not (runs.results / name).exists() for name in REST)
+
+    mended = (runs.root(REST[0]).path / SPEED).read_text()
+    runs.root(CANARY).put(SPEED, mended)
+    report = runs.command("apply", "--resume")
+    assert [wave["passed"] for wave in report["waves"]] == [True, True, True]
+    assert [applied(runs.root(name)) for name in NAMES] == [True] * len(NAMES)
+
+
+@pytest.mark.parametrize("everything", [True, False], ids=["with all below it", "alone"])
+def test_a_controller_that_is_killed(runs: Runs, everything: bool) -> None:
+    """SIGKILL while hosts are changed: they are unknown, not passed; the run goes on and asks nobody twice in vain."""
+    held = REST[2], REST[5]
+    for name in held:
+        runs.hold(name, "apply", HALF_WAY)
+    process = runs.start("apply", "--waves", "1,40%,100%")
+    runs.wait_held(*held)
+    if everything:
+        kill_tree(process.pid)
+    else:
+        os.kill(on_controller(process), signal.SIGKILL)
+    process.communicate(timeout=60)
+    told = runs.verdicts()
+    assert {name: told[name] for name in held} == dict.fromkeys(held, "unknown")
+    assert told[CANARY] in ("pass", "warn")
+    runs.let_go(*held)
+    for name in held:
+        until(partial(applied, runs.root(name)), f"the end of apply on {name}")
+    report = runs.command("apply", "--resume")
+    assert [wave["passed"] for wave in report["waves"]] == [True, True, True]
+    assert [runs.began(name).count("apply") for name in NAMES] == [1 + (name in held) for name in NAMES]
+    assert [applied(runs.root(name)) for name in NAMES] == [True] * len(NAMES)
+    assert list(runs.fleet.temporary.glob("hosttune-fleet-*/env/*")) == []  # variables of the killed run may be secrets

@@ -42,11 +42,11 @@ options:
   phase:
     description:
       - What to do. V(discover) and V(status) look; V(plan) decides and keeps the plan; V(apply) makes the host match
-        its intent; V(revert) takes back what was applied; V(validate) checks and measures; V(handover) is a validation
-        for the next tenant, at level 2.
+        its intent; V(revert) takes back what was applied; V(recover) takes back what an apply or revert that was cut
+        off had begun; V(validate) checks and measures; V(handover) is a validation for the next tenant, at level 2.
     type: str
     required: true
-    choices: [discover, plan, apply, status, validate, handover, revert]
+    choices: [discover, plan, apply, status, validate, handover, revert, recover]
   command:
     description:
       - The command on the host, a path or name, or a list whose further items are arguments. Without it,
@@ -80,7 +80,8 @@ options:
   timeout:
     description:
       - Seconds that the command may take. After that it is asked to end (a transaction then takes itself back), and
-        the outcome is C(slow). Default 300; 3600 to apply and revert; 1800, 7200 and 14400 for levels 1, 2 and 3.
+        the outcome is C(slow). Default 300; 3600 to apply, revert and recover; 1800, 7200 and 14400 for
+        levels 1, 2 and 3.
     type: float
   version:
     description:
@@ -101,7 +102,7 @@ options:
     elements: str
     default: []
   force:
-    description: V(revert) takes back also what somebody else has changed since (C(--force)).
+    description: V(revert) and V(recover) take back also what somebody else has changed since (C(--force)).
     type: bool
     default: false
   results:
@@ -134,7 +135,7 @@ options:
     default: {}
 attributes:
   check_mode:
-    description: Nothing is written on the host. V(apply) is rehearsed, V(revert) and V(validate) only look.
+    description: Nothing is written on the host. V(apply) is rehearsed; V(revert), V(recover) and V(validate) only look.
     support: full
   diff_mode:
     description: What V(plan) would change and V(apply) changes or would change, setting by setting.
@@ -204,7 +205,7 @@ verdict:
 reboot_required:
   description: Whether what was applied waits for a reboot.
   type: bool
-  returned: phases apply, status and revert
+  returned: phases apply, status, revert and recover
   sample: false
 running_guests:
   description: Names of the guests that are not shut off. Null where that is unknown.
@@ -336,8 +337,11 @@ def words_of(asked: dict, check: bool, stack: contextlib.ExitStack) -> tuple[lis
         words += [word for name in asked["disrupt"] for word in ("--disrupt", name)]
     elif phase == "revert" and not check:
         words = ["revert"] + ["--force"] * asked["force"]
+    elif phase == "recover" and not check:
+        words = ["recover"] + ["--force"] * asked["force"]
+        words += [word for name in asked["disrupt"] for word in ("--disrupt", name)]
     else:
-        words = ["status" if phase == "revert" else phase]
+        words = ["status" if phase in ("revert", "recover") else phase]
     words += ["--root", asked["root"]] if asked["root"] is not None else []
     return [*words, "-o", "json"], text, fds
 
