@@ -10,7 +10,6 @@ from hosttune.report.branch import count, say, some
 from hosttune.report.fleet_groups import (
     ANSWERS,
     Trouble,
-    answer_of,
     answers_worst_first,
     headline,
     hosts_worst_first,
@@ -134,15 +133,8 @@ def _print_hosts(lines: Sequence[HostLine], console: Console) -> None:
         return
     _heading(f"hosts that are not well: {len(bad)} of {len(lines)}", console)
     for line in bad[:MOST_HOSTS]:
-        answer = answer_of(line)
-        said = "" if answer in ("ok", "no") else f" [{answer}]"
-        prose(
-            f"{SIGNS[line.verdict]} {line.host}{said}: {summary(line, warnings=False)}",
-            2,
-            console,
-            _STYLES[line.verdict],
-            hang=2,
-        )
+        text = f"{SIGNS[line.verdict]} {line.host}: {summary(line, warnings=False)}"
+        prose(text, 2, console, _STYLES[line.verdict], hang=2)
     if len(bad) > MOST_HOSTS:
         prose(f"and {len(bad) - MOST_HOSTS} more: -o html, json or junit has every host", 2, console)
 
