@@ -1,0 +1,1 @@
+"""`make bench-fleet`: what a fleet costs. See bench/README.md."""
