@@ -215,6 +215,19 @@ def test_a_host_without_a_python_that_is_new_enough_says_so(prefix: Path, wheelh
     assert not prefix.exists()
 
 
+def test_the_playbook_is_clean_at_the_production_profile(room: Path) -> None:
+    (room / "inventory").write_text("localhost ansible_connection=local\n")  # ansible.cfg refuses to go without one
+    tool = Path(sys.executable).with_name("ansible-lint")
+    files = ["playbooks/bootstrap.yml", *(f"playbooks/tasks/bootstrap_{name}.yml" for name in ("packages", "pull"))]
+    path, inventory = f"{tool.parent}:{os.environ['PATH']}", str(room / "inventory")
+    done = subprocess.run(
+        [str(tool), "--offline", "--nocolor", "--profile", "production", *files],
+        capture_output=True, text=True, check=False, cwd=ROOT, timeout=300,
+        env={**os.environ, "PATH": path, "ANSIBLE_INVENTORY": inventory},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_no_wheelhouse_is_said_before_anything_is_done(prefix: Path) -> None:
     assert "run `make wheelhouse`" in play(prefix, prefix.parent / "nowhere").refusal
     assert not prefix.exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -348,3 +349,20 @@ def test_the_timer_starts_the_service_and_the_service_what_is_installed() -> Non
     assert "WantedBy=timers.target" in timer
     assert "FixedRandomDelay=yes" in timer, "a fleet does not come all at once"
     assert "User=" not in service, "what it reads needs root"
+
+
+# --- the page -----------------------------------------------------------------------------------------------------
+
+
+def test_every_variable_of_the_playbook_is_in_the_documentation_and_no_other() -> None:
+    places = [ROOT / "playbooks" / "bootstrap.yml", *(ROOT / "playbooks" / "tasks").glob("bootstrap_*.yml")]
+    names = {name for place in places for name in re.findall(r"\bhosttune_[a-z_]+[a-z]\b", place.read_text())}
+    page = (ROOT / "docs" / "bootstrap.md").read_text()
+    told = set(re.findall(r"^\| `(hosttune_[a-z_]+)` \|", page, re.M))
+    elsewhere = {"hosttune_root", "hosttune_answer", "hosttune_pull"}  # of all playbooks; a file; in the text
+        "hosttune_root",
+        "hosttune_answer",
+        "hosttune_pull",
+    }  # a variable of all playbooks; a file; in the text
+    assert names - elsewhere == told
+    assert "`hosttune_pull: true`" in page
