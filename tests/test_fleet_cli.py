@@ -7,11 +7,17 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
+import click
 import pytest
 from fleetstub import Stubs, end, until
 
 from hosttune.cli import run
+from hosttune.cli.commands import command
+from hosttune.fleet.record import Line
+from hosttune.fleet.waves import DEFAULT
+from hosttune.model.fleet import AnswerOutcome
 
 ROOT = Path(__file__).resolve().parent.parent
 SOME = ("a", "b", "c", "d", "e")
@@ -57,6 +63,8 @@ def stubs(tmp_path: Path) -> Stubs:
         ("report --run r1", "no run r1 in its record"),
         ("report --run r1 --verb validate", "both --run and --verb"),
         ("report --verb validate", "cannot read hosttune-results"),
+        ("report -i a,", "a run's hosts are in its record"),
+        ("report --verb validate --limit a", "--limit without -i"),
         ("floors", "no run in its record"),
     ],
 )
@@ -145,6 +153,10 @@ def test_a_report_of_whoever_asked_last_takes_every_host_of_the_folder(stubs: St
     assert [line["host"] for line in json.loads(last.stdout)["hosts"]] == ["c"]
     every = subprocess.run([*words, "--verb", "validate"], capture_output=True, text=True, check=True)
     assert {line["host"]: line["verdict"] for line in json.loads(every.stdout)["hosts"]} == dict.fromkeys("abc", "pass")
+    stubs.inventory(["b", "z"])  # who did not answer is unknown
+    named = [*words, "--verb", "validate", "-i", str(stubs.folder / "inventory.yml")]
+    told = subprocess.run(named, capture_output=True, text=True, check=True)
+    assert {line["host"]: line["verdict"] for line in json.loads(told.stdout)["hosts"]} == {"b": "pass", "z": "unknown"}
 
 
 def test_a_host_that_needs_a_reboot_keeps_the_gate_shut(stubs: Stubs) -> None:
@@ -227,3 +239,21 @@ def test_a_second_run_over_the_same_results_is_refused(stubs: Stubs) -> None:
     done = stubs.fleet("validate", code=3)
     assert f"process {child.pid} works on it" in done.stderr
     end(child, signal.SIGTERM)
+
+
+# --- the page ------------------------------------------------------------------------------------------------
+
+
+def test_the_page_names_every_option_outcome_and_event() -> None:
+    page = (ROOT / "docs" / "fleet.md").read_text()
+    group = command("fleet")
+    assert isinstance(group, click.Group)
+    for verb in ("discover", "plan", "apply", "validate", "handover", "revert", "report", "floors"):
+        assert f"hosttune fleet {verb}" in page
+        for parameter in group.commands[verb].params:
+            if isinstance(parameter, click.Option) and parameter.name != "help":
+                assert f"`{parameter.opts[0]}" in page or f" {parameter.opts[0]} " in page, parameter.opts
+    assert not [outcome for outcome in get_args(AnswerOutcome) if f"`{outcome}`" not in page]
+    kinds = [kind.__struct_config__.tag for kind in get_args(Line)]
+    assert not [kind for kind in kinds if f"`{kind}`" not in page]
+    assert DEFAULT in page

@@ -164,15 +164,33 @@ def revert(context: click.Context, /, **asked: Any) -> None:
 @results_option
 @click.option("--run", "run_id", metavar="ID", help="The report of this run (default: the last one).")
 @click.option("--verb", type=click.Choice(("discover", "plan", "apply", "validate", "handover", "revert")),
-              help="Of every host in the folder what it last answered to this, whoever asked.")  # fmt: skip
+              help="What hosts last answered to this, whoever asked, in place of a run.")  # fmt: skip
+@click.option("-i", "--inventory", "inventories", multiple=True, metavar="INVENTORY",
+              help="With --verb: the hosts of this inventory, not those that have answered.")  # fmt: skip
+@click.option("--limit", metavar="PATTERN", help="With -i: only these hosts and groups.")
 @output_option
-def report(results: str, run_id: str | None, verb: str | None, output: str) -> None:
-    """Report over the answers that a run left in the results folder; asks no host."""
-    from hosttune.fleet.reporting import report_of_folder, report_of_past
+def report(results: str, run_id: str | None, output: str, **last: Any) -> None:
+    """Report over the answers that lie in the results folder, of its last run or of one; asks no host."""
+    from hosttune.fleet.reporting import report_of_past
 
-    if verb is not None and run_id is not None:
+    if last["verb"] is None and (last["inventories"] or last["limit"]):
+        raise BadInput("a run's hosts are in its record", where="-i", hint="give --verb with it, or leave it out")
+    found = report_of_past(results, run_id) if last["verb"] is None else last_answers(results, run_id, **last)
+    show(found, output, results)
+
+
+def last_answers(
+    results: str, run_id: str | None, verb: str, inventories: tuple[str, ...], limit: str | None
+) -> FleetReport:
+    """The report over what hosts last answered to a verb. Raises BadInput."""
+    from hosttune.fleet.inventory import read_inventory
+    from hosttune.fleet.reporting import report_of_last
+
+    if run_id is not None:
         raise BadInput("both --run and --verb", where="command line", hint="a run has its own verb: drop --verb")
-    show(report_of_past(results, run_id) if verb is None else report_of_folder(results, verb), output, results)
+    if limit is not None and not inventories:
+        raise BadInput("--limit without -i", where="--limit", hint="give the inventory with -i")
+    return report_of_last(results, verb, read_inventory(inventories, limit) if inventories else None)
 
 
 @fleet.command(cls=Command)

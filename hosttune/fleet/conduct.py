@@ -98,6 +98,7 @@ def conduct(request: Request, tell: Callable[[str], None]) -> Conducted:
         for line in lines:
             journal.add(encode(line))
             _tell_notes(line, tell)
+        journal.sync()  # without its waves a run cannot go on; any later line is worth a host that is asked again
         outcome = _watched(course, journal, stop, tell)
     began = past.began if past is not None else next(line for line in lines if isinstance(line, Began))
     return Conducted(course, outcome, inventory, began.at)

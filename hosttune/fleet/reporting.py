@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from hosttune.errors import BadInput
 from hosttune.fleet.conduct import Conducted, read_past
+from hosttune.fleet.inventory import Inventory
 from hosttune.fleet.overview import Asked, report_of
 from hosttune.fleet.record import Past
 from hosttune.fleet.results import hosts_in
@@ -52,14 +53,15 @@ def report_of_past(results: str, run: str | None = None) -> FleetReport:
     return report_of(results, [host for number in sorted(past.members) for host in past.members[number]], asked)
 
 
-def report_of_folder(results: str, verb: str) -> FleetReport:
-    """The report over every host that has a folder in the results, whichever run wrote it last: of playbooks that were
-    run by hand, and of hosts that report by themselves. Raises BadInput where there is none.
+def report_of_last(results: str, verb: str, inventory: Inventory | None = None) -> FleetReport:
+    """The report over what hosts last answered to a verb, whoever asked: playbooks that were run by hand, hosts that
+    validate themselves. Over every host of the inventory, where a silent one is unknown; without one over every host
+    that has a folder in the results. Raises BadInput where there is none.
     """
-    hosts = hosts_in(results)
+    hosts = inventory.hosts if inventory is not None else hosts_in(results)
     if not hosts:
         raise BadInput("no host has answered", where=results, hint="name the results folder of a run with --results")
-    return report_of(results, hosts, Asked(verb=verb))
+    return report_of(results, hosts, Asked(verb=verb, groups=inventory.groups if inventory is not None else {}))
 
 
 def _wave(past: Past, number: int) -> Wave:

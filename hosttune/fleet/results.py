@@ -157,6 +157,13 @@ class Journal:
         except OSError as error:
             raise _unwritable(self.path, error) from error
 
+    def sync(self) -> None:
+        """What was added so far is on the disk for good when this returns. Raises BadInput."""
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
+
 
 @contextlib.contextmanager
 def held(results: str, *, wait_seconds: float = 60.0) -> Iterator[Journal]:
