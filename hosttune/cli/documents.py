@@ -44,11 +44,12 @@ def capture(root: str | None, document: str | None, file: str) -> None:
 
 
 @click.command(cls=Command)
-@click.argument("name", type=click.Choice(["host", "plan", "intent", "result", "validation"]))
+@click.argument("name", type=click.Choice(["host", "plan", "intent", "result", "validation", "fleet"]))
 def schema(name: str) -> None:
     """Print the JSON Schema of a document."""
     import msgspec
 
+    from hosttune.model.fleet import FleetReport
     from hosttune.model.host import Host
     from hosttune.model.intent import Intent
     from hosttune.model.plan import Plan
@@ -62,5 +63,6 @@ def schema(name: str) -> None:
         "intent": Intent,
         "result": Result,
         "validation": Validation,
+        "fleet": FleetReport,
     }
     emit(to_json(msgspec.json.schema(kinds[name])))
