@@ -24,7 +24,7 @@ if "--intent" in sys.argv:
     sys.stdin.read()
 with open(folder / "calls", "a") as calls:
     calls.write(f"{host} {verb}\\n")
-told = folder / host
+told = folder / host.replace("/", "_")
 lines = [line.split() for line in told.read_text().splitlines()] if told.exists() else []
 does = {words[1]: words[2] if len(words) > 2 else "" for words in lines if words[0] == verb}
 time.sleep(float(does.get("sleep", "0")))

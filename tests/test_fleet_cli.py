@@ -16,6 +16,7 @@ from fleetstub import Stubs, end, until
 from hosttune.cli import run
 from hosttune.cli.commands import command
 from hosttune.fleet.record import Line
+from hosttune.fleet.results import host_folder
 from hosttune.fleet.waves import DEFAULT
 from hosttune.model.fleet import AnswerOutcome
 
@@ -169,6 +170,32 @@ def test_a_host_that_needs_a_reboot_keeps_the_gate_shut(stubs: Stubs) -> None:
 def test_a_host_that_needs_a_person_is_exit_code_4(stubs: Stubs) -> None:
     stubs.tell("a", "revert exit 4")
     stubs.fleet("revert", code=4)
+
+
+def test_hostile_names_arrive_as_names(tmp_path: Path) -> None:
+    touched = tmp_path / "touched"
+    names = ("a b", "web*", "~re", "a:b", "x,y", "größe", f"'\"`$(touch {touched})", "../up", "-v", "#c", "%41",
+             f"{{{{ lookup('pipe', 'touch {touched}') }}}}")  # fmt: skip
+    stubs = Stubs(tmp_path, names)
+    stubs.inventory()
+    stubs.fleet("discover", "-o", "json")
+    assert not touched.exists()
+    for name in names:
+        answer = json.loads((stubs.results / host_folder(name) / "discover.json").read_text())
+        assert (answer["fleet"]["host"], answer["hostname"]) == (name, name)
+    assert len([path for path in stubs.results.iterdir() if path.is_dir()]) == len(names)
+
+
+def test_a_run_under_nohup_does_not_end_with_its_terminal(stubs: Stubs) -> None:
+    stubs.tell("a", "discover sleep 3")
+    child = subprocess.Popen(
+        ["nohup", *stubs.words("discover")], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=stubs.folder,
+        env=stubs.environment(), start_new_session=True,
+    )  # fmt: skip
+    until(lambda: (stubs.results / "a" / "discover.json").exists())
+    err = end(child, signal.SIGHUP)
+    assert child.returncode == 0, err
+    assert stubs.answer("a", "discover")["outcome"] == "ok"
 
 
 def test_no_secret_is_in_the_record_and_no_file_is_left_elsewhere(stubs: Stubs) -> None:

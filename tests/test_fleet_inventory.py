@@ -85,6 +85,29 @@ def test_the_place_of_a_mistake_in_the_file_is_told(tmp_path: Path) -> None:
         read_inventory([path], None)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "cause"),
+    [
+        ("i.yml", "all: {hosts: {'[1]': {}}}", "host range must be begin:end"),
+        ("i.ini", "[g\nweb1\n", "not enough values to unpack"),
+        ("i", "web1 x\n", "Expected key=value host variable assignment, got: x"),
+    ],
+)
+def test_the_cause_is_that_of_the_kind_of_inventory_that_was_meant(
+    tmp_path: Path, name: str, text: str, cause: str
+) -> None:
+    with pytest.raises(BadInput, match=cause):
+        read_inventory([inventory(tmp_path, text, name)], None)
+
+
+def test_a_script_that_fails_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "dynamic"
+    path.write_text("#!/bin/sh\nexit 3\n")
+    path.chmod(0o755)
+    with pytest.raises(BadInput, match="non-zero exit code 3"):
+        read_inventory([str(path)], None)
+
+
 def test_a_file_that_is_not_there_is_told_without_asking_ansible(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no such inventory") as refused:
         read_inventory([str(tmp_path / "none.yml")], None)

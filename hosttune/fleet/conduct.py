@@ -266,9 +266,12 @@ def as_begun(request: Request, past: Past) -> Request:
 
 @contextmanager
 def interruptible() -> Iterator[Stop]:
-    """Ctrl-C, SIGTERM and SIGHUP end the run in order for as long as this lasts; the second one at once."""
+    """Ctrl-C, SIGTERM and SIGHUP end the run in order for as long as this lasts; the second one at once. What whoever
+    started us wants ignored (nohup, a script's background job) stays ignored.
+    """
     stop = Stop()
-    before = {number: signal.signal(number, lambda *_: stop.now()) for number in _SIGNALS}
+    heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda *_: stop.now()) for number in heard}
     try:
         yield stop
     finally:

@@ -20,7 +20,8 @@ _SECONDS = 600.0  # dynamic inventories ask a cloud or a database
 _COUNT = re.compile(r"  hosts \(([0-9]+)\):")
 _INDENT = "    "
 _ORIGIN = re.compile(r"Origin: (\S.*:[0-9]+:[0-9]+)")
-_CAUSE = re.compile(r"(?:YAML parsing failed|Failed to parse inventory): (.+)")
+_CAUSE = re.compile(r"Failed to parse \S+ with '?(\w+)'? plugin: (?:Failed to parse inventory: )?(.+)")
+_YAML = (".yml", ".yaml", ".json")
 _ERROR = re.compile(r"(?:\[ERROR\]|ERROR!?): ?(.*)")
 
 
@@ -129,7 +130,7 @@ def _ask(name: str, arguments: Sequence[str], sources: Sequence[str], limit: str
         return Machine().run(("/usr/bin/env", *given, tool(name), *arguments), timeout=_SECONDS)
     except CommandFailed as error:
         raise BadInput(
-            _reason(error), where=_named(sources, limit), hint="correct the inventory, or --limit"
+            _reason(error, sources), where=_named(sources, limit), hint="correct the inventory, or --limit"
         ) from error
 
 
@@ -137,14 +138,16 @@ def _named(sources: Sequence[str], limit: str | None) -> str:
     return f"inventory {', '.join(sources)}" + (f", --limit {limit}" if limit is not None else "")
 
 
-def _reason(error: CommandFailed) -> str:
-    """What ansible had to say, in a line: its error, the first cause, and the place in the file."""
-    errors = [match[1] for line in error.output.splitlines() if (match := _ERROR.match(line))]
-    cause = _CAUSE.search(error.output)
-    origin = _ORIGIN.search(error.output)
-    parts = [
-        errors[-1] if errors else error.output.strip().splitlines()[-1:] and error.output.strip().splitlines()[-1],
-        cause[1] if cause else None,
-        f"at {origin[1]}" if origin else None,
-    ]
-    return ": ".join(str(part) for part in parts if part) or error.reason
+def _reason(error: CommandFailed, sources: Sequence[str]) -> str:
+    """What ansible had to say, in a line: its error, the cause, and the place in the file.
+
+    It tries one kind of inventory after the other and tells of each; the cause is that of the kind that was meant.
+    """
+    said = error.output
+    errors = [match[1] for line in said.splitlines() if (match := _ERROR.match(line))] or said.split("\n")[-2:-1]
+    causes = dict(_CAUSE.findall(said))
+    meant = ("script", "yaml") if all(source.endswith(_YAML) for source in sources) else ("script", "ini", "yaml")
+    cause = next((causes[kind] for kind in meant if kind in causes), None)
+    origin = _ORIGIN.search(said)
+    parts = (errors[-1] if errors else None, cause, f"at {origin[1]}" if origin else None)
+    return ": ".join(part for part in parts if part) or error.reason
