@@ -41,6 +41,7 @@ lint: set-up-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/ansible-lint
 
 format: set-up-test
 	$(BIN)/ruff check --fix .

@@ -60,7 +60,7 @@ class Fleet:
     """Simulated hosts of one test in one folder."""
 
     folder: Path
-    hosts: Mapping[str, Mapping[str, Any]]
+    hosts: Mapping[str, dict[str, Any]]
     variables: dict[str, Any] = field(default_factory=dict)
 
     @property

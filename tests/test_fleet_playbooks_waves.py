@@ -56,7 +56,7 @@ def noting(folder: Path) -> str:
 def test_a_host_that_fails_in_the_first_wave_stops_the_second(fleet: Fleet, tmp_path: Path, verb: str) -> None:
     fleet.hosts["h1"]["hosttune_command"] = instead(
         tmp_path, **{verb: "echo 'error: no' >&2; echo 'where: x' >&2; exit 3"}
-    )  # type: ignore[index]
+    )
     untouched = {host: Root(fleet.root(host)).tree() for host in ("h2", "h3")}
     played = fleet.play(verb, code=2)
     assert fleet.outcomes(verb) == {"h1": "refused"}
@@ -66,8 +66,9 @@ def test_a_host_that_fails_in_the_first_wave_stops_the_second(fleet: Fleet, tmp_
 
 
 def test_a_wave_is_finished_although_one_of_its_hosts_failed(fleet: Fleet, tmp_path: Path) -> None:
-    fleet.hosts["h1"]["hosttune_command"] = instead(tmp_path, apply="kill -9 $$")  # type: ignore[index]
-    played = fleet.play("apply", code=2, waves=[2, "100%"])
+    fleet.hosts["h1"]["hosttune_command"] = instead(tmp_path, apply="kill -9 $$")
+    fleet.variables["hosttune_waves"] = [2, "100%"]  # of the inventory
+    played = fleet.play("apply", code=2)
     assert fleet.outcomes("apply") == {"h1": "died", "h2": "ok"}
     assert fleet.outcomes("validate") == {"h2": "ok"}
     assert fleet.records("h3") == set()
@@ -83,7 +84,7 @@ def test_what_got_worse_stops_although_the_verdict_passes(fleet: Fleet, tmp_path
     passed["outcome"] = "warn"
     worse.write_text(json.dumps(document))
     both = f'case "$*" in *--against*) cat {worse}; exit 1 ;; esac'
-    fleet.hosts["h1"]["hosttune_command"] = instead(tmp_path, validate=both)  # type: ignore[index]
+    fleet.hosts["h1"]["hosttune_command"] = instead(tmp_path, validate=both)
     fleet.play("apply", code=2)
     assert fleet.outcomes("validate") == {"h1": "no"}
     assert fleet.records("h2") == set()
@@ -102,7 +103,7 @@ def test_the_gate_says_what_stops_a_host_that_was_bad_before(
 
 
 def test_hooks_run_in_order(fleet: Fleet, tmp_path: Path) -> None:
-    hooks = {"drain": hook(tmp_path, "drain"), "undrain": hook(tmp_path, "undrain")}
+    hooks: dict[str, Any] = {"drain": hook(tmp_path, "drain"), "undrain": hook(tmp_path, "undrain")}
     fleet.play("apply", "--limit", "h1", command=noting(tmp_path), **hooks)
     assert logged(tmp_path) == ["validate", "drain h1", "apply", "validate", "undrain h1"]
 
@@ -111,7 +112,7 @@ def test_hooks_run_in_order(fleet: Fleet, tmp_path: Path) -> None:
 def test_a_host_that_is_not_well_is_not_given_back(fleet: Fleet, tmp_path: Path, phase: str) -> None:
     against = 'case "$*" in *--against*) exit 9 ;; esac'
     command = instead(tmp_path, **{phase: "exit 3" if phase == "apply" else against})
-    hooks = {"drain": hook(tmp_path, "drain"), "undrain": hook(tmp_path, "undrain")}
+    hooks: dict[str, Any] = {"drain": hook(tmp_path, "drain"), "undrain": hook(tmp_path, "undrain")}
     fleet.play("apply", "--limit", "h1", code=2, command=command, **hooks)
     assert logged(tmp_path) == ["drain h1"]
 
@@ -146,7 +147,7 @@ def test_a_host_that_is_lost_stops_the_next_wave(fleet: Fleet, tmp_path: Path, w
         ssh = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": closed.getsockname()[1]}
         variables: dict[str, Any] = {"waves": [2, "100%"]}
         if where == "the host":
-            fleet.hosts["h1"].update(ssh)  # type: ignore[attr-defined]
+            fleet.hosts["h1"].update(ssh)
         else:
             task = {
                 "name": "Ask the host",
@@ -222,7 +223,11 @@ def test_a_host_with_guests_is_not_rebooted(fleet: Fleet, tmp_path: Path, guests
 
 
 def test_a_reboot_comes_between_drain_and_undrain_and_is_confirmed(fleet: Fleet, tmp_path: Path) -> None:
-    hooks = {"drain": hook(tmp_path, "drain"), "undrain": hook(tmp_path, "undrain"), "reboot_with": reboot(tmp_path)}
+    hooks: dict[str, Any] = {
+        "drain": hook(tmp_path, "drain"),
+        "undrain": hook(tmp_path, "undrain"),
+        "reboot_with": reboot(tmp_path),
+    }
     fleet.play("apply", "--limit", "h1", command=pending(tmp_path), reboot=True, **hooks)
     assert logged(tmp_path) == ["drain h1", "reboot", "undrain h1"]
     assert fleet.records("h1") == {"before", "apply", "guests", "status", "validate"}
@@ -247,6 +252,10 @@ def test_a_captured_host_is_never_rebooted_itself(fleet: Fleet, tmp_path: Path) 
 
 
 def test_nothing_is_rebooted_or_drained_in_check_mode(fleet: Fleet, tmp_path: Path) -> None:
-    hooks = {"drain": hook(tmp_path, "drain"), "undrain": hook(tmp_path, "undrain"), "reboot_with": reboot(tmp_path)}
+    hooks: dict[str, Any] = {
+        "drain": hook(tmp_path, "drain"),
+        "undrain": hook(tmp_path, "undrain"),
+        "reboot_with": reboot(tmp_path),
+    }
     fleet.play("apply", "--check", command=pending(tmp_path), reboot=True, **hooks)
     assert logged(tmp_path) == []

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
         ("ruff", "format", "--check", "."),
         ("mypy",),
         ("lint-imports",),
+        ("ansible-lint", "--nocolor"),
     ],
     ids=" ".join,
 )

@@ -20,6 +20,7 @@ import selectors
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -50,8 +51,8 @@ options:
   command:
     description:
       - The command on the host, a path or name, or a list whose further items are arguments. Without it,
-        C(/opt/hosttune/bin/hosttune) where that exists (playbooks/bootstrap.yml puts it there), else C(hosttune) on
-        PATH.
+        C(/opt/hosttune/bin/hosttune) where that exists (playbooks/bootstrap.yml puts it there), else C(hosttune)
+        beside the interpreter or on PATH.
     type: raw
   root:
     description: Work on this captured host instead of the machine, a directory or tar on the host (C(--root)).
@@ -246,7 +247,8 @@ class NoAnswer(Exception):
 
 def installed(command: list[str] | None, wanted: str | None) -> list[str]:
     """The command as arguments, its program as a path. Raises NoAnswer where there is none or another version."""
-    words = list(command or [INSTALLED if os.path.exists(INSTALLED) else "hosttune"])
+    beside = os.path.join(os.path.dirname(sys.executable or ""), "hosttune")
+    words = list(command or [next(filter(os.path.exists, (INSTALLED, beside)), "hosttune")])
     path = os.environ.get("PATH", os.defpath) + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     found = None if "\0" in words[0] else shutil.which(words[0], path=path)
     if found is None:

@@ -1,0 +1,115 @@
+"""The shipped inventories: each parses, each host's intent is one, and is planned where there is a host to plan on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from applyroots import EXAMPLE
+from fleethosts import BIN, HOSTTUNE, PLAYBOOKS, ROOT, Fleet
+
+from hosttune import discover, plan
+from hosttune.model.host import Host
+from hosttune.model.intent import Intent
+
+INVENTORIES = ROOT / "inventories"
+HOSTS = {
+    "example": ["example"],
+    "lab-2": ["lab-1", "lab-2"],
+    "hgx-h200-8": ["h200-01", "h200-02", "h200-03", "h200-04"],
+    "h100-16-ib": ["h100-01", "h100-02"],
+    "gaudi3": ["gaudi-01", "gaudi-02"],
+}
+KNOWN = {
+    "command", "root", "intent", "level", "results", "record", "against", "gate", "floors", "timeout", "version", "run",
+    "start", "no_guests", "disrupt", "force", "keep", "waves", "forks", "drain", "undrain", "reboot", "reboot_guests",
+    "reboot_with", "templates",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def listed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, dict[str, Any]]]:
+    """Inventory → host → its variables, as Ansible itself merges them."""
+    environment = Fleet(tmp_path_factory.mktemp("listed"), {}).environment()
+    found = {}
+    for name in HOSTS:
+        command = [str(BIN / "ansible-inventory"), "-i", str(INVENTORIES / name), "--list"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=ROOT)
+        assert done.stderr == ""
+        found[name] = json.loads(done.stdout)["_meta"]["hostvars"]
+    return found
+
+
+def intent_of(variables: dict[str, Any], name: str) -> Intent:
+    """A host's intent: a mapping, or the file that it names."""
+    given = variables["hosttune_intent"]
+    if isinstance(given, str):
+        path = given.replace("{{ inventory_dir }}", str(INVENTORIES / name))
+        return Intent.from_yaml(Path(path).read_text(), where=path)
+    return Intent.from_json(json.dumps(given), where=name)
+
+
+@pytest.fixture(scope="module")
+def example() -> Host:
+    """The bundled host: eight H200, NVSwitches, InfiniBand."""
+    return discover(str(EXAMPLE))
+
+
+def as_h100(host: Host) -> Host:
+    """The same host with H100 on its board: a host document as an operator would keep one."""
+    document = json.loads(host.to_json())
+    for gpu in document["gpus"]:
+        gpu["model"] = gpu["model"].replace("NVIDIA H200", "NVIDIA H100 80GB HBM3")
+    for function in document["pci"]:
+        function["device_id"] = "2330" if function["device_id"] == "2335" else function["device_id"]
+    return Host.from_json(json.dumps(document))
+
+
+def test_every_inventory_is_here() -> None:
+    assert {path.name for path in INVENTORIES.iterdir() if (path / "hosts.yml").exists()} == set(HOSTS)
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_hosts_and_variables(listed: dict[str, dict[str, dict[str, Any]]], name: str) -> None:
+    assert sorted(listed[name]) == HOSTS[name]
+    for host, variables in listed[name].items():
+        ours = {key.removeprefix("hosttune_") for key in variables if key.startswith("hosttune_")}
+        assert ours <= KNOWN, host  # a misspelt variable would be ignored
+        assert intent_of(variables, name).guests
+        assert not [key for key in variables if "pass" in key]  # no secret in plain text
+
+
+@pytest.mark.parametrize("name", ["example", "hgx-h200-8", "h100-16-ib"])
+def test_intents_fit_their_hosts(listed: dict[str, dict[str, dict[str, Any]]], example: Host, name: str) -> None:
+    host = as_h100(example) if name == "h100-16-ib" else example
+    seen = set()
+    for variables in listed[name].values():
+        intent = intent_of(variables, name)
+        if intent.to_json() in seen:
+            continue
+        seen.add(intent.to_json())
+        decided = plan(host, intent)
+        assert decided.unplaced == ()
+        assert [guest.name for guest in decided.guests] == [guest.name for guest in intent.guests]
+    assert len(seen) == {"example": 1, "hgx-h200-8": 3, "h100-16-ib": 2}[name]  # groups and hosts differ
+
+
+def test_the_example_is_a_harmless_trial(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, {})
+    command = [str(BIN / "ansible-playbook"), "-i", str(INVENTORIES / "example"), str(PLAYBOOKS / "validate.yml")]
+    before = EXAMPLE.stat()
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=fleet.environment(), cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads((tmp_path / "hosttune-results/example/validate.json").read_text())
+    assert (document["fleet"]["outcome"], document["verdict"]) == ("ok", "warn")
+    after = EXAMPLE.stat()
+    assert (after.st_mtime_ns, after.st_size) == (before.st_mtime_ns, before.st_size)
+    applied = subprocess.run([*command[:3], str(PLAYBOOKS / "apply.yml")], capture_output=True, text=True, check=False,
+                             env=fleet.environment(), cwd=tmp_path)  # fmt: skip
+    assert applied.returncode == 2
+    answer = json.loads((tmp_path / "hosttune-results/example/apply.json").read_text())["fleet"]
+    assert answer["outcome"] == "refused"
+    assert Path(HOSTTUNE).exists()
