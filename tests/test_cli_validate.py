@@ -337,3 +337,20 @@ class Units(Machine):
 def test_irqbalance_of_a_machine() -> None:
     for links, expected in (({}, False), ({"irqbalance": None}, True), ({"irqbalance": "/dev/null"}, False)):
         assert read_irqbalance(Reader(Units(**links)), Host()) is expected
+
+
+# --- what was validated --------------------------------------------------------------------------------------
+
+
+def test_a_validation_says_whose_figures_it_holds(cli: Cli) -> None:
+    _, document = cli.json("--root", VM, "--guest")
+    machine = document["machine"]
+    assert [gpu["address"] for gpu in machine["gpus"]] == [f"0000:00:0{n}.0" for n in (6, 7, 8, 9)]
+    assert {(gpu["model"], gpu["id"]) for gpu in machine["gpus"]} == {("NVIDIA H200", "10de:2335")}
+    assert machine["product"] is None
+
+
+def test_a_device_of_no_known_maker_is_no_gpu_of_the_fleet(cli: Cli) -> None:
+    _, document = cli.json("--root", str(EXAMPLE))
+    assert {gpu["id"] for gpu in document["machine"]["gpus"]} == {"10de:2335"}
+    assert len(document["machine"]["gpus"]) == 8

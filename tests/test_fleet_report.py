@@ -24,7 +24,7 @@ from hosttune.errors import BadInput
 from hosttune.fleet.overview import MOST_TEXT, MOST_TOLD, Asked, report_of
 from hosttune.fleet.results import answer_path, host_folder
 from hosttune.model.fleet import Answer, FleetReport, HostLine, Wave
-from hosttune.model.validation import CheckResult, Validation, Verdict
+from hosttune.model.validation import CheckResult, Gpu, Machine, Validation, Verdict
 from hosttune.report.fleet_groups import ANSWERS, meaning, results_left_out, troubles
 
 ASKED = Asked("validate", run=RUN, at="2026-03-01T10:00:00Z", version="0.1.0")
@@ -265,6 +265,14 @@ def test_the_machine_comes_from_the_host_document_beside(tmp_path: Path) -> None
     line = one(tmp_path)
     assert line.devices == "8 × NVIDIA H200"
     assert line.product
+
+
+def test_the_machine_that_a_validation_names_comes_first(tmp_path: Path) -> None:
+    """A host document of another day may be of other GPUs."""
+    own = Machine(product="Other", gpus=(Gpu(address="0000:18:00.0", model="NVIDIA H100", id="10de:2330"),))
+    write_validation(tmp_path, "a", msgspec.structs.replace(validation("a", random.Random(1)), machine=own))
+    write_discovered(tmp_path, "a")
+    assert (one(tmp_path).devices, one(tmp_path).product) == ("1 × NVIDIA H100", "Other")
 
 
 def test_figures_of_hosts_without_a_host_document_are_said_to_be_compared_with_nobody(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from hosttune.errors import BadInput, Refused
 if TYPE_CHECKING:
     from hosttune.bench.course import Measured
     from hosttune.model.evidence import Evidence
-    from hosttune.model.host import Problem
+    from hosttune.model.host import Host, Problem
     from hosttune.model.plan import Plan
-    from hosttune.model.validation import Validation
+    from hosttune.model.validation import Machine, Validation
     from hosttune.system import System
     from hosttune.transaction.site import Site
 
@@ -260,7 +260,21 @@ def decide(evidence: Evidence, level: int, measured: Measured | None, *, live: b
         facts=dict(measured.facts) if measured else None,
         at=datetime.now(UTC).isoformat(timespec="seconds") if live else None,
         version=__version__,
+        machine=machine_of(evidence.host),
     )
+
+
+def machine_of(host: Host) -> Machine:
+    """What of the host says with whom its figures can be compared."""
+    from hosttune.model.validation import Gpu, Machine
+
+    ids = {one.address: f"{one.vendor_id}:{one.device_id}" for one in host.pci if one.vendor_id and one.device_id}
+    gpus = tuple(
+        Gpu(address=gpu.address, model=gpu.model or f"{gpu.vendor} GPU", id=ids.get(gpu.address))
+        for gpu in host.gpus
+        if gpu.vendor not in (None, "other")
+    )
+    return Machine(product=host.platform.product if host.platform is not None else None, gpus=gpus)
 
 
 def compared(validation: Validation, before: Validation | None) -> Validation:

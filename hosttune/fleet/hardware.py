@@ -1,4 +1,4 @@
-"""What a host's figures belong to: its GPUs and its product, from the host document that lies beside its results."""
+"""What a host's figures belong to: its GPUs and its product, from its validation, else from its host document."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import msgspec
 from hosttune.errors import BadInput
 from hosttune.fleet.medians import Hardware
 from hosttune.fleet.results import answer_path, read_file
+from hosttune.model.validation import Validation
 
 
 class _Platform(msgspec.Struct):
@@ -52,6 +53,15 @@ class Machine:
         """Its GPUs counted ("8 × NVIDIA H200"); None without any."""
         counted = Counter(model for model, _ in self.hardware.gpus.values())
         return ", ".join(f"{number} × {model}" for model, number in counted.items()) or None
+
+
+def machine_of(validation: Validation) -> Machine | None:
+    """The machine that a validation says it is about; None where an older hosttune made it."""
+    found = validation.machine
+    if found is None:
+        return None
+    gpus = {gpu.address: (gpu.model or "GPU", gpu.id) for gpu in found.gpus}
+    return Machine(validation.host, Hardware(gpus, found.product))
 
 
 def read_machine(results: str, host: str) -> Machine | None:

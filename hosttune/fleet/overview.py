@@ -13,7 +13,7 @@ import msgspec
 from hosttune.errors import BadInput
 from hosttune.fleet.answers import read_answer, was_asked
 from hosttune.fleet.gate import PHASES, WAVES, phases
-from hosttune.fleet.hardware import Machine, read_machine
+from hosttune.fleet.hardware import Machine, machine_of, read_machine
 from hosttune.fleet.medians import Hardware, Row, fleet_medians, rows_of
 from hosttune.fleet.results import answer_path, host_folder, read_file
 from hosttune.model.fleet import Answer, FleetReport, HostLine, Wave
@@ -71,7 +71,8 @@ def report_of(results: str, hosts: Iterable[str], asked: Asked) -> FleetReport:
     strange = 0
     for host in hosts:
         seen = _look(results, host, asked)
-        machine = read_machine(results, host)
+        said = machine_of(seen.validation) if seen.validation is not None else None
+        machine = said or read_machine(results, host)
         lines.append(_line(host, seen, machine, asked, shared))
         if seen.validation is not None and seen.validation.samples:
             strange += machine is None

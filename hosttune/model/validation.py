@@ -38,6 +38,24 @@ class Sample(Value, frozen=True, kw_only=True):
     unit: str
 
 
+class Gpu(Value, frozen=True, kw_only=True):
+    """A GPU that figures and results may belong to: `id` is vendor:device as baselines name it ("10de:2335")."""
+
+    address: str
+    model: str | None = None
+    id: str | None = None
+
+
+class Machine(Value, frozen=True, kw_only=True):
+    """What was validated: with whose figures those of this machine can be compared. GPUs of known makers only."""
+
+    product: str | None = None
+    gpus: tuple[Gpu, ...] = ()
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+
+
 class Validation(Value, frozen=True, kw_only=True):
     """All results and samples of one run. `facts`: versions and clocks that belong to the figures.
 
@@ -54,6 +72,7 @@ class Validation(Value, frozen=True, kw_only=True):
     version: str | None = None
     facts: Mapping[str, str] | None = None
     worse: tuple[str, ...] | None = None
+    machine: Machine | None = None
 
     def __post_init__(self) -> None:
         close_lists(self)
