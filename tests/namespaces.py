@@ -33,7 +33,7 @@ def quiet(*argv: str, **named: Any) -> None:
         pytest.fail(f"{shlex.join(argv)}: exit status {found.returncode}: {found.stderr.strip() or found.stdout}")
 
 
-def until(holds: Callable[[], object], what: str, seconds: float = 60) -> None:
+def until(holds: Callable[[], object], what: str, seconds: float = 120) -> None:
     """Wait for something that must come; fails the test where it does not."""
     deadline = time.monotonic() + seconds
     while not holds():

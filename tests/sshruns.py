@@ -76,9 +76,9 @@ class Runs:
         run = self.fleet.run(*self.words(verb, *options, "-o", "json"), cwd=self.folder)
         return self.reported(run, code)
 
-    def start(self, verb: str, *options: str) -> subprocess.Popen[str]:
+    def start(self, verb: str, *options: str, **environment: str) -> subprocess.Popen[str]:
         """Start `hosttune fleet VERB`."""
-        return self.fleet.start(*self.words(verb, *options, "-o", "json"), cwd=self.folder)
+        return self.fleet.start(*self.words(verb, *options, "-o", "json"), cwd=self.folder, **environment)
 
     def ended(self, process: subprocess.Popen[str], code: int) -> dict[str, Any]:
         """Wait for what `start` started: its report."""
