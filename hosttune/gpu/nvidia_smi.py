@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hosttune.errors import BadInput
@@ -95,6 +96,7 @@ def parse_smi_query(text: str, address: str) -> Gpu:
     return Gpu(address=address, **facts, mig=Mig(mode=mode, pending=pending) if mode or pending else None)
 
 
+@lru_cache(maxsize=1)  # a capture's settings are read one by one, each from the whole answer
 def parse_smi_xml(text: str) -> Answer:
     """`nvidia-smi -q -x`: the GPUs in its order. Raises BadInput when it is not XML, or declares entities.
 

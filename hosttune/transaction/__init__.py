@@ -1,11 +1,17 @@
-"""Transactions: a plan applied with read-back, a journal and a way back."""
+"""Transactions: a plan applied with read-back, a journal and a way back.
+
+Names are loaded on first use: `validate`, which asks for what is in force, imports nothing of what applies.
+"""
 
 from __future__ import annotations
 
-from hosttune.transaction.applying import Options, rehearse_apply
-from hosttune.transaction.applying import apply as apply_plan
-from hosttune.transaction.booting import reapply
-from hosttune.transaction.undoing import applied_plans, plan_in_force, recover, revert, status
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hosttune.transaction.applying import Options, rehearse_apply
+    from hosttune.transaction.applying import apply as apply_plan
+    from hosttune.transaction.booting import reapply
+    from hosttune.transaction.undoing import applied_plans, plan_in_force, recover, revert, status
 
 __all__ = [
     "Options",
@@ -18,3 +24,14 @@ __all__ = [
     "revert",
     "status",
 ]
+
+_HOMES = {"Options": "applying", "apply_plan": "applying", "rehearse_apply": "applying", "reapply": "booting"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'hosttune.transaction' has no attribute {name!r}")
+    from importlib import import_module
+
+    home = import_module(f"hosttune.transaction.{_HOMES.get(name, 'undoing')}")
+    return getattr(home, "apply" if name == "apply_plan" else name)

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Sequence
 
 from hosttune.errors import Refused, Unreadable
 from hosttune.holders import holders
-from hosttune.hypervisor import is_active
 from hosttune.journal import Record, Transaction
 from hosttune.model.host import Host
 from hosttune.model.plan import Plan
@@ -92,6 +91,8 @@ def _disruptive(todo: Sequence[Prepared], disrupt: Collection[str]) -> Iterable[
 
 
 def _of_guests(host: Host, todo: Sequence[Prepared], disrupt: Collection[str]) -> Iterable[str]:
+    from hosttune.hypervisor import is_active
+
     running = {guest.name: guest for guest in host.guests or () if is_active(guest.state)}
     for one in todo:
         setting = one.step.setting
@@ -156,6 +157,8 @@ def refuse_running_guests(
     system: System, transactions: Iterable[Transaction], disrupt: Collection[str] = frozenset()
 ) -> None:
     """Refuse to take the ground from under a guest that these transactions set up and that runs. Raises Refused."""
+    from hosttune.hypervisor import is_active
+
     ours = {
         record.target
         for transaction in transactions
