@@ -38,9 +38,9 @@ try:
 except ImportError:
     CONTROLLER_VERSION = None
 
-PHASES = ("discover", "plan", "apply", "status", "validate", "handover", "revert")
+PHASES = ("discover", "plan", "apply", "status", "validate", "handover", "revert", "recover")
 VALIDATIONS = ("validate", "handover")
-SECONDS = {"apply": 3600.0, "revert": 3600.0}  # other phases: 300, and by level
+SECONDS = {"apply": 3600.0, "revert": 3600.0, "recover": 3600.0}  # other phases: 300, and by level
 LEVEL_SECONDS = (300.0, 1800.0, 7200.0, 14400.0)
 TEXTS = ("root", "against", "gate", "floors", "version")
 FLAGS = ("start", "no_guests", "force", "keep")
