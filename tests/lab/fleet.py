@@ -99,6 +99,7 @@ class Controller:
         common = {
             "ansible_host": "127.0.0.1",
             "ansible_user": "root",
+            "ansible_timeout": 30,  # to connect: an emulated sshd is slow to say its first word
             "ansible_ssh_common_args": f"-F none -o UserKnownHostsFile={self.folder / 'known_hosts'}",
             "hosttune_intent": intent,
             "hosttune_drain": str(self.folder / "drain.yml"),

@@ -63,13 +63,6 @@ while :; do
   /bin/busybox sleep 10
 done
 """
-# Unpacking the kernel is more than half of a guest's start, emulated twice: QEMU starts an unpacked one, too (PVH).
-UNPACK = f"""
-import lzma
-packed = open("{FILES}/vmlinuz", "rb").read()
-at = packed.find(b"\\xfd7zXZ\\0")
-open("{FILES}/vmlinux", "wb").write(packed if at < 0 else lzma.LZMADecompressor().decompress(packed[at:]))
-"""
 # QEMU's own functions (docs/specs/pci-ids.rst) and Texas Instruments' switch, which its generic switch ports are.
 IDS = {
     "pcie-expander-bus": "1b36:000b",
@@ -119,7 +112,6 @@ def host(image: Path) -> Iterator[LabMachine]:
         pack = f"cpio -id --quiet <{FILES}/initramfs.cpio; cat >init; find . | cpio -o -H newc --quiet"
         tree = f"mkdir /run/tree; cd /run/tree; {pack} >{FILES}/tree.cpio; rm -r /run/tree"
         machine.shell(f"{tree}; modprobe vfio-pci", stdin=INIT)
-        machine.shell("python3 -", stdin=UNPACK)
         yield machine
 
 

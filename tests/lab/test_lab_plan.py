@@ -34,7 +34,7 @@ INTENT: Document = {
             "firmware": "bios",
             "accelerator": "tcg",
             "boot": {
-                "kernel": f"{FILES}/vmlinuz",
+                "kernel": f"{FILES}/vmlinux",
                 "initrd": f"{FILES}/initramfs.cpio",
                 "cmdline": "console=ttyS0 quiet mitigations=off tsc=reliable nokaslr panic=-1",
             },
