@@ -108,11 +108,41 @@ class Root:
                     found[inside] = "folder" if path.is_dir() else path.read_bytes()
         return found
 
+    def differences(self, pristine: Path) -> set[str]:
+        """Names that are not what they are in the root that this one is a copy of, as `contents` compares them; files
+        that are still the same (hard links of each other) are not read."""
+        mine, theirs = _inodes(self.path), _inodes(pristine)
+        names = {name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)}
+        ours = {name for name in names if not name.startswith(_LEFT_BEHIND) and name not in _MADE_ON_THE_WAY}
+        return {name for name in ours if _held(self.path / name) != _held(pristine / name)}
+
     def journals(self) -> list[list[dict[str, Any]]]:
         """The lines of every journal, oldest first."""
         folder = self.path / STATE / "transactions"
         paths = sorted(folder.glob("*.jsonl"))
         return [[json.loads(line) for line in path.read_text().splitlines()] for path in paths]
+
+
+def _inodes(root: Path) -> dict[str, int]:
+    """Every name but folders' with its inode, folders with 0."""
+    found: dict[str, int] = {}
+    todo = [""]
+    while todo:
+        folder = todo.pop()
+        with os.scandir(root / folder) as entries:
+            for entry in entries:
+                name = f"{folder}{entry.name}"
+                whole = entry.is_dir(follow_symlinks=False)
+                found[name] = 0 if whole else entry.inode()
+                todo += [f"{name}/"] * whole
+    return found
+
+
+def _held(path: Path) -> str | bytes | None:
+    """What a name holds; None where there is none."""
+    if path.is_symlink():
+        return os.readlink(path)
+    return "folder" if path.is_dir() else path.read_bytes() if path.exists() else None
 
 
 @contextlib.contextmanager

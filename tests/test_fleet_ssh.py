@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from applyroots import EXAMPLE, GPU, STATE, unpack
+from applyroots import EXAMPLE, GPU, STATE, Root, unpack
 from sshhosts import BIN, ssh_fleet
 from sshruns import Runs, copy_root
 
@@ -49,9 +49,7 @@ def asked_once(runs: Runs, verb: str, *options: str) -> dict[str, int]:
 
 def pristine_again(runs: Runs, pristine: Path) -> bool:
     """Whether every host's root holds what it held before anything was applied."""
-    from applyroots import Root
-
-    return all(Root(host.root).contents() == Root(pristine).contents() for host in runs.fleet.hosts)
+    return not any(Root(host.root).differences(pristine) for host in runs.fleet.hosts)
 
 
 def test_the_command_discovers_plans_applies_and_validates(runs: Runs, pristine: Path) -> None:
