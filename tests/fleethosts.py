@@ -5,6 +5,7 @@ Every command that Ansible runs on such a host goes through a shell of ours that
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -163,15 +164,29 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return unpack(EXAMPLE, tmp_path_factory.mktemp("pristine") / "root")
 
 
-@pytest.fixture
-def fleet(pristine: Path, tmp_path: Path) -> Iterator[Fleet]:
-    """Three hosts with scratch roots of their own (hard links: what changes one replaces whole files)."""
-    hosts = {}
-    for name in ("h1", "h2", "h3"):
-        target = tmp_path / "roots" / name
+@contextlib.contextmanager
+def simulated(pristine: Path, folder: Path, names: Sequence[str]) -> Iterator[Fleet]:
+    """Hosts with scratch roots of their own (hard links: what changes one replaces whole files)."""
+    hosts: dict[str, dict[str, Any]] = {}
+    for name in names:
+        target = folder / "roots" / name
         target.parent.mkdir(exist_ok=True)
         subprocess.run(["cp", "-al", str(pristine), str(target)], check=True)
         hosts[name] = {"hosttune_root": str(target)}
-    yield Fleet(tmp_path, hosts, {"hosttune_intent": INTENT})
-    assert not (tmp_path / "outside").exists()
-    shutil.rmtree(tmp_path / "roots")
+    yield Fleet(folder, hosts, {"hosttune_intent": INTENT})
+    assert not (folder / "outside").exists()
+    shutil.rmtree(folder / "roots")
+
+
+@pytest.fixture
+def fleet(pristine: Path, tmp_path: Path) -> Iterator[Fleet]:
+    """Three simulated hosts."""
+    with simulated(pristine, tmp_path, ("h1", "h2", "h3")) as found:
+        yield found
+
+
+@pytest.fixture
+def lone(pristine: Path, tmp_path: Path) -> Iterator[Fleet]:
+    """One simulated host."""
+    with simulated(pristine, tmp_path, ("h1",)) as found:
+        yield found

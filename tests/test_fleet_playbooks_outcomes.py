@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleethosts import HOSTTUNE, Fleet, Played, fleet, pristine, script, stand_in
+from fleethosts import HOSTTUNE, Fleet, Played, script, stand_in
 
 from hosttune.model.validation import Validation
-
-__all__ = ["fleet", "pristine"]
 
 PASS: dict[str, Any] = {
     "schema": "hosttune.validation/v1", "host": "h", "level": 0, "verdict": "pass", "samples": [],
@@ -149,14 +147,15 @@ def test_another_version_is_told_before_the_command_is_run(tmp_path: Path) -> No
     assert ran.exists()
 
 
-def test_an_unreachable_host_is_told_and_the_others_are_visited(fleet: Fleet) -> None:
+def test_an_unreachable_host_is_told_and_the_others_are_visited(tmp_path: Path) -> None:
+    fleet = stand_in(tmp_path, ("h1", "away", "h2"), hosttune_command=script(tmp_path / "good", printing(WHOLE)))
     with socket.socket() as closed:  # bound and not listening: nobody else takes the port meanwhile
         closed.bind(("127.0.0.1", 0))
-        away = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": closed.getsockname()[1]}
-        mixed = Fleet(fleet.folder, {**fleet.hosts, "away": away}, fleet.variables)
-        played = mixed.play("validate", code=4)
-    assert mixed.outcomes("validate") == {"h1": "ok", "h2": "ok", "h3": "ok", "away": "unreachable"}
-    document = mixed.document("away", "validate")
+        port = closed.getsockname()[1]
+        fleet.hosts["away"].update(ansible_connection="ssh", ansible_host="127.0.0.1", ansible_port=port)
+        played = fleet.play("validate", code=4)
+    assert fleet.outcomes("validate") == {"h1": "ok", "away": "unreachable", "h2": "ok"}
+    document = fleet.document("away", "validate")
     assert "Connection refused" in document["fleet"]["why"]
     assert document["verdict"] == "unknown"
     assert [played.recap()[host]["unreachable"] for host in ("h1", "away")] == [0, 1]

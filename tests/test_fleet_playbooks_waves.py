@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from applyroots import Root
-from fleethosts import HOSTTUNE, Fleet, fleet, pristine, script
+from fleethosts import HOSTTUNE, Fleet, lone, pristine, script, stand_in
 
-__all__ = ["fleet", "pristine"]
+__all__ = ["lone", "pristine"]
 
 # As hosttune, but for verbs that a test answers itself: {verb} stands for the lines of such a case.
 _INSTEAD = """case "$1:$*" in
@@ -47,93 +47,124 @@ def logged(folder: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def noting(folder: Path) -> str:
-    """hosttune, each verb noted."""
-    return script(folder / "noting", f'echo "$1" >> {folder}/log\nexec {HOSTTUNE} "$@"')
+PASSED = {
+    "schema": "hosttune.validation/v1", "host": "h", "level": 0, "verdict": "pass", "samples": [],
+    "results": [{"check": "cpu", "subject": "host", "outcome": "pass", "actual": "8", "source": "/proc/cpuinfo"}],
+}  # fmt: skip
+DONE = {"schema": "hosttune.result/v1", "host": "h", "verb": "apply", "changed": True, "reboot_required": False,
+        "entries": [], "drift": [], "open_transaction": None}  # fmt: skip
+HOST = {"schema": "hosttune.host/v1", "guests": []}
+
+
+def says(document: object) -> str:
+    """Shell that prints a document and is content."""
+    return f"cat <<'END'\n{json.dumps(document)}\nEND\nexit 0"
+
+
+def canned(folder: Path, **cases: str) -> Fleet:
+    """Three hosts whose command notes its verb and says what is always the same, or what a test wants."""
+    answers = {"validate": says(PASSED), "apply": says(DONE), "discover": says(HOST), "status": says(DONE), **cases}
+    lines = "\n".join(f"{verb}) {text} ;;" for verb, text in answers.items())
+    command = script(folder / "canned", f'echo "$1" >> {folder}/log\ncase "$1" in\n{lines}\nesac\nexit 99')
+    return stand_in(folder, ("h1", "h2", "h3"), hosttune_command=command)
 
 
 @pytest.mark.parametrize("verb", ["apply", "revert"])
-def test_a_host_that_fails_in_the_first_wave_stops_the_second(fleet: Fleet, tmp_path: Path, verb: str) -> None:
-    fleet.hosts["h1"]["hosttune_command"] = instead(
-        tmp_path, **{verb: "echo 'error: no' >&2; echo 'where: x' >&2; exit 3"}
-    )
-    untouched = {host: Root(fleet.root(host)).tree() for host in ("h2", "h3")}
+def test_a_host_that_fails_in_the_first_wave_stops_the_second(tmp_path: Path, verb: str) -> None:
+    fleet = canned(tmp_path, **{verb: "echo 'error: no' >&2; echo 'where: x' >&2; exit 3"})
     played = fleet.play(verb, code=2)
     assert fleet.outcomes(verb) == {"h1": "refused"}
     assert fleet.records("h2") == fleet.records("h3") == set()
-    assert {host: Root(fleet.root(host)).tree() for host in ("h2", "h3")} == untouched
+    assert fleet.executions() == {"h1": 2, "h2": 0, "h3": 0}
     assert "refused: no (x)" in played.out
 
 
-def test_a_wave_is_finished_although_one_of_its_hosts_failed(fleet: Fleet, tmp_path: Path) -> None:
-    fleet.hosts["h1"]["hosttune_command"] = instead(tmp_path, apply="kill -9 $$")
+def test_a_wave_is_finished_although_one_of_its_hosts_failed(tmp_path: Path) -> None:
+    fleet = canned(tmp_path)
+    fleet.hosts["h1"]["hosttune_command"] = script(tmp_path / "dies", "kill -9 $$")
     fleet.variables["hosttune_waves"] = [2, "100%"]  # of the inventory
     played = fleet.play("apply", code=2)
-    assert fleet.outcomes("apply") == {"h1": "died", "h2": "ok"}
-    assert fleet.outcomes("validate") == {"h2": "ok"}
+    assert fleet.outcomes("before") == {"h1": "died", "h2": "ok"}
+    assert fleet.outcomes("apply") == fleet.outcomes("validate") == {"h2": "ok"}
     assert fleet.records("h3") == set()
     assert played.recap()["h1"]["rescued"] == 1
 
 
-def test_what_got_worse_stops_although_the_verdict_passes(fleet: Fleet, tmp_path: Path) -> None:
-    worse = fleet.folder / "worse.json"
-    fleet.play("validate", "--limit", "h1")
-    document = fleet.document("h1", "validate")
-    document.pop("fleet")
-    passed = next(result for result in document["results"] if result["outcome"] == "pass")
-    passed["outcome"] = "warn"
-    worse.write_text(json.dumps(document))
-    both = f'case "$*" in *--against*) cat {worse}; exit 1 ;; esac'
-    fleet.hosts["h1"]["hosttune_command"] = instead(tmp_path, validate=both)
-    fleet.play("apply", code=2)
+def test_the_default_waves(tmp_path: Path) -> None:
+    """1 host, 5 %, 25 %, the rest: of 9 hosts 1, 1, 2 and 5."""
+    fleet = stand_in(
+        tmp_path, [f"h{n}" for n in range(9)], hosttune_command=canned(tmp_path).variables["hosttune_command"]
+    )
+    out = fleet.play("apply").out
+    waves = [part.count("changed: [") for part in out.split("PLAY [Apply in waves]")[1:]]
+    assert waves == [1, 1, 2, 5]
+
+
+def beside(lone: Fleet, folder: Path) -> Fleet:
+    """A simulated host, and two for the waves behind it that are always well."""
+    others = canned(folder)
+    command = {"hosttune_command": others.variables["hosttune_command"]}
+    return Fleet(folder, {**lone.hosts, "h2": command, "h3": dict(command)}, lone.variables)
+
+
+def test_what_got_worse_stops_although_the_verdict_passes(lone: Fleet, tmp_path: Path) -> None:
+    """The host that is applied has a link that trained low since: no fault of hosttune's, and a reason to stop."""
+    fleet = beside(lone, tmp_path)
+    fleet.play("validate", "--limit", "h1", record="before")
+    width = tmp_path / "roots/h1/sys/bus/pci/devices/0000:56:00.0/current_link_width"
+    breaks = f'rm {width}; echo 8 > {width}; exec {HOSTTUNE} "$@"'
+    fleet.hosts["h1"]["hosttune_command"] = instead(tmp_path, apply=breaks)
+    fleet.play("apply", code=2, gate="worse")
+    assert fleet.outcomes("apply") == {"h1": "ok"}
     assert fleet.outcomes("validate") == {"h1": "no"}
+    assert "pcie-link" in fleet.document("h1", "validate")["fleet"]["why"]
     assert fleet.records("h2") == set()
 
 
 @pytest.mark.parametrize(("gate", "stops"), [("either", True), ("verdict", True), ("worse", False)])
 def test_the_gate_says_what_stops_a_host_that_was_bad_before(
-    fleet: Fleet, tmp_path: Path, gate: str, stops: bool
+    lone: Fleet, tmp_path: Path, gate: str, stops: bool
 ) -> None:
-    for host in fleet.hosts:
-        Root(fleet.root(host)).put("sys/bus/pci/devices/0000:56:00.0/current_link_width", "4\n")
+    fleet = beside(lone, tmp_path)
+    Root(fleet.root("h1")).put("sys/bus/pci/devices/0000:56:00.0/current_link_width", "4\n")
     fleet.play("apply", code=2 if stops else 0, gate=gate)
     assert fleet.outcomes("before")["h1"] == "no"
     assert fleet.outcomes("validate")["h1"] == ("no" if stops else "ok")
     assert fleet.outcomes("apply") == ({"h1": "ok"} if stops else {"h1": "ok", "h2": "ok", "h3": "ok"})
 
 
-def test_hooks_run_in_order(fleet: Fleet, tmp_path: Path) -> None:
+def test_hooks_run_in_order(tmp_path: Path) -> None:
     hooks: dict[str, Any] = {"drain": hook(tmp_path, "drain"), "undrain": hook(tmp_path, "undrain")}
-    fleet.play("apply", "--limit", "h1", command=noting(tmp_path), **hooks)
+    canned(tmp_path).play("apply", "--limit", "h1", **hooks)
     assert logged(tmp_path) == ["validate", "drain h1", "apply", "validate", "undrain h1"]
 
 
 @pytest.mark.parametrize("phase", ["apply", "validate"])
-def test_a_host_that_is_not_well_is_not_given_back(fleet: Fleet, tmp_path: Path, phase: str) -> None:
-    against = 'case "$*" in *--against*) exit 9 ;; esac'
-    command = instead(tmp_path, **{phase: "exit 3" if phase == "apply" else against})
-    hooks: dict[str, Any] = {"drain": hook(tmp_path, "drain"), "undrain": hook(tmp_path, "undrain")}
-    fleet.play("apply", "--limit", "h1", code=2, command=command, **hooks)
-    assert logged(tmp_path) == ["drain h1"]
+def test_a_host_that_is_not_well_is_not_given_back(tmp_path: Path, phase: str) -> None:
+    against = f'case "$*" in *--against*) exit 9 ;; esac\n{says(PASSED)}'
+    fleet = canned(tmp_path, **{phase: "exit 3" if phase == "apply" else against})
+    fleet.play("apply", code=2, drain=hook(tmp_path, "drain"), undrain=hook(tmp_path, "undrain"))
+    assert logged(tmp_path)[:3] == ["validate", "drain h1", "apply"]
+    assert "undrain h1" not in logged(tmp_path)
+    assert fleet.records("h2") == set()
 
 
 FAILS = json.dumps([{"name": "Move the guests away", "ansible.builtin.fail": {"msg": "nowhere to go"}}])
 
 
 @pytest.mark.parametrize("missing", [False, True])
-def test_a_drain_that_fails_leaves_the_host_as_it_is(fleet: Fleet, tmp_path: Path, missing: bool) -> None:
-    drain = "/no/such/drain.yml" if missing else hook(tmp_path, "drain", FAILS)
-    before = Root(fleet.root("h1")).tree()
-    fleet.play("apply", code=2, drain=drain)
-    assert Root(fleet.root("h1")).tree() == before
+def test_a_drain_that_fails_leaves_the_host_as_it_is(tmp_path: Path, missing: bool) -> None:
+    fleet = canned(tmp_path)
+    fleet.play("apply", code=2, drain="/no/such/drain.yml" if missing else hook(tmp_path, "drain", FAILS))
+    assert logged(tmp_path) == ["validate"]
     assert fleet.records("h2") == set()
-    assert "apply" not in fleet.records("h1")
     sealed = fleet.document("h1", "hook")["fleet"]
     assert (sealed["outcome"], sealed["phase"]) == ("no", "hook")
     assert sealed["why"] == ("a file of tasks: it cannot be read" if missing else "Move the guests away: nowhere to go")
 
 
-def test_an_undrain_that_fails_stops_the_next_wave(fleet: Fleet, tmp_path: Path) -> None:
+def test_an_undrain_that_fails_stops_the_next_wave(tmp_path: Path) -> None:
+    fleet = canned(tmp_path)
     fleet.play("apply", code=2, undrain=hook(tmp_path, "undrain", FAILS))
     assert fleet.outcomes("validate") == {"h1": "ok"}
     assert fleet.document("h1", "hook")["fleet"]["outcome"] == "no"
@@ -141,7 +172,8 @@ def test_an_undrain_that_fails_stops_the_next_wave(fleet: Fleet, tmp_path: Path)
 
 
 @pytest.mark.parametrize("where", ["the host", "its hook"])
-def test_a_host_that_is_lost_stops_the_next_wave(fleet: Fleet, tmp_path: Path, where: str) -> None:
+def test_a_host_that_is_lost_stops_the_next_wave(tmp_path: Path, where: str) -> None:
+    fleet = canned(tmp_path)
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         ssh = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": closed.getsockname()[1]}
@@ -165,18 +197,11 @@ def test_a_host_that_is_lost_stops_the_next_wave(fleet: Fleet, tmp_path: Path, w
 # --- reboots -------------------------------------------------------------------------------------------------
 
 
-def pending(folder: Path, guests: str = "[]") -> str:
-    """hosttune, whose apply waits for a reboot, on a host with such guests, until the reboot of a test was there."""
-    result = {"schema": "hosttune.result/v1", "host": "h", "verb": "apply", "changed": True, "entries": [], "drift": []}
-    waits = json.dumps({**result, "reboot_required": True, "open_transaction": None})
-    done = json.dumps({**result, "verb": "status", "reboot_required": False, "open_transaction": None})
-    host = '{"schema": "hosttune.host/v1", "guests": %s}' % guests  # noqa: UP031
-    return instead(
-        folder,
-        apply=f"cat <<'END'\n{waits}\nEND\nexit 0",
-        discover=f"cat <<'END'\n{host}\nEND\nexit 0",
-        status=f"[ -e {folder}/rebooted ] && cat <<'END' && exit 0\n{done}\nEND\ncat <<'END'\n{waits}\nEND\nexit 0",
-    )
+def pending(folder: Path, guests: object = ()) -> Fleet:
+    """Hosts that wait for a reboot once something is applied, with such guests, until a test's reboot was there."""
+    waits = {**DONE, "reboot_required": True}
+    booted = f"if [ -e {folder}/rebooted ]; then\n{says(DONE)}\nfi\n{says(waits)}"
+    return canned(folder, apply=says(waits), discover=says({**HOST, "guests": guests}), status=booted)
 
 
 def reboot(folder: Path) -> str:
@@ -187,10 +212,15 @@ def reboot(folder: Path) -> str:
     ]))  # fmt: skip
 
 
-def test_without_consent_the_host_stays_pending_and_the_wave_stops(fleet: Fleet, tmp_path: Path) -> None:
-    undrain = hook(tmp_path, "undrain")
-    fleet.play("apply", code=2, command=pending(tmp_path), undrain=undrain, reboot_with=reboot(tmp_path))
-    assert logged(tmp_path) == []
+def verbs(folder: Path) -> list[str]:
+    """What was noted, but for validations."""
+    return [line for line in logged(folder) if line != "validate"]
+
+
+def test_without_consent_the_host_stays_pending_and_the_wave_stops(tmp_path: Path) -> None:
+    fleet = pending(tmp_path)
+    fleet.play("apply", code=2, undrain=hook(tmp_path, "undrain"), reboot_with=reboot(tmp_path))
+    assert verbs(tmp_path) == ["apply"]
     assert fleet.document("h1", "apply")["fleet"]["reboot_required"] is True
     sealed = fleet.document("h1", "status")["fleet"]
     assert (sealed["outcome"], "hosttune_reboot is not set" in sealed["why"]) == ("refused", True)
@@ -200,62 +230,63 @@ def test_without_consent_the_host_stays_pending_and_the_wave_stops(fleet: Fleet,
 @pytest.mark.parametrize(
     ("guests", "why"),
     [
-        (
-            '[{"name": "train", "state": "running"}, {"name": "off", "state": "shut off"}]',
-            "guests are running: train (",
-        ),
-        ('[{"name": "train", "state": "paused"}]', "guests are running: train ("),
-        ('[{"name": "train", "state": null}]', "guests are running: train ("),
-        ("null", "its guests are unknown"),
+        ([{"name": "train", "state": "running"}, {"name": "off", "state": "shut off"}], "guests are running: train ("),
+        ([{"name": "train", "state": "paused"}], "guests are running: train ("),
+        ([{"name": "train", "state": None}], "guests are running: train ("),
+        (None, "its guests are unknown"),
     ],
+    ids=["running", "paused", "of unknown state", "unknown"],
 )
-def test_a_host_with_guests_is_not_rebooted(fleet: Fleet, tmp_path: Path, guests: str, why: str) -> None:
-    command, own = pending(tmp_path, guests), reboot(tmp_path)
-    fleet.play("apply", code=2, command=command, reboot=True, reboot_with=own)
-    assert logged(tmp_path) == []
+def test_a_host_with_guests_is_not_rebooted(tmp_path: Path, guests: object, why: str) -> None:
+    fleet, own = pending(tmp_path, guests), reboot(tmp_path)
+    fleet.play("apply", code=2, reboot=True, reboot_with=own)
+    assert verbs(tmp_path) == ["apply", "discover"]
     sealed = fleet.document("h1", "status")["fleet"]
     assert sealed["outcome"] == "refused"
     assert why in sealed["why"]
     assert fleet.records("h2") == set()
-    fleet.play("apply", command=command, reboot=True, reboot_with=own, reboot_guests=True)
-    assert logged(tmp_path) == ["reboot"] * 3
+    fleet.play("apply", reboot=True, reboot_with=own, reboot_guests=True)
+    assert verbs(tmp_path).count("reboot") == 3
     assert fleet.outcomes("status") == {"h1": "ok", "h2": "ok", "h3": "ok"}
 
 
-def test_a_reboot_comes_between_drain_and_undrain_and_is_confirmed(fleet: Fleet, tmp_path: Path) -> None:
-    hooks: dict[str, Any] = {
-        "drain": hook(tmp_path, "drain"),
-        "undrain": hook(tmp_path, "undrain"),
-        "reboot_with": reboot(tmp_path),
-    }
-    fleet.play("apply", "--limit", "h1", command=pending(tmp_path), reboot=True, **hooks)
-    assert logged(tmp_path) == ["drain h1", "reboot", "undrain h1"]
+def test_a_reboot_comes_between_drain_and_undrain_and_is_confirmed(tmp_path: Path) -> None:
+    hooks: dict[str, Any] = {"drain": hook(tmp_path, "drain"), "undrain": hook(tmp_path, "undrain")}
+    fleet = pending(tmp_path, [{"name": "off", "state": "shut off"}])
+    fleet.play("apply", "--limit", "h1", reboot=True, reboot_with=reboot(tmp_path), **hooks)
+    assert logged(tmp_path) == [
+        "validate", "drain h1", "apply", "discover", "reboot", "status", "validate", "undrain h1"
+    ]  # fmt: skip
     assert fleet.records("h1") == {"before", "apply", "guests", "status", "validate"}
-    assert fleet.executions()["h1"] == 5  # before, apply, guests, status, validate
+    assert fleet.executions()["h1"] == 5
 
 
-def test_a_reboot_that_did_not_help_stops(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_reboot_that_did_not_help_stops(tmp_path: Path) -> None:
+    fleet = pending(tmp_path)
     nothing = hook(tmp_path, "nothing", "[]\n")
-    undrain = hook(tmp_path, "undrain")
-    command = pending(tmp_path)
-    fleet.play("apply", code=2, command=command, reboot=True, reboot_with=nothing, undrain=undrain, settle=0)
+    fleet.play("apply", code=2, reboot=True, reboot_with=nothing, undrain=hook(tmp_path, "undrain"), settle=0)
     sealed = fleet.document("h1", "status")["fleet"]
     assert (sealed["outcome"], sealed["why"]) == ("no", "a reboot is pending")
-    assert logged(tmp_path) == []
+    assert "undrain h1" not in logged(tmp_path)
     assert fleet.records("h2") == set()
 
 
-def test_a_captured_host_is_never_rebooted_itself(fleet: Fleet, tmp_path: Path) -> None:
-    fleet.play("apply", code=2, command=pending(tmp_path), reboot=True)
+def test_a_captured_host_is_never_rebooted_itself(tmp_path: Path) -> None:
+    fleet = pending(tmp_path)
+    fleet.play("apply", code=2, reboot=True, root=str(tmp_path))
     sealed = fleet.document("h1", "status")["fleet"]
     assert (sealed["outcome"], "hosttune_root is set" in sealed["why"]) == ("refused", True)
 
 
-def test_nothing_is_rebooted_or_drained_in_check_mode(fleet: Fleet, tmp_path: Path) -> None:
-    hooks: dict[str, Any] = {
-        "drain": hook(tmp_path, "drain"),
-        "undrain": hook(tmp_path, "undrain"),
-        "reboot_with": reboot(tmp_path),
-    }
-    fleet.play("apply", "--check", command=pending(tmp_path), reboot=True, **hooks)
-    assert logged(tmp_path) == []
+def test_the_controller_is_never_rebooted(tmp_path: Path) -> None:
+    """A host with connection local is the controller itself, which Ansible's own reboot refuses."""
+    fleet = pending(tmp_path)
+    out = fleet.play("apply", code=2, reboot=True).out
+    assert "would reboot the control node" in out
+    assert fleet.document("h1", "hook")["fleet"]["outcome"] == "no"
+
+
+def test_nothing_is_rebooted_or_drained_in_check_mode(tmp_path: Path) -> None:
+    hooks: dict[str, Any] = {"drain": hook(tmp_path, "drain"), "undrain": hook(tmp_path, "undrain")}
+    pending(tmp_path).play("apply", "--check", reboot=True, reboot_with=reboot(tmp_path), **hooks)
+    assert logged(tmp_path) == ["validate", "apply"] * 3
