@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import yaml
 from applyroots import EXAMPLE, Root
 from fleethosts import BIN, HOSTTUNE, INTENT, PLAYBOOKS, ROOT, Fleet, fleet, lone, pristine, stand_in
 
@@ -242,3 +244,16 @@ def test_the_controller_needs_no_hosttune(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert fleet.outcomes("discover") == {"h1": "ok"}
+
+
+def test_the_page_names_every_variable_there_is() -> None:
+    page = (ROOT / "docs/playbooks.md").read_text()
+    tables = " ".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `hosttune_"))
+    told = set(re.findall(r"`hosttune_(\w+)`", tables))
+    tree = ast.parse((PLAYBOOKS / "library/hosttune.py").read_text())
+    manual = next(ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign))
+    options = set(yaml.safe_load(manual)["options"]) - {"phase", "answer", "rescue", "carried"}
+    text = "".join(path.read_text() for path in PLAYBOOKS.glob("**/*.yml") if not path.name.startswith("bootstrap"))
+    # Of the command's own making are keep_before (see hosttune/fleet/course.py) and what a playbook itself registers.
+    used = set(re.findall(r"(?<!_)hosttune_(\w+)", text)) - {"keep_before"}
+    assert told == options | used | {"templates"}

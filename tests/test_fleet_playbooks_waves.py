@@ -257,7 +257,7 @@ def test_a_reboot_comes_between_drain_and_undrain_and_is_confirmed(tmp_path: Pat
     assert logged(tmp_path) == [
         "validate", "drain h1", "apply", "discover", "reboot", "status", "validate", "undrain h1"
     ]  # fmt: skip
-    assert fleet.records("h1") == {"before", "apply", "guests", "status", "validate"}
+    assert fleet.records("h1") >= {"before", "apply", "guests", "status", "validate"}
     assert fleet.executions()["h1"] == 5
 
 
