@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from lab.machine import TREE, LabMachine
 
-FLEET_SECONDS = 900
+FLEET_SECONDS = 1500
+REBOOT_SECONDS = 400  # for one that never comes up to fail here, with what Ansible says
 # What the operator does at the two ends of a host's change: ask the host for its boot, write that down here.
 HOOK = """
 - name: Which boot
@@ -102,6 +103,7 @@ class Controller:
             "ansible_timeout": 30,  # to connect: an emulated sshd is slow to say its first word
             "ansible_ssh_common_args": f"-F none -o UserKnownHostsFile={self.folder / 'known_hosts'}",
             "hosttune_intent": intent,
+            "hosttune_reboot_timeout": REBOOT_SECONDS,
             "hosttune_drain": str(self.folder / "drain.yml"),
             "hosttune_undrain": str(self.folder / "undrain.yml"),
         }
