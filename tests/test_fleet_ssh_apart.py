@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from applyroots import EXAMPLE, ROOT, STATE, unpack
+from applyroots import EXAMPLE, GPU, ROOT, STATE, unpack
 from namespaces import full
 from sshhosts import SshHost, keygen, ssh_fleet
 from sshruns import IMPATIENT, Runs, copy_root
@@ -26,6 +26,7 @@ EXPECTED: dict[str, tuple[str, str | None]] = {
     "state-full": ("disk-full", "No space left on device"),
     "tmp-full": ("ok", None),  # nothing of a phase goes through the host's disk
     "too-slow": ("slow", "no answer within 1 s"),
+    "state-filling": ("ok", None),  # there is room for a plan, not for a journal
     "lossy": ("ok", None),
     "slow-link": ("ok", None),
 }
@@ -34,10 +35,15 @@ ILL = [name for name in EXPECTED if name not in WELL]
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example as a scratch root, which nobody writes to."""
+    return unpack(EXAMPLE, tmp_path_factory.mktemp("pristine") / "root")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, pristine: Path) -> Iterator[Runs]:
     """A host of each kind, before anything is wrong with it but its mounts."""
     folder = tmp_path_factory.mktemp("ssh")
-    pristine = unpack(EXAMPLE, tmp_path_factory.mktemp("pristine") / "root")
     with ssh_fleet(folder) as fleet:
         for name in EXPECTED:
             root = copy_root(pristine, folder / f"{name}-root").path
@@ -49,6 +55,8 @@ def mounts_of(name: str, folder: Path, root: Path) -> str:
     """What is full on a host."""
     if name == "state-full":
         return full(root / STATE)
+    if name == "state-filling":
+        return full(root / STATE / "transactions", room=20 << 10)
     if name == "tmp-full":
         keep = (ROOT, Path(sys.prefix), Path(sys.base_prefix), root.parent)
         return "".join(full(place, keep=keep) for place in ("/tmp", "/var/tmp", "/dev/shm", "/root", folder / "tmp"))
@@ -146,3 +154,16 @@ def test_mended_and_asked_again(runs: Runs) -> None:
     asked = runs.executions(lambda: runs.command("plan", "--retry"))
     assert asked == {name: int(name in ILL) for name in EXPECTED}
     assert set(runs.outcomes("plan").values()) == {"ok"}
+
+
+def test_changes_over_bad_links_and_on_a_disk_that_fills_up(runs: Runs, pristine: Path) -> None:
+    """Loss, slowness and a full /tmp cost time, no more; where the disk of the journal fills up, all is taken back."""
+    asked = [*WELL]
+    report = runs.command("apply", "--waves", "100%", "--limit", ",".join(asked), code=1)
+    told = {host["host"]: host["verdict"] for host in report["hosts"]}
+    filling = "state-filling"
+    assert runs.outcomes("apply") == {name: "disk-full" if name == filling else "ok" for name in asked}
+    assert {name for name, verdict in told.items() if verdict in ("pass", "warn")} == {*asked} - {filling}
+    for name in asked:
+        assert (runs.root(name).driver(GPU) == "vfio-pci") is (name != filling)
+    assert runs.root(filling).differences(pristine) == set()

@@ -21,7 +21,9 @@ WORDS = {
     126: "not-installed",
     127: "not-installed",
 }
+OUTSIDE = "a QEMU guest outside libvirt"  # as hosttune's discovery names the problem
 NEEDS_PERSON = 4  # nothing else that is wrong may hide it
+KERNEL_FILES = re.compile(r"/(sys|proc)/")
 FULL = re.compile(r"No space left on device|ENOSPC|[Qq]uota exceeded|EDQUOT")
 
 
@@ -62,10 +64,16 @@ def judged(asked: dict, check: bool, code: int, out: bytes, err: str) -> dict:
     outcome, why = outcome_of(asked, check, code, document, why)
     if outcome == "unknown":
         raise NoAnswer("unknown", f"exit code {code}: {why}")
-    if outcome != "ok" and FULL.search(err) and code != NEEDS_PERSON:
+    if outcome != "ok" and code != NEEDS_PERSON and (FULL.search(err) or filled(document)):
         outcome = "disk-full"  # a plan that could not be saved, say: it is printed all the same
     answer.update(outcome=outcome, why=None if outcome == "ok" else why or no(document), document=out.decode("utf-8"))
     return answer
+
+
+def filled(document: dict) -> bool:
+    """Whether a step failed for want of room on a disk. The kernel's own files say the same of other things."""
+    said = [entry.get("why") or "" for entry in document.get("entries") or [] if entry.get("outcome") == "failed"]
+    return any(FULL.search(why) and not KERNEL_FILES.search(why) for why in said)
 
 
 def outcome_of(asked: dict, check: bool, code: int, document: dict, why: str) -> tuple[str, str]:
@@ -109,10 +117,7 @@ def facts(asked: dict, check: bool, document: dict, err: str) -> dict:
     phase, entries = asked["phase"], document.get("entries") or []
     answer = {"changed": False, "sealed": "fleet" in document}
     if phase == "discover":
-        guests = document.get("guests")
-        answer["running_guests"] = (
-            None if guests is None else [g["name"] for g in guests if g.get("state") != "shut off"]
-        )
+        answer["running_guests"] = running(document)
     elif phase == "plan":
         answer["changed"] = any(line.startswith("plan saved: ") for line in err.splitlines())
     elif phase in ("validate", "handover"):
@@ -126,17 +131,37 @@ def facts(asked: dict, check: bool, document: dict, err: str) -> dict:
     return answer
 
 
+def running(document: dict) -> list[str] | None:
+    """The guests of a host document that may be running: all but those shut off, and QEMU's that libvirt does not know
+    of, which are problems there. None where libvirt could not be asked.
+    """
+    guests, problems = document.get("guests"), document.get("problems") or []
+    if guests is None:
+        return None
+    told = [guest["name"] for guest in guests if guest.get("state") != "shut off"]
+    return told + [problem["what"] for problem in problems if str(problem.get("what")).startswith(OUTSIDE)]
+
+
 def reason(err: str) -> str:
-    """One line of what a command said on standard error: what and where of hosttune's block, else the last line."""
-    block = re.search(r"^error: (.*)\nwhere: (.*)$", err, re.M)
+    """One line of what a command said on standard error: what and where of hosttune's block, else the last line.
+
+    What the command read from its standard input, "-", is the intent. Of a text of several lines the first is told.
+    """
+    block = re.search(r"^error: (.*)\n(?:.*\n)*?where: (.*)$", err, re.M)
     lines = [line for line in err.splitlines() if line.strip()]
-    return f"{block[1]} ({block[2]})" if block else lines[-1].strip() if lines else ""
+    if block:
+        return f"{block[1]} ({re.sub('^-(?=:|$)', 'hosttune_intent', block[2])})"
+    return lines[-1].strip() if lines else ""
 
 
 def no(document: dict) -> str:
-    """Why a document without a word on standard error is a no: its first three bad lines."""
+    """Why a document without a word on standard error is a no: its first three bad lines.
+
+    What got worse comes first: beside the faults that a host had before it would not be seen.
+    """
     bad = ("failed", "conflict", "stuck", "reverted", "fail", "unknown")
-    told = [
+    told = [f"worse than before: {line}" for line in document.get("worse") or []]
+    told += [
         f"{entry.get('action')}: {entry.get('why') or entry['outcome']}"
         for entry in document.get("entries") or []
         if entry.get("outcome") in bad
@@ -147,7 +172,6 @@ def no(document: dict) -> str:
         for result in document.get("results") or []
         if result.get("outcome") in bad
     ]
-    told += [str(line) for line in document.get("worse") or []]
     told += [f"{drift.get('action')} has drifted" for drift in document.get("drift") or []]
     return "; ".join(told[:3]) + (f" and {len(told) - 3} more" if len(told) > 3 else "")
 
@@ -170,5 +194,9 @@ def difference(document: dict) -> list[dict] | None:
 
 
 def shown(value: object) -> str:
-    """A value of a setting as a line, of a definition as its lines."""
+    """A value of a setting as a line, of a definition as its lines, of files as their names: of a guest they are a
+    thousand lines of scripts.
+    """
+    if isinstance(value, dict) and any(isinstance(text, str) and "\n" in text for text in value.values()):
+        return f"{len(value)} file{'' if len(value) == 1 else 's'}: {', '.join(sorted(value))}"
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
