@@ -52,7 +52,8 @@ def stubs(tmp_path: Path) -> Stubs:
         ("discover -i a, --resume", "no run of discover to go on with"),
         ("apply -i a, --resume --retry", "both --resume and --retry"),
         ("apply -i a, --check --retry", "there is nothing to go on with"),
-        ("apply -i a, --resume --waves 1", "the run's waves are in its record"),
+        ("apply -i a, --resume --waves 1", "no run of apply to go on with"),
+        ("apply -i a, --waves=", "'' is no size of a wave"),
         ("apply -i a, --waves 1,0%", "'0%' is no size of a wave"),
         ("apply -i a, --gate open", "is not one of"),
         ("apply -i a, --reboot-guests", "--reboot-guests without --reboot"),
@@ -130,7 +131,9 @@ def test_a_canary_that_fails_stops_the_run_and_resume_goes_on_from_there(stubs: 
     assert "stopped: the gate behind wave 1 of 3 stayed shut" in done.stderr
     assert "--resume" in done.stderr
     stubs.tell("a", "")
-    done = stubs.fleet("apply", "--resume")
+    refused = stubs.fleet("apply", "--waves", "2,100%", "--resume", code=2)
+    assert "the run's waves are 1,2,100%" in refused.stderr
+    done = stubs.fleet("apply", "--waves", "1,2,100%", "--resume")  # the same command, as it was told
     calls = stubs.calls()
     assert calls[:2] == ["a apply", "a validate"]  # what it was before the first attempt is known
     assert {call.split()[0] for call in calls[2:8]} == {"b", "c"}

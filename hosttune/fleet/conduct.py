@@ -175,11 +175,9 @@ def check_request(request: Request) -> None:
         raise BadInput("both --resume and --retry", where="command line", hint="give one of the two")
     if request.check and (request.resume or request.retry):
         raise BadInput("--check changes nothing, so there is nothing to go on with", where="--check", hint="drop one")
-    if request.waves is not None and (request.resume or request.retry):
-        raise BadInput("the run's waves are in its record", where="--waves", hint="leave it out, or begin a new run")
     if request.reboot_guests and not request.reboot:
         raise BadInput("--reboot-guests without --reboot", where="--reboot-guests", hint="give both")
-    parse_sizes(request.waves or DEFAULT_WAVES)
+    parse_sizes(request.waves if request.waves is not None else DEFAULT_WAVES)
     handed_on.checked(request.options)
     for word in request.extra:
         _check_extra(word)
@@ -233,7 +231,9 @@ def order_of(request: Request) -> Order:
 
 
 def past_of(request: Request) -> Past | None:
-    """The run that goes on; None for a new one. Raises BadInput where there is none, or another --limit was given."""
+    """The run that goes on; None for a new one. Raises BadInput where there is none, or it has another --limit or
+    other --waves than are given: the same command with --resume goes on.
+    """
     if not request.resume and not request.retry:
         return None
     past = read_past(request.results, request.verb)
@@ -242,6 +242,9 @@ def past_of(request: Request) -> Past | None:
     if request.limit not in (None, past.began.limit):
         began = f"--limit {past.began.limit}" if past.began.limit is not None else "no --limit"
         raise BadInput(f"the run began with {began}", where="--limit", hint="leave it out, or begin a new run")
+    if request.waves is not None and parse_sizes(request.waves) != past.began.waves:
+        began = ",".join(past.began.waves)
+        raise BadInput(f"the run's waves are {began}", where="--waves", hint="leave it out, or begin a new run")
     return past
 
 

@@ -159,7 +159,9 @@ def summary(line: HostLine, *, warnings: bool = True) -> str:
         if number_of > 0:
             word = "warning" if outcome == "warn" and number_of == 1 else words
             parts.append(f"{number_of} {word}" + (f": {', '.join(names)}" if named else ""))
-    parts += [f"{len(line.worse)} worse than before"] if line.worse else []
+    if line.worse:
+        first = f": {line.worse[0]}" + (" …" if len(line.worse) > 1 else "") if "regression" not in line.checks else ""
+        parts.append(f"{len(line.worse)} worse than before{first}")
     return "; ".join(parts)
 
 

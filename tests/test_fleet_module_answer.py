@@ -1,0 +1,55 @@
+"""What a playbook says in a line of a command that ended, and what its diff shows: the words, not the outcome."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+PATH = Path(__file__).resolve().parent.parent / "playbooks/module_utils/hosttune_answer.py"
+
+
+@pytest.fixture(scope="module")
+def answer() -> ModuleType:
+    """The file as the action plugin takes it: it is in no package."""
+    spec = importlib.util.spec_from_file_location("hosttune_answer", PATH)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("err", "why"),
+    [
+        ("error: lock held\nwhere: /var/lib/hosttune\n   do: wait\n", "lock held (/var/lib/hosttune)"),
+        (
+            "error: version 2 is not known\nwhere: -: version\n   do: x\n",
+            "version 2 is not known (hosttune_intent: version)",
+        ),
+        ("error: it is no YAML\nwhere: -\n   do: x\n", "it is no YAML (hosttune_intent)"),
+        ("error: no YAML: mapping\n  in line 3\n     ^\nwhere: -\n   do: x\n", "no YAML: mapping (hosttune_intent)"),
+        ("error: x\nwhere: -rf\n   do: x\n", "x (-rf)"),
+        ("Killed\n", "Killed"),
+        ("", ""),
+    ],
+)
+def test_the_reason_is_what_and_where_of_the_block(answer: ModuleType, err: str, why: str) -> None:
+    assert answer.reason(err) == why
+
+
+def test_what_got_worse_is_told_before_the_faults_that_were_there(answer: ModuleType) -> None:
+    faults = [{"check": f"c{n}", "subject": "host", "outcome": "fail"} for n in range(9)]
+    said = answer.no({"results": faults, "worse": ["link host: pass -> warn"]})
+    assert said == "worse than before: link host: pass -> warn; c0 host: fail; c1 host: fail and 7 more"
+
+
+def test_a_diff_names_a_guests_files_and_holds_none_of_them(answer: ModuleType) -> None:
+    files = {"seed/user-data": "#cloud-config\nruncmd: []\n", "bundle/run": "#!/bin/sh\nexit\n"}
+    entry = {"action": "guest-files:g", "outcome": "planned", "before": None, "want": files}
+    (found,) = answer.difference({"entries": [entry]})
+    assert found["after"] == "guest-files:g = 2 files: bundle/run, seed/user-data\n"
+    assert "runcmd" not in str(found)
