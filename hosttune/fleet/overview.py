@@ -169,12 +169,15 @@ def _line(host: str, seen: _Seen, machine: Machine | None, asked: Asked, shared:
 def _said(seen: _Seen, made: Sequence[CheckResult], asked: Asked) -> tuple[CheckResult, ...]:
     """A result for each answer that is not ok; `no` of a validation is told by its results already.
 
-    How a host was before (phase `before`, answer `no`) is what it is compared with, not what it is.
+    How a host was before (phase `before`, answer `no`) is what it is compared with, not what it is. Where an earlier
+    phase kept the host from being asked at all, that one says why.
     """
+    told = any(was_asked(answer) and answer.outcome not in ("ok", "no") for answer in seen.answers)
     asked_for = [
         answer
         for answer in seen.answers
         if answer.outcome != "ok"
+        and (was_asked(answer) or not told)
         and not (answer.outcome == "no" and answer.phase in ("before", judge_of(asked.verb, check=asked.check)))
     ]
     return (*(_result(answer, asked) for answer in asked_for), *_unjudged(seen, asked), *_regressed(seen, made))
@@ -232,6 +235,8 @@ def _result(answer: Answer, asked: Asked) -> CheckResult:
     why = answer.why or f"the answer is {answer.outcome}"
     if not was_asked(answer) and asked.stopped:
         return _no_answer("host", "not asked: the run stopped before", "mend what stopped the run, then run --resume")
+    if not was_asked(answer) and _to_come(answer.host, asked):
+        return _no_answer("host", "not asked: the run has not come to its wave", "go on with --resume")
     if answer.outcome not in ("unknown", "no"):
         why = f"{answer.outcome}: {why}"
     if answer.outcome not in _NEGATIVE or answer.phase in ("before", judge_of(asked.verb, check=asked.check)):
@@ -245,6 +250,12 @@ def _result(answer: Answer, asked: Asked) -> CheckResult:
         source=f"exit code {answer.exit_code}" if answer.exit_code is not None else None,
         hint=HINTS[answer.outcome],
     )
+
+
+def _to_come(host: str, asked: Asked) -> bool:
+    """Whether the host is of a wave that was not begun: a retry asks none of these."""
+    number = asked.wave_of.get(host)
+    return any(wave.number == number and wave.passed is None for wave in asked.waves)
 
 
 # What to do about each answer that is not ok. Exit codes: hosttune's own (1, 2, 3, 4, 70).

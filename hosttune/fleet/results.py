@@ -52,8 +52,13 @@ def refuse_names(hosts: tuple[str, ...]) -> None:
     for host in hosts:
         name = host_folder(host)
         if name == RECORD or not 0 < len(name) <= _LONGEST:
+            why = (
+                "the record has that name"
+                if name == RECORD
+                else f"of 1 to {_LONGEST} bytes is possible, it takes {len(name)}"
+            )
             raise BadInput(
-                f"a host cannot be called {host[:80]!r}", where="inventory", hint="give it another name there"
+                f"a host cannot be called {host[:80]!r}: {why}", where="inventory", hint="give it another name there"
             )
 
 
