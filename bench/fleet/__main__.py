@@ -18,8 +18,9 @@ from rows import Row  # noqa: E402
 from fleet.peer import against_handwritten  # noqa: E402
 from fleet.phases import phases  # noqa: E402
 from fleet.scale import scale  # noqa: E402
+from fleet.slopes import slopes  # noqa: E402
 
-PARTS = {"peer": against_handwritten, "phases": phases, "scale": scale}
+PARTS = {"peer": against_handwritten, "phases": phases, "slopes": slopes, "scale": scale}
 
 
 def main(wanted: list[str]) -> int:

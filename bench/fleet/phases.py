@@ -13,13 +13,14 @@ from fleet.hosts import BIN, EXAMPLE, INTENT, ROOT, inventory, names, scratch, u
 from fleet.meter import Failed, in_turn, measure
 
 HOSTS = 16
-RUNNER_HOSTS = 64
+RUNNER_HOSTS = 96
 FORKS = 4
 ROUNDS = 5
+RUNNER_ROUNDS = 3
 PING_TIMES = 1.5
 OVERHEAD = 0.10
-# What `apply.yml` asks of a host, in order: a validation before, the change, a validation after.
-PHASES = {"discover": 1, "plan": 1, "apply": 3, "validate": 1, "handover": 1, "revert": 1}
+# Phases of each playbook: apply and revert have a validation before and one after.
+PHASES = {"discover": 1, "plan": 1, "apply": 3, "validate": 1, "handover": 1, "revert": 3}
 # 1: the answer is no, as a simulated host's full benchmarks answer; 2 and 4 are ansible-playbook's for failed hosts.
 ANSWERED = (0, 1, 2, 4)
 
@@ -95,7 +96,7 @@ def runner(base: Path, work: Path) -> list[Row]:
     ]  # fmt: skip
     bare = partial(measure, playbook("validate", hosts, work / "bare-results"), cwd=ROOT, codes=ANSWERED)
     ours = partial(measure, fleet, cwd=ROOT, codes=(0, 1), output=work / "fleet.json")
-    plain, whole = in_turn(ROUNDS, bare, ours)
+    plain, whole = in_turn(RUNNER_ROUNDS, bare, ours)
     _all_there(work / "fleet-results", RUNNER_HOSTS)
     return [
         _over(f"`hosttune fleet validate` over the bare playbook, {RUNNER_HOSTS} hosts: wall", plain.wall, whole.wall),
