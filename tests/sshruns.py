@@ -33,6 +33,16 @@ def copy_root(pristine: Path, target: Path) -> Root:
     return Root(target)
 
 
+def finished(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    """How a command on the controller ended."""
+    try:
+        out, err = process.communicate(timeout=300)
+    except subprocess.TimeoutExpired:
+        kill_tree(process.pid)
+        pytest.fail(f"no end: {process.communicate()}")
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
 @dataclass(frozen=True)
 class Runs:
     """The controller's side: `folder` is where its commands run, with the inventory, the intent and the results."""
@@ -82,12 +92,7 @@ class Runs:
 
     def ended(self, process: subprocess.Popen[str], code: int) -> dict[str, Any]:
         """Wait for what `start` started: its report."""
-        try:
-            out, err = process.communicate(timeout=300)
-        except subprocess.TimeoutExpired:
-            kill_tree(process.pid)
-            pytest.fail(f"no end: {process.communicate()}")
-        return self.reported(subprocess.CompletedProcess([], process.returncode, out, err), code)
+        return self.reported(finished(process), code)
 
     def reported(self, run: subprocess.CompletedProcess[str], code: int) -> dict[str, Any]:
         """The report of a run that must have ended with `code`."""
@@ -103,13 +108,20 @@ class Runs:
         run = self.fleet.run(str(BIN / "hosttune"), *words, cwd=self.folder)
         return {host["host"]: host["verdict"] for host in json.loads(run.stdout)["hosts"]}
 
-    def playbook(self, name: str, *options: str, code: int = 0) -> dict[str, dict[str, int]]:
-        """Run one of the shipped playbooks with ansible-playbook, as it must end: its recap by host."""
+    def start_playbook(self, name: str, *options: str) -> subprocess.Popen[str]:
+        """Start one of the shipped playbooks with ansible-playbook."""
         given = ("-i", str(self.folder / "inventory.yml"), "-e", f"hosttune_results={self.results}")
         intent = ("-e", f"hosttune_intent={self.intent}") if name in ("plan", "apply") else ()
-        run = self.fleet.run(
-            str(BIN / "ansible-playbook"), *given, *intent, f"playbooks/{name}.yml", *options, cwd=ROOT
-        )
+        words = (str(BIN / "ansible-playbook"), *given, *intent, f"playbooks/{name}.yml", *options)
+        return self.fleet.start(*words, cwd=ROOT)
+
+    def playbook(self, name: str, *options: str, code: int = 0) -> dict[str, dict[str, int]]:
+        """Run one of the shipped playbooks, as it must end: its recap by host."""
+        return self.recap(self.start_playbook(name, *options), code)
+
+    def recap(self, process: subprocess.Popen[str], code: int) -> dict[str, dict[str, int]]:
+        """Wait for what `start_playbook` started: its recap by host."""
+        run = finished(process)
         assert run.returncode == code, run.stdout[-4000:] + run.stderr[-4000:]
         recap = re.findall(r"^(\S+) +: (ok=.*)$", run.stdout, re.MULTILINE)
         return {host: {k: int(v) for k, v in re.findall(r"(\w+)=(\d+)", counts)} for host, counts in recap}

@@ -107,8 +107,23 @@ def test_hosts_that_die_while_they_are_changed(runs: Runs, pristine: Path) -> No
     assert [wave["passed"] for wave in report["waves"]] == [True, True]
     assert set(verdicts(report).values()) <= {"pass", "warn"}
     assert [applied(runs.root(name)) for name in NAMES] == [True] * len(NAMES)
-    runs.command("revert", "--waves", "100%")
-    assert {name: runs.root(name).differences(pristine) for name in NAMES} == {name: set() for name in NAMES}
+    runs.command("revert", "--waves", "100%", "--limit", ",".join(lost))
+    assert {name: runs.root(name).differences(pristine) for name in lost} == {name: set() for name in lost}
+
+
+def test_the_playbook_alone_stops_behind_a_host_that_died(runs: Runs) -> None:
+    """Its wave is finished, the next one does not begin."""
+    died, beside = FEW[0], FEW[1]
+    untouched = {name: runs.host(name).tree() for name in NAMES[2:]}
+    runs.hold(died, "apply", HALF_WAY)
+    process = runs.start_playbook("apply", "-e", '{"hosttune_waves": [2, "100%"]}')
+    runs.wait_held(died)
+    runs.host(died).stop(silently=True)
+    recap = runs.recap(process, 2)
+    assert {host for host, counts in recap.items() if counts["failed"]} == {died}
+    assert runs.outcomes("apply") == {died: "died", beside: "ok"}
+    assert runs.outcomes("validate") == {beside: "ok"}
+    assert {name: runs.host(name).tree() for name in NAMES[2:]} == untouched
 
 
 def test_a_host_that_got_worse_does_not_pass_by_being_asked_again(runs: Runs) -> None:
