@@ -53,3 +53,10 @@ def test_a_diff_names_a_guests_files_and_holds_none_of_them(answer: ModuleType) 
     (found,) = answer.difference({"entries": [entry]})
     assert found["after"] == "guest-files:g = 2 files: bundle/run, seed/user-data\n"
     assert "runcmd" not in str(found)
+
+
+@pytest.mark.parametrize(("verb", "now", "then"), [("apply", "0", "512"), ("status", "512", "0")])
+def test_a_rehearsed_revert_shows_the_way_back(answer: ModuleType, verb: str, now: str, then: str) -> None:
+    entry = {"action": "pages", "outcome": "done", "before": "0", "want": "512", "after": "512"}
+    (found,) = answer.difference({"verb": verb, "entries": [entry]})
+    assert (found["before"], found["after"]) == (f"pages = {now}\n", f"pages = {then}\n")

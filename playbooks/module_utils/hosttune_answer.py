@@ -177,12 +177,17 @@ def no(document: dict) -> str:
 
 
 def difference(document: dict) -> list[dict] | None:
-    """Before and after of what a plan or a result changes, a setting a line; then how definitions change."""
+    """Before and after of what a plan or a result changes, a setting a line; then how definitions change.
+
+    A status is what a revert is rehearsed by: it says how each setting came to be, and the revert goes the other way.
+    """
+    back = document.get("verb") == "status"
     rows = []
     for entry in document.get("entries") or []:
         if entry.get("outcome") in ("planned", "done", "reverted", "pending"):
             after = entry.get("want") if entry["outcome"] in ("planned", "pending") else entry.get("after")
-            rows.append((entry.get("action"), entry.get("before"), after))
+            then = (after, entry.get("before")) if back else (entry.get("before"), after)
+            rows.append((entry.get("action"), *then))
     rows += [(action.get("id"), action.get("current"), action.get("want")) for action in document.get("actions") or []]
     for guest in document.get("guests") or []:
         planned = {key: guest.get(key) for key in ("vcpu_pins", "cells", "devices")}
