@@ -18,7 +18,7 @@ PACKAGES_LAB := qemu-system-x86 qemu-utils debootstrap e2fsprogs openssh-client
 
 DEMO := plan --root examples/hgx-h200-8.tar.xz --gpu 0000:41:00.0
 
-.PHONY: demo test lab-test bench lint format wheelhouse set-up set-up-test clean
+.PHONY: demo test lab-test bench bench-fleet lint format wheelhouse set-up set-up-test clean
 
 demo: set-up
 	$(BIN)/hosttune $(DEMO)
@@ -35,6 +35,10 @@ lab-test: set-up-test $(STAMP)/apt-lab
 
 bench: set-up-test $(STAMP)/apt-bench $(STAMP)/nova
 	$(BIN)/python bench/run.py
+
+# FLEET_HOSTS: the size of the large fleet, 1000 without it.
+bench-fleet: set-up-test
+	$(BIN)/python bench/fleet
 
 lint: set-up-test
 	$(BIN)/ruff check .
