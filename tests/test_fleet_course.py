@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +16,7 @@ from hosttune.errors import BadInput
 from hosttune.fleet.course import changes, resumed
 from hosttune.fleet.record import Asked, Done, Ended, Judged, Members, Stopped
 from hosttune.fleet.results import RECORD
+from hosttune.fleet.runner import Event, Order, Played, Stop
 
 HOSTS = names(8)  # waves of 1, 2 and 5
 
@@ -262,3 +264,41 @@ def cut_tail(results: Path, size: int) -> None:
     data = record.read_bytes()
     last = data.rstrip(b"\n").rfind(b"\n") + 1
     record.write_bytes(data[: max(last, len(data) - size)] if b'"members"' not in data[last:] else data)
+
+
+class Drained(Fleet):
+    """Hosts whose first way back fails after all else went well; the controller can die right before the second."""
+
+    die_before = False
+
+    def play(self, order: Order, heard: Callable[[Event], None], stop: Stop) -> Played:
+        """As `runner.play`."""
+        if self.die_before:
+            raise Killed
+        first = not self.asked
+        played = super().play(order, heard, stop)
+        if first:
+            write(order, order.hosts[0], "hook", "no", why="the undrain failed")
+        return played
+
+
+@pytest.mark.parametrize("between", ["discover", "apply --check"])
+def test_a_run_of_another_verb_takes_no_fault_of_this_one_away(results: Path, between: str) -> None:
+    fleet = Drained()
+    assert begin(course_of(results, "apply", HOSTS), results, fleet).standings["h000"].phase == "hook"
+    verb, _, check = between.partition(" ")
+    begin(course_of(results, verb, HOSTS, run="r2", check=bool(check)), results, fleet)
+    fleet.asked.clear()
+    kept = resumed(course_of(results, "apply", HOSTS), past_in(results, "apply"), HOSTS, only_failed=False)
+    assert "h000" not in kept.standings
+
+
+def test_an_attempt_that_ends_before_it_begins_does_not_live_on_the_proof_of_the_last(results: Path) -> None:
+    """Of the first attempt all is well but the step of the operator's; that word goes, and the proof with it."""
+    fleet = Drained()
+    begin(course_of(results, "apply", HOSTS), results, fleet)
+    fleet.die_before = True
+    with suppress(Killed):
+        go_on(results, "apply", HOSTS, fleet)
+    kept = resumed(course_of(results, "apply", HOSTS), past_in(results, "apply"), HOSTS, only_failed=False)
+    assert "h000" not in kept.standings

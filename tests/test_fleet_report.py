@@ -189,6 +189,22 @@ def test_a_host_that_was_applied_and_not_validated_is_unknown(tmp_path: Path) ->
     assert [told.actual for told in line.told] == ["changed, and not validated since"]
 
 
+def test_a_validation_that_another_run_left_is_no_proof_of_the_last_one(tmp_path: Path) -> None:
+    applied(tmp_path)
+    assert one(tmp_path, asked=Asked("apply")).verdict == "pass"
+    applied(tmp_path, after=False, run="later")
+    line = one(tmp_path, asked=Asked("apply"))
+    assert line.verdict == "unknown"
+    assert [told.actual for told in line.told] == ["changed, and not validated since"]
+
+
+def test_a_host_that_is_well_and_was_not_given_back_is_unknown(tmp_path: Path) -> None:
+    applied(tmp_path)
+    write(tmp_path, answered(phase="undrain", outcome="unknown", why="not given back yet"))
+    line = one(tmp_path, asked=APPLY)
+    assert (line.verdict, [told.subject for told in line.told]) == ("unknown", ["undrain"])
+
+
 def test_a_host_that_waits_for_a_reboot_is_unknown_even_with_a_pass(tmp_path: Path) -> None:
     applied(tmp_path, reboot_required=True)
     line = one(tmp_path, asked=APPLY)

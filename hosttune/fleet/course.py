@@ -22,6 +22,8 @@ from hosttune.model.fleet import Wave
 
 INTERRUPTED = "interrupted"
 GONE = "no longer in the inventory"
+# What an earlier attempt left of a host that is changed again. The proof goes first: killed in between, there is none.
+_OUTDATED = ("validate", "status", *ONLY_IF_ASKED)
 
 
 @dataclass(frozen=True)
@@ -143,8 +145,8 @@ def _ask_wave(course: Course, number: int, standings: dict[str, Standing], hands
         if hands.stop.asked:
             return INTERRUPTED
         shard = order.hosts
-        for host in shard:
-            for phase in ONLY_IF_ASKED:  # of an earlier attempt: a step that works now, or is not asked, leaves none
+        for host in shard if course.gated else ():
+            for phase in _OUTDATED:
                 forget(order.results, host, phase)
         played = hands.player(order, hands.heard, hands.stop)
         answered = [_settle(course, number, host, standings, hands) for host in shard]

@@ -19,16 +19,17 @@ Gate = Literal["either", "worse", "verdict"]
 GATES: tuple[Gate, ...] = get_args(Gate)
 
 # The phases of each verb, in order. `status` is asked only after a reboot; `hook` is there only where a step of the
-# operator's (drain, undrain, the reboot itself) failed, `recover` only where --recover asks for it.
+# operator's (drain, undrain, the reboot itself) failed, `recover` only where --recover asks for it, `undrain` only
+# where the operator has such a step: unknown until it has ended.
 PHASES: Mapping[str, tuple[str, ...]] = {
     "discover": ("discover",),
     "plan": ("plan",),
-    "apply": ("hook", "recover", "before", "apply", "status", "validate"),
+    "apply": ("hook", "recover", "before", "apply", "status", "validate", "undrain"),
     "validate": ("validate",),
     "handover": ("handover",),
-    "revert": ("hook", "recover", "before", "revert", "status", "validate"),
+    "revert": ("hook", "recover", "before", "revert", "status", "validate", "undrain"),
 }
-ONLY_IF_ASKED = ("hook", "recover")
+ONLY_IF_ASKED = ("hook", "recover", "undrain")
 WAVES = frozenset(("apply", "revert"))  # the verbs that change hosts; the others visit every host
 _MOST_REASONS = 20
 

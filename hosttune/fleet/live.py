@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TextIO
 
-from hosttune.fleet.gate import PHASES, Standing
+from hosttune.fleet.gate import ONLY_IF_ASKED, PHASES, Standing
 from hosttune.fleet.runner import Event
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ class Progress:
             if event.host not in self.seen:
                 self.now_in[event.host] = event.task
             return False
-        last = event.phase == PHASES[self.verb][-1] and event.outcome is not None
+        ends = [phase for phase in PHASES[self.verb] if phase not in ONLY_IF_ASKED][-1]
+        last = event.phase == ends and event.outcome is not None
         if event.kind in ("unreachable", "failed") or last:
             self.now_in.pop(event.host, None)
             new = event.host not in self.seen

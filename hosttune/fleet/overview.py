@@ -99,7 +99,9 @@ def report_of(results: str, hosts: Iterable[str], asked: Asked) -> FleetReport:
 def _look(results: str, host: str, asked: Asked) -> _Seen:
     """The answers of every phase that the host was asked in; that of the verb itself in any case."""
     asked_in = phases(asked.verb, check=asked.check)
-    found = {phase: read_answer(results, host, phase, asked.run, check=asked.check) for phase in asked_in}
+    # Where no run is named, that which asked last: what another one left beside its answers proves nothing of it.
+    run = asked.run or read_answer(results, host, asked.verb, None, check=asked.check).run
+    found = {phase: read_answer(results, host, phase, run, check=asked.check) for phase in asked_in}
     judge = judge_of(asked.verb, check=asked.check)
     validation = None
     if judge is not None and found[judge].outcome in ("ok", "no"):  # no other answer has a document to trust
@@ -180,7 +182,7 @@ def _said(seen: _Seen, made: Sequence[CheckResult], asked: Asked) -> tuple[Check
         and (was_asked(answer) or not told)
         and not (answer.outcome == "no" and answer.phase in ("before", judge_of(asked.verb, check=asked.check)))
     ]
-    return (*(_result(answer, asked) for answer in asked_for), *_unjudged(seen, asked), *_regressed(seen, made))
+    return (*(_result(answer, asked) for answer in asked_for), *_unjudged(seen, asked), *_regressed(seen, made, asked))
 
 
 def _unjudged(seen: _Seen, asked: Asked) -> tuple[CheckResult, ...]:
@@ -200,10 +202,11 @@ def _unjudged(seen: _Seen, asked: Asked) -> tuple[CheckResult, ...]:
     return (_no_answer("validate", why, hint),)
 
 
-def _regressed(seen: _Seen, made: Sequence[CheckResult]) -> tuple[CheckResult, ...]:
+def _regressed(seen: _Seen, made: Sequence[CheckResult], asked: Asked) -> tuple[CheckResult, ...]:
     """The gate closed on a host without a fault or an unknown: something is worse than before."""
-    judged = seen.answers[-1]
-    if seen.validation is None or judged.outcome != "no" or verdict_of(made) in ("fail", "unknown"):
+    judge = judge_of(asked.verb, check=asked.check)
+    judged = next((answer for answer in seen.answers if answer.phase == judge), None)
+    if seen.validation is None or judged is None or judged.outcome != "no" or verdict_of(made) in ("fail", "unknown"):
         return ()
     worse = seen.validation.worse or ()
     actual = f"{len(worse)} worse: {'; '.join(worse)}" if worse else "the answer is no, and no result says why"
