@@ -243,6 +243,8 @@ def read_options(read: object, phase: str) -> dict:
     asked["disrupt"] = names_of(read("disrupt"))
     if asked["gate"] not in (None, "verdict", "worse", "either"):
         raise BadInput(f"hosttune_gate is {asked['gate']!r}; there are verdict, worse and either")
+    if phase == "handover":  # a tenant gets the host as it is: no better for having been as bad before
+        asked.update(against=None, gate=None)
     return asked
 
 
@@ -405,7 +407,8 @@ def store(path: str | None, asked: Mapping, answer: Mapping, document: str | Non
     temporary = os.path.join(folder, f".{name}.{os.getpid()}")
     try:
         os.makedirs(folder, exist_ok=True)
-        with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666)
+        with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(text)
         os.replace(temporary, path)
     except OSError as error:
