@@ -123,14 +123,15 @@ def meaning(report: FleetReport) -> str:
     if not report.hosts:
         return "No host was asked: this says nothing about the fleet."
     number_of = verdicts(report)
+    unchecked = report.verb in ("discover", "plan")  # these answer, and judge nothing
     if report.verdict == "fail":
-        unfit = "did not do as asked" if report.verb in ("discover", "plan") else "must not go to a tenant"
+        unfit = "did not do as asked" if unchecked else "must not go to a tenant"
         lost = f" {count(number_of['unknown'], 'host')} unknown: that is no pass." if number_of["unknown"] else ""
         return f"{count(number_of['fail'], 'host')} {unfit}.{lost}"
     return {
         "unknown": f"No host failed, but {count(number_of['unknown'], 'host')} unknown: that is no pass.",
         "warn": "Every host is fit for use; the warnings cost something, or may.",
-        "pass": "Every host did as asked, and every check that applies to it passed.",
+        "pass": "Every host did as asked" + ("." if unchecked else ", and every check that applies to it passed."),
     }[report.verdict]
 
 
