@@ -291,6 +291,14 @@ def test_the_machine_that_a_validation_names_comes_first(tmp_path: Path) -> None
     assert (one(tmp_path).devices, one(tmp_path).product) == ("1 × NVIDIA H100", "Other")
 
 
+def test_a_machine_that_answers_under_two_names_is_told(tmp_path: Path) -> None:
+    for name, digest in (("a", "one"), ("b", "one"), ("c", "two"), ("d", None), ("e", None)):
+        own = Machine(digest=digest, product="Box")
+        write_validation(tmp_path, name, msgspec.structs.replace(validation(name, random.Random(1)), machine=own))
+    (note,) = [note for note in report_of(str(tmp_path), list("abcde"), ASKED).notes if "same machine" in note]
+    assert note.startswith("the same machine (machine id, CPUs and nodes) answered as a, b: ")
+
+
 def test_figures_of_hosts_without_a_host_document_are_said_to_be_compared_with_nobody(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_validation(tmp_path, name, validation(name, random.Random(1)))

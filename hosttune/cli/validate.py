@@ -274,7 +274,8 @@ def machine_of(host: Host) -> Machine:
         for gpu in host.gpus
         if gpu.vendor not in (None, "other")
     )
-    return Machine(product=host.platform.product if host.platform is not None else None, gpus=gpus)
+    product = host.platform.product if host.platform is not None else None
+    return Machine(digest=host.digest, product=product, gpus=gpus)
 
 
 def compared(validation: Validation, before: Validation | None) -> Validation:

@@ -5,7 +5,7 @@ A host counts by its files of this run alone. Missing, empty, cut, of another ho
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -69,9 +69,12 @@ def report_of(results: str, hosts: Iterable[str], asked: Asked) -> FleetReport:
     lines: list[HostLine] = []
     figures: list[tuple[str, tuple[Row, ...]]] = []
     strange = 0
+    named: dict[str, list[str]] = {}
     for host in hosts:
         seen = _look(results, host, asked)
         said = machine_of(seen.validation) if seen.validation is not None else None
+        if seen.validation is not None and seen.validation.machine is not None and seen.validation.machine.digest:
+            named.setdefault(seen.validation.machine.digest, []).append(host)
         machine = said or read_machine(results, host)
         lines.append(_line(host, seen, machine, asked, shared))
         if seen.validation is not None and seen.validation.samples:
@@ -89,7 +92,7 @@ def report_of(results: str, hosts: Iterable[str], asked: Asked) -> FleetReport:
         stopped=asked.stopped,
         medians=medians,
         outliers=outliers,
-        notes=_notes(len(figures), strange),
+        notes=(*_notes(len(figures), strange), *_twice(named)),
     )
 
 
@@ -329,3 +332,14 @@ def _notes(measured: int, strange: int) -> tuple[str, ...]:
         f"{strange} of {measured} measured hosts have no host document beside their results, so that their figures are "
         "compared with nobody's: run `hosttune fleet discover` into the same folder",
     )
+
+
+def _twice(named: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """A note for each machine that answered under several names: the host that is meant by one of them was not asked."""
+    for hosts in named.values():
+        if len(hosts) > 1:
+            some = ", ".join(hosts[:5]) + (f" and {len(hosts) - 5} more" if len(hosts) > 5 else "")
+            yield (
+                f"the same machine (machine id, CPUs and nodes) answered as {some}: look for an address that stands "
+                "twice in the inventory, or for a machine id that was cloned"
+            )

@@ -47,8 +47,12 @@ class Gpu(Value, frozen=True, kw_only=True):
 
 
 class Machine(Value, frozen=True, kw_only=True):
-    """What was validated: with whose figures those of this machine can be compared. GPUs of known makers only."""
+    """What was validated: with whose figures those of this machine can be compared. GPUs of known makers only.
 
+    `digest` is the host document's: it tells machines apart and names none. None where the host does not know it.
+    """
+
+    digest: str | None = None
     product: str | None = None
     gpus: tuple[Gpu, ...] = ()
 
