@@ -335,7 +335,7 @@ def _notes(measured: int, strange: int) -> tuple[str, ...]:
 
 
 def _twice(named: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """A note for each machine that answered under several names: the host that is meant by one of them was not asked."""
+    """A note for each machine that answered under several names: some host that was meant was not asked."""
     for hosts in named.values():
         if len(hosts) > 1:
             some = ", ".join(hosts[:5]) + (f" and {len(hosts) - 5} more" if len(hosts) > 5 else "")
