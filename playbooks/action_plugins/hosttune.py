@@ -24,16 +24,6 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 try:
-    from ansible.template import is_trusted_as_template  # ansible-core 2.19: templates are what is marked as such
-except ImportError:
-    from ansible.utils.unsafe_proxy import AnsibleUnsafe
-
-    def is_trusted_as_template(value: object) -> bool:
-        """Whether a text may be a template at all: older releases mark what is none."""
-        return not isinstance(value, AnsibleUnsafe)
-
-
-try:
     from hosttune import __version__ as CONTROLLER_VERSION  # noqa: N812 (a constant here)
 except ImportError:
     CONTROLLER_VERSION = None
@@ -46,15 +36,9 @@ TEXTS = ("root", "against", "gate", "floors", "version")
 FLAGS = ("start", "no_guests", "force", "keep")
 OPTIONS = (*TEXTS, *FLAGS, "phase", "results", "record", "run", "command", "intent", "level", "timeout", "disrupt")
 ASKED = "asked; no answer yet"
-INTENT_BYTES = 4 << 20  # what the command reads of an intent
-DEPTH = 32  # of containers and of variables that name variables
 LATE_SECONDS = 120.0  # after a command's own time is over, the host is given up
 RUN = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"  # imported once, before hosts are asked
 
-REFERENCE = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
-TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.S)
-# What YAML reads otherwise than JSON in a quoted text: line ends of Unicode, and what it calls not printable.
-NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 # What ssh says of a connection that never was, and of one that is not any more: the command may have begun.
 NEVER = re.compile(
     r"connect to host|refused|[Nn]o route to host|resolve hostname|Permission denied|Host key verification|kex_exchange"
@@ -67,7 +51,7 @@ LOST = re.compile(
 
 
 def sibling(name: str) -> object:
-    """A file of module_utils, which pull mode runs on the host and Ansible does not let its plugins import."""
+    """A file of module_utils: pull mode runs one on the host, and Ansible does not let its plugins import them."""
     path = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "module_utils", f"{name}.py")
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
@@ -75,11 +59,8 @@ def sibling(name: str) -> object:
     return module
 
 
-ANSWER = sibling("hosttune_answer")
-
-
-class BadInput(Exception):
-    """A variable or option that cannot be used: one line that names it."""
+ANSWER, VARIABLES = sibling("hosttune_answer"), sibling("hosttune_variables")
+BadInput, resolved = VARIABLES.BadInput, VARIABLES.resolved
 
 
 class TooLate(BaseException):
@@ -152,7 +133,7 @@ class ActionModule(ActionBase):
         carried = {}
         intent = asked["intent"] if asked["phase"] in ("plan", "apply") else None
         if isinstance(intent, Mapping):
-            carried["intent"] = as_json(intent)
+            carried["intent"] = VARIABLES.as_json(intent)
         elif intent is not None:
             carried["intent"] = self._text("hosttune_intent", intent)
         elif asked["phase"] == "plan":
@@ -170,8 +151,8 @@ class ActionModule(ActionBase):
             raise BadInput(f"{where} is neither a mapping nor a path")
         real = os.path.abspath(os.path.expanduser(path))
         try:
-            if os.path.getsize(real) > INTENT_BYTES:
-                raise BadInput(f"{where}: {path} is larger than {INTENT_BYTES >> 20} MiB")
+            if os.path.getsize(real) > VARIABLES.INTENT_BYTES:
+                raise BadInput(f"{where}: {path} is larger than {VARIABLES.INTENT_BYTES >> 20} MiB")
             return self._loader._get_file_contents(real)[0].decode("utf-8")
         except (OSError, AnsibleError, UnicodeDecodeError) as error:
             raise BadInput(f"{where}: cannot read {path}: {one_line(str(error))}") from error
@@ -216,7 +197,9 @@ def reader(arguments: Mapping, variables: Mapping, templar: object) -> object:
         raw = variables.get(f"hosttune_{name}")
         if raw is not None and templates:
             return templar.template(raw)
-        return resolved(raw, f"hosttune_{name}", variables, strict=name != "intent")
+        found = resolved(raw, f"hosttune_{name}", variables, strict=name != "intent")
+        # An intent's own text stays as it is; the path of one is a path as any other.
+        return resolved(raw, f"hosttune_{name}", variables) if name == "intent" and isinstance(found, str) else found
 
     return read
 
@@ -311,70 +294,6 @@ def command_of(value: object) -> list[str] | None:
     ):
         raise BadInput(f"hosttune_command is neither a path nor a list of arguments: {value!r:.80}")
     return list(words)
-
-
-# --- variables as data -----------------------------------------------------------------------------------------
-
-
-def resolved(value: object, where: str, variables: Mapping, *, strict: bool = True, depth: int = 0) -> object:
-    """A raw variable, with references to variables replaced by their values and nothing else done to it.
-
-    `strict`: any other template is refused, elsewhere it is text. Raises BadInput with the place.
-    """
-    if depth > DEPTH:
-        raise BadInput(f"{where}: nested too deep, or variables that refer to each other")
-    if hasattr(value, "_ciphertext"):
-        return str(value)  # of ansible-vault: what it says is data
-    if isinstance(value, str):
-        return referred(value, where, variables, strict, depth) if is_trusted_as_template(value) else str(value)
-    if isinstance(value, dict):
-        if not all(isinstance(key, str) for key in value):
-            raise BadInput(f"{where}: a key that is no text: {next(k for k in value if not isinstance(k, str))!r}")
-        return {
-            str(key): resolved(item, f"{where}.{key}", variables, strict=strict, depth=depth + 1)
-            for key, item in value.items()
-        }
-    if isinstance(value, (list, tuple)):
-        return [
-            resolved(item, f"{where}[{n}]", variables, strict=strict, depth=depth + 1) for n, item in enumerate(value)
-        ]
-    if value is None or isinstance(value, (bool, int, float)):
-        return value
-    raise BadInput(f"{where}: neither text, number, list nor mapping: {type(value).__name__}")
-
-
-def referred(text: str, where: str, variables: Mapping, strict: bool, depth: int) -> object:
-    """A text with `{{ name }}` replaced; a text that is nothing else becomes the variable's own value."""
-    if strict and TEMPLATE.search(REFERENCE.sub(" ", text)):
-        hint = "only {{ name }} of a variable is replaced; hosttune_templates: true allows templates"
-        raise BadInput(f"{where} is a template: {hint}")
-
-    def value_of(match: re.Match) -> object:
-        name = match[1]
-        if name not in variables or name in ("vars", "hostvars"):
-            raise BadInput(f"{where} refers to {name}, which is no variable of this host")
-        return resolved(variables[name], f"{where} ({name})", variables, strict=strict, depth=depth + 1)
-
-    def text_of_value(match: re.Match) -> str:
-        found = value_of(match)
-        if isinstance(found, (dict, list)):
-            raise BadInput(f"{where}: {match[1]} is a {type(found).__name__} in the middle of a text")
-        return "" if found is None else str(found)
-
-    whole = REFERENCE.fullmatch(text)
-    return value_of(whole) if whole else REFERENCE.sub(text_of_value, str(text))
-
-
-def as_json(intent: Mapping) -> str:
-    """An intent as JSON that reads the same as YAML. Raises BadInput."""
-    try:
-        text = json.dumps(intent, ensure_ascii=False, allow_nan=False)
-        text.encode("utf-8")
-    except (TypeError, ValueError, RecursionError) as error:
-        raise BadInput(f"hosttune_intent cannot be written as JSON: {one_line(str(error))}") from error
-    if len(text) > INTENT_BYTES:
-        raise BadInput(f"hosttune_intent is larger than {INTENT_BYTES >> 20} MiB")
-    return NOT_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 # --- answers ---------------------------------------------------------------------------------------------------

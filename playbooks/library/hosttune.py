@@ -146,10 +146,7 @@ notes:
     interpreter is C(/usr/bin/python3) where the inventory names none, for discovering one would be a second execution.
   - Intents and validations to compare with go through standard input and memory, never through a file on the host.
   - Nothing of the call is logged on the host.
-seealso:
-  - name: hosttune's playbooks
-    description: Variables, hooks, waves and reboots are in docs/playbooks.md.
-    link: https://github.com/hosttune/hosttune/blob/main/docs/playbooks.md
+  - The playbooks' variables, hooks, waves and reboots are in docs/playbooks.md.
 """
 
 EXAMPLES = r"""
@@ -162,7 +159,7 @@ EXAMPLES = r"""
 - name: Show what an intent would change (ansible-playbook --check --diff)
   hosttune:
     phase: apply
-    intent: "{{ inventory_dir }}/intents/h200.yml"
+    intent: "{{ inventory_dir }}/../intents/h200.yml"
 
 - name: Nothing may be worse than before
   hosttune:
@@ -182,7 +179,6 @@ outcome:
       C(not-installed), or C(unknown) where none of these is known. Whatever is not C(ok) fails the task.
   type: str
   returned: always
-  sample: "ok"
 why:
   description: One line for whatever is not ok.
   type: str
@@ -192,12 +188,10 @@ exit_code:
   description: The command's exit code, null where it gave none.
   type: int
   returned: always
-  sample: 0
 seconds:
   description: How long the command took.
   type: float
   returned: always
-  sample: 0.42
 verdict:
   description: Of a validation, pass, warn, fail or unknown.
   type: str
