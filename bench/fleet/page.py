@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+SECONDS = 300  # for what ten thousand hosts may take
+
 # What Chromium itself says of the load; then how long an action takes until its frame is drawn, and the frames of a
 # scroll from the page's top to its end in 120 steps, with the longest task in between (Long Tasks API, W3C).
 _LOADED = "(t => (t.loadEventEnd - t.startTime) / 1000)(performance.getEntriesByType('navigation')[0])"
@@ -69,6 +71,8 @@ def opened(page: Path) -> Fluid | None:
     if CHROMIUM is None or DRIVER is None:
         return None
     with browser() as chromium:
+        chromium.driver.set_script_timeout(SECONDS)
+        chromium.driver.set_page_load_timeout(SECONDS)
         chromium.open(page)
         load = float(chromium.run(_LOADED))
         drawn = chromium.driver.execute_async_script

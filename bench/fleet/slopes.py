@@ -1,15 +1,20 @@
 """What grows with the fleet, measured at two sizes: what an inventory costs each ansible process, what a host of a
-shard leaves in its memory. Figures for docs/scale.md; no bounds."""
+shard leaves in its memory, what the report over all hosts takes. Figures for docs/scale.md; no bounds."""
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rows import Row
 
-from fleet.hosts import ROOT, inventory, names, unpack
+from fleet.hosts import BIN, ROOT, inventory, names, unpack
 from fleet.meter import Cost, in_turn, measure
+from fleet.page import opened
 from fleet.phases import playbook
 
 LIGHT = ROOT / "tests/hosts/h200/vm-x1.tar.gz"  # a guest with one GPU: the command's own time is short
@@ -20,9 +25,9 @@ ROUNDS = 3
 
 
 def slopes(work: Path) -> list[Row]:
-    """Both slopes."""
+    """All slopes."""
     root = unpack(LIGHT, work / "light")
-    return [*by_inventory(root, work), *by_shard(root, work)]
+    return [*by_inventory(root, work), *by_shard(root, work), *by_report(root, work)]
 
 
 def by_inventory(root: Path, work: Path) -> list[Row]:
@@ -65,3 +70,38 @@ def by_shard(root: Path, work: Path) -> list[Row]:
 def _whole(root: Path, work: Path, count: int) -> Cost:
     hosts = inventory(work / f"{count}.ini", ((name, root) for name in names(count)))
     return measure(playbook("discover", hosts, work / "results"), cwd=ROOT, memory=True)
+
+
+def by_report(root: Path, work: Path) -> list[Row]:
+    """The report over a thousand hosts and over ten thousand that validated themselves, and its page in Chromium."""
+    command: list[str | Path] = [BIN / "hosttune", "validate", "-o", "json", "--root", root]
+    text = subprocess.run(command, capture_output=True, check=False).stdout.decode("utf-8")
+    costs, pages = zip(*(_report(json.loads(text), work, count) for count in (SMALL, LARGE)), strict=True)
+    sizes = [page.stat().st_size for page in pages]
+    each = (sizes[1] - sizes[0]) / (LARGE - SMALL)
+    seconds = (costs[1].cpu - costs[0].cpu) / (LARGE - SMALL)
+    memory = " → ".join(f"{cost.largest / 2**20:.0f} MiB" for cost in costs)
+    seen = opened(pages[1])
+    rows = [
+        Row(f"report over {SMALL:,} and over {LARGE:,} hosts: CPU", f"{seconds * 1000:.1f} ms a host", "", True),
+        Row("… memory", memory, "", True),
+        Row("… page", f"{sizes[0] / 2**20:.1f} MiB → {sizes[1] / 2**20:.1f} MiB ({each:.0f} bytes a host)", "", True),
+    ]
+    if seen:
+        figure = f"{seen.load:.1f} s, {seen.filter:.2f} s, {seen.sort:.2f} s, {seen.frame * 1000:.0f} ms"
+        rows.append(Row(f"… of {LARGE:,} in Chromium: load, filter, sort, frame while scrolling", figure, "", True))
+    return rows
+
+
+def _report(document: dict[str, Any], work: Path, count: int) -> tuple[Cost, Path]:
+    """The report as a page over hosts that all have this validation, as a timer on each leaves it."""
+    folder, page = work / f"pulled-{count}", work / f"report-{count}.html"
+    hosts = inventory(work / f"pulled-{count}.ini", ((name, work) for name in names(count)))
+    for name in names(count):
+        answer = {"host": name, "phase": "validate", "outcome": "ok", "exit_code": 0, "verdict": document["verdict"]}
+        (folder / name).mkdir(parents=True)
+        (folder / name / "validate.json").write_text(json.dumps({**document, "fleet": answer}))
+    words = ["report", "--verb", "validate", "-i", hosts, "--results", folder, "-o", "html"]
+    cost = measure([BIN / "hosttune", "fleet", *words], codes=(0, 1), output=page)
+    shutil.rmtree(folder)
+    return cost, page
