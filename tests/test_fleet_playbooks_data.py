@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fleethosts import BIN, HOSTTUNE, PLAYBOOKS, Fleet, script, stand_in
 
 from hosttune.fleet.results import host_folder
@@ -86,7 +87,7 @@ def test_hostile_text_in_a_path_is_one_argument_or_refused(tmp_path: Path) -> No
         refused += 1
         assert (answer["outcome"], executions[host]) == ("bad-input", 0)
         if value:
-            assert answer["why"].startswith("hosttune_root is a template: ")
+            assert answer["why"].startswith("hosttune_root is a template that is not evaluated: ")
             assert "hosttune_templates" in answer["why"]
     assert refused == 4  # two lookups, an expression, and the empty one
 
@@ -110,6 +111,59 @@ def test_a_template_in_any_other_variable_is_refused(tmp_path: Path) -> None:
     out = Fleet(tmp_path, hosts, {"hosttune_command": HOSTTUNE}).play("validate", code=2).out
     assert [name for name in names if f"bad-input: hosttune_{name} is a template" not in out] == []
     assert not mark.exists()
+
+
+def test_a_path_may_be_put_together_from_variables(tmp_path: Path) -> None:
+    """What cannot do anything is evaluated in paths and the like; `default(omit)` leaves an option out."""
+    (tmp_path / "a b").mkdir()
+    hosts: dict[str, dict[str, Any]] = {
+        "joined": {"hosttune_root": "{{ base | dirname }}/{{ inventory_hostname }}", "base": f"{tmp_path}/x"},
+        "given": {"hosttune_root": "{{ nobody | default('/srv/' ~ inventory_hostname) }}"},
+        "chosen": {"hosttune_root": "{{ '/a' if deep is defined else '/b' }}", "hosttune_level": "{{ n | default(0) }}"},
+        "left_out": {"hosttune_root": "{{ nobody | default(omit) }}"},
+    }
+    for host, variables in hosts.items():
+        (tmp_path / host).mkdir()
+        variables["hosttune_command"] = recorder(tmp_path / host)
+    Fleet(tmp_path, hosts, {"hosttune_intent": {"version": 1}}).play("plan")
+    roots = {}
+    for host in hosts:
+        words = arguments(tmp_path / host)
+        roots[host] = words[words.index("--root") + 1] if "--root" in words else None
+    assert roots == {"joined": f"{tmp_path}/joined", "given": "/srv/given", "chosen": "/b", "left_out": None}
+
+
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        ("{{ 7 * 7 }}", "mul is not evaluated"),
+        ("{{ lookup('pipe', 'true') }}", "call is not evaluated"),
+        ("{{ inventory_hostname.__class__ }}", "unsafe"),
+        ("{{ inventory_hostname | shuffle }}", "No filter named 'shuffle'"),
+        ("{% for x in groups %}a{% endfor %}", "for is not evaluated"),
+        ("a{# b #}", "it has a comment"),
+        ("{{ hostvars['x'] }}", "'hostvars' is undefined"),
+        ("{{ nobody | lower }}/x", "'nobody' is undefined"),
+    ],
+)
+def test_what_could_do_something_is_not_evaluated(tmp_path: Path, template: str, why: str) -> None:
+    fleet = stand_in(tmp_path, hosttune_command=recorder(tmp_path), hosttune_intent={"version": 1})
+    fleet.variables["hosttune_root"] = template
+    fleet.play("plan", code=2)
+    answer = fleet.document("h1", "plan")["fleet"]
+    assert answer["outcome"] == "bad-input"
+    assert answer["why"].startswith("hosttune_root is a template that is not evaluated: ")
+    assert why in answer["why"]
+    assert not (tmp_path / "argv").exists()
+
+
+def test_the_path_of_an_intent_is_a_path_as_any_other(tmp_path: Path) -> None:
+    """Relative, it is of the working directory, or else beside the inventory."""
+    (tmp_path / "wanted.yml").write_text("version: 1\nguests: []\n")
+    fleet = stand_in(tmp_path, hosttune_command=recorder(tmp_path), hosttune_intent="{{ 'wanted' ~ ending }}")
+    fleet.variables["ending"] = ".yml"
+    fleet.play("plan")
+    assert (tmp_path / "stdin").read_text() == "version: 1\nguests: []\n"
 
 
 def test_the_opt_in_makes_templates_of_them(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ class ActionModule(ActionBase):
         """What the host answers, or why it does not. Raises BadInput."""
         here = ("results", "record", "run", "keep", "intent", "floors")
         arguments = {name: value for name, value in asked.items() if name not in here and value is not None}
-        arguments["carried"] = self._carried(asked, path)
+        arguments["carried"] = self._carried(asked, path, variables.get("inventory_dir"))
         if not asked["against"] and asked["gate"] != "verdict":
             arguments.pop("gate", None)  # of a whole wave, and this validation has nothing to be compared with
         elif asked["gate"] is None:
@@ -128,28 +128,33 @@ class ActionModule(ActionBase):
             known["ansible_python_interpreter"] = variables["ansible_playbook_python"] if local else "/usr/bin/python3"
         return known
 
-    def _carried(self, asked: dict, path: str | None) -> dict:
+    def _carried(self, asked: dict, path: str | None, beside: object) -> dict:
         """The texts that go along: intent, floors, the validation to compare with. Raises BadInput."""
         carried = {}
         intent = asked["intent"] if asked["phase"] in ("plan", "apply") else None
         if isinstance(intent, Mapping):
             carried["intent"] = VARIABLES.as_json(intent)
         elif intent is not None:
-            carried["intent"] = self._text("hosttune_intent", intent)
+            carried["intent"] = self._text("hosttune_intent", intent, beside)
         elif asked["phase"] == "plan":
             raise BadInput("hosttune_intent is not set: nothing to plan")
         if asked["phase"] in VALIDATIONS:
             if asked["floors"] is not None:
-                carried["floors"] = self._text("hosttune_floors", asked["floors"])
+                carried["floors"] = self._text("hosttune_floors", asked["floors"], beside)
             if asked["against"] is not None:
                 carried["against"] = earlier(path, asked["against"])
         return carried
 
-    def _text(self, where: str, path: object) -> str:
-        """A file of the controller, decrypted where ansible-vault has encrypted it. Raises BadInput."""
+    def _text(self, where: str, path: object, beside: object) -> str:
+        """A file of the controller, decrypted where ansible-vault has encrypted it. Raises BadInput.
+
+        A relative path is one of the working directory; where there is no such file, one beside the inventory.
+        """
         if not isinstance(path, str) or not path or "\0" in path:
             raise BadInput(f"{where} is neither a mapping nor a path")
         real = os.path.abspath(os.path.expanduser(path))
+        if isinstance(beside, str) and not os.path.exists(real):
+            real = os.path.abspath(os.path.join(beside, os.path.expanduser(path)))
         try:
             if os.path.getsize(real) > VARIABLES.INTENT_BYTES:
                 raise BadInput(f"{where}: {path} is larger than {VARIABLES.INTENT_BYTES >> 20} MiB")
