@@ -102,6 +102,13 @@ def test_handover_is_level_2_which_no_captured_host_can_do(lone: Fleet) -> None:
     assert "level 2 measures a machine, and a captured host is none" in out
 
 
+def test_the_level_of_an_inventory_lowers_no_handover(lone: Fleet) -> None:
+    lone.variables["hosttune_level"] = 0
+    lone.play("handover", code=2)
+    assert lone.outcomes("handover") == {"h1": "refused"}
+    assert "level 2 measures a machine" in lone.document("h1", "handover")["fleet"]["why"]
+
+
 def test_handover_at_a_level_of_the_operator_says_so(lone: Fleet) -> None:
     played = lone.play("handover", level=0)
     assert "a handover at level 0: hosttune_level is set, without it the level is 2" in played.out

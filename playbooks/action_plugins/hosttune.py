@@ -22,6 +22,7 @@ from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure, AnsibleE
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
+from ansible.utils.vars import load_extra_vars
 
 try:
     from hosttune import __version__ as CONTROLLER_VERSION  # noqa: N812 (a constant here)
@@ -86,7 +87,8 @@ class ActionModule(ActionBase):
             asked.update(read_place(read))
             answer.update(phase=asked["record"], run=asked["run"])
             path = place(asked, answer)
-            asked.update(read_options(read, asked["phase"]))
+            for_this = "level" in self._task.args or "hosttune_level" in load_extra_vars(self._loader)
+            asked.update(read_options(read, asked["phase"], level_for_this=for_this))
             found = dict(self._task.args.get("answer") or self._ask(asked, variables, answer, path))
         except BadInput as error:
             found = {"outcome": "bad-input", "why": str(error)}
@@ -219,14 +221,17 @@ def read_place(read: object) -> dict:
     return {**asked, "record": asked["record"] or asked["phase"], "run": asked["run"] or RUN}
 
 
-def read_options(read: object, phase: str) -> dict:
-    """Every other option, typed. Raises BadInput naming the first bad one."""
+def read_options(read: object, phase: str, *, level_for_this: bool) -> dict:
+    """Every other option, typed; `level_for_this`: the level was said for this run.
+
+    Raises BadInput naming the first bad one.
+    """
     asked = {name: text_of(name, read(name)) for name in TEXTS}
     asked.update({name: flag(name, read(name)) for name in FLAGS})
     asked["version"] = asked["version"] or CONTROLLER_VERSION
     asked["intent"] = read("intent")
     asked["command"] = command_of(read("command"))
-    asked["level"] = level_of(read("level"), phase)
+    asked["level"] = level_of(read("level"), phase, for_this=level_for_this)
     asked["timeout"] = seconds_of(read("timeout"), phase, asked["level"])
     asked["disrupt"] = names_of(read("disrupt"))
     if asked["gate"] not in (None, "verdict", "worse", "either"):
@@ -255,13 +260,18 @@ def flag(name: str, value: object) -> bool:
         raise BadInput(f"hosttune_{name} is neither true nor false: {value!r:.80}") from error
 
 
-def level_of(value: object, phase: str) -> int:
-    """How deep to validate, a number also as text. Raises BadInput."""
+def level_of(value: object, phase: str, *, for_this: bool) -> int:
+    """How deep to validate, a number also as text. Raises BadInput.
+
+    An inventory's level, for nightly validations say, lowers no handover; one that was said for this run does.
+    """
     if value is None:
         return 2 if phase == "handover" else 0
     if isinstance(value, bool) or str(value) not in ("0", "1", "2", "3"):
         raise BadInput(f"hosttune_level is {value!r:.80}; there are 0, 1, 2 and 3")
     if phase == "handover" and int(value) < 2:
+        if not for_this:
+            return 2
         Display().warning(f"a handover at level {value}: hosttune_level is set, without it the level is 2")
     return int(value)
 
