@@ -34,18 +34,19 @@ def against_handwritten(work: Path) -> list[Row]:
     what = f"{TASKS} ordinary tasks on {HOSTS} hosts, {FORKS} forks: wall, CPU"
     return [
         Row(what, f"{theirs.wall:.1f} s, {theirs.cpu:.1f} s", "", True),
-        *_rows("the same by two phases: apply (facts, plan, settings, read-back), validate", theirs, ours),
-        *_rows("more by `apply.yml`: it validates before as well, and gates", theirs, whole),
+        *_rows("the same by two phases: apply (facts, plan, settings, read-back), validate", theirs, ours, least=LEAST),
+        *_rows("more by `apply.yml`: it validates before as well, has hooks, and gates", theirs, whole),
     ]
 
 
-def _rows(what: str, theirs: Cost, ours: Cost) -> list[Row]:
+def _rows(what: str, theirs: Cost, ours: Cost, *, least: float = 0) -> list[Row]:
+    """The figures of one side, and how many times less that is; `least` 0: no bound, for it does more."""
     wall, cpu = theirs.wall / ours.wall, theirs.cpu / ours.cpu
-    bound = f"≥ {LEAST}× (aim {AIM}×)"
+    bound = f"≥ {least}× (aim {AIM}×)" if least else ""
     return [
         Row(what, f"{ours.wall:.1f} s, {ours.cpu:.1f} s", "", True),
-        Row("… less wall", f"{wall:.1f}×", bound, wall >= LEAST),
-        Row("… less CPU", f"{cpu:.1f}×", bound, cpu >= LEAST),
+        Row("… less wall", f"{wall:.1f}×", bound, wall >= least),
+        Row("… less CPU", f"{cpu:.1f}×", bound, cpu >= least),
     ]
 
 

@@ -127,11 +127,8 @@ def memory(small: Course, large: Course) -> list[Row]:
         one, other = small.most(field), large.most(field)
         holds = other - one <= max(MEMORY * one, MEMORY_LEAST)
         figure = f"{one / 2**20:.0f} MiB → {other / 2**20:.0f} MiB"
-        rows.append(
-            Row(
-                f"memory from {small.hosts:,} to {large.hosts:,} hosts: {what}", figure, f"flat: ≤ +{MEMORY:.0%}", holds
-            )
-        )
+        name = f"memory from {small.hosts:,} to {large.hosts:,} hosts: {what}"
+        rows.append(Row(name, figure, f"flat: ≤ +{MEMORY:.0%} or {MEMORY_LEAST >> 20} MiB", holds))
     return rows
 
 
