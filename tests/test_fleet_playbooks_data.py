@@ -119,7 +119,10 @@ def test_a_path_may_be_put_together_from_variables(tmp_path: Path) -> None:
     hosts: dict[str, dict[str, Any]] = {
         "joined": {"hosttune_root": "{{ base | dirname }}/{{ inventory_hostname }}", "base": f"{tmp_path}/x"},
         "given": {"hosttune_root": "{{ nobody | default('/srv/' ~ inventory_hostname) }}"},
-        "chosen": {"hosttune_root": "{{ '/a' if deep is defined else '/b' }}", "hosttune_level": "{{ n | default(0) }}"},
+        "chosen": {
+            "hosttune_root": "{{ '/a' if deep is defined else '/b' }}",
+            "hosttune_level": "{{ n | default(0) }}",
+        },
         "left_out": {"hosttune_root": "{{ nobody | default(omit) }}"},
     }
     for host, variables in hosts.items():

@@ -23,7 +23,7 @@ __all__ = ["pristine"]
 
 NAMES = [f"gpu-{number:03d}" for number in range(1, 33)]
 SHARD = 12  # three ansible processes, of which none knows all hosts' answers
-DOCUMENTS = {"discover": Host, "plan": Plan, "validate": Validation}
+DOCUMENTS: dict[str, Any] = {"discover": Host, "plan": Plan, "validate": Validation}
 REPORT_BYTES = 20 << 20  # of a thousand hosts
 EVENT_BYTES = 4096  # of a host's result as Ansible passes it on
 
