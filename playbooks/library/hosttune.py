@@ -34,9 +34,10 @@ description:
   - An answer that is missing, empty or cut is C(unknown), never C(ok). Such a file is there too; while a host is being
     asked it already says so.
   - Every option but O(phase), O(answer) and O(rescue) defaults to the variable C(hosttune_) and its name. These
-    variables are read as data. C({{ name }}) with nothing but a variable's name in it is replaced by that variable,
-    any other template is an error of that host (inside an intent it is plain text), unless C(hosttune_templates) is
-    true. Options given in a task are templated by Ansible as usual.
+    variables are read as data. C({{ name }}) with nothing but a variable's name in it is replaced by that variable.
+    Outside an intent expressions that can do nothing are evaluated too (C({{ inventory_dir | dirname }}), C(default),
+    see docs/playbooks.md); any other template there is an error of that host, and inside an intent plain text, unless
+    C(hosttune_templates) is true. Options given in a task are templated by Ansible as usual.
 version_added: "0.1.0"
 author: hosttune's authors (@hosttune)
 options:
