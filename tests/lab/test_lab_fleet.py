@@ -30,7 +30,8 @@ def test_a_host_with_a_running_guest_is_not_rebooted(rollout: Rollout) -> None:
     """What can be set is set, and the host is not given back: its reboot is still to come."""
     asked = rollout.guarded
     assert (asked.status, asked.waves) == (1, [False, None])
-    assert asked.outcomes(CANARY) == {"before": asked.outcomes(CANARY)["before"], "apply": "ok", "status": "refused"}
+    outcomes = asked.outcomes(CANARY)
+    assert outcomes == {"before": outcomes["before"], "apply": "ok", "status": "refused", "undrain": "unknown"}
     assert asked.answer(CANARY, "apply")["reboot_required"] is True
     assert "guests are running: tenant" in asked.answer(CANARY, "status")["why"]
     assert rollout.staged.id == rollout.before[CANARY].id
@@ -55,8 +56,8 @@ def test_the_gate_stays_shut_behind_a_host_that_got_worse(rollout: Rollout) -> N
     outcomes = asked.outcomes(CANARY)
     assert (outcomes["apply"], outcomes["status"], outcomes["validate"]) == ("ok", "ok", "no")
     assert asked.files[CANARY]["validate"]["worse"] == ["ksm host: pass -> warn, 1"]
-    assert asked.report["waves"][0]["why"] == [f"{CANARY}: validate: no: ksm host: pass -> warn, 1"]
-    assert f"{CANARY}: validate: no: ksm host" in asked.errors
+    assert asked.report["waves"][0]["why"] == [f"{CANARY}: validate: no: worse than before: ksm host: pass -> warn, 1"]
+    assert f"{CANARY}: validate: no: worse than before: ksm host" in asked.errors
     assert asked.report["stopped"] == "the gate behind wave 1 of 2 stayed shut"
     assert asked.hooks == [(DRAIN, CANARY)]
 
