@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import applyroots
 import pytest
+import sweeps
 from hypothesis import settings
 
 HOSTS = Path(__file__).parent / "hosts"
@@ -33,10 +35,41 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of a module's tests that are marked `sweep(most=N)`, a sample runs N."""
+    marked: dict[str, list[tuple[pytest.Item, int]]] = {}
+    for item in items:
+        if mark := item.get_closest_marker("sweep"):
+            marked.setdefault(item.nodeid.partition("::")[0], []).append((item, mark.kwargs["most"]))
+    left_out = {
+        item
+        for module, tests in marked.items()
+        for item, _ in set(tests) - set(sweeps.sample(module, tests, tests[0][1]))
+    }
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=list(left_out))
+
+
+def pytest_report_header() -> str:
+    """Which part of the sweeps this run tries."""
+    return "sweeps: full" if sweeps.FULL else f"sweeps: sample {sweeps.SEED} (HOSTTUNE_SWEEP=full tries all)"
+
+
 def _free() -> int:
     """Bytes of memory that are free, by and large."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+
+
+@pytest.fixture(autouse=True)
+def same_environment() -> Iterator[None]:
+    """A test that leaves a variable behind changes the ones after it, and which those are is chance."""
+    before = dict(os.environ)
+    yield
+    after = dict(os.environ)
+    assert {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} <= {
+        "PYTEST_CURRENT_TEST"
+    }
 
 
 @pytest.fixture(scope="session")
@@ -63,3 +96,22 @@ def host_root(tmp_path_factory: pytest.TempPathFactory, unpacked: dict[str, Path
         return unpacked[name]
 
     return unpack
+
+
+@pytest.fixture(scope="session")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The example as a scratch root, which nobody writes to: what tests write are copies by hard links."""
+    root = applyroots.unpack(applyroots.EXAMPLE, tmp_path_factory.mktemp("pristine") / "root")
+    before = _written(root)
+    yield root
+    assert _written(root) == before, "a test wrote through a hard link into the root that all tests copy"
+
+
+def _written(root: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of every file."""
+    found = {}
+    for folder, _, names in os.walk(root):
+        for name in names:
+            state = os.lstat(os.path.join(folder, name))
+            found[f"{folder}/{name}"] = (state.st_size, state.st_mtime_ns)
+    return found
