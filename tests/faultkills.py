@@ -14,6 +14,7 @@ from pathlib import Path
 
 from faultkinds import EXAMPLES, Example, host, together
 from faultlab import (
+    Ended,
     Faults,
     Job,
     difference,
@@ -27,6 +28,7 @@ from faultlab import (
     transactions,
     tree_of,
 )
+from sweeps import sample
 
 from hosttune.errors import HosttuneError
 from hosttune.journal import Record
@@ -36,8 +38,9 @@ from hosttune.transaction.site import Site
 from hosttune.transaction.steps import setting_of_record
 
 assert ctypes
-MOST_POINTS = 2000
 WHOLE_HOST, EVERY = "a whole host", 7
+MOST = 5  # kills of one series in a sample
+MOST_OF_A_HOST = 12
 # Where the boot unit goes along; elsewhere hosttune is made to lie at a path that no unit can name, for it would be
 # the same points over and over.
 WITH_UNIT = ("hugepages", "thp", "driver", "sriov-vfs from some", WHOLE_HOST)
@@ -183,11 +186,13 @@ def back_at_original(lab: Lab, tally: Tally | None = None) -> Iterable[str]:
 # --- series --------------------------------------------------------------------------------------------------
 
 
-def kills_while(lab: Lab, job: Job, begin: Iterable[Job], *, child: bool = False, every: int = 1) -> Tally:
-    """Kill `job` at its 1st, 2nd, … point until it passes none that is left; `begin` is done before, without a fault.
+def kills_while(
+    lab: Lab, job: Job, begin: Iterable[Job], *, child: bool = False, every: int = 1, most: int = sys.maxsize
+) -> Tally:
+    """Kill `job` at its points, one a run; `begin` is done before, without a fault.
 
-    `child`: kill only the child that the engine forked. `every`: only each so manyth point. What must hold is judged
-    after each kill.
+    `child`: kill only the child that the engine forked. `every`: only each so manyth point; of these at most `most`, in
+    a full sweep all. What must hold is judged after each kill.
     """
     tally = Tally()
     lab.anew()
@@ -196,34 +201,38 @@ def kills_while(lab: Lab, job: Job, begin: Iterable[Job], *, child: bool = False
     start = lab.root.with_name(f"{lab.root.name}-start")
     shutil.rmtree(start, ignore_errors=True)
     lab.root.rename(start)
-    for at in range(1, MOST_POINTS, every):
+
+    def run(at: int) -> Ended:
         shutil.rmtree(lab.root, ignore_errors=True)
         shutil.copytree(start, lab.root, symlinks=True)
-        ended = run_forked(lab.root, job, Faults(at=at, act=kill_child if child else kill, inside=child))
-        if not ended.fired:
-            tally.points = ended.count
-            if ended.code != 0:
-                tally.wrong.append(f"{lab.example.name}: a run without a fault exits {ended.code}")
-            if ended.strays:
-                tally.wrong.append(f"{lab.example.name}: {ended.strays} changes of files through no System")
-            return tally
-        if child and ended.code != 1:
-            tally.wrong.append(f"{lab.example.name}: child killed at {ended.fired}: exits {ended.code}")
-        judge(lab, tally, at, ended.fired)
-    raise AssertionError(f"{lab.example.name}: no end after {MOST_POINTS} points")
+        return run_forked(lab.root, job, Faults(at=at, act=kill_child if child else kill, inside=child))
+
+    whole = run(0)
+    tally.points = whole.count
+    for at in sample(lab.example.name, range(1, whole.count + 1, every), most):
+        killed = run(at)
+        assert killed.fired, f"{lab.example.name}: no point {at} of {whole.count}"
+        if child and killed.code != 1:
+            tally.wrong.append(f"{lab.example.name}: child killed at {killed.fired}: exits {killed.code}")
+        judge(lab, tally, at, killed.fired)
+    if whole.code != 0:
+        tally.wrong.append(f"{lab.example.name}: a run without a fault exits {whole.code}")
+    if whole.strays:
+        tally.wrong.append(f"{lab.example.name}: {whole.strays} changes of files through no System")
+    return tally
 
 
 def all_kills(lab: Lab) -> Tally:
     """An example's kills: while it is applied (engine, then child alone), reverted, and recovered from some cuts."""
-    applied = kills_while(lab, applying(lab.example), ())
+    applied = kills_while(lab, applying(lab.example), (), most=MOST)
     total = Tally()
-    reverted = kills_while(lab, reverting(lab.example), (applying(lab.example), ended))
+    reverted = kills_while(lab, reverting(lab.example), (applying(lab.example), ended), most=MOST)
     cuts = {applied.points - 2, *applied.between_at[len(applied.between_at) // 2 :][:1]}  # all but the end; half done
     series = [
         applied,
-        kills_while(lab, applying(lab.example), (), child=True),
+        kills_while(lab, applying(lab.example), (), child=True, most=MOST),
         reverted,
-        *(kills_while(lab, recovering(lab.example), (killed_at(lab, at),)) for at in sorted(cuts)),
+        *(kills_while(lab, recovering(lab.example), (killed_at(lab, at),), most=MOST) for at in sorted(cuts)),
     ]
     for one in series:
         total.add(one)
@@ -246,7 +255,7 @@ def killed_at(lab: Lab, at: int) -> Job:
     return job
 
 
-# --- as a program: its own small process forks faster than pytest's, and two of them use both cores ----------------
+# --- as a program: its own small process forks faster than pytest's ------------------------------------------------
 
 
 def whole_host() -> Example:
@@ -257,15 +266,18 @@ def whole_host() -> Example:
     return together(*chosen, EXAMPLES["kernel-argument by GRUB"])
 
 
-def main(names: list[str]) -> None:
-    """Print the tallies of these examples, one JSON object a line: its name, its kinds and its Tally."""
+def main() -> None:
+    """For each line of stdin, an example's name, a JSON object on a line: its name, its kinds and its Tally."""
     folder = Path(tempfile.mkdtemp(prefix="hosttune-faults-", dir=memory_folder()))
     try:
-        for name in names:
+        for line in sys.stdin:
+            name = line.rstrip("\n")
             sys.argv[0] = "/opt/hosttune/bin/hosttune" if name in WITH_UNIT else "/opt/host tune/bin/hosttune"
             lab = lab_of(whole_host() if name == WHOLE_HOST else EXAMPLES[name], folder / "root")
-            whole = name == WHOLE_HOST
-            tally = kills_while(lab, applying(lab.example), (), every=EVERY) if whole else all_kills(lab)
+            if name == WHOLE_HOST:
+                tally = kills_while(lab, applying(lab.example), (), every=EVERY, most=MOST_OF_A_HOST)
+            else:
+                tally = all_kills(lab)
             kinds = sorted({record.kind for record in lab.records})
             print(json.dumps({"name": name, "kinds": kinds, "tally": asdict(tally)}), flush=True)
     finally:
@@ -279,4 +291,4 @@ def memory_folder() -> Path | None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

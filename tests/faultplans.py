@@ -1,7 +1,7 @@
 """Malformed plans by mutation of a real one: what `apply` makes of each, and every file that it touched meanwhile.
 
-A program (`python -m faultplans ROOT PLAN FIRST LAST`), for Python's audit events cannot be unheard again: one JSON
-object a line, a `Verdict` of each mutant by its number. The number is the seed: a mutant can be made again.
+A program (`python -m faultplans ROOT PLAN`, numbers of mutants on its stdin), for Python's audit events cannot be
+unheard again: one JSON object a line, a `Verdict` of each mutant. The number is the seed: a mutant can be made again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -177,7 +177,7 @@ def judge(root: Path, path: Path, number: int, what: str, touched: list[str]) ->
     return Verdict(number, what, code, accepted, errors.partition("\n")[0][:200], tuple(wrong))
 
 
-def main(root: Path, plan: str, first: int, last: int) -> None:
+def main(root: Path, plan: str, numbers: Iterable[int]) -> None:
     """Try the mutants of these numbers."""
     touched: list[str] = []
 
@@ -194,11 +194,11 @@ def main(root: Path, plan: str, first: int, last: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         mutants = Path(folder)
         sys.addaudithook(hook)
-        for number in range(first, last):
+        for number in numbers:
             what, data = mutant(plan, number)
             (mutants / "plan.json").write_bytes(data)
             print(json.dumps(asdict(judge(root, mutants / "plan.json", number, what, touched))), flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]).read_text(), int(sys.argv[3]), int(sys.argv[4]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]).read_text(), map(int, sys.stdin.readlines()))

@@ -28,6 +28,7 @@ from faultplans import HOSTILE, call, outside
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
+from sweeps import examples, sample
 
 from hosttune.errors import HosttuneError
 from hosttune.model.intent import Boot, Network
@@ -35,7 +36,7 @@ from hosttune.model.plan import Plan, PlannedGuest
 from hosttune.transaction import apply_plan
 
 HERE = Path(__file__).parent
-MUTANTS = 1200
+MUTANTS = sample("mutants", range(1200), 200)
 GPU = "0000:00:06.0"
 INTENT = """
 version: 1
@@ -91,22 +92,15 @@ def _without_state() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "HOSTTUNE_STATE"}
 
 
-def trial(machine: Path, plan: Path, first: int, last: int) -> subprocess.Popen[str]:
-    environment = {**_without_state(), "PYTHONPATH": os.pathsep.join((str(HERE.parent), str(HERE)))}
-    words = [sys.executable, "-m", "faultplans", str(machine), str(plan), str(first), str(last)]
-    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
 @pytest.fixture(scope="module")
 def verdicts(machine: Path, plan: Path) -> list[dict[str, Any]]:
-    """What became of each mutant, tried in two processes."""
-    running = [trial(machine, plan, 0, MUTANTS // 2), trial(machine, plan, MUTANTS // 2, MUTANTS)]
-    rows = []
-    for process in running:
-        output, errors = process.communicate(timeout=900)
-        assert process.returncode == 0, errors[-2000:]
-        rows += [json.loads(line) for line in output.splitlines()]
-    return rows
+    """What became of each mutant, tried in a process of its own."""
+    environment = {**_without_state(), "PYTHONPATH": os.pathsep.join((str(HERE.parent), str(HERE)))}
+    words = [sys.executable, "-m", "faultplans", str(machine), str(plan)]
+    asked = "".join(f"{number}\n" for number in MUTANTS)
+    done = subprocess.run(words, env=environment, input=asked, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def test_the_real_plan_would_be_applied(machine: Path, plan: Path) -> None:
@@ -122,10 +116,10 @@ def test_mutants_of_a_real_plan_are_refused_or_still_plans(machine: Path, verdic
     """To make one again: `faultplans.mutant(PLAN, NUMBER)`."""
     assert [(row["number"], row["what"], row["wrong"]) for row in verdicts if row["wrong"]] == []
     refused = [row for row in verdicts if not row["accepted"]]
-    assert len(verdicts) == MUTANTS
-    assert len(refused) > 1000
+    assert [row["number"] for row in verdicts] == MUTANTS
+    assert len(refused) > len(MUTANTS) * 5 // 6
     assert {row["code"] for row in refused} <= {1, 2, 3}
-    assert Counter(row["code"] for row in refused)[3] > 50  # other machines, other devices
+    assert Counter(row["code"] for row in refused)[3] > len(MUTANTS) // 50  # other machines, other devices
     assert not (machine / "var/lib/hosttune/transactions").exists()
 
 
@@ -172,7 +166,7 @@ def refused(root: Path, document: bytes, before: dict[str, tuple[int, bytes]]) -
     assert not (root / "var/lib/hosttune/transactions").exists()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(40, full=150), deadline=None)
 @given(field=st.sampled_from(FIELDS), value=JSON)
 def test_any_value_in_any_field(few: Path, field: str, value: Any) -> None:
     """The plan is for another machine besides, so that even one that is well-formed is refused."""
@@ -181,7 +175,7 @@ def test_any_value_in_any_field(few: Path, field: str, value: Any) -> None:
     refused(few, json.dumps(document).encode("utf-8", "surrogatepass"), tree_of(few))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(40, full=150), deadline=None)
 @given(st.binary(max_size=300) | JSON.map(lambda value: json.dumps(value).encode("utf-8", "surrogatepass")))
 def test_anything_at_all(few: Path, document: bytes) -> None:
     refused(few, document, tree_of(few))
@@ -213,12 +207,13 @@ def test_hostile_targets_and_values_of_every_kind(name: str, tmp_path: Path) -> 
     root = fresh_root(tmp_path / "root", example.files, example.links)
     before = tree_of(root)
     kind, target, want = example.wants[0]
-    found = Counter(tried(replace(example, wants=((kind, hostile, want),)), root, before) for hostile in TARGETS)
+    targets, values = sample(f"targets {name}", TARGETS, 12), sample(f"values {name}", HOSTILE, 16)
+    found = Counter(tried(replace(example, wants=((kind, hostile, want),)), root, before) for hostile in targets)
     assert set(found) <= {"refused", "taken"}, found
     assert found["taken"] <= 3, found  # "cpus 0,0,0", another function: such a thing there is
-    found = Counter(tried(replace(example, wants=((kind, target, hostile),)), root, before) for hostile in HOSTILE)
+    found = Counter(tried(replace(example, wants=((kind, target, hostile),)), root, before) for hostile in values)
     assert set(found) <= {"refused", "taken"}, found
-    assert found["refused"] > len(HOSTILE) - 8, found  # true, 0, 1, "0", "": values of some
+    assert found["taken"] < 8, found  # true, 0, 1, "0", "": values of some
 
 
 def test_a_kind_that_there_is_not(tmp_path: Path) -> None:
@@ -273,8 +268,15 @@ def test_a_hostile_guest_name_goes_nowhere(name: str, empty: Path) -> None:
     assert tree_of(empty.parent).keys() - before.keys() <= {"/root/var/lib/hosttune/lock"}
 
 
-@pytest.mark.parametrize("text", TEXTS, ids=lambda text: repr(text[:20]))
-@pytest.mark.parametrize("field", ["disk", "cmdline", "kernel", "network", "bridge", "uuid", "machine", "seed", "why"])
+FIELDS_OF_TEXT = ("disk", "cmdline", "kernel", "network", "bridge", "uuid", "machine", "seed", "why")
+TEXT_CASES = [(field, text) for text in TEXTS for field in FIELDS_OF_TEXT]
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    sample("texts", TEXT_CASES, 45),
+    ids=lambda text: repr(text[:20]) if isinstance(text, str) else None,
+)
 def test_no_text_of_a_guest_becomes_more_than_a_text(field: str, text: str, tmp_path: Path) -> None:
     """Refused, or the XML has the same elements and attributes as with a harmless text in that place."""
 

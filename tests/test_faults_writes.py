@@ -10,11 +10,12 @@ import pytest
 from faultkills import Lab, applying, back_at_original, lab_of, recovering, reverting, shut_off, whole_host
 from faultkinds import EXAMPLES
 from faultlab import AFTER, BEFORE, Faults, Job, refuse, site_on, standing, transactions
+from sweeps import FULL, sample
 
 from hosttune.errors import Refused
 from hosttune.model.result import Result
 
-MOST = 1000
+MOST = 8  # failures of one sweep in a sample
 # What these settings may be refused without harm: they say so instead (an interrupt that the kernel keeps; a daemon
 # that finds the change by itself).
 TOLERATED = ("smp_affinity_list", "udevadm", "systemctl")
@@ -26,6 +27,19 @@ def failing(at: int, number: int = errno.EIO, kind: str = BEFORE, **more: int | 
 
 def run(lab: Lab, job: Job, faults: Faults) -> tuple[Result, int]:
     return job(site_on(lab.root, faults))
+
+
+def changes_of(lab: Lab, job: Job, kind: str = BEFORE) -> int:
+    """How many changes a job makes, from where the root stands now."""
+    faults = failing(0, kind=kind)
+    _, code = run(lab, job, faults)
+    assert code == 0
+    return faults.count
+
+
+def places(name: str, count: int, *, every: int = 1, most: int = MOST) -> list[int]:
+    """Which of so many changes are to fail: each `every`th, in a sample at most so many of them."""
+    return sample(name, range(1, count + 1, every), most)
 
 
 @pytest.fixture(scope="module")
@@ -56,27 +70,27 @@ def failed_and_taken_back(lab: Lab, result: Result, code: int, faults: Faults) -
     ids=["EIO", "ENOSPC", "done, then an error"],
 )
 def test_the_nth_change_fails(host: Lab, number: int, kind: str, every: int) -> None:
-    for at in range(1, MOST, every):
+    host.anew()
+    count = changes_of(host, applying(host.example), kind)
+    assert count > 40
+    for at in places(f"{kind} {number}", count, every=every):
         host.anew()
         faults = failing(at, number, kind)
         result, code = run(host, applying(host.example), faults)
-        if not faults.fired:
-            assert code == 0
-            break
+        assert faults.fired, at
         failed_and_taken_back(host, result, code, faults)
-    assert at > 40
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC], ids=errno.errorcode.__getitem__)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_nth_change_of_every_kind_fails(name: str, number: int, tmp_path: Path) -> None:
     lab = lab_of(EXAMPLES[name], tmp_path / "root")
-    for at in range(1, MOST):
+    lab.anew()
+    for at in places(f"{name} {number}", changes_of(lab, applying(lab.example)), most=4):
         lab.anew()
         faults = failing(at, number)
         result, code = run(lab, applying(lab.example), faults)
-        if not faults.fired:
-            break
+        assert faults.fired, at
         if any(word in faults.fired for word in TOLERATED) and code == 0:
             assert any(entry.why for entry in result.entries), faults.fired  # told
             shut_off(lab.root)
@@ -84,7 +98,6 @@ def test_the_nth_change_of_every_kind_fails(name: str, number: int, tmp_path: Pa
             assert (code, list(back_at_original(lab))) == (0, [])
         else:
             failed_and_taken_back(lab, result, code, faults)
-    assert at > 1
 
 
 # --- and one on the way back ---------------------------------------------------------------------------------
@@ -109,64 +122,66 @@ def needs_a_person(lab: Lab, result: Result, code: int, faults: Faults) -> None:
     assert list(back_at_original(lab)) == [], faults.fired
 
 
-def changes_of(lab: Lab, job: Job) -> int:
-    """How many changes a job makes."""
-    faults = failing(0)
-    run(lab, job, faults)
-    return faults.count
-
-
 def test_a_change_fails_and_one_of_the_way_back_too(host: Lab) -> None:
     host.anew()
     last = changes_of(host, applying(host.example))
+    host.anew()
+    faults = failing(last)
+    run(host, applying(host.example), faults)
     codes = []
-    for again in range(last + 1, MOST, 2):
+    for again in sample("way back", range(last + 1, faults.count + 1, 2), MOST):
         host.anew()
         faults = failing(last, again=again)
         result, code = run(host, applying(host.example), faults)
-        if faults.count < again:
-            break
+        assert faults.count >= again
         if code == 1:
             assert any(word in faults.fired for word in TOLERATED), faults.fired
         else:
             needs_a_person(host, result, code, faults)
         codes.append(code)
-    assert codes.count(4) > 17
+    assert codes.count(4) > (17 if FULL else 1)
 
 
 @pytest.mark.parametrize(("kind", "every"), [(BEFORE, 1), (AFTER, 4)], ids=["not done", "done, then an error"])
 def test_the_nth_change_of_a_revert_fails(host: Lab, kind: str, every: int) -> None:
-    codes = []
-    for at in range(1, MOST, every):
+    def applied() -> None:
         host.anew()
         applying(host.example)(site_on(host.root))
         shut_off(host.root)
+
+    applied()
+    codes = []
+    for at in places(f"revert {kind}", changes_of(host, reverting(host.example), kind), every=every):
+        applied()
         faults = failing(at, kind=kind)
         result, code = run(host, reverting(host.example), faults)
-        if not faults.fired:
-            break
+        assert faults.fired, at
         if code == 0:
             assert any(word in faults.fired for word in TOLERATED), faults.fired
         else:
             needs_a_person(host, result, code, faults)
         codes.append(code)
-    assert codes.count(4) > 35 // every
+    assert codes.count(4) > (35 // every if FULL else 1)
 
 
 @pytest.mark.parametrize("name", ["driver", "kernel-argument by kernel-install", "sysctl", "aspm by switches"])
 def test_the_nth_change_of_a_recover_fails(name: str, tmp_path: Path) -> None:
     """From a transaction that was cut off when all was done: a crash stands for it."""
     lab = lab_of(EXAMPLES[name], tmp_path / "root")
-    codes = []
-    for at in range(1, MOST):
+
+    def cut_off() -> None:
         lab.anew()
         applying(lab.example)(site_on(lab.root))
         journal = next((lab.root / "var/lib/hosttune/transactions").iterdir())
         journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-1]))
+
+    cut_off()
+    codes = []
+    for at in places(f"recover {name}", changes_of(lab, recovering(lab.example))):
+        cut_off()
         faults = failing(at)
         result, code = run(lab, recovering(lab.example), faults)
-        if not faults.fired:
-            break
+        assert faults.fired, at
         if code == 4:
             needs_a_person(lab, result, code, faults)
         else:
@@ -179,12 +194,14 @@ def test_the_nth_change_of_a_recover_fails(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC], ids=errno.errorcode.__getitem__)
 def test_from_the_nth_change_on_nothing_can_be_written(host: Lab, number: int) -> None:
     """A dying disk: the rest cannot be taken back either, and is told; once it is well, `recover` does it."""
-    for at in range(1, MOST, 5):
+    host.anew()
+    count = changes_of(host, applying(host.example))
+    assert count > 40
+    for at in places(f"from then on {number}", count, every=5):
         host.anew()
         faults = failing(at, number, persistent=True)
         result, code = run(host, applying(host.example), faults)
-        if not faults.fired:
-            break
+        assert faults.fired, at
         if code == 1:  # nothing had been done yet
             assert list(back_at_original(host)) == [], faults.fired
             continue
@@ -193,4 +210,3 @@ def test_from_the_nth_change_on_nothing_can_be_written(host: Lab, number: int) -
         _, code = recovering(host.example)(site_on(host.root))
         assert code == 0, faults.fired
         assert list(back_at_original(host)) == [], faults.fired
-    assert at > 40
