@@ -258,6 +258,10 @@ def run_forked(root: Path, job: Job, faults: Faults, *, watch: bool = True) -> E
 
 def _engine(root: Path, job: Job, faults: Faults, watch: bool) -> int:
     gc.disable()
+    # As in a terminal, also where whoever runs the tests had these ignored (nohup, a shell's background).
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     faults.engine = os.getpid()
     site = site_on(root, faults)
     faults.state = f"{os.path.realpath(root)}{STATE_INSIDE}"

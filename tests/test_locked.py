@@ -54,6 +54,7 @@ INTERRUPTED = """
 import os, signal, sys
 from hosttune.system import Machine
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell runs the tests in the background
 machine = Machine()
 os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
 try:
