@@ -1,11 +1,13 @@
 """Hosts that answer as they are told, in hosttune's place, for `hosttune fleet` through the real playbooks.
 
-A host's behaviour is a file of its name in a folder: lines "VERB DO", where DO is `sleep SECONDS`, `verdict WORD`,
-`exit CODE`, `cut` or `reboot`; without a file all is well. Each call is noted, so that a test sees who was asked what.
+A host's behaviour is a file of its name in a folder: lines "VERB DO", where DO is `wait` (until `let_go`), `verdict
+WORD`, `exit CODE`, `cut` or `reboot`; without a file all is well. Each call is noted, so that a test sees who was asked
+what.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -27,7 +29,8 @@ with open(folder / "calls", "a") as calls:
 told = folder / host.replace("/", "_")
 lines = [line.split() for line in told.read_text().splitlines()] if told.exists() else []
 does = {words[1]: words[2] if len(words) > 2 else "" for words in lines if words[0] == verb}
-time.sleep(float(does.get("sleep", "0")))
+while "wait" in does and not (folder / "go").exists():
+    time.sleep(0.02)
 verdict = does.get("verdict", "pass")
 word = {"pass": "pass", "warn": "warn"}.get(verdict, verdict)
 if verb == "discover":
@@ -73,6 +76,22 @@ class Stubs:
         """What a host does from now on; nothing: all well."""
         (self.folder / "told").mkdir(exist_ok=True)
         (self.folder / "told" / host).write_text(text)
+
+    def let_go(self) -> None:
+        """Hosts that wait go on; returns when nothing of any run is at work, a killed one's included."""
+        (self.folder / "told" / "go").touch()
+        until(lambda: not self._at_work())
+        (self.folder / "told" / "go").unlink()
+
+    def _at_work(self) -> list[str]:
+        """Processes of the controller and of hosts: all have the folder as their HOME."""
+        mark = f"HOME={self.folder}".encode()
+        found = []
+        for process in filter(str.isdecimal, os.listdir("/proc")):
+            with contextlib.suppress(OSError):  # it has ended
+                if mark in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
+                    found.append(process)
+        return found
 
     def calls(self) -> list[str]:
         """The calls since this was last asked, as "HOST VERB"."""
