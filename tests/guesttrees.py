@@ -44,6 +44,10 @@ class Root:
     domain: int = 0
 
 
+class NoBusLeftError(Exception):
+    """A PCI domain has 256 buses."""
+
+
 class Made:
     """A host document, and the addresses of its leaves by name. `typed` False: no port types, as without root."""
 
@@ -77,6 +81,8 @@ class Made:
 
     def _bus(self, domain: int) -> int:
         self._next[domain] = self._next.get(domain, -1) + 1
+        if self._next[domain] > 0xFF:
+            raise NoBusLeftError
         return self._next[domain]
 
     def _root(self, root: Root) -> None:
