@@ -15,12 +15,23 @@ from lab.rollout import Rollout, rolled_out
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without `-m lab` these tests are not run: they take minutes, root and several GiB of disk."""
+    """Without `-m lab` these tests are not run: they take minutes, root and several GiB of disk.
+
+    With workers (pytest-xdist, `--dist loadgroup`) all tests of one machine go to one of them.
+    """
     if config.option.markexpr:
+        for item in items:
+            item.add_marker(pytest.mark.xdist_group(_machine_of(item)))
         return
     wanted = [item for item in items if not item.get_closest_marker("lab")]
     config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("lab")])
     items[:] = wanted
+
+
+def _machine_of(item: pytest.Item) -> str:
+    """The fixture of the machine that a test looks at; a module's own machine goes by the module's name."""
+    asked = getattr(item, "fixturenames", ())
+    return next((name for name in ("grub_lab", "lab") if name in asked), item.nodeid.partition("::")[0])
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """Run inside the emulated host, from the shared working tree, by its own Python: what ends in the middle.
 
-inside.py cuts PLAN          apply the plan again and again, each time killed at another point, then recover; JSON
+inside.py cuts PLAN NUMBER   apply the plan so often, each time killed at another point, then recover; JSON
 inside.py pause PLAN PATH    apply, and stand still for good after the first change below a path; PAUSED says so
 inside.py settle              take back what is applied, past the guard that looks for who uses it; JSON
 inside.py hold GROUP BDF     have a device open by way of VFIO, as QEMU has, and sleep
@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 PAUSED = "/run/hosttune-test-paused"
-SAMPLES = 4
 # linux/vfio.h
 _VFIO = ord(";") << 8
 _SET_IOMMU, _SET_CONTAINER, _GET_DEVICE = _VFIO | 102, _VFIO | 104, _VFIO | 106
@@ -46,7 +45,7 @@ def main(arguments: list[str]) -> None:
     elif arguments[0] == "settle":
         print(json.dumps(_settle()))
     elif arguments[0] == "cuts":
-        print(json.dumps(_cuts(arguments[1])))
+        print(json.dumps(_cuts(arguments[1], int(arguments[2]))))
     else:
         _apply(arguments[1], lambda count, what: what.startswith(f"after replace {arguments[2]}"), _stand_still)
 
@@ -167,8 +166,8 @@ def _apply(path: str, chosen: Chosen, end: End, host: Any = None) -> tuple[int, 
     return code, points.count
 
 
-def _cuts(path: str) -> dict[str, Any]:
-    """Every sampled cut: where it was, what it left unfinished, what settling it said, and what then differed."""
+def _cuts(path: str, samples: int) -> dict[str, Any]:
+    """So many cuts, evenly spread: where each was, what it left unfinished, how it was settled, what then differed."""
     from hosttune.discovery import discover
     from hosttune.system import Machine
     from hosttune.transaction import recover, revert
@@ -180,8 +179,8 @@ def _cuts(path: str) -> dict[str, Any]:
     reverted = revert(_site(Machine(), None), lambda text: None)[1]
     whole = {"apply": code, "points": count, "changed": changed, "revert": reverted}
     cuts = []
-    for number in range(SAMPLES):
-        at = 1 + number * (count - 1) // (SAMPLES - 1)
+    for number in range(samples):
+        at = 1 + number * (count - 1) // (samples - 1)
         cut = _cut(path, at, host)
         site = _site(Machine(), None)
         states = [one.state for one in site.transactions() if one.is_open]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from sweeps import examples
 
 from lab import facts
 from lab.machine import LabMachine
@@ -21,6 +22,7 @@ PLAN = "/root/plan.json"
 INSIDE = "python3 /mnt/tree/tests/lab/inside.py"
 SMALL = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages"
 LARGE = "/sys/devices/system/node/node0/hugepages/hugepages-1048576kB/nr_hugepages"
+CUTS = examples(4, full=24)
 MANAGED = 8  # queues of a drive, one for each CPU; the interrupt of its commands is the host's to move
 # How hosttune's settings are called in the machine: at the level of one setting, without a transaction.
 SETTING = """
@@ -258,7 +260,7 @@ def test_a_killed_apply_is_recovered_whole(lab: LabMachine) -> None:
         },
     )  # fmt: skip
     write_plan(lab, planned)
-    found = json.loads(lab.shell(f"{INSIDE} cuts {PLAN}", timeout=600))
+    found = json.loads(lab.shell(f"{INSIDE} cuts {PLAN} {CUTS}", timeout=150 * CUTS))
     assert (found["apply"], found["revert"], found["left"]) == (0, 0, [])
     assert {f"driver {GPU}", f"driver {OTHER_DRIVE}", SMALL, "/etc/udev/rules.d/10-hosttune-vfio.rules"} <= set(
         found["changed"]
