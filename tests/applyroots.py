@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -85,27 +84,28 @@ class Root:
     def tree(self) -> dict[str, Any]:
         """Every name with what it holds, so that two of these are equal only if nothing was written between."""
         found: dict[str, Any] = {}
-        for folder, folders, files in os.walk(self.path):
-            for name in (*folders, *files):
-                path = os.path.join(folder, name)
-                state = os.lstat(path)
-                told = os.readlink(path) if os.path.islink(path) else (state.st_ino, state.st_size, state.st_mtime_ns)
-                found[os.path.relpath(path, self.path)] = state.st_mode if os.path.isdir(path) else told
+        for name, entry in _entries(self.path):
+            state = entry.stat(follow_symlinks=False)
+            if entry.is_symlink():
+                found[name] = os.readlink(entry.path)
+            else:
+                whole = entry.is_dir(follow_symlinks=False)
+                found[name] = state.st_mode if whole else (state.st_ino, state.st_size, state.st_mtime_ns)
         return found
 
     def contents(self) -> dict[str, str | bytes]:
         """Every name with its contents, but for what a scratch root keeps of an apply that was taken back."""
         found: dict[str, str | bytes] = {}
-        for folder, folders, files in os.walk(self.path):
-            for name in (*folders, *files):
-                path = Path(folder, name)
-                inside = str(path.relative_to(self.path))
-                if inside.startswith(_LEFT_BEHIND) or inside in _MADE_ON_THE_WAY:
-                    continue
-                if path.is_symlink():
-                    found[inside] = os.readlink(path)
-                else:
-                    found[inside] = "folder" if path.is_dir() else path.read_bytes()
+        for name, entry in _entries(self.path):
+            if name.startswith(_LEFT_BEHIND) or name in _MADE_ON_THE_WAY:
+                continue
+            if entry.is_symlink():
+                found[name] = os.readlink(entry.path)
+            elif entry.is_dir():
+                found[name] = "folder"
+            else:
+                with open(entry.path, "rb", buffering=0) as file:
+                    found[name] = file.read()
         return found
 
     def differences(self, pristine: Path) -> set[str]:
@@ -125,17 +125,20 @@ class Root:
 
 def _inodes(root: Path) -> dict[str, int]:
     """Every name but folders' with its inode, folders with 0."""
-    found: dict[str, int] = {}
+    return {name: 0 if entry.is_dir(follow_symlinks=False) else entry.inode() for name, entry in _entries(root)}
+
+
+def _entries(root: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Everything below a folder by its path in there; links are not followed. Thousands of names: no Path for each."""
     todo = [""]
     while todo:
         folder = todo.pop()
-        with os.scandir(root / folder) as entries:
+        with os.scandir(f"{root}/{folder}") as entries:
             for entry in entries:
                 name = f"{folder}{entry.name}"
-                whole = entry.is_dir(follow_symlinks=False)
-                found[name] = 0 if whole else entry.inode()
-                todo += [f"{name}/"] * whole
-    return found
+                yield name, entry
+                if entry.is_dir(follow_symlinks=False):
+                    todo.append(f"{name}/")
 
 
 def _held(path: Path) -> str | bytes | None:
@@ -152,7 +155,7 @@ def copied(pristine: Path, target: Path) -> Iterator[Root]:
     try:
         yield Root(target)
     finally:
-        shutil.rmtree(target)
+        subprocess.run(["rm", "-rf", str(target)], check=True)  # a third of shutil's time
 
 
 class Cli:
@@ -184,12 +187,6 @@ def planned(root: Path, name: str, *options: str) -> Path:
 
 
 # --- fixtures: a module of tests gives the ones it wants a name of its own ----------------------------------------
-
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example as a scratch root, which nobody writes to."""
-    return unpack(EXAMPLE, tmp_path_factory.mktemp("pristine") / "root")
 
 
 @pytest.fixture(scope="module")

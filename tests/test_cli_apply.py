@@ -30,7 +30,6 @@ from applyroots import (
     planned,
 )
 
-pristine = applyroots.pristine
 plan = applyroots.plan
 root = applyroots.root
 cli = applyroots.cli

@@ -47,7 +47,6 @@ CAPTURES = [
 # Machines whose captures hold no pool of the pages that a guest needs.
 POOLLESS = ["hwloc/16amd64-8n2c-cpusets", "lscpu/vmware_fpe"]
 
-pristine = applyroots.pristine
 plan = applyroots.plan
 root = applyroots.root
 cli = applyroots.cli

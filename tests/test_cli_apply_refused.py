@@ -30,7 +30,6 @@ from applyroots import (
 import hosttune.transaction.site  # noqa: F401  (a child without rights may not be able to import it)
 from hosttune.cli import run
 
-pristine = applyroots.pristine
 plan = applyroots.plan
 root = applyroots.root
 cli = applyroots.cli

@@ -12,7 +12,6 @@ from applyroots import EXAMPLE, GPU, OTHER_GPU, PREFERENCE, STATE, Cli, outcomes
 
 from hosttune.cli import run
 
-pristine = applyroots.pristine
 plan = applyroots.plan
 root = applyroots.root
 cli = applyroots.cli

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import pytest
 from applyroots import (
     BOOT_ID,
     ENTRY,
-    EXAMPLE,
     GPU,
     JOURNAL,
     PAGES,
@@ -23,11 +23,11 @@ from applyroots import (
     Root,
     action,
     agrees,
+    copied,
     edited,
     outcomes,
     plain,
     planned,
-    unpack,
 )
 
 from hosttune.cli import run
@@ -44,13 +44,12 @@ cli = applyroots.cli
 
 
 @pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pristine(pristine: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The example as a scratch root, with a GRUB that reads drop-ins, which nobody writes to."""
-    root = unpack(EXAMPLE, tmp_path_factory.mktemp("pristine") / "root")
-    mkconfig = Root(root)
-    mkconfig.put("usr/sbin/grub-mkconfig", 'for x in ${sysconfdir}/default/grub.d/*.cfg ; do . "${x}" ; done\n')
-    mkconfig.put("usr/sbin/update-grub", "#!/bin/sh\n")
-    return root
+    with copied(pristine, tmp_path_factory.mktemp("grub") / "root") as root:
+        root.put("usr/sbin/grub-mkconfig", 'for x in ${sysconfdir}/default/grub.d/*.cfg ; do . "${x}" ; done\n')
+        root.put("usr/sbin/update-grub", "#!/bin/sh\n")
+        yield root.path
 
 
 @pytest.fixture(scope="module")

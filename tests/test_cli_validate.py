@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from applyroots import EXAMPLE, PREFERENCE, Root, copied, unpack
+from applyroots import EXAMPLE, PREFERENCE, Root, copied
 
 from hosttune.archive import open_root
 from hosttune.capture import write_capture
@@ -251,11 +251,6 @@ source = "the median of our forty hosts"
 
 
 # --- what was applied ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return unpack(EXAMPLE, tmp_path_factory.mktemp("validate"))
 
 
 def test_a_plan_applied_is_in_force_and_its_drift_fails_by_setting(cli: Cli, pristine: Path, tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ import socket
 from pathlib import Path
 
 from applyroots import Root
-from fleethosts import Fleet, fleet, lone, pristine
+from fleethosts import Fleet, fleet, lone
 from test_fleet_playbooks_waves import DONE, FAILS, PASSED, canned, hook, instead, logged, reboot, says
 
-__all__ = ["fleet", "lone", "pristine"]
+__all__ = ["fleet", "lone"]
 
 
 class Free(Fleet):

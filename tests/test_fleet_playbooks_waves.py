@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from applyroots import Root
-from fleethosts import HOSTTUNE, Fleet, lone, pristine, script, stand_in
+from fleethosts import HOSTTUNE, Fleet, lone, script, stand_in
 
-__all__ = ["lone", "pristine"]
+__all__ = ["lone"]
 
 # As hosttune, but for verbs that a test answers itself: {verb} stands for the lines of such a case.
 _INSTEAD = """case "$1:$*" in
@@ -245,6 +245,10 @@ def test_a_host_with_guests_is_not_rebooted(tmp_path: Path, guests: object, why:
     assert sealed["outcome"] == "refused"
     assert why in sealed["why"]
     assert fleet.records("h2") == set()
+
+
+def test_with_consent_a_host_with_guests_is_rebooted(tmp_path: Path) -> None:
+    fleet, own = pending(tmp_path, None), reboot(tmp_path)
     fleet.play("apply", reboot=True, reboot_with=own, reboot_guests=True)
     assert verbs(tmp_path).count("reboot") == 3
     assert fleet.outcomes("status") == {"h1": "ok", "h2": "ok", "h3": "ok"}

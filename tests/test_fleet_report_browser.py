@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from browser import Browser, browser, needs_browser
 from fleetresults import fleet
+from sweeps import sample
 from test_fleet_report import ASKED, stopped_run
 from test_report_validation_browser import _hex
 from test_report_validation_html import contrast
@@ -273,8 +274,10 @@ def test_without_script_all_hosts_are_there_and_no_dead_controls(
     assert chromium.run("document.querySelector('.bycheck').getClientRects().length") == 1
 
 
-@pytest.mark.parametrize("width", [320, 390, 768])
-@pytest.mark.parametrize("name", NAMES)
+WIDTHS = [(name, width) for name in NAMES for width in (320, 390, 768)]
+
+
+@pytest.mark.parametrize(("name", "width"), sample("widths of a fleet", WIDTHS, 5))
 def test_no_page_scrolls_sideways(name: str, width: int, chromium: Browser, saved: dict[str, Path]) -> None:
     chromium.open(saved[name], width=width)
     chromium.run("document.querySelectorAll('details').forEach((one, n) => { one.open = n < 40; })")

@@ -1,6 +1,6 @@
-"""Thirty-two hosts through discover, plan, validate: each answers, is asked once a phase, and nothing of it is held.
+"""Many hosts through discover, plan, validate: each answers, is asked once a phase, and nothing of it is held.
 
-What it costs is measured by `make bench-fleet`, with a thousand hosts.
+Thirty-two in a full sweep. What it costs is measured by `make bench-fleet`, with a thousand hosts.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleethosts import HOSTTUNE, INTENT, Fleet, pristine
+from fleethosts import HOSTTUNE, INTENT, Fleet
+from sweeps import examples
 
 from hosttune.model.fleet import FleetReport
 from hosttune.model.host import Host
 from hosttune.model.plan import Plan
 from hosttune.model.validation import Validation
 
-__all__ = ["pristine"]
-
-NAMES = [f"gpu-{number:03d}" for number in range(1, 33)]
-SHARD = 12  # three ansible processes, of which none knows all hosts' answers
+NAMES = [f"gpu-{number:03d}" for number in range(1, examples(9, full=32) + 1)]
+SHARD = -(-len(NAMES) // 3)  # three ansible processes, of which none knows all hosts' answers
 DOCUMENTS: dict[str, Any] = {"discover": Host, "plan": Plan, "validate": Validation}
 REPORT_BYTES = 20 << 20  # of a thousand hosts
 EVENT_BYTES = 4096  # of a host's result as Ansible passes it on

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from applyroots import EXAMPLE, GPU, ROOT, STATE, unpack
+from applyroots import GPU, ROOT, STATE
 from namespaces import full
 from sshhosts import SshHost, keygen, ssh_fleet
 from sshruns import IMPATIENT, Runs, copy_root
@@ -32,12 +32,6 @@ EXPECTED: dict[str, tuple[str, str | None]] = {
 }
 WELL = [name for name, (outcome, _) in EXPECTED.items() if outcome == "ok"]
 ILL = [name for name in EXPECTED if name not in WELL]
-
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example as a scratch root, which nobody writes to."""
-    return unpack(EXAMPLE, tmp_path_factory.mktemp("pristine") / "root")
 
 
 @pytest.fixture(scope="module")

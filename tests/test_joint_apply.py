@@ -22,7 +22,6 @@ FAR_GPU = "0000:9a:00.0"
 POOL = "sys/devices/system/node/node{}/hugepages/hugepages-{}kB/nr_hugepages"
 DEFINED = ".hosttune/commands/virsh-dumpxml-{}"
 
-pristine = applyroots.pristine
 root = applyroots.root
 cli = applyroots.cli
 
