@@ -8,13 +8,14 @@ import pytest
 from batch_cases import case
 from batch_judge import faults
 from plan_facts import Json
+from sweeps import sample
 
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.planning import plan
 
-BATCHES = 300
-PORTIONS = 10  # one test judges many seeds and names those that are wrong
+BATCHES = sample("batches", range(300), 60)  # `make bench` judges as many again
+PORTIONS = 6  # one test judges many seeds and names those that are wrong
 
 
 def planned(host: Json, intent: Json) -> Json:
@@ -25,9 +26,8 @@ def planned(host: Json, intent: Json) -> Json:
 
 @pytest.mark.parametrize("portion", range(PORTIONS))
 def test_batches_are_planned_as_well_as_they_can_be(portion: int) -> None:
-    size = BATCHES // PORTIONS
     wrong = {}
-    for seed in range(portion * size, (portion + 1) * size):
+    for seed in BATCHES[portion::PORTIONS]:
         found = case(seed)
         if lines := faults(found.host, found.intent, planned(found.host, found.intent)):
             wrong[seed] = lines

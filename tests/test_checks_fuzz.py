@@ -1,4 +1,4 @@
-"""A thousand host documents with something wrong in each: refused, or judged; never an error, never a bare result."""
+"""Host documents with something wrong in each: refused, or judged; never an error, never a bare result."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from evidences import GIB, GPU, NIC, gpu, guest, host, nic, rdma, switch
+from sweeps import examples
 
 from hosttune.checks import judge
 from hosttune.errors import BadInput
@@ -19,7 +20,7 @@ GARBAGE: tuple[Any, ...] = (
     None, 0, 1, -1, 3, 7.5, 1e308, "", "x", "0-3", "Y", "off", True, False, [], {}, GPU, 1 << 62, "\0", "ü" * 50, ["a"],
     {"a": 1},
 )  # fmt: skip
-DOCUMENTS = 1000
+DOCUMENTS = examples(300, full=1000)
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -10,12 +10,13 @@ import pytest
 from batch_cases import Case, case
 from batch_facts import levels, score
 from plan_facts import HostFacts, Json, ids
+from sweeps import sample
 
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.planning import plan
 
-SEEDS = range(5000, 5032)
+SEEDS = sample("orders", range(5000, 5032), 12)
 
 
 def text_of(host: Json, intent: Json) -> str:
@@ -84,7 +85,7 @@ def test_guests_that_are_here_keep_what_they_have() -> None:
 @pytest.mark.parametrize("per_node", [0, 1, 2])
 def test_helper_threads_are_off_every_pinned_cpu(per_node: int) -> None:
     """[inv] off the pinned CPUs of all guests; without reserved cores what is left, or the guest's own, said."""
-    for seed in range(5000, 5020):
+    for seed in sample(f"helpers {per_node}", range(5000, 5020), 8):
         found = case(seed)
         facts = HostFacts(found.host)
         document = planned(found.host, {**found.intent, "reserve": {"cores_per_node": per_node}})
@@ -104,7 +105,7 @@ def test_helper_threads_are_off_every_pinned_cpu(per_node: int) -> None:
 def test_cores_of_a_guest_with_whole_cores_are_its_own() -> None:
     """[intent] smt: cores beside smt: threads; who shares cores is told so."""
     shared = 0
-    for seed in range(5000, 5040):
+    for seed in sample("cores", range(5000, 5040), 16):
         found = case(seed)
         facts = HostFacts(found.host)
         rng = Random(seed)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from plan_facts import Json, named
 from plan_oracle import violations
 from planhosts import Card, build_host, wild_intents, wild_shapes
+from sweeps import examples
 
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
@@ -41,7 +42,13 @@ def batches(draw: st.DrawFn) -> tuple[Json, Json]:
     return build_host(shape), {**drawn[0], "guests": guests}
 
 
-@settings(max_examples=120, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=examples(50, full=120),
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
 @given(batches())
 def test_every_plan_keeps_the_invariants(batch: tuple[Json, Json]) -> None:
     host, intent = batch

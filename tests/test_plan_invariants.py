@@ -1,6 +1,6 @@
 """The contract's plan invariants on random hosts, and the exact rule for one guest on small ones.
 
-Deterministic (derandomized); `HOSTTUNE_EXAMPLES=2000` widens the search by hand.
+Deterministic (derandomized); `make lab-full` draws more.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from plan_facts import Json
 from plan_optimum import judge, objective
 from plan_oracle import same_bytes, violations
 from planhosts import Card, Held, Shape, build_host, intent_of, small_intents, small_shapes, wild_intents, wild_shapes
+from sweeps import examples
 
 from hosttune.errors import BadInput
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.planning import plan
 
-EXAMPLES = int(os.environ.get("HOSTTUNE_EXAMPLES", "500"))
 quick = settings(
-    max_examples=EXAMPLES,
+    max_examples=examples(150, full=2000),
     derandomize=True,
     deadline=None,
     database=None,

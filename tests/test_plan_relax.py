@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from planhosts import Card, Held, Shape, build_host, intent_of, small_intents, small_shapes
+from sweeps import examples
 
 import hosttune
 from hosttune.model.host import Host
@@ -51,7 +52,13 @@ def hosttune_size(text: int | str) -> int:
     return parse_size(text, where="test")
 
 
-@settings(max_examples=150, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=examples(40, full=150),
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
 @given(st.data())
 def test_every_suggestion_places_the_guest(data: st.DataObject) -> None:
     shape = data.draw(small_shapes())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, browser, needs_browser
+from sweeps import sample
 from test_report_validation_html import DOCUMENTS, contrast, host, page, planned, running
 from validations import GPUS, faulty
 
@@ -101,8 +102,10 @@ def test_hostile_subjects_can_be_filtered_by(chromium: Browser, saved: dict[str,
     assert chromium.run("window.hacked") is None
 
 
-@pytest.mark.parametrize("width", [320, 768])
-@pytest.mark.parametrize("name", [*DOCUMENTS, "drawn"])
+WIDTHS = [(name, width) for name in (*DOCUMENTS, "drawn") for width in (320, 768)]
+
+
+@pytest.mark.parametrize(("name", "width"), sample("widths", WIDTHS, 5))
 def test_no_page_scrolls_sideways(name: str, width: int, chromium: Browser, saved: dict[str, Path]) -> None:
     chromium.open(saved[name], width=width)
     assert chromium.run("document.documentElement.scrollWidth") <= width
