@@ -31,6 +31,8 @@ ROOM = 6 << 30
 
 def pytest_configure(config: pytest.Config) -> None:
     """Temporary roots in memory where there is room: every journalled step is synced, and disks take their time."""
+    for name in ("COLUMNS", "LINES"):  # set in workers, of a terminal that is none; texts are as wide as in a pipe
+        os.environ.pop(name, None)
     if os.path.isdir(MEMORY) and os.access(MEMORY, os.W_OK) and min(shutil.disk_usage(MEMORY).free, _free()) > ROOM:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
 
