@@ -32,11 +32,11 @@ set-up: $(STAMP)/compiled $(STAMP)/apt-run
 set-up-test: set-up $(STAMP)/test $(STAMP)/apt-test $(STAMP)/apt-browser $(STAMP)/apt-ssh
 
 test: set-up-test
-	$(BIN)/pytest -n $(JOBS) --dist worksteal
+	$(BIN)/pytest -n $(JOBS) --dist worksteal --durations 10
 
 # At most two workers: each boots an emulated host of its own, some two.
 lab-test: set-up-test $(STAMP)/apt-lab
-	$(BIN)/pytest tests/lab -m lab -n $(shell echo $$(($(JOBS) < 2 ? $(JOBS) : 2))) --dist loadgroup
+	$(BIN)/pytest tests/lab -m lab -n $(shell echo $$(($(JOBS) < 2 ? $(JOBS) : 2))) --dist loadgroup --durations 10
 
 # What the other two take a sample of, whole; CI does not run it.
 lab-full: export HOSTTUNE_SWEEP := full

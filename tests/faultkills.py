@@ -39,7 +39,7 @@ from hosttune.transaction.steps import setting_of_record
 
 assert ctypes
 WHOLE_HOST, EVERY = "a whole host", 7
-MOST = 5  # kills of one series in a sample
+MOST = 4  # kills of one series in a sample
 MOST_OF_A_HOST = 12
 # Where the boot unit goes along; elsewhere hosttune is made to lie at a path that no unit can name, for it would be
 # the same points over and over.

@@ -14,7 +14,7 @@ from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.planning import plan
 
-BATCHES = sample("batches", range(300), 60)  # `make bench` judges as many again
+BATCHES = sample("batches", range(300), 48)  # `make bench` judges as many again
 PORTIONS = 6  # one test judges many seeds and names those that are wrong
 
 

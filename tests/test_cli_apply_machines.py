@@ -24,6 +24,7 @@ from applyroots import (
 )
 from bootroots import GRUB_FILES
 from cutshort import put
+from sweeps import sample
 
 from hosttune.discovery import discover
 from hosttune.errors import WriteFailed
@@ -181,8 +182,9 @@ def unpacked(name: str, profile: str, cli: Callable[[Root], Cli], tmp_path: Path
     return found, plan
 
 
-@pytest.mark.parametrize("profile", ["guest", "host"])
-@pytest.mark.parametrize("name", CAPTURES)
+@pytest.mark.parametrize(
+    ("name", "profile"), sample("machines", [(name, profile) for name in CAPTURES for profile in ("guest", "host")], 7)
+)
 def test_forth_and_back_on_other_machines(
     name: str, profile: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -18,12 +18,13 @@ import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from bootstraps import (
     HERE,
     ROOT,
+    Recap,
     Refused,
     changed,
     load,
@@ -68,10 +69,27 @@ def prefix(room: Path) -> Path:
     return Path(tempfile.mkdtemp(prefix="at-", dir=room)) / "opt"
 
 
+class Installed(NamedTuple):
+    """An installation by the playbook: a rehearsal, whether that left anything, and the first run."""
+
+    prefix: Path
+    rehearsed: Recap
+    left: bool
+    first: Recap
+
+
 @pytest.fixture(scope="module")
-def shared(room: Path) -> Path:
+def installed(room: Path, wheelhouse: Path) -> Installed:
+    """Installed once for several tests: pip takes its time."""
+    prefix = Path(tempfile.mkdtemp(prefix="shared-", dir=room)) / "opt"
+    rehearsed = play(prefix, wheelhouse, "--check")
+    return Installed(prefix, rehearsed, prefix.exists(), play(prefix, wheelhouse))
+
+
+@pytest.fixture
+def shared(installed: Installed) -> Path:
     """A prefix for tests that begin with a finished installation, whatever the one before has left."""
-    return Path(tempfile.mkdtemp(prefix="shared-", dir=room)) / "opt"
+    return installed.prefix
 
 
 # --- the wheelhouse -------------------------------------------------------------------------------------------------
@@ -159,16 +177,16 @@ def test_a_lock_that_is_torn_between_pythons_is_refused() -> None:
 # --- the playbook ---------------------------------------------------------------------------------------------------
 
 
-def test_installed_once_a_version(prefix: Path, wheelhouse: Path) -> None:
+def test_installed_once_a_version(installed: Installed, wheelhouse: Path) -> None:
     """Check mode writes nothing, the first run installs, the second changes nothing and copies nothing."""
-    assert play(prefix, wheelhouse, "--check").changed == 1
-    assert not prefix.exists()
-
-    assert play(prefix, wheelhouse).changed == 2  # the archive, the installation
+    prefix = installed.prefix
+    assert installed.rehearsed.changed == 1
+    assert not installed.left
+    assert installed.first.changed == 2  # the archive, the installation
     assert says(prefix, "--version").split()[-1] == hosttune.__version__
     assert "vcpu" in says(prefix, "plan", "--root", str(EXAMPLE), "--gpu", "0000:41:00.0", "-o", "xml")
     home = prefix / version_of(wheelhouse)
-    assert sorted(path.name for path in prefix.iterdir()) == sorted([home.name, "bin"])
+    assert {path.name for path in prefix.iterdir()} - {"pull"} == {home.name, "bin"}
     assert sorted(path.name for path in (home / "bin").iterdir() if not path.name.startswith("python")) == ["hosttune"]
     for path in (home / "pyvenv.cfg", home / "bin" / "hosttune"):
         assert "/.new-" not in path.read_text(), "the folder that it was made in"

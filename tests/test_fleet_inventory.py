@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -120,10 +121,10 @@ def test_a_name_that_a_limit_cannot_carry_is_refused(tmp_path: Path, name: str) 
         read_inventory([inventory(tmp_path, f'all: {{hosts: {{"{name}": {{}}, b: {{}}}}}}')], None)
 
 
-@pytest.mark.parametrize("name", ["a b", "web*", "~re", "a:b", "größe", "'\\\"`$(id)", "{{ x }}", "../up"])
-def test_a_hostile_name_is_a_name(tmp_path: Path, name: str) -> None:
-    found = read_inventory([inventory(tmp_path, f'all: {{hosts: {{"{name}": {{}}}}}}')], None)
-    assert found.hosts == (name.replace('\\"', '"'),)
+def test_a_hostile_name_is_a_name(tmp_path: Path) -> None:
+    names = ["a b", "web*", "~re", "a:b", "größe", "'\"`$(id)", "{{ x }}", "../up"]
+    found = read_inventory([inventory(tmp_path, json.dumps({"all": {"hosts": {name: {} for name in names}}}))], None)
+    assert found.hosts == tuple(names)
 
 
 def test_groups_without_a_document_are_none() -> None:

@@ -20,7 +20,7 @@ from hosttune.model.host import Host
 from hosttune.model.plan import Plan
 from hosttune.model.validation import Validation
 
-NAMES = [f"gpu-{number:03d}" for number in range(1, examples(9, full=32) + 1)]
+NAMES = [f"gpu-{number:03d}" for number in range(1, examples(6, full=32) + 1)]
 SHARD = -(-len(NAMES) // 3)  # three ansible processes, of which none knows all hosts' answers
 DOCUMENTS: dict[str, Any] = {"discover": Host, "plan": Plan, "validate": Validation}
 REPORT_BYTES = 20 << 20  # of a thousand hosts

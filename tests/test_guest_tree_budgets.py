@@ -106,7 +106,7 @@ def hosts_at_random(draw: st.DrawFn) -> Made:
 
 
 @settings(
-    max_examples=examples(40, full=400),
+    max_examples=examples(30, full=400),
     derandomize=True,
     deadline=None,
     database=None,
@@ -140,7 +140,7 @@ def test_any_tree_keeps_budgets_and_grades(made: Made, spare: int) -> None:
 
 
 @settings(
-    max_examples=examples(40, full=400),
+    max_examples=examples(30, full=400),
     derandomize=True,
     deadline=None,
     database=None,

@@ -14,6 +14,7 @@ from lab.product import STATE, discover
 from lab.rollout import Rollout, rolled_out
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Without `-m lab` these tests are not run: they take minutes, root and several GiB of disk.
 
