@@ -36,7 +36,7 @@ test: set-up-test
 
 # At most two workers: each boots an emulated host of its own, some two.
 lab-test: set-up-test $(STAMP)/apt-lab
-	$(BIN)/pytest tests/lab -m lab -n $(shell echo $$(($(JOBS) < 2 ? $(JOBS) : 2))) --dist loadgroup --durations 10
+	$(BIN)/pytest tests/lab -m lab -n $(shell echo $$(($(JOBS) < 2 ? $(JOBS) : 2))) --durations 10
 
 # What the other two take a sample of, whole; CI does not run it.
 lab-full: export HOSTTUNE_SWEEP := full

@@ -14,25 +14,33 @@ from lab.product import STATE, discover
 from lab.rollout import Rollout, rolled_out
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without `-m lab` these tests are not run: they take minutes, root and several GiB of disk.
+# Whose tests look at one machine, by module; a module that is not named has a machine of its own.
+MACHINES = {
+    **dict.fromkeys(("apply", "capture", "changes", "discover", "plan", "settings", "validate"), "lab"),
+    **dict.fromkeys(("fleet", "reboot"), "grub_lab"),
+}
 
-    With workers (pytest-xdist, `--dist loadgroup`) all tests of one machine go to one of them.
-    """
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With workers, all tests of one machine go to one of them. (`--dist loadgroup` does nothing in pytest 9.2.)"""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByMachine(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            module = nodeid.partition(".py::")[0].rpartition("test_lab_")[2]
+            return MACHINES.get(module, module)
+
+    return ByMachine(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without `-m lab` these tests are not run: they take minutes, root and several GiB of disk."""
     if config.option.markexpr:
-        for item in items:
-            item.add_marker(pytest.mark.xdist_group(_machine_of(item)))
         return
     wanted = [item for item in items if not item.get_closest_marker("lab")]
     config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("lab")])
     items[:] = wanted
-
-
-def _machine_of(item: pytest.Item) -> str:
-    """The fixture of the machine that a test looks at; a module's own machine goes by the module's name."""
-    asked = getattr(item, "fixturenames", ())
-    return next((name for name in ("grub_lab", "lab") if name in asked), item.nodeid.partition("::")[0])
 
 
 @pytest.fixture(scope="session")
