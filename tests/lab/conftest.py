@@ -13,7 +13,6 @@ from lab.machine import LabMachine, booted, booted_by_grub, build_image
 from lab.product import STATE, discover
 from lab.rollout import Rollout, rolled_out
 
-
 # Whose tests look at one machine, by module; a module that is not named has a machine of its own.
 MACHINES = {
     **dict.fromkeys(("apply", "capture", "changes", "discover", "plan", "settings", "validate"), "lab"),
