@@ -23,9 +23,9 @@ MACHINES = {
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With workers, all tests of one machine go to one of them. (`--dist loadgroup` does nothing in pytest 9.2.)"""
-    from xdist.scheduler import LoadScopeScheduling
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it has no types
 
-    class ByMachine(LoadScopeScheduling):
+    class ByMachine(LoadScopeScheduling):  # type: ignore[misc]  # for the same reason
         def _split_scope(self, nodeid: str) -> str:
             module = nodeid.partition(".py::")[0].rpartition("test_lab_")[2]
             return MACHINES.get(module, module)
