@@ -13,7 +13,7 @@ import pytest
 
 from lab import facts
 from lab.machine import LabMachine
-from lab.product import STATE, Ran, install, plan, run
+from lab.product import STATE, Ran, by_address, discover, document_of, install, plan, run
 
 pytestmark = pytest.mark.lab
 
@@ -212,6 +212,30 @@ def test_the_kernel_says_so_too(lab: LabMachine, applied: Applied) -> None:
     assert mapping == {"N0": PAGES, "kernelpagesize_kB": 2048}
     group = lab.shell(f"basename $(readlink /sys/bus/pci/devices/{GPU}/iommu_group)").strip()
     assert f"/dev/vfio/{group}" in lab.shell(f"find /proc/{applied.process}/fd -type l -printf '%l\n'").splitlines()
+
+
+def test_discovery_sees_what_the_guest_holds(lab: LabMachine, applied: Applied) -> None:
+    (guest,) = applied.planned["guests"]
+    document = discover(lab)
+    (found,) = document["guests"]
+    assert (found["name"], found["state"]) == (GUEST, "running")
+    for field in ("vcpu_pins", "emulator_cpus", "iothread_cpus"):
+        assert found[field] == guest[field]
+    assert found["devices"] == [GPU]
+    assert found["memory"] == [
+        {"node": 0, "memory_bytes": guest["cells"][0]["memory_bytes"], "page_bytes": guest["page_bytes"]}
+    ]
+    assert by_address(document)[GPU]["driver"] == "vfio-pci"
+    pools = {pool["size_bytes"]: pool for pool in document["numa_nodes"][0]["hugepages"]}
+    assert (pools[guest["page_bytes"]]["total"], pools[guest["page_bytes"]]["free"]) == (PAGES, 0)
+
+
+def test_a_held_gpu_is_not_given_away_again(lab: LabMachine, applied: Applied) -> None:
+    answer = lab.shell(f"hosttune plan --gpu {GPU} --name another -o json", check=False)
+    assert answer.status == 1, answer.errors
+    (unplaced,) = document_of(answer)["unplaced"]
+    assert unplaced["guest"] == "another"
+    assert any(GPU in why and GUEST in why for why in unplaced["why"]), unplaced["why"]
 
 
 def test_a_second_apply_writes_nothing(lab: LabMachine, applied: Applied) -> None:
