@@ -1,8 +1,8 @@
 """Hosts that answer as they are told, in hosttune's place, for `hosttune fleet` through the real playbooks.
 
-A host's behaviour is a file of its name in a folder: lines "VERB DO", where DO is `wait` (until `let_go`), `verdict
-WORD`, `exit CODE`, `cut` or `reboot`; without a file all is well. Each call is noted, so that a test sees who was asked
-what.
+A host's behaviour is a file of its name in a folder: lines "VERB DO", where DO is `wait` (until `let_go`, at most
+40 s), `verdict WORD`, `exit CODE`, `cut` or `reboot`; without a file all is well. Each call is noted, so that a test
+sees who was asked what.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ with open(folder / "calls", "a") as calls:
 told = folder / host.replace("/", "_")
 lines = [line.split() for line in told.read_text().splitlines()] if told.exists() else []
 does = {words[1]: words[2] if len(words) > 2 else "" for words in lines if words[0] == verb}
-while "wait" in does and not (folder / "go").exists():
+give_up = time.monotonic() + 40
+while "wait" in does and not (folder / "go").exists() and time.monotonic() < give_up:
     time.sleep(0.02)
 verdict = does.get("verdict", "pass")
 word = {"pass": "pass", "warn": "warn"}.get(verdict, verdict)
@@ -137,7 +138,7 @@ class Stubs:
         return [json.loads(line) for line in path.read_text().splitlines() if line] if path.exists() else []
 
 
-def until(claim: Any, seconds: float = 60.0) -> None:
+def until(claim: Any, seconds: float = 180.0) -> None:
     """Wait until a claim holds."""
     deadline = time.monotonic() + seconds
     while not claim():
@@ -148,5 +149,5 @@ def until(claim: Any, seconds: float = 60.0) -> None:
 def end(child: subprocess.Popen[bytes], number: signal.Signals) -> str:
     """Send a signal and wait for the end; what was on stderr."""
     child.send_signal(number)
-    _, err = child.communicate(timeout=60)
+    _, err = child.communicate(timeout=180)
     return err.decode()

@@ -198,7 +198,7 @@ def test_a_run_under_nohup_does_not_end_with_its_terminal(stubs: Stubs) -> None:
     until(lambda: (stubs.results / "a" / "discover.json").exists())
     child.send_signal(signal.SIGHUP)
     stubs.let_go()
-    _, err = child.communicate(timeout=60)
+    _, err = child.communicate(timeout=180)
     assert child.returncode == 0, err
     assert stubs.answer("a", "discover")["outcome"] == "ok"
 
