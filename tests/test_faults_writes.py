@@ -139,7 +139,7 @@ def test_a_change_fails_and_one_of_the_way_back_too(host: Lab) -> None:
         else:
             needs_a_person(host, result, code, faults)
         codes.append(code)
-    assert codes.count(4) > (17 if FULL else 1)
+    assert codes.count(4) > (17 if FULL else 0)
 
 
 @pytest.mark.parametrize(("kind", "every"), [(BEFORE, 1), (AFTER, 4)], ids=["not done", "done, then an error"])
@@ -161,7 +161,7 @@ def test_the_nth_change_of_a_revert_fails(host: Lab, kind: str, every: int) -> N
         else:
             needs_a_person(host, result, code, faults)
         codes.append(code)
-    assert codes.count(4) > (35 // every if FULL else 1)
+    assert codes.count(4) > (35 // every if FULL else 0)
 
 
 @pytest.mark.parametrize("name", ["driver", "kernel-argument by kernel-install", "sysctl", "aspm by switches"])
