@@ -117,9 +117,9 @@ def test_mutants_of_a_real_plan_are_refused_or_still_plans(machine: Path, verdic
     assert [(row["number"], row["what"], row["wrong"]) for row in verdicts if row["wrong"]] == []
     refused = [row for row in verdicts if not row["accepted"]]
     assert [row["number"] for row in verdicts] == MUTANTS
-    assert len(refused) > len(MUTANTS) * 5 // 6
+    assert len(refused) > len(MUTANTS) * 3 // 4
     assert {row["code"] for row in refused} <= {1, 2, 3}
-    assert Counter(row["code"] for row in refused)[3] > len(MUTANTS) // 50  # other machines, other devices
+    assert Counter(row["code"] for row in refused)[3] > len(MUTANTS) // 100  # other machines, other devices
     assert not (machine / "var/lib/hosttune/transactions").exists()
 
 
