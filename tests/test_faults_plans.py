@@ -28,7 +28,7 @@ from faultplans import HOSTILE, call, outside
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
-from sweeps import examples, sample
+from sweeps import FULL, examples, sample
 
 from hosttune.errors import HosttuneError
 from hosttune.model.intent import Boot, Network
@@ -117,9 +117,10 @@ def test_mutants_of_a_real_plan_are_refused_or_still_plans(machine: Path, verdic
     assert [(row["number"], row["what"], row["wrong"]) for row in verdicts if row["wrong"]] == []
     refused = [row for row in verdicts if not row["accepted"]]
     assert [row["number"] for row in verdicts] == MUTANTS
-    assert len(refused) > len(MUTANTS) * 3 // 4
+    assert len(refused) > (1000 if FULL else len(MUTANTS) * 3 // 4)
     assert {row["code"] for row in refused} <= {1, 2, 3}
-    assert Counter(row["code"] for row in refused)[3] > len(MUTANTS) // 100  # other machines, other devices
+    others = Counter(row["code"] for row in refused)[3]  # other machines, other devices
+    assert others > (50 if FULL else len(MUTANTS) // 100)
     assert not (machine / "var/lib/hosttune/transactions").exists()
 
 

@@ -68,3 +68,9 @@ def test_a_live_plan_is_saved_in_the_state_directory(lab: LabMachine) -> None:
 
 def test_the_same_host_and_intent_give_the_same_plan(lab: LabMachine) -> None:
     assert plan(lab, INTENT) == plan(lab, INTENT)
+
+
+def test_the_plan_needs_pages_and_the_binding(lab: LabMachine) -> None:
+    actions = plan(lab, INTENT)["actions"]
+    assert {action["kind"] for action in actions} == {"hugepages", "driver"}
+    assert {action["needed"] for action in actions} == {True}
