@@ -146,7 +146,7 @@ settings() {
   printf 'PermitRootLogin yes\nUseDNS no\nLoginGraceTime 0\n' >"$root/etc/ssh/sshd_config.d/lab.conf"
   cat >"$root/etc/fstab" <<'X'
 /dev/vda1 / ext4 defaults,noatime 0 0
-tree /mnt/tree 9p trans=virtio,version=9p2000.L,msize=262144,ro,nofail 0 0
+tree /mnt/tree 9p trans=virtio,version=9p2000.L,msize=524288,cache=loose,ro,nofail 0 0
 X
   mkdir -p "$root/mnt/tree"
   cat >"$root/etc/systemd/network/10-management.network" <<'X'
