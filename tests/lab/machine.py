@@ -291,8 +291,8 @@ def qemu_command(port: int, boot: list[str], cores: int = CORES) -> list[str]:
     """The whole command line, to be run in the machine's folder. Without boot options the disk is booted."""
     return [
         "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none",
-        # One thread for all CPUs: several machines share two cores here, and a CPU that waits for another one, in a thread
-        # of its own, spins until the host lets that one run (a boot beside others: 74 s of CPU instead of 98).
+        # One thread for all CPUs: several machines share two cores here, and a CPU that waits for another one, in a
+        # thread of its own, spins until the host lets that one run (a boot beside others: 74 s of CPU instead of 98).
         "-machine", "q35", "-accel", "tcg,thread=single,tb-size=512", "-cpu", CPU,
         *_nodes(cores), *_own_devices(port), *_node0_devices(), *_node1_devices(), *boot,
         "-chardev", "file,id=console,path=serial.log,append=on", "-serial", "chardev:console",
