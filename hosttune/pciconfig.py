@@ -73,7 +73,7 @@ class ConfigFacts(Value, frozen=True, kw_only=True):
     `vendor_id` and the other ids are four hex digits without 0x; a virtual function answers ffff and so has none.
     `acs` with no names means that extended space was read and holds no ACS capability. `aspm` "off", "L0s", "L1",
     "L0s L1"; `aspm_supported` likewise, with "none". Link widths outside the standard, zero included, are None.
-    `doubts` says what was wrong with the lists ("the capability list loops at 0x50").
+    `doubts` says what was wrong with the lists ("the capability list loops at 0x50"). `all_ones`: nothing answers.
     """
 
     vendor_id: str | None = None
@@ -101,9 +101,11 @@ class ConfigFacts(Value, frozen=True, kw_only=True):
     ats_enabled: bool | None = None
     sriov: SriovFacts | None = None
     doubts: tuple[str, ...] = ()
+    all_ones: bool = False
 
 
 _NOTHING = ConfigFacts()
+_GONE = ConfigFacts(all_ones=True)
 _NO_BARS = bytes(0x18)
 
 
@@ -114,7 +116,7 @@ def decode(config: bytes) -> ConfigFacts:
     A virtual function's ids read ffff while the rest is real, so only ids *and* status of all ones mean "gone".
     """
     if not _answers(config):
-        return _NOTHING
+        return _GONE if len(config) >= _HEADER else _NOTHING
     doubts: list[str] = []
     found = _capabilities(config, doubts)
     facts = _header(config, found)

@@ -70,6 +70,47 @@ def test_what_is_no_answer_of_this_run_is_unknown(tmp_path: Path, text: str, why
     assert why in (answer.why or "")
 
 
+@pytest.mark.parametrize(
+    ("fleet", "why"),
+    [
+        ({"exit_code": 1}, "outcome ok, exit code 1"),
+        ({"exit_code": 70}, "outcome ok, exit code 70"),
+        ({"outcome": "no"}, "outcome no, exit code 0"),
+        ({"outcome": "no", "exit_code": 3}, "outcome no, exit code 3"),
+    ],
+)
+def test_an_answer_that_contradicts_itself_is_unknown(tmp_path: Path, fleet: dict[str, object], why: str) -> None:
+    put(tmp_path, document(**fleet))
+    answer = read_answer(str(tmp_path), "h", "validate", "r1")
+    assert (answer.outcome, answer.verdict) == ("unknown", None)
+    assert why in (answer.why or "")
+    assert was_asked(answer)
+
+
+def test_a_verdict_that_is_not_the_documents_is_unknown(tmp_path: Path) -> None:
+    put(tmp_path, json.dumps({"schema": "hosttune.validation/v1", "verdict": "fail", "results": [], "fleet": GOOD}))
+    answer = read_answer(str(tmp_path), "h", "validate", "r1")
+    assert answer.outcome == "unknown"
+    assert "verdict pass, and fail in the document" in (answer.why or "")
+
+
+@pytest.mark.parametrize(
+    ("phase", "name", "fleet"),
+    [
+        ("revert", "revert.check", {"exit_code": 1, "check": True}),  # it was `status`: something has drifted
+        ("status", "status", {"exit_code": 0, "outcome": "no"}),  # a pending reboot
+        ("validate", "validate", {"exit_code": 1, "outcome": "no", "verdict": "fail"}),
+        ("undrain", "undrain", {"exit_code": None}),
+        ("apply", "apply", {"exit_code": 4, "outcome": "needs-person"}),
+    ],
+)
+def test_what_only_looks_like_a_contradiction(tmp_path: Path, phase: str, name: str, fleet: dict[str, object]) -> None:
+    told = {**GOOD, "phase": phase, "verdict": None, **fleet}
+    put(tmp_path, json.dumps({"fleet": told}), name=f"{name}.json")
+    answer = read_answer(str(tmp_path), "h", phase, "r1", check=bool(told.get("check")))
+    assert answer.outcome == told["outcome"]
+
+
 def test_a_file_that_is_not_there_was_not_asked(tmp_path: Path) -> None:
     answer = read_answer(str(tmp_path), "h", "validate", "r1")
     assert (answer.outcome, answer.why) == ("unknown", "no answer of this run")

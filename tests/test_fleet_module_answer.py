@@ -60,3 +60,37 @@ def test_a_rehearsed_revert_shows_the_way_back(answer: ModuleType, verb: str, no
     entry = {"action": "pages", "outcome": "done", "before": "0", "want": "512", "after": "512"}
     (found,) = answer.difference({"verb": verb, "entries": [entry]})
     assert (found["before"], found["after"]) == (f"pages = {now}\n", f"pages = {then}\n")
+
+
+@pytest.mark.parametrize(
+    ("phase", "gate", "code", "facts", "why"),
+    [
+        ("validate", None, 0, {"verdict": "fail"}, "exit code 0 beside the verdict fail"),
+        ("validate", None, 1, {"verdict": "pass"}, "exit code 1 beside the verdict pass"),
+        ("validate", "either", 1, {"verdict": "warn", "worse": []}, "exit code 1 beside the verdict warn"),
+        ("validate", "worse", 0, {"verdict": "pass", "worse": ["x"]}, "1 things are worse than before"),
+        ("plan", None, 0, {"unplaced": [{"guest": "g"}]}, "1 guests are not placed"),
+    ],
+)
+def test_an_end_that_contradicts_its_document_is_unknown(
+    answer: ModuleType, phase: str, gate: str | None, code: int, facts: dict[str, object], why: str
+) -> None:
+    with pytest.raises(answer.NoAnswer, match=why) as stop:
+        answer.outcome_of({"phase": phase, "gate": gate}, False, code, facts, "")
+    assert stop.value.outcome == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("phase", "gate", "code", "facts", "word"),
+    [
+        ("validate", "worse", 0, {"verdict": "fail", "worse": []}, "ok"),
+        ("validate", "either", 1, {"verdict": "pass", "worse": ["x"]}, "no"),
+        ("validate", None, 1, {"verdict": "unknown"}, "no"),
+        ("plan", None, 1, {"unplaced": [{"guest": "g"}]}, "no"),
+        ("plan", None, 0, {"unplaced": []}, "ok"),
+    ],
+)
+def test_an_end_that_fits_its_document(
+    answer: ModuleType, phase: str, gate: str | None, code: int, facts: dict[str, object], word: str
+) -> None:
+    assert answer.outcome_of({"phase": phase, "gate": gate}, False, code, facts, "")[0] == word

@@ -11,6 +11,7 @@ from hosttune.model.validation import CheckResult
 
 # One row a family; the order is that of the report.
 FAMILIES: tuple[str, ...] = (
+    "presence",
     "links",
     "placement",
     "pcie",
@@ -39,5 +40,7 @@ def checks(inside: bool = False) -> tuple[Check, ...]:
 
 def judge(evidence: Evidence) -> Iterable[CheckResult]:
     """The results of all checks that apply to what the evidence is of, in the order of the list."""
+    from hosttune.checks.presence import guarded
+
     for check in checks(evidence.inside):
-        yield from check.judge(evidence)
+        yield from guarded(check, evidence, check.judge(evidence))

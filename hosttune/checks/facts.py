@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from hosttune.checks.check import skipped, unknown
+from hosttune.gpu import maker_of
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
-from hosttune.model.host import Host, PciDevice, RunningGuest
+from hosttune.model.host import Host, Nic, Nvme, NvSwitch, PciDevice, RunningGuest, SeenDevice
 from hosttune.model.plan import PlannedGuest
 from hosttune.model.validation import CheckResult
-from hosttune.model.values import CpuSet, parse_cpus
+from hosttune.model.values import CpuSet, address_key, parse_cpus
 
 # States of libvirt in which a guest has its memory and devices (virDomainState).
 RUNNING = frozenset(("running", "paused", "idle", "in shutdown", "pmsuspended", "blocked"))
@@ -24,8 +25,74 @@ RECORD = "the capture does not hold it: capture the host again with this version
 
 
 def accelerators(host: Host) -> tuple[Gpu, ...]:
-    """The GPUs of known accelerator makers; `other` ones are left out."""
-    return tuple(gpu for gpu in host.gpus if gpu.vendor != "other")
+    """Every GPU of a known accelerator maker that any source knows; `other` ones are left out.
+
+    After those of the PCI tree come `lost_gpus`, of which nothing can be judged.
+    """
+    return (*(gpu for gpu in host.gpus if gpu.vendor != "other"), *lost_gpus(host))
+
+
+def lost_gpus(host: Host) -> tuple[Gpu, ...]:
+    """GPUs that are not in the PCI tree, or do not answer there, and that another source knows; by address.
+
+    The other source may be a tool, the kernel, a plan in force or an earlier validation. No fact of theirs is kept
+    but who they are: what a tool told of a GPU that is not there proves nothing.
+    """
+    listed = {gpu.address for gpu in host.gpus}
+    found: dict[str, Gpu] = {}
+    for seen in (seen for source in host.sources or () for seen in source.beyond if seen.kind == "gpu"):
+        if seen.address not in listed:
+            known = found.get(seen.address, Gpu(address=seen.address))
+            vendor = seen.vendor or _maker(seen.id)
+            found[seen.address] = Gpu(
+                address=seen.address,
+                vendor=vendor if vendor and known.vendor == "other" else known.vendor,
+                model=known.model or seen.model,
+            )
+    for device in host.pci:
+        if device.responds is False and (device.class_code or "").startswith(("0302", "12")):
+            vendor = _maker(device.vendor_id) or "other"
+            found.setdefault(device.address, Gpu(address=device.address, vendor=vendor, model=device.device_name))
+    return tuple(found[address] for address in sorted(found, key=address_key))
+
+
+def known_devices(host: Host) -> dict[str, SeenDevice]:
+    """Every device that matters and that any source knows, by address: what the PCI tree has first.
+
+    Of the tree the GPUs of known makers, NICs, NVMe drives and NVSwitches, no virtual functions; of the other sources
+    what is not in the tree. Where there is no tree, what is of no known kind is left out: most of it are bridges.
+    """
+    functions = by_address(host)
+    found: dict[str, SeenDevice] = {}
+    parts = (("gpu", accelerators(host)), ("nic", host.nics), ("nvme", host.nvme), ("nvswitch", host.nvswitches))
+    for kind, devices in parts:
+        for device in devices:
+            function = functions.get(device.address)
+            if function is None or function.physfn is None:
+                found[device.address] = _seen(device, kind, function)
+    for seen in (seen for source in host.sources or () for seen in source.beyond):
+        if seen.kind is not None or host.pci:
+            found.setdefault(seen.address, seen)
+    for function in host.pci:
+        if function.responds is False and function.physfn is None:
+            found.setdefault(function.address, SeenDevice(address=function.address, model=function.device_name))
+    return found
+
+
+def _seen(device: Gpu | Nic | Nvme | NvSwitch, kind: str, function: PciDevice | None) -> SeenDevice:
+    ids = (function.vendor_id, function.device_id) if function and function.is_there else (None, None)
+    return SeenDevice(
+        address=device.address,
+        kind=kind,
+        vendor=device.vendor if isinstance(device, Gpu) else None,
+        model=None if isinstance(device, Nic) else device.model,
+        id=":".join(part for part in ids if part) if all(ids) else None,
+    )
+
+
+def _maker(pci_id: str | None) -> str | None:
+    maker = maker_of((pci_id or "").partition(":")[0])
+    return maker.name if maker else None
 
 
 def by_address(host: Host) -> dict[str, PciDevice]:

@@ -9,11 +9,13 @@ from hosttune.checks.check import Check, failed, passed, skipped, unknown
 from hosttune.checks.facts import AS_ROOT, HOST, RECORD, absent, accelerators, by_address
 from hosttune.gpu.idling import IDLING_DRIVERS
 from hosttune.model.evidence import Evidence
-from hosttune.model.host import PciDevice
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Link, PciDevice
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import slot_of
 
 _ID = "pcie-link"
+_RATES = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}  # GT/s a lane, by generation
 _NO_LINK = ("root-complex-endpoint", "root-complex-event-collector")
 _FACING_DOWN = ("root-port", "downstream-port", None)
 _VIRTUAL = ("1af4", "1b36", "15ad", "1ae0", "1414")  # virtio, QEMU, VMware, Google, Microsoft: devices of software
@@ -38,7 +40,8 @@ def pcie_link(evidence: Evidence) -> Iterable[CheckResult]:
     """One result for each GPU, NIC, NVMe drive and NVSwitch; virtual functions of NICs share their parent's link."""
     host = evidence.host
     functions = by_address(host)
-    gpus = [gpu.address for gpu in accelerators(host)]
+    accelerated = {gpu.address: gpu for gpu in accelerators(host)}
+    gpus = list(accelerated)
     others = [nic.address for nic in host.nics]
     others += [drive.address for drive in host.nvme]
     others += [switch.address for switch in host.nvswitches]
@@ -50,26 +53,58 @@ def pcie_link(evidence: Evidence) -> Iterable[CheckResult]:
         if device is None or device.link is None:
             yield _without_link(evidence, device, address, is_gpu=address in gpus)
         else:
-            yield _judge(evidence, functions, device)
+            yield _judge(evidence, functions, device, accelerated.get(address))
 
 
-def _judge(evidence: Evidence, functions: Functions, device: PciDevice) -> CheckResult:
+def _judge(evidence: Evidence, functions: Functions, device: PciDevice, gpu: Gpu | None) -> CheckResult:
     link = device.link
     assert link is not None
     port = _port(functions, device)
     address = device.address
-    source = f"/sys/bus/pci/devices/{address}/{{current,max}}_link_{{speed,width}}"
-    if port is not None:
-        source += f", max_link_* of {port.address}"
+    source = _read(functions, device, port)
     best = _best(functions, device, port)
     expected = f"{_shape(*best)}, the most that {'both ends' if port else 'it'} can do"
-    outcome, why = _verdict(functions, device, port, best)
+    doubt = _contradiction(device, link, gpu)
+    outcome, why = ("unknown", doubt) if doubt else _verdict(functions, device, port, best)
     actual = _shape(link.speed_gts, link.width) + (f", {why}" if why else "")
     if outcome == "pass":
         return passed(_ID, address, expected=expected, actual=actual, source=source)
     if outcome == "fail":
         return failed(_ID, address, expected=expected, actual=actual, source=source, hint=_FAULT)
     return unknown(_ID, address, expected=expected, why=actual, hint=_elsewhere(evidence, device), source=source)
+
+
+def _read(functions: Functions, device: PciDevice, port: _End | None) -> str:
+    """The files that were really read, of both ends; a document that keeps no sources is one itself."""
+    ends = [device.link, functions[port.address].link if port is not None else None]
+    read = [told.read for link in ends if link is not None for told in link.told or ()]
+    return ", ".join(read) or "the host document"
+
+
+def _contradiction(device: PciDevice, link: Link, gpu: Gpu | None) -> str | None:
+    """Which sources of a link say different things, and what; None where they agree, or only one speaks.
+
+    The current speed of a GPU is left out: it may have changed between two reads. A generation of the maker's tool is
+    the most that the GPU can do, or that it can do in this system, and never more than its own link's most.
+    """
+    told = link.told or ()
+    restless = device.is_display or device.runtime_status == "suspended"
+    for other in told[1:]:
+        for name, unit in (("max_speed_gts", "GT/s at most"), ("max_width", "lanes at most"), ("width", "lanes"),
+                           ("speed_gts", "GT/s")):  # fmt: skip
+            mine, theirs = getattr(told[0], name), getattr(other, name)
+            if None not in (mine, theirs) and mine != theirs and not (restless and name == "speed_gts"):
+                return f"sources disagree: {told[0].read} says {mine:g} {unit}, {other.read} {theirs:g}"
+    if gpu is None or device.physfn is not None or link.max_speed_gts is None:
+        return None
+    alone, together = (_RATES.get(number or 0) for number in (gpu.pcie_gpu_max_generation, gpu.pcie_max_generation))
+    said = alone if alone is not None and alone != link.max_speed_gts else None
+    if said is None and together is not None and together > link.max_speed_gts:
+        said = together
+    if said is None:
+        return None
+    mine = told[0].read if told else "the link"
+    return f"sources disagree: {mine} says {link.max_speed_gts:g} GT/s at most, {gpu.source or 'its driver'} {said:g}"
 
 
 def _verdict(
@@ -147,10 +182,9 @@ def _without_link(evidence: Evidence, device: PciDevice | None, address: str, *,
         return skipped(_ID, address, "a virtual device of the hypervisor: there is no wire")
     if device is not None and absent(evidence) and not is_gpu:
         return skipped(_ID, address, "it reports no PCIe link: a virtual or conventional PCI device")
-    source = f"/sys/bus/pci/devices/{address}/current_link_speed"
     why = "the device itself is not in the list of PCI functions" if device is None else "no link speed or width"
     hint = AS_ROOT if absent(evidence) else RECORD
-    return unknown(_ID, address, expected="the most that both ends can do", why=why, hint=hint, source=source)
+    return unknown(_ID, address, expected="the most that both ends can do", why=why, hint=hint)
 
 
 def _elsewhere(evidence: Evidence, device: PciDevice) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,10 +14,11 @@ from hosttune.errors import BadInput, Refused
 
 if TYPE_CHECKING:
     from hosttune.bench.course import Measured
+    from hosttune.checks.expected import Expectation, Forgotten
     from hosttune.model.evidence import Evidence
     from hosttune.model.host import Host, Problem
     from hosttune.model.plan import Plan
-    from hosttune.model.validation import Machine, Validation
+    from hosttune.model.validation import KnownDevice, Machine, Validation
     from hosttune.system import System
     from hosttune.transaction.site import Site
 
@@ -41,6 +42,9 @@ _MACHINE_STATE = "/var/lib/hosttune"
 @click.option("--scratch", metavar="PATH", help="Measure storage here; nothing else is written.")
 @click.option("--peer", "peers", multiple=True, metavar="HOST", help="Measure the network to this host (repeatable).")
 @click.option("--fleet", metavar="FILE", help="Your fleet's own floors (TOML), beside the shipped ones.")
+@click.option("--expect", metavar="FILE", help="The devices of this host document, plan or validation must be here.")
+@click.option("--forget", multiple=True, metavar="BDF", help="Expect this device no more (repeatable; with --why).")
+@click.option("--why", metavar="TEXT", help="Why the devices of --forget are gone; kept with your name and the time.")
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.pass_context
 def validate(
@@ -62,6 +66,7 @@ def validate(
     hosttune validate
     hosttune validate --level 1 -o html > report.html
     hosttune validate --against before.json
+    hosttune validate --forget 0000:18:00.0 --why "sent back, RMA 4711"
     """
     if listing:
         list_checks(guest, output)
@@ -71,10 +76,15 @@ def validate(
         raise BadInput(f"--gate {gate} without --against", where="--gate", hint="name the validation to compare with")
     before = read_validation(against) if against is not None else None
     fleet = read_fleet(asked["fleet"])
+    out = check_forget(asked["forget"], asked["why"])
+    named = read_expectation(asked["expect"])
     evidence, system = look(root, document, guest)
+    if out:
+        forget(system, evidence, named, out, asked["why"])
+    evidence, known = expecting(system, evidence, named)
     measured = measure(system, evidence, level, asked, fleet) if level and system is not None else None
     live = system is not None and not system.captured
-    validation = decide(evidence, level, measured, live=live)
+    validation = decide(evidence, level, measured, live=live, known=known)
     if measured is not None:
         keep(validation)
     validation = compared(validation, before)
@@ -97,6 +107,33 @@ def check_level(level: int, asked: Mapping[str, Any], *, captured: bool) -> None
     if given is not None:
         option = f"--{given.removesuffix('s')}"
         raise BadInput("level 0 measures nothing", where=option, hint="add --level 1, 2 or 3, or leave it out")
+
+
+def check_forget(addresses: Sequence[str], why: str | None) -> tuple[str, ...]:
+    """The addresses of --forget, in the kernel's spelling. Raises BadInput."""
+    from hosttune.forgotten import MOST_WHY
+    from hosttune.model.values import parse_address
+
+    if bool(addresses) != (why is not None):
+        missing = "--why" if addresses else "--forget"
+        raise BadInput(f"{missing} is missing", where=missing, hint="give both: --forget BDF --why TEXT")
+    if why is not None and not (why.strip() and why.isprintable() and len(why) <= MOST_WHY):
+        hint = f"say in one line of at most {MOST_WHY} characters why the device is gone"
+        raise BadInput("no reason that can be kept", where="--why", hint=hint)
+    found = tuple(parse_address(address, where="--forget") for address in addresses)
+    if len(set(found)) != len(found):
+        raise BadInput("a device named twice", where="--forget", hint="name each device once")
+    return found
+
+
+def read_expectation(path: str | None) -> Expectation | None:
+    """What --expect names. Raises BadInput."""
+    if path is None:
+        return None
+    from hosttune.checks.expected import of_document
+    from hosttune.state import load
+
+    return of_document(load(path, what="a host document, a plan or a validation"), path)
 
 
 def list_checks(inside: bool, output: str) -> None:
@@ -182,6 +219,52 @@ def gather_with_state(system: System, inside: bool) -> Evidence:
     return msgspec.structs.replace(found, problems=(*found.problems, *doubts, *unread))
 
 
+# --- what is expected to be here -----------------------------------------------------------------------------
+
+
+def expecting(
+    system: System | None, evidence: Evidence, named: Expectation | None
+) -> tuple[Evidence, tuple[KnownDevice, ...]]:
+    """(the evidence with what is expected as sources of devices, the devices that a kept validation names)."""
+    import msgspec
+
+    from hosttune.checks.expected import known_here, standing, with_expectations
+    from hosttune.forgotten import read_forgotten
+    from hosttune.model.evidence import STATE
+    from hosttune.model.host import Problem
+
+    forgotten: tuple[Forgotten, ...] = ()
+    folder = None if system is None else history_folder(system, site_to_read(system))
+    try:
+        forgotten = read_forgotten(folder) if folder is not None else ()
+    except BadInput as error:
+        doubt = Problem(what=STATE, where=error.where, why=error.what)
+        evidence = msgspec.structs.replace(evidence, problems=(*evidence.problems, doubt))
+    evidence = with_expectations(evidence, standing(evidence), forgotten)
+    known = known_here(evidence.host)
+    return with_expectations(evidence, (named,) if named else (), forgotten), known
+
+
+def forget(
+    system: System | None, evidence: Evidence, named: Expectation | None, addresses: Sequence[str], why: str
+) -> None:
+    """Take devices out of what is expected here, for good. Raises Refused for a capture, BadInput for what is none."""
+    from hosttune import forgotten
+    from hosttune.checks.expected import standing
+
+    folder = None if system is None else history_folder(system, site_to_read(system))
+    if folder is None:
+        where = "--host" if system is None else system.origin
+        raise Refused("a captured host keeps no record", where=where, hint="run it on the host itself")
+    expected = {one.address for found in (*standing(evidence), *((named,) if named else ())) for one in found.devices}
+    strange = [address for address in addresses if address not in expected]
+    if strange:
+        hint = "no plan in force, kept validation or --expect names it: see device-present in hosttune validate"
+        raise BadInput(f"{strange[0]} is not expected here", where="--forget", hint=hint)
+    forgotten.forget(folder, addresses, why)
+    tell(f"expected no more: {', '.join(addresses)}")
+
+
 def history_folder(system: System, site: Site) -> str | None:
     """Where validations are kept: of a machine in the state directory of whoever asks, of a scratch root inside it."""
     from hosttune.state import state_directory
@@ -242,8 +325,15 @@ def measure(
     )
 
 
-def decide(evidence: Evidence, level: int, measured: Measured | None, *, live: bool) -> Validation:
-    """The checklist, and from level 1 on what was measured, with their verdict."""
+def decide(
+    evidence: Evidence,
+    level: int,
+    measured: Measured | None,
+    *,
+    live: bool,
+    known: tuple[KnownDevice, ...] | None = None,
+) -> Validation:
+    """The checklist, and from level 1 on what was measured, with their verdict. `known`: what a later one expects."""
     from datetime import UTC, datetime
 
     from hosttune import __version__
@@ -260,11 +350,11 @@ def decide(evidence: Evidence, level: int, measured: Measured | None, *, live: b
         facts=dict(measured.facts) if measured else None,
         at=datetime.now(UTC).isoformat(timespec="seconds") if live else None,
         version=__version__,
-        machine=machine_of(evidence.host),
+        machine=machine_of(evidence.host, known),
     )
 
 
-def machine_of(host: Host) -> Machine:
+def machine_of(host: Host, known: tuple[KnownDevice, ...] | None = None) -> Machine:
     """What of the host says with whom its figures can be compared."""
     from hosttune.model.validation import Gpu, Machine
 
@@ -275,7 +365,7 @@ def machine_of(host: Host) -> Machine:
         if gpu.vendor not in (None, "other")
     )
     product = host.platform.product if host.platform is not None else None
-    return Machine(digest=host.digest, product=product, gpus=gpus)
+    return Machine(digest=host.digest, product=product, gpus=gpus, devices=known)
 
 
 def compared(validation: Validation, before: Validation | None) -> Validation:

@@ -28,6 +28,7 @@ def discover(system: System) -> Host:
     from hosttune.discovery.pci_names import load
     from hosttune.discovery.platform import read_digest, read_identity, read_iommu, read_platform
     from hosttune.discovery.settings import read_settings
+    from hosttune.discovery.sources import read_sources
     from hosttune.gpu import read_gpus
     from hosttune.gpu.vgpu import read_vgpu
     from hosttune.system import Machine
@@ -40,7 +41,8 @@ def discover(system: System) -> Host:
     cpus, cpu_model = read_cpus(reader, nodes)
     # A capture by someone else may lack pci.ids: names then come from the tool's own machine. They decide nothing.
     pci = read_pci(reader, nodes, fallback_ids=lambda: load(Machine()))
-    gpus = recall_modules(reader, pci, read_gpus(reader, pci))
+    alive = tuple(device for device in pci if device.responds is not False)
+    gpus = recall_modules(reader, alive, read_gpus(reader, alive))
     guests, virtualization = read_guests(reader)
     host = Host(
         hostname=identity.hostname,
@@ -58,15 +60,16 @@ def discover(system: System) -> Host:
         iommu=read_iommu(reader, pci),
         pci=pci,
         gpus=gpus,
-        nics=read_nics(reader, pci),
-        nvme=read_nvme(reader, pci),
-        nvswitches=read_nvswitches(reader, pci),
-        vgpu=read_vgpu(reader, pci, gpus),
+        nics=read_nics(reader, alive),
+        nvme=read_nvme(reader, alive),
+        nvswitches=read_nvswitches(reader, alive),
+        vgpu=read_vgpu(reader, alive, gpus),
         virtualization=virtualization,
         guests=guests,
         settings=read_settings(reader, pci),
     )
-    return _with_problems(msgspec.structs.replace(host, fabric=read_fabric(reader, host)), reader)
+    host = msgspec.structs.replace(host, fabric=read_fabric(reader, host), sources=read_sources(reader, host))
+    return _with_problems(host, reader)
 
 
 def _check_is_host(system: System) -> None:
@@ -86,5 +89,9 @@ def _doubt_flat_guest(reader: Reader, host: Host) -> None:
 
 
 def _with_problems(host: Host, reader: Reader) -> Host:
+    from hosttune.discovery.sources import problems
+
     _doubt_flat_guest(reader, host)
+    for problem in problems(host):
+        reader.problem(problem.what, problem.where, problem.why)
     return msgspec.structs.replace(host, problems=tuple(reader.problems))

@@ -38,6 +38,7 @@ def read_pci(
     judge = Links(functions)
     links = {address: judge.of(function) for address, function in functions.items()}
     _doubt_links(reader, functions, links)
+    _doubt_gone(reader, functions)
     names = _read_names(reader, functions, fallback_ids)
     group_types: dict[str, str | None] = {}
     return tuple(
@@ -85,6 +86,14 @@ def _doubt_links(reader: Reader, functions: Mapping[str, Function], links: Mappi
             reader.problem("degraded PCIe link", f"{DEVICES}/{address}", link.why or "")
 
 
+def _doubt_gone(reader: Reader, functions: Mapping[str, Function]) -> None:
+    """A problem for each function that the kernel lists and that does not answer any more."""
+    for address, function in functions.items():
+        if function.gone:
+            why = "its ids or its configuration space read all ones: it is off the bus, or the link above it is down"
+            reader.problem("PCI function does not answer", f"{DEVICES}/{address}", why)
+
+
 def _read_names(
     reader: Reader, functions: Mapping[str, Function], fallback_ids: Callable[[], bytes | None] | None
 ) -> dict[tuple[str, str], pci_names.Names]:
@@ -109,6 +118,7 @@ def _identity(function: Function, names: Mapping[tuple[str, str], pci_names.Name
         "vendor_name": named[0],
         "device_name": named[1],
         "driver": function.driver,
+        "responds": False if function.gone else None,
     }
 
 

@@ -12,7 +12,7 @@ import re
 
 from hosttune.discovery.sets import parse_mask, read_set
 from hosttune.errors import Unreadable
-from hosttune.model.host import Bar, Irq
+from hosttune.model.host import Bar, Irq, LinkFigures
 from hosttune.model.values import MAX_SIZE, Value
 from hosttune.pciconfig import WIDTHS, ConfigFacts, decode
 from hosttune.reader import Reader
@@ -62,6 +62,7 @@ class Function(Value, frozen=True, kw_only=True):
     class_code: str | None
     config: ConfigFacts
     figures: Figures
+    told: tuple[LinkFigures, ...]
     numa_node: int | None
     local_cpus: str | None
     bars: tuple[Bar, ...] | None
@@ -69,6 +70,11 @@ class Function(Value, frozen=True, kw_only=True):
     power_state: str | None
     runtime_status: str | None
     physfn: str | None
+
+    @property
+    def gone(self) -> bool:
+        """Its ids or its configuration space read all ones: nothing answers there. (A virtual function has no ids.)"""
+        return self.config.all_ones or (self.vendor == "ffff" and "physfn" not in self.names)
 
     @property
     def asleep(self) -> bool:
@@ -140,6 +146,7 @@ def _read(files: _Files, address: str, above: tuple[str, ...], parent: str | Non
     if status is None and matters(class_code, vendor, device):
         status = files.runtime_status()
     physfn = files.link_name("physfn")
+    figures, told = _figures(files, config, state)
     return Function(
         address=address,
         path=files.path,
@@ -153,7 +160,8 @@ def _read(files: _Files, address: str, above: tuple[str, ...], parent: str | Non
         revision=revision,
         class_code=class_code,
         config=config,
-        figures=_figures(files, config, state),
+        figures=figures,
+        told=told,
         numa_node=_node(files),
         local_cpus=_local_cpus(files),
         bars=() if config.no_bars and class_code and class_code[:2] in _UNCORE else _bars(files, seen_bars),
@@ -263,26 +271,52 @@ def _node(files: _Files) -> int | None:
     return node if node >= 0 else None
 
 
-def _figures(files: _Files, config: ConfigFacts, power_state: str | None) -> Figures:
-    """The link as the sysfs files say, and as configuration space does where there is no file.
+def _figures(files: _Files, config: ConfigFacts, power_state: str | None) -> tuple[Figures, tuple[LinkFigures, ...]]:
+    """The link as the sysfs files say, and as configuration space does where there is no file; and each by itself.
 
     The files say "Unknown" and width 0, 63 or 255 where nothing is trained. A virtual function has no link of its own,
     and newer kernels wake a device in D3cold to read these.
     """
     filed = files.names & _LINK_FILES
     if "physfn" in files.names or power_state == "D3cold" or not (filed or config.max_width or config.max_speed_gts):
-        return _NO_FIGURES
-    if not filed:
-        return Figures(
-            speed=config.speed_gts, width=config.width, max_speed=config.max_speed_gts, max_width=config.max_width
-        )
+        return _NO_FIGURES, ()
     data = files.data
-    return Figures(
-        speed=_speed(data("current_link_speed")) if "current_link_speed" in filed else config.speed_gts,
-        width=_lanes(data("current_link_width")) if "current_link_width" in filed else config.width,
-        max_speed=_speed(data("max_link_speed")) if "max_link_speed" in filed else config.max_speed_gts,
-        max_width=_lanes(data("max_link_width")) if "max_link_width" in filed else config.max_width,
+    own = Figures(
+        speed=_speed(data("current_link_speed")),
+        width=_lanes(data("current_link_width")),
+        max_speed=_speed(data("max_link_speed")),
+        max_width=_lanes(data("max_link_width")),
     )
+    registers = Figures(
+        speed=config.speed_gts, width=config.width, max_speed=config.max_speed_gts, max_width=config.max_width
+    )
+    folder = f"/sys/bus/pci/devices/{files.path.rpartition('/')[2]}"
+    told = [_told(f"{folder}/{_braced(filed)}", own)] if filed else []
+    told += [] if registers.silent else [_told(f"{folder}/config", registers)]
+    figures = Figures(
+        speed=(own if "current_link_speed" in filed else registers).speed,
+        width=(own if "current_link_width" in filed else registers).width,
+        max_speed=(own if "max_link_speed" in filed else registers).max_speed,
+        max_width=(own if "max_link_width" in filed else registers).max_width,
+    )
+    return figures, tuple(told)
+
+
+def _told(read: str, figures: Figures) -> LinkFigures:
+    return LinkFigures(
+        read=read,
+        speed_gts=figures.speed,
+        width=figures.width,
+        max_speed_gts=figures.max_speed,
+        max_width=figures.max_width,
+    )
+
+
+def _braced(names: frozenset[str]) -> str:
+    """The names of link files as a shell would read them."""
+    if names == _LINK_FILES:
+        return "{current,max}_link_{speed,width}"
+    return next(iter(names)) if len(names) == 1 else f"{{{','.join(sorted(names))}}}"
 
 
 def _speed(data: bytes | None) -> float | None:

@@ -42,10 +42,10 @@ class Links:
             return self._asleep(function)
         if self._faces_down(function):
             state, why = self._below_port(function)
-            return _link(figures, None, state, why)
+            return _link(function, None, state, why)
         port = self._port_above(function)
         state, why = self._judge(function, port)
-        return _link(figures, port, state, why)
+        return _link(function, port, state, why)
 
     def _asleep(self, function: Function) -> Link | None:
         """A function in D3cold was not asked, so as not to wake it; its link is unknown rather than absent."""
@@ -160,7 +160,8 @@ def _shape(speed: float | None, width: int | None) -> str:
     return f"{'?' if speed is None else f'{speed:g}'} GT/s x{'?' if width is None else width}"
 
 
-def _link(figures: Figures, port: Function | None, state: str, why: str) -> Link:
+def _link(function: Function, port: Function | None, state: str, why: str) -> Link:
+    figures = function.figures
     return Link(
         speed_gts=figures.speed,
         width=figures.width,
@@ -169,6 +170,7 @@ def _link(figures: Figures, port: Function | None, state: str, why: str) -> Link
         upstream=None if port is None else _end(port),
         state=state,
         why=why,
+        told=function.told or None,
     )
 
 
@@ -192,4 +194,5 @@ def _of_physical(link: Link, physfn: str) -> Link:
         upstream=link.upstream,
         state=link.state,
         why=f"the link of the physical function {physfn}: {link.why}",
+        told=link.told,
     )

@@ -14,7 +14,7 @@ from hosttune.model.gpu import Gpu
 from hosttune.model.host import PciDevice
 from hosttune.reader import Reader
 
-__all__ = ["VENDORS", "read_gpus", "vendor_of"]
+__all__ = ["VENDORS", "maker_of", "read_gpus", "vendor_of"]
 
 VENDORS: tuple[Vendor, ...] = (NVIDIA, AMD, HABANA, INTEL)
 
@@ -59,3 +59,8 @@ def _gpu(device: PciDevice, vendor: Vendor | None) -> Gpu:
 def vendor_of(name: str) -> Vendor | None:
     """The maker that a Gpu's `vendor` names; None of "other"."""
     return next((vendor for vendor in VENDORS if vendor.name == name), None)
+
+
+def maker_of(vendor_id: str | None) -> Vendor | None:
+    """The maker with this PCI vendor id ("10de"); None for any other."""
+    return next((vendor for vendor in VENDORS if vendor.vendor_id == vendor_id), None)

@@ -5,7 +5,7 @@ A virtual function (MI300X VF) is a GPU of its own; so is the function it belong
 
 from __future__ import annotations
 
-from hosttune.gpu.vendor import Vendor, awake, fill
+from hosttune.gpu.vendor import Listing, Vendor, awake, fill
 from hosttune.model.gpu import Gpu, Peer
 from hosttune.model.host import PciDevice
 from hosttune.reader import Reader, number
@@ -150,6 +150,12 @@ def _address(node: dict[str, int]) -> str:
     return f"{node.get('domain', 0):04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}.{location & 7}"
 
 
+def _lists(reader: Reader) -> tuple[Listing, ...]:
+    """The GPUs of the KFD topology; it leaves out those that cannot compute."""
+    gpus = tuple(Gpu(address=address, vendor="amd") for address in sorted(read_xgmi(reader)))
+    return (Listing(name="the KFD topology", read=NODES, gpus=gpus, whole=False),) if gpus else ()
+
+
 TELLS = frozenset(
     (
         *("driver_version", "ecc_corrected", "ecc_uncorrected", "peers", "pcie_replays", "power_default_watts"),
@@ -166,4 +172,5 @@ AMD = Vendor(
     driver="amdgpu",
     tells=TELLS,
     link="xgmi",
+    lists=_lists,
 )

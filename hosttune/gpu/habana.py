@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from hosttune.errors import BadInput, CommandFailed
-from hosttune.gpu.vendor import Answer, Vendor, always, ask, awake, fill
+from hosttune.gpu.vendor import Answer, Listing, Vendor, always, ask, awake, fill
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import PciDevice, Problem
 from hosttune.model.values import parse_address
@@ -106,6 +108,27 @@ def _run(reader: Reader) -> str | None:
         return None
 
 
+def _lists(reader: Reader) -> tuple[Listing, ...]:
+    """The accelerators that hl-smi listed, of a capture, and those of the driver's device class."""
+    told = parse_hl_smi(ask(reader, QUERY, lambda: None) or "").gpus
+    listed = tuple(Gpu(address=gpu.address, vendor="habana", uuid=gpu.uuid) for gpu in told)
+    found = [Listing(name="hl-smi", read="hl-smi -Q", gpus=listed)] if listed else []
+    classed = tuple(Gpu(address=address, vendor="habana") for address in _classed(reader))
+    found += [Listing(name="the accel class", read="/sys/class/accel", gpus=classed, whole=False)] if classed else []
+    return tuple(found)
+
+
+def _classed(reader: Reader) -> list[str]:
+    """PCI addresses that the driver's class devices name (`pci_addr`, Documentation/ABI/testing)."""
+    found: set[str] = set()
+    for kind in ("accel", "habanalabs"):
+        for name in reader.names(f"/sys/class/{kind}"):
+            for folder in (f"/sys/class/{kind}/{name}/device", f"/sys/class/{kind}/{name}"):
+                with contextlib.suppress(BadInput):
+                    found.add(parse_address(reader.text(f"{folder}/pci_addr") or "", where=folder))
+    return sorted(found)
+
+
 HABANA = Vendor(
     name="habana",
     vendor_id="1da3",
@@ -115,4 +138,5 @@ HABANA = Vendor(
     queries=(QUERY,),
     driver=DRIVER,
     tells=frozenset(("driver_version", "power_limit_watts", "status")),
+    lists=_lists,
 )

@@ -6,13 +6,14 @@ by NVML on a host. Sources are asked in order: NVML, `nvidia-smi -q -x`, `nvidia
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from hosttune.errors import BadInput, CommandFailed
-from hosttune.gpu.vendor import Answer, Vendor, always, ask, awake, fill
+from hosttune.gpu.vendor import Answer, Listing, Vendor, always, ask, awake, fill
 from hosttune.model.gpu import Gpu, Mig, Peer
 from hosttune.model.host import PciDevice, Problem
 from hosttune.reader import Reader
@@ -57,6 +58,7 @@ MODELS = {
 }
 DRIVER = "nvidia"
 NVML = "nvml.json"
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 COMMANDS = {
     "nvidia-smi-q-x": ("nvidia-smi", "-q", "-x"),
     "nvidia-smi-q": ("nvidia-smi", "-q"),
@@ -253,6 +255,45 @@ def fabric_doubts(gpus: tuple[Gpu, ...]) -> tuple[Problem, ...]:
     return tuple(doubts)
 
 
+# --- which GPUs there are, by whoever lists them ---------------------------------------------------------------
+
+HELD = "/proc/driver/nvidia/gpus"  # a folder for each GPU that the module holds, named by address (nv-procfs.c)
+
+
+def _lists(reader: Reader) -> tuple[Listing, ...]:
+    """The module's own folder, and what a capture holds of NVML, nvidia-smi and its topology matrix."""
+    from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
+    from hosttune.gpu.nvidia_topo import parse_topo_matrix
+    from hosttune.gpu.nvml_facts import parse_nvml
+
+    held = tuple(Gpu(address=name, vendor="nvidia") for name in reader.names(HELD) if _ADDRESS.fullmatch(name))
+    found = [Listing(name="the nvidia module", read=HELD, gpus=held)] if held else []
+    for name, words, parse in (
+        (NVML, "NVML", parse_nvml),
+        ("nvidia-smi-q-x", "nvidia-smi -q -x", parse_smi_xml),
+        ("nvidia-smi-q", "nvidia-smi -q", parse_smi_text),
+    ):
+        try:
+            answer = parse(ask(reader, name, _nobody) or "")
+        except BadInput:
+            continue  # said where its facts are read
+        known = tuple(_seen(gpu) for gpu in answer.gpus if gpu.uuid or gpu.model)  # one that is lost says neither
+        found += [Listing(name=words, read=words, gpus=known)] if known else []
+    matrix = parse_topo_matrix(ask(reader, "nvidia-smi-topo-m", _nobody) or "")
+    if matrix is not None:
+        found.append(Listing(name="the topology matrix", read="nvidia-smi topo -m", count=len(matrix.gpus)))
+    return tuple(found)
+
+
+def _nobody() -> None:
+    """Nothing is asked live: a tool opens every GPU."""
+    return
+
+
+def _seen(gpu: Gpu) -> Gpu:
+    return Gpu(address=gpu.address, vendor="nvidia", model=gpu.model, uuid=gpu.uuid)
+
+
 # Fields of `Gpu` that NVML and nvidia-smi can tell; a GPU that has no such thing says so (`Gpu.lacks`).
 TELLS = frozenset(
     (
@@ -275,4 +316,6 @@ NVIDIA = Vendor(
     tells=TELLS,
     fabric=True,
     link="nvlink",
+    lists=_lists,
+    must_list=True,
 )

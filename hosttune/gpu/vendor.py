@@ -30,6 +30,20 @@ class Answer(Value, frozen=True, kw_only=True):
         return {gpu.address: gpu for gpu in self.gpus}
 
 
+class Listing(Value, frozen=True, kw_only=True):
+    """The GPUs that a tool or a driver of this maker lists, whatever the PCI tree says.
+
+    `read` is the file, folder or call. `count` stands where it numbers them and gives no addresses. `whole`: it lists
+    all that the maker's driver holds, so that one which it does not list is a contradiction.
+    """
+
+    name: str
+    read: str
+    gpus: tuple[Gpu, ...] = ()
+    count: int | None = None
+    whole: bool = True
+
+
 class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     """One maker of accelerators.
 
@@ -40,6 +54,8 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     `driver` is the kernel driver whose facts these are, and `tells` the fields of `Gpu` that it can tell: one of
     them that is None is unknown, while any other is no fact of this maker's. `fabric`: its boards can have a switched
     fabric that a daemon on the host must set up. `link`: what joins its GPUs besides PCIe, as in `Peer.kind`.
+    `lists` reads what is recorded, or lies in a file, of the GPUs that the maker's driver holds; it asks no tool, which
+    could wake a GPU. `must_list`: a driver that holds GPUs has such a list, so that none at all means that it is lost.
     """
 
     name: str
@@ -52,6 +68,8 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     tells: frozenset[str] = frozenset()
     fabric: bool = False
     link: str = ""
+    lists: Callable[[Reader], tuple[Listing, ...]] = lambda _: ()
+    must_list: bool = False
 
 
 def always(device: PciDevice, bridge: PciDevice | None) -> bool:

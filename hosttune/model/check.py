@@ -171,6 +171,9 @@ def _addresses(host: Host) -> Iterator[tuple[str, str]]:
     yield from ((f"$.nics[{i}].physfn", nic.physfn) for i, nic in enumerate(host.nics) if nic.physfn is not None)
     for i, guest in enumerate(host.guests or ()):
         yield from _listed(f"$.guests[{i}].devices", guest.devices)
+    for i, source in enumerate(host.sources or ()):
+        yield from ((f"$.sources[{i}].beyond[{n}].address", seen.address) for n, seen in enumerate(source.beyond))
+        yield from _listed(f"$.sources[{i}].lacking", source.lacking)
     for i, card in enumerate(host.vgpu.gpus if host.vgpu else ()):
         yield f"$.vgpu.gpus[{i}].address", card.address
         yield from _listed(f"$.vgpu.gpus[{i}].functions", [function.address for function in card.functions])

@@ -112,12 +112,23 @@ class LinkEnd(Value, frozen=True, kw_only=True):
     max_width: int | None = None
 
 
+class LinkFigures(Value, frozen=True, kw_only=True):
+    """What one source says of a link by itself. `read` names the files that were read."""
+
+    read: str
+    speed_gts: float | None = None
+    width: int | None = None
+    max_speed_gts: float | None = None
+    max_width: int | None = None
+
+
 class Link(Value, frozen=True, kw_only=True):
     """A PCIe link as one function sees it, with the port above it in `upstream`.
 
     `state`: "full" runs at this device's most; "by-design" lower, because the other end can do no more;
     "degraded" lower than both ends can; "idle" speed lower, width full, and the device is suspended or known
     to slow its idle link; "unknown" cannot be told (a virtual port, a device in D3, missing figures).
+    `told`: what each source says by itself, the files of sysfs before configuration space; None: not kept apart.
     """
 
     speed_gts: float | None = None
@@ -127,6 +138,7 @@ class Link(Value, frozen=True, kw_only=True):
     upstream: LinkEnd | None = None
     state: str | None = None
     why: str | None = None
+    told: tuple[LinkFigures, ...] | None = None
 
 
 class Bar(Value, frozen=True, kw_only=True):
@@ -157,7 +169,8 @@ class PciDevice(Value, frozen=True, kw_only=True):
     """One PCI function. `parent` is the bridge directly above, None on a root bus.
 
     `numa_source`: "device" said so itself; "bridge" the nearest bridge above that knows; "firmware" the
-    local CPU list; "unknown". Fields past `virtfns` are read from config space and may need root.
+    local CPU list; "unknown". Fields past `virtfns` are read from config space and may need root. `responds` False: its
+    ids or its configuration space read all ones, so nothing answers at this address any more.
     """
 
     address: str
@@ -197,6 +210,12 @@ class PciDevice(Value, frozen=True, kw_only=True):
     max_payload_supported_bytes: int | None = None
     read_request_bytes: int | None = None
     relaxed_ordering: bool | None = None
+    responds: bool | None = None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it was seen to be a device: it says what it is, and does not read all ones."""
+        return self.responds is not False and bool(self.vendor_id or self.class_code)
 
     @property
     def is_bridge(self) -> bool:
@@ -242,6 +261,43 @@ class NvSwitch(Value, frozen=True, kw_only=True):
     address: str
     model: str | None = None
     driver: str | None = None
+
+
+# --- who knows of which devices --------------------------------------------------------------------------------
+
+
+class SeenDevice(Value, frozen=True, kw_only=True):
+    """A device as a source shows it. `kind` is "gpu", "nic", "nvme", "nvswitch" or "other", None where it does not say;
+    `id` vendor:device as baselines name it ("10de:2335"); `vendor` as in `Gpu.vendor`.
+    """
+
+    address: str
+    kind: str | None = None
+    vendor: str | None = None
+    model: str | None = None
+    id: str | None = None
+
+
+class DeviceSource(Value, frozen=True, kw_only=True):
+    """One source of devices besides the PCI tree (`Host.pci`), held against it.
+
+    `read` is the file, folder or call. `shows` counts the devices that it shows, None where it was not read although
+    something proves that it is there; `could` the functions of the tree that it could show. `beyond` are devices that
+    it shows and the tree does not, `lacking` functions of the tree that it could show and does not. `names` False: it
+    only counts. `expects`: it says what was here before, or what is meant to be here (a plan, an earlier validation).
+    """
+
+    name: str
+    read: str
+    shows: int | None = None
+    could: int | None = None
+    beyond: tuple[SeenDevice, ...] = ()
+    lacking: tuple[str, ...] = ()
+    names: bool = True
+    expects: bool = False
+
+    def __post_init__(self) -> None:
+        close_lists(self)
 
 
 # --- guests, platform ----------------------------------------------------------------------------------------
@@ -382,6 +438,7 @@ class Host(Value, frozen=True, kw_only=True):
     virtualization: Virtualization | None = None
     guests: tuple[RunningGuest, ...] | None = None
     settings: Mapping[str, str] | None = None  # live values of settings that have no better place, by path
+    sources: tuple[DeviceSource, ...] | None = None  # who else knows of devices; None: not kept
     problems: tuple[Problem, ...] = ()
 
     def __post_init__(self) -> None:

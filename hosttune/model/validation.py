@@ -46,15 +46,27 @@ class Gpu(Value, frozen=True, kw_only=True):
     id: str | None = None
 
 
+class KnownDevice(Value, frozen=True, kw_only=True):
+    """A device that was known of the machine, there or not: `kind` and `id` as in `SeenDevice` of the host document."""
+
+    address: str
+    kind: str | None = None
+    id: str | None = None
+    model: str | None = None
+
+
 class Machine(Value, frozen=True, kw_only=True):
     """What was validated: with whose figures those of this machine can be compared. GPUs of known makers only.
 
     `digest` is the host document's: it tells machines apart and names none. None where the host does not know it.
+    `devices`: GPUs, NICs, NVMe drives and NVSwitches that were there or should have been; a later validation expects
+    them again. None: not kept.
     """
 
     digest: str | None = None
     product: str | None = None
     gpus: tuple[Gpu, ...] = ()
+    devices: tuple[KnownDevice, ...] | None = None
 
     def __post_init__(self) -> None:
         close_lists(self)

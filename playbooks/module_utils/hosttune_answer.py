@@ -87,6 +87,12 @@ def outcome_of(asked: dict, check: bool, code: int, document: dict, why: str) ->
         return "no", "a transaction is unfinished: hosttune recover settles it"
     if code == 0 and verdict in ("fail", "unknown") and asked["gate"] != "worse":
         raise NoAnswer("unknown", f"exit code 0 beside the verdict {verdict}")
+    if code == 0 and asked["gate"] in ("worse", "either") and document.get("worse"):
+        raise NoAnswer("unknown", f"exit code 0, and {len(document['worse'])} things are worse than before")
+    if code == 0 and phase == "plan" and document.get("unplaced"):
+        raise NoAnswer("unknown", f"exit code 0, and {len(document['unplaced'])} guests are not placed")
+    if code == 1 and verdict in ("pass", "warn") and not document.get("worse"):
+        raise NoAnswer("unknown", f"exit code 1 beside the verdict {verdict}")
     return WORDS.get(code, "unknown") if code else "ok", why
 
 

@@ -1,0 +1,187 @@
+"""What is expected to be here: plans in force, the last kept validation, and whatever `--expect` names. Pure.
+
+Each becomes a source of devices (`DeviceSource` with `expects`), held against the PCI tree like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from hosttune.checks.facts import by_address, known_devices
+from hosttune.errors import BadInput
+from hosttune.model.evidence import Evidence
+from hosttune.model.host import HOST_SCHEMA, DeviceSource, Host, SeenDevice
+from hosttune.model.plan import PLAN_SCHEMA, Plan
+from hosttune.model.validation import VALIDATION_SCHEMA, KnownDevice, Validation
+from hosttune.model.values import Value, address_key, parse_address
+
+_NOT_A_DEVICE = ("vf", "mdev")  # what a plan makes: not there before it is applied, nor after a reboot
+_OLD_CHECKS = ("pcie-link", "nvswitch")  # whose subjects name devices, in validations that keep no list of them
+
+
+class Expectation(Value, frozen=True, kw_only=True):
+    """Devices that are expected here, and who says so.
+
+    `digest`: of the machine that it is about, None where that is not known. `at`: when it was seen, None for a plan.
+    """
+
+    name: str
+    read: str
+    devices: tuple[SeenDevice, ...]
+    digest: str | None = None
+    at: str | None = None
+
+
+class Forgotten(Value, frozen=True, kw_only=True):
+    """A device that was taken out of the expectation: who did so, when (UTC, ISO 8601) and why."""
+
+    address: str
+    why: str
+    who: str | None = None
+    at: str | None = None
+
+
+# --- where expectations come from ----------------------------------------------------------------------------
+
+
+def of_plan(plan: Plan, name: str, read: str) -> Expectation:
+    """The devices that a plan gives to guests."""
+    given = [device for guest in plan.guests for device in guest.devices if device.kind not in _NOT_A_DEVICE]
+    seen = {device.address: SeenDevice(address=device.address, kind=device.kind) for device in given}
+    for guest in plan.guests:
+        for instance in guest.mig:
+            seen.setdefault(instance.gpu, SeenDevice(address=instance.gpu, kind="gpu"))
+    return Expectation(name=name, read=read, devices=_ordered(seen), digest=plan.host_digest)
+
+
+def of_validation(validation: Validation, name: str, read: str) -> Expectation:
+    """The devices that a validation knew; of one by an older version those that its results are about."""
+    machine = validation.machine
+    if machine is not None and machine.devices is not None:
+        seen = {one.address: _known(one) for one in machine.devices}
+    else:
+        seen = {one.address: SeenDevice(address=one.address, kind="gpu", id=one.id, model=one.model)
+                for one in (machine.gpus if machine else ())}  # fmt: skip
+        for result in validation.results:
+            if result.check in _OLD_CHECKS and _is_address(result.subject):
+                seen.setdefault(result.subject, SeenDevice(address=result.subject, kind="other"))
+    digest = machine.digest if machine else None
+    return Expectation(name=name, read=read, devices=_ordered(seen), digest=digest, at=validation.at)
+
+
+def of_host(host: Host, name: str, read: str) -> Expectation:
+    """The devices of a host document."""
+    return Expectation(name=name, read=read, devices=_ordered(known_devices(host)), digest=host.digest)
+
+
+def of_document(text: bytes, where: str) -> Expectation:
+    """A host document, a plan or a validation, told apart by its schema. Raises BadInput."""
+    try:
+        document: Any = msgspec.json.decode(text)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise BadInput(f"not JSON: {error}", where=where, hint=_WHICH) from error
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema == HOST_SCHEMA:
+        return of_host(Host.from_json(text, where=where), f"the host document {where}", where)
+    if schema == PLAN_SCHEMA:
+        return of_plan(Plan.from_json(text, where=where), f"the plan {where}", where)
+    if schema == VALIDATION_SCHEMA:
+        return of_validation(Validation.from_json(text, where=where), f"the validation {where}", where)
+    raise BadInput(f"its schema is {str(schema)[:60]!r}", where=where, hint=_WHICH)
+
+
+_WHICH = "give a host document, a plan or a validation (-o json of discover, plan, validate)"
+
+
+def _known(one: KnownDevice) -> SeenDevice:
+    return SeenDevice(address=one.address, kind=one.kind or "other", id=one.id, model=one.model)
+
+
+def _ordered(seen: Mapping[str, SeenDevice]) -> tuple[SeenDevice, ...]:
+    return tuple(seen[address] for address in sorted(seen, key=address_key) if _is_address(address))
+
+
+def _is_address(text: str) -> bool:
+    try:
+        return parse_address(text) == text
+    except BadInput:
+        return False
+
+
+# --- what they mean for this host ----------------------------------------------------------------------------
+
+
+def standing(evidence: Evidence) -> tuple[Expectation, ...]:
+    """What the state says: the plans in force, and the last validation that was kept for this host."""
+    several = len(evidence.plans) > 1
+    names = [f"plan {n} in force" if several else "the plan in force" for n in range(1, len(evidence.plans) + 1)]
+    plans = [of_plan(plan, name, "the journal") for plan, name in zip(evidence.plans, names, strict=True)]
+    # A journal of another machine is refused where it is read: what is in force here is of this one.
+    found = [msgspec.structs.replace(plan, digest=None) for plan in plans]
+    if evidence.history:
+        last = evidence.history[-1]
+        found.append(of_validation(last, f"the validation of {last.at or 'unknown date'}", "the kept validation"))
+    return tuple(found)
+
+
+def with_expectations(
+    evidence: Evidence, expectations: Iterable[Expectation], forgotten: Iterable[Forgotten]
+) -> Evidence:
+    """The evidence with each expectation as a source of devices, less what was taken out of it.
+
+    A device that a validation has seen after it was taken out is expected again. An expectation whose digest is
+    another one's may be of another machine: `could` is then None, and what it alone names is unknown, not a fault.
+    """
+    host = evidence.host
+    out = {one.address: one for one in forgotten}
+    sources = []
+    for expectation in expectations:
+        wanted = [device for device in expectation.devices if not is_out(device.address, expectation, out)]
+        if wanted:
+            other = None not in (expectation.digest, host.digest) and expectation.digest != host.digest
+            sources.append(_source(host, expectation, wanted, other=other))
+    if not sources:
+        return evidence
+    known = msgspec.structs.replace(host, sources=(*(host.sources or ()), *sources))
+    return msgspec.structs.replace(evidence, host=known)
+
+
+def known_here(host: Host) -> tuple[KnownDevice, ...]:
+    """The devices that a validation keeps: those that are known, and what was expected in their place."""
+    found = known_devices(host)
+    for source in host.sources or ():
+        if source.expects:
+            found.update((seen.address, seen) for seen in source.beyond)
+    return tuple(
+        KnownDevice(address=address, kind=found[address].kind, id=found[address].id, model=found[address].model)
+        for address in sorted(found, key=address_key)
+        if found[address].kind is not None
+    )
+
+
+def is_out(address: str, expectation: Expectation, forgotten: Mapping[str, Forgotten]) -> bool:
+    """Whether a device was taken out of an expectation."""
+    taken = forgotten.get(address)
+    return taken is not None and (expectation.at is None or taken.at is None or expectation.at <= taken.at)
+
+
+def _source(host: Host, expectation: Expectation, wanted: list[SeenDevice], *, other: bool) -> DeviceSource:
+    functions = by_address(host)
+    there = {address: device for address, device in functions.items() if device.is_there}
+    beyond = []
+    for device in wanted:
+        here = there.get(device.address)
+        known = f"{here.vendor_id}:{here.device_id}" if here and here.vendor_id and here.device_id else None
+        if here is None or (None not in (device.id, known) and device.id != known):
+            beyond.append(device)
+    return DeviceSource(
+        name=expectation.name,
+        read=expectation.read,
+        shows=len(wanted),
+        could=None if other else len(there),
+        beyond=tuple(beyond),
+        expects=True,
+    )

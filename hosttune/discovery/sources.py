@@ -1,0 +1,220 @@
+"""Who else knows of devices: each source besides the PCI tree, held against it. Last step of discovery.
+
+A source says which devices it shows, and which functions of the tree it could show: the maker's tool those that its
+driver holds, the kernel's IOMMU groups those that are in a group, a class of devices and a guest nothing but what they
+name. What was not recorded says nothing. The rows of `_SOURCES` are the list; `problems` says where two disagree.
+
+A capture must hold, as far as the host has them, /proc/bus/pci/devices, /proc/driver/nvidia/gpus/ and
+/sys/kernel/iommu_groups/*/devices/.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+from hosttune.discovery.pci_function import ADDRESS, NVSWITCHES
+from hosttune.gpu import VENDORS, maker_of
+from hosttune.gpu.vendor import Listing, Vendor
+from hosttune.model.host import DeviceSource, Host, PciDevice, Problem, SeenDevice
+from hosttune.model.values import address_key
+from hosttune.reader import Reader
+
+TREE = "/sys/bus/pci/devices"
+GROUPS = "/sys/kernel/iommu_groups"
+_DRIVERS = "/sys/bus/pci/drivers"
+_PROC = "/proc/bus/pci/devices"
+_LINE = re.compile(r"([0-9a-f]{2})([0-9a-f]{2})\t([0-9a-f]{4})([0-9a-f]{4})\t")
+# Folders of sysfs whose links lead through a device's own directory, and what is in them.
+_CLASSES = (("/sys/class/nvme", "nvme"), ("/sys/class/infiniband", "nic"), ("/sys/class/net", "nic"))
+# Drivers that hold nothing but one kind of device; those of GPU makers say so themselves.
+_KINDS = {"nvidia-nvswitch": "nvswitch", "nvme": "nvme"}
+_RUNNING = ("running", "paused", "idle", "in shutdown", "pmsuspended", "blocked")
+_MOST_NAMED = 8
+_MOST_TOLD = 64  # devices with a problem of their own
+
+Tree = dict[str, PciDevice]
+
+
+def read_sources(reader: Reader, host: Host) -> tuple[DeviceSource, ...]:
+    """Every source that says something, with what it shows beyond the PCI tree and what it lacks of it."""
+    tree = {device.address: device for device in host.pci if device.is_there}
+    return tuple(source for read in _SOURCES for source in read(reader, host, tree))
+
+
+def problems(host: Host) -> Iterator[Problem]:
+    """Where a source and the PCI tree contradict each other; one problem where there is no tree at all."""
+    sources = [source for source in host.sources or () if source.shows is not None]
+    beyond: dict[str, list[str]] = {}
+    lacking: dict[str, list[str]] = {}
+    for source in sources:
+        for seen in source.beyond:
+            beyond.setdefault(seen.address, []).append(source.name)
+        for address in source.lacking:
+            lacking.setdefault(address, []).append(source.name)
+        if not source.names and source.shows != source.could:
+            why = f"{source.shows} GPUs there, {source.could} in the PCI tree"
+            yield Problem(what="sources of devices disagree", where=source.read, why=why)
+    if not host.pci and beyond:
+        names = sorted({name for found in beyond.values() for name in found})
+        why = f"missing, empty or not readable, and {_some(names)} name {len(beyond)} devices"
+        yield Problem(what="no PCI tree", where=TREE, why=why)
+        return
+    doubts = [(address, f"named by {_some(names)}, and not in the PCI tree") for address, names in beyond.items()]
+    doubts += [
+        (address, f"in the PCI tree, and not in {_some(names)}, which could show it")
+        for address, names in lacking.items()
+    ]
+    doubts.sort(key=lambda doubt: address_key(doubt[0]))
+    for address, why in doubts[:_MOST_TOLD]:
+        yield Problem(what="sources of devices disagree", where=f"{TREE}/{address}", why=why)
+    if len(doubts) > _MOST_TOLD:
+        why = f"{len(doubts) - _MOST_TOLD} more devices are not in all sources that could show them"
+        yield Problem(what="sources of devices disagree", where=TREE, why=why)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:_MOST_NAMED])
+
+
+def _source(
+    name: str, read: str, seen: Iterable[SeenDevice], tree: Tree, could: Iterable[str] = (), **more: bool
+) -> DeviceSource:
+    shown = {device.address: device for device in seen}
+    expected = set(could)
+    return DeviceSource(
+        name=name,
+        read=read,
+        shows=len(shown),
+        could=len(expected),
+        beyond=tuple(shown[address] for address in sorted(shown.keys() - tree.keys(), key=address_key)),
+        lacking=tuple(sorted(expected - shown.keys(), key=address_key)),
+        **more,
+    )
+
+
+# --- the makers of GPUs --------------------------------------------------------------------------------------
+
+
+def _makers(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
+    for vendor in VENDORS:
+        yield from _maker(reader, host, tree, vendor)
+
+
+def _maker(reader: Reader, host: Host, tree: Tree, vendor: Vendor) -> Iterator[DeviceSource]:
+    """What one maker's driver and tools list, of the functions that its driver holds.
+
+    A GPU that sleeps is not asked for, so that only what lists it anyway shows it.
+    """
+    mine = [tree[gpu.address] for gpu in host.gpus if gpu.vendor == vendor.name and gpu.address in tree]
+    held = [device for device in mine if device.driver == vendor.driver and device.physfn is None]
+    awake = [device.address for device in held if device.runtime_status != "suspended"]
+    listings = list(vendor.lists(reader))
+    told = tuple(gpu for gpu in host.gpus if gpu.vendor == vendor.name and gpu.source not in (None, "sysfs"))
+    named = [listing for listing in listings if listing.count is None]
+    if not named and told:  # live: the library told of them, one by one
+        listings.append(Listing(name=told[0].source or "", read=told[0].source or "", gpus=told))
+    lost = {gpu.address for listing in listings for gpu in listing.gpus} - tree.keys()
+    for listing in listings:
+        if listing.count is not None:
+            yield _counted(listing, listing.count, len(held), len(mine) + len(lost))
+            continue
+        seen = (SeenDevice(address=gpu.address, kind="gpu", vendor=gpu.vendor, model=gpu.model) for gpu in listing.gpus)
+        yield _source(listing.name, listing.read, seen, tree, awake if listing.whole else ())
+    if vendor.must_list and awake and not named and not told:
+        name = f"{vendor.driver}'s own list"
+        yield DeviceSource(name=name, read="its library, tool or /proc", could=len(awake), lacking=tuple(awake))
+
+
+def _counted(listing: Listing, count: int, held: int, here: int) -> DeviceSource:
+    """A source that only counts: at least the GPUs that the driver holds, at most all of the maker's that are known."""
+    could = min(max(count, held), max(here, held))
+    return DeviceSource(name=listing.name, read=listing.read, shows=count, could=could, names=False)
+
+
+# --- the kernel ----------------------------------------------------------------------------------------------
+
+
+def _groups(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
+    """Members of the IOMMU groups. A group that lists nobody was not recorded."""
+    members: dict[str, list[str]] = {}
+    for group in reader.names(GROUPS):
+        listed = [name for name in reader.names(f"{GROUPS}/{group}/devices") if ADDRESS.fullmatch(name)]
+        if listed:
+            members[group] = listed
+    if members:
+        could = (one.address for one in tree.values() if str(one.iommu_group) in members)
+        seen = (SeenDevice(address=address) for listed in members.values() for address in listed)
+        yield _source("the IOMMU groups", f"{GROUPS}/*/devices", seen, tree, could)
+
+
+def _proc(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
+    """The kernel's other list of all functions (drivers/pci/proc.c). It leaves out the domain: of use with one only."""
+    lines = [match for line in (reader.text(_PROC) or "").splitlines() if (match := _LINE.match(line))]
+    places = [(match[1], match[2]) for match in lines]
+    if not lines or len(set(places)) != len(places) or any(not address.startswith("0000:") for address in tree):
+        return
+    seen = []
+    for bus, devfn, vendor, device in (match.groups() for match in lines):
+        number = int(devfn, 16)
+        address = f"0000:{bus}:{number >> 3:02x}.{number & 7}"
+        seen.append(SeenDevice(address=address, id=f"{vendor}:{device}", **_by_id(vendor, device)))
+    yield _source("the kernel's list of functions", _PROC, seen, tree, tree)
+
+
+def _by_id(vendor_id: str, device_id: str) -> dict[str, str]:
+    """What the ids say of a function: accelerators and NVSwitches that are known by them."""
+    maker = maker_of(vendor_id)
+    if maker is not None and device_id in maker.models:
+        return {"kind": "gpu", "vendor": maker.name, "model": maker.models[device_id]}
+    return {"kind": "nvswitch"} if vendor_id == "10de" and device_id in NVSWITCHES else {}
+
+
+def _drivers(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
+    """Links in the drivers' folders, of a capture by whoever recorded them; live they are the tree's own."""
+    if not reader.system.captured:
+        return
+    makers = {vendor.driver: vendor for vendor in VENDORS if vendor.driver}
+    seen = []
+    for driver in reader.names(_DRIVERS):
+        maker = makers.get(driver)
+        kind, vendor = ("gpu", maker.name) if maker else (_KINDS.get(driver), None)
+        held = (name for name in reader.names(f"{_DRIVERS}/{driver}") if ADDRESS.fullmatch(name))
+        seen += [SeenDevice(address=address, kind=kind, vendor=vendor) for address in held]
+    if seen:
+        yield _source("the drivers' folders", f"{_DRIVERS}/*", seen, tree)
+
+
+def _classed(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
+    for folder, kind in _CLASSES:
+        found = set()
+        for name in reader.names(folder):
+            target = reader.link(f"{folder}/{name}") or reader.link(f"{folder}/{name}/device") or ""
+            functions = [part for part in target.split("/") if ADDRESS.fullmatch(part)]
+            found.update(functions[-1:])
+        if found:
+            seen = (SeenDevice(address=address, kind=kind) for address in found)
+            yield _source(f"the class {folder.rpartition('/')[2]}", folder, seen, tree)
+
+
+# --- guests --------------------------------------------------------------------------------------------------
+
+
+def _guests(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
+    """What guests have, or are defined with: a definition is what is meant to be here."""
+    for guest in host.guests or ():
+        if guest.devices:
+            seen = (SeenDevice(address=address, kind="other") for address in guest.devices)
+            runs = guest.state in _RUNNING
+            name = f"the {'running' if runs else 'defined'} guest {guest.name}"
+            yield _source(name, "libvirt", seen, tree, expects=not runs)
+
+
+_SOURCES: tuple[Callable[[Reader, Host, Tree], Iterator[DeviceSource]], ...] = (
+    _makers,
+    _groups,
+    _proc,
+    _drivers,
+    _classed,
+    _guests,
+)

@@ -1,0 +1,68 @@
+"""Devices that somebody took out of what is expected here (`validate --forget BDF --why TEXT`), kept in the state.
+
+One document, `forgotten.json`, written whole; who, when and why stand beside each address.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pwd
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from hosttune.checks.expected import Forgotten
+from hosttune.errors import BadInput
+from hosttune.model.values import Value, from_json, to_json
+from hosttune.state import load, save
+
+FILE = "forgotten.json"
+SCHEMA = "hosttune.forgotten/v1"
+MOST_WHY = 500  # characters
+
+
+class _Document(Value, frozen=True, kw_only=True):
+    """The file."""
+
+    schema: str = SCHEMA
+    devices: tuple[Forgotten, ...] = ()
+
+
+def read_forgotten(folder: str) -> tuple[Forgotten, ...]:
+    """What was taken out, of a state directory. Raises BadInput for a file that does not read as such a document."""
+    path = os.path.join(folder, FILE)
+    if not os.path.lexists(path):
+        return ()
+    return from_json(_Document, load(path, what="hosttune's own record"), schema=SCHEMA, where=path).devices
+
+
+def forget(folder: str, addresses: Iterable[str], why: str) -> None:
+    """Record that these devices are expected no more, as of now; an earlier record of one of them is replaced.
+
+    Raises BadInput where the record cannot be read or written.
+    """
+    try:
+        os.makedirs(folder, mode=0o755, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise BadInput(f"cannot write {folder}: {error.strerror}", where=folder, hint="run it as root") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        known = {one.address: one for one in read_forgotten(folder)}
+        known |= {one: Forgotten(address=one, why=why, who=_who(), at=now) for one in addresses}
+        document = _Document(devices=tuple(known[address] for address in sorted(known)))
+        save(os.path.join(folder, FILE), to_json(document))
+    finally:
+        os.close(lock)
+
+
+def _who() -> str:
+    """The user, and whoever became this user through sudo."""
+    number = os.getuid()
+    try:
+        name = pwd.getpwuid(number).pw_name
+    except KeyError:
+        name = str(number)
+    asked = os.environ.get("SUDO_USER", "")
+    return f"{name} ({asked})" if asked and asked != name and asked.isprintable() else name
