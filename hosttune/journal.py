@@ -19,7 +19,7 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -68,14 +68,15 @@ class Line(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     outcome: str | None = None
     value: Any = None
     why: str | None = None
+    untouched: bool = False
     state: str | None = None
 
 
 class Record(Value, frozen=True, kw_only=True):
     """One step of a transaction as its lines tell it. `outcome` None: it was cut off in the middle.
 
-    `after` is the value that was read back; `undone` what became of taking it back, None while nobody tried;
-    `undoing`: it was being taken back when the journal ends.
+    `after` is the value that was read back; `untouched`: nothing was written before it failed. `undone` is what became
+    of taking it back, None while nobody tried; `undoing`: it was being taken back when the journal ends.
     """
 
     step: int
@@ -89,6 +90,7 @@ class Record(Value, frozen=True, kw_only=True):
     outcome: str | None = None
     after: Any = None
     why: str | None = None
+    untouched: bool = False
     undone: str | None = None
     undoing: bool = False
 
@@ -97,8 +99,19 @@ class Record(Value, frozen=True, kw_only=True):
 
     @property
     def in_force(self) -> bool:
-        """Whether this step is still to be taken back one day."""
-        return self.outcome != "conflict" and self.undone in (None, "conflict", "failed")
+        """Whether this step's setting is as the transaction left it, as far as the journal can tell."""
+        return self.to_undo and self.undone != "conflict"
+
+    @property
+    def to_undo(self) -> bool:
+        """Whether this step is still to be taken back one day. What changed nothing never is: it is not ours."""
+        nothing = self.outcome == "conflict" or self.dropped or self.untouched
+        return not nothing and self.undone in (None, "conflict", "failed")
+
+    @property
+    def dropped(self) -> bool:
+        """Whether it was written and stayed as it was."""
+        return self.outcome == "ignored" or (self.outcome == "clamped" and self.after == self.old)
 
 
 class Transaction(Value, frozen=True, kw_only=True):
@@ -116,7 +129,12 @@ class Transaction(Value, frozen=True, kw_only=True):
 
     @property
     def is_applied(self) -> bool:
-        """Whether it is an apply that came to its end and that no revert has taken back whole."""
+        """Whether it is an apply that came to its end and of which nothing was taken back: its plan is applied."""
+        return self.state == "applied" and self.header.verb == "apply"
+
+    @property
+    def to_revert(self) -> bool:
+        """Whether it is an apply of which something is still to be taken back (of a kept one, what others changed)."""
         return self.state in ("applied", "kept") and self.header.verb == "apply"
 
 
@@ -166,7 +184,9 @@ def _take(records: dict[int, Record], line: Line, state: str) -> str:
     if record is None:
         raise ValueError(f"{line.event!r} of a step without an intent")
     if line.event == "done":
-        records[line.step] = msgspec.structs.replace(record, outcome=line.outcome, after=line.value, why=line.why)
+        records[line.step] = msgspec.structs.replace(
+            record, outcome=line.outcome, after=line.value, why=line.why, untouched=line.untouched
+        )
         return state
     if line.event == "undo":
         records[line.step] = msgspec.structs.replace(record, undoing=True)
@@ -335,12 +355,31 @@ class Store:
         os.unlink(transaction.path)
 
 
-def in_force(transactions: tuple[Transaction, ...]) -> Mapping[tuple[str, str], Record]:
-    """What is applied: the newest record of each setting that has not been taken back, boot re-applies left out."""
-    found: dict[tuple[str, str], Record] = {}
-    for transaction in transactions:
-        if transaction.is_applied:
-            for record in transaction.records:
-                if record.in_force:
-                    found[record.kind, record.target] = record
-    return found
+def in_force(transactions: Iterable[Transaction]) -> Mapping[tuple[str, str], Record]:
+    """What is in force: the newest record of each setting that was applied and is not taken back.
+
+    Left out are boot re-applies, what stayed as it was for all our writing, what a revert left to whoever had changed
+    it, and an apply that was cut off: nothing of it counts as applied before it is settled.
+    """
+    return _newest(transactions, lambda record: record.in_force)
+
+
+def dropped(transactions: Iterable[Transaction]) -> Mapping[tuple[str, str], Record]:
+    """The newest record of each setting that was written, and that stayed as it was."""
+    applied = (one for one in transactions if one.is_applied)
+    return _newest(applied, lambda record: record.dropped)
+
+
+def left_alone(transactions: Iterable[Transaction]) -> Mapping[tuple[str, str], Record]:
+    """The newest record of each setting that a revert left to whoever had changed it since."""
+    return _newest(transactions, lambda record: record.to_undo and record.undone == "conflict")
+
+
+def _newest(transactions: Iterable[Transaction], wanted: Callable[[Record], bool]) -> Mapping[tuple[str, str], Record]:
+    return {
+        (record.kind, record.target): record
+        for transaction in transactions
+        if transaction.header.verb == "apply" and transaction.state != "applying"
+        for record in transaction.records
+        if wanted(record)
+    }

@@ -242,20 +242,26 @@ class Scratch(Capture):
     # --- links -----------------------------------------------------------------------------------------------
 
     def _aspm(self, found: re.Match[str], text: str) -> None:
-        """A switch of a link sets link control of both ends; substates go with L1 (drivers/pci/pcie/aspm.c)."""
+        """A switch of a link sets link control of both ends, to what all switches say; substates go with L1.
+
+        It does nothing where it is so (drivers/pci/pcie/aspm.c).
+        """
         if text not in ("0", "1"):
             raise WriteFailed(found[0], os.strerror(errno.EINVAL), errno.EINVAL)
-        self._held(found[0])
+        if self._held(found[0]).strip() == text.encode():
+            return
+        self._store(found[0], f"{text}\n".encode())
         device = self._device(found["address"])
-        bit = 1 if found["state"] == "l0s" else 2
+        bits = sum(
+            bit for name, bit in (("l0s", 1), ("l1", 2)) if (self.read(f"{device}/link/{name}_aspm") or "") == "1"
+        )
         for end in (device, device.rpartition("/")[0]):
             config = self.read_bytes(f"{end}/config") or b""
             at = capability_at(config, CAP_EXPRESS)
             if at is not None:
-                low = config[at + 0x10] & ~bit | (bit if text == "1" else 0)
+                low = config[at + 0x10] & ~3 | bits
                 self._store(f"{end}/config", config[: at + 0x10] + bytes((low,)) + config[at + 0x11 :])
-        self._store(found[0], f"{text}\n".encode())
-        if bit == 2 and text == "0":
+        if found["state"] == "l1" and text == "0":
             for name in self.list(f"{device}/link"):
                 if name.startswith("l1_"):
                     self._store(f"{device}/link/{name}", b"0\n")

@@ -168,16 +168,25 @@ def settings_in_force(evidence: Evidence) -> Iterable[CheckResult]:
         yield _drifted(check, drift)
 
 
+_NOT_IN_FORCE = ("ignored", "conflict")  # what `status` tells of besides
+
+
 def _in_force(check: str, standing: Result) -> CheckResult:
     expected = "every applied setting as it was left"
-    kept = len(standing.entries) - len(standing.drift)
+    told = {word: [entry.action for entry in standing.entries if entry.outcome == word] for word in _NOT_IN_FORCE}
+    number = len(standing.entries) - sum(map(len, told.values()))
+    kept = number - len(standing.drift)
     short = [entry.action for entry in standing.entries if entry.outcome in ("clamped", "ignored", "stuck", "failed")]
+    if told["conflict"]:
+        actual = f"{kept} in force; a revert left to whoever had changed it: {listed(told['conflict'])}"
+        hint = "hosttune revert --force takes it back"
+        return warned(check, HOST, expected=expected, actual=actual, source="hosttune status", hint=hint)
     if short:
         actual = f"{kept} in force; the kernel gave less than asked for: {listed(short)}"
         hint = "hosttune status says what it gave, and why"
         return warned(check, HOST, expected=expected, actual=actual, source="hosttune status", hint=hint)
     if standing.drift:
-        actual = f"{kept} of {len(standing.entries)} in force, the others below"
+        actual = f"{kept} of {number} in force, the others below"
         return warned(
             check, HOST, expected=expected, actual=actual, source="hosttune status", hint="hosttune apply again"
         )

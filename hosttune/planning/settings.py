@@ -143,7 +143,7 @@ def check_settings(intent: Intent, where: str = "intent") -> None:
             word = AMBIGUOUS[name]
             raise BadInput(f"false can mean {word} or keep", where=at, hint=f'write "{word}" in quotes, or keep')
         if not SETTINGS[name].accepts(value):
-            raise BadInput(f"{value!r} is no value of it", where=at, hint=f"allowed: {SETTINGS[name].allowed}")
+            raise BadInput(f"invalid value {value!r}", where=at, hint=f"allowed: {SETTINGS[name].allowed}")
 
 
 def wanted(intent: Intent, name: str) -> Any:

@@ -51,6 +51,7 @@ class Setting(ABC):
     undone_later: ClassVar[bool] = True  # False: taken back within its own transaction, never by a later revert
     takes_device: ClassVar[bool] = False  # a change takes its target, a PCI function, from whoever uses it
     hides_device: ClassVar[bool] = False  # nobody can ask its target who it is once it is set
+    rehearsed_briefly: ClassVar[bool] = False  # a rehearsal tells its files by size and digest, not whole
     frees_device: ClassVar[bool] = False  # set, the host itself has its target open no longer, see `kept_open`
     persisted_by: ClassVar[str] = "the boot unit"
     reset_by: ClassVar[str] = "a reboot"
@@ -82,11 +83,16 @@ class Setting(ABC):
     def write(self, system: System, value: Any) -> str | None:
         """Make it `value` (of `check`, or one that `read` gave). Raises WriteFailed, CommandFailed.
 
-        What it returns is told beside the outcome ("interrupt 37 is managed by the kernel").
+        Where the machine keeps two books of it, each is written that differs. What it returns is told beside the
+        outcome ("interrupt 37 is managed by the kernel").
         """
 
     def effective(self, system: System) -> Any:
-        """The value that works now; differs from `read` where that is staged for the next boot. Raises Unreadable."""
+        """The value that works now, as plans know it. Raises Unreadable.
+
+        Differs from `read` where that is staged for the next boot, or where the machine keeps a second book of it (a
+        register and the kernel's switch, a value and its file) that may say otherwise: it is as wanted if both are.
+        """
         return self.read(system)
 
     def waits_for(self, system: System) -> str | None:

@@ -51,7 +51,7 @@ class Sysctl(Setting):
         if not (isinstance(value, str) and value.isdecimal() and value.isascii() and len(value) < 11):
             raise refuse(self.kind, self.target, f"{value!r} is no number as text", 'write "0"')
         if int(value) not in numbers or str(int(value)) != value:
-            raise refuse(self.kind, self.target, f"{value!r} is no value of it", f"{numbers[0]} to {numbers[-1]}")
+            raise refuse(self.kind, self.target, f"invalid value {value!r}", f"{numbers[0]} to {numbers[-1]}")
 
     def effective(self, system: System) -> str | None:
         """See Setting."""

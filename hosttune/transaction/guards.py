@@ -119,7 +119,7 @@ def refuse_in_use(system: System, transactions: Iterable[Transaction], ended: Co
     That is a device that would change hands (vfio-pci's unbind asks QEMU to unplug it from the running guest), and huge
     pages in use. `ended` names guests that the way back itself ends first.
     """
-    records = [one for transaction in transactions for one in transaction.records if one.in_force]
+    records = [one for transaction in transactions for one in transaction.records if one.to_undo]
     lines = [] if ended else list(_missed(system, records))
     addresses = dict.fromkeys(address for one in records for address in _changing_hands(system, one))
     found = holders(system, tuple(addresses)) if addresses else ()
@@ -163,7 +163,7 @@ def refuse_running_guests(
         record.target
         for transaction in transactions
         for record in transaction.records
-        if record.kind in ("guest", "guest-state") and record.in_force
+        if record.kind in ("guest", "guest-state") and record.to_undo
     }
     if not ours:
         return
