@@ -113,7 +113,6 @@ def unit_text(path: str, *, folder_found: bool) -> str:
     """The unit that mounts one of PLACES. `folder_found`: its folder was there before us, and stays."""
     size = page_size_of(path)
     assert size is not None, path
-    return _UNIT.format(
-        found=FOLDER_FOUND if folder_found else "", size="1 GiB" if size == GIB else f"{size // MIB} MiB", kib=size >> 10,
-        path=path, option=_OPTION[size], target=_WANTED_BY,
-    )  # fmt: skip
+    found = FOLDER_FOUND if folder_found else ""
+    text = "1 GiB" if size == GIB else f"{size // MIB} MiB"
+    return _UNIT.format(found=found, size=text, kib=size >> 10, path=path, option=_OPTION[size], target=_WANTED_BY)

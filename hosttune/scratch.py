@@ -84,7 +84,7 @@ class Scratch(Capture):
         self.forget()
 
     def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:
-        """See System. Noted, not run; the answer is empty. What mounts huge pages is done as far as a capture shows it."""
+        """See System. Noted, not run; the answer is empty. Mounts of huge pages are made as a capture shows them."""
         ran = self.read_bytes(RAN) or b""
         self.replace(RAN, ran + json.dumps(argv).encode() + b"\n")
         if argv[:2] == ("systemctl", "start") and argv[-1].endswith(".mount"):

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from domain_shapes import SHAPES, changed
+from faultkills import applying, lab_of, reverting
 from faultkinds import EXAMPLES, Example
 from faultlab import site_on
-from faultkills import applying, lab_of, reverting
 from hypothesis import given
 from hypothesis import strategies as st
 from planhosts import Card, build_host, intent_of
@@ -197,7 +197,9 @@ def test_libvirt_is_restarted_again_when_what_it_knew_is_gone(tmp_path: Path) ->
     assert restart.read(system) == "found"
     assert mount.write(system, None) == "libvirtd.service was restarted: running guests went on"
     ran = [argv[1:] for argv in system.ran() if argv[0] == "systemctl"]
-    assert ran.index(("stop", "dev-hugepages1G.mount")) < len(ran) - 1 - ran[::-1].index(("restart", "libvirtd.service"))
+    assert ran.index(("stop", "dev-hugepages1G.mount")) < len(ran) - 1 - ran[::-1].index(
+        ("restart", "libvirtd.service")
+    )
 
 
 def test_the_modular_daemon_is_the_one_that_is_restarted(tmp_path: Path) -> None:
@@ -208,7 +210,7 @@ def test_the_modular_daemon_is_the_one_that_is_restarted(tmp_path: Path) -> None
 
 def test_a_mount_of_somebody_elses_is_used_and_never_ours(tmp_path: Path) -> None:
     lab = EXAMPLES["mount"]
-    files = {**lab.files, "proc/mounts": ONE_GIB}
+    files = {"proc/mounts": ONE_GIB}
     root = root_of(tmp_path / "root", {**files, ".hosttune/capture": ""})
     result, code = applying(Example("theirs", files, lab.wants))(site_on(root))
     outcomes = {entry.action: (entry.outcome, entry.why) for entry in result.entries}
@@ -283,7 +285,7 @@ def test_the_unit_is_one_that_systemd_takes(tmp_path: Path, place: str) -> None:
 
 
 class Answering(Scratch):
-    """A scratch root that counts as live: commands are answered from a table, or fail as it says; the rest are noted."""
+    """A scratch root that counts as live: questions are answered from a table, or fail as it says."""
 
     captured = False
     scratch = False
@@ -331,7 +333,7 @@ def test_libvirt_is_not_restarted_while_it_works(tmp_path: Path, answer: dict[An
     setting = setting_of("libvirt-restart", PLACE)
     busy = Answering(root, {**IDLE, **answer})
     assert [text.endswith(why) for text in setting.disturbed(busy)] == [True]
-    with pytest.raises(InUse, match="libvirtd.service") as refused:
+    with pytest.raises(InUse, match=r"libvirtd\.service") as refused:
         setting.write(busy, "found")
     assert why in refused.value.reason
     assert busy.ran() == []
@@ -359,7 +361,7 @@ SEEDED = changed(SHAPES["one-gpu"], seed=SEED, disk=None, boot=None)
 
 
 def reading(
-    path: Path, *closed: str, model: str = "none", files: FilesBelow = FrozenMap({}), path_of: str = SEED
+    path: Path, *closed: str, model: str = "none", files: FilesBelow | None = None, path_of: str = SEED
 ) -> Answering:
     """A machine on which QEMU's user may not search or read these."""
     answers: dict[tuple[str, ...], str | CommandFailed] = {("capabilities",): CAPABILITIES.format(model)}
@@ -369,7 +371,9 @@ def reading(
     for how in ("-r", "-w"):
         answers["--", "test", how, path_of] = NO if closed else ""
     answers["realpath", "--", path_of] = f"{path_of}\n"
-    return Answering(root_of(path, {path_of: "", "proc/self/mounts": "/dev/sda1 / ext4 rw 0 0\n", **files}), answers)
+    return Answering(
+        root_of(path, {path_of: "", "proc/self/mounts": "/dev/sda1 / ext4 rw 0 0\n", **(files or {})}), answers
+    )
 
 
 def test_what_qemu_can_read_is_no_reason(tmp_path: Path) -> None:

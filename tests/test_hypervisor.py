@@ -282,7 +282,7 @@ def host(*others: PciDevice, **fields: object) -> Host:
 
 def mounts(*found: tuple[int, bool | None]) -> MemorySettings:
     """File systems of huge pages: of which size, and whether libvirt has found them."""
-    return MemorySettings(hugetlbfs=tuple(Hugetlbfs(path="/pages", size_bytes=s, libvirt=l) for s, l in found))
+    return MemorySettings(hugetlbfs=tuple(Hugetlbfs(path="/pages", size_bytes=s, libvirt=known) for s, known in found))
 
 
 def running(name: str, **fields: object) -> RunningGuest:
@@ -352,7 +352,7 @@ NOT_STARTABLE = {
     ),
     "a mount that libvirt may not have found": (
         host(memory_settings=mounts((GIB, None))),
-        "whether libvirt knows the hugetlbfs on /pages is unknown: there is no telling if libvirt/qemu is in it",
+        "whether libvirt has found the hugetlbfs on /pages is unknown: its folder in it was not recorded",
     ),
     "few pages": (host(numa_nodes=pages(63)), "63 pages of 1048576 KiB are free on node 0; it needs 64"),
     "pages unknown": (

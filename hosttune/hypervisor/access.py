@@ -105,8 +105,8 @@ def _judged(system: System, reader: Reader, file: Given) -> Iterator[str]:
             return
         # libvirt itself, which is root, makes the file QEMU's before the start; on NFS with root squashed it cannot.
         if not (reader.owns and _local(system, path)):
-            mode = "o+rw" if file.written else "o+r"
-            yield f"{who} cannot {'read and write' if file.written else 'read'} the {file.what} {path}: chmod {mode} {path}"
+            verb, mode = ("read and write", "o+rw") if file.written else ("read", "o+r")
+            yield f"{who} cannot {verb} the {file.what} {path}: chmod {mode} {path}"
             return
     yield from _confined(system, reader, file, path)
 
@@ -120,7 +120,7 @@ def _folders(path: str) -> list[str]:
 
 
 def _may(system: System, reader: Reader, how: str, path: str) -> bool:
-    """Whether QEMU's user may search a folder ("-x"), read or write a file, as the kernel answers. Raises Unreadable."""
+    """Whether QEMU's user may search a folder ("-x"), read or write a file: the kernel answers. Raises Unreadable."""
     groups = "--clear-groups" if reader.user == 0 else "--init-groups"
     as_qemu = ("setpriv", "--reuid", str(reader.user), "--regid", str(reader.group), groups, "--")
     try:

@@ -150,7 +150,7 @@ def _without_mount(host: Host, guest: PlannedGuest) -> Iterator[str]:
     elif not any(mount.libvirt for mount in alike):
         paths = ", ".join(mount.path for mount in alike)
         if all(mount.libvirt is None for mount in alike):
-            yield f"whether libvirt knows the hugetlbfs on {paths} is unknown: there is no telling if libvirt/qemu is in it"
+            yield f"whether libvirt has found the hugetlbfs on {paths} is unknown: its folder in it was not recorded"
         else:
             yield (
                 f"libvirt has not found the hugetlbfs on {paths}: it looks when it starts, so restart its daemon (plan"

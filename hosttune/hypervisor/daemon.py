@@ -1,7 +1,7 @@
 """The libvirt daemon that has the guests: which unit it is, what a restart would cut off, and the restart.
 
-Guests go on running when it is restarted: QEMU is no child that ends with it (its units have KillMode=process), and the
-daemon finds its guests again. What it is doing for a guest at that moment (a migration, a snapshot, a start) is cut off.
+Guests go on running when it is restarted: QEMU does not end with it (its units have KillMode=process), and the daemon
+finds its guests again. What it is doing for a guest at that moment (a migration, a snapshot, a start) is cut off.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A hugetlbfs for guests' pages, as a systemd mount unit of our own. Target: one of `hugetlbfs.PLACES`.
 
 Value: the size of its pages in bytes, mounted now and at every boot; None, neither. While the two differ,
-{"now": bytes or null, "boot": bytes, null, or what is wrong with the unit}. A file system that somebody else has mounted
-is used and never ours.
+{"now": bytes or null, "boot": bytes, null, or what is wrong with the unit}. A file system that somebody else has
+mounted is used and never ours.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ class Mount(Setting):
     def check(self, value: Any) -> None:
         """See Setting."""
         if type(value) is not int or value != page_size_of(self.target):
-            raise refuse(self.kind, self.target, f"{value!r} is not its page size", f"it is {page_size_of(self.target)}")
+            raise refuse(
+                self.kind, self.target, f"{value!r} is not its page size", f"it is {page_size_of(self.target)}"
+            )
 
     def waits_for(self, system: System) -> str | None:
         """See Setting."""
@@ -148,7 +150,7 @@ class Mount(Setting):
         return note
 
     def _unmount(self, system: System, *, ours: bool, keep_folder: bool) -> str | None:
-        """libvirt would go on believing in it, and put a guest's memory into the folder that is left: it looks again."""
+        """libvirt is told by a restart: else it would put a guest's memory into the folder that is left."""
         mounted = self._mounted(system) is not None
         # Not mounted, and our unit there: an earlier try may have been cut off before libvirt was told.
         tell = system.exists(libvirts_folder(self.target)) if mounted else ours

@@ -28,8 +28,8 @@ def _of_size(host: Host, page: int, names: str, findings: list[Finding]) -> Iter
     mounts = host.memory_settings.hugetlbfs if host.memory_settings else None
     if mounts is None:
         text = (
-            f"whether a hugetlbfs of {size} pages is mounted is unknown: libvirt starts no guest with such pages without"
-            " one; apply looks, and starts none without"
+            f"whether a hugetlbfs of {size} pages is mounted is unknown: without one libvirt starts no guest with such"
+            " pages; apply looks before a start"
         )
         findings.append(Finding(level="warn", text=text, where=_WHERE))
         return

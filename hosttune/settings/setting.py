@@ -94,7 +94,7 @@ class Setting(ABC):
         return None
 
     def served(self, system: System, live: Any, want: Any) -> str | None:
-        """Why a value that is not the wanted one serves, being somebody else's; it is then never ours. None: it does not.
+        """Why a value that is not the wanted one serves, being somebody else's and never ours; None: it does not.
 
         Asked of a setting that no transaction has in force.
         """

@@ -41,7 +41,11 @@ INTENT: dict[str, Any] = {
             "accelerator": "tcg",
             "seed": True,
             "disk": DISK,
-            "boot": {"kernel": f"{FILES}/vmlinux", "initrd": f"{FILES}/initramfs.cpio", "cmdline": "console=ttyS0 quiet"},
+            "boot": {
+                "kernel": f"{FILES}/vmlinux",
+                "initrd": f"{FILES}/initramfs.cpio",
+                "cmdline": "console=ttyS0 quiet",
+            },
         }
     ],
 }
@@ -95,7 +99,9 @@ def look(host: LabMachine) -> dict[str, str]:
     found = dict(line.split("\t", 1) for line in named if "/dev/char/" not in line)
     found |= {f"{path} holds": digest for path, digest in files.items()}
     found |= {"mounts": host.shell("grep -v ' /run/user/' /proc/mounts | sort")}
-    found |= dict(line.split(":", 1) for line in host.shell("grep -H . /sys/devices/system/node/*/hugepages/*/nr_*").split())
+    found |= dict(
+        line.split(":", 1) for line in host.shell("grep -H . /sys/devices/system/node/*/hugepages/*/nr_*").split()
+    )
     return {path: value for path, value in found.items() if not path.startswith(LIBVIRTS)}
 
 
@@ -118,7 +124,11 @@ def story(host: LabMachine) -> Story:
         host.reboot()
         ran = run(host, "apply", "--start", "--yes", before=UMASK)
     assert ran.status == 0, ran.errors or json.dumps(ran.document)
-    first, unit, mounts = process_of(host, GUEST), host.shell(f"cat {UNIT}; readlink {LINK}"), host.shell("cat /proc/mounts")
+    first, unit, mounts = (
+        process_of(host, GUEST),
+        host.shell(f"cat {UNIT}; readlink {LINK}"),
+        host.shell("cat /proc/mounts"),
+    )
     status = run(host, "status")
     host.shell(f"{UMASK} hosttune plan -f - -o json", stdin=json.dumps(INTENT))
     made = run(host, "apply", "--yes", before=UMASK)
@@ -196,6 +206,8 @@ def test_a_mount_in_use_is_left(story: Story) -> None:
 
 def test_after_the_revert_the_host_is_as_before(host: LabMachine, story: Story) -> None:
     assert story.reverted.status == 0, story.reverted.errors or json.dumps(story.reverted.document)
-    changed = {path for path in story.before.keys() | story.after.keys() if story.before.get(path) != story.after.get(path)}
+    changed = {
+        path for path in story.before.keys() | story.after.keys() if story.before.get(path) != story.after.get(path)
+    }
     assert changed == set(), {path: (story.before.get(path), story.after.get(path)) for path in sorted(changed)[:9]}
     assert host.shell("virsh list --all --name").split() == []
