@@ -16,6 +16,7 @@ import stat
 from collections.abc import Callable
 
 from hosttune.errors import BadInput, WriteFailed
+from hosttune.hugetlbfs import MOUNTS, UNITS_FOLDER, Mounted, read_hugetlbfs
 from hosttune.pciconfig import CAP_EXPRESS, capability_at
 from hosttune.recorded import Capture
 from hosttune.system import COMMANDS, put_file, take_file
@@ -26,6 +27,8 @@ _DEVICES = "/sys/bus/pci/devices"
 _DRIVERS = "/sys/bus/pci/drivers"
 _CHOICE = re.compile(r"\[([^]\s]+)\]")
 _ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-1][0-9a-f]\.[0-7]")
+_LIBVIRT = ("libvirtd.service", "virtqemud.service")
+_UNIT_LINE = {name: re.compile(rf"^{name}=(\S+)$", re.MULTILINE) for name in ("Where", "Options")}
 _UNSET = "(null)"  # what the kernel shows for a driver_override that is not set
 
 
@@ -81,9 +84,19 @@ class Scratch(Capture):
         self.forget()
 
     def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:
-        """See System. Noted, not run; the answer is empty."""
+        """See System. Noted, not run; the answer is empty. Mounts of huge pages are made as a capture shows them."""
         ran = self.read_bytes(RAN) or b""
         self.replace(RAN, ran + json.dumps(argv).encode() + b"\n")
+        if argv[:2] == ("systemctl", "start") and argv[-1].endswith(".mount"):
+            self._mount(argv[-1])
+        elif argv[:2] == ("systemctl", "stop") and argv[-1].endswith(".mount"):
+            self._unmount(argv[-1])
+        elif argv[:2] == ("systemctl", "restart") and argv[-1] in _LIBVIRT:
+            for path in (mount.path for mount in self._hugetlbfs()):
+                os.makedirs(os.path.dirname(self.inside(f"{path}/libvirt/qemu/guest")), exist_ok=True)
+            self.forget()
+        elif argv[0] == "rmdir":
+            self._take_folder(argv[-1])
         return ""
 
     def ran(self) -> list[tuple[str, ...]]:
@@ -265,6 +278,46 @@ class Scratch(Capture):
             for name in self.list(f"{device}/link"):
                 if name.startswith("l1_"):
                     self._store(f"{device}/link/{name}", b"0\n")
+
+    # --- mounts ----------------------------------------------------------------------------------------------
+
+    def _hugetlbfs(self) -> tuple[Mounted, ...]:
+        return read_hugetlbfs(next((text for path in MOUNTS if (text := self.read(path)) is not None), ""), None)
+
+    def _mount(self, unit: str) -> None:
+        """Start a mount unit for huge pages: its line in the list of mounts, and its folder."""
+        text = self.read(f"{UNITS_FOLDER}/{unit}") or ""
+        path, options = (_UNIT_LINE[name].search(text) for name in ("Where", "Options"))
+        if path is None or options is None or any(mount.path == path[1] for mount in self._hugetlbfs()):
+            return
+        self._make_folder(path[1])
+        size = options[1].replace("pagesize=1G", "pagesize=1024M")  # as the kernel shows it
+        for mounts in MOUNTS:
+            held = self.read_bytes(mounts)
+            if held is not None:
+                self._store(mounts, held + f"hugetlbfs {path[1]} hugetlbfs rw,{size} 0 0\n".encode())
+
+    def _unmount(self, unit: str) -> None:
+        text = self.read(f"{UNITS_FOLDER}/{unit}") or ""
+        path = _UNIT_LINE["Where"].search(text)
+        if path is None:
+            return
+        for mounts in MOUNTS:
+            held = self.read_bytes(mounts)
+            if held is not None:
+                lines = held.splitlines(keepends=True)
+                gone = f"hugetlbfs {path[1]} hugetlbfs ".encode()
+                self._store(mounts, b"".join(line for line in lines if not line.startswith(gone)))
+        for inside in (f"{path[1]}/libvirt/qemu", f"{path[1]}/libvirt"):
+            if self._real(inside) is not None:
+                os.rmdir(os.path.dirname(self.inside(f"{inside}/guest")))
+                self.forget()
+
+    def _take_folder(self, path: str) -> None:
+        if self._real(path) is None:
+            return
+        self.replace(self._note(f"folder-{path.replace('/', '%')}"), b"")  # it may have been there before
+        self.remove(f"{path}/made")
 
     # --- memory ----------------------------------------------------------------------------------------------
 

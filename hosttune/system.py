@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -285,7 +286,7 @@ def put_file(path: str, data: bytes, mode: int = 0o644) -> None:
     """A whole file, old or new after a crash: written beside, synced, renamed, folder synced. Raises WriteFailed."""
     temporary = f"{path}.hosttune-new"  # one name: what a crash leaves, the next try replaces
     try:
-        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        _make_folders(os.path.dirname(path))
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         write_new(temporary, data, mode)
@@ -298,11 +299,30 @@ def put_file(path: str, data: bytes, mode: int = 0o644) -> None:
             os.unlink(temporary)
 
 
+def _make_folders(folder: str) -> None:
+    """Make a folder and those above it that are not there, of mode 755 whatever the umask. Raises OSError."""
+    if not folder or os.path.isdir(folder):
+        return
+    _make_folders(os.path.dirname(folder))
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o755)
+        _set_mode(folder, 0o755)
+
+
+def _set_mode(file: int | str, mode: int) -> None:
+    """The mode as decided: a umask takes bits from the one that a file is made with."""
+    if stat.S_IMODE(os.stat(file).st_mode) != mode:
+        os.chmod(file, mode)
+
+
 def write_new(path: str, data: bytes, mode: int) -> None:
-    """Make a file that is not there yet, written and synced; where that fails, it is gone again. Raises OSError."""
+    """Make a file that is not there yet, of this mode whatever the umask, written and synced; where that fails, it is
+    gone again. Raises OSError.
+    """
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     try:
         try:
+            _set_mode(fd, mode)
             while data:
                 data = data[os.write(fd, data) :]
             os.fsync(fd)

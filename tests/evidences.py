@@ -15,6 +15,7 @@ from hosttune.model.host import (
     CpuModel,
     Host,
     HugePages,
+    Hugetlbfs,
     Iommu,
     Irq,
     Link,
@@ -33,6 +34,7 @@ GIB = 1 << 30
 ROOT_PORT, UP, DOWN, DOWN_2 = "0000:15:01.0", "0000:16:00.0", "0000:17:00.0", "0000:17:01.0"
 GPU, NIC = "0000:18:00.0", "0000:19:00.0"
 ISOLATING = ("SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd")
+MOUNTED = (Hugetlbfs(path="/dev/hugepages1G", size_bytes=GIB, libvirt=True),)
 EVERY_ACS = Acs(capable=(*ISOLATING, "DirectTrans"), enabled=ISOLATING)
 
 
@@ -109,7 +111,7 @@ def host(**changes: Any) -> Host:
             NumaNode(id=n, cpus=c, kind="cpu", hugepages=(HugePages(size_bytes=GIB, total=4, free=0),))
             for n, c in enumerate(("0-1,4-5", "2-3,6-7"))
         ),
-        "memory_settings": MemorySettings(thp="madvise", ksm_run=0, numa_balancing=0),
+        "memory_settings": MemorySettings(thp="madvise", ksm_run=0, numa_balancing=0, hugetlbfs=MOUNTED),
         "iommu": Iommu(present=True, mode="DMA-FQ", interrupt_remapping=True),
         "platform": Platform(),
         "pci": (*switch(), gpu(irqs=(Irq(irq=50, affinity="0", effective="0"),))),

@@ -38,6 +38,7 @@ from hosttune.model.host import (
     GuestMemory,
     Host,
     HugePages,
+    Hugetlbfs,
     Iommu,
     Irq,
     MemorySettings,
@@ -185,6 +186,26 @@ def test_pages_for_a_guest_that_waits(state: str, total: int | None, free: int |
     assert result.outcome == expected
     if expected == "fail":
         assert f"echo {8 + (total or 0) - (free or 0)} > /sys/devices/system/node/node0/" in (result.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("mounts", "state", "expected"),
+    [
+        (None, "shut off", "unknown"),
+        ((), "shut off", "fail"),
+        (((2 << 20, True),), "shut off", "fail"),
+        (((GIB, False),), "shut off", "fail"),
+        (((GIB, None),), "shut off", "unknown"),
+        (((GIB, False), (GIB, True)), "shut off", "pass"),
+        ((), "running", "pass"),  # it has its pages: how it got them is no matter any more
+    ],
+)
+def test_pages_that_no_mount_gives_to_a_guest(mounts: Any, state: str, expected: str) -> None:
+    one = guest(state=state, memory=(GuestMemory(node=0, memory_bytes=8 * GIB, page_bytes=GIB),))
+    found = mounts and tuple(Hugetlbfs(path=f"/{size}", size_bytes=size, libvirt=known) for size, known in mounts)
+    settings = MemorySettings(hugetlbfs=found)
+    result = judged("hugepages", evidence(host(guests=(one,), numa_nodes=pools(8, 8), memory_settings=settings)))
+    assert result["node0 1 GiB"].outcome == expected
 
 
 def test_pages_of_any_node_and_no_pages_at_all() -> None:

@@ -89,6 +89,8 @@ def _pool(
         return unknown(check, subject, expected=expected, why=why, hint=f"look with: grep . {place}/*", source=place)
     total, free = (sum(pool[n] or 0 for pool in counts) for n in (0, 1))
     actual = f"{total} reserved, {free} free"
+    if free >= pages and pages and (result := _unmounted(evidence, check, subject, size, f"{expected}, and mounted")):
+        return result
     if free >= pages:
         return passed(check, subject, expected=expected, actual=actual, source=f"{place}/{{nr,free}}_hugepages")
     hint = (
@@ -97,6 +99,32 @@ def _pool(
     )
     source = f"{place}/{{nr,free}}_hugepages"
     return failed(check, subject, expected=expected, actual=actual, source=source, hint=hint)
+
+
+def _unmounted(evidence: Evidence, check: str, subject: str, size: int, expected: str) -> CheckResult | None:
+    """What keeps guests from pages that are there; None for nothing. libvirt needs a hugetlbfs of their size, and finds
+    it only when its daemon starts (src/qemu/qemu_conf.c, src/util/virfile.c).
+    """
+    settings = evidence.host.memory_settings
+    mounts = settings.hugetlbfs if settings else None
+    source = "/proc/mounts"
+    if mounts is None:
+        why = refused(evidence, source) or "whether pages of this size are mounted is unknown"
+        hint = f"look with: grep hugetlbfs {source}"
+        return unknown(check, subject, expected=expected, why=why, hint=hint, source=source)
+    alike = [mount for mount in mounts if mount.size_bytes == size]
+    if not alike:
+        hint = "plan the guest again: the plan mounts them; without a hugetlbfs of this size it does not start"
+        return failed(check, subject, expected=expected, actual="no such hugetlbfs", source=source, hint=hint)
+    if any(mount.libvirt for mount in alike):
+        return None
+    paths = ", ".join(mount.path for mount in alike)
+    if any(mount.libvirt is None for mount in alike):
+        why = f"whether libvirt has found {paths} is unknown"
+        return unknown(check, subject, expected=expected, why=why, hint=f"look for {paths}/libvirt/qemu", source=paths)
+    hint = "systemctl restart libvirtd (virtqemud where libvirt is modular): it looks for mounts when it starts"
+    actual = f"libvirt has not found {paths}"
+    return failed(check, subject, expected=expected, actual=actual, source=paths, hint=hint)
 
 
 # --- host-wide words -----------------------------------------------------------------------------------------
@@ -188,8 +216,8 @@ CHECKS = (
         id="hugepages",
         title="Huge pages reserved and used",
         subjects="each pool (node and page size) that is reserved, or that a guest asks for",
-        why="a guest whose pages are missing does not start; pages that are free belong to nobody",
-        source="Linux Documentation/admin-guide/mm/hugetlbpage",
+        why="a guest whose pages are missing, or mounted nowhere, does not start; pages that are free belong to nobody",
+        source="Linux Documentation/admin-guide/mm/hugetlbpage; libvirt src/qemu/qemu_conf.c (hugetlbfs)",
         judge=hugepages,
     ),
     Check(

@@ -85,8 +85,16 @@ class NumaNode(Value, frozen=True, kw_only=True):
         close_mappings(self, "distances")
 
 
+class Hugetlbfs(Value, frozen=True, kw_only=True):
+    """A mounted file system of huge pages. `libvirt`: the libvirt daemon has found it (it looks when it starts)."""
+
+    path: str
+    size_bytes: int | None = None
+    libvirt: bool | None = None
+
+
 class MemorySettings(Value, frozen=True, kw_only=True):
-    """Host-wide memory settings, in the kernel's own words."""
+    """Host-wide memory settings, in the kernel's own words. `hugetlbfs` None: the mounts could not be read."""
 
     thp: str | None = None  # the bracketed word of transparent_hugepage/enabled
     thp_defrag: str | None = None
@@ -94,6 +102,7 @@ class MemorySettings(Value, frozen=True, kw_only=True):
     numa_balancing: int | None = None
     default_hugepage_bytes: int | None = None
     overcommit_hugepages: Mapping[str, int] | None = None  # page size in bytes -> nr_overcommit_hugepages
+    hugetlbfs: tuple[Hugetlbfs, ...] | None = None
 
     def __post_init__(self) -> None:
         close_mappings(self, "overcommit_hugepages")

@@ -20,6 +20,7 @@ from hosttune.planning.devices import Catalogue
 from hosttune.planning.gpusettings import let_go, plan_gpu_settings
 from hosttune.planning.hostwishes import plan_host
 from hosttune.planning.migguest import mig_actions
+from hosttune.planning.mounts import mount_actions
 from hosttune.planning.pages import HUGE_1G, NodeMemory
 from hosttune.planning.pciwishes import plan_pci
 from hosttune.planning.resources import Resources
@@ -40,7 +41,7 @@ def plan_actions(
 ) -> tuple[tuple[Action, ...], tuple[Finding, ...]]:
     """Every action of a plan in the order of applying, and what is worth knowing about them."""
     findings: list[Finding] = []
-    actions = [*_pages(host, intent, memory, guests, findings)]
+    actions = [*_pages(host, intent, memory, guests, findings), *mount_actions(host, guests, findings)]
     actions += _iommu(host, intent, catalogue, guests, findings)
     actions += _isolation(host, intent, guests)
     actions += _boot_pages(host, intent, memory, guests)

@@ -225,8 +225,8 @@ def _action_lines(alike: list[Action], host: Host) -> tuple[str, ...]:
 
 
 def _is_known_absent(action: Action, host: Host) -> bool:
-    """Whether an action's missing present value is no doubt: the whole command line was read, and it is not there."""
-    return action.kind == "kernel-argument" and host.kernel_args is not None
+    """Whether an action's missing present value is no doubt: the whole command line, or list of mounts, was read."""
+    return action.kind == "mount" or (action.kind == "kernel-argument" and host.kernel_args is not None)
 
 
 def _value(value: Any) -> str:

@@ -9,7 +9,7 @@ of several alike (one per CPU), which is settled part by part.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -98,6 +98,17 @@ class Setting(ABC):
     def waits_for(self, system: System) -> str | None:
         """Why it cannot be set yet (its guest does not run), None when it can."""
         return None
+
+    def served(self, system: System, live: Any, want: Any) -> str | None:
+        """Why a value that is not the wanted one serves, being somebody else's and never ours; None: it does not.
+
+        Asked of a setting that no transaction has in force.
+        """
+        return None
+
+    def disturbed(self, system: System) -> Iterable[str]:
+        """What runs now that a change would cut off, in a few words each: refused before the first write."""
+        return ()
 
     def parts(self, value: Any) -> Mapping[str, Any]:
         """The value by part; one part, "", unless the setting consists of several."""

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from hosttune.child import in_child
-from hosttune.errors import CommandFailed, HosttuneError, Stuck, Unreadable
+from hosttune.errors import CommandFailed, HosttuneError, InUse, Stuck, Unreadable
 from hosttune.journal import Journal, JournalFailed, Record, Transaction, read_transaction
 from hosttune.model.values import FrozenMap, freeze
 from hosttune.settings.setting import RUNTIME, Setting
@@ -255,6 +255,8 @@ def _undo(system: System, journal: Journal, record: Record, *, same_boot: bool, 
             kept = _noted(journal, "undo", step=record.step, old=found, new=target)
             note = _write(counted, setting, target)
             made = _judged(setting, target, freeze(setting.read(system)), foreign, note, wrote=counted.changes > 0)
+    except InUse as error:
+        made = Made("conflict", _value_or_none(system, setting), f"left alone: {error.reason}")
     except Stuck as error:
         made = Made("stuck", _value_or_none(system, setting), f"{error.what}: {error.where}")
     except (HosttuneError, OSError) as error:

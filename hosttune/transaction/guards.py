@@ -74,7 +74,7 @@ def refuse_busy(system: System, host: Host, todo: Sequence[Prepared], disrupt: C
 
     `disrupt` names GPUs and guests that may be disturbed. Raises Refused naming every holder.
     """
-    lines = [*_disruptive(todo, disrupt), *_of_guests(host, todo, disrupt), *_held(system, host, todo)]
+    lines = [*_disruptive(system, todo, disrupt), *_of_guests(host, todo, disrupt), *_held(system, host, todo)]
     if lines:
         raise Refused(
             "in use, or disruptive:\n" + "\n".join(f"  {line}" for line in lines),
@@ -83,11 +83,13 @@ def refuse_busy(system: System, host: Host, todo: Sequence[Prepared], disrupt: C
         )
 
 
-def _disruptive(todo: Sequence[Prepared], disrupt: Collection[str]) -> Iterable[str]:
+def _disruptive(system: System, todo: Sequence[Prepared], disrupt: Collection[str]) -> Iterable[str]:
     for one in todo:
         setting = one.step.setting
         if setting.disruptive and setting.target not in disrupt:
             yield f"{one.step.name} disturbs {setting.target}: --disrupt {setting.target}"
+        if one.verdict == TODO:
+            yield from setting.disturbed(system)
 
 
 def _of_guests(host: Host, todo: Sequence[Prepared], disrupt: Collection[str]) -> Iterable[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -29,6 +30,9 @@ PATHS = (
     SEED,
 )
 _PROGRAMS = ("bundle/hosttune-guest-apply", "bundle/install.sh")
+# QEMU reads the seed as its own user (qemu.conf: user, group), and searches the folders on the way to it; a qemu.conf
+# with dynamic_ownership = 0 leaves the seed's owner as it is. All else is for root to copy into the guest.
+SEED_MODE, FILE_MODE, PROGRAM_MODE = 0o644, 0o600, 0o700
 
 
 @dataclass(frozen=True)
@@ -80,12 +84,24 @@ class FilesOfGuest(Setting):
                 if system.exists(f"{folder}/{path}"):
                     system.remove(f"{folder}/{path}")
             elif path == SEED:
-                system.replace(f"{folder}/{path}", _seed(value))
+                _open_the_way(system, folder)
+                system.replace(f"{folder}/{path}", _seed(value), SEED_MODE)
             else:
-                system.replace(f"{folder}/{path}", text.encode(), 0o755 if path in _PROGRAMS else 0o644)
+                system.replace(f"{folder}/{path}", text.encode(), PROGRAM_MODE if path in _PROGRAMS else FILE_MODE)
 
     def _folder(self, system: System) -> str:
         return f"{'/var/lib/hosttune' if system.captured else state_directory()}/guests/{self.target}"
+
+
+def _open_the_way(system: System, folder: str) -> None:
+    """Let QEMU search our folders on the way to the seed: one made under umask 077 by an earlier hosttune is closed."""
+    if system.captured:
+        return
+    above = os.path.dirname(folder)
+    ours = [path for path in (os.path.dirname(above), above, folder) if system.exists(path)]
+    modes = system.run(("stat", "-c", "%a", "--", *ours)).split()
+    if closed := [path for path, mode in zip(ours, modes, strict=True) if not int(mode, 8) & 0o001]:
+        system.change(("chmod", "o+x", "--", *closed))
 
 
 def value_of(files: GuestFiles) -> Mapping[str, str]:

@@ -147,6 +147,9 @@ def _prepare(system: System, step: Step, record: Record | None) -> Prepared:
         return Prepared(step, ABSENT, why=f"this host has no {step.name}: nothing was written")
     if setting.scope == BOOT and setting.agrees(live, step.want):
         return Prepared(step, PENDING, live, effective, "staged: takes effect with the next boot")
+    served = setting.served(system, live, step.want) if record is None else None
+    if served is not None:
+        return Prepared(step, ALREADY, live, effective, served)
     if record is not None and _told(record, step, live):
         return Prepared(step, AS_FOUND, live, effective, record.why, record.outcome)
     return Prepared(step, TODO, live, effective)

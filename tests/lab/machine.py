@@ -106,6 +106,20 @@ class LabMachine:
             self._process = None
         self.hang_up()
 
+    def reboot(self) -> None:
+        """Boot again as an operator does it, and wait until it is up. AssertionError when it does not come up."""
+        before = self.boot_id()
+        self.shell("systemctl reboot", check=False)
+        deadline = time.monotonic() + BOOT_SECONDS
+        while True:
+            self.hang_up()
+            self._wait()
+            with contextlib.suppress(AssertionError):  # the old boot may still answer, and then hang up
+                if self.boot_id() != before:
+                    return
+            assert time.monotonic() < deadline, f"the emulated host did not boot again:\n{self._last_words()}"
+            time.sleep(1)
+
     def boot_id(self) -> str:
         """What the kernel names this boot by."""
         return self.shell("cat /proc/sys/kernel/random/boot_id").strip()
