@@ -40,6 +40,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     `driver` is the kernel driver whose facts these are, and `tells` the fields of `Gpu` that it can tell: one of
     them that is None is unknown, while any other is no fact of this maker's. `fabric`: its boards can have a switched
     fabric that a daemon on the host must set up. `link`: what joins its GPUs besides PCIe, as in `Peer.kind`.
+    `reset_doubts` says by device id what is known of a reset between two guests that does not come back.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     tells: frozenset[str] = frozenset()
     fabric: bool = False
     link: str = ""
+    reset_doubts: Mapping[str, str] = {}
 
 
 def always(device: PciDevice, bridge: PciDevice | None) -> bool:

@@ -139,6 +139,8 @@ def _prepare(system: System, step: Step, record: Record | None) -> Prepared:
         return Prepared(step, ABSENT, why=f"this host has no {step.name}")
     if setting.scope == BOOT and setting.agrees(live, step.want):
         return Prepared(step, PENDING, live, effective, "staged: takes effect with the next boot")
+    if setting.covered_by is not None and all(action.effect == "reboot" for action in step.actions):
+        return Prepared(step, PENDING, live, effective, "reserved by the next boot: more than is free now")
     if record is not None and _told(record, step, live):
         return Prepared(step, AS_FOUND, live, effective, record.why, record.outcome)
     return Prepared(step, TODO, live, effective)
