@@ -108,6 +108,13 @@ def _domain(root: _Element) -> DomainFacts:
         disks=read_disks(root),
         interfaces=read_interfaces(root),
         serial=root.find("devices/serial") is not None or root.find("devices/console") is not None,
+        channels=tuple(
+            name
+            for target in root.iterfind("devices/channel/target[@type='virtio']")
+            if (name := attribute(target, "name")) is not None
+        ),
+        random=text(root.find("devices/rng/backend")),
+        pit=attribute(root.find("clock/timer[@name='pit']"), "tickpolicy"),
         balloon=attribute(root.find("devices/memballoon"), "model"),
         iommu=_iommu(root.find("devices/iommu")),
         qemu_arguments=tuple(str(e.get("value", "")) for e in root.iterfind(f"{_QEMU}commandline/{_QEMU}arg")),
@@ -287,5 +294,6 @@ def _iommu(iommu: _Element | None) -> VirtualIommu | None:
         caching_mode=switch(driver, "caching_mode"),
         eim=switch(driver, "eim"),
         iotlb=switch(driver, "iotlb"),
+        dma_translation=switch(driver, "dma_translation"),
         aw_bits=number(driver, attribute(driver, "aw_bits")) if driver is not None else None,
     )

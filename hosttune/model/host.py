@@ -252,6 +252,7 @@ class Nic(Value, frozen=True, kw_only=True):
     state: str | None = None
     physfn: str | None = None
     in_use: str | None = None  # why the host needs it ("carries the default route"), None when nothing says so
+    fabric_bridge: bool | None = None  # carries the GPUs' NVLink fabric; None: not read, or no such GPUs here
 
 
 class Nvme(Value, frozen=True, kw_only=True):
@@ -466,3 +467,10 @@ class Host(Value, frozen=True, kw_only=True):
     def to_json(self) -> str:
         """The document, indented, with every field (null where unknown)."""
         return to_json(self)
+
+    def switched_on(self, module: str, parameter: str) -> bool | None:
+        """Whether a module's switch reads Y or 1; None where it is not known, or the module not loaded."""
+        modules = self.platform.modules if self.platform else ()
+        known = next((one.parameters for one in modules if one.name == module), None)
+        value = (known or {}).get(parameter)
+        return None if value is None else value.strip() in ("Y", "1")

@@ -150,6 +150,8 @@ def _prepare(system: System, step: Step, record: Record | None) -> Prepared:
     served = setting.served(system, live, step.want) if record is None else None
     if served is not None:
         return Prepared(step, ALREADY, live, effective, served)
+    if setting.covered_by is not None and all(action.effect == "reboot" for action in step.actions):
+        return Prepared(step, PENDING, live, effective, "reserved by the next boot: more than is free now")
     if record is not None and _told(record, step, live):
         return Prepared(step, AS_FOUND, live, effective, record.why, record.outcome)
     return Prepared(step, TODO, live, effective)
