@@ -8,15 +8,19 @@ from typing import Any
 import msgspec
 import pytest
 from gpuevidence import A, B, evidence, function, is_whole, nvidia, of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sweeps import examples
 
 from hosttune.checks.data import table
-from hosttune.discovery.kernellog import interesting, parse_dmesg, parse_events
+from hosttune.discovery.kernellog import interesting, is_broken, parse_dmesg, parse_events
 from hosttune.model.evidence import STATE, Evidence, Health, KernelEvent
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Link, Nvme, NvSwitch, PciDevice, Problem
 from hosttune.model.result import Result
 from hosttune.model.validation import CheckResult, Sample, Validation
 
+BAD, SWITCH = "0000:18:00.0", "0000:19:00.0"
 LOGS = Path(__file__).parent / "cases" / "kernel_log"
 QUIET = Health(events=(), events_since=0.0, events_source="dmesg", uptime_seconds=3600.0)
 
@@ -240,6 +244,71 @@ def test_nvlink_statuses_stand_in_one_list_each() -> None:
         values = [value for kind in ("reset", "evaluate", "look", "ignore") for value in row.get(kind, ())]
         assert len(values) == len(set(values)), row
         assert bool(values) != ("any" in row), row
+
+
+RECORDS = (
+    "NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.",
+    "NVRM: Xid (PCI:0000:18:00): 31, pid=7, name=x, Ch 00000008, MMU Fault",
+    "NVRM: Xid (PCI:0000:18:00): 45, pid=7, name=x, Ch 00000008",
+    "NVRM: Xid (PCI:0000:18:00): 9999, what is to come",
+    "NVRM: Xid (PCI:0000:18:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
+    "NVRM: Xid (PCI:0000:18:00): 145, RLW_REMAP Nonfatal XC0 i0 Link 00 (0x00000004 0x00000001)",
+    "nvidia-nvswitch0: SXid (PCI:0000:19:00.0): 12028, Non-fatal, Link 32 egress (First)",
+    "nvidia-nvswitch0: SXid (PCI:0000:19:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
+    "EDAC MC0: Giving out device to module i10nm_edac controller Intel_10nm: DEV 0000:7e:0c.0 (INTERRUPT)",
+    "EDAC MC0: 1 CE memory read error on CPU_SrcID#0_MC#0_Chan#1_DIMM#0",
+    "EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0_Chan#1_DIMM#0",
+    "eth0: link up",
+)
+BEGINS = {"NVRM: ": "NVRM: Xid", "nvidia": "nvidia-nvswitch0: SXid", "EDAC M": "EDAC MC0: 1"}
+
+
+def told(texts: list[str], first: str = "Linux version 6.1.0", **facts: Any) -> Evidence:
+    """What a host with such a log shows, by the way that a live log goes."""
+    records = parse_dmesg("".join(f"[{at:5}.000000] {text}\n" for at, text in enumerate([first, *texts])))
+    health = logged(*parse_events(records.lines), **facts)
+    broken = records.unread + sum(map(is_broken, (text for _, text in records.lines)))
+    host = {"nvswitches": (NvSwitch(address=SWITCH, driver="nvidia-nvswitch"),)}
+    health = msgspec.structs.replace(health, events_unread=broken)
+    return evidence(nvidia(BAD), nvidia(B), host=host, health=health)
+
+
+def logs_outcomes(found: Evidence) -> dict[tuple[str, str], str]:
+    return {
+        (check, subject): result.outcome
+        for check in ("xid", "sxid", "machine-check")
+        for subject, result in of(found, check, "health").items()
+    }
+
+
+@given(st.lists(st.sampled_from(RECORDS), max_size=5), st.data())
+@settings(max_examples=examples(60, full=1000))
+def test_a_damaged_log_never_tells_a_better_story(texts: list[str], data: st.DataObject) -> None:
+    """A record that lost its end or got a wrong byte behind its first words; lines lost; counts lost; no log at all."""
+    edac = {"mc0": {"ue": data.draw(st.integers(0, 1)), "ce": data.draw(st.integers(0, 1))}}
+    whole = told(texts, edac=edac)
+    assert whole.health is not None
+    changes: list[Health | None] = [
+        None,
+        msgspec.structs.replace(whole.health, events=None),
+        msgspec.structs.replace(whole.health, events_since=7200.0),
+        msgspec.structs.replace(whole.health, events_since=None),
+    ]
+    spoilt = [msgspec.structs.replace(whole, health=health) for health in changes]
+    if texts:
+        which = data.draw(st.integers(0, len(texts) - 1))
+        first = BEGINS.get(texts[which][:6], "eth0")
+        keep = data.draw(st.integers(len(first), 110))
+        cuts = (texts[which][:keep], texts[which][:keep] + "\x7f" + texts[which][keep + 1 :])
+        damaged = [[*texts[:which], text, *texts[which + 1 :]] for text in cuts if text.startswith(first)]
+        spoilt += [told(log, edac=edac) for log in damaged]
+    if RECORDS[8] in texts:
+        spoilt.append(told(texts, edac={}))
+    before = logs_outcomes(whole)
+    for found in spoilt:
+        after = logs_outcomes(found)
+        for one_of, outcome in before.items():
+            assert outcome in ("pass", "skip") or after.get(one_of) not in ("pass", "skip"), (one_of, found.health)
 
 
 # --- SXid and machine checks ---------------------------------------------------------------------------------

@@ -66,6 +66,8 @@ def _judge(evidence: Evidence, functions: Functions, device: PciDevice) -> Check
     if loaded is not None:
         device = _under_load(device, *loaded)
     source = f"/sys/bus/pci/devices/{address}/{{current,max}}_link_{{speed,width}}"
+    if loaded is not None:
+        source += ", current_* while copies ran"
     if port is not None:
         source += f", max_link_* of {port.address}"
     best = _best(functions, device, port)

@@ -93,7 +93,7 @@ def _ask(reader: Reader) -> str | None:
         if any(text.startswith(_FIRST) for _, text in before):
             since, source = 0.0, "journalctl and dmesg"
     kept = list(interesting(records.lines))
-    unread = records.unread + sum(_broken(text) for _, text in records.lines)
+    unread = records.unread + sum(is_broken(text) for _, text in records.lines)
     if len(kept) > _MAX_LINES:
         kept = kept[-_MAX_LINES:]
         since = kept[0][0]
@@ -263,7 +263,7 @@ _SHAPES = (
 # How records begin that are events. NVSwitches add lines of data and severity to theirs.
 _BEGINNINGS = re.compile(
     r"NVRM: Xid\b|nvidia-nvswitch\d{1,4}: SXid\b(?! \([^)]{1,30}\): \d{1,6}, (?:Data \{|Severity \d))"
-    r"|\S{1,40} [0-9a-fA-F:.]{7,16}: (?:AER: )?PCIe Bus Error: "
+    r"|\S{1,40} [0-9a-fA-F:.]{7,16}: (?:AER: )?PCIe Bus Error: |EDAC (?:MC|DEVICE)\d{1,4}: \d"
 )
 _NVLINK5 = re.compile(
     r", +(?P<subcode>[A-Za-z][A-Za-z0-9_/]{0,30}(?: [A-Za-z]{1,12})?) +(?P<severity>Fatal|Non-?fatal)\b"
@@ -305,8 +305,8 @@ def _again(first: KernelEvent, event: KernelEvent) -> KernelEvent:
     return msgspec.structs.replace(first, count=first.count + event.count, last_seconds=last)
 
 
-def _broken(text: str) -> bool:
-    """Whether a record begins as an event does and is none: what it says of which device is lost."""
+def is_broken(text: str) -> bool:
+    """Whether a record begins as an event does and is none: what it says, and of which device, is lost."""
     return _BEGINNINGS.match(text) is not None and _event(None, text) is None
 
 
