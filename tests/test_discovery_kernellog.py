@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from hosttune.discovery.kernellog import (
@@ -22,6 +24,7 @@ from hosttune.errors import BadInput, CommandFailed
 from hosttune.model.evidence import KernelEvent
 from hosttune.reader import Reader
 from hosttune.recorded import Capture
+from hosttune.scrub import Scrub
 
 CASES = Path(__file__).parent / "cases" / "kernel_log"
 
@@ -303,14 +306,29 @@ def test_what_was_kept_is_what_was_read(tmp_path: Path) -> None:
     assert (live.unread, [e.code for e in live.events]) == (1, [79])
 
 
+def recorded(root: Path, record: str) -> tuple[Any, ...] | None:
+    """What a capture with that record says of events, but for their texts and who told them; None: no log."""
+    place = root / ".hosttune" / "commands" / QUERY
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(record)
+    log = read_kernel_log(Reader(Capture(str(root))))
+    return None if log is None else (log.since, log.unread, [msgspec.structs.replace(e, text="") for e in log.events])
+
+
 @pytest.mark.parametrize("damage", ["\x7f", "0", "1", ""])
 def test_a_damaged_record_is_no_log(tmp_path: Path, damage: str) -> None:
     text = dmesg_json((0.0, "Linux version 6"), (3.0, "NVRM: Xid (PCI:0000:41:00): 79, gone"))
     record = _ask(Reader(Asked(tmp_path, {"dmesg --kernel --json": text}))) or ""
-    place = tmp_path / ".hosttune" / "commands" / QUERY
-    place.parent.mkdir(parents=True)
-    place.write_text(record)
-    whole = read_kernel_log(Reader(Capture(str(tmp_path))))
+    whole = recorded(tmp_path, record)
+    assert whole is not None
     for where in range(len(record)):
-        place.write_text(f"{record[:where]}{damage}{record[where + 1 :]}")
-        assert read_kernel_log(Reader(Capture(str(tmp_path)))) in (None, whole), where
+        assert recorded(tmp_path, f"{record[:where]}{damage}{record[where + 1 :]}") in (None, whole), where
+
+
+def test_what_a_capture_replaces_is_no_damage(tmp_path: Path) -> None:
+    line = "NVRM: Xid (PCI:0000:41:00): 79, gpu17.example.com GPU-b850f46d-d5ea-c752-ddf3-c4453e44d3f7 10.1.2.3 gone"
+    text = dmesg_json((0.0, "Linux version 6"), (3.0, line))
+    record = _ask(Reader(Asked(tmp_path, {"dmesg --kernel --json": text}))) or ""
+    scrubbed = Scrub("key", "gpu17.example.com").contents(f"/.hosttune/commands/{QUERY}", record.encode()).decode()
+    assert "b850f46d" not in scrubbed
+    assert recorded(tmp_path, scrubbed) == recorded(tmp_path, record) is not None

@@ -35,7 +35,7 @@ _JOURNAL = (
 _MAX_LINES, _MAX_TEXT, _MAX_UNREAD = 20_000, 240, 1_000_000_000
 _BEGIN = 1.0  # a log whose oldest line is no older than this, in seconds since boot, is whole
 _PROCESS = re.compile(r", pid=.{0,24}?, name=.*?(?=, |$)")
-_KEYS = ("since", "source", "unread", "lines")
+_KEYS = frozenset(("since", "source", "unread", "lines", "sum"))
 
 Line = tuple[float | None, str]  # seconds since boot, and the message
 
@@ -102,8 +102,16 @@ def _ask(reader: Reader) -> str | None:
 
 
 def _sum(said: Mapping[str, Any]) -> int:
-    """What tells a damaged record of a log: a figure that changed would be another event, or none."""
-    return zlib.crc32(json.dumps([said.get(name) for name in _KEYS]).encode())
+    """What tells a damaged record of a log: a figure that changed would be another event, or none.
+
+    Of what the lines come to, and not of their texts: a capture replaces in those what identifies the machine.
+    """
+    events = [_event(*line) for line in said["lines"]]
+    facts = [
+        None if event is None else [getattr(event, name) for name in event.__struct_fields__ if name != "text"]
+        for event in events
+    ]
+    return zlib.crc32(json.dumps([said["since"], said["unread"], facts]).encode())
 
 
 def _ask_dmesg(reader: Reader) -> Records | None:
@@ -196,20 +204,21 @@ def _kept(text: str) -> tuple[float | None, str | None, Records] | None:
         return None
     if not isinstance(document, dict) or not isinstance(document.get("lines"), list):
         return None
-    if not {*_KEYS, "sum"}.issuperset(document) or ("sum" in document and document["sum"] != _sum(document)):
-        return None
     unread = document.get("unread", 0)  # captures of earlier versions have neither count nor sum
-    if not isinstance(unread, int) or isinstance(unread, bool) or unread < 0:
+    if not _KEYS.issuperset(document) or not isinstance(unread, int) or isinstance(unread, bool) or unread < 0:
         return None
+    given = document["lines"][-_MAX_LINES:]
     lines: list[Line] = [
         (_seconds(line[0]), line[1][:_MAX_TEXT])
-        for line in document["lines"][-_MAX_LINES:]
+        for line in given
         if isinstance(line, list) and len(line) == 2 and isinstance(line[1], str)
     ]
+    since, source = _seconds(document.get("since")), document.get("source")
+    if "sum" in document and document["sum"] != _sum({"since": since, "unread": unread, "lines": lines}):
+        return None
     events = [line for line in lines if _event(*line) is not None]
-    unread = min(unread + len(document["lines"][-_MAX_LINES:]) - len(events), _MAX_UNREAD)
-    source = document.get("source")
-    return _seconds(document.get("since")), source if isinstance(source, str) else None, Records(events, unread)
+    lost = min(unread + len(given) - len(events), _MAX_UNREAD)
+    return since, source if isinstance(source, str) else None, Records(events, lost)
 
 
 def _seconds(value: Any) -> float | None:
