@@ -109,6 +109,8 @@ def test_a_link_at_rest_leads_to_level_1() -> None:
     result = judged("pcie-link", of_gpu(link=link(2.5), driver="nvidia"))[GPU]
     assert result.actual == "2.5 GT/s x16, at rest: nvidia may slow an idle link"
     assert "--level 1" in (result.hint or "")
+    other = judged("pcie-link", of_gpu(link=link(2.5), driver="amdgpu", vendor_id="1002"))[GPU]
+    assert (other.outcome, "--level 1" in (other.hint or "")) == ("unknown", False)
 
 
 def test_a_slower_slot_is_by_design_and_the_reason_names_the_port() -> None:

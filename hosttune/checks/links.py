@@ -9,7 +9,7 @@ import msgspec
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown
 from hosttune.checks.facts import AS_ROOT, HOST, RECORD, absent, accelerators, by_address
-from hosttune.gpu.idling import IDLING_DRIVERS
+from hosttune.gpu.idling import IDLING_DRIVERS, LOADED_DRIVERS
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Link, PciDevice
 from hosttune.model.validation import CheckResult
@@ -25,7 +25,6 @@ _FAULT = (
     " firmware's settings looks the same"
 )
 _AT_REST = "at rest"
-_LEVEL_1 = "hosttune validate --level 1 reads it while copies run: on the machine itself, with the GPU free"
 
 Functions = Mapping[str, PciDevice]
 
@@ -79,7 +78,7 @@ def _judge(evidence: Evidence, functions: Functions, device: PciDevice) -> Check
         return passed(_ID, address, expected=expected, actual=actual, source=source)
     if outcome == "fail":
         return failed(_ID, address, expected=expected, actual=actual, source=source, hint=_FAULT)
-    hint = _LEVEL_1 if why.startswith(_AT_REST) else _elsewhere(evidence, device)
+    hint = _under_work(device) if why.startswith(_AT_REST) else _elsewhere(evidence, device)
     return unknown(_ID, address, expected=expected, why=actual, hint=hint, source=source)
 
 
@@ -184,6 +183,13 @@ def _without_link(evidence: Evidence, device: PciDevice | None, address: str, *,
     why = "the device itself is not in the list of PCI functions" if device is None else "no link speed or width"
     hint = AS_ROOT if absent(evidence) else RECORD
     return unknown(_ID, address, expected="the most that both ends can do", why=why, hint=hint, source=source)
+
+
+def _under_work(device: PciDevice) -> str:
+    """How a link at rest is read at work."""
+    if device.driver in LOADED_DRIVERS:
+        return "hosttune validate --level 1 reads it while copies run: on the machine itself, with the GPU free"
+    return "validate again while something copies to and from it"
 
 
 def _elsewhere(evidence: Evidence, device: PciDevice) -> str:
