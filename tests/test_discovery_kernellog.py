@@ -184,7 +184,7 @@ def test_the_journal_knows_what_the_ring_buffer_lost(tmp_path: Path) -> None:
         (60_000_000, list(b"NVRM: Xid (PCI:0000:41:00): 79, gone")),
         (7_300_000_000, "NVRM: Xid (PCI:0000:41:00): 31, fault"),
     )
-    log = read_kernel_log(Reader(Asked(tmp_path, {"dmesg --kernel --json": cut, "journalctl --dmesg": older})))
+    log = read_kernel_log(Reader(Asked(tmp_path, {"dmesg --kernel --json": cut, "journalctl": older})))
     assert log is not None
     assert (log.since, log.source) == (0.0, "journalctl and dmesg")
     assert [(e.code, e.count) for e in log.events] == [(79, 1), (31, 1)]
@@ -199,7 +199,7 @@ def test_a_cut_log_says_where_it_begins_and_keeps_what_is_older(
     """A journal without the first line of this boot has lost some itself; what it still has is no less true."""
     answers: dict[str, str | CommandFailed] = {"dmesg --kernel --json": dmesg_json((7200.0, "eth0: link up"))}
     if older:
-        answers["journalctl --dmesg"] = older
+        answers["journalctl"] = older
     log = read_kernel_log(Reader(Asked(tmp_path, answers)))
     assert log is not None
     assert (log.since, [e.code for e in log.events]) == (7200.0, codes)
@@ -228,6 +228,10 @@ def test_the_journal_stands_in_for_a_log_that_was_cleared(tmp_path: Path) -> Non
         {
             "dmesg --kernel --json": dmesg_json((7200.0, "eth0: link up")),
             "journalctl": journal((0, "Linux version 6.1.0")) + '{"MESSAGE": "NVRM: Xid (PCI',
+        },
+        {
+            "dmesg --kernel --json": dmesg_json((7200.0, "eth0: link up")),
+            "journalctl": journal((0, "Linux version 6.1.0")) + '{"MESSAGE": "Missed 40 kernel messages"}',
         },
     ],
 )

@@ -26,10 +26,11 @@ _FIRST = "Linux version "  # the first line of every boot
 # What the journal is searched for: all that can be an event.
 _WANTED = (
     r"NVRM: |nvidia-nvswitch\d+: SXid|AER: |PCIe Bus Error|DPC: containment|\[Hardware Error\]|mce: "
-    r"|EDAC (MC|DEVICE)\d|" + _FIRST
+    r"|EDAC (MC|DEVICE)\d|^Missed \d+ kernel messages|" + _FIRST
 )
+# The kernel's records, and what journald itself says: it counts the records whose sequence numbers it never saw.
 _JOURNAL = (
-    "journalctl", "--dmesg", "--boot", "--no-pager", "--quiet", "--output=json",
+    "journalctl", "--boot", "_TRANSPORT=kernel", "+", "_TRANSPORT=driver", "--no-pager", "--quiet", "--output=json",
     "--output-fields=MESSAGE,_SOURCE_MONOTONIC_TIMESTAMP", f"--grep={_WANTED}", "--case-sensitive=yes",
 )  # fmt: skip
 _MAX_LINES, _MAX_TEXT, _MAX_UNREAD = 20_000, 240, 1_000_000_000
@@ -167,7 +168,10 @@ def parse_dmesg(text: str) -> Records:
 
 
 def parse_journal(text: str) -> Records:
-    """`journalctl --output=json`: one record a line, microseconds since boot; binary messages are lists of bytes."""
+    """`journalctl --output=json`: one record a line, microseconds since boot; binary messages are lists of bytes.
+
+    What journald says that it missed (systemd, journald-kmsg.c) has no time of the kernel's: it is counted as unread.
+    """
     lines: list[Line] = []
     records = [line for line in text.splitlines() if line.strip()]
     for line in records:
