@@ -13,7 +13,7 @@ from hosttune.checks.gpumemory import errors_allowed
 from hosttune.gpu.nvidia import NVIDIA
 from hosttune.model.evidence import Health
 from hosttune.model.gpu import Gpu, Mig, MigInstance
-from hosttune.model.host import Module, PciDevice, Platform, Problem
+from hosttune.model.host import Link, Module, PciDevice, Platform, Problem
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, MigAssignment, Plan, PlannedGuest
 
@@ -279,6 +279,15 @@ def test_a_part_that_tells_nothing_is_known_by_its_generation(device: str, expec
 
 def test_the_bit_error_rate_allows_what_dcgm_allows() -> None:
     assert [errors_allowed(speed, 16) for speed in (8.0, 16.0, 32.0)] == [8, 16, 31]
+    assert errors_allowed(64.0, 16) is None
+
+
+@pytest.mark.parametrize(("count", "expected"), [(0, "pass"), (1, "unknown")])
+def test_replays_of_a_link_of_64_gts_have_no_bound(count: int, expected: str) -> None:
+    fast = Link(speed_gts=64.0, width=16, max_speed_gts=64.0, max_width=16)
+    host = {"pci": (msgspec.structs.replace(function(A), link=fast),)}
+    found = evidence(nvidia(pcie_replays=count), host=host, health=Health(uptime_seconds=3600.0))
+    assert of(found, "pcie-replay", *GPUS)[A].outcome == expected
 
 
 @pytest.mark.parametrize(("count", "expected"), [(0, "pass"), (31 * 60, "pass"), (31 * 60 + 1, "warn")])

@@ -145,10 +145,18 @@ _REPLAY = Fact(
 )
 
 
-def errors_allowed(speed_gts: float, width: int) -> int:
-    """Errors a minute that a link may have by its bit error rate, as DCGM has it: rounded up, 31 for Gen5 x16."""
-    rate = float(table("limits")["pcie"]["bit_error_rate"])
-    return math.ceil(rate * speed_gts * 1e9 * width * 60)
+NO_BOUND = "of links of 64 GT/s no bound is known: their forward error correction starts from a far higher rate"
+
+
+def errors_allowed(speed_gts: float, width: int) -> int | None:
+    """Errors a minute that a link may have by its bit error rate, as DCGM has it: rounded up, 31 for Gen5 x16.
+
+    None above 32 GT/s (`NO_BOUND`).
+    """
+    limits = table("limits")["pcie"]
+    if speed_gts > limits["bounded_gts"]:
+        return None
+    return math.ceil(float(limits["bit_error_rate"]) * speed_gts * 1e9 * width * 60)
 
 
 def pcie_replay(evidence: Evidence) -> Iterable[CheckResult]:
@@ -170,8 +178,11 @@ def _replay(up: float | None, gpu: Gpu, device: PciDevice | None) -> CheckResult
         return unknown(_REPLAY.check, gpu.address, expected=_REPLAY.expected, why=why, hint=RECORD, source=told)
     allowed = errors_allowed(link.speed_gts, link.width)
     rate = count / max(up / 60, 1.0)
-    expected = f"at most {allowed} a minute"
     actual = f"{count} since its reset, {rate:.2g} a minute over the host's uptime"
+    if allowed is None:
+        why, hint = f"{actual}; {NO_BOUND}", "compare with a sister slot; read AER (check aer)"
+        return unknown(_REPLAY.check, gpu.address, expected=_REPLAY.expected, why=why, hint=hint, source=told)
+    expected = f"at most {allowed} a minute"
     if rate <= allowed:
         return passed(_REPLAY.check, gpu.address, expected=expected, actual=actual, source=told)
     hint = "reseat the GPU or its riser and cables; compare with a sister slot; read AER (check aer)"

@@ -8,7 +8,7 @@ from hosttune.checks.check import Check, failed, passed, skipped, unknown, warne
 from hosttune.checks.data import table
 from hosttune.checks.facts import HOST, RECORD, accelerators, by_address, for_vfio, listed
 from hosttune.checks.gpufacts import OLDER
-from hosttune.checks.gpumemory import errors_allowed
+from hosttune.checks.gpumemory import NO_BOUND, errors_allowed
 from hosttune.checks.kernelevents import CHECKS as EVENT_CHECKS
 from hosttune.gpu import vendor_of
 from hosttune.model.evidence import STATE, Evidence, KernelEvent
@@ -81,6 +81,9 @@ def _corrected(evidence: Evidence, device: PciDevice, count: int, actual: str, r
     allowed = errors_allowed(link.speed_gts, link.width)
     rate = count / max(up / 60, 1.0)
     told = f"{actual}; {rate:.2g} a minute since boot"
+    if allowed is None:
+        why, hint = f"{told}; {NO_BOUND}", "compare with a sister slot, and watch whether the count grows"
+        return unknown(_AER, device.address, expected=_NO_ERROR, why=why, hint=hint, source=read)
     expected = f"no uncorrected error; corrected ones at most {allowed} a minute"
     if rate <= allowed:
         return passed(_AER, device.address, expected=expected, actual=told, source=read)

@@ -336,10 +336,14 @@ def decide(
     """The checklist, and from level 1 on what was measured, with their verdict. `known`: what a later one expects."""
     from datetime import UTC, datetime
 
+    import msgspec
+
     from hosttune import __version__
     from hosttune.checks import judge
     from hosttune.model.validation import Validation, verdict_of
 
+    if measured is not None:  # what is read under load decides over what was read at rest
+        evidence = msgspec.structs.replace(evidence, loaded_links=dict(measured.links))
     results = (*judge(evidence), *(measured.results if measured else ()))
     return Validation(
         host=evidence.host.hostname,

@@ -1,8 +1,8 @@
-"""System → what hardware and kernel say of themselves: kernel log, AER counters, NVMe health, clock. Read only.
+"""System → what hardware and kernel say of themselves: kernel log, AER and EDAC counters, drives, clock. Read only.
 
 A capture must hold, as far as the host has them, /proc/uptime, `aer_dev_correctable`, `aer_dev_nonfatal` and
-`aer_dev_fatal` of the PCI functions, `state` and `hwmon*` below /sys/class/nvme, and the answers `kernel-log`,
-`nvme-smart-log-NAME` and `adjtimex`.
+`aer_dev_fatal` of the PCI functions, `ue_count` and `ce_count` of the memory controllers, `state` and `hwmon*` below
+/sys/class/nvme, and the answers `kernel-log`, `nvme-smart-log-NAME` and `adjtimex`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from hosttune.reader import Reader, number
 
 _DEVICES = "/sys/bus/pci/devices"
 _NVME = "/sys/class/nvme"
+_EDAC = "/sys/devices/system/edac/mc"
 _CONTROLLER = re.compile(r"nvme\d{1,5}")
 # Source: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats; the last line of each file is its total.
 _AER = (
@@ -42,6 +43,8 @@ def read_health(reader: Reader, host: Host) -> Health:
         events=None if log is None else log.events,
         events_since=None if log is None else log.since,
         events_source=None if log is None else log.source,
+        events_unread=0 if log is None else log.unread,
+        edac=_edac(reader),
         uptime_seconds=uptime,
         aer=_aer(reader, host, recorded=uptime is not None),
         disks=_disks(reader, host),
@@ -83,6 +86,24 @@ def _aer_of(reader: Reader, address: str) -> dict[str, int]:
             elif amount:
                 counts[f"{kind}:{word[:40]}"] = amount
     return counts
+
+
+# --- memory --------------------------------------------------------------------------------------------------
+
+
+def _edac(reader: Reader) -> dict[str, dict[str, int | None]] | None:
+    """Uncorrected and corrected errors of each memory controller that has an EDAC driver; {} where there is none.
+
+    Source: Documentation/ABI/testing/sysfs-devices-edac, ue_count and ce_count.
+    """
+    names = reader.listing(_EDAC)
+    if names is None:
+        return None
+    return {
+        name: {kind: reader.count(f"{_EDAC}/{name}/{kind}_count") for kind in ("ue", "ce")}
+        for name in names
+        if re.fullmatch(r"mc\d{1,4}", name)
+    }
 
 
 # --- disks ---------------------------------------------------------------------------------------------------
