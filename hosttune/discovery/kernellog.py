@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.model.evidence import KernelEvent
-from hosttune.model.values import Value
+from hosttune.model.values import Value, plain_json
 from hosttune.reader import Reader
 
 QUERY = "kernel-log"
@@ -153,8 +153,8 @@ def interesting(lines: Iterable[Line]) -> Iterator[Line]:
 def _kept(text: str) -> tuple[float | None, str | None, list[Line]] | None:
     """What `_ask` wrote, checked: a capture is untrusted."""
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
+        document = plain_json(text, where=QUERY)
+    except BadInput:
         return None
     if not isinstance(document, dict) or not isinstance(document.get("lines"), list):
         return None
@@ -165,6 +165,23 @@ def _kept(text: str) -> tuple[float | None, str | None, list[Line]] | None:
     ]
     source = document.get("source")
     return _seconds(document.get("since")), source if isinstance(source, str) else None, lines
+
+
+def strip_log(text: str, clean: Callable[[str], str]) -> str | None:
+    """A record of the log with the lines that are events and no others, each text as `clean` gives it.
+
+    None for what is no record of ours: somebody may have put anything there.
+    """
+    if _kept(text) is None:
+        return None
+    document = json.loads(text)
+    lines = [
+        line for line in document["lines"] if isinstance(line, list) and len(line) == 2 and isinstance(line[1], str)
+    ]
+    events = interesting((_seconds(line[0]), line[1]) for line in lines)
+    kept = {name: clean(part) if isinstance(part, str) else part for name, part in document.items()}
+    kept = {name: part for name, part in kept.items() if part is None or isinstance(part, str | int | float)}
+    return json.dumps({**kept, "lines": [(seconds, clean(words)) for seconds, words in events]}, indent=0) + "\n"
 
 
 def _seconds(value: Any) -> float | None:

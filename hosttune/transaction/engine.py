@@ -247,6 +247,9 @@ def _undo(system: System, journal: Journal, record: Record, *, same_boot: bool, 
             why = _write(system, setting, target)
             now = freeze(setting.read(system))
         made = _judged(setting, target, now, foreign, why)
+        if made.outcome == "reverted":
+            for path in setting.places(system):
+                system.tidy(path)
     except Stuck as error:
         made = Made("stuck", _value_or_none(system, setting), f"{error.what}: {error.where}")
     except (HosttuneError, OSError) as error:

@@ -11,7 +11,7 @@ from hosttune.guest import GuestFiles, seed_image
 from hosttune.model.intent import is_guest_name
 from hosttune.model.values import FrozenMap
 from hosttune.settings.setting import FILE, KEEP_STAGE, Setting, refuse
-from hosttune.state import state_directory
+from hosttune.state import mode_of, state_directory
 from hosttune.system import System
 
 SEED, META, USER = "seed.iso", "meta-data", "user-data"
@@ -28,7 +28,6 @@ PATHS = (
     "bundle/virtualTopology.xml",
     SEED,
 )
-_PROGRAMS = ("bundle/hosttune-guest-apply", "bundle/install.sh")
 
 
 @dataclass(frozen=True)
@@ -79,9 +78,13 @@ class FilesOfGuest(Setting):
                 if system.exists(f"{folder}/{path}"):
                     system.remove(f"{folder}/{path}")
             elif path == SEED:
-                system.replace(f"{folder}/{path}", _seed(value))
+                system.replace(f"{folder}/{path}", _seed(value), mode_of(f"guests/{self.target}/{path}"))
             else:
-                system.replace(f"{folder}/{path}", text.encode(), 0o755 if path in _PROGRAMS else 0o644)
+                system.replace(f"{folder}/{path}", text.encode(), mode_of(f"guests/{self.target}/{path}"))
+
+    def places(self, system: System) -> tuple[str, ...]:
+        """See Setting."""
+        return tuple(f"{self._folder(system)}/{path}" for path in PATHS)
 
     def _folder(self, system: System) -> str:
         return f"{'/var/lib/hosttune' if system.captured else state_directory()}/guests/{self.target}"
