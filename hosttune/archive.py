@@ -161,7 +161,8 @@ class _Bounded(io.RawIOBase):
         data = self._source.read(size)
         self._recent.append((self._count, data))
         self._count += len(data)
-        if self._count > self.limits.total_bytes:
+        # Beside the contents, a header, a long name's and padding are a block each; they are read, and not kept.
+        if self._count > self.limits.total_bytes + 3 * _BLOCK * self.limits.members:
             raise _too_much(self.limits, self._place())
         if self._count > self._limit:
             raise BadInput("a header without end", where=self._place(), hint=_BOMB_HINT)

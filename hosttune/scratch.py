@@ -77,14 +77,20 @@ class Scratch(Capture):
         self._take_noted(path)
 
     def _take_noted(self, path: str) -> None:
-        """Remove the folders above a file that were made for it, and are empty now."""
+        """Remove the folders above a file that were made for it and are empty now; a crash may have taken some."""
         self.forget()
         folder = path.rpartition("/")[0]
-        while self.exists(note := self._note(f"folder-{folder.replace('/', '%')}")) and not self.list(folder):
-            if self._real(folder) is not None:
+        while folder:
+            note = self._note(f"folder-{folder.replace('/', '%')}")
+            there, noted = self._real(folder) is not None, self.exists(note)
+            if there and (not noted or self.list(folder)):
+                break
+            if there:
                 os.rmdir(self.inside(f"{folder}/made").removesuffix("/made"))
             self.forget()
-            take_file(self.inside(note))
+            if noted:
+                take_file(self.inside(note), self.root)
+            self.forget()
             folder = folder.rpartition("/")[0]
         self.forget()
 
