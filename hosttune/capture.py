@@ -9,7 +9,7 @@ them yet. What is replaced is listed in `scrub`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
 from hosttune.errors import BadInput, Unreadable
@@ -34,6 +34,7 @@ EXTRA_FACTS = (
 # Where links depend on who asks; taken as the directories that they seem to be.
 _MAGIC = ("/proc/self", "/proc/thread-self")
 _FORMAT = "1\n"
+_LONGEST_REASON = 200  # characters of why a file cannot be read
 MACHINE_ID = "/etc/machine-id"
 
 
@@ -144,10 +145,14 @@ class Recording(System):
             return None
 
 
-def write_capture(system: System, path: str) -> Host:
+Say = Callable[[str], None]
+
+
+def write_capture(system: System, path: str, say: Say = lambda text: None) -> Host:
     """Write a scrubbed capture of the machine as a tar.gz; return the host document it was made from.
 
-    Raises BadInput when the file exists or cannot be written, and for "-"; a failure leaves nothing behind.
+    `say` is told what was found beside the machine's own files and is left out. Raises BadInput when the file exists
+    or cannot be written, and for "-"; a failure leaves nothing behind.
     """
     from hosttune.discovery.evidence import gather
 
@@ -162,8 +167,20 @@ def write_capture(system: System, path: str) -> Host:
             recording.read_bytes(fact)
         except Unreadable:
             continue  # recorded as such
-    _write(path, list(_entries(recording, Scrub(_key(system), host.hostname))))
+    entries = list(_entries(recording, Scrub(_key(system), host.hostname), say))
+    _write(path, entries)
+    for name in _other_answers(system, {name for name, _ in entries}):
+        say(f"left out: {COMMANDS}{name}, which nothing of hosttune's reads here")
     return host
+
+
+def _other_answers(system: System, kept: Collection[str]) -> list[str]:
+    """Answers that somebody has put into the root and that are not in the capture: nobody knows what is in them."""
+    try:
+        names = system.list(COMMANDS.rstrip("/")) if system.captured else []
+    except Unreadable:
+        return []
+    return [name for name in names if f"{COMMANDS}{name}"[1:] not in kept]
 
 
 def _key(system: System) -> str:
@@ -179,16 +196,34 @@ def _key(system: System) -> str:
 Entry = tuple[str, bytes | str | None]  # path without the leading "/"; contents, or a link's target, or None: directory
 
 
-def _entries(recording: Recording, scrub: Scrub) -> Iterator[Entry]:
+def _entries(recording: Recording, scrub: Scrub, say: Say = lambda text: None) -> Iterator[Entry]:
     """Everything recorded, scrubbed and in order of path; a directory only where nothing else says that it is there."""
+    from hosttune.discovery.guests import DEFINITION
+
     entries: dict[str, bytes | str | None] = dict.fromkeys(recording.present)
     entries |= {path: _relative(path, target) for path, target in recording.links.items()}
-    entries |= {path: scrub.contents(path, data) for path, data in recording.files.items()}
+    for file, data in recording.files.items():
+        if not file.startswith(COMMANDS):
+            entries[file] = scrub.contents(file, data)
     entries.pop(MACHINE_ID, None)  # for the digest alone, which a capture has none of
-    for name, answer in recording.answers.items():
-        entries[COMMANDS + name] = _answer(name, answer, scrub)
+    files = {file.removeprefix(COMMANDS): data for file, data in recording.files.items() if file.startswith(COMMANDS)}
+    answers = {name: data.decode("utf-8", "replace") for name, data in files.items()} | recording.answers
+    for name, answer in answers.items():
+        found = _answer(name, answer, scrub)
+        if found is None:
+            say(f"left out: {COMMANDS}{name}, which is not what hosttune writes there")
+            entries.pop(COMMANDS + name, None)
+        else:
+            entries[COMMANDS + name] = found
+        if name.startswith(DEFINITION):
+            say(f"of {COMMANDS}{name} only CPUs, memory and host devices are kept")
+    for path in [path for path, entry in entries.items() if path.startswith(COMMANDS) and entry is None]:
+        del entries[path]  # listed there, and not read
     if recording.unreadable:
-        lines = sorted(f"{scrub.path(path)}\t{reason}\n" for path, reason in recording.unreadable.items())
+        lines = sorted(
+            f"{scrub.path(path)}\t{scrub.words(' '.join(reason.split()))[:_LONGEST_REASON]}\n"
+            for path, reason in recording.unreadable.items()
+        )
         entries[UNREADABLE] = "".join(lines).encode()
     if recording.complete:
         entries[COMPLETE] = _FORMAT.encode()
@@ -198,13 +233,24 @@ def _entries(recording: Recording, scrub: Scrub) -> Iterator[Entry]:
             yield scrub.path(path)[1:], scrub.path(entry) if isinstance(entry, str) else entry
 
 
-def _answer(name: str, answer: str, scrub: Scrub) -> bytes:
-    """A recorded answer, scrubbed; of libvirt's facts only what discovery needs."""
-    from hosttune.discovery.guests import QUERY
-    from hosttune.discovery.libvirtd import strip_facts
+def _answer(name: str, answer: str, scrub: Scrub) -> bytes | None:
+    """A recorded answer, scrubbed, whoever put it there; None for one that is left out.
 
-    text = strip_facts(answer) if name == QUERY else answer
-    return scrub.contents(COMMANDS + name, text.encode())
+    Of libvirt's facts and definitions only what discovery needs, of the kernel log only lines that are events.
+    """
+    from hosttune.discovery.guests import DEFINITION, QUERY
+    from hosttune.discovery.kernellog import QUERY as KERNEL_LOG
+    from hosttune.discovery.kernellog import strip_log
+    from hosttune.discovery.libvirtd import strip_facts, strip_xml
+
+    text: str | None = answer
+    if name == QUERY:
+        text = strip_facts(answer)
+    elif name.startswith(DEFINITION):
+        text = strip_xml(answer)
+    elif name == KERNEL_LOG:
+        text = strip_log(answer, scrub.words)
+    return None if text is None else scrub.contents(COMMANDS + name, text.encode())
 
 
 def _relative(path: str, target: str) -> str:

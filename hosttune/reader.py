@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from hosttune.errors import Unreadable
 from hosttune.model.host import Problem
-from hosttune.model.values import MAX_ID, MAX_SIZE
+from hosttune.model.values import MAX_ID, MAX_SIZE, CpuSet
 from hosttune.system import System
 
 
@@ -28,11 +28,15 @@ class Reader:
     def __init__(self, system: System) -> None:
         self.system = system
         self.problems: list[Problem] = []
+        self._noted: set[Problem] = set()
+        self.sets: dict[tuple[str, bool], CpuSet] = {}  # lists and masks that were parsed: see discovery.sets
+        self.ids_named = 0
 
     def problem(self, what: str, where: str, why: str) -> None:
         """Note a doubt (once)."""
         noted = Problem(what=what, where=where, why=why)
-        if noted not in self.problems:
+        if noted not in self._noted:
+            self._noted.add(noted)
             self.problems.append(noted)
 
     def data(self, path: str) -> bytes | None:

@@ -10,11 +10,12 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Mapping
+from itertools import islice
 
 from hosttune.errors import BadInput, Unreadable
+from hosttune.model.limits import LIMITS, check_size, file_limit
 from hosttune.system import (
     COMPLETE,
-    MAX_FILE_BYTES,
     MAX_LINKS,
     SCRATCH,
     UNREADABLE,
@@ -22,6 +23,7 @@ from hosttune.system import (
     System,
     clean_names,
     join_link,
+    let_go,
     printable,
     unless_absent,
 )
@@ -34,8 +36,9 @@ _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 class Recorded(System):
     """What captures have in common: facts about the recording itself."""
 
-    def __init__(self, origin: str) -> None:
+    def __init__(self, origin: str, most_names: int = LIMITS["names in a folder"].most) -> None:
         self.origin = origin
+        self._most_names = most_names
         self._unreadable: Mapping[str, str] = {}
 
     def _settle(self) -> None:
@@ -49,6 +52,11 @@ class Recorded(System):
         if reason is not None:
             raise Unreadable(path, reason or "recorded as unreadable")
 
+    def _check_names(self, count: int, path: str) -> None:
+        if count > self._most_names:
+            why = LIMITS["names in a folder"].why
+            raise self._bad(f"{path} holds more than {self._most_names:,} names", f"no folder of a host does: {why}")
+
     def _bad(self, what: str, hint: str) -> BadInput:
         return BadInput(what, where=self.origin, hint=hint)
 
@@ -56,10 +64,18 @@ class Recorded(System):
 class Capture(Recorded):
     """A recorded host in a directory. No link is followed out of it; special files and oversized files are refused."""
 
-    def __init__(self, root: str, origin: str | None = None) -> None:
-        super().__init__(origin or root)
+    def __init__(
+        self,
+        root: str,
+        origin: str | None = None,
+        *,
+        most_names: int = LIMITS["names in a folder"].most,
+        most_accesses: int = LIMITS["accesses to a capture"].most,
+    ) -> None:
+        super().__init__(origin or root, most_names)
         self.root = os.path.realpath(root)
         self._real_dirs: dict[str, str | None] = {"/": "/"}
+        self._left = most_accesses
         self._plain: set[str] = set()  # files that a listing showed to be regular ones
         self._settle()
         self.scratch = self.exists(SCRATCH)
@@ -106,8 +122,19 @@ class Capture(Recorded):
             unless_absent(path, error)
             return None
         finally:
-            os.close(fd)
+            let_go(fd)
+        self._spend(1 + len(data) // _PAGE)
         return data
+
+    def _spend(self, accesses: int) -> None:
+        """Count what is read of the capture: links and folders can make a small one without end."""
+        self._left -= accesses
+        if self._left < 0:
+            why = LIMITS["accesses to a capture"].why
+            raise self._bad("more names and files to read than any host has", f"see docs/limits.md: {why}")
+
+    def _check_file(self, size: int, path: str) -> None:
+        check_size(size, file_limit(path), f"{self.origin}: {path}")
 
     def _rest(self, path: str, fd: int, data: bytes) -> bytes:
         """The whole of a file that begins with `data` and is longer."""
@@ -115,8 +142,7 @@ class Capture(Recorded):
         while chunk := os.read(fd, 1 << 20):
             chunks.append(chunk)
             size += len(chunk)
-            if size > MAX_FILE_BYTES:
-                raise self._bad(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB", "no file of a host is that large")
+            self._check_file(size, path)
         return b"".join(chunks)
 
     def list(self, path: str) -> list[str]:
@@ -132,11 +158,15 @@ class Capture(Recorded):
                 for entry in entries:
                     name = entry.name
                     names.append(name)
+                    if not len(names) % 4096:
+                        self._check_names(len(names), real)
                     if entry.is_file(follow_symlinks=False):
                         self._plain.add(f"{at}/{name}")
         except OSError as error:
             unless_absent(path, error)
             return []
+        self._check_names(len(names), real)
+        self._spend(1 + len(names))
         return clean_names(names)
 
     def folder(self, path: str) -> Folder:
@@ -157,7 +187,11 @@ class Capture(Recorded):
             unless_absent(path, error)
             return Folder(self, path, ())
         self._real_dirs[path] = real
-        return _OpenFolder(self, real, fd)
+        try:
+            return _OpenFolder(self, real, fd)
+        except BaseException:
+            let_go(fd)
+            raise
 
     def link(self, path: str) -> str | None:
         """See System."""
@@ -239,8 +273,10 @@ class _OpenFolder(Folder):
 
     def __init__(self, capture: Capture, real: str, fd: int) -> None:
         with os.scandir(fd) as entries:
-            self._entries = {entry.name: entry for entry in entries}
+            self._entries = {entry.name: entry for entry in islice(entries, capture._most_names + 1)}
         names = list(self._entries)
+        capture._check_names(len(names), real)
+        capture._spend(1 + len(names))
         super().__init__(capture, real, names if "".join(names).isascii() else clean_names(names))
         self._fd = fd
 
@@ -254,7 +290,7 @@ class _OpenFolder(Folder):
             try:
                 data = os.read(fd, _PAGE)
             finally:
-                os.close(fd)
+                let_go(fd)
         except OSError as error:
             unless_absent(f"{self.path}/{name}", error)
             return None
@@ -262,7 +298,7 @@ class _OpenFolder(Folder):
 
     def close(self) -> None:
         """See Folder."""
-        os.close(self._fd)
+        let_go(self._fd)
 
 
 class Archive(Recorded):
@@ -303,13 +339,17 @@ class Archive(Recorded):
             path = self._real(path)
             self._refuse_unreadable(path)
             data = self._files.get(path)
+        if data is not None and len(data) > _PAGE:
+            check_size(len(data), file_limit(path), f"{self.origin}: {path}")
         return data
 
     def list(self, path: str) -> list[str]:
         """See System."""
         real = self._real(path)
         self._refuse_unreadable(real)
-        return sorted(self._dirs.get(real, ()))
+        names = self._dirs.get(real, ())
+        self._check_names(len(names), real)
+        return sorted(names)
 
     def link(self, path: str) -> str | None:
         """See System."""

@@ -19,7 +19,7 @@ from hosttune.errors import BadInput, WriteFailed
 from hosttune.hugetlbfs import MOUNTS, UNITS_FOLDER, Mounted, read_hugetlbfs
 from hosttune.pciconfig import CAP_EXPRESS, capability_at
 from hosttune.recorded import Capture
-from hosttune.system import COMMANDS, put_file, take_file
+from hosttune.system import COMMANDS, make_folder, put_file, take_file, tidy_file
 
 NOTES = "/var/lib/hosttune/scratch"
 RAN = f"{NOTES}/ran"  # one JSON list of words a line: the commands that were noted
@@ -64,22 +64,36 @@ class Scratch(Capture):
             return
         self._make_folder(folder.rpartition("/")[0])
         inside = self.inside(f"{folder}/made").removesuffix("/made")
-        os.makedirs(inside, exist_ok=True)
-        self.forget()
-        if not NOTES.startswith(folder):
+        if not NOTES.startswith(folder):  # noted first: a folder that nobody knows of would stay
             put_file(self.inside(self._note(f"folder-{folder.replace('/', '%')}")), b"")
-            self.forget()
+        make_folder(inside)
+        self.forget()
 
     def remove(self, path: str) -> None:
         """See System."""
-        take_file(self.inside(path))
+        take_file(self.inside(path), self.root)
+        self._take_noted(path)
+
+    def tidy(self, path: str) -> None:
+        """See System."""
+        tidy_file(self.inside(path), self.root)
+        self._take_noted(path)
+
+    def _take_noted(self, path: str) -> None:
+        """Remove the folders above a file that were made for it and are empty now; a crash may have taken some."""
         self.forget()
         folder = path.rpartition("/")[0]
-        while self.exists(note := self._note(f"folder-{folder.replace('/', '%')}")) and not self.list(folder):
-            if self._real(folder) is not None:
+        while folder:
+            note = self._note(f"folder-{folder.replace('/', '%')}")
+            there, noted = self._real(folder) is not None, self.exists(note)
+            if there and (not noted or self.list(folder)):
+                break
+            if there:
                 os.rmdir(self.inside(f"{folder}/made").removesuffix("/made"))
             self.forget()
-            take_file(self.inside(note))
+            if noted:
+                take_file(self.inside(note), self.root)
+            self.forget()
             folder = folder.rpartition("/")[0]
         self.forget()
 

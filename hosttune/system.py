@@ -13,11 +13,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from hosttune.child import let_go as let_go
 from hosttune.errors import CommandFailed, Refused, Unreadable, WriteFailed
 from hosttune.locked import NAMES, LockedReads
 
@@ -143,6 +143,10 @@ class System(ABC):
         """Take a file of ours away, and the folders above it that are empty then and ours. Raises WriteFailed."""
         raise self._captured(path)
 
+    def tidy(self, path: str) -> None:
+        """Take away what a crash left of putting or removing a file of ours: see `tidy_file`. Raises WriteFailed."""
+        raise self._captured(path)
+
     def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:
         """Run a command that changes the machine (`update-grub`), return its stdout. Raises CommandFailed."""
         raise self._captured(argv[0])
@@ -197,7 +201,7 @@ class Machine(System):
             unless_absent(path, error)
             return None
         finally:
-            os.close(fd)
+            let_go(fd)
         return b"".join(chunks)
 
     def list(self, path: str) -> list[str]:
@@ -262,6 +266,10 @@ class Machine(System):
         """See System."""
         take_file(path)
 
+    def tidy(self, path: str) -> None:
+        """See System."""
+        tidy_file(path)
+
     def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:
         """See System."""
         return run_command(argv, timeout, stdin)
@@ -286,7 +294,7 @@ def put_file(path: str, data: bytes, mode: int = 0o644) -> None:
     """A whole file, old or new after a crash: written beside, synced, renamed, folder synced. Raises WriteFailed."""
     temporary = f"{path}.hosttune-new"  # one name: what a crash leaves, the next try replaces
     try:
-        _make_folders(os.path.dirname(path))
+        make_folder(os.path.dirname(path))
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         write_new(temporary, data, mode)
@@ -299,30 +307,35 @@ def put_file(path: str, data: bytes, mode: int = 0o644) -> None:
             os.unlink(temporary)
 
 
-def _make_folders(folder: str) -> None:
-    """Make a folder and those above it that are not there, of mode 755 whatever the umask. Raises OSError."""
-    if not folder or os.path.isdir(folder):
+def make_folder(path: str, mode: int = 0o755) -> None:
+    """Make a folder and those above it that are missing, with this mode whatever the umask is. Raises OSError."""
+    if os.path.isdir(path):
         return
-    _make_folders(os.path.dirname(folder))
+    make_folder(os.path.dirname(path) or "/", mode)
     with contextlib.suppress(FileExistsError):
-        os.mkdir(folder, 0o755)
-        _set_mode(folder, 0o755)
+        os.mkdir(path, mode)
+    if os.stat(path).st_mode & 0o777 != mode:
+        os.chmod(path, mode)
 
 
-def _set_mode(file: int | str, mode: int) -> None:
-    """The mode as decided: a umask takes bits from the one that a file is made with."""
-    if stat.S_IMODE(os.stat(file).st_mode) != mode:
-        os.chmod(file, mode)
+def open_new(path: str, mode: int, flags: int = 0) -> int:
+    """Make a file that is not there yet, with this mode whatever the umask is; open for writing. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW | flags, mode)
+    try:
+        if os.fstat(fd).st_mode & 0o777 != mode:
+            os.fchmod(fd, mode)  # before there is anything to read in it
+    except BaseException:
+        let_go(fd)
+        os.unlink(path)
+        raise
+    return fd
 
 
 def write_new(path: str, data: bytes, mode: int) -> None:
-    """Make a file that is not there yet, of this mode whatever the umask, written and synced; where that fails, it is
-    gone again. Raises OSError.
-    """
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    """Make a file that is not there yet, written and synced; where that fails, it is gone again. Raises OSError."""
+    fd = open_new(path, mode)
     try:
         try:
-            _set_mode(fd, mode)
             while data:
                 data = data[os.write(fd, data) :]
             os.fsync(fd)
@@ -333,20 +346,60 @@ def write_new(path: str, data: bytes, mode: int) -> None:
         raise
 
 
-def take_file(path: str) -> None:
-    """Remove a file and what was made for it: the folders above that are empty and named for hosttune or a unit."""
+def take_file(path: str, root: str = "") -> None:
+    """Remove a file and what was made for it: the folders above that are empty and named for hosttune or a unit.
+
+    `root`: of a machine that lies in a folder of this one. Raises WriteFailed.
+    """
     try:
         for name in (path, f"{path}.hosttune-new"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name)
-        folder = os.path.dirname(path)
-        while "/hosttune/" in folder or "hosttune" in os.path.basename(folder) or folder.endswith(".service.d"):
-            os.rmdir(folder)
-            folder = os.path.dirname(folder)
-        sync_folder(folder)
+        _take_folders(os.path.dirname(path), root)
     except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
-            raise WriteFailed(path, error.strerror or str(error), error.errno) from error
+        raise WriteFailed(path, error.strerror or str(error), error.errno) from error
+
+
+def tidy_file(path: str, root: str = "") -> None:
+    """Remove what a crash may have left of a change of a file: the new one beside it, and folders without it.
+
+    Changes nothing where there is nothing of that. Raises WriteFailed.
+    """
+    try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.unlink(f"{path}.hosttune-new")
+        if not os.path.lexists(path):
+            _take_folders(os.path.dirname(path), root)
+    except OSError as error:
+        raise WriteFailed(path, error.strerror or str(error), error.errno) from error
+
+
+def _take_folders(folder: str, root: str) -> None:
+    """Remove a folder of ours and those above it that are empty then; those that are gone already count as taken."""
+    taken = False
+    while _is_ours(folder.removeprefix(root)):
+        try:
+            os.rmdir(folder)
+            taken = True
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            break
+        folder = os.path.dirname(folder)
+    if taken or os.path.isdir(folder):
+        sync_folder(folder)
+
+
+def _is_ours(folder: str) -> bool:
+    """Whether a folder was made for files of ours: named for hosttune, in the state, or a unit's drop-ins."""
+    return (
+        "/hosttune/" in folder
+        or "hosttune" in os.path.basename(folder)
+        or folder.endswith(".service.d")
+        or folder.startswith(f"{state_directory()}/")
+    )
 
 
 def sync_folder(path: str) -> None:
@@ -355,7 +408,7 @@ def sync_folder(path: str) -> None:
     try:
         os.fsync(fd)
     finally:
-        os.close(fd)
+        let_go(fd)
 
 
 def run_command(argv: tuple[str, ...], timeout: float, stdin: str | None = None) -> str:

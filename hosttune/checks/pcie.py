@@ -130,16 +130,16 @@ def bar_size(evidence: Evidence) -> Iterable[CheckResult]:
     functions = by_address(evidence.host)
     if not gpus:
         yield skipped(check, HOST, "no GPU here")
+    # A machine on which no function at all has a BAR does not exist: nobody recorded them.
+    unrecorded = not any(one.bars for one in functions.values())
     for gpu in gpus:
-        yield _window(evidence, check, gpu, functions)
+        yield _window(evidence, check, gpu, functions, unrecorded)
 
 
-def _window(evidence: Evidence, check: str, gpu: Gpu, functions: Functions) -> CheckResult:
+def _window(evidence: Evidence, check: str, gpu: Gpu, functions: Functions, unrecorded: bool) -> CheckResult:
     device = functions.get(gpu.address)
     source = f"/sys/bus/pci/devices/{gpu.address}/resource"
     expected = "its memory within reach of the CPU and of other devices"
-    # A machine on which no function at all has a BAR does not exist: nobody recorded them.
-    unrecorded = not any(one.bars for one in functions.values())
     if device is None or device.bars is None or unrecorded:
         hint = f"look with: cat {source}" if absent(evidence) else RECORD
         return unknown(check, gpu.address, expected=expected, why="its BARs were not read", hint=hint, source=source)

@@ -12,9 +12,10 @@ import re
 from typing import Any
 
 from hosttune.discovery.kernellog import read_kernel_log
-from hosttune.errors import CommandFailed
+from hosttune.errors import BadInput, CommandFailed
 from hosttune.model.evidence import Health
 from hosttune.model.host import Host
+from hosttune.model.values import plain_json
 from hosttune.reader import Reader, number
 
 _DEVICES = "/sys/bus/pci/devices"
@@ -140,8 +141,8 @@ def _smart(reader: Reader, controller: str) -> dict[str, str]:
     if text is None:
         return {}
     try:
-        document: Any = json.loads(text)
-    except (ValueError, RecursionError):
+        document: Any = plain_json(text, where=controller)
+    except BadInput:
         document = None
     if not isinstance(document, dict):
         return {"smart": "not understood"}

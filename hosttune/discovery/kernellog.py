@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.model.evidence import KernelEvent
-from hosttune.model.values import Value
+from hosttune.model.values import Value, plain_json
 from hosttune.reader import Reader
 
 QUERY = "kernel-log"
@@ -203,8 +203,8 @@ def interesting(lines: Iterable[Line]) -> Iterator[Line]:
 def _kept(text: str) -> tuple[float | None, str | None, Records] | None:
     """What `_ask` wrote, checked: a capture is untrusted. Only events are kept: a line that is none was one once."""
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
+        document = plain_json(text, where=QUERY)
+    except BadInput:
         return None
     if not isinstance(document, dict) or not isinstance(document.get("lines"), list):
         return None
@@ -223,6 +223,20 @@ def _kept(text: str) -> tuple[float | None, str | None, Records] | None:
     events = [line for line in lines if _event(*line) is not None]
     lost = min(unread + len(given) - len(events), _MAX_UNREAD)
     return since, source if isinstance(source, str) else None, Records(events, lost)
+
+
+def strip_log(text: str, clean: Callable[[str], str]) -> str | None:
+    """A record of the log with the lines that are events and no others, each text as `clean` gives it.
+
+    None for what is no record of ours: somebody may have put anything there.
+    """
+    kept = _kept(text)
+    if kept is None:
+        return None
+    since, source, records = kept
+    lines = [(seconds, clean(words)) for seconds, words in interesting(records.lines)]
+    said = {"since": since, "source": source and clean(source), "unread": records.unread, "lines": lines}
+    return json.dumps({**said, "sum": _sum(said)}, indent=0) + "\n"
 
 
 def _seconds(value: Any) -> float | None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from hosttune.discovery.sets import read_list, read_set
 from hosttune.hugetlbfs import MOUNTS, default_page_bytes, libvirts_folder, read_hugetlbfs
 from hosttune.model.host import HugePages, Hugetlbfs, MemorySettings, NumaNode
+from hosttune.model.limits import check_count
 from hosttune.model.values import MAX_SIZE, CpuSet, format_size
 from hosttune.reader import Reader, number
 
@@ -44,6 +45,7 @@ def read_nodes(reader: Reader) -> tuple[NumaNode, ...]:
     if not ids:
         reader.problem("no NUMA nodes", _NODES, "the kernel lists none: memory and CPUs have no known node")
         return ()
+    check_count(len(ids), "NUMA nodes", f"{reader.system.origin}: {_NODES}")
     columns = _online_nodes(reader, ids)
     gpu_nodes = _gpu_nodes(reader)
     nodes = tuple(_read_node(reader, node, columns, gpu_nodes) for node in ids)

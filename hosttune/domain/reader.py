@@ -6,6 +6,7 @@ libvirt already knows.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -36,11 +37,11 @@ from hosttune.domain.xml import (
     text,
 )
 from hosttune.errors import BadInput
+from hosttune.model.limits import check_count, check_size
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
-MAX_XML_BYTES = 4 << 20
 _QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
 _X86 = ("x86_64", "i686")
 
@@ -49,8 +50,7 @@ def read_domain(xml: str | bytes, *, where: str = "domain XML") -> DomainFacts:
     """The facts of one `<domain>`. Raises BadInput, naming `where` and the line, for anything else."""
     from lxml import etree
 
-    if len(xml) > MAX_XML_BYTES:
-        raise BadInput("larger than 4 MiB", where=where, hint="a domain XML is a few KiB")
+    check_size(len(xml), "domain XML", where)
     try:
         root = parse(xml)
     except (etree.XMLSyntaxError, ValueError) as error:
@@ -61,12 +61,29 @@ def read_domain(xml: str | bytes, *, where: str = "domain XML") -> DomainFacts:
         raise BadInput("holds a document type", where=where, hint="a domain XML has none: take it out")
     if root.tag != "domain":
         raise BadInput(f"a <{root.tag}>, not a <domain>", where=where, hint="give what `virsh dumpxml GUEST` prints")
+    _check_amounts(root, where)
     try:
         return _domain(root)
     except Malformed as error:
         raise BadInput(
             error.what, where=f"{where}: line {error.line}, <{error.tag}>", hint="correct the value"
         ) from error
+
+
+_CPU_LISTS = ("cpuset", "cpus", "nodeset")
+_SPAN = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
+
+
+def _check_amounts(root: _Element, where: str) -> None:
+    """Refuse (BadInput) more elements, or longer lists of CPUs, than a domain has: each id named costs time later."""
+    elements = named = 0
+    for element in root.iter():
+        elements += 1
+        for name in _CPU_LISTS:
+            for low, high in _SPAN.findall(element.get(name) or ""):
+                named += max(0, int(high or low) - int(low)) + 1
+    check_count(elements, "elements of a domain XML", where)
+    check_count(named, "CPUs named in a domain XML", where)
 
 
 def _domain(root: _Element) -> DomainFacts:

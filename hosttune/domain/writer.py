@@ -17,12 +17,13 @@ from hosttune.domain.proof import differences
 from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput
 from hosttune.model.plan import Cell, Device, PciController, Plan, PlannedGuest
+from hosttune.model.text import UNSAFE
 from hosttune.model.values import parse_cpus
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
-_UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+_UNWRITABLE = re.compile(f"[\ufffe\uffff]|{UNSAFE.pattern}|[\t\n]")
 
 
 def domain_xml(plan: Plan, name: str, *, annotate: bool = False) -> str:

@@ -88,6 +88,11 @@ class KernelArguments(Setting):
         """See Setting: a boot loader that can be told."""
         return None if boot_loader(system) else NO_LOADER
 
+    def places(self, system: System) -> tuple[str, ...]:
+        """See Setting."""
+        loader = boot_loader(system)
+        return loader.files if loader else ()
+
     def write(self, system: System, value: Any) -> str | None:
         """See Setting."""
         parts = {name: _plain(text) for name, text in self.parts(value).items()}

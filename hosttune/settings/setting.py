@@ -95,6 +95,10 @@ class Setting(ABC):
         """
         return self.read(system)
 
+    def places(self, system: System) -> tuple[str, ...]:
+        """The files of ours that it may put in place: once it is taken back, what a crash left of that goes too."""
+        return ()
+
     def waits_for(self, system: System) -> str | None:
         """Why it cannot be set yet (its guest does not run), None when it can."""
         return None

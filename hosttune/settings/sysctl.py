@@ -73,6 +73,10 @@ class Sysctl(Setting):
             changed = {**lines, self.target: wanted[BOOT]}
             _put(system, {name: text for name, text in changed.items() if text is not None})
 
+    def places(self, system: System) -> tuple[str, ...]:
+        """See Setting."""
+        return (DROP_IN,)
+
     def parts(self, value: Any) -> Mapping[str, Any]:
         """See Setting."""
         return value if isinstance(value, Mapping) else {NOW: value, BOOT: value}

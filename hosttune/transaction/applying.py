@@ -20,7 +20,7 @@ from hosttune.settings.drivers import cards, identities, merged_identities
 from hosttune.settings.dropin import own_state
 from hosttune.settings.persistence import bound, persistence
 from hosttune.settings.setting import AFTER_START_STAGE, BOOT, START_STAGE
-from hosttune.state import load, save
+from hosttune.state import load, mode_of, save
 from hosttune.system import KEPT_GPUS
 from hosttune.transaction.engine import Carried, Say, carry_out, interruptible
 from hosttune.transaction.guards import check_identities, check_machine, refuse_busy
@@ -361,4 +361,4 @@ def remember_gpus(site: Site, store: Store, host: Host, todo: Sequence[Prepared]
         what = f"the identities of GPUs that were kept cannot be read: {error}"
         raise Refused(what, where=path, hint="read it, then move it away") from error
     if merged != kept:
-        save(path, to_json(merged))
+        save(path, to_json(merged), mode=mode_of(KEPT_GPUS))

@@ -255,6 +255,9 @@ def _undo(system: System, journal: Journal, record: Record, *, same_boot: bool, 
             kept = _noted(journal, "undo", step=record.step, old=found, new=target)
             note = _write(counted, setting, target)
             made = _judged(setting, target, freeze(setting.read(system)), foreign, note, wrote=counted.changes > 0)
+        if made.outcome in ("reverted", "already"):
+            for path in setting.places(system):
+                system.tidy(path)
     except InUse as error:
         made = Made("conflict", _value_or_none(system, setting), f"left alone: {error.reason}")
     except Stuck as error:

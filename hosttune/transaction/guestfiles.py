@@ -12,7 +12,7 @@ from hosttune.guest import GuestFiles, seed_image
 from hosttune.model.intent import is_guest_name
 from hosttune.model.values import FrozenMap
 from hosttune.settings.setting import FILE, KEEP_STAGE, Setting, refuse
-from hosttune.state import state_directory
+from hosttune.state import mode_of, state_directory
 from hosttune.system import System
 
 SEED, META, USER = "seed.iso", "meta-data", "user-data"
@@ -29,10 +29,6 @@ PATHS = (
     "bundle/virtualTopology.xml",
     SEED,
 )
-_PROGRAMS = ("bundle/hosttune-guest-apply", "bundle/install.sh")
-# QEMU reads the seed as its own user (qemu.conf: user, group), and searches the folders on the way to it; a qemu.conf
-# with dynamic_ownership = 0 leaves the seed's owner as it is. All else is for root to copy into the guest.
-SEED_MODE, FILE_MODE, PROGRAM_MODE = 0o644, 0o600, 0o700
 
 
 @dataclass(frozen=True)
@@ -85,9 +81,13 @@ class FilesOfGuest(Setting):
                     system.remove(f"{folder}/{path}")
             elif path == SEED:
                 _open_the_way(system, folder)
-                system.replace(f"{folder}/{path}", _seed(value), SEED_MODE)
+                system.replace(f"{folder}/{path}", _seed(value), mode_of(f"guests/{self.target}/{path}"))
             else:
-                system.replace(f"{folder}/{path}", text.encode(), PROGRAM_MODE if path in _PROGRAMS else FILE_MODE)
+                system.replace(f"{folder}/{path}", text.encode(), mode_of(f"guests/{self.target}/{path}"))
+
+    def places(self, system: System) -> tuple[str, ...]:
+        """See Setting."""
+        return tuple(f"{self._folder(system)}/{path}" for path in PATHS)
 
     def _folder(self, system: System) -> str:
         return f"{'/var/lib/hosttune' if system.captured else state_directory()}/guests/{self.target}"

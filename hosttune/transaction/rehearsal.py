@@ -126,6 +126,9 @@ class Rehearsal(_Before):
         """See System."""
         self.changes.append(f"unlink {path}")
 
+    def tidy(self, path: str) -> None:
+        """See System. Nothing is left behind by a rehearsal."""
+
     def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:
         """See System."""
         self.changes.append(f"run   {shlex.join(argv)}" + (block(stdin.encode()) if stdin is not None else ""))
