@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.data import table
-from hosttune.checks.facts import HOST, RECORD, accelerators, by_address, for_vfio, listed
+from hosttune.checks.facts import HOST, RECORD, accelerators, by_address, for_vfio, listed, no_switch, none_here
 from hosttune.checks.gpufacts import OLDER
 from hosttune.gpu import vendor_of
 from hosttune.model.evidence import Evidence, Health, KernelEvent
@@ -65,7 +65,8 @@ def xid(evidence: Evidence) -> Iterable[CheckResult]:
     """
     gpus = [gpu for gpu in accelerators(evidence.host) if (vendor := vendor_of(gpu.vendor)) and vendor.fabric]
     if not gpus:
-        yield skipped(_XID, HOST, "no GPU here that logs XIDs")
+        other = accelerators(evidence.host)
+        yield skipped(_XID, HOST, "no GPU here that logs XIDs") if other else none_here(evidence, _XID, "GPU")
         return
     functions = by_address(evidence.host)
     events = _events(evidence, "xid", "lost")
@@ -124,7 +125,7 @@ def sxid(evidence: Evidence) -> Iterable[CheckResult]:
     switches = evidence.host.nvswitches
     events = _events(evidence, "sxid")
     if not switches and not events:
-        yield skipped(_SXID, HOST, "no NVSwitch here")
+        yield no_switch(evidence, _SXID)
         return
     why = _read(evidence)
     known = [switch.address for switch in switches]

@@ -6,17 +6,16 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown
-from hosttune.checks.facts import AS_ROOT, HOST, RECORD, absent, accelerators, by_address
+from hosttune.checks.facts import SOFTWARE, accelerators, as_root, by_address, lacks, none_here
 from hosttune.gpu.idling import IDLING_DRIVERS
 from hosttune.model.evidence import Evidence
-from hosttune.model.host import PciDevice
+from hosttune.model.host import Link, PciDevice
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import slot_of
 
 _ID = "pcie-link"
 _NO_LINK = ("root-complex-endpoint", "root-complex-event-collector")
 _FACING_DOWN = ("root-port", "downstream-port", None)
-_VIRTUAL = ("1af4", "1b36", "15ad", "1ae0", "1414")  # virtio, QEMU, VMware, Google, Microsoft: devices of software
 _QEMU = "1b36"  # vendor of QEMU's own ports: what they say of a link shows no wire
 _FAULT = (
     "reseat the card or its cable, compare with a sister slot, read AER in the kernel log; a speed forced down in the"
@@ -44,7 +43,7 @@ def pcie_link(evidence: Evidence) -> Iterable[CheckResult]:
     others += [switch.address for switch in host.nvswitches]
     subjects = [*gpus, *(a for a in others if a not in functions or functions[a].physfn is None)]
     if not subjects:
-        yield skipped(_ID, HOST, "no GPU, NIC, NVMe drive or NVSwitch here")
+        yield none_here(evidence, _ID, "GPU, NIC, NVMe drive or NVSwitch")
     for address in dict.fromkeys(subjects):
         device = functions.get(address)
         if device is None or device.link is None:
@@ -58,9 +57,9 @@ def _judge(evidence: Evidence, functions: Functions, device: PciDevice) -> Check
     assert link is not None
     port = _port(functions, device)
     address = device.address
-    source = f"/sys/bus/pci/devices/{address}/{{current,max}}_link_{{speed,width}}"
+    source = f"/sys/bus/pci/devices/{address}/{_files(link, '{current,max}_link_{speed,width}')}"
     if port is not None:
-        source += f", max_link_* of {port.address}"
+        source += f", {_files(functions[port.address].link, 'max_link_*')} of {port.address}"
     best = _best(functions, device, port)
     expected = f"{_shape(*best)}, the most that {'both ends' if port else 'it'} can do"
     outcome, why = _verdict(functions, device, port, best)
@@ -70,6 +69,13 @@ def _judge(evidence: Evidence, functions: Functions, device: PciDevice) -> Check
     if outcome == "fail":
         return failed(_ID, address, expected=expected, actual=actual, source=source, hint=_FAULT)
     return unknown(_ID, address, expected=expected, why=actual, hint=_elsewhere(evidence, device), source=source)
+
+
+def _files(link: Link | None, files: str) -> str:
+    """What a link's figures were read from: the kernel's files, configuration space where these are not there."""
+    told_by = link.told_by if link is not None else None
+    config = "config (Link Capabilities, Link Status)"
+    return {"config": config, "both": f"{files} and {config}"}.get(told_by or "", files)
 
 
 def _verdict(
@@ -143,13 +149,13 @@ def _without_link(evidence: Evidence, device: PciDevice | None, address: str, *,
     """No figures at all: on a machine where that means that there is no link, and for nothing but a GPU, no fault."""
     if device is not None and device.port_type in _NO_LINK:
         return skipped(_ID, address, "part of the root complex: it has no link")
-    if device is not None and device.vendor_id in _VIRTUAL:
+    if device is not None and device.vendor_id in SOFTWARE:
         return skipped(_ID, address, "a virtual device of the hypervisor: there is no wire")
-    if device is not None and absent(evidence) and not is_gpu:
+    if device is not None and not is_gpu and lacks(evidence, f"/sys/bus/pci/devices/{address}/current_link_speed"):
         return skipped(_ID, address, "it reports no PCIe link: a virtual or conventional PCI device")
     source = f"/sys/bus/pci/devices/{address}/current_link_speed"
     why = "the device itself is not in the list of PCI functions" if device is None else "no link speed or width"
-    hint = AS_ROOT if absent(evidence) else RECORD
+    hint = as_root(evidence)
     return unknown(_ID, address, expected="the most that both ends can do", why=why, hint=hint, source=source)
 
 

@@ -39,6 +39,7 @@ class Figures(Value, frozen=True, kw_only=True):
     width: int | None = None
     max_speed: float | None = None
     max_width: int | None = None
+    told_by: str | None = None  # as in Link
 
     @property
     def silent(self) -> bool:
@@ -274,7 +275,11 @@ def _figures(files: _Files, config: ConfigFacts, power_state: str | None) -> Fig
         return _NO_FIGURES
     if not filed:
         return Figures(
-            speed=config.speed_gts, width=config.width, max_speed=config.max_speed_gts, max_width=config.max_width
+            speed=config.speed_gts,
+            width=config.width,
+            max_speed=config.max_speed_gts,
+            max_width=config.max_width,
+            told_by="config",
         )
     data = files.data
     return Figures(
@@ -282,6 +287,7 @@ def _figures(files: _Files, config: ConfigFacts, power_state: str | None) -> Fig
         width=_lanes(data("current_link_width")) if "current_link_width" in filed else config.width,
         max_speed=_speed(data("max_link_speed")) if "max_link_speed" in filed else config.max_speed_gts,
         max_width=_lanes(data("max_link_width")) if "max_link_width" in filed else config.max_width,
+        told_by=None if filed == _LINK_FILES else "both",
     )
 
 

@@ -169,6 +169,7 @@ def _link(figures: Figures, port: Function | None, state: str, why: str) -> Link
         upstream=None if port is None else _end(port),
         state=state,
         why=why,
+        told_by=figures.told_by,
     )
 
 
@@ -192,4 +193,5 @@ def _of_physical(link: Link, physfn: str) -> Link:
         upstream=link.upstream,
         state=link.state,
         why=f"the link of the physical function {physfn}: {link.why}",
+        told_by=link.told_by,
     )

@@ -127,6 +127,7 @@ class Link(Value, frozen=True, kw_only=True):
     upstream: LinkEnd | None = None
     state: str | None = None
     why: str | None = None
+    told_by: str | None = None  # config or both: configuration space told the figures, or some; None: the link files
 
 
 class Bar(Value, frozen=True, kw_only=True):

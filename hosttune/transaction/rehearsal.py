@@ -38,6 +38,10 @@ class Rehearsal(System):
         """See System."""
         return self._behind.exists(path)
 
+    def lacks(self, path: str) -> bool:
+        """See System."""
+        return self._behind.lacks(path)
+
     def folder(self, path: str) -> Folder:
         """See System."""
         return self._behind.folder(path)
