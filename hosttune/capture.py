@@ -1,17 +1,19 @@
 """System → a scrubbed archive that `--root` replays to the same host document (but for the scrubbed values).
 
 A capture is what discovery and validation read, no more: both run on a `Recording`, which remembers every file,
-listing, link and answer. A name that was listed and never read becomes an empty directory, which every reader takes
-for "nothing to say" as it did when it did not read it. `EXTRA_FACTS` are kept for later checks although nothing needs
-them yet. What is replaced is listed in `scrub`.
+listing, link and answer, and what was looked for and was not there, for the capture's `manifest`. A name that was
+listed and never read becomes an empty directory, which every reader takes for "nothing to say" as it did when it did
+not read it. `EXTRA_FACTS` are kept for later checks although nothing needs them yet. What is replaced is listed in
+`scrub`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from hosttune import manifest
 from hosttune.errors import BadInput, Unreadable
 from hosttune.scrub import Scrub
 from hosttune.system import COMMANDS, COMPLETE, MAX_LINKS, UNREADABLE, System, join_link
@@ -33,7 +35,6 @@ EXTRA_FACTS = (
 )
 # Where links depend on who asks; taken as the directories that they seem to be.
 _MAGIC = ("/proc/self", "/proc/thread-self")
-_FORMAT = "1\n"
 _LONGEST_REASON = 200  # characters of why a file cannot be read
 MACHINE_ID = "/etc/machine-id"
 
@@ -50,6 +51,8 @@ class Recording(System):
         self.files: dict[str, bytes] = {}
         self.links: dict[str, str] = {}  # real path -> path inside the machine
         self.present: set[str] = set()  # there, and nothing more is known
+        self.listed: set[str] = set()  # directories of which every name is known
+        self.missing: set[str] = set()  # looked for, and proven not to be there
         self.unreadable: dict[str, str] = {}
         self.answers: dict[str, str] = {}
         self._real: dict[str, str] = {"/": "/"}
@@ -64,6 +67,8 @@ class Recording(System):
             raise
         if data is not None and not self._asking:
             self.files[self._resolve(path)] = data
+        elif data is None:
+            self._miss(path)
         return data
 
     def list(self, path: str) -> list[str]:
@@ -78,7 +83,10 @@ class Recording(System):
         if names or self.inner.exists(path):
             real = self._resolve(path)
             self.present.add(real)
+            self.listed.add(real)
             self.present.update(f"{real.rstrip('/')}/{name}" for name in names)
+        else:
+            self._miss(path)
         return names
 
     def link(self, path: str) -> str | None:
@@ -90,6 +98,8 @@ class Recording(System):
             raise
         if target is not None and not self._asking:
             self._resolve(path)
+        elif target is None:
+            self._miss(path)
         return target
 
     def exists(self, path: str) -> bool:
@@ -103,7 +113,21 @@ class Recording(System):
             real = self._resolve(path)
             if found:
                 self.present.add(real)
+            else:
+                self._miss(path)
         return found
+
+    def lacks(self, path: str) -> bool:
+        """See System."""
+        return self._miss(path) if not self._asking else self.inner.lacks(path)
+
+    def _miss(self, path: str) -> bool:
+        """Note a path that was looked for and is proven not to be there; whether it is."""
+        if self._asking or not self.inner.lacks(path):
+            return False
+        parent, _, name = path.rpartition("/")
+        self.missing.add(f"{self._resolve(parent or '/').rstrip('/')}/{name}")
+        return True
 
     def query(self, name: str, live: Callable[[], str | None]) -> str | None:
         """See System. What is read on the way to an answer is not recorded: the answer is."""
@@ -114,6 +138,8 @@ class Recording(System):
             self._asking = False
         if answer is not None:
             self.answers[name] = answer
+        elif not self.inner.captured or self.inner.lacks(COMMANDS + name):
+            self.missing.add(COMMANDS + name)
         return answer
 
     def run(self, argv: tuple[str, ...], *, timeout: float = 20.0) -> str:
@@ -226,11 +252,18 @@ def _entries(recording: Recording, scrub: Scrub, say: Say = lambda text: None) -
         )
         entries[UNREADABLE] = "".join(lines).encode()
     if recording.complete:
-        entries[COMPLETE] = _FORMAT.encode()
+        entries[COMPLETE] = _manifest(recording, scrub, entries).encode()
     for path in sorted(entries):
         entry = entries[path]
         if path != "/":
             yield scrub.path(path)[1:], scrub.path(entry) if isinstance(entry, str) else entry
+
+
+def _manifest(recording: Recording, scrub: Scrub, entries: Iterable[str]) -> str:
+    """What the capture holds, and what was looked for and was not there: by it, a file that is lost later is missed."""
+    present = (scrub.path(path) for path in (*entries, COMPLETE))
+    listed, missing = ([scrub.path(path) for path in paths] for paths in (recording.listed, recording.missing))
+    return manifest.write(present, listed, missing)
 
 
 def _answer(name: str, answer: str, scrub: Scrub) -> bytes | None:

@@ -102,13 +102,17 @@ class Reader:
             return None
 
     def listing(self, path: str) -> list[str] | None:
-        """Sorted names in a directory; None when they are not known: unreadable, or not in an incomplete capture."""
+        """Sorted names in a directory; None when they are not known: unreadable, or not proven to be absent."""
         try:
             names = self.system.list(path)
         except Unreadable as error:
             self.problem("unreadable", path, error.reason)
             return None
-        return names if names or self.system.complete or self.exists(path) else None
+        return names if names or self.lacks(path) or self.exists(path) else None
+
+    def lacks(self, path: str) -> bool:
+        """Whether it is proven that the machine has no such path (see System)."""
+        return self.system.lacks(path)
 
     def names(self, path: str) -> list[str]:
         """Sorted names in a directory; empty when absent or unreadable."""

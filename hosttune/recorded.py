@@ -12,6 +12,7 @@ import stat
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
+from hosttune import manifest
 from hosttune.errors import BadInput, Unreadable
 from hosttune.model.limits import LIMITS, check_size, file_limit
 from hosttune.system import (
@@ -40,10 +41,12 @@ class Recorded(System):
         self.origin = origin
         self._most_names = most_names
         self._unreadable: Mapping[str, str] = {}
+        self._manifest = manifest.Manifest({})
 
     def _settle(self) -> None:
         """Read the capture's own facts; called once the contents can be read."""
         self.complete = self.exists(COMPLETE)
+        self._manifest = manifest.read((self.read_bytes(COMPLETE) or b"").decode("utf-8", "replace"))
         lines = (self.read(UNREADABLE) or "").splitlines()
         self._unreadable = {path: reason for path, _, reason in (line.partition("\t") for line in lines if line)}
 
@@ -56,6 +59,33 @@ class Recorded(System):
         if count > self._most_names:
             why = LIMITS["names in a folder"].why
             raise self._bad(f"{path} holds more than {self._most_names:,} names", f"no folder of a host does: {why}")
+
+    def _refuse_lost(self, real: str) -> None:
+        """Of a path that is not here: raise Unreadable where the manifest says that it, or a part of it, was."""
+        while self._manifest and real != "/":
+            if self._manifest.had(real) and not self._here(real):
+                raise Unreadable(real, "lost: it was in this capture when it was made")
+            real = real.rpartition("/")[0] or "/"
+
+    def _here(self, real: str) -> bool:
+        """Whether something lies at this path, which has no links on the way."""
+        raise NotImplementedError
+
+    def _with_lost(self, real: str, names: list[str]) -> list[str]:
+        """The names in a directory, and those that the manifest has of it and that are here no more."""
+        lost = self._manifest.names(real).difference(names) if self._manifest else ()
+        return sorted([*names, *lost]) if lost else names
+
+    def lacks(self, path: str) -> bool:
+        """See System. Only the manifest of a capture of ours proves it."""
+        try:
+            return bool(self._manifest) and self._manifest.lacked(self._where(path)) and not self.exists(path)
+        except Unreadable:
+            return False
+
+    def _where(self, path: str) -> str:
+        """The path with the links on the way to its last part followed, as far as they are there."""
+        raise NotImplementedError
 
     def _bad(self, what: str, hint: str) -> BadInput:
         return BadInput(what, where=self.origin, hint=hint)
@@ -86,6 +116,7 @@ class Capture(Recorded):
             directory, _, name = path.rpartition("/")
             real = self._real(directory or "/")
             if real is None:
+                self._refuse_lost(path)
                 return None
             inside = f"{real}/{name}" if real != "/" else f"/{name}"
             if self._unreadable:
@@ -97,6 +128,7 @@ class Capture(Recorded):
                 status = os.lstat(self.root + inside)
             except OSError as error:
                 unless_absent(path, error)
+                self._refuse_lost(inside)
                 return None
             if not stat.S_ISLNK(status.st_mode):
                 if stat.S_ISDIR(status.st_mode):
@@ -149,6 +181,7 @@ class Capture(Recorded):
         """See System."""
         real = self._real(path)
         if real is None:
+            self._refuse_lost(path)
             return []
         self._refuse_unreadable(real)
         names = []
@@ -167,11 +200,11 @@ class Capture(Recorded):
             return []
         self._check_names(len(names), real)
         self._spend(1 + len(names))
-        return clean_names(names)
+        return self._with_lost(real, clean_names(names))
 
     def folder(self, path: str) -> Folder:
         """See System."""
-        if self._unreadable:  # what was recorded as unreadable is asked for file by file
+        if self._unreadable or self._manifest:  # what was recorded as unreadable, or is lost, is asked for by file
             return super().folder(path)
         parent, _, name = path.rpartition("/")
         above = self._real_dirs.get(parent)
@@ -198,6 +231,7 @@ class Capture(Recorded):
         directory, _, name = path.rpartition("/")
         real = self._real(directory or "/")
         if real is None:
+            self._refuse_lost(path)
             return None
         try:
             target = os.readlink(f"{self.root}{real}/{name}")
@@ -205,6 +239,7 @@ class Capture(Recorded):
             if error.errno == errno.EINVAL:
                 return None
             unless_absent(path, error)
+            self._refuse_lost(f"{real.rstrip('/')}/{name}")
             return None
         return printable(self._target(real, target, path))
 
@@ -221,13 +256,26 @@ class Capture(Recorded):
             directory, _, name = path.rpartition("/")
             real = self._real(directory or "/")
             if real is None:
+                self._refuse_lost(path)
                 return False
             target = self.link(path)
             if target is None:
-                self._refuse_unreadable(f"{real.rstrip('/')}/{name}")
-                return os.path.lexists(f"{self.root}{real}/{name}")
+                inside = f"{real.rstrip('/')}/{name}"
+                self._refuse_unreadable(inside)
+                found = self._here(inside)
+                if not found:
+                    self._refuse_lost(inside)
+                return found
             path = target
         return False
+
+    def _here(self, real: str) -> bool:
+        return os.path.lexists(self.root + real)
+
+    def _where(self, path: str) -> str:
+        directory, _, name = path.rpartition("/")
+        real = self._real(directory or "/")
+        return path if real is None else f"{real.rstrip('/')}/{name}"
 
     def _real(self, path: str) -> str | None:
         """The directory with every link on the way resolved inside the root; None when it does not exist."""
@@ -341,28 +389,45 @@ class Archive(Recorded):
             data = self._files.get(path)
         if data is not None and len(data) > _PAGE:
             check_size(len(data), file_limit(path), f"{self.origin}: {path}")
+        if data is None and self._manifest and path not in self._dirs:
+            self._refuse_lost(path)
         return data
 
     def list(self, path: str) -> list[str]:
         """See System."""
         real = self._real(path)
         self._refuse_unreadable(real)
+        if self._manifest and real not in self._dirs:
+            self._refuse_lost(real)
         names = self._dirs.get(real, ())
         self._check_names(len(names), real)
-        return sorted(names)
+        return self._with_lost(real, sorted(names))
 
     def link(self, path: str) -> str | None:
         """See System."""
         if path in self._links:
             return self._links[path]
-        parent, _, name = path.rpartition("/")
-        return self._links.get(f"{self._real(parent or '/').rstrip('/')}/{name}")
+        real = self._where(path)
+        target = self._links.get(real)
+        if target is None and self._manifest and not self._here(real):
+            self._refuse_lost(real)
+        return target
 
     def exists(self, path: str) -> bool:
         """See System."""
         real = self._real(path)
         self._refuse_unreadable(real)
-        return real in self._files or real in self._dirs
+        found = real in self._files or real in self._dirs
+        if not found and self._manifest:
+            self._refuse_lost(real)
+        return found
+
+    def _here(self, real: str) -> bool:
+        return real in self._files or real in self._dirs or real in self._links
+
+    def _where(self, path: str) -> str:
+        parent, _, name = path.rpartition("/")
+        return f"{self._real(parent or '/').rstrip('/')}/{name}"
 
     def _real(self, path: str, depth: int = 0) -> str:
         known = self._real_dirs.get(path)

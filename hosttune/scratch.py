@@ -15,6 +15,7 @@ import re
 import stat
 from collections.abc import Callable
 
+from hosttune import manifest
 from hosttune.errors import BadInput, WriteFailed
 from hosttune.hugetlbfs import MOUNTS, UNITS_FOLDER, Mounted, read_hugetlbfs
 from hosttune.pciconfig import CAP_EXPRESS, capability_at
@@ -34,6 +35,15 @@ _UNSET = "(null)"  # what the kernel shows for a driver_override that is not set
 
 class Scratch(Capture):
     """A scratch root as a System that can be changed. See the module."""
+
+    def _settle(self) -> None:
+        """It stands for a machine, which changes: what its capture held once proves nothing."""
+        super()._settle()
+        self._manifest = manifest.Manifest({})
+
+    def lacks(self, path: str) -> bool:
+        """See System. What is not here is not on the machine that it stands for."""
+        return self.complete and not self.exists(path) and self.link(path) is None
 
     def write(self, path: str, text: str) -> None:
         """See System."""

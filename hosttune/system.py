@@ -5,7 +5,7 @@ the captured ones. Paths are absolute inside the machine that is looked at ("/sy
 
 What a capture holds beside the machine's own files lies in `/.hosttune`: `commands/NAME` the answers of
 read-only commands; `unreadable` one line "PATH<tab>REASON" for each file that the kernel refused; `capture`
-when hosttune made it, so that what is missing was really absent; `scratch` marks a scratch root.
+when hosttune made it, with what was there and what was not (see `hosttune.manifest`); `scratch` marks a scratch root.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class System(ABC):
     """What every reader is given. Subclasses say where the bytes come from.
 
     `captured` is True for anything but this machine as it runs: what would write refuses. `complete` is True
-    where a missing file means that the machine has none (live, or captured by hosttune), not merely that
-    nobody recorded it. `scratch` marks a root that stands in for a machine.
+    where discovery looked (live, or captured by hosttune); that one path is not on the machine, only `lacks` proves.
+    `scratch` marks a root that stands in for a machine.
     """
 
     captured = True
@@ -102,6 +102,10 @@ class System(ABC):
     @abstractmethod
     def exists(self, path: str) -> bool:
         """Whether something is there (a link that leads nowhere is not)."""
+
+    def lacks(self, path: str) -> bool:
+        """Whether it is proven that the machine has no such path; False where nobody looked, or nobody may."""
+        return False
 
     def folder(self, path: str) -> Folder:
         """A directory of which several files are wanted; one without names when there is none. Raises Unreadable."""
@@ -229,6 +233,14 @@ class Machine(System):
     def exists(self, path: str) -> bool:
         """See System."""
         return os.path.exists(path)
+
+    def lacks(self, path: str) -> bool:
+        """See System."""
+        try:
+            os.lstat(path)
+        except OSError as error:
+            return error.errno in (errno.ENOENT, errno.ENOTDIR)
+        return False
 
     def query(self, name: str, live: Callable[[], str | None]) -> str | None:
         """See System."""

@@ -86,7 +86,7 @@ def cpus(count: int = 8, **more: Any) -> tuple[Cpu, ...]:
     """CPUs of two nodes; n and n + count/2 are siblings, as Linux numbers them mostly."""
     cores = count // 2
     facts = {"governor": "performance", "energy_preference": "performance", "resume_latency_us": "0"} | more
-    return tuple(Cpu(id=n, core=n % cores, numa_node=(n % cores) * 2 // cores, **facts) for n in range(count))
+    return tuple(Cpu(id=n, core=n % cores, **{"numa_node": (n % cores) * 2 // cores, **facts}) for n in range(count))
 
 
 def guest(
@@ -123,8 +123,16 @@ def host(**changes: Any) -> Host:
 
 
 def evidence(found: Host | None = None, **more: Any) -> Evidence:
-    """Evidence of a live machine, unless `complete` says otherwise."""
-    return Evidence(host=found if found is not None else host(), **({"complete": True, "irqbalance": True} | more))
+    """Evidence of a live machine, which has nothing but what is in it; unless `complete` or `absent` says otherwise."""
+    of = found if found is not None else host()
+    live: dict[str, Any] = {
+        "complete": True,
+        "absent": ("/",) if more.get("complete", True) else (),
+        "irqbalance": True,
+        "ksm_pages_shared": 0,
+        "bar_limits": {one.address: 0 for one in of.gpus},
+    }
+    return Evidence(host=of, **(live | more))
 
 
 def with_pci(*devices: PciDevice, **changes: Any) -> Evidence:

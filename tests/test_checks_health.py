@@ -375,9 +375,13 @@ PORT = "0000:40:01.0"
 NONE = {"correctable": 0, "nonfatal": 0, "fatal": 0}
 
 
-def linked(aer: dict[str, dict[str, int]] | None, driver: str = "nvidia", **facts: Any) -> Evidence:
+def linked(
+    aer: dict[str, dict[str, int]] | None, driver: str = "nvidia", absent: tuple[str, ...] | None = None, **facts: Any
+) -> Evidence:
+    """A GPU below a port. Without `absent` ends that keep no counts are proven to have none."""
+    rest: dict[str, Any] = {} if absent is None else {"absent": absent}
     host = {"pci": (function(A, driver, parent=PORT), PciDevice(address=PORT, class_code="060400"))}
-    return evidence(nvidia(), host=host, health=msgspec.structs.replace(QUIET, aer=aer, **facts))
+    return evidence(nvidia(), host=host, health=msgspec.structs.replace(QUIET, aer=aer, **facts), **rest)
 
 
 def test_corrected_errors_above_gen5_have_no_bound() -> None:
@@ -404,11 +408,23 @@ def test_corrected_errors_above_gen5_have_no_bound() -> None:
 )
 def test_aer_at_either_end_of_the_link(driver: str, end: str, counts: dict[str, int], expected: str) -> None:
     """31 a minute is what the bit error rate allows at 32 GT/s x16; the host is up for an hour."""
-    assert one(linked({end: {**NONE, **counts}}, driver), "aer").outcome == expected
+    assert one(linked({A: NONE, PORT: NONE, end: {**NONE, **counts}}, driver), "aer").outcome == expected
+
+
+@pytest.mark.parametrize("lost", [A, PORT])
+@pytest.mark.parametrize("kind", ["correctable", "nonfatal", "fatal", None])
+def test_half_of_the_counts_do_not_pass(lost: str, kind: str | None) -> None:
+    half = {} if kind is None else {name: 0 for name in NONE if name != kind}
+    result = one(linked({A: NONE, PORT: NONE, lost: half}, absent=()), "aer")
+    assert (result.outcome, lost in (result.actual or "")) == ("unknown", True)
+
+
+def test_without_the_kernel_log_a_port_may_have_cut_its_link_off() -> None:
+    assert one(linked({A: NONE, PORT: NONE}, events=None), "aer").outcome == "unknown"
 
 
 def test_aer_names_the_kind() -> None:
-    result = one(linked({A: {**NONE, "correctable": 3, "correctable:RxErr": 3}}), "aer")
+    result = one(linked({A: {**NONE, "correctable": 3, "correctable:RxErr": 3}, PORT: NONE}), "aer")
     assert result.actual == "3 correctable, RxErr; 0.05 a minute since boot"
 
 
@@ -419,8 +435,8 @@ def test_corrected_errors_over_an_unknown_time_have_no_rate(uptime: float | None
 
 def test_a_link_without_counts_is_skipped_and_an_unread_one_unknown() -> None:
     assert one(linked({}), "aer").outcome == "skip"
-    assert one(linked(None), "aer").outcome == "unknown"
-    assert one(evidence(nvidia()), "aer").outcome == "unknown"
+    assert one(linked(None, absent=()), "aer").outcome == "unknown"
+    assert one(evidence(nvidia(), absent=()), "aer").outcome == "unknown"
 
 
 def test_corrected_errors_of_the_log_have_a_rate() -> None:
@@ -438,7 +454,10 @@ def test_the_kernel_log_tells_what_no_counter_kept(severity: str, expected: str)
 
 # --- drives --------------------------------------------------------------------------------------------------
 
-GOOD = {"state": "live", "critical_warning": "0", "media_errors": "0", "percent_used": "3", "avail_spare": "100"}
+GOOD = {
+    "state": "live", "critical_warning": "0", "media_errors": "0", "percent_used": "3", "avail_spare": "100",
+    "spare_thresh": "10",
+}  # fmt: skip
 
 
 def drive(words: dict[str, str] | None, driver: str | None = "nvme", **rest: Any) -> Evidence:
@@ -462,6 +481,8 @@ def drive(words: dict[str, str] | None, driver: str | None = "nvme", **rest: Any
         ({"state": "resetting", "smart": "not installed"}, "fail"),
         ({"state": "live", "smart": "Permission denied"}, "unknown"),
         ({"state": "live"}, "unknown"),
+        *(({name: word for name, word in GOOD.items() if name != lost}, "unknown") for lost in GOOD),
+        *(({**GOOD, name: "-7"}, "unknown") for name in GOOD if name != "state"),
         ({}, "unknown"),
         (None, "unknown"),
     ],

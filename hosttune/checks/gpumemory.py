@@ -8,7 +8,7 @@ from functools import partial
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.data import table
-from hosttune.checks.facts import HOST, RECORD, accelerators, by_address, wanted
+from hosttune.checks.facts import RECORD, accelerators, by_address, none_here, wanted
 from hosttune.checks.gpufacts import Fact, each_gpu, not_judged, source
 from hosttune.gpu import vendor_of
 from hosttune.gpu.knobs import ECC
@@ -22,7 +22,7 @@ _REMAP_GUIDE = "NVIDIA, GPU memory error management (docs.nvidia.com/deploy/a100
 _RESET = "nvidia-smi --gpu-reset -i {0} once nothing uses it (or reboot), then validate again"
 _RMA = "take the GPU out of use and ask its maker for a replacement; run the maker's field diagnostics first"
 
-_MODE = Fact("ecc-mode", "enabled", ("ecc",), "nvmlDeviceGetEccMode")
+_MODE = Fact("ecc-mode", "enabled", ("ecc",), "nvmlDeviceGetEccMode", whole=("ecc_pending",))
 
 
 def ecc_mode(evidence: Evidence) -> Iterable[CheckResult]:
@@ -49,7 +49,13 @@ def _ecc_mode(want: object, gpu: Gpu, device: PciDevice | None) -> CheckResult:
     return verdict(_MODE.check, gpu.address, expected=_MODE.expected, actual=now, source=told, hint=hint)
 
 
-_ERRORS = Fact("ecc-errors", "no uncorrected error", ("ecc_uncorrected",), "nvmlDeviceGetTotalEccErrors")
+_ERRORS = Fact(
+    "ecc-errors",
+    "no uncorrected error",
+    ("ecc_uncorrected",),
+    "nvmlDeviceGetTotalEccErrors",
+    also=("sram_threshold_exceeded", "unrepairable_memory"),
+)
 
 
 def _ecc_errors(gpu: Gpu) -> CheckResult:
@@ -76,7 +82,12 @@ def _ecc_errors(gpu: Gpu) -> CheckResult:
 
 
 _REMAP = Fact(
-    "row-remap", "none pending, none failed", ("remapped_pending", "remapped_failed"), "nvmlDeviceGetRemappedRows"
+    "row-remap",
+    "none pending, none failed",
+    ("remapped_pending", "remapped_failed"),
+    "nvmlDeviceGetRemappedRows",
+    whole=("remapped_correctable", "remapped_uncorrectable"),
+    also=("remap_banks_none",),
 )
 
 
@@ -110,7 +121,7 @@ def retired_pages(evidence: Evidence) -> Iterable[CheckResult]:
     """Pages that wait to be retired, of GPUs that retire pages: those that remap rows have no such thing."""
     gpus = accelerators(evidence.host)
     if not gpus:
-        yield skipped(_RETIRED.check, HOST, "no GPU here")
+        yield none_here(evidence, _RETIRED.check, "GPU")
     functions = by_address(evidence.host)
     for gpu in gpus:
         device = functions.get(gpu.address)

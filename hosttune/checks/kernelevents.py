@@ -10,7 +10,17 @@ from collections.abc import Iterable
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.data import table
-from hosttune.checks.facts import HOST, RECORD, accelerators, by_address, for_vfio, listed, refused
+from hosttune.checks.facts import (
+    HOST,
+    RECORD,
+    accelerators,
+    by_address,
+    for_vfio,
+    listed,
+    no_switch,
+    none_here,
+    refused,
+)
 from hosttune.checks.gpufacts import OLDER
 from hosttune.checks.xids import rulings
 from hosttune.gpu import vendor_of
@@ -88,7 +98,8 @@ def xid(evidence: Evidence) -> Iterable[CheckResult]:
     events = _events(evidence, "xid", "lost")
     addresses = dict.fromkeys([*gpus, *(event.address or HOST for event in events)])
     if not addresses:
-        yield skipped(_XID, HOST, "no GPU here that logs XIDs")
+        others = accelerators(evidence.host)
+        yield skipped(_XID, HOST, "no GPU here that logs XIDs") if others else none_here(evidence, _XID, "GPU")
         return
     why = _read(evidence)
     for address in addresses:
@@ -133,7 +144,7 @@ def sxid(evidence: Evidence) -> Iterable[CheckResult]:
     switches = evidence.host.nvswitches
     events = _events(evidence, "sxid")
     if not switches and not events:
-        yield skipped(_SXID, HOST, "no NVSwitch here")
+        yield no_switch(evidence, _SXID)
         return
     why = _read(evidence)
     known = [switch.address for switch in switches]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from hosttune.checks.check import Check, passed, skipped, unknown, warned
-from hosttune.checks.facts import HOST, absent, no_work, refused
+from hosttune.checks.facts import HOST, at_rest, lacks, refused
 from hosttune.model.evidence import Evidence
 from hosttune.model.validation import CheckResult
 
@@ -43,9 +43,9 @@ _SWITCHES = {
 def interrupt_virtualisation(evidence: Evidence) -> Iterable[CheckResult]:
     """APICv, AVIC: without them each interrupt of a passed device stops the vCPU that it is for."""
     check = "interrupt-virtualisation"
-    why_not = no_work(evidence)
-    if why_not is not None:
-        yield skipped(check, HOST, why_not)
+    rest = at_rest(evidence, check)
+    if rest is not None:
+        yield rest
         return
     model = evidence.host.cpu_model
     vendor = model.vendor if model else None
@@ -58,11 +58,11 @@ def interrupt_virtualisation(evidence: Evidence) -> Iterable[CheckResult]:
         return
     platform = evidence.host.platform
     modules = {module.name: module.parameters for module in platform.modules} if platform else {}
-    if switch.module not in modules and absent(evidence):
+    if switch.module not in modules and lacks(evidence, f"/sys/module/{switch.module}"):
         yield skipped(check, HOST, f"{switch.module} is not loaded: no guest runs on KVM")
         return
     switches = modules.get(switch.module)
-    if switches and switch.parameter not in switches:
+    if switches and switch.parameter not in switches and lacks(evidence, switch.path):
         yield skipped(check, HOST, f"this {switch.module} shows switches and no {switch.parameter} among them")
         return
     value = (switches or {}).get(switch.parameter, "").strip()

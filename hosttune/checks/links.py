@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown
-from hosttune.checks.facts import AS_ROOT, HOST, RECORD, absent, accelerators, by_address
+from hosttune.checks.facts import SOFTWARE, accelerators, as_root, by_address, lacks, none_here
 from hosttune.gpu.idling import IDLING_DRIVERS, LOADED_DRIVERS
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
@@ -20,7 +20,6 @@ _ID = "pcie-link"
 _RATES = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}  # GT/s a lane, by generation
 _NO_LINK = ("root-complex-endpoint", "root-complex-event-collector")
 _FACING_DOWN = ("root-port", "downstream-port", None)
-_VIRTUAL = ("1af4", "1b36", "15ad", "1ae0", "1414")  # virtio, QEMU, VMware, Google, Microsoft: devices of software
 _QEMU = "1b36"  # vendor of QEMU's own ports: what they say of a link shows no wire
 _FAULT = (
     "reseat the card or its cable, compare with a sister slot, read AER in the kernel log; a speed forced down in the"
@@ -50,7 +49,7 @@ def pcie_link(evidence: Evidence) -> Iterable[CheckResult]:
     others += [switch.address for switch in host.nvswitches]
     subjects = [*gpus, *(a for a in others if a not in functions or functions[a].physfn is None)]
     if not subjects:
-        yield skipped(_ID, HOST, "no GPU, NIC, NVMe drive or NVSwitch here")
+        yield none_here(evidence, _ID, "GPU, NIC, NVMe drive or NVSwitch")
     for address in dict.fromkeys(subjects):
         device = functions.get(address)
         if device is None or device.link is None:
@@ -209,12 +208,12 @@ def _without_link(evidence: Evidence, device: PciDevice | None, address: str, *,
     """No figures at all: on a machine where that means that there is no link, and for nothing but a GPU, no fault."""
     if device is not None and device.port_type in _NO_LINK:
         return skipped(_ID, address, "part of the root complex: it has no link")
-    if device is not None and device.vendor_id in _VIRTUAL:
+    if device is not None and device.vendor_id in SOFTWARE:
         return skipped(_ID, address, "a virtual device of the hypervisor: there is no wire")
-    if device is not None and absent(evidence) and not is_gpu:
+    if device is not None and not is_gpu and lacks(evidence, f"/sys/bus/pci/devices/{address}/current_link_speed"):
         return skipped(_ID, address, "it reports no PCIe link: a virtual or conventional PCI device")
     why = "the device itself is not in the list of PCI functions" if device is None else "no link speed or width"
-    hint = AS_ROOT if absent(evidence) else RECORD
+    hint = as_root(evidence)
     return unknown(_ID, address, expected="the most that both ends can do", why=why, hint=hint)
 
 

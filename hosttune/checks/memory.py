@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
-from hosttune.checks.facts import HOST, RECORD, RUNNING, absent, guests_known, no_work, planned_guests, refused, wanted
+from hosttune.checks.facts import (
+    HOST,
+    RECORD,
+    RUNNING,
+    at_rest,
+    guests_known,
+    lacks,
+    named_nodes,
+    planned_guests,
+    refused,
+    wanted,
+)
 from hosttune.model.evidence import Evidence
+from hosttune.model.host import Host
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import format_size
 
@@ -23,9 +35,9 @@ _BALANCING = "/proc/sys/kernel/numa_balancing"
 def hugepages(evidence: Evidence) -> Iterable[CheckResult]:
     """Are enough reserved for the guests that are defined or planned and do not run."""
     check = "hugepages"
-    why_not = no_work(evidence)
-    if why_not is not None:
-        yield skipped(check, HOST, why_not)
+    rest = at_rest(evidence, check)
+    if rest is not None:
+        yield rest
         return
     demand = _demand(evidence)
     pools: dict[Pool, tuple[int | None, int | None]] = {
@@ -33,12 +45,21 @@ def hugepages(evidence: Evidence) -> Iterable[CheckResult]:
         for node in evidence.host.numa_nodes
         for pool in node.hugepages or ()
     }
-    reserved = {key for key, (total, _) in pools.items() if total}
+    pools |= dict.fromkeys(unread_pools(evidence.host), (None, None))
+    reserved = {key for key, (total, _) in pools.items() if total != 0}
     keys = sorted({*reserved, *demand}, key=lambda key: (-1 if key[0] is None else key[0], key[1]))
     if not keys:
         yield _no_pages(evidence, check)
     for key in keys:
         yield _pool(evidence, check, key, demand.get(key, 0), pools)
+
+
+def unread_pools(host: Host) -> list[tuple[int, int]]:
+    """(node, page size) of pools that must be there and were not read: every node has one of each of its sizes."""
+    default = host.memory_settings.default_hugepage_bytes if host.memory_settings else None
+    had = {node.id: {pool.size_bytes for pool in node.hugepages or ()} for node in host.numa_nodes}
+    sizes = {size for found in had.values() for size in found} | ({default} if default and had else set())
+    return [(node, size) for node in sorted(named_nodes(host)) for size in sorted(sizes - had.get(node, set()))]
 
 
 def _demand(evidence: Evidence) -> dict[Pool, int]:
@@ -158,7 +179,11 @@ def ksm(evidence: Evidence) -> Iterable[CheckResult]:
         expected="0 or 2: not merging",
         hint=f"echo 2 > {_KSM}, which also unmerges, or plan with profile host (setting ksm)",
     )
-    if result.outcome == "pass" and run == 0 and shared:
+    if result.outcome == "pass" and run == 0 and shared is None:
+        path = "/sys/kernel/mm/ksm/pages_shared"
+        why = "not merging any more; whether merged pages are kept was not read"
+        yield unknown("ksm", HOST, expected="0 or 2: not merging", why=why, hint=f"look with: cat {path}", source=path)
+    elif result.outcome == "pass" and run == 0 and shared:
         yield warned(
             "ksm",
             HOST,
@@ -176,7 +201,7 @@ def numa_balancing(evidence: Evidence) -> Iterable[CheckResult]:
     settings = evidence.host.memory_settings
     mode = settings.numa_balancing if settings else None
     nodes = [node for node in evidence.host.numa_nodes if node.kind in ("cpu", "memory", None)]
-    if len(nodes) == 1 and no_work(evidence) is None:
+    if len(nodes) == 1 and len(named_nodes(evidence.host)) == 1 and at_rest(evidence, "numa-balancing") is None:
         yield skipped("numa-balancing", HOST, "one NUMA node: there is nothing to balance")
         return
     yield _word(
@@ -194,12 +219,12 @@ def _word(
     evidence: Evidence, check: str, value: str | None, path: str, *, good: Mapping[str, str], expected: str, hint: str
 ) -> CheckResult:
     """One setting in the kernel's own word: good, or as an applied plan asks, or else a warning."""
-    why_not = no_work(evidence)
-    if why_not is not None:
-        return skipped(check, HOST, why_not)
+    rest = at_rest(evidence, check)
+    if rest is not None:
+        return rest
     if value is None:
         why = refused(evidence, path)
-        if why is None and absent(evidence):
+        if lacks(evidence, path):
             return skipped(check, HOST, "this kernel has no such setting")
         look = f"look with: cat {path}"
         return unknown(check, HOST, expected=expected, why=why or "not recorded", hint=look, source=path)

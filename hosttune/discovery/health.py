@@ -71,21 +71,24 @@ def _aer(reader: Reader, host: Host, *, recorded: bool) -> dict[str, dict[str, i
 
 
 def _aer_of(reader: Reader, address: str) -> dict[str, int]:
+    """Counts of one function; a kind whose file is not there, or does not read as a whole, is left out."""
     counts: dict[str, int] = {}
     for kind, name in _AER:
         path = f"{_DEVICES}/{address}/{name}"
-        text = reader.text(path)
-        if text is None:
-            return counts  # the three files come together
-        for line in text.splitlines():
-            word, _, value = line.partition(" ")
-            amount = number(value.strip())
+        rows = [line.rpartition(" ") for line in (reader.text(path) or "").splitlines() if line]
+        amounts = {word[:40]: number(value) for word, _, value in rows}
+        for word, amount in amounts.items():
             if amount is None:
-                reader.problem("not a count", path, f"reads {line[:40]!r}")
-            elif word.startswith("TOTAL_ERR"):
-                counts[kind] = amount
-            elif amount:
-                counts[f"{kind}:{word[:40]}"] = amount
+                reader.problem("not a count", path, f"{word!r} has none")
+        total = next((amount for word, amount in amounts.items() if word.startswith("TOTAL_ERR")), None)
+        known = {word: n for word, n in amounts.items() if n and not word.startswith("TOTAL_ERR")}
+        # The total counts messages, of one reason or several each (aer.c, pci_dev_aer_stats_incr): none is above it.
+        most = max(known.values(), default=0)
+        if most > (total or 0):
+            counts[kind] = most
+        elif total is not None and None not in amounts.values():
+            counts[kind] = total
+        counts |= {f"{kind}:{word}": n for word, n in known.items()}
     return counts
 
 

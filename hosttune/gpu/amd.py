@@ -90,15 +90,17 @@ def _facts(reader: Reader, address: str, version: str | None, peers: tuple[Peer,
 
 def read_ras(reader: Reader, folder: str) -> tuple[int | None, int | None]:
     """Uncorrected and corrected errors of all blocks that count them: "ue: 0", "ce: 0" in ras/BLOCK_err_count."""
-    sums: dict[str, int] = {}
+    blocks = []
     for name in reader.names(f"{folder}/ras"):
         if name.endswith("_err_count"):
-            for line in (reader.text(f"{folder}/ras/{name}") or "").splitlines():
-                kind, _, value = line.partition(":")
-                amount = number(value.strip())
-                if kind in ("ue", "ce") and amount is not None:
-                    sums[kind] = sums.get(kind, 0) + amount
-    return sums.get("ue"), sums.get("ce")
+            lines = (line.partition(":") for line in (reader.text(f"{folder}/ras/{name}") or "").splitlines())
+            blocks.append({kind: number(value.strip()) for kind, _, value in lines})
+    sums = []
+    for kind in ("ue", "ce"):
+        counts = [block.get(kind) for block in blocks]
+        known = [count for count in counts if count is not None]
+        sums.append(sum(known) if known and (len(known) == len(counts) or sum(known)) else None)
+    return sums[0], sums[1]
 
 
 def _celsius(reader: Reader, path: str) -> float | None:
@@ -127,6 +129,8 @@ def read_xgmi(reader: Reader) -> dict[str, tuple[Peer, ...]]:
             for entry in reader.names(folder)
             if "node_to" in (link := read_properties(reader, f"{folder}/{entry}/properties"))
         }
+        if not kinds:
+            continue  # a GPU has a link to its CPU at least: they were not read
         peers[address] = tuple(
             Peer(address=other, kind="xgmi" if kinds.get(int(key)) == IOLINK_XGMI else "pcie")
             for key, other in addresses.items()

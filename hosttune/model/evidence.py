@@ -11,6 +11,8 @@ from hosttune.model.result import Result
 from hosttune.model.validation import Validation
 from hosttune.model.values import Value, close_lists, close_mappings
 
+LIBVIRT_ANSWER = "/.hosttune/commands/libvirt.json"  # where a capture keeps what libvirt said; absent: there is none
+LIST_UNREAD = "list of guests unknown"  # a problem of the host: there may be more guests than are known
 STATE = "hosttune's own state is unreadable"  # a problem of the evidence: what is applied here is not known
 
 
@@ -115,10 +117,11 @@ class Evidence(Value, frozen=True, kw_only=True):
     """All that a validation looks at. `inside`: this is a guest, looked at as one (`--guest`).
 
     `plans` are those applied, oldest first (empty: none); `standing` what `status` says of them, None where this host
-    has no state that can be read. `history`: stored validations of this host, oldest first. `complete`: what is not in
-    `host` is not on the machine either (live, or a capture of ours); None or False: perhaps nobody recorded it.
-    `bar_limits`: the largest size in bytes that a resizable BAR can have, by address; no entry: not resizable, None:
-    not read. `irqbalance`: it is installed and not masked. `loaded_links`: by GPU, speed (GT/s) and width of its link,
+    has no state that can be read. `history`: stored validations of this host, oldest first. `complete`: discovery has
+    looked (live, or a capture of ours); None or False: perhaps nobody recorded what is missing. `absent`: paths that
+    the machine is proven not to have, of those that a check may ask about; "/" stands for all that is not in `host`.
+    `bar_limits`: the largest size in bytes that a resizable BAR can have, by address; 0: not resizable, no entry: not
+    known. `irqbalance`: it is installed and not masked. `loaded_links`: by GPU, speed (GT/s) and width of its link,
     read while copies ran over it (from level 1 on).
     """
 
@@ -133,6 +136,7 @@ class Evidence(Value, frozen=True, kw_only=True):
     history: tuple[Validation, ...] = ()
     problems: tuple[Problem, ...] = ()
     complete: bool | None = None
+    absent: tuple[str, ...] = ()
     bar_limits: Mapping[str, int] | None = None
     irqbalance: bool | None = None
     ksm_pages_shared: int | None = None

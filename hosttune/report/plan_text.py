@@ -228,8 +228,8 @@ def _action_lines(alike: list[Action], host: Host) -> tuple[str, ...]:
 def _known_absent(action: Action, host: Host) -> str | None:
     """What an action's missing present value means where it is no doubt; None where it is one.
 
-    The whole command line, or list of mounts, was read, and it is not there. The function is there without a driver, while the
-    host tells those of others and no problem says that this one's could not be read.
+    The whole command line, or list of mounts, was read, and it is not there. The function is there without a driver,
+    while the host tells those of others and no problem says that this one's could not be read.
     """
     if action.kind == "kernel-argument" and host.kernel_args is not None:
         return "not set"

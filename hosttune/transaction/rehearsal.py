@@ -40,6 +40,10 @@ class _Before(System):
         """See System."""
         return self._behind.exists(path)
 
+    def lacks(self, path: str) -> bool:
+        """See System."""
+        return self._behind.lacks(path)
+
     def folder(self, path: str) -> Folder:
         """See System."""
         return self._behind.folder(path)
