@@ -221,6 +221,8 @@ def test_the_journal_stands_in_for_a_log_that_was_cleared(tmp_path: Path) -> Non
         {"dmesg --kernel --json": dmesg_json((0.0, "Linux version 6"), (3.0, "NVRM: Xid (PCI:0000:41:00): gone"))},
         {"dmesg --kernel --json": dmesg_json((0.0, "x"), (3.0, "nvidia-nvswitch0: SXid (PCI:0000:41:00.0): 20"))},
         {"dmesg --kernel --json": dmesg_json((0.0, "x"), (3.0, "nvidia 0000:41:00.0: PCIe Bus Error: severity=Cor"))},
+        {"dmesg --kernel --json": dmesg_json((0.0, "x"), (3.0, "{1}[Hardware Error]: event severity: fa"))},
+        {"dmesg --kernel --json": dmesg_json((0.0, "x"), (3.0, "EDAC MC0: 1 U"))},
         {
             "dmesg --kernel --json": "no JSON",
             "dmesg --kernel": "[    0.000000] Linux version 6\n[   3.0NVRM: Xid (PC\n",
@@ -243,6 +245,7 @@ def test_a_record_that_cannot_be_read_is_counted(tmp_path: Path, answers: dict[s
 
 def test_what_switches_and_multi_line_records_add_is_no_damage(tmp_path: Path) -> None:
     text = (CASES / "xids.txt").read_text() + "[  999.000000] a record\n                 its second line\n"
+    text += "[  999.500000] {1}[Hardware Error]: event severity: info\n[  999.600000] EDAC MC: Ver: 3.0.0\n"
     switch = "[ 1000.000000] nvidia-nvswitch0: SXid (PCI:0000:a9:00.0): 20034, Severity 1 Engine instance 30\n"
     answers: dict[str, str | CommandFailed] = {"dmesg --kernel --json": "old", "dmesg --kernel": text + switch}
     log = read_kernel_log(Reader(Asked(tmp_path, answers)))

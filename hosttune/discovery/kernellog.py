@@ -291,7 +291,9 @@ _SHAPES = (
 _BEGINNINGS = re.compile(
     r"NVRM: Xid\b|nvidia-nvswitch\d{1,4}: SXid\b(?! \([^)]{1,30}\): \d{1,6}, (?:Data \{|Severity \d))"
     r"|\S{1,40} [0-9a-fA-F:.]{7,16}: (?:AER: )?PCIe Bus Error: |EDAC (?:MC|DEVICE)\d{1,4}: \d"
+    r"|\{\d{1,9}\}\[Hardware Error\]: *event severity: (?!info\b)"
 )
+_NVLINK5_CODES = frozenset(str(code) for code in range(144, 151))
 _NVLINK5 = re.compile(
     r", +(?P<subcode>[A-Za-z][A-Za-z0-9_/]{0,30}(?: [A-Za-z]{1,12})?) +(?P<severity>Fatal|Non-?fatal)\b"
     r"(?:[^(]{0,80}\((?P<registers>0x[0-9a-fA-F]{1,8}(?: 0x[0-9a-fA-F]{1,8}){0,9}))?"
@@ -342,7 +344,7 @@ def _event(seconds: float | None, text: str) -> KernelEvent | None:
         if match := shape.pattern.match(text):
             groups = match.groupdict()
             code = groups.get("code")
-            details = _details(groups.get("rest") or "")
+            details = _details(code, groups.get("rest") or "")
             return KernelEvent(
                 kind=shape.kind,
                 address=_address(groups.get("address")),
@@ -359,9 +361,9 @@ def _event(seconds: float | None, text: str) -> KernelEvent | None:
     return None
 
 
-def _details(rest: str) -> Mapping[str, str | None]:
+def _details(code: str | None, rest: str) -> Mapping[str, str | None]:
     """What an XID's text says beyond its number, of those whose text decides."""
-    found = _NVLINK5.match(rest) or _RECOVERY.match(rest)
+    found = (_NVLINK5 if code in _NVLINK5_CODES else _RECOVERY).match(rest)
     return found.groupdict() if found else {}
 
 
