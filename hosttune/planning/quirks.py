@@ -34,17 +34,19 @@ def guest_quirks(host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Itera
         doubt = vendor.reset_doubts.get((function.device_id if function else None) or "") if vendor else None
         if doubt is not None:
             yield Finding(level="warn", text=f"GPU {device.address}: {doubt}", where=where)
-    yield from _slow_start(host, guest, where)
+    yield from _slow_start(host, catalogue, guest, where)
     yield from _emulated_switches(guest, where)
 
 
-def _slow_start(host: Host, guest: PlannedGuest, where: str) -> Iterator[Finding]:
+def _slow_start(host: Host, catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[Finding]:
     stack = host.virtualization
     version = version_of(stack.qemu_version) if stack else None
-    if version is None or version >= FAST_BARS or (guest.mmio64_bytes or 0) < HUGE_BARS:
+    functions = [catalogue.pci.get(device.address) for device in guest.devices]
+    size = sum(bar.size_bytes for function in functions if function for bar in function.bars or ())
+    if version is None or version >= FAST_BARS or size < HUGE_BARS:
         return
     text = (
-        f"its BARs need {format_size(guest.mmio64_bytes)}, and QEMU before 10.1 maps them slowly: the start can take"
+        f"its devices have BARs of {format_size(size)}, and QEMU before 10.1 maps them slowly: the start can take"
         " minutes, with many such GPUs more than an hour on an older kernel; wait for it, or use QEMU 10.1"
     )
     yield Finding(level="info", text=text, where=where)
