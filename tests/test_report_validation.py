@@ -180,5 +180,5 @@ def test_junit_holds_hostile_text_whole_but_for_what_xml_cannot_hold() -> None:
     assert suite is not None
     case = suite.find("testcase")
     assert case is not None
-    assert case.attrib["name"] == HOSTILE.replace("\x00", "?").replace("\x1b", "?")
+    assert case.attrib["name"] == HOSTILE.replace("\x00", "\\x00").replace("\x1b", "\\x1b")
     assert "timestamp" not in suite.attrib

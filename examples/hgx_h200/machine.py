@@ -181,7 +181,7 @@ def write_platform(tree: Tree) -> None:
     for name in ("kvm", "kvm_intel", "vfio_iommu_type1", "vfio_pci"):
         tree.put(f"sys/module/{name}/initstate", "live")
     tree.put_all("sys/module/kvm/parameters", halt_poll_ns=200000)
-    tree.put_all("sys/module/kvm_intel/parameters", nested="Y", ept="Y")
+    tree.put_all("sys/module/kvm_intel/parameters", nested="Y", ept="Y", enable_apicv="Y")
     tree.put_all(
         "sys/module/vfio_iommu_type1/parameters",
         allow_unsafe_interrupts="N",

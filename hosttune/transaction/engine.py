@@ -250,7 +250,11 @@ def _undo(system: System, journal: Journal, record: Record, *, same_boot: bool, 
         found = freeze(setting.read(system))
         target, foreign = _way_back(setting, record, found, same_boot=same_boot, force=force)
         if target == found:
-            made = _foreign(found, foreign) if foreign else Made("already", found, _gone(record, found, same_boot))
+            made = (
+                _foreign(found, foreign)
+                if foreign
+                else Made("already", found, _gone(setting, record, found, same_boot))
+            )
         else:
             kept = _noted(journal, "undo", step=record.step, old=found, new=target)
             note = _write(counted, setting, target)
@@ -319,11 +323,13 @@ def _foreign(now: Any, foreign: Mapping[str, Any]) -> Made:
     return Made("conflict", now, f"somebody else has set it to {which} since: left alone (--force takes it back)")
 
 
-def _gone(record: Record, now: Any, same_boot: bool) -> str:
+def _gone(setting: Setting, record: Record, now: Any, same_boot: bool) -> str:
     """Why there is nothing to take back of a step that we had written, or were about to."""
     if not same_boot and record.scope == RUNTIME:
         left = "" if now == freeze(record.old) else f", it is {text_of(now)} since"
         return f"the reboot had undone it{left}: nothing was written"
+    if now != freeze(record.old) and same(setting, now, freeze(record.old)):
+        return f"{text_of(now)} serves as well as its original: nothing was written"
     if now != freeze(record.old):
         return f"what it is now, {text_of(now)}, is not hosttune's: nothing was written"
     return "it was at its original: nothing was written"
