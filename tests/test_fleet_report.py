@@ -42,7 +42,7 @@ CODES = {"ok": 0, "no": 1, "bad-input": 2, "refused": 3, "needs-person": 4, "int
 
 def answered(host: str = "a", phase: str = "validate", **changes: object) -> Answer:
     fields: dict[str, object] = {"host": host, "phase": phase, "run": RUN, "outcome": "ok"}
-    fields["exit_code"] = CODES.get(changes.get("outcome", "ok"))
+    fields["exit_code"] = CODES.get(str(changes.get("outcome", "ok")))
     return Answer(**(fields | changes))  # type: ignore[arg-type]
 
 
@@ -174,7 +174,7 @@ def applied(
     folder: Path, *, before: str = "no", status: str | None = None, after: bool = True, **changes: object
 ) -> None:
     write(folder, answered(phase="before", outcome=before), of(BAD, verdict="fail"))
-    write(folder, answered(phase="apply", **changes))
+    write(folder, answered("a", "apply", **changes))
     if status is not None:
         write(folder, answered(phase="status", outcome=status))
     if after:
