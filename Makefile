@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 DEMO := plan --root examples/hgx-h200-8.tar.xz --gpu 0000:41:00.0
 
-.PHONY: demo test lab-test lab-full bench bench-fleet lint format wheelhouse set-up set-up-test clean
+.PHONY: demo test evidence lab-test lab-full bench bench-fleet lint format wheelhouse set-up set-up-test clean
 
 demo: set-up
 	$(BIN)/hosttune $(DEMO)
@@ -33,6 +33,15 @@ set-up-test: set-up $(STAMP)/test $(STAMP)/apt-test $(STAMP)/apt-browser $(STAMP
 
 test: set-up-test
 	$(BIN)/pytest -n $(JOBS) --dist worksteal --durations 10
+
+# Every captured host with its evidence lost, emptied, garbled and contradicted; `make test` takes a sample.
+EVIDENCE := $(CURDIR)/build/evidence.jsonl
+evidence: export HOSTTUNE_SWEEP := full
+evidence: export HOSTTUNE_EVIDENCE_SUMMARY := $(EVIDENCE)
+evidence: set-up-test
+	mkdir -p $(dir $(EVIDENCE)) && rm -f $(EVIDENCE)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal tests/test_evidence_lost.py; done=$$?; \
+	$(BIN)/python tests/evidence_summary.py $(EVIDENCE); exit $$done
 
 # At most two workers: each boots an emulated host of its own, some two.
 lab-test: set-up-test $(STAMP)/apt-lab

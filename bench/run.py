@@ -20,6 +20,7 @@ from pathlib import Path
 
 from applying import applying
 from batch import batches
+from bounds import bounds
 from online import online
 from rows import HOSTTUNE, Row, interleaved
 
@@ -120,7 +121,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as target:
         root = unpack(target)
         rows = [*start_up(), *discovery(root), *peak_memory(root), *planning(root), *applying(Path(target)), *batches()]
-        rows += online()
+        rows += [*online(), *bounds()]
     print("| measured | figure | bound |\n|---|---|---|")
     for row in rows:
         print(f"| {row.what} | {row.figure}{'' if row.holds else ' **missed**'} | {row.bound} |")

@@ -1,17 +1,19 @@
 """System → a scrubbed archive that `--root` replays to the same host document (but for the scrubbed values).
 
 A capture is what discovery and validation read, no more: both run on a `Recording`, which remembers every file,
-listing, link and answer. A name that was listed and never read becomes an empty directory, which every reader takes
-for "nothing to say" as it did when it did not read it. `EXTRA_FACTS` are kept for later checks although nothing needs
-them yet. What is replaced is listed in `scrub`.
+listing, link and answer, and what was looked for and was not there, for the capture's `manifest`. A name that was
+listed and never read becomes an empty directory, which every reader takes for "nothing to say" as it did when it did
+not read it. `EXTRA_FACTS` are kept for later checks although nothing needs them yet. What is replaced is listed in
+`scrub`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from hosttune import manifest
 from hosttune.errors import BadInput, Unreadable
 from hosttune.scrub import Scrub
 from hosttune.system import COMMANDS, COMPLETE, MAX_LINKS, UNREADABLE, System, join_link
@@ -33,7 +35,7 @@ EXTRA_FACTS = (
 )
 # Where links depend on who asks; taken as the directories that they seem to be.
 _MAGIC = ("/proc/self", "/proc/thread-self")
-_FORMAT = "1\n"
+_LONGEST_REASON = 200  # characters of why a file cannot be read
 MACHINE_ID = "/etc/machine-id"
 
 
@@ -49,6 +51,8 @@ class Recording(System):
         self.files: dict[str, bytes] = {}
         self.links: dict[str, str] = {}  # real path -> path inside the machine
         self.present: set[str] = set()  # there, and nothing more is known
+        self.listed: set[str] = set()  # directories of which every name is known
+        self.missing: set[str] = set()  # looked for, and proven not to be there
         self.unreadable: dict[str, str] = {}
         self.answers: dict[str, str] = {}
         self._real: dict[str, str] = {"/": "/"}
@@ -63,6 +67,8 @@ class Recording(System):
             raise
         if data is not None and not self._asking:
             self.files[self._resolve(path)] = data
+        elif data is None:
+            self._miss(path)
         return data
 
     def list(self, path: str) -> list[str]:
@@ -77,7 +83,10 @@ class Recording(System):
         if names or self.inner.exists(path):
             real = self._resolve(path)
             self.present.add(real)
+            self.listed.add(real)
             self.present.update(f"{real.rstrip('/')}/{name}" for name in names)
+        else:
+            self._miss(path)
         return names
 
     def link(self, path: str) -> str | None:
@@ -89,6 +98,8 @@ class Recording(System):
             raise
         if target is not None and not self._asking:
             self._resolve(path)
+        elif target is None:
+            self._miss(path)
         return target
 
     def exists(self, path: str) -> bool:
@@ -102,7 +113,21 @@ class Recording(System):
             real = self._resolve(path)
             if found:
                 self.present.add(real)
+            else:
+                self._miss(path)
         return found
+
+    def lacks(self, path: str) -> bool:
+        """See System."""
+        return self._miss(path) if not self._asking else self.inner.lacks(path)
+
+    def _miss(self, path: str) -> bool:
+        """Note a path that was looked for and is proven not to be there; whether it is."""
+        if self._asking or not self.inner.lacks(path):
+            return False
+        parent, _, name = path.rpartition("/")
+        self.missing.add(f"{self._resolve(parent or '/').rstrip('/')}/{name}")
+        return True
 
     def query(self, name: str, live: Callable[[], str | None]) -> str | None:
         """See System. What is read on the way to an answer is not recorded: the answer is."""
@@ -113,6 +138,8 @@ class Recording(System):
             self._asking = False
         if answer is not None:
             self.answers[name] = answer
+        elif not self.inner.captured or self.inner.lacks(COMMANDS + name):
+            self.missing.add(COMMANDS + name)
         return answer
 
     def run(self, argv: tuple[str, ...], *, timeout: float = 20.0) -> str:
@@ -144,10 +171,14 @@ class Recording(System):
             return None
 
 
-def write_capture(system: System, path: str) -> Host:
+Say = Callable[[str], None]
+
+
+def write_capture(system: System, path: str, say: Say = lambda text: None) -> Host:
     """Write a scrubbed capture of the machine as a tar.gz; return the host document it was made from.
 
-    Raises BadInput when the file exists or cannot be written, and for "-"; a failure leaves nothing behind.
+    `say` is told what was found beside the machine's own files and is left out. Raises BadInput when the file exists
+    or cannot be written, and for "-"; a failure leaves nothing behind.
     """
     from hosttune.discovery.evidence import gather
 
@@ -162,8 +193,20 @@ def write_capture(system: System, path: str) -> Host:
             recording.read_bytes(fact)
         except Unreadable:
             continue  # recorded as such
-    _write(path, list(_entries(recording, Scrub(_key(system), host.hostname))))
+    entries = list(_entries(recording, Scrub(_key(system), host.hostname), say))
+    _write(path, entries)
+    for name in _other_answers(system, {name for name, _ in entries}):
+        say(f"left out: {COMMANDS}{name}, which nothing of hosttune's reads here")
     return host
+
+
+def _other_answers(system: System, kept: Collection[str]) -> list[str]:
+    """Answers that somebody has put into the root and that are not in the capture: nobody knows what is in them."""
+    try:
+        names = system.list(COMMANDS.rstrip("/")) if system.captured else []
+    except Unreadable:
+        return []
+    return [name for name in names if f"{COMMANDS}{name}"[1:] not in kept]
 
 
 def _key(system: System) -> str:
@@ -179,32 +222,68 @@ def _key(system: System) -> str:
 Entry = tuple[str, bytes | str | None]  # path without the leading "/"; contents, or a link's target, or None: directory
 
 
-def _entries(recording: Recording, scrub: Scrub) -> Iterator[Entry]:
+def _entries(recording: Recording, scrub: Scrub, say: Say = lambda text: None) -> Iterator[Entry]:
     """Everything recorded, scrubbed and in order of path; a directory only where nothing else says that it is there."""
+    from hosttune.discovery.guests import DEFINITION
+
     entries: dict[str, bytes | str | None] = dict.fromkeys(recording.present)
     entries |= {path: _relative(path, target) for path, target in recording.links.items()}
-    entries |= {path: scrub.contents(path, data) for path, data in recording.files.items()}
+    for file, data in recording.files.items():
+        if not file.startswith(COMMANDS):
+            entries[file] = scrub.contents(file, data)
     entries.pop(MACHINE_ID, None)  # for the digest alone, which a capture has none of
-    for name, answer in recording.answers.items():
-        entries[COMMANDS + name] = _answer(name, answer, scrub)
+    files = {file.removeprefix(COMMANDS): data for file, data in recording.files.items() if file.startswith(COMMANDS)}
+    answers = {name: data.decode("utf-8", "replace") for name, data in files.items()} | recording.answers
+    for name, answer in answers.items():
+        found = _answer(name, answer, scrub)
+        if found is None:
+            say(f"left out: {COMMANDS}{name}, which is not what hosttune writes there")
+            entries.pop(COMMANDS + name, None)
+        else:
+            entries[COMMANDS + name] = found
+        if name.startswith(DEFINITION):
+            say(f"of {COMMANDS}{name} only CPUs, memory and host devices are kept")
+    for path in [path for path, entry in entries.items() if path.startswith(COMMANDS) and entry is None]:
+        del entries[path]  # listed there, and not read
     if recording.unreadable:
-        lines = sorted(f"{scrub.path(path)}\t{reason}\n" for path, reason in recording.unreadable.items())
+        lines = sorted(
+            f"{scrub.path(path)}\t{scrub.words(' '.join(reason.split()))[:_LONGEST_REASON]}\n"
+            for path, reason in recording.unreadable.items()
+        )
         entries[UNREADABLE] = "".join(lines).encode()
     if recording.complete:
-        entries[COMPLETE] = _FORMAT.encode()
+        entries[COMPLETE] = _manifest(recording, scrub, entries).encode()
     for path in sorted(entries):
         entry = entries[path]
         if path != "/":
             yield scrub.path(path)[1:], scrub.path(entry) if isinstance(entry, str) else entry
 
 
-def _answer(name: str, answer: str, scrub: Scrub) -> bytes:
-    """A recorded answer, scrubbed; of libvirt's facts only what discovery needs."""
-    from hosttune.discovery.guests import QUERY
-    from hosttune.discovery.libvirtd import strip_facts
+def _manifest(recording: Recording, scrub: Scrub, entries: Iterable[str]) -> str:
+    """What the capture holds, and what was looked for and was not there: by it, a file that is lost later is missed."""
+    present = (scrub.path(path) for path in (*entries, COMPLETE))
+    listed, missing = ([scrub.path(path) for path in paths] for paths in (recording.listed, recording.missing))
+    return manifest.write(present, listed, missing)
 
-    text = strip_facts(answer) if name == QUERY else answer
-    return scrub.contents(COMMANDS + name, text.encode())
+
+def _answer(name: str, answer: str, scrub: Scrub) -> bytes | None:
+    """A recorded answer, scrubbed, whoever put it there; None for one that is left out.
+
+    Of libvirt's facts and definitions only what discovery needs, of the kernel log only lines that are events.
+    """
+    from hosttune.discovery.guests import DEFINITION, QUERY
+    from hosttune.discovery.kernellog import QUERY as KERNEL_LOG
+    from hosttune.discovery.kernellog import strip_log
+    from hosttune.discovery.libvirtd import strip_facts, strip_xml
+
+    text: str | None = answer
+    if name == QUERY:
+        text = strip_facts(answer)
+    elif name.startswith(DEFINITION):
+        text = strip_xml(answer)
+    elif name == KERNEL_LOG:
+        text = strip_log(answer, scrub.words)
+    return None if text is None else scrub.contents(COMMANDS + name, text.encode())
 
 
 def _relative(path: str, target: str) -> str:

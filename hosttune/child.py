@@ -18,6 +18,15 @@ _GRACE_SECONDS = 1.0
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+def let_go(fd: int) -> None:
+    """Close a file that was only read: what the kernel says then (a quota, a network disk) is of no data of ours.
+
+    Of a file that was written, a close that fails is a write that failed.
+    """
+    with contextlib.suppress(OSError):
+        os.close(fd)
+
+
 def in_child(work: Callable[[], str | None], seconds: float, what: str) -> str | None:
     """What `work` returns, done in a child of its own. Raises what it raises, and Stuck after `seconds`.
 
@@ -26,12 +35,12 @@ def in_child(work: Callable[[], str | None], seconds: float, what: str) -> str |
     """
     reader, writer = os.pipe()
     child, held = start_child(lambda: _tell(writer, work), (writer,))
-    os.close(writer)
+    let_go(writer)
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)  # heard from here on, where the child is ended with it
         answer = _answer(reader, seconds)
     finally:
-        os.close(reader)
+        let_go(reader)
         _end(child)
     if answer is None:
         raise Stuck(what, seconds)

@@ -80,3 +80,11 @@ class Stuck(HosttuneError):
             f"no answer within {seconds:g} s", where=path, hint="see the kernel log (dmesg) for what it waits for"
         )
         self.seconds = seconds
+
+
+class InUse(WriteFailed):
+    """What was to be taken away is used by somebody: it was left as it is, and nothing of it was changed."""
+
+    def __init__(self, path: str, users: str) -> None:
+        super().__init__(path, f"in use: {users}")
+        self.hint = "end what uses it, then try again"

@@ -8,6 +8,7 @@ device files out of a process's open files.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ _MINOR = re.compile(r"^Device Minor:\s*(\d{1,4})\s*$", re.MULTILINE)
 _SWITCH_NODE = re.compile(r"/dev/nvidia-nvswitch\d+")
 _SWITCHES = "/dev/nvidia-nvswitch*"
 _CONTAINER = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
+_PARENT = re.compile(r"^PPid:\s*(\d{1,10})\s*$", re.MULTILINE)
+_DEEPEST = 64  # generations of processes: far more than there are between us and what we start
 _COMM = 15  # bytes of a process's name that the kernel keeps
 # What ends those that hold GPUs on every other host, where no unit of systemd says it.
 _ENDS = {
@@ -82,7 +85,8 @@ def holders(system: System, addresses: Sequence[str]) -> tuple[Holder, ...]:
 
     Only nodes of the functions themselves count (/dev/nvidiactl alone holds no GPU), and processes by the name that
     the kernel gives the node. What could not be looked at is a Holder too, an `unknown` one: unless this is root, and
-    in the machine's own PID namespace, other processes are hidden. A scratch root has no processes.
+    in the machine's own PID namespace, other processes are hidden. A scratch root has no processes. On the live machine
+    this process and what it has started are no users: they do what is asked, and end with it.
     """
     reader = Reader(system)
     nodes = {address: device_nodes(reader, address) for address in addresses}
@@ -92,7 +96,7 @@ def holders(system: System, addresses: Sequence[str]) -> tuple[Holder, ...]:
         _process_holder(reader, pid, address, [node for node in nodes[address] if node in has])
         for address in addresses
         for pid, has in opened.found.items()
-        if not has.isdisjoint(nodes[address])
+        if not has.isdisjoint(nodes[address]) and (system.captured or not _is_ours(reader, pid))
     ]
     found.sort(key=lambda holder: addresses.index(holder.address))
     doubts = (*_unseen(system, opened), *(f"{doubt.where} ({doubt.why})" for doubt in reader.problems))
@@ -195,6 +199,17 @@ def _files(system: System, pid: int) -> Iterator[str]:
         if target is not None and target.startswith("/dev/"):
             target = target.removesuffix(" (deleted)")
             yield _SWITCHES if _SWITCH_NODE.fullmatch(target) else target
+
+
+def _is_ours(reader: Reader, pid: int) -> bool:
+    """Whether a process is this one, or was started by it or by what it has started. Source: proc(5), status."""
+    mine = os.getpid()
+    for _ in range(_DEEPEST):
+        if pid == mine or pid <= 1:
+            return pid == mine
+        parent = _PARENT.search(reader.text(f"/proc/{pid}/status") or "")
+        pid = int(parent[1]) if parent else 0
+    return False
 
 
 def _unseen(system: System, opened: _Opened) -> Iterator[str]:

@@ -19,14 +19,15 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from hosttune.errors import HosttuneError, Refused, WriteFailed
 from hosttune.model.values import Value, close_mappings, to_builtins
-from hosttune.system import put_file, sync_folder
+from hosttune.state import mode_of, read_whole
+from hosttune.system import let_go, make_folder, open_new, put_file, sync_folder
 
 JOURNAL_SCHEMA = "hosttune.journal/v1"
 OPEN_STATES = ("applying", "reverting")
@@ -68,14 +69,15 @@ class Line(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     outcome: str | None = None
     value: Any = None
     why: str | None = None
+    untouched: bool = False
     state: str | None = None
 
 
 class Record(Value, frozen=True, kw_only=True):
     """One step of a transaction as its lines tell it. `outcome` None: it was cut off in the middle.
 
-    `after` is the value that was read back; `undone` what became of taking it back, None while nobody tried;
-    `undoing`: it was being taken back when the journal ends.
+    `after` is the value that was read back; `untouched`: nothing was written before it failed. `undone` is what became
+    of taking it back, None while nobody tried; `undoing`: it was being taken back when the journal ends.
     """
 
     step: int
@@ -89,6 +91,7 @@ class Record(Value, frozen=True, kw_only=True):
     outcome: str | None = None
     after: Any = None
     why: str | None = None
+    untouched: bool = False
     undone: str | None = None
     undoing: bool = False
 
@@ -97,8 +100,19 @@ class Record(Value, frozen=True, kw_only=True):
 
     @property
     def in_force(self) -> bool:
-        """Whether this step is still to be taken back one day."""
-        return self.outcome != "conflict" and self.undone in (None, "conflict", "failed")
+        """Whether this step's setting is as the transaction left it, as far as the journal can tell."""
+        return self.to_undo and self.undone != "conflict"
+
+    @property
+    def to_undo(self) -> bool:
+        """Whether this step is still to be taken back one day. What changed nothing never is: it is not ours."""
+        nothing = self.outcome == "conflict" or self.dropped or self.untouched
+        return not nothing and self.undone in (None, "conflict", "failed")
+
+    @property
+    def dropped(self) -> bool:
+        """Whether it was written and stayed as it was."""
+        return self.outcome == "ignored" or (self.outcome == "clamped" and self.after == self.old)
 
 
 class Transaction(Value, frozen=True, kw_only=True):
@@ -116,7 +130,12 @@ class Transaction(Value, frozen=True, kw_only=True):
 
     @property
     def is_applied(self) -> bool:
-        """Whether it is an apply that came to its end and that no revert has taken back whole."""
+        """Whether it is an apply that came to its end and of which nothing was taken back: its plan is applied."""
+        return self.state == "applied" and self.header.verb == "apply"
+
+    @property
+    def to_revert(self) -> bool:
+        """Whether it is an apply of which something is still to be taken back (of a kept one, what others changed)."""
         return self.state in ("applied", "kept") and self.header.verb == "apply"
 
 
@@ -125,8 +144,7 @@ class Transaction(Value, frozen=True, kw_only=True):
 
 def read_transaction(path: str) -> Transaction | None:
     """One journal file; None where not even its first line was completed. Raises Refused naming file and line."""
-    with open(path, "rb") as file:
-        data = file.read()
+    data = read_whole(path)
     whole = data[: data.rfind(b"\n") + 1]  # what follows the last line end was never promised
     lines = whole.splitlines()
     if not lines:
@@ -166,7 +184,9 @@ def _take(records: dict[int, Record], line: Line, state: str) -> str:
     if record is None:
         raise ValueError(f"{line.event!r} of a step without an intent")
     if line.event == "done":
-        records[line.step] = msgspec.structs.replace(record, outcome=line.outcome, after=line.value, why=line.why)
+        records[line.step] = msgspec.structs.replace(
+            record, outcome=line.outcome, after=line.value, why=line.why, untouched=line.untouched
+        )
         return state
     if line.event == "undo":
         records[line.step] = msgspec.structs.replace(record, undoing=True)
@@ -223,8 +243,8 @@ class Journal:
         self.append(Line(event=event, at=now(), **fields))
 
     def close(self) -> None:
-        """Let go of the file."""
-        os.close(self._fd)
+        """Let go of the file. Each line is on disk by then: what a close says can be of none of them."""
+        let_go(self._fd)
 
 
 def now() -> str:
@@ -245,12 +265,15 @@ class Store:
         """Hold the lock. It is the kernel's (flock): no lock outlives its process. Raises Refused naming the holder."""
         path = os.path.join(self.folder, "lock")
         try:
-            os.makedirs(self.folder, mode=0o755, exist_ok=True)
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            make_folder(self.folder, mode_of(""))
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode_of("lock"))
         except OSError as error:
             hint = "run as root, or choose another state directory with HOSTTUNE_STATE"
             raise Refused(f"cannot write the state: {error.strerror}", where=path, hint=hint) from error
         try:
+            with contextlib.suppress(OSError):
+                if os.fstat(fd).st_mode & 0o777 != mode_of("lock"):  # whatever the umask made of it
+                    os.fchmod(fd, mode_of("lock"))
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -263,7 +286,7 @@ class Store:
                 os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
             yield
         finally:
-            os.close(fd)
+            let_go(fd)
 
     def transactions(self) -> tuple[Transaction, ...]:
         """All journals, oldest first, but those that never began. Raises Refused for one that does not read."""
@@ -275,17 +298,23 @@ class Store:
             raise Refused(
                 f"cannot read the journals: {error.strerror}", where=self._journals, hint="run as root"
             ) from error
-        read = (read_transaction(os.path.join(self._journals, name)) for name in names)
+        read = (self._read(os.path.join(self._journals, name)) for name in names)
         return tuple(found for found in read if found is not None)
+
+    def _read(self, path: str) -> Transaction | None:
+        try:
+            return read_transaction(path)
+        except OSError as error:
+            raise Refused(f"cannot read a journal: {error.strerror}", where=path, hint="run as root") from error
 
     def begin(self, number: int, **facts: Any) -> Journal:
         """A new journal with its first line on disk. Raises JournalFailed; nothing is left behind then."""
         path = os.path.join(self._journals, f"{number:06d}{_SUFFIX}")
         try:
-            os.makedirs(self._journals, mode=0o755, exist_ok=True)
+            self._make_folder()
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)  # one that never got its first line
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_APPEND, 0o644)
+            fd = open_new(path, mode_of("transactions/NAME"), os.O_APPEND)
         except OSError as error:
             raise JournalFailed(
                 f"cannot begin a journal: {error.strerror}", where=path, hint="make room on that disk"
@@ -302,10 +331,21 @@ class Store:
             raise
         return journal
 
+    def _make_folder(self) -> None:
+        """The folder of the journals, for its owner alone, also where an earlier version made it. Raises OSError."""
+        make_folder(self.folder, mode_of(""))
+        make_folder(self._journals, mode_of("transactions/"))
+        if os.stat(self._journals).st_mode & 0o777 != mode_of("transactions/"):
+            os.chmod(self._journals, mode_of("transactions/"))
+
     def keep_plan(self, number: int, text: str) -> None:
         """Keep the plan of a transaction beside its journal, before that begins. Raises JournalFailed."""
         try:
-            put_file(os.path.join(self._journals, f"{number:06d}{_PLAN}"), text.encode())
+            self._make_folder()
+            put_file(os.path.join(self._journals, f"{number:06d}{_PLAN}"), text.encode(), mode_of("transactions/NAME"))
+        except OSError as error:
+            what = f"cannot keep the plan: {error.strerror}"
+            raise JournalFailed(what, where=self._journals, hint="make room on that disk") from error
         except WriteFailed as error:
             what = f"cannot keep the plan: {error.reason}"
             raise JournalFailed(what, where=error.path, hint="make room on that disk") from error
@@ -313,8 +353,7 @@ class Store:
     def plan_of(self, transaction: Transaction) -> str | None:
         """The plan that a transaction applied, as JSON; None where none was kept."""
         try:
-            with open(transaction.path.removesuffix(_SUFFIX) + _PLAN, encoding="utf-8") as file:
-                return file.read()
+            return read_whole(transaction.path.removesuffix(_SUFFIX) + _PLAN).decode("utf-8", "replace")
         except FileNotFoundError:
             return None
 
@@ -335,12 +374,31 @@ class Store:
         os.unlink(transaction.path)
 
 
-def in_force(transactions: tuple[Transaction, ...]) -> Mapping[tuple[str, str], Record]:
-    """What is applied: the newest record of each setting that has not been taken back, boot re-applies left out."""
-    found: dict[tuple[str, str], Record] = {}
-    for transaction in transactions:
-        if transaction.is_applied:
-            for record in transaction.records:
-                if record.in_force:
-                    found[record.kind, record.target] = record
-    return found
+def in_force(transactions: Iterable[Transaction]) -> Mapping[tuple[str, str], Record]:
+    """What is in force: the newest record of each setting that was applied and is not taken back.
+
+    Left out are boot re-applies, what stayed as it was for all our writing, what a revert left to whoever had changed
+    it, and an apply that was cut off: nothing of it counts as applied before it is settled.
+    """
+    return _newest(transactions, lambda record: record.in_force)
+
+
+def dropped(transactions: Iterable[Transaction]) -> Mapping[tuple[str, str], Record]:
+    """The newest record of each setting that was written, and that stayed as it was."""
+    applied = (one for one in transactions if one.is_applied)
+    return _newest(applied, lambda record: record.dropped)
+
+
+def left_alone(transactions: Iterable[Transaction]) -> Mapping[tuple[str, str], Record]:
+    """The newest record of each setting that a revert left to whoever had changed it since."""
+    return _newest(transactions, lambda record: record.to_undo and record.undone == "conflict")
+
+
+def _newest(transactions: Iterable[Transaction], wanted: Callable[[Record], bool]) -> Mapping[tuple[str, str], Record]:
+    return {
+        (record.kind, record.target): record
+        for transaction in transactions
+        if transaction.header.verb == "apply" and transaction.state != "applying"
+        for record in transaction.records
+        if wanted(record)
+    }

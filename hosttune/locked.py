@@ -13,7 +13,7 @@ import select
 import signal
 import struct
 
-from hosttune.child import start_child
+from hosttune.child import let_go, start_child
 from hosttune.errors import Unreadable
 
 NAMES = ("/driver_override", "/sriov_numvfs")
@@ -57,15 +57,15 @@ class LockedReads:
         self._hear, answer = os.pipe()
         owner = os.getpid()
         self._child, held = start_child(lambda: _serve(question, answer, owner), (question, answer))
-        os.close(question)
-        os.close(answer)
+        let_go(question)
+        let_go(answer)
         self._owner = owner
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
     def _leave(self) -> None:
         """Give the child up: killed, it ends once the kernel lets it."""
-        os.close(self._ask)
-        os.close(self._hear)
+        let_go(self._ask)
+        let_go(self._hear)
         self._owner = 0
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._child, signal.SIGKILL)
@@ -85,7 +85,7 @@ def _answered(path: bytes) -> bytes:
         try:
             data = os.read(fd, 4096)
         finally:
-            os.close(fd)
+            let_go(fd)
     except OSError as error:
         return _LENGTH.pack(-(error.errno or 5))
     return _LENGTH.pack(len(data)) + data

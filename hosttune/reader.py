@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from hosttune.errors import Unreadable
 from hosttune.model.host import Problem
-from hosttune.model.values import MAX_ID, MAX_SIZE
+from hosttune.model.values import MAX_ID, MAX_SIZE, CpuSet
 from hosttune.system import System
 
 
@@ -28,11 +28,15 @@ class Reader:
     def __init__(self, system: System) -> None:
         self.system = system
         self.problems: list[Problem] = []
+        self._noted: set[Problem] = set()
+        self.sets: dict[tuple[str, bool], CpuSet] = {}  # lists and masks that were parsed: see discovery.sets
+        self.ids_named = 0
 
     def problem(self, what: str, where: str, why: str) -> None:
         """Note a doubt (once)."""
         noted = Problem(what=what, where=where, why=why)
-        if noted not in self.problems:
+        if noted not in self._noted:
+            self._noted.add(noted)
             self.problems.append(noted)
 
     def data(self, path: str) -> bytes | None:
@@ -98,13 +102,17 @@ class Reader:
             return None
 
     def listing(self, path: str) -> list[str] | None:
-        """Sorted names in a directory; None when they are not known: unreadable, or not in an incomplete capture."""
+        """Sorted names in a directory; None when they are not known: unreadable, or not proven to be absent."""
         try:
             names = self.system.list(path)
         except Unreadable as error:
             self.problem("unreadable", path, error.reason)
             return None
-        return names if names or self.system.complete or self.exists(path) else None
+        return names if names or self.lacks(path) or self.exists(path) else None
+
+    def lacks(self, path: str) -> bool:
+        """Whether it is proven that the machine has no such path (see System)."""
+        return self.system.lacks(path)
 
     def names(self, path: str) -> list[str]:
         """Sorted names in a directory; empty when absent or unreadable."""

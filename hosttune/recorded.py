@@ -10,11 +10,13 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Mapping
+from itertools import islice
 
+from hosttune import manifest
 from hosttune.errors import BadInput, Unreadable
+from hosttune.model.limits import LIMITS, check_size, file_limit
 from hosttune.system import (
     COMPLETE,
-    MAX_FILE_BYTES,
     MAX_LINKS,
     SCRATCH,
     UNREADABLE,
@@ -22,6 +24,7 @@ from hosttune.system import (
     System,
     clean_names,
     join_link,
+    let_go,
     printable,
     unless_absent,
 )
@@ -34,13 +37,16 @@ _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 class Recorded(System):
     """What captures have in common: facts about the recording itself."""
 
-    def __init__(self, origin: str) -> None:
+    def __init__(self, origin: str, most_names: int = LIMITS["names in a folder"].most) -> None:
         self.origin = origin
+        self._most_names = most_names
         self._unreadable: Mapping[str, str] = {}
+        self._manifest = manifest.Manifest({})
 
     def _settle(self) -> None:
         """Read the capture's own facts; called once the contents can be read."""
         self.complete = self.exists(COMPLETE)
+        self._manifest = manifest.read((self.read_bytes(COMPLETE) or b"").decode("utf-8", "replace"))
         lines = (self.read(UNREADABLE) or "").splitlines()
         self._unreadable = {path: reason for path, _, reason in (line.partition("\t") for line in lines if line)}
 
@@ -49,6 +55,38 @@ class Recorded(System):
         if reason is not None:
             raise Unreadable(path, reason or "recorded as unreadable")
 
+    def _check_names(self, count: int, path: str) -> None:
+        if count > self._most_names:
+            why = LIMITS["names in a folder"].why
+            raise self._bad(f"{path} holds more than {self._most_names:,} names", f"no folder of a host does: {why}")
+
+    def _refuse_lost(self, real: str) -> None:
+        """Of a path that is not here: raise Unreadable where the manifest says that it, or a part of it, was."""
+        while self._manifest and real != "/":
+            if self._manifest.had(real) and not self._here(real):
+                raise Unreadable(real, "lost: it was in this capture when it was made")
+            real = real.rpartition("/")[0] or "/"
+
+    def _here(self, real: str) -> bool:
+        """Whether something lies at this path, which has no links on the way."""
+        raise NotImplementedError
+
+    def _with_lost(self, real: str, names: list[str]) -> list[str]:
+        """The names in a directory, and those that the manifest has of it and that are here no more."""
+        lost = self._manifest.names(real).difference(names) if self._manifest else ()
+        return sorted([*names, *lost]) if lost else names
+
+    def lacks(self, path: str) -> bool:
+        """See System. Only the manifest of a capture of ours proves it."""
+        try:
+            return bool(self._manifest) and self._manifest.lacked(self._where(path)) and not self.exists(path)
+        except Unreadable:
+            return False
+
+    def _where(self, path: str) -> str:
+        """The path with the links on the way to its last part followed, as far as they are there."""
+        raise NotImplementedError
+
     def _bad(self, what: str, hint: str) -> BadInput:
         return BadInput(what, where=self.origin, hint=hint)
 
@@ -56,10 +94,18 @@ class Recorded(System):
 class Capture(Recorded):
     """A recorded host in a directory. No link is followed out of it; special files and oversized files are refused."""
 
-    def __init__(self, root: str, origin: str | None = None) -> None:
-        super().__init__(origin or root)
+    def __init__(
+        self,
+        root: str,
+        origin: str | None = None,
+        *,
+        most_names: int = LIMITS["names in a folder"].most,
+        most_accesses: int = LIMITS["accesses to a capture"].most,
+    ) -> None:
+        super().__init__(origin or root, most_names)
         self.root = os.path.realpath(root)
         self._real_dirs: dict[str, str | None] = {"/": "/"}
+        self._left = most_accesses
         self._plain: set[str] = set()  # files that a listing showed to be regular ones
         self._settle()
         self.scratch = self.exists(SCRATCH)
@@ -70,6 +116,7 @@ class Capture(Recorded):
             directory, _, name = path.rpartition("/")
             real = self._real(directory or "/")
             if real is None:
+                self._refuse_lost(path)
                 return None
             inside = f"{real}/{name}" if real != "/" else f"/{name}"
             if self._unreadable:
@@ -81,6 +128,7 @@ class Capture(Recorded):
                 status = os.lstat(self.root + inside)
             except OSError as error:
                 unless_absent(path, error)
+                self._refuse_lost(inside)
                 return None
             if not stat.S_ISLNK(status.st_mode):
                 if stat.S_ISDIR(status.st_mode):
@@ -106,8 +154,19 @@ class Capture(Recorded):
             unless_absent(path, error)
             return None
         finally:
-            os.close(fd)
+            let_go(fd)
+        self._spend(1 + len(data) // _PAGE)
         return data
+
+    def _spend(self, accesses: int) -> None:
+        """Count what is read of the capture: links and folders can make a small one without end."""
+        self._left -= accesses
+        if self._left < 0:
+            why = LIMITS["accesses to a capture"].why
+            raise self._bad("more names and files to read than any host has", f"see docs/limits.md: {why}")
+
+    def _check_file(self, size: int, path: str) -> None:
+        check_size(size, file_limit(path), f"{self.origin}: {path}")
 
     def _rest(self, path: str, fd: int, data: bytes) -> bytes:
         """The whole of a file that begins with `data` and is longer."""
@@ -115,14 +174,14 @@ class Capture(Recorded):
         while chunk := os.read(fd, 1 << 20):
             chunks.append(chunk)
             size += len(chunk)
-            if size > MAX_FILE_BYTES:
-                raise self._bad(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB", "no file of a host is that large")
+            self._check_file(size, path)
         return b"".join(chunks)
 
     def list(self, path: str) -> list[str]:
         """See System."""
         real = self._real(path)
         if real is None:
+            self._refuse_lost(path)
             return []
         self._refuse_unreadable(real)
         names = []
@@ -132,16 +191,20 @@ class Capture(Recorded):
                 for entry in entries:
                     name = entry.name
                     names.append(name)
+                    if not len(names) % 4096:
+                        self._check_names(len(names), real)
                     if entry.is_file(follow_symlinks=False):
                         self._plain.add(f"{at}/{name}")
         except OSError as error:
             unless_absent(path, error)
             return []
-        return clean_names(names)
+        self._check_names(len(names), real)
+        self._spend(1 + len(names))
+        return self._with_lost(real, clean_names(names))
 
     def folder(self, path: str) -> Folder:
         """See System."""
-        if self._unreadable:  # what was recorded as unreadable is asked for file by file
+        if self._unreadable or self._manifest:  # what was recorded as unreadable, or is lost, is asked for by file
             return super().folder(path)
         parent, _, name = path.rpartition("/")
         above = self._real_dirs.get(parent)
@@ -157,13 +220,18 @@ class Capture(Recorded):
             unless_absent(path, error)
             return Folder(self, path, ())
         self._real_dirs[path] = real
-        return _OpenFolder(self, real, fd)
+        try:
+            return _OpenFolder(self, real, fd)
+        except BaseException:
+            let_go(fd)
+            raise
 
     def link(self, path: str) -> str | None:
         """See System."""
         directory, _, name = path.rpartition("/")
         real = self._real(directory or "/")
         if real is None:
+            self._refuse_lost(path)
             return None
         try:
             target = os.readlink(f"{self.root}{real}/{name}")
@@ -171,6 +239,7 @@ class Capture(Recorded):
             if error.errno == errno.EINVAL:
                 return None
             unless_absent(path, error)
+            self._refuse_lost(f"{real.rstrip('/')}/{name}")
             return None
         return printable(self._target(real, target, path))
 
@@ -187,13 +256,26 @@ class Capture(Recorded):
             directory, _, name = path.rpartition("/")
             real = self._real(directory or "/")
             if real is None:
+                self._refuse_lost(path)
                 return False
             target = self.link(path)
             if target is None:
-                self._refuse_unreadable(f"{real.rstrip('/')}/{name}")
-                return os.path.lexists(f"{self.root}{real}/{name}")
+                inside = f"{real.rstrip('/')}/{name}"
+                self._refuse_unreadable(inside)
+                found = self._here(inside)
+                if not found:
+                    self._refuse_lost(inside)
+                return found
             path = target
         return False
+
+    def _here(self, real: str) -> bool:
+        return os.path.lexists(self.root + real)
+
+    def _where(self, path: str) -> str:
+        directory, _, name = path.rpartition("/")
+        real = self._real(directory or "/")
+        return path if real is None else f"{real.rstrip('/')}/{name}"
 
     def _real(self, path: str) -> str | None:
         """The directory with every link on the way resolved inside the root; None when it does not exist."""
@@ -239,8 +321,10 @@ class _OpenFolder(Folder):
 
     def __init__(self, capture: Capture, real: str, fd: int) -> None:
         with os.scandir(fd) as entries:
-            self._entries = {entry.name: entry for entry in entries}
+            self._entries = {entry.name: entry for entry in islice(entries, capture._most_names + 1)}
         names = list(self._entries)
+        capture._check_names(len(names), real)
+        capture._spend(1 + len(names))
         super().__init__(capture, real, names if "".join(names).isascii() else clean_names(names))
         self._fd = fd
 
@@ -254,7 +338,7 @@ class _OpenFolder(Folder):
             try:
                 data = os.read(fd, _PAGE)
             finally:
-                os.close(fd)
+                let_go(fd)
         except OSError as error:
             unless_absent(f"{self.path}/{name}", error)
             return None
@@ -262,7 +346,7 @@ class _OpenFolder(Folder):
 
     def close(self) -> None:
         """See Folder."""
-        os.close(self._fd)
+        let_go(self._fd)
 
 
 class Archive(Recorded):
@@ -303,26 +387,47 @@ class Archive(Recorded):
             path = self._real(path)
             self._refuse_unreadable(path)
             data = self._files.get(path)
+        if data is not None and len(data) > _PAGE:
+            check_size(len(data), file_limit(path), f"{self.origin}: {path}")
+        if data is None and self._manifest and path not in self._dirs:
+            self._refuse_lost(path)
         return data
 
     def list(self, path: str) -> list[str]:
         """See System."""
         real = self._real(path)
         self._refuse_unreadable(real)
-        return sorted(self._dirs.get(real, ()))
+        if self._manifest and real not in self._dirs:
+            self._refuse_lost(real)
+        names = self._dirs.get(real, ())
+        self._check_names(len(names), real)
+        return self._with_lost(real, sorted(names))
 
     def link(self, path: str) -> str | None:
         """See System."""
         if path in self._links:
             return self._links[path]
-        parent, _, name = path.rpartition("/")
-        return self._links.get(f"{self._real(parent or '/').rstrip('/')}/{name}")
+        real = self._where(path)
+        target = self._links.get(real)
+        if target is None and self._manifest and not self._here(real):
+            self._refuse_lost(real)
+        return target
 
     def exists(self, path: str) -> bool:
         """See System."""
         real = self._real(path)
         self._refuse_unreadable(real)
-        return real in self._files or real in self._dirs
+        found = real in self._files or real in self._dirs
+        if not found and self._manifest:
+            self._refuse_lost(real)
+        return found
+
+    def _here(self, real: str) -> bool:
+        return real in self._files or real in self._dirs or real in self._links
+
+    def _where(self, path: str) -> str:
+        parent, _, name = path.rpartition("/")
+        return f"{self._real(parent or '/').rstrip('/')}/{name}"
 
     def _real(self, path: str, depth: int = 0) -> str:
         known = self._real_dirs.get(path)

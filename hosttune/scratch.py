@@ -15,10 +15,12 @@ import re
 import stat
 from collections.abc import Callable
 
+from hosttune import manifest
 from hosttune.errors import BadInput, WriteFailed
+from hosttune.hugetlbfs import MOUNTS, UNITS_FOLDER, Mounted, read_hugetlbfs
 from hosttune.pciconfig import CAP_EXPRESS, capability_at
 from hosttune.recorded import Capture
-from hosttune.system import COMMANDS, put_file, take_file
+from hosttune.system import COMMANDS, make_folder, put_file, take_file, tidy_file
 
 NOTES = "/var/lib/hosttune/scratch"
 RAN = f"{NOTES}/ran"  # one JSON list of words a line: the commands that were noted
@@ -26,11 +28,22 @@ _DEVICES = "/sys/bus/pci/devices"
 _DRIVERS = "/sys/bus/pci/drivers"
 _CHOICE = re.compile(r"\[([^]\s]+)\]")
 _ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-1][0-9a-f]\.[0-7]")
+_LIBVIRT = ("libvirtd.service", "virtqemud.service")
+_UNIT_LINE = {name: re.compile(rf"^{name}=(\S+)$", re.MULTILINE) for name in ("Where", "Options")}
 _UNSET = "(null)"  # what the kernel shows for a driver_override that is not set
 
 
 class Scratch(Capture):
     """A scratch root as a System that can be changed. See the module."""
+
+    def _settle(self) -> None:
+        """It stands for a machine, which changes: what its capture held once proves nothing."""
+        super()._settle()
+        self._manifest = manifest.Manifest({})
+
+    def lacks(self, path: str) -> bool:
+        """See System. What is not here is not on the machine that it stands for."""
+        return self.complete and not self.exists(path) and self.link(path) is None
 
     def write(self, path: str, text: str) -> None:
         """See System."""
@@ -61,29 +74,53 @@ class Scratch(Capture):
             return
         self._make_folder(folder.rpartition("/")[0])
         inside = self.inside(f"{folder}/made").removesuffix("/made")
-        os.makedirs(inside, exist_ok=True)
-        self.forget()
-        if not NOTES.startswith(folder):
+        if not NOTES.startswith(folder):  # noted first: a folder that nobody knows of would stay
             put_file(self.inside(self._note(f"folder-{folder.replace('/', '%')}")), b"")
-            self.forget()
+        make_folder(inside)
+        self.forget()
 
     def remove(self, path: str) -> None:
         """See System."""
-        take_file(self.inside(path))
+        take_file(self.inside(path), self.root)
+        self._take_noted(path)
+
+    def tidy(self, path: str) -> None:
+        """See System."""
+        tidy_file(self.inside(path), self.root)
+        self._take_noted(path)
+
+    def _take_noted(self, path: str) -> None:
+        """Remove the folders above a file that were made for it and are empty now; a crash may have taken some."""
         self.forget()
         folder = path.rpartition("/")[0]
-        while self.exists(note := self._note(f"folder-{folder.replace('/', '%')}")) and not self.list(folder):
-            if self._real(folder) is not None:
+        while folder:
+            note = self._note(f"folder-{folder.replace('/', '%')}")
+            there, noted = self._real(folder) is not None, self.exists(note)
+            if there and (not noted or self.list(folder)):
+                break
+            if there:
                 os.rmdir(self.inside(f"{folder}/made").removesuffix("/made"))
             self.forget()
-            take_file(self.inside(note))
+            if noted:
+                take_file(self.inside(note), self.root)
+            self.forget()
             folder = folder.rpartition("/")[0]
         self.forget()
 
     def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:
-        """See System. Noted, not run; the answer is empty."""
+        """See System. Noted, not run; the answer is empty. Mounts of huge pages are made as a capture shows them."""
         ran = self.read_bytes(RAN) or b""
         self.replace(RAN, ran + json.dumps(argv).encode() + b"\n")
+        if argv[:2] == ("systemctl", "start") and argv[-1].endswith(".mount"):
+            self._mount(argv[-1])
+        elif argv[:2] == ("systemctl", "stop") and argv[-1].endswith(".mount"):
+            self._unmount(argv[-1])
+        elif argv[:2] == ("systemctl", "restart") and argv[-1] in _LIBVIRT:
+            for path in (mount.path for mount in self._hugetlbfs()):
+                os.makedirs(os.path.dirname(self.inside(f"{path}/libvirt/qemu/guest")), exist_ok=True)
+            self.forget()
+        elif argv[0] == "rmdir":
+            self._take_folder(argv[-1])
         return ""
 
     def ran(self) -> list[tuple[str, ...]]:
@@ -242,23 +279,69 @@ class Scratch(Capture):
     # --- links -----------------------------------------------------------------------------------------------
 
     def _aspm(self, found: re.Match[str], text: str) -> None:
-        """A switch of a link sets link control of both ends; substates go with L1 (drivers/pci/pcie/aspm.c)."""
+        """A switch of a link sets link control of both ends, to what all switches say; substates go with L1.
+
+        It does nothing where it is so (drivers/pci/pcie/aspm.c).
+        """
         if text not in ("0", "1"):
             raise WriteFailed(found[0], os.strerror(errno.EINVAL), errno.EINVAL)
-        self._held(found[0])
+        if self._held(found[0]).strip() == text.encode():
+            return
+        self._store(found[0], f"{text}\n".encode())
         device = self._device(found["address"])
-        bit = 1 if found["state"] == "l0s" else 2
+        bits = sum(
+            bit for name, bit in (("l0s", 1), ("l1", 2)) if (self.read(f"{device}/link/{name}_aspm") or "") == "1"
+        )
         for end in (device, device.rpartition("/")[0]):
             config = self.read_bytes(f"{end}/config") or b""
             at = capability_at(config, CAP_EXPRESS)
             if at is not None:
-                low = config[at + 0x10] & ~bit | (bit if text == "1" else 0)
+                low = config[at + 0x10] & ~3 | bits
                 self._store(f"{end}/config", config[: at + 0x10] + bytes((low,)) + config[at + 0x11 :])
-        self._store(found[0], f"{text}\n".encode())
-        if bit == 2 and text == "0":
+        if found["state"] == "l1" and text == "0":
             for name in self.list(f"{device}/link"):
                 if name.startswith("l1_"):
                     self._store(f"{device}/link/{name}", b"0\n")
+
+    # --- mounts ----------------------------------------------------------------------------------------------
+
+    def _hugetlbfs(self) -> tuple[Mounted, ...]:
+        return read_hugetlbfs(next((text for path in MOUNTS if (text := self.read(path)) is not None), ""), None)
+
+    def _mount(self, unit: str) -> None:
+        """Start a mount unit for huge pages: its line in the list of mounts, and its folder."""
+        text = self.read(f"{UNITS_FOLDER}/{unit}") or ""
+        path, options = (_UNIT_LINE[name].search(text) for name in ("Where", "Options"))
+        if path is None or options is None or any(mount.path == path[1] for mount in self._hugetlbfs()):
+            return
+        self._make_folder(path[1])
+        size = options[1].replace("pagesize=1G", "pagesize=1024M")  # as the kernel shows it
+        for mounts in MOUNTS:
+            held = self.read_bytes(mounts)
+            if held is not None:
+                self._store(mounts, held + f"hugetlbfs {path[1]} hugetlbfs rw,{size} 0 0\n".encode())
+
+    def _unmount(self, unit: str) -> None:
+        text = self.read(f"{UNITS_FOLDER}/{unit}") or ""
+        path = _UNIT_LINE["Where"].search(text)
+        if path is None:
+            return
+        for mounts in MOUNTS:
+            held = self.read_bytes(mounts)
+            if held is not None:
+                lines = held.splitlines(keepends=True)
+                gone = f"hugetlbfs {path[1]} hugetlbfs ".encode()
+                self._store(mounts, b"".join(line for line in lines if not line.startswith(gone)))
+        for inside in (f"{path[1]}/libvirt/qemu", f"{path[1]}/libvirt"):
+            if self._real(inside) is not None:
+                os.rmdir(os.path.dirname(self.inside(f"{inside}/guest")))
+                self.forget()
+
+    def _take_folder(self, path: str) -> None:
+        if self._real(path) is None:
+            return
+        self.replace(self._note(f"folder-{path.replace('/', '%')}"), b"")  # it may have been there before
+        self.remove(f"{path}/made")
 
     # --- memory ----------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ machine id), because a plain hash of an address or a serial number is found by t
 | destination and gateway of a route (hexadecimal) | of 198.18.0.0/15, or fd00:5c2b::/32 |
 | mount point below a usual directory | /scrubbed-XXXXXXXX |
 | value of a kernel argument that names hosts, volumes or secrets | scrubbed-XXXXXXXX |
+| path of a user's file in the kernel log | /scrubbed-XXXXXXXX |
 
 Kept: guest names, PCI addresses, models, versions. Process names and mounts other than of block devices, huge pages
 and control groups are left out.
@@ -45,6 +46,10 @@ _ID_FILES = frozenset(
     ("machine-id", "unique_id", "wwid", "nguid", "eui", "hostid", "phys_switch_id", "phys_port_id", "vendor_uid")
 )
 _SERIAL_FILES = re.compile(r"(?:product_|board_|chassis_)?serial(?:_number)?|(?:chassis_|board_)?asset_tag|\w+nqn")
+# In free text: "Serial Number: X", "serial=X", "S/N X"; "wwn 0x5…".
+_LOG_SERIAL = re.compile(r"(?i)\b(serial(?:[ _-]?(?:number|no\.?))?|s/n|wwn|asset[ _]tag)(\s*[:=#]\s*|\s+)([\w.-]{4,})")
+_LOG_PATH = re.compile(r"(?<![\w/.:-])/(?:[\w.+@%-]+/)+[\w.+@%-]*")
+_NO_PRIVATE_PATH = re.compile(r"/(?:sys|proc|dev|usr|lib\w*|s?bin|boot)/|/scrubbed-")
 _HOST_FILES = ("/proc/sys/kernel/hostname", "/etc/hostname")
 _KEPT_GPUS = "kept-gpus"  # its four PCI ids in a row look like a GUID
 _MOUNT_FILES = ("mounts", "mountinfo")
@@ -62,6 +67,7 @@ _SECRET_WORD = re.compile(
     r"pass(?:w|word|wd)?|secret|token|cred(?:ential)?s?|key(?:file)?|luks|user(?:name)?|host(?:name)?|domain(?:name)?"
     r"|ur[li]|server|proxy|ssid|ip|nameserver|netroot|nfsroot|ifname|bootif|ds|lvm|iscsi|initiator|zfs|label"
 )
+_MARK = b"SMDL=SW_MNG"
 _ROOTS = ("root", "resume", "rootflags")
 _PLAIN_ROOT = re.compile(r"(?:/dev/(?:sd|vd|xvd|nvme|mmcblk|md|dm-)[\w/]*|(?:PART)?UUID=[\w-]+|\d+|ro|rw)")
 
@@ -82,11 +88,33 @@ class Scrub:
         name = path.rpartition("/")[2]
         if name == "config" and len(data) > 256:
             return self._config(data)
+        if name == "vpd" and data:  # part and serial numbers; what is asked of it is the mark alone (`gpu.bridges`)
+            return _MARK if _MARK in data else b"scrubbed"
         try:
             text = data.decode()
         except UnicodeDecodeError:
             return data
         return self._text(path, name, text).encode()
+
+    def words(self, text: str) -> str:
+        """Free text, such as a line of the kernel log: serial numbers, addresses, names of this host, and paths."""
+        text = _LOG_SERIAL.sub(lambda m: f"{m[1]}{m[2]}{self._serial(m[3])}", text)
+        text = _IPV4.sub(self._ipv4, _LOG_PATH.sub(self._place, self._patterns(text)))
+        return self._without_host(text)
+
+    def _place(self, match: re.Match[str]) -> str:
+        place = match[0]
+        return place if _NO_PRIVATE_PATH.match(place) else f"/scrubbed-{self._hex('path', place, 8)}"
+
+    def _without_host(self, text: str) -> str:
+        """The text without the name of this host, whole or its first label."""
+        if self._hostname is None:
+            return text
+        fresh = self._host(self._hostname)
+        for name in (self._hostname, self._hostname.partition(".")[0]):
+            if len(name) > 3:
+                text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", fresh, text)
+        return text
 
     def _text(self, path: str, name: str, text: str) -> str:
         value = text.strip()
@@ -108,6 +136,7 @@ class Scrub:
             text = _PROCESS.sub(r"\1scrubbed\2", _SERIAL.sub(lambda m: m[1] + self._serial(m[2]), text))
             if name == _KEPT_GPUS:
                 return _UUID.sub(self._uuid, text)
+            text = self._without_host(text)
         return self._patterns(text)
 
     def _patterns(self, text: str) -> str:

@@ -4,16 +4,54 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from typing import TextIO
 
 from hosttune.errors import BadInput
+from hosttune.model.limits import check_size
+from hosttune.system import KEPT_GPUS, let_go, write_new
+from hosttune.system import make_folder as make_folders
 from hosttune.system import state_directory as state_directory
-from hosttune.system import write_new
 
 
 def saved_plan() -> str:
     """Where the plan of this host is saved."""
     return os.path.join(state_directory(), "plan.json")
+
+
+# Who may read what lies in the state directory, whatever the umask is; docs/state.md says it for users. A folder's name
+# ends in "/"; NAME stands for any name. Journals and plans hold serial numbers and UUIDs of devices. QEMU runs as a
+# user of its own: it must get through to a guest's seed and read it, which holds what the guest sets inside, no secret.
+# Another user's `validate` reads earlier validations: unread, they would be missed without a word.
+MODES: Mapping[str, int] = {
+    "/": 0o755,
+    "/lock": 0o644,
+    "/plan.json": 0o600,
+    f"/{KEPT_GPUS}": 0o600,
+    "/transactions/": 0o700,
+    "/transactions/NAME": 0o600,
+    "/validations/": 0o755,
+    "/validations/NAME": 0o644,
+    "/guests/": 0o755,
+    "/guests/NAME/": 0o755,
+    "/guests/NAME/seed.iso": 0o644,
+    "/guests/NAME/meta-data": 0o600,
+    "/guests/NAME/user-data": 0o600,
+    "/guests/NAME/bundle/": 0o755,
+    "/guests/NAME/bundle/hosttune-guest-apply": 0o700,
+    "/guests/NAME/bundle/install.sh": 0o700,
+    "/guests/NAME/bundle/NAME": 0o600,
+}
+
+
+def mode_of(path: str) -> int:
+    """The mode of a path inside the state directory ("guests/a/seed.iso", a folder with its "/"). Raises KeyError."""
+    parts = f"/{path}".split("/")
+    for row, mode in MODES.items():
+        names = row.split("/")
+        if len(names) == len(parts) and all(a == b or (a == "NAME" and b) for a, b in zip(names, parts, strict=True)):
+            return mode
+    raise KeyError(path)
 
 
 VALIDATIONS = "validations"  # what was measured here, for later comparison
@@ -31,11 +69,12 @@ def stored_validations(folder: str) -> tuple[str, ...]:
     return tuple(os.path.join(folder, VALIDATIONS, name) for name in names[-_MOST_KEPT:])
 
 
-def save(path: str, text: str, *, make_folder: bool = False) -> None:
+def save(path: str, text: str, *, make_folder: bool = False, mode: int | None = None) -> None:
     """Write a file whole or not at all: a temporary one beside it, synced, then renamed. Raises BadInput.
 
     A link is followed. Anything but a regular file is refused: a rename would put the file in the place of a
-    device (`/dev/null`). `make_folder` makes missing directories; a folder that the user named must exist.
+    device (`/dev/null`). `make_folder` makes missing directories; a folder that the user named must exist. `mode`: of
+    `mode_of`, for a file of the state; the user's own files have what the umask leaves.
     """
     hint = "choose another place with --out" + (" or HOSTTUNE_STATE" if make_folder else "")
     try:
@@ -43,10 +82,22 @@ def save(path: str, text: str, *, make_folder: bool = False) -> None:
             raise BadInput(f"cannot write {path}: not a regular file", where=path, hint=hint)
         target = os.path.realpath(path)
         if make_folder:
-            os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
-        _replace(target, text.encode())
+            make_folders(os.path.dirname(target))
+        _replace(target, text.encode(), mode)
     except OSError as error:
         raise BadInput(f"cannot write {path}: {error.strerror}", where=path, hint=hint) from error
+
+
+def read_whole(path: str) -> bytes:
+    """The bytes of a file. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        chunks = []
+        while chunk := os.read(fd, 1 << 20):
+            chunks.append(chunk)
+    finally:
+        let_go(fd)
+    return b"".join(chunks)
 
 
 def holds(path: str, text: str) -> bool:
@@ -61,9 +112,9 @@ def holds(path: str, text: str) -> bool:
         return False
 
 
-def _replace(path: str, data: bytes) -> None:
+def _replace(path: str, data: bytes, mode: int | None) -> None:
     temporary = f"{path}.{os.getpid()}.tmp"
-    write_new(temporary, data, 0o644)
+    write_new(temporary, data, _users_mode() if mode is None else mode)
     try:
         os.replace(temporary, path)
     finally:
@@ -71,21 +122,27 @@ def _replace(path: str, data: bytes) -> None:
             os.unlink(temporary)
 
 
-def load(path: str, *, what: str, limit_bytes: int = 64 << 20) -> bytes:
-    """Read a file that the user named ("-" is standard input). Raises BadInput."""
+def _users_mode() -> int:
+    """What the umask leaves of 0644. It can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return 0o644 & ~mask
+
+
+def load(path: str, *, what: str, size: str = "document") -> bytes:
+    """Read a file that the user named ("-" is standard input); `size` names its bound (`limits`). Raises BadInput."""
     try:
         fd = 0 if path == "-" else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             chunks = []
-            size = 0
+            taken = 0
             while chunk := os.read(fd, 1 << 20):
                 chunks.append(chunk)
-                size += len(chunk)
-                if size > limit_bytes:
-                    raise BadInput(f"larger than {limit_bytes >> 20} MiB", where=path, hint=f"give {what}")
+                taken += len(chunk)
+                check_size(taken, size, path)
         finally:
             if fd:
-                os.close(fd)
+                let_go(fd)
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}", where=path, hint=f"give {what}") from error
     return b"".join(chunks)

@@ -5,7 +5,7 @@ the captured ones. Paths are absolute inside the machine that is looked at ("/sy
 
 What a capture holds beside the machine's own files lies in `/.hosttune`: `commands/NAME` the answers of
 read-only commands; `unreadable` one line "PATH<tab>REASON" for each file that the kernel refused; `capture`
-when hosttune made it, so that what is missing was really absent; `scratch` marks a scratch root.
+when hosttune made it, with what was there and what was not (see `hosttune.manifest`); `scratch` marks a scratch root.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from hosttune.child import let_go as let_go
 from hosttune.errors import CommandFailed, Refused, Unreadable, WriteFailed
 from hosttune.locked import NAMES, LockedReads
 
@@ -77,8 +78,8 @@ class System(ABC):
     """What every reader is given. Subclasses say where the bytes come from.
 
     `captured` is True for anything but this machine as it runs: what would write refuses. `complete` is True
-    where a missing file means that the machine has none (live, or captured by hosttune), not merely that
-    nobody recorded it. `scratch` marks a root that stands in for a machine.
+    where discovery looked (live, or captured by hosttune); that one path is not on the machine, only `lacks` proves.
+    `scratch` marks a root that stands in for a machine.
     """
 
     captured = True
@@ -101,6 +102,10 @@ class System(ABC):
     @abstractmethod
     def exists(self, path: str) -> bool:
         """Whether something is there (a link that leads nowhere is not)."""
+
+    def lacks(self, path: str) -> bool:
+        """Whether it is proven that the machine has no such path; False where nobody looked, or nobody may."""
+        return False
 
     def folder(self, path: str) -> Folder:
         """A directory of which several files are wanted; one without names when there is none. Raises Unreadable."""
@@ -140,6 +145,10 @@ class System(ABC):
 
     def remove(self, path: str) -> None:
         """Take a file of ours away, and the folders above it that are empty then and ours. Raises WriteFailed."""
+        raise self._captured(path)
+
+    def tidy(self, path: str) -> None:
+        """Take away what a crash left of putting or removing a file of ours: see `tidy_file`. Raises WriteFailed."""
         raise self._captured(path)
 
     def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:
@@ -196,7 +205,7 @@ class Machine(System):
             unless_absent(path, error)
             return None
         finally:
-            os.close(fd)
+            let_go(fd)
         return b"".join(chunks)
 
     def list(self, path: str) -> list[str]:
@@ -224,6 +233,14 @@ class Machine(System):
     def exists(self, path: str) -> bool:
         """See System."""
         return os.path.exists(path)
+
+    def lacks(self, path: str) -> bool:
+        """See System."""
+        try:
+            os.lstat(path)
+        except OSError as error:
+            return error.errno in (errno.ENOENT, errno.ENOTDIR)
+        return False
 
     def query(self, name: str, live: Callable[[], str | None]) -> str | None:
         """See System."""
@@ -261,6 +278,10 @@ class Machine(System):
         """See System."""
         take_file(path)
 
+    def tidy(self, path: str) -> None:
+        """See System."""
+        tidy_file(path)
+
     def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:
         """See System."""
         return run_command(argv, timeout, stdin)
@@ -285,7 +306,7 @@ def put_file(path: str, data: bytes, mode: int = 0o644) -> None:
     """A whole file, old or new after a crash: written beside, synced, renamed, folder synced. Raises WriteFailed."""
     temporary = f"{path}.hosttune-new"  # one name: what a crash leaves, the next try replaces
     try:
-        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        make_folder(os.path.dirname(path))
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         write_new(temporary, data, mode)
@@ -298,9 +319,33 @@ def put_file(path: str, data: bytes, mode: int = 0o644) -> None:
             os.unlink(temporary)
 
 
+def make_folder(path: str, mode: int = 0o755) -> None:
+    """Make a folder and those above it that are missing, with this mode whatever the umask is. Raises OSError."""
+    if os.path.isdir(path):
+        return
+    make_folder(os.path.dirname(path) or "/", mode)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, mode)
+    if os.stat(path).st_mode & 0o777 != mode:
+        os.chmod(path, mode)
+
+
+def open_new(path: str, mode: int, flags: int = 0) -> int:
+    """Make a file that is not there yet, with this mode whatever the umask is; open for writing. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW | flags, mode)
+    try:
+        if os.fstat(fd).st_mode & 0o777 != mode:
+            os.fchmod(fd, mode)  # before there is anything to read in it
+    except BaseException:
+        let_go(fd)
+        os.unlink(path)
+        raise
+    return fd
+
+
 def write_new(path: str, data: bytes, mode: int) -> None:
     """Make a file that is not there yet, written and synced; where that fails, it is gone again. Raises OSError."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    fd = open_new(path, mode)
     try:
         try:
             while data:
@@ -313,20 +358,60 @@ def write_new(path: str, data: bytes, mode: int) -> None:
         raise
 
 
-def take_file(path: str) -> None:
-    """Remove a file and what was made for it: the folders above that are empty and named for hosttune or a unit."""
+def take_file(path: str, root: str = "") -> None:
+    """Remove a file and what was made for it: the folders above that are empty and named for hosttune or a unit.
+
+    `root`: of a machine that lies in a folder of this one. Raises WriteFailed.
+    """
     try:
         for name in (path, f"{path}.hosttune-new"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name)
-        folder = os.path.dirname(path)
-        while "/hosttune/" in folder or "hosttune" in os.path.basename(folder) or folder.endswith(".service.d"):
-            os.rmdir(folder)
-            folder = os.path.dirname(folder)
-        sync_folder(folder)
+        _take_folders(os.path.dirname(path), root)
     except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
-            raise WriteFailed(path, error.strerror or str(error), error.errno) from error
+        raise WriteFailed(path, error.strerror or str(error), error.errno) from error
+
+
+def tidy_file(path: str, root: str = "") -> None:
+    """Remove what a crash may have left of a change of a file: the new one beside it, and folders without it.
+
+    Changes nothing where there is nothing of that. Raises WriteFailed.
+    """
+    try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.unlink(f"{path}.hosttune-new")
+        if not os.path.lexists(path):
+            _take_folders(os.path.dirname(path), root)
+    except OSError as error:
+        raise WriteFailed(path, error.strerror or str(error), error.errno) from error
+
+
+def _take_folders(folder: str, root: str) -> None:
+    """Remove a folder of ours and those above it that are empty then; those that are gone already count as taken."""
+    taken = False
+    while _is_ours(folder.removeprefix(root)):
+        try:
+            os.rmdir(folder)
+            taken = True
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            break
+        folder = os.path.dirname(folder)
+    if taken or os.path.isdir(folder):
+        sync_folder(folder)
+
+
+def _is_ours(folder: str) -> bool:
+    """Whether a folder was made for files of ours: named for hosttune, in the state, or a unit's drop-ins."""
+    return (
+        "/hosttune/" in folder
+        or "hosttune" in os.path.basename(folder)
+        or folder.endswith(".service.d")
+        or folder.startswith(f"{state_directory()}/")
+    )
 
 
 def sync_folder(path: str) -> None:
@@ -335,7 +420,7 @@ def sync_folder(path: str) -> None:
     try:
         os.fsync(fd)
     finally:
-        os.close(fd)
+        let_go(fd)
 
 
 def run_command(argv: tuple[str, ...], timeout: float, stdin: str | None = None) -> str:

@@ -15,6 +15,7 @@ from hosttune.model.host import (
     CpuModel,
     Host,
     HugePages,
+    Hugetlbfs,
     Iommu,
     Irq,
     Link,
@@ -33,6 +34,7 @@ GIB = 1 << 30
 ROOT_PORT, UP, DOWN, DOWN_2 = "0000:15:01.0", "0000:16:00.0", "0000:17:00.0", "0000:17:01.0"
 GPU, NIC = "0000:18:00.0", "0000:19:00.0"
 ISOLATING = ("SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd")
+MOUNTED = (Hugetlbfs(path="/dev/hugepages1G", size_bytes=GIB, libvirt=True),)
 EVERY_ACS = Acs(capable=(*ISOLATING, "DirectTrans"), enabled=ISOLATING)
 
 
@@ -84,7 +86,7 @@ def cpus(count: int = 8, **more: Any) -> tuple[Cpu, ...]:
     """CPUs of two nodes; n and n + count/2 are siblings, as Linux numbers them mostly."""
     cores = count // 2
     facts = {"governor": "performance", "energy_preference": "performance", "resume_latency_us": "0"} | more
-    return tuple(Cpu(id=n, core=n % cores, numa_node=(n % cores) * 2 // cores, **facts) for n in range(count))
+    return tuple(Cpu(id=n, core=n % cores, **{"numa_node": (n % cores) * 2 // cores, **facts}) for n in range(count))
 
 
 def guest(
@@ -109,7 +111,7 @@ def host(**changes: Any) -> Host:
             NumaNode(id=n, cpus=c, kind="cpu", hugepages=(HugePages(size_bytes=GIB, total=4, free=0),))
             for n, c in enumerate(("0-1,4-5", "2-3,6-7"))
         ),
-        "memory_settings": MemorySettings(thp="madvise", ksm_run=0, numa_balancing=0),
+        "memory_settings": MemorySettings(thp="madvise", ksm_run=0, numa_balancing=0, hugetlbfs=MOUNTED),
         "iommu": Iommu(present=True, mode="DMA-FQ", interrupt_remapping=True),
         "platform": Platform(),
         "pci": (*switch(), gpu(irqs=(Irq(irq=50, affinity="0", effective="0"),))),
@@ -121,8 +123,16 @@ def host(**changes: Any) -> Host:
 
 
 def evidence(found: Host | None = None, **more: Any) -> Evidence:
-    """Evidence of a live machine, unless `complete` says otherwise."""
-    return Evidence(host=found if found is not None else host(), **({"complete": True, "irqbalance": True} | more))
+    """Evidence of a live machine, which has nothing but what is in it; unless `complete` or `absent` says otherwise."""
+    of = found if found is not None else host()
+    live: dict[str, Any] = {
+        "complete": True,
+        "absent": ("/",) if more.get("complete", True) else (),
+        "irqbalance": True,
+        "ksm_pages_shared": 0,
+        "bar_limits": {one.address: 0 for one in of.gpus},
+    }
+    return Evidence(host=of, **(live | more))
 
 
 def with_pci(*devices: PciDevice, **changes: Any) -> Evidence:

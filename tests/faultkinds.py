@@ -86,6 +86,11 @@ def _per_cpu(kind: str, file: str, want: str, *old: str) -> Example:
 
 HOST = (
     Example(
+        "mount",
+        {"proc/mounts": "proc /proc proc rw 0 0\n", "dev/null": ""},
+        (("mount", "/dev/hugepages1G", 1 << 30), ("libvirt-restart", "/dev/hugepages1G", "found")),
+    ),
+    Example(
         "hugepages",
         {f"{_NODE}/nr_hugepages": "3\n", f"{_NODE}/free_hugepages": "3\n"},
         (("hugepages", f"/{_NODE}/nr_hugepages", 64),),

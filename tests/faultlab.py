@@ -289,7 +289,10 @@ def await_end(process: int) -> None:
 
 
 def tree_of(root: Path) -> dict[str, tuple[int, bytes]]:
-    """Every file and link of a root, but locks, journals and the scratch root's own notes. Folders count by files."""
+    """Every file, link and empty folder of a root, but locks, journals and the scratch root's own notes.
+
+    Of sysfs folders count by files: a driver that was bound once has a folder there, as in the kernel.
+    """
     found: dict[str, tuple[int, bytes]] = {}
     base = str(root)
     for folder, folders, names in os.walk(base):
@@ -299,6 +302,8 @@ def tree_of(root: Path) -> dict[str, tuple[int, bytes]]:
         if inside == STATE_INSIDE:
             folders[:] = [name for name in folders if name not in _OURS]
             names = [name for name in names if name not in _OURS]
+        elif not folders and not names and not inside.startswith("/sys/"):
+            found[f"{inside}/"] = (-2, b"")
         for name in (*names, *(one for one in folders if os.path.islink(f"{folder}/{one}"))):
             path = f"{folder}/{name}"
             if os.path.islink(path):

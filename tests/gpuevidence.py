@@ -35,7 +35,8 @@ def nvidia(address: str = A, **facts: Any) -> Gpu:
 def evidence(*gpus: Gpu, host: dict[str, Any] | None = None, driver: str | None = "nvidia", **rest: Any) -> Evidence:
     """A host with these GPUs, on `driver`; other fields of Host and of Evidence as given."""
     fields: dict[str, Any] = {"pci": tuple(function(gpu.address, driver) for gpu in gpus), "gpus": gpus}
-    return Evidence(host=Host(**{**fields, **(host or {})}), **{"complete": True, **rest})
+    live = {"complete": True, "absent": ("/",) if rest.get("complete", True) else ()}
+    return Evidence(host=Host(**{**fields, **(host or {})}), **{**live, **rest})
 
 
 def told_by_smi(name: str, device_id: str, **rest: Any) -> Evidence:

@@ -17,6 +17,7 @@ Found = Iterator[str]
 def joint_checks(host: HostFacts, guests: list[GuestFacts], plan: Json) -> Found:
     """Every sentence about the planned guests together, as "check-name: detail"."""
     yield from _cpus(host, guests)
+    yield from _free_now(host, guests, plan)
     if len(guests) > 1:
         yield from _memory(host, guests, wanted_pages(plan))
 
@@ -72,6 +73,44 @@ def _memory(host: HostFacts, guests: list[GuestFacts], wants: dict[tuple[int, in
             got, needed = wants.get((node, page), total), total - free + pages
             if page != 4096 and got < needed:
                 yield f"pages-joint: node {node} gets {got} pages of {page}, the guests together need {needed}"
+
+
+def _free_now(host: HostFacts, guests: list[GuestFacts], plan: Json) -> Found:
+    """[issue] memory from what is free now, or a reboot that reserves it first.
+
+    New pages of 1 GiB may be for the next boot, by an action of their pool and a kernel argument for that node.
+    """
+    late = _for_the_next_boot(plan)
+    boot = _boot_counts(plan)
+    grown: Counter[int] = Counter()
+    for guest in guests:
+        page = guest.planned["page_bytes"] or 4096
+        for cell in guest.cells:
+            node = min(ids(cell["host_nodes"]), default=-1)
+            if (node, page) not in late:
+                grown[node] += cell["memory_bytes"]
+    for node, size in grown.items():
+        row = host.nodes.get(node, {})
+        pools = sum((pool["free"] or 0) * pool["size_bytes"] for pool in row.get("hugepages") or [])
+        if row.get("free_bytes") is not None and size > row["free_bytes"] + pools:
+            yield f"not-free-now: guests take {size} bytes of node {node}, free are {row['free_bytes']} and its pages"
+    for (node, page), want in wanted_pages(plan).items():
+        if (node, page) in late and boot.get(node, 0) < want:
+            yield f"not-reserved: node {node} waits for {want} pages of {page}, the next boot reserves {boot.get(node)}"
+
+
+def _for_the_next_boot(plan: Json) -> set[tuple[int, int]]:
+    """(node, page size) of pools whose action takes effect with a reboot."""
+    actions = [action for action in plan["actions"] if action["effect"] == "reboot"]
+    return set(wanted_pages({"actions": actions}))
+
+
+def _boot_counts(plan: Json) -> dict[int, int]:
+    """1 GiB pages that the next boot reserves on each node."""
+    text = next(
+        (str(a["want"]) for a in plan["actions"] if (a["kind"], a["target"]) == ("kernel-argument", "hugepages")), ""
+    )
+    return {int(node): int(count) for node, count in re.findall(r"(\d+):(\d+)", text)}
 
 
 def _unpooled(host: HostFacts, intent: Json, node: int) -> int | None:

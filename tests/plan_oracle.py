@@ -344,6 +344,8 @@ def _auto_memory(guest: GuestFacts, parts: dict[int, Fraction]) -> Found:
     pooled = any(pool["total"] for node in parts for pool in host.nodes[node].get("hugepages") or [])
     alone = not host.document.get("guests") and not guest.others
     got = guest.cells[0]["memory_bytes"]
+    if any(host.nodes[n].get("free_bytes") is not None for n in parts):
+        alone = False  # less where less is free
     if share > 0 and (got > share or (got < share and not pooled and alone)):
         yield f"auto-memory: {got} a cell, the rule gives {share}"
 

@@ -62,6 +62,7 @@ class Shape:
     `cores_per_node` and `memory_gib` are one number for all nodes, or one a node (0 = CPU-less, memory-less).
     `numbering`: block (siblings n, n+cores: Linux's usual), adjacent (siblings 2n, 2n+1), interleaved
     (nodes even/odd, siblings n, n+cores). `hugepages`: node -> page size -> (total, free), or None = unknown.
+    `free_mib`: what of each node no pool holds and nobody uses; None = the document does not say.
     """
 
     nodes: int = 2
@@ -70,6 +71,7 @@ class Shape:
     numbering: str = "block"
     llc_cores: int = 4
     memory_gib: int | Sequence[int] = 64
+    free_mib: Sequence[int] | None = None
     hugepages: Mapping[int, Mapping[int, tuple[int, int]]] | None = field(default_factory=dict)
     offline: Sequence[int] = ()
     isolated: Sequence[int] = ()
@@ -177,7 +179,9 @@ def _node(shape: Shape, node: int, cpus: list[dict[str, Any]]) -> dict[str, Any]
             for size in PAGE_SIZES
         ]
     row = shape.distances[node] if shape.distances else [10 if n == node else 21 for n in range(shape.nodes)]
+    free = {} if shape.free_mib is None else {"free_bytes": shape.free_mib[node] * MIB}
     return {
+        **free,
         "id": node,
         "cpus": ",".join(str(cpu["id"]) for cpu in cpus if cpu["numa_node"] == node),
         "memory_bytes": memory,
@@ -315,6 +319,10 @@ def wild_shapes(draw: st.DrawFn) -> Shape:
         digest=draw(st.sampled_from([None, "sha256:5f"])),
     )
     shape = replace(shape, hugepages=draw(pools(shape)), cards=draw(wild_cards(nodes)))
+    if draw(st.booleans()):  # half of the documents say what is free: anything up to what no pool holds
+        pooled = [sum(t * size for size, (t, _) in (shape.hugepages or {}).get(n, {}).items()) for n in range(nodes)]
+        rest = [max(0, _per_node(shape.memory_gib, n) * GIB - pooled[n]) // MIB for n in range(nodes)]
+        shape = replace(shape, free_mib=[draw(st.integers(0, most)) for most in rest])
     cpus = [cpu for n in range(nodes) for core in cores_of(shape, n) for cpu in core]
     some = st.lists(st.sampled_from(cpus), max_size=max(1, len(cpus) // 5), unique=True)
     offline = [cpu for cpu in draw(some) if cpu != 0 or len(cpus) > 1]

@@ -90,10 +90,63 @@ def test_a_floor_above_what_the_links_carry_does_not_load() -> None:
         ({"gpus": "0"}, "gpus is a number"),
         ({"kind": '"wish"'}, "unknown kind"),
         ({"tolerence": "0.05"}, "unknown key 'tolerence'"),
+        ({"nvlinks": "18"}, "is not between two GPUs"),
+        ({"metric": '"p2p-read-ce"', "expected": "335.0", "nvlinks": "0"}, "nvlinks is a number"),
+        ({"metric": '"p2p-read-ce"', "expected": "335.0", "nvlinks": "true"}, "nvlinks is a number"),
     ],
 )
 def test_a_row_that_cannot_be_right_is_refused_by_name(changes: dict[str, str | None], said: str) -> None:
     assert said in refused(**changes).what
+
+
+# Azure/azurehpc-health-checks @0e0a1ac, conf/: what was looked at, and whether it can be.
+PUBLISHED = {
+    ("nc80adis_h100_v5.conf, line 36", "h2d-ce", "10de:2321", 48.0): True,
+    ("nc80adis_h100_v5.conf, line 36", "p2p-read-ce", "10de:2321", 335.0): False,  # its bridges carry 300
+    ("nc80adis_h100_v5.conf, line 40", "all-reduce-16gib", "10de:2321", 208.0): True,
+    ("nd96asr_v4.conf, line 54", "h2d-ce", "10de:20b0", 21.0): True,
+    ("nd96asr_v4.conf, line 54", "p2p-read-ce", "10de:20b0", 235.0): True,
+    ("nd96asr_v4.conf, line 57", "all-reduce-8gib", "10de:20b0", 228.0): True,
+    ("nc48ads_a100_v4.conf, line 42", "all-reduce-16gib", "10de:20b5", 193.0): True,
+    ("nc96ads_a100_v4.conf, line 42", "all-reduce-8gib", "10de:20b5", 25.0): False,  # below a fifth of the peak
+}
+
+
+@pytest.mark.parametrize(("published", "right"), PUBLISHED.items())
+def test_published_floors_are_held_against_the_peak_first(published: tuple[str, str, str, float], right: bool) -> None:
+    where, metric, device, expected = published
+    row = {"metric": f'"{metric}"', "device": f'"{device}"', "expected": str(expected), "tolerance": "0.0"}
+    if right:
+        assert read(**row)[0].limit == expected
+    else:
+        assert refused(**row)
+    taken = [one for one in shipped().baselines if (one.metric, one.device) == (metric, device) and where in one.source]
+    assert [one.expected for one in taken] == ([expected] if right else [])
+
+
+def test_no_row_is_of_a_device_that_is_not_measured() -> None:
+    assert {row.device.partition(":")[0] for row in shipped().baselines} == {"10de"}
+
+
+def test_every_floor_between_gpus_says_for_how_many_links_it_is() -> None:
+    standard = shipped()
+    for row in standard.baselines:
+        family = metric_of(row.metric)
+        assert family is not None
+        if family.pair:
+            assert row.nvlinks == standard.peaks[row.device].nvlinks, row
+
+
+def test_the_parts_that_are_known_by_their_data_sheets() -> None:
+    models = {peaks.model for peaks in shipped().peaks.values()}
+    assert models >= {
+        *("H100 NVL", "H200 NVL", "H20", "L40S", "RTX PRO 6000 Blackwell Server Edition", "B300", "GB200"),
+        *("MI325X", "MI355X", "A100 SXM 40 GB"),
+    }
+    for peaks in shipped().peaks.values():
+        assert peaks.nvlinks is None or peaks.values["scale-up"] / peaks.nvlinks in (25.0, 50.0), peaks.model
+        if {"bf16", "fp8"} <= peaks.values.keys():
+            assert 0.99 < peaks.values["fp8"] / peaks.values["bf16"] / 2 < 1.02 or peaks.model == "Gaudi3", peaks.model
 
 
 @pytest.mark.parametrize("text", ["[[baseline]\n", "baseline = 3\n", "[[floor]]\n", "a = " + "[" * 5000])

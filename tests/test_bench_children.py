@@ -17,6 +17,7 @@ import pytest
 from hosttune.bench import gpu_child
 from hosttune.bench.collectives import collectives
 from hosttune.bench.gpu_jobs import GIB, LEVELS, Device, collective_job, size_name, worker_jobs
+from hosttune.bench.link import under_load
 from hosttune.bench.metrics import metric_of
 from hosttune.bench.parse import child
 from hosttune.bench.placement import NotPlaced, nodes_of, placed
@@ -189,6 +190,63 @@ def test_what_nvidia_smi_tells_under_load() -> None:
     assert found["load-power", "0000:19:00.0"] == [694.27]
     assert ("load-power", "0000:3b:00.0") not in found
     assert found["load-temperature", "0000:3b:00.0"] == [55.0]
+
+
+# --- the link under load -------------------------------------------------------------------------------------
+
+ADDRESS = "0000:19:00.0"
+
+
+def link_records(
+    speeds: list[str], busy: list[bool] | None = None, address: str = ADDRESS, width: str = "16\n"
+) -> list[Record]:
+    """What is told of a link whose speed reads so in turn, while copies are under way as `busy` says in turn."""
+    under_way = iter(busy or [True] * 100)
+
+    def read(path: str) -> str:
+        assert path.startswith(f"/sys/bus/pci/devices/{ADDRESS}/current_link_")
+        if path.endswith("speed") and not speeds:
+            raise OSError("no such file")
+        return speeds.pop(0) if path.endswith("speed") else width
+
+    return list(under_load(address, lambda: None, lambda: next(under_way), read))
+
+
+def test_a_link_is_read_while_copies_run() -> None:
+    found = link_records(["2.5 GT/s PCIe\n"] + ["32.0 GT/s PCIe\n"] * 6)
+    assert found == [
+        {"metric": "load-link-speed", "subject": ADDRESS, "unit": "GT/s", "values": [2.5] + [32.0] * 6},
+        {"metric": "load-link-width", "subject": ADDRESS, "unit": "lanes", "values": [16.0] * 7},
+    ]
+    text = json.dumps({"records": found, "sum": gpu_child.checksum(found)})
+    assert {row.metric for row in child.parse(text).samples} == {"load-link-speed", "load-link-width"}
+
+
+def test_what_was_read_after_the_copies_ended_does_not_count() -> None:
+    busy = [True, False] * 2 + [True] * 20
+    found = link_records(["2.5 GT/s PCIe\n"] * 2 + ["32.0 GT/s PCIe\n"] * 7, busy)
+    assert found[0]["values"] == [32.0] * 7
+
+
+@pytest.mark.parametrize(
+    ("speeds", "address", "width", "why"),
+    [
+        (["32.0 GT/s PCIe\n"] * 6, ADDRESS, "16\n", "no such file"),
+        (["Unknown\n"], ADDRESS, "16\n", "no speed and width"),
+        (["32.0 GT/s PCIe\n"], ADDRESS, "0\n", "no speed and width"),
+        (["32.0 GT/s PCIe\n"], ADDRESS, "63\n", "no speed and width"),
+        ([], "GPU-0123", "16\n", "its PCI address is not known"),
+    ],
+)
+def test_a_link_that_cannot_be_read_is_told(speeds: list[str], address: str, width: str, why: str) -> None:
+    (found,) = link_records(speeds, address=address, width=width)
+    assert (found["metric"], why in found["skip"]) == ("load-link-speed", True)
+
+
+def test_only_copies_from_the_near_node_read_the_link() -> None:
+    devices = [Device(0, ADDRESS, 140 * GIB, (0, (0,)), (1, (1,)))]
+    jobs = list(worker_jobs(1, devices, frozenset(("host-copies",)), 60))
+    assert [job.options.get("link") for job in jobs] == [ADDRESS, None]
 
 
 # --- placement -----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from cutshort import put, put_link
 from hosttune.bench import measure
 from hosttune.bench.course import Measured
 from hosttune.errors import BadInput, Refused
-from hosttune.model.gpu import Gpu, Mig
+from hosttune.model.gpu import Gpu, Mig, Peer
 from hosttune.model.host import Cpu, Host, Nic, NumaNode, PciDevice, RunningGuest, VcpuPin
 from hosttune.model.validation import verdict_of
 from hosttune.recorded import Capture
@@ -168,6 +168,53 @@ def test_gpus_on_vfio_and_in_mig_mode_are_skipped_with_a_hint(tmp_path: Path) ->
     assert not any("gpu_child" in " ".join(argv) for argv in system.ran)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "why"),
+    [
+        (Gpu(address=GPUS[0], vendor="nvidia", model="NVIDIA H200X-1-18C"), "a part of one"),
+        (Gpu(address=GPUS[0], vendor="amd"), "no benchmark for GPUs of amd"),
+        (Gpu(address=GPUS[0], vendor="habana"), "no benchmark for GPUs of habana"),
+    ],
+)
+def test_parts_of_gpus_and_gpus_without_a_benchmark_are_held_against_nothing(
+    tmp_path: Path, gpu: Gpu, why: str
+) -> None:
+    system = machine(tmp_path)
+    found = measure(system, host(gpus=(gpu,)), 1)
+    (row,) = (row for row in found.results if row.subject == GPUS[0])
+    assert (row.check, row.outcome, why in str(row.actual)) == ("bench-gpu", "skip", True)
+    assert found.samples == () or all(sample.metric == "memory-copy" for sample in found.samples)
+
+
+def test_what_a_link_does_under_load_is_told_by_gpu(tmp_path: Path) -> None:
+    records = [
+        *(
+            record("load-link-speed", gpu, *[speed] * 7, unit="GT/s")
+            for gpu, speed in zip(GPUS, (32.0, 16.0), strict=True)
+        ),
+        *(record("load-link-width", gpu, *[16.0] * 7, unit="lanes") for gpu in GPUS),
+    ]
+    answer = document(*json.loads(GOOD)["records"], *records)
+    found = measure(machine(tmp_path, **{CHILD: answer}), host(), 1)
+    assert found.links == {GPUS[0]: (32.0, 16), GPUS[1]: (16.0, 16)}
+    assert not any("link" in row.check for row in found.results)
+
+
+def test_a_link_that_was_not_read_is_told_of_no_gpu(tmp_path: Path) -> None:
+    assert measure(machine(tmp_path), host(), 1).links == {}
+
+
+@pytest.mark.parametrize(("links", "expected"), [(18, "fail"), (6, "pass")])
+def test_pairs_are_held_against_their_links(tmp_path: Path, links: int, expected: str) -> None:
+    answer = document(*json.loads(GOOD.replace("394.0", "131.0"))["records"])
+    gpus = tuple(
+        Gpu(address=a, vendor="nvidia", processes=0, peers=(Peer(address=b, kind="nvlink", links=links),))
+        for a, b in (GPUS, GPUS[::-1])
+    )
+    found = measure(machine(tmp_path, **{CHILD: answer}), host(gpus=gpus), 1)
+    assert outcomes(found)["bench-p2p-write-ce", f"{GPUS[0]}->{GPUS[1]}"] == expected
+
+
 def test_beside_running_guests_nothing_loads_the_whole_host(tmp_path: Path) -> None:
     guest = RunningGuest(name="vm1", state="running")
     system = machine(tmp_path, ("fio",))
@@ -260,7 +307,7 @@ def test_a_peer_that_is_no_host_name_is_bad_input(tmp_path: Path, peer: str) -> 
 
 def test_each_port_is_measured_against_each_named_host(tmp_path: Path) -> None:
     text = (CASES / "perftest/gbits.txt").read_text()
-    nics = (Nic(address="0000:1a:00.0", kind="infiniband", rdma="mlx5_0"),)
+    nics = (Nic(address="0000:1a:00.0", kind="infiniband", rdma="mlx5_0", rate_gbps=400.0),)
     system = machine(tmp_path, ("ib_write_bw",), ib_write_bw=text)
     found = measure(system, host(nics=nics), 2, peers=["host2"])
     assert outcomes(found)["bench-rdma-write", "mlx5_0->host2"] == "pass"

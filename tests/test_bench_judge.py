@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hosttune.bench.baselines import shipped
 from hosttune.bench.compare import Change, compare, rank_test
-from hosttune.bench.judge import Scene, judge, missing, spread
+from hosttune.bench.judge import Port, Scene, judge, loaded_links, missing, spread
 from hosttune.bench.parse.answer import Lost
 from hosttune.model.validation import CheckResult, Sample, Validation
 
@@ -75,6 +75,80 @@ def test_runs_that_scatter_are_a_warning() -> None:
 def test_a_floor_for_eight_gpus_judges_no_four() -> None:
     assert verdict((300.0,) * 5, "all-reduce-16gib", "8 GPUs", 8).outcome == "fail"
     assert verdict((300.0,) * 5, "all-reduce-16gib", "4 GPUs", 4).outcome == "skip"
+
+
+PEER = "0000:3b:00.0"
+PAIR = f"{GPU}->{PEER}"
+
+
+@pytest.mark.parametrize(
+    ("value", "links", "expected", "said"),
+    [
+        (394.0, 18, "pass", ">= 335 GB/s (floor)"),
+        (159.0, 18, "fail", ">= 335 GB/s (floor)"),
+        # a board of four GPUs with 6 links to each other one: 335 of 18 links are 111.7 of 6
+        (131.0, 6, "pass", ">= 111.7 GB/s (floor)"),
+        (111.0, 6, "fail", ">= 111.7 GB/s (floor)"),
+        (160.0, 6, "unknown", "at most 150 GB/s"),  # more than 6 links of 25 GB/s carry
+        (55.0, 0, "skip", ""),  # over PCIe
+        (70.0, 0, "unknown", "at most 63 GB/s"),
+        # not known how many: enough for the most links is enough for any
+        (394.0, None, "pass", ">= 335 GB/s (floor)"),
+        (131.0, None, "unknown", ">= 335 GB/s (floor)"),
+    ],
+)
+def test_a_floor_of_copies_between_gpus_is_that_of_their_links(
+    value: float, links: int | None, expected: str, said: str
+) -> None:
+    known = {} if links is None else {PAIR: links}
+    scene = Scene(shipped(), {GPU: H200, PEER: H200}, 2, links=known)
+    (result,) = judge(runs("p2p-write-ce", (value,) * 5, PAIR), scene)
+    assert result.outcome == expected
+    assert said in (result.expected or "")
+    assert (result.hint is not None) == (expected in ("fail", "unknown"))
+    if (links, expected) == (6, "pass"):
+        assert "stated for 18 NVLinks, here 6" in (result.source or "")
+
+
+@pytest.mark.parametrize(("links", "expected"), [(12, "pass"), (None, "pass"), (0, "skip")])
+def test_a_floor_of_two_bridged_cards_is_none_for_two_without_a_bridge(links: int | None, expected: str) -> None:
+    known = {} if links is None else {"2 GPUs": links}
+    scene = Scene(shipped(), {GPU: "10de:2321", PEER: "10de:2321"}, 2, links=known)
+    (result,) = judge(runs("all-reduce-16gib", (210.0,) * 5, "2 GPUs"), scene)
+    assert result.outcome == expected
+    (slow,) = judge(runs("all-reduce-16gib", (40.0,) * 5, "2 GPUs"), scene)
+    assert slow.outcome == {12: "fail", None: "unknown", 0: "skip"}[links]
+
+
+@pytest.mark.parametrize(
+    ("value", "port", "expected"),
+    [
+        (399.6, Port(400.0), "pass"),
+        (355.0, Port(400.0), "fail"),
+        (196.0, Port(200.0), "pass"),  # a good port of 200 Gb/s of the same NIC
+        (196.0, Port(200.0, 504.1), "pass"),
+        (175.0, Port(200.0), "fail"),
+        (250.0, Port(200.0), "unknown"),  # more than the port carries
+        (110.0, Port(200.0, 126.0), "skip"),  # the slot carries less than the port
+        (399.6, Port(), "unknown"),
+    ],
+)
+def test_an_rdma_port_is_held_against_its_own_rate(value: float, port: Port, expected: str) -> None:
+    scene = Scene(shipped(), {"mlx5_0": "15b3:1021"}, 0, ports={"mlx5_0": port})
+    (result,) = judge(runs("rdma-write", (value,) * 5, "mlx5_0->host2", "Gb/s"), scene)
+    assert result.outcome == expected
+    if expected in ("pass", "fail"):
+        assert "host memory" in (result.source or "")
+        assert "/sys/class/infiniband/mlx5_0/ports/1/rate" in (result.source or "")
+
+
+def test_a_link_under_load_is_the_median_of_its_readings() -> None:
+    speeds = runs("load-link-speed", (2.5, 32.0, 32.0, 32.0, 32.0), unit="GT/s")
+    widths = runs("load-link-width", (16.0,) * 5, unit="lanes")
+    assert loaded_links((*speeds, *widths)) == {GPU: (32.0, 16)}
+    assert loaded_links(speeds) == {}
+    assert loaded_links((*speeds[:4], *widths)) == {}
+    assert judge((*speeds, *widths), Scene(shipped(), {GPU: H200}, 1)) == ()
 
 
 def test_a_host_is_held_against_its_own_history() -> None:

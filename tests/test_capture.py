@@ -401,3 +401,97 @@ def test_the_file_is_private_to_its_owner(machine: Archive, tmp_path: Path) -> N
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.stat().st_nlink == 1
     assert os.listdir(tmp_path) == ["x.tar.gz"]
+
+
+# --- what somebody has put into a root by hand ---------------------------------------------------------------
+
+HAND_MADE = f"""<domain type='kvm' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'><name>tenant-a</name>
+<uuid>{UUID}</uuid><description>Secret Customer</description><memory unit='KiB'>1048576</memory><vcpu>2</vcpu>
+<os><type arch='x86_64'>hvm</type><loader>/srv/customer/OVMF.fd</loader></os><devices>
+<graphics type='vnc' port='5901' listen='10.1.2.3' passwd='hunter2'/>
+<graphics type='spice' passwd='hunter3'><listen type='address' address='10.1.2.4'/></graphics>
+<disk type='network'><source protocol='rbd' name='pool/customer'><host name='ceph.example.com'/>
+<auth username='alice'/></source><target dev='vda'/></disk>
+<hostdev mode='subsystem' type='pci'><source><address domain='0' bus='0' slot='2' function='0'/></source>
+<rom file='/srv/customer/rom.bin'/></hostdev>
+<hostdev mode='subsystem' type='scsi'><source protocol='iscsi' name='iqn.2014-07.com.example:store/1'>
+<host name='iscsi.example.com' port='3260'/><auth username='bob'/></source></hostdev>
+<interface type='bridge'><mac address='{MAC}'/><source bridge='customer0'/></interface>
+<memory model='nvdimm'><source><path>/srv/customer/nvdimm</path></source></memory></devices>
+<qemu:commandline><qemu:arg value='/srv/customer/secret'/></qemu:commandline></domain>"""
+LOG = {
+    "since": 0.5,
+    "source": "dmesg on gpu17.example.com",
+    "lines": [
+        [1.0, "Command line: password=hunter4"],
+        [2.0, f"NVRM: Xid (PCI:0000:00:02): 79, pid=7, name=customer-job, serial 1652923033443, mac {MAC} on gpu17"],
+        [3.0, "NVRM: Xid (PCI:0000:00:02): 43, loaded /srv/customer/libcuda.so from 10.1.2.9, Serial Number: ABCD1234"],
+        [4.0, "usb 1-1: SerialNumber: 7XK2M33"],
+    ],
+}
+
+
+def by_hand(tmp_path: Path) -> tuple[Path, list[str], Archive]:
+    """A machine with answers that somebody has put there: the capture, what was told, and it opened."""
+    files = private_files()
+    del files["/.hosttune/commands/libvirt.json"]
+    answers = {
+        "virsh-dumpxml-tenant-a": HAND_MADE,
+        "virsh-list": " Id   Name       State\n--------------\n 1    tenant-a   running\n",
+        "kernel-log": json.dumps(LOG),
+        "notes-of-the-operator": "the password of gpu17.example.com is hunter5",
+        "nvidia-smi-q": "Serial Number : 1652923033443\nHostname : gpu17.example.com\n",
+    }
+    files |= {f"/.hosttune/commands/{name}": text.encode() for name, text in answers.items()}
+    said: list[str] = []
+    path = tmp_path / "by-hand.tar.gz"
+    write_capture(Archive(files, {}, "by hand"), str(path), said.append)
+    replay = open_root(str(path))
+    assert isinstance(replay, Archive)
+    return path, said, replay
+
+
+SECRETS = (
+    "hunter", "Secret Customer", "customer", "10.1.2", "example.com", "alice", "bob", MAC, "iqn.2014", UUID, "gpu17",
+    "1652923033443", "7XK2M33", "ABCD1234", "libcuda",
+)  # fmt: skip
+
+
+def test_what_was_put_there_by_hand_is_scrubbed_as_well(tmp_path: Path) -> None:
+    path, _, _ = by_hand(tmp_path)
+    with tarfile.open(path) as tar:
+        for member in tar:
+            data = tar.extractfile(member)
+            text = member.name.encode() + (data.read() if data is not None else b"")
+            assert [secret for secret in SECRETS if secret.encode() in text] == [], member.name
+
+
+def test_what_the_readers_need_of_it_is_kept(tmp_path: Path) -> None:
+    _, _, replay = by_hand(tmp_path)
+    (guest,) = discover(replay).guests or ()
+    assert (guest.name, guest.state, guest.memory_bytes) == ("tenant-a", "running", 1 << 30)
+    assert guest.devices == ("0000:00:02.0",)
+    log = json.loads(replay.read("/.hosttune/commands/kernel-log") or "")
+    assert [seconds for seconds, _ in log["lines"]] == [2.0, 3.0]
+    assert log["lines"][0][1].startswith("NVRM: Xid (PCI:0000:00:02): 79, serial SCRUBBED-")
+
+
+def test_what_is_left_out_is_said(tmp_path: Path) -> None:
+    _, said, replay = by_hand(tmp_path)
+    assert [line for line in said if "notes-of-the-operator" in line] == [
+        "left out: /.hosttune/commands/notes-of-the-operator, which nothing of hosttune's reads here"
+    ]
+    assert any("virsh-dumpxml-tenant-a only CPUs, memory and host devices are kept" in line for line in said)
+    assert not replay.exists("/.hosttune/commands/notes-of-the-operator")
+
+
+def test_a_kernel_log_that_is_no_record_is_left_out(tmp_path: Path) -> None:
+    files = private_files() | {"/.hosttune/commands/kernel-log": b"password: hunter6\n"}
+    said: list[str] = []
+    path = tmp_path / "x.tar.gz"
+    write_capture(Archive(files, {}, "by hand"), str(path), said.append)
+    assert "left out: /.hosttune/commands/kernel-log, which is not what hosttune writes there" in said
+    assert not open_root(str(path)).exists("/.hosttune/commands/kernel-log")
+    again = tmp_path / "y.tar.gz"
+    write_capture(open_root(str(path)), str(again))
+    assert again.read_bytes() == path.read_bytes()

@@ -30,12 +30,22 @@ def outcomes(found: Evidence, check: str) -> dict[str, str]:
 
 
 def of_matrix(name: str, device_id: str) -> Evidence:
-    """The host of a topology matrix: nothing but peers is known."""
+    """The host of a topology matrix: only peers are known, and as many links as it names."""
     matrix = parse_topo_matrix((CASES / "topo" / f"{name}.txt").read_text())
     assert matrix is not None
     order = tuple(f"0000:{n:02x}:00.0" for n in range(1, len(matrix.gpus) + 1))
     peers = peers_from_matrix(matrix, order)
-    gpus = (Gpu(address=a, vendor="nvidia", model="one", source="nvidia-smi", peers=peers.get(a)) for a in order)
+    gpus = (
+        Gpu(
+            address=a,
+            vendor="nvidia",
+            model="one",
+            source="nvidia-smi",
+            peers=peers.get(a),
+            nvlinks_active=max((peer.links or 0 for peer in peers.get(a, ())), default=None),
+        )
+        for a in order
+    )
     return evidence(*gpus, host={"pci": tuple(function(address, device_id=device_id) for address in order)})
 
 

@@ -59,7 +59,8 @@ def test_spoilt_documents_are_refused_or_judged() -> None:
         except BadInput:
             continue
         judged += 1
-        results = list(judge(Evidence(host=found, complete=chance.choice((None, True)))))
+        complete = chance.choice((None, True))
+        results = list(judge(Evidence(host=found, complete=complete, absent=chance.choice(((), ("/",))))))
         names = [(result.check, result.subject) for result in results]
         assert len(set(names)) == len(names), number
         for result in results:

@@ -13,7 +13,7 @@ from hosttune.checks.gpumemory import errors_allowed
 from hosttune.gpu.nvidia import NVIDIA
 from hosttune.model.evidence import Health
 from hosttune.model.gpu import Gpu, Mig, MigInstance
-from hosttune.model.host import Module, PciDevice, Platform, Problem
+from hosttune.model.host import Link, Module, PciDevice, Platform, Problem
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, MigAssignment, Plan, PlannedGuest
 
@@ -120,6 +120,8 @@ def test_a_host_without_gpus_skips_once_a_check() -> None:
     told = results(evidence(), *GPUS)
     assert {(result.outcome, result.subject) for result in told} == {("skip", "host")}
     assert len({result.check for result in told}) == len(told)
+    unread = results(evidence(absent=()), *GPUS)
+    assert {(result.outcome, result.subject) for result in unread} == {("unknown", "host")}, "no PCI function was read"
 
 
 def test_what_a_gpu_lacks_is_skipped_and_the_rest_is_unknown() -> None:
@@ -154,9 +156,15 @@ def test_nvmls_own_word_for_it_fails() -> None:
 
 
 def test_a_gpu_that_alone_is_not_listed_is_lost() -> None:
-    found = evidence(nvidia(A, driver_version="580.1"), Gpu(address=B, vendor="nvidia", source="sysfs"))
+    loaded = Platform(modules=(Module(name="nvidia", version="580.1"),))
+    gpus = nvidia(A, driver_version="580.1"), Gpu(address=B, vendor="nvidia", source="sysfs")
+    found = evidence(*gpus, host={"platform": loaded})
     told = of(found, "gpu-driver", *GPUS)
     assert (told[A].outcome, told[B].outcome) == ("pass", "fail")
+
+
+def test_a_driver_of_which_one_version_is_known_may_be_mixed() -> None:
+    assert outcome("gpu-driver", driver_version="580.1")[0] == "unknown"
 
 
 def test_nouveau_fails() -> None:
@@ -209,7 +217,7 @@ def test_ecc_mode(facts: dict[str, Any], expected: tuple[str, str]) -> None:
 
 
 def test_ecc_as_planned() -> None:
-    found = evidence(nvidia(ecc=False), plans=(planned(action("gpu-ecc", False)),))
+    found = evidence(nvidia(ecc=False, ecc_pending=False), plans=(planned(action("gpu-ecc", False)),))
     assert of(found, "ecc-mode", *GPUS)[A].outcome == "pass"
 
 
@@ -238,7 +246,8 @@ def test_ecc_errors(facts: dict[str, Any], expected: str) -> None:
     ],
 )
 def test_row_remap(facts: dict[str, Any], expected: tuple[str, str]) -> None:
-    assert outcome("row-remap", **{"remapped_pending": False, "remapped_failed": False, **facts}) == expected
+    none = {"remapped_correctable": 0, "remapped_uncorrectable": 0}
+    assert outcome("row-remap", **{"remapped_pending": False, "remapped_failed": False, **none, **facts}) == expected
 
 
 def test_a_failed_remap_is_a_gpu_to_be_replaced() -> None:
@@ -246,8 +255,26 @@ def test_a_failed_remap_is_a_gpu_to_be_replaced() -> None:
     assert "replacement" in (found.hint or "")
 
 
-def test_half_a_remap_answer_is_unknown() -> None:
+def test_half_a_remap_answer_is_unknown_unless_it_is_bad() -> None:
     assert outcome("row-remap", remapped_pending=False)[0] == "unknown"
+    assert outcome("row-remap", remapped_pending=False, remapped_failed=False)[0] == "unknown", "how many is not told"
+    assert outcome("row-remap", remapped_pending=True, remapped_failed=False)[0] == "fail"
+
+
+def test_what_a_sister_tells_and_a_gpu_does_not_is_unknown() -> None:
+    good: dict[str, Any] = {"ecc_uncorrected": 0, "sram_threshold_exceeded": False}
+    told = of(evidence(nvidia(**good), nvidia(B, ecc_uncorrected=0)), "ecc-errors", *GPUS)
+    assert (told[A].outcome, told[B].outcome) == ("pass", "unknown")
+    assert "sram threshold exceeded not told" in (told[B].actual or "")
+
+
+def test_a_fact_that_only_one_gpu_of_a_model_lacks_is_no_proof() -> None:
+    lacking = nvidia(B, lacks=("ecc", "ecc_pending"))
+    told = of(evidence(nvidia(ecc=True, ecc_pending=True), lacking), "ecc-mode", *GPUS)
+    assert (told[A].outcome, told[B].outcome) == ("pass", "unknown")
+    assert of(evidence(lacking), "ecc-mode", *GPUS)[B].outcome == "skip"
+    odd = nvidia(ecc=True, ecc_pending=True, lacks=("ecc_uncorrected",))
+    assert of(evidence(odd), "ecc-errors", *GPUS)[A].outcome == "unknown", "with ECC on it counts errors"
 
 
 @pytest.mark.parametrize(("pending", "expected"), [(True, "fail"), (False, "pass")])
@@ -279,6 +306,15 @@ def test_a_part_that_tells_nothing_is_known_by_its_generation(device: str, expec
 
 def test_the_bit_error_rate_allows_what_dcgm_allows() -> None:
     assert [errors_allowed(speed, 16) for speed in (8.0, 16.0, 32.0)] == [8, 16, 31]
+    assert errors_allowed(64.0, 16) is None
+
+
+@pytest.mark.parametrize(("count", "expected"), [(0, "pass"), (1, "unknown")])
+def test_replays_of_a_link_of_64_gts_have_no_bound(count: int, expected: str) -> None:
+    fast = Link(speed_gts=64.0, width=16, max_speed_gts=64.0, max_width=16)
+    host = {"pci": (msgspec.structs.replace(function(A), link=fast),)}
+    found = evidence(nvidia(pcie_replays=count), host=host, health=Health(uptime_seconds=3600.0))
+    assert of(found, "pcie-replay", *GPUS)[A].outcome == expected
 
 
 @pytest.mark.parametrize(("count", "expected"), [(0, "pass"), (31 * 60, "pass"), (31 * 60 + 1, "warn")])
@@ -369,7 +405,8 @@ def test_compute_mode(mode: str, want: str | None, expected: str) -> None:
     ("mode", "pending", "want", "expected"),
     [
         ("disabled", "disabled", None, "pass"),
-        ("enabled", None, None, "pass"),
+        ("enabled", "enabled", None, "pass"),
+        ("enabled", None, None, "unknown"),
         ("disabled", "enabled", None, "warn"),
         ("disabled", "disabled", "enabled", "fail"),
         ("enabled", "enabled", "enabled", "pass"),
@@ -382,8 +419,9 @@ def test_mig_mode(mode: str, pending: str | None, want: str | None, expected: st
 
 
 def test_a_gpu_without_mig_is_skipped() -> None:
-    assert outcome("mig-mode")[0] == "skip"
-    assert outcome("mig-instances")[0] == "skip"
+    for check in ("mig-mode", "mig-instances"):
+        assert outcome(check, lacks=("mig",))[0] == "skip"
+        assert outcome(check)[0] == "unknown", "not told"
 
 
 ONE, THREE = MigInstance(profile="1g.18gb", id=7, start=6), MigInstance(profile="3g.71gb", id=2, start=4)

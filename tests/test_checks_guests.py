@@ -78,7 +78,9 @@ def test_unknown_guests_are_unknown_and_none_are_skipped(check: str) -> None:
     assert outcome(check, evidence(host(guests=None)))[0] == "unknown"
     assert outcome(check, evidence(host(guests=None, virtualization=asked)))[0] == "unknown"
     assert outcome(check, evidence(host(guests=()))) == ("skip", "no guest here")
-    assert outcome(check, evidence(host(guests=None, hypervisor=True)))[0] == "skip"
+    bare = host(guests=None, hypervisor=True, virtualization=Virtualization())
+    assert outcome(check, evidence(bare))[0] == "skip", "a guest without libvirt, looked at from inside"
+    assert outcome(check, evidence(bare, complete=False))[0] == "unknown"
 
 
 @pytest.mark.parametrize("check", EVERY)

@@ -8,15 +8,19 @@ from typing import Any
 import msgspec
 import pytest
 from gpuevidence import A, B, evidence, function, is_whole, nvidia, of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sweeps import examples
 
 from hosttune.checks.data import table
-from hosttune.discovery.kernellog import interesting, parse_dmesg, parse_events
+from hosttune.discovery.kernellog import interesting, is_broken, parse_dmesg, parse_events
 from hosttune.model.evidence import STATE, Evidence, Health, KernelEvent
 from hosttune.model.gpu import Gpu
-from hosttune.model.host import Nvme, NvSwitch, PciDevice, Problem
+from hosttune.model.host import Link, Nvme, NvSwitch, PciDevice, Problem
 from hosttune.model.result import Result
 from hosttune.model.validation import CheckResult, Sample, Validation
 
+BAD, SWITCH = "0000:18:00.0", "0000:19:00.0"
 LOGS = Path(__file__).parent / "cases" / "kernel_log"
 QUIET = Health(events=(), events_since=0.0, events_source="dmesg", uptime_seconds=3600.0)
 
@@ -39,7 +43,7 @@ def one(found: Evidence, check: str, subject: str = A) -> CheckResult:
 
 
 def test_the_gpu_of_a_real_log_fails_and_its_neighbour_passes() -> None:
-    events = parse_events(interesting(parse_dmesg((LOGS / "xid-119.txt").read_text())))
+    events = parse_events(interesting(parse_dmesg((LOGS / "xid-119.txt").read_text()).lines))
     found = evidence(nvidia("0000:9b:00.0"), nvidia(B), health=logged(*events))
     result = one(found, "xid", "0000:9b:00.0")
     assert (result.outcome, result.source) == ("fail", "dmesg")
@@ -51,12 +55,19 @@ def test_the_gpu_of_a_real_log_fails_and_its_neighbour_passes() -> None:
     ("codes", "expected"),
     [
         ((), "pass"),
-        ((48,), "fail"), ((64,), "fail"), ((74,), "fail"), ((79,), "fail"), ((94,), "fail"), ((95,), "fail"),
-        ((119,), "fail"), ((120,), "fail"), ((140,), "fail"), ((143,), "fail"), ((150,), "fail"),
-        ((13,), "warn"), ((31,), "warn"), ((43,), "warn"), ((63,), "warn"), ((92,), "warn"),
-        ((45,), "pass"), ((154,), "pass"), ((156,), "pass"),
-        ((9999,), "warn"),
-        ((45, 79), "fail"), ((31, 45), "warn"), ((31, 48), "fail"),
+        # the catalogue resets the GPU, or restarts the machine
+        ((46,), "fail"), ((48,), "fail"), ((62,), "fail"), ((64,), "fail"), ((74,), "fail"), ((79,), "fail"),
+        ((95,), "fail"), ((109,), "fail"), ((110,), "fail"), ((119,), "fail"), ((120,), "fail"), ((136,), "fail"),
+        ((140,), "fail"), ((143,), "fail"), ((151,), "fail"), ((155,), "fail"), ((156,), "fail"), ((158,), "fail"),
+        ((54,), "fail"), ((168,), "fail"), ((171,), "fail"), ((172,), "fail"),
+        ((94,), "fail"),  # hosttune's own policy
+        # an application's, or nothing to do but to look
+        ((8,), "warn"), ((13,), "warn"), ((31,), "warn"), ((43,), "warn"), ((63,), "warn"), ((78,), "warn"),
+        ((92,), "warn"), ((121,), "warn"), ((137,), "warn"), ((157,), "warn"), ((58,), "warn"),
+        ((45,), "pass"), ((106,), "pass"), ((162,), "pass"),
+        # the catalogue does not say, or does not have it
+        ((142,), "unknown"), ((159,), "unknown"), ((167,), "unknown"), ((7,), "unknown"), ((9999,), "unknown"),
+        ((45, 79), "fail"), ((31, 45), "warn"), ((31, 48), "fail"), ((31, 9999), "unknown"), ((9999, 79), "fail"),
     ],
 )  # fmt: skip
 def test_the_policy_of_xids(codes: tuple[int, ...], expected: str) -> None:
@@ -64,6 +75,88 @@ def test_the_policy_of_xids(codes: tuple[int, ...], expected: str) -> None:
     result = one(found, "xid")
     assert result.outcome == expected
     assert all(f"XID {number}" in (result.actual or "") for number in codes)
+
+
+@pytest.mark.parametrize(
+    ("recovery", "expected", "hint"),
+    [
+        ("None", "pass", ""),
+        ("Drain P2P", "fail", "peer-to-peer"),
+        ("Drain and Reset", "fail", "let running work end"),
+        ("GPU Reset Required", "fail", "--gpu-reset"),
+        ("Node Reboot Required", "fail", "reboot the host"),
+        ("PF FLR", "unknown", "catalogue"),
+        (None, "unknown", "catalogue"),
+    ],
+)
+def test_what_the_driver_asks_for_decides_xid_154(recovery: str | None, expected: str, hint: str) -> None:
+    result = one(evidence(nvidia(), health=logged(code(154, recovery=recovery))), "xid")
+    assert result.outcome == expected
+    assert hint in (result.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "expected"),
+    [
+        ("GPU Reset Required", "None", "pass"),
+        ("None", "GPU Reset Required", "fail"),
+        ("Node Reboot Required", "Drain P2P", "fail"),
+    ],
+)
+def test_the_last_xid_154_counts(first: str, then: str, expected: str) -> None:
+    events = [code(154, recovery=word, last_seconds=at) for word, at in ((first, 10.0), (then, 20.0))]
+    assert one(evidence(nvidia(), health=logged(*events)), "xid").outcome == expected
+    assert one(evidence(nvidia(), health=logged(*reversed(events))), "xid").outcome == expected
+
+
+def test_xid_154_of_unknown_times_all_count() -> None:
+    events = [code(154, recovery="GPU Reset Required"), code(154, recovery="None", last_seconds=20.0)]
+    assert one(evidence(nvidia(), health=logged(*events)), "xid").outcome == "fail"
+
+
+@pytest.mark.parametrize(
+    ("number", "subcode", "severity", "registers", "expected"),
+    [
+        (145, "RLW_REMAP", "fatal", (0x4, 0x100), "fail"),  # a fatal one whatever its status is
+        (149, "NETIR_LINK_EVT", "fatal", (0x021425C6, 0), "fail"),
+        (145, "RLW_REMAP", "nonfatal", (0x4, 0x40), "fail"),
+        (145, "RLW_REMAP", "nonfatal", (0x4, 0x1), "warn"),
+        (145, "RLW_REMAP", "nonfatal", (0x4, 0x100), "pass"),
+        (145, "RLW_REMAP", "nonfatal", (0x4, 0x101), "warn"),  # several bits: the worst of them
+        (145, "RLW_REMAP", "nonfatal", (0x4, 0x140), "fail"),
+        (145, "RLW_REMAP", "nonfatal", (0x4, 0x1100), "unknown"),  # a bit that the catalogue does not have
+        (145, "RLW_REMAP", "nonfatal", (0x4, 0x0), "unknown"),
+        (145, "RLW_REMAP", "nonfatal", (), "unknown"),
+        (145, "RLW_REMAP", None, (0x4, 0x100), "unknown"),
+        (145, None, None, (), "unknown"),
+        (145, "RLW_NEW", "nonfatal", (0x4, 0x1), "unknown"),
+        (145, "RLW_RXPIPE", "nonfatal", (0x6, 0x1), "warn"),
+        (145, "RLW_RXPIPE", "nonfatal", (0x86, 0x1), "fail"),  # promoted, from R575 on
+        (145, "RLW_RXPIPE", "nonfatal", (0x4C2, 0x1), "fail"),  # and before
+        (146, "TLW_RX_PIPE1", "nonfatal", (0xB, 0x4), "fail"),
+        (149, "NETIR_BER_EVENT", "nonfatal", (0x13, 0x3), "warn"),
+        (149, "NETIR_MFDE_EVENT", "nonfatal", (0x14, 0x3), "pass"),
+        (149, "NETIR_MFDE_EVENT", "nonfatal", (0x14, 0x5), "fail"),
+        (150, "MSE_WATCHDOG", "nonfatal", (0, 0), "fail"),
+    ],
+)
+def test_nvlink_5_is_decoded_by_severity_subcode_and_status(
+    number: int, subcode: str | None, severity: str | None, registers: tuple[int, ...], expected: str
+) -> None:
+    event = code(number, subcode=subcode, severity=severity, registers=registers)
+    result = one(evidence(nvidia(), health=logged(event)), "xid")
+    assert result.outcome == expected
+    assert (subcode or "XID") in (result.actual or "")
+
+
+def test_a_gpu_that_is_in_no_list_and_has_xids_is_still_a_subject() -> None:
+    found = evidence(
+        nvidia(), health=logged(code(79, "0000:99:00.0"), KernelEvent(kind="lost", address="0000:99:00.0"))
+    )
+    assert one(found, "xid", "0000:99:00.0").outcome == "fail"
+    assert one(found, "xid").outcome == "pass"
+    alone = evidence(health=logged(code(79, "0000:99:00.0")))
+    assert one(alone, "xid", "0000:99:00.0").outcome == "fail"
 
 
 def test_the_worst_xid_is_named_first_and_45_never() -> None:
@@ -78,9 +171,31 @@ def test_a_gpu_off_the_bus_without_an_xid_fails() -> None:
     assert one(found, "xid").outcome == "fail"
 
 
-def test_a_cut_log_says_since_when() -> None:
+DOUBTFUL = ({"events_since": 7200.0}, {"events_since": None}, {"events_unread": 2})
+
+
+def test_a_cut_log_says_since_when_and_what_to_do() -> None:
     result = one(evidence(nvidia(), health=logged(events_since=7200.0)), "xid")
-    assert (result.outcome, result.actual) == ("pass", "none since 2 h after boot (older lines are lost)")
+    assert result.outcome == "unknown"
+    assert result.actual == "the kernel log is only known since 2 h after boot: older lines are lost"
+    assert "Storage=persistent" in (result.hint or "")
+
+
+@pytest.mark.parametrize("doubt", DOUBTFUL)
+@pytest.mark.parametrize("number", [45, 31, 9999, 79])
+def test_of_a_log_that_is_not_whole_only_a_fault_is_believed(doubt: dict[str, Any], number: int) -> None:
+    switch = {"nvswitches": (NvSwitch(address=B, driver="nvidia-nvswitch"),)}
+    found = evidence(nvidia(), host=switch, health=logged(code(number), **doubt))
+    assert one(found, "xid").outcome == ("fail" if number == 79 else "unknown")
+    assert f"XID {number}" in (one(found, "xid").actual or "")
+    assert one(found, "sxid", B).outcome == "unknown"
+    assert one(found, "machine-check", "host").outcome == "unknown"
+    quiet = evidence(nvidia(), host=switch, health=logged(KernelEvent(kind="mce", severity="corrected"), **doubt))
+    assert one(quiet, "machine-check", "host").outcome == "unknown"
+    hard = evidence(nvidia(), host=switch, health=logged(KernelEvent(kind="mce", severity="fatal"), **doubt))
+    assert one(hard, "machine-check", "host").outcome == "fail"
+    warned = logged(KernelEvent(kind="sxid", address=B, code=12028, severity="nonfatal"), **doubt)
+    assert one(evidence(nvidia(), host=switch, health=warned), "sxid", B).outcome == "unknown"
 
 
 @pytest.mark.parametrize("health", [None, Health(), Health(events=(), events_source="dmesg")])
@@ -103,13 +218,97 @@ def test_other_makers_log_no_xids() -> None:
     assert one(found, "xid", "host").outcome == "skip"
 
 
-def test_the_policy_names_each_code_once() -> None:
+def test_every_row_of_the_catalogue_names_its_source_and_an_action_that_is_known() -> None:
     xids = table("xids")
-    codes = [number for numbers in xids["outcome"].values() for number in numbers]
-    assert len(codes) == len(set(codes))
-    assert set(xids["outcome"]) == {"fail", "warn", "inform"}
-    assert set(map(int, xids["names"])) <= set(codes)
-    assert set(xids["hint"].values()) <= set(xids["hints"])
+    decoded = {"WORKFLOW_NVLINK5_ERR", "XID_154"}
+    for number, (name, action, then, source) in xids["xid"].items():
+        assert name, number
+        assert xids["sources"][source], number
+        assert action in xids["actions"] or action in decoded or number in xids["policy"] or not action, number
+        assert (
+            not then
+            or then in xids["then"]
+            or action in decoded
+            or number in xids["policy"]
+            or then == action
+            or (then == "IGNORE")
+        ), number
+    assert set(xids["policy"]) <= set(xids["xid"])
+    outcomes = [rule[0] for kind in ("actions", "policy", "recovery") for rule in xids[kind].values()]
+    assert set(outcomes) == {"fail", "unknown", "warn", "inform"}
+    assert {str(row["xid"]) for row in xids["nvlink5"]} == {str(n) for n in range(144, 151)}
+
+
+def test_nvlink_statuses_stand_in_one_list_each() -> None:
+    for row in table("xids")["nvlink5"]:
+        values = [value for kind in ("reset", "evaluate", "look", "ignore") for value in row.get(kind, ())]
+        assert len(values) == len(set(values)), row
+        assert bool(values) != ("any" in row), row
+
+
+RECORDS = (
+    "NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.",
+    "NVRM: Xid (PCI:0000:18:00): 31, pid=7, name=x, Ch 00000008, MMU Fault",
+    "NVRM: Xid (PCI:0000:18:00): 45, pid=7, name=x, Ch 00000008",
+    "NVRM: Xid (PCI:0000:18:00): 9999, what is to come",
+    "NVRM: Xid (PCI:0000:18:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
+    "NVRM: Xid (PCI:0000:18:00): 145, RLW_REMAP Nonfatal XC0 i0 Link 00 (0x00000004 0x00000001)",
+    "nvidia-nvswitch0: SXid (PCI:0000:19:00.0): 12028, Non-fatal, Link 32 egress (First)",
+    "nvidia-nvswitch0: SXid (PCI:0000:19:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
+    "EDAC MC0: Giving out device to module i10nm_edac controller Intel_10nm: DEV 0000:7e:0c.0 (INTERRUPT)",
+    "EDAC MC0: 1 CE memory read error on CPU_SrcID#0_MC#0_Chan#1_DIMM#0",
+    "EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0_Chan#1_DIMM#0",
+    "eth0: link up",
+)
+BEGINS = {"NVRM: ": "NVRM: Xid", "nvidia": "nvidia-nvswitch0: SXid", "EDAC M": "EDAC MC0: 1"}
+
+
+def told(texts: list[str], first: str = "Linux version 6.1.0", **facts: Any) -> Evidence:
+    """What a host with such a log shows, by the way that a live log goes."""
+    records = parse_dmesg("".join(f"[{at:5}.000000] {text}\n" for at, text in enumerate([first, *texts])))
+    health = logged(*parse_events(records.lines), **facts)
+    broken = records.unread + sum(map(is_broken, (text for _, text in records.lines)))
+    host = {"nvswitches": (NvSwitch(address=SWITCH, driver="nvidia-nvswitch"),)}
+    health = msgspec.structs.replace(health, events_unread=broken)
+    return evidence(nvidia(BAD), nvidia(B), host=host, health=health)
+
+
+def logs_outcomes(found: Evidence) -> dict[tuple[str, str], str]:
+    return {
+        (check, subject): result.outcome
+        for check in ("xid", "sxid", "machine-check")
+        for subject, result in of(found, check, "health").items()
+    }
+
+
+@given(st.lists(st.sampled_from(RECORDS), max_size=5), st.data())
+@settings(max_examples=examples(60, full=1000))
+def test_a_damaged_log_never_tells_a_better_story(texts: list[str], data: st.DataObject) -> None:
+    """A record that lost its end or got a wrong byte behind its first words; lines lost; counts lost; no log at all."""
+    edac = {"mc0": {"ue": data.draw(st.integers(0, 1)), "ce": data.draw(st.integers(0, 1))}}
+    whole = told(texts, edac=edac)
+    assert whole.health is not None
+    changes: list[Health | None] = [
+        None,
+        msgspec.structs.replace(whole.health, events=None),
+        msgspec.structs.replace(whole.health, events_since=7200.0),
+        msgspec.structs.replace(whole.health, events_since=None),
+    ]
+    spoilt = [msgspec.structs.replace(whole, health=health) for health in changes]
+    if texts:
+        which = data.draw(st.integers(0, len(texts) - 1))
+        first = BEGINS.get(texts[which][:6], "eth0")
+        keep = data.draw(st.integers(len(first), 110))
+        cuts = (texts[which][:keep], texts[which][:keep] + "\x7f" + texts[which][keep + 1 :])
+        damaged = [[*texts[:which], text, *texts[which + 1 :]] for text in cuts if text.startswith(first)]
+        spoilt += [told(log, edac=edac) for log in damaged]
+    if RECORDS[8] in texts:
+        spoilt.append(told(texts, edac={}))
+    before = logs_outcomes(whole)
+    for found in spoilt:
+        after = logs_outcomes(found)
+        for one_of, outcome in before.items():
+            assert outcome in ("pass", "skip") or after.get(one_of) not in ("pass", "skip"), (one_of, found.health)
 
 
 # --- SXid and machine checks ---------------------------------------------------------------------------------
@@ -135,15 +334,64 @@ def test_machine_checks(severity: str, expected: str) -> None:
     assert one(found, "machine-check", "host").outcome == expected
 
 
+MCS = {"mc0": {"ue": 0, "ce": 0}, "mc1": {"ue": 0, "ce": 0}}
+
+
+@pytest.mark.parametrize(
+    ("edac", "events", "expected"),
+    [
+        (MCS, (), "pass"),
+        ({}, (), "pass"),
+        (None, (), "pass"),
+        ({**MCS, "mc1": {"ue": 1, "ce": 0}}, (), "fail"),
+        ({**MCS, "mc1": {"ue": 0, "ce": 4}}, (), "warn"),
+        ({**MCS, "mc1": {"ue": None, "ce": 0}}, (), "unknown"),
+        ({**MCS, "mc1": {"ue": None, "ce": 4}}, (), "unknown"),
+        ({"mc0": {"ue": 1, "ce": 0}, "mc1": {"ue": None, "ce": None}}, (), "fail"),
+        (MCS, (KernelEvent(kind="edac", code=0, severity="nonfatal"),), "fail"),
+        (MCS, (KernelEvent(kind="edac", code=0, severity="corrected", count=3),), "warn"),
+        ({}, (KernelEvent(kind="edac", code=0, severity="nonfatal"),), "fail"),
+        # the log has seen a controller whose counts are gone
+        ({"mc0": MCS["mc0"]}, (KernelEvent(kind="edac-mc", code=1),), "unknown"),
+        (None, (KernelEvent(kind="edac-mc", code=1),), "unknown"),
+        (MCS, (KernelEvent(kind="edac-mc", code=1),), "pass"),
+    ],
+)
+def test_memory_errors_of_two_sources(
+    edac: dict[str, dict[str, int | None]] | None, events: tuple[KernelEvent, ...], expected: str
+) -> None:
+    assert one(evidence(health=logged(*events, edac=edac)), "machine-check", "host").outcome == expected
+
+
+def test_counts_of_memory_errors_that_the_kernel_refuses_are_unknown() -> None:
+    doubt = Problem(what="unreadable", where="/sys/devices/system/edac/mc/mc0/ue_count", why="Permission denied")
+    found = evidence(health=logged(edac={}), problems=(doubt,))
+    assert one(found, "machine-check", "host").outcome == "unknown"
+
+
 # --- AER -----------------------------------------------------------------------------------------------------
 
 PORT = "0000:40:01.0"
 NONE = {"correctable": 0, "nonfatal": 0, "fatal": 0}
 
 
-def linked(aer: dict[str, dict[str, int]] | None, driver: str = "nvidia", **facts: Any) -> Evidence:
+def linked(
+    aer: dict[str, dict[str, int]] | None, driver: str = "nvidia", absent: tuple[str, ...] | None = None, **facts: Any
+) -> Evidence:
+    """A GPU below a port. Without `absent` ends that keep no counts are proven to have none."""
+    rest: dict[str, Any] = {} if absent is None else {"absent": absent}
     host = {"pci": (function(A, driver, parent=PORT), PciDevice(address=PORT, class_code="060400"))}
-    return evidence(nvidia(), host=host, health=msgspec.structs.replace(QUIET, aer=aer, **facts))
+    return evidence(nvidia(), host=host, health=msgspec.structs.replace(QUIET, aer=aer, **facts), **rest)
+
+
+def test_corrected_errors_above_gen5_have_no_bound() -> None:
+    fast = Link(speed_gts=64.0, width=16, max_speed_gts=64.0, max_width=16)
+    device = msgspec.structs.replace(function(A, parent=PORT), link=fast)
+    host = {"pci": (device, PciDevice(address=PORT, class_code="060400"))}
+    found = evidence(nvidia(), host=host, health=msgspec.structs.replace(QUIET, aer={A: {**NONE, "correctable": 1}}))
+    assert one(found, "aer").outcome == "unknown"
+    clean = evidence(nvidia(), host=host, health=msgspec.structs.replace(QUIET, aer={A: NONE}))
+    assert one(clean, "aer").outcome == "pass"
 
 
 @pytest.mark.parametrize("driver", ["nvidia", "vfio-pci"])
@@ -160,11 +408,23 @@ def linked(aer: dict[str, dict[str, int]] | None, driver: str = "nvidia", **fact
 )
 def test_aer_at_either_end_of_the_link(driver: str, end: str, counts: dict[str, int], expected: str) -> None:
     """31 a minute is what the bit error rate allows at 32 GT/s x16; the host is up for an hour."""
-    assert one(linked({end: {**NONE, **counts}}, driver), "aer").outcome == expected
+    assert one(linked({A: NONE, PORT: NONE, end: {**NONE, **counts}}, driver), "aer").outcome == expected
+
+
+@pytest.mark.parametrize("lost", [A, PORT])
+@pytest.mark.parametrize("kind", ["correctable", "nonfatal", "fatal", None])
+def test_half_of_the_counts_do_not_pass(lost: str, kind: str | None) -> None:
+    half = {} if kind is None else {name: 0 for name in NONE if name != kind}
+    result = one(linked({A: NONE, PORT: NONE, lost: half}, absent=()), "aer")
+    assert (result.outcome, lost in (result.actual or "")) == ("unknown", True)
+
+
+def test_without_the_kernel_log_a_port_may_have_cut_its_link_off() -> None:
+    assert one(linked({A: NONE, PORT: NONE}, events=None), "aer").outcome == "unknown"
 
 
 def test_aer_names_the_kind() -> None:
-    result = one(linked({A: {**NONE, "correctable": 3, "correctable:RxErr": 3}}), "aer")
+    result = one(linked({A: {**NONE, "correctable": 3, "correctable:RxErr": 3}, PORT: NONE}), "aer")
     assert result.actual == "3 correctable, RxErr; 0.05 a minute since boot"
 
 
@@ -175,8 +435,8 @@ def test_corrected_errors_over_an_unknown_time_have_no_rate(uptime: float | None
 
 def test_a_link_without_counts_is_skipped_and_an_unread_one_unknown() -> None:
     assert one(linked({}), "aer").outcome == "skip"
-    assert one(linked(None), "aer").outcome == "unknown"
-    assert one(evidence(nvidia()), "aer").outcome == "unknown"
+    assert one(linked(None, absent=()), "aer").outcome == "unknown"
+    assert one(evidence(nvidia(), absent=()), "aer").outcome == "unknown"
 
 
 def test_corrected_errors_of_the_log_have_a_rate() -> None:
@@ -194,7 +454,10 @@ def test_the_kernel_log_tells_what_no_counter_kept(severity: str, expected: str)
 
 # --- drives --------------------------------------------------------------------------------------------------
 
-GOOD = {"state": "live", "critical_warning": "0", "media_errors": "0", "percent_used": "3", "avail_spare": "100"}
+GOOD = {
+    "state": "live", "critical_warning": "0", "media_errors": "0", "percent_used": "3", "avail_spare": "100",
+    "spare_thresh": "10",
+}  # fmt: skip
 
 
 def drive(words: dict[str, str] | None, driver: str | None = "nvme", **rest: Any) -> Evidence:
@@ -218,6 +481,8 @@ def drive(words: dict[str, str] | None, driver: str | None = "nvme", **rest: Any
         ({"state": "resetting", "smart": "not installed"}, "fail"),
         ({"state": "live", "smart": "Permission denied"}, "unknown"),
         ({"state": "live"}, "unknown"),
+        *(({name: word for name, word in GOOD.items() if name != lost}, "unknown") for lost in GOOD),
+        *(({**GOOD, name: "-7"}, "unknown") for name in GOOD if name != "state"),
         ({}, "unknown"),
         (None, "unknown"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -38,6 +39,7 @@ from hosttune.model.host import (
     GuestMemory,
     Host,
     HugePages,
+    Hugetlbfs,
     Iommu,
     Irq,
     MemorySettings,
@@ -187,13 +189,41 @@ def test_pages_for_a_guest_that_waits(state: str, total: int | None, free: int |
         assert f"echo {8 + (total or 0) - (free or 0)} > /sys/devices/system/node/node0/" in (result.hint or "")
 
 
+@pytest.mark.parametrize(
+    ("mounts", "state", "expected"),
+    [
+        (None, "shut off", "unknown"),
+        ((), "shut off", "fail"),
+        (((2 << 20, True),), "shut off", "fail"),
+        (((GIB, False),), "shut off", "fail"),
+        (((GIB, None),), "shut off", "unknown"),
+        (((GIB, False), (GIB, True)), "shut off", "pass"),
+        ((), "running", "pass"),  # it has its pages: how it got them is no matter any more
+    ],
+)
+def test_pages_that_no_mount_gives_to_a_guest(mounts: Any, state: str, expected: str) -> None:
+    one = guest(state=state, memory=(GuestMemory(node=0, memory_bytes=8 * GIB, page_bytes=GIB),))
+    found = mounts and tuple(Hugetlbfs(path=f"/{size}", size_bytes=size, libvirt=known) for size, known in mounts)
+    settings = MemorySettings(hugetlbfs=found)
+    result = judged("hugepages", evidence(host(guests=(one,), numa_nodes=pools(8, 8), memory_settings=settings)))
+    assert result["node0 1 GiB"].outcome == expected
+
+
 def test_pages_of_any_node_and_no_pages_at_all() -> None:
     one = guest(state="shut off", memory=(GuestMemory(memory_bytes=2 * GIB, page_bytes=GIB),))
-    assert outcome("hugepages", evidence(host(guests=(one,), numa_nodes=pools(3, 2))), "host 1 GiB")[0] == "pass"
-    assert outcome("hugepages", evidence(host(guests=(one,), numa_nodes=pools(3, 1))), "host 1 GiB")[0] == "fail"
-    assert outcome("hugepages", evidence(host(guests=(), numa_nodes=pools(0, 0))))[0] == "skip"
-    assert outcome("hugepages", evidence(host(guests=None, numa_nodes=pools(0, 0))))[0] == "unknown"
-    assert outcome("hugepages", evidence(host(guests=(), numa_nodes=(NumaNode(id=0),))))[0] == "unknown"
+    single = partial(host, cpus=cpus(numa_node=0))
+    assert outcome("hugepages", evidence(single(guests=(one,), numa_nodes=pools(3, 2))), "host 1 GiB")[0] == "pass"
+    assert outcome("hugepages", evidence(single(guests=(one,), numa_nodes=pools(3, 1))), "host 1 GiB")[0] == "fail"
+    assert outcome("hugepages", evidence(single(guests=(), numa_nodes=pools(0, 0))))[0] == "skip"
+    assert outcome("hugepages", evidence(single(guests=None, numa_nodes=pools(0, 0))))[0] == "unknown"
+    assert outcome("hugepages", evidence(single(guests=(), numa_nodes=(NumaNode(id=0),))))[0] == "unknown"
+    lost = host(guests=(one,), numa_nodes=pools(3, 2))  # some CPUs are on node 1, whose folder is lost
+    found = judged("hugepages", evidence(lost))
+    assert {subject: result.outcome for subject, result in found.items()} == {
+        "host 1 GiB": "unknown",
+        "node0 1 GiB": "pass",
+        "node1 1 GiB": "unknown",
+    }
 
 
 @pytest.mark.parametrize(
@@ -226,8 +256,11 @@ def test_memory_settings(check: str, settings: dict[str, Any], expected: str) ->
 def test_merged_pages_that_stay_are_told_and_a_single_node_needs_no_balancing() -> None:
     assert outcome("ksm", evidence(ksm_pages_shared=7))[0] == "warn"
     assert outcome("ksm", evidence(ksm_pages_shared=0))[0] == "pass"
-    single = host(numa_nodes=pools(0, 0), memory_settings=MemorySettings(numa_balancing=1))
+    setting = MemorySettings(numa_balancing=1)
+    single = host(numa_nodes=pools(0, 0), memory_settings=setting, cpus=cpus(numa_node=0))
     assert outcome("numa-balancing", evidence(single))[0] == "skip"
+    lost = host(numa_nodes=pools(0, 0), memory_settings=setting)  # some CPUs are on node 1
+    assert outcome("numa-balancing", evidence(lost))[0] == "warn"
     plan = planned("thp", "/sys/kernel/mm/transparent_hugepage/enabled", "always")
     assert outcome("thp", evidence(host(memory_settings=MemorySettings(thp="always")), plans=(plan,)))[0] == "pass"
 
@@ -286,7 +319,7 @@ def test_groups_of_given_devices() -> None:
     two = with_pci(gpu(), nic(iommu_group=40), guests=(guest("a"), guest("b", (3,), (NIC,))))
     assert outcome("iommu-groups", two, GPU) == ("fail", "group 40 is shared by guests a, b")
     assert outcome("iommu-groups", with_pci(gpu(iommu_group=None)), GPU)[0] == "fail"
-    captured = msgspec.structs.replace(with_pci(gpu(iommu_group=None)), complete=False)
+    captured = msgspec.structs.replace(with_pci(gpu(iommu_group=None)), complete=False, absent=())
     assert outcome("iommu-groups", captured, GPU)[0] == "unknown"
 
 

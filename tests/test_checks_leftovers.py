@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from evidences import DOWN_2, GIB, GPU, evidence, gpu, guest, host, judged, nic, outcome, switch
+from evidences import DOWN_2, GIB, GPU, cpus, evidence, gpu, guest, host, judged, nic, outcome, switch
 
 from hosttune.model.evidence import Evidence, Leftovers
 from hosttune.model.host import (
@@ -129,7 +129,7 @@ def test_functions_that_nobody_listed_or_whose_driver_nobody_recorded() -> None:
 
 
 def test_without_functions_there_is_nothing_to_leave() -> None:
-    assert outcome("leftover-vfs", evidence()) == ("skip", "no device has virtual functions now")
+    assert outcome("leftover-vfs", evidence()) == ("skip", "no device with virtual functions here")
 
 
 # --- huge pages ----------------------------------------------------------------------------------------------
@@ -138,7 +138,8 @@ def test_without_functions_there_is_nothing_to_leave() -> None:
 def pages(total: int | None, free: int | None, *guests: RunningGuest, size: int = GIB, **more: Any) -> tuple[str, str]:
     node = NumaNode(id=0, cpus="0-7", hugepages=(HugePages(size_bytes=size, total=total, free=free),))
     known = more.pop("known", guests)
-    found = judged("leftover-pages", evidence(host(numa_nodes=(node,), guests=known, **more)))
+    single = {"numa_nodes": (node,), "cpus": cpus(numa_node=0)}
+    found = judged("leftover-pages", evidence(host(guests=known, **single, **more)))
     (result,) = found.values()
     return result.outcome, result.actual or ""
 
@@ -193,5 +194,5 @@ def test_pins_have_nothing_to_do_with_it() -> None:
 def test_a_document_without_facts_passes_nothing() -> None:
     bare = Host(gpus=(), pci=(PciDevice(address=PHYSICAL, sriov_vfs=2, driver="vfio-pci"),))
     found = Evidence(host=bare)
-    assert [outcome(check, found)[0] for check in ("leftover-mdevs", "leftover-pages")] == ["unknown", "skip"]
+    assert [outcome(check, found)[0] for check in ("leftover-mdevs", "leftover-pages")] == ["unknown", "unknown"]
     assert vfs(found)[0] == "unknown"

@@ -53,10 +53,11 @@ def of_gpu(**more: Any) -> Evidence:
         ({"link": link(8.0, state="full", upstream=end(DOWN))}, "fail"),
         ({"link": link(8.0, state="by-design", upstream=end(DOWN))}, "fail"),
         ({"link": link(32.0, 8, state="idle", upstream=end(DOWN)), "driver": "nvidia"}, "fail"),
-        # speed alone, and the device rests
-        ({"link": link(2.5), "driver": "nvidia"}, "pass"),
+        # speed alone, and it is proven that the device rests
         ({"link": link(2.5), "runtime_status": "suspended"}, "pass"),
-        ({"link": link(2.5, state="idle", why="it may"), "driver": "nvidia"}, "pass"),
+        # a link at rest, or one that trained low: only a look under load can tell
+        ({"link": link(2.5), "driver": "nvidia"}, "unknown"),
+        ({"link": link(2.5, state="idle", why="it may"), "driver": "nvidia"}, "unknown"),
         # not known
         ({"link": link(None)}, "unknown"),
         ({"link": link(32.0, None)}, "unknown"),
@@ -72,6 +73,44 @@ def test_a_gpu_link(device: dict[str, Any], expected: str) -> None:
     assert list(found) == [GPU]
     assert found[GPU].outcome == expected
     assert (found[GPU].hint is not None) == (expected in ("fail", "unknown"))
+
+
+@pytest.mark.parametrize(
+    ("device", "loaded", "expected", "actual"),
+    [
+        ({"link": link(2.5)}, (32.0, 16), "pass", "32 GT/s x16 under load, 2.5 GT/s x16 at rest"),
+        (
+            {"link": link(2.5, state="idle", why="may")},
+            (32.0, 16),
+            "pass",
+            "32 GT/s x16 under load, 2.5 GT/s x16 at rest",
+        ),
+        ({}, (32.0, 16), "pass", "32 GT/s x16 under load"),
+        # what it does under load is what it can do
+        ({"link": link(2.5)}, (16.0, 16), "fail", "16 GT/s x16 under load, 2.5 GT/s x16 at rest, lower than both"),
+        ({"link": link(2.5)}, (2.5, 16), "fail", "2.5 GT/s x16 under load, lower than both"),
+        ({"link": link(2.5)}, (32.0, 8), "fail", "32 GT/s x8 under load"),
+        ({}, (16.0, 16), "fail", "16 GT/s x16 under load, 32 GT/s x16 at rest"),
+        ({"link": link(2.5), "runtime_status": "suspended"}, (16.0, 16), "fail", "16 GT/s x16 under load"),
+        ({"link": link(8.0), "power_state": "D3hot"}, (32.0, 16), "pass", "32 GT/s x16 under load"),
+        ({"link": link(2.5), "parent": None}, (16.0, 16), "unknown", "the other end is not visible"),
+    ],
+)
+def test_a_link_that_was_read_under_load_is_judged_by_that(
+    device: dict[str, Any], loaded: tuple[float, int], expected: str, actual: str
+) -> None:
+    found = msgspec.structs.replace(of_gpu(driver="nvidia", **device), loaded_links={GPU: loaded})
+    result = judged("pcie-link", found)[GPU]
+    assert result.outcome == expected
+    assert actual in (result.actual or "")
+
+
+def test_a_link_at_rest_leads_to_level_1() -> None:
+    result = judged("pcie-link", of_gpu(link=link(2.5), driver="nvidia"))[GPU]
+    assert result.actual == "2.5 GT/s x16, at rest: nvidia may slow an idle link"
+    assert "--level 1" in (result.hint or "")
+    other = judged("pcie-link", of_gpu(link=link(2.5), driver="amdgpu", vendor_id="1002"))[GPU]
+    assert (other.outcome, "--level 1" in (other.hint or "")) == ("unknown", False)
 
 
 def test_a_slower_slot_is_by_design_and_the_reason_names_the_port() -> None:
@@ -148,7 +187,8 @@ def test_a_nic_without_a_link(complete: bool | None, vendor: str, expected: str)
         ({"numa_node": 7}, {}, "fail"),
         ({"numa_node": None}, {}, "unknown"),
         ({"numa_node": None}, {"hypervisor": True}, "unknown"),
-        ({"numa_node": None}, {"numa_nodes": (NumaNode(id=0),)}, "pass"),
+        ({"numa_node": None}, {"numa_nodes": (NumaNode(id=0),), "cpus": ()}, "pass"),
+        ({"numa_node": None}, {"numa_nodes": (NumaNode(id=0),)}, "unknown"),  # CPUs of node 1: its folder is lost
         ({"numa_node": None}, {"numa_nodes": (NumaNode(id=0),), "hypervisor": True}, "unknown"),
         ({"numa_node": None}, {"numa_nodes": (NumaNode(id=0),), "hypervisor": None}, "unknown"),
         ({"numa_node": 1}, {"numa_nodes": ()}, "pass"),
@@ -244,7 +284,8 @@ def test_a_window_smaller_than_that_of_the_sister_card_fails() -> None:
 def test_a_resizable_bar_that_is_smaller_than_it_can_be_costs_something() -> None:
     small = msgspec.structs.replace(of_gpu(bars=bars(GIB // 4)), bar_limits={GPU: 32 * GIB})
     assert outcome("bar-size", small, GPU) == ("warn", "largest BAR 256 MiB, of 32 GiB that it can have")
-    assert outcome("bar-size", msgspec.structs.replace(small, bar_limits={}), GPU)[0] == "pass"
+    assert outcome("bar-size", msgspec.structs.replace(small, bar_limits={GPU: 0}), GPU)[0] == "pass"
+    assert outcome("bar-size", msgspec.structs.replace(small, bar_limits={}), GPU)[0] == "unknown"
 
 
 # --- a guest that is looked at from inside -------------------------------------------------------------------

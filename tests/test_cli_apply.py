@@ -92,7 +92,7 @@ def test_a_second_apply_writes_nothing(cli: Cli, plan: Path, host_plan: Path) ->
         lock = f"{STATE}/lock"
         assert {name for name in before | after if before.get(name) != after.get(name)} <= {lock}
         assert found["changed"] is False
-        assert set(outcomes(found).values()) <= {"already", "pending", "ignored"}
+        assert set(outcomes(found).values()) <= {"already", "pending"}
 
 
 def test_the_saved_plan_is_the_default(cli: Cli, plan: Path) -> None:
@@ -277,7 +277,7 @@ def test_a_rehearsal_writes_nothing_not_even_a_lock(cli: Cli, plan: Path, host_p
     for path in (plan, host_plan):
         found = cli.json("apply", str(path), "--dry-run")
         assert found["changed"] is False
-        assert set(outcomes(found).values()) <= {"planned", "pending", "ignored"}
+        assert set(outcomes(found).values()) <= {"planned", "pending"}
         assert all(entry["after"] is None for entry in found["entries"] if entry["outcome"] == "planned")
     assert cli.root.tree() == before
 

@@ -206,7 +206,7 @@ def test_a_plan_with_an_unplaced_guest_is_no(no: Cli, plan: Path, tmp_path: Path
         ([action("driver", "0000:18:00.0", "nouveau")], "'nouveau' is no driver that a plan can want", ""),
         ([action("drop-in", "/etc/cron.d/x", "# Written by hosttune\n")], "drop-in is no action of a plan", ""),
         ([{**action("ksm", "/sys/kernel/mm/ksm/run", 2), "id": "x"}], "id 'x' is not its kind and target", ""),
-        ([action("ksm", "/sys/kernel/mm/ksm/run", True)], "True is no value of it", ""),
+        ([action("ksm", "/sys/kernel/mm/ksm/run", True)], "invalid value True", ""),
     ],
 )
 def test_an_action_that_no_planner_writes(
@@ -370,7 +370,8 @@ def test_a_needed_setting_that_is_not_there_fails_before_the_first_write(
         cli.root.put(".hosttune/unreadable", f"/{PAGES}\tEIO\n")
     before = cli.root.contents()
     found = cli.json("apply", path, "--yes", code=1)
-    assert outcomes(found) == {f"hugepages:/{PAGES}": "failed" if unreadable else "ignored"}
+    assert outcomes(found) == {f"hugepages:/{PAGES}": "failed"}
+    assert ("cannot be read" if unreadable else "this host has no") in found["entries"][0]["why"]
     assert found["changed"] is False
     assert cli.root.contents() == before
     assert cli.root.journals() == []

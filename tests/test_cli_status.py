@@ -178,7 +178,9 @@ def test_what_others_changed_is_left_alone_until_forced(cli: Cli, plan: Path) ->
     assert cli.root.get(PAGES) == "300"
     assert (cli.root.get(PREFERENCE.format(1)), cli.root.get(PREFERENCE.format(2))) == ("power", "balance_performance")
     assert cli.root.driver(GPU) == "nvidia"
-    assert set(outcomes(cli.json("status", code=1))) == {f"hugepages:/{PAGES}", PREFERENCES}
+    standing = cli.json("status", code=1)
+    assert outcomes(standing) == {f"hugepages:/{PAGES}": "conflict", PREFERENCES: "conflict"}
+    assert standing["drift"] == []  # what is another's is no drift of ours
     assert set(outcomes(cli.json("revert", code=1)).values()) == {"conflict"}
     assert set(outcomes(cli.json("revert", "--force")).values()) == {"reverted"}
     assert cli.root.contents() == before
@@ -187,7 +189,9 @@ def test_what_others_changed_is_left_alone_until_forced(cli: Cli, plan: Path) ->
 
 def test_what_others_put_back_themselves_is_no_conflict(applied: Cli) -> None:
     applied.root.put(PAGES, "0\n")
-    assert outcomes(applied.json("revert"))[f"hugepages:/{PAGES}"] == "reverted"
+    (entry,) = [one for one in applied.json("revert")["entries"] if one["action"] == f"hugepages:/{PAGES}"]
+    assert (entry["outcome"], entry["before"], entry["after"]) == ("already", 0, 0)
+    assert "nothing was written" in entry["why"]
 
 
 # --- the journal, and recover --------------------------------------------------------------------------------
@@ -312,7 +316,11 @@ def test_the_boot_unit_has_nothing_to_do_where_nothing_is_applied(cli: Cli) -> N
 
 def test_revert_after_a_reboot_is_no_conflict(applied: Cli) -> None:
     rebooted(applied.root)
-    assert set(outcomes(applied.json("revert")).values()) == {"reverted"}
+    found = {entry["action"]: entry for entry in applied.json("revert")["entries"]}
+    undone = {f"hugepages:/{PAGES}", PREFERENCES, "numa-balancing:kernel.numa_balancing"}
+    assert {name for name, entry in found.items() if entry["outcome"] == "already"} == undone
+    assert all("the reboot had undone it" in found[name]["why"] for name in undone)
+    assert {entry["outcome"] for name, entry in found.items() if name not in undone} == {"reverted"}
     assert applied.root.get(PAGES) == "0"
 
 
@@ -323,7 +331,8 @@ def test_what_this_host_does_not_have_is_neither_in_force_nor_drift(cli: Cli, pl
     absent = action("sysctl", "vm.zone_reclaim_mode", "0")
     path = edited(plan, tmp_path / "p", actions=[absent], guests=[])
     found = cli.json("apply", path, "--yes")
-    assert outcomes(found) == {"sysctl:vm.zone_reclaim_mode": "ignored"}
+    assert outcomes(found) == {}  # nothing was written: no outcome would be true of it
+    assert "this host has no sysctl vm.zone_reclaim_mode: nothing was written for that" in found["notes"]
     assert found["changed"] is False
     assert cli.json("status")["entries"] == []
     assert cli.root.journals() == []

@@ -12,12 +12,15 @@ import pytest
 from applyroots import EXAMPLE, PREFERENCE, Root, copied
 
 from hosttune.archive import open_root
+from hosttune.bench.course import Measured
 from hosttune.capture import write_capture
 from hosttune.checks import checks
 from hosttune.cli import run
-from hosttune.cli.validate import page_of
+from hosttune.cli.validate import decide, page_of
 from hosttune.discovery.evidence import IRQBALANCE_UNIT, gather, read_irqbalance
-from hosttune.model.host import Host
+from hosttune.model.evidence import Evidence
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Host, Link, PciDevice
 from hosttune.model.validation import Sample, Validation, verdict_of
 from hosttune.reader import Reader
 from hosttune.system import Machine
@@ -349,3 +352,30 @@ def test_a_device_of_no_known_maker_is_no_gpu_of_the_fleet(cli: Cli) -> None:
     _, document = cli.json("--root", str(EXAMPLE))
     assert {gpu["id"] for gpu in document["machine"]["gpus"]} == {"10de:2335"}
     assert len(document["machine"]["gpus"]) == 8
+
+
+# --- what is measured decides ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("links", "expected"),
+    [
+        ({}, "unknown"),
+        ({GPU: (32.0, 16)}, "pass"),
+        ({GPU: (16.0, 16)}, "fail"),
+        ({"0000:99:00.0": (32.0, 16)}, "unknown"),
+    ],
+)
+def test_a_link_at_rest_is_judged_by_what_it_does_under_load(
+    links: dict[str, tuple[float, int]], expected: str
+) -> None:
+    rest = Link(speed_gts=2.5, width=16, max_speed_gts=32.0, max_width=16)
+    port = PciDevice(address="0000:40:01.0", class_code="060400", port_type="root-port",
+                     link=Link(speed_gts=2.5, width=16, max_speed_gts=32.0, max_width=16))  # fmt: skip
+    device = PciDevice(address=GPU, vendor_id="10de", device_id="2335", class_code="030200", driver="nvidia",
+                       parent=port.address, link=rest)  # fmt: skip
+    evidence = Evidence(host=Host(pci=(port, device), gpus=(Gpu(address=GPU, vendor="nvidia"),)))
+    found = decide(evidence, 1, Measured((), (), {}, links), live=True)
+    rows = [row for row in found.results if row.check == "pcie-link"]
+    assert [(row.subject, row.outcome) for row in rows] == [(GPU, expected)]
+    assert (rows[0].hint is None) == (expected == "pass")

@@ -101,6 +101,32 @@ def test_a_count_that_is_none_is_a_problem(root: Path) -> None:
     }
 
 
+# --- memory --------------------------------------------------------------------------------------------------
+
+MC = "/sys/devices/system/edac/mc"
+
+
+def test_errors_of_memory_controllers(root: Path) -> None:
+    for name, counts in (("mc0", (0, 3)), ("mc1", (1, 0))):
+        for kind, count in zip(("ue", "ce"), counts, strict=True):
+            put(root, f"{MC}/{name}/{kind}_count", f"{count}\n")
+    put(root, f"{MC}/power/control", "auto\n")
+    assert read_health(reader(root), HOST).edac == {"mc0": {"ue": 0, "ce": 3}, "mc1": {"ue": 1, "ce": 0}}
+
+
+def test_a_count_of_memory_errors_that_is_none_is_unknown(root: Path) -> None:
+    put(root, f"{MC}/mc0/ue_count", "-1\n")
+    read = reader(root)
+    assert read_health(read, HOST).edac == {"mc0": {"ue": None, "ce": None}}
+    assert ("not a count", f"{MC}/mc0/ue_count") in {(p.what, p.where) for p in read.problems}
+
+
+def test_no_memory_controller_is_none_where_the_capture_is_whole(root: Path) -> None:
+    assert read_health(reader(root), HOST).edac == {}
+    (root / ".hosttune/capture").unlink()
+    assert read_health(reader(root), HOST).edac is None
+
+
 # --- drives --------------------------------------------------------------------------------------------------
 
 SMART = json.dumps(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from hosttune.discovery.kernellog import (
     QUERY,
+    _ask,
     interesting,
     parse_dmesg,
     parse_dmesg_json,
@@ -21,12 +24,13 @@ from hosttune.errors import BadInput, CommandFailed
 from hosttune.model.evidence import KernelEvent
 from hosttune.reader import Reader
 from hosttune.recorded import Capture
+from hosttune.scrub import Scrub
 
 CASES = Path(__file__).parent / "cases" / "kernel_log"
 
 
 def events(name: str) -> tuple[KernelEvent, ...]:
-    return parse_events(interesting(parse_dmesg((CASES / f"{name}.txt").read_text())))
+    return parse_events(interesting(parse_dmesg((CASES / f"{name}.txt").read_text()).lines))
 
 
 class Asked(Capture):
@@ -71,10 +75,41 @@ def test_every_form_of_xid_and_sxid() -> None:
         ("xid", "0000:05:00.0", 79, None),
         ("lost", "0000:05:00.0", None, None),
         ("xid", "0000:03:00.0", 14, None),
-        ("xid", "0009:01:00.0", 149, None),
+        ("xid", "0009:01:00.0", 149, "fatal"),
         ("xid", "0009:01:00.0", 154, None),
         ("sxid", "0000:05:00.0", 12028, "nonfatal"),
         ("sxid", "0000:a9:00.0", 20034, "fatal"),
+    ]
+
+
+def test_severity_subcode_status_and_recovery_of_an_xid_are_read() -> None:
+    found = {e.code: e for e in events("xids")}
+    assert (found[149].subcode, found[149].registers) == ("NETIR_LINK_EVT", (0x021425C6, 0))
+    assert found[154].recovery == "Drain and Reset"
+    told = [(e.code, e.subcode, e.severity, e.registers) for e in events("nvlink5")]
+    assert told == [
+        (145, "RLW_REMAP", "nonfatal", (0x4, 0x1)),
+        (145, "RLW_REMAP", "fatal", (0x4, 0x40)),
+        (144, "SAW_MVB", "nonfatal", (0x1, 0x4)),
+        (145, "RLW_REMAP", "nonfatal", ()),
+        (150, "MSE Degraded", "fatal", (0, 0xFFFFFFFF)),
+    ]
+
+
+def test_events_that_differ_in_what_decides_are_not_counted_as_one() -> None:
+    found = [(e.severity, e.count) for e in events("nvlink5") if e.code == 145]
+    assert found == [("nonfatal", 2), ("fatal", 1), ("nonfatal", 1)]
+
+
+def test_edac() -> None:
+    found = [(e.kind, e.code, e.severity, e.count) for e in events("edac")]
+    assert found == [
+        ("edac-mc", 0, None, 1),
+        ("edac-mc", 1, None, 1),
+        ("edac", 0, "corrected", 3),
+        ("edac", 1, "nonfatal", 1),
+        ("edac", 2, "nonfatal", 1),
+        ("edac", 3, "corrected", 1),
     ]
 
 
@@ -149,21 +184,73 @@ def test_the_journal_knows_what_the_ring_buffer_lost(tmp_path: Path) -> None:
         (60_000_000, list(b"NVRM: Xid (PCI:0000:41:00): 79, gone")),
         (7_300_000_000, "NVRM: Xid (PCI:0000:41:00): 31, fault"),
     )
-    log = read_kernel_log(Reader(Asked(tmp_path, {"dmesg --kernel --json": cut, "journalctl --dmesg": older})))
+    log = read_kernel_log(Reader(Asked(tmp_path, {"dmesg --kernel --json": cut, "journalctl": older})))
     assert log is not None
     assert (log.since, log.source) == (0.0, "journalctl and dmesg")
     assert [(e.code, e.count) for e in log.events] == [(79, 1), (31, 1)]
 
 
-@pytest.mark.parametrize("older", [None, journal((60_000_000, "NVRM: Xid (PCI:0000:41:00): 79, gone"))])
-def test_a_cut_log_says_where_it_begins(tmp_path: Path, older: str | None) -> None:
-    """A journal without the first line of this boot has lost some itself."""
+@pytest.mark.parametrize(
+    ("older", "codes"), [(None, []), (journal((60_000_000, "NVRM: Xid (PCI:0000:41:00): 79, gone")), [79])]
+)
+def test_a_cut_log_says_where_it_begins_and_keeps_what_is_older(
+    tmp_path: Path, older: str | None, codes: list[int]
+) -> None:
+    """A journal without the first line of this boot has lost some itself; what it still has is no less true."""
     answers: dict[str, str | CommandFailed] = {"dmesg --kernel --json": dmesg_json((7200.0, "eth0: link up"))}
     if older:
-        answers["journalctl --dmesg"] = older
+        answers["journalctl"] = older
     log = read_kernel_log(Reader(Asked(tmp_path, answers)))
     assert log is not None
-    assert (log.since, log.events) == (7200.0, ())
+    assert (log.since, [e.code for e in log.events]) == (7200.0, codes)
+
+
+def test_the_journal_stands_in_for_a_log_that_was_cleared(tmp_path: Path) -> None:
+    older = journal((0, "Linux version 6.1.0"), (60_000_000, "NVRM: Xid (PCI:0000:41:00): 79, gone"))
+    log = read_kernel_log(Reader(Asked(tmp_path, {"dmesg --kernel --json": dmesg_json(), "journalctl": older})))
+    assert log is not None
+    assert (log.since, [e.code for e in log.events]) == (0.0, [79])
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {"dmesg --kernel --json": json.dumps({"dmesg": [{"time": 0.0, "msg": "Linux version 6"}, {"time": 3.0}]})},
+        {"dmesg --kernel --json": json.dumps({"dmesg": [{"time": 0.0, "msg": "Linux version 6"}, "torn"]})},
+        {"dmesg --kernel --json": dmesg_json((0.0, "Linux version 6"), (3.0, "NVRM: Xid (PCI:00"))},
+        {"dmesg --kernel --json": dmesg_json((0.0, "Linux version 6"), (3.0, "NVRM: Xid (PCI:0000:41:00): gone"))},
+        {"dmesg --kernel --json": dmesg_json((0.0, "x"), (3.0, "nvidia-nvswitch0: SXid (PCI:0000:41:00.0): 20"))},
+        {"dmesg --kernel --json": dmesg_json((0.0, "x"), (3.0, "nvidia 0000:41:00.0: PCIe Bus Error: severity=Cor"))},
+        {"dmesg --kernel --json": dmesg_json((0.0, "x"), (3.0, "{1}[Hardware Error]: event severity: fa"))},
+        {"dmesg --kernel --json": dmesg_json((0.0, "x"), (3.0, "EDAC MC0: 1 U"))},
+        {
+            "dmesg --kernel --json": "no JSON",
+            "dmesg --kernel": "[    0.000000] Linux version 6\n[   3.0NVRM: Xid (PC\n",
+        },
+        {
+            "dmesg --kernel --json": dmesg_json((7200.0, "eth0: link up")),
+            "journalctl": journal((0, "Linux version 6.1.0")) + '{"MESSAGE": "NVRM: Xid (PCI',
+        },
+        {
+            "dmesg --kernel --json": dmesg_json((7200.0, "eth0: link up")),
+            "journalctl": journal((0, "Linux version 6.1.0")) + '{"MESSAGE": "Missed 40 kernel messages"}',
+        },
+    ],
+)
+def test_a_record_that_cannot_be_read_is_counted(tmp_path: Path, answers: dict[str, str | CommandFailed]) -> None:
+    log = read_kernel_log(Reader(Asked(tmp_path, answers)))
+    assert log is not None
+    assert (log.events, log.unread) == ((), 1)
+
+
+def test_what_switches_and_multi_line_records_add_is_no_damage(tmp_path: Path) -> None:
+    text = (CASES / "xids.txt").read_text() + "[  999.000000] a record\n                 its second line\n"
+    text += "[  999.500000] {1}[Hardware Error]: event severity: info\n[  999.600000] EDAC MC: Ver: 3.0.0\n"
+    switch = "[ 1000.000000] nvidia-nvswitch0: SXid (PCI:0000:a9:00.0): 20034, Severity 1 Engine instance 30\n"
+    answers: dict[str, str | CommandFailed] = {"dmesg --kernel --json": "old", "dmesg --kernel": text + switch}
+    log = read_kernel_log(Reader(Asked(tmp_path, answers)))
+    assert log is not None
+    assert log.unread == 0
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"dmesg": 1}', "[" * 100_000, '{"dmesg"'])
@@ -175,10 +262,21 @@ def test_other_text_is_no_kernel_log(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["nonsense", "[1, 2]", '{"MESSAGE": 1}', "[" * 100_000, journal((10**19, "x"))])
 def test_other_lines_are_no_journal(text: str) -> None:
-    assert list(parse_journal(text)) == []
+    assert parse_journal(text) == ([], 1)
 
 
-@pytest.mark.parametrize("record", ["", "[]", '{"lines": 3}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "record",
+    [
+        "",
+        "[]",
+        '{"lines": 3}',
+        "[" * 100_000,
+        '{"lines": [], "unrefd": 2}',
+        '{"lines": [], "unread": -1}',
+        '{"lines": [], "unread": "2"}',
+    ],
+)
 def test_a_spoilt_record_is_unknown(tmp_path: Path, record: str) -> None:
     place = tmp_path / ".hosttune" / "commands" / QUERY
     place.parent.mkdir(parents=True)
@@ -197,4 +295,47 @@ def test_a_hostile_record_loses_only_its_bad_lines(tmp_path: Path) -> None:
     log = read_kernel_log(Reader(Capture(str(tmp_path))))
     assert log is not None
     assert [(e.address, e.seconds) for e in log.events] == [("0000:41:00.0", 3.0), ("0000:42:00.0", None)]
-    assert (log.since, log.source) == (None, None)
+    assert (log.since, log.source, log.unread) == (None, None, 3)
+
+
+def test_what_was_kept_is_what_was_read(tmp_path: Path) -> None:
+    """A live log and the record that a capture keeps of it say the same."""
+    text = dmesg_json(
+        (0.0, "Linux version 6"), (3.0, "NVRM: Xid (PCI:0000:41:00): 79, pid=3, name=x, gone"), (4.0, "NVRM: Xid (")
+    )
+    asked = Asked(tmp_path, {"dmesg --kernel --json": text})
+    live = read_kernel_log(Reader(asked))
+    place = tmp_path / ".hosttune" / "commands" / QUERY
+    place.parent.mkdir(parents=True)
+    place.write_text(_ask(Reader(asked)) or "")
+    assert read_kernel_log(Reader(Capture(str(tmp_path)))) == live
+    assert live is not None
+    assert (live.unread, [e.code for e in live.events]) == (1, [79])
+
+
+def recorded(root: Path, record: str) -> tuple[Any, ...] | None:
+    """What a capture with that record says of events, but for their texts and who told them; None: no log."""
+    place = root / ".hosttune" / "commands" / QUERY
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(record)
+    log = read_kernel_log(Reader(Capture(str(root))))
+    return None if log is None else (log.since, log.unread, [msgspec.structs.replace(e, text="") for e in log.events])
+
+
+@pytest.mark.parametrize("damage", ["\x7f", "0", "1", ""])
+def test_a_damaged_record_is_no_log(tmp_path: Path, damage: str) -> None:
+    text = dmesg_json((0.0, "Linux version 6"), (3.0, "NVRM: Xid (PCI:0000:41:00): 79, gone"))
+    record = _ask(Reader(Asked(tmp_path, {"dmesg --kernel --json": text}))) or ""
+    whole = recorded(tmp_path, record)
+    assert whole is not None
+    for where in range(len(record)):
+        assert recorded(tmp_path, f"{record[:where]}{damage}{record[where + 1 :]}") in (None, whole), where
+
+
+def test_what_a_capture_replaces_is_no_damage(tmp_path: Path) -> None:
+    line = "NVRM: Xid (PCI:0000:41:00): 79, gpu17.example.com GPU-b850f46d-d5ea-c752-ddf3-c4453e44d3f7 10.1.2.3 gone"
+    text = dmesg_json((0.0, "Linux version 6"), (3.0, line))
+    record = _ask(Reader(Asked(tmp_path, {"dmesg --kernel --json": text}))) or ""
+    scrubbed = Scrub("key", "gpu17.example.com").contents(f"/.hosttune/commands/{QUERY}", record.encode()).decode()
+    assert "b850f46d" not in scrubbed
+    assert recorded(tmp_path, scrubbed) == recorded(tmp_path, record) is not None

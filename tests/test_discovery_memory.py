@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from hosttune import manifest
 from hosttune.discovery.memory import read_memory_settings, read_nodes
 from hosttune.errors import Unreadable
 from hosttune.model.host import HugePages, MemorySettings, NumaNode, Problem
@@ -17,6 +18,7 @@ from hosttune.reader import Reader
 from hosttune.recorded import Archive, Capture
 from hosttune.system import COMPLETE
 
+LOOKED_FOR = manifest.write((), (), ["/sys/devices/system/node"]).encode()
 HOSTS = Path(__file__).parent / "hosts"
 HWLOC = sorted(path.name.removesuffix(".expected.json") for path in (HOSTS / "hwloc").glob("*.expected.json"))
 HostRoot = Callable[[str], Path]
@@ -124,7 +126,7 @@ class Closed(Archive):
     [
         (Archive({"/proc/version": b""}, {}, "x"), ["unknown NUMA nodes"]),
         (Archive({"/proc/version": b""}, {}, "x", ["/sys/devices/system/node"]), ["no NUMA nodes"]),
-        (Archive({"/proc/version": b"", COMPLETE: b"1"}, {}, "x"), ["no NUMA nodes"]),
+        (Archive({"/proc/version": b"", COMPLETE: LOOKED_FOR}, {}, "x"), ["no NUMA nodes"]),
         (Closed({"/sys/devices/system/node/node0/cpulist": b"0"}, {}, "x"), ["unreadable", "unknown NUMA nodes"]),
     ],
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hosttune import manifest
 from hosttune.archive import open_root
 from hosttune.discovery import discover
 from hosttune.discovery.platform import read_digest, read_identity, read_iommu, read_platform
@@ -276,7 +277,8 @@ def test_the_groups_of_devices_count_and_their_types_once_a_group() -> None:
 def test_an_iommu_that_is_off_is_told_from_one_that_was_not_recorded() -> None:
     off = read_iommu(reader_of({"/sys/firmware/acpi/tables/DMAR": ""}, ("/sys/kernel/iommu_groups",)), [device(None)])
     assert (off.present, off.mode, off.vendor) == (False, None, "intel")
-    assert read_iommu(reader_of({"/.hosttune/capture": "1\n"}), ()).present is False
+    looked_for = manifest.write((), (), ["/sys/kernel/iommu_groups"])
+    assert read_iommu(reader_of({"/.hosttune/capture": looked_for}), ()).present is False
     assert read_iommu(reader_of({}), [device(None)]) == Iommu()
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hosttune import manifest
 from hosttune.discovery.processes import read_leftovers, read_processes
 from hosttune.model.evidence import GuestProcess, GuestThread, Leftovers
 from hosttune.model.host import Host, RunningGuest
@@ -191,4 +192,5 @@ def test_one_whose_place_is_no_function_has_no_parent() -> None:
 
 def test_without_the_bus_there_is_none_where_everything_was_recorded() -> None:
     assert read_leftovers(reader({"/sys/x": ""}), Host()) == Leftovers(mdevs=None)
-    assert read_leftovers(reader({COMPLETE: ""}), Host()) == Leftovers(mdevs={})
+    looked_for = manifest.write((), (), ["/sys/bus/mdev/devices"])
+    assert read_leftovers(reader({COMPLETE: looked_for}), Host()) == Leftovers(mdevs={})

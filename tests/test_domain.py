@@ -91,7 +91,12 @@ MUTATIONS: tuple[tuple[PlannedGuest, str, str, str], ...] = (
     (TWO_CELLS, "chassis='3'", "chassis='30'", "controllers[3]"),
     (TWO_CELLS, " hotplug='off'", "", "fixed_ports"),
     (TWO_CELLS, "<pcihole64 unit='KiB'>536870912<", "<pcihole64 unit='KiB'>1<", "pci_hole64_bytes"),
-    (TWO_CELLS, "string=1048576", "string=1", "ovmf_window_mib"),
+    (TWO_CELLS, "string=1048576", "string=1", "qemu_arguments"),
+    (SHAPES["many-vcpus"], "intel-iommu.dma-translation=off", "intel-iommu.dma-translation=on", "qemu_arguments"),
+    (SHAPES["amd"], "tickpolicy='discard'", "tickpolicy='delay'", "pit"),
+    (TWO_CELLS, "tickpolicy='delay'", "tickpolicy='discard'", "pit"),
+    (TWO_CELLS, "org.qemu.guest_agent.0", "org.qemu.guest_agent.1", "channels"),
+    (TWO_CELLS, "/dev/urandom", "/dev/random", "random"),
     (TWO_CELLS, "threads='2'/>", "threads='1'/>", "topology"),
     (TWO_CELLS, "mode='host-passthrough'", "mode='host-model'", "cpu_mode"),
     (emulated(ONE_GPU), "mode='maximum'", "mode='host-passthrough'", "cpu_mode"),
@@ -138,6 +143,7 @@ MUTATIONS: tuple[tuple[PlannedGuest, str, str, str], ...] = (
     (TWO_CELLS, "cache='none'", "cache='writeback'", "disk"),
     (TWO_CELLS, "io='native' iothread='1'", "io='native'", "disk"),
     (TWO_CELLS, "<source network='default'/>", "<source network='other'/>", "networks"),
+    (TWO_CELLS, "queues='8'", "queues='1'", "networks"),
 )
 
 
@@ -276,6 +282,7 @@ def test_unknown_versions_count_as_the_oldest_targets(unknown: str | None) -> No
     assert known_elements(unknown, unknown)[0] == known_elements("9.0", "7.2")[0]
     assert known_elements(unknown, unknown)[1] == (
         ("maxphysaddr-limit", "needs libvirt 9.3, this one is of unknown version, taken for 9.0"),
+        ("dma-translation", "needs libvirt 10.7, this one is of unknown version, taken for 9.0"),
     )
 
 

@@ -69,8 +69,8 @@ def test_changes_are_found_by_introspection(tmp_path: Path) -> None:
     names = effect_names()
     assert {"write", "write_register", "replace", "remove", "change", "tell"} <= set(names)
     arguments: dict[str, tuple[object, ...]] = {
-        "write_register": ("/x", 0, b""), "replace": ("/x", b""), "remove": ("/x",), "change": (("x",),),
-        "tell": ("x", "y", lambda: None),
+        "write_register": ("/x", 0, b""), "replace": ("/x", b""), "remove": ("/x",), "tidy": ("/x",),
+        "change": (("x",),), "tell": ("x", "y", lambda: None),
     }  # fmt: skip
     for name in names:  # a new one shows up here: give it arguments
         with pytest.raises(Refused):

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import errno
+import mmap
+import os
+import shutil
+import stat
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from faultkills import Lab, applying, back_at_original, lab_of, recovering, reverting, shut_off, whole_host
 from faultkinds import EXAMPLES
-from faultlab import AFTER, BEFORE, Faults, Job, refuse, site_on, standing, transactions
+from faultlab import AFTER, BEFORE, Ended, Faults, Job, refuse, run_forked, site_on, standing, transactions
 from sweeps import FULL, sample
 
 from hosttune.errors import Refused
 from hosttune.model.result import Result
+from hosttune.transaction.site import Site
 
 MOST = 5  # failures of one sweep in a sample
 # What these settings may be refused without harm: they say so instead (an interrupt that the kernel keeps; a daemon
@@ -98,6 +103,54 @@ def test_the_nth_change_of_every_kind_fails(name: str, number: int, tmp_path: Pa
             assert (code, list(back_at_original(lab))) == (0, [])
         else:
             failed_and_taken_back(lab, result, code, faults)
+
+
+def test_a_close_that_fails_is_a_write_that_failed(tmp_path: Path) -> None:
+    """A quota or a network file system may say so only then (close(2)): of what was only read it means nothing."""
+    lab = lab_of(whole_host(), tmp_path / "root")
+    start = tmp_path / "start"
+    lab.anew()
+    lab.root.rename(start)
+    shared = mmap.mmap(-1, mmap.PAGESIZE)
+
+    def run_with(at: int) -> Ended:
+        shutil.rmtree(lab.root, ignore_errors=True)
+        shutil.copytree(start, lab.root, symlinks=True)
+        shared[:8] = bytes(8)
+        return run_forked(lab.root, closing(at, shared, applying(lab.example)), Faults(), watch=False)
+
+    assert run_with(0).code == 0
+    closes = int.from_bytes(shared[:8], "little")
+    assert closes > 40
+    codes = set()
+    for at in sample("closes", range(1, closes + 1), 12):
+        code = run_with(at).code
+        assert code in (0, 1), at
+        codes.add(code)
+        if code == 1:
+            assert list(back_at_original(lab)) == [], at
+            assert not any(one.is_open for one in transactions(lab.root)), at
+    assert codes == {0, 1}
+
+
+def closing(at: int, count: mmap.mmap, job: Job) -> Job:
+    """A job in which the nth close of a file fails, in its own process or a child of it. Only for a forked run."""
+    close = os.close
+
+    def fail(fd: int) -> None:
+        regular = stat.S_ISREG(os.fstat(fd).st_mode)
+        close(fd)
+        if regular:
+            now = int.from_bytes(count[:8], "little") + 1
+            count[:8] = now.to_bytes(8, "little")
+            if now == at:
+                raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    def work(site: Site) -> tuple[Result, int]:
+        os.close = fail
+        return job(site)
+
+    return work
 
 
 # --- and one on the way back ---------------------------------------------------------------------------------

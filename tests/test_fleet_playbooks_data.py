@@ -60,9 +60,9 @@ def test_hostile_text_in_an_intent_arrives_as_it_is(tmp_path: Path) -> None:
     fleet = stand_in(tmp_path, hosttune_command=recorder(tmp_path), hosttune_intent=intent)
     fleet.play("plan")
     assert json.loads((tmp_path / "stdin").read_text()) == intent
-    from hosttune.model.intent import _load_yaml  # what the command reads it with
+    from hosttune.model.yamltext import load_yaml  # what the command reads it with
 
-    assert _load_yaml((tmp_path / "stdin").read_bytes(), "stdin") == intent
+    assert load_yaml((tmp_path / "stdin").read_bytes(), "stdin") == intent
     assert not mark.exists()
     assert fleet.executions() == {"h1": 1}
 

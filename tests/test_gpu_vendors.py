@@ -287,6 +287,7 @@ def test_amdgpu_files_and_xgmi_peers(tmp_path: Path) -> None:
             f"{NODES}/1/io_links/0/properties": "type 2\nnode_from 1\nnode_to 0\n",
             f"{NODES}/1/io_links/1/properties": "type 11\nnode_from 1\nnode_to 2\n",
             f"{NODES}/2/properties": f"simd_count 1216\nlocation_id {0x26 << 8}\ndomain 1\n",
+            f"{NODES}/2/io_links/0/properties": "type 2\nnode_from 2\nnode_to 0\n",
         },
     )
     pci = tuple(

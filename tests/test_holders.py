@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -306,7 +309,7 @@ def test_a_process_that_ends_meanwhile_is_none(tmp_path: Path) -> None:
 
 
 def test_this_machine(tmp_path: Path) -> None:
-    """A walk over the real /proc finds our own open file, under whatever function it is said to be a node of."""
+    """A walk over the real /proc finds who has a node open, but neither ourselves nor what we have started."""
     node = "/dev/null"
     (tmp_path / "sys/bus/pci/devices" / GPU / "block/null").mkdir(parents=True)
 
@@ -322,8 +325,32 @@ def test_this_machine(tmp_path: Path) -> None:
         def read_bytes(self, path: str) -> bytes | None:
             return Capture(str(tmp_path)).read_bytes(path) if path.startswith("/sys/") else super().read_bytes(path)
 
-    with open(node):
-        found = holders(Mixed(), [GPU])
-    (ours,) = [holder for holder in found if holder.pid == os.getpid()]
-    assert ours.what == node
-    assert ours.name.startswith(("python", "pytest"))
+    script = "sleep 60 3</dev/null >/dev/null 2>&1 & echo $!"  # its shell has ended: nobody's child
+    orphan = int(subprocess.run(["sh", "-c", script], capture_output=True, check=True).stdout)
+    child = subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL)
+    try:
+        with open(node):
+            found = {holder.pid: holder for holder in holders(Mixed(), [GPU])}
+    finally:
+        child.kill()
+        child.wait()
+        os.kill(orphan, signal.SIGKILL)
+    assert (found[orphan].what, found[orphan].name) == (node, "sleep")
+    assert not found.keys() & {os.getpid(), child.pid}
+
+
+def test_device_files_that_were_handed_down_are_closed_at_the_start(tmp_path: Path) -> None:
+    """A wrapper's open device would be ours too, and its driver would wait for us; locks and pipes stay."""
+    lock, reader = (tmp_path / "lock").open("w"), os.pipe()
+    program = "import os; from hosttune.cli.process import let_go_of_devices; let_go_of_devices();"
+    program += "print(sorted(os.readlink(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd') if int(n) > 2 and"
+    program += " os.path.exists(f'/proc/self/fd/{n}')))"
+    with open("/dev/null") as null, lock:
+        handed = (null.fileno(), lock.fileno(), reader[0])
+        done = subprocess.run([sys.executable, "-c", program], pass_fds=handed, capture_output=True, text=True)
+    for end in reader:
+        os.close(end)
+    assert done.returncode == 0, done.stderr
+    assert "/dev/null" not in done.stdout
+    assert str(tmp_path / "lock") in done.stdout
+    assert "pipe:" in done.stdout

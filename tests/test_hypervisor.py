@@ -20,7 +20,16 @@ from hosttune.hypervisor.definition import Guest
 from hosttune.hypervisor.state import GuestState
 from hosttune.hypervisor.texts import with_identity
 from hosttune.model.gpu import Gpu
-from hosttune.model.host import Host, HugePages, NumaNode, PciDevice, RunningGuest, Virtualization
+from hosttune.model.host import (
+    Host,
+    HugePages,
+    Hugetlbfs,
+    MemorySettings,
+    NumaNode,
+    PciDevice,
+    RunningGuest,
+    Virtualization,
+)
 from hosttune.model.plan import PlannedGuest
 from hosttune.recorded import Capture
 from hosttune.scratch import Scratch
@@ -191,6 +200,9 @@ HOSTILE: dict[str, tuple[Callable[[str], object], str]] = {
     "a script": (put("<model type='virtio'/>", "<script path='/x'/>"), "a <script> in <interface>"),
     "a network disk": (put("<disk type='file'", "<disk type='network'"), "a <disk> of type 'network'"),
     "a host's directory": (put("</devices>", "<filesystem/></devices>"), "a <filesystem> in <devices>"),
+    "another file for random numbers": (put(">/dev/urandom<", ">/dev/sda<"), "random numbers from '/dev/sda'"),
+    "another program's channel": (put("guest_agent.0", "spice.0"), "a <channel> other than org.qemu.guest_agent.0"),
+    "a socket of the host": (put("<channel type='unix'>", "<channel type='unix'><source path='/x'/>"), "a <source>"),
     "no XML": (lambda xml: xml[:40], "not an XML document"),
     "a document type": (lambda xml: f"<!DOCTYPE domain [<!ENTITY x 'y'>]>{xml}", "document type"),
     "a number": (lambda xml: 7, "int is no domain XML"),
@@ -264,10 +276,16 @@ def host(*others: PciDevice, **fields: object) -> Host:
     sound: dict[str, object] = {
         "pci": (function(GPU, 21), *others),
         "numa_nodes": (NumaNode(id=0, hugepages=(HugePages(size_bytes=GIB, total=64, free=64),)),),
+        "memory_settings": mounts((GIB, True)),
         "virtualization": Virtualization(kvm=True),
         "guests": (),
     }
     return Host(**(sound | fields))  # type: ignore[arg-type]
+
+
+def mounts(*found: tuple[int, bool | None]) -> MemorySettings:
+    """File systems of huge pages: of which size, and whether libvirt has found them."""
+    return MemorySettings(hugetlbfs=tuple(Hugetlbfs(path="/pages", size_bytes=s, libvirt=known) for s, known in found))
 
 
 def running(name: str, **fields: object) -> RunningGuest:
@@ -318,6 +336,27 @@ NOT_STARTABLE = {
     "paused": (host(guests=(RunningGuest(name=GUEST.name, state="paused"),)), "it is paused"),
     "no KVM": (host(virtualization=Virtualization(kvm=False)), "there is no KVM on this host"),
     "KVM unknown": (host(virtualization=None), "whether this host has KVM is unknown"),
+    "mounts unknown": (
+        host(memory_settings=None),
+        "whether a hugetlbfs with pages of 1048576 KiB is mounted is unknown: /proc/mounts cannot be read",
+    ),
+    "no mount": (
+        host(memory_settings=mounts()),
+        "/proc/mounts has no hugetlbfs with pages of 1048576 KiB: plan again, the plan then mounts one",
+    ),
+    "a mount of other pages": (
+        host(memory_settings=mounts((2 << 20, True))),
+        "/proc/mounts has no hugetlbfs with pages of 1048576 KiB: plan again, the plan then mounts one",
+    ),
+    "a mount that libvirt has not found": (
+        host(memory_settings=mounts((GIB, False))),
+        "libvirt has not found the hugetlbfs on /pages: it looks when it starts, so restart its daemon (plan again, the"
+        " plan then does), and see hugetlbfs_mount in /etc/libvirt/qemu.conf",
+    ),
+    "a mount that libvirt may not have found": (
+        host(memory_settings=mounts((GIB, None))),
+        "whether libvirt has found the hugetlbfs on /pages is unknown: its folder in it was not recorded",
+    ),
     "few pages": (host(numa_nodes=pages(63)), "63 pages of 1048576 KiB are free on node 0; it needs 64"),
     "pages unknown": (
         host(numa_nodes=pages(None)),

@@ -94,7 +94,7 @@ def test_a_second_apply_changes_nothing(cli: Cli, plan: Path) -> None:
     after = cli.root.tree()
     assert {name for name in before | after if before.get(name) != after.get(name)} <= {f"{STATE}/lock"}
     assert found["changed"] is False
-    assert set(outcomes(found).values()) <= {"already", "pending", "ignored"}
+    assert set(outcomes(found).values()) <= {"already", "pending"}
 
 
 def test_revert_gives_back_what_both_took(cli: Cli, plan: Path) -> None:

@@ -223,6 +223,8 @@ CASES: list[tuple[str, Change]] = [
     ("pages-short", lambda h, i, p: p["actions"].pop()),
     ("pages-short", lambda h, i, p: h["numa_nodes"][1].update(hugepages=[{"size_bytes": GIB, "total": 1, "free": 0}])),
     ("pages-exceed-node", lambda h, i, p: p["actions"][0].update(want=30)),
+    ("not-free-now", lambda h, i, p: h["numa_nodes"][1].update(free_bytes=GIB)),
+    ("not-reserved", lambda h, i, p: p["actions"][0].update(effect="reboot")),
     ("memory-asked", lambda h, i, p: i["guests"][0].update(memory="6GiB")),
     ("memory-listed", lambda h, i, p: i["guests"][0].update(numa=[{"vcpus": 4, "memory": "3GiB"}] * 2)),
     ("memory-share", lambda h, i, p: (i["guests"][0].pop("memory"), _guest(p)["cells"][0].update(memory_bytes=GIB))),

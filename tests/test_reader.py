@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from hosttune import manifest
 from hosttune.errors import Unreadable
 from hosttune.model.host import Problem
 from hosttune.model.values import MAX_ID, MAX_SIZE
@@ -102,7 +103,12 @@ def test_what_cannot_be_seen_is_neither_there_nor_absent() -> None:
 def test_a_listing_is_unknown_where_an_incomplete_capture_lacks_it() -> None:
     assert Reader(Archive({}, {}, "x")).listing("/sys/none") is None
     assert Reader(Archive({}, {}, "x", ["/sys/none"])).listing("/sys/none") == []
-    assert Reader(Archive({COMPLETE: b"1"}, {}, "x")).listing("/sys/none") == []
+    assert Reader(Archive({COMPLETE: b"1\n"}, {}, "x")).listing("/sys/none") is None, (
+        "an older version lists no absence"
+    )
+    looked_for = manifest.write((), (), ["/sys/none"]).encode()
+    assert Reader(Archive({COMPLETE: looked_for}, {}, "x")).listing("/sys/none") == []
+    assert Reader(Archive({COMPLETE: looked_for}, {}, "x")).listing("/sys/other") is None
     assert Reader(Archive({"/sys/some/a": b""}, {}, "x")).listing("/sys/some") == ["a"]
 
 

@@ -472,6 +472,22 @@ def test_substates_that_go_off_with_l1_come_back_with_it(tmp_path: Path) -> None
     assert digest(tmp_path) == before
 
 
+def test_where_the_books_differ_both_are_read(tmp_path: Path) -> None:
+    """setpci sets the ends behind the switches' back; a switch that is as asked already would do nothing."""
+    system = linked(tmp_path, 3, l0s_aspm="0", l1_aspm="0")
+    setting = setting_of("aspm", PORT)
+    before = digest(tmp_path)
+    old = setting.read(system)
+    assert old == FrozenMap({CARD: "L0s L1", PORT: "L0s L1", "link": "off", "apart": "l0s_aspm l1_aspm"})
+    assert setting.effective(system) == "L0s L1"
+    assert not setting.agrees(old, "L0s L1")
+    setting.write(system, "off")
+    assert system.order == [CARD, PORT]
+    assert setting.read(system) == "off"
+    setting.write(system, old)
+    assert digest(tmp_path) == before
+
+
 def test_substates_do_not_matter_for_what_is_wanted() -> None:
     setting = setting_of("aspm", PORT)
     live = FrozenMap({CARD: "L1", PORT: "L1", "link": "l1_aspm l1_1_aspm"})

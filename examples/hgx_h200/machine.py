@@ -182,7 +182,12 @@ def write_platform(tree: Tree) -> None:
         tree.put(f"sys/module/{name}/initstate", "live")
     tree.put_all("sys/module/kvm/parameters", halt_poll_ns=200000)
     tree.put_all("sys/module/kvm_intel/parameters", nested="Y", ept="Y")
-    tree.put_all("sys/module/vfio_iommu_type1/parameters", allow_unsafe_interrupts="N", dma_entry_limit=65535)
+    tree.put_all(
+        "sys/module/vfio_iommu_type1/parameters",
+        allow_unsafe_interrupts="N",
+        disable_hugepages="N",
+        dma_entry_limit=65535,
+    )
     tree.put_all("sys/module/vfio/parameters", enable_unsafe_noiommu_mode="N")
     no = dict.fromkeys(("disable_idle_d3", "disable_vga", "disable_denylist", "enable_sriov", "nointxmask"), "N")
     tree.put_all("sys/module/vfio_pci/parameters", **no)

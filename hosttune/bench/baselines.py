@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from hosttune.bench.metrics import Direction, converted, metric_of
 from hosttune.errors import BadInput
+
+if TYPE_CHECKING:
+    from hosttune.model.host import Host
 
 _DEVICE = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
 _PEAKS = {
@@ -27,19 +30,26 @@ _PEAKS = {
     "fp64": "TFLOP/s",
     "network": "Gb/s",
 }
-_FIELDS = frozenset(("metric", "device", "kind", "expected", "tolerance", "direction", "unit", "source", "gpus"))
-_OPTIONAL = frozenset(("gpus", "kind"))
+_FIELDS = frozenset(
+    ("metric", "device", "kind", "expected", "tolerance", "direction", "unit", "source", "gpus", "nvlinks")
+)
+_OPTIONAL = frozenset(("gpus", "kind", "nvlinks"))
+_MOST_NVLINKS = 64
 _KINDS = ("floor", "reference", "fleet")
 
 
 @dataclass(frozen=True)
 class Peaks:
-    """The roofline of one device: dense rates and one direction of each link, in the units of `_PEAKS`."""
+    """The roofline of one device: dense rates and one direction of each link, in the units of `_PEAKS`.
+
+    `nvlinks`: over how many links its "scale-up" goes; None where that is not said.
+    """
 
     device: str
     model: str
     source: str
     values: Mapping[str, float]
+    nvlinks: int | None = None
 
 
 @dataclass(frozen=True)
@@ -47,6 +57,7 @@ class Baseline:
     """What one metric of one kind of device should reach, in the metric's own unit.
 
     `kind`: a floor fails a host below it, a fleet's median and a reference warn. `gpus`: only with that many at once.
+    `nvlinks`: stated for pairs of GPUs that so many links join; of another pair it is the part that its links are.
     """
 
     metric: str
@@ -58,6 +69,14 @@ class Baseline:
     source: str
     kind: Literal["floor", "reference", "fleet"] = "floor"
     gpus: int | None = None
+    nvlinks: int | None = None
+
+    def for_links(self, links: int) -> Baseline:
+        """The same for a pair that `links` links join."""
+        if self.nvlinks is None or links == self.nvlinks:
+            return self
+        source = f"{self.source}; stated for {self.nvlinks} NVLinks, here {links}"
+        return replace(self, expected=self.expected * links / self.nvlinks, nvlinks=links, source=source)
 
     @property
     def limit(self) -> float:
@@ -73,23 +92,54 @@ class Standard:
     peaks: Mapping[str, Peaks]
     baselines: tuple[Baseline, ...]
 
-    def peak(self, metric: str, device: str | None) -> float | None:
-        """The physical peak that a metric is held against on a device; None where none is known."""
+    def peak(self, metric: str, device: str | None, links: int | None = None) -> float | None:
+        """The physical peak that a metric is held against on a device; None where none is known.
+
+        `links`: of a copy between two GPUs, how many NVLinks join them; 0: it goes over PCIe; None: not known.
+        """
         family = metric_of(metric)
         if family is None or family.peak is None or device is None or device not in self.peaks:
             return None
-        return self.peaks[device].values.get(family.peak)
+        peaks = self.peaks[device]
+        if not family.pair or links is None:
+            return peaks.values.get(family.peak)
+        if links == 0:
+            return peaks.values.get("pcie")
+        most = peaks.values.get(family.peak)
+        return most if most is None or peaks.nvlinks is None else most * min(links / peaks.nvlinks, 1.0)
 
-    def most(self, metric: str, device: str | None) -> float | None:
+    def most(self, metric: str, device: str | None, links: int | None = None) -> float | None:
         """Above this no figure of a metric is believed on a device: its peak, as often as its definition counts it."""
-        family, peak = metric_of(metric), self.peak(metric, device)
+        family, peak = metric_of(metric), self.peak(metric, device, links)
         return None if family is None or peak is None else peak * family.factor
 
-    def of(self, metric: str, device: str | None, gpus: int) -> tuple[Baseline, ...]:
-        """The baselines of a metric on a device, measured with so many GPUs at once."""
-        return tuple(
+    def of(self, metric: str, device: str | None, gpus: int, links: int | None = None) -> tuple[Baseline, ...]:
+        """The baselines of a metric on a device, measured with so many GPUs at once; of a pair, for its links.
+
+        A row that is stated for NVLinks is none for a pair that has none (0); where they are not known (None) it is as
+        stated.
+        """
+        rows = (
             row for row in self.baselines if row.metric == metric and row.device == device and row.gpus in (None, gpus)
         )
+        return tuple(
+            row if links is None else row.for_links(links) for row in rows if links != 0 or row.nvlinks is None
+        )
+
+
+def pair_links(host: Host, measured: Sequence[str]) -> dict[str, int]:
+    """How many NVLinks join each pair of GPUs ("A->B"), 0 for a pair on PCIe; a pair of unknown links is left out.
+
+    Of GPUs joined by another maker's links the number is not known. "2 GPUs": of the two that are `measured` together.
+    """
+    found: dict[str, int] = {}
+    for gpu in host.gpus:
+        for peer in gpu.peers or ():
+            links = 0 if peer.kind == "pcie" else peer.links
+            if links is not None:
+                found[f"{gpu.address}->{peer.address}"] = links
+    pair = "->".join(measured)
+    return {**found, "2 GPUs": found[pair]} if pair in found else found
 
 
 def shipped() -> Standard:
@@ -118,13 +168,13 @@ def read_peaks(text: str, where: str) -> dict[str, Peaks]:
     """The roofline table, by PCI vendor:device. Raises BadInput naming the row and the field."""
     found: dict[str, Peaks] = {}
     for place, row in _rows(text, "device", where):
-        _known(row, frozenset(_PEAKS) | {"id", "model", "source"}, place)
+        _known(row, frozenset(_PEAKS) | {"id", "model", "source", "nvlinks"}, place)
         device, source, model = (_text(row, name, place) for name in ("id", "source", "model"))
         _device(device, f"{place}.id")
         if device in found:
             raise BadInput(f"{device} twice", where=place, hint="one row a device")
         values = {name: _positive(row, name, place) for name in _PEAKS if name in row}
-        found[device] = Peaks(device, model, source, values)
+        found[device] = Peaks(device, model, source, values, _nvlinks(row, place))
     return found
 
 
@@ -159,7 +209,12 @@ def _baseline(row: Mapping[str, Any], place: str) -> Baseline:
     gpus = row.get("gpus")
     if gpus is not None and (not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 1):
         raise BadInput("gpus is a number of GPUs", where=f"{place}.gpus", hint="1 or more")
-    return Baseline(metric, device, expected, float(tolerance), family.direction, family.unit, source, kind, gpus)
+    links = _nvlinks(row, place)
+    if links is not None and not family.pair and (family.peak, gpus) != ("scale-up", 2):
+        raise BadInput(f"{metric} is not between two GPUs", where=f"{place}.nvlinks", hint="leave it out")
+    return Baseline(
+        metric, device, expected, float(tolerance), family.direction, family.unit, source, kind, gpus, links
+    )
 
 
 def _plausible(row: Baseline, standard: Standard, where: str) -> None:
@@ -220,6 +275,15 @@ def _text(row: Mapping[str, Any], name: str, where: str) -> str:
 def _device(value: str, where: str) -> None:
     if not _DEVICE.fullmatch(value):
         raise BadInput(f"{value!r} is no PCI id", where=where, hint='vendor:device, "10de:2335"')
+
+
+def _nvlinks(row: Mapping[str, Any], place: str) -> int | None:
+    links = row.get("nvlinks")
+    if links is None:
+        return None
+    if not isinstance(links, int) or isinstance(links, bool) or not 1 <= links <= _MOST_NVLINKS:
+        raise BadInput("nvlinks is a number of links", where=f"{place}.nvlinks", hint=f"1 to {_MOST_NVLINKS}")
+    return links
 
 
 def _number(value: object) -> bool:

@@ -7,28 +7,30 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from hosttune.bench.backend import Ask, Backend, Command, run
-from hosttune.bench.baselines import Standard, shipped
+from hosttune.bench.baselines import Standard, pair_links, shipped
 from hosttune.bench.gpu_backends import GPU_BACKENDS
 from hosttune.bench.guard import Chosen, choose, running
 from hosttune.bench.host_backends import HOST_BACKENDS
-from hosttune.bench.judge import Scene, judge, missing
+from hosttune.bench.judge import Port, Scene, judge, loaded_links, missing
 from hosttune.bench.parse.answer import Answer, Lost, NotUnderstood, worst_of_each
 from hosttune.errors import CommandFailed, Refused
-from hosttune.model.host import Host
+from hosttune.model.host import Host, Link
 from hosttune.model.validation import CheckResult, Sample, Validation
 from hosttune.system import System
 
 _FIND = "import importlib.util as u; print(*(n for n in ('torch', 'cupy') if u.find_spec(n)))"
 _BURN_SECONDS = 300.0
+_GEN2, _GEN5 = 5.0, 32.0  # GT/s
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Results, every run in order, and the versions that belong to the figures."""
+    """Results, every run in order, the versions that belong to the figures, and the links of GPUs under load."""
 
     results: tuple[CheckResult, ...]
     samples: tuple[Sample, ...]
     facts: Mapping[str, str] = field(default_factory=dict)
+    links: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
 
 def measure(
@@ -63,7 +65,8 @@ def measure(
     )
     plans, skips = _planned(system, ask)
     answers = [_answer(system, backend, command, say) for backend, command in plans]
-    scene = Scene(standard or shipped(), _device_ids(host), len(chosen.gpus), history)
+    links = pair_links(host, [gpu.address for gpu in chosen.gpus])
+    scene = Scene(standard or shipped(), _device_ids(host), len(chosen.gpus), history, links, _rdma_ports(host))
     samples = tuple(sample for answer in answers for sample in answer.samples)
     results = (
         *judge(samples, scene),
@@ -73,7 +76,7 @@ def measure(
         *skips,
     )
     facts = {name: value for answer in answers for name, value in answer.facts.items()}
-    return Measured(worst_of_each(results), samples, {**_versions(host), **facts})
+    return Measured(worst_of_each(results), samples, {**_versions(host), **facts}, loaded_links(samples))
 
 
 def _planned(system: System, ask: Ask) -> tuple[list[tuple[Backend, Command]], list[CheckResult]]:
@@ -148,6 +151,21 @@ def _device_ids(host: Host) -> dict[str, str]:
     kinds = {row.address: f"{row.vendor_id}:{row.device_id}" for row in host.pci if row.vendor_id and row.device_id}
     gpus = {gpu.address: kinds[gpu.address] for gpu in host.gpus if gpu.vendor != "other" and gpu.address in kinds}
     return gpus | {nic.rdma: kinds[nic.address] for nic in host.nics if nic.rdma and nic.address in kinds}
+
+
+def _rdma_ports(host: Host) -> dict[str, Port]:
+    """The RDMA ports by name: their rate, and what the slot of their NIC carries (encoding taken off, packets not)."""
+    links = {device.address: device.link for device in host.pci}
+    return {
+        nic.rdma: Port(nic.rate_gbps, _carries(links.get(nic.physfn or nic.address))) for nic in host.nics if nic.rdma
+    }
+
+
+def _carries(link: Link | None) -> float | None:
+    """Gb/s of a PCIe link, one direction: 8b/10b up to 5 GT/s, 128b/130b up to 32; unknown above (FLITs)."""
+    if link is None or link.speed_gts is None or link.width is None or link.speed_gts > _GEN5:
+        return None
+    return link.speed_gts * link.width * (0.8 if link.speed_gts <= _GEN2 else 128 / 130)
 
 
 def _versions(host: Host) -> dict[str, str]:

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from hosttune.bench.link import read_machine, under_load
 from hosttune.bench.placement import NotPlaced, nodes_of, placed
 from hosttune.bench.supervise import Record
 
 GIB = 1 << 30
 _HOST_REGISTER_DEFAULT = 0  # cudaHostRegisterDefault
+_LINK_COPIES = 8  # of 1 GiB: about 0.15 s at 55 GB/s
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ def host_copies(options: dict[str, Any]) -> Iterator[Record]:
     """Pinned host memory to the GPU and back, by its copy engines, in GB/s (10^9).
 
     `cpus` and `node` place thread and memory; the pages are proven to lie there. `suffix` is that of the metric.
+    `link`: the PCI address whose link is to be read while copies run.
     """
     torch = _torch()
     index, size, node = options["index"], options["bytes"], options.get("node")
@@ -111,9 +114,26 @@ def host_copies(options: dict[str, Any]) -> Iterator[Record]:
             ):
                 values = rates(index, work, size / 1e9, pace)
                 yield _record(metric + suffix, options["subject"], "GB/s", values, bytes=size, host_nodes=where)
+            if "link" in options:
+                yield from _link(options["link"], lambda: there.copy_(host, non_blocking=True))
         finally:
             torch.cuda.synchronize(index)
             api.cudaHostUnregister(host.data_ptr())
+
+
+def _link(address: str, copy: Callable[[], object]) -> Iterator[Record]:
+    """The GPU's link, read while copies are under way on the device's current stream."""
+    done = _torch().cuda.Event()
+    started = False
+
+    def work() -> None:
+        nonlocal started
+        for _ in range(_LINK_COPIES):
+            copy()
+        done.record()
+        started = True
+
+    yield from under_load(address, work, lambda: started and not done.query(), read_machine)
 
 
 def _where(host: Any, size: int, node: int | None) -> list[int] | None:

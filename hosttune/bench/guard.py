@@ -6,6 +6,7 @@ Loading a GPU under a tenant's work is an outage; so what is not known to be fre
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 
 from hosttune.errors import Refused
@@ -18,6 +19,8 @@ from hosttune.system import System
 _KEEPERS = frozenset(
     ("nvidia-persistenced", "nvidia-persiste", "nv-fabricmanager", "nv-hostengine", "dcgm-exporter", "nvidia-topologyd")
 )
+# Names of vGPU types end so, "NVIDIA H200X-1-18C", "GRID A100X-40C" (NVIDIA, virtual GPU types for Hopper and Ampere).
+_VGPU = re.compile(r"[A-Z0-9]-(?:\d{1,2}-)?\d{1,3}(?:C|CME|Q|B|A)$")
 
 
 @dataclass(frozen=True)
@@ -55,9 +58,11 @@ def _unfit(gpu: Gpu, driver: str | None) -> str | None:
     if "vfio" in driver:
         return f"on {driver}, for a guest: measure it inside the guest, or give it back (hosttune revert) first"
     if gpu.vendor != "nvidia":
-        return f"no benchmark for GPUs of {gpu.vendor} yet"
+        return f"no benchmark for GPUs of {gpu.vendor} here: not measured, and held against nothing"
     if gpu.mig is not None and gpu.mig.mode == "enabled":
-        return "MIG mode is on: whole-GPU figures do not apply to its instances"
+        return "MIG mode is on: not measured, for whole-GPU figures do not apply to its instances"
+    if _VGPU.search(gpu.model or ""):
+        return f"{gpu.model} is a vGPU: not measured, for a whole GPU's figures do not apply to a part of one"
     return None
 
 

@@ -7,10 +7,11 @@ nothing to hold it against is a skip that says so.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
+from dataclasses import dataclass, field
+from statistics import median, median_low
 
 from hosttune.bench.baselines import Baseline, Standard
+from hosttune.bench.link import SPEED, WIDTH
 from hosttune.bench.metrics import Metric, metric_of
 from hosttune.bench.parse.answer import Lost
 from hosttune.model.validation import CheckResult, Sample, Validation
@@ -20,17 +21,38 @@ UNSTEADY = 0.10  # spread of the middle half, of the median, above which a figur
 _SLACK = 1.01  # timers round
 _HISTORY = 0.05  # below the host's own median by more than this: worth a look
 _TELEMETRY = "load-"
+# The part of an RDMA port's rate that a write from host memory must reach. Azure asks for 0.9 of it where a GPU's
+# memory is written (360 of 400 Gb/s, 180 of 200), and for 0.975 from host memory.
+PORT_PART = 0.9
+_PORT_SOURCE = (
+    "{part:g} of the port's rate (/sys/class/infiniband/{port}/ports/1/rate), as Azure/azurehpc-health-checks asks:"
+    " conf/nd96asr_v4.conf, line 65 (180 of 200), nd96isr_h200_v5.conf, line 61 (360 of 400), both of GPU memory;"
+    " nd96isr_mi300x_v5.conf, line 56 (390 of 400 of host memory). Measured: ib_write_bw, host memory, 1 MiB messages"
+)
 _HINT = "measure again with the host idle; then compare link, clocks and NUMA node with a host that reaches it"
 
 
 @dataclass(frozen=True)
+class Port:
+    """An RDMA port: its rate, and what the PCIe slot of its NIC carries, in Gb/s; None is unknown."""
+
+    rate: float | None = None
+    slot: float | None = None
+
+
+@dataclass(frozen=True)
 class Scene:
-    """What figures are judged by: floors and peaks, device ids by subject's first address, GPUs at once, history."""
+    """What figures are judged by: floors and peaks, device ids by subject's first address, GPUs at once, history.
+
+    `links`: NVLinks of each pair of GPUs as far as they are known, 0 on PCIe. `ports`: RDMA ports by name.
+    """
 
     standard: Standard
     devices: Mapping[str, str]
     gpus: int
     history: tuple[Validation, ...] = ()
+    links: Mapping[str, int] = field(default_factory=dict)
+    ports: Mapping[str, Port] = field(default_factory=dict)
 
     def device(self, subject: str) -> str | None:
         """The kind of device that a subject is about: an address, a way between two, or all GPUs of one kind."""
@@ -94,18 +116,62 @@ def _result(metric: str, subject: str, values: list[float], scene: Scene) -> Che
     actual = f"median {middle:.4g} {family.unit} of {len(values)} runs, {min(values):.4g} to {max(values):.4g}"
     if len(values) < FEWEST_RUNS:
         return _unknown(metric, subject, f"{FEWEST_RUNS} runs", f"{actual}: too few", "measure again")
-    peak = scene.standard.most(metric, device)
+    port = scene.ports.get(subject.partition("->")[0]) if family.peak == "network" else None
+    links = scene.links.get(subject)
+    peak = scene.standard.most(metric, device, links) if port is None or port.rate is None else port.rate
     if peak is not None and middle > peak * _SLACK:
         expected = f"at most {peak:.4g} {family.unit}, the physical peak"
         return _unknown(metric, subject, expected, f"{actual}: not believed", "measure again")
-    rows = scene.standard.of(metric, device, scene.gpus)
+    rows = scene.standard.of(metric, device, scene.gpus, links)
+    if port is not None:
+        rows = (*rows, *_of_port(metric, subject, device, port))
     own = _own(metric, subject, scene)
+    doubt = _doubt(rows, middle, links, port)
+    if doubt is not None:
+        what, hint = doubt
+        expected = "; ".join(map(_words, rows)) or "a floor"
+        return _unknown(metric, subject, expected, f"{actual}; {what}", hint)
     if not rows and own is None:
         return CheckResult(
-            check=f"bench-{metric}", subject=subject, outcome="skip",
-            actual=f"{actual}; no floor is published for this device, and this host has no history",
-        )  # fmt: skip
+            check=f"bench-{metric}", subject=subject, outcome="skip", actual=f"{actual}; {_no_floor(links, port)}"
+        )
     return _judged(metric, subject, family, values, actual, rows, own)
+
+
+def _of_port(metric: str, subject: str, device: str | None, port: Port) -> tuple[Baseline, ...]:
+    """The floor of an RDMA port, by its own rate; none where that is not known, or where the slot carries less."""
+    if port.rate is None or (port.slot is not None and port.slot < port.rate):
+        return ()
+    source = _PORT_SOURCE.format(part=PORT_PART, port=subject.partition("->")[0])
+    return (Baseline(metric, device or "", port.rate, 1 - PORT_PART, "higher", "Gb/s", source),)
+
+
+def _doubt(rows: Sequence[Baseline], middle: float, links: int | None, port: Port | None) -> tuple[str, str] | None:
+    """(why a figure that was taken cannot be judged, what to do): what its floor depends on is not known."""
+    if port is not None and port.rate is None:
+        return "the rate of the port is not known", "read it: cat /sys/class/infiniband/*/ports/1/rate"
+    if links is None and any(row.nvlinks is not None and not _reached(middle, row) for row in rows):
+        return "how many NVLinks join the two is not known", "nvidia-smi topo -m shows it (NV18, NV6, …)"
+    return None
+
+
+def _no_floor(links: int | None, port: Port | None) -> str:
+    if port is not None:
+        return "the PCIe slot carries less than the port: no floor is published for that"
+    if links == 0:
+        return "no NVLink joins the two: no floor is published for copies over PCIe"
+    return "no floor is published for this device, and this host has no history"
+
+
+def loaded_links(samples: Iterable[Sample]) -> dict[str, tuple[float, int]]:
+    """Speed (GT/s) and width of each link as it was read under load, the medians; of too few readings: left out."""
+    found = grouped(samples)
+    links = {}
+    for (metric, subject), speeds in found.items():
+        widths = found.get((WIDTH, subject), [])
+        if metric == SPEED and min(len(speeds), len(widths)) >= FEWEST_RUNS:
+            links[subject] = (median_low(speeds), int(median_low(widths)))
+    return links
 
 
 def _judged(

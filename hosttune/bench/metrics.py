@@ -29,6 +29,8 @@ _UNITS: dict[str, tuple[str, float]] = {
     "W": ("power", 1.0),
     "°C": ("temperature", 1.0),
     "1/s": ("rate", 1.0),
+    "GT/s": ("transfers per second", 1.0),
+    "lanes": ("link width", 1.0),
     "count": ("count", 1.0),
 }
 _SIZE = re.compile(r"-\d+(?:gib|mib|kib|b)$")
@@ -39,7 +41,8 @@ class Metric:
     """A family of figures. `peak` names the row of the roofline that it is held against, None where there is none.
 
     `factor`: how many times that peak a figure can truly be; only above that it is not believed. `least`: the part of
-    the peak below which a floor is taken for a mistake of units rather than for a floor.
+    the peak below which a floor is taken for a mistake of units rather than for a floor. `pair`: a copy from one GPU to
+    another, over as many links as join the two.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Metric:
     peak: str | None = None
     factor: float = 1.0
     least: float = 0.2
+    pair: bool = False
 
 
 METRICS: tuple[Metric, ...] = (
@@ -60,10 +64,10 @@ METRICS: tuple[Metric, ...] = (
     Metric("d2h-sm", "device to host, by kernels", "GB/s", peak="pcie"),
     Metric("device-copy", "copy in device memory, read plus written", "GB/s", peak="memory"),
     Metric("device-copy-nvbandwidth", "copy in device memory as nvbandwidth counts it", "GB/s", peak="memory"),
-    Metric("p2p-write-ce", "GPU to GPU, written by the source's copy engine", "GB/s", peak="scale-up"),
-    Metric("p2p-read-ce", "GPU to GPU, read by the target's copy engine", "GB/s", peak="scale-up"),
-    Metric("p2p-write-sm", "GPU to GPU, written by kernels", "GB/s", peak="scale-up"),
-    Metric("p2p-read-sm", "GPU to GPU, read by kernels", "GB/s", peak="scale-up"),
+    Metric("p2p-write-ce", "GPU to GPU, written by the source's copy engine", "GB/s", peak="scale-up", pair=True),
+    Metric("p2p-read-ce", "GPU to GPU, read by the target's copy engine", "GB/s", peak="scale-up", pair=True),
+    Metric("p2p-write-sm", "GPU to GPU, written by kernels", "GB/s", peak="scale-up", pair=True),
+    Metric("p2p-read-sm", "GPU to GPU, read by kernels", "GB/s", peak="scale-up", pair=True),
     Metric("gemm-bf16", "matrix product, BF16", "TFLOP/s", peak="bf16"),
     Metric("gemm-fp8", "matrix product, FP8", "TFLOP/s", peak="fp8"),
     Metric("gemm-tf32", "matrix product, TF32", "TFLOP/s", peak="tf32"),
@@ -79,6 +83,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("load-memory-clock", "memory clock under load", "MHz"),
     Metric("load-power", "power under load", "W", "lower"),
     Metric("load-temperature", "temperature under load", "°C", "lower"),
+    Metric("load-link-speed", "PCIe link speed while copies run", "GT/s"),
+    Metric("load-link-width", "PCIe link width while copies run", "lanes"),
     Metric("memory-copy", "memcpy by all CPUs of a node, read plus written", "GB/s"),
     Metric("memory-latency", "latency of one load", "ns", "lower"),
     Metric("timer-jitter", "wake-up latency, worst", "us", "lower"),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
-from hosttune.checks.facts import HOST, absent, no_work, pinned, planned_guests, refused, spread, wanted
+from hosttune.checks.facts import HOST, at_rest, lacks, pinned, planned_guests, refused, spread, wanted
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Cpu
 from hosttune.model.validation import CheckResult
-from hosttune.model.values import CpuSet
+from hosttune.model.values import CpuSet, parse_cpus
 
 _CPUS = "/sys/devices/system/cpu"
 # These drivers choose frequencies themselves and take a preference instead of a governor (admin-guide/pm).
@@ -43,9 +43,9 @@ def _asked_for(evidence: Evidence, kind: str, cpus: Sequence[Cpu]) -> set[str]:
 def cpu_frequency(evidence: Evidence) -> Iterable[CheckResult]:
     """Governor, or energy preference where the driver takes one."""
     check = "cpu-frequency"
-    why_not = no_work(evidence)
-    if why_not is not None:
-        yield skipped(check, HOST, why_not)
+    rest = at_rest(evidence, check)
+    if rest is not None:
+        yield rest
         return
     model = evidence.host.cpu_model
     driver = model.scaling_driver if model else None
@@ -54,14 +54,29 @@ def cpu_frequency(evidence: Evidence) -> Iterable[CheckResult]:
         if not known:
             yield _no_frequency(evidence, check, subject, cpus)
         elif driver in _PREFERENCE_DRIVERS:
-            yield _preference(evidence, check, subject, known, driver or "")
+            found = _preference(evidence, check, subject, known, driver or "")
+            yield _whole(found, cpus, known, "cpufreq/scaling_governor")
         else:
-            yield _governor(evidence, check, subject, known, driver)
+            yield _whole(_governor(evidence, check, subject, known, driver), cpus, known, "cpufreq/scaling_governor")
+
+
+def _whole(found: CheckResult, cpus: Sequence[Cpu], known: Sequence[Cpu], file: str) -> CheckResult:
+    """A result for CPUs of which only some were read: what fails, fails; anything else is unknown."""
+    unread = CpuSet({cpu.id for cpu in cpus} - {cpu.id for cpu in known})
+    if not unread or found.outcome in ("fail", "unknown"):
+        return found
+    why = f"{found.actual}; of CPUs {unread} it was not read"
+    hint = f"look with: grep . {_CPUS}/cpu*/{file}"
+    return unknown(found.check, found.subject, expected=found.expected or "", why=why, hint=hint, source=found.source)
+
+
+def _paths(cpus: Sequence[Cpu], file: str) -> list[str]:
+    return [f"{_CPUS}/cpu{cpu.id}/{file}" for cpu in cpus]
 
 
 def _no_frequency(evidence: Evidence, check: str, subject: str, cpus: Sequence[Cpu]) -> CheckResult:
     path = f"{_CPUS}/cpu{cpus[0].id if cpus else 0}/cpufreq/scaling_governor"
-    if absent(evidence) and not refused(evidence, "/cpufreq"):
+    if cpus and lacks(evidence, *_paths(cpus, "cpufreq/scaling_governor")) and not refused(evidence, "/cpufreq"):
         why = "no frequency driver here: the hypervisor sets the clock" if evidence.host.hypervisor else (
             "no frequency driver here: the firmware sets the clock by itself"
         )  # fmt: skip
@@ -78,7 +93,7 @@ def _preference(evidence: Evidence, check: str, subject: str, cpus: Sequence[Cpu
     unread = CpuSet(cpu.id for cpu in cpus if cpu.energy_preference is None and cpu.governor != "performance")
     # Hardware without EPP leaves the choice to the governor alone (intel_pstate, "without HWP").
     if unread:
-        if absent(evidence) and all(cpu.energy_preference is None for cpu in cpus):
+        if lacks(evidence, *_paths(cpus, "cpufreq/energy_performance_preference")):
             return _governor(evidence, check, subject, cpus, f"{driver} without a preference")
         why = refused(evidence, "energy_performance_preference") or f"no preference was recorded of CPUs {unread}"
         return unknown(check, subject, expected=expected, why=why, hint=f"look with: grep . {source}", source=source)
@@ -122,16 +137,17 @@ def _judged(
 def cpu_idle(evidence: Evidence) -> Iterable[CheckResult]:
     """How long an idle core may take to wake: bounded where a plan asks; never without any idle state at all."""
     check = "cpu-idle"
-    why_not = no_work(evidence)
-    if why_not is not None:
-        yield skipped(check, HOST, why_not)
+    rest = at_rest(evidence, check)
+    if rest is not None:
+        yield rest
         return
     model = evidence.host.cpu_model
     for subject, cpus in _parties(evidence):
         known = [cpu for cpu in cpus if cpu.resume_latency_us is not None]
         if known:
-            yield _latency(evidence, check, subject, known, model.idle_driver if model else None)
-        elif absent(evidence) and not refused(evidence, "pm_qos_resume_latency_us"):
+            found = _latency(evidence, check, subject, known, model.idle_driver if model else None)
+            yield _whole(found, cpus, known, "power/pm_qos_resume_latency_us")
+        elif cpus and lacks(evidence, *_paths(cpus, "power/pm_qos_resume_latency_us")):
             yield skipped(check, subject, "this kernel offers no bound on wake-up latency")
         else:
             yield unknown(
@@ -159,7 +175,10 @@ def _latency(evidence: Evidence, check: str, subject: str, cpus: Sequence[Cpu], 
             "bound the latency instead (settings: resume_latency_us: 10): cores that never idle leave others no turbo"
         )
         return warned(check, subject, expected=expected, actual=actual, source=source, hint=hint)
-    arguments = evidence.host.kernel_args or ()
+    arguments = evidence.host.kernel_args
+    if arguments is None:
+        why = f"{actual}; the kernel's arguments were not read, which may switch idle states off"
+        return unknown(check, subject, expected=expected, why=why, hint="look with: cat /proc/cmdline", source=source)
     if "intel_idle.max_cstate=0" in arguments:
         hint = "take the argument away: it hands idling to acpi_idle; to bound it use settings: resume_latency_us"
         said = f"{actual}; intel_idle.max_cstate=0 switches intel_idle off, not idle states"
@@ -173,9 +192,9 @@ def _latency(evidence: Evidence, check: str, subject: str, cpus: Sequence[Cpu], 
 def smt(evidence: Evidence) -> Iterable[CheckResult]:
     """Siblings: the same on every core of a kind, and no core in two guests."""
     check = "smt"
-    why_not = no_work(evidence)
-    if why_not is not None:
-        yield skipped(check, HOST, why_not)
+    rest = at_rest(evidence, check)
+    if rest is not None:
+        yield rest
         return
     yield _siblings(evidence, check)
     guests = pinned(evidence)
@@ -190,7 +209,11 @@ def _siblings(evidence: Evidence, check: str) -> CheckResult:
     source = f"{_CPUS}/smt/control, {_CPUS}/cpu*/topology"
     expected = "every core of a kind with the same number of threads"
     places = [(cpu.core, cpu.kind) for cpu in host.cpus if cpu.online]
-    if not places or any(core is None for core, _ in places):
+    model = host.cpu_model
+    present = parse_cpus(model.present if model else None)
+    lost = present - {cpu.id for cpu in host.cpus}
+    lost |= CpuSet(cpu.id for cpu in host.cpus if cpu.online is None)
+    if lost or not places or any(core is None for core, _ in places):
         hint = f"look with: grep . {_CPUS}/cpu*/topology/thread_siblings_list"
         return unknown(
             check, HOST, expected=expected, why="the cores of some CPUs are unknown", hint=hint, source=source

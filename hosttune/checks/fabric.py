@@ -8,7 +8,7 @@ from hosttune.checks.check import Check, failed, passed, skipped, unknown, warne
 from hosttune.checks.data import table
 from hosttune.checks.fabricmanager import CHECKS as MANAGER_CHECKS
 from hosttune.checks.fabricpartition import CHECKS as PARTITION_CHECKS
-from hosttune.checks.facts import HOST, RECORD, accelerators, by_address, for_vfio
+from hosttune.checks.facts import HOST, RECORD, accelerators, by_address, for_vfio, lacks, no_switch, none_here
 from hosttune.checks.gpufacts import Fact, each_gpu, not_judged, source
 from hosttune.gpu import vendor_of
 from hosttune.model.evidence import Evidence
@@ -44,28 +44,33 @@ def xgmi(evidence: Evidence) -> Iterable[CheckResult]:
 def _links(evidence: Evidence, kind: str, facts: tuple[Fact, ...]) -> Iterable[CheckResult]:
     gpus = accelerators(evidence.host)
     if not gpus:
-        yield skipped(facts[0].check, HOST, "no GPU here")
+        yield none_here(evidence, facts[0].check, "GPU")
     functions = by_address(evidence.host)
     for gpu in gpus:
         vendor = vendor_of(gpu.vendor)
         if vendor is None or vendor.link != kind:
             yield skipped(facts[0].check, gpu.address, f"its maker's GPUs are not joined by {_NAMES[kind]}")
             continue
-        # What one of the facts knows is enough to judge by.
-        whys = [not_judged(evidence, fact, gpu, functions.get(gpu.address)) for fact in facts]
-        if all(why is not None for why in whys):
-            yield next(why for why in whys if why is not None)
-            continue
         others = [other for other in gpus if other.model == gpu.model and other.address != gpu.address]
+        # A GPU that is alone has no peers to ask about. Half of the evidence can show a fault, never that all is well.
+        asked = [fact for fact in facts if others or fact.needs != ("peers",)] or facts
+        doubts = [not_judged(evidence, fact, gpu, functions.get(gpu.address)) for fact in asked]
+        whys = [why for why in doubts if why is not None]
         device = functions.get(gpu.address)
-        yield _joined(evidence, kind, facts[0], gpu, others, device.device_id if device else None)
+        found = None
+        if len(whys) < len(asked):
+            found = _joined(evidence, kind, facts[0], gpu, others, device.device_id if device else None)
+        # A card without NVLink has no list of links: the matrix, in which it has a row, shows that it has none.
+        linkless = found is not None and found.outcome == "skip" and bool(others) and gpu.peers is not None
+        seen = found is not None and (not whys or found.outcome == "fail" or _mig_on(gpu) or linkless)
+        yield found if found is not None and seen else whys[0]
 
 
 def _joined(
     evidence: Evidence, kind: str, fact: Fact, gpu: Gpu, others: list[Gpu], device_id: str | None
 ) -> CheckResult:
     """One GPU against those of its model. In MIG mode NVLink is off by design."""
-    if gpu.mig is not None and gpu.mig.mode == "enabled":
+    if _mig_on(gpu):
         return skipped(fact.check, gpu.address, "MIG is on, which turns NVLink between GPUs off")
     told = [other for other in others if _reach(other, kind) is not None or other.nvlinks_active is not None]
     links, reach = _count(gpu, kind), _reach(gpu, kind)
@@ -82,6 +87,10 @@ def _joined(
     # Pairs that a bridge joins: a card without one may be meant so. A fabric joins three or more.
     verdict = failed if most_reach > 1 or board else warned
     return verdict(fact.check, gpu.address, expected=expected, actual=actual, source=read, hint=_OFF)
+
+
+def _mig_on(gpu: Gpu) -> bool:
+    return gpu.mig is not None and gpu.mig.mode == "enabled"
 
 
 def _count(gpu: Gpu, kind: str) -> int | None:
@@ -108,7 +117,13 @@ def _words(kind: str, links: int | None, reach: int | None, others: int) -> str:
 
 # --- the fabric ----------------------------------------------------------------------------------------------
 
-_STATE = Fact("fabric-state", "completed, success, healthy", ("fabric_state",), "nvmlDeviceGetGpuFabricInfo")
+_STATE = Fact(
+    "fabric-state",
+    "completed, success, healthy",
+    ("fabric_state",),
+    "nvmlDeviceGetGpuFabricInfo",
+    also=("fabric_health",),
+)
 
 
 def _fabric_state(gpu: Gpu) -> CheckResult:
@@ -138,7 +153,7 @@ def nvswitch(evidence: Evidence) -> Iterable[CheckResult]:
     """Each NVSwitch on the driver that its use needs; and as many of them as the board has."""
     switches = evidence.host.nvswitches
     if not switches:
-        yield skipped(_SWITCH, HOST, "no NVSwitch that is a PCI function here")
+        yield no_switch(evidence, _SWITCH)
         return
     yield _all_there(evidence, switches)
     on_vfio = [switch for switch in switches if for_vfio(switch.driver)]
@@ -168,7 +183,7 @@ def _switch(evidence: Evidence, switch: NvSwitch, *, mixed: bool) -> CheckResult
     expected = "on nvidia-nvswitch, or on vfio-pci with all the others and the GPUs"
     read = f"/sys/bus/pci/devices/{switch.address}/driver"
     driver = switch.driver
-    if driver is None and not evidence.complete:
+    if driver is None and not lacks(evidence, read):
         return unknown(_SWITCH, switch.address, expected=expected, why="driver not recorded", hint=RECORD)
     actual = f"on {driver}" if driver else "no driver"
     # Not every board is all passed or all kept: what counts is that no GPU of the host needs a switch that is away.

@@ -6,7 +6,17 @@ from collections.abc import Iterable
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown
 from hosttune.checks.data import table
-from hosttune.checks.facts import HOST, RECORD, accelerators, by_address, for_vfio
+from hosttune.checks.facts import (
+    HOST,
+    RECORD,
+    accelerators,
+    by_address,
+    driver_unread,
+    for_vfio,
+    none_given,
+    none_here,
+    switches_missed,
+)
 from hosttune.gpu import vendor_of
 from hosttune.model.evidence import Evidence, FabricManager
 from hosttune.model.validation import CheckResult
@@ -22,30 +32,30 @@ _MODES = {
 }
 
 
-def _idle(evidence: Evidence) -> str | None:
-    """Why no Fabric Manager is needed on this machine; None where it is."""
+def _idle(evidence: Evidence, check: str) -> CheckResult | None:
+    """What a check says where no Fabric Manager is needed on this machine; None where it is."""
     host = evidence.host
     switches = host.nvswitches
     if switches and all(for_vfio(switch.driver) for switch in switches):
-        return "all NVSwitches are on vfio-pci: it runs in the guest that has them"
-    if switches:
+        return skipped(check, HOST, "all NVSwitches are on vfio-pci: it runs in the guest that has them")
+    if switches or switches_missed(evidence) is not None:
         return None
     if host.hypervisor:
-        return "no NVSwitch in this guest: it runs on the host"
+        return skipped(check, HOST, "no NVSwitch in this guest: it runs on the host")
     functions = by_address(host)
     bridged = table("boards")["bridged"]["gpus"]
     gpus = [functions.get(gpu.address) for gpu in accelerators(host)]
     if any(device is not None and device.device_id in bridged for device in gpus):
         return None
-    return "no NVSwitch here"
+    return none_here(evidence, check, "NVSwitch")
 
 
 def fabric_manager(evidence: Evidence) -> Iterable[CheckResult]:
     """Whether it runs where this machine holds the NVSwitches."""
     expected = "installed and running"
-    why = _idle(evidence)
-    if why is not None:
-        yield skipped(_SERVICE, HOST, why)
+    idle = _idle(evidence, _SERVICE)
+    if idle is not None:
+        yield idle
         return
     manager = evidence.fabric_manager or _NOTHING
     read = "systemctl show nvidia-fabricmanager.service"
@@ -68,10 +78,10 @@ def driver_fm_version(evidence: Evidence) -> Iterable[CheckResult]:
 
     The guide has the daemon compare both when it starts and end when they differ.
     """
-    why = _idle(evidence)
+    idle = _idle(evidence, _VERSION)
     manager = evidence.fabric_manager or _NOTHING
-    if why is not None or manager.installed is False:
-        yield skipped(_VERSION, HOST, why or "no Fabric Manager installed (see fabric-manager)")
+    if idle is not None or manager.installed is False:
+        yield idle or skipped(_VERSION, HOST, "no Fabric Manager installed (see fabric-manager)")
         return
     driver = _driver_version(evidence)
     expected = f"{driver}, as the driver" if driver else "the driver's version"
@@ -110,7 +120,7 @@ def fabric_manager_mode(evidence: Evidence) -> Iterable[CheckResult]:
 
     In mode 0 the daemon opens every route. CUDA then works in all guests, and nothing separates them.
     """
-    why = _idle(evidence)
+    idle = _idle(evidence, _MODE)
     functions = by_address(evidence.host)
     given = [
         gpu.address
@@ -120,12 +130,16 @@ def fabric_manager_mode(evidence: Evidence) -> Iterable[CheckResult]:
         and for_vfio(functions[gpu.address].driver if gpu.address in functions else None)
     ]
     manager = evidence.fabric_manager or _NOTHING
-    if why is None and not given:
-        why = "no GPU is on vfio-pci: nobody to be kept apart"
-    if why is None and manager.running is False:
-        why = "no Fabric Manager runs here, which is its own fault (see fabric-manager)"
-    if why is not None:
-        yield skipped(_MODE, HOST, why)
+    drivers = {address: device.driver for address, device in functions.items()}
+    unread = any(driver_unread(evidence, gpu.address, drivers) for gpu in accelerators(evidence.host))
+    if idle is None and not given and not unread:
+        idle = skipped(_MODE, HOST, "no GPU is on vfio-pci: nobody to be kept apart")
+    if idle is None and not given:
+        idle = none_given(evidence, _MODE, "no GPU is on vfio-pci: nobody to be kept apart")
+    if idle is None and manager.running is False:
+        idle = skipped(_MODE, HOST, "no Fabric Manager runs here, which is its own fault (see fabric-manager)")
+    if idle is not None:
+        yield idle
         return
     expected = "1 (shared NVSwitch) or 2 (vGPU) while guests have GPUs"
     if manager.mode is None or manager.running is None:

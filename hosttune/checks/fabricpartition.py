@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown
-from hosttune.checks.facts import HOST, RUNNING, guests_known
+from hosttune.checks.facts import HOST, RUNNING, guests_known, none_given
 from hosttune.gpu.boards import fabric_gpus
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import FabricPartition
@@ -25,8 +25,10 @@ def fabric_partition(evidence: Evidence) -> Iterable[CheckResult]:
     guests = guests_known(evidence) or ()
     having = [(g, [a for a in g.devices if a in modules]) for g in guests if g.state in RUNNING]
     having = [(guest, gpus) for guest, gpus in having if gpus]
-    if not having:
-        yield skipped(_PARTITION, HOST, "no running guest that is known has GPUs of an NVSwitch fabric")
+    if not having and host.gpus and not modules and host.fabric is None:
+        yield skipped(_PARTITION, HOST, "no GPU here is on an NVSwitch fabric")
+    elif not having:
+        yield none_given(evidence, _PARTITION, "no running guest has GPUs of an NVSwitch fabric")
     elif host.fabric is not None and host.fabric.mode == 0 and not partitions:
         yield skipped(_PARTITION, HOST, "mode 0 has no partitions (see fabric-manager-mode)")
     else:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from hosttune.checks.check import skipped, unknown
+from hosttune.checks.data import table
 from hosttune.gpu import maker_of
-from hosttune.model.evidence import Evidence
+from hosttune.model.evidence import LIBVIRT_ANSWER, LIST_UNREAD, Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, Nic, Nvme, NvSwitch, PciDevice, RunningGuest, SeenDevice
 from hosttune.model.plan import PlannedGuest
@@ -18,9 +19,13 @@ from hosttune.model.values import CpuSet, address_key, parse_cpus
 
 # States of libvirt in which a guest has its memory and devices (virDomainState).
 RUNNING = frozenset(("running", "paused", "idle", "in shutdown", "pmsuspended", "blocked"))
+_MOST_WITHOUT_SWITCH = 3  # others that a GPU of a board without NVSwitches has links to (HGX A100 and H100, 4 GPUs)
+# Vendors whose devices are software: virtio, QEMU, VMware, Google, Microsoft.
+SOFTWARE = ("1af4", "1b36", "15ad", "1ae0", "1414")
 HOST = "host"  # the subject of what concerns the machine as a whole
 AS_ROOT = "run hosttune validate as root: the kernel shows only the first 64 bytes of configuration space to others"
 AS_LIBVIRT = "run hosttune validate as root with libvirt running, so that its guests can be asked about"
+LIST_PCI = "look with: lspci -D; and why the host, or its capture, does not show every function in /sys/bus/pci/devices"
 RECORD = "the capture does not hold it: capture the host again with this version of hosttune, as root"
 
 
@@ -149,7 +154,7 @@ def guests_known(evidence: Evidence) -> tuple[RunningGuest, ...] | None:
     Discovery notes a QEMU that libvirt does not own as a problem.
     """
     host = evidence.host
-    if host.guests is not None or not evidence.complete or host.virtualization is None:
+    if host.guests is not None or not lacks(evidence, LIBVIRT_ANSWER) or host.virtualization is None:
         return host.guests
     stack = host.virtualization
     strangers = any(problem.what.startswith("a QEMU guest outside libvirt") for problem in host.problems)
@@ -162,15 +167,54 @@ def guests_or_why(
     """(the guests here, what a check is to say where there are none to judge)."""
     guests = guests_known(evidence)
     if guests is None:
-        if evidence.host.hypervisor and not evidence.plans:
-            return (), (skipped(check, HOST, "this machine is itself a guest, and gives nothing to guests of its own"),)
         return (), (unknown(check, HOST, expected=expected, why="which guests there are is unknown", hint=AS_LIBVIRT),)
+    if any(problem.what == LIST_UNREAD for problem in evidence.host.problems):
+        why = "which other guests there are is unknown"
+        return guests, (unknown(check, HOST, expected=expected, why=why, hint=AS_LIBVIRT),)
     return guests, () if guests else (skipped(check, HOST, "no guest here"),)
+
+
+def none_given(evidence: Evidence, check: str, what: str) -> CheckResult:
+    """What a check says that found no device of a guest: skipped as `what` where guests and drivers are all known."""
+    why, hint = unlisted(evidence), LIST_PCI
+    if why is None:
+        why, hint = _guests_unread(evidence), AS_LIBVIRT
+    if why is None:
+        host = evidence.host
+        parts = (host.gpus, host.nics, host.nvme, host.nvswitches)
+        drivers = {device.address: device.driver for device in host.pci}
+        silent = [one.address for part in parts for one in part if driver_unread(evidence, one.address, drivers)]
+        why, hint = f"the driver of {listed(silent, 3)} was not read" if silent else None, RECORD
+    if why is None:
+        return skipped(check, HOST, what)
+    return unknown(check, HOST, expected="each device of a guest known", why=why, hint=hint)
+
+
+def _guests_unread(evidence: Evidence) -> str | None:
+    """Why not all is known that guests have; None where it is."""
+    guests = guests_known(evidence)
+    if guests is None or any(problem.what == LIST_UNREAD for problem in evidence.host.problems):
+        return "which guests there are is unknown"
+    blank = [guest.name for guest in guests if undefined(guest)]
+    return f"the definition of {listed(blank, 3)} could not be read" if blank else None
+
+
+def driver_unread(evidence: Evidence, address: str, drivers: Mapping[str, str | None]) -> bool:
+    """Whether the driver of a function is not known: none was read, and that it has none is not proven."""
+    return drivers.get(address) is None and not lacks(evidence, f"/sys/bus/pci/devices/{address}/driver")
 
 
 def undefined(guest: RunningGuest) -> bool:
     """Whether nothing but a guest's name and state is known: its definition could not be read."""
     return guest.vcpus is None and guest.vcpu_pins is None and guest.memory is None and not guest.devices
+
+
+def named_nodes(host: Host) -> set[int]:
+    """The NUMA nodes that anything names: their own directories, distances, CPUs, PCI functions."""
+    named = {node.id for node in host.numa_nodes}
+    named |= {int(other) for node in host.numa_nodes for other in node.distances or {}}
+    named |= {cpu.numa_node for cpu in host.cpus if cpu.numa_node is not None}
+    return named | {device.numa_node for device in host.pci if device.numa_node is not None}
 
 
 def own_pins(guest: RunningGuest) -> dict[int, CpuSet]:
@@ -205,18 +249,84 @@ def wanted(evidence: Evidence, kind: str) -> dict[str, object]:
     return {action.target: action.want for plan in evidence.plans for action in plan.actions if action.kind == kind}
 
 
-def no_work(evidence: Evidence) -> str | None:
-    """Why the host's settings are nobody's business here; None where they are: it has GPUs, or guests."""
-    if evidence.plans or evidence.host.guests or any(for_vfio(device.driver) for device in evidence.host.pci):
+def none_here(evidence: Evidence, check: str, kinds: str) -> CheckResult:
+    """What a check says that found none of its devices: skipped where all PCI functions are known, else unknown."""
+    why = unlisted(evidence)
+    if why is None:
+        return skipped(check, HOST, f"no {kinds} here")
+    expected = f"each {kinds} known"
+    return unknown(check, HOST, expected=expected, why=f"whether there is one is unknown: {why}", hint=LIST_PCI)
+
+
+def unlisted(evidence: Evidence) -> str | None:
+    """Why the list of PCI functions does not show every device; None where it does."""
+    host = evidence.host
+    if not host.pci:
+        return None if lacks(evidence, "/sys/bus/pci/devices") else "no PCI function was read"
+    blank = [device.address for device in host.pci if device.class_code is None or device.vendor_id in (None, "ffff")]
+    return f"what {listed(blank, 3)} is could not be read" if blank else None
+
+
+def switches_missed(evidence: Evidence) -> str | None:
+    """Why there must be NVSwitches although none is in the list of PCI functions; None where nothing says so.
+
+    A GPU is registered with a fabric, or reaches more GPUs than boards without a switch join, of a board whose switches
+    are PCI functions (`boards`: with NVLinks, not bridged). A guest need not have any.
+    """
+    host, boards = evidence.host, table("boards")
+    functions = by_address(host)
+    for gpu in () if host.nvswitches or host.hypervisor else accelerators(host):
+        device = functions.get(gpu.address)
+        known = device.device_id if device else None
+        if known not in boards["nvlinks"] or known in boards["bridged"]["gpus"]:
+            continue
+        reach = sum(peer.kind == "nvlink" for peer in gpu.peers or ())
+        if gpu.fabric_state is not None or reach > _MOST_WITHOUT_SWITCH:
+            said = f"its fabric is {gpu.fabric_state}" if gpu.fabric_state else f"it has NVLink to {reach} others"
+            return f"{gpu.address} is on an NVSwitch fabric ({said}), and no switch is in the list of PCI functions"
+    return None
+
+
+def no_switch(evidence: Evidence, check: str) -> CheckResult:
+    """What a check of NVSwitches says that found none in the list of PCI functions."""
+    missed = switches_missed(evidence)
+    if missed is None:
+        return none_here(evidence, check, "NVSwitch that is a PCI function")
+    hint = "look with: lspci -d 10de: (class 0680); power-cycle the host if they are gone"
+    return unknown(check, HOST, expected="the NVSwitches of the GPUs' board", why=missed, hint=hint)
+
+
+def at_rest(evidence: Evidence, check: str) -> CheckResult | None:
+    """What a check of the host's settings says where they are nobody's business; None where it has GPUs, or guests.
+
+    That there are neither is known only where both could be seen.
+    """
+    host = evidence.host
+    if evidence.plans or host.guests or any(for_vfio(device.driver) for device in host.pci):
         return None
-    if evidence.host.hypervisor:
-        return "this machine is itself a guest, and gives nothing to guests of its own"
-    return None if accelerators(evidence.host) else "no GPU and no guest here"
+    if host.hypervisor:
+        return skipped(check, HOST, "this machine is itself a guest, and gives nothing to guests of its own")
+    if accelerators(host):
+        return None
+    why, hint = unlisted(evidence), LIST_PCI
+    if why is None and guests_known(evidence) is None:
+        why, hint = "which guests there are is unknown", AS_LIBVIRT
+    if why is None:
+        return skipped(check, HOST, "no GPU and no guest here")
+    expected = "right for the GPUs and guests of this host"
+    return unknown(check, HOST, expected=expected, why=f"whether it has any is unknown: {why}", hint=hint)
 
 
-def absent(evidence: Evidence) -> bool:
-    """Whether a fact that discovery did not find is known not to be there (not merely unrecorded, nor refused)."""
-    return bool(evidence.complete)
+def lacks(evidence: Evidence, *paths: str) -> bool:
+    """Whether the machine is proven to have none of these paths: it was looked for, and neither refused nor lost."""
+    if "/" in evidence.absent:
+        return refused(evidence, *paths) is None
+    return all(path in evidence.absent or path.rpartition("/")[0] in evidence.absent for path in paths)
+
+
+def as_root(evidence: Evidence) -> str:
+    """How to read configuration space that was not read."""
+    return AS_ROOT if evidence.complete else RECORD
 
 
 def refused(evidence: Evidence, *paths: str) -> str | None:

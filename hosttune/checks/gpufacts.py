@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from hosttune.checks.check import skipped, unknown
-from hosttune.checks.facts import HOST, RECORD, accelerators, by_address, for_vfio
+from hosttune.checks.facts import RECORD, accelerators, by_address, for_vfio, lacks, none_here
 from hosttune.gpu import vendor_of
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
@@ -24,13 +24,16 @@ _CALLS: Mapping[str, str] = {
 class Fact:
     """What a check of GPUs is about: its id, what it expects, the fields it needs, and NVML's name for them.
 
-    A GPU is judged when all of `needs` are known.
+    A GPU is judged when all of `needs` are known. It does not pass unless all of `whole` are, and those of `also`,
+    which not every driver tells, as far as another GPU of its model has them.
     """
 
     check: str
     expected: str
     needs: tuple[str, ...]
     call: str
+    whole: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
 
 
 OLDER = "a capture by an older version of hosttune lacks it: capture again"
@@ -46,10 +49,27 @@ def each_gpu(evidence: Evidence, fact: Fact, judge: Judge) -> Iterable[CheckResu
     """One result for each accelerator: judged, or why not; one for the host where there is none."""
     gpus = accelerators(evidence.host)
     if not gpus:
-        yield skipped(fact.check, HOST, "no GPU here")
+        yield none_here(evidence, fact.check, "GPU")
     functions = by_address(evidence.host)
     for gpu in gpus:
-        yield not_judged(evidence, fact, gpu, functions.get(gpu.address)) or judge(gpu)
+        yield not_judged(evidence, fact, gpu, functions.get(gpu.address)) or whole(evidence, fact, gpu, judge(gpu))
+
+
+def whole(evidence: Evidence, fact: Fact, gpu: Gpu, found: CheckResult) -> CheckResult:
+    """A result that does not fail is unknown where a part of the evidence for it is missing."""
+    missing = [name for name in fact.whole if not _knows(gpu, name)]
+    others = _sisters(evidence, gpu)
+    missing += [name for name in fact.also if not _knows(gpu, name) and any(_knows(one, name) for one in others)]
+    if not missing or found.outcome in ("fail", "unknown"):
+        return found
+    why = f"{found.actual}; {', '.join(name.replace('_', ' ') for name in missing)} not told"
+    hint = f"nvidia-smi -q shows what its driver knows; {OLDER}" if evidence.complete else RECORD
+    return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint, source=found.source)
+
+
+def _sisters(evidence: Evidence, gpu: Gpu) -> list[Gpu]:
+    """The other GPUs of its model."""
+    return [one for one in accelerators(evidence.host) if one.model == gpu.model and one.address != gpu.address]
 
 
 def not_judged(evidence: Evidence, fact: Fact, gpu: Gpu, device: PciDevice | None) -> CheckResult | None:
@@ -66,15 +86,32 @@ def not_judged(evidence: Evidence, fact: Fact, gpu: Gpu, device: PciDevice | Non
     if not missing:
         return None
     if driver == vendor.driver and all(name in (gpu.lacks or ()) for name in missing):
-        return _lacking(fact, gpu)
+        having = [o for o in _sisters(evidence, gpu) if any(getattr(o, name) is not None for name in missing)]
+        return _lacking(fact, gpu, having)
     why, hint = _silent(evidence, gpu, device, vendor.driver)
     return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint)
 
 
-def _lacking(fact: Fact, gpu: Gpu) -> CheckResult:
+def _knows(gpu: Gpu, name: str) -> bool:
+    return getattr(gpu, name) is not None or name in (gpu.lacks or ())
+
+
+# What a GPU that has the one has too.
+_IMPLIED = {"ecc_uncorrected": "ecc"}
+
+
+def _lacking(fact: Fact, gpu: Gpu, having: list[Gpu]) -> CheckResult:
+    """Its driver says that it has no such thing: skipped, unless another of its model has, or a fact belies it."""
     if gpu.mig is not None and gpu.mig.mode == "enabled":
         why = "MIG is on, which hides it from the driver's library"
         hint = "look at it while MIG is off, or in the kernel log (check xid)"
+        return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint)
+    hint = "nvidia-smi -q shows it again; look for XIDs in the kernel log (check xid)"
+    if having:
+        why = f"its driver says that it has no such thing, and {having[0].address}, of the same model, has"
+        return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint)
+    if any(getattr(gpu, _IMPLIED.get(name, ""), None) for name in fact.needs):
+        why = "its driver says that it has no such thing, and other facts say that it has"
         return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint)
     return skipped(fact.check, gpu.address, "the GPU has no such thing, its driver says")
 
@@ -82,9 +119,10 @@ def _lacking(fact: Fact, gpu: Gpu) -> CheckResult:
 def _silent(evidence: Evidence, gpu: Gpu, device: PciDevice | None, driver: str) -> tuple[str, str]:
     """Why a fact that its driver could tell is unknown, and what to do."""
     held = device.driver if device else None
+    if held is None and lacks(evidence, f"/sys/bus/pci/devices/{gpu.address}/driver"):
+        return "no driver holds it", f"bind it to {driver} to look at it"
     if held is None:
-        why = "no driver holds it" if evidence.complete else "not recorded which driver holds it"
-        return why, f"bind it to {driver} to look at it" if evidence.complete else RECORD
+        return "not recorded which driver holds it", RECORD
     if held != driver:
         return f"{held} holds it, which does not tell", f"bind it to {driver} to look at it"
     if device is not None and device.runtime_status == "suspended":

@@ -8,7 +8,7 @@ from functools import partial
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.data import table
-from hosttune.checks.facts import HOST, RECORD, accelerators, by_address, wanted
+from hosttune.checks.facts import RECORD, accelerators, by_address, none_here, wanted
 from hosttune.checks.gpufacts import Fact, each_gpu, not_judged, source
 from hosttune.gpu import vendor_of
 from hosttune.gpu.knobs import ECC
@@ -22,7 +22,7 @@ _REMAP_GUIDE = "NVIDIA, GPU memory error management (docs.nvidia.com/deploy/a100
 _RESET = "nvidia-smi --gpu-reset -i {0} once nothing uses it (or reboot), then validate again"
 _RMA = "take the GPU out of use and ask its maker for a replacement; run the maker's field diagnostics first"
 
-_MODE = Fact("ecc-mode", "enabled", ("ecc",), "nvmlDeviceGetEccMode")
+_MODE = Fact("ecc-mode", "enabled", ("ecc",), "nvmlDeviceGetEccMode", whole=("ecc_pending",))
 
 
 def ecc_mode(evidence: Evidence) -> Iterable[CheckResult]:
@@ -49,7 +49,13 @@ def _ecc_mode(want: object, gpu: Gpu, device: PciDevice | None) -> CheckResult:
     return verdict(_MODE.check, gpu.address, expected=_MODE.expected, actual=now, source=told, hint=hint)
 
 
-_ERRORS = Fact("ecc-errors", "no uncorrected error", ("ecc_uncorrected",), "nvmlDeviceGetTotalEccErrors")
+_ERRORS = Fact(
+    "ecc-errors",
+    "no uncorrected error",
+    ("ecc_uncorrected",),
+    "nvmlDeviceGetTotalEccErrors",
+    also=("sram_threshold_exceeded", "unrepairable_memory"),
+)
 
 
 def _ecc_errors(gpu: Gpu) -> CheckResult:
@@ -76,7 +82,12 @@ def _ecc_errors(gpu: Gpu) -> CheckResult:
 
 
 _REMAP = Fact(
-    "row-remap", "none pending, none failed", ("remapped_pending", "remapped_failed"), "nvmlDeviceGetRemappedRows"
+    "row-remap",
+    "none pending, none failed",
+    ("remapped_pending", "remapped_failed"),
+    "nvmlDeviceGetRemappedRows",
+    whole=("remapped_correctable", "remapped_uncorrectable"),
+    also=("remap_banks_none",),
 )
 
 
@@ -110,7 +121,7 @@ def retired_pages(evidence: Evidence) -> Iterable[CheckResult]:
     """Pages that wait to be retired, of GPUs that retire pages: those that remap rows have no such thing."""
     gpus = accelerators(evidence.host)
     if not gpus:
-        yield skipped(_RETIRED.check, HOST, "no GPU here")
+        yield none_here(evidence, _RETIRED.check, "GPU")
     functions = by_address(evidence.host)
     for gpu in gpus:
         device = functions.get(gpu.address)
@@ -145,10 +156,18 @@ _REPLAY = Fact(
 )
 
 
-def errors_allowed(speed_gts: float, width: int) -> int:
-    """Errors a minute that a link may have by its bit error rate, as DCGM has it: rounded up, 31 for Gen5 x16."""
-    rate = float(table("limits")["pcie"]["bit_error_rate"])
-    return math.ceil(rate * speed_gts * 1e9 * width * 60)
+NO_BOUND = "of links of 64 GT/s no bound is known: their forward error correction starts from a far higher rate"
+
+
+def errors_allowed(speed_gts: float, width: int) -> int | None:
+    """Errors a minute that a link may have by its bit error rate, as DCGM has it: rounded up, 31 for Gen5 x16.
+
+    None above 32 GT/s (`NO_BOUND`).
+    """
+    limits = table("limits")["pcie"]
+    if speed_gts > limits["bounded_gts"]:
+        return None
+    return math.ceil(float(limits["bit_error_rate"]) * speed_gts * 1e9 * width * 60)
 
 
 def pcie_replay(evidence: Evidence) -> Iterable[CheckResult]:
@@ -170,8 +189,11 @@ def _replay(up: float | None, gpu: Gpu, device: PciDevice | None) -> CheckResult
         return unknown(_REPLAY.check, gpu.address, expected=_REPLAY.expected, why=why, hint=RECORD, source=told)
     allowed = errors_allowed(link.speed_gts, link.width)
     rate = count / max(up / 60, 1.0)
-    expected = f"at most {allowed} a minute"
     actual = f"{count} since its reset, {rate:.2g} a minute over the host's uptime"
+    if allowed is None:
+        why, hint = f"{actual}; {NO_BOUND}", "compare with a sister slot; read AER (check aer)"
+        return unknown(_REPLAY.check, gpu.address, expected=_REPLAY.expected, why=why, hint=hint, source=told)
+    expected = f"at most {allowed} a minute"
     if rate <= allowed:
         return passed(_REPLAY.check, gpu.address, expected=expected, actual=actual, source=told)
     hint = "reseat the GPU or its riser and cables; compare with a sister slot; read AER (check aer)"

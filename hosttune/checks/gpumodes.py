@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
-from hosttune.checks.facts import HOST, accelerators, by_address, planned_guests, wanted
+from hosttune.checks.facts import accelerators, by_address, none_here, planned_guests, wanted
 from hosttune.checks.gpufacts import Fact, each_gpu, not_judged, source
 from hosttune.gpu.knobs import COMPUTE_MODE, MIG_MODE, PERSISTENCE
 from hosttune.model.evidence import Evidence
@@ -86,16 +86,17 @@ def mig_instances(evidence: Evidence) -> Iterable[CheckResult]:
 def _each_mig(evidence: Evidence, fact: Fact, judge: Callable[[Gpu, Mig], CheckResult]) -> Iterable[CheckResult]:
     gpus = accelerators(evidence.host)
     if not gpus:
-        yield skipped(fact.check, HOST, "no GPU here")
+        yield none_here(evidence, fact.check, "GPU")
     functions = by_address(evidence.host)
     for gpu in gpus:
         if gpu.mig is not None and gpu.mig.mode is not None:
             yield judge(gpu, gpu.mig)
-        elif gpu.source not in (None, "sysfs"):
-            yield skipped(fact.check, gpu.address, "the GPU has no MIG")
         else:
             why = not_judged(evidence, fact, gpu, functions.get(gpu.address))
-            yield why or skipped(fact.check, gpu.address, "its MIG mode is not told")
+            hint = f"nvidia-smi -i {gpu.address} -q -d MIG_MODE, or nvidia-smi -q, shows it"
+            yield why or unknown(
+                fact.check, gpu.address, expected=fact.expected, why="its MIG mode is not told", hint=hint
+            )
 
 
 def _mig_mode(want: object, gpu: Gpu, mig: Mig) -> CheckResult:
@@ -105,6 +106,10 @@ def _mig_mode(want: object, gpu: Gpu, mig: Mig) -> CheckResult:
         actual = f"{mode}, {mig.pending} pending"
         hint = f"reset the GPU (nvidia-smi --gpu-reset -i {gpu.address}), or set the mode back"
         return warned(_MODE.check, gpu.address, expected=_MODE.expected, actual=actual, source=told, hint=hint)
+    if want in (None, mode) and mig.pending is None:
+        hint = f"nvidia-smi -i {gpu.address} -q shows Current and Pending of its MIG mode"
+        why = f"{mode}; whether another mode is pending is not told"
+        return unknown(_MODE.check, gpu.address, expected=_MODE.expected, why=why, hint=hint, source=told)
     if want in (None, mode):
         return passed(_MODE.check, gpu.address, expected=_MODE.expected, actual=mode, source=told)
     hint = f"nvidia-smi -i {gpu.address} -mig {1 if want == 'enabled' else 0}; MIG's mode is lost with some resets"

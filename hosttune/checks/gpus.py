@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
-from hosttune.checks.facts import HOST, RECORD, accelerators, by_address, for_vfio, wanted
+from hosttune.checks.facts import RECORD, accelerators, by_address, for_vfio, lacks, none_here, wanted
 from hosttune.checks.gpufacts import Fact, each_gpu, not_judged, source
 from hosttune.gpu import vendor_of
 from hosttune.gpu.knobs import POWER_LIMIT
@@ -27,7 +27,7 @@ def gpu_driver(evidence: Evidence) -> Iterable[CheckResult]:
     """Whether a driver that can tell of the GPU holds it, and answers; its module and its library of one version."""
     gpus = accelerators(evidence.host)
     if not gpus:
-        yield skipped(_DRIVER, HOST, "no GPU here")
+        yield none_here(evidence, _DRIVER, "GPU")
     functions = by_address(evidence.host)
     for gpu in gpus:
         yield _driver(evidence, gpu, functions.get(gpu.address))
@@ -49,7 +49,7 @@ def _driver(evidence: Evidence, gpu: Gpu, device: PciDevice | None) -> CheckResu
         )
     if held is None:
         hint = f"modprobe {own or 'the driver'}; or apply a plan that gives it to a guest"
-        if evidence.complete:
+        if lacks(evidence, where):
             return warned(_DRIVER, gpu.address, expected=expected, actual="no driver", source=where, hint=hint)
         return unknown(_DRIVER, gpu.address, expected=expected, why="not recorded", hint=RECORD)
     if own is None:
@@ -72,6 +72,12 @@ def _answers(evidence: Evidence, gpu: Gpu, own: str, expected: str) -> CheckResu
         return failed(_DRIVER, gpu.address, expected=expected, actual=actual, source=source(gpu, "nvmlInit"), hint=hint)
     told = gpu.source not in (None, "sysfs") or gpu.driver_version is not None
     version = gpu.driver_version or loaded or "of unknown version"
+    vendor = vendor_of(gpu.vendor)
+    if told and vendor is not None and vendor.queries and None in (loaded, gpu.driver_version):
+        lacking = "its module's version" if loaded is None else "its library's version"
+        why = f"{own} {version}; {lacking} was not read, and both must agree"
+        hint = f"compare /sys/module/{own}/version with nvidia-smi"
+        return unknown(_DRIVER, gpu.address, expected=expected, why=why, hint=hint)
     if told:
         answer = source(gpu, "nvmlSystemGetDriverVersion")
         return passed(_DRIVER, gpu.address, expected=expected, actual=f"{own} {version}", source=answer)
@@ -93,7 +99,7 @@ def gpu_status(evidence: Evidence) -> Iterable[CheckResult]:
     """What the driver itself asks for: a reset, a reboot; of a Gaudi, its status."""
     gpus = accelerators(evidence.host)
     if not gpus:
-        yield skipped(_STATUS.check, HOST, "no GPU here")
+        yield none_here(evidence, _STATUS.check, "GPU")
     functions = by_address(evidence.host)
     for gpu in gpus:
         vendor = vendor_of(gpu.vendor)
@@ -190,7 +196,11 @@ def _power_limit(plan: dict[str, object], gpu: Gpu) -> CheckResult:
 
 
 _HEAT = Fact(
-    "gpu-temperature", "below the temperature at which it slows down", ("temperature_c",), "nvmlDeviceGetTemperature"
+    "gpu-temperature",
+    "below the temperature at which it slows down",
+    ("temperature_c",),
+    "nvmlDeviceGetTemperature",
+    also=("temperature_margin_c",),
 )
 
 

@@ -14,6 +14,7 @@ from hosttune.checks.facts import (
     guests_known,
     guests_or_why,
     listed,
+    named_nodes,
     online,
     own_pins,
     planned_guests,
@@ -47,7 +48,8 @@ def guest_numa(evidence: Evidence) -> Iterable[CheckResult]:
 
 def _nodes_of_devices(host: Host) -> dict[str, int | None]:
     """Nodes by address. On a machine with a single node everything is there, whatever a device says."""
-    only = host.numa_nodes[0].id if len(host.numa_nodes) == 1 and host.hypervisor is False else None
+    single = len(host.numa_nodes) == 1 and len(named_nodes(host)) == 1
+    only = host.numa_nodes[0].id if single and host.hypervisor is False else None
     return {address: device.numa_node if only is None else only for address, device in by_address(host).items()}
 
 
@@ -117,7 +119,7 @@ def _cpu_nodes(host: Host, guest: RunningGuest) -> set[int | None]:
 
 def _memory_nodes(host: Host, guest: RunningGuest) -> set[int | None]:
     """The nodes that its memory comes from; None among them: it may come from any of several."""
-    only = host.numa_nodes[0].id if len(host.numa_nodes) == 1 else None
+    only = host.numa_nodes[0].id if len(host.numa_nodes) == 1 and len(named_nodes(host)) == 1 else None
     return {only if part.node is None else part.node for part in guest.memory or ()} or {only}
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
-from hosttune.checks.facts import AS_LIBVIRT, RUNNING, guests_or_why, listed, online, own_pins
+from hosttune.checks.facts import AS_LIBVIRT, RUNNING, guests_or_why, listed, named_nodes, online, own_pins
 from hosttune.model.evidence import Evidence, GuestProcess, GuestThread
 from hosttune.model.host import Host, RunningGuest
 from hosttune.model.validation import CheckResult
@@ -160,7 +160,8 @@ def _memory(evidence: Evidence, guest: RunningGuest, process: GuestProcess, expe
 
 def _nodes(evidence: Evidence, guest: RunningGuest) -> CpuSet | None:
     """The nodes that its memory comes from; None where a part of it may come from any of several."""
-    only = evidence.host.numa_nodes[0].id if len(evidence.host.numa_nodes) == 1 else None
+    single = len(evidence.host.numa_nodes) == 1 and len(named_nodes(evidence.host)) == 1
+    only = evidence.host.numa_nodes[0].id if single else None
     nodes = [only if part.node is None else part.node for part in guest.memory or ()]
     return CpuSet(node for node in nodes if node is not None) if nodes and None not in nodes else None
 

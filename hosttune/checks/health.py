@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.data import table
-from hosttune.checks.facts import HOST, RECORD, accelerators, by_address, for_vfio, listed
+from hosttune.checks.facts import HOST, RECORD, accelerators, by_address, for_vfio, lacks, listed, none_here
 from hosttune.checks.gpufacts import OLDER
-from hosttune.checks.gpumemory import errors_allowed
+from hosttune.checks.gpumemory import NO_BOUND, errors_allowed
 from hosttune.checks.kernelevents import CHECKS as EVENT_CHECKS
 from hosttune.gpu import vendor_of
 from hosttune.model.evidence import STATE, Evidence, KernelEvent
@@ -16,6 +16,7 @@ from hosttune.model.host import Nvme, PciDevice
 from hosttune.model.validation import CheckResult
 
 _AER, _DISK, _TIME, _BASELINE = "aer", "disk-health", "time-sync", "monitoring-baseline"
+_SMART = ("critical_warning", "media_errors", "avail_spare", "spare_thresh")
 _KINDS = ("correctable", "nonfatal", "fatal")
 _NO_ERROR = "no uncorrected error; corrected ones within the bit error rate"
 _WIRE = "reseat the device, its riser or cables; compare with a sister slot; update firmware of device and switch"
@@ -34,7 +35,7 @@ def aer(evidence: Evidence) -> Iterable[CheckResult]:
     wanted += [device.address for part in (host.nics, host.nvme, host.nvswitches) for device in part]
     subjects = [a for a in dict.fromkeys(wanted) if a in functions and functions[a].physfn is None]
     if not subjects:
-        yield skipped(_AER, HOST, "no GPU, NIC, NVMe drive or NVSwitch here")
+        yield none_here(evidence, _AER, "GPU, NIC, NVMe drive or NVSwitch")
     for address in subjects:
         yield _link(evidence, functions[address])
 
@@ -44,18 +45,27 @@ def _link(evidence: Evidence, device: PciDevice) -> CheckResult:
     health = evidence.health
     counted = {end: counts for end in ends if (counts := (health.aer or {}).get(end))} if health else {}
     events = [e for e in (health.events or () if health else ()) if e.kind in ("aer", "dpc") and e.address in ends]
-    if not counted and not events:
-        if health is not None and health.aer is not None:
-            why = "the kernel keeps no AER counts of this link (a virtual port, or firmware handles its errors)"
-            return skipped(_AER, device.address, why)
-        hint = OLDER if evidence.complete else RECORD
-        return unknown(_AER, device.address, expected=_NO_ERROR, why="its AER counts are not known", hint=hint)
+    uncounted = [end for end in ends if lacks(evidence, f"/sys/bus/pci/devices/{end}/aer_dev_fatal")]
+    if not counted and not events and len(uncounted) == len(ends):
+        why = "the kernel keeps no AER counts of this link (a virtual port, or firmware handles its errors)"
+        return skipped(_AER, device.address, why)
     sums = {kind: sum(counts.get(kind, 0) for counts in counted.values()) for kind in _KINDS}
     bad = sums["fatal"] + sums["nonfatal"] or any(e.severity in ("fatal", "nonfatal") for e in events)
     read = f"aer_dev_* of {', '.join(counted or ends)} in /sys/bus/pci/devices"
     actual = _described(counted, sums, events)
     if bad:
         return failed(_AER, device.address, expected=_NO_ERROR, actual=actual, source=read, hint=_WIRE)
+    # Both ends count, and a port that cut its link off says so in the kernel log alone.
+    silent = [end for end in ends if end not in uncounted and not all(kind in counted.get(end, {}) for kind in _KINDS)]
+    if silent or health is None or health.events is None:
+        lacking = "the kernel log could not be read"
+        if silent:
+            lacking = (
+                "its AER counts are not known" if silent == ends else f"the AER counts of {silent[0]} are not known"
+            )
+        why = lacking if actual == "none" else f"{actual}; {lacking}"
+        hint = OLDER if evidence.complete else RECORD
+        return unknown(_AER, device.address, expected=_NO_ERROR, why=why, hint=hint)
     logged = sum(event.count for event in events)  # of links whose errors no counter keeps
     return _corrected(evidence, device, sums["correctable"] or logged, actual, read)
 
@@ -81,6 +91,9 @@ def _corrected(evidence: Evidence, device: PciDevice, count: int, actual: str, r
     allowed = errors_allowed(link.speed_gts, link.width)
     rate = count / max(up / 60, 1.0)
     told = f"{actual}; {rate:.2g} a minute since boot"
+    if allowed is None:
+        why, hint = f"{told}; {NO_BOUND}", "compare with a sister slot, and watch whether the count grows"
+        return unknown(_AER, device.address, expected=_NO_ERROR, why=why, hint=hint, source=read)
     expected = f"no uncorrected error; corrected ones at most {allowed} a minute"
     if rate <= allowed:
         return passed(_AER, device.address, expected=expected, actual=told, source=read)
@@ -93,15 +106,18 @@ def _corrected(evidence: Evidence, device: PciDevice, count: int, actual: str, r
 def disk_health(evidence: Evidence) -> Iterable[CheckResult]:
     """Each NVMe drive: alive, and what its own log says where nvme-cli can ask it."""
     if not evidence.host.nvme:
-        yield skipped(_DISK, HOST, "no NVMe drive here")
+        yield none_here(evidence, _DISK, "NVMe drive")
     functions = by_address(evidence.host)
     disks = (evidence.health.disks if evidence.health else None) or {}
+    told = {name for words in disks.values() for name in words}
     for drive in evidence.host.nvme:
         device = functions.get(drive.address)
-        yield _drive(evidence, drive, device, disks.get(drive.address))
+        yield _drive(evidence, drive, device, disks.get(drive.address), told)
 
 
-def _drive(evidence: Evidence, drive: Nvme, device: PciDevice | None, words: Mapping[str, str] | None) -> CheckResult:
+def _drive(
+    evidence: Evidence, drive: Nvme, device: PciDevice | None, words: Mapping[str, str] | None, told: set[str]
+) -> CheckResult:
     expected = "alive, no critical warning, no media error"
     if device is not None and for_vfio(device.driver):
         return skipped(_DISK, drive.address, f"on {device.driver}: its guest sees it")
@@ -115,11 +131,18 @@ def _drive(evidence: Evidence, drive: Nvme, device: PciDevice | None, words: Map
         hint = f"nvme smart-log /dev/{drive.controller}; replace the drive before a guest depends on it"
         actual = ", ".join([*bad, *doubtful])
         return verdict(_DISK, drive.address, expected=expected, actual=actual, source=read, hint=hint)
-    if words.get("smart") == "not installed":
-        state = words.get("state", "unknown")
+    if words.get("smart") == "not installed" and "state" in words:
+        state = words["state"]
         return skipped(_DISK, drive.address, f"state {state}; nvme-cli is not installed to ask its own log")
-    if "critical_warning" not in words:
-        why = words.get("smart") or "its own log was not read"
+    # Of what drives tell by other ways, each tells what another one here does.
+    needed = {"state", *_SMART, *(told & {"alarm"})}
+    lacking = sorted(name for name in needed if not words.get(name)) + sorted(
+        name for name in _SMART if words.get(name) and not words[name].isdecimal()
+    )
+    if not any(words.get(name, "").isdecimal() for name in ("percent_used", "percentage_used")):
+        lacking.append("percent_used")
+    if lacking:
+        why = words.get("smart") or f"its {listed(lacking)} could not be read"
         hint = "run hosttune validate as root" if evidence.complete else RECORD
         return unknown(_DISK, drive.address, expected=expected, why=why, hint=hint)
     wear = words.get("percent_used") or words.get("percentage_used")
@@ -173,6 +196,23 @@ def monitoring_baseline(evidence: Evidence) -> Iterable[CheckResult]:
         for gpu in accelerators(evidence.host)
         if vendor_of(gpu.vendor) is not None and gpu.driver_version
     }
+    functions = by_address(evidence.host)
+    silent = [
+        gpu.address
+        for gpu in accelerators(evidence.host)
+        if gpu.driver_version is None
+        and (vendor := vendor_of(gpu.vendor)) is not None
+        and "driver_version" in vendor.tells
+        and ((device := functions.get(gpu.address)) is None or device.driver in (None, vendor.driver))
+        and not lacks(evidence, f"/sys/bus/pci/devices/{gpu.address}/driver")
+    ]
+    if not versions and (silent or not accelerators(evidence.host)):
+        why = f"the driver's version of {listed(silent, 3)} is not known" if silent else None
+        hint = "nvidia-smi -q, or gpu-driver, says why its driver does not tell"
+        expected = "a stored level 1 validation with this driver"
+        none = none_here(evidence, _BASELINE, "GPU")
+        yield unknown(_BASELINE, HOST, expected=expected, why=why, hint=hint) if why else none
+        return
     if not versions:
         yield skipped(_BASELINE, HOST, "no GPU that its driver holds and tells of: nothing to be measured here")
         return

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
-from hosttune.checks.facts import HOST, RUNNING, absent, by_address, holders, no_work, pinned, refused, wanted
+from hosttune.checks.facts import (
+    HOST,
+    RUNNING,
+    at_rest,
+    by_address,
+    holders,
+    lacks,
+    none_given,
+    pinned,
+    refused,
+    wanted,
+)
 from hosttune.irqbalance import IRQBALANCE
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Irq, PciDevice
@@ -17,12 +28,12 @@ from hosttune.settings.irqs import cpu_list
 def irq_affinity(evidence: Evidence) -> Iterable[CheckResult]:
     """Interrupts of devices of running guests: as planned, else on the device's node and on no vCPU of a guest."""
     check = "irq-affinity"
-    why_not = no_work(evidence)
+    rest = at_rest(evidence, check)
     functions = by_address(evidence.host)
     running = {guest.name for guest in evidence.host.guests or () if (guest.state or "running") in RUNNING}
     held = {a: names for a, names in holders(evidence).items() if set(names) & running and a in functions}
-    if why_not is not None or not held:
-        yield skipped(check, HOST, why_not or "no guest runs with a device: its interrupts exist only then")
+    if rest is not None or not held:
+        yield rest or none_given(evidence, check, "no guest runs with a device: its interrupts exist only then")
         return
     for address in held:
         yield _judge(evidence, check, functions[address])
@@ -77,20 +88,18 @@ def _near(evidence: Evidence, device: PciDevice) -> CpuSet:
 def irqbalance(evidence: Evidence) -> Iterable[CheckResult]:
     """Where irqbalance is installed, it is banned from the CPUs that guests are pinned to."""
     check = "irqbalance"
-    why_not = no_work(evidence)
     taken = CpuSet(cpu for cpus in pinned(evidence).values() for cpu in cpus)
     host = evidence.host
-    if why_not is None and not taken:
-        why_not = "no guest is pinned"
-    if why_not is None and evidence.irqbalance is False:
-        why_not = "irqbalance is not installed, or masked"
-    if why_not is not None:
-        yield skipped(check, HOST, why_not)
+    rest = at_rest(evidence, check)
+    if rest is None and evidence.irqbalance is False:
+        rest = skipped(check, HOST, "irqbalance is not installed, or masked")
+    if rest is not None or not taken:
+        yield rest or none_given(evidence, check, "no guest is pinned")
         return
     source = next((path for path in IRQBALANCE if path in (host.settings or {})), IRQBALANCE[0])
     expected = f"banned from CPUs {taken}"
     text = (host.settings or {}).get(source)
-    known = text is not None or (absent(evidence) and evidence.irqbalance is not None)
+    known = text is not None or (lacks(evidence, *IRQBALANCE) and evidence.irqbalance is not None)
     if not known or (text is not None and cpu_list(text) is None):
         why = f"its ban reads {text!r}" if text is not None else "its environment files were not recorded"
         hint = f"look with: cat {' '.join(IRQBALANCE)}; systemctl restart irqbalance where it owes one"

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
-from hosttune.checks.facts import HOST, RECORD, absent, accelerators, for_vfio, given, holders, listed, no_work
+from hosttune.checks.facts import (
+    HOST,
+    RECORD,
+    accelerators,
+    at_rest,
+    driver_unread,
+    for_vfio,
+    given,
+    holders,
+    lacks,
+    listed,
+    none_here,
+)
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import PciDevice
 from hosttune.model.validation import CheckResult
@@ -19,15 +31,16 @@ _ON = {
 _ANY = "switch the IOMMU on in the firmware and in the kernel's arguments (intel_iommu=on), reboot"
 # What a VFIO group needs of each member besides a VFIO driver (Documentation/driver-api/vfio).
 _VIABLE = (None, "pci-stub", "pcieport")
-_YES = ("Y", "1")
+_OTHER_ARCHES = ("aarch64", "arm", "ia64", "ppc64", "ppc64le", "riscv32", "riscv64", "s390x")
+_YES, _NO = ("Y", "1"), ("N", "0")
 
 
 def iommu_mode(evidence: Evidence) -> Iterable[CheckResult]:
     """On, with groups; which default domain it gives to host-owned devices is a matter of taste."""
     check = "iommu-mode"
-    why_not = no_work(evidence)
-    if why_not is not None:
-        yield skipped(check, HOST, why_not)
+    rest = at_rest(evidence, check)
+    if rest is not None:
+        yield rest
         return
     host = evidence.host
     present = host.iommu.present if host.iommu else None
@@ -52,8 +65,12 @@ def interrupt_remapping(evidence: Evidence) -> Iterable[CheckResult]:
     """Without it a device that a guest owns can raise any interrupt of the host."""
     check = "interrupt-remapping"
     host = evidence.host
-    why_not = no_work(evidence)
-    if why_not is None and host.arch is not None and host.arch != "x86_64":
+    rest = at_rest(evidence, check)
+    if rest is not None:
+        yield rest
+        return
+    why_not = None
+    if host.arch in _OTHER_ARCHES:
         why_not = f"interrupts of {host.arch} are not remapped this way"
     if why_not is None and host.iommu is not None and host.iommu.present is False:
         why_not = "the IOMMU is off"
@@ -88,9 +105,9 @@ def vfio_unsafe_interrupts(evidence: Evidence) -> Iterable[CheckResult]:
 
 def _parameter(evidence: Evidence, check: str, module: str, name: str) -> CheckResult:
     """One parameter of a VFIO module that has to be off: as it is, and as the kernel's arguments set it."""
-    why_not = no_work(evidence)
-    if why_not is not None:
-        return skipped(check, HOST, why_not)
+    rest = at_rest(evidence, check)
+    if rest is not None:
+        return rest
     host = evidence.host
     path = f"/sys/module/{module}/parameters/{name}"
     expected = f"{module}.{name} off"
@@ -105,13 +122,17 @@ def _parameter(evidence: Evidence, check: str, module: str, name: str) -> CheckR
     asked = [word for word in host.kernel_args or () if word.replace("-", "_") in _switched_on(module, name)]
     if asked:
         return failed(check, HOST, expected=expected, actual=asked[0], source="/proc/cmdline", hint=hint)
-    if value is not None:
-        return passed(check, HOST, expected=expected, actual=value, source=path)
-    if absent(evidence):
+    if host.kernel_args is None:
+        why, look = "the kernel's arguments were not read", "look with: cat /proc/cmdline"
+        return unknown(check, HOST, expected=expected, why=why, hint=look, source="/proc/cmdline")
+    if value in _NO:
+        return passed(check, HOST, expected=expected, actual=value or "", source=path)
+    if value is None and lacks(evidence, path):
         said = "this kernel is built without it" if module in modules else f"module {module} is not loaded"
         return passed(check, HOST, expected=expected, actual=said, source=path)
     look = f"look with: cat {path} (no such file: off)"
-    return unknown(check, HOST, expected=expected, why="not recorded", hint=look, source=path)
+    why = "not recorded" if value is None else f"reads {value[:40]!r}"
+    return unknown(check, HOST, expected=expected, why=why, hint=look, source=path)
 
 
 def _switched_on(module: str, name: str) -> tuple[str, ...]:
@@ -124,9 +145,9 @@ def _switched_on(module: str, name: str) -> tuple[str, ...]:
 def iommu_groups(evidence: Evidence) -> Iterable[CheckResult]:
     """A group goes to one guest as a whole: devices of one group can reach each other past the IOMMU."""
     check = "iommu-groups"
-    why_not = no_work(evidence)
-    if why_not is not None:
-        yield skipped(check, HOST, why_not)
+    rest = at_rest(evidence, check)
+    if rest is not None:
+        yield rest
         return
     members: dict[int, list[PciDevice]] = {}
     for device in evidence.host.pci:
@@ -136,32 +157,50 @@ def iommu_groups(evidence: Evidence) -> Iterable[CheckResult]:
     gpus = {gpu.address for gpu in accelerators(evidence.host)}
     subjects = [device for device in evidence.host.pci if device.address in passed_on or device.address in gpus]
     if not subjects:
-        yield skipped(check, HOST, "no GPU, and no device that a guest has")
+        yield none_here(evidence, check, "GPU, and no device that a guest has")
     held = holders(evidence)
     for device in subjects:
         if device.iommu_group is None:
             yield _no_group(evidence, check, device, is_given=device.address in passed_on)
         elif device.address in passed_on:
-            yield _given_group(check, device, members[device.iommu_group], held)
+            yield _given_group(evidence, check, device, members[device.iommu_group], held)
         else:
-            yield _kept_group(check, device, members[device.iommu_group])
+            yield _kept_group(evidence, check, device, members[device.iommu_group])
 
 
 def _no_group(evidence: Evidence, check: str, device: PciDevice, *, is_given: bool) -> CheckResult:
     source = f"/sys/bus/pci/devices/{device.address}/iommu_group"
     expected = "in an IOMMU group that is whole"
     vgpu = device.physfn is not None and device.driver == "nvidia"
-    if not is_given:
-        return skipped(check, device.address, "it is in no group that is known, and no guest has it")
-    if absent(evidence) and not vgpu:
+    present = evidence.host.iommu.present if evidence.host.iommu else None
+    if not is_given and present is False:
+        return skipped(check, device.address, "the IOMMU is off, and no guest has it (see iommu-mode)")
+    if is_given and lacks(evidence, source) and not vgpu:
         hint = "no guest may have it so: switch the IOMMU on (see iommu-mode), and vfio-no-iommu off"
         return failed(check, device.address, expected=expected, actual="in no group", source=source, hint=hint)
     hint = f"look with: readlink {source}; {RECORD}"
     return unknown(check, device.address, expected=expected, why="its group is not known", hint=hint, source=source)
 
 
+def _unplaced(evidence: Evidence, device: PciDevice) -> list[str]:
+    """Functions beside this one, below the same bridge, whose own group is not known: they may be in its group."""
+    return [
+        other.address
+        for other in evidence.host.pci
+        if other.iommu_group is None
+        and not other.is_bridge
+        and (other.parent or slot_of(other.address)) == (device.parent or slot_of(device.address))
+        and not lacks(evidence, f"/sys/bus/pci/devices/{other.address}/iommu_group")
+    ]
+
+
+def _doubt(evidence: Evidence, check: str, device: PciDevice, expected: str, why: str) -> CheckResult:
+    hint = f"look with: ls -l {_GROUPS}/{device.iommu_group}/devices; {RECORD}"
+    return unknown(check, device.address, expected=expected, why=why, hint=hint)
+
+
 def _given_group(
-    check: str, device: PciDevice, members: list[PciDevice], held: Mapping[str, tuple[str, ...]]
+    evidence: Evidence, check: str, device: PciDevice, members: list[PciDevice], held: Mapping[str, tuple[str, ...]]
 ) -> CheckResult:
     """Of a device that a guest has, or that stands ready for one."""
     group = device.iommu_group
@@ -179,16 +218,24 @@ def _given_group(
         actual = f"group {group} also holds {names}: VFIO will not open it"
         hint = "give these to the same guest (name them in the intent), or bind them to vfio-pci; see acs to part them"
         return failed(check, device.address, expected=expected, actual=actual, source=source, hint=hint)
+    drivers = {member.address: member.driver for member in members}
+    silent = [m.address for m in members if driver_unread(evidence, m.address, drivers)]
+    if silent:
+        return _doubt(evidence, check, device, expected, f"the driver of {listed(silent, 3)} was not read")
+    if unplaced := _unplaced(evidence, device):
+        return _doubt(evidence, check, device, expected, f"the group of {listed(unplaced, 3)} was not read")
     others = [member.address for member in members if member.address != device.address]
     actual = f"group {group}, {f'with {listed(others)}' if others else 'alone'}"
     return passed(check, device.address, expected=expected, actual=actual, source=source)
 
 
-def _kept_group(check: str, device: PciDevice, members: list[PciDevice]) -> CheckResult:
+def _kept_group(evidence: Evidence, check: str, device: PciDevice, members: list[PciDevice]) -> CheckResult:
     """Of a GPU that the host keeps: could it be given away by itself."""
     source = f"{_GROUPS}/{device.iommu_group}/devices"
     others = [m.address for m in members if slot_of(m.address) != slot_of(device.address) and m.physfn is None]
     expected = "a group of its own, so that it can be given by itself"
+    if not others and (unplaced := _unplaced(evidence, device)):
+        return _doubt(evidence, check, device, expected, f"the group of {listed(unplaced, 3)} was not read")
     if not others:
         return passed(check, device.address, expected=expected, actual=f"group {device.iommu_group}", source=source)
     actual = f"group {device.iommu_group} also holds {listed(others)}"

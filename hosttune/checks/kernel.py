@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
-from hosttune.checks.facts import HOST, absent, listed, no_work, refused
+from hosttune.checks.facts import HOST, at_rest, lacks, listed, refused
 from hosttune.model.evidence import STATE, Evidence
 from hosttune.model.result import Drift, Result
 from hosttune.model.validation import CheckResult
@@ -50,9 +50,9 @@ _HARMFUL: tuple[_Rule, ...] = (
 def kernel_arguments(evidence: Evidence) -> Iterable[CheckResult]:
     """Arguments of the running kernel that undo isolation or cost what they are said to bring."""
     check = "kernel-arguments"
-    why_not = no_work(evidence)
-    if why_not is not None:
-        yield skipped(check, HOST, why_not)
+    rest = at_rest(evidence, check)
+    if rest is not None:
+        yield rest
         return
     words = evidence.host.kernel_args
     expected = "none that undoes isolation"
@@ -95,16 +95,16 @@ _OPTIONS = (
 def module_options(evidence: Evidence) -> Iterable[CheckResult]:
     """Parameters of the VFIO modules that take safety or speed away."""
     check = "module-options"
-    why_not = no_work(evidence)
-    if why_not is not None:
-        yield skipped(check, HOST, why_not)
+    rest = at_rest(evidence, check)
+    if rest is not None:
+        yield rest
         return
     platform = evidence.host.platform
     modules = {module.name: module.parameters for module in platform.modules} if platform else {}
     for name in dict.fromkeys(row[0] for row in _OPTIONS):
         source = f"/sys/module/{name}/parameters"
         expected = "safe and fast, as by default"
-        if name not in modules and absent(evidence):
+        if name not in modules and lacks(evidence, f"/sys/module/{name}"):
             yield skipped(check, name, "not loaded")
             continue
         parameters = modules.get(name)
@@ -113,12 +113,26 @@ def module_options(evidence: Evidence) -> Iterable[CheckResult]:
             yield unknown(check, name, expected=expected, why="not recorded", hint=hint, source=source)
             continue
         bad = [row for row in _OPTIONS if row[0] == name and parameters.get(row[1]) in row[2]]
+        known = {row[1]: _known(evidence, name, row[1], parameters.get(row[1])) for row in _OPTIONS if row[0] == name}
+        unread = [option for option, is_known in known.items() if not is_known]
+        if not bad and unread:
+            hint = f"look with: grep . {source}/*"
+            why = f"{listed(unread)} not recorded"
+            yield unknown(check, name, expected=expected, why=why, hint=hint, source=source)
+            continue
         if not bad:
             yield passed(check, name, expected=expected, actual=_said(parameters, name), source=source)
             continue
         actual = "; ".join(f"{row[1]}={parameters[row[1]]}: {row[3]}" for row in bad)
         hint = f"in /etc/modprobe.d take away: {', '.join(row[1] for row in bad)}; then reload the module or reboot"
         yield warned(check, name, expected=expected, actual=actual, source=source, hint=hint)
+
+
+def _known(evidence: Evidence, module: str, option: str, value: str | None) -> bool:
+    """Whether an option is known to be off, or on: it reads so, or this kernel's module has no such option."""
+    return value in ("Y", "N", "1", "0") or (
+        value is None and lacks(evidence, f"/sys/module/{module}/parameters/{option}")
+    )
 
 
 def _said(parameters: Mapping[str, str], name: str) -> str:
@@ -168,16 +182,25 @@ def settings_in_force(evidence: Evidence) -> Iterable[CheckResult]:
         yield _drifted(check, drift)
 
 
+_NOT_IN_FORCE = ("ignored", "conflict")  # what `status` tells of besides
+
+
 def _in_force(check: str, standing: Result) -> CheckResult:
     expected = "every applied setting as it was left"
-    kept = len(standing.entries) - len(standing.drift)
+    told = {word: [entry.action for entry in standing.entries if entry.outcome == word] for word in _NOT_IN_FORCE}
+    number = len(standing.entries) - sum(map(len, told.values()))
+    kept = number - len(standing.drift)
     short = [entry.action for entry in standing.entries if entry.outcome in ("clamped", "ignored", "stuck", "failed")]
+    if told["conflict"]:
+        actual = f"{kept} in force; a revert left to whoever had changed it: {listed(told['conflict'])}"
+        hint = "hosttune revert --force takes it back"
+        return warned(check, HOST, expected=expected, actual=actual, source="hosttune status", hint=hint)
     if short:
         actual = f"{kept} in force; the kernel gave less than asked for: {listed(short)}"
         hint = "hosttune status says what it gave, and why"
         return warned(check, HOST, expected=expected, actual=actual, source="hosttune status", hint=hint)
     if standing.drift:
-        actual = f"{kept} of {len(standing.entries)} in force, the others below"
+        actual = f"{kept} of {number} in force, the others below"
         return warned(
             check, HOST, expected=expected, actual=actual, source="hosttune status", hint="hosttune apply again"
         )

@@ -1,4 +1,8 @@
-"""What the kernel log says of hardware: XIDs of GPUs, SXids of NVSwitches, machine checks."""
+"""What the kernel log says of hardware: XIDs of GPUs, SXids of NVSwitches, machine checks; and EDAC's own counts.
+
+Each is judged by what the log has of it. Where a part of the log is not known (older lines are lost, records could not
+be read), what is there can still fail; anything better than that is unknown.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,28 @@ from collections.abc import Iterable
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.data import table
-from hosttune.checks.facts import HOST, RECORD, accelerators, by_address, for_vfio, listed
+from hosttune.checks.facts import (
+    HOST,
+    RECORD,
+    accelerators,
+    by_address,
+    for_vfio,
+    listed,
+    no_switch,
+    none_here,
+    refused,
+)
 from hosttune.checks.gpufacts import OLDER
+from hosttune.checks.xids import rulings
 from hosttune.gpu import vendor_of
 from hosttune.model.evidence import Evidence, Health, KernelEvent
+from hosttune.model.gpu import Gpu
 from hosttune.model.validation import CheckResult
 
 _XID, _SXID, _MCE = "xid", "sxid", "machine-check"
-_XIDS = "NVIDIA, XID Errors (docs.nvidia.com/deploy/xid-errors)"
+_XIDS = "NVIDIA, Xid catalogue (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html)"
+_EDAC = "/sys/devices/system/edac/mc"
 _CLEAN = "none since boot"
-_RANK = ("inform", "warn", "fail")
 
 
 def _events(evidence: Evidence, *kinds: str) -> list[KernelEvent]:
@@ -24,29 +40,42 @@ def _events(evidence: Evidence, *kinds: str) -> list[KernelEvent]:
 
 
 def _read(evidence: Evidence) -> str | None:
-    """Why the kernel log cannot be judged; None where it can."""
+    """Why the kernel log cannot be judged, as a whole or in part; None where all of it since boot is known."""
     health = evidence.health
     if health is None or health.events is None:
         return "the kernel log could not be read"
-    if health.events_since is None and not health.events:
-        return "the kernel log is empty: somebody cleared it"
+    if health.events_unread:
+        return f"{health.events_unread} records of the kernel log could not be read"
+    since = health.events_since
+    if since is None:
+        return "the kernel log is empty or its times are not known: somebody cleared it, or it is damaged"
+    if since > table("limits")["xids"]["whole_log_seconds"]:
+        return f"the kernel log is only known since {since / 3600:.3g} h after boot: older lines are lost"
     return None
 
 
 def _hint(evidence: Evidence) -> str:
-    return f"run hosttune validate as root: dmesg is refused to others; {OLDER}" if evidence.complete else RECORD
+    health = evidence.health
+    if not evidence.complete and (health is None or health.events is None):
+        return RECORD
+    if health is None or health.events is None:
+        return f"run hosttune validate as root: dmesg is refused to others; {OLDER}"
+    if health.events_unread:
+        return "read it by hand: dmesg --kernel; what is damaged in a capture, capture again"
+    return (
+        "keep the journal from boot on (Storage=persistent and SystemMaxUse in journald.conf, so that journalctl"
+        " --dmesg --boot begins with the boot), or boot with a larger log_buf_len; a reboot begins a new log"
+    )
 
 
 def _source(health: Health | None) -> str:
     return (health.events_source if health else None) or "kernel log"
 
 
-def _since(health: Health | None) -> str:
-    """ "since boot", or from where the log is known."""
-    since = health.events_since if health else None
-    if since is None or since <= table("limits")["xids"]["whole_log_seconds"]:
-        return "since boot"
-    return f"since {since / 3600:.3g} h after boot (older lines are lost)"
+def _actual(evidence: Evidence, told: str) -> str:
+    """What was found, and what of the log is not known."""
+    why = _read(evidence)
+    return told if why is None else f"{told}; {why}"
 
 
 def _when(event: KernelEvent) -> str:
@@ -59,61 +88,52 @@ def _when(event: KernelEvent) -> str:
 
 
 def xid(evidence: Evidence) -> Iterable[CheckResult]:
-    """The XIDs of each GPU of a maker that has them, by the policy table; the worst decides.
+    """The XIDs of each GPU of a maker that has them, by NVIDIA's catalogue; the worst decides.
 
-    A GPU in a guest logs in the guest's kernel: what the host's log has of it is of before.
+    A GPU in a guest logs in the guest's kernel: what the host's log has of it is of before. A device that is in no
+    other list, and has XIDs, was here since boot.
     """
-    gpus = [gpu for gpu in accelerators(evidence.host) if (vendor := vendor_of(gpu.vendor)) and vendor.fabric]
-    if not gpus:
-        yield skipped(_XID, HOST, "no GPU here that logs XIDs")
-        return
+    gpus = [gpu.address for gpu in accelerators(evidence.host) if _logs_xids(gpu)]
     functions = by_address(evidence.host)
     events = _events(evidence, "xid", "lost")
+    addresses = dict.fromkeys([*gpus, *(event.address or HOST for event in events)])
+    if not addresses:
+        others = accelerators(evidence.host)
+        yield skipped(_XID, HOST, "no GPU here that logs XIDs") if others else none_here(evidence, _XID, "GPU")
+        return
     why = _read(evidence)
-    for gpu in gpus:
-        device = functions.get(gpu.address)
-        mine = [event for event in events if event.address == gpu.address]
+    for address in addresses:
+        device = functions.get(address)
+        mine = [event for event in events if (event.address or HOST) == address]
         if mine:
-            yield _xids(evidence, gpu.address, mine)
+            yield _xids(evidence, address, mine)
         elif device is not None and for_vfio(device.driver):
-            yield skipped(_XID, gpu.address, f"on {device.driver}: its XIDs are in the guest's kernel log")
+            yield skipped(_XID, address, f"on {device.driver}: its XIDs are in the guest's kernel log")
         elif why is not None:
-            yield unknown(_XID, gpu.address, expected=_CLEAN, why=why, hint=_hint(evidence))
+            yield unknown(_XID, address, expected=_CLEAN, why=why, hint=_hint(evidence))
         else:
-            actual = f"none {_since(evidence.health)}"
-            yield passed(_XID, gpu.address, expected=_CLEAN, actual=actual, source=_source(evidence.health))
+            yield passed(_XID, address, expected=_CLEAN, actual=_CLEAN, source=_source(evidence.health))
+
+
+def _logs_xids(gpu: Gpu) -> bool:
+    vendor = vendor_of(gpu.vendor)
+    return vendor is not None and vendor.fabric
 
 
 def _xids(evidence: Evidence, address: str, events: list[KernelEvent]) -> CheckResult:
-    ranked = sorted(events, key=lambda event: -_RANK.index(_policy(event)))
-    worst = _policy(ranked[0])
-    actual = listed([_told(event) for event in ranked])
+    ruled = rulings(events)
+    worst = ruled[0][1]
+    told = listed([f"{ruling.name}{_when(event)}" for event, ruling in ruled])
     read = _source(evidence.health)
-    if worst == "inform":
-        return passed(_XID, address, expected="none that says the GPU failed", actual=actual, source=read)
-    verdict = failed if worst == "fail" else warned
-    return verdict(_XID, address, expected=_CLEAN, actual=actual, source=read, hint=_what_to_do(ranked[0]))
-
-
-def _policy(event: KernelEvent) -> str:
-    """fail, warn or inform; a GPU that is lost fails, and a code that the table does not know warns."""
-    if event.code is None:
-        return "fail"
-    outcomes = table("xids")["outcome"]
-    return next((name for name, codes in outcomes.items() if event.code in codes), "warn")
-
-
-def _told(event: KernelEvent) -> str:
-    if event.code is None:
-        return f"lost or not started{_when(event)}"
-    name = table("xids")["names"].get(str(event.code))
-    return f"XID {event.code}{f' ({name})' if name else ''}{_when(event)}"
-
-
-def _what_to_do(event: KernelEvent) -> str:
-    xids = table("xids")
-    key = "cycle" if event.code is None else xids["hint"].get(str(event.code), "see")
-    return str(xids["hints"][key])
+    why = _read(evidence)
+    if worst.outcome == "fail":
+        return failed(_XID, address, expected=_CLEAN, actual=told, source=read, hint=worst.hint)
+    if worst.outcome == "unknown" or why is not None:
+        hint = worst.hint if worst.outcome == "unknown" else _hint(evidence)
+        return unknown(_XID, address, expected=_CLEAN, why=_actual(evidence, told), hint=hint, source=read)
+    if worst.outcome == "inform":
+        return passed(_XID, address, expected="none that says the GPU failed", actual=told, source=read)
+    return warned(_XID, address, expected=_CLEAN, actual=told, source=read, hint=worst.hint)
 
 
 # --- SXid ----------------------------------------------------------------------------------------------------
@@ -124,7 +144,7 @@ def sxid(evidence: Evidence) -> Iterable[CheckResult]:
     switches = evidence.host.nvswitches
     events = _events(evidence, "sxid")
     if not switches and not events:
-        yield skipped(_SXID, HOST, "no NVSwitch here")
+        yield no_switch(evidence, _SXID)
         return
     why = _read(evidence)
     known = [switch.address for switch in switches]
@@ -138,51 +158,79 @@ def sxid(evidence: Evidence) -> Iterable[CheckResult]:
         elif why is not None:
             yield unknown(_SXID, address, expected=_CLEAN, why=why, hint=_hint(evidence))
         else:
-            actual = f"none {_since(evidence.health)}"
-            yield passed(_SXID, address, expected=_CLEAN, actual=actual, source=_source(evidence.health))
+            yield passed(_SXID, address, expected=_CLEAN, actual=_CLEAN, source=_source(evidence.health))
 
 
 def _sxids(evidence: Evidence, address: str, events: list[KernelEvent]) -> CheckResult:
     fatal = [event for event in events if event.severity == "fatal"]
     texts = [f"SXid {event.code} ({event.severity}){_when(event)}" for event in [*fatal, *events] if event.code]
-    verdict = failed if fatal else warned
-    hint = (
-        "reset all GPUs and NVSwitches of the board and restart nvidia-fabricmanager"
-        if fatal
-        else "read /var/log/fabricmanager.log and appendix D of the Fabric Manager user guide"
-    )
-    actual = listed(list(dict.fromkeys(texts)))
-    return verdict(_SXID, address, expected=_CLEAN, actual=actual, source=_source(evidence.health), hint=hint)
+    told = listed(list(dict.fromkeys(texts)))
+    read = _source(evidence.health)
+    if fatal:
+        hint = "reset all GPUs and NVSwitches of the board and restart nvidia-fabricmanager"
+        return failed(_SXID, address, expected=_CLEAN, actual=told, source=read, hint=hint)
+    if _read(evidence) is not None:
+        why = _actual(evidence, told)
+        return unknown(_SXID, address, expected=_CLEAN, why=why, hint=_hint(evidence), source=read)
+    hint = "read /var/log/fabricmanager.log and appendix D of the Fabric Manager user guide"
+    return warned(_SXID, address, expected=_CLEAN, actual=told, source=read, hint=hint)
 
 
 # --- machine checks ------------------------------------------------------------------------------------------
 
+_PART = "ras-mc-ctl --errors or the BMC's event log names the part: memory module, CPU or PCIe slot"
+
 
 def machine_check(evidence: Evidence) -> Iterable[CheckResult]:
-    """Machine checks and firmware-reported hardware errors: fatal and uncorrected ones fail, corrected ones warn."""
-    why = _read(evidence)
+    """Machine checks, firmware-reported hardware errors and memory errors: uncorrected ones fail, corrected ones warn.
+
+    Two sources: the log, and EDAC's counters since its driver was loaded. Linux' RAS guide wants any corrected error of
+    memory reported: they announce a module that begins to fail.
+    """
+    events = _events(evidence, "mce", "edac")
+    counts = (evidence.health.edac if evidence.health else None) or {}
+    told = [f"{_kind(event)}{_when(event)}" for event in events]
+    told += [f"{name} counts {n} {kind}" for name, found in counts.items() for kind, n in found.items() if n]
+    hard = any(event.severity != "corrected" for event in events) or any(found.get("ue") for found in counts.values())
+    read = _source(evidence.health) + (f", {_EDAC}/mc*/{{ue,ce}}_count" if counts else "")
+    why = _read(evidence) or _uncounted(evidence)
+    actual = listed(told)
+    if hard:
+        yield failed(_MCE, HOST, expected=_CLEAN, actual=actual, source=read, hint=_PART)
+    elif why is not None:
+        hint = _hint(evidence) if _read(evidence) else f"cat {_EDAC}/mc*/ue_count as root"
+        yield unknown(_MCE, HOST, expected=_CLEAN, why=f"{actual}; {why}" if told else why, hint=hint)
+    elif told:
+        yield warned(_MCE, HOST, expected=_CLEAN, actual=actual, source=read, hint=_PART)
+    else:
+        yield passed(_MCE, HOST, expected=_CLEAN, actual=_CLEAN, source=read)
+
+
+def _kind(event: KernelEvent) -> str:
+    if event.kind == "edac":
+        return f"{'corrected' if event.severity == 'corrected' else 'uncorrected'} memory error (EDAC MC{event.code})"
+    return f"{event.severity or 'hardware'} error"
+
+
+def _uncounted(evidence: Evidence) -> str | None:
+    """A memory controller that the kernel watches, by its log, and whose errors are not known; None where all are."""
+    counts = (evidence.health.edac if evidence.health else None) or {}
+    why = refused(evidence, "/sys/devices/system/edac")
     if why is not None:
-        yield unknown(_MCE, HOST, expected=_CLEAN, why=why, hint=_hint(evidence))
-        return
-    events = _events(evidence, "mce")
-    read = _source(evidence.health)
-    if not events:
-        yield passed(_MCE, HOST, expected=_CLEAN, actual=f"none {_since(evidence.health)}", source=read)
-        return
-    hard = [event for event in events if event.severity != "corrected"]
-    verdict = failed if hard else warned
-    actual = listed([f"{event.severity or 'hardware'} error{_when(event)}" for event in events])
-    hint = "ras-mc-ctl --errors or the BMC's event log names the part: memory module, CPU or PCIe slot"
-    yield verdict(_MCE, HOST, expected=_CLEAN, actual=actual, source=read, hint=hint)
+        return why
+    known = {name for name, found in counts.items() if None not in (found.get("ue"), found.get("ce"))}
+    seen = {f"mc{event.code}" for event in _events(evidence, "edac-mc")}
+    missing = sorted((seen | set(counts)) - known)
+    return f"the error counts of {listed(missing)} could not be read" if missing else None
 
 
 CHECKS: tuple[Check, ...] = (
     Check(
         _XID,
         "No XID that says a GPU failed",
-        "each NVIDIA GPU",
+        "each NVIDIA GPU, and each device that the log has an XID of",
         "The driver tells of failing hardware in the kernel log first, and often nowhere else",
-        f"NVIDIA/DCGM modules/health/DcgmHealthWatch.cpp: BuildXidMappings; {_XIDS}",
+        f"{_XIDS}; NVIDIA/DCGM modules/health/DcgmHealthWatch.cpp: BuildXidMappings",
         xid,
         inside=True,
     ),
@@ -197,10 +245,11 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         _MCE,
-        "No machine checks",
+        "No machine checks, no memory errors",
         "host",
         "Uncorrected memory and CPU errors end guests; corrected ones announce them",
-        "Linux Documentation/admin-guide/ras.rst; UEFI specification, common platform error record",
+        "Linux Documentation/admin-guide/ras.rst (any corrected memory error is to be reported), ABI/testing/"
+        "sysfs-devices-edac; UEFI specification, common platform error record",
         machine_check,
         inside=True,
     ),

@@ -7,15 +7,22 @@ from collections.abc import Iterable
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.facts import (
     HOST,
+    RECORD,
     RUNNING,
+    SOFTWARE,
+    accelerators,
+    at_rest,
+    driver_unread,
     for_vfio,
     guests_known,
     holders,
+    lacks,
     listed,
-    no_work,
+    none_here,
     planned_guests,
     undefined,
 )
+from hosttune.checks.memory import unread_pools
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import HugePages, NumaNode, PciDevice, RunningGuest
 from hosttune.model.validation import CheckResult
@@ -27,9 +34,9 @@ _ROOT = "run hosttune validate as root, on the host itself"
 def leftover_mdevs(evidence: Evidence) -> Iterable[CheckResult]:
     """Mediated devices that belong to no guest: neither to one that libvirt knows, nor to one of an applied plan."""
     expected = "no mediated device without a guest"
-    idle = no_work(evidence)
-    if idle:
-        yield skipped(_MDEVS, HOST, idle)
+    rest = at_rest(evidence, _MDEVS)
+    if rest is not None:
+        yield rest
         return
     found = evidence.leftovers.mdevs if evidence.leftovers else None
     if found is None:
@@ -60,13 +67,32 @@ def leftover_vfs(evidence: Evidence) -> Iterable[CheckResult]:
         if device.physfn:
             functions.setdefault(device.physfn, []).append(device)
     physical = [d for d in evidence.host.pci if d.sriov_vfs or d.virtfns or d.address in functions]
-    if not physical:
-        yield skipped(_VFS, HOST, "no device has virtual functions now")
+    doubtful = [d for d in evidence.host.pci if d not in physical and _may_have_functions(evidence, d)]
+    for device in doubtful:
+        expected = "each virtual function has a guest, or a driver of the host's"
+        why = "whether it has virtual functions was not read"
+        hint = f"look with: cat /sys/bus/pci/devices/{device.address}/sriov_numvfs"
+        yield unknown(_VFS, device.address, expected=expected, why=why, hint=hint)
+    if not physical and not doubtful:
+        yield none_here(evidence, _VFS, "device with virtual functions")
     held = holders(evidence)
     for device in physical:
         there = functions.get(device.address, [])
         idle = [vf for vf in there if vf.address not in held and (vf.driver is None or for_vfio(vf.driver))]
         yield _virtual(evidence, device, len(there), idle)
+
+
+def _may_have_functions(evidence: Evidence, device: PciDevice) -> bool:
+    """Whether nobody knows if a device has virtual functions: it can, and its number was not read, or none saw."""
+    if device.physfn is not None or device.sriov_vfs is not None:
+        return False
+    if device.sriov_total_vfs is not None:
+        return True
+    # Extended configuration space, where ACS is too, holds the capability; without it only the kernel's file tells.
+    host = evidence.host
+    kinds = {one.address for part in (accelerators(host), host.nics, host.nvme) for one in part}
+    unseen = device.acs is None and not lacks(evidence, f"/sys/bus/pci/devices/{device.address}/sriov_totalvfs")
+    return device.address in kinds and device.vendor_id not in SOFTWARE and unseen
 
 
 def _virtual(evidence: Evidence, device: PciDevice, listed_vfs: int, idle: list[PciDevice]) -> CheckResult:
@@ -80,7 +106,7 @@ def _virtual(evidence: Evidence, device: PciDevice, listed_vfs: int, idle: list[
         why = f"{count - listed_vfs} of {count} virtual functions are not in the list of PCI functions"
     elif idle and (guests is None or any(undefined(guest) for guest in guests)):
         why = "what guests have is not known"
-    elif any(vf.driver is None for vf in idle) and not evidence.complete:
+    elif any(driver_unread(evidence, vf.address, {vf.address: vf.driver}) for vf in idle):
         why = "which drivers its virtual functions have was not recorded"
     if why is not None:
         return unknown(_VFS, device.address, expected=expected, why=why, hint=_ROOT, source=source)
@@ -95,11 +121,15 @@ def _virtual(evidence: Evidence, device: PciDevice, listed_vfs: int, idle: list[
 
 def leftover_pages(evidence: Evidence) -> Iterable[CheckResult]:
     """Huge pages in use on each node against those of the guests that run."""
-    idle = no_work(evidence)
+    rest = at_rest(evidence, _PAGES)
     nodes = evidence.host.numa_nodes
     pools = [(node, pool) for node in nodes for pool in node.hugepages or () if pool.total != 0 and pool.size_bytes]
-    if idle or not pools:
-        yield skipped(_PAGES, HOST, idle or "no huge pages are reserved")
+    pools += [(NumaNode(id=node), HugePages(size_bytes=size)) for node, size in unread_pools(evidence.host)]
+    if rest is None and not pools and (not nodes or any(node.hugepages is None for node in nodes)):
+        expected, why = "pages in use are those of running guests", "the pools of the nodes are unknown"
+        rest = unknown(_PAGES, HOST, expected=expected, why=why, hint=RECORD)
+    if rest is not None or not pools:
+        yield rest or skipped(_PAGES, HOST, "no huge pages are reserved")
         return
     for node, pool in pools:
         yield _pool(evidence, node, pool)

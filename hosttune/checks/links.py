@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from hosttune.checks.check import Check, failed, passed, skipped, unknown
-from hosttune.checks.facts import AS_ROOT, HOST, RECORD, absent, accelerators, by_address
-from hosttune.gpu.idling import IDLING_DRIVERS
+from hosttune.checks.facts import SOFTWARE, accelerators, as_root, by_address, lacks, none_here
+from hosttune.gpu.idling import IDLING_DRIVERS, LOADED_DRIVERS
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Link, PciDevice
@@ -18,12 +20,12 @@ _ID = "pcie-link"
 _RATES = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}  # GT/s a lane, by generation
 _NO_LINK = ("root-complex-endpoint", "root-complex-event-collector")
 _FACING_DOWN = ("root-port", "downstream-port", None)
-_VIRTUAL = ("1af4", "1b36", "15ad", "1ae0", "1414")  # virtio, QEMU, VMware, Google, Microsoft: devices of software
 _QEMU = "1b36"  # vendor of QEMU's own ports: what they say of a link shows no wire
 _FAULT = (
     "reseat the card or its cable, compare with a sister slot, read AER in the kernel log; a speed forced down in the"
     " firmware's settings looks the same"
 )
+_AT_REST = "at rest"
 
 Functions = Mapping[str, PciDevice]
 
@@ -47,7 +49,7 @@ def pcie_link(evidence: Evidence) -> Iterable[CheckResult]:
     others += [switch.address for switch in host.nvswitches]
     subjects = [*gpus, *(a for a in others if a not in functions or functions[a].physfn is None)]
     if not subjects:
-        yield skipped(_ID, HOST, "no GPU, NIC, NVMe drive or NVSwitch here")
+        yield none_here(evidence, _ID, "GPU, NIC, NVMe drive or NVSwitch")
     for address in dict.fromkeys(subjects):
         device = functions.get(address)
         if device is None or device.link is None:
@@ -61,17 +63,36 @@ def _judge(evidence: Evidence, functions: Functions, device: PciDevice, gpu: Gpu
     assert link is not None
     port = _port(functions, device)
     address = device.address
+    loaded = (evidence.loaded_links or {}).get(address)
     source = _read(functions, device, port)
+    if loaded is not None:
+        device = _under_load(device, *loaded)
+        source += "; its speed and width while copies ran"
     best = _best(functions, device, port)
     expected = f"{_shape(*best)}, the most that {'both ends' if port else 'it'} can do"
     doubt = _contradiction(device, link, gpu)
-    outcome, why = ("unknown", doubt) if doubt else _verdict(functions, device, port, best)
-    actual = _shape(link.speed_gts, link.width) + (f", {why}" if why else "")
+    outcome, why = ("unknown", doubt) if doubt else _verdict(functions, device, port, best, loaded=loaded is not None)
+    actual = _shape(link.speed_gts, link.width) if loaded is None else _told_under_load(loaded, link)
+    actual += f", {why}" if why else ""
     if outcome == "pass":
         return passed(_ID, address, expected=expected, actual=actual, source=source)
     if outcome == "fail":
         return failed(_ID, address, expected=expected, actual=actual, source=source, hint=_FAULT)
-    return unknown(_ID, address, expected=expected, why=actual, hint=_elsewhere(evidence, device), source=source)
+    hint = _under_work(device) if why.startswith(_AT_REST) else _elsewhere(evidence, device)
+    return unknown(_ID, address, expected=expected, why=actual, hint=hint, source=source)
+
+
+def _under_load(device: PciDevice, speed: float, width: int) -> PciDevice:
+    """The device with its link as it was read while copies ran: what was found at rest decides nothing then."""
+    assert device.link is not None
+    link = msgspec.structs.replace(device.link, speed_gts=speed, width=width, state=None, why=None)
+    return msgspec.structs.replace(device, link=link, power_state=None, runtime_status=None)
+
+
+def _told_under_load(loaded: tuple[float, int], rest: Link) -> str:
+    """ "32 GT/s x16 under load, 2.5 GT/s x16 at rest"."""
+    told = f"{_shape(*loaded)} under load"
+    return told if loaded == (rest.speed_gts, rest.width) else f"{told}, {_shape(rest.speed_gts, rest.width)} at rest"
 
 
 def _read(functions: Functions, device: PciDevice, port: _End | None) -> str:
@@ -108,7 +129,12 @@ def _contradiction(device: PciDevice, link: Link, gpu: Gpu | None) -> str | None
 
 
 def _verdict(
-    functions: Functions, device: PciDevice, port: _End | None, best: tuple[float | None, int | None]
+    functions: Functions,
+    device: PciDevice,
+    port: _End | None,
+    best: tuple[float | None, int | None],
+    *,
+    loaded: bool,
 ) -> tuple[str, str]:
     """(pass, fail or unknown; why). The figures decide, discovery's `state` where they cannot: sleep, idling."""
     link = device.link
@@ -131,15 +157,19 @@ def _verdict(
     if now == best:
         why = link.why if link.state == "by-design" else f"{port.address} can do {_shape(port.speed, port.width)}"
         return "pass", f"by design: {why}"
-    return _lower(device, link.state, link.why, now[1] == best[1])
+    return _lower(device, link.state, link.why, now[1] == best[1] and not loaded)
 
 
-def _lower(device: PciDevice, state: str | None, why: str | None, full_width: bool) -> tuple[str, str]:
-    """Lower than both ends can do: a fault, unless only the speed is, and the device rests."""
-    if full_width and device.runtime_status == "suspended":
+def _lower(device: PciDevice, state: str | None, why: str | None, may_rest: bool) -> tuple[str, str]:
+    """Lower than both ends can do: a fault, unless only the speed is, and the device may rest (it was not loaded).
+
+    A suspended device is proven to rest. Of one whose driver may slow an idle link, nobody can tell a link at rest from
+    one that trained low: that takes a look while it works.
+    """
+    if may_rest and device.runtime_status == "suspended":
         return "pass", "idle: the device is suspended"
-    if full_width and (state == "idle" or (device.is_display and device.driver in IDLING_DRIVERS)):
-        return "pass", f"idle: {device.driver or 'its driver'} may slow an idle link; --level 1 reads it under load"
+    if may_rest and (state == "idle" or (device.is_display and device.driver in IDLING_DRIVERS)):
+        return "unknown", f"{_AT_REST}: {device.driver or 'its driver'} may slow an idle link"
     return "fail", why if why and state != "full" else "lower than both ends can do"
 
 
@@ -178,13 +208,20 @@ def _without_link(evidence: Evidence, device: PciDevice | None, address: str, *,
     """No figures at all: on a machine where that means that there is no link, and for nothing but a GPU, no fault."""
     if device is not None and device.port_type in _NO_LINK:
         return skipped(_ID, address, "part of the root complex: it has no link")
-    if device is not None and device.vendor_id in _VIRTUAL:
+    if device is not None and device.vendor_id in SOFTWARE:
         return skipped(_ID, address, "a virtual device of the hypervisor: there is no wire")
-    if device is not None and absent(evidence) and not is_gpu:
+    if device is not None and not is_gpu and lacks(evidence, f"/sys/bus/pci/devices/{address}/current_link_speed"):
         return skipped(_ID, address, "it reports no PCIe link: a virtual or conventional PCI device")
     why = "the device itself is not in the list of PCI functions" if device is None else "no link speed or width"
-    hint = AS_ROOT if absent(evidence) else RECORD
+    hint = as_root(evidence)
     return unknown(_ID, address, expected="the most that both ends can do", why=why, hint=hint)
+
+
+def _under_work(device: PciDevice) -> str:
+    """How a link at rest is read at work."""
+    if device.driver in LOADED_DRIVERS:
+        return "hosttune validate --level 1 reads it while copies run: on the machine itself, with the GPU free"
+    return "validate again while something copies to and from it"
 
 
 def _elsewhere(evidence: Evidence, device: PciDevice) -> str:
@@ -209,7 +246,8 @@ CHECKS = (
         id=_ID,
         title="PCIe generation and width, both ends",
         subjects="each GPU of a known maker, NIC, NVMe drive and NVSwitch, given to a guest or not",
-        why="a link that trained low costs half its bandwidth or more, and nothing else says so",
+        why="a link that trained low costs half its bandwidth or more, and nothing else says so; of a GPU at rest only"
+        " a look under load (level 1) can tell",
         source=(
             "PCI Express Base 5.0, 7.5.3.6 Link Capabilities and 7.5.3.8 Link Status;"
             " Linux Documentation/ABI/testing/sysfs-bus-pci (current_link_speed); nvidia-smi documentation: the current"

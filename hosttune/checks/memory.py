@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
-from hosttune.checks.facts import HOST, RECORD, RUNNING, absent, guests_known, no_work, planned_guests, refused, wanted
+from hosttune.checks.facts import (
+    HOST,
+    RECORD,
+    RUNNING,
+    at_rest,
+    guests_known,
+    lacks,
+    named_nodes,
+    planned_guests,
+    refused,
+    wanted,
+)
 from hosttune.model.evidence import Evidence
+from hosttune.model.host import Host
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import format_size
 
@@ -23,9 +35,9 @@ _BALANCING = "/proc/sys/kernel/numa_balancing"
 def hugepages(evidence: Evidence) -> Iterable[CheckResult]:
     """Are enough reserved for the guests that are defined or planned and do not run."""
     check = "hugepages"
-    why_not = no_work(evidence)
-    if why_not is not None:
-        yield skipped(check, HOST, why_not)
+    rest = at_rest(evidence, check)
+    if rest is not None:
+        yield rest
         return
     demand = _demand(evidence)
     pools: dict[Pool, tuple[int | None, int | None]] = {
@@ -33,12 +45,21 @@ def hugepages(evidence: Evidence) -> Iterable[CheckResult]:
         for node in evidence.host.numa_nodes
         for pool in node.hugepages or ()
     }
-    reserved = {key for key, (total, _) in pools.items() if total}
+    pools |= dict.fromkeys(unread_pools(evidence.host), (None, None))
+    reserved = {key for key, (total, _) in pools.items() if total != 0}
     keys = sorted({*reserved, *demand}, key=lambda key: (-1 if key[0] is None else key[0], key[1]))
     if not keys:
         yield _no_pages(evidence, check)
     for key in keys:
         yield _pool(evidence, check, key, demand.get(key, 0), pools)
+
+
+def unread_pools(host: Host) -> list[tuple[int, int]]:
+    """(node, page size) of pools that must be there and were not read: every node has one of each of its sizes."""
+    default = host.memory_settings.default_hugepage_bytes if host.memory_settings else None
+    had = {node.id: {pool.size_bytes for pool in node.hugepages or ()} for node in host.numa_nodes}
+    sizes = {size for found in had.values() for size in found} | ({default} if default and had else set())
+    return [(node, size) for node in sorted(named_nodes(host)) for size in sorted(sizes - had.get(node, set()))]
 
 
 def _demand(evidence: Evidence) -> dict[Pool, int]:
@@ -89,6 +110,8 @@ def _pool(
         return unknown(check, subject, expected=expected, why=why, hint=f"look with: grep . {place}/*", source=place)
     total, free = (sum(pool[n] or 0 for pool in counts) for n in (0, 1))
     actual = f"{total} reserved, {free} free"
+    if free >= pages and pages and (result := _unmounted(evidence, check, subject, size, f"{expected}, and mounted")):
+        return result
     if free >= pages:
         return passed(check, subject, expected=expected, actual=actual, source=f"{place}/{{nr,free}}_hugepages")
     hint = (
@@ -97,6 +120,32 @@ def _pool(
     )
     source = f"{place}/{{nr,free}}_hugepages"
     return failed(check, subject, expected=expected, actual=actual, source=source, hint=hint)
+
+
+def _unmounted(evidence: Evidence, check: str, subject: str, size: int, expected: str) -> CheckResult | None:
+    """What keeps guests from pages that are there; None for nothing. libvirt needs a hugetlbfs of their size, and finds
+    it only when its daemon starts (src/qemu/qemu_conf.c, src/util/virfile.c).
+    """
+    settings = evidence.host.memory_settings
+    mounts = settings.hugetlbfs if settings else None
+    source = "/proc/mounts"
+    if mounts is None:
+        why = refused(evidence, source) or "whether pages of this size are mounted is unknown"
+        hint = f"look with: grep hugetlbfs {source}"
+        return unknown(check, subject, expected=expected, why=why, hint=hint, source=source)
+    alike = [mount for mount in mounts if mount.size_bytes == size]
+    if not alike:
+        hint = "plan the guest again: the plan mounts them; without a hugetlbfs of this size it does not start"
+        return failed(check, subject, expected=expected, actual="no such hugetlbfs", source=source, hint=hint)
+    if any(mount.libvirt for mount in alike):
+        return None
+    paths = ", ".join(mount.path for mount in alike)
+    if any(mount.libvirt is None for mount in alike):
+        why = f"whether libvirt has found {paths} is unknown"
+        return unknown(check, subject, expected=expected, why=why, hint=f"look for {paths}/libvirt/qemu", source=paths)
+    hint = "systemctl restart libvirtd (virtqemud where libvirt is modular): it looks for mounts when it starts"
+    actual = f"libvirt has not found {paths}"
+    return failed(check, subject, expected=expected, actual=actual, source=paths, hint=hint)
 
 
 # --- host-wide words -----------------------------------------------------------------------------------------
@@ -130,7 +179,11 @@ def ksm(evidence: Evidence) -> Iterable[CheckResult]:
         expected="0 or 2: not merging",
         hint=f"echo 2 > {_KSM}, which also unmerges, or plan with profile host (setting ksm)",
     )
-    if result.outcome == "pass" and run == 0 and shared:
+    if result.outcome == "pass" and run == 0 and shared is None:
+        path = "/sys/kernel/mm/ksm/pages_shared"
+        why = "not merging any more; whether merged pages are kept was not read"
+        yield unknown("ksm", HOST, expected="0 or 2: not merging", why=why, hint=f"look with: cat {path}", source=path)
+    elif result.outcome == "pass" and run == 0 and shared:
         yield warned(
             "ksm",
             HOST,
@@ -148,7 +201,7 @@ def numa_balancing(evidence: Evidence) -> Iterable[CheckResult]:
     settings = evidence.host.memory_settings
     mode = settings.numa_balancing if settings else None
     nodes = [node for node in evidence.host.numa_nodes if node.kind in ("cpu", "memory", None)]
-    if len(nodes) == 1 and no_work(evidence) is None:
+    if len(nodes) == 1 and len(named_nodes(evidence.host)) == 1 and at_rest(evidence, "numa-balancing") is None:
         yield skipped("numa-balancing", HOST, "one NUMA node: there is nothing to balance")
         return
     yield _word(
@@ -166,12 +219,12 @@ def _word(
     evidence: Evidence, check: str, value: str | None, path: str, *, good: Mapping[str, str], expected: str, hint: str
 ) -> CheckResult:
     """One setting in the kernel's own word: good, or as an applied plan asks, or else a warning."""
-    why_not = no_work(evidence)
-    if why_not is not None:
-        return skipped(check, HOST, why_not)
+    rest = at_rest(evidence, check)
+    if rest is not None:
+        return rest
     if value is None:
         why = refused(evidence, path)
-        if why is None and absent(evidence):
+        if lacks(evidence, path):
             return skipped(check, HOST, "this kernel has no such setting")
         look = f"look with: cat {path}"
         return unknown(check, HOST, expected=expected, why=why or "not recorded", hint=look, source=path)
@@ -188,8 +241,8 @@ CHECKS = (
         id="hugepages",
         title="Huge pages reserved and used",
         subjects="each pool (node and page size) that is reserved, or that a guest asks for",
-        why="a guest whose pages are missing does not start; pages that are free belong to nobody",
-        source="Linux Documentation/admin-guide/mm/hugetlbpage",
+        why="a guest whose pages are missing, or mounted nowhere, does not start; pages that are free belong to nobody",
+        source="Linux Documentation/admin-guide/mm/hugetlbpage; libvirt src/qemu/qemu_conf.c (hugetlbfs)",
         judge=hugepages,
     ),
     Check(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
-from hosttune.checks.facts import AS_ROOT, HOST, RECORD, above, absent, by_address, given, holders, listed, no_work
+from hosttune.checks.check import Check, failed, passed, unknown, warned
+from hosttune.checks.facts import above, as_root, at_rest, by_address, given, holders, listed, none_given
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import PciDevice
 from hosttune.model.validation import CheckResult
@@ -22,10 +22,10 @@ Functions = Mapping[str, PciDevice]
 def acs(evidence: Evidence) -> Iterable[CheckResult]:
     """Ports above devices of guests: what the kernel switched on when it made the groups must still be on."""
     check = "acs"
-    why_not = no_work(evidence)
     passed_on = given(evidence)
-    if why_not is not None or not passed_on:
-        yield skipped(check, HOST, why_not or "no device is given to a guest")
+    rest = at_rest(evidence, check)
+    if rest is not None or not passed_on:
+        yield rest or none_given(evidence, check, "no device is given to a guest")
         return
     functions = by_address(evidence.host)
     below: dict[str, list[PciDevice]] = {}
@@ -33,8 +33,12 @@ def acs(evidence: Evidence) -> Iterable[CheckResult]:
         for bridge in above(functions, device.address):
             if bridge.port_type in _FACING_DOWN or bridge.port_type is None:
                 below.setdefault(bridge.address, []).append(device)
-    if not below:
-        yield skipped(check, HOST, "no bridge above the devices of guests")
+    gone = {device.parent for device in passed_on if device.parent and device.parent not in functions}
+    for address in sorted(gone):
+        why = "it stands above a device of a guest and is not in the list of PCI functions"
+        yield unknown(check, address, expected=" ".join(_REQUIRED), why=why, hint=f"look with: lspci -s {address}")
+    if not below and not gone:
+        yield none_given(evidence, check, "no bridge above the devices of guests")
     for address, devices in sorted(below.items()):
         yield _port(evidence, check, functions, functions[address], devices)
 
@@ -65,7 +69,7 @@ def _port(
 
 
 def _unread(evidence: Evidence, check: str, port: PciDevice, expected: str, source: str) -> CheckResult:
-    hint = AS_ROOT if absent(evidence) else RECORD
+    hint = as_root(evidence)
     why = "extended configuration space was not read"
     return unknown(check, port.address, expected=expected, why=why, hint=hint, source=source)
 
@@ -85,14 +89,14 @@ def _merged(functions: Functions, devices: Iterable[PciDevice]) -> bool:
 def ats(evidence: Evidence) -> Iterable[CheckResult]:
     """Of a guest that has a GPU and an RDMA NIC below one switch: can they talk to each other directly."""
     check = "ats"
-    why_not = no_work(evidence)
-    if why_not is not None:
-        yield skipped(check, HOST, why_not)
+    rest = at_rest(evidence, check)
+    if rest is not None:
+        yield rest
         return
     functions = by_address(evidence.host)
     pairs = _pairs(evidence, functions)
     if not pairs:
-        yield skipped(check, HOST, "no guest has a GPU and an RDMA NIC below one switch")
+        yield none_given(evidence, check, "no guest has a GPU and an RDMA NIC below one switch")
     for nic, gpus in pairs.items():
         yield _judge_nic(evidence, check, functions, nic, gpus)
 
@@ -142,7 +146,7 @@ def _judge_nic(evidence: Evidence, check: str, functions: Functions, nic: str, g
         hint = "add DirectTrans: settings: acs: SrcValid ReqRedir CmpltRedir UpstreamFwd DirectTrans"
         return warned(check, nic, expected=expected, actual=actual, source=source, hint=hint)
     if physical.ats_enabled is None and physical.acs is None:
-        hint = AS_ROOT if absent(evidence) else RECORD
+        hint = as_root(evidence)
         return unknown(check, nic, expected=expected, why="whether ATS is on was not read", hint=hint, source=source)
     step = "switch ATS on in its firmware with its maker's tool, then reboot"
     if physical.vendor_id == _MELLANOX:

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.facts import (
-    AS_ROOT,
-    HOST,
     RECORD,
     above,
-    absent,
     accelerators,
+    as_root,
+    at_rest,
     by_address,
     given,
+    lacks,
     listed,
-    no_work,
+    none_here,
 )
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
@@ -24,6 +24,7 @@ from hosttune.model.validation import CheckResult
 from hosttune.model.values import format_size
 
 Functions = Mapping[str, PciDevice]
+_UNRESIZED = 256 << 20  # the largest BAR that firmware gives where it does not resize: larger ones were made so
 _IN_THE_ROOT = ("root-complex-endpoint", "root-complex-event-collector")
 
 
@@ -44,11 +45,11 @@ def _worth(evidence: Evidence, *, others: bool) -> list[PciDevice]:
 def pcie_payload(evidence: Evidence) -> Iterable[CheckResult]:
     """Maximum payload size: one value along each path."""
     check = "pcie-payload"
-    why_not = no_work(evidence)
+    rest = at_rest(evidence, check)
     devices = [d for d in _worth(evidence, others=True) if d.address.endswith(".0")]
     functions = by_address(evidence.host)
-    if why_not is not None or not devices:
-        yield skipped(check, HOST, why_not or "no GPU, NIC or NVMe drive here")
+    if rest is not None or not devices:
+        yield rest or none_here(evidence, check, "GPU, NIC or NVMe drive")
         return
     for device in devices:
         yield _path(evidence, check, device, above(functions, device.address))
@@ -59,14 +60,18 @@ def _path(evidence: Evidence, check: str, device: PciDevice, bridges: tuple[PciD
     address = device.address
     source = f"/sys/bus/pci/devices/{address}/config (Device Control), the same of {len(bridges)} bridges above"
     expected = "one maximum payload size from the root port down"
-    if not bridges or device.port_type in _IN_THE_ROOT:
+    if (not bridges and not device.parent) or device.port_type in _IN_THE_ROOT:
         return skipped(check, address, "nothing above it: a virtual root bus, or part of the root complex")
+    last = (device, *bridges)[-1]
+    if last.parent and last.parent not in (device.address, *(bridge.address for bridge in bridges)):
+        why = f"{last.parent}, which stands above it, is not in the list of PCI functions"
+        return unknown(check, address, expected=expected, why=why, hint=f"look with: lspci -s {last.parent}")
     sizes = {one.address: one.max_payload_bytes for one in (device, *bridges)}
     unread = [name for name, size in sizes.items() if size is None]
-    if device.max_payload_bytes is None and device.link is None and absent(evidence) and device.acs is None:
+    if device.max_payload_bytes is None and device.link is None and device.acs is None and _linkless(evidence, device):
         return skipped(check, address, "it reports no PCI Express capability: a virtual or conventional PCI device")
     if unread:
-        hint = AS_ROOT if absent(evidence) else RECORD
+        hint = as_root(evidence)
         why = f"payload size of {listed(unread)} was not read"
         return unknown(check, address, expected=expected, why=why, hint=hint, source=source)
     found = [size for size in sizes.values() if size is not None]
@@ -87,11 +92,11 @@ def _path(evidence: Evidence, check: str, device: PciDevice, bridges: tuple[PciD
 def aspm(evidence: Evidence) -> Iterable[CheckResult]:
     """Link power states of GPUs and of devices that guests have: off at both ends."""
     check = "aspm"
-    why_not = no_work(evidence)
+    rest = at_rest(evidence, check)
     functions = by_address(evidence.host)
     devices = _worth(evidence, others=False)
-    if why_not is not None or not devices:
-        yield skipped(check, HOST, why_not or "no GPU, and no device that a guest has")
+    if rest is not None or not devices:
+        yield rest or none_here(evidence, check, "GPU, and no device that a guest has")
         return
     for device in devices:
         yield _link_power(evidence, check, device, functions.get(device.parent or ""))
@@ -101,7 +106,8 @@ def _link_power(evidence: Evidence, check: str, device: PciDevice, port: PciDevi
     address = device.address
     source = f"/sys/bus/pci/devices/{address}/config (Link Control)" + (f", of {port.address} too" if port else "")
     expected = "off at both ends"
-    if device.port_type in _IN_THE_ROOT or (device.link is None and device.aspm is None and absent(evidence)):
+    linkless = device.link is None and device.aspm is None and _linkless(evidence, device)
+    if device.port_type in _IN_THE_ROOT or linkless:
         return skipped(check, address, "it has no link")
     ends = [end for end in (device, port) if end is not None]
     states = {end.address: end.aspm for end in ends}
@@ -113,11 +119,17 @@ def _link_power(evidence: Evidence, check: str, device: PciDevice, port: PciDevi
         )
         return warned(check, address, expected=expected, actual=", ".join(enabled), source=source, hint=hint)
     unread = [name for name, state in states.items() if state is None]
+    unread += [device.parent] if port is None and device.parent else []
     if unread:
-        hint = AS_ROOT if absent(evidence) else RECORD
+        hint = as_root(evidence)
         why = f"link control of {listed(unread)} was not read"
         return unknown(check, address, expected=expected, why=why, hint=hint, source=source)
     return passed(check, address, expected=expected, actual="off", source=source)
+
+
+def _linkless(evidence: Evidence, device: PciDevice) -> bool:
+    """Whether the kernel shows no link of it: it has no PCI Express capability."""
+    return lacks(evidence, f"/sys/bus/pci/devices/{device.address}/current_link_speed")
 
 
 # --- BARs ----------------------------------------------------------------------------------------------------
@@ -129,19 +141,19 @@ def bar_size(evidence: Evidence) -> Iterable[CheckResult]:
     gpus = accelerators(evidence.host)
     functions = by_address(evidence.host)
     if not gpus:
-        yield skipped(check, HOST, "no GPU here")
+        yield none_here(evidence, check, "GPU")
+    # A machine on which no function at all has a BAR does not exist: nobody recorded them.
+    unrecorded = not any(one.bars for one in functions.values())
     for gpu in gpus:
-        yield _window(evidence, check, gpu, functions)
+        yield _window(evidence, check, gpu, functions, unrecorded)
 
 
-def _window(evidence: Evidence, check: str, gpu: Gpu, functions: Functions) -> CheckResult:
+def _window(evidence: Evidence, check: str, gpu: Gpu, functions: Functions, unrecorded: bool) -> CheckResult:
     device = functions.get(gpu.address)
     source = f"/sys/bus/pci/devices/{gpu.address}/resource"
     expected = "its memory within reach of the CPU and of other devices"
-    # A machine on which no function at all has a BAR does not exist: nobody recorded them.
-    unrecorded = not any(one.bars for one in functions.values())
     if device is None or device.bars is None or unrecorded:
-        hint = f"look with: cat {source}" if absent(evidence) else RECORD
+        hint = f"look with: cat {source}" if evidence.complete else RECORD
         return unknown(check, gpu.address, expected=expected, why="its BARs were not read", hint=hint, source=source)
     if device.physfn is not None and not device.bars:
         return skipped(check, gpu.address, "a virtual function: its windows are part of its parent's")
@@ -154,16 +166,33 @@ def _window(evidence: Evidence, check: str, gpu: Gpu, functions: Functions) -> C
         return failed(check, gpu.address, expected=expected, actual="no memory BAR assigned", source=source, hint=hint)
     actual = f"largest BAR {format_size(size)}"
     sister = _largest_sister(evidence, functions, device)
+    if sister is not None and sister.bars is None:
+        look = f"look with: cat /sys/bus/pci/devices/{sister.address}/resource"
+        why = f"{actual}; that of {sister.address}, the same card, was not read"
+        return unknown(check, gpu.address, expected=expected, why=why, hint=look, source=source)
     if sister is not None and _largest(sister) > size:
         hint = "compare the slots' firmware settings (Above 4G Decoding, resizable BAR), and reboot"
         said = f"{actual}; {sister.address}, the same card, has {format_size(_largest(sister))}"
         return failed(check, gpu.address, expected=expected, actual=said, source=source, hint=hint)
     most = (evidence.bar_limits or {}).get(gpu.address)
-    if most is not None and most > size and (gpu.memory_bytes is None or gpu.memory_bytes > size):
+    whole = gpu.memory_bytes is not None and gpu.memory_bytes <= size  # all of its memory is within reach already
+    told = size <= _UNRESIZED or any(bar in (evidence.bar_limits or {}) for bar in _alike(evidence, functions, device))
+    if most is None and not whole and told:
+        look = f"look with: lspci -vvv -s {gpu.address} (Physical Resizable BAR), as root"
+        why = f"{actual}; how large it can be was not read"
+        return unknown(check, gpu.address, expected=expected, why=why, hint=look, source=source)
+    if most is not None and most > size and not whole:
         hint = "switch resizable BAR and Above 4G Decoding on in the firmware, and reboot"
         said = f"{actual}, of {format_size(most)} that it can have"
         return warned(check, gpu.address, expected=expected, actual=said, source=source, hint=hint)
     return passed(check, gpu.address, expected=expected, actual=actual, source=source)
+
+
+def _alike(evidence: Evidence, functions: Functions, device: PciDevice) -> list[str]:
+    """The other cards of the same ids."""
+    ids = device.vendor_id, device.device_id
+    found = (functions.get(gpu.address) for gpu in accelerators(evidence.host))
+    return [f.address for f in found if f is not None and f is not device and (f.vendor_id, f.device_id) == ids]
 
 
 def _largest(device: PciDevice) -> int:
@@ -171,13 +200,19 @@ def _largest(device: PciDevice) -> int:
 
 
 def _largest_sister(evidence: Evidence, functions: Functions, device: PciDevice) -> PciDevice | None:
-    """The card with the largest BAR of those with the same ids here; virtual functions compare with their own."""
+    """The card with the largest BAR of those with the same ids here; virtual functions compare with their own.
+
+    One of unknown BARs where the others' are all unknown.
+    """
     ids = (device.vendor_id, device.device_id, device.subsystem_device_id, device.physfn is None)
     if None in ids[:2]:
         return None
     found = [functions[gpu.address] for gpu in accelerators(evidence.host) if gpu.address in functions]
     same = [f for f in found if (f.vendor_id, f.device_id, f.subsystem_device_id, f.physfn is None) == ids]
-    return max(same, key=_largest, default=None)
+    others = [f for f in same if f.address != device.address]
+    if others and all(f.bars is None for f in others):
+        return others[0]
+    return max((f for f in same if f.bars is not None), key=_largest, default=None)
 
 
 CHECKS = (

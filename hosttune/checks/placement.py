@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
-from hosttune.checks.facts import HOST, accelerators, by_address
+from hosttune.checks.check import Check, failed, passed, unknown, warned
+from hosttune.checks.facts import accelerators, by_address, lacks, named_nodes, none_here
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, PciDevice
@@ -25,13 +25,14 @@ def numa_affinity(evidence: Evidence) -> Iterable[CheckResult]:
     host = evidence.host
     gpus = accelerators(host)
     if not gpus:
-        yield skipped(_ID, HOST, "no GPU here")
+        yield none_here(evidence, _ID, "GPU")
     functions = by_address(host)
     for gpu in gpus:
-        yield _judge(host, gpu, functions.get(gpu.address))
+        yield _judge(evidence, gpu, functions.get(gpu.address))
 
 
-def _judge(host: Host, gpu: Gpu, device: PciDevice | None) -> CheckResult:
+def _judge(evidence: Evidence, gpu: Gpu, device: PciDevice | None) -> CheckResult:
+    host = evidence.host
     source = f"/sys/bus/pci/devices/{gpu.address}/numa_node"
     node = device.numa_node if device else None
     if device is None or node is None:
@@ -41,6 +42,10 @@ def _judge(host: Host, gpu: Gpu, device: PciDevice | None) -> CheckResult:
         hint = "update the firmware, whose tables name a node that it does not describe; plan with numa: 0 until then"
         actual = f"node {node}, which this host does not have"
         return failed(_ID, gpu.address, expected=_EXPECTED, actual=actual, source=source, hint=hint)
+    if not known and not lacks(evidence, "/sys/devices/system/node"):
+        why = f"node {node}; which nodes this host has was not read"
+        hint = "look with: ls -d /sys/devices/system/node/node*"
+        return unknown(_ID, gpu.address, expected=_EXPECTED, why=why, hint=hint, source=source)
     told = _TOLD_BY.get(device.numa_source or "")
     actual = f"node {node}{f', {told}' if told else ''}"
     doubt = next(
@@ -55,7 +60,7 @@ def _judge(host: Host, gpu: Gpu, device: PciDevice | None) -> CheckResult:
 
 
 def _without_node(host: Host, gpu: Gpu, source: str) -> CheckResult:
-    if host.hypervisor is False and len(host.numa_nodes) == 1:
+    if host.hypervisor is False and len(host.numa_nodes) == 1 and len(named_nodes(host)) == 1:
         actual = f"node {host.numa_nodes[0].id}: the only one, though the device names none"
         return passed(_ID, gpu.address, expected=_EXPECTED, actual=actual, source=source)
     if host.hypervisor:

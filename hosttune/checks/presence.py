@@ -15,7 +15,6 @@ from hosttune.checks.data import table
 from hosttune.checks.facts import (
     HOST,
     RECORD,
-    absent,
     by_address,
     known_devices,
     listed,
@@ -130,7 +129,7 @@ def _unshown(evidence: Evidence, address: str, lacking: list[DeviceSource]) -> C
         hint = f"compare by hand: {listed([source.read for source in told])}; {_GONE}"
     else:
         why = f"in the PCI tree; {listed([source.name for source in silent])} could show it, and was not read"
-        hint = f"look at {listed([source.read for source in silent])}" if absent(evidence) else RECORD
+        hint = f"look at {listed([source.read for source in silent])}" if evidence.complete else RECORD
     return unknown(_ID, address, expected=_EXPECTED, why=why, hint=hint, source=f"{_TREE}/{address}")
 
 
@@ -141,7 +140,7 @@ def _named(seen: SeenDevice, text: str) -> str:
 
 
 def _readable(evidence: Evidence) -> str:
-    if absent(evidence):
+    if evidence.complete:
         return f"look with: ls {_TREE}; lspci -D; run hosttune as root, and outside of a container that hides /sys"
     return RECORD
 

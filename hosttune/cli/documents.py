@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hosttune.cli.commands import Command, host_options, read_host
-from hosttune.cli.output import emit, emit_page, tell
+from hosttune.cli.output import emit, emit_page, shown, tell
 from hosttune.errors import BadInput
 
 
@@ -39,8 +39,13 @@ def capture(root: str | None, document: str | None, file: str) -> None:
     from hosttune.capture import write_capture
     from hosttune.system import Machine
 
-    write_capture(Machine() if root is None else open_root(root), file)
+    write_capture(Machine() if root is None else open_root(root), file, tell_plainly)
     tell(f"capture written: {file}")
+
+
+def tell_plainly(text: str) -> None:
+    """A line on stderr whose text comes from a capture."""
+    tell(shown(text))
 
 
 @click.command(cls=Command)

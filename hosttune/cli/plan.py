@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hosttune.cli.commands import Command, host_options, read_host
-from hosttune.cli.output import emit, emit_page, tell
+from hosttune.cli.output import emit, emit_page, shown, tell
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -188,10 +188,10 @@ def number_or_auto(text: str, option: str) -> int | str:
 
 def intent_of_file(path: str, profile: str | None) -> tuple[Intent, str]:
     """The intent of a YAML or JSON file, its profile replaced by --profile."""
-    from hosttune.model.intent import MAX_DOCUMENT_BYTES, Intent
+    from hosttune.model.intent import Intent
     from hosttune.state import load
 
-    data = load(path, what="an intent", limit_bytes=MAX_DOCUMENT_BYTES)
+    data = load(path, what="an intent", size="intent")
     intent = Intent.from_yaml(data, where=path)  # YAML reads JSON too
     encoded(intent.to_json, path)
     if profile:
@@ -289,7 +289,7 @@ def chosen(name: str | None, names: Sequence[str]) -> str:
 
 def save_plan(decided: Plan, path: str | None) -> None:
     """Save a complete plan and say where; a plan with unplaced guests is not saved."""
-    from hosttune.state import holds, save, saved_plan
+    from hosttune.state import holds, mode_of, save, saved_plan
 
     if decided.unplaced:
         tell("plan not saved: not every guest is placed")
@@ -299,7 +299,7 @@ def save_plan(decided: Plan, path: str | None) -> None:
     if holds(target, text):
         tell(f"plan unchanged: {target}")
         return
-    save(target, text, make_folder=path is None)
+    save(target, text, make_folder=path is None, mode=mode_of("plan.json") if path is None else None)
     tell(f"plan saved: {target}")
 
 
@@ -308,12 +308,12 @@ def check_domain(host: Host, path: str, output: str) -> int:
     from hosttune.domain import criticise
     from hosttune.state import load
 
-    findings = criticise(host, load(path, what="a libvirt domain XML"), where=path)
+    findings = criticise(host, load(path, what="a libvirt domain XML", size="domain XML"), where=path)
     if output == "json":
         from hosttune.model.values import to_json
 
         emit(to_json(findings))
     else:
-        lines = [f"{finding.level:5}  {finding.where}: {finding.text}" for finding in findings]
+        lines = [shown(f"{finding.level:5}  {finding.where}: {finding.text}") for finding in findings]
         emit("\n".join([*lines, f"{path}: {len(findings)} finding{'' if len(findings) == 1 else 's'}"]))
     return 1 if any(finding.level != "info" for finding in findings) else 0

@@ -170,7 +170,7 @@ def read_fleet(path: str | None) -> str | None:
     from hosttune.bench.baselines import with_fleet
     from hosttune.state import load
 
-    text = load(path, what="your fleet's floors (TOML)").decode("utf-8", "replace")
+    text = load(path, what="your fleet's floors (TOML)", size="fleet's floors").decode("utf-8", "replace")
     with_fleet(text)
     return text
 
@@ -336,10 +336,14 @@ def decide(
     """The checklist, and from level 1 on what was measured, with their verdict. `known`: what a later one expects."""
     from datetime import UTC, datetime
 
+    import msgspec
+
     from hosttune import __version__
     from hosttune.checks import judge
     from hosttune.model.validation import Validation, verdict_of
 
+    if measured is not None:  # what is read under load decides over what was read at rest
+        evidence = msgspec.structs.replace(evidence, loaded_links=dict(measured.links))
     results = (*judge(evidence), *(measured.results if measured else ()))
     return Validation(
         host=evidence.host.hostname,
@@ -381,12 +385,12 @@ def compared(validation: Validation, before: Validation | None) -> Validation:
 
 def keep(validation: Validation) -> None:
     """Keep what was measured, so that later runs have something to stand beside; where that fails, it is told."""
-    from hosttune.state import VALIDATIONS, save, state_directory
+    from hosttune.state import VALIDATIONS, mode_of, save, state_directory
 
     stamp = (validation.at or "").partition("+")[0].replace(":", "").replace("-", "")
     path = os.path.join(state_directory(), VALIDATIONS, f"{stamp}-level{validation.level}.json")
     try:
-        save(path, validation.to_json(), make_folder=True)
+        save(path, validation.to_json(), make_folder=True, mode=mode_of(f"{VALIDATIONS}/NAME"))
     except BadInput as error:
         tell(f"not kept for later comparison: {error.what}")
 

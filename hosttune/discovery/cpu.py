@@ -14,6 +14,7 @@ from hosttune.discovery.cpuinfo import blocks_by_cpu, first_block, model_of, ven
 from hosttune.discovery.sets import parse_list, read_list, read_set
 from hosttune.discovery.topology import CPUS, read_caches, read_homes, read_kinds, read_places
 from hosttune.model.host import Cpu, CpuModel, NumaNode
+from hosttune.model.limits import check_count
 from hosttune.model.values import MAX_ID, CpuSet
 from hosttune.reader import Reader, number
 
@@ -31,6 +32,7 @@ def read_cpus(reader: Reader, nodes: tuple[NumaNode, ...]) -> tuple[tuple[Cpu, .
     directories = _directories(reader)
     present = _with_directory(reader, read_set(reader, f"{CPUS}/present") or CpuSet(), directories, "present")
     online = _with_directory(reader, _online_cpus(reader, directories, cpuinfo), directories, "online")
+    check_count(len(directories | present | online), "CPUs", f"{reader.system.origin}: {CPUS}")
     if not online:
         reader.problem("no CPUs", CPUS, "neither sysfs nor /proc/cpuinfo lists an online CPU")
     homes = read_homes(reader, nodes, online)

@@ -3,7 +3,8 @@ with it.
 
 After `pci`. Which exist is decided by PCI class and id, so a function on vfio-pci is found; the class trees of
 sysfs tell the rest when the host's own driver holds it. A capture must hold, as far as the host has them,
-/sys/class/infiniband, /sys/class/net, the `net`, `virtioN/net`, `infiniband`, `nvme` and `block` folders of these
+/sys/class/infiniband, /sys/class/net, the vital product data (`vpd`) of ConnectX functions beside GPUs of HGX B200
+and B300, the `net`, `virtioN/net`, `infiniband`, `nvme` and `block` folders of these
 functions, /sys/class/block, /proc/self/mounts (or /proc/mounts), /proc/self/mountinfo, /proc/swaps,
 /proc/net/route and /proc/net/ipv6_route.
 """
@@ -12,8 +13,11 @@ from __future__ import annotations
 
 import re
 
+import msgspec
+
 from hosttune.discovery.pci_function import NVSWITCHES
 from hosttune.disks import block_uses, disk_uses, nvme_names
+from hosttune.gpu.bridges import MARK, bridges_among, has_bridges, may_be_bridge
 from hosttune.model.host import Nic, Nvme, NvSwitch, PciDevice
 from hosttune.reader import Reader
 
@@ -41,10 +45,24 @@ def read_nics(reader: Reader, pci: tuple[PciDevice, ...]) -> tuple[Nic, ...]:
     interfaces = _by_address(reader, _NET)
     rdmas = _by_address(reader, _RDMA)
     routed = _routed(reader)
-    return tuple(
+    bridges = _fabric_bridges(reader, pci)
+    nics = (
         _nic(reader, device, interfaces.get(device.address, ()), rdmas.get(device.address, ()), routed)
         for device in devices
     )
+    return tuple(msgspec.structs.replace(nic, fabric_bridge=bridges.get(nic.address)) for nic in nics)
+
+
+def _fabric_bridges(reader: Reader, pci: tuple[PciDevice, ...]) -> dict[str, bool | None]:
+    """Which ConnectX functions carry the fabric of the GPUs, by their vital product data; only where that can be."""
+    if not has_bridges(pci):
+        return {}
+    marks: dict[str, bool | None] = {}
+    for device in pci:
+        if may_be_bridge(device):
+            data = reader.data(f"{_DEVICES}/{device.address}/vpd")
+            marks[device.address] = MARK in data if data else None
+    return bridges_among(marks)
 
 
 def _by_address(reader: Reader, folder: str) -> dict[str, tuple[str, ...]]:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from hosttune.discovery import discover
 from hosttune.errors import BadInput
-from hosttune.model.evidence import Evidence
+from hosttune.irqbalance import IRQBALANCE
+from hosttune.model.evidence import LIBVIRT_ANSWER, Evidence
 from hosttune.model.guestplan import PLACE, UNREADABLE, GuestPlan
 from hosttune.model.host import Host
 from hosttune.model.values import MAX_SIZE
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 READERS: tuple[tuple[str, str, str], ...] = (
     ("bar_limits", "evidence", "read_bar_limits"),
     ("irqbalance", "evidence", "read_irqbalance"),
+    ("absent", "evidence", "read_absent"),
     ("ksm_pages_shared", "evidence", "read_ksm_pages_shared"),
     ("guest_plan", "evidence", "read_guest_plan"),
     ("health", "health", "read_health"),
@@ -40,6 +42,32 @@ _UNITS = tuple(
     for folder in ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 )
 IRQBALANCE_UNIT = "irqbalance-unit"  # the query: absent, masked or installed
+# Whose absence means that the kernel, or the machine, has no such thing. Of each CPU and each function, those below.
+_ABSENT = (
+    "/sys/bus/pci/devices",
+    "/sys/devices/system/node",
+    "/sys/kernel/mm/hugepages",
+    "/sys/kernel/mm/ksm/run",
+    "/sys/kernel/mm/transparent_hugepage/enabled",
+    "/proc/sys/kernel/numa_balancing",
+    "/sys/module/kvm_amd",
+    "/sys/module/kvm_amd/parameters/avic",
+    "/sys/module/kvm_intel",
+    "/sys/module/kvm_intel/parameters/enable_apicv",
+    "/sys/module/vfio",
+    "/sys/module/vfio_iommu_type1",
+    "/sys/module/vfio_pci",
+    "/sys/module/vfio/parameters/enable_unsafe_noiommu_mode",
+    "/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts",
+    "/sys/module/vfio_iommu_type1/parameters/disable_hugepages",
+    "/sys/module/vfio_pci/parameters/disable_denylist",
+    "/sys/module/vfio_pci/parameters/nointxmask",
+    LIBVIRT_ANSWER,
+    PLACE,
+    *IRQBALANCE,
+)
+_ABSENT_OF_CPU = ("cpufreq/scaling_governor", "cpufreq/energy_performance_preference", "power/pm_qos_resume_latency_us")
+_ABSENT_OF_FUNCTION = ("driver", "iommu_group", "current_link_speed", "aer_dev_fatal", "sriov_totalvfs")
 _MASK = re.compile(r"[0-9a-f]{1,16}")
 _SMALLEST_BAR = 20  # bit n of resourceN_resize stands for 2**(n + 20) bytes
 
@@ -89,23 +117,30 @@ def read_guest_plan(reader: Reader, host: Host) -> GuestPlan | None:
         return None
 
 
-def read_bar_limits(reader: Reader, host: Host) -> dict[str, int] | None:
-    """The largest size that a GPU's resizable BARs can have, bytes by address; None where nothing can be said.
+def read_absent(reader: Reader, host: Host) -> tuple[str, ...]:
+    """The paths that the machine is proven not to have, of those whose absence some check takes for an answer."""
+    asked = [*_ABSENT]
+    asked += [f"/sys/devices/system/cpu/cpu{cpu.id}/{name}" for cpu in host.cpus for name in _ABSENT_OF_CPU]
+    asked += [f"/sys/bus/pci/devices/{one.address}/{name}" for one in host.pci for name in _ABSENT_OF_FUNCTION]
+    return tuple(path for path in asked if reader.lacks(path))
+
+
+def read_bar_limits(reader: Reader, host: Host) -> dict[str, int]:
+    """The largest size that a GPU's resizable BARs can have, bytes by address; 0: it has none; no entry: not known.
 
     Source: Documentation/ABI/testing/sysfs-bus-pci, resource<N>_resize (Linux 6.1): a bit mask of sizes.
     """
     limits: dict[str, int] = {}
-    known = reader.system.complete
     for gpu in host.gpus:
         folder = f"/sys/bus/pci/devices/{gpu.address}"
-        for name in reader.names(folder):
-            if re.fullmatch(r"resource[0-5]_resize", name):
-                mask = reader.text(f"{folder}/{name}") or ""
-                known = True
-                if _MASK.fullmatch(mask) and int(mask, 16):
-                    size = 1 << (int(mask, 16).bit_length() - 1 + _SMALLEST_BAR)
-                    limits[gpu.address] = max(limits.get(gpu.address, 0), min(size, MAX_SIZE))
-    return limits if known else None
+        masks = {name: reader.text(f"{folder}/{name}") or "" for name in (f"resource{bar}_resize" for bar in range(6))}
+        read = {name: int(mask, 16) for name, mask in masks.items() if _MASK.fullmatch(mask)}
+        if all(name in read or reader.lacks(f"{folder}/{name}") for name in masks):
+            limits[gpu.address] = 0
+        for bits in filter(None, read.values()):
+            size = 1 << (bits.bit_length() - 1 + _SMALLEST_BAR)
+            limits[gpu.address] = max(limits.get(gpu.address, 0), min(size, MAX_SIZE))
+    return limits
 
 
 def read_irqbalance(reader: Reader, host: Host) -> bool | None:

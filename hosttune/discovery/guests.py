@@ -25,6 +25,7 @@ from hosttune.discovery.libvirtd import (
     read_versions,
 )
 from hosttune.errors import BadInput, Unreadable
+from hosttune.model.evidence import LIST_UNREAD
 from hosttune.model.host import DomainCapabilities, GuestMemory, RunningGuest, VcpuPin, Virtualization
 from hosttune.model.values import CpuSet
 from hosttune.reader import Reader, number
@@ -142,14 +143,19 @@ def _recorded_virsh(reader: Reader) -> LibvirtFacts | None:
     names = reader.names(COMMANDS.rstrip("/"))
     if not any(name.startswith("virsh-") and name != CLIENT_VERSION for name in names):
         return None
-    states = dict(_listed(reader.text(f"{COMMANDS}virsh-list") or ""))
+    text = reader.text(f"{COMMANDS}virsh-list")
+    listed = None if text is None else _listed(text)
+    if listed is None:
+        why = "not recorded" if text is None else "its output is not that of virsh list --all, or a part of it"
+        reader.problem(LIST_UNREAD, f"{COMMANDS}virsh-list", f"{why}: there may be others")
+    states = dict(listed or ())
     domains = tuple(_retold(reader, {name: RawDomain(name=name, state=state) for name, state in states.items()}))
     libvirt_version, qemu_version = read_versions(reader.text(f"{COMMANDS}virsh-version") or "")
     return LibvirtFacts(
         uri="recorded",
         libvirt_version=libvirt_version,
         qemu_version=qemu_version,
-        domains=domains if domains or "virsh-list" in names else None,
+        domains=domains if domains or listed is not None else None,
         domcapabilities=reader.text(f"{COMMANDS}virsh-domcapabilities"),
     )
 
@@ -168,12 +174,15 @@ def _retold(reader: Reader, known: Mapping[str, RawDomain]) -> Iterator[RawDomai
         yield msgspec.structs.replace(domain, state=state) if state else domain
 
 
-def _listed(text: str) -> Iterator[tuple[str, str]]:
-    """Names and states of `virsh list --all`, whose columns are parted by two or more blanks."""
-    for line in text.splitlines():
-        row = re.fullmatch(r"\s*(?:-|\d+)\s+(\S.*?)\s{2,}(\S.*?)\s*", line)
-        if row:
-            yield row[1], row[2]
+def _listed(text: str) -> list[tuple[str, str]] | None:
+    """Names and states of `virsh list --all`, whose columns are parted by two or more blanks; None for another text.
+
+    It prints its heading and a rule where there is no guest, too.
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
+    below = [line for line in lines if line.split() != ["Id", "Name", "State"] and set(line.strip()) != {"-"}]
+    rows = [re.fullmatch(r"\s*(?:-|\d+)\s+(\S.*?)\s{2,}(\S.*?)\s*", line) for line in below]
+    return [(row[1], row[2]) for row in rows if row] if lines and all(rows) else None
 
 
 def _kvm(reader: Reader) -> bool | None:

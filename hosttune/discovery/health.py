@@ -1,8 +1,8 @@
-"""System → what hardware and kernel say of themselves: kernel log, AER counters, NVMe health, clock. Read only.
+"""System → what hardware and kernel say of themselves: kernel log, AER and EDAC counters, drives, clock. Read only.
 
 A capture must hold, as far as the host has them, /proc/uptime, `aer_dev_correctable`, `aer_dev_nonfatal` and
-`aer_dev_fatal` of the PCI functions, `state` and `hwmon*` below /sys/class/nvme, and the answers `kernel-log`,
-`nvme-smart-log-NAME` and `adjtimex`.
+`aer_dev_fatal` of the PCI functions, `ue_count` and `ce_count` of the memory controllers, `state` and `hwmon*` below
+/sys/class/nvme, and the answers `kernel-log`, `nvme-smart-log-NAME` and `adjtimex`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import re
 from typing import Any
 
 from hosttune.discovery.kernellog import read_kernel_log
-from hosttune.errors import CommandFailed
+from hosttune.errors import BadInput, CommandFailed
 from hosttune.model.evidence import Health
 from hosttune.model.host import Host
+from hosttune.model.values import plain_json
 from hosttune.reader import Reader, number
 
 _DEVICES = "/sys/bus/pci/devices"
 _NVME = "/sys/class/nvme"
+_EDAC = "/sys/devices/system/edac/mc"
 _CONTROLLER = re.compile(r"nvme\d{1,5}")
 # Source: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats; the last line of each file is its total.
 _AER = (
@@ -42,6 +44,8 @@ def read_health(reader: Reader, host: Host) -> Health:
         events=None if log is None else log.events,
         events_since=None if log is None else log.since,
         events_source=None if log is None else log.source,
+        events_unread=0 if log is None else log.unread,
+        edac=_edac(reader),
         uptime_seconds=uptime,
         aer=_aer(reader, host, recorded=uptime is not None),
         disks=_disks(reader, host),
@@ -67,22 +71,43 @@ def _aer(reader: Reader, host: Host, *, recorded: bool) -> dict[str, dict[str, i
 
 
 def _aer_of(reader: Reader, address: str) -> dict[str, int]:
+    """Counts of one function; a kind whose file is not there, or does not read as a whole, is left out."""
     counts: dict[str, int] = {}
     for kind, name in _AER:
         path = f"{_DEVICES}/{address}/{name}"
-        text = reader.text(path)
-        if text is None:
-            return counts  # the three files come together
-        for line in text.splitlines():
-            word, _, value = line.partition(" ")
-            amount = number(value.strip())
+        rows = [line.rpartition(" ") for line in (reader.text(path) or "").splitlines() if line]
+        amounts = {word[:40]: number(value) for word, _, value in rows}
+        for word, amount in amounts.items():
             if amount is None:
-                reader.problem("not a count", path, f"reads {line[:40]!r}")
-            elif word.startswith("TOTAL_ERR"):
-                counts[kind] = amount
-            elif amount:
-                counts[f"{kind}:{word[:40]}"] = amount
+                reader.problem("not a count", path, f"{word!r} has none")
+        total = next((amount for word, amount in amounts.items() if word.startswith("TOTAL_ERR")), None)
+        known = {word: n for word, n in amounts.items() if n and not word.startswith("TOTAL_ERR")}
+        # The total counts messages, of one reason or several each (aer.c, pci_dev_aer_stats_incr): none is above it.
+        most = max(known.values(), default=0)
+        if most > (total or 0):
+            counts[kind] = most
+        elif total is not None and None not in amounts.values():
+            counts[kind] = total
+        counts |= {f"{kind}:{word}": n for word, n in known.items()}
     return counts
+
+
+# --- memory --------------------------------------------------------------------------------------------------
+
+
+def _edac(reader: Reader) -> dict[str, dict[str, int | None]] | None:
+    """Uncorrected and corrected errors of each memory controller that has an EDAC driver; {} where there is none.
+
+    Source: Documentation/ABI/testing/sysfs-devices-edac, ue_count and ce_count.
+    """
+    names = reader.listing(_EDAC)
+    if names is None:
+        return None
+    return {
+        name: {kind: reader.count(f"{_EDAC}/{name}/{kind}_count") for kind in ("ue", "ce")}
+        for name in names
+        if re.fullmatch(r"mc\d{1,4}", name)
+    }
 
 
 # --- disks ---------------------------------------------------------------------------------------------------
@@ -119,8 +144,8 @@ def _smart(reader: Reader, controller: str) -> dict[str, str]:
     if text is None:
         return {}
     try:
-        document: Any = json.loads(text)
-    except (ValueError, RecursionError):
+        document: Any = plain_json(text, where=controller)
+    except BadInput:
         document = None
     if not isinstance(document, dict):
         return {"smart": "not understood"}

@@ -1,20 +1,22 @@
-"""The kernel log → events of failing hardware: XIDs, SXids, AER, DPC, machine checks. Texts in it are untrusted.
+"""The kernel log → events of failing hardware: XIDs, SXids, AER, DPC, machine checks, EDAC. Texts in it are untrusted.
 
 `read_kernel_log` asks dmesg, and the journal for what the ring buffer has lost; what a capture keeps of it
 (`kernel-log`) is only the lines that are one, without names of processes. Each record is matched from its
-start: what a process was called, or a line break in a message, cannot pass for a record of its own.
+start: what a process was called, or a line break in a message, cannot pass for a record of its own. A record that
+cannot be read, or that begins as an event and does not go on as one, is counted: it may be any event.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.model.evidence import KernelEvent
-from hosttune.model.values import Value
+from hosttune.model.values import Value, plain_json
 from hosttune.reader import Reader
 
 QUERY = "kernel-log"
@@ -22,24 +24,40 @@ _DMESG_JSON = ("dmesg", "--kernel", "--json")  # util-linux 2.38 on
 _DMESG = ("dmesg", "--kernel")
 _FIRST = "Linux version "  # the first line of every boot
 # What the journal is searched for: all that can be an event.
-_WANTED = r"NVRM: |nvidia-nvswitch\d+: SXid|AER: |PCIe Bus Error|DPC: containment|\[Hardware Error\]|mce: |" + _FIRST
+_WANTED = (
+    r"NVRM: |nvidia-nvswitch\d+: SXid|AER: |PCIe Bus Error|DPC: containment|\[Hardware Error\]|mce: "
+    r"|EDAC (MC|DEVICE)\d|^Missed \d+ kernel messages|" + _FIRST
+)
+# The kernel's records, and what journald itself says: it counts the records whose sequence numbers it never saw.
 _JOURNAL = (
-    "journalctl", "--dmesg", "--boot", "--no-pager", "--quiet", "--output=json",
+    "journalctl", "--boot", "_TRANSPORT=kernel", "+", "_TRANSPORT=driver", "--no-pager", "--quiet", "--output=json",
     "--output-fields=MESSAGE,_SOURCE_MONOTONIC_TIMESTAMP", f"--grep={_WANTED}", "--case-sensitive=yes",
 )  # fmt: skip
-_MAX_LINES, _MAX_TEXT = 20_000, 240
+_MAX_LINES, _MAX_TEXT, _MAX_UNREAD = 20_000, 240, 1_000_000_000
 _BEGIN = 1.0  # a log whose oldest line is no older than this, in seconds since boot, is whole
 _PROCESS = re.compile(r", pid=.{0,24}?, name=.*?(?=, |$)")
+_KEYS = frozenset(("since", "source", "unread", "lines", "sum"))
 
 Line = tuple[float | None, str]  # seconds since boot, and the message
 
 
+class Records(NamedTuple):
+    """What a log has: its lines, and how many of its records could not be read."""
+
+    lines: list[Line]
+    unread: int = 0
+
+
 class KernelLog(Value, frozen=True, kw_only=True):
-    """Events in order of first sight; `since`: seconds since boot of the oldest line known; `source` told it."""
+    """Events in order of first sight; `since`: seconds since boot of the oldest line known; `source` told it.
+
+    `unread`: records that could not be read.
+    """
 
     events: tuple[KernelEvent, ...]
     since: float | None = None
     source: str | None = None
+    unread: int = 0
 
 
 def read_kernel_log(reader: Reader) -> KernelLog | None:
@@ -51,43 +69,63 @@ def read_kernel_log(reader: Reader) -> KernelLog | None:
     if kept is None:
         reader.problem("kernel log not understood", QUERY, "its record is no answer of this tool")
         return None
-    since, source, lines = kept
-    return KernelLog(events=parse_events(lines), since=since, source=source)
+    since, source, records = kept
+    return KernelLog(events=parse_events(records.lines), since=since, source=source, unread=records.unread)
 
 
 # --- asking ------------------------------------------------------------------------------------------------------
 
 
 def _ask(reader: Reader) -> str | None:
-    """The lines that matter as {"since", "source", "lines": [[seconds, text], …]}; None when the log is refused."""
-    lines = _ask_dmesg(reader)
-    if lines is None:
+    """The lines that matter as {"since", "source", "unread", "lines": [[seconds, text], …], "sum"}; None: refused.
+
+    Where the ring buffer does not begin with the boot, the journal is asked for what is older: if it has the boot's
+    first line, the two together are the whole log. What a journal that has lost that line still tells, is kept as well.
+    """
+    records = _ask_dmesg(reader)
+    if records is None:
         return None
-    since = next((seconds for seconds, _ in lines if seconds is not None), None)
+    since = next((seconds for seconds, _ in records.lines if seconds is not None), None)
     source = "dmesg"
-    kept = list(interesting(lines))
-    if since is not None and since > _BEGIN:
-        older = list(parse_journal(_ask_journal(reader)))
-        if any(text.startswith(_FIRST) for _, text in older):
-            kept = [line for line in older if line[0] is not None and line[0] < since] + kept
+    if since is None or since > _BEGIN:
+        older = parse_journal(_ask_journal(reader))
+        before = [line for line in older.lines if line[0] is not None and (since is None or line[0] < since)]
+        records = Records(before + records.lines, records.unread + older.unread)
+        if any(text.startswith(_FIRST) for _, text in before):
             since, source = 0.0, "journalctl and dmesg"
+    kept = list(interesting(records.lines))
+    unread = records.unread + sum(is_broken(text) for _, text in records.lines)
     if len(kept) > _MAX_LINES:
         kept = kept[-_MAX_LINES:]
         since = kept[0][0]
-    return json.dumps({"since": since, "source": source, "lines": kept}, indent=0) + "\n"
+    said = {"since": since, "source": source, "unread": unread, "lines": kept}
+    return json.dumps({**said, "sum": _sum(said)}, indent=0) + "\n"
 
 
-def _ask_dmesg(reader: Reader) -> list[Line] | None:
+def _sum(said: Mapping[str, Any]) -> int:
+    """What tells a damaged record of a log: a figure that changed would be another event, or none.
+
+    Of what the lines come to, and not of their texts: a capture replaces in those what identifies the machine.
+    """
+    events = [_event(*line) for line in said["lines"]]
+    facts = [
+        None if event is None else [getattr(event, name) for name in event.__struct_fields__ if name != "text"]
+        for event in events
+    ]
+    return zlib.crc32(json.dumps([said["since"], said["unread"], facts]).encode())
+
+
+def _ask_dmesg(reader: Reader) -> Records | None:
     try:
         return parse_dmesg_json(reader.system.run(_DMESG_JSON))
     except (CommandFailed, BadInput):  # an older dmesg, or one that makes broken JSON of odd bytes
         return _ask_plain_dmesg(reader)
 
 
-def _ask_plain_dmesg(reader: Reader) -> list[Line] | None:
+def _ask_plain_dmesg(reader: Reader) -> Records | None:
     """The form that every dmesg has: what it cannot say is unknown, and a problem."""
     try:
-        return list(parse_dmesg(reader.system.run(_DMESG)))
+        return parse_dmesg(reader.system.run(_DMESG))
     except CommandFailed as error:
         reader.problem("kernel log unreadable", "dmesg", error.output.strip() or error.reason)
         return None
@@ -100,7 +138,7 @@ def _ask_journal(reader: Reader) -> str:
         return ""  # no journal, or none that holds this boot: the log stays cut where it is cut, which is told
 
 
-def parse_dmesg_json(text: str) -> list[Line]:
+def parse_dmesg_json(text: str) -> Records:
     """`dmesg --kernel --json`: seconds since boot and message of each record. Raises BadInput for another text."""
     try:
         document = json.loads(text, strict=False)
@@ -109,27 +147,38 @@ def parse_dmesg_json(text: str) -> list[Line]:
     records = document.get("dmesg") if isinstance(document, dict) else None
     if not isinstance(records, list):
         raise BadInput("no list of records", where="dmesg --json", hint="read the kernel log by hand")
-    return [
+    lines: list[Line] = [
         (_seconds(record.get("time")), record["msg"])
         for record in records
         if isinstance(record, dict) and isinstance(record.get("msg"), str)
     ]
+    return Records(lines, len(records) - len(lines))
 
 
-def parse_dmesg(text: str) -> Iterator[Line]:
-    """`dmesg --kernel`: "[    1.234567] message"; lines of another shape continue a record and are passed over."""
+def parse_dmesg(text: str) -> Records:
+    """`dmesg --kernel`: "[    1.234567] message". A line that begins with a blank goes on with the record above it."""
+    lines: list[Line] = []
+    unread = 0
     for line in text.splitlines():
-        if found := re.match(r"\[ *(\d{1,12}\.\d{1,6})\] ", line):
-            yield float(found[1]), line[found.end() :]
+        if found := re.match(r"\[ *(\d{1,12}\.\d{1,6})\] ?", line):
+            lines.append((float(found[1]), line[found.end() :]))
+        elif line.strip() and not line[0].isspace():
+            unread += 1
+    return Records(lines, unread)
 
 
-def parse_journal(text: str) -> Iterator[Line]:
-    """`journalctl --output=json`: one record a line, microseconds since boot; binary messages are lists of bytes."""
-    for line in text.splitlines():
+def parse_journal(text: str) -> Records:
+    """`journalctl --output=json`: one record a line, microseconds since boot; binary messages are lists of bytes.
+
+    What journald says that it missed (systemd, journald-kmsg.c) has no time of the kernel's: it is counted as unread.
+    """
+    lines: list[Line] = []
+    records = [line for line in text.splitlines() if line.strip()]
+    for line in records:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
-            continue  # a record that is no JSON cannot be one that the journal wrote
+            continue
         if not isinstance(record, dict):
             continue
         message = record.get("MESSAGE")
@@ -137,7 +186,8 @@ def parse_journal(text: str) -> Iterator[Line]:
             message = bytes(message).decode("utf-8", "replace")
         stamp = str(record.get("_SOURCE_MONOTONIC_TIMESTAMP", ""))
         if isinstance(message, str) and stamp.isdecimal() and len(stamp) < 18:
-            yield int(stamp) / 1e6, message
+            lines.append((int(stamp) / 1e6, message))
+    return Records(lines, len(records) - len(lines))
 
 
 def interesting(lines: Iterable[Line]) -> Iterator[Line]:
@@ -150,21 +200,43 @@ def interesting(lines: Iterable[Line]) -> Iterator[Line]:
 # --- the record --------------------------------------------------------------------------------------------------
 
 
-def _kept(text: str) -> tuple[float | None, str | None, list[Line]] | None:
-    """What `_ask` wrote, checked: a capture is untrusted."""
+def _kept(text: str) -> tuple[float | None, str | None, Records] | None:
+    """What `_ask` wrote, checked: a capture is untrusted. Only events are kept: a line that is none was one once."""
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
+        document = plain_json(text, where=QUERY)
+    except BadInput:
         return None
     if not isinstance(document, dict) or not isinstance(document.get("lines"), list):
         return None
-    lines = [
+    unread = document.get("unread", 0)  # captures of earlier versions have neither count nor sum
+    if not _KEYS.issuperset(document) or not isinstance(unread, int) or isinstance(unread, bool) or unread < 0:
+        return None
+    given = document["lines"][-_MAX_LINES:]
+    lines: list[Line] = [
         (_seconds(line[0]), line[1][:_MAX_TEXT])
-        for line in document["lines"][-_MAX_LINES:]
+        for line in given
         if isinstance(line, list) and len(line) == 2 and isinstance(line[1], str)
     ]
-    source = document.get("source")
-    return _seconds(document.get("since")), source if isinstance(source, str) else None, lines
+    since, source = _seconds(document.get("since")), document.get("source")
+    if "sum" in document and document["sum"] != _sum({"since": since, "unread": unread, "lines": lines}):
+        return None
+    events = [line for line in lines if _event(*line) is not None]
+    lost = min(unread + len(given) - len(events), _MAX_UNREAD)
+    return since, source if isinstance(source, str) else None, Records(events, lost)
+
+
+def strip_log(text: str, clean: Callable[[str], str]) -> str | None:
+    """A record of the log with the lines that are events and no others, each text as `clean` gives it.
+
+    None for what is no record of ours: somebody may have put anything there.
+    """
+    kept = _kept(text)
+    if kept is None:
+        return None
+    since, source, records = kept
+    lines = [(seconds, clean(words)) for seconds, words in interesting(records.lines)]
+    said = {"since": since, "source": source and clean(source), "unread": records.unread, "lines": lines}
+    return json.dumps({**said, "sum": _sum(said)}, indent=0) + "\n"
 
 
 def _seconds(value: Any) -> float | None:
@@ -186,11 +258,17 @@ class _Shape(NamedTuple):
     severity: str | None = None
 
 
-# Sources: NVIDIA, "XID Errors" (form of the record) and Fabric Manager user guide, appendix D (SXid); Linux
-# drivers/pci/pcie/{aer,dpc}.c, whose words changed in 6.10 ("Corrected error received" → "Correctable error message
-# received"); open-gpu-kernel-modules (RmInitAdapter, "fallen off the bus").
+# Sources: NVIDIA, "XID Errors" (form of the record; 144 to 150: Xid catalogue, WORKFLOW_NVLINK5_ERR; 154: its row) and
+# Fabric Manager user guide, appendix D (SXid); Linux drivers/pci/pcie/{aer,dpc}.c, whose words changed in 6.10
+# ("Corrected error received" → "Correctable error message received"), drivers/edac/{edac_mc,edac_device}.c;
+# open-gpu-kernel-modules (RmInitAdapter, "fallen off the bus").
 _SHAPES = (
-    _Shape("xid", re.compile(rf"NVRM: Xid \((?:PCI:)?(?P<address>{_BDF})(?: GPU-I:\d+)?\): (?P<code>\d{{1,4}})\b")),
+    _Shape(
+        "xid",
+        re.compile(
+            rf"NVRM: Xid \((?:PCI:)?(?P<address>{_BDF})(?: GPU-I:\d+)?\): (?P<code>\d{{1,4}})\b(?P<rest>.*)", re.DOTALL
+        ),
+    ),
     _Shape(
         "sxid",
         re.compile(
@@ -206,24 +284,44 @@ _SHAPES = (
     _Shape("dpc", re.compile(rf"pcieport (?P<address>{_BDF}): (?:pciehp: )?DPC: containment event"), "fatal"),
     _Shape("mce", re.compile(r"mce: \[Hardware Error\]: (?:CPU|Machine check)"), "nonfatal"),
     _Shape("mce", re.compile(r"\{\d+\}\[Hardware Error\]: *event severity: (?P<severity>fatal|recoverable|corrected)")),
+    _Shape("edac-mc", re.compile(r"EDAC MC(?P<code>\d{1,4}): Giving out device ")),
+    _Shape("edac", re.compile(r"EDAC (?:MC|DEVICE)(?P<code>\d{1,4}): (?:(?P<count>\d{1,9}) )?(?P<severity>[CU]E)\b")),
+)
+# How records begin that are events. NVSwitches add lines of data and severity to theirs.
+_BEGINNINGS = re.compile(
+    r"NVRM: Xid\b|nvidia-nvswitch\d{1,4}: SXid\b(?! \([^)]{1,30}\): \d{1,6}, (?:Data \{|Severity \d))"
+    r"|\S{1,40} [0-9a-fA-F:.]{7,16}: (?:AER: )?PCIe Bus Error: |EDAC (?:MC|DEVICE)\d{1,4}: \d"
+    r"|\{\d{1,9}\}\[Hardware Error\]: *event severity: (?!info\b)"
+)
+_NVLINK5_CODES = frozenset(str(code) for code in range(144, 151))
+_NVLINK5 = re.compile(
+    r", +(?P<subcode>[A-Za-z][A-Za-z0-9_/]{0,30}(?: [A-Za-z]{1,12})?) +(?P<severity>Fatal|Non-?fatal)\b"
+    r"(?:[^(]{0,80}\((?P<registers>0x[0-9a-fA-F]{1,8}(?: 0x[0-9a-fA-F]{1,8}){0,9}))?"
+)
+_RECOVERY = re.compile(
+    r".{0,80}\bGPU recovery action changed from 0x[0-9a-fA-F]{1,8} \([^()]{1,40}\)"
+    r" to 0x[0-9a-fA-F]{1,8} \((?P<recovery>[^()]{1,40})\)"
 )
 _SEVERITIES: Mapping[str, str] = {
     "corrected": "corrected",
     "correctable": "corrected",
     "non-fatal": "nonfatal",
     "recoverable": "nonfatal",
+    "nonfatal": "nonfatal",
     "fatal": "fatal",
+    "ce": "corrected",
+    "ue": "nonfatal",
 }
 
 
 def parse_events(lines: Iterable[Line]) -> tuple[KernelEvent, ...]:
-    """The events among records of the kernel log; those of one kind, place, code and severity counted as one."""
+    """The events among records of the kernel log; those that say the same of one place are counted as one."""
     found: dict[tuple[object, ...], KernelEvent] = {}
     for seconds, text in lines:
         event = _event(seconds, text)
         if event is None:
             continue
-        key = (event.kind, event.address, event.code, event.severity)
+        key = (event.kind, event.address, event.code, event.severity, event.subcode, event.registers, event.recovery)
         first = found.get(key)
         found[key] = event if first is None else _again(first, event)
     return tuple(found.values())
@@ -233,7 +331,12 @@ def _again(first: KernelEvent, event: KernelEvent) -> KernelEvent:
     import msgspec
 
     last = event.seconds if event.seconds is not None else first.last_seconds
-    return msgspec.structs.replace(first, count=first.count + 1, last_seconds=last)
+    return msgspec.structs.replace(first, count=first.count + event.count, last_seconds=last)
+
+
+def is_broken(text: str) -> bool:
+    """Whether a record begins as an event does and is none: what it says, and of which device, is lost."""
+    return _BEGINNINGS.match(text) is not None and _event(None, text) is None
 
 
 def _event(seconds: float | None, text: str) -> KernelEvent | None:
@@ -241,20 +344,31 @@ def _event(seconds: float | None, text: str) -> KernelEvent | None:
         if match := shape.pattern.match(text):
             groups = match.groupdict()
             code = groups.get("code")
+            details = _details(code, groups.get("rest") or "")
             return KernelEvent(
                 kind=shape.kind,
                 address=_address(groups.get("address")),
                 code=int(code) if code else None,
-                severity=shape.severity or _severity(groups.get("severity")),
+                severity=shape.severity or _severity(groups.get("severity") or details.get("severity")),
                 seconds=seconds,
                 last_seconds=seconds,
+                count=int(groups.get("count") or 1) or 1,
                 text="".join(char if char.isprintable() else "\ufffd" for char in text),
+                subcode=details.get("subcode"),
+                registers=tuple(int(word, 16) for word in (details.get("registers") or "").split()[:2]),
+                recovery=details.get("recovery"),
             )
     return None
 
 
+def _details(code: str | None, rest: str) -> Mapping[str, str | None]:
+    """What an XID's text says beyond its number, of those whose text decides."""
+    found = (_NVLINK5 if code in _NVLINK5_CODES else _RECOVERY).match(rest)
+    return found.groupdict() if found else {}
+
+
 def _severity(word: str | None) -> str | None:
-    """corrected, nonfatal or fatal, of "Uncorrected (Non-Fatal)" and the like."""
+    """corrected, nonfatal or fatal, of "Uncorrected (Non-Fatal)", "Nonfatal", "UE" and the like."""
     last = (word or "").casefold().rpartition("(")[2].rstrip(")")
     return _SEVERITIES.get(last)
 

@@ -10,7 +10,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from hosttune.errors import CommandFailed, Unreadable
+from hosttune.errors import BadInput, CommandFailed, Unreadable
 from hosttune.model.values import Value, to_json
 
 if TYPE_CHECKING:
@@ -255,12 +255,13 @@ def strip_facts(text: str) -> str:
     domains = facts.domains
     if domains is not None:
         domains = tuple(
-            msgspec.structs.replace(d, xml=_strip_xml(d.xml), inactive_xml=_strip_xml(d.inactive_xml)) for d in domains
+            msgspec.structs.replace(d, xml=strip_xml(d.xml), inactive_xml=strip_xml(d.inactive_xml)) for d in domains
         )
     return to_json(msgspec.structs.replace(facts, domains=domains))
 
 
-def _strip_xml(xml: str | None) -> str | None:
+def strip_xml(xml: str | None) -> str | None:
+    """A domain's XML with nothing but its CPUs, memory and host devices, and without the paths of files in them."""
     if xml is None:
         return None
     from lxml import etree
@@ -269,11 +270,11 @@ def _strip_xml(xml: str | None) -> str | None:
 
     try:
         root = parse(xml)
-    except (etree.XMLSyntaxError, ValueError):
+    except (etree.XMLSyntaxError, ValueError, BadInput):
         return "<unreadable/>"  # as little a domain as it was before
     for child in list(root):
         if child.tag == "devices":
-            drop = [device for device in child if device.tag not in _KEPT_DEVICES and not _is_host_interface(device)]
+            drop = [device for device in child if not _is_kept(device)]
         elif child.tag == "os":
             drop = [part for part in child if part.tag != "type"]
         elif child.tag in _KEPT:
@@ -283,8 +284,15 @@ def _strip_xml(xml: str | None) -> str | None:
             continue
         for element in drop:
             child.remove(element)
+    for element in list(root.iter("path")):
+        element.getparent().remove(element)  # of a memory device
+    for element in root.iter():
+        element.attrib.pop("file", None)  # of a device's ROM
     return str(etree.tostring(root, encoding="unicode"))
 
 
-def _is_host_interface(device: _Element) -> bool:
-    return device.tag == "interface" and device.get("type") == "hostdev"
+def _is_kept(device: _Element) -> bool:
+    """Whether a device is one of the host's PCI functions or of the guest's shape; SCSI devices name other hosts."""
+    if device.tag in ("hostdev", "interface"):
+        return device.get("type") in (("pci", "mdev") if device.tag == "hostdev" else ("hostdev",))
+    return device.tag in _KEPT_DEVICES

@@ -10,7 +10,9 @@ import re
 from collections.abc import Sequence
 
 from hosttune.discovery.sets import read_list, read_set
-from hosttune.model.host import HugePages, MemorySettings, NumaNode
+from hosttune.hugetlbfs import MOUNTS, default_page_bytes, libvirts_folder, read_hugetlbfs
+from hosttune.model.host import HugePages, Hugetlbfs, MemorySettings, NumaNode
+from hosttune.model.limits import check_count
 from hosttune.model.values import MAX_SIZE, CpuSet, format_size
 from hosttune.reader import Reader, number
 
@@ -25,7 +27,6 @@ _POOL_NAME = re.compile(r"hugepages-(\d{1,12})kB")
 _MOST_DISTANCE = 255  # the SLIT's entries are bytes; 255 is "unreachable" (ACPI 6.5, 5.2.17)
 _MEMORY_LINE = re.compile(r"(MemTotal|MemFree):\s*(\d+) kB")
 _GPU_NODE_LINE = re.compile(r"^Node:\s*(\d{1,6})\s*$", re.MULTILINE)
-_PAGE_SIZE_LINE = re.compile(r"^Hugepagesize:\s*(\d{1,12}) kB", re.MULTILINE)
 _CHOSEN_WORD = re.compile(r"\[(\S+)\]")
 
 
@@ -44,6 +45,7 @@ def read_nodes(reader: Reader) -> tuple[NumaNode, ...]:
     if not ids:
         reader.problem("no NUMA nodes", _NODES, "the kernel lists none: memory and CPUs have no known node")
         return ()
+    check_count(len(ids), "NUMA nodes", f"{reader.system.origin}: {_NODES}")
     columns = _online_nodes(reader, ids)
     gpu_nodes = _gpu_nodes(reader)
     nodes = tuple(_read_node(reader, node, columns, gpu_nodes) for node in ids)
@@ -53,16 +55,35 @@ def read_nodes(reader: Reader) -> tuple[NumaNode, ...]:
 
 def read_memory_settings(reader: Reader) -> MemorySettings:
     """Host-wide settings in the kernel's words; a file that this kernel does not have gives None."""
-    meminfo = reader.text("/proc/meminfo") or ""
-    page_size = _PAGE_SIZE_LINE.search(meminfo)
+    default_bytes = default_page_bytes(reader.text("/proc/meminfo") or "")
     return MemorySettings(
         thp=_chosen_word(reader, f"{_THP}/enabled"),
         thp_defrag=_chosen_word(reader, f"{_THP}/defrag"),
         ksm_run=reader.count("/sys/kernel/mm/ksm/run"),
         numa_balancing=reader.count("/proc/sys/kernel/numa_balancing"),
-        default_hugepage_bytes=int(page_size[1]) << 10 if page_size else None,
+        default_hugepage_bytes=default_bytes,
         overcommit_hugepages=_overcommit(reader),
+        hugetlbfs=_hugetlbfs(reader, default_bytes),
     )
+
+
+def _hugetlbfs(reader: Reader, default_bytes: int | None) -> tuple[Hugetlbfs, ...] | None:
+    """The mounted file systems of huge pages; None where no list of mounts can be read."""
+    text = next((text for path in MOUNTS if (text := reader.text(path)) is not None), None)
+    if text is None:
+        return None
+    return tuple(
+        Hugetlbfs(path=path, size_bytes=size_bytes, libvirt=_libvirt_uses(reader, path))
+        for path, size_bytes in read_hugetlbfs(text, default_bytes)
+    )
+
+
+def _libvirt_uses(reader: Reader, path: str) -> bool | None:
+    """Whether the libvirt daemon has found a hugetlbfs; None where it cannot be seen."""
+    found = reader.exists(libvirts_folder(path))
+    if found or reader.system.complete or reader.system.scratch:
+        return found
+    return None
 
 
 def _online_nodes(reader: Reader, ids: Sequence[int]) -> Sequence[int]:

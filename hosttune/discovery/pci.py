@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from hosttune.discovery import pci_names
 from hosttune.discovery.pci_function import ADDRESS, Function, is_address, read_function, read_irqs
 from hosttune.discovery.pci_link import Links
-from hosttune.discovery.sets import parse_list, plain
+from hosttune.discovery.sets import parsed, plain
 from hosttune.model.host import Bar, Link, NumaNode, PciDevice
+from hosttune.model.limits import check_count
 from hosttune.model.values import MAX_ID, CpuSet, parse_cpus, slot_of
 from hosttune.reader import Reader, number
 
@@ -60,7 +61,9 @@ def read_pci(
 def _read_functions(reader: Reader) -> dict[str, Function]:
     functions: dict[str, Function] = {}
     bars: dict[bytes, tuple[Bar, ...] | None] = {}
-    for address in sorted(reader.names(DEVICES), key=lambda name: (len(name), name)):
+    names = reader.names(DEVICES)
+    check_count(len(names), "PCI functions", f"{reader.system.origin}: {DEVICES}")
+    for address in sorted(names, key=lambda name: (len(name), name)):
         if not is_address(address):
             reader.problem("not a PCI address", f"{DEVICES}/{address}", "left out")
             continue
@@ -181,7 +184,7 @@ class _NodeFinder:
 
     def _locate(self, text: str, path: str) -> _Near:
         try:
-            cpus = parse_list(text)
+            cpus = parsed(self._reader, text)
         except ValueError:
             self._reader.problem("not a CPU list", f"{path}/local_cpulist", f"reads {text[:40]!r}")
             return _Near()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from hosttune.discovery.sets import parse_mask, read_set
+from hosttune.discovery.sets import parsed, read_set
 from hosttune.errors import Unreadable
 from hosttune.model.host import Bar, Irq, LinkFigures
 from hosttune.model.values import MAX_SIZE, Value
@@ -249,7 +249,7 @@ def _local_cpus(files: _Files) -> str | None:
         return listed
     mask = _line(files.data("local_cpus"))
     try:
-        return str(parse_mask(mask)) or None if mask else None
+        return str(parsed(files.reader, mask, mask=True)) or None if mask else None
     except ValueError:
         files.reader.problem("not a CPU mask", f"{files.path}/local_cpus", f"reads {mask!r:.60}")
         return None

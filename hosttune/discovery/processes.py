@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from hosttune.discovery.guests import qemu_processes
 from hosttune.discovery.maps import Mapped, parse_maps
+from hosttune.discovery.sets import parsed
 from hosttune.model.evidence import GuestProcess, GuestThread, Leftovers
 from hosttune.model.host import Host
-from hosttune.model.values import CpuSet
 from hosttune.reader import Reader, number
 
 _ALLOWED = re.compile(r"^Cpus_allowed_list:\s*([0-9,-]+)\s*$", re.MULTILINE)
@@ -72,7 +72,7 @@ def _allowed(reader: Reader, folder: str, status: str) -> str | None:
     """The CPUs of a thread in the kernel's list format; None where `status` does not say, or says no such list."""
     found = _ALLOWED.search(status)
     try:
-        return str(CpuSet.parse(found[1])) or None if found else None
+        return str(parsed(reader, found[1])) or None if found else None
     except ValueError as error:
         reader.problem("not a CPU list", f"{folder}/status", str(error))
         return None

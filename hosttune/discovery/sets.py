@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
+from hosttune.model.limits import check_count
 from hosttune.model.values import CpuSet
 from hosttune.reader import Reader
 
@@ -13,7 +13,8 @@ _MASKS = frozenset(
     ("core_cpus", "thread_siblings", "package_cpus", "core_siblings", "shared_cpu_map", "cpumap"),
 )
 MOST = 1 << 16  # ids: eight times the most CPUs that Linux can be built for (NR_CPUS 8192)
-_RANGE = re.compile(r"(\d+)\s*-\s*(\d+)")
+_RANGE = re.compile(r"(\d{1,9})\s*-\s*(\d{1,9})")
+_SHORT = 1 << 16  # characters: every second CPU of 8192 by itself is 24,000
 _PLAIN = re.compile(r"(?:\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)?", re.ASCII)
 
 
@@ -25,9 +26,16 @@ def parse_list(text: str) -> CpuSet:
     """
     if text == "(null)":
         return CpuSet()
-    if sum(int(last) - int(first) + 1 for first, last in _RANGE.findall(text)) > MOST:
+    if _named(text) > MOST:
         raise ValueError("names more CPUs than there can be")
     return CpuSet.parse(text)
+
+
+def _named(text: str) -> int:
+    """How many ids the ranges of a list name; each single one counts as a few characters do."""
+    if len(text) < _SHORT:
+        return sum(max(0, int(last) - int(first)) + 1 for first, last in _RANGE.findall(text)) + len(text)
+    return MOST + 1
 
 
 def parse_mask(text: str) -> CpuSet:
@@ -46,17 +54,26 @@ def read_set(reader: Reader, path: str) -> CpuSet | None:
     if text is None:
         return None
     try:
-        return _parse(text, path.rpartition("/")[2] in _MASKS)
+        return parsed(reader, text, mask=path.rpartition("/")[2] in _MASKS)
     except ValueError:
         reader.problem("not a set of CPUs or nodes", path, f"reads {text[:40]!r}")
         return None
 
 
-@lru_cache(maxsize=4096)  # the CPUs of a package repeat the same long text: parse it once
-def _parse(text: str, is_mask: bool) -> CpuSet:
+def parsed(reader: Reader, text: str, *, mask: bool = False) -> CpuSet:
+    """The set of a text; the CPUs of a package repeat the same long one, which is parsed once a reader.
+
+    Raises ValueError for what is no set, BadInput where all texts together name more CPUs than any machine's.
+    """
     if not text:
         return CpuSet()
-    return parse_mask(text) if is_mask else parse_list(text)
+    found = reader.sets.get((text, mask))
+    if found is None:
+        reader.ids_named += len(text) if mask else min(_named(text), MOST)  # before: what is no set costs time as well
+        check_count(reader.ids_named, "CPUs named in all lists", reader.system.origin)
+        found = parse_mask(text) if mask else parse_list(text)
+        reader.sets[text, mask] = found
+    return found
 
 
 def plain(text: str, ids: CpuSet) -> str:

@@ -14,11 +14,13 @@ from hosttune.irqbalance import irqbalance_bans
 from hosttune.model.host import PciDevice
 from hosttune.reader import Reader
 
+TUNED = "/etc/tuned/active_profile"  # its names, one or several (tuned, consts.py: ACTIVE_PROFILE_FILE)
 _FILES = (
     "/sys/module/pcie_aspm/parameters/policy",
     "/sys/module/kvm/parameters/halt_poll_ns",
     "/proc/sys/kernel/nmi_watchdog",
     "/proc/sys/kernel/timer_migration",
+    "/proc/sys/vm/hugetlb_optimize_vmemmap",
     "/proc/sys/vm/compaction_proactiveness",
     "/proc/sys/vm/dirty_background_bytes",
     "/proc/sys/vm/dirty_background_ratio",
@@ -30,6 +32,7 @@ _FILES = (
     "/proc/sys/vm/stat_interval",
     "/proc/sys/vm/swappiness",
     "/proc/sys/vm/zone_reclaim_mode",
+    TUNED,
 )
 _QUEUE = ("scheduler", "nr_requests", "rq_affinity", "wbt_lat_usec")
 

@@ -28,6 +28,17 @@ def cpu_faults(scene: Scene) -> Iterator[Fault]:
     yield from _iothreads(scene)
     yield from _topology(scene)
     yield from _cells(scene)
+    yield from _pit(scene)
+
+
+def _pit(scene: Scene) -> Iterator[Fault]:
+    """AVIC is off in a guest whose PIT gives missed ticks again, as QEMU's does by itself (`implied.pit_policy`)."""
+    if scene.guest.type == "kvm" and scene.guest.pit != "discard" and scene.host.switched_on("kvm_amd", "avic"):
+        text = (
+            f"PIT with tickpolicy {scene.guest.pit or 'not written (QEMU: delay)'}: KVM switches AVIC, which is on"
+            " here, off for this guest; say discard"
+        )
+        yield Fault("warn", text, "/domain/clock/timer[@name='pit']")
 
 
 def _unpinned(scene: Scene) -> Iterator[Fault]:

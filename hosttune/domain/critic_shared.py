@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hosttune.domain.scene import Fault, Scene
+from hosttune.gpu.bridges import kept_bridges
 from hosttune.model.host import RunningGuest
 from hosttune.model.values import CpuSet, parse_cpus
 
@@ -26,6 +27,11 @@ def _used_by_host(scene: Scene) -> Iterator[Fault]:
     for device in scene.passed:
         if use := uses.get(device.source or ""):
             yield Fault("error", f"{device.source} is in use by the host: {use}", scene.place_of(device))
+    kept = kept_bridges(scene.host.pci, scene.host.nics)
+    for device in scene.passed:
+        bridge = kept.get(device.source or "")
+        if bridge is not None and bridge.known:
+            yield Fault("error", f"{device.source} is no NIC: it {bridge.why}", scene.place_of(device))
 
 
 def _devices(scene: Scene, other: RunningGuest) -> Iterator[Fault]:

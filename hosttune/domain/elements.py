@@ -16,6 +16,10 @@ ALLOCATION_THREADS = "allocation-threads"  # memory is touched by several thread
 MAXPHYSADDR = "maxphysaddr"
 MAXPHYSADDR_LIMIT = "maxphysaddr-limit"
 FIRMWARE_FEATURES = "firmware-features"  # <firmware><feature name='secure-boot'/>
+DMA_TRANSLATION = (
+    "dma-translation"  # <iommu><driver dma_translation='off'/>: an IOMMU device that remaps interrupts only
+)
+DMA_TRANSLATION_GLOBAL = "dma-translation-argument"  # the same as an argument to QEMU, for a libvirt that lacks it
 PORT_HOTPLUG = "port-hotplug"  # <target hotplug='off'/>: no memory and I/O is kept free behind a port
 
 Version = tuple[int, ...]
@@ -32,8 +36,11 @@ SINCE: tuple[tuple[str, Version, Version], ...] = (
     (ALLOCATION_THREADS, (8, 2), (5, 0)),
     (MAXPHYSADDR, (8, 7), (2, 7)),
     (MAXPHYSADDR_LIMIT, (9, 3), (2, 9)),
+    (DMA_TRANSLATION, (10, 7), (7, 2)),
+    (DMA_TRANSLATION_GLOBAL, (1, 0), (7, 2)),
 )
-
+# Since when every libvirt and QEMU that hosttune meets has them (formatdomain: "Since 1.0.6" for queues of virtio-net,
+# 1.0.3 for <rng>, 0.7.7 for virtio channels), and so in no table: queues, guest-agent channel, random numbers.
 
 # How each element shows in libvirt's own schema (domaincommon.rng, cputypes.rng of the installed packages).
 SCHEMA_MARKS: tuple[tuple[str, str], ...] = (
@@ -44,7 +51,9 @@ SCHEMA_MARKS: tuple[tuple[str, str], ...] = (
     (ALLOCATION_THREADS, r'<element name="allocation">(?:(?!</element>).)*<attribute name="threads">'),
     (MAXPHYSADDR, r'<element name="maxphysaddr">'),
     (MAXPHYSADDR_LIMIT, r'<element name="maxphysaddr">(?:(?!</element>).)*<attribute name="limit">'),
+    (DMA_TRANSLATION, r'<attribute name="dma_translation">'),
 )
+_OF_LIBVIRT = frozenset(name for name, _ in SCHEMA_MARKS)  # what a schema tells; the others are QEMU's alone
 
 
 def in_schema(texts: Iterable[str]) -> tuple[str, ...]:
@@ -61,12 +70,12 @@ def known_elements(
     libvirt's word is its installed `schema` (`in_schema`) where it could be read, else its version; QEMU's its version.
     An unknown (None) or unreadable version counts as libvirt 9.0 or QEMU 7.2, and the reason says so.
     """
-    qemu = ("QEMU", _parse(qemu_version), ASSUMED_QEMU)
-    installed = (("libvirt", _parse(libvirt_version), ASSUMED_LIBVIRT), qemu)
+    qemu = ("QEMU", version_of(qemu_version), ASSUMED_QEMU)
+    installed = (("libvirt", version_of(libvirt_version), ASSUMED_LIBVIRT), qemu)
     known: list[str] = []
     left_out: list[tuple[str, str]] = []
     for name, *since in SINCE:
-        if schema is None:
+        if schema is None or name not in _OF_LIBVIRT:
             reasons = list(_lacking(installed, since))
         else:
             reasons = [] if name in schema else ["the installed libvirt's schema does not know"]
@@ -85,7 +94,8 @@ def _lacking(installed: tuple[tuple[str, Version | None, Version], ...], since: 
             yield f"needs {software} {_text(needed)}, this one is {have}"
 
 
-def _parse(version: str | None) -> Version | None:
+def version_of(version: str | None) -> Version | None:
+    """The numbers that a version begins with, None where it begins with none."""
     match = re.match(r"\d+(\.\d+)*", version or "")
     return tuple(int(part) for part in match[0].split(".")) if match else None
 

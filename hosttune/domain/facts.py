@@ -119,6 +119,7 @@ class Interface(Value, frozen=True, kw_only=True):
     source: str | None
     model: str | None = None
     guest_address: str | None = None
+    queues: int | None = None
 
 
 class VirtualIommu(Value, frozen=True, kw_only=True):
@@ -129,6 +130,7 @@ class VirtualIommu(Value, frozen=True, kw_only=True):
     caching_mode: bool | None = None
     eim: bool | None = None
     iotlb: bool | None = None
+    dma_translation: bool | None = None
     aw_bits: int | None = None
 
 
@@ -203,6 +205,9 @@ class DomainFacts(Value, frozen=True, kw_only=True):
     disks: tuple[Disk, ...] = ()
     interfaces: tuple[Interface, ...] = ()
     serial: bool = False
+    channels: tuple[str, ...] = ()  # names of virtio channels
+    random: str | None = None  # where a virtio device of random numbers takes them from
+    pit: str | None = None  # what the PIT does with missed ticks
     balloon: str | None = None
     iommu: VirtualIommu | None = None
     qemu_arguments: tuple[str, ...] = ()

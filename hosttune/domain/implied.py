@@ -25,6 +25,45 @@ def cpu_mode(guest: PlannedGuest) -> str:
     return "host-passthrough" if with_kvm(guest) else "maximum"
 
 
+AGENT_CHANNEL = "org.qemu.guest_agent.0"  # where the QEMU guest agent looks for its host (formatdomain, channel)
+RANDOM_SOURCE = "/dev/urandom"  # libvirt's own default (formatdomain, rng)
+# vhost serves each pair of queues by a thread on the host's CPUs: Red Hat's guide gives 1 to 8 (Virtualization Tuning
+# and Optimization Guide, 5.4.2, multi-queue virtio-net).
+MOST_QUEUES = 8
+NO_DMA_TRANSLATION = ("-global", "intel-iommu.dma-translation=off")  # QEMU 7.2: -device intel-iommu,help
+_AMD = ("AuthenticAMD", "HygonGenuine")
+
+
+def pit_policy(guest: PlannedGuest) -> str:
+    """What the timer does with missed ticks.
+
+    AMD's interrupt virtualisation (AVIC) is off in a guest whose in-kernel PIT gives them again, which is what "delay"
+    asks for (Linux arch/x86/kvm/i8254.c, kvm_pit_set_reinject); no guest of today ticks by the PIT.
+    """
+    return "discard" if with_kvm(guest) and guest.cpu_vendor in _AMD else "delay"
+
+
+def network_queues(guest: PlannedGuest) -> int | None:
+    """Pairs of queues of each virtio NIC: as many as vCPUs, at most `MOST_QUEUES`; None = libvirt's default of one."""
+    queues = min(len(guest.vcpu_pins), MOST_QUEUES)
+    return queues if guest.networks and queues > 1 else None
+
+
+def dma_translation(guest: PlannedGuest) -> bool | None:
+    """Whether the guest's IOMMU device translates DMA: False is written where libvirt can; None = not written."""
+    return False if guest.iommu_eim and elements.DMA_TRANSLATION in guest.elements else None
+
+
+def qemu_arguments(guest: PlannedGuest) -> tuple[str, ...]:
+    """Arguments to QEMU that libvirt has no element for."""
+    found: list[str] = []
+    if guest.ovmf_window_mib is not None:
+        found += ["-fw_cfg", f"name=opt/ovmf/X-PciMmio64Mb,string={guest.ovmf_window_mib}"]
+    if guest.iommu_eim and dma_translation(guest) is None and elements.DMA_TRANSLATION_GLOBAL in guest.elements:
+        found += NO_DMA_TRANSLATION
+    return tuple(found)
+
+
 def cpu_features(guest: PlannedGuest) -> tuple[tuple[str, str], ...]:
     """(name, policy) of each CPU feature asked for by name.
 

@@ -126,9 +126,10 @@ def _machine(guest: PlannedGuest, facts: DomainFacts) -> Iterator[Comparison]:
         (boot.kernel, boot.initrd, boot.cmdline) if boot else (None, None, None),
         (facts.kernel, facts.initrd, facts.cmdline),
     )
-    window = guest.ovmf_window_mib
-    argument = f"name=opt/ovmf/X-PciMmio64Mb,string={window}"
-    yield "ovmf_window_mib", ("-fw_cfg", argument) if window is not None else (), facts.qemu_arguments
+    yield "qemu_arguments", implied.qemu_arguments(guest), facts.qemu_arguments
+    yield "pit", implied.pit_policy(guest), facts.pit
+    yield "channels", (implied.AGENT_CHANNEL,), facts.channels
+    yield "random", implied.RANDOM_SOURCE, facts.random
 
 
 def _io(guest: PlannedGuest, facts: DomainFacts) -> Iterator[Comparison]:
@@ -136,8 +137,8 @@ def _io(guest: PlannedGuest, facts: DomainFacts) -> Iterator[Comparison]:
     # Extended interrupt mode needs interrupt remapping, which needs QEMU's own IOAPIC; VFIO needs caching mode.
     yield (
         "iommu",
-        ("intel", True, True, True, True) if guest.iommu_eim else None,
-        iommu and (iommu.model, iommu.intremap, iommu.caching_mode, iommu.eim, iommu.iotlb),
+        ("intel", True, True, True, True, implied.dma_translation(guest)) if guest.iommu_eim else None,
+        iommu and (iommu.model, iommu.intremap, iommu.caching_mode, iommu.eim, iommu.iotlb, iommu.dma_translation),
     )
     yield "ioapic", "qemu" if guest.iommu_eim else None, facts.ioapic
     iothread = 1 if guest.iothread_cpus else None
@@ -156,10 +157,14 @@ def _io(guest: PlannedGuest, facts: DomainFacts) -> Iterator[Comparison]:
         [(guest.seed, "file", "raw", "sata", True, None)] if guest.seed else [],
         [(drive.source, drive.type, drive.format, drive.bus, drive.readonly, drive.boot_order) for drive in drives],
     )
+    queues = implied.network_queues(guest)
     yield (
         "networks",
-        [("bridge" if net.bridge else "network", net.bridge or net.network, "virtio") for net in guest.networks],
-        [(interface.type, interface.source, interface.model) for interface in facts.interfaces],
+        [
+            ("bridge" if net.bridge else "network", net.bridge or net.network, "virtio", queues)
+            for net in guest.networks
+        ],
+        [(interface.type, interface.source, interface.model, interface.queues) for interface in facts.interfaces],
     )
 
 

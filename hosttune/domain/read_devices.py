@@ -101,11 +101,13 @@ def read_interfaces(root: _Element) -> tuple[Interface, ...]:
 
 
 def _interface(element: _Element) -> Interface:
+    driver = element.find("driver")
     return Interface(
         type=attribute(element, "type"),
         source=_first(element.find("source"), _NETWORKS),
         model=attribute(element.find("model"), "type"),
         guest_address=pci_address(element.find("address")),
+        queues=None if driver is None else number(driver, attribute(driver, "queues")),
     )
 
 

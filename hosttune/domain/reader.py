@@ -6,6 +6,7 @@ libvirt already knows.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -36,11 +37,11 @@ from hosttune.domain.xml import (
     text,
 )
 from hosttune.errors import BadInput
+from hosttune.model.limits import check_count, check_size
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
-MAX_XML_BYTES = 4 << 20
 _QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
 _X86 = ("x86_64", "i686")
 
@@ -49,8 +50,7 @@ def read_domain(xml: str | bytes, *, where: str = "domain XML") -> DomainFacts:
     """The facts of one `<domain>`. Raises BadInput, naming `where` and the line, for anything else."""
     from lxml import etree
 
-    if len(xml) > MAX_XML_BYTES:
-        raise BadInput("larger than 4 MiB", where=where, hint="a domain XML is a few KiB")
+    check_size(len(xml), "domain XML", where)
     try:
         root = parse(xml)
     except (etree.XMLSyntaxError, ValueError) as error:
@@ -61,12 +61,29 @@ def read_domain(xml: str | bytes, *, where: str = "domain XML") -> DomainFacts:
         raise BadInput("holds a document type", where=where, hint="a domain XML has none: take it out")
     if root.tag != "domain":
         raise BadInput(f"a <{root.tag}>, not a <domain>", where=where, hint="give what `virsh dumpxml GUEST` prints")
+    _check_amounts(root, where)
     try:
         return _domain(root)
     except Malformed as error:
         raise BadInput(
             error.what, where=f"{where}: line {error.line}, <{error.tag}>", hint="correct the value"
         ) from error
+
+
+_CPU_LISTS = ("cpuset", "cpus", "nodeset")
+_SPAN = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
+
+
+def _check_amounts(root: _Element, where: str) -> None:
+    """Refuse (BadInput) more elements, or longer lists of CPUs, than a domain has: each id named costs time later."""
+    elements = named = 0
+    for element in root.iter():
+        elements += 1
+        for name in _CPU_LISTS:
+            for low, high in _SPAN.findall(element.get(name) or ""):
+                named += max(0, int(high or low) - int(low)) + 1
+    check_count(elements, "elements of a domain XML", where)
+    check_count(named, "CPUs named in a domain XML", where)
 
 
 def _domain(root: _Element) -> DomainFacts:
@@ -108,6 +125,13 @@ def _domain(root: _Element) -> DomainFacts:
         disks=read_disks(root),
         interfaces=read_interfaces(root),
         serial=root.find("devices/serial") is not None or root.find("devices/console") is not None,
+        channels=tuple(
+            name
+            for target in root.iterfind("devices/channel/target[@type='virtio']")
+            if (name := attribute(target, "name")) is not None
+        ),
+        random=text(root.find("devices/rng/backend")),
+        pit=attribute(root.find("clock/timer[@name='pit']"), "tickpolicy"),
         balloon=attribute(root.find("devices/memballoon"), "model"),
         iommu=_iommu(root.find("devices/iommu")),
         qemu_arguments=tuple(str(e.get("value", "")) for e in root.iterfind(f"{_QEMU}commandline/{_QEMU}arg")),
@@ -287,5 +311,6 @@ def _iommu(iommu: _Element | None) -> VirtualIommu | None:
         caching_mode=switch(driver, "caching_mode"),
         eim=switch(driver, "eim"),
         iotlb=switch(driver, "iotlb"),
+        dma_translation=switch(driver, "dma_translation"),
         aw_bits=number(driver, attribute(driver, "aw_bits")) if driver is not None else None,
     )

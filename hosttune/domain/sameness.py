@@ -160,11 +160,12 @@ def _devices(want: DomainFacts, live: DomainFacts) -> Iterator[Comparison]:
         [disk.readonly or disk.device == "cdrom" for disk in want.disks],
         [disk.readonly or disk.device == "cdrom" for disk in live.disks],
     )
-    yield from _each("interface", want.interfaces, live.interfaces, ("type", "source"), ("model", "guest_address"))
+    left = ("model", "guest_address", "queues")
+    yield from _each("interface", want.interfaces, live.interfaces, ("type", "source"), left)
     yield "serial console", want.serial, live.serial
     yield "balloon", want.balloon, _left_open(want.balloon, live.balloon)
-    left = ("intremap", "caching_mode", "eim", "iotlb", "aw_bits")
-    yield from _each("iommu", _some(want.iommu), _some(live.iommu), ("model",), left)
+    of_iommu = ("intremap", "caching_mode", "eim", "iotlb", "dma_translation", "aw_bits")
+    yield from _each("iommu", _some(want.iommu), _some(live.iommu), ("model",), of_iommu)
 
 
 def _some(value: T | None) -> tuple[T, ...]:

@@ -17,12 +17,13 @@ from hosttune.domain.proof import differences
 from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput
 from hosttune.model.plan import Cell, Device, PciController, Plan, PlannedGuest
+from hosttune.model.text import UNSAFE
 from hosttune.model.values import parse_cpus
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
-_UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+_UNWRITABLE = re.compile(f"[\ufffe\uffff]|{UNSAFE.pattern}|[\t\n]")
 
 
 def domain_xml(plan: Plan, name: str, *, annotate: bool = False) -> str:
@@ -76,6 +77,12 @@ def _view(plan: Plan, guest: PlannedGuest, *, annotate: bool) -> dict[str, Any]:
         "memory_nodes": str(parse_cpus(node for cell in guest.cells for node in parse_cpus(cell.host_nodes))),
         "secure_boot": implied.secure_boot(guest),
         "kvm_features": implied.kvm_features(guest),
+        "pit_policy": implied.pit_policy(guest),
+        "network_queues": implied.network_queues(guest),
+        "agent_channel": implied.AGENT_CHANNEL,
+        "random_source": implied.RANDOM_SOURCE,
+        "dma_translation": "off" if implied.dma_translation(guest) is False else None,
+        "qemu_arguments": implied.qemu_arguments(guest),
         "cpu_features": implied.cpu_features(guest),
         "maxphysaddr": implied.address_width(guest),
         "pins": sorted(guest.vcpu_pins, key=lambda pin: pin.vcpu),

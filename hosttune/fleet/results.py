@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 
 from hosttune.errors import BadInput, Refused
+from hosttune.system import let_go
 
 RECORD = "run.jsonl"
 _LOCK = ".lock"  # held by the run itself; a host's folder never begins with a dot
@@ -78,7 +79,7 @@ def read_file(path: str) -> bytes | None:
     except OSError as error:
         raise _unreadable(path, error) from error
     finally:
-        os.close(fd)
+        let_go(fd)
 
 
 def forget(results: str, host: str, phase: str) -> None:
@@ -192,7 +193,7 @@ def held(results: str, *, wait_seconds: float = 60.0) -> Iterator[Journal]:
         raise _unwritable(results, error) from error
     finally:
         for fd in fds:
-            os.close(fd)
+            let_go(fd)
 
 
 def _unwritable(path: str, error: OSError) -> BadInput:

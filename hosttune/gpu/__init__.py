@@ -12,6 +12,7 @@ from hosttune.gpu.nvidia import NVIDIA
 from hosttune.gpu.vendor import Vendor
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import PciDevice
+from hosttune.model.limits import check_count
 from hosttune.reader import Reader
 
 __all__ = ["VENDORS", "maker_of", "read_gpus", "vendor_of"]
@@ -28,6 +29,7 @@ def read_gpus(reader: Reader, pci: tuple[PciDevice, ...]) -> tuple[Gpu, ...]:
     """
     bridges = {device.address: device for device in pci if device.is_bridge}
     devices = tuple(device for device in pci if device.is_display)
+    check_count(len(devices), "GPUs of a host", reader.system.origin)
     makers = {device.address: _maker(device, bridges) for device in devices}
     found = {device.address: _gpu(device, makers[device.address]) for device in devices}
     for vendor in VENDORS:

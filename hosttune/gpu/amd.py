@@ -90,15 +90,17 @@ def _facts(reader: Reader, address: str, version: str | None, peers: tuple[Peer,
 
 def read_ras(reader: Reader, folder: str) -> tuple[int | None, int | None]:
     """Uncorrected and corrected errors of all blocks that count them: "ue: 0", "ce: 0" in ras/BLOCK_err_count."""
-    sums: dict[str, int] = {}
+    blocks = []
     for name in reader.names(f"{folder}/ras"):
         if name.endswith("_err_count"):
-            for line in (reader.text(f"{folder}/ras/{name}") or "").splitlines():
-                kind, _, value = line.partition(":")
-                amount = number(value.strip())
-                if kind in ("ue", "ce") and amount is not None:
-                    sums[kind] = sums.get(kind, 0) + amount
-    return sums.get("ue"), sums.get("ce")
+            lines = (line.partition(":") for line in (reader.text(f"{folder}/ras/{name}") or "").splitlines())
+            blocks.append({kind: number(value.strip()) for kind, _, value in lines})
+    sums = []
+    for kind in ("ue", "ce"):
+        counts = [block.get(kind) for block in blocks]
+        known = [count for count in counts if count is not None]
+        sums.append(sum(known) if known and (len(known) == len(counts) or sum(known)) else None)
+    return sums[0], sums[1]
 
 
 def _celsius(reader: Reader, path: str) -> float | None:
@@ -117,8 +119,7 @@ def read_xgmi(reader: Reader) -> dict[str, tuple[Peer, ...]]:
     A node's `location_id` is bus << 8 | device << 3 | function and `domain` its PCI domain (kfd_topology.c);
     `gpu_id` 0 is a CPU. The number of XGMI links of a pair is not told: `links` stays unknown.
     """
-    nodes = {name: read_properties(reader, f"{NODES}/{name}/properties") for name in reader.names(NODES)}
-    addresses = {name: _address(node) for name, node in nodes.items() if node.get("simd_count")}
+    addresses = _nodes(reader)
     peers: dict[str, tuple[Peer, ...]] = {}
     for name, address in addresses.items():
         kinds = {
@@ -127,12 +128,20 @@ def read_xgmi(reader: Reader) -> dict[str, tuple[Peer, ...]]:
             for entry in reader.names(folder)
             if "node_to" in (link := read_properties(reader, f"{folder}/{entry}/properties"))
         }
+        if not kinds:
+            continue  # a GPU has a link to its CPU at least: they were not read
         peers[address] = tuple(
             Peer(address=other, kind="xgmi" if kinds.get(int(key)) == IOLINK_XGMI else "pcie")
             for key, other in addresses.items()
             if key != name
         )
     return peers
+
+
+def _nodes(reader: Reader) -> dict[str, str]:
+    """The PCI address of each GPU of the KFD topology, by the name of its node."""
+    nodes = {name: read_properties(reader, f"{NODES}/{name}/properties") for name in reader.names(NODES)}
+    return {name: _address(node) for name, node in nodes.items() if node.get("simd_count")}
 
 
 def read_properties(reader: Reader, path: str) -> dict[str, int]:
@@ -152,7 +161,7 @@ def _address(node: dict[str, int]) -> str:
 
 def _lists(reader: Reader) -> tuple[Listing, ...]:
     """The GPUs of the KFD topology; it leaves out those that cannot compute."""
-    gpus = tuple(Gpu(address=address, vendor="amd") for address in sorted(read_xgmi(reader)))
+    gpus = tuple(Gpu(address=address, vendor="amd") for address in sorted(_nodes(reader).values()))
     return (Listing(name="the KFD topology", read=NODES, gpus=gpus, whole=False),) if gpus else ()
 
 

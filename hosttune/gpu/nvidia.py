@@ -53,9 +53,19 @@ MODELS = {
     "27b8": "NVIDIA L4",
     "2901": "NVIDIA B200",
     "2941": "NVIDIA GB200",
+    "2bb1": "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+    "2bb4": "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
+    "2bb5": "NVIDIA RTX PRO 6000 Blackwell Server Edition",
     "3182": "NVIDIA B300",
     "31c2": "NVIDIA GB300",
 }
+# CloudRift, "RTX 5090 and RTX PRO 6000 virtualization bug" (2025; acknowledged by NVIDIA): under vfio-pci the function
+# answers no more after a function-level reset until the host is power-cycled; H100, B200 and RTX 4090 do not.
+_HANGS = (
+    "boards of this model have been seen not to come back from the reset when a guest ends (no answer after FLR until"
+    " the host is power-cycled): end its guests seldom, and keep driver, VBIOS and kernel recent"
+)
+RESET_DOUBTS = dict.fromkeys(("2bb1", "2bb4", "2bb5"), _HANGS)
 DRIVER = "nvidia"
 NVML = "nvml.json"
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -300,7 +310,15 @@ TELLS = frozenset(
         *("application_clock_mhz", "clock_reasons", "compute_mode", "default_application_clock_mhz", "driver_version"),
         *("ecc", "ecc_corrected", "ecc_pending", "ecc_uncorrected", "fabric_state", "nvlinks_active", "peers"),
         *("pcie_replays", "persistence", "power_default_watts", "power_limit_watts", "processes", "recovery_action"),
-        *("remap_banks_none", "remapped_failed", "remapped_pending", "retired_pending", "sram_threshold_exceeded"),
+        *(
+            "remap_banks_none",
+            "remapped_correctable",
+            "remapped_failed",
+            "remapped_pending",
+            "remapped_uncorrectable",
+            "retired_pending",
+            "sram_threshold_exceeded",
+        ),
         *("temperature_c", "temperature_margin_c", "temperature_slowdown_c", "unrepairable_memory", "mig"),
     )
 )
@@ -318,4 +336,5 @@ NVIDIA = Vendor(
     link="nvlink",
     lists=_lists,
     must_list=True,
+    reset_doubts=RESET_DOUBTS,
 )

@@ -12,7 +12,17 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hosttune.errors import BadInput
-from hosttune.gpu.nvidia_smi_rows import ROWS, Row, flag_of, integer_of, is_lacking, number_of, text_of, word_of
+from hosttune.gpu.nvidia_smi_rows import (
+    ROWS,
+    Row,
+    flag_of,
+    integer_of,
+    is_lacking,
+    mode_of,
+    number_of,
+    text_of,
+    word_of,
+)
 from hosttune.gpu.nvidia_words import CLOCK_REASONS
 from hosttune.gpu.vendor import Answer
 from hosttune.model.gpu import Gpu, Mig, MigInstance
@@ -25,6 +35,18 @@ if TYPE_CHECKING:
 Flat = dict[str, list[str]]
 
 _DEPTH = 8  # what nvidia-smi nests at most is 4
+# Every driver since 384 prints all of these (nvidia-smi(1), "Clocks Event Reasons").
+_HARD = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
+# What belongs together in one list of ECC counters: of a kind, each form has the rest or none (nvidia-smi(1), "ECC
+# Errors"; the parity and SEC-DED parts stand in the place of the older single count).
+_ECC_PARTS = {
+    "uncorrectable": (
+        frozenset(("sram uncorrectable", "dram uncorrectable")),
+        frozenset(("sram uncorrectable parity", "sram uncorrectable secded", "dram uncorrectable")),
+    ),
+    "correctable": (frozenset(("sram correctable", "dram correctable")),),
+}
+_FABRIC_WORDS = ("true", "false", "full", "degraded", "none", "not supported")
 _ALIASES = {"idle": "gpu_idle", "display_clock_setting": "display_clocks_setting"}
 
 
@@ -78,8 +100,8 @@ QUERY_FIELDS: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "compute_mode": ("compute_mode", word_of),
     "ecc.mode.current": ("ecc", flag_of),
     "ecc.mode.pending": ("ecc_pending", flag_of),
-    "mig.mode.current": ("mode", word_of),
-    "mig.mode.pending": ("pending", word_of),
+    "mig.mode.current": ("mode", mode_of),
+    "mig.mode.pending": ("pending", mode_of),
 }
 
 
@@ -184,6 +206,7 @@ def _gpu(address: str, flat: Flat, places: _Places, driver: str | None) -> Gpu:
     for field, (folder, word) in counts.items():
         facts[field], lacking = _errors(flat, folder, word)
         lacks += [field] if lacking else []
+    lacks += ["mig"] if is_lacking(flat.get(places.mig_current, [""])[0]) else []
     return Gpu(
         address=address,
         **{**facts, "module_id": facts.get("module_id") or None},
@@ -198,7 +221,7 @@ def _gpu(address: str, flat: Flat, places: _Places, driver: str | None) -> Gpu:
 
 def _mig(flat: Flat, places: _Places) -> Mig | None:
     """MIG mode and the instances that have a device; None where MIG is not supported."""
-    mode, pending = (word_of(flat.get(path, [""])[0]) for path in (places.mig_current, places.mig_pending))
+    mode, pending = (mode_of(flat.get(path, [""])[0]) for path in (places.mig_current, places.mig_pending))
     if mode is None and pending is None:
         return None
     ids = dict.fromkeys(map(integer_of, flat.get(places.mig_instance, [])))
@@ -207,14 +230,17 @@ def _mig(flat: Flat, places: _Places) -> Mig | None:
 
 
 def _reasons(flat: Flat, places: _Places) -> tuple[str, ...] | None:
-    """The active clock event reasons in NVML's bit order; None when none of them says yes or no."""
+    """The active clock event reasons in NVML's bit order; None where none of them says yes or no.
+
+    None too where one that hardware or heat would set is not told, unless another of them is active.
+    """
     active: dict[str, bool] = {}
     for path, values in flat.items():
         if path.startswith(places.reasons) and values[0] in ("Active", "Not Active"):
             name = re.sub(r"^clocks_(event|throttle)_reason_", "", path.rpartition("/")[2])
             name = name.casefold().replace(" ", "_")
             active[_ALIASES.get(name, name)] = values[0] == "Active"
-    if not active:
+    if not active or not (any(map(active.get, _HARD)) or all(name in active for name in _HARD)):
         return None
     named = tuple(name for name in CLOCK_REASONS if active.get(name))
     return (*named, *(name for name, on in active.items() if on and name not in CLOCK_REASONS))
@@ -222,13 +248,16 @@ def _reasons(flat: Flat, places: _Places) -> tuple[str, ...] | None:
 
 def _errors(flat: Flat, folder: str, word: str) -> tuple[int | None, bool]:
     """ECC errors of one kind, SRAM and DRAM together, None if any part is unknown; and whether the GPU counts none."""
-    values = [
-        values[0] for path, values in flat.items() if path.startswith(folder) and _kind(path.rpartition("/")[2]) == word
-    ]
-    parts = [integer_of(value) for value in values]
+    values = {
+        re.sub(r"[ _-]+", " ", name.casefold()).replace("sec ded", "secded"): values[0]
+        for path, values in flat.items()
+        if path.startswith(folder) and _kind(name := path.rpartition("/")[2]) == word
+    }
+    parts = [integer_of(value) for value in values.values()]
     known = [part for part in parts if part is not None]
-    total = sum(known) if known and len(known) == len(parts) else None
-    return total, bool(values) and all(map(is_lacking, values))
+    whole = len(known) == len(parts) and frozenset(values) in _ECC_PARTS[word]
+    total = sum(known) if known and (whole or sum(known)) else None  # an error that one part counts is one
+    return total, bool(values) and all(map(is_lacking, values.values()))
 
 
 def _kind(name: str) -> str:
@@ -244,6 +273,8 @@ def _fabric_health(flat: Flat, places: _Places) -> tuple[str, ...] | None:
         for path, values in flat.items()
         if path.startswith(places.health) and (word := word_of(values[0]))
     }
+    if any(word not in _FABRIC_WORDS and name != "incorrect configuration" for name, word in told.items()):
+        return None
     bad = [f"{name} {word}" for name, word in told.items() if name == "bandwidth" and word == "degraded"]
     bad += [name for name, word in told.items() if word == "true" and name != "partition assigned"]
     bad += [word for name, word in told.items() if name == "incorrect configuration" and word != "none"]

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-_NUMBER = re.compile(r"(-?\d{1,15}(?:\.\d{1,9})?)(?: ?[A-Za-z%/]+)?")
+_NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(?: ?(?:MiB|MHz|W|C|%))?")
+_CELSIUS = re.compile(r"(-?\d{1,3}) C")
 _UNKNOWN = re.compile(r"\[?(n/a|not supported|unknown error|gpu is lost|requested functionality .*|insufficient .*)\]?")
 
 
@@ -27,20 +28,31 @@ def word_of(value: str) -> str | None:
 
 
 def number_of(value: str) -> float | None:
-    """The number before its unit."""
+    """The number before its unit; None for one below 0, which none of them can be."""
     match = _NUMBER.fullmatch(value)
     return float(match[1]) if match else None
 
 
+def celsius_of(value: str) -> float | None:
+    """Degrees, which may be below 0: so is what is left of a GPU that is too hot."""
+    match = _CELSIUS.fullmatch(value)
+    return float(match[1]) if match else None
+
+
 def integer_of(value: str) -> int | None:
-    """The same, whole."""
-    number = number_of(value)
-    return None if number is None else int(number)
+    """A count or an id: digits alone."""
+    return int(value) if re.fullmatch(r"[0-9]{1,15}", value) else None
+
+
+def mode_of(value: str) -> str | None:
+    """enabled or disabled."""
+    word = value.casefold()
+    return word if word in ("enabled", "disabled") else None
 
 
 def bytes_of(value: str) -> int | None:
     """Bytes of a number of MiB."""
-    return None if not value.endswith(" MiB") or (mib := integer_of(value)) is None else mib << 20
+    return None if not value.endswith(" MiB") or (mib := integer_of(value.removesuffix(" MiB"))) is None else mib << 20
 
 
 def flag_of(value: str) -> bool | None:
@@ -166,13 +178,13 @@ ROWS = (
         ("Default Applications Clocks/Graphics",),
         number_of,
     ),
-    Row("temperature_c", ("temperature/gpu_temp",), ("Temperature/GPU Current Temp",), number_of),
-    Row("temperature_margin_c", ("temperature/gpu_temp_tlimit",), ("Temperature/GPU T.Limit Temp",), number_of),
+    Row("temperature_c", ("temperature/gpu_temp",), ("Temperature/GPU Current Temp",), celsius_of),
+    Row("temperature_margin_c", ("temperature/gpu_temp_tlimit",), ("Temperature/GPU T.Limit Temp",), celsius_of),
     Row(
         "temperature_slowdown_c",
         ("temperature/gpu_temp_slow_threshold",),
         ("Temperature/GPU Slowdown Temp",),
-        number_of,
+        celsius_of,
     ),
-    Row("memory_temperature_c", ("temperature/memory_temp",), ("Temperature/Memory Current Temp",), number_of),
+    Row("memory_temperature_c", ("temperature/memory_temp",), ("Temperature/Memory Current Temp",), celsius_of),
 )

@@ -70,15 +70,15 @@ def _text(raw: Raw, name: str) -> str | None:
 
 def _integer(raw: Raw, name: str) -> int | None:
     value = raw.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _integers(raw: Raw, name: str, count: int) -> tuple[int, ...] | tuple[None, ...]:
     """A list of `count` numbers, also in Python's text form; all None otherwise."""
     value = raw.get(name)
     if isinstance(value, str) and not value.startswith("ERR "):
-        value = [int(number) for number in re.findall(r"\d{1,9}", value)]
-    if isinstance(value, list) and len(value) == count and all(isinstance(number, int) for number in value):
+        value = [int(number) for number in re.findall(r"-?\d{1,9}", value)]
+    if isinstance(value, list) and len(value) == count and all(isinstance(n, int) and n >= 0 for n in value):
         return tuple(value)
     return (None,) * count
 
@@ -93,7 +93,7 @@ def _watts(milliwatts: int | None) -> float | None:
 
 
 def _flag(number: int | None) -> bool | None:
-    return None if number is None else bool(number)
+    return {0: False, 1: True}.get(-1 if number is None else number)
 
 
 def _word(words: tuple[str | None, ...], number: int | None) -> str | None:

@@ -39,7 +39,10 @@ _FLAGS: Mapping[str, str] = {"sramThreshold": "sram_threshold_exceeded", "retire
 _OTHERS: Mapping[str, tuple[str, ...]] = {
     "nvmlDeviceGetEccMode": ("ecc", "ecc_pending"),
     "uncorrectedVolatile": ("ecc_uncorrected",),
-    "nvmlDeviceGetRemappedRows": ("remapped_pending", "remapped_failed"),
+    "nvmlDeviceGetRemappedRows": (
+        *("remapped_pending", "remapped_failed"),
+        *("remapped_correctable", "remapped_uncorrectable"),
+    ),
     "nvmlDeviceGetPersistenceMode": ("persistence",),
     "nvmlDeviceGetComputeMode": ("compute_mode",),
     "nvmlDeviceGetPowerManagementLimit": ("power_limit_watts",),

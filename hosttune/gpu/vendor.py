@@ -56,6 +56,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     fabric that a daemon on the host must set up. `link`: what joins its GPUs besides PCIe, as in `Peer.kind`.
     `lists` reads what is recorded, or lies in a file, of the GPUs that the maker's driver holds; it asks no tool, which
     could wake a GPU. `must_list`: a driver that holds GPUs has such a list, so that none at all means that it is lost.
+    `reset_doubts` says by device id what is known of a reset between two guests that does not come back.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     link: str = ""
     lists: Callable[[Reader], tuple[Listing, ...]] = lambda _: ()
     must_list: bool = False
+    reset_doubts: Mapping[str, str] = {}
 
 
 def always(device: PciDevice, bridge: PciDevice | None) -> bool:

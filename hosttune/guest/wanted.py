@@ -88,7 +88,7 @@ def _sysctl(value: object, where: str) -> dict[str, str]:
 
 
 def _refuse(value: object, where: str, allowed: str) -> NoReturn:
-    raise BadInput(f"{value!r} is no value of it", where=where, hint=f"allowed: {allowed}")
+    raise BadInput(f"invalid value {value!r}", where=where, hint=f"allowed: {allowed}")
 
 
 _READERS: Mapping[str, tuple[str, Callable[[Any, str], object]]] = {

@@ -67,6 +67,7 @@ def startable(host: Host, guest: PlannedGuest) -> tuple[str, ...]:
     if state is not None:
         return (f"it is {state}",)
     reasons = [*ready(host, guest), *_without_kvm(host, guest), *_short_of_pages(host, guest)]
+    reasons += _without_mount(host, guest)
     by_address = {device.address: device for device in host.pci}
     reasons += _without_type(host, guest)
     for device in _functions(guest):
@@ -132,6 +133,29 @@ def _short_of_pages(host: Host, guest: PlannedGuest) -> Iterator[str]:
             yield f"how many pages of {page_bytes >> 10} KiB are free {where} is unknown; it needs {pages}"
         elif free < pages:
             yield f"{free} pages of {page_bytes >> 10} KiB are free {where}; it needs {pages}"
+
+
+def _without_mount(host: Host, guest: PlannedGuest) -> Iterator[str]:
+    """libvirt starts a guest with huge pages only if it knows a hugetlbfs of that size: see `hosttune.hugetlbfs`."""
+    page_bytes = huge_page_bytes(guest)
+    if page_bytes is None:
+        return
+    size = f"{page_bytes >> 10} KiB"
+    mounts = host.memory_settings.hugetlbfs if host.memory_settings else None
+    alike = [mount for mount in mounts or () if mount.size_bytes == page_bytes]
+    if mounts is None:
+        yield f"whether a hugetlbfs with pages of {size} is mounted is unknown: /proc/mounts cannot be read"
+    elif not alike:
+        yield f"/proc/mounts has no hugetlbfs with pages of {size}: plan again, the plan then mounts one"
+    elif not any(mount.libvirt for mount in alike):
+        paths = ", ".join(mount.path for mount in alike)
+        if all(mount.libvirt is None for mount in alike):
+            yield f"whether libvirt has found the hugetlbfs on {paths} is unknown: its folder in it was not recorded"
+        else:
+            yield (
+                f"libvirt has not found the hugetlbfs on {paths}: it looks when it starts, so restart its daemon (plan"
+                " again, the plan then does), and see hugetlbfs_mount in /etc/libvirt/qemu.conf"
+            )
 
 
 def _free_pages(host: Host, nodes: str, page_bytes: int) -> int | None:

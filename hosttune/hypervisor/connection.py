@@ -64,7 +64,7 @@ def virsh(*arguments: str) -> tuple[str, ...]:
 def uuid_of(system: System, name: str, *, persistent: bool = False) -> str | None:
     """The UUID of the guest of that name, on the live machine; None where there is none. Raises Unreadable."""
     only = ("--persistent",) if persistent else ()
-    rows = (line.split(maxsplit=1) for line in _ask(system, "list", "--all", *only, "--uuid", "--name").splitlines())
+    rows = (line.split(maxsplit=1) for line in ask(system, "list", "--all", *only, "--uuid", "--name").splitlines())
     return next((row[0] for row in rows if len(row) == 2 and row[1].strip() == name), None)
 
 
@@ -88,14 +88,15 @@ def _ask_state(system: System, name: str) -> str | None:
 
 def _ask_about(system: System, uuid: str, *command: str) -> str | None:
     try:
-        return _ask(system, *command, uuid)
+        return ask(system, *command, uuid)
     except Unreadable as error:
         if "failed to get domain" in error.reason or "Domain not found" in error.reason:
             return None  # gone since it was listed
         raise
 
 
-def _ask(system: System, *arguments: str) -> str:
+def ask(system: System, *arguments: str) -> str:
+    """What virsh answers to a question that changes nothing. Raises Unreadable."""
     argv = virsh("--readonly", *arguments)
     try:
         return system.run(argv, timeout=READ_SECONDS)

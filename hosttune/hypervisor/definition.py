@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from hosttune.discovery.guests import DEFINITION
+from hosttune.domain.implied import AGENT_CHANNEL, NO_DMA_TRANSLATION, RANDOM_SOURCE
 from hosttune.domain.reader import read_domain
 from hosttune.domain.sameness import same_guest
 from hosttune.domain.xml import parse
@@ -47,12 +48,14 @@ _CHILDREN = {
         "distances": "sibling",
         "clock": "timer",
         "pm": "suspend-to-mem suspend-to-disk",
-        "devices": "disk controller interface serial console hostdev memballoon iommu",
+        "devices": "disk controller interface serial console channel hostdev memballoon rng iommu",
         "disk": "driver source target boot readonly",
         "controller": "pcihole64 target address",
-        "interface": "source model",
+        "interface": "source model driver",
         "serial": "target",
         "console": "target",
+        "channel": "target",
+        "rng": "backend",
         "hostdev": "driver source rom address",
         "source": "address",
         "target": "node",
@@ -66,6 +69,7 @@ _TYPES = {
     "interface": ("network", "bridge"),
     "serial": ("pty",),
     "console": ("pty",),
+    "channel": ("unix",),
     "hostdev": ("pci", "mdev"),
 }
 
@@ -155,7 +159,13 @@ def _strange(xml: str, arguments: tuple[str, ...]) -> str | None:
                 return f"a <{child.tag}> in <{tag}>"
         if tag in _TYPES and element.get("type") not in _TYPES[tag]:
             return f"a <{tag}> of type {element.get('type')!r}"
-    if arguments and not (len(arguments) == 2 and arguments[0] == "-fw_cfg" and _WINDOW.fullmatch(arguments[1])):
+        if tag == "backend" and (element.get("model"), (element.text or "").strip()) != ("random", RANDOM_SOURCE):
+            return f"random numbers from {(element.text or element.get('model') or 'elsewhere').strip()[:80]!r}"
+        if tag == "channel" and [target.get("name") for target in element.iterfind("target")] != [AGENT_CHANNEL]:
+            return f"a <channel> other than {AGENT_CHANNEL}"
+    pairs = list(zip(arguments[::2], arguments[1::2], strict=False))
+    ours = all(pair == NO_DMA_TRANSLATION or (pair[0] == "-fw_cfg" and _WINDOW.fullmatch(pair[1])) for pair in pairs)
+    if not ours or len(arguments) % 2 or len({option for option, _ in pairs}) < len(pairs):
         return f"arguments to QEMU: {' '.join(arguments)[:80]}"
     return None
 

@@ -11,6 +11,7 @@ from itertools import chain
 
 from hosttune.errors import BadInput
 from hosttune.model.host import Host
+from hosttune.model.limits import check_count
 from hosttune.model.values import MAX_ID, MAX_SIZE, Value, parse_address, parse_cpus
 from hosttune.model.vgpu import is_type_id
 
@@ -47,6 +48,15 @@ def check_host(host: Host, where: str) -> None:
     A device without its entry in `pci`, and a CPU's node without one in `numa_nodes`, are none: a document may
     leave any field out.
     """
+    for count, name, at in (
+        (len(host.cpus), "CPUs", "cpus"),
+        (len(host.numa_nodes), "NUMA nodes", "numa_nodes"),
+        (len(host.pci), "PCI functions", "pci"),
+        (len(host.gpus), "GPUs of a host", "gpus"),
+        *((len(getattr(host, kind)), "PCI functions", kind) for kind in ("nics", "nvme", "nvswitches")),
+        (len(host.guests or ()), "guests of a host", "guests"),
+    ):
+        check_count(count, name, f"{where}: $.{at}")
     parts = (
         _numbers(host, "$"),
         _doubles(host),

@@ -85,8 +85,16 @@ class NumaNode(Value, frozen=True, kw_only=True):
         close_mappings(self, "distances")
 
 
+class Hugetlbfs(Value, frozen=True, kw_only=True):
+    """A mounted file system of huge pages. `libvirt`: the libvirt daemon has found it (it looks when it starts)."""
+
+    path: str
+    size_bytes: int | None = None
+    libvirt: bool | None = None
+
+
 class MemorySettings(Value, frozen=True, kw_only=True):
-    """Host-wide memory settings, in the kernel's own words."""
+    """Host-wide memory settings, in the kernel's own words. `hugetlbfs` None: the mounts could not be read."""
 
     thp: str | None = None  # the bracketed word of transparent_hugepage/enabled
     thp_defrag: str | None = None
@@ -94,6 +102,7 @@ class MemorySettings(Value, frozen=True, kw_only=True):
     numa_balancing: int | None = None
     default_hugepage_bytes: int | None = None
     overcommit_hugepages: Mapping[str, int] | None = None  # page size in bytes -> nr_overcommit_hugepages
+    hugetlbfs: tuple[Hugetlbfs, ...] | None = None
 
     def __post_init__(self) -> None:
         close_mappings(self, "overcommit_hugepages")
@@ -243,6 +252,7 @@ class Nic(Value, frozen=True, kw_only=True):
     state: str | None = None
     physfn: str | None = None
     in_use: str | None = None  # why the host needs it ("carries the default route"), None when nothing says so
+    fabric_bridge: bool | None = None  # carries the GPUs' NVLink fabric; None: not read, or no such GPUs here
 
 
 class Nvme(Value, frozen=True, kw_only=True):
@@ -457,3 +467,10 @@ class Host(Value, frozen=True, kw_only=True):
     def to_json(self) -> str:
         """The document, indented, with every field (null where unknown)."""
         return to_json(self)
+
+    def switched_on(self, module: str, parameter: str) -> bool | None:
+        """Whether a module's switch reads Y or 1; None where it is not known, or the module not loaded."""
+        modules = self.platform.modules if self.platform else ()
+        known = next((one.parameters for one in modules if one.name == module), None)
+        value = (known or {}).get(parameter)
+        return None if value is None else value.strip() in ("Y", "1")

@@ -9,10 +9,21 @@ from typing import Any, Literal
 import msgspec
 
 from hosttune.errors import BadInput
-from hosttune.model.values import Value, close_mappings, parse_address, parse_size, to_json, without_nulls
+from hosttune.model.limits import check_count, check_size, limit
+from hosttune.model.text import refuse_surrogates, refuse_unwritable
+from hosttune.model.values import (
+    Value,
+    close_mappings,
+    parse_address,
+    parse_size,
+    plain_json,
+    to_builtins,
+    to_json,
+    without_nulls,
+)
+from hosttune.model.yamltext import load_yaml
 
 INTENT_VERSION = 1
-MAX_DOCUMENT_BYTES = 4 << 20
 
 
 class Part(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -110,66 +121,17 @@ class Intent(Part, frozen=True, kw_only=True):
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "intent") -> Intent:
         """Read an intent. Raises BadInput with the path of the offending key."""
-        try:
-            document = msgspec.json.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise BadInput(f"not a JSON document: {error}", where=where, hint="correct the syntax") from error
-        return _convert(document, where)
+        check_size(len(text), "intent", where)
+        return _convert(plain_json(text, where=where, most_values=limit("values of an intent")), where)
 
     @classmethod
     def from_yaml(cls, text: str | bytes, *, where: str = "intent") -> Intent:
         """Read an intent. Raises BadInput with the path of the offending key; a key given twice is an error."""
-        return _convert(_load_yaml(text, where), where)
+        return _convert(load_yaml(text, where), where)
 
     def to_json(self) -> str:
         """The intent as a JSON document that `from_json` reads back."""
         return to_json(self)
-
-
-# What a plain word may be besides text (YAML 1.2 core schema), and what it begins with.
-_PLAIN = (
-    ("null", r"~|null|Null|NULL|", "~ n N "),
-    ("bool", r"true|True|TRUE|false|False|FALSE", "t T f F"),
-    ("int", r"[-+]?[0-9]+", "- + 0 1 2 3 4 5 6 7 8 9"),
-    ("float", r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?", "- + . 0 1 2 3 4 5 6 7 8 9"),
-)
-
-
-def _load_yaml(text: str | bytes, where: str) -> object:
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        """The safe loader, without aliases (a bomb of a few bytes) and without duplicate keys.
-
-        Plain words mean what YAML 1.2 says: 0000:41:00.0 is text (YAML 1.1 reads a number to the base of 60), and so
-        are off, no and yes.
-        """
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.events.AliasEvent):
-                raise yaml.YAMLError("aliases are not accepted in an intent")
-            return super().compose_node(parent, index)
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            seen: set[object] = set()
-            for key_node, _ in node.value:
-                key = self.construct_object(key_node, deep=True)
-                if not isinstance(key, str):
-                    raise yaml.YAMLError(f"key {key!r} is no text, at line {key_node.start_mark.line + 1}")
-                if key in seen:
-                    raise yaml.YAMLError(f"key {key!r} stands twice, at line {key_node.start_mark.line + 1}")
-                seen.add(key)
-            return super().construct_mapping(node, deep)
-
-    Loader.yaml_implicit_resolvers = {}
-    for tag, pattern, first in _PLAIN:
-        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(f"(?:{pattern})$"), first.split(" "))
-    if len(text) > MAX_DOCUMENT_BYTES:
-        raise BadInput("larger than 4 MiB", where=where, hint="an intent is a few lines")
-    try:
-        return yaml.load(text, Loader)  # a SafeLoader, tightened above
-    except (yaml.YAMLError, RecursionError, UnicodeDecodeError, TypeError, ValueError) as error:
-        raise BadInput(f"not a YAML document: {error}", where=where, hint="correct the syntax") from error
 
 
 def _convert(document: object, where: str) -> Intent:
@@ -182,6 +144,7 @@ def _convert(document: object, where: str) -> Intent:
             where=f"{where}: version",
             hint=f"write `version: {INTENT_VERSION}`",
         )
+    refuse_surrogates(document, where)
     try:
         intent = msgspec.convert(without_nulls(document, Intent), Intent)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -218,10 +181,16 @@ def _named(error: Exception, where: str) -> BadInput:
 
 
 def check(intent: Intent, *, where: str = "intent") -> None:
-    """Refuse (BadInput, with the path) what no host could mean: bad names, counts, addresses, sizes, duplicates."""
+    """Refuse (BadInput, with the path) what no host could mean: bad names, counts, addresses, sizes, duplicates.
+
+    Counts have bounds (`limits`), so that a few bytes do not ask for days of work; no text holds a control character.
+    """
     names: set[str] = set()
     if intent.reserve.cores_per_node < 0:
         _refuse("cannot be negative", f"{where}: reserve.cores_per_node")
+    check_count(intent.reserve.cores_per_node, "cores kept of a node", f"{where}: reserve.cores_per_node")
+    check_count(len(intent.guests), "guests", f"{where}: guests")
+    check_count(len(intent.settings or ()), "settings", f"{where}: settings")
     if intent.reserve.memory_per_node not in (None, 0, "0"):
         parse_size(intent.reserve.memory_per_node or 0, where=f"{where}: reserve.memory_per_node")
     for i, guest in enumerate(intent.guests):
@@ -232,6 +201,7 @@ def check(intent: Intent, *, where: str = "intent") -> None:
             _refuse(f"a second guest named {guest.name!r}", f"{at}.name", "give each guest a name of its own")
         names.add(guest.name)
         _check_guest(guest, at)
+    refuse_unwritable(to_builtins(intent), where)
 
 
 def _check_guest(guest: GuestIntent, at: str) -> None:
@@ -242,6 +212,7 @@ def _check_guest(guest: GuestIntent, at: str) -> None:
         )
         if count < 0:
             _refuse(f"{count} is negative", f"{at}.{key}", "ask for 0 or more")
+        check_count(len(wanted) if isinstance(wanted, tuple) else count, key, f"{at}.{key}")
         if isinstance(wanted, tuple):
             seen: set[str] = set()
             for n, address in enumerate(wanted):
@@ -251,14 +222,20 @@ def _check_guest(guest: GuestIntent, at: str) -> None:
                 seen.add(canonical)
     if isinstance(guest.vcpus, int) and guest.vcpus < 1:
         _refuse(f"{guest.vcpus} vCPUs", f"{at}.vcpus", "ask for 1 or more, or auto")
+    check_count(guest.vcpus if isinstance(guest.vcpus, int) else 0, "vcpus", f"{at}.vcpus")
     if guest.memory != "auto":
         parse_size(guest.memory, where=f"{at}.memory")
     if isinstance(guest.numa, int) and guest.numa < 1:
         _refuse(f"{guest.numa} cells", f"{at}.numa", "ask for 1 or more, or auto")
+    check_count(guest.numa if isinstance(guest.numa, int) else 0, "cells", f"{at}.numa")
     if isinstance(guest.numa, tuple):
         _check_cells(guest, guest.numa, at)
     if guest.mig and guest.mig.count < 1:
         _refuse(f"{guest.mig.count} instances", f"{at}.mig.count", "ask for 1 or more")
+    check_count(guest.mig.count if guest.mig else 0, "MIG instances", f"{at}.mig.count")
+    _check_lengths(guest, at)
+    check_count(len(guest.networks or ()), "networks", f"{at}.networks")
+    check_count(len(guest.sysctl or ()), "sysctls", f"{at}.sysctl")
     for n, network in enumerate(guest.networks or ()):
         if (network.network is None) == (network.bridge is None):
             _refuse("neither or both of network and bridge", f"{at}.networks[{n}]", "give exactly one of the two")
@@ -273,14 +250,31 @@ def _check_guest(guest: GuestIntent, at: str) -> None:
                 _refuse("auto without a GPU", f"{at}.{key}", "a guest without a GPU must say its vcpus and memory")
 
 
+def _check_lengths(guest: GuestIntent, at: str) -> None:
+    """Texts that name something of the host or the guest, against the longest that the kernel takes."""
+    texts = [("disk", guest.disk, "path")]
+    if guest.boot is not None:
+        texts += [("boot.kernel", guest.boot.kernel, "path"), ("boot.initrd", guest.boot.initrd, "path")]
+        texts += [("boot.cmdline", guest.boot.cmdline, "kernel command line")]
+    texts += [(f"networks[{n}]", one.network or one.bridge, "name") for n, one in enumerate(guest.networks or ())]
+    texts += [("mig.profile", guest.mig.profile, "name")] if guest.mig else []
+    texts += [("gpus.model", guest.gpus.model, "name")] if isinstance(guest.gpus, GpuRequest) else []
+    for key, text, name in texts:
+        if text is not None and len(text.encode("utf-8", "replace")) > limit(name):
+            _refuse(f"a {name} of more than {limit(name):,} bytes", f"{at}.{key}", "shorten it")
+
+
 def _check_cells(guest: GuestIntent, cells: tuple[CellRequest, ...], at: str) -> None:
     if not cells:
         _refuse("no cells", f"{at}.numa", "list at least one, or write auto")
+    check_count(len(cells), "cells", f"{at}.numa")
     for n, cell in enumerate(cells):
         if cell.vcpus < 1:
             _refuse(f"{cell.vcpus} vCPUs", f"{at}.numa[{n}].vcpus", "ask for 1 or more")
+        check_count(cell.vcpus, "vcpus", f"{at}.numa[{n}].vcpus")
         parse_size(cell.memory, where=f"{at}.numa[{n}].memory")
     vcpus = sum(cell.vcpus for cell in cells)
+    check_count(vcpus, "vcpus", f"{at}.numa")
     if isinstance(guest.vcpus, int) and guest.vcpus != vcpus:
         _refuse(
             f"{guest.vcpus} vCPUs, but its cells add up to {vcpus}",

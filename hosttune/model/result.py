@@ -16,11 +16,12 @@ Outcome = Literal[
 class Entry(Value, frozen=True, kw_only=True):
     """What became of one action. `before`, `want` and `after` are values in the setting's normal form.
 
-    `done` it was changed and reads back as wanted; `already` it was so; `clamped` another value was taken; `ignored`
-    the write was accepted and changed nothing, or there is no such setting; `stuck` the kernel did not come back;
-    `failed` the write was refused; `reverted` it is back at its original; `conflict` somebody else has changed it
-    since and it was left alone; `pending` it takes effect with a reboot or once its guest runs; `planned` a rehearsal
-    only said what would be done.
+    `done` it was changed and reads back as wanted; `already` it was so, or on the way back nothing was left to take
+    back: nothing was written; `clamped` it was written and another value was taken; `ignored` it was written and stayed
+    as it was; `stuck` the kernel did not come back; `failed` the write was refused, there is no such setting, or it
+    cannot be read; `reverted` it was written back to its original; `conflict` somebody else has changed it since and it
+    was left alone; `pending` it takes effect with a reboot or once its guest runs; `planned` a rehearsal only said what
+    would be written.
     """
 
     action: str

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from hosttune.errors import BadInput
+from hosttune.model.limits import check_size, limit
+from hosttune.model.text import json_escaped
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -253,8 +255,12 @@ def _encode_other(value: object) -> object:
 
 
 def to_json(value: object) -> str:
-    """Encode any document value, indented; key order is the field order, so equal values give equal bytes."""
-    return msgspec.json.format(msgspec.json.encode(value, enc_hook=_encode_other), indent=2).decode() + "\n"
+    """Encode any document value, indented; key order is the field order, so equal values give equal bytes.
+
+    What would act on a terminal or reorder what is read stands as an escape, which reads back as the same text.
+    """
+    text = msgspec.json.format(msgspec.json.encode(value, enc_hook=_encode_other), indent=2).decode() + "\n"
+    return json_escaped(text)
 
 
 def to_builtins(value: object) -> Any:
@@ -262,15 +268,33 @@ def to_builtins(value: object) -> Any:
     return msgspec.to_builtins(value, enc_hook=_encode_other)
 
 
+def plain_json(
+    text: str | bytes, *, where: str, hint: str = "correct the syntax", most_values: int | None = None
+) -> Any:
+    """The plain value of a JSON text. Raises BadInput for one that is none, is no Unicode, or has too many values.
+
+    The values are counted before they are made (a text of 16 MiB can hold five million): by the characters that can
+    begin one, some of which stand inside texts. A lone surrogate, as itself or as an escape, is no Unicode.
+    """
+    most = limit("values of a document") if most_values is None else most_values
+    try:
+        data = text.encode() if isinstance(text, str) else text
+        if sum(map(data.count, (b",", b"[", b"{"))) > most:
+            raise BadInput(f"more than {most:,} values", where=where, hint="no such document has so many")
+        return msgspec.json.decode(data)
+    except UnicodeError as error:
+        raise BadInput(f"not valid Unicode: {error}", where=where, hint="write it in UTF-8") from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadInput(f"not a JSON document: {error}", where=where, hint=hint) from error
+
+
 def from_json(kind: type[T], text: str | bytes, *, schema: str, where: str) -> T:
     """Decode a document of one schema version, where null and absent mean the same (`without_nulls`).
 
     Raises BadInput naming `where`, the version or the offending field.
     """
-    try:
-        head = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInput(f"not a JSON document: {error}", where=where, hint=f"give a {schema} document") from error
+    check_size(len(text), "document", where)
+    head = plain_json(text, where=where, hint=f"give a {schema} document")
     found = head.get("schema") if isinstance(head, dict) else None
     if found != schema:
         raise BadInput(

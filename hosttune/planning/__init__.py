@@ -12,7 +12,8 @@ from hosttune.planning.batch import check_apart, place_guests, want_of
 from hosttune.planning.guestside import guest_settings, seed_path
 from hosttune.planning.hostfindings import host_findings
 from hosttune.planning.migcheck import check_mig
-from hosttune.planning.settings import check_settings
+from hosttune.planning.quirks import tuned_findings
+from hosttune.planning.settings import check_settings, may_boot_pages
 from hosttune.planning.sizing import read_field
 from hosttune.planning.stock import Want
 from hosttune.planning.wishes import plan_actions
@@ -30,7 +31,7 @@ def plan(host: Host, intent: Intent, *, where: str = "intent") -> Plan:
     """
     check_settings(intent, where)
     taken = {guest.name for guest in host.guests or ()}
-    field = read_field(host, intent.reserve)
+    field = read_field(host, intent.reserve, may_boot_pages(intent))
     check_mig(field, intent, where)
     placed: list[PlannedGuest] = []
     unplaced: list[Unplaced] = []
@@ -69,5 +70,5 @@ def plan(host: Host, intent: Intent, *, where: str = "intent") -> Plan:
         guests=guests,
         unplaced=tuple(unplaced),
         actions=actions,
-        findings=(*known, *findings, *said),
+        findings=(*known, *findings, *said, *tuned_findings(host, actions)),
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from hosttune.model.gpu import Gpu
 from hosttune.model.intent import GpuRequest, GuestIntent
+from hosttune.model.limits import limit
 from hosttune.planning.devices import (
     Catalogue,
     address_key,
@@ -223,6 +224,7 @@ def _reaches(catalogue: Catalogue, pool: list[Gpu]) -> Pool:
     """For each node, how many GPUs can be taken there and which: idle ones first, then those that break the fewest
     partitions of the fabric, then lowest addresses.
     """
+    most = limit("gpus")  # no guest asks for more
     busy = {gpu.address for gpu in pool if gpu.processes}
     bundles: dict[int | None, list[GpuSet]] = {}
     for bundle in _bundles(catalogue, pool):
@@ -235,6 +237,8 @@ def _reaches(catalogue: Catalogue, pool: list[Gpu]) -> Pool:
         reach: Reach = {0: ()}
         for bundle in rows:
             for size, taken in sorted(reach.items(), reverse=True):
-                reach.setdefault(size + len(bundle), (*taken, *bundle))
+                together = size + len(bundle)
+                if together <= most and together not in reach:
+                    reach[together] = (*taken, *bundle)
         found.append((node, reach))
     return tuple(found)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hosttune.errors import BadInput
+from hosttune.gpu.bridges import Kept, kept_bridges
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.intent import GpuRequest, GuestIntent
@@ -33,6 +34,7 @@ class Catalogue:
     in_use: Mapping[str, str]
     virtuals: Mapping[str, tuple[str, ...]]
     fabric: Fabric
+    kept: Mapping[str, Kept]  # functions that carry the GPUs' fabric, or may
 
     def node(self, address: str) -> int | None:
         """The NUMA node of a device, None when unknown."""
@@ -67,6 +69,7 @@ def read_catalogue(host: Host) -> Catalogue:
         },
         virtuals=_virtual_functions(host),
         fabric=read_fabric(host),
+        kept=kept_bridges(host.pci, host.nics),
     )
 
 
@@ -137,6 +140,12 @@ def named_devices(catalogue: Catalogue, addresses: tuple[str, ...], kind: str, w
             raise BadInput(what, where=where, hint=f"this host has {', '.join(have[:16]) or 'none'}")
         if address in result:
             raise BadInput(f"{address} is named twice", where=where, hint="name each device once")
+        if address in catalogue.kept and catalogue.kept[address].known:
+            raise BadInput(
+                f"{address} is no NIC to give away: it {catalogue.kept[address].why}",
+                where=where,
+                hint="choose another; without it no GPU of the board has NVLink",
+            )
         result.append(address)
     return tuple(sorted(result, key=address_key))
 
@@ -231,6 +240,8 @@ def _claims(catalogue: Catalogue, address: str, members: Sequence[str], *, invit
         yield f"{address} is held by guest {catalogue.holders[address]}"
     if _is_boot(catalogue, address):
         yield f"{address} is the boot display"
+    if address in catalogue.kept:
+        yield f"{address} stays with the host: it {catalogue.kept[address].why}"
     if not invited and address in catalogue.in_use:
         yield f"{address} would have to go along, and the host uses it ({catalogue.in_use[address]})"
     for virtual in catalogue.virtuals.get(address, ()):

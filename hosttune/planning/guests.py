@@ -24,10 +24,12 @@ from hosttune.planning.pinning import pin_guest
 from hosttune.planning.reasons import Decision, guest_findings, reasons
 from hosttune.planning.relax import relaxations, shortage
 from hosttune.planning.resources import Core
-from hosttune.planning.sizing import MAX_VCPUS_WITHOUT_IOMMU, Field
+from hosttune.planning.sizing import Field
+from hosttune.planning.vcpus import needs_iommu
 from hosttune.planning.width import AddressWidth, address_width
 from hosttune.planning.window import DEFAULT_HOLE, Window, firmware_of, remedies, size_window
 
+OWN_PORTS = 3  # the controller of the guest agent's channel, the device of random numbers, and one to plug something in
 ALLOCATION_THREADS = 8  # touching a terabyte of pages with one thread takes minutes
 GUEST_NAMESPACE = uuid.UUID("6b1f4c52-9f2e-5a54-8f0c-6a1d0c5d1f7e")
 
@@ -152,7 +154,7 @@ def build_guest(field: Field, guest: GuestIntent, devices: Devices, others: CpuS
         return Unplaced(guest=guest.name, why=closure.conflicts)
     at = f"guest {guest.name}"
     cell_of = _cells_of(field, devices)
-    extra_ports = 1 + (guest.disk is not None) + len(guest.networks or ())
+    extra_ports = OWN_PORTS + (guest.disk is not None) + len(guest.networks or ())
     try:
         tree = build_tree(field.catalogue, cell_of, len(choice.shape.cells), extra_ports)
     except NoRoomOnBus as error:
@@ -200,7 +202,7 @@ def build_guest(field: Field, guest: GuestIntent, devices: Devices, others: CpuS
         mmio_note=window.note,
         pci_hole64_bytes=_hole(window),
         ovmf_window_mib=window.floor_mib,
-        iommu_eim=len(pinning.cpus) > MAX_VCPUS_WITHOUT_IOMMU,
+        iommu_eim=needs_iommu(len(pinning.cpus), pinning.topology),
         allocation_threads=min(ALLOCATION_THREADS, len(pinning.cpus)),
         disk=guest.disk,
         networks=guest.networks or (),

@@ -5,10 +5,11 @@ Pure. Also settles which optional XML elements the installed libvirt and QEMU kn
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
+from hosttune.domain.elements import DMA_TRANSLATION, DMA_TRANSLATION_GLOBAL
 from hosttune.model.host import Host, Virtualization
 from hosttune.model.plan import Finding, PlannedGuest
 from hosttune.planning.devices import Catalogue
@@ -16,8 +17,11 @@ from hosttune.planning.fabricguest import fabric_findings, fabric_reasons, guest
 from hosttune.planning.fabricsteps import fabric_steps
 from hosttune.planning.migguest import Sight, with_type_steps
 from hosttune.planning.migvgpu import vgpu_doubts
+from hosttune.planning.quirks import guest_quirks
+from hosttune.planning.vcpus import last_apic_id
 from hosttune.planning.width import known_to
 
+LAST_AVIC_ID = 254  # arch/x86/kvm/svm/avic.c: 0xff is the broadcast; avic_init_backing_page refuses what is beyond
 Say = Callable[[str, str, str], None]  # level, text, where
 
 
@@ -45,7 +49,11 @@ def host_findings(
                 "virtualization",
             )
         for element, reason in left_out:
-            say("info", f"left out of the XML: {element}, which {reason}", "virtualization")
+            if element not in (DMA_TRANSLATION, DMA_TRANSLATION_GLOBAL):  # told below, where they matter
+                say("info", f"left out of the XML: {element}, which {reason}", "virtualization")
+    for guest in guests:
+        _guest_iommu(host, guest, names, dict(left_out), say)
+        found += guest_quirks(host, catalogue, guest)
     if stack is not None:
         _offered(stack, guests, say)
     settled = (
@@ -59,6 +67,32 @@ def host_findings(
         for guest in guests
     )
     return tuple(settled), tuple(found)
+
+
+def _guest_iommu(
+    host: Host, guest: PlannedGuest, names: Collection[str], left_out: Mapping[str, str], say: Say
+) -> None:
+    """A guest whose vCPUs need an IOMMU device: what it does, and what the host's KVM makes of so many."""
+    if not guest.iommu_eim:
+        return
+    where = f"guest {guest.name}"
+    vcpus = len(guest.vcpu_pins)
+    last = last_apic_id(guest.topology) if guest.topology else vcpus - 1
+    text = f"{vcpus} vCPUs with APIC ids up to {last}: the guest gets an IOMMU device with extended interrupt mode"
+    if {DMA_TRANSLATION, DMA_TRANSLATION_GLOBAL}.isdisjoint(names):
+        text += (
+            f" that translates DMA, too: it cannot be told not to ({left_out[DMA_TRANSLATION_GLOBAL]}). Boot its kernel"
+            " with intel_iommu=off, else each mapping counts against VFIO's limit of 65535"
+        )
+        say("warn", text, where)
+    else:
+        say("info", f"{text}, which leaves DMA alone", where)
+    if host.switched_on("kvm_amd", "avic") and last > LAST_AVIC_ID:
+        text = (
+            f"kvm_amd.avic is on, and APIC ids go up to {last}: kernels whose AVIC ends at {LAST_AVIC_ID} (511 with"
+            " x2AVIC) refuse such a vCPU; if the start fails, load kvm_amd with avic=0"
+        )
+        say("warn", text, where)
 
 
 def _offered(stack: Virtualization, guests: tuple[PlannedGuest, ...], say: Say) -> None:

@@ -36,6 +36,7 @@ def plan_host(
         *_queues(host, intent, catalogue, guests),
         *_sysctl(host, intent),
         *_mitigations(host, intent, findings),
+        *_vmemmap(host, intent),
     ]
     return actions, findings
 
@@ -118,3 +119,17 @@ def _mitigations(host: Host, intent: Intent, findings: list[Finding]) -> Iterato
     if value is not None and now != want:
         why = "asked for by name: settings.mitigations"
         yield make_action("kernel-argument", "mitigations", now, want, why, effect="reboot")
+
+
+def _vmemmap(host: Host, intent: Intent) -> Iterator[Action]:
+    """The kernel argument `hugetlb_free_vmemmap` (admin-guide/mm/hugetlbpage), by name only.
+
+    It gives back the kernel's own records of huge pages, 16 MiB for each of 1 GiB; then the kernel needs memory to give
+    a huge page back, and each one takes longer to make and to end (Documentation/mm/vmemmap_dedup).
+    """
+    value = wanted(intent, "hugetlb_free_vmemmap")
+    now = text_of(host.kernel_args, "hugetlb_free_vmemmap") if host.kernel_args is not None else None
+    want = f"hugetlb_free_vmemmap={value}"
+    if value is not None and now != want:
+        why = "asked for by name: settings.hugetlb_free_vmemmap"
+        yield make_action("kernel-argument", "hugetlb_free_vmemmap", now, want, why, effect="reboot")

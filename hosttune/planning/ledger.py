@@ -25,6 +25,7 @@ class Ledger:
         self.left = list(stock.capacity)
         self.work = 0
         self._room = {n: m.creatable_bytes for n, m in field.memory.items()}
+        self._now = {n: m.room_bytes() for n, m in field.memory.items()}  # of that, without a reboot
         self._asked: dict[tuple[int, int | None], int] = {}
         self._twins = _twins(field, stock)
         cut = [address for address in field.catalogue.gpus if instances_of(address) in stock.parts]
@@ -41,10 +42,12 @@ class Ledger:
         for index, amount in option.use:
             if left[index] < amount:
                 return False
+        rooms = [self._room] if option.sizes.shape.at_boot else [self._room, self._now]
         for node, page, size in option.memory:
-            room = self._room.get(node)
-            if room is not None and spends(self.field.memory[node], self._asked, page, size) > room:
-                return False
+            for there in rooms:
+                room = there.get(node)
+                if room is not None and spends(self.field.memory[node], self._asked, page, size) > room:
+                    return False
         return True
 
     def take(self, option: Option, sign: int) -> None:
@@ -54,9 +57,10 @@ class Ledger:
         for node, page, size in option.memory:
             if sign < 0:
                 self._asked[node, page] -= size
-            room = self._room.get(node)
-            if room is not None:
-                self._room[node] = room - sign * spends(self.field.memory[node], self._asked, page, size)
+            for there in [self._room] if option.sizes.shape.at_boot else [self._room, self._now]:
+                room = there.get(node)
+                if room is not None:
+                    there[node] = room - sign * spends(self.field.memory[node], self._asked, page, size)
             if sign > 0:
                 self._asked[node, page] = self._asked.get((node, page), 0) + size
 
@@ -67,7 +71,8 @@ class Ledger:
         for node, (group, places) in self._twins.items():
             amounts = tuple(self.left[i] for i in places)
             asked = tuple(self._asked.get((node, page), 0) for page in pages)
-            rows.setdefault(group, []).append((amounts, self._room.get(node) or 0, asked))
+            rooms = self._room.get(node) or 0, self._now.get(node) or 0
+            rows.setdefault(group, []).append((amounts, rooms, asked))
         homed = tuple((group, tuple(sorted(found))) for group, found in rows.items())  # type: ignore[type-var]
         return homed, tuple(self.left[i] for i in self.stock.homeless)
 
@@ -82,7 +87,8 @@ class Ledger:
 
     def view(self) -> View:
         """What there is now, for drawing ways that fit; it does not change with what is taken later."""
-        left, room, asked = tuple(self.left), dict(self._room), dict(self._asked)
+        left, asked = tuple(self.left), dict(self._asked)
+        at_boot, now = dict(self._room), dict(self._now)
         stock, memory = self.stock, self.field.memory
 
         def holds(node: int, cell: CellDemand, shape: Shape) -> bool:
@@ -91,7 +97,7 @@ class Ledger:
                     return False
             elif left[stock.cores[node, shape.threads]] < cores_needed(cell.vcpus, shape.threads):
                 return False
-            have = room.get(node)
+            have = (at_boot if shape.at_boot else now).get(node)
             return have is None or spends(memory[node], asked, shape.page, cell.memory_bytes) <= have
 
         return View(left, holds, self.spend)
@@ -162,7 +168,7 @@ def _size(field: Field, node: int) -> object:
     pools = [(page, memory.pages_free(page)) for page in sorted(memory.pools)] if memory else []
     countable = countable_gpus(field.host, field.catalogue)
     gpus = sum(field.catalogue.node(gpu.address) == node for gpu in countable)
-    room = (memory.assignable_bytes, memory.creatable_bytes is None) if memory else None
+    room = (memory.assignable_bytes, memory.creatable_bytes is None, memory.short_now) if memory else None
     return len(field.resources.nodes[node].assignable), room, tuple(pools), gpus
 
 

@@ -86,6 +86,5 @@ def nearest_nvme(
 def _too_few(what: str, count: int, found: int, have: int) -> list[str]:
     if found >= count:
         return []
-    return [
-        f"{count} {what} wanted, {found} can be given away ({have} on this host; the rest are in use or share groups)"
-    ]
+    rest = "the rest are in use, share groups or carry the GPUs' fabric"
+    return [f"{count} {what} wanted, {found} can be given away ({have} on this host; {rest})"]

@@ -1,7 +1,8 @@
 """How much memory of which page size each node can give to a new guest.
 
 Pure. Pages that are free count as they are; missing ones can be made from memory that neither the host's
-reserve, nor existing guests, nor any page pool holds. A node of unknown size never refuses: that is said.
+reserve, nor existing guests, nor any page pool holds, and now only from memory that is free now. Pages of 1 GiB can
+be reserved at boot, when all of that memory is free. A node of unknown size never refuses: that is said.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ SMALL_PAGE = 4096
 HUGE_2M = 2 * MIB
 HUGE_1G = GIB
 DEFAULT_RESERVE = 8 * GIB
+# Of free memory the kernel itself keeps what is below its high watermark: the least (at most 256 MiB on all nodes) and
+# twice a thousandth of the node's memory (Linux admin-guide/sysctl/vm: watermark_scale_factor, min_free_kbytes).
+WATERMARK_PART = 256
 RUNNING = frozenset(("running", "paused", "idle", "in shutdown", "pmsuspended", "blocked"))
 
 
@@ -42,6 +46,7 @@ class NodeMemory:
     """Memory of one node. `creatable_bytes` None = the node's size is unknown.
 
     Pools of unknown size are not in `creatable_bytes` as far as they are known; it is then the most there can be.
+    `now_bytes` is what new pages or a guest's ordinary memory can be made from before a reboot; None = unknown.
     """
 
     node: int
@@ -51,6 +56,7 @@ class NodeMemory:
     creatable_bytes: int | None
     pools: Mapping[int, Pool]
     reported: frozenset[int]  # page sizes that the host says it has
+    now_bytes: int | None = None
 
     @property
     def has_memory(self) -> bool:
@@ -71,13 +77,24 @@ class NodeMemory:
         pool = self.pools.get(page)
         return max(0, pool.free) if pool else 0
 
-    def capacity_bytes(self, page: int | None) -> int | None:
-        """Most memory a guest can get here in pages of one size (None: ordinary pages); None = unknown."""
-        if self.creatable_bytes is None:
-            return None
-        if page is None:
-            return self.creatable_bytes
-        return self.pages_free(page) * page + self.creatable_bytes // page * page
+    @property
+    def short_now(self) -> bool:
+        """Whether less is free now than there would be after a reboot."""
+        return self.now_bytes is not None and (self.creatable_bytes is None or self.now_bytes < self.creatable_bytes)
+
+    def room_bytes(self, *, at_boot: bool = False) -> int | None:
+        """What new pages can be made from, now or `at_boot`; None = unknown."""
+        return self.now_bytes if self.short_now and not at_boot else self.creatable_bytes
+
+    def capacity_bytes(self, page: int | None, *, at_boot: bool = False) -> int | None:
+        """Most memory a guest can get here in pages of one size (None: ordinary pages); None = unknown.
+
+        `at_boot`: the missing pages are reserved by the next boot.
+        """
+        room = self.room_bytes(at_boot=at_boot)
+        if room is None or page is None:
+            return room
+        return self.pages_free(page) * page + room // page * page
 
     def missing_pages(self, page: int, want_bytes: int) -> int:
         """How many pages an action has to add for this much memory."""
@@ -154,6 +171,7 @@ def _node_memory(node: NumaNode, reserve: Reserve, shares: list[tuple[int, int, 
     free = {size: pool.free for size, pool in pools.items()}
     used_bytes = sum((pool.least - pool.free) * size for size, pool in pools.items())
     ordinary = max(0, sum(size for _, size, _, runs in shares if runs) - used_bytes)
+    coming = 0  # ordinary memory that guests which do not run will take
     for _, wanted, page, runs in shares:
         if runs:
             continue
@@ -162,13 +180,17 @@ def _node_memory(node: NumaNode, reserve: Reserve, shares: list[tuple[int, int, 
             taken = min(free[size], -(-left // size))
             free[size] -= taken
             left = max(0, left - taken * size)
-        ordinary += left
+        coming += left
+    ordinary += coming
     kept = reserve_bytes(reserve, node.memory_bytes)
     creatable = assignable = None
     if node.memory_bytes is not None:
         pooled = sum(pool.least * size for size, pool in pools.items())
         assignable = max(0, node.memory_bytes - kept)
         creatable = max(0, node.memory_bytes - kept - ordinary - pooled)
+    now = None
+    if node.free_bytes is not None:
+        now = max(0, node.free_bytes - (node.memory_bytes or node.free_bytes) // WATERMARK_PART - coming)
     return NodeMemory(
         node=node.id,
         memory_bytes=node.memory_bytes,
@@ -177,6 +199,7 @@ def _node_memory(node: NumaNode, reserve: Reserve, shares: list[tuple[int, int, 
         creatable_bytes=creatable,
         pools={size: replace(pool, free=free[size]) for size, pool in pools.items()},
         reported=frozenset(p.size_bytes for p in node.hugepages or ()),
+        now_bytes=now,
     )
 
 

@@ -32,6 +32,7 @@ class Shape:
     threads: int
     page: int | None
     share_cores: bool  # smt: threads
+    at_boot: bool = False  # its pages are reserved by the next boot, for more than is free now
 
     @property
     def vcpus(self) -> int:
@@ -68,7 +69,7 @@ def fits(node: NodeResources, memory: NodeMemory | None, cell: CellDemand, shape
             return False
     elif not has_whole_cores(node, cell.vcpus, shape.threads):
         return False
-    room = memory.capacity_bytes(shape.page) if memory else None
+    room = memory.capacity_bytes(shape.page, at_boot=shape.at_boot) if memory else None
     return room is None or cell.memory_bytes <= room
 
 

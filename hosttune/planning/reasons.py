@@ -14,7 +14,7 @@ from hosttune.model.values import format_size
 from hosttune.planning.choice import Choice
 from hosttune.planning.devices import Closure
 from hosttune.planning.resources import Core
-from hosttune.planning.sizing import MAX_VCPUS_WITHOUT_IOMMU, Field, auto_share, nothing_to_share
+from hosttune.planning.sizing import Field, auto_share, nothing_to_share
 from hosttune.planning.width import AddressWidth
 from hosttune.planning.window import Window
 
@@ -202,11 +202,8 @@ def _size(field: Field, decision: Decision, say: Say) -> None:
         say("info", f"{choice.extra_cells} more cell(s) than nodes with its GPUs: it does not fit on fewer")
     if choice.gpus and choice.shape.page is None:
         say("warn", "hugepages: none with a GPU: all of its memory is pinned in 4 KiB pages, slow to start and to map")
-    vcpus = choice.shape.vcpus
-    if vcpus > MAX_VCPUS_WITHOUT_IOMMU:
-        say("info", f"{vcpus} vCPUs: the guest gets an IOMMU device with extended interrupt mode")
-    elif guest.vcpus == "auto" and not isinstance(guest.numa, tuple) and _capped(field, choice):
-        say("info", f"auto stops at {MAX_VCPUS_WITHOUT_IOMMU} vCPUs: more would need an IOMMU device; ask by number")
+    if guest.vcpus == "auto" and not isinstance(guest.numa, tuple) and _capped(field, choice):
+        say("info", f"auto stops at {field.vcpus.most} vCPUs: {field.vcpus.why}")
 
 
 def _shortfall(field: Field, choice: Choice) -> tuple[str, str]:
@@ -218,9 +215,12 @@ def _shortfall(field: Field, choice: Choice) -> tuple[str, str]:
         resources = field.resources.nodes[node]
         memory = field.memory.get(node)
         size = resources.info.memory_bytes if resources.info else None
-        room = memory.capacity_bytes(choice.shape.page) if memory else None
+        at_boot = choice.shape.at_boot
+        room = memory.capacity_bytes(choice.shape.page, at_boot=at_boot) if memory else None
+        now = " (of what is free now; what caches hold counts as used)"
+        limit = now if memory and memory.short_now and not at_boot else ""
         cores = f"{len(resources.free)} of {len(resources.cores)} cores free" if resources.cores else "no CPUs"
-        give = "no memory" if size == 0 else f"{format_size(room)} to give"
+        give = "no memory" if size == 0 else f"{format_size(room)} to give{limit}"
         level = "warn" if size == 0 or not resources.cores else level
         parts.append(f"node {node} has {cores} and {give}")
     share = auto_share(field, choice.sharing, choice.parts)
@@ -234,7 +234,7 @@ def _shortfall(field: Field, choice: Choice) -> tuple[str, str]:
 def _capped(field: Field, choice: Choice) -> bool:
     share = auto_share(field, choice.sharing, choice.parts)
     cells = 1 if share.of_host else len(choice.placement.nodes)
-    return share.cores * choice.shape.threads * cells > MAX_VCPUS_WITHOUT_IOMMU
+    return share.cores * choice.shape.threads * cells > field.vcpus.most
 
 
 def _count(number: int, noun: str) -> str:

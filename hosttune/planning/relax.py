@@ -5,6 +5,7 @@ Pure.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -48,8 +49,9 @@ def shortage(field: Field, guest: GuestIntent, candidates: Candidates) -> tuple[
         for node in resources.nodes.values():
             memory = field.memory.get(node.id)
             room = memory.capacity_bytes(shape.page) if memory else None
+            now = " (free now)" if memory and memory.short_now else ""
             free = f"{len(node.free_threads)} CPUs" if shape.share_cores else f"{len(node.free)} cores"
-            why.append(f"node {node.id}: {free} of {len(node.cores)} cores free, {format_size(room)} can be given")
+            why.append(f"node {node.id}: {free} of {len(node.cores)} cores free, {format_size(room)}{now} can be given")
     return tuple(why)
 
 
@@ -70,10 +72,12 @@ def relaxations(field: Field, guest: GuestIntent, candidates: Candidates, would_
         kind = text.partition(":")[0]
         if not any(said.startswith(f"{kind}:") for said in found) and would_place(field, changed):
             found.append(text)
+    if field.boot_pages is not True and would_place(dataclasses.replace(field, boot_pages=True), guest):
+        found.append("settings: {boot_pages: true} (a reboot reserves its 1 GiB pages)")
     released = 0
     for other in field.host.guests or ():
         left = tuple(g for g in field.host.guests or () if g.name != other.name)
-        freed = read_field(msgspec.structs.replace(field.host, guests=left), field.reserve)
+        freed = read_field(msgspec.structs.replace(field.host, guests=left), field.reserve, field.boot_pages)
         if would_place(freed, guest):
             found.append(f"release guest {other.name}")
             released += 1

@@ -114,6 +114,7 @@ SETTINGS: Mapping[str, Setting] = {
     "boot_pages": Setting(HOST, True),
     "isolcpus": Setting(BY_NAME, True, cpus=True),
     "nohz_full": Setting(BY_NAME, True, cpus=True),
+    "hugetlb_free_vmemmap": Setting(BY_NAME, "on", ("on", "off")),
     "mitigations": Setting(BY_NAME, None, ("auto", "auto,nosmt", "off")),
     # Endpoints that stay with the host; those of guests are set inside. `false` leaves the bit alone, as everywhere.
     "read_request_bytes": Setting(HOST, 4096, READ_REQUEST_BYTES),
@@ -143,7 +144,7 @@ def check_settings(intent: Intent, where: str = "intent") -> None:
             word = AMBIGUOUS[name]
             raise BadInput(f"false can mean {word} or keep", where=at, hint=f'write "{word}" in quotes, or keep')
         if not SETTINGS[name].accepts(value):
-            raise BadInput(f"{value!r} is no value of it", where=at, hint=f"allowed: {SETTINGS[name].allowed}")
+            raise BadInput(f"invalid value {value!r}", where=at, hint=f"allowed: {SETTINGS[name].allowed}")
 
 
 def wanted(intent: Intent, name: str) -> Any:
@@ -153,6 +154,17 @@ def wanted(intent: Intent, name: str) -> Any:
     if value is False or value == KEEP:
         return None
     return setting.value if value is True else value
+
+
+def may_boot_pages(intent: Intent) -> bool | None:
+    """Whether a reboot may reserve 1 GiB pages: as the profile or the intent says, None where neither does.
+
+    None: where a guest of a size that was asked for by number cannot be had without (the contract: kernel arguments
+    only if something planned cannot work without them).
+    """
+    if wanted(intent, "boot_pages"):
+        return True
+    return False if "boot_pages" in (intent.settings or {}) else None
 
 
 def reason(intent: Intent, name: str, why: str) -> str:

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from hosttune.model.host import Host
 from hosttune.model.intent import CellRequest, GuestIntent, Reserve
 from hosttune.model.values import format_size, parse_size
 from hosttune.planning.devices import Catalogue, countable_gpus, read_catalogue
-from hosttune.planning.pages import SMALL_PAGE, NodeMemory, page_sizes, read_memory, split_evenly
+from hosttune.planning.pages import HUGE_1G, SMALL_PAGE, NodeMemory, page_sizes, read_memory, split_evenly
 from hosttune.planning.placement import CellDemand, Shape, cores_needed, fitting_cores
 from hosttune.planning.resources import NodeResources, Resources, read_resources
-
-MAX_VCPUS_WITHOUT_IOMMU = 255
+from hosttune.planning.vcpus import VcpuLimit, vcpu_limit
 
 
 @dataclass(frozen=True)
@@ -44,18 +43,26 @@ class Share:
 
 @dataclass(frozen=True)
 class Field:
-    """What sizing looks at, gathered once a plan."""
+    """What sizing looks at, gathered once a plan.
+
+    `vcpus`: the most of an `auto` guest. `boot_pages`: whether 1 GiB pages may be reserved by a reboot. None: only for
+    a size that was asked for by number.
+    """
 
     host: Host
     resources: Resources
     memory: dict[int, NodeMemory]
     catalogue: Catalogue
     reserve: Reserve
+    vcpus: VcpuLimit
+    boot_pages: bool | None = None
 
 
-def read_field(host: Host, reserve: Reserve) -> Field:
+def read_field(host: Host, reserve: Reserve, boot_pages: bool | None = None) -> Field:
     """Gather what planning on a host looks at."""
-    return Field(host, read_resources(host, reserve), read_memory(host, reserve), read_catalogue(host), reserve)
+    memory = read_memory(host, reserve)
+    resources, catalogue = read_resources(host, reserve), read_catalogue(host)
+    return Field(host, resources, memory, catalogue, reserve, vcpu_limit(host), boot_pages)
 
 
 Parts = Mapping[str, Fraction]  # what part of each GPU a guest has
@@ -159,11 +166,22 @@ def shapes(
     asked = gpus and listed is None and "auto" in (guest.vcpus, guest.memory)
     share = auto_share(field, gpus, parts) if asked else None
     for threads in thread_options(field.resources):
-        for page in page_sizes(field.host, guest.hugepages):
-            demands = _listed(listed, page) if listed else _equal(guest, share, cells, threads, page)
+        for page, at_boot in _backings(field, guest):
+            demands = _listed(listed, page) if listed else _equal(field, guest, share, cells, threads, page)
             fewer = share is not None and guest.vcpus == "auto" and threads < field.resources.threads_per_core
             for cut, short in demands:
-                yield Sizes(Shape(cut, threads, page, guest.smt == "threads"), short or fewer)
+                yield Sizes(Shape(cut, threads, page, guest.smt == "threads", at_boot), short or fewer)
+
+
+def _backings(field: Field, guest: GuestIntent) -> list[tuple[int | None, bool]]:
+    """(page size, whether a reboot reserves the pages) to try, best first: what is free now before what needs one."""
+    pages = page_sizes(field.host, guest.hugepages)
+    found: list[tuple[int | None, bool]] = [(page, False) for page in pages]
+    by_number = guest.memory != "auto" or isinstance(guest.numa, tuple)
+    may = by_number if field.boot_pages is None else field.boot_pages
+    if may and HUGE_1G in pages and any(memory.short_now for memory in field.memory.values()):
+        found.append((HUGE_1G, True))
+    return found
 
 
 Cut = tuple[tuple[CellDemand, ...], bool]  # cells, and whether `auto` had to leave something out
@@ -175,19 +193,23 @@ def _listed(cells: Sequence[CellRequest], page: int | None) -> Iterator[Cut]:
         yield listed, False
 
 
-def _equal(guest: GuestIntent, share: Share | None, cells: int, threads: int, page: int | None) -> Iterator[Cut]:
-    for vcpus, vcpus_short in _cell_vcpus(guest, share, cells, threads):
+def _equal(
+    field: Field, guest: GuestIntent, share: Share | None, cells: int, threads: int, page: int | None
+) -> Iterator[Cut]:
+    for vcpus, vcpus_short in _cell_vcpus(guest, share, cells, threads, field.vcpus.most):
         for memory, memory_short in _cell_memory(guest, share, cells, page):
             yield tuple(CellDemand(vcpus, size) for size in memory), vcpus_short or memory_short
 
 
-def _cell_vcpus(guest: GuestIntent, share: Share | None, cells: int, threads: int) -> Iterator[tuple[int, bool]]:
+def _cell_vcpus(
+    guest: GuestIntent, share: Share | None, cells: int, threads: int, most: int
+) -> Iterator[tuple[int, bool]]:
     """vCPUs of each of `cells` equal cells: as asked, else the share and, last, a single core to be enlarged."""
     if isinstance(guest.vcpus, int):
         if guest.vcpus % cells == 0:
             yield guest.vcpus // cells, False
     elif share is not None:
-        full = min(share.cores_of(cells), max(1, MAX_VCPUS_WITHOUT_IOMMU // cells // threads))
+        full = min(share.cores_of(cells), max(1, most // cells // threads))
         if full >= 1:
             yield full * threads, False
         if full != 1:
@@ -247,7 +269,7 @@ def enlarge(
     share = auto_share(field, gpus, parts)
     others = [(spoken or {}).get(node, Spoken()) for node in nodes]
     if guest.vcpus == "auto":
-        most = MAX_VCPUS_WITHOUT_IOMMU // cells // shape.threads * shape.threads
+        most = field.vcpus.most // cells // shape.threads * shape.threads
         room = min(
             _part(_free_cpus(field.resources.nodes[node], shape), vcpus[i], others[i].cpus, others[i].sharers)
             for i, node in enumerate(nodes)
@@ -258,13 +280,14 @@ def enlarge(
         unit = shape.page or SMALL_PAGE
         rooms = [share.memory_of(cells) or 0]
         for i, node in enumerate(nodes):
-            have = field.memory[node].capacity_bytes(shape.page) if node in field.memory else None
+            memory_of = field.memory.get(node)
+            have = memory_of.capacity_bytes(shape.page, at_boot=shape.at_boot) if memory_of else None
             if have is not None:
                 rooms.append(_part(have, memory[i], others[i].memory_bytes, others[i].sharers))
         size = min(rooms) // unit * unit
         memory = [max(unit, size)] * cells
     demands = tuple(CellDemand(v, m) for v, m in zip(vcpus, memory, strict=True))
-    return Shape(demands, shape.threads, shape.page, shape.share_cores)
+    return replace(shape, cells=demands)
 
 
 def _part(have: int, own: int, others: int, sharers: int) -> int:

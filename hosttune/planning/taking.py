@@ -86,5 +86,10 @@ def _less(memory: NodeMemory, size: int, page: int | None) -> NodeMemory:
         used = min(max(0, pool.free), -(-size // page))
         pools[page] = replace(pool, free=pool.free - used)
         left = max(0, size - used * page)
-    creatable = memory.creatable_bytes
-    return replace(memory, pools=pools, creatable_bytes=None if creatable is None else max(0, creatable - left))
+    creatable, now = memory.creatable_bytes, memory.now_bytes
+    return replace(
+        memory,
+        pools=pools,
+        creatable_bytes=None if creatable is None else max(0, creatable - left),
+        now_bytes=None if now is None else max(0, now - left),
+    )

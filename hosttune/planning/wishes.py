@@ -20,12 +20,16 @@ from hosttune.planning.devices import Catalogue
 from hosttune.planning.gpusettings import let_go, plan_gpu_settings
 from hosttune.planning.hostwishes import plan_host
 from hosttune.planning.migguest import mig_actions
-from hosttune.planning.pages import HUGE_1G, NodeMemory
+from hosttune.planning.mounts import mount_actions
+from hosttune.planning.pages import GIB, HUGE_1G, NodeMemory
 from hosttune.planning.pciwishes import plan_pci
 from hosttune.planning.resources import Resources
 from hosttune.planning.settings import reason, wanted
 from hosttune.settings.irqs import cpu_list
 
+VMEMMAP = "/proc/sys/vm/hugetlb_optimize_vmemmap"
+VMEMMAP_OF_1G = 16 << 20  # struct pages of 64 bytes for 262144 pages of 4 KiB
+SEV_SNP = "/sys/module/kvm_amd/parameters/sev_snp"
 # These drivers choose frequencies themselves and take a preference instead of a governor (admin-guide/pm).
 PREFERENCE_DRIVERS = frozenset(("intel_pstate", "amd-pstate-epp", "amd_pstate_epp"))
 
@@ -40,10 +44,10 @@ def plan_actions(
 ) -> tuple[tuple[Action, ...], tuple[Finding, ...]]:
     """Every action of a plan in the order of applying, and what is worth knowing about them."""
     findings: list[Finding] = []
-    actions = [*_pages(host, intent, memory, guests, findings)]
+    actions = [*_pages(host, intent, memory, guests, findings), *mount_actions(host, guests, findings)]
     actions += _iommu(host, intent, catalogue, guests, findings)
     actions += _isolation(host, intent, guests)
-    actions += _boot_pages(host, intent, memory, guests)
+    actions += _boot_pages(host, intent, memory, guests, findings)
     actions += _drivers(catalogue, guests)
     actions += mig_actions(host, catalogue, guests)
     pinned = CpuSet(cpu for guest in guests for pin in guest.vcpu_pins for cpu in parse_cpus(pin.cpus))
@@ -61,7 +65,7 @@ def plan_actions(
     return (*actions, *of_gpus), (*findings, *said)
 
 
-Pages = dict[tuple[int, int], int]  # (node, page size) -> bytes
+Pages = dict[tuple[int, int], int]  # (node, page size) -> bytes, or pages
 
 
 def _page_demand(guests: tuple[PlannedGuest, ...]) -> Pages:
@@ -74,6 +78,28 @@ def _page_demand(guests: tuple[PlannedGuest, ...]) -> Pages:
     return demand
 
 
+def _missing(memory: Mapping[int, NodeMemory], guests: tuple[PlannedGuest, ...]) -> Pages:
+    """How many pages each pool has to grow by."""
+    return {
+        (node, page): memory[node].missing_pages(page, size) if node in memory else -(-size // page)
+        for (node, page), size in _page_demand(guests).items()
+    }
+
+
+def _at_boot(memory: Mapping[int, NodeMemory], guests: tuple[PlannedGuest, ...]) -> frozenset[int]:
+    """Nodes whose 1 GiB pages wait for a reboot: what is free now does not give what the guests need."""
+    missing = _missing(memory, guests)
+    new: dict[int, int] = {}
+    for (node, page), pages in missing.items():
+        new[node] = new.get(node, 0) + pages * page
+    return frozenset(
+        node
+        for node, size in new.items()
+        if missing.get((node, HUGE_1G)) and node in memory and memory[node].short_now
+        if size > (memory[node].room_bytes() or 0)
+    )
+
+
 def _pages(
     host: Host,
     intent: Intent,
@@ -82,8 +108,10 @@ def _pages(
     findings: list[Finding],
 ) -> Iterable[Action]:
     free = {node.id: node.free_bytes for node in host.numa_nodes}
+    late = _at_boot(memory, guests)
+    missing_pages = _missing(memory, guests)
     for (node, page), size in sorted(_page_demand(guests).items()):
-        missing = memory[node].missing_pages(page, size) if node in memory else -(-size // page)
+        missing = missing_pages[node, page]
         if not missing:
             continue
         pool = memory[node].pools.get(page) if node in memory else None
@@ -92,6 +120,10 @@ def _pages(
         target = f"/sys/devices/system/node/node{node}/hugepages/hugepages-{page // 1024}kB/nr_hugepages"
         have = "none known" if pool is None else f"{pool.free} free" if pool.counted else "how many are free is unknown"
         why = f"guests on node {node} need {-(-size // page)} pages of {format_size(page)}, {have}"
+        if page == HUGE_1G and node in late:
+            why += f"; {format_size(free.get(node))} of the node is free now: the next boot reserves them"
+            yield make_action("hugepages", target, current, want, why, needed=True, effect="reboot")
+            continue
         yield make_action("hugepages", target, current, want, why, needed=True)
         if current is None:
             text = (
@@ -126,21 +158,40 @@ def _argument(target: str, current: str | None, want: str | None, why: str, *, n
 
 
 def _boot_pages(
-    host: Host, intent: Intent, memory: Mapping[int, NodeMemory], guests: tuple[PlannedGuest, ...]
+    host: Host,
+    intent: Intent,
+    memory: Mapping[int, NodeMemory],
+    guests: tuple[PlannedGuest, ...],
+    findings: list[Finding],
 ) -> Iterable[Action]:
-    """1 GiB pages of the planned guests, reserved at boot besides what the pools hold now."""
-    if not wanted(intent, "boot_pages"):
-        return
+    """1 GiB pages of the planned guests, reserved at boot besides what the pools hold now.
+
+    As the profile wants, and on the nodes that have too little free memory for them now.
+    """
+    late = _at_boot(memory, guests)
+    every = bool(wanted(intent, "boot_pages"))
     needed = {
         node: memory[node].pages_wanted(page, size) if node in memory else -(-size // page)
         for (node, page), size in _page_demand(guests).items()
-        if page == HUGE_1G
+        if page == HUGE_1G and (every or node in late)
     }
+    if not needed:
+        return
+    saved = sum(needed.values()) * VMEMMAP_OF_1G
+    asked = wanted(intent, "hugetlb_free_vmemmap") or text_of(host.kernel_args, "hugetlb_free_vmemmap")
+    if saved >= GIB and not asked and (host.settings or {}).get(VMEMMAP, "0").strip() == "0":
+        text = (
+            f"the kernel's records of these pages take {format_size(saved)}: settings: {{hugetlb_free_vmemmap: true}}"
+            " gives that back, but the kernel then needs memory to give a page back and takes longer over it"
+        )
+        findings.append(Finding(level="info", text=text, where=VMEMMAP))
     totals = {node.node: node.pages_known(HUGE_1G) for node in memory.values() if node.has_memory}
     change = boot_pages(host.kernel_args, totals, needed)
     if change:
         why = "1 GiB pages are certain only at boot; no node gets fewer than it has now"
-        yield _argument(*change, why)
+        if late:
+            why = f"node {CpuSet(late)} has too little free memory for these pages now; no node gets fewer than it has"
+        yield _argument(*change, why, needed=bool(late))
 
 
 def _isolation(host: Host, intent: Intent, guests: tuple[PlannedGuest, ...]) -> Iterable[Action]:
@@ -163,6 +214,15 @@ def _iommu(
     if any(guest.devices for guest in guests) and not catalogue.groups:
         off = _iommu_off(host, findings)
     change = passthrough(host.kernel_args) if wanted(intent, "iommu_passthrough") else None
+    if change and host.switched_on("kvm_amd", "sev_snp"):
+        # drivers/iommu/amd/init.c, iommu_snp_enable: "IOMMU is configured in passthrough mode, SNP cannot be supported"
+        by_name = "iommu_passthrough" in (intent.settings or {})
+        text = (
+            "SEV-SNP is on (kvm_amd.sev_snp), and the kernel switches it off where the IOMMU passes through: iommu=pt"
+        )
+        said = "is asked for by name, and confidential guests end with it" if by_name else "is left out"
+        findings.append(Finding(level="warn" if by_name else "info", text=f"{text} {said}", where=SEV_SNP))
+        change = change if by_name else None
     if change:
         needed = any(action.target == change[0] for action in off)  # one argument, one action: "off" goes with it
         why = "host-owned devices bypass translation; guests keep theirs"

@@ -215,7 +215,8 @@ def _alike(actions: list[Action]) -> list[list[Action]]:
 def _action_lines(alike: list[Action], host: Host) -> tuple[str, ...]:
     """What changes, on which targets where there are several, and why."""
     first = alike[0]
-    now = "not set" if first.current is None and _is_known_absent(first, host) else _value(first.current)
+    none = _known_absent(first, host) if first.current is None else None
+    now = none or _value(first.current)
     then = "removed" if first.want is None else _value(first.want)
     change = f"{now} -> {then}" + ("" if first.reversible else " (cannot be undone)")
     if len(alike) == 1:
@@ -224,9 +225,21 @@ def _action_lines(alike: list[Action], host: Host) -> tuple[str, ...]:
     return f"{first.kind} of {len(alike)} targets, each: {change}", targets, first.why.replace(first.target, "it")
 
 
-def _is_known_absent(action: Action, host: Host) -> bool:
-    """Whether an action's missing present value is no doubt: the whole command line was read, and it is not there."""
-    return action.kind == "kernel-argument" and host.kernel_args is not None
+def _known_absent(action: Action, host: Host) -> str | None:
+    """What an action's missing present value means where it is no doubt; None where it is one.
+
+    The whole command line, or list of mounts, was read, and it is not there. The function is there without a driver,
+    while the host tells those of others and no problem says that this one's could not be read.
+    """
+    if action.kind == "kernel-argument" and host.kernel_args is not None:
+        return "not set"
+    if action.kind == "mount":
+        return "no mount"
+    if action.kind == "driver" and any(function.driver for function in host.pci):
+        doubted = any(f"/{action.target}/driver" in problem.where for problem in host.problems)
+        known = any(function.address == action.target for function in host.pci)
+        return "no driver" if known and not doubted else None
+    return None
 
 
 def _value(value: Any) -> str:

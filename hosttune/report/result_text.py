@@ -40,7 +40,7 @@ def print_result(result: Result, console: Console, code: int = SUCCESS) -> None:
     """Print a result that ended with an exit code: what came out other than it was is told, the rest is counted."""
     for line in wrap(verdict(result, code), console.width):
         say(line, console, "strong" if code == SUCCESS else "error")
-    shown = [entry for entry in result.entries if entry.outcome != "already"]
+    shown = [entry for entry in result.entries if entry.outcome != "already" or result.verb in ("revert", "recover")]
     drifted = {one.action for one in result.drift}
     for entry in shown:
         standing = "drifted" if entry.action in drifted else "in force"
@@ -71,9 +71,10 @@ def print_result(result: Result, console: Console, code: int = SUCCESS) -> None:
 def verdict(result: Result, code: int = SUCCESS) -> str:
     """The result in one line."""
     if result.verb == "status":
-        force = count(len(result.entries), "setting") if result.entries else "nothing"
+        number = sum(1 for entry in result.entries if entry.outcome not in ("ignored", "conflict"))
+        force = count(number, "setting") if number else "nothing"
         drifted = len(result.drift) or "none"
-        return f"{result.host or 'this host'}: {force} in force" + (f", {drifted} drifted" if result.entries else "")
+        return f"{result.host or 'this host'}: {force} in force" + (f", {drifted} drifted" if number else "")
     counted = {word: sum(1 for entry in result.entries if entry.outcome == word) for word in _ORDER}
     facts = [f"{number} {word}" for word, number in counted.items() if number]
     said = f" ({', '.join(facts)})" if facts else ""
@@ -106,7 +107,8 @@ def _ending(result: Result, code: int) -> str:
 
 
 def _print_entry(word: str, entry: Entry, console: Console) -> None:
-    text = f"{setting_text(entry.action)}: {short_value(entry.before)} -> {short_value(entry.want)}"
+    way = "" if entry.outcome == "already" else f"{short_value(entry.before)} -> "
+    text = f"{setting_text(entry.action)}: {way}{short_value(entry.want if way else entry.after)}"
     if entry.outcome in ("clamped", "failed", "stuck", "conflict", "ignored"):
         text += f", {'still' if entry.after == entry.before else 'now'} {short_value(entry.after)}"
     lead = f"  {word:8}  "

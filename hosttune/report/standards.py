@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from statistics import median
 
-from hosttune.bench.baselines import Baseline, Standard
+from hosttune.bench.baselines import Baseline, Standard, pair_links
 from hosttune.bench.metrics import metric_of
 from hosttune.model.host import Host
 from hosttune.model.validation import Sample, Validation
@@ -30,9 +30,10 @@ def scales(
     a reference; `typical_is` says which.
     """
     kinds = device_kinds(host)
+    links = pair_links(host, list(kinds)) if host is not None else {}
     before = _before(history)
     found = (
-        _scale(metric, subject, kinds, standard, before)
+        _scale(metric, subject, kinds, standard, before, links.get(subject))
         for metric, subject in dict.fromkeys((sample.metric, sample.subject) for sample in samples)
     )
     return tuple(scale for scale in found if scale)
@@ -77,13 +78,14 @@ def _scale(
     kinds: Mapping[str, str],
     standard: Standard,
     before: Mapping[tuple[str, str], float],
+    links: int | None,
 ) -> Scale | None:
     kind, gpus = _measured_on(subject, kinds)
-    rows = standard.of(metric, kind, gpus) if kind else ()
+    rows = standard.of(metric, kind, gpus, links) if kind else ()
     by_kind: dict[str, Baseline] = {}
     for row in rows:
         by_kind.setdefault(row.kind, row)
-    floor, peak = by_kind.get("floor"), standard.peak(metric, kind)
+    floor, peak = by_kind.get("floor"), standard.peak(metric, kind, links)
     typical, words = _typical(by_kind, before.get((metric, subject)))
     family = metric_of(metric)
     if floor is None and typical is None and peak is None:

@@ -11,12 +11,13 @@ import re
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
+from hosttune.model.text import visible
 from hosttune.model.validation import CheckResult, Validation
 from hosttune.report.measures import Measure, measures, number
 from hosttune.report.outcomes import counts, headline
 
-# What XML 1.0 can hold (https://www.w3.org/TR/xml/#charsets); anything else becomes "?".
-_UNWRITABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# What XML 1.0 can hold (https://www.w3.org/TR/xml/#charsets) and a reader can show; anything else becomes its escape.
+_UNWRITABLE = re.compile("[\ufffe\uffff]")
 _WHEN = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
 
 
@@ -92,5 +93,5 @@ def _line(measure: Measure) -> str:
 
 
 def safe(text: str) -> str:
-    """Text that XML can hold; what it cannot becomes "?"."""
-    return _UNWRITABLE.sub("?", text)
+    """Text that XML can hold and that acts on no terminal: what else there is stands as its escape."""
+    return _UNWRITABLE.sub("?", visible(text))

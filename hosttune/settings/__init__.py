@@ -26,6 +26,8 @@ KINDS: dict[str, tuple[str, str]] = {
     "acs": ("pcie", "AccessControl"),
     "nvme-queue": ("block", "NvmeQueue"),
     "sysctl": ("sysctl", "Sysctl"),
+    "mount": ("hosttune.hypervisor.hugemount", "Mount"),
+    "libvirt-restart": ("hosttune.hypervisor.daemon", "LibvirtRestart"),
     "guest-files": ("hosttune.transaction.guestfiles", "FilesOfGuest"),
     "guest": ("hosttune.hypervisor.definition", "Guest"),
     "guest-state": ("hosttune.hypervisor.state", "GuestState"),

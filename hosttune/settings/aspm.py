@@ -1,12 +1,15 @@
 """Active State Power Management of a link. The target is the address of one of its ends, as a rule the port above.
 
 Value: the states that both ends have enabled, as `PciDevice.aspm` says it: "off", "L0s", "L1", "L0s L1". Where the
-ends differ, or where the kernel has substates on that going back must switch on again, a mapping: address -> states,
-"link" -> names of the kernel's switches that are on.
+ends differ, where the kernel's switches say another thing than the ends, or where it has substates on that going back
+must switch on again, a mapping: address -> states, "link" -> names of the kernel's switches that are on, "apart" ->
+names of those that say another thing than the ends.
 
-The kernel's own switches (Documentation/ABI/testing/sysfs-bus-pci, `link/l0s_aspm`…; on the function below the port)
-set both ends and keep its book; without them, bits 1:0 of link control are set on each end. PCIe 5.0, 5.4.1.3: L1 is
-taken from the downstream end first; the port comes last here.
+There are two books of it: bits 1:0 of link control of each end, and the kernel's own switches (Documentation/ABI/
+testing/sysfs-bus-pci, `link/l0s_aspm`…; on the function below the port), which set both ends, and do nothing where they
+are as asked already (drivers/pci/pcie/aspm.c, pcie_config_aspm_link). setpci and firmware write the first behind the
+second's back. So both are read, and each is written where it differs. PCIe 5.0, 5.4.1.3: L1 is taken from the
+downstream end first; the port comes last here.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from hosttune.system import System
 
 SWITCHES = {"l0s_aspm": "L0s", "l1_aspm": "L1"}
 SUBSTATES = ("l1_1_aspm", "l1_2_aspm", "l1_1_pcipm", "l1_2_pcipm")  # off with l1_aspm, and not on again with it
-LINK = "link"
+LINK, APART = "link", "apart"
 _FACING_DOWN = ("root-port", "downstream-port")
 
 
@@ -59,20 +62,27 @@ class Aspm(OfFunction):
         on = [name for name, value in switches.items() if value == "1"]
         if "l1_aspm" not in on:  # substates do nothing without it
             on = [name for name in on if name in SWITCHES]
-        told = alike and on == [name for name in switches if SWITCHES.get(name) in states.split()]
-        return states if told else FrozenMap({**ends, LINK: " ".join(on) or "off"})
+        apart = _apart(states, switches) if alike else []
+        if alike and not apart and SWITCHES.keys() >= set(on):
+            return states
+        return FrozenMap({**ends, LINK: " ".join(on) or "off"} | ({APART: " ".join(apart)} if apart else {}))
 
     def write(self, system: System, value: Any) -> str | None:
-        """See Setting."""
+        """See Setting. The ends are written where the switches do not bring what is wanted."""
         folder = self._folder(system)
         switches = _switches(system, folder)
-        if switches:
-            _set_switches(system, folder, switches, _wanted(value, switches))
-            return None
-        states = value if isinstance(value, Mapping) else dict.fromkeys(self._states(system), value)
+        before = self._states(system)
+        whole = dict.fromkeys(before, value)
+        states = {end: words for end, words in value.items() if end in whole} if isinstance(value, Mapping) else whole
+        wanted = _wanted(value, switches)
+        _set_switches(system, folder, switches, wanted)
+        now = self._states(system)
+        if now == before and any(wanted[name] != switches[name] for name in wanted if name in SWITCHES):
+            now = dict.fromkeys(before, _of_switches(wanted))  # a rehearsal does not see it; live, the read-back tells
         said = [
             write_field(system, end, LINK_ASPM, ASPM.index(words))
             for end, words in _port_last(states, self.ends(system))
+            if now.get(end) != words
         ]
         return "; ".join(filter(None, said)) or None
 
@@ -80,8 +90,8 @@ class Aspm(OfFunction):
         """See Setting. Substates do not matter where the ends are as wanted, unless nothing is to be on."""
         if not (isinstance(live, Mapping) and isinstance(want, str)):
             return super().agrees(live, want)
-        ends = all(states == want for end, states in live.items() if end != LINK)
-        return ends and (want != "off" or live.get(LINK, "off") == "off")
+        ends = all(states == want for end, states in live.items() if end not in (LINK, APART))
+        return ends and APART not in live and (want != "off" or live.get(LINK, "off") == "off")
 
     def ends(self, system: System) -> tuple[str, ...]:
         """The functions at both ends of the link, the port above last; virtual functions have no end of their own."""
@@ -121,6 +131,17 @@ def _wanted(value: Any, switches: Mapping[str, str]) -> dict[str, str]:
         return {name: "1" if name in on else "0" for name in switches if name in SWITCHES or "l1_aspm" in on}
     states = value.split() if isinstance(value, str) else {word for words in value.values() for word in words.split()}
     return {name: "1" if SWITCHES[name] in states else "0" for name in switches if name in SWITCHES}
+
+
+def _apart(states: str, switches: Mapping[str, str]) -> list[str]:
+    """The switches that say another thing than the ends, which have these states."""
+    on = states.split()
+    return [name for name, state in SWITCHES.items() if name in switches and (switches[name] == "1") != (state in on)]
+
+
+def _of_switches(switches: Mapping[str, str]) -> str:
+    """The states that both ends have once these switches are set."""
+    return " ".join(state for name, state in SWITCHES.items() if switches.get(name) == "1") or "off"
 
 
 def _set_switches(system: System, folder: str, now: Mapping[str, str], wanted: Mapping[str, str]) -> None:

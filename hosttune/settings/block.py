@@ -53,7 +53,7 @@ class NvmeQueue(Setting):
         """See Setting."""
         known = isinstance(value, Mapping) and bool(value) and set(value) <= {SCHEDULER, REQUESTS, AFFINITY}
         if not known or not all(_is_value(name, part) for name, part in value.items()):
-            raise refuse(self.kind, self.target, f"{value!r} is no value of it", "plan again")
+            raise refuse(self.kind, self.target, f"invalid value {value!r}", "plan again")
 
     def read(self, system: System) -> Any:
         """See Setting."""

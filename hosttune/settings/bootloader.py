@@ -46,6 +46,7 @@ class BootLoader(ABC):
     """One way to tell the next boot its arguments."""
 
     name: ClassVar[str] = ""
+    files: ClassVar[tuple[str, ...]] = ()  # what it may put in place
 
     @abstractmethod
     def read(self, system: System) -> Staged:
@@ -74,6 +75,7 @@ class ToolLoader(BootLoader):
     tool: str
     tools: ClassVar[tuple[str, ...]] = ()  # where it may be, the first one is taken
     state: ClassVar[type[Remembered]] = Remembered
+    files: ClassVar[tuple[str, ...]] = (STATE,)
 
     @classmethod
     def found(cls, system: System) -> Self | None:

@@ -46,7 +46,7 @@ class PerCpu(Setting):
     def check(self, value: Any) -> None:
         """See Setting."""
         if not isinstance(value, str) or not self.allows(value):
-            raise refuse(self.kind, self.target, f"{value!r} is no value of it", "plan again")
+            raise refuse(self.kind, self.target, f"invalid value {value!r}", "plan again")
 
     def allows(self, word: str) -> bool:
         """Whether a single CPU's value is one."""

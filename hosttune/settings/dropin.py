@@ -122,6 +122,10 @@ class DropIn(Setting):
         ):
             raise refuse(self.kind, self.target, "not what hosttune writes there", "plan again with this hosttune")
 
+    def places(self, system: System) -> tuple[str, ...]:
+        """See Setting."""
+        return (self.target,)
+
     def waits_for(self, system: System) -> str | None:
         """See Setting."""
         if self.target == BOOT_UNIT and not system.captured and not system.exists(_SYSTEMD_RUNS):

@@ -122,6 +122,7 @@ class Grub(BootLoader):
 
     generator: str
     name: ClassVar[str] = "GRUB"
+    files: ClassVar[tuple[str, ...]] = (DROP_IN,)
 
     @classmethod
     def found(cls, system: System) -> Grub | None:

@@ -191,6 +191,10 @@ class IrqbalanceBan(Setting):
             system.replace(IRQBALANCE_OURS, _environment(wanted or "", owed=False))
         return note
 
+    def places(self, system: System) -> tuple[str, ...]:
+        """See Setting."""
+        return (DROP_IN, IRQBALANCE_OURS)
+
 
 def _first(bans: Iterable[tuple[str, str | None]]) -> str | None:
     return next((ban for _, ban in bans if ban is not None), None)

@@ -71,7 +71,7 @@ class KernelArguments(Setting):
             raise refuse(self.kind, self.target, "not a value for each argument", "plan again")
         for name, text in parts.items():
             if text is not None and not (isinstance(text, str) and _allowed(name, text)):
-                raise refuse(self.kind, name, f"{str(text)[:80]!r} is no value of it", "plan again")
+                raise refuse(self.kind, name, f"invalid value {str(text)[:80]!r}", "plan again")
 
     def read(self, system: System) -> Any:
         """See Setting."""
@@ -87,6 +87,11 @@ class KernelArguments(Setting):
     def waits_for(self, system: System) -> str | None:
         """See Setting: a boot loader that can be told."""
         return None if boot_loader(system) else NO_LOADER
+
+    def places(self, system: System) -> tuple[str, ...]:
+        """See Setting."""
+        loader = boot_loader(system)
+        return loader.files if loader else ()
 
     def write(self, system: System, value: Any) -> str | None:
         """See Setting."""

@@ -55,6 +55,7 @@ class KernelInstall(ToolLoader):
     name: ClassVar[str] = "kernel-install"
     tools: ClassVar[tuple[str, ...]] = ("/usr/bin/kernel-install", "/bin/kernel-install")
     state: ClassVar[type[Remembered]] = State
+    files: ClassVar[tuple[str, ...]] = (STATE, LINE)
 
     def stage(self, system: System, arguments: Mapping[str, str | None], names: Collection[str]) -> str | None:
         """See BootLoader. The entries of all kernels are written anew, one after the other."""

@@ -169,7 +169,7 @@ def only(cls: type[S], target: str, known: str) -> S:
 def one_of(setting: Setting, value: Any, values: tuple[Any, ...]) -> None:
     """Raise BadInput unless the value is one of these, of the same type."""
     if not any(type(value) is type(known) and value == known for known in values):
-        raise refuse(setting.kind, setting.target, f"{value!r} is no value of it", f"one of {values}")
+        raise refuse(setting.kind, setting.target, f"invalid value {value!r}", f"one of {values}")
 
 
 def whole_number(system: System, path: str) -> int | None:

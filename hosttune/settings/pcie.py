@@ -117,7 +117,7 @@ class AccessControl(OfFunction):
         """See Setting."""
         if not isinstance(value, str) or value != acs_text(value.split()):
             names = " ".join(_BIT)
-            raise refuse(self.kind, self.target, f"{value!r} is no value of it", f"{NO_ACS}, or in this order: {names}")
+            raise refuse(self.kind, self.target, f"invalid value {value!r}", f"{NO_ACS}, or in this order: {names}")
 
     def read(self, system: System) -> str | None:
         """See Setting."""

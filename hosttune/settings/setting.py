@@ -9,7 +9,7 @@ of several alike (one per CPU), which is settled part by part.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -51,6 +51,7 @@ class Setting(ABC):
     undone_later: ClassVar[bool] = True  # False: taken back within its own transaction, never by a later revert
     takes_device: ClassVar[bool] = False  # a change takes its target, a PCI function, from whoever uses it
     hides_device: ClassVar[bool] = False  # nobody can ask its target who it is once it is set
+    rehearsed_briefly: ClassVar[bool] = False  # a rehearsal tells its files by size and digest, not whole
     frees_device: ClassVar[bool] = False  # set, the host itself has its target open no longer, see `kept_open`
     persisted_by: ClassVar[str] = "the boot unit"
     reset_by: ClassVar[str] = "a reboot"
@@ -82,16 +83,36 @@ class Setting(ABC):
     def write(self, system: System, value: Any) -> str | None:
         """Make it `value` (of `check`, or one that `read` gave). Raises WriteFailed, CommandFailed.
 
-        What it returns is told beside the outcome ("interrupt 37 is managed by the kernel").
+        Where the machine keeps two books of it, each is written that differs. What it returns is told beside the
+        outcome ("interrupt 37 is managed by the kernel").
         """
 
     def effective(self, system: System) -> Any:
-        """The value that works now; differs from `read` where that is staged for the next boot. Raises Unreadable."""
+        """The value that works now, as plans know it. Raises Unreadable.
+
+        Differs from `read` where that is staged for the next boot, or where the machine keeps a second book of it (a
+        register and the kernel's switch, a value and its file) that may say otherwise: it is as wanted if both are.
+        """
         return self.read(system)
+
+    def places(self, system: System) -> tuple[str, ...]:
+        """The files of ours that it may put in place: once it is taken back, what a crash left of that goes too."""
+        return ()
 
     def waits_for(self, system: System) -> str | None:
         """Why it cannot be set yet (its guest does not run), None when it can."""
         return None
+
+    def served(self, system: System, live: Any, want: Any) -> str | None:
+        """Why a value that is not the wanted one serves, being somebody else's and never ours; None: it does not.
+
+        Asked of a setting that no transaction has in force.
+        """
+        return None
+
+    def disturbed(self, system: System) -> Iterable[str]:
+        """What runs now that a change would cut off, in a few words each: refused before the first write."""
+        return ()
 
     def parts(self, value: Any) -> Mapping[str, Any]:
         """The value by part; one part, "", unless the setting consists of several."""

@@ -51,7 +51,7 @@ class Sysctl(Setting):
         if not (isinstance(value, str) and value.isdecimal() and value.isascii() and len(value) < 11):
             raise refuse(self.kind, self.target, f"{value!r} is no number as text", 'write "0"')
         if int(value) not in numbers or str(int(value)) != value:
-            raise refuse(self.kind, self.target, f"{value!r} is no value of it", f"{numbers[0]} to {numbers[-1]}")
+            raise refuse(self.kind, self.target, f"invalid value {value!r}", f"{numbers[0]} to {numbers[-1]}")
 
     def effective(self, system: System) -> str | None:
         """See Setting."""
@@ -72,6 +72,10 @@ class Sysctl(Setting):
         if lines.get(self.target) != wanted[BOOT]:
             changed = {**lines, self.target: wanted[BOOT]}
             _put(system, {name: text for name, text in changed.items() if text is not None})
+
+    def places(self, system: System) -> tuple[str, ...]:
+        """See Setting."""
+        return (DROP_IN,)
 
     def parts(self, value: Any) -> Mapping[str, Any]:
         """See Setting."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
 from hosttune import __version__
 from hosttune.errors import HosttuneError, Refused
-from hosttune.journal import Record, Store, Transaction, in_force
+from hosttune.journal import Record, Store, Transaction, dropped, in_force
 from hosttune.model.host import Host
 from hosttune.model.plan import Action, Plan
 from hosttune.model.result import Entry, Result
@@ -20,7 +20,7 @@ from hosttune.settings.drivers import cards, identities, merged_identities
 from hosttune.settings.dropin import own_state
 from hosttune.settings.persistence import bound, persistence
 from hosttune.settings.setting import AFTER_START_STAGE, BOOT, START_STAGE
-from hosttune.state import load, save
+from hosttune.state import load, mode_of, save
 from hosttune.system import KEPT_GPUS
 from hosttune.transaction.engine import Carried, Say, carry_out, interruptible
 from hosttune.transaction.guards import check_identities, check_machine, refuse_busy
@@ -51,8 +51,6 @@ from hosttune.transaction.steps import (
     with_verdict,
 )
 from hosttune.transaction.undoing import NO, PERSON, SUCCESS, undone_entries
-
-Told = Mapping[tuple[str, str], Record]
 
 
 @dataclass(frozen=True)
@@ -97,8 +95,7 @@ def apply(
         host = discover()
         check_machine(plan, host)
         check_identities(plan, host)
-        told = in_force(transactions)
-        prepared = look(site, wanted, host, told)
+        prepared = look(site, wanted, host, transactions)
         check_fresh(prepared)
         todo = due(prepared)
         if lacking := _lacking(prepared):
@@ -115,10 +112,12 @@ def apply(
             return _carried(site, store, transactions, host, starting, prepared, todo, say)
 
 
-def look(site: Site, wanted: Wanted, host: Host, told: Told) -> tuple[Prepared, ...]:
+def look(site: Site, wanted: Wanted, host: Host, transactions: Sequence[Transaction]) -> tuple[Prepared, ...]:
     """Every step of a plan, and of what makes it last, with what its setting is now. Raises BadInput."""
-    lasting = steps_of(lasting_actions(site, wanted.plan, told.values()))
+    standing = in_force(transactions)
+    lasting = steps_of(lasting_actions(site, wanted.plan, standing.values()))
     steps = in_order((*wanted.steps, *lasting, *wanted.guests))
+    told = {**standing, **dropped(transactions)}
     return guest_verdicts(covered(prepare(site.system, steps, told)), wanted.plan, host)
 
 
@@ -137,9 +136,21 @@ def _lacking(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
 
 
 def _unchanged(site: Site, prepared: Sequence[Prepared], *notes: str) -> Result:
-    found = tuple(row for one in prepared for row in entry(one))
+    found = tuple(row for one in prepared if not _is_void(one) for row in entry(one))
     waits = _waits_for_boot(prepared)
-    return Result(host=site.hostname, verb="apply", entries=found, reboot_required=waits, notes=notes)
+    told = (*_voids(prepared), *notes)
+    return Result(host=site.hostname, verb="apply", entries=found, reboot_required=waits, notes=told)
+
+
+def _is_void(one: Prepared) -> bool:
+    """Whether a step is about what this host does not have and no guest needs: it has no outcome, it is told."""
+    return one.verdict == ABSENT and not one.step.needed
+
+
+def _voids(prepared: Sequence[Prepared]) -> Iterable[str]:
+    names = [one.step.name for one in prepared if _is_void(one)]
+    if names:
+        yield f"this host has no {', no '.join(names)}: nothing was written for that"
 
 
 def _waits_for_boot(prepared: Sequence[Prepared]) -> bool:
@@ -174,13 +185,18 @@ def _carried(
     result = Result(
         host=site.hostname,
         verb="apply",
-        changed=carried.succeeded or transaction.is_open,
+        changed=transaction.is_open or (carried.succeeded and any(map(_changed, transaction.records))),
         reboot_required=_waits_for_boot(prepared) or _staged(todo, carried),
         entries=found,
         open_transaction=described(transaction) if transaction.is_open else None,
-        notes=(*_notes(carried, todo), *_proofs(site, starting.plan, todo, carried)),
+        notes=(*_voids(prepared), *_notes(carried, todo), *_proofs(site, starting.plan, todo, carried)),
     )
     return result, _code(carried)
+
+
+def _changed(record: Record) -> bool:
+    """Whether a step that was carried out has changed its setting; what was written and dropped has not."""
+    return bool(record.after != record.old)
 
 
 def _code(carried: Carried) -> int:
@@ -234,6 +250,8 @@ def _entries(
     found: list[Entry] = []
     for one in prepared:
         number = numbers.get(id(one.step))
+        if _is_void(one):
+            continue
         if number is None:
             found += entry(_waiting_now(site, one) if carried.succeeded else one)
         elif number in carried.made:
@@ -251,6 +269,8 @@ def _waiting_now(site: Site, one: Prepared) -> Prepared:
 def _entry_of_made(site: Site, one: Prepared, number: int, carried: Carried, record: Record | None) -> Sequence[Entry]:
     made = carried.made[number]
     undone = (carried.undone or {}).get(number)
+    if undone is not None and undone.outcome == "already":  # in an apply that word says: as wanted
+        undone = replace(undone, outcome="reverted")
     if undone is not None and record is not None and number != carried.failed:
         return tuple(undone_entries(record, undone))
     outcome, why = made.outcome, made.why
@@ -270,23 +290,42 @@ def rehearse_apply(site: Site, plan: Plan, options: Options, discover: Discover)
     """What `apply` would write, byte for byte; writes nothing and takes no lock. Raises Refused for a stale plan."""
     host = discover()
     check_identities(plan, host)
-    prepared = look(site, wanted_of(plan, options), host, in_force(site.transactions()))
+    prepared = look(site, wanted_of(plan, options), host, site.transactions())
     check_fresh(prepared)
     todo = due(prepared)
-    writes = [lambda system, one=one: one.step.setting.write(system, one.step.want) for one in todo]
+    rehearsed = {id(one): rehearse(site.system, one.step.setting, one.step.want) for one in todo}
+    told = [_rehearsed(one, *rehearsed[id(one)]) if one.verdict == TODO else one for one in prepared]
+    refused = [(one, why) for one in todo if (why := rehearsed[id(one)][1]) and one.verdict == TODO]
     result = Result(
         host=site.hostname,
         verb="apply",
-        entries=tuple(row for one in prepared for row in entry(one)),
+        entries=tuple(row for one in told if not _is_void(one) for row in entry(one)),
         reboot_required=any(one.step.setting.scope == BOOT for one in todo) or _waits_for_boot(prepared),
-        writes=rehearse(site.system, writes),
+        writes=tuple(line for one in todo for line in _lines(one, *rehearsed[id(one)])),
         differences=tuple(change for one in todo if (change := definition_change(one))),
         notes=(
+            *_voids(prepared),
             *(f"apply would fail: {one.step.name} is needed" for one in _lacking(prepared)),
+            *(f"apply would fail: {one.step.name} {why}" for one, why in refused if not one.unrecorded),
             "a rehearsal: nothing was written",
         ),
     )
     return result, SUCCESS
+
+
+def _rehearsed(one: Prepared, changes: Sequence[str], why: str | None) -> Prepared:
+    """A step as a rehearsal tells it: what would write nothing is not planned, and says why.
+
+    Where what it needs may only not have been recorded, the plan's word stands; the reason is among the writes.
+    """
+    return one if changes or one.unrecorded else with_verdict(one, UNREADABLE, why or "nothing would be written")
+
+
+def _lines(one: Prepared, changes: Sequence[str], why: str | None) -> Iterable[str]:
+    """The changes of one step, and why there is no more of them."""
+    yield from changes
+    if why is not None:
+        yield f"({one.step.name}: {why})"
 
 
 # --- what follows from a plan --------------------------------------------------------------------------------
@@ -322,4 +361,4 @@ def remember_gpus(site: Site, store: Store, host: Host, todo: Sequence[Prepared]
         what = f"the identities of GPUs that were kept cannot be read: {error}"
         raise Refused(what, where=path, hint="read it, then move it away") from error
     if merged != kept:
-        save(path, to_json(merged))
+        save(path, to_json(merged), mode=mode_of(KEPT_GPUS))

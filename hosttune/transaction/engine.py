@@ -15,11 +15,12 @@ from typing import Any
 import msgspec
 
 from hosttune.child import in_child
-from hosttune.errors import CommandFailed, HosttuneError, Stuck, Unreadable
+from hosttune.errors import CommandFailed, HosttuneError, InUse, Stuck, Unreadable
 from hosttune.journal import Journal, JournalFailed, Record, Transaction, read_transaction
 from hosttune.model.values import FrozenMap, freeze
 from hosttune.settings.setting import RUNTIME, Setting
 from hosttune.system import System
+from hosttune.transaction.rehearsal import Counted
 from hosttune.transaction.steps import TODO, VERDICT_OUTCOMES, Prepared, setting_of_record, text_of
 
 _FATAL = ("failed", "conflict")
@@ -31,11 +32,12 @@ LookAgain = Callable[[Prepared], Prepared]
 
 @dataclass(frozen=True)
 class Made:
-    """What became of one step: outcome, the value read back, and why."""
+    """What became of one step: outcome, the value read back, and why. `untouched`: it failed before any write."""
 
     outcome: str
     after: Any = None
     why: str | None = None
+    untouched: bool = False
 
 
 @dataclass(frozen=True)
@@ -157,26 +159,31 @@ def _step(system: System, journal: Journal, number: int, one: Prepared, made: di
         old=one.live,
         new=step.want,
     )
-    made[number] = _changed(system, setting, one.live, step.want)
-    journal.write("done", step=number, outcome=made[number].outcome, value=made[number].after, why=made[number].why)
+    found = made[number] = _changed(system, setting, one.live, step.want)
+    journal.write(
+        "done", step=number, outcome=found.outcome, value=found.after, why=found.why, untouched=found.untouched
+    )
 
 
 def _changed(system: System, setting: Setting, old: Any, want: Any) -> Made:
-    """Re-read, write, read back."""
+    """Re-read, write, read back. What was not written is neither `ignored` nor `clamped`: they tell of a write."""
+    counted = Counted(system)
     try:
         now = freeze(setting.read(system))
         if now != old and setting.agrees(now, want):  # by an earlier step: a reset for MIG brings the default limit
             return Made("done", now, "was so when its turn came")
         if now != old:
             return Made("conflict", now, f"changed from {text_of(old)} to {text_of(now)} since it was looked at")
-        note = _write(system, setting, want)
+        note = _write(counted, setting, want)
         after = freeze(setting.read(system))
     except Stuck as error:
         return Made("stuck", _value_or_none(system, setting), f"{error.what}: {error.where}")
     except (HosttuneError, OSError) as error:
-        return Made("failed", _value_or_none(system, setting), _reason(error))
+        return Made("failed", _value_or_none(system, setting), _reason(error), untouched=not counted.changes)
     if setting.agrees(after, want):
         return Made("done", after, note)
+    if after == old and not counted.changes:
+        return Made("failed", after, f"nothing was written{f': {note}' if note else ''}", untouched=True)
     return Made("ignored" if after == old and not setting.takes_less else "clamped", after, note)
 
 
@@ -217,7 +224,7 @@ def take_back(
     force: bool = False,
     again: Mapping[tuple[str, str], Any] = FrozenMap({}),
 ) -> tuple[dict[int, Made], bool]:
-    """Take back what is still in force of these records, newest first, going on past what fails.
+    """Take back what is still to be taken back of these records, newest first, going on past what fails.
 
     `same_boot`: they were written under the boot that runs now; `again`: what was left of those, by kind and target,
     that were set again under it. Gives what became of each step, and whether the journal could hold it all: a full
@@ -225,7 +232,7 @@ def take_back(
     """
     undone: dict[int, Made] = {}
     whole = True
-    for record in sorted((r for r in records if r.in_force), key=lambda r: r.step, reverse=True):
+    for record in sorted((r for r in records if r.to_undo), key=lambda r: r.step, reverse=True):
         key = record.kind, record.target
         left = msgspec.structs.replace(record, after=again[key], outcome="done") if key in again else record
         made, kept = _undo(system, journal, left, same_boot=same_boot or key in again, force=force)
@@ -237,16 +244,22 @@ def take_back(
 
 def _undo(system: System, journal: Journal, record: Record, *, same_boot: bool, force: bool) -> tuple[Made, bool]:
     setting = setting_of_record(record)
+    counted = Counted(system)
     kept = True
     try:
-        now = freeze(setting.read(system))
-        target, foreign = _way_back(setting, record, now, same_boot=same_boot, force=force)
-        why = None
-        if target != now:
-            kept = _noted(journal, "undo", step=record.step, old=now, new=target)
-            why = _write(system, setting, target)
-            now = freeze(setting.read(system))
-        made = _judged(setting, target, now, foreign, why)
+        found = freeze(setting.read(system))
+        target, foreign = _way_back(setting, record, found, same_boot=same_boot, force=force)
+        if target == found:
+            made = _foreign(found, foreign) if foreign else Made("already", found, _gone(record, found, same_boot))
+        else:
+            kept = _noted(journal, "undo", step=record.step, old=found, new=target)
+            note = _write(counted, setting, target)
+            made = _judged(setting, target, freeze(setting.read(system)), foreign, note, wrote=counted.changes > 0)
+        if made.outcome in ("reverted", "already"):
+            for path in setting.places(system):
+                system.tidy(path)
+    except InUse as error:
+        made = Made("conflict", _value_or_none(system, setting), f"left alone: {error.reason}")
     except Stuck as error:
         made = Made("stuck", _value_or_none(system, setting), f"{error.what}: {error.where}")
     except (HosttuneError, OSError) as error:
@@ -260,20 +273,23 @@ def _way_back(
 ) -> tuple[Any, Mapping[str, Any]]:
     """(what to write, parts that somebody else has changed since and that are left alone).
 
-    Ours is what we wrote, what we read back then, and, of a write that was cut off and can stop between, anything.
-    What runs only until a reboot and is neither went with that reboot: no conflict.
+    Ours is what we wrote, what we read back then, and, of a write that was cut off and can stop between, anything; a
+    part that we did not change is not. What runs only until a reboot and is neither went with that reboot: no conflict.
     """
     old, new = setting.parts(freeze(record.old)), setting.parts(freeze(record.new))
-    after = setting.parts(freeze(record.after)) if record.outcome in ("done", "clamped", "ignored") else {}
+    after = setting.parts(freeze(record.after)) if record.outcome in ("done", "clamped") else {}
     live = setting.parts(now)
+    cut_off = record.undoing or record.undone == "failed" or record.outcome in (None, "stuck", "failed")
+    anything = setting.between and cut_off
     restored: dict[str, Any] = {}
     foreign: dict[str, Any] = {}
     for name, original in old.items():
-        if name not in live or _same(setting, live[name], original):
+        if name not in live or same(setting, live[name], original):
             continue
-        ours = _same(setting, live[name], new.get(name)) or (name in after and _same(setting, live[name], after[name]))
-        cut_off = record.undoing or record.undone == "failed" or record.outcome in (None, "stuck", "failed")
-        ours = ours or (setting.between and cut_off)
+        if not anything and after.get(name, new.get(name)) == original:
+            continue  # it was so before us: whoever has changed it since has not changed what we did
+        ours = same(setting, live[name], new.get(name)) or (name in after and same(setting, live[name], after[name]))
+        ours = ours or anything
         if ours or force:
             restored[name] = original
         elif same_boot or setting.scope != RUNTIME:
@@ -281,19 +297,36 @@ def _way_back(
     return (setting.joined({**live, **restored}) if restored else now), foreign
 
 
-def _same(setting: Setting, one: Any, other: Any) -> bool:
+def same(setting: Setting, one: Any, other: Any) -> bool:
+    """Whether two values of a setting, or of a part of it, mean the same."""
     if one is None or other is None:
         return one is other
     return bool(one == other) or setting.agrees(one, other)
 
 
-def _judged(setting: Setting, target: Any, now: Any, foreign: Mapping[str, Any], why: str | None) -> Made:
-    if target != now and not _same(setting, now, target):
-        return Made("failed", now, f"reads {text_of(now)} after {text_of(target)} was written")
-    if foreign:
-        which = text_of(foreign[""] if set(foreign) == {""} else foreign)
-        return Made("conflict", now, f"somebody else has set it to {which} since: left alone (--force takes it back)")
-    return Made("reverted", now, why)
+def _judged(
+    setting: Setting, target: Any, now: Any, foreign: Mapping[str, Any], note: str | None, *, wrote: bool
+) -> Made:
+    if target != now and not same(setting, now, target):
+        if wrote:
+            return Made("failed", now, f"reads {text_of(now)} after {text_of(target)} was written")
+        return Made("failed", now, f"nothing was written{f': {note}' if note else ''}: it reads {text_of(now)}")
+    return _foreign(now, foreign) if foreign else Made("reverted", now, note)
+
+
+def _foreign(now: Any, foreign: Mapping[str, Any]) -> Made:
+    which = text_of(foreign[""] if set(foreign) == {""} else foreign)
+    return Made("conflict", now, f"somebody else has set it to {which} since: left alone (--force takes it back)")
+
+
+def _gone(record: Record, now: Any, same_boot: bool) -> str:
+    """Why there is nothing to take back of a step that we had written, or were about to."""
+    if not same_boot and record.scope == RUNTIME:
+        left = "" if now == freeze(record.old) else f", it is {text_of(now)} since"
+        return f"the reboot had undone it{left}: nothing was written"
+    if now != freeze(record.old):
+        return f"what it is now, {text_of(now)}, is not hosttune's: nothing was written"
+    return "it was at its original: nothing was written"
 
 
 def _noted(journal: Journal, event: str, **fields: Any) -> bool:

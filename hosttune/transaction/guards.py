@@ -74,7 +74,7 @@ def refuse_busy(system: System, host: Host, todo: Sequence[Prepared], disrupt: C
 
     `disrupt` names GPUs and guests that may be disturbed. Raises Refused naming every holder.
     """
-    lines = [*_disruptive(todo, disrupt), *_of_guests(host, todo, disrupt), *_held(system, host, todo)]
+    lines = [*_disruptive(system, todo, disrupt), *_of_guests(host, todo, disrupt), *_held(system, host, todo)]
     if lines:
         raise Refused(
             "in use, or disruptive:\n" + "\n".join(f"  {line}" for line in lines),
@@ -83,11 +83,13 @@ def refuse_busy(system: System, host: Host, todo: Sequence[Prepared], disrupt: C
         )
 
 
-def _disruptive(todo: Sequence[Prepared], disrupt: Collection[str]) -> Iterable[str]:
+def _disruptive(system: System, todo: Sequence[Prepared], disrupt: Collection[str]) -> Iterable[str]:
     for one in todo:
         setting = one.step.setting
         if setting.disruptive and setting.target not in disrupt:
             yield f"{one.step.name} disturbs {setting.target}: --disrupt {setting.target}"
+        if one.verdict == TODO:
+            yield from setting.disturbed(system)
 
 
 def _of_guests(host: Host, todo: Sequence[Prepared], disrupt: Collection[str]) -> Iterable[str]:
@@ -119,7 +121,7 @@ def refuse_in_use(system: System, transactions: Iterable[Transaction], ended: Co
     That is a device that would change hands (vfio-pci's unbind asks QEMU to unplug it from the running guest), and huge
     pages in use. `ended` names guests that the way back itself ends first.
     """
-    records = [one for transaction in transactions for one in transaction.records if one.in_force]
+    records = [one for transaction in transactions for one in transaction.records if one.to_undo]
     lines = [] if ended else list(_missed(system, records))
     addresses = dict.fromkeys(address for one in records for address in _changing_hands(system, one))
     found = holders(system, tuple(addresses)) if addresses else ()
@@ -163,7 +165,7 @@ def refuse_running_guests(
         record.target
         for transaction in transactions
         for record in transaction.records
-        if record.kind in ("guest", "guest-state") and record.in_force
+        if record.kind in ("guest", "guest-state") and record.to_undo
     }
     if not ours:
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -11,7 +12,7 @@ from hosttune.guest import GuestFiles, seed_image
 from hosttune.model.intent import is_guest_name
 from hosttune.model.values import FrozenMap
 from hosttune.settings.setting import FILE, KEEP_STAGE, Setting, refuse
-from hosttune.state import state_directory
+from hosttune.state import mode_of, state_directory
 from hosttune.system import System
 
 SEED, META, USER = "seed.iso", "meta-data", "user-data"
@@ -28,7 +29,6 @@ PATHS = (
     "bundle/virtualTopology.xml",
     SEED,
 )
-_PROGRAMS = ("bundle/hosttune-guest-apply", "bundle/install.sh")
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class FilesOfGuest(Setting):
     stage: ClassVar[int] = KEEP_STAGE
     none_is_value: ClassVar[bool] = True
     between: ClassVar[bool] = True
+    rehearsed_briefly: ClassVar[bool] = True  # the seed's texts hold the bundle once more
     persisted_by: ClassVar[str] = "the state directory"
     reset_by: ClassVar[str] = "nothing but a revert"
 
@@ -79,12 +80,28 @@ class FilesOfGuest(Setting):
                 if system.exists(f"{folder}/{path}"):
                     system.remove(f"{folder}/{path}")
             elif path == SEED:
-                system.replace(f"{folder}/{path}", _seed(value))
+                _open_the_way(system, folder)
+                system.replace(f"{folder}/{path}", _seed(value), mode_of(f"guests/{self.target}/{path}"))
             else:
-                system.replace(f"{folder}/{path}", text.encode(), 0o755 if path in _PROGRAMS else 0o644)
+                system.replace(f"{folder}/{path}", text.encode(), mode_of(f"guests/{self.target}/{path}"))
+
+    def places(self, system: System) -> tuple[str, ...]:
+        """See Setting."""
+        return tuple(f"{self._folder(system)}/{path}" for path in PATHS)
 
     def _folder(self, system: System) -> str:
         return f"{'/var/lib/hosttune' if system.captured else state_directory()}/guests/{self.target}"
+
+
+def _open_the_way(system: System, folder: str) -> None:
+    """Let QEMU search our folders on the way to the seed: one made under umask 077 by an earlier hosttune is closed."""
+    if system.captured:
+        return
+    above = os.path.dirname(folder)
+    ours = [path for path in (os.path.dirname(above), above, folder) if system.exists(path)]
+    modes = system.run(("stat", "-c", "%a", "--", *ours)).split()
+    if closed := [path for path, mode in zip(ours, modes, strict=True) if not int(mode, 8) & 0o001]:
+        system.change(("chmod", "o+x", "--", *closed))
 
 
 def value_of(files: GuestFiles) -> Mapping[str, str]:

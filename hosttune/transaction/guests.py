@@ -10,7 +10,7 @@ from typing import Any
 from hosttune.domain import domain_xml
 from hosttune.errors import BadInput
 from hosttune.guest import guest_files
-from hosttune.hypervisor import process_of, ready, startable, verify_running, xml_difference
+from hosttune.hypervisor import process_of, ready, startable, unreachable, verify_running, xml_difference
 from hosttune.model.host import Host
 from hosttune.model.plan import Action, Plan, PlannedGuest
 from hosttune.settings.setting import AFTER_START_STAGE, START_STAGE
@@ -81,7 +81,7 @@ class Starting:
 
     def _start(self, one: Prepared) -> Prepared:
         guest = next(guest for guest in self.plan.guests if guest.name == one.step.setting.target)
-        reasons = startable(self.discover(), guest)
+        reasons = (*startable(self.discover(), guest), *unreachable(self.system, guest))
         return with_verdict(one, PENDING, f"not started: {'; '.join(reasons)}") if reasons else one
 
     def _interrupts(self, one: Prepared) -> Prepared:

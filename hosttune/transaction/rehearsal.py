@@ -1,26 +1,28 @@
-"""A rehearsal: a System whose reads are real and whose changes are only written down, byte for byte."""
+"""A System before another one: its reads are those of the other; its changes are counted, or only written down."""
 
 from __future__ import annotations
 
+import mmap
 import shlex
+import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
 
 from hosttune.errors import CommandFailed, Unreadable, WriteFailed
 from hosttune.system import Folder, System
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from hosttune.settings.setting import Setting
 
 
-class Rehearsal(System):
-    """The System behind it, with every change noted in `changes` instead of made."""
+class _Before(System):
+    """Reads are those of the System behind it."""
 
     def __init__(self, behind: System) -> None:
         self._behind = behind
         self.captured, self.complete = behind.captured, behind.complete
         self.scratch, self.origin = behind.scratch, behind.origin
-        self.changes: list[str] = []
 
     def read_bytes(self, path: str) -> bytes | None:
         """See System."""
@@ -38,6 +40,10 @@ class Rehearsal(System):
         """See System."""
         return self._behind.exists(path)
 
+    def lacks(self, path: str) -> bool:
+        """See System."""
+        return self._behind.lacks(path)
+
     def folder(self, path: str) -> Folder:
         """See System."""
         return self._behind.folder(path)
@@ -50,7 +56,62 @@ class Rehearsal(System):
         """See System."""
         return self._behind.run(argv, timeout=timeout)
 
-    # --- what is noted ---------------------------------------------------------------------------------------
+    def forget(self) -> None:
+        """See System."""
+        self._behind.forget()
+
+
+class Counted(_Before):
+    """The System behind it; `changes` is how many changes were asked of it, also by a child that was forked since."""
+
+    def __init__(self, behind: System) -> None:
+        super().__init__(behind)
+        self._count = mmap.mmap(-1, mmap.PAGESIZE)  # shared with children
+
+    @property
+    def changes(self) -> int:
+        """How many changes it was asked for. What was refused counts too: it may have been done in part."""
+        return int(struct.unpack_from("q", self._count)[0])
+
+    def _one_more(self) -> System:
+        struct.pack_into("q", self._count, 0, self.changes + 1)
+        return self._behind
+
+    def write(self, path: str, text: str) -> None:
+        """See System."""
+        self._one_more().write(path, text)
+
+    def write_register(self, path: str, offset: int, data: bytes) -> None:
+        """See System."""
+        self._one_more().write_register(path, offset, data)
+
+    def replace(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """See System."""
+        self._one_more().replace(path, data, mode)
+
+    def remove(self, path: str) -> None:
+        """See System."""
+        self._one_more().remove(path)
+
+    def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:
+        """See System."""
+        return self._one_more().change(argv, timeout=timeout, stdin=stdin)
+
+    def tell(self, name: str, value: str, live: Callable[[], None]) -> None:
+        """See System."""
+        self._one_more().tell(name, value, live)
+
+
+class Rehearsal(_Before):
+    """The System behind it, with every change noted in `changes` instead of made.
+
+    `brief`: the contents of files are told by their digest alone.
+    """
+
+    def __init__(self, behind: System, *, brief: bool = False) -> None:
+        super().__init__(behind)
+        self.changes: list[str] = []
+        self._brief = brief
 
     def write(self, path: str, text: str) -> None:
         """See System."""
@@ -62,11 +123,15 @@ class Rehearsal(System):
 
     def replace(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """See System."""
-        self.changes.append(f"file  {path} (mode {mode:o}, {len(data)} bytes)" + block(data))
+        contents = f" (sha256 {sha256(data).hexdigest()})" if self._brief else block(data)
+        self.changes.append(f"file  {path} (mode {mode:o}, {len(data)} bytes)" + contents)
 
     def remove(self, path: str) -> None:
         """See System."""
         self.changes.append(f"unlink {path}")
+
+    def tidy(self, path: str) -> None:
+        """See System. Nothing is left behind by a rehearsal."""
 
     def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:
         """See System."""
@@ -93,19 +158,23 @@ def block(data: bytes) -> str:
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        from hashlib import sha256
-
         return f" (binary, sha256 {sha256(data).hexdigest()})"
     return "".join(f"\n  | {line}" for line in text.splitlines()) + ("" if text.endswith("\n") else "\n  (no line end)")
 
 
-def rehearse(system: System, writes: Sequence[Callable[[System], object]]) -> tuple[str, ...]:
-    """Every change that these writes would make, in order."""
-    rehearsal = Rehearsal(system)
-    for write in writes:
-        try:
-            write(rehearsal)
-        except (WriteFailed, CommandFailed, Unreadable) as error:
-            said = "cannot be told here" if isinstance(error, Unreadable) else "would be refused"
-            rehearsal.changes.append(f"({said}: {error.what})")
-    return tuple(rehearsal.changes)
+def rehearse(system: System, setting: Setting, value: Any) -> tuple[tuple[str, ...], str | None]:
+    """(every change that a write of this value would make, in order; why there is no more of them, None for nothing).
+
+    Where it says why, the write would be refused as the host is now, or cannot be told, or would find nothing to do.
+    """
+    rehearsal = Rehearsal(system, brief=setting.rehearsed_briefly)
+    why = None
+    try:
+        setting.write(rehearsal, value)
+    except (WriteFailed, CommandFailed) as error:
+        why = f"would be refused: {error.what}"
+    except Unreadable as error:
+        why = f"cannot be told here: {error.what}"
+    if not rehearsal.changes and why is None:
+        why = "nothing would be written"
+    return tuple(rehearsal.changes), why

@@ -41,7 +41,7 @@ class Site:
                     hint="move it out of the folder: its values are not this machine's",
                 )
             for record in one.records:
-                if record.in_force:
+                if record.to_undo:
                     setting_of_record(record, one.path)
         return found
 

@@ -20,8 +20,8 @@ from hosttune.settings.setting import BOOT, Setting
 from hosttune.system import System
 
 TODO, ALREADY, PENDING, AS_FOUND, ABSENT, UNREADABLE = "todo", "already", "pending", "as-found", "absent", "unreadable"
-# What is told of a step that is not carried out.
-VERDICT_OUTCOMES = {ALREADY: "already", PENDING: "pending", ABSENT: "ignored", UNREADABLE: "failed", TODO: "planned"}
+# What is told of a step that is not carried out. `ignored` would say that it was written.
+VERDICT_OUTCOMES = {ALREADY: "already", PENDING: "pending", ABSENT: "failed", UNREADABLE: "failed", TODO: "planned"}
 LONGEST_TEXT = 200  # characters of a value within a sentence
 
 
@@ -56,6 +56,14 @@ class Prepared:
     effective: Any = None
     why: str | None = None
     outcome: str | None = None  # AS_FOUND: the outcome that was told when it was left so
+    unrecorded: bool = False  # its value is the plan's, for this host's is not recorded
+
+    @property
+    def before(self) -> Any:
+        """The value that is shown as its present one: what works now; where that is as wanted, what else is not."""
+        setting = self.step.setting
+        apart = setting.scope != BOOT and self.verdict == TODO and setting.agrees(self.effective, self.step.want)
+        return self.live if apart else self.effective
 
 
 def steps_of(actions: Iterable[Action]) -> tuple[Step, ...]:
@@ -127,7 +135,7 @@ def _prepare(system: System, step: Step, record: Record | None) -> Prepared:
         if _unrecorded(system):
             return _as_planned(step)
         return Prepared(step, UNREADABLE, why=f"cannot be read: {error.reason}")
-    if setting.agrees(effective, step.want) and not _unstaged(setting, live, step.want):
+    if setting.agrees(effective, step.want) and _both(setting, live, step.want):
         return Prepared(step, ALREADY, live, effective)
     waits = setting.waits_for(system)
     if waits is not None:
@@ -136,9 +144,14 @@ def _prepare(system: System, step: Step, record: Record | None) -> Prepared:
     if live is None and not setting.none_is_value:
         if _unrecorded(system):
             return _as_planned(step)
-        return Prepared(step, ABSENT, why=f"this host has no {step.name}")
+        return Prepared(step, ABSENT, why=f"this host has no {step.name}: nothing was written")
     if setting.scope == BOOT and setting.agrees(live, step.want):
         return Prepared(step, PENDING, live, effective, "staged: takes effect with the next boot")
+    served = setting.served(system, live, step.want) if record is None else None
+    if served is not None:
+        return Prepared(step, ALREADY, live, effective, served)
+    if setting.covered_by is not None and all(action.effect == "reboot" for action in step.actions):
+        return Prepared(step, PENDING, live, effective, "reserved by the next boot: more than is free now")
     if record is not None and _told(record, step, live):
         return Prepared(step, AS_FOUND, live, effective, record.why, record.outcome)
     return Prepared(step, TODO, live, effective)
@@ -153,12 +166,20 @@ def _as_planned(step: Step) -> Prepared:
     """A step of a host that does not tell: its value is the one that the plan was made from."""
     values = {step.parts[action.id]: action.current for action in step.actions}
     live = freeze(values[""] if set(values) == {""} else values)
-    return Prepared(step, TODO, live, live, "not recorded: its value is the plan's")
+    return Prepared(step, TODO, live, live, "not recorded: its value is the plan's", unrecorded=True)
+
+
+def _both(setting: Setting, live: Any, want: Any) -> bool:
+    """Whether of a setting that works as wanted the machine's other book says no other value.
+
+    That book is what is staged for the next boot, or of any other setting what `read` finds besides.
+    """
+    return not _unstaged(setting, live, want) if setting.scope == BOOT else setting.agrees(live, want)
 
 
 def _unstaged(setting: Setting, live: Any, want: Any) -> bool:
     """Whether the next boot would bring another value than the wanted one that works now."""
-    return setting.scope == BOOT and any(
+    return any(
         part is not None and not setting.agrees(setting.joined({name: part}), setting.joined({name: wanted}))
         for name, part in setting.parts(live).items()
         for wanted in (setting.parts(want).get(name),)
@@ -209,7 +230,7 @@ def _stale(one: Prepared) -> Iterable[str]:
 def entry(one: Prepared) -> tuple[Entry, ...]:
     """What is told of a step that needs no write, or whose write is still to come (`planned`)."""
     outcome = one.outcome or VERDICT_OUTCOMES[one.verdict]
-    return entries(one.step, outcome, one.effective, None if one.verdict == TODO else one.effective, one.why)
+    return entries(one.step, outcome, one.before, None if one.verdict == TODO else one.effective, one.why)
 
 
 def entries(step: Step, outcome: str, before: Any, after: Any, why: str | None) -> tuple[Entry, ...]:

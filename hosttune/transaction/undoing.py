@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 
 from hosttune.errors import Unreadable
-from hosttune.journal import Record, Store, Transaction, in_force
+from hosttune.journal import Record, Store, Transaction, dropped, in_force, left_alone
 from hosttune.model.intent import Intent
-from hosttune.model.plan import Plan
+from hosttune.model.plan import Action, Plan
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.values import FrozenMap, freeze
 from hosttune.settings.setting import BOOT, Setting
-from hosttune.transaction.engine import Made, Say, interruptible, settle
+from hosttune.transaction.engine import Made, Say, interruptible, same, settle
 from hosttune.transaction.guards import refuse_in_use, refuse_running_guests
 from hosttune.transaction.site import Site, described, must_write, refuse_open
 from hosttune.transaction.steps import part_of, setting_of_record
@@ -35,7 +35,7 @@ def revert(site: Site, say: Say, *, force: bool = False) -> tuple[Result, int]:
     with store.locked(), interruptible():
         transactions = site.transactions()
         refuse_open(transactions)
-        applied = tuple(one for one in transactions if one.is_applied)
+        applied = tuple(one for one in transactions if one.to_revert)
         refuse_running_guests(site.system, applied)
         refuse_in_use(site.system, applied)
         result, code = _settled(site, store, "revert", applied, say, force=force, again=set_again(site, transactions))
@@ -66,6 +66,7 @@ def set_again(site: Site, transactions: Iterable[Transaction]) -> Mapping[Key, A
         for one in ours
         if site.boot_id is not None and one.header.boot_id == site.boot_id
         for record in one.records
+        if not record.dropped
     }
 
 
@@ -125,6 +126,8 @@ def undone_entries(record: Record, made: Made) -> Iterable[Entry]:
     """What became of taking a record back, one entry an action."""
     setting = setting_of_record(record)
     before = record.new if record.outcome is None else record.after
+    if made.outcome == "already":
+        before = made.after  # nothing was written
     for action in record.actions:
         name = _part(setting, action)
         yield Entry(
@@ -138,17 +141,77 @@ def undone_entries(record: Record, made: Made) -> Iterable[Entry]:
 
 
 def applied_plans(site: Site) -> tuple[Plan, ...]:
-    """The plans that are applied, oldest first. Raises BadInput for one that does not read."""
-    if site.store is None:
-        return ()
-    applied = (one for one in site.transactions() if one.is_applied)
-    texts = ((one.path, site.store.plan_of(one)) for one in applied)
-    return tuple(Plan.from_json(text, where=path) for path, text in texts if text is not None)
+    """The plans that are applied, oldest first, each with what is in force of it. Raises BadInput for one that does
+    not read.
+
+    Of an apply that came to its end that is its plan, but for what was written and stayed as it was; of one that was
+    taken back in part, the actions and guests of the steps that still are in force.
+    """
+    transactions = site.transactions() if site.store is not None else ()
+    standing_records = in_force(transactions)
+    left_out = {
+        name for key, record in dropped(transactions).items() if key not in standing_records for name in record.actions
+    }
+    found = (_as_in_force(site, plan, transaction, left_out) for transaction, plan in _kept_plans(site, transactions))
+    return tuple(plan for plan in found if plan is not None)
 
 
 def plan_in_force(site: Site, intent: Intent) -> Plan | None:
-    """The newest applied plan that was made from this very intent. Raises BadInput for one that does not read."""
-    return next((plan for plan in reversed(applied_plans(site)) if plan.intent == intent), None)
+    """The newest plan that was made from this very intent, is applied, and of which nothing was taken back.
+
+    Raises BadInput for one that does not read.
+    """
+    whole = [plan for transaction, plan in _kept_plans(site, site.transactions()) if transaction.is_applied]
+    return next((plan for plan in reversed(whole) if plan.intent == intent), None)
+
+
+def _kept_plans(site: Site, transactions: Iterable[Transaction]) -> Iterable[tuple[Transaction, Plan]]:
+    """The transactions that something is in force of, oldest first, each with its whole plan. Raises BadInput."""
+    for transaction in transactions:
+        if site.store is not None and (transaction.is_applied or in_force((transaction,))):
+            text = site.store.plan_of(transaction)
+            if text is not None:
+                yield transaction, Plan.from_json(text, where=transaction.path)
+
+
+def _as_in_force(site: Site, plan: Plan, transaction: Transaction, left_out: Collection[str]) -> Plan | None:
+    """A plan with what is in force of it, whole without the actions of `left_out`; None for nothing."""
+    if transaction.is_applied:
+        actions = tuple(action for action in plan.actions if action.id not in left_out)
+        return msgspec.structs.replace(plan, actions=actions)
+    left = [cut for record in transaction.records if record.in_force and (cut := _not_back(site, record)) is not None]
+    records = {name: record for record in left for name in record.actions}
+    guests = {record.target for record in left if record.kind == "guest"}
+    found = msgspec.structs.replace(
+        plan,
+        actions=tuple(_of_record(action, records[action.id]) for action in plan.actions if action.id in records),
+        guests=tuple(guest for guest in plan.guests if guest.name in guests),
+    )
+    return found if found.actions or found.guests else None
+
+
+def _of_record(action: Action, record: Record) -> Action:
+    """A plan's action with what its record is about: one of several parts may be taken back."""
+    setting = setting_of_record(record)
+    if setting.merges or (action.target == record.target and action.want == record.new):
+        return action
+    return msgspec.structs.replace(action, target=record.target, current=record.old, want=record.new)
+
+
+def _not_back(site: Site, record: Record) -> Record | None:
+    """A record of the parts that a way back which failed or was cut off has left; None where all are back."""
+    if record.undone != "failed" and not record.undoing:
+        return record
+    setting = setting_of_record(record)
+    try:
+        now = setting.parts(freeze(setting.read(site.system)))
+    except Unreadable:
+        return record
+    old = setting.parts(freeze(record.old))
+    names = [name for name, original in old.items() if not same(setting, now.get(name), original)]
+    if len(names) < len(old) and names and setting.overlaps:
+        return _only(record, setting, names)
+    return record if names or not old else None
 
 
 def status(site: Site) -> tuple[Result, int]:
@@ -158,17 +221,45 @@ def status(site: Site) -> tuple[Result, int]:
     """
     transactions = site.transactions()
     unfinished = next((one for one in transactions if one.is_open), None)
-    entries, drift = standing(site, in_force(transactions).values())
+    standing_records = in_force(transactions)
+    entries, drift = standing(site, standing_records.values())
+    unchanged = [record for key, record in dropped(transactions).items() if key not in standing_records]
+    kept = [row for record in left_alone(transactions).values() for row in _kept(site, record)]
     result = Result(
         host=site.hostname,
         verb="status",
         reboot_required=any(entry.outcome == "pending" for entry in entries) or reboot_required(site, transactions),
-        entries=tuple(entries),
+        entries=(*entries, *(row for record in unchanged for row in _dropped(site, record)), *kept),
         drift=tuple(drift),
         open_transaction=described(unfinished) if unfinished else None,
         notes=_not_seen(site),
     )
-    return result, NO if drift or unfinished else SUCCESS
+    return result, NO if drift or unfinished or kept else SUCCESS
+
+
+def _dropped(site: Site, record: Record) -> Iterable[Entry]:
+    """What was written and stayed as it was, while it still is so; it is nothing of ours, and never drift."""
+    setting = setting_of_record(record)
+    try:
+        as_found = freeze(setting.read(site.system)) == freeze(record.after)
+    except Unreadable:
+        return
+    if as_found:
+        yield from _standing(msgspec.structs.replace(record, outcome="ignored"), None)
+
+
+def _kept(site: Site, record: Record) -> Iterable[Entry]:
+    """What a revert left to whoever had changed it, until it is at its original or a revert has taken it back."""
+    setting = setting_of_record(record)
+    try:
+        now = freeze(setting.read(site.system))
+    except Unreadable:
+        now = freeze(record.after)
+    if now != freeze(record.old):
+        made = Made(
+            "conflict", now, "a revert left it to whoever had changed it: hosttune revert --force takes it back"
+        )
+        yield from undone_entries(record, made)
 
 
 def _not_seen(site: Site) -> tuple[str, ...]:
@@ -182,7 +273,8 @@ def standing(site: Site, records: Iterable[Record]) -> tuple[list[Entry], list[D
     """How records in force stand, oldest first, and what has drifted of them."""
     drift: list[Drift] = []
     entries: list[Entry] = []
-    for record in _newest_parts(records):
+    left = (cut for record in records if (cut := _not_back(site, record)) is not None)
+    for record in _newest_parts(left):
         if not setting_of_record(record).undone_later:
             continue  # whether a guest runs now is its operator's business
         found = _look(site, record)
@@ -237,13 +329,25 @@ def _look(site: Site, record: Record) -> Drift | str | None:
         works = freeze(setting.effective(site.system))
     except Unreadable as error:
         return Drift(action=record.actions[0], expected=expected, why=f"cannot be read: {error.reason}")
-    if now != expected and not (now is not None and expected is not None and setting.agrees(now, expected)):
+    if not _as_left(setting, record, now):
         if setting.waits_for(site.system) is not None:
             return None  # nothing to see of it now: its guest does not run, or has the device
         return Drift(action=record.actions[0], expected=expected, actual=now)
     if setting.scope == BOOT and not setting.agrees(works, freeze(record.new)):
         return "pending"
     return None
+
+
+def _as_left(setting: Setting, record: Record, now: Any) -> bool:
+    """Whether a setting in force is as it was left. Of several parts those are ours that are as wanted, or changed."""
+    expected = freeze(record.after)
+    if now == expected or (now is not None and expected is not None and setting.agrees(now, expected)):
+        return True
+    if record.outcome != "clamped" or now is None or expected is None:
+        return False
+    old, new, after, live = (setting.parts(freeze(value)) for value in (record.old, record.new, expected, now))
+    ours = [name for name, part in after.items() if part == new.get(name) or part != old.get(name)]
+    return len(ours) < len(after) and all(live.get(name) == after[name] for name in ours)
 
 
 def _drifted(record: Record, found: Drift | str | None) -> Iterable[Drift]:
@@ -276,7 +380,12 @@ def _standing(record: Record, found: Drift | str | None) -> Iterable[Entry]:
 
 def reboot_required(site: Site, transactions: Iterable[Transaction]) -> bool:
     """Whether something that these transactions staged, and that is taken back, still works until the next boot."""
-    records = (record for transaction in transactions for record in transaction.records if not record.in_force)
+    records = (
+        record
+        for transaction in transactions
+        for record in transaction.records
+        if record.undone in ("reverted", "already")
+    )
     return any(_still_works(site, record) for record in records)
 
 

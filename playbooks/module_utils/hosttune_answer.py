@@ -130,9 +130,8 @@ def facts(asked: dict, check: bool, document: dict, err: str) -> dict:
         answer["verdict"] = document["verdict"]
     else:
         planned = any(entry.get("outcome") == "planned" for entry in entries) or bool(document.get("writes"))
-        answer["changed"] = (
-            (bool(entries) if phase == "revert" else planned) if check else bool(document.get("changed"))
-        )
+        ours = any(entry.get("outcome") not in ("ignored", "conflict") for entry in entries)  # a revert leaves those
+        answer["changed"] = (ours if phase == "revert" else planned) if check else bool(document.get("changed"))
         answer["reboot_required"] = document.get("reboot_required")
     return answer
 

@@ -23,6 +23,7 @@ PACKAGES=(
   python3 python3-libvirt pci.ids
   pciutils numactl ethtool nvme-cli e2fsprogs util-linux
   libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 qemu-utils ovmf
+  apparmor # libvirt confines guests by it where it is installed, as it is on every Debian server
   linux-image-amd64 initramfs-tools grub-pc fdisk
   irqbalance psmisc strace
   python3-apt # Ansible asks it what is installed
@@ -146,7 +147,7 @@ settings() {
   printf 'PermitRootLogin yes\nUseDNS no\nLoginGraceTime 0\n' >"$root/etc/ssh/sshd_config.d/lab.conf"
   cat >"$root/etc/fstab" <<'X'
 /dev/vda1 / ext4 defaults,noatime 0 0
-tree /mnt/tree 9p trans=virtio,version=9p2000.L,msize=262144,ro,nofail 0 0
+tree /mnt/tree 9p trans=virtio,version=9p2000.L,msize=524288,cache=loose,ro,nofail 0 0
 X
   mkdir -p "$root/mnt/tree"
   cat >"$root/etc/systemd/network/10-management.network" <<'X'
@@ -159,8 +160,11 @@ LinkLocalAddressing=no
 X
   # Stand-ins for GPUs must start unbound, as a GPU without its maker's driver does.
   printf 'blacklist bochs\nblacklist virtio_gpu\n' >"$root/etc/modprobe.d/stand-ins.conf"
-  printf 'user = "root"\ngroup = "root"\nsecurity_driver = "none"\n' >>"$root/etc/libvirt/qemu.conf"
-  # libvirtd stays up instead of leaving after two idle minutes: every test finds the same host.
+  # qemu.conf, AppArmor's profiles and the mounts are the distribution's: a guest that starts here starts on a server.
+  # libvirtd stays up instead of leaving after two idle minutes: every test finds the same host. The test of the
+  # distribution's own settings puts its file back.
+  mkdir -p "$root/usr/local/share/hosttune-lab"
+  cp -a "$root/etc/default/libvirtd" "$root/usr/local/share/hosttune-lab/libvirtd"
   printf 'LIBVIRTD_ARGS=""\n' >"$root/etc/default/libvirtd"
   chroot "$root" systemctl enable systemd-networkd.service
   chroot "$root" systemctl disable systemd-networkd-wait-online.service libvirt-guests.service \

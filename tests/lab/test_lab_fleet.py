@@ -38,14 +38,6 @@ def test_a_host_with_a_running_guest_is_not_rebooted(rollout: Rollout) -> None:
     assert asked.hooks == [(DRAIN, CANARY)]
 
 
-def test_a_host_with_unknown_guests_is_not_rebooted(rollout: Rollout) -> None:
-    asked = rollout.unsure
-    assert (asked.status, asked.waves) == (1, [False, None])
-    assert asked.outcomes(CANARY)["status"] == "refused"
-    assert "its guests are unknown" in asked.answer(CANARY, "status")["why"]
-    assert asked.hooks == [(DRAIN, CANARY)]
-
-
 # --- a host that got worse ------------------------------------------------------------------------------------
 
 
@@ -65,7 +57,7 @@ def test_the_gate_stays_shut_behind_a_host_that_got_worse(rollout: Rollout) -> N
 def test_the_second_host_is_untouched_until_then(rollout: Rollout) -> None:
     assert rollout.spared == rollout.before[SECOND]._replace(state=rollout.spared.state)
     assert rollout.spared.state == [f"{STATE}/plan.json"]
-    for asked in (rollout.guarded, rollout.unsure, rollout.broken):
+    for asked in (rollout.guarded, rollout.broken):
         assert SECOND not in {host for _, host in asked.hooks}
         assert asked.outcomes(SECOND) == {"apply": "unknown"}
         assert asked.files[SECOND].keys() == {"discover", "plan"}
@@ -88,7 +80,7 @@ def test_a_canary_that_was_done_is_only_proven(rollout: Rollout) -> None:
     """Its settings and its boot are those of the earlier attempt, and so is what it is compared with."""
     assert [asked.answer(CANARY, "apply")["changed"] for asked in (rollout.guarded, rollout.done)] == [True, False]
     assert [told.boot for told in rollout.done.told if told.host == CANARY] == [rollout.booted[CANARY].id] * 2
-    asked = (rollout.guarded, rollout.unsure, rollout.broken, rollout.done)
+    asked = (rollout.guarded, rollout.broken, rollout.done)
     assert len({one.answer(CANARY, "before")["started"] for one in asked}) == 1
 
 
@@ -103,7 +95,7 @@ def test_a_host_is_drained_changed_booted_proven_and_given_back(rollout: Rollout
 
 
 def test_one_run_asked_all_that(rollout: Rollout) -> None:
-    runs = {asked.report["run"] for asked in (rollout.guarded, rollout.unsure, rollout.broken, rollout.done)}
+    runs = {asked.report["run"] for asked in (rollout.guarded, rollout.broken, rollout.done)}
     assert len(runs) == 1
     assert {rollout.done.answer(host, "validate")["run"] for host in (CANARY, SECOND)} == runs
 
@@ -120,12 +112,3 @@ def test_a_revert_goes_in_waves_and_reboots(rollout: Rollout) -> None:
         assert (outcomes["revert"], outcomes["status"], outcomes["validate"]) == ("ok", "ok", "ok")
         assert asked.answer(host, "revert")["changed"] is True
         assert rollout.taken[host].id not in (rollout.booted[host].id, rollout.before[host].id)
-
-
-def test_a_second_revert_has_nothing_to_do(rollout: Rollout) -> None:
-    asked = rollout.again
-    assert (asked.status, asked.waves) == (0, [True])
-    for host in (CANARY, SECOND):
-        assert "status" not in asked.outcomes(host)
-        answer = asked.answer(host, "revert")
-        assert (answer["changed"], answer["reboot_required"]) == (False, False)

@@ -1,0 +1,72 @@
+"""The PCIe link of a GPU, read while copies run over it: some drivers slow the link of a GPU at rest.
+
+Source: Linux Documentation/ABI/testing/sysfs-bus-pci, current_link_speed ("32.0 GT/s PCIe") and current_link_width.
+Standard library only: the children may have nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+
+from hosttune.bench.supervise import Record
+
+SPEED, WIDTH = "load-link-speed", "load-link-width"
+RUNS = 7
+_FOLDER = "/sys/bus/pci/devices"
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_SPEED = re.compile(r"(\d{1,3}(?:\.\d)?) GT/s\b")
+_PAUSE_SECONDS, _MOST_SECONDS = 0.01, 3.0
+
+
+def under_load(
+    address: str, work: Callable[[], object], busy: Callable[[], bool], read: Callable[[str], str]
+) -> Iterator[Record]:
+    """Speed and width as they are read while work is under way: a record each, or one that says why there is none.
+
+    `work` queues some tenths of a second of copies, `busy` says whether they are still under way. A reading counts only
+    if they are before it and after it.
+    """
+    found: list[tuple[float, float]] = []
+    why = "the copies ended before the link was read" if _ADDRESS.fullmatch(address) else "its PCI address is not known"
+    until = time.monotonic() + _MOST_SECONDS
+    while len(found) < RUNS and time.monotonic() < until and _ADDRESS.fullmatch(address):
+        if not busy():
+            work()
+        time.sleep(_PAUSE_SECONDS)
+        try:
+            reading = _reading(address, read)
+        except (OSError, ValueError) as error:
+            why = f"{_FOLDER}/{address}/current_link_*: {error}"
+            break
+        if busy():
+            found.append(reading)
+    if len(found) < RUNS:
+        yield {"metric": SPEED, "subject": address, "skip": why}
+        return
+    yield {"metric": SPEED, "subject": address, "unit": "GT/s", "values": [speed for speed, _ in found]}
+    yield {"metric": WIDTH, "subject": address, "unit": "lanes", "values": [width for _, width in found]}
+
+
+def _reading(address: str, read: Callable[[str], str]) -> tuple[float, float]:
+    """Speed and width now. Raises OSError, ValueError."""
+    speed = _SPEED.match(read(f"{_FOLDER}/{address}/current_link_speed"))
+    width = read(f"{_FOLDER}/{address}/current_link_width").strip()
+    if speed is None or not width.isdecimal() or not 1 <= int(width) <= 32:
+        raise ValueError("no speed and width")
+    return float(speed[1]), float(width)
+
+
+def read_machine(path: str) -> str:
+    """The text of a file of this machine. Raises OSError."""
+    from hosttune.errors import Unreadable
+    from hosttune.system import Machine
+
+    try:
+        data = Machine().read_bytes(path)
+    except Unreadable as error:
+        raise OSError(error.reason) from error
+    if data is None:
+        raise OSError("no such file")
+    return data.decode("utf-8", "replace")

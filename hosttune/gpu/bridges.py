@@ -1,0 +1,79 @@
+"""NVLink fabrics whose switches are no PCI functions: ConnectX-7 functions on the baseboard stand for them.
+
+HGX B200 and B300 have no NVSwitch on PCI. ConnectX-7 functions carry the fabric's management: Fabric Manager and the
+subnet manager work through them, and a reset of one resets its NVSwitch. They have the id of an ordinary ConnectX-7;
+the vital product data of the limited ones says SMDL=SW_MNG, that of the full ones beside them in the slot need not
+(NVIDIA Fabric Manager User Guide, "Systems Using Fourth Generation NVSwitches").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hosttune.model.host import Nic, PciDevice
+from hosttune.model.values import slot_of
+
+BOARDS = frozenset((("10de", "2901"), ("10de", "3182")))  # B200, B300 (pci.ids)
+FUNCTIONS = frozenset((("15b3", "1021"),))  # ConnectX-7
+MARK = b"SMDL=SW_MNG"
+DRIVER = "mlx5_core"
+
+
+def has_bridges(pci: Iterable[PciDevice]) -> bool:
+    """Whether a GPU of such a baseboard is here."""
+    return any((device.vendor_id, device.device_id) in BOARDS for device in pci)
+
+
+def may_be_bridge(device: PciDevice) -> bool:
+    """Whether a function has the id of a bridge; most of that id are ordinary NICs."""
+    return (device.vendor_id, device.device_id) in FUNCTIONS and not device.physfn
+
+
+def bridges_among(marks: dict[str, bool | None]) -> dict[str, bool | None]:
+    """Whether each function is a bridge, by what its data says and that of the others in its slot; None = unknown.
+
+    `marks`: address -> whether it bears the mark, None where its data could not be read.
+    """
+    marked = {slot_of(address) for address, mark in marks.items() if mark}
+    doubtful = {slot_of(address) for address, mark in marks.items() if mark is None}
+    return {
+        address: True if slot_of(address) in marked else None if slot_of(address) in doubtful else False
+        for address in marks
+    }
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A function that stays with the host, and why. `known`: it is a bridge; else nobody knows that it is none."""
+
+    known: bool
+    why: str
+
+
+def kept_bridges(pci: Iterable[PciDevice], nics: Iterable[Nic]) -> dict[str, Kept]:
+    """The functions that carry the GPUs' fabric, or may, by address; none on other hosts."""
+    functions = {device.address: device for device in pci}
+    if not has_bridges(functions.values()):
+        return {}
+    told = {nic.address: nic.fabric_bridge for nic in nics}
+    found: dict[str, Kept] = {}
+    for address, device in functions.items():
+        if not may_be_bridge(device) or told.get(address) is False:
+            continue
+        if told.get(address):
+            why = "carries the NVLink fabric of the GPUs (SMDL=SW_MNG in its VPD, or in that of its slot)"
+            found[address] = Kept(True, why)
+        else:
+            why = (
+                "may carry the NVLink fabric of the GPUs: its vital product data was not read (as root, look with:"
+                f" grep -a SMDL /sys/bus/pci/devices/{address}/vpd)"
+            )
+            found[address] = Kept(False, why)
+    for device in functions.values():
+        physical = found.get(device.physfn or "")
+        if physical is not None:
+            found[device.address] = Kept(
+                physical.known, f"is a virtual function of {device.physfn}, which {physical.why}"
+            )
+    return found

@@ -1,0 +1,173 @@
+"""Whether QEMU can read what a guest is given: its seed, disk, kernel and initramfs. Asked right before a start.
+
+QEMU runs as a user of its own. libvirt gives it the file itself (qemu.conf, dynamic_ownership), never the folders on
+the way, and under AppArmor or SELinux only where the policy lets it. Who that user is and which security models are in
+force is what the daemon says (`virsh capabilities`, host/secmodel); whether that user can search and read is what the
+kernel says, asked as that user: so access lists, root squashing and read-only file systems count as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from hosttune.domain.xml import parse
+from hosttune.errors import CommandFailed, Unreadable
+from hosttune.hypervisor.connection import ask
+from hosttune.model.plan import PlannedGuest
+from hosttune.system import System
+
+_QEMU_CONF = "/etc/libvirt/qemu.conf"
+_OWNERSHIP = re.compile(r"^\s*dynamic_ownership\s*=\s*(\d)", re.MULTILINE)
+_LABEL = re.compile(r"\+?(\d{1,10}):\+?(\d{1,10})")
+# libvirt src/security/virt-aa-helper.c, valid_path: these it leaves out of a guest's AppArmor profile.
+_APPARMOR_NEVER = (
+    *("/bin/", "/etc/", "/lib", "/lost+found/", "/proc/", "/sbin/", "/selinux/", "/sys/", "/usr/bin/", "/usr/lib"),
+    *("/usr/sbin/", "/usr/share/", "/usr/local/bin/", "/usr/local/etc/", "/usr/local/lib", "/usr/local/sbin/"),
+)
+_APPARMOR_READ_ONLY = ("/boot/", "/vmlinuz", "/initrd")
+# File systems that hold no labels, and the boolean that lets svirt use them (RHEL, "Booleans for virtualization").
+_BOOLEANS = {"nfs": "virt_use_nfs", "nfs4": "virt_use_nfs", "cifs": "virt_use_samba", "fuse": "virt_use_fusefs"}
+
+
+class Reader(NamedTuple):
+    """Who reads: QEMU's user and group by number, the security models beside "dac", whether libvirt gives it files."""
+
+    user: int
+    group: int
+    models: tuple[str, ...]
+    owns: bool
+
+
+class Given(NamedTuple):
+    """A file of a guest: what it is for people, its path, whether QEMU writes it, too."""
+
+    what: str
+    path: str
+    written: bool = False
+
+
+def unreachable(system: System, guest: PlannedGuest) -> tuple[str, ...]:
+    """What QEMU could not read of what the guest is given, with the part of the path that is closed; empty: nothing.
+
+    What cannot be told is a reason too. Nothing is asked of a captured host.
+    """
+    given = tuple(_given(guest))
+    if system.captured or not given:
+        return ()
+    try:
+        reader = _reader(system)
+        return tuple(text for file in given for text in _judged(system, reader, file))
+    except Unreadable as error:
+        return (f"whether QEMU can read its files is unknown: {error.what}",)
+
+
+def _given(guest: PlannedGuest) -> Iterator[Given]:
+    if guest.boot is not None:
+        if guest.boot.kernel:
+            yield Given("kernel", guest.boot.kernel)
+        if guest.boot.initrd:
+            yield Given("initramfs", guest.boot.initrd)
+    if guest.disk:
+        yield Given("disk", guest.disk, written=True)
+    if guest.seed:
+        yield Given("seed", guest.seed)
+
+
+def _reader(system: System) -> Reader:
+    """Raises Unreadable."""
+    text = ask(system, "capabilities")
+    models = {
+        model.findtext("model") or "": [label.text or "" for label in model.iterfind("baselabel")]
+        for model in parse(text).iterfind("host/secmodel")
+    }
+    found = next((match for label in models.get("dac", ()) if (match := _LABEL.fullmatch(label.strip()))), None)
+    if found is None:
+        raise Unreadable("virsh capabilities", "it does not say as whom QEMU runs (host/secmodel dac)")
+    given = _OWNERSHIP.findall(system.read(_QEMU_CONF) or "")
+    owns = not given or given[-1] != "0"
+    return Reader(int(found[1]), int(found[2]), tuple(name for name in models if name != "dac"), owns)
+
+
+def _judged(system: System, reader: Reader, file: Given) -> Iterator[str]:
+    path = os.path.normpath(file.path)
+    who = f"QEMU (user {reader.user}, group {reader.group})"
+    if not system.exists(path):
+        yield f"there is no {path}, which is to be the {file.what}"
+        return
+    how = ("-r", "-w") if file.written else ("-r",)
+    if not all(_may(system, reader, one, path) for one in how):
+        closed = next((folder for folder in _folders(path) if not _may(system, reader, "-x", folder)), None)
+        if closed is not None:
+            yield f"{who} cannot reach the {file.what} {path}: it may not search {closed}: chmod o+x {closed}"
+            return
+        # libvirt itself, which is root, makes the file QEMU's before the start; on NFS with root squashed it cannot.
+        if not (reader.owns and _local(system, path)):
+            verb, mode = ("read and write", "o+rw") if file.written else ("read", "o+r")
+            yield f"{who} cannot {verb} the {file.what} {path}: chmod {mode} {path}"
+            return
+    yield from _confined(system, reader, file, path)
+
+
+def _folders(path: str) -> list[str]:
+    """The folders on the way to a path, "/" first."""
+    found = [os.path.dirname(path)]
+    while found[-1] not in ("/", ""):
+        found.append(os.path.dirname(found[-1]))
+    return [folder for folder in reversed(found) if folder]
+
+
+def _may(system: System, reader: Reader, how: str, path: str) -> bool:
+    """Whether QEMU's user may search a folder ("-x"), read or write a file: the kernel answers. Raises Unreadable."""
+    groups = "--clear-groups" if reader.user == 0 else "--init-groups"
+    as_qemu = ("setpriv", "--reuid", str(reader.user), "--regid", str(reader.group), groups, "--")
+    try:
+        system.run((*as_qemu, "test", how, path))
+    except CommandFailed as error:
+        if error.reason == "exit status 1" and not error.output.strip():
+            return False
+        raise _unknown(error) from error
+    return True
+
+
+def _command(system: System, *argv: str) -> str:
+    try:
+        return system.run(argv)
+    except CommandFailed as error:
+        raise _unknown(error) from error
+
+
+def _unknown(error: CommandFailed) -> Unreadable:
+    return Unreadable(" ".join(error.argv), f"{error.reason}: {error.output.strip()}".rstrip(": "))
+
+
+def _local(system: System, path: str) -> bool:
+    kind = _file_system(system, path)
+    return not kind.startswith(("nfs", "cifs", "smb", "fuse", "ceph", "9p"))
+
+
+def _file_system(system: System, path: str) -> str:
+    """The type of the file system that a path is on, by the longest mount above it; "" where that is not known."""
+    rows = [line.split() for line in (system.read("/proc/self/mounts") or "").splitlines()]
+    above = [(len(row[1]), row[2]) for row in rows if len(row) > 2 and f"{path}/".startswith(f"{row[1].rstrip('/')}/")]
+    return max(above)[1] if above else ""
+
+
+def _confined(system: System, reader: Reader, file: Given, path: str) -> Iterator[str]:
+    """What the security models deny whoever owns the file."""
+    if "apparmor" in reader.models:
+        real = _command(system, "realpath", "--", path).rstrip("\n")
+        denied = real.startswith(_APPARMOR_NEVER) or '"' in real
+        if denied or (file.written and real.startswith(_APPARMOR_READ_ONLY)):
+            yield (
+                f"AppArmor keeps QEMU from the {file.what} {real}: libvirt's virt-aa-helper leaves such paths out of a"
+                " guest's profile; move it, below /var/lib/libvirt/images for one"
+            )
+    if "selinux" in reader.models:
+        kind = _file_system(system, path)
+        boolean = next((name for prefix, name in _BOOLEANS.items() if kind.split(".")[0] == prefix), None)
+        now = system.read(f"/sys/fs/selinux/booleans/{boolean}") if boolean else None
+        if boolean and (now or "").split()[:1] == ["0"]:
+            yield f"SELinux keeps QEMU from the {file.what} {path} on {kind}: setsebool -P {boolean} on"

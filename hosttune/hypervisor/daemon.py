@@ -1,0 +1,150 @@
+"""The libvirt daemon that has the guests: which unit it is, what a restart would cut off, and the restart.
+
+Guests go on running when it is restarted: QEMU does not end with it (its units have KillMode=process), and the daemon
+finds its guests again. What it is doing for a guest at that moment (a migration, a snapshot, a start) is cut off.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from hosttune.discovery.libvirtd import DEFAULT_URI, URI_VARIABLE
+from hosttune.errors import CommandFailed, InUse, Unreadable, WriteFailed
+from hosttune.hugetlbfs import FOUND, NOT_FOUND, libvirts_folder
+from hosttune.hypervisor.connection import CHANGE_SECONDS, ask, virsh
+from hosttune.settings.setting import FILE, KEEP_STAGE, Setting, refuse
+from hosttune.system import System
+
+# libvirt's modular and its monolithic daemon, by the socket that clients of qemu:///system find (libvirt daemons.rst).
+_SOCKETS = {"virtqemud.service": "/run/libvirt/virtqemud-sock", "libvirtd.service": "/run/libvirt/libvirt-sock"}
+# virsh domstate --reason, of a guest that libvirt is working on (libvirt-domain.h, virDomainPausedReason).
+_WORK = ("starting up", "migrating", "saving", "dumping", "snapshot", "creating snapshot", "post-copy")
+
+
+def daemon_unit(system: System) -> str | None:
+    """The systemd unit of the system's daemon that runs the guests; None where there is none, or another is asked."""
+    if not system.captured and _uri() != DEFAULT_URI:
+        return None
+    found = [unit for unit, socket in _SOCKETS.items() if system.exists(socket)]
+    if not found:
+        return "libvirtd.service" if system.captured else None
+    return next((unit for unit in found if len(found) > 1 and _is_active(system, unit)), found[0])
+
+
+def _uri() -> str:
+    return os.environ.get(URI_VARIABLE) or DEFAULT_URI
+
+
+def _is_active(system: System, unit: str) -> bool:
+    if system.captured:
+        return False
+    try:
+        system.run(("systemctl", "is-active", "--quiet", unit))
+    except CommandFailed:
+        return False
+    return True
+
+
+def jobs(system: System) -> Iterator[str]:
+    """What libvirt is doing for guests that a restart would cut off, in a few words each; that it is unknown, too."""
+    if system.captured or daemon_unit(system) is None:
+        return
+    try:
+        rows = (line.split(maxsplit=1) for line in ask(system, "list", "--uuid", "--name").splitlines())
+        for uuid, name in [row for row in rows if len(row) == 2]:
+            if doing := _doing(system, uuid):
+                yield f"guest {name.strip()}: {doing}"
+    except Unreadable as error:
+        yield f"unknown, it cannot be asked: {error.reason}"
+
+
+def _doing(system: System, uuid: str) -> str | None:
+    try:
+        state = ask(system, "domstate", "--reason", uuid)
+        return next((work for work in _WORK if f"({work}" in state), None) or _job(ask(system, "domjobinfo", uuid))
+    except Unreadable as error:
+        if "failed to get domain" in error.reason or "not running" in error.reason:
+            return None  # it has ended since it was listed
+        raise
+
+
+def _job(info: str) -> str | None:
+    """The job of `virsh domjobinfo`, None where it says that there is none."""
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in info.splitlines())}
+    return None if facts.get("Job type", "None") in ("None", "") else f"a job ({facts.get('Operation', 'unknown')})"
+
+
+def restart_daemon(system: System) -> None:
+    """Restart the daemon and wait until it answers. Raises InUse while it has a job, WriteFailed, CommandFailed."""
+    unit = daemon_unit(system)
+    if unit is None:
+        raise WriteFailed("libvirt", "no daemon of it has a socket in /run/libvirt: is it installed?")
+    if doing := "; ".join(jobs(system)):
+        raise InUse(unit, doing)
+    system.change(("systemctl", "restart", unit), timeout=CHANGE_SECONDS)
+    if not system.captured:
+        system.run(virsh("--readonly", "list", "--uuid"), timeout=CHANGE_SECONDS)  # answered once its drivers are up
+
+
+@dataclass(frozen=True)
+class LibvirtRestart(Setting):
+    """That the libvirt daemon has found a hugetlbfs; target: where that is mounted. Value: "found" or "not found".
+
+    It looks for them only when it starts, so it is restarted. There is no way back and no need of one: a daemon that
+    knows one more serves as well; `mount` restarts it where that one is taken away.
+    """
+
+    kind: ClassVar[str] = "libvirt-restart"
+    scope: ClassVar[str] = FILE
+    stage: ClassVar[int] = KEEP_STAGE
+    undone_later: ClassVar[bool] = False
+    persisted_by: ClassVar[str] = "the mount: libvirt finds it at every later start"
+
+    @classmethod
+    def of(cls, target: str) -> Self:
+        """See Setting."""
+        if not target.startswith("/") or not target.isprintable() or "/../" in f"{target}/" or len(target) > 4096:
+            raise refuse(cls.kind, target, "not a place where a file system is mounted", "plan again")
+        return cls(target)
+
+    def check(self, value: Any) -> None:
+        """See Setting."""
+        if value != FOUND:
+            raise refuse(self.kind, self.target, f"{value!r} cannot be wanted of it", f"it is {FOUND!r}")
+
+    def waits_for(self, system: System) -> str | None:
+        """See Setting."""
+        if system.captured:
+            return None
+        if _uri() != DEFAULT_URI:
+            return f"libvirt is not this system's own ({_uri()}): restart its daemon by hand"
+        if daemon_unit(system) is None:
+            return "no libvirt daemon has a socket in /run/libvirt: install libvirt, or start it"
+        return None
+
+    def read(self, system: System) -> str:
+        """See Setting."""
+        return FOUND if system.exists(libvirts_folder(self.target)) else NOT_FOUND
+
+    def agrees(self, live: Any, want: Any) -> bool:
+        """See Setting: knowing a file system is as good as not knowing it."""
+        return bool(live in (FOUND, want))
+
+    def write(self, system: System, value: Any) -> str | None:
+        """See Setting."""
+        if self.agrees(self.read(system), value):
+            return None
+        restart_daemon(system)
+        return f"{daemon_unit(system)} was restarted: running guests went on"
+
+    def disturbed(self, system: System) -> Iterator[str]:
+        """See Setting."""
+        yield from (f"libvirt is to be restarted, and has work to do: {text}" for text in jobs(system))
+
+    @property
+    def remedy(self) -> str | None:
+        """See Setting."""
+        return "libvirt does not take this mount: see hugetlbfs_mount in /etc/libvirt/qemu.conf"

@@ -1,0 +1,200 @@
+"""A hugetlbfs for guests' pages, as a systemd mount unit of our own. Target: one of `hugetlbfs.PLACES`.
+
+Value: the size of its pages in bytes, mounted now and at every boot; None, neither. While the two differ,
+{"now": bytes or null, "boot": bytes, null, or what is wrong with the unit}. A file system that somebody else has
+mounted is used and never ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from hosttune.errors import CommandFailed, InUse, Unreadable, WriteFailed
+from hosttune.hugetlbfs import (
+    FOLDER_FOUND,
+    MOUNTS,
+    OURS,
+    PLACES,
+    default_page_bytes,
+    libvirts_folder,
+    page_size_of,
+    read_hugetlbfs,
+    unit_link,
+    unit_name,
+    unit_path,
+    unit_text,
+)
+from hosttune.hypervisor.daemon import daemon_unit, jobs, restart_daemon
+from hosttune.model.values import FrozenMap
+from hosttune.settings.setting import FILE, KEEP_STAGE, Setting, refuse
+from hosttune.system import System
+
+NOW, BOOT = "now", "boot"
+NOT_ENABLED, FOREIGN = "not enabled", "somebody else's unit"
+_SYSTEMD_RUNS = "/run/systemd/system"  # sd_booted(3)
+_SECONDS = 60.0
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Mount(Setting):
+    """See the module."""
+
+    kind: ClassVar[str] = "mount"
+    scope: ClassVar[str] = FILE
+    stage: ClassVar[int] = KEEP_STAGE
+    none_is_value: ClassVar[bool] = True
+    between: ClassVar[bool] = True  # the unit's file may be there before it is enabled and started
+    persisted_by: ClassVar[str] = "itself: it is a systemd unit"
+    reset_by: ClassVar[str] = "nothing but a revert"
+
+    @classmethod
+    def of(cls, target: str) -> Self:
+        """See Setting."""
+        if page_size_of(target) is None:
+            raise refuse(cls.kind, target, "not a place of hosttune's", f"one of {', '.join(PLACES.values())}")
+        return cls(target)
+
+    def check(self, value: Any) -> None:
+        """See Setting."""
+        if type(value) is not int or value != page_size_of(self.target):
+            raise refuse(
+                self.kind, self.target, f"{value!r} is not its page size", f"it is {page_size_of(self.target)}"
+            )
+
+    def waits_for(self, system: System) -> str | None:
+        """See Setting."""
+        if system.captured or system.exists(_SYSTEMD_RUNS):
+            return None
+        size = (page_size_of(self.target) or 0) >> 20
+        return f"systemd does not run here: mount -t hugetlbfs -o pagesize={size}M hugetlbfs {self.target}"
+
+    def read(self, system: System) -> Any:
+        """See Setting."""
+        return self.joined({NOW: self._mounted(system), BOOT: self._unit(system)})
+
+    def parts(self, value: Any) -> Mapping[str, Any]:
+        """See Setting."""
+        return value if isinstance(value, Mapping) else {NOW: value, BOOT: value}
+
+    def joined(self, parts: Mapping[str, Any]) -> Any:
+        """See Setting."""
+        return parts[NOW] if parts[NOW] == parts[BOOT] else FrozenMap({NOW: parts[NOW], BOOT: parts[BOOT]})
+
+    def served(self, system: System, live: Any, want: Any) -> str | None:
+        """See Setting."""
+        if self.parts(live) == {NOW: want, BOOT: None}:
+            return "somebody else has mounted it: used as it is"
+        return None
+
+    def write(self, system: System, value: Any) -> str | None:
+        """See Setting."""
+        want = self.parts(value)
+        if want[NOW] is not None and want[NOW] == want[BOOT]:
+            return self._mount(system)
+        return self._take(system, want)
+
+    # --- what is there ---------------------------------------------------------------------------------------
+
+    def _mounted(self, system: System) -> int | None:
+        text = next((text for path in MOUNTS if (text := system.read(path)) is not None), None)
+        if text is None:
+            raise Unreadable(MOUNTS[0], "it is not there")
+        default_bytes = default_page_bytes(system.read("/proc/meminfo") or "")
+        found = {mount.path: mount.size_bytes for mount in read_hugetlbfs(text, default_bytes)}
+        return (found[self.target] or 0) if self.target in found else None
+
+    def _unit(self, system: System) -> int | str | None:
+        held = self._held(system)
+        if held is None:
+            return None
+        if not held.startswith(OURS):
+            return FOREIGN
+        enabled = system.captured or system.link(unit_link(self.target)) is not None
+        return page_size_of(self.target) if enabled else NOT_ENABLED
+
+    def _held(self, system: System) -> str | None:
+        return system.read(unit_path(self.target))
+
+    # --- forth -----------------------------------------------------------------------------------------------
+
+    def _mount(self, system: System) -> str | None:
+        held, mounted = self._held(system), self._mounted(system)
+        if held is not None and not held.startswith(OURS):
+            raise WriteFailed(unit_path(self.target), "somebody else has put a unit there: move it away first")
+        if mounted not in (None, page_size_of(self.target)):
+            raise WriteFailed(self.target, "somebody else has mounted pages of another size there: unmount it first")
+        found = system.exists(self.target) if held is None else FOLDER_FOUND in held
+        system.replace(unit_path(self.target), unit_text(self.target, folder_found=found).encode(), 0o644)
+        system.change(("systemctl", "daemon-reload"), timeout=_SECONDS)
+        system.change(("systemctl", "enable", unit_name(self.target)), timeout=_SECONDS)
+        system.change(("systemctl", "start", unit_name(self.target)), timeout=_SECONDS)
+        return None
+
+    # --- and back --------------------------------------------------------------------------------------------
+
+    def _take(self, system: System, want: Mapping[str, Any]) -> str | None:
+        """Unmount, take the folder away if it was not there before us, and the unit last: it shows what was cut off."""
+        held = self._held(system)
+        ours = held is not None and held.startswith(OURS)
+        note = None
+        if want[NOW] is None:
+            note = self._unmount(system, ours=ours, keep_folder=held is None or FOLDER_FOUND in held)
+        if ours and want[BOOT] in (None, NOT_ENABLED):
+            system.change(("systemctl", "disable", unit_name(self.target)), timeout=_SECONDS)
+        if ours and want[BOOT] is None:
+            system.remove(unit_path(self.target))
+            system.change(("systemctl", "daemon-reload"), timeout=_SECONDS)
+        return note
+
+    def _unmount(self, system: System, *, ours: bool, keep_folder: bool) -> str | None:
+        """libvirt is told by a restart: else it would put a guest's memory into the folder that is left."""
+        mounted = self._mounted(system) is not None
+        # Not mounted, and our unit there: an earlier try may have been cut off before libvirt was told.
+        tell = system.exists(libvirts_folder(self.target)) if mounted else ours
+        tell = tell and daemon_unit(system) is not None
+        if tell and (doing := "; ".join(jobs(system))):
+            raise InUse(self.target, f"libvirt, which is to be restarted, has work to do: {doing}")
+        if mounted:
+            if users := ", ".join(users_of(system, self.target)):
+                raise InUse(self.target, users)
+            self._stop(system)
+        if not keep_folder and system.exists(self.target) and not system.list(self.target):
+            system.change(("rmdir", self.target), timeout=_SECONDS)
+        if tell:
+            restart_daemon(system)
+            return f"{daemon_unit(system)} was restarted: running guests went on"
+        return None
+
+    def _stop(self, system: System) -> None:
+        try:
+            system.change(("systemctl", "stop", unit_name(self.target)), timeout=_SECONDS)
+        except CommandFailed as error:
+            if "busy" in error.output:
+                raise InUse(self.target, error.output.strip()) from error
+            raise
+
+
+def users_of(system: System, path: str) -> Iterator[str]:
+    """Processes with files of a file system open or in their memory, "NAME (process N)", the first few of them.
+
+    Asked before it is unmounted: a guest has it in a mount namespace of its own, where the host's unmount does not
+    reach, and would go on using what nobody sees any more. proc(5): PID/fd, PID/maps.
+    """
+    count = 0
+    for number in (name for name in system.list("/proc") if name.isdecimal()):
+        if count < _MOST_NAMED and _uses(system, number, f"{path}/"):
+            count += 1
+            yield f"{(system.read(f'/proc/{number}/comm') or 'unknown').strip()} (process {number})"
+
+
+def _uses(system: System, process: str, below: str) -> bool:
+    folder = f"/proc/{process}"
+    try:
+        return f" {below}" in (system.read(f"{folder}/maps") or "") or any(
+            (system.link(f"{folder}/fd/{name}") or "").startswith(below) for name in system.list(f"{folder}/fd")
+        )
+    except Unreadable:
+        return False  # it has ended meanwhile, or is a kernel thread; the unmount itself has the last word

@@ -1,0 +1,66 @@
+"""Text from anywhere, made safe for whoever reads what is written: what acts on a terminal, or reorders what is read.
+
+Unsafe are the control characters (U+0000 to U+001F but tab and line end, U+007F to U+009F), the marks that change the
+direction of text (U+200E, U+200F, U+061C, U+202A to U+202E, U+2066 to U+2069; Unicode Technical Report 36, 3.1.1), the
+line and paragraph separators (U+2028, U+2029), and lone surrogates. Reports show a "?" or the escape for them
+(`report.branch.printable`, `visible`); JSON has them as escapes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from hosttune.errors import BadInput
+
+_ABOVE_ASCII = "\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+UNSAFE = re.compile(f"[\x00-\x08\x0b-\x1f{_ABOVE_ASCII}]")
+_UNSAFE_IN_JSON = re.compile(f"[{_ABOVE_ASCII}]")  # below U+0020 JSON has escapes of its own
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_CONTROL = re.compile(f"[\x00-\x1f{_ABOVE_ASCII}]")
+
+
+def visible(text: str) -> str:
+    """The text with an escape ("\\x9b", "\\u202e") for each unsafe character; tab and line end stay."""
+    return UNSAFE.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def json_escaped(text: str) -> str:
+    """A JSON text with JSON's own escapes for unsafe characters: it reads back as the same value."""
+    if text.isascii() and "\x7f" not in text:
+        return text
+    return _UNSAFE_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def refuse_unwritable(value: object, where: str) -> None:
+    """Raise BadInput, with the path, for a text of a plain value that holds an unsafe character, tab or line end."""
+    for path, text in _texts(value, ""):
+        if not text.isprintable() and (found := _CONTROL.search(text)):
+            what = f"{text[:80]!r} holds the control character U+{ord(found[0]):04X}"
+            raise BadInput(what, where=f"{where}: {path}", hint="take it out")
+
+
+def refuse_surrogates(value: object, where: str) -> None:
+    """Raise BadInput, with the path, for a text of a plain value that is no Unicode: no encoding can write it."""
+    for path, text in _texts(value, ""):
+        if not text.isascii() and (found := _SURROGATE.search(text)):
+            what = f"{text[:80]!r} cannot be written in UTF-8: it holds half a character, U+{ord(found[0]):04X}"
+            raise BadInput(what, where=f"{where}: {path}", hint="correct the text")
+
+
+def _texts(value: object, at: str) -> list[tuple[str, str]]:
+    """Every text in a plain value, keys too, with its path."""
+    if isinstance(value, str):
+        return [(at, value)]
+    if isinstance(value, Mapping):
+        found = [(f"{at}.{key}".lstrip("."), part) for key, part in value.items()]
+        keys = [(at or "key", str(key)) for key in value]
+        return keys + [text for path, part in found for text in _texts(part, path)]
+    if isinstance(value, list | tuple):
+        return [text for n, part in enumerate(value) for text in _texts(part, f"{at}[{n}]")]
+    return []

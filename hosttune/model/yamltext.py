@@ -1,0 +1,121 @@
+"""YAML → plain values (dict, list, text, number, truth value, None), for documents that people write.
+
+Plain words mean what YAML 1.2's core schema says: 0000:41:00.0 is text (YAML 1.1 reads a number to the base of 60), and
+so are off, no and yes. Aliases (a bomb of a few bytes), tags that name other types, and keys given twice are refused.
+Built from the parser's events: libyaml's parser, where PyYAML has it, is some twenty times as fast as PyYAML's own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from hosttune.errors import BadInput
+from hosttune.model.limits import check_size, limit
+
+_MAX_DEPTH = 64
+_PLAIN = (
+    (re.compile(r"~|null|Null|NULL|"), lambda text: None),
+    (re.compile(r"true|True|TRUE"), lambda text: True),
+    (re.compile(r"false|False|FALSE"), lambda text: False),
+    (re.compile(r"[-+]?[0-9]{1,4000}"), int),
+    (re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"), float),
+)
+_STANDARD = "tag:yaml.org,2002:"
+_TEXT = f"{_STANDARD}str"
+
+
+class _Refused(Exception):
+    """What YAML allows and a document of ours does not."""
+
+
+def load_yaml(text: str | bytes, where: str, *, fast: bool = True) -> Any:
+    """The one document of a YAML text; None for an empty one. Raises BadInput, also for one above its bounds.
+
+    `fast`: by libyaml, where PyYAML was built with it.
+    """
+    import yaml
+
+    size = len(text) if isinstance(text, bytes) or text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    check_size(size, "intent", where)
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader) if fast else yaml.SafeLoader
+    try:
+        return _document(yaml.parse(text, Loader=loader), limit("values of an intent"))
+    except (yaml.YAMLError, _Refused, UnicodeError, ValueError) as error:
+        raise BadInput(f"not a YAML document: {error}", where=where, hint="correct the syntax") from error
+
+
+def _document(events: Iterator[Any], most: int) -> Any:
+    from yaml import events as kinds
+
+    reader = _Values(events, most)
+    found: Any = None
+    documents = 0
+    for event in events:
+        if isinstance(event, kinds.DocumentStartEvent):
+            documents += 1
+            if documents > 1:
+                raise _Refused("a second document")
+            found = reader.value(next(events), 0)
+    return found
+
+
+class _Values:
+    """Values from events, counted."""
+
+    def __init__(self, events: Iterator[Any], most: int) -> None:
+        self._events = events
+        self._left = most
+
+    def value(self, event: Any, depth: int) -> Any:
+        """The value that begins with this event."""
+        from yaml import events as kinds
+
+        self._left -= 1
+        if self._left < 0:
+            raise _Refused(f"more than {limit('values of an intent'):,} keys and values")
+        if isinstance(event, kinds.AliasEvent) or event.anchor is not None:
+            raise _Refused(f"aliases are not accepted in an intent, at line {event.start_mark.line + 1}")
+        if isinstance(event, kinds.ScalarEvent):
+            return _scalar(event)
+        kind = "seq" if isinstance(event, kinds.SequenceStartEvent) else "map"
+        if event.tag not in (None, "!", _STANDARD + kind):
+            raise _Refused(f"tag {event.tag!r} is not accepted, at line {event.start_mark.line + 1}")
+        if depth >= _MAX_DEPTH:
+            raise _Refused(f"nested deeper than {_MAX_DEPTH}, at line {event.start_mark.line + 1}")
+        return self._list(depth + 1) if kind == "seq" else self._mapping(depth + 1)
+
+    def _list(self, depth: int) -> list[Any]:
+        from yaml import events as kinds
+
+        found = []
+        while not isinstance(event := next(self._events), kinds.SequenceEndEvent):
+            found.append(self.value(event, depth))
+        return found
+
+    def _mapping(self, depth: int) -> dict[str, Any]:
+        from yaml import events as kinds
+
+        found: dict[str, Any] = {}
+        while not isinstance(event := next(self._events), kinds.MappingEndEvent):
+            key = self.value(event, depth)
+            line = event.start_mark.line + 1
+            if not isinstance(key, str):
+                raise _Refused(f"key {key!r} is no text, at line {line}")
+            if key in found:
+                raise _Refused(f"key {key!r} stands twice, at line {line}")
+            found[key] = self.value(next(self._events), depth)
+        return found
+
+
+def _scalar(event: Any) -> Any:
+    text: str = event.value
+    if event.tag in ("!", _TEXT) or (event.tag is None and not event.implicit[0]):
+        return text
+    if event.tag is not None:
+        raise _Refused(f"tag {event.tag!r} is not accepted, at line {event.start_mark.line + 1}")
+    for pattern, make in _PLAIN:
+        if pattern.fullmatch(text):
+            return make(text)
+    return text

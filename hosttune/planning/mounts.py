@@ -1,0 +1,54 @@
+"""The file systems of huge pages that the planned guests need: mounted, and known to libvirt. Pure.
+
+See `hosttune.hugetlbfs` for why: a guest with huge pages does not start without one of its page size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hosttune.hugetlbfs import FOUND, NOT_FOUND, PLACES
+from hosttune.model.host import Host
+from hosttune.model.plan import Action, Finding, PlannedGuest
+from hosttune.model.values import format_size
+from hosttune.planning.action import make_action
+
+_WHERE = "/proc/mounts"
+
+
+def mount_actions(host: Host, guests: tuple[PlannedGuest, ...], findings: list[Finding]) -> Iterator[Action]:
+    """A mount for each page size of the guests that has none, and libvirt's restart where it has not found one yet."""
+    for page in sorted({guest.page_bytes for guest in guests if guest.page_bytes}):
+        names = ", ".join(guest.name for guest in guests if guest.page_bytes == page)
+        yield from _of_size(host, page, names, findings)
+
+
+def _of_size(host: Host, page: int, names: str, findings: list[Finding]) -> Iterator[Action]:
+    size = format_size(page)
+    mounts = host.memory_settings.hugetlbfs if host.memory_settings else None
+    if mounts is None:
+        text = (
+            f"whether a hugetlbfs of {size} pages is mounted is unknown: without one libvirt starts no guest with such"
+            " pages; apply looks before a start"
+        )
+        findings.append(Finding(level="warn", text=text, where=_WHERE))
+        return
+    alike = [mount for mount in mounts if mount.size_bytes == page]
+    place = alike[0].path if alike else PLACES.get(page)
+    if place is None:
+        text = f"hosttune mounts no hugetlbfs of {size} pages: mount one, or guests {names} do not start"
+        findings.append(Finding(level="error", text=text, where=_WHERE))
+        return
+    if not alike and any(mount.path == place for mount in mounts):
+        text = f"{place} holds huge pages of another size: unmount it, or mount {size} pages elsewhere, then plan again"
+        findings.append(Finding(level="error", text=text, where=_WHERE))
+        return
+    if not alike:
+        why = f"guests with {size} pages ({names}) need a file system of them; libvirt starts none without"
+        yield make_action("mount", place, None, page, why, needed=True)
+    if not any(mount.libvirt is not False for mount in alike):
+        why = (
+            f"libvirt looks for file systems of huge pages when it starts: its daemon is restarted after {place} is"
+            " mounted; running guests go on running, and nothing is done while libvirt works on one"
+        )
+        yield make_action("libvirt-restart", place, NOT_FOUND, FOUND, why, needed=True)

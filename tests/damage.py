@@ -1,0 +1,319 @@
+"""Captured hosts with evidence taken away, emptied, garbled or contradicted, in memory: no unpacking, no process.
+
+A host is read once (`Files`); one damage is a small overlay over it (`with_damage`). `places` names every damage of a
+host: each file, link and folder that discovery reads, each line of the text that tools print, each element of
+`nvidia-smi -q -x`, each value of `nvml.json` and of a drive's log. Places that differ in an address or a number alone
+are of one stratum.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from hosttune import manifest
+from hosttune.archive import open_root
+from hosttune.capture import Recording
+from hosttune.checks import judge
+from hosttune.discovery.evidence import gather
+from hosttune.model.validation import CheckResult, verdict_of
+from hosttune.recorded import Archive
+from hosttune.system import COMMANDS, COMPLETE, UNREADABLE
+
+OWN = (COMPLETE, UNREADABLE)  # what a capture says of itself, which is no evidence of the machine
+
+
+@dataclass(frozen=True)
+class Files:
+    """A captured host in memory."""
+
+    files: Mapping[str, bytes]
+    links: Mapping[str, str]
+    dirs: frozenset[str] = frozenset()
+    origin: str = "a captured host"
+
+    def system(self) -> Archive:
+        """The host as discovery reads it."""
+        return Archive(self.files, self.links, self.origin, self.dirs)
+
+    def put(self, texts: Mapping[str, str | bytes]) -> Files:
+        """The same with these files."""
+        new = {path: text.encode() if isinstance(text, str) else text for path, text in texts.items()}
+        return replace(self, files={**self.files, **new})
+
+
+@cache
+def load(path: Path) -> Files:
+    """A tar of the tests, or the example."""
+    found = open_root(str(path))
+    assert isinstance(found, Archive)
+    return Files(found._files, found._links, frozenset(found._dirs), path.name)
+
+
+class _Machine(Archive):
+    """A captured host taken for a machine: what is not in it is not there."""
+
+    complete = True
+
+    def lacks(self, path: str) -> bool:
+        return not self.exists(path) and self.link(path) is None
+
+
+def read_by_discovery(host: Files) -> Recording:
+    """What discovery reads of a host: the sources."""
+    machine = _Machine(host.files, host.links, host.origin, host.dirs)
+    machine.complete = True
+    recording = Recording(machine)
+    gather(recording)
+    return recording
+
+
+def as_captured(host: Files, found: Recording) -> Files:
+    """The host as a capture of hosttune's own, with what was not there proven."""
+    kept = {path: data for path, data in host.files.items() if path not in OWN}
+    present = (*kept, *host.links, *host.dirs, COMPLETE)
+    absent = {*found.missing, *(COMMANDS + name for name in ("libvirt.json",) if COMMANDS + name not in kept)}
+    text = manifest.write(present, found.listed, absent)
+    return replace(host, files={**kept, COMPLETE: text.encode()})
+
+
+@dataclass(frozen=True)
+class Damage:
+    """One thing wrong at `path`: it is gone with all below it, or `change` is made to its bytes.
+
+    `at` is where in the file; of several damages of one file the last place is damaged first, so that places stay.
+    """
+
+    what: str
+    stratum: str
+    path: str
+    change: Callable[[bytes], bytes] | None = None
+    at: int = 0
+
+    def __str__(self) -> str:
+        return self.what
+
+
+def _span(start: int, stop: int, new: bytes) -> Callable[[bytes], bytes]:
+    return lambda data: data[:start] + new + data[stop:]
+
+
+def with_damage(host: Files, *damages: Damage) -> Files:
+    """The host with all of these wrong."""
+    files, links, dirs = dict(host.files), dict(host.links), set(host.dirs)
+    for damage in sorted(damages, key=lambda one: -one.at):
+        if damage.change is not None:
+            files[damage.path] = damage.change(files[damage.path])
+    for path in (damage.path for damage in damages if damage.change is None):
+        files.pop(path, None)
+        links.pop(path, None)
+        dirs.discard(path)
+        if path in host.dirs:
+            below = f"{path}/"
+            files = {name: data for name, data in files.items() if not name.startswith(below)}
+            links = {name: target for name, target in links.items() if not name.startswith(below)}
+            dirs = {name for name in dirs if not name.startswith(below)}
+    return replace(host, files=files, links=links, dirs=frozenset(dirs))
+
+
+# --- where something can be wrong ----------------------------------------------------------------------------
+
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+
+def _stratum(path: str) -> str:
+    """The path without the bridges on the way, and without numbers."""
+    parts = path.split("/")
+    addresses = [at for at, part in enumerate(parts) if _ADDRESS.fullmatch(part)]
+    if addresses and parts[1:3] == ["sys", "devices"]:
+        parts = ["", "DEVICE", *parts[addresses[-1] :]]
+    return re.sub(r"\d+", "N", _ADDRESS.sub("ADDRESS", "/".join(parts)))
+
+
+def places(host: Files, found: Recording) -> list[Damage]:
+    """Every damage of the host that is tried, in the order of the sources' paths."""
+    return sorted((*_of_files(host, found), *_of_folders(host, found), *_of_answers(host)), key=lambda one: one.what)
+
+
+def _of_files(host: Files, found: Recording) -> Iterator[Damage]:
+    commands = (path for path in host.files if path.startswith(COMMANDS))
+    for path in dict.fromkeys((*(path for path in found.files if path in host.files), *commands)):
+        if path in OWN:
+            continue
+        data, name = host.files[path], _stratum(path)
+        yield Damage(f"{path} lost", f"{name} lost", path)
+        for how, new in (
+            ("empty", b""),
+            ("garbled", bytes(reversed(data.rstrip(b"\n"))) + b"\x00\xff"),
+            ("negative", b"-7\n"),
+            ("cut off", data[: len(data) // 2]),
+        ):
+            if new != data:
+                yield Damage(f"{path} {how}", f"{name} {how}", path, _span(0, len(data), new))
+    for path in found.links:
+        if path in host.links:
+            yield Damage(f"{path} lost", f"{_stratum(path)} lost", path)
+
+
+def _of_folders(host: Files, found: Recording) -> Iterator[Damage]:
+    folders = {path.rpartition("/")[0] for path in (*found.files, *found.links)} | found.listed
+    above = {"/".join(path.split("/")[:depth]) for path in folders for depth in range(2, path.count("/") + 2)}
+    for path in sorted(above):
+        if path in host.dirs:
+            yield Damage(f"{path}/ lost", f"{_stratum(path)}/ lost", path)
+
+
+def _of_answers(host: Files) -> Iterator[Damage]:
+    for path, data in host.files.items():
+        name = path.removeprefix(COMMANDS)
+        if not path.startswith(COMMANDS):
+            if "/aer_dev_" in path:
+                yield from _of_lines(path, data)
+            continue
+        if name == "nvidia-smi-q-x":
+            yield from _of_elements(path, data.decode("latin-1"))
+        elif name in ("nvidia-smi-q", "nvidia-smi-topo-m", "nvidia-smi-nvlink-s", "virsh-list"):
+            yield from _of_lines(path, data)
+        elif data.lstrip()[:1] == b"{":
+            yield from _of_values(path, data)
+
+
+def _of_lines(path: str, data: bytes) -> Iterator[Damage]:
+    start = 0
+    for number, line in enumerate(data.decode("latin-1").splitlines(keepends=True)):
+        start, stop = start + len(line), start + len(line)
+        first = stop - len(line)
+        if not line.strip():
+            continue
+        label = re.sub(r"\d+", "N", line.split(":")[0].split("\t")[0].strip())[:40]
+        for how, new in (
+            ("lost", ""),
+            ("garbled", line[::-1].strip() + "\n"),
+            ("negative", re.sub(r"\d+", "-7", line)),
+        ):
+            if new != line:
+                name = f"{_stratum(path)} line {label!r} {how}"
+                yield Damage(f"{path}:{number + 1} {how}", name, path, _span(first, stop, new.encode("latin-1")), first)
+
+
+# What nvidia-smi prints in place of a value that it could not get.
+_NO_VALUE = ("[Unknown Error]", "[GPU is lost]", "N/A", "-7", "")
+
+
+def _of_elements(path: str, text: str) -> Iterator[Damage]:
+    """Each element of each GPU: taken away with all in it; each that has a value, with another text."""
+    start = 0
+    for number, gpu in enumerate(re.findall(r"<gpu id=.*?</gpu>", text, re.DOTALL)):
+        start = text.index(gpu, start)
+        stack: list[tuple[str, int]] = []
+        for token in re.finditer(r"<(/?)(\w+)[^>]*>", gpu):
+            closing, tag = token[1], token[2]
+            if not closing and not token[0].endswith("/>"):
+                stack.append((tag, token.start()))
+                continue
+            if not closing or not stack:
+                continue
+            tag, begin = stack.pop()
+            where = "/".join([*(name for name, _ in stack[1:]), tag])
+            if not stack or "process_info" in where or "supported_clocks" in where:
+                continue
+            first, last = start + begin, start + token.end()
+            label = f"{path}: GPU {number} {where}"
+            name = f"{COMMANDS}nvidia-smi-q-x: {where}"
+            yield Damage(f"{label} lost", f"{name} lost", path, _span(first, last, b""), first)
+            inner = text[first:last]
+            if inner.count("<") == 2:
+                for word in _NO_VALUE:
+                    new = f"<{tag}>{word}</{tag}>"
+                    if new != inner and where != "processes":
+                        change = _span(first, last, new.encode())
+                        yield Damage(f"{label} {word!r}", f"{name} {word!r}", path, change, first)
+        start += len(gpu)
+
+
+def _of_values(path: str, data: bytes) -> Iterator[Damage]:
+    """Each value of a JSON answer, at any depth of objects: taken away, null, negative, an error."""
+    document = json.loads(data)
+    for keys in _keys(document):
+        label = ".".join(keys)
+        name = re.sub(r"\d+", "N", label)
+        for how, change in _CHANGES.items():
+            yield Damage(f"{path}: {label} {how}", f"{_stratum(path)}: {name} {how}", path, _value(keys, change))
+
+
+def _value(keys: tuple[str, ...], change: Callable[[dict[str, object], str], object]) -> Callable[[bytes], bytes]:
+    def changed(data: bytes) -> bytes:
+        try:
+            document = inner = json.loads(data)
+            for key in keys[:-1]:
+                inner = inner[key]
+            change(inner, keys[-1])
+        except (ValueError, KeyError, TypeError):
+            return data  # another damage of the same set was there first
+        return json.dumps(document).encode()
+
+    return changed
+
+
+def _put(value: object) -> Callable[[dict[str, object], str], None]:
+    def change(inner: dict[str, object], key: str) -> None:
+        inner[key] = value
+
+    return change
+
+
+_CHANGES: Mapping[str, Callable[[dict[str, object], str], object]] = {
+    "lost": lambda inner, key: inner.pop(key),
+    "null": _put(None),
+    "negative": _put(-7),
+    "an error": _put("ERR Unknown Error"),
+    "lost GPU": _put("ERR GPU is lost"),
+}
+
+
+def _keys(document: object, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for key, value in document.items() if isinstance(document, dict) else ():
+        yield (*above, key)
+        yield from _keys(value, (*above, key))
+
+
+# --- what must hold ------------------------------------------------------------------------------------------
+
+_BAD = {"pass": 0, "skip": 0, "warn": 1, "unknown": 2, "fail": 2}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What validation finds: the verdict, and each outcome by check and subject."""
+
+    verdict: str
+    outcomes: Mapping[tuple[str, str], str]
+
+
+def validated(host: Files) -> Found:
+    """Raises BadInput where discovery refuses the capture, which is an answer too (exit 2)."""
+    results: tuple[CheckResult, ...] = tuple(judge(gather(host.system())))
+    return Found(verdict_of(results), {(result.check, result.subject): result.outcome for result in results})
+
+
+def improvements(before: Found, after: Found, known: Collection[str] = ()) -> Iterator[str]:
+    """What got better by the damage: each line names a result, or the verdict.
+
+    A subject of `known`, devices that several sources show, does not go without a word: another result of the check is
+    unknown or fails, or `device-present` has one of it.
+    """
+    if _BAD[after.verdict] < _BAD[before.verdict]:
+        yield f"verdict {before.verdict} -> {after.verdict}"
+    doubts = {check for (check, _), outcome in after.outcomes.items() if _BAD[outcome] == 2}
+    for key, outcome in before.outcomes.items():
+        now = after.outcomes.get(key)
+        if now is None:
+            told = key[0] in doubts or _BAD[after.outcomes.get(("device-present", key[1]), "pass")] == 2
+            if outcome != "skip" and key[1] in known and not told:
+                yield f"{key[0]} {key[1]}: {outcome} -> gone"
+        elif now != outcome and (_BAD[now] < _BAD[outcome] or (now == "skip" and outcome != "skip")):
+            yield f"{key[0]} {key[1]}: {outcome} -> {now}"

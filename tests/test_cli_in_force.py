@@ -1,0 +1,77 @@
+"""After a revert that left something alone: validation, status and `apply --intent` speak of what is in force."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import applyroots
+import pytest
+from applyroots import GPU, PAGES, PREFERENCE, Cli, outcomes
+
+from hosttune.model.plan import Plan
+from hosttune.scratch import Scratch
+from hosttune.transaction import applied_plans, plan_in_force
+from hosttune.transaction.site import site_of
+
+plan = applyroots.plan
+root = applyroots.root
+cli = applyroots.cli
+
+INTENT = f"version: 1\nprofile: host\nguests: [{{name: t1, gpus: ['{GPU}']}}]\n"
+
+
+@pytest.fixture
+def intent(tmp_path: Path) -> Path:
+    path = tmp_path / "intent.yaml"
+    path.write_text(INTENT)
+    return path
+
+
+def by_plan(cli: Cli) -> list[dict[str, Any]]:
+    """The results of a validation that judge by a plan."""
+    found = json.loads(cli("validate", "-o", "json")[1])["results"]
+    return [one for one in found if "planned" in f"{one['expected']}" or "applied plan" in f"{one['expected']}"]
+
+
+def in_force(cli: Cli) -> tuple[Plan, ...]:
+    return applied_plans(site_of(Scratch(str(cli.root.path))))
+
+
+def test_a_plan_that_was_reverted_but_for_a_conflict(cli: Cli, intent: Path, tmp_path: Path) -> None:
+    path = tmp_path / "host.json"
+    assert cli("plan", "-f", str(intent), "--out", str(path))[0] == 0
+    wanted = Plan.from_json(path.read_text())
+    before = by_plan(cli)
+    assert cli("apply", str(path), "--yes", "--no-guests")[0] == 0
+    assert {one["check"] for one in by_plan(cli) if one not in before} >= {"cpu-idle"}
+    assert plan_in_force(site_of(Scratch(str(cli.root.path))), wanted.intent) == wanted
+    cli.root.put(PAGES, "300\n")
+    cli.root.put(PREFERENCE.format(1), "power\n")
+    found = outcomes(cli.json("revert", code=1))
+    left = {name for name, outcome in found.items() if outcome == "conflict"}
+    assert left == {f"hugepages:/{PAGES}", "energy-preference:cpus 1-11,97-107"}
+    assert by_plan(cli) == before  # what they say where nothing is planned
+    assert in_force(cli) == ()
+    standing = cli.json("status", code=1)
+    assert outcomes(standing) == dict.fromkeys(left, "conflict")
+    assert standing["drift"] == []
+    assert "nothing in force" in cli("status")[1]
+    (told,) = [
+        one for one in json.loads(cli("validate", "-o", "json")[1])["results"] if one["check"] == "settings-in-force"
+    ]
+    assert (told["outcome"], "revert --force" in told["hint"]) == ("warn", True)
+    again = outcomes(cli.json("apply", "--intent", str(intent), "--dry-run"))
+    assert again[f"driver:{GPU}"] == "planned"  # planned anew: of the reverted plan nothing is left to go by
+    assert cli("revert", "--force")[0] == 0
+    assert cli.json("status")["entries"] == []
+
+
+def test_what_a_rehearsal_says_of_a_guests_files(cli: Cli, plan: Path) -> None:
+    """Each once, by size and digest: the seed's texts hold the bundle a second time."""
+    writes = cli.json("apply", str(plan), "--dry-run")["writes"]
+    files = [line for line in writes if "/guests/gpu-guest/" in line]
+    assert len(files) > 5
+    assert all("sha256" in line and "\n" not in line for line in files)
+    assert len({line.split()[1] for line in files}) == len(files)

@@ -1,0 +1,109 @@
+"""Evidence that is lost, emptied, garbled or contradicted never makes a result better: over every captured host.
+
+The whole (`make evidence`, HOSTTUNE_SWEEP=full) tries places of every stratum up to a bound, alone, and random sets;
+`make test` a seeded sample, stratified by host and by kind of source. What the rule does not hold for, records whose
+absence is the healthy state, is in docs/validate.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from random import Random
+
+import pytest
+from damage import Damage, Files, Found, as_captured, improvements, load, places, read_by_discovery, validated
+from damage import with_damage as damaged
+from sickhosts import SICK
+from sweeps import FULL, SEED, sample
+from test_checks_captures import ARCHIVES
+
+from hosttune.checks import checks
+from hosttune.errors import BadInput
+
+HOSTS: Mapping[str, Callable[[], Files]] = {
+    **{name: lambda path=path: load(path) for name, path in ARCHIVES.items()},  # type: ignore[misc]
+    **SICK,
+}
+# Hosts with many sources, a fault in many of them; the others lack most of what is looked at.
+RICH = ("example-hgx-h200-8", *SICK, "h200-vm-x4", "derived-xe9680-8xh100-lspci", "derived-amd-mi300x-8-vm")
+# GPUs and NVSwitches, which drivers, tools and boards know besides the list of PCI functions.
+PRESENCE = any(check.id == "device-present" for check in checks())
+PER_STRATUM = 3  # places of a stratum in the whole: one device or CPU of 192 stands for the others
+SETS = 400  # random sets of a host in the whole
+SUMMARY = os.environ.get("HOSTTUNE_EVIDENCE_SUMMARY")  # a file to which the whole appends what it has covered
+
+
+@cache
+def host(name: str, own: bool) -> tuple[Files, Found, tuple[Damage, ...]]:
+    """(the host, as a capture of hosttune's own or as it is; what is found on it; every damage)."""
+    found = HOSTS[name]()
+    read = read_by_discovery(found)
+    found = as_captured(found, read) if own else found
+    return found, validated(found), tuple(places(found, read))
+
+
+def trial(name: str, own: bool, *damages: Damage) -> list[str]:
+    """What got better by these damages; none for a capture that is refused."""
+    whole, before, _ = host(name, own)
+    known = {subject for check, subject in before.outcomes if check in ("gpu-driver", "sxid")} if PRESENCE else ()
+    try:
+        after = validated(damaged(whole, *damages))
+    except BadInput:
+        return []
+    what = ", ".join(damage.what for damage in damages)
+    return [f"{name}{' (own capture)' if own else ''}: {what}: {line}" for line in improvements(before, after, known)]
+
+
+def by_stratum(damages: tuple[Damage, ...], most: int, chance: Random) -> list[Damage]:
+    """At most so many of each stratum."""
+    strata: dict[str, list[Damage]] = {}
+    for damage in damages:
+        strata.setdefault(damage.stratum, []).append(damage)
+    return [one for found in strata.values() for one in (found if len(found) <= most else chance.sample(found, most))]
+
+
+def trials(name: str, own: bool) -> list[tuple[Damage, ...]]:
+    """The whole of a host: single damages, and sets of two to six."""
+    _, _, every = host(name, own)
+    chance = Random(f"{SEED} {name} {own}")
+    single = [(damage,) for damage in by_stratum(every, PER_STRATUM, chance)]
+    one_each = by_stratum(every, 1, chance)
+    sets = [tuple(chance.sample(one_each, min(chance.randint(2, 6), len(one_each)))) for _ in range(SETS)]
+    return [*single, *sets] if one_each else []
+
+
+def run(name: str, own: bool, tried: list[tuple[Damage, ...]]) -> None:
+    """Try them; every improvement is told, by kind of damage, in the error."""
+    better = {damages: found for damages in tried if (found := trial(name, own, *damages))}
+    if SUMMARY:
+        _, before, every = host(name, own)
+        row = {
+            "host": name,
+            "own": own,
+            "verdict": before.verdict,
+            "results": len(before.outcomes),
+            "places": len(every),
+            "strata": len({damage.stratum for damage in every}),
+            "trials": len(tried),
+            "covered": len({damage.stratum for damages in tried for damage in damages}),
+            "improved": len(better),
+        }
+        with Path(SUMMARY).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+    kinds = Counter(" + ".join(damage.stratum for damage in damages) for damages in better)
+    lines = [line for found in better.values() for line in found[:3]]
+    told = [f"{len(better)} of {len(tried)} trials improved a result:", *lines[:200], *map(str, kinds.items())]
+    assert not better, "\n".join(told)
+
+
+CASES = [(name, own) for name in HOSTS for own in (False, True)]
+
+
+@pytest.mark.parametrize(("name", "own"), [case for case in CASES if FULL or case[0] in RICH])
+def test_lost_evidence_never_improves_a_result(name: str, own: bool) -> None:
+    run(name, own, sample(f"evidence {name} {own}", trials(name, own), 4))

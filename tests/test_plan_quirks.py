@@ -1,0 +1,173 @@
+"""What a plan says that is nobody's setting: resets, slow starts, emulated switches, TuneD, SEV-SNP, page records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from evidences import evidence, outcome
+from evidences import host as evidence_host
+from planhosts import Card, build_host, intent_of
+
+import hosttune
+from hosttune.model.host import CpuModel, Host, Module, Platform
+from hosttune.model.intent import Intent
+from hosttune.model.plan import Plan
+from hosttune.model.values import to_json
+from hosttune.planning import plan
+
+GIB = 1 << 30
+GPU = Card("0000:41:00.0", 0, group=1, bar_bytes=256 * GIB)
+Json = dict[str, Any]
+
+
+def planned(host: Json, **intent: Any) -> Plan:
+    document = intent_of(**{"gpus": 1, "vcpus": 4, "memory": "4GiB", **intent})
+    return plan(Host.from_json(to_json(host)), Intent.from_json(to_json(document)))
+
+
+def said(made: Plan, text: str) -> list[str]:
+    return [f.level for f in made.findings if text in f.text]
+
+
+# --- guests --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("device_id", "levels"), [("2bb5", ["warn"]), ("2bb1", ["warn"]), ("2335", [])])
+def test_a_board_that_does_not_come_back_from_its_reset(device_id: str, levels: list[str]) -> None:
+    host = build_host(cards=[GPU])
+    for row in host["pci"]:
+        if row["address"] == GPU.address:
+            row["device_id"] = device_id
+    assert said(planned(host), "reset when a guest ends") == levels
+
+
+@pytest.mark.parametrize(
+    ("qemu", "gpus", "levels"),
+    [("8.2.2", 4, ["info"]), ("10.0.13", 4, ["info"]), ("10.1.0", 4, []), (None, 4, []), ("8.2.2", 1, [])],
+)
+def test_many_huge_bars_start_slowly_before_qemu_10_1(qemu: str | None, gpus: int, levels: list[str]) -> None:
+    cards = [Card(f"0000:{0x21 + 16 * i:02x}:00.0", 0, group=i, bar_bytes=256 * GIB) for i in range(gpus)]
+    host = build_host(cards=cards)
+    host["virtualization"] = {"kvm": True, "libvirt_version": "9.0.0", "qemu_version": qemu}
+    host["cpu_model"] = {"physical_address_bits": 46}
+    assert said(planned(host, gpus=gpus), "before 10.1 maps them slowly") == levels
+
+
+@pytest.mark.parametrize(("seed", "levels"), [(False, ["warn"]), (True, [])])
+def test_emulated_switches_cost_bandwidth_without_nccls_file(seed: bool, levels: list[str]) -> None:
+    host = hosttune.discover("examples/hgx-h200-8.tar.xz")
+    made = plan(host, Intent.from_json(to_json(intent_of(gpus=8, nics=8, seed=seed))))
+    assert any(c.model == "pcie-switch-downstream-port" for c in made.guests[0].controllers)
+    assert said(made, "2.5 GT/s x1") == levels
+
+
+def test_a_guest_without_switches_has_no_such_ports() -> None:
+    assert said(planned(build_host(cards=[GPU])), "2.5 GT/s x1") == []
+
+
+# --- the host ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("profile", "active", "levels"),
+    [
+        ("host", "throughput-performance\n", ["warn"]),
+        ("host", "\n", []),
+        ("host", None, []),
+        ("none", "virtual-host", []),
+    ],
+)
+def test_an_active_tuned_profile_is_said(profile: str, active: str | None, levels: list[str]) -> None:
+    host = build_host(cards=[GPU])
+    host["settings"] = {} if active is None else {"/etc/tuned/active_profile": active}
+    assert said(planned(host, profile=profile), "TuneD's profile") == levels
+
+
+def snp(value: str | None, **intent: Any) -> Plan:
+    host = build_host(cards=[GPU])
+    host["platform"] = {"modules": [{"name": "kvm_amd", "parameters": {} if value is None else {"sev_snp": value}}]}
+    return planned(host, profile="host", **intent)
+
+
+def passes_through(made: Plan) -> bool:
+    return any(a.target == "iommu" and "pt" in str(a.want) for a in made.actions if a.kind == "kernel-argument")
+
+
+@pytest.mark.parametrize(("value", "left_out"), [("Y", True), ("1", True), ("N", False), (None, False)])
+def test_iommu_pt_is_left_out_where_it_would_end_sev_snp(value: str | None, left_out: bool) -> None:
+    made = snp(value)
+    assert passes_through(made) == (not left_out)
+    assert said(made, "SEV-SNP is on") == (["info"] if left_out else [])
+
+
+def test_iommu_pt_by_name_is_planned_with_a_warning() -> None:
+    made = snp("Y", settings={"iommu_passthrough": True})
+    assert passes_through(made)
+    assert said(made, "SEV-SNP is on") == ["warn"]
+
+
+def test_records_of_many_pages_are_said_and_given_back_by_name() -> None:
+    host = build_host(cards=[GPU], memory_gib=128)
+    assert said(planned(host, profile="host", memory="100GiB"), "the kernel's records of these pages take 1.6 GiB") == [
+        "info"
+    ]
+    made = planned(host, profile="host", memory="100GiB", settings={"hugetlb_free_vmemmap": True})
+    assert said(made, "the kernel's records") == []
+    (argument,) = [a for a in made.actions if a.target == "hugetlb_free_vmemmap"]
+    assert (argument.want, argument.effect, argument.needed) == ("hugetlb_free_vmemmap=on", "reboot", False)
+    assert said(planned(host, profile="host", memory="4GiB"), "the kernel's records") == []
+
+
+# --- the check of interrupt virtualisation -------------------------------------------------------------------
+
+
+def judged(vendor: str, module: str | None, flags: tuple[str, ...] | None = None, **parameters: str) -> str:
+    modules = () if module is None else (Module(name=module, parameters=parameters or None),)
+    model = CpuModel(vendor=vendor, flags=flags)
+    found = evidence_host(cpu_model=model, platform=Platform(modules=modules))
+    return outcome("interrupt-virtualisation", evidence(found))[0]
+
+
+@pytest.mark.parametrize(
+    ("vendor", "module", "flags", "parameters", "expected"),
+    [
+        ("GenuineIntel", "kvm_intel", None, {"enable_apicv": "Y"}, "pass"),
+        ("GenuineIntel", "kvm_intel", None, {"enable_apicv": "N"}, "warn"),
+        ("GenuineIntel", "kvm_intel", None, {"nested": "Y"}, "skip"),
+        ("GenuineIntel", "kvm_intel", None, {}, "unknown"),
+        ("GenuineIntel", "kvm_intel", None, {"enable_apicv": "maybe"}, "unknown"),
+        ("AuthenticAMD", "kvm_amd", ("svm", "x2avic"), {"avic": "N"}, "warn"),
+        ("AuthenticAMD", "kvm_amd", ("svm",), {"avic": "N"}, "pass"),
+        ("AuthenticAMD", "kvm_amd", None, {"avic": "N"}, "warn"),
+        ("AuthenticAMD", "kvm_amd", ("svm", "x2avic"), {"avic": "1"}, "pass"),
+        ("CentaurHauls", "kvm_intel", None, {"enable_apicv": "Y"}, "unknown"),
+    ],
+)
+def test_interrupts_without_the_host(
+    vendor: str, module: str, flags: tuple[str, ...] | None, parameters: dict[str, str], expected: str
+) -> None:
+    assert judged(vendor, module, flags, **parameters) == expected
+
+
+def test_a_module_that_is_not_there_is_skipped_only_where_all_was_recorded() -> None:
+    found = evidence_host(platform=Platform())
+    assert outcome("interrupt-virtualisation", evidence(found, complete=True))[0] == "skip"
+    assert outcome("interrupt-virtualisation", evidence(found, complete=False))[0] == "unknown"
+
+
+def test_a_known_missing_driver_is_no_doubt() -> None:
+    from hosttune.report.plan_text import _known_absent
+
+    host = Host.from_json(to_json(build_host(cards=[msgspec_card(None), Card("0000:42:00.0", 0, driver="nvidia")])))
+    made = plan(host, Intent.from_json(to_json(intent_of(gpus=["0000:41:00.0"], vcpus=4, memory="4GiB"))))
+    (action,) = [a for a in made.actions if a.kind == "driver"]
+    assert action.current is None
+    assert _known_absent(action, host) == "no driver"
+    nobody = msgspec.structs.replace(host, pci=tuple(msgspec.structs.replace(d, driver=None) for d in host.pci))
+    assert _known_absent(action, nobody) is None
+
+
+def msgspec_card(driver: str | None) -> Card:
+    return Card("0000:41:00.0", 0, group=1, driver=driver)
