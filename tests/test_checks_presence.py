@@ -229,6 +229,22 @@ def test_the_kernels_other_list_and_the_nvidia_modules_folder_are_sources() -> N
     assert known_devices(found.host)[SWITCHES[0]].kind == "nvswitch"
 
 
+def test_other_makers_tools_are_sources() -> None:
+    rows = (Path(__file__).parent / "cases/gpu/hl-smi/gaudi3-x2.txt").read_bytes()
+    kfd = b"simd_count 304\nlocation_id 6144\ndomain 1\n"
+    files = {
+        "/proc/version": b"",
+        "/sys/class/kfd/kfd/topology/nodes/1/properties": kfd,
+        "/.hosttune/commands/hl-smi-q": rows,
+    }
+    found = gather(Archive(files, {}, "no PCI tree"))
+    makers = [one.vendor for one in accelerators(found.host)]
+    assert sorted(makers) == ["amd", "habana", "habana"]
+    assert accelerators(found.host)[-1].address == "0001:18:00.0"
+    assert set(outcomes(found).values()) == {"unknown"}
+    assert len(outcomes(found)) == 4
+
+
 def test_a_device_of_a_guest_must_be_there() -> None:
     shut = guest("b", (3, 7), (GPU,), state="shut off")
     sources = tuple(

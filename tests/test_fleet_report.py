@@ -37,9 +37,12 @@ def one(folder: Path, host: str = "a", asked: Asked = ASKED) -> HostLine:
     return line
 
 
+CODES = {"ok": 0, "no": 1, "bad-input": 2, "refused": 3, "needs-person": 4, "internal": 70}
+
+
 def answered(host: str = "a", phase: str = "validate", **changes: object) -> Answer:
-    code = {"ok": 0, "no": 1, "needs-person": 4}.get(str(changes.get("outcome", "ok")))
-    fields: dict[str, object] = {"host": host, "phase": phase, "run": RUN, "outcome": "ok", "exit_code": code}
+    fields: dict[str, object] = {"host": host, "phase": phase, "run": RUN, "outcome": "ok"}
+    fields["exit_code"] = CODES.get(str(changes.get("outcome", "ok")))
     return Answer(**(fields | changes))  # type: ignore[arg-type]
 
 
@@ -171,7 +174,7 @@ def applied(
     folder: Path, *, before: str = "no", status: str | None = None, after: bool = True, **changes: object
 ) -> None:
     write(folder, answered(phase="before", outcome=before), of(BAD, verdict="fail"))
-    write(folder, answered(phase="apply", **changes))
+    write(folder, answered("a", "apply", **changes))
     if status is not None:
         write(folder, answered(phase="status", outcome=status))
     if after:
@@ -220,7 +223,7 @@ def test_a_host_that_was_rebooted_and_is_well_passes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("outcome", ["needs-person", "refused", "bad-input", "internal", "no"])
 def test_an_apply_that_was_not_carried_out_is_a_failure(outcome: str, tmp_path: Path) -> None:
-    applied(tmp_path, outcome=outcome, why="because")
+    applied(tmp_path, outcome=outcome, why="because", exit_code=CODES[outcome])
     line = one(tmp_path, asked=APPLY)
     assert (line.verdict, line.checks["apply"]) == ("fail", "fail")
 

@@ -119,8 +119,7 @@ def read_xgmi(reader: Reader) -> dict[str, tuple[Peer, ...]]:
     A node's `location_id` is bus << 8 | device << 3 | function and `domain` its PCI domain (kfd_topology.c);
     `gpu_id` 0 is a CPU. The number of XGMI links of a pair is not told: `links` stays unknown.
     """
-    nodes = {name: read_properties(reader, f"{NODES}/{name}/properties") for name in reader.names(NODES)}
-    addresses = {name: _address(node) for name, node in nodes.items() if node.get("simd_count")}
+    addresses = _nodes(reader)
     peers: dict[str, tuple[Peer, ...]] = {}
     for name, address in addresses.items():
         kinds = {
@@ -137,6 +136,12 @@ def read_xgmi(reader: Reader) -> dict[str, tuple[Peer, ...]]:
             if key != name
         )
     return peers
+
+
+def _nodes(reader: Reader) -> dict[str, str]:
+    """The PCI address of each GPU of the KFD topology, by the name of its node."""
+    nodes = {name: read_properties(reader, f"{NODES}/{name}/properties") for name in reader.names(NODES)}
+    return {name: _address(node) for name, node in nodes.items() if node.get("simd_count")}
 
 
 def read_properties(reader: Reader, path: str) -> dict[str, int]:
@@ -156,7 +161,7 @@ def _address(node: dict[str, int]) -> str:
 
 def _lists(reader: Reader) -> tuple[Listing, ...]:
     """The GPUs of the KFD topology; it leaves out those that cannot compute."""
-    gpus = tuple(Gpu(address=address, vendor="amd") for address in sorted(read_xgmi(reader)))
+    gpus = tuple(Gpu(address=address, vendor="amd") for address in sorted(_nodes(reader).values()))
     return (Listing(name="the KFD topology", read=NODES, gpus=gpus, whole=False),) if gpus else ()
 
 
