@@ -254,6 +254,25 @@ def function(driver: str | None, override: str) -> Example:
     return Example("function", files, base.wants, links, needed=False)
 
 
+def ban(theirs: str | None, ours: str | None, drop_in: bool) -> Example:
+    """irqbalance's files: the distribution's, and our two."""
+    folder = "etc/systemd/system/irqbalance.service.d"
+    head = "# Written by hosttune: the CPUs that irqbalance leaves alone. irqbalance(1), 1.8 or later.\n"
+    files: dict[str, Content] = {"usr/lib/systemd/system/irqbalance.service": "[Service]\n"}
+    if theirs is not None:
+        files["etc/default/irqbalance"] = f"IRQBALANCE_BANNED_CPULIST={theirs}\n"
+    if ours is not None:
+        files[f"{folder}/hosttune.env"] = f"{head}IRQBALANCE_BANNED_CPUS=\nIRQBALANCE_BANNED_CPULIST={ours}\n"
+    if drop_in:
+        files[f"{folder}/hosttune.conf"] = f"[Service]\nEnvironmentFile=-/{folder}/hosttune.env\n"
+    return Example("ban", files, (("irqbalance-ban", "irqbalance", "2-7"),), needed=False)
+
+
+BANS = [
+    ban(theirs, ours, drop_in)
+    for theirs in (None, "4")
+    for ours, drop_in in ((None, False), ("2-7", False), ("5", False), ("2-7", True), ("5", True))
+]
 LINKS = [
     link(port, card, switches, want)
     for port, card in ((0, 0), (3, 3), (2, 2), (0, 3), (2, 0))
@@ -266,7 +285,7 @@ FUNCTIONS = [
 ]
 
 
-@pytest.mark.parametrize("books", [LINKS, PARAMETERS, FUNCTIONS], ids=["aspm", "sysctl", "driver"])
+@pytest.mark.parametrize("books", [LINKS, PARAMETERS, FUNCTIONS, BANS], ids=["aspm", "sysctl", "driver", "irqbalance"])
 def test_both_books_are_read_and_written(books: list[Example], tmp_path: Path) -> None:
     """It is as wanted only if both say so; a rehearsal lists what an apply writes; the way back restores each book."""
     for example in sample(f"books {books[0].name}", books, 12):
