@@ -357,3 +357,22 @@ def test_each_fate_is_tried() -> None:
     """The sample holds each of them for some kind."""
     tried = {fate for name in EXAMPLES for _, fate in fates(f"forth {name} True", 6)}
     assert tried == {DROPPED, REFUSED, LATE}
+
+
+def test_of_several_parts_only_those_are_ours_that_were_changed(tmp_path: Path) -> None:
+    """CPU 3 drops its write and CPU 4 was so before: what becomes of them later is not taken back."""
+    example = replace(EXAMPLES["governor"], needed=False)
+    root = fresh_root(tmp_path / "root", example.files, example.links)
+    path = "sys/devices/system/cpu/cpu{}/cpufreq/scaling_governor"
+    system = Fated(root, {2: DROPPED})
+    result, code = apply_plan(site_of(system), example.plan, options_of(example), host, lambda todo: True, quiet)
+    entry = told(result)["governor:cpus 2-5"]
+    assert (code, entry.outcome, dict(entry.after)) == (0, "clamped", {"2,4-5": "performance", "3": "schedutil"})
+    (root / path.format(3)).write_text("ondemand\n")
+    assert status(site_on(root))[0].drift == ()
+    (root / path.format(4)).write_text("powersave\n")
+    assert status(site_on(root))[1] == 1  # what was applied no longer holds
+    undone, code = revert(site_on(root), quiet, force=True)
+    assert (code, told(undone)["governor:cpus 2-5"].outcome) == (0, "reverted")
+    left = [(root / path.format(cpu)).read_text().strip() for cpu in (2, 3, 4, 5)]
+    assert left == ["powersave", "ondemand", "powersave", "ondemand"]
