@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -503,3 +504,18 @@ def unless_absent(path: str, error: OSError) -> None:
     """Return for a file that is not there; anything else the kernel says is a fact that must not be lost."""
     if error.errno not in _ABSENT:
         raise Unreadable(path, error.strerror or str(error)) from error
+
+
+def let_go_of_devices() -> None:
+    """Close the device files that whoever started us has left open in us; standard streams and terminals stay.
+
+    Nothing here uses them, and a driver whose device file is open does not let go of its device: we would wait for
+    ourselves. Locks and pipes that were handed down stay open: they may be how somebody waits for our end.
+    """
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):  # that of the folder itself is closed by now
+                fd = int(name)
+                mode = os.fstat(fd).st_mode
+                if fd > 2 and (stat.S_ISCHR(mode) or stat.S_ISBLK(mode)) and not os.isatty(fd):
+                    os.close(fd)

@@ -10,6 +10,7 @@ import applyroots
 import pytest
 from applyroots import GPU, PAGES, PREFERENCE, Cli, outcomes
 
+from hosttune.cli import run
 from hosttune.model.plan import Plan
 from hosttune.scratch import Scratch
 from hosttune.transaction import applied_plans, plan_in_force
@@ -66,6 +67,18 @@ def test_a_plan_that_was_reverted_but_for_a_conflict(cli: Cli, intent: Path, tmp
     assert again[f"driver:{GPU}"] == "planned"  # planned anew: of the reverted plan nothing is left to go by
     assert cli("revert", "--force")[0] == 0
     assert cli.json("status")["entries"] == []
+
+
+def test_a_rehearsal_on_a_host_document_names_what_it_cannot_tell(
+    cli: Cli, plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is planned has its writes, or a line that says why they are not known."""
+    document = tmp_path / "host.json"
+    document.write_text(cli("discover", "-o", "json")[1])
+    assert run(["apply", "--host", str(document), str(plan), "--dry-run", "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert outcomes(found)[f"driver:{GPU}"] == "planned"
+    assert f"(driver {GPU}: cannot be told here, its state is not recorded)" in found["writes"]
 
 
 def test_what_a_rehearsal_says_of_a_guests_files(cli: Cli, plan: Path) -> None:

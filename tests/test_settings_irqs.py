@@ -343,7 +343,8 @@ def test_a_restart_that_fails_is_told_and_stays_owed(tmp_path: Path) -> None:
 def test_our_file_without_its_drop_in_says_nothing(tmp_path: Path) -> None:
     root = machine(tmp_path, "IRQBALANCE_BANNED_CPULIST=0\n")
     put(root, IRQBALANCE_OURS, OURS)
-    assert BAN.read(Scratch(str(root))) == "0"
+    system = Scratch(str(root))
+    assert (BAN.effective(system), BAN.read(system)) == ("0", "2-7 (its drop-in is missing)")
 
 
 def irqbalance_action(root: Path, settings: Mapping[str, str] | None = None) -> Action | None:

@@ -254,6 +254,25 @@ def function(driver: str | None, override: str) -> Example:
     return Example("function", files, base.wants, links, needed=False)
 
 
+def ban(theirs: str | None, ours: str | None, drop_in: bool) -> Example:
+    """irqbalance's files: the distribution's, and our two."""
+    folder = "etc/systemd/system/irqbalance.service.d"
+    head = "# Written by hosttune: the CPUs that irqbalance leaves alone. irqbalance(1), 1.8 or later.\n"
+    files: dict[str, Content] = {"usr/lib/systemd/system/irqbalance.service": "[Service]\n"}
+    if theirs is not None:
+        files["etc/default/irqbalance"] = f"IRQBALANCE_BANNED_CPULIST={theirs}\n"
+    if ours is not None:
+        files[f"{folder}/hosttune.env"] = f"{head}IRQBALANCE_BANNED_CPUS=\nIRQBALANCE_BANNED_CPULIST={ours}\n"
+    if drop_in:
+        files[f"{folder}/hosttune.conf"] = f"[Service]\nEnvironmentFile=-/{folder}/hosttune.env\n"
+    return Example("ban", files, (("irqbalance-ban", "irqbalance", "2-7"),), needed=False)
+
+
+BANS = [
+    ban(theirs, ours, drop_in)
+    for theirs in (None, "4")
+    for ours, drop_in in ((None, False), ("2-7", False), ("5", False), ("2-7", True), ("5", True))
+]
 LINKS = [
     link(port, card, switches, want)
     for port, card in ((0, 0), (3, 3), (2, 2), (0, 3), (2, 0))
@@ -266,7 +285,7 @@ FUNCTIONS = [
 ]
 
 
-@pytest.mark.parametrize("books", [LINKS, PARAMETERS, FUNCTIONS], ids=["aspm", "sysctl", "driver"])
+@pytest.mark.parametrize("books", [LINKS, PARAMETERS, FUNCTIONS, BANS], ids=["aspm", "sysctl", "driver", "irqbalance"])
 def test_both_books_are_read_and_written(books: list[Example], tmp_path: Path) -> None:
     """It is as wanted only if both say so; a rehearsal lists what an apply writes; the way back restores each book."""
     for example in sample(f"books {books[0].name}", books, 12):
@@ -338,3 +357,22 @@ def test_each_fate_is_tried() -> None:
     """The sample holds each of them for some kind."""
     tried = {fate for name in EXAMPLES for _, fate in fates(f"forth {name} True", 6)}
     assert tried == {DROPPED, REFUSED, LATE}
+
+
+def test_of_several_parts_only_those_are_ours_that_were_changed(tmp_path: Path) -> None:
+    """CPU 3 drops its write and CPU 4 was so before: what becomes of them later is not taken back."""
+    example = replace(EXAMPLES["governor"], needed=False)
+    root = fresh_root(tmp_path / "root", example.files, example.links)
+    path = "sys/devices/system/cpu/cpu{}/cpufreq/scaling_governor"
+    system = Fated(root, {2: DROPPED})
+    result, code = apply_plan(site_of(system), example.plan, options_of(example), host, lambda todo: True, quiet)
+    entry = told(result)["governor:cpus 2-5"]
+    assert (code, entry.outcome, dict(entry.after)) == (0, "clamped", {"2,4-5": "performance", "3": "schedutil"})
+    (root / path.format(3)).write_text("ondemand\n")
+    assert status(site_on(root))[0].drift == ()
+    (root / path.format(4)).write_text("powersave\n")
+    assert status(site_on(root))[1] == 1  # what was applied no longer holds
+    undone, code = revert(site_on(root), quiet, force=True)
+    assert (code, told(undone)["governor:cpus 2-5"].outcome) == (0, "reverted")
+    left = [(root / path.format(cpu)).read_text().strip() for cpu in (2, 3, 4, 5)]
+    assert left == ["powersave", "ondemand", "powersave", "ondemand"]

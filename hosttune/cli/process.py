@@ -6,7 +6,6 @@ import contextlib
 import gc
 import io
 import os
-import stat
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -17,6 +16,7 @@ from hosttune.cli.commands import cli
 from hosttune.cli.output import ReaderGone, say, tell
 from hosttune.errors import BadInput, HosttuneError, Refused
 from hosttune.state import drop
+from hosttune.system import let_go_of_devices
 
 INTERNAL_ERROR = 70
 
@@ -29,21 +29,6 @@ def main() -> None:
     let_go_of_devices()
     gc.disable()  # one document, then the end: looking for cycles in it finds none
     leave(run(sys.argv[1:]))
-
-
-def let_go_of_devices() -> None:
-    """Close the device files that whoever started us has left open in us; standard streams and terminals stay.
-
-    Nothing here uses them, and a driver whose device file is open does not let go of its device: we would wait for
-    ourselves. Locks and pipes that were handed down stay open: they may be how somebody waits for our end.
-    """
-    with contextlib.suppress(OSError):
-        for name in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(OSError):  # that of the folder itself is closed by now
-                fd = int(name)
-                mode = os.fstat(fd).st_mode
-                if fd > 2 and (stat.S_ISCHR(mode) or stat.S_ISBLK(mode)) and not os.isatty(fd):
-                    os.close(fd)
 
 
 def leave(code: int) -> NoReturn:

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from hosttune.errors import CommandFailed, WriteFailed
-from hosttune.irqbalance import DROP_IN, IRQBALANCE_OURS, IRQBALANCE_THEIRS, OWED, OWED_SAID, irqbalance_bans
+from hosttune.irqbalance import (
+    DROP_IN,
+    IRQBALANCE_OURS,
+    IRQBALANCE_THEIRS,
+    OWED,
+    OWED_SAID,
+    irqbalance_bans,
+    parse_ban,
+)
 from hosttune.model.values import CpuSet, FrozenMap
 from hosttune.settings.drivers import VFIO, OfDevice, driver_of
 from hosttune.settings.memory import only
@@ -139,6 +147,7 @@ def cpu_list(text: Any) -> str | None:
 # --- irqbalance ----------------------------------------------------------------------------------------------
 
 _UNIT = "irqbalance.service"
+_ALONE = " (its drop-in is missing)"
 _UNIT_FOLDERS = ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 _HEAD = "# Written by hosttune: the CPUs that irqbalance leaves alone. irqbalance(1), 1.8 or later.\n"
 
@@ -149,7 +158,8 @@ class IrqbalanceBan(Setting):
 
     Two files of ours in a drop-in folder of irqbalance's unit: of several EnvironmentFile= the later one counts, and
     a drop-in comes after the unit (systemd.exec(5), systemd.unit(5)). The distribution's file is not touched; where
-    it says what is wanted, ours go. A value with "(irqbalance not restarted)" is what a cut-off write left.
+    it says what is wanted, ours go. A value with "(irqbalance not restarted)" is what a cut-off write left; one with
+    "(its drop-in is missing)" stands in our file, and nobody reads that.
     """
 
     kind: ClassVar[str] = "irqbalance-ban"
@@ -169,12 +179,23 @@ class IrqbalanceBan(Setting):
         if cpu_list(value) is None or cpu_list(value) != value:
             raise refuse(self.kind, self.target, f"{value!r} is no list of CPUs", 'write "2-7,16"')
 
-    def read(self, system: System) -> str | None:
-        """See Setting."""
+    def effective(self, system: System) -> str | None:
+        """See Setting: the ban that irqbalance finds."""
         return _first(irqbalance_bans(system.read))
+
+    def read(self, system: System) -> str | None:
+        """See Setting. Both our files are looked at."""
+        text = system.read(IRQBALANCE_OURS)
+        if text is not None and OWED not in text and not system.exists(DROP_IN):
+            return f"{parse_ban(text) or ''}{_ALONE}"
+        return self.effective(system)
 
     def write(self, system: System, value: Any) -> str | None:
         """See Setting. The first write marks our file, the last clears the mark: between them irqbalance restarts."""
+        if value is not None and str(value).endswith(_ALONE):  # as it was found, on the way back
+            system.replace(IRQBALANCE_OURS, _environment(str(value).removesuffix(_ALONE), owed=False))
+            system.remove(DROP_IN)
+            return _restart(system)[1]
         wanted = None if value is None else str(value).removesuffix(OWED_SAID)
         keep = wanted is not None and wanted != _first(irqbalance_bans(system.read, IRQBALANCE_THEIRS))
         if not keep and not system.exists(DROP_IN) and not system.exists(IRQBALANCE_OURS):

@@ -325,7 +325,7 @@ def _lines(one: Prepared, changes: Sequence[str], why: str | None) -> Iterable[s
     """The changes of one step, and why there is no more of them."""
     yield from changes
     if why is not None:
-        yield f"({one.step.name}: {why})"
+        yield f"({one.step.name}: {'cannot be told here, its state is not recorded' if one.unrecorded else why})"
 
 
 # --- what follows from a plan --------------------------------------------------------------------------------
