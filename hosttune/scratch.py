@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from hosttune import manifest
 from hosttune.errors import BadInput, WriteFailed
-from hosttune.hugetlbfs import MOUNTS, UNITS_FOLDER, Mounted, read_hugetlbfs
+from hosttune.hugetlbfs import MOUNTS, PLACES, UNITS_FOLDER, Mounted, read_hugetlbfs
 from hosttune.pciconfig import CAP_EXPRESS, capability_at
 from hosttune.recorded import Capture
 from hosttune.system import COMMANDS, make_folder, put_file, take_file, tidy_file
@@ -116,7 +116,7 @@ class Scratch(Capture):
         elif argv[:2] == ("systemctl", "stop") and argv[-1].endswith(".mount"):
             self._unmount(argv[-1])
         elif argv[:2] == ("systemctl", "restart") and argv[-1] in _LIBVIRT:
-            for path in (mount.path for mount in self._hugetlbfs()):
+            for path in (mount.path for mount in self._hugetlbfs() if mount.path in PLACES.values()):
                 os.makedirs(os.path.dirname(self.inside(f"{path}/libvirt/qemu/guest")), exist_ok=True)
             self.forget()
         elif argv[0] == "rmdir":

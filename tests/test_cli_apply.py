@@ -236,7 +236,7 @@ def test_no_is_no_and_is_the_default(root: Root, plan: Path, answer: bytes) -> N
     code, text = answered(root, plan, answer)
     assert code == 1
     assert f"driver {GPU}: nvidia -> vfio-pci" in text
-    assert "change 9 settings?" in text
+    assert "change 11 settings?" in text
     assert "error: not applied: answered no" in text
     assert root.driver(GPU) == "nvidia"
     assert root.journals() == []
@@ -245,7 +245,7 @@ def test_no_is_no_and_is_the_default(root: Root, plan: Path, answer: bytes) -> N
 def test_yes_on_a_terminal_shows_progress(root: Root, plan: Path) -> None:
     code, text = answered(root, plan, b"y\n")
     assert code == 0, text
-    assert f"[3/9] driver {GPU}: nvidia -> vfio-pci: done" in text
+    assert f"[3/11] driver {GPU}: nvidia -> vfio-pci: done" in text
     assert root.driver(GPU) == "vfio-pci"
 
 

@@ -30,6 +30,7 @@ from hosttune.reader import Reader
 from hosttune.recorded import Capture
 from hosttune.scratch import Scratch
 from hosttune.settings import setting_of
+from hosttune.system import COMPLETE
 
 GIB, MIB = 1 << 30, 1 << 20
 PLACE = "/dev/hugepages1G"
@@ -88,7 +89,7 @@ def test_any_list_of_mounts_is_read(text: str) -> None:
 
 
 def test_the_host_document_has_them_and_whether_libvirt_found_them(tmp_path: Path) -> None:
-    files = {"proc/meminfo": "Hugepagesize:       2048 kB\n", "dev/hugepages/libvirt/qemu/x": ""}
+    files = {"proc/meminfo": "Hugepagesize:       2048 kB\n", "dev/hugepages/libvirt/qemu/x": "", COMPLETE[1:]: ""}
     found = read_memory_settings(Reader(scratch(tmp_path, TWO_MIB + ONE_GIB, **files))).hugetlbfs
     assert found == (
         Hugetlbfs(path="/dev/hugepages", size_bytes=2 * MIB, libvirt=True),

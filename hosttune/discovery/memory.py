@@ -81,9 +81,7 @@ def _hugetlbfs(reader: Reader, default_bytes: int | None) -> tuple[Hugetlbfs, ..
 def _libvirt_uses(reader: Reader, path: str) -> bool | None:
     """Whether the libvirt daemon has found a hugetlbfs; None where it cannot be seen."""
     found = reader.exists(libvirts_folder(path))
-    if found or reader.system.complete or reader.system.scratch:
-        return found
-    return None
+    return found if found or reader.system.complete else None
 
 
 def _online_nodes(reader: Reader, ids: Sequence[int]) -> Sequence[int]:

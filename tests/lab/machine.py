@@ -221,21 +221,21 @@ def booted(image: Path, kernel_arguments: str = IOMMU_ON, *, cores: int = CORES)
 
 
 @contextlib.contextmanager
-def booted_by_grub(image: Path) -> Iterator[LabMachine]:
-    """As `booted`, from the disk through BIOS, GRUB and the distribution's initramfs.
+def booted_by_grub(image: Path, *, node_mib: int = NODE_MIB) -> Iterator[LabMachine]:
+    """As `booted`, from the disk through BIOS, GRUB and the distribution's initramfs. `node_mib` is each node's memory.
 
     The kernel's arguments are those of /boot/grub/grub.cfg, which `update-grub` has made in the machine itself.
     """
-    with _running(image, []) as machine:
+    with _running(image, [], node_mib=node_mib) as machine:
         machine.shell("update-grub")
         yield machine
 
 
 @contextlib.contextmanager
-def _running(image: Path, boot: list[str], cores: int = CORES) -> Iterator[LabMachine]:
+def _running(image: Path, boot: list[str], cores: int = CORES, node_mib: int = NODE_MIB) -> Iterator[LabMachine]:
     with _folder(image) as folder:
         port = free_port()
-        machine = LabMachine(folder, port, qemu_command(port, boot, cores))
+        machine = LabMachine(folder, port, qemu_command(port, boot, cores, node_mib))
         try:
             machine.start()
             yield machine
@@ -301,14 +301,14 @@ def free_port() -> int:
 # --- the machine ----------------------------------------------------------------------------------------------
 
 
-def qemu_command(port: int, boot: list[str], cores: int = CORES) -> list[str]:
+def qemu_command(port: int, boot: list[str], cores: int = CORES, node_mib: int = NODE_MIB) -> list[str]:
     """The whole command line, to be run in the machine's folder. Without boot options the disk is booted."""
     return [
         "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none",
         # One thread for all CPUs: several machines share two cores here, and a CPU that waits for another one, in a
         # thread of its own, spins until the host lets that one run (a boot beside others: 74 s of CPU instead of 98).
         "-machine", "q35", "-accel", "tcg,thread=single,tb-size=512", "-cpu", CPU,
-        *_nodes(cores), *_own_devices(port), *_node0_devices(), *_node1_devices(), *boot,
+        *_nodes(cores, node_mib), *_own_devices(port), *_node0_devices(), *_node1_devices(), *boot,
         "-chardev", "file,id=console,path=serial.log,append=on", "-serial", "chardev:console",
     ]  # fmt: skip
 
@@ -330,13 +330,13 @@ def _tsc_khz() -> int:
     return int(float(found[1]) * 1000)
 
 
-def _nodes(cores: int) -> list[str]:
-    """Two packages of so many cores with two threads each, a node each."""
+def _nodes(cores: int, node_mib: int) -> list[str]:
+    """Two packages of so many cores with two threads each, a node each, with so much memory."""
     cpus = 2 * cores
     return [
-        "-smp", f"{2 * cpus},sockets=2,cores={cores},threads=2", "-m", str(2 * NODE_MIB),
-        "-object", f"memory-backend-ram,id=memory0,size={NODE_MIB}M",
-        "-object", f"memory-backend-ram,id=memory1,size={NODE_MIB}M",
+        "-smp", f"{2 * cpus},sockets=2,cores={cores},threads=2", "-m", str(2 * node_mib),
+        "-object", f"memory-backend-ram,id=memory0,size={node_mib}M",
+        "-object", f"memory-backend-ram,id=memory1,size={node_mib}M",
         "-numa", f"node,nodeid=0,cpus=0-{cpus - 1},memdev=memory0",
         "-numa", f"node,nodeid=1,cpus={cpus}-{2 * cpus - 1},memdev=memory1",
         "-numa", "dist,src=0,dst=1,val=21", "-numa", "dist,src=1,dst=0,val=21",
