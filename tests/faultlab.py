@@ -302,7 +302,7 @@ def tree_of(root: Path) -> dict[str, tuple[int, bytes]]:
         if inside == STATE_INSIDE:
             folders[:] = [name for name in folders if name not in _OURS]
             names = [name for name in names if name not in _OURS]
-        elif not folders and not names and not inside.startswith("/sys/"):
+        elif not (folders or names or inside.startswith("/sys/") or STATE_INSIDE.startswith(f"{inside}/")):
             found[f"{inside}/"] = (-2, b"")
         for name in (*names, *(one for one in folders if os.path.islink(f"{folder}/{one}"))):
             path = f"{folder}/{name}"

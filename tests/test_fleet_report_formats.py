@@ -26,6 +26,7 @@ from test_fleet_report import APPLY, ASKED, BAD, answered, of, stopped_run
 
 from hosttune.fleet.overview import report_of
 from hosttune.model.fleet import FleetReport, HostLine
+from hosttune.model.text import visible
 from hosttune.model.validation import Verdict
 from hosttune.report.fleet_groups import ANSWERS, answer_of, headline, hosts_worst_first, natural, summary, troubles
 from hosttune.report.fleet_junit import junit
@@ -192,7 +193,7 @@ def escaped(name: str) -> str:
 
 def test_junit_holds_hostile_names_but_for_what_xml_cannot_hold(many: FleetReport) -> None:
     found = [suite.attrib["name"] for suite in ElementTree.fromstring(junit(many)).findall("testsuite")]
-    assert found[130:] == [escaped(name) for name in HOSTILE_NAMES]
+    assert found[130:] == [visible(name) for name in HOSTILE_NAMES]
 
 
 def test_the_subjects_that_are_not_well_stand_in_their_case(tmp_path: Path) -> None:

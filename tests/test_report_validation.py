@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 from validations import GPUS, HOSTILE, RULES, clean, everything_unknown, faulty, hostile, large, result
 
+from hosttune.model.text import visible
 from hosttune.model.validation import CheckResult, Sample, Validation, verdict_of
 from hosttune.report.measures import Measure, Scale, figure_rows, measures, number
 from hosttune.report.outcomes import ANY_SUBJECT, groups, headline, next_steps
@@ -180,5 +181,5 @@ def test_junit_holds_hostile_text_whole_but_for_what_xml_cannot_hold() -> None:
     assert suite is not None
     case = suite.find("testcase")
     assert case is not None
-    assert case.attrib["name"] == HOSTILE.replace("\x00", "\\x00").replace("\x1b", "\\x1b")
+    assert case.attrib["name"] == visible(HOSTILE)
     assert "timestamp" not in suite.attrib

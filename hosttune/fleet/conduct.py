@@ -195,7 +195,7 @@ def read_intent(path: str | None) -> str | None:
     """The digest of the intent file; one without variables in it must be an intent. Raises BadInput."""
     if path is None:
         return None
-    data = load(path, what="an intent (YAML or JSON)")
+    data = load(path, what="an intent (YAML or JSON)", size="intent")
     text = data.decode("utf-8", "replace")
     if "{{" not in text:
         from hosttune.model.intent import Intent

@@ -17,6 +17,7 @@ from hosttune.errors import BadInput
 from hosttune.fleet.answers import read_answer
 from hosttune.fleet.overview import judge_of
 from hosttune.fleet.results import answer_path, read_file, remove_file, replace_file
+from hosttune.model.check import check_counts
 from hosttune.model.fleet import FleetReport
 from hosttune.model.host import HOST_SCHEMA, Host
 from hosttune.model.validation import Validation
@@ -100,7 +101,10 @@ def _decoded(data: bytes, path: str) -> Host:
         found = msgspec.json.decode(data, type=Host)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Host.from_json(data, where=path)
-    return found if found.schema == HOST_SCHEMA else Host.from_json(data, where=path)
+    if found.schema != HOST_SCHEMA:
+        return Host.from_json(data, where=path)
+    check_counts(found, path)
+    return found
 
 
 def _renderer() -> Renderer:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 
 from hosttune.errors import BadInput, Refused
+from hosttune.model.limits import check_size
 from hosttune.system import let_go
 
 RECORD = "run.jsonl"
@@ -23,7 +24,6 @@ ASKING = ".asking"  # held, shared, by each ansible that a run started: it may o
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 _ESCAPED = re.compile(rb"%([0-9A-F]{2})")
 _LONGEST = 255  # bytes of a file name (NAME_MAX, linux/limits.h)
-_LIMIT_BYTES = 64 << 20  # of one document; a host's is some hundred KiB
 
 
 def host_folder(host: str) -> str:
@@ -73,8 +73,7 @@ def read_file(path: str) -> bytes | None:
         raise _unreadable(path, error) from error
     try:
         size = os.fstat(fd).st_size
-        if size > _LIMIT_BYTES:
-            raise BadInput(f"larger than {_LIMIT_BYTES >> 20} MiB", where=path, hint="no answer is: remove it")
+        check_size(size, "document", path)
         return _all_of(fd)
     except OSError as error:
         raise _unreadable(path, error) from error

@@ -48,15 +48,7 @@ def check_host(host: Host, where: str) -> None:
     A device without its entry in `pci`, and a CPU's node without one in `numa_nodes`, are none: a document may
     leave any field out.
     """
-    for count, name, at in (
-        (len(host.cpus), "CPUs", "cpus"),
-        (len(host.numa_nodes), "NUMA nodes", "numa_nodes"),
-        (len(host.pci), "PCI functions", "pci"),
-        (len(host.gpus), "GPUs of a host", "gpus"),
-        *((len(getattr(host, kind)), "PCI functions", kind) for kind in ("nics", "nvme", "nvswitches")),
-        (len(host.guests or ()), "guests of a host", "guests"),
-    ):
-        check_count(count, name, f"{where}: $.{at}")
+    check_counts(host, where)
     parts = (
         _numbers(host, "$"),
         _doubles(host),
@@ -68,6 +60,19 @@ def check_host(host: Host, where: str) -> None:
     )
     for path, what, hint in chain.from_iterable(parts):
         raise BadInput(what, where=f"{where}: {path}", hint=hint)
+
+
+def check_counts(host: Host, where: str) -> None:
+    """Raise BadInput for a document of more CPUs, nodes, functions or guests than any machine has."""
+    for count, name, at in (
+        (len(host.cpus), "CPUs", "cpus"),
+        (len(host.numa_nodes), "NUMA nodes", "numa_nodes"),
+        (len(host.pci), "PCI functions", "pci"),
+        (len(host.gpus), "GPUs of a host", "gpus"),
+        *((len(getattr(host, kind)), "PCI functions", kind) for kind in ("nics", "nvme", "nvswitches")),
+        (len(host.guests or ()), "guests of a host", "guests"),
+    ):
+        check_count(count, name, f"{where}: $.{at}")
 
 
 def _numbers(value: Value, at: str) -> Iterator[Fault]:
