@@ -24,7 +24,7 @@ from test_checks_captures import ARCHIVES
 
 from hosttune.capture import Recording
 from hosttune.checks import checks
-from hosttune.errors import BadInput
+from hosttune.errors import BadInput, Unreadable
 
 HOSTS: Mapping[str, Callable[[], Files]] = {
     **{name: lambda path=path: load(path) for name, path in ARCHIVES.items()},  # type: ignore[misc]
@@ -61,7 +61,7 @@ def trial(name: str, own: bool, *damages: Damage) -> list[str]:
     known = {subject for check, subject in before.outcomes if check in ("gpu-driver", "sxid")} if PRESENCE else ()
     try:
         after = validated(damaged(whole, *damages))
-    except BadInput:
+    except (BadInput, Unreadable):
         return []
     what = ", ".join(damage.what for damage in damages)
     return [f"{name}{' (own capture)' if own else ''}: {what}: {line}" for line in improvements(before, after, known)]
