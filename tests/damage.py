@@ -152,7 +152,7 @@ def _of_files(host: Files, found: Recording) -> Iterator[Damage]:
             ("negative", b"-7\n"),
             ("cut off", data[: len(data) // 2]),
         ):
-            if new != data:
+            if new != data and (path, how) != ("/proc/cmdline", "cut off"):  # its words are records: docs/validate.md
                 yield Damage(f"{path} {how}", f"{name} {how}", path, _span(0, len(data), new))
     for path in found.links:
         if path in host.links:

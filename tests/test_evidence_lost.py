@@ -22,8 +22,9 @@ from sickhosts import SICK
 from sweeps import FULL, SEED, sample
 from test_checks_captures import ARCHIVES
 
+from hosttune.capture import Recording
 from hosttune.checks import checks
-from hosttune.errors import BadInput
+from hosttune.errors import BadInput, Unreadable
 
 HOSTS: Mapping[str, Callable[[], Files]] = {
     **{name: lambda path=path: load(path) for name, path in ARCHIVES.items()},  # type: ignore[misc]
@@ -39,12 +40,19 @@ SUMMARY = os.environ.get("HOSTTUNE_EVIDENCE_SUMMARY")  # a file to which the who
 
 
 @cache
-def host(name: str, own: bool) -> tuple[Files, Found, tuple[Damage, ...]]:
-    """(the host, as a capture of hosttune's own or as it is; what is found on it; every damage)."""
+def sources(name: str) -> tuple[Files, Recording, tuple[Damage, ...]]:
+    """(the host as it is, what discovery reads of it, every damage)."""
     found = HOSTS[name]()
     read = read_by_discovery(found)
+    return found, read, tuple(places(found, read))
+
+
+@cache
+def host(name: str, own: bool) -> tuple[Files, Found, tuple[Damage, ...]]:
+    """(the host, as a capture of hosttune's own or as it is; what is found on it; every damage)."""
+    found, read, every = sources(name)
     found = as_captured(found, read) if own else found
-    return found, validated(found), tuple(places(found, read))
+    return found, validated(found), every
 
 
 def trial(name: str, own: bool, *damages: Damage) -> list[str]:
@@ -53,7 +61,7 @@ def trial(name: str, own: bool, *damages: Damage) -> list[str]:
     known = {subject for check, subject in before.outcomes if check in ("gpu-driver", "sxid")} if PRESENCE else ()
     try:
         after = validated(damaged(whole, *damages))
-    except BadInput:
+    except (BadInput, Unreadable):
         return []
     what = ", ".join(damage.what for damage in damages)
     return [f"{name}{' (own capture)' if own else ''}: {what}: {line}" for line in improvements(before, after, known)]

@@ -91,6 +91,11 @@ def driver_fm_version(evidence: Evidence) -> Iterable[CheckResult]:
         yield unknown(_VERSION, HOST, expected=expected, why=f"{lacking} is not known", hint=hint)
         return
     read = "nv-fabricmanager --version, /sys/module/nvidia/version"
+    if manager.version == driver and _module_version(evidence) is None:
+        why = f"{manager.version}, as the driver's library; the version of the loaded module was not read"
+        hint = "compare with /sys/module/nvidia/version"
+        yield unknown(_VERSION, HOST, expected=expected, why=why, hint=hint, source=read)
+        return
     if manager.version == driver:
         yield passed(_VERSION, HOST, expected=expected, actual=manager.version, source=read)
         return
@@ -103,16 +108,18 @@ def driver_fm_version(evidence: Evidence) -> Iterable[CheckResult]:
 
 def _driver_version(evidence: Evidence) -> str | None:
     """The loaded module's version, else that which the driver's library told of a GPU with a fabric."""
-    platform = evidence.host.platform
-    modules = platform.modules if platform else ()
     told = [
         gpu.driver_version
         for gpu in accelerators(evidence.host)
         if (vendor := vendor_of(gpu.vendor)) and vendor.fabric and gpu.driver_version
     ]
-    return next((module.version for module in modules if module.name == "nvidia" and module.version), None) or next(
-        iter(told), None
-    )
+    return _module_version(evidence) or next(iter(told), None)
+
+
+def _module_version(evidence: Evidence) -> str | None:
+    platform = evidence.host.platform
+    modules = platform.modules if platform else ()
+    return next((module.version for module in modules if module.name == "nvidia" and module.version), None)
 
 
 def fabric_manager_mode(evidence: Evidence) -> Iterable[CheckResult]:

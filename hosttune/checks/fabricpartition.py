@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown
-from hosttune.checks.facts import HOST, RUNNING, guests_known, none_given
+from hosttune.checks.facts import HOST, RUNNING, accelerators, guests_known, none_given
+from hosttune.gpu import vendor_of
 from hosttune.gpu.boards import fabric_gpus
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import FabricPartition
-from hosttune.model.host import RunningGuest
+from hosttune.model.host import Host, RunningGuest
 from hosttune.model.validation import CheckResult
 
 _PARTITION = "fabric-partition"
@@ -25,7 +26,7 @@ def fabric_partition(evidence: Evidence) -> Iterable[CheckResult]:
     guests = guests_known(evidence) or ()
     having = [(g, [a for a in g.devices if a in modules]) for g in guests if g.state in RUNNING]
     having = [(guest, gpus) for guest, gpus in having if gpus]
-    if not having and host.gpus and not modules and host.fabric is None:
+    if not having and not modules and _none_on_a_fabric(host):
         yield skipped(_PARTITION, HOST, "no GPU here is on an NVSwitch fabric")
     elif not having:
         yield none_given(evidence, _PARTITION, "no running guest has GPUs of an NVSwitch fabric")
@@ -34,6 +35,15 @@ def fabric_partition(evidence: Evidence) -> Iterable[CheckResult]:
     else:
         for guest, gpus in having:
             yield _judged(guest, {address: modules[address] for address in gpus}, partitions)
+
+
+def _none_on_a_fabric(host: Host) -> bool:
+    """Whether every GPU is of a maker without such fabrics, or its driver says that it is on none."""
+    gpus = accelerators(host)
+    vendors = [(gpu, vendor_of(gpu.vendor)) for gpu in gpus]
+    return bool(gpus) and not any(
+        vendor is not None and vendor.fabric and "fabric_state" not in (gpu.lacks or ()) for gpu, vendor in vendors
+    )
 
 
 def _judged(

@@ -76,7 +76,12 @@ def _kernel(reader: Reader) -> str | None:
 
 def _kernel_args(reader: Reader) -> tuple[str, ...] | None:
     text = reader.text("/proc/cmdline")
-    return None if text is None else split(text)
+    if text is None:
+        return None
+    if not text or not text.replace("\t", " ").isprintable() or "\ufffd" in text:
+        reader.problem("kernel arguments not understood", "/proc/cmdline", f"reads {text[:40]!r}")
+        return None
+    return split(text)
 
 
 def _arch(reader: Reader) -> str | None:

@@ -1,0 +1,108 @@
+"""Evidence of the example lost or garbled, by name: what each check says then. The sweep is in test_evidence_lost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from damage import Damage, Files, load, with_damage
+from sickhosts import EXAMPLE
+
+from hosttune.checks import judge
+from hosttune.discovery.evidence import gather
+from hosttune.model.validation import CheckResult, verdict_of
+from hosttune.system import COMMANDS
+
+SMI, GPU = COMMANDS + "nvidia-smi-q-x", "0000:18:00.0"
+DEVICES = "/sys/bus/pci/devices"
+
+
+def results(host: Files, *damages: Damage) -> list[CheckResult]:
+    return list(judge(gather(with_damage(host, *damages).system())))
+
+
+def lost(*paths: str) -> list[Damage]:
+    return [Damage(f"{path} lost", path, path) for path in paths]
+
+
+def smi(now: str, then: str) -> list[Damage]:
+    """The first of the GPUs: a part of its entry reads otherwise."""
+
+    def change(data: bytes) -> bytes:
+        text = data.decode()
+        assert re.search(now, text, re.DOTALL)
+        return re.sub(now, then, text, count=1, flags=re.DOTALL).encode()
+
+    return [Damage(f"{now} -> {then}", now, SMI, change)]
+
+
+def real(name: str) -> str:
+    return f"{load(EXAMPLE).links[f'{DEVICES}/{GPU}']}/{name}"
+
+
+def garbled(path: str, text: bytes) -> list[Damage]:
+    return [Damage(f"{path} garbled", path, path, lambda _: text)]
+
+
+def all_groups() -> list[Damage]:
+    return lost(*(path for path in load(EXAMPLE).links if path.endswith("/iommu_group")), "/sys/kernel/iommu_groups")
+
+
+ALL = "every GPU"
+CASES: dict[str, tuple[Callable[[], list[Damage]], str, str]] = {
+    "no list of PCI functions": (lambda: lost(DEVICES), "gpu-driver", "host"),
+    "no sysfs": (lambda: lost("/sys"), "pcie-link", "host"),
+    "mig mode failed": (lambda: smi("<current_mig>Disabled", "<current_mig>[Unknown Error]"), "mig-mode", GPU),
+    "mig mode of a lost GPU": (lambda: smi("<current_mig>Disabled", "<current_mig>[GPU is lost]"), "mig-mode", GPU),
+    "mig mode gone": (lambda: smi("<mig_mode>.*?</mig_mode>", ""), "mig-mode", GPU),
+    "mig of one GPU alone N/A": (
+        lambda: smi(
+            "<current_mig>Disabled</current_mig>\\s*<pending_mig>Disabled",
+            "<current_mig>N/A</current_mig><pending_mig>N/A",
+        ),
+        "mig-instances",
+        GPU,
+    ),
+    "a negative counter": (lambda: smi("<remapped_row_corr>0", "<remapped_row_corr>-7"), "row-remap", GPU),
+    "one ECC counter gone": (lambda: smi("<dram_uncorrectable>0</dram_uncorrectable>", ""), "ecc-errors", GPU),
+    "one clock reason gone": (
+        lambda: smi("<clocks_event_reason_hw_slowdown>.*?</clocks_event_reason_hw_slowdown>", ""),
+        "clock-reasons",
+        GPU,
+    ),
+    "no matrix": (lambda: lost(COMMANDS + "nvidia-smi-topo-m"), "nvlink", ALL),
+    "no list of links": (lambda: lost(COMMANDS + "nvidia-smi-nvlink-s"), "nvlink", ALL),
+    "AER of the device gone": (
+        lambda: lost(*(real(f"aer_dev_{k}") for k in ("correctable", "nonfatal", "fatal"))),
+        "aer",
+        GPU,
+    ),
+    "AER of the device garbled": (lambda: garbled(real("aer_dev_fatal"), b"\x00LATOT\xff"), "aer", GPU),
+    "no IOMMU groups, with an IOMMU": (all_groups, "iommu-groups", ALL),
+    "no driver link": (lambda: lost(real("driver")), "gpu-driver", GPU),
+}
+
+
+@pytest.mark.parametrize(("damages", "check", "subject"), CASES.values(), ids=CASES.keys())
+def test_what_is_missing_is_unknown(damages: Callable[[], list[Damage]], check: str, subject: str) -> None:
+    found = results(load(EXAMPLE), *damages())
+    assert verdict_of(found) == "unknown"
+    told = {result.subject: result for result in found if result.check == check}
+    wanted = [s for s in told if s != "host"] if subject == ALL else [subject]
+    assert len(wanted) == (8 if subject == ALL else 1)
+    assert {told[one].outcome for one in wanted} == {"unknown"}
+    assert all(told[one].hint and told[one].actual for one in wanted)
+
+
+def test_a_link_names_what_it_was_read_from() -> None:
+    files = [real(f"{when}_link_{what}") for when in ("current", "max") for what in ("speed", "width")]
+    of = {}
+    for count in (0, 2, 4):
+        found = results(load(EXAMPLE), *lost(*files[:count]))
+        of[count] = next(r.source or "" for r in found if (r.check, r.subject) == ("pcie-link", GPU))
+    own = {count: source.partition(", ")[0] for count, source in of.items()}
+    assert own[0] == f"{DEVICES}/{GPU}/{{current,max}}_link_{{speed,width}}"
+    assert "config (Link Capabilities" in own[2]
+    assert "current,max" in own[2]
+    assert own[4] == f"{DEVICES}/{GPU}/config (Link Capabilities"
