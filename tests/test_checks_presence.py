@@ -204,6 +204,13 @@ def test_a_function_that_reads_all_ones_is_gone(name: str, data: bytes) -> None:
     assert next(p.what for p in found.host.problems if p.where == f"{TREE}/{LOST}") == "PCI function does not answer"
 
 
+def test_a_function_of_which_nothing_but_its_address_is_there_is_unknown() -> None:
+    others = (re.escape(SMI), re.escape(MATRIX), "^/sys/kernel/iommu_groups/", "^/sys/bus/pci/drivers/", "^/sys/class/")
+    found = without(folder_of(LOST), *others)
+    assert outcomes(found)[LOST] == "unknown"
+    assert "nothing of it was read but its address" in (result(found, LOST).actual or "")
+
+
 def test_what_a_tool_does_not_list_although_its_driver_holds_it_is_unknown() -> None:
     text = whole()._files[SMI].decode()
     cut = re.sub(rf'<gpu id="0000{LOST.upper()}">.*?</gpu>', "", text, flags=re.DOTALL | re.IGNORECASE)

@@ -65,7 +65,8 @@ def known_devices(host: Host) -> dict[str, SeenDevice]:
     """Every device that matters and that any source knows, by address: what the PCI tree has first.
 
     Of the tree the GPUs of known makers, NICs, NVMe drives and NVSwitches, no virtual functions; of the other sources
-    what is not in the tree. Where there is no tree, what is of no known kind is left out: most of it are bridges.
+    what is not in the tree, and functions of which the tree has the address alone or that do not answer. Where there
+    is no tree, what is of no known kind is left out: most of it are bridges.
     """
     functions = by_address(host)
     found: dict[str, SeenDevice] = {}
@@ -79,7 +80,7 @@ def known_devices(host: Host) -> dict[str, SeenDevice]:
         if seen.kind is not None or host.pci:
             found.setdefault(seen.address, seen)
     for function in host.pci:
-        if function.responds is False and function.physfn is None:
+        if not function.is_there and function.physfn is None:
             found.setdefault(function.address, SeenDevice(address=function.address, model=function.device_name))
     return found
 
