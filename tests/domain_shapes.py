@@ -151,7 +151,7 @@ ONE_GPU = PlannedGuest(
     why=("GPU 0000:41:00.0 is on node 0 (/sys/bus/pci/devices/0000:41:00.0/numa_node)",),
     cpu_vendor="GenuineIntel",
     topology=Topology(sockets=1, dies=1, cores=8, threads=2),
-    controllers=flat_bus(4),
+    controllers=flat_bus(6),
     physical_address_bits=46,
     mmio64_bytes=512 * GIB,
     pci_hole64_bytes=512 * GIB,

@@ -100,7 +100,7 @@ EDITS: dict[str, Callable[[str], str]] = {
     "managed": lambda xml: edited(xml, "devices/hostdev", managed="yes"),
     "no device": lambda xml: without(xml, "devices/hostdev"),
     "option ROM": lambda xml: edited(xml, "devices/hostdev/rom", bar="on"),
-    "the device's place": lambda xml: edited(xml, "devices/hostdev/address", bus="0x04"),
+    "the device's place": lambda xml: edited(xml, "devices/hostdev/address", bus="0x06"),
     "disk": lambda xml: edited(xml, "devices/disk/source", file="/other.qcow2"),
     "disk's cache": lambda xml: edited(xml, "devices/disk/driver", cache="writeback", io="threads"),
     "a second disk": lambda xml: with_device(
@@ -109,6 +109,8 @@ EDITS: dict[str, Callable[[str], str]] = {
     "network": lambda xml: edited(xml, "devices/interface/source", network="other"),
     "no network": lambda xml: without(xml, "devices/interface"),
     "graphics": lambda xml: with_device(xml, "<graphics type='vnc' port='-1' autoport='yes'/>"),
+    "the source of random numbers": lambda xml: edited(xml, "devices/rng/backend", text="/dev/random"),
+    "the agent's channel": lambda xml: edited(xml, "devices/channel/target", name="org.qemu.guest_agent.1"),
     "random numbers": lambda xml: with_device(
         xml, "<rng model='virtio'><backend model='random'>/dev/urandom</backend></rng>"
     ),

@@ -163,6 +163,8 @@ def _devices(want: DomainFacts, live: DomainFacts) -> Iterator[Comparison]:
     left = ("model", "guest_address", "queues")
     yield from _each("interface", want.interfaces, live.interfaces, ("type", "source"), left)
     yield "serial console", want.serial, live.serial
+    yield "channels", sorted(want.channels), sorted(live.channels)
+    yield "random numbers", want.random, _left_open(want.random, live.random)
     yield "balloon", want.balloon, _left_open(want.balloon, live.balloon)
     of_iommu = ("intremap", "caching_mode", "eim", "iotlb", "dma_translation", "aw_bits")
     yield from _each("iommu", _some(want.iommu), _some(live.iommu), ("model",), of_iommu)

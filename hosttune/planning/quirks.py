@@ -62,7 +62,7 @@ def _emulated_switches(guest: PlannedGuest, where: str) -> Iterator[Finding]:
     below = [d.address for d in guest.devices if d.kind == "gpu" and int(d.guest_address.split(":")[1], 16) in ports]
     if below and guest.seed is None:
         text = (
-            f"{len(below)} of its GPUs are below an emulated PCIe switch, whose ports say 2.5 GT/s x1, and NCCL takes"
+            f"GPUs below an emulated PCIe switch: {len(below)}. Its ports say 2.5 GT/s x1, and NCCL takes"
             " the lesser of device and port: put the guest's topology file (its bundle, or seed: true) into the guest"
         )
         yield Finding(level="warn", text=text, where=where)
