@@ -17,6 +17,7 @@ from hosttune.reader import Reader
 _FILES = (
     "/sys/module/pcie_aspm/parameters/policy",
     "/sys/module/kvm/parameters/halt_poll_ns",
+    "/sys/module/apparmor/parameters/enabled",
     "/proc/sys/kernel/nmi_watchdog",
     "/proc/sys/kernel/timer_migration",
     "/proc/sys/vm/compaction_proactiveness",
