@@ -18,9 +18,11 @@ _WHERE = "/proc/mounts"
 
 def mount_actions(host: Host, guests: tuple[PlannedGuest, ...], findings: list[Finding]) -> Iterator[Action]:
     """A mount for each page size of the guests that has none, and libvirt's restart where it has not found one yet."""
+    found: list[Action] = []
     for page in sorted({guest.page_bytes for guest in guests if guest.page_bytes}):
         names = ", ".join(guest.name for guest in guests if guest.page_bytes == page)
-        yield from _of_size(host, page, names, findings)
+        found += _of_size(host, page, names, findings)
+    yield from sorted(found, key=lambda action: action.kind != "mount")  # one restart finds all of them
 
 
 def _of_size(host: Host, page: int, names: str, findings: list[Finding]) -> Iterator[Action]:
