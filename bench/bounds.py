@@ -27,6 +27,9 @@ _MEASURE = (
     "print(done.returncode, used.ru_utime + used.ru_stime, used.ru_maxrss)"
 )
 
+_ADDRESS = b"<address domain='0' bus='1' slot='2' function='0'/>"
+_HOSTDEV = b"<hostdev mode='subsystem' type='pci'><source>" + _ADDRESS + b"</source></hostdev>"
+
 Members = Iterator[tuple[str, bytes, bytes, str]]  # name, type, contents, link
 
 
@@ -72,6 +75,18 @@ def one_file(name: str, data: bytes) -> Members:
     """A host with one file."""
     yield file("sys/x", b"")
     yield file(name, data)
+
+
+def guests(count: int, element: bytes) -> Members:
+    """So many definitions of guests, each of a great many devices."""
+    xml = (
+        b"<domain type='kvm'><name>x</name><devices>"
+        + element * (49_000 // element.count(b"<"))
+        + b"</devices></domain>"
+    )
+    yield file("sys/x", b"")
+    for n in range(count):
+        yield file(f".hosttune/commands/virsh-dumpxml-g{n}", xml)
 
 
 def empty(count: int) -> Members:
@@ -124,6 +139,8 @@ def cases(folder: Path) -> Iterator[Case]:
         "30,000 functions": lambda: functions(30_000, displays=False),
         "8,192 NICs, the most": lambda: functions(8192, displays=False),
         "1,024 GPUs, the most": lambda: functions(1024, displays=True),
+        "60 definitions of 49,000 elements": lambda: guests(60, b"<a/>"),
+        "9 definitions of 12,000 devices": lambda: guests(9, _HOSTDEV),
         "300,000 empty members": lambda: empty(300_000),
         "150,000 empty members, the most": lambda: empty(150_000),
     }

@@ -266,3 +266,11 @@ def test_a_capture_that_is_read_without_end(tmp_path: Path, look: str) -> None:
 
     with pytest.raises(BadInput, match="more names and files to read than any host has"):
         for_ever()
+
+
+def test_guests_of_a_capture_have_a_bound_together() -> None:
+    xml = b"<domain>" + b"x" * (limit("domain XML") - 40) + b"</domain>"
+    files = {f"/.hosttune/commands/virsh-dumpxml-g{n}": xml for n in range(5)}
+    with pytest.raises(BadInput, match="larger than 16 MiB") as caught:
+        discover(host_of(files))
+    assert caught.value.where == "capture: guests"

@@ -27,6 +27,7 @@ from hosttune.discovery.libvirtd import (
 from hosttune.errors import BadInput, Unreadable
 from hosttune.model.evidence import LIST_UNREAD
 from hosttune.model.host import DomainCapabilities, GuestMemory, RunningGuest, VcpuPin, Virtualization
+from hosttune.model.limits import check_size
 from hosttune.model.values import CpuSet
 from hosttune.reader import Reader, number
 from hosttune.system import COMMANDS
@@ -85,6 +86,9 @@ def _guests_and_stack(reader: Reader) -> tuple[tuple[RunningGuest, ...] | None, 
         reader.problem("no domain capabilities", facts.uri or "libvirt", facts.capabilities_error)
     guests = None
     if facts.domains is not None:
+        if reader.system.captured:
+            texts = (text for one in facts.domains for text in (one.xml, one.inactive_xml) if text)
+            check_size(sum(map(len, texts)), "definitions of all guests", f"{reader.system.origin}: guests")
         guests = tuple(_guest(reader, domain) for domain in facts.domains)
     _doubt_other_qemu(reader, guests or ())
     return guests, Virtualization(

@@ -55,6 +55,7 @@ LIMITS: Mapping[str, Limit] = {
     "kernel arguments": Limit(64 * KIB, "bytes", "the longest command line of any kernel is 4 KiB (COMMAND_LINE_SIZE)"),
     "/proc/interrupts": Limit(32 * MIB, "bytes", "768 CPUs and 3,000 interrupts are 25 MiB"),
     "/proc/cpuinfo": Limit(16 * MIB, "bytes", "768 CPUs are 1.3 MiB"),
+    "definitions of all guests": Limit(16 * MIB, "bytes", "112 guests of a MIG host are 2 MiB"),
     "pci.ids": Limit(8 * MIB, "bytes", "the file of 2026 is 1.6 MiB"),
     "other file of a capture": Limit(4 * MIB, "bytes", "nvidia-smi -q -x says some 30 KB a GPU"),
     # what an intent can ask for
