@@ -17,7 +17,6 @@ from hosttune.reader import Reader
 _FILES = (
     "/sys/module/pcie_aspm/parameters/policy",
     "/sys/module/kvm/parameters/halt_poll_ns",
-    "/sys/module/apparmor/parameters/enabled",
     "/proc/sys/kernel/nmi_watchdog",
     "/proc/sys/kernel/timer_migration",
     "/proc/sys/vm/compaction_proactiveness",

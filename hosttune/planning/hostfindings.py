@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from hosttune.domain.elements import ALLOCATION_THREADS
 from hosttune.model.host import Host, Virtualization
 from hosttune.model.plan import Finding, PlannedGuest
 from hosttune.planning.devices import Catalogue
@@ -19,10 +18,6 @@ from hosttune.planning.migguest import Sight, with_type_steps
 from hosttune.planning.migvgpu import vgpu_doubts
 from hosttune.planning.width import known_to
 
-_APPARMOR = "/sys/module/apparmor/parameters/enabled"
-# QEMU's util/thread-context.c asks libnuma for the CPUs of a cell's nodes. libvirt's AppArmor abstraction (9.0,
-# libvirt-qemu) lets it read no /sys/devices/system/node/node*/cpumap, and QEMU ends: "The nodes select no CPUs".
-_NO_THREADS = "AppArmor would keep from starting: QEMU may not read a node's CPUs there (one thread clears the memory)"
 Say = Callable[[str, str, str], None]  # level, text, where
 
 
@@ -42,9 +37,6 @@ def host_findings(
     guests = with_type_steps(host, catalogue, guests)
     stack = host.virtualization
     names, left_out = known_to(stack)
-    if (host.settings or {}).get(_APPARMOR) == "Y" and ALLOCATION_THREADS in names:
-        names = tuple(name for name in names if name != ALLOCATION_THREADS)
-        left_out = (*left_out, (ALLOCATION_THREADS, _NO_THREADS))
     if guests:
         if stack is None or stack.libvirt_version is None or stack.qemu_version is None:
             say(
