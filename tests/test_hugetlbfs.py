@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +17,6 @@ from hypothesis import strategies as st
 from planhosts import Card, build_host, intent_of
 
 from hosttune.discovery.memory import read_memory_settings
-from hosttune.domain import domain_xml
 from hosttune.errors import BadInput, CommandFailed, InUse, WriteFailed
 from hosttune.hugetlbfs import PLACES, Mounted, read_hugetlbfs, unit_link, unit_name, unit_path, unit_text
 from hosttune.hypervisor import unreachable
@@ -153,22 +151,6 @@ def test_unknown_mounts_are_a_finding_and_no_action() -> None:
     made = planned(None)
     assert mounting(made) == []
     assert [f.level for f in made.findings if f.where == "/proc/mounts"] == ["warn"]
-
-
-@pytest.mark.parametrize("enabled", ["Y", "N"])
-def test_under_apparmor_no_threads_are_asked_for(enabled: str) -> None:
-    """QEMU would end with "The nodes select no CPUs": the profile lets it read no cpumap."""
-    host = build_host(cards=[Card("0000:41:00.0", 0, group=1)])
-    host["settings"] = {"/sys/module/apparmor/parameters/enabled": enabled}
-    host["virtualization"] = {"libvirt_version": "9.0.0", "qemu_version": "7.2.0"}
-    intent = Intent.from_json(to_json(intent_of(gpus=1, vcpus=4, memory="4GiB")))
-    made = plan(Host.from_json(to_json(host)), intent)
-    assert ("allocation-threads" in made.guests[0].elements) is (enabled == "N")
-    assert (" threads=" in re.findall(r"<allocation [^>]*>", domain_xml(made, made.guests[0].name))[0]) is (
-        enabled == "N"
-    )
-    told = [f.text for f in made.findings if "allocation-threads" in f.text]
-    assert len(told) == (enabled == "Y")
 
 
 def test_other_pages_in_our_place_are_a_finding() -> None:

@@ -18,7 +18,6 @@ TUNED = "/etc/tuned/active_profile"  # its names, one or several (tuned, consts.
 _FILES = (
     "/sys/module/pcie_aspm/parameters/policy",
     "/sys/module/kvm/parameters/halt_poll_ns",
-    "/sys/module/apparmor/parameters/enabled",
     "/proc/sys/kernel/nmi_watchdog",
     "/proc/sys/kernel/timer_migration",
     "/proc/sys/vm/hugetlb_optimize_vmemmap",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
-from hosttune.domain.elements import ALLOCATION_THREADS, DMA_TRANSLATION, DMA_TRANSLATION_GLOBAL
+from hosttune.domain.elements import DMA_TRANSLATION, DMA_TRANSLATION_GLOBAL
 from hosttune.model.host import Host, Virtualization
 from hosttune.model.plan import Finding, PlannedGuest
 from hosttune.planning.devices import Catalogue
@@ -22,10 +22,6 @@ from hosttune.planning.vcpus import last_apic_id
 from hosttune.planning.width import known_to
 
 LAST_AVIC_ID = 254  # arch/x86/kvm/svm/avic.c: 0xff is the broadcast; avic_init_backing_page refuses what is beyond
-_APPARMOR = "/sys/module/apparmor/parameters/enabled"
-# QEMU's util/thread-context.c asks libnuma for the CPUs of a cell's nodes. libvirt's AppArmor abstraction (9.0,
-# libvirt-qemu) lets it read no /sys/devices/system/node/node*/cpumap, and QEMU ends: "The nodes select no CPUs".
-_NO_THREADS = "AppArmor would keep from starting: QEMU may not read a node's CPUs there (one thread clears the memory)"
 Say = Callable[[str, str, str], None]  # level, text, where
 
 
@@ -45,9 +41,6 @@ def host_findings(
     guests = with_type_steps(host, catalogue, guests)
     stack = host.virtualization
     names, left_out = known_to(stack)
-    if (host.settings or {}).get(_APPARMOR) == "Y" and ALLOCATION_THREADS in names:
-        names = tuple(name for name in names if name != ALLOCATION_THREADS)
-        left_out = (*left_out, (ALLOCATION_THREADS, _NO_THREADS))
     if guests:
         if stack is None or stack.libvirt_version is None or stack.qemu_version is None:
             say(
