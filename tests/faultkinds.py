@@ -10,6 +10,7 @@ from typing import Any
 from configspace import ROOT_PORT, space
 from domain_shapes import NO_GPU, changed
 
+from hosttune.apparmor import LOCAL, RULE
 from hosttune.domain import domain_xml
 from hosttune.model.host import Host, Virtualization
 from hosttune.model.intent import GuestIntent, Intent
@@ -89,6 +90,11 @@ HOST = (
         "mount",
         {"proc/mounts": "proc /proc proc rw 0 0\n", "dev/null": ""},
         (("mount", "/dev/hugepages1G", 1 << 30), ("libvirt-restart", "/dev/hugepages1G", "found")),
+    ),
+    Example(
+        "apparmor-rule",
+        {"etc/apparmor.d/local/abstractions/libvirt-qemu": "  /srv/images/** r,\n"},
+        (("apparmor-rule", LOCAL, RULE),),
     ),
     Example(
         "hugepages",

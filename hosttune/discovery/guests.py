@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from hosttune import apparmor
 from hosttune.discovery.libvirtd import (
     LibvirtFacts,
     RawDomain,
@@ -30,7 +31,7 @@ from hosttune.model.host import DomainCapabilities, GuestMemory, RunningGuest, V
 from hosttune.model.limits import check_size
 from hosttune.model.values import CpuSet
 from hosttune.reader import Reader, number
-from hosttune.system import COMMANDS
+from hosttune.system import COMMANDS, System
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -45,6 +46,8 @@ PROCESSES = "qemu-processes"
 CLIENT_VERSION = "virsh-client-version"
 QEMU_VERSION = "qemu-version"
 SCHEMA_ELEMENTS = "libvirt-schema-elements"
+NODE_CPUS = "apparmor-node-cpus"  # the query: whether QEMU may read which CPUs a node has, "yes" or "no"
+_ANSWERS = {"yes": True, "no": False}
 SCHEMAS = "/usr/share/libvirt/schemas"
 
 
@@ -55,7 +58,22 @@ def read_guests(reader: Reader) -> tuple[tuple[RunningGuest, ...] | None, Virtua
     """
     guests, stack = _guests_and_stack(reader)
     names = reader.query(SCHEMA_ELEMENTS, lambda: _ask_schema(reader.system))
-    return guests, msgspec.structs.replace(stack, schema_elements=None if names is None else tuple(names.split()))
+    reads = reader.query(NODE_CPUS, lambda: _ask_profile(reader.system))
+    return guests, msgspec.structs.replace(
+        stack,
+        schema_elements=None if names is None else tuple(names.split()),
+        reads_node_cpus=_ANSWERS.get((reads or "").strip()),
+    )
+
+
+def _ask_profile(system: System) -> str | None:
+    """Whether libvirt's AppArmor profile lets QEMU read the CPUs of nodes: yes or no; None where none confines it."""
+    try:
+        if system.read(apparmor.ENABLED) != "Y" or (profile := system.read(apparmor.PROFILE)) is None:
+            return None
+        return "yes" if apparmor.allows_node_cpus(profile, system.read(apparmor.LOCAL)) else "no"
+    except Unreadable:
+        return None
 
 
 def _ask_schema(system: System) -> str | None:

@@ -403,6 +403,7 @@ class Virtualization(Value, frozen=True, kw_only=True):
     """The virtualization stack of this host. `kvm` is True when /dev/kvm works here.
 
     The versions are the running daemon's and its QEMU's; of the installed programs where libvirt cannot be asked.
+    `reads_node_cpus`: whether AppArmor lets QEMU read which CPUs a node has; None: it confines no guest, or unknown.
     """
 
     kvm: bool | None = None
@@ -411,6 +412,7 @@ class Virtualization(Value, frozen=True, kw_only=True):
     uri: str | None = None
     capabilities: DomainCapabilities | None = None
     schema_elements: tuple[str, ...] | None = None  # optional XML elements that libvirt's installed schema knows
+    reads_node_cpus: bool | None = None
 
 
 class Problem(Value, frozen=True, kw_only=True):

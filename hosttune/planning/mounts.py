@@ -1,4 +1,4 @@
-"""The file systems of huge pages that the planned guests need: mounted, and known to libvirt. Pure.
+"""What huge pages of guests need beside the pages: a file system of them that libvirt knows, AppArmor's leave. Pure.
 
 See `hosttune.hugetlbfs` for why: a guest with huge pages does not start without one of its page size.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hosttune.apparmor import LOCAL, RULE
+from hosttune.domain.elements import version_of
 from hosttune.hugetlbfs import FOUND, NOT_FOUND, PLACES
 from hosttune.model.host import Host
 from hosttune.model.plan import Action, Finding, PlannedGuest
@@ -14,6 +16,11 @@ from hosttune.model.values import format_size
 from hosttune.planning.action import make_action
 
 _WHERE = "/proc/mounts"
+_WITH_CONTEXTS = (9, 0)  # libvirt's first version that has pages cleared on the CPUs of their node
+_NODE_CPUS = (
+    "QEMU clears huge pages on the CPUs of their node, and libvirt's AppArmor profile does not let it read which these"
+    " are: guests with huge pages do not start without this rule"
+)
 
 
 def mount_actions(host: Host, guests: tuple[PlannedGuest, ...], findings: list[Finding]) -> Iterator[Action]:
@@ -23,6 +30,17 @@ def mount_actions(host: Host, guests: tuple[PlannedGuest, ...], findings: list[F
         names = ", ".join(guest.name for guest in guests if guest.page_bytes == page)
         found += _of_size(host, page, names, findings)
     yield from sorted(found, key=lambda action: action.kind != "mount")  # one restart finds all of them
+    if any(guest.page_bytes for guest in guests) and _kept_from_node_cpus(host):
+        yield make_action("apparmor-rule", LOCAL, None, RULE, _NODE_CPUS, needed=True)
+
+
+def _kept_from_node_cpus(host: Host) -> bool:
+    """Whether AppArmor keeps QEMU from reading what this libvirt, or one of unknown version, has it read."""
+    stack = host.virtualization
+    if stack is None or stack.reads_node_cpus is not False:
+        return False
+    version = version_of(stack.libvirt_version)
+    return version is None or version >= _WITH_CONTEXTS
 
 
 def _of_size(host: Host, page: int, names: str, findings: list[Finding]) -> Iterator[Action]:

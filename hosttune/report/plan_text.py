@@ -233,8 +233,8 @@ def _known_absent(action: Action, host: Host) -> str | None:
     """
     if action.kind == "kernel-argument" and host.kernel_args is not None:
         return "not set"
-    if action.kind == "mount":
-        return "no mount"
+    if action.kind in ("mount", "apparmor-rule"):
+        return "none"
     if action.kind == "driver" and any(function.driver for function in host.pci):
         doubted = any(f"/{action.target}/driver" in problem.where for problem in host.problems)
         known = any(function.address == action.target for function in host.pci)

@@ -26,6 +26,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "acs": ("pcie", "AccessControl"),
     "nvme-queue": ("block", "NvmeQueue"),
     "sysctl": ("sysctl", "Sysctl"),
+    "apparmor-rule": ("apparmor", "AppArmorRule"),
     "mount": ("hosttune.hypervisor.hugemount", "Mount"),
     "libvirt-restart": ("hosttune.hypervisor.daemon", "LibvirtRestart"),
     "guest-files": ("hosttune.transaction.guestfiles", "FilesOfGuest"),

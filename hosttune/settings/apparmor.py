@@ -1,0 +1,72 @@
+"""A rule of hosttune's in libvirt's AppArmor profile of guests: see `hosttune.apparmor`.
+
+Target: the profile's local part. Value: the rule, None where it is not there. Each start of a guest loads the profile
+anew (virt-aa-helper), so nothing is restarted; running guests keep the profile that they have.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from hosttune.apparmor import LOCAL, PROFILE, RULE, allows_node_cpus, is_ours, with_rule, without_rule
+from hosttune.settings.setting import FILE, KEEP_STAGE, Setting, refuse
+from hosttune.system import System
+
+_MODE = 0o644
+
+
+@dataclass(frozen=True)
+class AppArmorRule(Setting):
+    """See the module."""
+
+    kind: ClassVar[str] = "apparmor-rule"
+    scope: ClassVar[str] = FILE
+    stage: ClassVar[int] = KEEP_STAGE
+    none_is_value: ClassVar[bool] = True
+    persisted_by: ClassVar[str] = "itself: it is a line of a file"
+    reset_by: ClassVar[str] = "nothing but a revert"
+
+    @classmethod
+    def of(cls, target: str) -> Self:
+        """See Setting."""
+        if target != LOCAL:
+            raise refuse(cls.kind, target, "not a part of a profile that hosttune changes", f"it is {LOCAL}")
+        return cls(target)
+
+    def check(self, value: Any) -> None:
+        """See Setting."""
+        if value != RULE:
+            raise refuse(self.kind, self.target, f"invalid value {value!r}", f"it is {RULE!r}")
+
+    def read(self, system: System) -> str | None:
+        """See Setting."""
+        return RULE if is_ours(_text(system, self.target)) else None
+
+    def served(self, system: System, live: Any, want: Any) -> str | None:
+        """See Setting."""
+        if live is None and allows_node_cpus(_text(system, PROFILE), _text(system, self.target)):
+            return "the profile allows it without hosttune's rule"
+        return None
+
+    def write(self, system: System, value: Any) -> None:
+        """See Setting. All other lines of the file stay."""
+        text = _text(system, self.target)
+        if value is not None:
+            system.replace(self.target, with_rule(text).encode("utf-8", "surrogateescape"), _MODE)
+        elif text is not None:
+            rest = without_rule(text)
+            if rest is None:
+                system.remove(self.target)
+            else:
+                system.replace(self.target, rest.encode("utf-8", "surrogateescape"), _MODE)
+
+    def places(self, system: System) -> tuple[str, ...]:
+        """See Setting."""
+        return (self.target,)
+
+
+def _text(system: System, path: str) -> str | None:
+    """A file as it is, whatever bytes are in it."""
+    data = system.read_bytes(path)
+    return None if data is None else data.decode("utf-8", "surrogateescape")
