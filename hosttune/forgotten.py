@@ -5,16 +5,14 @@ One document, `forgotten.json`, written whole; who, when and why stand beside ea
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pwd
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from hosttune.checks.expected import Forgotten
-from hosttune.errors import BadInput
 from hosttune.model.values import Value, from_json, to_json
-from hosttune.state import load, save
+from hosttune.state import load, mode_of, save
 
 FILE = "forgotten.json"
 SCHEMA = "hosttune.forgotten/v1"
@@ -41,20 +39,11 @@ def forget(folder: str, addresses: Iterable[str], why: str) -> None:
 
     Raises BadInput where the record cannot be read or written.
     """
-    try:
-        os.makedirs(folder, mode=0o755, exist_ok=True)
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise BadInput(f"cannot write {folder}: {error.strerror}", where=folder, hint="run it as root") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        known = {one.address: one for one in read_forgotten(folder)}
-        known |= {one: Forgotten(address=one, why=why, who=_who(), at=now) for one in addresses}
-        document = _Document(devices=tuple(known[address] for address in sorted(known)))
-        save(os.path.join(folder, FILE), to_json(document))
-    finally:
-        os.close(lock)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    known = {one.address: one for one in read_forgotten(folder)}
+    known |= {one: Forgotten(address=one, why=why, who=_who(), at=now) for one in addresses}
+    document = _Document(devices=tuple(known[address] for address in sorted(known)))
+    save(os.path.join(folder, FILE), to_json(document), make_folder=True, mode=mode_of(FILE))
 
 
 def _who() -> str:

@@ -27,6 +27,7 @@ MODES: Mapping[str, int] = {
     "/": 0o755,
     "/lock": 0o644,
     "/plan.json": 0o600,
+    "/forgotten.json": 0o644,
     f"/{KEPT_GPUS}": 0o600,
     "/transactions/": 0o700,
     "/transactions/NAME": 0o600,

@@ -48,7 +48,8 @@ BOOT_ID = "11111111-0000-4000-8000-000000000000"
 def effect_names() -> tuple[str, ...]:
     """Methods of a System that change it: those that both Machine and Scratch bring, and no capture has."""
     both = {name for name in vars(Machine) if name in vars(Scratch) and hasattr(System, name)}
-    return tuple(sorted(name for name in both if not name.startswith("_") and name not in vars(Capture)))
+    recorded = {name for room in Capture.__mro__ if room not in (System, object) for name in vars(room)}
+    return tuple(sorted(name for name in both - recorded if not name.startswith("_")))
 
 
 # --- faults --------------------------------------------------------------------------------------------------

@@ -494,4 +494,11 @@ def test_a_kernel_log_that_is_no_record_is_left_out(tmp_path: Path) -> None:
     assert not open_root(str(path)).exists("/.hosttune/commands/kernel-log")
     again = tmp_path / "y.tar.gz"
     write_capture(open_root(str(path)), str(again))
-    assert again.read_bytes() == path.read_bytes()
+    assert contents(again) == contents(path)
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """The files of a capture, but for the manifest: what a capture lists, its replay can prove."""
+    with tarfile.open(path) as tar:
+        files = [(member.name, tar.extractfile(member)) for member in tar if member.isfile()]
+        return {name: file.read() for name, file in files if file is not None and name != ".hosttune/capture"}

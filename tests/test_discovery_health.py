@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hosttune import manifest
 from hosttune.discovery.fabric import CONFIG, read_fabric_manager
 from hosttune.discovery.health import read_health
 from hosttune.errors import CommandFailed
@@ -122,8 +123,10 @@ def test_a_count_of_memory_errors_that_is_none_is_unknown(root: Path) -> None:
 
 
 def test_no_memory_controller_is_none_where_the_capture_is_whole(root: Path) -> None:
+    marker = root / ".hosttune/capture"
+    marker.write_text(manifest.write(["/.hosttune/capture"], [], ["/sys/devices/system/edac"]))
     assert read_health(reader(root), HOST).edac == {}
-    (root / ".hosttune/capture").unlink()
+    marker.unlink()
     assert read_health(reader(root), HOST).edac is None
 
 

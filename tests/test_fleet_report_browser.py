@@ -184,6 +184,8 @@ def test_keys_walk_the_map_and_enter_unfolds_the_host(chromium: Browser, saved: 
     chromium.open(saved["large"])
     chromium.run("document.getElementById('canvas').focus()")
     worst = chromium.run(HOSTS)[0]
+    assert chromium.run("document.getElementById('cell').textContent").startswith(f"{worst}, device-present: ")
+    chromium.type("#canvas", Keys.ARROW_RIGHT)
     assert chromium.run("document.getElementById('cell').textContent").startswith(f"{worst}, pcie-link: ")
     chromium.type("#canvas", Keys.ARROW_DOWN + Keys.ARROW_RIGHT)
     host = chromium.run(HOSTS)[1]
@@ -201,17 +203,17 @@ def test_the_map_says_what_is_under_the_mouse(chromium: Browser, saved: dict[str
     chromium.driver.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", canvas)
     size = canvas.size
     ActionChains(chromium.driver).move_to_element_with_offset(
-        canvas, 195 - size["width"] // 2, 158 - size["height"] // 2
+        canvas, 208 - size["width"] // 2, 158 - size["height"] // 2
     ).perform()
     assert chromium.run("document.getElementById('tip').textContent") == "gpu-03.dc1.example.net, pcie-link: failed"
 
 
 def test_the_map_draws_failures_in_their_colour(chromium: Browser, saved: dict[str, Path]) -> None:
-    """Pixels of the first cell, which failed, and of a cell that passed."""
+    """Pixels of the second cell, which failed, and of a cell that passed."""
     chromium.open(saved["small"])
     _settle(chromium)
     seen = chromium.run(
-        "Array.from(document.getElementById('canvas').getContext('2d').getImageData(191, 152, 40, 1).data)"
+        "Array.from(document.getElementById('canvas').getContext('2d').getImageData(204, 152, 40, 1).data)"
     )
     assert seen[:3] == [0x8F, 0x14, 0x10]
     assert seen[-4:-1] == [0xDC, 0xEF, 0xE3]

@@ -14,7 +14,7 @@ from hosttune.model.plan import Action, Cell, Device, Finding, Plan, PlannedGues
 from hosttune.model.values import CpuSet, format_size
 from hosttune.report.branch import count, draw_rows, say, short_list, some, wrap
 from hosttune.report.devices import link_text
-from hosttune.report.values import value_text
+from hosttune.report.values import setting_value, value_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -216,8 +216,8 @@ def _action_lines(alike: list[Action], host: Host) -> tuple[str, ...]:
     """What changes, on which targets where there are several, and why."""
     first = alike[0]
     none = _known_absent(first, host) if first.current is None else None
-    now = none or _value(first.current)
-    then = "removed" if first.want is None else _value(first.want)
+    now = none or _value(setting_value(first.kind, first.current))
+    then = "removed" if first.want is None else _value(setting_value(first.kind, first.want))
     change = f"{now} -> {then}" + ("" if first.reversible else " (cannot be undone)")
     if len(alike) == 1:
         return f"{first.kind} {first.target}: {change}", first.why

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.values import CpuSet
 from hosttune.report.branch import LONG_LIST, count, say, short_list, wrap
-from hosttune.report.values import value_text
+from hosttune.report.values import setting_value, value_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -107,10 +107,12 @@ def _ending(result: Result, code: int) -> str:
 
 
 def _print_entry(word: str, entry: Entry, console: Console) -> None:
-    way = "" if entry.outcome == "already" else f"{short_value(entry.before)} -> "
-    text = f"{setting_text(entry.action)}: {way}{short_value(entry.want if way else entry.after)}"
+    kind = entry.action.partition(":")[0]
+    before, want, after = (short_value(setting_value(kind, one)) for one in (entry.before, entry.want, entry.after))
+    way = "" if entry.outcome == "already" else f"{before} -> "
+    text = f"{setting_text(entry.action)}: {way}{want if way else after}"
     if entry.outcome in ("clamped", "failed", "stuck", "conflict", "ignored"):
-        text += f", {'still' if entry.after == entry.before else 'now'} {short_value(entry.after)}"
+        text += f", {'still' if entry.after == entry.before else 'now'} {after}"
     lead = f"  {word:8}  "
     for n, line in enumerate(wrap(text, console.width - len(lead))):
         say((lead if n == 0 else " " * len(lead)) + line, console, _STYLES.get(entry.outcome, "plain"))
@@ -185,4 +187,5 @@ def short_value(value: Any) -> str:
 def wanted_lines(todo: Iterable[Wanted]) -> Iterable[str]:
     """What the prompt lists: each setting, its value now and the wanted one."""
     for one in todo:
-        yield f"  {short_lists(one.step.name)}: {short_value(one.live)} -> {short_value(one.step.want)}"
+        live, want = (setting_value(one.step.setting.kind, value) for value in (one.live, one.step.want))
+        yield f"  {short_lists(one.step.name)}: {short_value(live)} -> {short_value(want)}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hosttune.model.values import format_size
+
 
 def value_text(value: Any, *, nothing: str) -> str:
     """A value in one piece, whole: text as it is, parts by name; `nothing` for None, which is told from empty."""
@@ -17,3 +19,8 @@ def value_text(value: Any, *, nothing: str) -> str:
     if isinstance(value, tuple | list):
         return " ".join(map(str, value)) or "none"
     return str(value) or '""'
+
+
+def setting_value(kind: str, value: Any) -> Any:
+    """The value of a kind of setting as people read it: the pages of a mount by their size."""
+    return f"{format_size(value)} pages" if kind == "mount" and isinstance(value, int) else value
