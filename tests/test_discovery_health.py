@@ -137,11 +137,12 @@ SMART = json.dumps(
 )
 
 
-def test_a_drive_in_its_own_words(root: Path) -> None:
+@pytest.mark.parametrize("log", [SMART, SMART.replace('"media_errors": 2', '"media_errors": "2"')])
+def test_a_drive_in_its_own_words(root: Path, log: str) -> None:
     put(root, "/sys/class/nvme/nvme0/state", "live\n")
     put(root, "/sys/class/nvme/nvme0/hwmon3/temp1_input", "36850\n")
     put(root, "/sys/class/nvme/nvme0/hwmon3/temp1_alarm", "0\n")
-    answer(root, "nvme-smart-log-nvme0", SMART)
+    answer(root, "nvme-smart-log-nvme0", log)
     assert read_health(reader(root), HOST).disks == {
         DISK: {
             "state": "live",

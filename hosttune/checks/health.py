@@ -152,7 +152,7 @@ def _drive(
 
 def _faults(words: Mapping[str, str]) -> tuple[list[str], list[str]]:
     """What fails and what warns, of a drive's words."""
-    number = {name: int(word) for name, word in words.items() if word.isdecimal() and len(word) < 20}
+    number = {name: int(word) for name, word in words.items() if word.isdecimal() and len(word) < 40}
     bad = [f"state {words['state']}"] if words.get("state", "live") != "live" else []
     bad += ["temperature alarm"] if words.get("alarm") == "1" else []
     bad += [f"critical warning {number['critical_warning']:#x}"] if number.get("critical_warning") else []

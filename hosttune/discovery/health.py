@@ -29,6 +29,7 @@ _AER = (
     ("fatal", "aer_dev_fatal"),
 )
 # Fields of `nvme smart-log -o json` (nvme-cli; NVMe base specification, SMART / Health Information log).
+_COUNT = re.compile(r"[0-9]{1,39}")  # nvme-cli 2.3 writes numbers of 128 bits as text: "media_errors":"0"
 _SMART = ("critical_warning", "media_errors", "percent_used", "percentage_used", "avail_spare", "spare_thresh")
 _SMART_SECONDS = 10.0
 _CLOCK = "adjtimex"
@@ -151,8 +152,8 @@ def _smart(reader: Reader, controller: str) -> dict[str, str]:
         return {"smart": "not understood"}
     if isinstance(document.get("error"), str):
         return {"smart": document["error"][:120]}
-    words = {name: document.get(name) for name in _SMART}
-    return {name: str(value) for name, value in words.items() if isinstance(value, int)}
+    words = {name: str(document.get(name)) for name in _SMART}
+    return {name: word for name, word in words.items() if _COUNT.fullmatch(word)}
 
 
 def _ask_smart(reader: Reader, controller: str) -> str:
