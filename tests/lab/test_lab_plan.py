@@ -72,5 +72,5 @@ def test_the_same_host_and_intent_give_the_same_plan(lab: LabMachine) -> None:
 
 def test_the_plan_needs_pages_and_the_binding(lab: LabMachine) -> None:
     actions = plan(lab, INTENT)["actions"]
-    assert {action["kind"] for action in actions} == {"hugepages", "driver"}
+    assert {action["kind"] for action in actions} == {"hugepages", "driver", "apparmor-rule"}
     assert {action["needed"] for action in actions} == {True}
