@@ -17,8 +17,10 @@ import pytest
 from lab import facts
 from lab.machine import LabMachine, booted_by_grub
 from lab.product import STATE, Ran, document_of, install, run
+from sweeps import FULL
 
-pytestmark = pytest.mark.lab
+# Its own machine and up to three boots of it are more than the 25 minutes of `make lab-test` have room for.
+pytestmark = [pytest.mark.lab, pytest.mark.skipif(not FULL, reason="make lab-full: a machine of its own")]
 
 GUEST, SECOND = "gpu-guest", "seeded"
 PLAN = "hosttune plan --gpu 0000:41:00.0 --accelerator tcg --vcpus 2 --memory 1GiB -o json"
