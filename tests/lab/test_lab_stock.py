@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from sweeps import FULL
 
 from lab import facts
 from lab.machine import LabMachine, booted_by_grub
 from lab.product import STATE, Ran, document_of, install, run
-from sweeps import FULL
 
 # Its own machine and up to three boots of it are more than the 25 minutes of `make lab-test` have room for.
 pytestmark = [pytest.mark.lab, pytest.mark.skipif(not FULL, reason="make lab-full: a machine of its own")]
