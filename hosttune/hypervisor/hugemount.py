@@ -64,6 +64,10 @@ class Mount(Setting):
                 self.kind, self.target, f"{value!r} is not its page size", f"it is {page_size_of(self.target)}"
             )
 
+    def places(self, system: System) -> tuple[str, ...]:
+        """See Setting."""
+        return (unit_path(self.target),)
+
     def waits_for(self, system: System) -> str | None:
         """See Setting."""
         if system.captured or system.exists(_SYSTEMD_RUNS):

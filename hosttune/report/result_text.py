@@ -109,8 +109,8 @@ def _ending(result: Result, code: int) -> str:
 def _print_entry(word: str, entry: Entry, console: Console) -> None:
     kind = entry.action.partition(":")[0]
     before, want, after = (short_value(setting_value(kind, one)) for one in (entry.before, entry.want, entry.after))
-    way = "" if entry.outcome == "already" else f"{before} -> "
-    text = f"{setting_text(entry.action)}: {way}{want if way else after}"
+    values = after if entry.outcome == "already" else f"{before} -> {want}"
+    text = f"{setting_text(entry.action)}: {values}"
     if entry.outcome in ("clamped", "failed", "stuck", "conflict", "ignored"):
         text += f", {'still' if entry.after == entry.before else 'now'} {after}"
     lead = f"  {word:8}  "

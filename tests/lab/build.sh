@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Build what the emulated GPU host boots: a root file system of the machine's own Debian release with libvirt, QEMU
-# and hosttune's dependencies inside, its kernel, and two small initramfs (the host's, and one for a guest within it).
+# Build what the emulated GPU host boots: a root file system of the machine's own Debian release (or of
+# $HOSTTUNE_LAB_SUITE) with libvirt, QEMU and hosttune's dependencies inside, its kernel, and two small initramfs (the
+# host's, and one for a guest within it).
 # The one disk boots in two ways: QEMU loads the kernel itself (fast), or BIOS → GRUB → the distribution's initramfs.
 #
 #   tests/lab/build.sh          builds when needed, prints the directory as its last line
@@ -43,7 +44,8 @@ fail() { say "$*"; exit 1; }
 . /etc/os-release
 case "${ID:-}" in debian) ;; *) fail "the emulated host is built from Debian's packages; this machine runs ${ID:-?}" ;; esac
 [ "$(uname -m)" = x86_64 ] || fail "the emulated host is an x86-64 machine; this one is $(uname -m)"
-suite=${VERSION_CODENAME:?}
+own=${VERSION_CODENAME:?}
+suite=${HOSTTUNE_LAB_SUITE:-$own}
 key=$({ cat "$here/build.sh" "$requirements"; echo "$suite"; } | sha256sum | cut -c1-16)
 image=$cache/image-$key
 if [ -d "$image" ]; then echo "$image"; exit 0; fi
@@ -79,10 +81,11 @@ step() {
 
 # --- steps ----------------------------------------------------------------------------------------------------
 
-# "URI suite components" of each configured Debian source, as apt itself understands its files.
+# "URI suite components" of each configured Debian source, as apt itself understands its files, for the wanted suite.
 sources() {
   apt-get indextargets --no-release-info --format '$(REPO_URI) $(SUITE) $(CODENAME) $(RELEASE) $(COMPONENT)' \
-    'Created-By: Packages' | awk -v suite="$suite" '$4 ~ "^" suite { print $1, $4, $5 }' | sort -u
+    'Created-By: Packages' | awk -v own="$own" -v suite="$suite" '$4 ~ "^" own { sub(own, suite, $4); print $1, $4, $5 }' |
+    sort -u
 }
 
 bootstrap() {
