@@ -3,7 +3,8 @@
 libvirt 9.0 and later has QEMU 7.2 and later clear a guest's huge pages in threads that run on the CPUs of the pages'
 node (qemu_command.c, qemuBuildThreadContextProps). QEMU asks libnuma for these CPUs (util/thread-context.c), which
 reads the node's `cpumap`. The profile of libvirt 9.0 in Debian 12 allows no such read, and QEMU ends: "The nodes select
-no CPUs". What an administrator adds to the profile belongs into its file below `local`, which it includes.
+no CPUs" (gitlab.com/libvirt/libvirt, issue 515); later ones allow it. What an administrator adds to the profile belongs
+into its file below `local`, which Debian's and Ubuntu's profile includes.
 """
 
 from __future__ import annotations
@@ -17,10 +18,18 @@ RULE = "/sys/devices/system/node/node[0-9]*/cpumap r,"
 _MARK, _MADE = "# hosttune", "# hosttune, the whole file"
 # Any rule that lets a node's cpumap be read: named, or by a pattern that ends in it or in everything.
 _ALLOWS = re.compile(
-    r"^\s*(?:@\{sys\}|/sys)/(?:devices/system/node/(?:node\S*/cpumap|\*\*|node\S*/\*{1,2})|(?:devices/(?:system/)?)?\*\*)"
+    r"^\s*(?:@\{sys\}|/sys)/(?:devices/system/node/(?:\*\*|(?:node\S*|\*{1,2})/(?:cpumap|\*{1,2}))|(?:devices/(?:system/)?)?\*\*)"
     r"\s+\w*r\w*\s*,",
     re.MULTILINE,
 )
+
+
+_INCLUDES_LOCAL = re.compile(r"^\s*#?include\s+(?:if\s+exists\s+)?<local/abstractions/libvirt-qemu>", re.MULTILINE)
+
+
+def includes_local(profile: str) -> bool:
+    """Whether the profile takes in its local part; one that does not ignores a rule there."""
+    return _INCLUDES_LOCAL.search(profile) is not None
 
 
 def allows_node_cpus(*texts: str | None) -> bool:

@@ -423,6 +423,11 @@ def test_selinux_keeps_guests_from_nfs_without_its_boolean(tmp_path: Path) -> No
     assert why.endswith("setsebool -P virt_use_nfs on")
 
 
+def test_selinux_asks_no_boolean_of_nfs_that_holds_labels(tmp_path: Path) -> None:
+    files = {"proc/self/mounts": "srv:/x /var nfs4 rw,seclabel 0 0\n", "sys/fs/selinux/booleans/virt_use_nfs": "0 0"}
+    assert unreachable(reading(tmp_path, model="selinux", files=files), SEEDED) == ()
+
+
 def test_a_libvirt_that_cannot_be_asked_is_a_reason(tmp_path: Path) -> None:
     root_of(tmp_path, {SEED: ""})
     (why,) = unreachable(Answering(tmp_path, {}), SEEDED)

@@ -27,8 +27,8 @@ def cpu_mode(guest: PlannedGuest) -> str:
 
 AGENT_CHANNEL = "org.qemu.guest_agent.0"  # where the QEMU guest agent looks for its host (formatdomain, channel)
 RANDOM_SOURCE = "/dev/urandom"  # libvirt's own default (formatdomain, rng)
-# vhost serves each pair of queues by a thread on the host's CPUs: Red Hat's guide gives 1 to 8 (Virtualization Tuning
-# and Optimization Guide, 5.4.2, multi-queue virtio-net).
+# A choice of hosttune's, not a limit: a tap device takes 256 (Linux include/linux/if_tap.h, MAX_TAP_QUEUES), and
+# KubeVirt gives one for each vCPU. Each pair costs a vhost thread's work and 64 KiB on the host, interrupts inside.
 MOST_QUEUES = 8
 NO_DMA_TRANSLATION = ("-global", "intel-iommu.dma-translation=off")  # QEMU 7.2: -device intel-iommu,help
 _AMD = ("AuthenticAMD", "HygonGenuine")

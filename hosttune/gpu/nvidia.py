@@ -59,8 +59,9 @@ MODELS = {
     "3182": "NVIDIA B300",
     "31c2": "NVIDIA GB300",
 }
-# CloudRift, "RTX 5090 and RTX PRO 6000 virtualization bug" (2025; acknowledged by NVIDIA): under vfio-pci the function
-# answers no more after a function-level reset until the host is power-cycled; H100, B200 and RTX 4090 do not.
+# Reported by operators, not documented by NVIDIA: CloudRift, "RTX 5090 and RTX PRO 6000 virtualization bug" (2025), and
+# tinygrad pull request 18199 (2026, RTX 5090, the same chip): under vfio-pci the function answers no more after a
+# function-level reset until the host is power-cycled; H100 and B200 do. No driver or VBIOS that mends it is known.
 _HANGS = (
     "boards of this model have been seen not to come back from the reset when a guest ends (no answer after FLR until"
     " the host is power-cycled): end its guests seldom, and keep driver, VBIOS and kernel recent"

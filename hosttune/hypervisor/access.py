@@ -28,8 +28,13 @@ _APPARMOR_NEVER = (
     *("/usr/sbin/", "/usr/share/", "/usr/local/bin/", "/usr/local/etc/", "/usr/local/lib", "/usr/local/sbin/"),
 )
 _APPARMOR_READ_ONLY = ("/boot/", "/vmlinuz", "/initrd")
-# File systems that hold no labels, and the boolean that lets svirt use them (RHEL, "Booleans for virtualization").
-_BOOLEANS = {"nfs": "virt_use_nfs", "nfs4": "virt_use_nfs", "cifs": "virt_use_samba", "fuse": "virt_use_fusefs"}
+# File systems that hold no labels, and the boolean that lets svirt use them (RHEL, "Booleans for virtualization";
+# fedora-selinux/selinux-policy, virt.te and filesystem.te).
+_BOOLEANS = {
+    "nfs": "virt_use_nfs", "nfs4": "virt_use_nfs", "9p": "virt_use_nfs",
+    "cifs": "virt_use_samba", "fuse": "virt_use_fusefs", "fuseblk": "virt_use_fusefs",
+}  # fmt: skip
+_LABELLED = "seclabel"  # the mount option of a file system that holds labels, NFS 4.2 for one
 
 
 class Reader(NamedTuple):
@@ -144,15 +149,16 @@ def _unknown(error: CommandFailed) -> Unreadable:
 
 
 def _local(system: System, path: str) -> bool:
-    kind = _file_system(system, path)
+    kind, _ = _file_system(system, path)
     return not kind.startswith(("nfs", "cifs", "smb", "fuse", "ceph", "9p"))
 
 
-def _file_system(system: System, path: str) -> str:
-    """The type of the file system that a path is on, by the longest mount above it; "" where that is not known."""
+def _file_system(system: System, path: str) -> tuple[str, list[str]]:
+    """(type, mount options) of the file system that a path is on, by the longest mount above it; "" where unknown."""
     rows = [line.split() for line in (system.read("/proc/self/mounts") or "").splitlines()]
-    above = [(len(row[1]), row[2]) for row in rows if len(row) > 2 and f"{path}/".startswith(f"{row[1].rstrip('/')}/")]
-    return max(above)[1] if above else ""
+    above = [row for row in rows if len(row) > 3 and f"{path}/".startswith(f"{row[1].rstrip('/')}/")]
+    row = max(above, key=lambda row: len(row[1]), default=None)
+    return (row[2], row[3].split(",")) if row else ("", [])
 
 
 def _confined(system: System, reader: Reader, file: Given, path: str) -> Iterator[str]:
@@ -166,8 +172,8 @@ def _confined(system: System, reader: Reader, file: Given, path: str) -> Iterato
                 " guest's profile; move it, below /var/lib/libvirt/images for one"
             )
     if "selinux" in reader.models:
-        kind = _file_system(system, path)
-        boolean = next((name for prefix, name in _BOOLEANS.items() if kind.split(".")[0] == prefix), None)
+        kind, options = _file_system(system, path)
+        boolean = None if _LABELLED in options else _BOOLEANS.get(kind.split(".")[0])
         now = system.read(f"/sys/fs/selinux/booleans/{boolean}") if boolean else None
         if boolean and (now or "").split()[:1] == ["0"]:
             yield f"SELinux keeps QEMU from the {file.what} {path} on {kind}: setsebool -P {boolean} on"

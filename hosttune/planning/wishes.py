@@ -215,7 +215,7 @@ def _iommu(
         off = _iommu_off(host, findings)
     change = passthrough(host.kernel_args) if wanted(intent, "iommu_passthrough") else None
     if change and host.switched_on("kvm_amd", "sev_snp"):
-        # drivers/iommu/amd/init.c, iommu_snp_enable: "IOMMU is configured in passthrough mode, SNP cannot be supported"
+        # drivers/iommu/amd/init.c, iommu_snp_enable: "SNP: IOMMU disabled or configured in passthrough mode"
         by_name = "iommu_passthrough" in (intent.settings or {})
         text = (
             "SEV-SNP is on (kvm_amd.sev_snp), and the kernel switches it off where the IOMMU passes through: iommu=pt"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from hosttune.apparmor import LOCAL, PROFILE, RULE, allows_node_cpus, is_ours, with_rule, without_rule
+from hosttune.apparmor import LOCAL, PROFILE, RULE, allows_node_cpus, includes_local, is_ours, with_rule, without_rule
 from hosttune.settings.setting import FILE, KEEP_STAGE, Setting, refuse
 from hosttune.system import System
 
@@ -42,6 +42,13 @@ class AppArmorRule(Setting):
     def read(self, system: System) -> str | None:
         """See Setting."""
         return RULE if is_ours(_text(system, self.target)) else None
+
+    def waits_for(self, system: System) -> str | None:
+        """See Setting."""
+        profile = _text(system, PROFILE)
+        if profile is None or includes_local(profile):
+            return None
+        return f"{PROFILE} does not include {self.target}: put the rule {RULE!r} into the profile by hand"
 
     def served(self, system: System, live: Any, want: Any) -> str | None:
         """See Setting."""
