@@ -20,7 +20,7 @@ from hosttune.errors import BadInput, WriteFailed
 from hosttune.hugetlbfs import MOUNTS, PLACES, UNITS_FOLDER, Mounted, read_hugetlbfs
 from hosttune.pciconfig import CAP_EXPRESS, capability_at
 from hosttune.recorded import Capture
-from hosttune.system import COMMANDS, make_folder, put_file, take_file, tidy_file
+from hosttune.system import COMMANDS, MadeFolders, put_file, take_file, tidy_file
 
 NOTES = "/var/lib/hosttune/scratch"
 RAN = f"{NOTES}/ran"  # one JSON list of words a line: the commands that were noted
@@ -64,20 +64,19 @@ class Scratch(Capture):
 
     def replace(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """See System."""
-        self._make_folder(path.rpartition("/")[0])
+        self._made.make(path.rpartition("/")[0])
+        self.forget()
         put_file(self.inside(path), data, mode)
         self.forget()
 
-    def _make_folder(self, folder: str) -> None:
-        """Make a folder that is not there, and note it: what takes the last file out of it takes it away again."""
-        if not folder or self._real(folder) is not None:
-            return
-        self._make_folder(folder.rpartition("/")[0])
-        inside = self.inside(f"{folder}/made").removesuffix("/made")
-        if not NOTES.startswith(folder):  # noted first: a folder that nobody knows of would stay
-            put_file(self.inside(self._note(f"folder-{folder.replace('/', '%')}")), b"")
-        make_folder(inside)
+    @property
+    def _made(self) -> MadeFolders:
+        return MadeFolders(self._note("folder-"), self.root, self._folder)
+
+    def _folder(self, folder: str) -> str:
+        """A folder of the root as one of this machine."""
         self.forget()
+        return self.inside(f"{folder}/made").removesuffix("/made")
 
     def remove(self, path: str) -> None:
         """See System."""
@@ -90,21 +89,8 @@ class Scratch(Capture):
         self._take_noted(path)
 
     def _take_noted(self, path: str) -> None:
-        """Remove the folders above a file that were made for it and are empty now; a crash may have taken some."""
-        self.forget()
-        folder = path.rpartition("/")[0]
-        while folder:
-            note = self._note(f"folder-{folder.replace('/', '%')}")
-            there, noted = self._real(folder) is not None, self.exists(note)
-            if there and (not noted or self.list(folder)):
-                break
-            if there:
-                os.rmdir(self.inside(f"{folder}/made").removesuffix("/made"))
-            self.forget()
-            if noted:
-                take_file(self.inside(note), self.root)
-            self.forget()
-            folder = folder.rpartition("/")[0]
+        """Remove the folders above a file that were made for it and are empty now."""
+        self._made.take(path.rpartition("/")[0])
         self.forget()
 
     def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:
@@ -314,7 +300,8 @@ class Scratch(Capture):
         path, options = (_UNIT_LINE[name].search(text) for name in ("Where", "Options"))
         if path is None or options is None or any(mount.path == path[1] for mount in self._hugetlbfs()):
             return
-        self._make_folder(path[1])
+        self._made.make(path[1])
+        self.forget()
         size = options[1].replace("pagesize=1G", "pagesize=1024M")  # as the kernel shows it
         for mounts in MOUNTS:
             held = self.read_bytes(mounts)

@@ -9,7 +9,7 @@ from typing import TextIO
 
 from hosttune.errors import BadInput
 from hosttune.model.limits import check_size
-from hosttune.system import KEPT_GPUS, let_go, write_new
+from hosttune.system import KEPT_GPUS, MADE_FOLDERS, let_go, write_new
 from hosttune.system import make_folder as make_folders
 from hosttune.system import state_directory as state_directory
 
@@ -29,6 +29,8 @@ MODES: Mapping[str, int] = {
     "/plan.json": 0o600,
     "/forgotten.json": 0o644,
     f"/{KEPT_GPUS}": 0o600,
+    f"/{MADE_FOLDERS}/": 0o755,
+    f"/{MADE_FOLDERS}/NAME": 0o644,
     "/transactions/": 0o700,
     "/transactions/NAME": 0o600,
     "/validations/": 0o755,
@@ -56,6 +58,7 @@ def mode_of(path: str) -> int:
 
 
 VALIDATIONS = "validations"  # what was measured here, for later comparison
+DEVICES = "devices.json"  # among them: the last one that measured nothing, without its results
 _MOST_KEPT = 100
 
 
@@ -147,6 +150,14 @@ def load(path: str, *, what: str, size: str = "document") -> bytes:
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}", where=path, hint=f"give {what}") from error
     return b"".join(chunks)
+
+
+def load_text(path: str, *, what: str, size: str = "document") -> str:
+    """As `load`, decoded. Raises BadInput, also for bytes that are not UTF-8."""
+    try:
+        return load(path, what=what, size=size).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"not valid UTF-8 at byte {error.start}", where=path, hint=f"give {what}, in UTF-8") from error
 
 
 def drop(stream: TextIO) -> None:

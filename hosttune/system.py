@@ -32,6 +32,7 @@ UNREADABLE = "/.hosttune/unreadable"
 COMPLETE = "/.hosttune/capture"
 SCRATCH = "/.hosttune/scratch"
 STATE_INSIDE = "/var/lib/hosttune"  # where root and scratch roots keep their state
+MADE_FOLDERS = "folders"  # in there: a note for each folder that was made for a file of ours
 KEPT_GPUS = "gpus.json"  # in there: what was known of GPUs before vfio-pci took them
 _CHUNK = 65536
 # Not there, or a file whose driver says that it has no such fact (EINVAL: the speed of a port that is down).
@@ -273,15 +274,20 @@ class Machine(System):
 
     def replace(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """See System."""
+        folder = os.path.dirname(path)
+        if not f"{folder}/".startswith(f"{state_directory()}/"):
+            _made_here().make(folder)
         put_file(path, data, mode)
 
     def remove(self, path: str) -> None:
         """See System."""
         take_file(path)
+        _made_here().take(os.path.dirname(path))
 
     def tidy(self, path: str) -> None:
         """See System."""
         tidy_file(path)
+        _made_here().take(os.path.dirname(path))
 
     def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:
         """See System."""
@@ -329,6 +335,56 @@ def make_folder(path: str, mode: int = 0o755) -> None:
         os.mkdir(path, mode)
     if os.stat(path).st_mode & 0o777 != mode:
         os.chmod(path, mode)
+
+
+class MadeFolders:
+    """Folders that were made for files of ours: each is noted before it is made, and goes with the last file in it.
+
+    `prefix`: of the notes' paths. `root`, `inside`: of a machine that lies in a folder of this one: that folder, and
+    how to find one of its folders. Raises WriteFailed.
+    """
+
+    def __init__(self, prefix: str, root: str = "", inside: Callable[[str], str] = str) -> None:
+        self._prefix = prefix
+        self._root = root
+        self._inside = inside
+
+    def make(self, folder: str) -> None:
+        """Make a folder and those above it that are missing."""
+        if not folder or os.path.isdir(self._inside(folder)):
+            return
+        self.make(folder.rpartition("/")[0])
+        if not self._prefix.startswith(f"{folder}/"):  # noted first: a folder that nobody knows of would stay
+            put_file(self._note(folder), b"")
+        try:
+            make_folder(self._inside(folder))
+        except OSError as error:
+            raise WriteFailed(folder, error.strerror or str(error), error.errno) from error
+
+    def take(self, folder: str) -> None:
+        """Remove a folder and those above it that are noted and empty; a crash may have taken some already."""
+        while folder:
+            inside, note = self._inside(folder), self._note(folder)
+            there, noted = os.path.isdir(inside), os.path.exists(note)
+            try:
+                if there and (not noted or os.listdir(inside)):
+                    return
+                if there:
+                    os.rmdir(inside)
+                    sync_folder(os.path.dirname(inside))
+            except OSError as error:
+                raise WriteFailed(folder, error.strerror or str(error), error.errno) from error
+            if noted:
+                take_file(note, self._root)
+            folder = folder.rpartition("/")[0]
+
+    def _note(self, folder: str) -> str:
+        name = f"{self._prefix}{folder.replace('/', '%')}"
+        return f"{self._inside(os.path.dirname(name))}/{os.path.basename(name)}"
+
+
+def _made_here() -> MadeFolders:
+    return MadeFolders(f"{state_directory()}/{MADE_FOLDERS}/")
 
 
 def open_new(path: str, mode: int, flags: int = 0) -> int:

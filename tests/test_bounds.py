@@ -192,6 +192,9 @@ def packed(path: Path, files: Mapping[str, bytes]) -> Path:
         ("sys/class/dmi/id/sys_vendor", (256 << 10) + 1, "256 KiB"),
         ("proc/modules", (4 << 20) + 1, "4 MiB"),
         (".hosttune/commands/nvidia-smi-q-x", (4 << 20) + 1, "4 MiB"),
+        ("proc/cpuinfo", (16 << 20) + 1, "16 MiB"),
+        ("proc/interrupts", (32 << 20) + 1, "32 MiB"),
+        ("usr/share/misc/pci.ids", (8 << 20) + 1, "8 MiB"),
     ],
 )
 def test_a_file_larger_than_its_kind_ever_is(tmp_path: Path, name: str, size: int, bound: str) -> None:
@@ -203,7 +206,7 @@ def test_a_file_larger_than_its_kind_ever_is(tmp_path: Path, name: str, size: in
     for root in (path, unpacked):
         with pytest.raises(BadInput, match=f"larger than {bound}") as caught:
             open_root(str(root)).read(f"/{name}")
-        assert caught.value.where == f"{root}: /{name}"
+        assert caught.value.where in (f"{root}: /{name}", f"{root}: {name}")  # refused unpacked, or while unpacking
 
 
 def test_it_is_one_error_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,6 +215,23 @@ def test_it_is_one_error_of_the_command(tmp_path: Path, capsys: pytest.CaptureFi
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines()[0] == "error: larger than 64 KiB"
+
+
+def test_floors_larger_than_any_fleets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "floors.toml"
+    path.write_bytes(b"# \n" * (1 << 17))
+    small = ("--root", str(packed(tmp_path / "x.tar.gz", {"sys/x": b""})))
+    assert run(["validate", *small, "--level", "1", "--fleet", str(path)]) in (2, 3)
+    assert run(["validate", "--level", "1", "--fleet", str(path)]) == 2
+    assert "error: larger than 256 KiB" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe", b"# \xe9\n", b"a = '\xed\xa0\x80'\n"])
+def test_floors_that_are_no_utf8(tmp_path: Path, data: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "floors.toml"
+    path.write_bytes(data)
+    assert run(["validate", "--level", "1", "--fleet", str(path)]) == 2
+    assert capsys.readouterr().err.startswith("error: not valid UTF-8 at byte")
 
 
 def host_of(files: Mapping[str, bytes], links: Mapping[str, str] | None = None, dirs: tuple[str, ...] = ()) -> Archive:

@@ -170,6 +170,7 @@ PINS = {
     "a vCPU of another": ({}, thread("CPU 1/KVM", "6"), "fail", "its pin is 5"),
     "the I/O thread": ({}, thread("IO iothread1", "2"), "fail", "iothread1 may run on CPUs 2, its pin is 4"),
     "an emulator thread": ({}, thread("worker", "0-1"), "fail", "thread 'worker' may run on CPUs 0-1"),
+    "a helper that a vCPU asked for": ({}, thread("worker", "5"), "pass", "are where they belong"),
     "the second I/O thread alone pinned": ({"iothread_cpus": ("2",)}, thread("IO iothread1", "2"), "fail", "worker"),
     "no pins": ({"pins": ()}, PROCESS, "fail", "its vCPUs are not pinned"),
     "one without a pin": ({"vcpus": 3}, thread("CPU 2/KVM", "0-7"), "fail", "vCPU 2 is not pinned"),

@@ -449,6 +449,22 @@ def test_plan_validation_and_file_are_expectations_and_forgetting_is_kept(
         assert cli.present(*where)["host"] == "unknown"
 
 
+def test_a_validation_that_measures_nothing_keeps_which_devices_there_were(cli: Cli, tmp_path: Path) -> None:
+    """This machine: what is there is kept; a device that was there the last time is missed until it is forgotten."""
+    file = tmp_path / "state/validations/devices.json"
+    cli()
+    first = json.loads(file.read_text())
+    assert (first["results"], file.stat().st_mode & 0o777) == ([], 0o644)
+    gone = "00fe:1d:1f.0"
+    first["machine"]["devices"] = [*(first["machine"]["devices"] or ()), {"address": gone, "kind": "gpu"}]
+    file.write_text(json.dumps(first))
+    assert cli.present()[gone] in ("fail", "unknown")
+    assert cli.present()[gone] in ("fail", "unknown"), "it stays expected"
+    cli("--forget", gone, "--why", "sent back")
+    assert gone not in cli.present()
+    assert gone not in file.read_text()
+
+
 def test_a_plan_in_force_expects_its_devices(cli: Cli, pristine: Path, tmp_path: Path) -> None:
     with copied(pristine, tmp_path / "root") as root:
         plan = str(tmp_path / "plan.json")

@@ -27,6 +27,7 @@ THREADS = {
     "4252": ("kvm-nx-lpage-re", "0"),
     "4253": ("TC tc-ram-node0", "0-127"),
     "4254": ("vhost-4242", "0-1"),
+    "4255": ("worker", GUEST.vcpu_pins[0].cpus),  # of QEMU's pool: asked for by a vCPU, as the firmware writes
 }
 MAPS = [
     "55d0a0000000 default file=/usr/bin/qemu-system-x86_64 mapped=900 N1=900 kernelpagesize_kB=4",
@@ -78,6 +79,10 @@ ASTRAY = {
     "QEMU itself": (
         {"4242": ("qemu-system-x86", "0-5")},
         "emulator thread 'qemu-system-x86': planned on CPUs 0-1, may run on CPUs 0-5",
+    ),
+    "a helper on no vCPU's own": (
+        {"4255": ("worker", "0-127")},
+        "emulator thread 'worker': planned on CPUs 0-1, may run on CPUs 0-127",
     ),
     "its monitor": (
         {"4251": ("IO mon_iothread", "9")},

@@ -78,3 +78,18 @@ def test_the_plan_is_the_same_whatever_the_file_is_called(tmp_path: Path, capsys
         assert run(["plan", "--root", str(EXAMPLE), "-f", str(tmp_path / f"{name}.yaml"), "-o", "json"]) == 1
         found.append(capsys.readouterr().out)
     assert found[0] == found[1]
+
+
+def test_of_many_guests_without_a_place_the_first_are_explained() -> None:
+    """For hundreds that would take minutes; the others say that they have no place, and the plan says why."""
+    host = case(0).host
+    guests = [{"name": f"g{n:02}", "gpus": 1, "vcpus": 1 + n % 3, "memory": "1GiB"} for n in range(24)]
+    found = planned(host, {"version": 1, "guests": guests})
+    rows = found["unplaced"]
+    whole = [row["guest"] for row in rows if row["why"][0].startswith("alone it fits; it has no place beside guest")]
+    assert whole == [row["guest"] for row in rows[:8]]
+    assert {row["why"][0] for row in rows[8:]} == {"alone it fits; it has no place beside the others"}
+    assert all(row["relaxation"] == [] for row in rows[8:])
+    assert f"{len(rows) - 8} more guests have no place; who is in the way" in " ".join(
+        finding["text"] for finding in found["findings"]
+    )

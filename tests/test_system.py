@@ -312,3 +312,56 @@ def wait_until(condition: Callable[[], bool]) -> None:
             return
         time.sleep(0.05)
     raise AssertionError("it did not happen within 10 s")
+
+
+# --- folders that were not there -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A place for files, with the state beside it."""
+    monkeypatch.setenv("HOSTTUNE_STATE", str(tmp_path / "state"))
+    (tmp_path / "etc").mkdir()
+    return tmp_path / "etc"
+
+
+def names_below(folder: Path) -> list[str]:
+    """Every path below a folder."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def test_folders_that_were_made_for_a_file_go_with_it(made: Path) -> None:
+    file = str(made / "local/abstractions/rule")
+    Machine().replace(file, b"x")
+    Machine().replace(str(made / "local/second"), b"y")
+    Machine().remove(file)
+    assert names_below(made.parent) == [
+        "etc", "etc/local", "etc/local/second",
+        "state", "state/folders", f"state/folders/{str(made / 'local').replace('/', '%')}",
+    ]  # fmt: skip
+    Machine().remove(str(made / "local/second"))
+    assert names_below(made) == names_below(made.parent / "state") == []
+
+
+def test_a_folder_that_was_there_or_holds_somebodys_file_stays(made: Path) -> None:
+    (made / "found").mkdir()
+    for name in ("found/a", "new/a"):
+        Machine().replace(str(made / name), b"x")
+    (made / "new/theirs").write_text("")
+    for name in ("found/a", "new/a"):
+        Machine().remove(str(made / name))
+    assert names_below(made) == ["found", "new", "new/theirs"]
+
+
+@pytest.mark.parametrize("cut", ["noted", "made", "half a file"])
+def test_a_folder_that_a_crash_left_is_taken_when_the_file_is_taken_back(made: Path, cut: str) -> None:
+    note = made.parent / "state/folders" / str(made / "local").replace("/", "%")
+    note.parent.mkdir(parents=True)
+    note.write_text("")
+    if cut != "noted":
+        (made / "local").mkdir()
+    if cut == "half a file":
+        (made / "local/rule.hosttune-new").write_text("")
+    Machine().tidy(str(made / "local/rule"))
+    assert names_below(made) == []
+    assert not note.exists()

@@ -18,6 +18,9 @@ _PINS, _MEMORY = "guest-pins", "guest-memory"
 _VCPU, _IO = re.compile(r"CPU ([0-9]{1,5})/(?:KVM|TCG)"), re.compile(r"IO iothread[0-9]{1,5}")
 # QEMU's thread-context clears a cell's memory from that cell's node before the guest runs, and sleeps ever after.
 _CLEARING = re.compile(r"TC tc-ram-node[0-9]*")
+# QEMU's pool for file I/O: a thread of it runs where the thread that asked for it does, a vCPU's where the firmware
+# writes its variables, and ends after ten seconds without work (util/thread-pool.c).
+_POOL = "worker"
 _STRAY_PART = 16  # on ordinary pages QEMU's own memory cannot be told from its guest's: so small a part is no fault
 _PLACE = "plan it again and redefine it: hosttune plan, hosttune apply --disrupt {0}"
 _Judge = Callable[[Evidence, RunningGuest, GuestProcess, str], CheckResult]
@@ -122,6 +125,8 @@ def _strays(host: Host, guest: RunningGuest, threads: Iterable[GuestThread]) -> 
             if io and not any(cpus & here == one & here for one in io):
                 pinned = " or ".join(str(one) for one in dict.fromkeys(io))
                 yield f"{thread.name.removeprefix('IO ')} may run on CPUs {cpus}, its pin is {pinned}"
+        elif thread.name == _POOL and any(cpus & here == pin & here for pin in pins.values()):
+            continue
         elif others and (cpus & here) - others and not _CLEARING.fullmatch(thread.name):
             # Kernel threads of KVM and vhost may be held to fewer CPUs.
             yield f"thread {thread.name!r} may run on CPUs {cpus}, the emulator's are {emulator}"

@@ -87,6 +87,8 @@ def validate(
     validation = decide(evidence, level, measured, live=live, known=known)
     if measured is not None:
         keep(validation)
+    elif live and keeps_state():
+        keep_devices(validation)
     validation = compared(validation, before)
     show(validation, evidence, before, output, fleet)
     bad = (validation.verdict not in ("pass", "warn"), bool(validation.worse))
@@ -168,9 +170,9 @@ def read_fleet(path: str | None) -> str | None:
     if path is None:
         return None
     from hosttune.bench.baselines import with_fleet
-    from hosttune.state import load
+    from hosttune.state import load_text
 
-    text = load(path, what="your fleet's floors (TOML)", size="fleet's floors").decode("utf-8", "replace")
+    text = load_text(path, what="your fleet's floors (TOML)", size="fleet's floors")
     with_fleet(text)
     return text
 
@@ -279,13 +281,14 @@ def stored_history(folder: str | None) -> tuple[tuple[Validation, ...], tuple[Pr
     from hosttune.model.host import Problem
     from hosttune.state import stored_validations
 
-    found = []
+    found: list[Validation] = []
     unread = []
     for path in stored_validations(folder) if folder is not None else ():
         try:
             found.append(read_validation(path))
         except BadInput as error:
             unread.append(Problem(what="unreadable", where=path, why=error.what))
+    found.sort(key=lambda validation: validation.at or "")
     return tuple(found), tuple(unread)
 
 
@@ -393,6 +396,25 @@ def keep(validation: Validation) -> None:
         save(path, validation.to_json(), make_folder=True, mode=mode_of(f"{VALIDATIONS}/NAME"))
     except BadInput as error:
         tell(f"not kept for later comparison: {error.what}")
+
+
+def keeps_state() -> bool:
+    """Whether a validation that measures nothing is one of the machine's keeper: root's, or one with a named state."""
+    return os.geteuid() == 0 or bool(os.environ.get("HOSTTUNE_STATE"))
+
+
+def keep_devices(validation: Validation) -> None:
+    """Keep which devices there were, so that the next validation expects them; where that fails, it is told."""
+    import msgspec
+
+    from hosttune.state import DEVICES, VALIDATIONS, mode_of, save, state_directory
+
+    path = os.path.join(state_directory(), VALIDATIONS, DEVICES)
+    devices = msgspec.structs.replace(validation, results=())
+    try:
+        save(path, devices.to_json(), make_folder=True, mode=mode_of(f"{VALIDATIONS}/{DEVICES}"))
+    except BadInput as error:
+        tell(f"which devices there are was not kept for the next validation: {error.what}")
 
 
 def show(

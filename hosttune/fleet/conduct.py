@@ -24,7 +24,7 @@ from hosttune.fleet.results import RECORD, Journal, held, read_file
 from hosttune.fleet.runner import Order, Stop, playbook
 from hosttune.fleet.waves import DEFAULT as DEFAULT_WAVES
 from hosttune.fleet.waves import parse_sizes
-from hosttune.state import load
+from hosttune.state import load, load_text
 
 DEFAULT_RESULTS = "hosttune-results"
 DEFAULT_SHARD = 500  # measured: an ansible costs 0.7 CPU-s to start and 60 to 70 MB, whether 50 hosts or 500 are its
@@ -195,13 +195,12 @@ def read_intent(path: str | None) -> str | None:
     """The digest of the intent file; one without variables in it must be an intent. Raises BadInput."""
     if path is None:
         return None
-    data = load(path, what="an intent (YAML or JSON)", size="intent")
-    text = data.decode("utf-8", "replace")
+    text = load_text(path, what="an intent (YAML or JSON)", size="intent")
     if "{{" not in text:
         from hosttune.model.intent import Intent
 
         Intent.from_yaml(text, where=path)
-    return digest(data)
+    return digest(text.encode())
 
 
 def order_of(request: Request) -> Order:

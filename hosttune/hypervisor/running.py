@@ -23,6 +23,9 @@ _IO_THREAD = re.compile(r"IO iothread(\d{1,5})")
 _ALLOWED = re.compile(r"^Cpus_allowed_list:\s*([0-9,-]+)\s*$", re.MULTILINE)
 # QEMU's thread-context: it clears a cell's memory from that cell's node before the guest runs, and sleeps ever after.
 _CLEARING = re.compile(r"TC tc-ram-node\d*")
+# QEMU's pool for file I/O: a thread of it runs where the thread that asked for it does, a vCPU's where the firmware
+# writes its variables, and ends after ten seconds without work (util/thread-pool.c).
+_POOL = "worker"
 _CELL = re.compile(r"\bram-node(\d{1,4})\b")  # libvirt's name of a cell's memory, part of the file's
 
 
@@ -74,8 +77,11 @@ def _threads(system: System, guest: PlannedGuest, process: int) -> Iterator[str]
     yield from _pinned(threads, _VCPU, "vCPU", vcpus)
     yield from _pinned(threads, _IO_THREAD, "I/O thread", dict(enumerate(guest.iothread_cpus, 1)))
     planned = parse_cpus(guest.emulator_cpus)
+    own = {parse_cpus(cpus) for cpus in vcpus.values()}
     for thread in threads:
         if any(form.fullmatch(thread.name) for form in (_VCPU, _IO_THREAD, _CLEARING)):
+            continue
+        if thread.name == _POOL and thread.cpus in own:
             continue
         # Threads that the kernel adds for KVM and vhost may be held to fewer.
         if not thread.cpus or not thread.cpus <= planned:

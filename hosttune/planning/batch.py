@@ -27,6 +27,7 @@ from hosttune.planning.stock import Want
 from hosttune.planning.taking import pins_of, take
 
 MOST_RIVALS = 32  # guests among which a smallest set that is in the way is looked for
+MOST_EXPLAINED = 8  # guests without a place for which that set, and what would help, are worked out: each takes a while
 Outcome = Placed | Unplaced
 
 
@@ -76,13 +77,15 @@ def place_guests(field: Field, wants: Sequence[Want]) -> tuple[tuple[Outcome, ..
     after = field
     for placed in together.placed.values():
         after = take(after, placed.guest, exclusive=placed.exclusive)
-    for i in range(len(wants)):
-        if i not in outcomes:
-            outcomes[i] = outcome = _left_out(field, after, wants, i, refused.get(i), together)
-            if isinstance(outcome, Placed):  # what a search that was cut off has missed
-                after = take(after, outcome.guest, exclusive=outcome.exclusive)
+    left_out = [i for i in range(len(wants)) if i not in outcomes]
+    for n, i in enumerate(left_out):
+        whole = n < MOST_EXPLAINED
+        outcomes[i] = outcome = _left_out(field, after, wants, i, refused.get(i), together, whole=whole)
+        if isinstance(outcome, Placed):  # what a search that was cut off has missed
+            after = take(after, outcome.guest, exclusive=outcome.exclusive)
     everyone = [outcomes[i] for i in range(len(wants))]
-    return tuple(_off_pins(outcome, everyone) for outcome in everyone), together.findings
+    findings = (*together.findings, *_unexplained(len(left_out) - MOST_EXPLAINED))
+    return tuple(_off_pins(outcome, everyone) for outcome in everyone), findings
 
 
 def _off_pins(outcome: Outcome, everyone: Sequence[Outcome]) -> Outcome:
@@ -144,21 +147,41 @@ def _doubts(found: Found) -> tuple[Finding, ...]:
     return (Finding(level="warn", text=text, where="guests"),)
 
 
+def _unexplained(count: int) -> tuple[Finding, ...]:
+    """That what would help was looked for only the first guests without a place."""
+    if count <= 0:
+        return ()
+    text = (
+        f"{count} more {'guest has' if count == 1 else 'guests have'} no place; who is in the way and what would help"
+        f" was worked out for the first {MOST_EXPLAINED} only: plan fewer at once to see it for others"
+    )
+    return (Finding(level="info", text=text, where="guests"),)
+
+
 def _left_out(
-    field: Field, after: Field, wants: Sequence[Want], which: int, refused: Unplaced | None, together: _Together
+    field: Field,
+    after: Field,
+    wants: Sequence[Want],
+    which: int,
+    refused: Unplaced | None,
+    together: _Together,
+    *,
+    whole: bool,
 ) -> Outcome:
-    """Why a guest has no place, and what would give it one beside the others as they are."""
+    """Why a guest has no place; `whole`: also who is in the way, and what would give it one beside the others."""
     want = wants[which]
     if is_vgpu_guest(want.guest):
         line = f"no GPU has room for {_instances(want.guest)} beside what they take"
-        helpful = _other_mig(field, wants, which, tuple(together.placed))
+        helpful = _other_mig(field, wants, which, tuple(together.placed)) if whole else ()
         beside: Outcome = Unplaced(guest=want.guest.name, why=(line,), relaxation=helpful)
     else:
-        beside = place_guest(after, want.guest, want.where)
+        beside = place_guest(after, want.guest, want.where, suggest=whole)
     if isinstance(beside, Placed):
         return beside
     if refused is not None:
         return msgspec.structs.replace(beside, why=refused.why)
+    if not whole:
+        return msgspec.structs.replace(beside, why=("alone it fits; it has no place beside the others", *beside.why))
     rivals = [wants[i].guest.name for i in _in_the_way(together, which)]
     why = f"alone it fits; it has no place beside {_listed(rivals)}"
     return msgspec.structs.replace(beside, why=(why, *beside.why))

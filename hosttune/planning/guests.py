@@ -75,13 +75,13 @@ class Devices:
         return tuple(one.function for one in self.vgpus.devices) if self.vgpus else ()
 
 
-def place_guest(field: Field, guest: GuestIntent, where: str) -> Placed | Unplaced:
+def place_guest(field: Field, guest: GuestIntent, where: str, *, suggest: bool = True) -> Placed | Unplaced:
     """Decide one guest. Raises BadInput for addresses that do not exist or cannot be given away.
 
-    For a guest that is not placed, changes that would help are tried as a whole.
+    `suggest`: for a guest that is not placed, changes that would help are tried as a whole.
     """
     result = _decide(field, guest, where)
-    if isinstance(result, Placed):
+    if isinstance(result, Placed) or not suggest:
         return result
     candidates = gpu_candidates(field, guest, named_of(field, guest, where), f"{where}.gpus")
 

@@ -47,7 +47,7 @@ case "${ID:-}" in debian) ;; *) fail "the emulated host is built from Debian's p
 own=${VERSION_CODENAME:?}
 suite=${HOSTTUNE_LAB_SUITE:-$own}
 key=$({ cat "$here/build.sh" "$requirements"; echo "$suite"; } | sha256sum | cut -c1-16)
-image=$cache/image-$key
+image=$cache/image-$suite-$key
 if [ -d "$image" ]; then echo "$image"; exit 0; fi
 
 [ "$(id -u)" = 0 ] || fail "building the emulated host needs root (debootstrap)"
@@ -289,6 +289,6 @@ disk() {
 for name in bootstrap packages dependencies settings host_initramfs guest_initramfs boot_loader disk; do step $name; done
 mkdir "$work/image"
 mv "$work"/{root.raw,vmlinuz,initramfs.cpio,key} "$work/image/"
-rm -rf "$cache"/image-* # older recipes: gigabytes that nothing asks for any more
+rm -rf "$cache"/image-$suite-* # older recipes: gigabytes that nothing asks for any more
 mv "$work/image" "$image"
 echo "$image"
