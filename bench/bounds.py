@@ -108,6 +108,16 @@ def function(n: int, **more: object) -> dict[str, object]:
 GUEST = "{name: g%d, vcpus: 1, memory: 1GiB}"
 ONE = "version: 1\nguests: [{name: a, gpus: 1, vcpus: 2, memory: 1GiB}]\n"
 
+
+def varied(count: int, gpus: int, nics: int = 0) -> str:
+    """An intent of so many guests of which no two are alike: 0 to `gpus`-1 GPUs, 2 to 41 vCPUs, 1 to 200 GiB."""
+    rows = (
+        f"{{name: g{n}, gpus: {n % gpus}, nics: {nics}, vcpus: {2 + n * 7 % 40}, memory: {1 + n * 13 % 200}GiB}}"
+        for n in range(count)
+    )
+    return f"version: 1\nguests: [{', '.join(rows)}]\n"
+
+
 Case = tuple[str, tuple[str, ...]]
 
 
@@ -117,6 +127,10 @@ def cases(folder: Path) -> Iterator[Case]:
         "numa: 1,000,000,000": "version: 1\nguests: [{name: a, gpus: 1, numa: 1000000000}]\n",
         "numa: 100,000": "version: 1\nguests: [{name: a, gpus: 1, numa: 100000}]\n",
         "20,000 guests": "version: 1\nguests: [" + ", ".join(GUEST % n for n in range(20_000)) + "]\n",
+        "100 guests, all different, most without a place": varied(100, gpus=3),
+        "256 guests, all different, most without a place": varied(256, gpus=3),
+        "256 guests without GPUs, all different": varied(256, gpus=1),
+        "256 guests with NICs, all different": varied(256, gpus=2, nics=1),
         "256 guests, the most": "version: 1\nguests: [" + ", ".join(GUEST % n for n in range(256)) + "]\n",
         "100,000 unknown keys": "version: 1\n" + "".join(f"k{n}: 1\n" for n in range(100_000)),
         "20,000 unknown keys, below the size": "version: 1\n" + "".join(f"k{n}: 1\n" for n in range(20_000)),
