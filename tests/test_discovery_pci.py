@@ -241,6 +241,41 @@ def test_the_own_node_wins_over_a_contradicting_bridge(tree: Tree) -> None:
     assert told(reader) == [("NUMA node contradicts the bridge above", "/sys/bus/pci/devices/0000:01:00.0/numa_node")]
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "place"),
+    [
+        ("numa_node", None, (None, "unknown")),
+        ("numa_node", "", (None, "unknown")),
+        ("numa_node", "NaN", (None, "unknown")),
+        ("numa_node", "-7", (None, "unknown")),
+        ("numa_node", "-1", (1, "bridge")),
+        ("local_cpulist", None, (0, "device")),
+        ("local_cpulist", "4-7,999", (0, "device")),
+    ],
+)
+def test_what_was_lost_of_a_node_is_not_filled_in(
+    tree: Tree, file: str, text: str | None, place: tuple[int | None, str]
+) -> None:
+    files = {"numa_node": "0", "local_cpulist": "0-3"}
+    tree.add("pci0000:00/0000:00:01.0", numa_node="1", local_cpulist="4-7")
+    files = {**files, file: text} if text is not None else {name: files[name] for name in files if name != file}
+    tree.add("pci0000:00/0000:00:01.0/0000:01:00.0", **files)
+    pci, reader = tree.discover()
+    device = pci["0000:01:00.0"]
+    assert (device.numa_node, device.numa_source) == place
+    noted = {problem.what for problem in reader.problems if problem.what.startswith("NUMA node not")}
+    lost = "NUMA node not read" if place == (None, "unknown") else "NUMA node not compared"
+    assert noted == (set() if text == "-1" else {lost})
+
+
+def test_a_bridge_that_lost_its_node_leaves_the_node_below_uncompared(tree: Tree) -> None:
+    tree.add("pci0000:00/0000:00:01.0", local_cpulist="0-3")
+    tree.add("pci0000:00/0000:00:01.0/0000:01:00.0", numa_node="1", local_cpulist="4-7")
+    pci, reader = tree.discover()
+    assert (pci["0000:01:00.0"].numa_node, pci["0000:01:00.0"].numa_source) == (1, "device")
+    assert ("NUMA node not compared", "/sys/bus/pci/devices/0000:01:00.0/numa_node") in told(reader)
+
+
 def test_the_own_node_wins_over_a_contradicting_local_list(tree: Tree) -> None:
     tree.add("pci0000:00/0000:00:02.0", numa_node="0", local_cpulist="4-7")
     pci, reader = tree.discover()
@@ -356,7 +391,10 @@ def test_an_unreadable_file_is_a_problem_and_not_a_zero(tree: Tree) -> None:
     marker.write_text("/sys/devices/pci0000:00/0000:00:02.0/numa_node\tInput/output error\n")
     pci, reader = tree.discover()
     assert pci["0000:00:02.0"].numa_source == "unknown"
-    assert told(reader) == [("unreadable", "/sys/devices/pci0000:00/0000:00:02.0/numa_node")]
+    assert told(reader) == [
+        ("unreadable", "/sys/devices/pci0000:00/0000:00:02.0/numa_node"),
+        ("NUMA node not read", "/sys/bus/pci/devices/0000:00:02.0/numa_node"),
+    ]
 
 
 def test_a_special_file_in_a_capture_is_refused(tree: Tree) -> None:
@@ -390,8 +428,9 @@ def test_the_document_holds_local_cpus_that_are_a_list(text: str, local: str | N
     tree.add("pci0000:00/0000:00:01.0", numa_node="0", local_cpulist=text)
     pci, reader = tree.discover()
     assert pci["0000:00:01.0"].local_cpus == local
-    doubts = [("not a CPU list", "/sys/devices/pci0000:00/0000:00:01.0/local_cpulist")] if text[0] in "9x" else []
-    assert told(reader) == doubts
+    bad = ("not a CPU list", "/sys/devices/pci0000:00/0000:00:01.0/local_cpulist")
+    alone = ("NUMA node not compared", "/sys/bus/pci/devices/0000:00:01.0/numa_node")
+    assert told(reader) == {"9": [bad, alone], "x": [bad, alone], "(": [alone]}.get(text[0], [])
 
 
 @pytest.mark.parametrize("number", ["-1", "18446744073709551615"])

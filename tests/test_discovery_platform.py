@@ -119,10 +119,35 @@ HYPERVISORS: dict[str, tuple[dict[str, str], bool | None, str | None]] = {
     ),
     "a guest that hides the flag": (
         {"/proc/cpuinfo": X86.format(flag=""), f"{DMI}sys_vendor": "QEMU\n"},
-        True,
-        "qemu",
+        None,
+        None,
     ),
-    "xen's control domain": ({"/proc/cpuinfo": X86.format(flag=""), "/sys/hypervisor/type": "xen\n"}, True, "xen"),
+    "bare metal that is named as a guest": (
+        {"/proc/cpuinfo": X86.format(flag=""), f"{DMI}sys_vendor": "Dell Inc.\n", f"{DMI}product_name": "KVM\n"},
+        None,
+        None,
+    ),
+    "bare metal with the flag": (
+        {"/proc/cpuinfo": X86.format(flag=" hypervisor"), f"{DMI}sys_vendor": "Dell Inc.\n"},
+        None,
+        None,
+    ),
+    "a guest with a name that nobody knows": (
+        {
+            "/proc/cpuinfo": X86.format(flag=" hypervisor"),
+            f"{DMI}sys_vendor": "Some Cloud\n",
+            "/sys/devices/system/clocksource/clocksource0/available_clocksource": "kvm-clock tsc acpi_pm\n",
+        },
+        True,
+        "kvm",
+    ),
+    "the flag in one block of two": (
+        {"/proc/cpuinfo": X86.format(flag=" hypervisor") + "\n" + X86.format(flag="")},
+        None,
+        None,
+    ),
+    "firmware alone, of x86 or not": ({f"{DMI}sys_vendor": "QEMU\n"}, None, None),
+    "xen's control domain": ({"/proc/cpuinfo": X86.format(flag=""), "/sys/hypervisor/type": "xen\n"}, None, None),
     "arm guest": (
         {"/proc/cpuinfo": "processor : 0\nCPU implementer : 0x41\n", f"{DMI}product_name": "KVM Virtual Machine\n"},
         True,

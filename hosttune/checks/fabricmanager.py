@@ -19,6 +19,7 @@ from hosttune.checks.facts import (
 )
 from hosttune.gpu import vendor_of
 from hosttune.model.evidence import Evidence, FabricManager
+from hosttune.model.gpu import Gpu
 from hosttune.model.validation import CheckResult
 
 _GUIDE = "NVIDIA, Fabric Manager for NVIDIA NVSwitch systems, user guide"
@@ -83,7 +84,9 @@ def driver_fm_version(evidence: Evidence) -> Iterable[CheckResult]:
     if idle is not None or manager.installed is False:
         yield idle or skipped(_VERSION, HOST, "no Fabric Manager installed (see fabric-manager)")
         return
-    driver = _driver_version(evidence)
+    told = _versions_of_gpus(evidence)
+    module = _module_version(evidence)
+    driver = module or next(iter(told), None)
     expected = f"{driver}, as the driver" if driver else "the driver's version"
     if driver is None or manager.version is None:
         lacking = "the driver's version" if driver is None else "its version"
@@ -91,7 +94,18 @@ def driver_fm_version(evidence: Evidence) -> Iterable[CheckResult]:
         yield unknown(_VERSION, HOST, expected=expected, why=f"{lacking} is not known", hint=hint)
         return
     read = "nv-fabricmanager --version, /sys/module/nvidia/version"
-    if manager.version == driver and _module_version(evidence) is None:
+    apart = sorted({*told, *([module] if module else [])})
+    if len(apart) > 1:
+        why = f"the driver's own sources differ ({', '.join(apart)}); Fabric Manager is {manager.version}"
+        hint = "compare /sys/module/nvidia/version with nvidia-smi --version; load the driver again, or reboot"
+        yield unknown(_VERSION, HOST, expected="the driver's version", why=why, hint=hint, source=read)
+        return
+    if manager.version == driver and not told and _held(evidence):
+        why = f"{manager.version}, as the loaded module; the version that the driver's library tells was not read"
+        hint = "compare with: nvidia-smi --query-gpu=driver_version --format=csv"
+        yield unknown(_VERSION, HOST, expected=expected, why=why, hint=hint, source=read)
+        return
+    if manager.version == driver and module is None:
         why = f"{manager.version}, as the driver's library; the version of the loaded module was not read"
         hint = "compare with /sys/module/nvidia/version"
         yield unknown(_VERSION, HOST, expected=expected, why=why, hint=hint, source=read)
@@ -106,14 +120,21 @@ def driver_fm_version(evidence: Evidence) -> Iterable[CheckResult]:
     yield failed(_VERSION, HOST, expected=expected, actual=actual, source=read, hint=hint)
 
 
-def _driver_version(evidence: Evidence) -> str | None:
-    """The loaded module's version, else that which the driver's library told of a GPU with a fabric."""
-    told = [
-        gpu.driver_version
-        for gpu in accelerators(evidence.host)
-        if (vendor := vendor_of(gpu.vendor)) and vendor.fabric and gpu.driver_version
-    ]
-    return _module_version(evidence) or next(iter(told), None)
+def _versions_of_gpus(evidence: Evidence) -> list[str]:
+    """The versions that the driver's library told of GPUs with a fabric, each once."""
+    told = [gpu.driver_version for gpu in _with_fabric(evidence) if gpu.driver_version]
+    return list(dict.fromkeys(told))
+
+
+def _held(evidence: Evidence) -> bool:
+    """Whether a GPU with a fabric is held by its maker's driver, whose library would tell of it."""
+    functions = by_address(evidence.host)
+    drivers = {gpu.address: functions[gpu.address].driver for gpu in _with_fabric(evidence) if gpu.address in functions}
+    return any(driver is not None and not for_vfio(driver) for driver in drivers.values())
+
+
+def _with_fabric(evidence: Evidence) -> list[Gpu]:
+    return [gpu for gpu in accelerators(evidence.host) if (vendor := vendor_of(gpu.vendor)) and vendor.fabric]
 
 
 def _module_version(evidence: Evidence) -> str | None:

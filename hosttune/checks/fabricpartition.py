@@ -24,7 +24,7 @@ def fabric_partition(evidence: Evidence) -> Iterable[CheckResult]:
     modules = {gpu.address: gpu.module_id for gpu in fabric_gpus(host)}
     partitions = host.fabric.partitions if host.fabric else None
     guests = guests_known(evidence) or ()
-    having = [(g, [a for a in g.devices if a in modules]) for g in guests if g.state in RUNNING]
+    having = [(g, [a for a in g.devices if a in modules]) for g in guests if (g.state or "running") in RUNNING]
     having = [(guest, gpus) for guest, gpus in having if gpus]
     if not having and not modules and _none_on_a_fabric(host):
         yield skipped(_PARTITION, HOST, "no GPU here is on an NVSwitch fabric")

@@ -17,8 +17,8 @@ from hosttune.model.plan import PlannedGuest
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import CpuSet, address_key, parse_cpus
 
-# States of libvirt in which a guest has its memory and devices (virDomainState).
-RUNNING = frozenset(("running", "paused", "idle", "in shutdown", "pmsuspended", "blocked"))
+# States of libvirt in which a guest has its memory and devices (virDomainState); one that crashed is kept with both.
+RUNNING = frozenset(("running", "paused", "idle", "in shutdown", "pmsuspended", "blocked", "crashed"))
 _MOST_WITHOUT_SWITCH = 3  # others that a GPU of a board without NVSwitches has links to (HGX A100 and H100, 4 GPUs)
 # Vendors whose devices are software: virtio, QEMU, VMware, Google, Microsoft.
 SOFTWARE = ("1af4", "1b36", "15ad", "1ae0", "1414")

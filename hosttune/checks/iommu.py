@@ -70,7 +70,9 @@ def interrupt_remapping(evidence: Evidence) -> Iterable[CheckResult]:
         yield rest
         return
     why_not = None
-    if host.arch in _OTHER_ARCHES:
+    # The kernel's word and /proc/cpuinfo have to agree (see `arch`): one of them alone is not believed.
+    model = host.cpu_model
+    if host.arch in _OTHER_ARCHES and model and (model.vendor or model.model):
         why_not = f"interrupts of {host.arch} are not remapped this way"
     if why_not is None and host.iommu is not None and host.iommu.present is False:
         why_not = "the IOMMU is off"

@@ -58,6 +58,12 @@ def interrupt_virtualisation(evidence: Evidence) -> Iterable[CheckResult]:
         return
     platform = evidence.host.platform
     modules = {module.name: module.parameters for module in platform.modules} if platform else {}
+    strange = sorted({other.module for other in _SWITCHES.values()} & modules.keys() - {switch.module})
+    if strange:
+        why = f"the CPUs are of {vendor}, and {strange[0]} is loaded"
+        hint = "look with: grep vendor_id /proc/cpuinfo; ls -d /sys/module/kvm_*"
+        yield unknown(check, HOST, expected=expected, why=why, hint=hint)
+        return
     if switch.module not in modules and lacks(evidence, f"/sys/module/{switch.module}"):
         yield skipped(check, HOST, f"{switch.module} is not loaded: no guest runs on KVM")
         return

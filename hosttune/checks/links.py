@@ -12,7 +12,7 @@ from hosttune.checks.facts import SOFTWARE, accelerators, as_root, by_address, l
 from hosttune.gpu.idling import IDLING_DRIVERS, LOADED_DRIVERS
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
-from hosttune.model.host import Link, PciDevice
+from hosttune.model.host import Link, LinkFigures, PciDevice
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import slot_of
 
@@ -70,7 +70,7 @@ def _judge(evidence: Evidence, functions: Functions, device: PciDevice, gpu: Gpu
         source += "; its speed and width while copies ran"
     best = _best(functions, device, port)
     expected = f"{_shape(*best)}, the most that {'both ends' if port else 'it'} can do"
-    doubt = _contradiction(device, link, gpu)
+    doubt = _contradiction(device, link, gpu) or _one_source(functions, device, link)
     outcome, why = ("unknown", doubt) if doubt else _verdict(functions, device, port, best, loaded=loaded is not None)
     actual = _shape(link.speed_gts, link.width) if loaded is None else _told_under_load(loaded, link)
     actual += f", {why}" if why else ""
@@ -126,6 +126,25 @@ def _contradiction(device: PciDevice, link: Link, gpu: Gpu | None) -> str | None
         return None
     mine = told[0].read if told else "the link"
     return f"sources disagree: {mine} says {link.max_speed_gts:g} GT/s at most, {gpu.source or 'its driver'} {said:g}"
+
+
+def _one_source(functions: Functions, device: PciDevice, link: Link) -> str | None:
+    """What was not read of this link, and was of another function's: it may say something else. None: nothing.
+
+    Registers of a suspended device are not read, so as not to wake it.
+    """
+    told = {_is_config(one) for one in link.told or ()}
+    if len(told) != 1 or device.runtime_status == "suspended":
+        return None
+    others = (one.link.told for one in functions.values() if one.link is not None and one.physfn is None)
+    if not any(len(one or ()) > 1 for one in others):
+        return None
+    lost = "link files" if True in told else "configuration space"
+    return f"its {lost} could not be read, and other functions' could"
+
+
+def _is_config(told: LinkFigures) -> bool:
+    return told.read.endswith("/config")
 
 
 def _verdict(

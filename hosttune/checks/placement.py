@@ -12,6 +12,7 @@ from hosttune.model.host import Host, PciDevice
 from hosttune.model.validation import CheckResult
 
 _ID = "numa-affinity"
+_NOT_READ, _NOT_COMPARED = "NUMA node not read", "NUMA node not compared"  # problems of discovery (pci)
 _EXPECTED = "its NUMA node is known"
 _TOLD_BY = {
     "device": "the device says so",
@@ -35,6 +36,10 @@ def _judge(evidence: Evidence, gpu: Gpu, device: PciDevice | None) -> CheckResul
     host = evidence.host
     source = f"/sys/bus/pci/devices/{gpu.address}/numa_node"
     node = device.numa_node if device else None
+    lost = next((p for p in host.problems if p.what == _NOT_READ and gpu.address in p.where), None)
+    if lost is not None:
+        why = f"its numa_node was not read: {lost.why}"
+        return unknown(_ID, gpu.address, expected=_EXPECTED, why=why, hint=f"look with: cat {source}", source=source)
     if device is None or node is None:
         return _without_node(host, gpu, source)
     known = {one.id for one in host.numa_nodes}
@@ -48,6 +53,11 @@ def _judge(evidence: Evidence, gpu: Gpu, device: PciDevice | None) -> CheckResul
         return unknown(_ID, gpu.address, expected=_EXPECTED, why=why, hint=hint, source=source)
     told = _TOLD_BY.get(device.numa_source or "")
     actual = f"node {node}{f', {told}' if told else ''}"
+    alone = next((p for p in host.problems if p.what == _NOT_COMPARED and gpu.address in p.where), None)
+    if alone is not None:
+        hint = f"look with: cat {source}; and those of the bridges above, and local_cpulist beside it"
+        why = f"{actual}; {alone.why}"
+        return unknown(_ID, gpu.address, expected=_EXPECTED, why=why, hint=hint, source=source)
     doubt = next(
         (p for p in host.problems if p.what.startswith("NUMA node contradicts") and gpu.address in p.where), None
     )

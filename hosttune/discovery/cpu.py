@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from hosttune.discovery.cpuinfo import blocks_by_cpu, first_block, model_of, vendor_of
+from hosttune.discovery.cpuinfo import all_blocks, blocks_by_cpu, first_block, model_of, vendor_of
 from hosttune.discovery.sets import parse_list, read_list, read_set
 from hosttune.discovery.topology import CPUS, read_caches, read_homes, read_kinds, read_places
 from hosttune.model.host import Cpu, CpuModel, NumaNode
@@ -217,6 +217,15 @@ def _read_running(reader: Reader, online: CpuSet, first: int | None, names: Sequ
 # --- what all CPUs have in common ----------------------------------------------------------------------------
 
 
+def _vendor(reader: Reader, cpuinfo: str) -> str | None:
+    """The CPUs' maker; None, with a problem, where they name several (no machine mixes them)."""
+    named = {block["vendor_id"] for block in all_blocks(cpuinfo) if block.get("vendor_id")}
+    if len(named) > 1:
+        reader.problem("CPUs of several makers", "/proc/cpuinfo", " and ".join(sorted(named))[:80])
+        return None
+    return vendor_of(first_block(cpuinfo))
+
+
 def _read_model(reader: Reader, cpuinfo: str, first: int | None, names: Sequence[str], hybrid: bool | None) -> CpuModel:
     """Model and control files; `first` is the CPU that speaks for all, `names` what its directory holds."""
     block = first_block(cpuinfo)
@@ -225,7 +234,7 @@ def _read_model(reader: Reader, cpuinfo: str, first: int | None, names: Sequence
     smt = f"{CPUS}/smt"
     smt_active = reader.count(f"{smt}/active")
     return CpuModel(
-        vendor=vendor_of(block),
+        vendor=_vendor(reader, cpuinfo),
         model=model_of(block),
         physical_address_bits=number(sizes[1], 64) if sizes else None,
         virtual_address_bits=number(sizes[2], 64) if sizes else None,

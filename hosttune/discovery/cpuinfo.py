@@ -23,8 +23,13 @@ _ARM_VENDORS = {
 
 
 def first_block(cpuinfo: str) -> dict[str, str]:
-    """The "key : value" lines of the first CPU, which speaks for all (s390: of the machine)."""
+    """The "key : value" lines of the first CPU (s390: of the machine)."""
     return _block(cpuinfo.partition("\n\n")[0])
+
+
+def all_blocks(cpuinfo: str) -> list[dict[str, str]]:
+    """The "key : value" lines of each block that has any; on x86 a block is a CPU."""
+    return [block for text in cpuinfo.split("\n\n") if (block := _block(text))]
 
 
 def _block(text: str) -> dict[str, str]:

@@ -17,6 +17,7 @@ import msgspec
 
 from hosttune import apparmor
 from hosttune.discovery.libvirtd import (
+    STATES,
     LibvirtFacts,
     RawDomain,
     ask_client_version,
@@ -47,6 +48,7 @@ CLIENT_VERSION = "virsh-client-version"
 QEMU_VERSION = "qemu-version"
 SCHEMA_ELEMENTS = "libvirt-schema-elements"
 NODE_CPUS = "apparmor-node-cpus"  # the query: whether QEMU may read which CPUs a node has, "yes" or "no"
+_KNOWN_STATES = frozenset((*STATES, "blocked")) - {"no state"}  # older ones of virsh say blocked for idle
 _ANSWERS = {"yes": True, "no": False}
 SCHEMAS = "/usr/share/libvirt/schemas"
 
@@ -107,7 +109,7 @@ def _guests_and_stack(reader: Reader) -> tuple[tuple[RunningGuest, ...] | None, 
         if reader.system.captured:
             texts = (text for one in facts.domains for text in (one.xml, one.inactive_xml) if text)
             check_size(sum(map(len, texts)), "definitions of all guests", f"{reader.system.origin}: guests")
-        guests = tuple(_guest(reader, domain) for domain in facts.domains)
+        guests = tuple(_guest(reader, _with_known_state(reader, domain)) for domain in facts.domains)
     _doubt_other_qemu(reader, guests or ())
     return guests, Virtualization(
         kvm=kvm,
@@ -203,8 +205,13 @@ def _listed(text: str) -> list[tuple[str, str]] | None:
     """
     lines = [line for line in text.splitlines() if line.strip()]
     below = [line for line in lines if line.split() != ["Id", "Name", "State"] and set(line.strip()) != {"-"}]
-    rows = [re.fullmatch(r"\s*(?:-|\d+)\s+(\S.*?)\s{2,}(\S.*?)\s*", line) for line in below]
-    return [(row[1], row[2]) for row in rows if row] if lines and all(rows) else None
+    rows = [re.fullmatch(r"\s*(-|\d+)\s+(\S.*?)\s{2,}(\S.*?)\s*", line) for line in below]
+    return [(row[2], _state(row[1], row[3])) for row in rows if row] if lines and all(rows) else None
+
+
+def _state(number: str, state: str) -> str:
+    """The state of a row; only a guest that is shut off has no id: where id and state differ, both."""
+    return state if (number == "-") == (state == "shut off") else f"{state}, id {number}"
 
 
 def _kvm(reader: Reader) -> bool | None:
@@ -219,6 +226,14 @@ def _kvm(reader: Reader) -> bool | None:
 
 
 # --- what a guest holds --------------------------------------------------------------------------------------
+
+
+def _with_known_state(reader: Reader, domain: RawDomain) -> RawDomain:
+    """The domain; without a state where its word is none of libvirt's (another language, damage), or says nothing."""
+    if domain.state is None or domain.state in _KNOWN_STATES:
+        return domain
+    reader.problem("state of a guest not understood", domain.name, f"reads {domain.state[:40]!r}: it may run")
+    return msgspec.structs.replace(domain, state=None)
 
 
 def _guest(reader: Reader, domain: RawDomain) -> RunningGuest:

@@ -24,9 +24,9 @@ _EDAC = "/sys/devices/system/edac/mc"
 _CONTROLLER = re.compile(r"nvme\d{1,5}")
 # Source: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats; the last line of each file is its total.
 _AER = (
-    ("correctable", "aer_dev_correctable"),
-    ("nonfatal", "aer_dev_nonfatal"),
-    ("fatal", "aer_dev_fatal"),
+    ("correctable", "aer_dev_correctable", "TOTAL_ERR_COR"),
+    ("nonfatal", "aer_dev_nonfatal", "TOTAL_ERR_NONFATAL"),
+    ("fatal", "aer_dev_fatal", "TOTAL_ERR_FATAL"),
 )
 # Fields of `nvme smart-log -o json` (nvme-cli; NVMe base specification, SMART / Health Information log).
 _COUNT = re.compile(r"[0-9]{1,39}")  # nvme-cli 2.3 writes numbers of 128 bits as text: "media_errors":"0"
@@ -34,13 +34,19 @@ _SMART = ("critical_warning", "media_errors", "percent_used", "percentage_used",
 _SMART_SECONDS = 10.0
 _CLOCK = "adjtimex"
 _STA_UNSYNC = 0x40  # linux/timex.h
+# NTP_PHASE_LIMIT of linux/timex.h: above it the kernel itself sets STA_UNSYNC (kernel/time/ntp.c, second_overflow).
+_PHASE_LIMIT_SECONDS = 16.0
+_PERCENTAGES = ("avail_spare", "spare_thresh")  # "normalized percentage (0% to 100%)"
+_MOST_UPTIME = 50 * 365.25 * 86400  # seconds: no machine of Linux is older
+_CLOCKS_APART = 0.999  # the log's clock is not steered; that of uptime by at most 500 ppm (adjtimex(2), freq)
 
 
 def read_health(reader: Reader, host: Host) -> Health:
     """What the machine behind the reader says of its hardware. None for what could not be read (see Health)."""
     log = read_kernel_log(reader)
     synchronised, error = _clock(reader)
-    uptime = _uptime(reader)
+    times = [event.last_seconds or event.seconds or 0.0 for event in log.events] if log else []
+    uptime = _uptime(reader, max(times, default=0.0))
     return Health(
         events=None if log is None else log.events,
         events_since=None if log is None else log.since,
@@ -56,10 +62,18 @@ def read_health(reader: Reader, host: Host) -> Health:
     )
 
 
-def _uptime(reader: Reader) -> float | None:
-    """Seconds since boot: the first number of /proc/uptime (proc(5))."""
+def _uptime(reader: Reader, newest: float) -> float | None:
+    """Seconds since boot: the first number of /proc/uptime (proc(5)).
+
+    None, with a problem, for a time that cannot be: before the `newest` event of the kernel log, or of 50 years.
+    """
     word = (reader.text("/proc/uptime") or "").split(" ", 1)[0]
-    return float(word) if re.fullmatch(r"\d{1,12}(\.\d{1,6})?", word) else None
+    if not re.fullmatch(r"\d{1,12}(\.\d{1,6})?", word):
+        return None
+    if newest * _CLOCKS_APART - 1 <= float(word) <= _MOST_UPTIME:
+        return float(word)
+    reader.problem("not the time since boot", "/proc/uptime", f"reads {word}; the newest event is of {newest:g}")
+    return None
 
 
 # --- AER -----------------------------------------------------------------------------------------------------
@@ -74,20 +88,25 @@ def _aer(reader: Reader, host: Host, *, recorded: bool) -> dict[str, dict[str, i
 def _aer_of(reader: Reader, address: str) -> dict[str, int]:
     """Counts of one function; a kind whose file is not there, or does not read as a whole, is left out."""
     counts: dict[str, int] = {}
-    for kind, name in _AER:
+    for kind, name, whole in _AER:
         path = f"{_DEVICES}/{address}/{name}"
         rows = [line.rpartition(" ") for line in (reader.text(path) or "").splitlines() if line]
-        amounts = {word[:40]: number(value) for word, _, value in rows}
-        for word, amount in amounts.items():
+        read = [(word[:40], number(value)) for word, _, value in rows]
+        for word, amount in read:
             if amount is None:
                 reader.problem("not a count", path, f"{word!r} has none")
-        total = next((amount for word, amount in amounts.items() if word.startswith("TOTAL_ERR")), None)
+        amounts: dict[str, int | None] = {}
+        for word, amount in read:
+            if word in amounts:
+                reader.problem("counted twice", path, f"{word!r}")
+            amounts[word] = max((one for one in (amount, amounts.get(word)) if one is not None), default=None)
+        total = amounts.get(whole)
         known = {word: n for word, n in amounts.items() if n and not word.startswith("TOTAL_ERR")}
         # The total counts messages, of one reason or several each (aer.c, pci_dev_aer_stats_incr): none is above it.
         most = max(known.values(), default=0)
         if most > (total or 0):
             counts[kind] = most
-        elif total is not None and None not in amounts.values():
+        elif total is not None and (total or len(amounts) == len(read)) and None not in amounts.values():
             counts[kind] = total
         counts |= {f"{kind}:{word}": n for word, n in known.items()}
     return counts
@@ -153,7 +172,8 @@ def _smart(reader: Reader, controller: str) -> dict[str, str]:
     if isinstance(document.get("error"), str):
         return {"smart": document["error"][:120]}
     words = {name: str(document.get(name)) for name in _SMART}
-    return {name: word for name, word in words.items() if _COUNT.fullmatch(word)}
+    words = {name: word for name, word in words.items() if _COUNT.fullmatch(word)}
+    return {name: word for name, word in words.items() if name not in _PERCENTAGES or int(word) <= 100}
 
 
 def _ask_smart(reader: Reader, controller: str) -> str:
@@ -178,7 +198,11 @@ def _clock(reader: Reader) -> tuple[bool | None, float | None]:
     match = re.fullmatch(r"status (\d{1,9}) maxerror (\d{1,15})\s*", text)
     if match is None:
         return None, None
-    return not int(match[1]) & _STA_UNSYNC, int(match[2]) / 1e6
+    synchronised, error = not int(match[1]) & _STA_UNSYNC, int(match[2]) / 1e6
+    if synchronised and error >= _PHASE_LIMIT_SECONDS:
+        reader.problem("clock contradicts itself", "adjtimex(2)", f"not unsynchronised, and an error of {error:g} s")
+        return None, error
+    return synchronised, error
 
 
 def _ask_clock() -> str | None:

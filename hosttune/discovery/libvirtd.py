@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DEFAULT_URI = "qemu:///system"
 URI_VARIABLE = "HOSTTUNE_LIBVIRT_URI"
 # virDomainState in virsh's words.
-_STATES = ("no state", "running", "idle", "paused", "in shutdown", "shut off", "crashed", "pmsuspended")
+STATES = ("no state", "running", "idle", "paused", "in shutdown", "shut off", "crashed", "pmsuspended")
 _MACHINE = ("x86_64", "q35")
 # RHEL and its kin have QEMU outside PATH, under this name.
 _EMULATORS = ("qemu-system-x86_64", "/usr/libexec/qemu-kvm")
@@ -115,7 +115,7 @@ def _library_domains(connection: libvirt.virConnect) -> list[RawDomain]:
             found.append(
                 RawDomain(
                     name=domain.name(),
-                    state=_STATES[state] if 0 <= state < len(_STATES) else None,
+                    state=STATES[state] if 0 <= state < len(STATES) else None,
                     xml=domain.XMLDesc(0),
                     inactive_xml=domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE) if persistent else None,
                 )

@@ -168,14 +168,16 @@ def _distances(reader: Reader, node: int, columns: Sequence[int]) -> dict[str, i
 def _huge_pages(reader: Reader, node: int) -> tuple[HugePages, ...]:
     """The node's pools of huge pages, smallest page first."""
     path = f"{_NODES}/node{node}/hugepages"
-    return tuple(
-        HugePages(
-            size_bytes=size,
-            total=reader.count(f"{path}/{pool}/nr_hugepages"),
-            free=reader.count(f"{path}/{pool}/free_hugepages"),
-        )
-        for size, pool in _pools(reader, path)
-    )
+    return tuple(_huge_page_pool(reader, size, f"{path}/{pool}") for size, pool in _pools(reader, path))
+
+
+def _huge_page_pool(reader: Reader, size: int, path: str) -> HugePages:
+    """A pool; of one that has more free pages than pages, neither number is known."""
+    total, free = reader.count(f"{path}/nr_hugepages"), reader.count(f"{path}/free_hugepages")
+    if total is not None and free is not None and free > total:
+        reader.problem("more huge pages free than there are", path, f"nr_hugepages {total}, free_hugepages {free}")
+        total = free = None
+    return HugePages(size_bytes=size, total=total, free=free)
 
 
 def _pools(reader: Reader, path: str) -> list[tuple[int, str]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from hosttune.discovery import pci_names
-from hosttune.discovery.pci_function import ADDRESS, Function, is_address, read_function, read_irqs
+from hosttune.discovery.pci_function import ADDRESS, AFFINITY, Function, is_address, read_function, read_irqs
 from hosttune.discovery.pci_link import Links
 from hosttune.discovery.sets import parsed, plain
 from hosttune.model.host import Bar, Link, NumaNode, PciDevice
@@ -133,12 +133,14 @@ def _affinity(home: _NodeFinder, function: Function) -> dict[str, Any]:
 class _Near(NamedTuple):
     """A list of local CPUs: its text (None when it is no list or empty), and which known CPUs it names.
 
-    `node` is the one that they lie on, None for several, for none, and where they are all CPUs of the machine.
+    `node` is the one that they lie on, None for several, for none, and where they are all CPUs of the machine. `real`:
+    it is a list, and of nothing but CPUs that nodes have.
     """
 
     text: str | None = None
     cpus: frozenset[int] = frozenset()
     node: int | None = None
+    real: bool = True
 
 
 class _NodeFinder:
@@ -154,26 +156,54 @@ class _NodeFinder:
         self._cpus = {node.id: parse_cpus(node.cpus) for node in nodes}
         self._all = CpuSet().union(*self._cpus.values())
         self._near: dict[str | None, _Near] = {None: _Near()}
+        self._told = [name for name in AFFINITY if any(name in one.names for one in functions.values())]
 
     def place(self, function: Function) -> Place:
-        """Node and source ("device", "bridge", "firmware", "unknown")."""
-        bridge = self._bridge(function)
+        """Node and source ("device", "bridge", "firmware", "unknown").
+
+        What the kernel tells of other functions and not of this one was lost, and no other source fills it in: it may
+        have said something else.
+        """
+        where = f"{DEVICES}/{function.address}/numa_node"
+        bridge, blank = self._bridge(function)
+        if self._lost(function, "numa_node"):
+            self._note(function, "NUMA node not read", where, "it was lost, or is no number; other functions have one")
+            return None, "unknown"
+        if blank is not None:
+            why = f"the numa_node of {blank}, above it, was lost or is no number"
+            self._note(function, "NUMA node not compared", where, why)
+        if self._lost(function, "local_cpulist") or not self.near(function).real:
+            why = "its local_cpulist was lost, or names CPUs that no node has"
+            self._note(function, "NUMA node not compared", where, why)
         if function.numa_node is not None:
             self._doubt(function, function.numa_node, bridge)
             return function.numa_node, "device"
+        if blank is not None:
+            return None, "unknown"
         if bridge is not None and bridge.numa_node is not None:
             self._doubt(function, bridge.numa_node, None)
             return bridge.numa_node, "bridge"
         node = self.near(function).node
         return (None, "unknown") if node is None else (node, "firmware")
 
-    def _bridge(self, function: Function) -> Function | None:
-        """The nearest function above that knows its node."""
+    def _lost(self, function: Function, name: str) -> bool:
+        """Whether a file of AFFINITY says nothing of this function, and other functions have it."""
+        return name in self._told and (name in function.unread or name not in function.names)
+
+    def _note(self, function: Function, what: str, where: str, why: str) -> None:
+        """A problem, if the function is one that is looked at for its node."""
+        if function.matters:
+            self._reader.problem(what, where, why)
+
+    def _bridge(self, function: Function) -> tuple[Function | None, str | None]:
+        """(the nearest function above that knows its node; the address of one that is nearer and lost its node)."""
         for address in function.above:
             above = self._functions.get(address)
+            if above is not None and self._lost(above, "numa_node"):
+                return None, address
             if above is not None and above.numa_node is not None:
-                return above
-        return None
+                return above, None
+        return None, None
 
     def near(self, function: Function) -> _Near:
         """The function's local CPUs."""
@@ -187,10 +217,13 @@ class _NodeFinder:
             cpus = parsed(self._reader, text)
         except ValueError:
             self._reader.problem("not a CPU list", f"{path}/local_cpulist", f"reads {text[:40]!r}")
-            return _Near()
+            return _Near(real=False)
         known = cpus & self._all
         nodes = [node for node, on_node in self._cpus.items() if not on_node.isdisjoint(known)]
-        return _Near(plain(text, cpus) or None, known, nodes[0] if len(nodes) == 1 and known != self._all else None)
+        # The list of a function without a node may name every CPU that there could be.
+        real = not self._cpus or known == self._all or cpus <= self._all
+        node = nodes[0] if real and len(nodes) == 1 and known != self._all else None
+        return _Near(plain(text, cpus) or None, known, node, real)
 
     def _doubt(self, function: Function, node: int, bridge: Function | None) -> None:
         """Note what contradicts the node that was taken."""
@@ -203,8 +236,11 @@ class _NodeFinder:
                 where,
                 f"says {node}, bridge {bridge.address} says {bridge.numa_node}; the device's own was taken",
             )
-        _, local, local_node = self.near(function)
+        _, local, local_node, real = self.near(function)
         on_node = self._cpus.get(node)
+        if on_node and real and not local and "local_cpulist" in function.names - function.unread:
+            why = f"its local_cpulist names no CPU, and node {node} has some"
+            self._note(function, "NUMA node not compared", where, why)
         if on_node and local and local.isdisjoint(on_node):
             lies = "several nodes" if local_node is None else f"node {local_node}"
             self._reader.problem(

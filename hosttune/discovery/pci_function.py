@@ -28,6 +28,7 @@ ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _DIGITS = re.compile(r"[0-9a-f]{2,8}")
 _LINK_FILES = frozenset(("current_link_speed", "current_link_width", "max_link_speed", "max_link_width"))
 _UNCORE = ("08", "11")  # system peripherals, signal processing
+AFFINITY = ("numa_node", "local_cpulist")  # a kernel shows both of every function, or with no NUMA the list alone
 MAX_NODES = 1 << 20
 NVSWITCHES = {"1af1": "A100 NVSwitch", "22a3": "H100/H200 NVSwitch"}  # 10de; class 0680
 
@@ -47,7 +48,10 @@ class Figures(Value, frozen=True, kw_only=True):
 
 
 class Function(Value, frozen=True, kw_only=True):
-    """One PCI function as sysfs shows it. `above` are the functions of its link path, nearest first."""
+    """One PCI function as sysfs shows it. `above` are the functions of its link path, nearest first.
+
+    `unread`: of `AFFINITY` the files that are there, and could not be read or say nothing that they can say.
+    """
 
     address: str
     path: str
@@ -65,6 +69,7 @@ class Function(Value, frozen=True, kw_only=True):
     told: tuple[LinkFigures, ...]
     numa_node: int | None
     local_cpus: str | None
+    unread: frozenset[str]
     bars: tuple[Bar, ...] | None
     driver: str | None
     power_state: str | None
@@ -147,6 +152,7 @@ def _read(files: _Files, address: str, above: tuple[str, ...], parent: str | Non
         status = files.runtime_status()
     physfn = files.link_name("physfn")
     figures, told = _figures(files, config, state)
+    unread: set[str] = set()
     return Function(
         address=address,
         path=files.path,
@@ -162,8 +168,9 @@ def _read(files: _Files, address: str, above: tuple[str, ...], parent: str | Non
         config=config,
         figures=figures,
         told=told,
-        numa_node=_node(files),
-        local_cpus=_local_cpus(files),
+        numa_node=_node(files, unread),
+        local_cpus=_local_cpus(files, unread),
+        unread=frozenset(unread),
         bars=() if config.no_bars and class_code and class_code[:2] in _UNCORE else _bars(files, seen_bars),
         driver=files.link_name("driver"),
         power_state=state,
@@ -242,9 +249,12 @@ def _subsystem(
     return (subsystem_vendor, subsystem_device), revision or config.revision
 
 
-def _local_cpus(files: _Files) -> str | None:
+def _local_cpus(files: _Files, unread: set[str]) -> str | None:
     """The CPUs near the function as a list; old captures hold only the mask."""
-    listed = _line(files.data("local_cpulist"))
+    data = files.data("local_cpulist")
+    if not data and "local_cpulist" in files.names:
+        unread.add("local_cpulist")  # the kernel ends an empty list too with a line break
+    listed = _line(data)
     if listed is not None or "local_cpus" not in files.names or "local_cpulist" in files.names:
         return listed
     mask = _line(files.data("local_cpus"))
@@ -255,27 +265,29 @@ def _local_cpus(files: _Files) -> str | None:
         return None
 
 
-def _node(files: _Files) -> int | None:
+def _node(files: _Files, unread: set[str]) -> int | None:
     """The function's own NUMA node; the kernel's -1 is unknown."""
     data = files.data("numa_node")
-    if data == b"-1\n" or not data:
+    if data == b"-1\n" or "numa_node" not in files.names:
         return None
     try:
-        node = int(data)
+        node = int(data or b"")
     except ValueError:
-        files.reader.problem("not a number", f"{files.path}/numa_node", f"reads {data[:40]!r}")
-        return None
-    if node >= MAX_NODES:
+        node = -2
+    if -1 <= node < MAX_NODES:
+        return node if node >= 0 else None
+    unread.add("numa_node")
+    if data is not None:
         files.reader.problem("not a node", f"{files.path}/numa_node", f"reads {data[:40]!r}")
-        return None
-    return node if node >= 0 else None
+    return None
 
 
 def _figures(files: _Files, config: ConfigFacts, power_state: str | None) -> tuple[Figures, tuple[LinkFigures, ...]]:
-    """The link as the sysfs files say, and as configuration space does where there is no file; and each by itself.
+    """The link as the sysfs files say, and as configuration space does where there is none of them; and each by itself.
 
-    The files say "Unknown" and width 0, 63 or 255 where nothing is trained. A virtual function has no link of its own,
-    and newer kernels wake a device in D3cold to read these.
+    A kernel shows all four files or none: one that is gone was lost, and its figure is unknown. They say "Unknown" and
+    width 0, 63 or 255 where nothing is trained. A virtual function has no link of its own, and newer kernels wake a
+    device in D3cold to read these.
     """
     filed = files.names & _LINK_FILES
     if "physfn" in files.names or power_state == "D3cold" or not (filed or config.max_width or config.max_speed_gts):
@@ -293,13 +305,7 @@ def _figures(files: _Files, config: ConfigFacts, power_state: str | None) -> tup
     folder = f"/sys/bus/pci/devices/{files.path.rpartition('/')[2]}"
     told = [_told(f"{folder}/{_braced(filed)}", own)] if filed else []
     told += [] if registers.silent else [_told(f"{folder}/config", registers)]
-    figures = Figures(
-        speed=(own if "current_link_speed" in filed else registers).speed,
-        width=(own if "current_link_width" in filed else registers).width,
-        max_speed=(own if "max_link_speed" in filed else registers).max_speed,
-        max_width=(own if "max_link_width" in filed else registers).max_width,
-    )
-    return figures, tuple(told)
+    return own if filed else registers, tuple(told)
 
 
 def _told(read: str, figures: Figures) -> LinkFigures:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from hosttune.discovery.cpuinfo import first_block
+from hosttune.discovery.cpuinfo import all_blocks, first_block
 from hosttune.model.commandline import split
 from hosttune.model.host import Iommu, Module, NumaNode, PciDevice, Platform
 from hosttune.model.values import Value
@@ -36,6 +36,16 @@ _DMI_HYPERVISORS = (
     ("Apple Virtualization", "apple"),
 )
 _BARE_METAL_CLOUDS = ("amazon", "google")
+_DMI = "/sys/class/dmi/id"
+_XEN = "/sys/hypervisor/type"
+_CLOCKS = "/sys/devices/system/clocksource/clocksource0/available_clocksource"
+_KVM_CLOCK = "kvm-clock"  # registered only where KVM's CPUID leaf is seen (arch/x86/kernel/kvmclock.c, kvmclock_init)
+# Kernels' words for one instruction set: a 32-bit kernel, or a process of that personality, on a 64-bit CPU.
+_ARCH_FAMILIES = (
+    ("x86_64", "i386", "i486", "i586", "i686"),
+    ("aarch64", "arm", "armv7l", "armv8l"),
+    ("riscv64", "riscv32"),
+)
 _BOOT_LOADERS = (
     ("/boot/loader/loader.conf", "systemd-boot"),
     ("/boot/efi/loader/loader.conf", "systemd-boot"),
@@ -85,13 +95,21 @@ def _kernel_args(reader: Reader) -> tuple[str, ...] | None:
 
 
 def _arch(reader: Reader) -> str | None:
-    """The kernel's own word; else `uname`; else what only that architecture's /proc/cpuinfo says."""
-    return (
-        reader.text("/proc/sys/kernel/arch")
-        or reader.query("uname-m", _uname_machine)
-        or _arch_of_cpuinfo(first_block(reader.text("/proc/cpuinfo") or ""))
-        or _arch_of_release(_kernel(reader) or "")
-    )
+    """The kernel's own word; else `uname`; else what only that architecture's /proc/cpuinfo says.
+
+    None, with a problem, where the word and the shape of /proc/cpuinfo are of different instruction sets.
+    """
+    told = reader.text("/proc/sys/kernel/arch") or reader.query("uname-m", _uname_machine)
+    shape = _arch_of_cpuinfo(first_block(reader.text("/proc/cpuinfo") or ""))
+    if told and shape and _family(told) != _family(shape):
+        why = f"the kernel says {told[:40]!r}, /proc/cpuinfo is written as on {shape}"
+        reader.problem("sources contradict each other on the architecture", "/proc/sys/kernel/arch", why)
+        return None
+    return told or shape or _arch_of_release(_kernel(reader) or "")
+
+
+def _family(arch: str) -> str:
+    return next((family[0] for family in _ARCH_FAMILIES if arch in family), arch)
 
 
 def _uname_machine() -> str:
@@ -129,7 +147,7 @@ def _arch_of_release(release: str) -> str | None:
 def read_platform(reader: Reader) -> tuple[Platform, bool | None]:
     """The machine as firmware names it, its modules and loader; and whether it is a guest itself (None: unknown)."""
     dmi = {
-        name: reader.text(f"/sys/class/dmi/id/{name}") or None
+        name: reader.text(f"{_DMI}/{name}") or None
         for name in ("sys_vendor", "product_name", "bios_vendor", "bios_version", "product_uuid")
     }
     hypervisor, kind = _hypervisor(reader, dmi)
@@ -147,28 +165,74 @@ def read_platform(reader: Reader) -> tuple[Platform, bool | None]:
 
 
 def _hypervisor(reader: Reader, dmi: dict[str, str | None]) -> tuple[bool | None, str | None]:
-    """Am I a guest, and of which hypervisor? On x86 the CPU says it (CPUID 1:ECX bit 31, flag "hypervisor")."""
+    """Am I a guest, and of which hypervisor? On x86 the CPUs say it (CPUID 1:ECX bit 31, flag "hypervisor").
+
+    The kernel and the firmware must not contradict them. None where they do, or where one of them that this machine
+    has was not read: a host that is taken for a guest is asked less.
+    """
     named = _named_hypervisor(reader, dmi)
     cpuinfo = reader.text("/proc/cpuinfo") or ""
-    flags = first_block(cpuinfo).get("flags")
-    if flags is not None:
-        if "hypervisor" in flags.split():
-            return True, named or "unidentified"
-        # The flag can be hidden (Xen's control domain; guests made to look bare). Clouds write their name into the
-        # firmware of bare-metal machines as well: of those the CPU knows better.
-        return (True, named) if named and named not in _BARE_METAL_CLOUDS else (False, None)
+    blocks = all_blocks(cpuinfo)
+    flagged = {"hypervisor" in block["flags"].split() for block in blocks if "flags" in block}
+    if flagged:
+        return _x86_hypervisor(reader, flagged, named, dmi)
     control = reader.text("/proc/sysinfo") or ""  # s390: "VM00 Control Program: KVM/Linux"
     if "VM00" in control:
         return True, "kvm" if "KVM" in control else "zvm"
     if "emulated by qemu" in cpuinfo:  # POWER: "platform : pSeries (emulated by qemu)"
         return True, "qemu"
-    if named and named not in _BARE_METAL_CLOUDS:
+    # Without the flags of x86 CPUs that were not read, the firmware's name is one source of two.
+    other = _arch_of_cpuinfo(blocks[0] if blocks else {}) not in (None, "x86_64", "i686")
+    if other and named and named not in _BARE_METAL_CLOUDS:
         return True, named
     return None, None
 
 
+def _x86_hypervisor(
+    reader: Reader, flagged: set[bool], named: str | None, dmi: dict[str, str | None]
+) -> tuple[bool | None, str | None]:
+    """By the CPUs' flag (of each CPU whether it has it), and what the firmware or the kernel names.
+
+    Where they differ: Xen's control domain, a guest that hides the flag or the firmware's names, a Hyper-V root
+    partition, damage. Clouds write their name into the firmware of bare-metal machines as well: of those the CPU
+    knows better.
+    """
+    where = "/proc/cpuinfo"
+    clocks = (reader.text(_CLOCKS) or "").split()
+    kind = named or ("kvm" if _KVM_CLOCK in clocks else None)
+    names = [f"{_DMI}/{name}" for name in ("product_name", "sys_vendor", "bios_vendor")]
+    unread = [path for path in names if dmi[path.rpartition("/")[2]] is None and not _is_without(reader, path)]
+    why = None
+    if len(flagged) > 1:
+        why = "some CPUs have the flag hypervisor and some have not"
+    elif True in flagged:
+        if kind is not None:
+            return True, kind
+        if any(dmi[path.rpartition("/")[2]] for path in names):
+            why = f"every CPU has the flag hypervisor; the firmware names none ({dmi['product_name']!r:.60})"
+        elif not unread:
+            return True, "unidentified"
+    elif kind is not None and (kind not in _BARE_METAL_CLOUDS or _KVM_CLOCK in clocks):
+        why = f"no CPU has the flag hypervisor; the firmware or the kernel names {kind!r:.40}"
+    elif not unread:
+        return False, None
+    if why is None:
+        where, why = unread[0], "the firmware's name of the machine was not read"
+    reader.problem("whether this machine is a guest is not known", where, why)
+    return None, None
+
+
+def _is_without(reader: Reader, path: str) -> bool:
+    """Whether the machine has no such file, as far as can be told.
+
+    Where absences are proven at all, which that of Xen's file shows, the file's own has to be: else it was lost.
+    """
+    proves = reader.lacks(_XEN) or reader.exists(_XEN) is not False
+    return reader.lacks(path) if proves else reader.exists(path) is False
+
+
 def _named_hypervisor(reader: Reader, dmi: dict[str, str | None]) -> str | None:
-    kind = reader.text("/sys/hypervisor/type")
+    kind = reader.text(_XEN)
     if kind:
         return kind
     for key in ("product_name", "sys_vendor", "bios_vendor"):
