@@ -15,7 +15,7 @@ from hosttune.discovery.kernellog import read_kernel_log
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.model.evidence import Health
 from hosttune.model.host import Host
-from hosttune.model.values import plain_json
+from hosttune.model.values import recorded_json
 from hosttune.reader import Reader, number
 
 _DEVICES = "/sys/bus/pci/devices"
@@ -77,7 +77,10 @@ def _aer_of(reader: Reader, address: str) -> dict[str, int]:
     for kind, name in _AER:
         path = f"{_DEVICES}/{address}/{name}"
         rows = [line.rpartition(" ") for line in (reader.text(path) or "").splitlines() if line]
-        amounts = {word[:40]: number(value) for word, _, value in rows}
+        amounts: dict[str, int | None] = {}
+        for word, _, value in rows:  # each stands once; of one that stands twice the larger count is nearer the truth
+            amount, before = number(value), amounts.get(word[:40], 0)
+            amounts[word[:40]] = None if amount is None or before is None else max(amount, before)
         for word, amount in amounts.items():
             if amount is None:
                 reader.problem("not a count", path, f"{word!r} has none")
@@ -145,7 +148,7 @@ def _smart(reader: Reader, controller: str) -> dict[str, str]:
     if text is None:
         return {}
     try:
-        document: Any = plain_json(text, where=controller)
+        document: Any = recorded_json(text, where=controller)
     except BadInput:
         document = None
     if not isinstance(document, dict):
