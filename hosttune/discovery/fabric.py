@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hosttune.errors import CommandFailed
+from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu import vendor_of
 from hosttune.gpu.boards import board_of, has_fabric
 from hosttune.model.gpu import Fabric, FabricPartition, Gpu
 from hosttune.model.host import Host, PciDevice
-from hosttune.model.values import MAX_ID
+from hosttune.model.values import MAX_ID, recorded_json
 from hosttune.reader import Reader
 from hosttune.system import KEPT_GPUS, STATE_INSIDE, state_directory
 
@@ -81,18 +81,32 @@ def _installed(reader: Reader, loaded: str | None) -> bool | None:
 
 
 def _service(reader: Reader) -> tuple[str | None, str | None]:
-    """systemd's ActiveState and LoadState of the service (systemctl(1)); None where systemd cannot be asked."""
+    """systemd's ActiveState and LoadState of the service (systemctl(1)).
+
+    None where systemd cannot be asked, and for a line that stands more than once and differs.
+    """
     text = _ask(reader, "fabric-manager-service") or ""
-    words = dict(line.partition("=")[::2] for line in text.splitlines())
-    return words.get("ActiveState") or None, words.get("LoadState") or None
+    words: dict[str, set[str]] = {}
+    for line in text.splitlines():
+        name, _, word = line.partition("=")
+        words.setdefault(name, set()).add(word)
+    return _only(words.get("ActiveState", ())), _only(words.get("LoadState", ()))
+
+
+def _only(words: Collection[str]) -> str | None:
+    """The one word that was told; None where there is none, and where there are several that differ."""
+    told = set(words)
+    return (told.pop() or None) if len(told) == 1 else None
 
 
 def _version(reader: Reader) -> str | None:
-    """ "Fabric Manager version is : 535.161.08" of `nv-fabricmanager --version`."""
-    found = re.search(
-        r"Fabric Manager version is\s*:\s*(\d{1,4}(?:\.\d{1,4}){1,3})\b", _ask(reader, "fabric-manager-version") or ""
+    """ "Fabric Manager version is : 535.161.08" of `nv-fabricmanager --version`; None where it says several."""
+    return _only(
+        re.findall(
+            r"Fabric Manager version is\s*:\s*(\d{1,4}(?:\.\d{1,4}){1,3})\b",
+            _ask(reader, "fabric-manager-version") or "",
+        )
     )
-    return found[1] if found else None
 
 
 def _mode(reader: Reader) -> int | None:
@@ -139,8 +153,8 @@ def _partitions(reader: Reader) -> tuple[FabricPartition, ...] | None:
     if text is None:
         return None
     try:
-        return _listed(msgspec.json.decode(text)["partitionInfo"])
-    except (msgspec.DecodeError, ValueError, RecursionError, KeyError, TypeError):
+        return _listed(recorded_json(text, where="fmpm -l")["partitionInfo"])
+    except (BadInput, ValueError, KeyError, TypeError):
         reader.problem("partitions not understood", "fmpm -l", f"reads {text[:60]!r}")
         return None
 
@@ -217,8 +231,8 @@ def _kept(reader: Reader) -> Mapping[str, Any]:
     if not text:
         return {}
     try:
-        found = msgspec.json.decode(text)
-    except (msgspec.DecodeError, ValueError, RecursionError):
+        found = recorded_json(text, where=path)
+    except BadInput:
         found = None
     if isinstance(found, dict):
         return found

@@ -30,7 +30,7 @@ from hosttune.errors import BadInput, Unreadable
 from hosttune.model.evidence import LIST_UNREAD
 from hosttune.model.host import DomainCapabilities, GuestMemory, RunningGuest, VcpuPin, Virtualization
 from hosttune.model.limits import check_size
-from hosttune.model.values import CpuSet
+from hosttune.model.values import CpuSet, recorded_json
 from hosttune.reader import Reader, number
 from hosttune.system import COMMANDS, System
 
@@ -125,14 +125,15 @@ def _facts(reader: Reader) -> LibvirtFacts | None:
     text = reader.query(QUERY, lambda: ask_libvirt(system))
     if text is None:
         return _recorded_virsh(reader)
+    where = f"{system.origin}: {COMMANDS[1:]}{QUERY}"
     try:
         facts = msgspec.json.decode(text, type=LibvirtFacts)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise BadInput(
-            f"not libvirt's facts: {error}",
-            where=f"{system.origin}: {COMMANDS[1:]}{QUERY}",
-            hint="capture the host again",
-        ) from error
+        raise BadInput(f"not libvirt's facts: {error}", where=where, hint="capture the host again") from error
+    recorded_json(text, where=where)
+    names = [domain.name for domain in facts.domains or ()]
+    if len(set(names)) != len(names):
+        raise BadInput("a guest that stands twice in libvirt's facts", where=where, hint="capture the host again")
     if not system.scratch or facts.domains is None:
         return facts
     domains = tuple(_retold(reader, {domain.name: domain for domain in facts.domains}))
@@ -199,14 +200,16 @@ def _retold(reader: Reader, known: Mapping[str, RawDomain]) -> Iterator[RawDomai
 
 
 def _listed(text: str) -> list[tuple[str, str]] | None:
-    """Names and states of `virsh list --all`, whose columns are parted by two or more blanks; None for another text.
+    """Names and states of `virsh list --all`, whose columns are parted by two or more blanks; None for another text, and
+    for one that has a name twice.
 
     It prints its heading and a rule where there is no guest, too.
     """
     lines = [line for line in text.splitlines() if line.strip()]
     below = [line for line in lines if line.split() != ["Id", "Name", "State"] and set(line.strip()) != {"-"}]
     rows = [re.fullmatch(r"\s*(-|\d+)\s+(\S.*?)\s{2,}(\S.*?)\s*", line) for line in below]
-    return [(row[2], _state(row[1], row[3])) for row in rows if row] if lines and all(rows) else None
+    found = [(row[2], _state(row[1], row[3])) for row in rows if row]
+    return found if lines and all(rows) and len({name for name, _ in found}) == len(found) else None
 
 
 def _state(number: str, state: str) -> str:

@@ -15,7 +15,7 @@ from hosttune.discovery.kernellog import read_kernel_log
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.model.evidence import Health
 from hosttune.model.host import Host
-from hosttune.model.values import plain_json
+from hosttune.model.values import recorded_json
 from hosttune.reader import Reader, number
 
 _DEVICES = "/sys/bus/pci/devices"
@@ -164,7 +164,7 @@ def _smart(reader: Reader, controller: str) -> dict[str, str]:
     if text is None:
         return {}
     try:
-        document: Any = plain_json(text, where=controller)
+        document: Any = recorded_json(text, where=controller)
     except BadInput:
         document = None
     if not isinstance(document, dict):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.model.evidence import KernelEvent
-from hosttune.model.values import Value, plain_json
+from hosttune.model.values import Value, recorded_json
 from hosttune.reader import Reader
 
 QUERY = "kernel-log"
@@ -203,7 +203,7 @@ def interesting(lines: Iterable[Line]) -> Iterator[Line]:
 def _kept(text: str) -> tuple[float | None, str | None, Records] | None:
     """What `_ask` wrote, checked: a capture is untrusted. Only events are kept: a line that is none was one once."""
     try:
-        document = plain_json(text, where=QUERY)
+        document = recorded_json(text, where=QUERY)
     except BadInput:
         return None
     if not isinstance(document, dict) or not isinstance(document.get("lines"), list):

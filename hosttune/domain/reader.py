@@ -63,6 +63,7 @@ def read_domain(xml: str | bytes, *, where: str = "domain XML") -> DomainFacts:
         raise BadInput(f"a <{root.tag}>, not a <domain>", where=where, hint="give what `virsh dumpxml GUEST` prints")
     _check_amounts(root, where)
     try:
+        _check_once(root)
         return _domain(root)
     except Malformed as error:
         raise BadInput(
@@ -84,6 +85,33 @@ def _check_amounts(root: _Element, where: str) -> None:
                 named += max(0, int(high or low) - int(low)) + 1
     check_count(elements, "elements of a domain XML", where)
     check_count(named, "CPUs named in a domain XML", where)
+
+
+# What libvirt writes once: of the rest of a domain, and of the identified ones below, each has one (formatdomain).
+_ONCE = (
+    *("name", "uuid", "memory", "currentMemory", "maxMemory", "vcpu", "iothreads", "cputune", "numatune", "memtune"),
+    *("memoryBacking", "os", "cpu", "features", "devices", "numatune/memory", "cputune/emulatorpin", "cpu/numa"),
+)
+# libvirt refuses the second of an id ("duplicate vcpupin", "Multiple memnode elements", "Duplicate NUMA cell").
+_ONCE_AN_ID = (
+    *(("cputune/vcpupin", "vcpu"), ("cputune/iothreadpin", "iothread")),
+    *(("numatune/memnode", "cellid"), ("cpu/numa/cell", "id")),
+)
+
+
+def _check_once(root: _Element) -> None:
+    """Raise Malformed for what stands twice: readers would take the one or the other."""
+    for path in _ONCE:
+        found = root.findall(path)
+        if len(found) > 1:
+            raise Malformed(found[1], "stands more than once")
+    for path, of in _ONCE_AN_ID:
+        seen: set[int] = set()
+        for element in root.iterfind(path):
+            named = number(element, attribute(element, of))
+            if named is not None and named in seen:
+                raise Malformed(element, f"{of} {named} stands more than once")
+            seen.update(() if named is None else (named,))
 
 
 def _domain(root: _Element) -> DomainFacts:

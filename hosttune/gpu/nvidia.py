@@ -19,7 +19,7 @@ from hosttune.model.host import PciDevice, Problem
 from hosttune.reader import Reader
 
 if TYPE_CHECKING:
-    from hosttune.gpu.nvidia_topo import TopoMatrix
+    from hosttune.gpu.nvidia_topo import NvlinkStatus, TopoMatrix
 
 # pci.ids (pciutils/pciids 2026.08.22); product names of open-gpu-kernel-modules g_nv_name_released.h and nvidia-smi.
 MODELS = {
@@ -145,10 +145,9 @@ def _from_smi(reader: Reader, addresses: tuple[str, ...], *, all_awake: bool) ->
         if listed.gpus:
             break
     told = _join(reader, listed, addresses, "nvidia-smi")
-    order = tuple(gpu.address for gpu in listed.gpus)
-    if not order:
+    if not listed.gpus:
         return told
-    return _from_tables(reader, told, order, all_awake=all_awake)
+    return _from_tables(reader, told, listed, all_awake=all_awake)
 
 
 def _parse(reader: Reader, name: str, text: str, parse: Callable[[str], Answer]) -> Answer:
@@ -174,43 +173,76 @@ def _command(reader: Reader, name: str, *, all_awake: bool) -> str | None:
     return ask(reader, name, live)
 
 
-def _from_tables(reader: Reader, told: dict[str, Gpu], order: tuple[str, ...], *, all_awake: bool) -> dict[str, Gpu]:
-    """Add peers, NVLinks and MIG profiles, whose tables name a GPU by its place in nvidia-smi's order."""
+def _from_tables(reader: Reader, told: dict[str, Gpu], listed: Answer, *, all_awake: bool) -> dict[str, Gpu]:
+    """Add peers, NVLinks and MIG profiles, whose tables name a GPU by its place in nvidia-smi's order.
+
+    Where `listed` has left a GPU out (no address, or told twice) the places are not known.
+    """
     from hosttune.gpu.mig import parse_mig_placements, parse_mig_profiles, place
     from hosttune.gpu.nvidia_topo import parse_nvlink_status, parse_topo_matrix
 
+    order = () if listed.problems else tuple(gpu.address for gpu in listed.gpus)
     texts = {name: _command(reader, name, all_awake=all_awake) or "" for name in list(COMMANDS)[2:]}
     matrix = parse_topo_matrix(texts["nvidia-smi-topo-m"])
     if matrix is not None and len(matrix.gpus) != len(order):
         why = f"{len(matrix.gpus)} GPUs, but nvidia-smi -q lists {len(order)}: the matrix is left out"
         reader.problem("topology matrix of another set of GPUs", "nvidia-smi-topo-m", why)
         matrix = None
-    links = {status.index: status.links for status in parse_nvlink_status(texts["nvidia-smi-nvlink-s"])}
+    peers = peers_from_matrix(matrix, order) if matrix else {}
+    links = nvlinks_by_address(parse_nvlink_status(texts["nvidia-smi-nvlink-s"]), listed.gpus, numbered=bool(order))
     profiles = parse_mig_profiles(texts["mig-lgip"])
     placements = parse_mig_placements(texts["mig-lgipp"])
-    for index, address in enumerate(order):
+    for index, gpu in enumerate(listed.gpus):
+        address = gpu.address
         if address not in told:
             continue
-        speeds = links.get(index)
+        speeds = links.get(address)
         active = None if speeds is None else [speed for speed in speeds if speed is not None]
         more = Gpu(
             address=address,
-            peers=peers_from_matrix(matrix, order).get(address) if matrix else None,
+            peers=peers.get(address),
             nvlinks_active=None if active is None else len(active),
             nvlink_gb_per_s=active[0] if active else None,
-            mig=Mig(profiles=place(profiles[index], placements.get(index, {}))) if index in profiles else None,
+            mig=Mig(profiles=place(profiles[index], placements.get(index, {}))) if order and index in profiles else None,
         )
         told[address] = fill(told[address], more)
     return told
 
 
+def nvlinks_by_address(
+    statuses: tuple[NvlinkStatus, ...], gpus: tuple[Gpu, ...], *, numbered: bool
+) -> dict[str, tuple[float | None, ...]]:
+    """Each GPU's links by address: joined by its UUID, and by its place among `gpus` where these are `numbered`.
+
+    Of a GPU that is there twice, or whose UUID is that of another place, the links are not known.
+    """
+    uuids = {gpu.uuid.casefold(): gpu for gpu in gpus if gpu.uuid}
+    found: dict[str, list[NvlinkStatus]] = {}
+    doubted: set[str] = set()
+    for status in statuses:
+        place = gpus[status.index] if numbered and status.index < len(gpus) else None
+        named = uuids.get((status.uuid or "").casefold())
+        if place and place.uuid and status.uuid and named is not place:
+            doubted.update(gpu.address for gpu in (place, named) if gpu)
+        if gpu := named or place:
+            found.setdefault(gpu.address, []).append(status)
+    return {
+        address: told[0].links
+        for address, told in found.items()
+        if len(told) == 1 and told[0].links is not None and address not in doubted
+    }
+
+
 def peers_from_matrix(matrix: TopoMatrix, order: tuple[str, ...]) -> dict[str, tuple[Peer, ...]]:
-    """Each GPU's peers from a topology matrix, GPU n being `order[n]`: NV18 is 18 NVLinks, any other word PCIe."""
+    """Each GPU's peers from a topology matrix, GPU n being `order[n]`: NV18 is 18 NVLinks, any other word PCIe.
+
+    A path is that of both: a GPU whose row says another word than the other's row does has no peers that are known.
+    """
     addresses = dict(zip(matrix.gpus, order, strict=True))
     peers: dict[str, tuple[Peer, ...]] = {}
     for name, address in addresses.items():
         row = matrix.paths.get(name)
-        if row is None:
+        if row is None or any(matrix.paths.get(other, {}).get(name, word) != word for other, word in row.items()):
             continue
         found = {addresses[other]: row[other] for other in matrix.gpus if other in row}
         peers[address] = tuple(

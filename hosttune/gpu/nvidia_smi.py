@@ -1,7 +1,8 @@
 """`nvidia-smi -q`, as XML (-x) and as text: pure parsers, used where NVML is absent and on captures.
 
 Both forms become one flat table, path → values in order, and one table of rows says where each fact stands.
-"N/A" and its likes are no values. Numbers keep their meaning: MiB become bytes, module id 0 is none.
+"N/A" and its likes are no values. Numbers keep their meaning: MiB become bytes, module id 0 is none. What is told twice
+and differs is no value either (`_said`): nvidia-smi says each thing once, so that which one is true nobody knows.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from hosttune.gpu.nvidia_smi_rows import (
     word_of,
 )
 from hosttune.gpu.nvidia_words import CLOCK_REASONS
-from hosttune.gpu.vendor import Answer
+from hosttune.gpu.vendor import NO_ADDRESS, Answer, told_once
 from hosttune.model.gpu import Gpu, Mig, MigInstance
 from hosttune.model.host import Problem
 from hosttune.model.values import parse_address
@@ -54,6 +55,7 @@ class _Places(NamedTuple):
     """Where the two forms keep what is more than one value."""
 
     rows: Callable[[Row], tuple[str, ...]]
+    bus_id: str
     mig_current: str
     mig_pending: str
     mig_instance: str
@@ -67,6 +69,7 @@ class _Places(NamedTuple):
 
 _XML = _Places(
     lambda row: row.xml,
+    "pci/pci_bus_id",
     "mig_mode/current_mig",
     "mig_mode/pending_mig",
     "mig_devices/mig_device/gpu_instance_id",
@@ -79,6 +82,7 @@ _XML = _Places(
 )
 _TEXT = _Places(
     lambda row: row.text,
+    "PCI/Bus Id",
     "MIG Mode/Current",
     "MIG Mode/Pending",
     "MIG Device/GPU Instance ID",
@@ -133,7 +137,7 @@ def parse_smi_xml(text: str) -> Answer:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
         raise BadInput(f"not XML: {error}", where="nvidia-smi-q-x", hint="record nvidia-smi -q -x again") from error
-    driver = text_of((root.findtext("driver_version") or "").strip())
+    driver = text_of(_one_of((element.text or "").strip() for element in root.iterfind("driver_version")))
     flats = ((gpu.get("id", ""), _flatten(gpu)) for gpu in root.iter("gpu"))
     return _answer(flats, _XML, driver, "nvidia-smi-q-x")
 
@@ -153,7 +157,7 @@ def _flatten(top: Element) -> Flat:
 
 def parse_smi_text(text: str) -> Answer:
     """`nvidia-smi -q`: the GPUs in its order; empty when the text holds none."""
-    driver: str | None = None
+    drivers: list[str] = []
     flats: list[tuple[str, Flat]] = []
     stack: list[tuple[int, str]] = []
     for line in text.splitlines():
@@ -164,12 +168,23 @@ def parse_smi_text(text: str) -> Answer:
         name, _, value = (part.strip() for part in line.partition(" : "))
         indent = len(line) - len(line.lstrip())
         if not indent:
-            driver = text_of(value) if name == "Driver Version" else driver
+            drivers += [value] if name == "Driver Version" else []
         elif flats and name:
             stack = [entry for entry in stack if entry[0] < indent][:_DEPTH]
             stack.append((indent, name))
             flats[-1][1].setdefault("/".join(part for _, part in stack), []).append(value)
-    return _answer(flats, _TEXT, driver, "nvidia-smi-q")
+    return _answer(flats, _TEXT, text_of(_one_of(drivers)), "nvidia-smi-q")
+
+
+def _one_of(values: Iterable[str]) -> str:
+    """The text that all of them are; "", which is no value, where there is none, or several that differ."""
+    told = set(values)
+    return told.pop() if len(told) == 1 else ""
+
+
+def _said(flat: Flat, path: str) -> str:
+    """What stands at a path; "" where nothing does, or where it is told more than once and differs."""
+    return _one_of(flat.get(path, ()))
 
 
 def _answer(flats: Iterable[tuple[str, Flat]], places: _Places, driver: str | None, where: str) -> Answer:
@@ -178,26 +193,21 @@ def _answer(flats: Iterable[tuple[str, Flat]], places: _Places, driver: str | No
     for bus_id, flat in flats:
         try:
             address = parse_address(bus_id, where=where)
+            if any(parse_address(inner, where=where) != address for inner in flat.get(places.bus_id, ())):
+                raise BadInput(f"{bus_id[:40]} says of itself that it is another", where=where, hint="record it again")
         except BadInput as error:
-            problems.append(Problem(what="GPU without a PCI address", where=where, why=error.what))
+            problems.append(Problem(what=NO_ADDRESS, where=where, why=error.what))
             continue
         gpus.append(_gpu(address, flat, places, driver))
-    return Answer(gpus=tuple(gpus), problems=tuple(problems))
+    return told_once(Answer(gpus=tuple(gpus), problems=tuple(problems)), where)
 
 
 def _gpu(address: str, flat: Flat, places: _Places, driver: str | None) -> Gpu:
     facts: dict[str, Any] = {}
     lacks: list[str] = []
     for row in ROWS:
-        for path in places.rows(row):
-            if path in flat:
-                facts[row.field] = row.read(flat[path][0])
-                if facts[row.field] is None and is_lacking(flat[path][0]):
-                    lacks.append(row.field)
-                break
-        else:
-            if any(is_lacking(flat.get(path.rpartition("/")[0], [""])[0]) for path in places.rows(row)):
-                lacks.append(row.field)  # "Remapped Rows : N/A" stands for all that would be below it
+        facts[row.field], lacking = _fact(flat, row, places.rows(row))
+        lacks += [row.field] if lacking else []
     counts = {
         "ecc_uncorrected": (places.volatile, "uncorrectable"),
         "ecc_corrected": (places.volatile, "correctable"),
@@ -206,7 +216,7 @@ def _gpu(address: str, flat: Flat, places: _Places, driver: str | None) -> Gpu:
     for field, (folder, word) in counts.items():
         facts[field], lacking = _errors(flat, folder, word)
         lacks += [field] if lacking else []
-    lacks += ["mig"] if is_lacking(flat.get(places.mig_current, [""])[0]) else []
+    lacks += ["mig"] if is_lacking(_said(flat, places.mig_current)) else []
     return Gpu(
         address=address,
         **{**facts, "module_id": facts.get("module_id") or None},
@@ -219,9 +229,21 @@ def _gpu(address: str, flat: Flat, places: _Places, driver: str | None) -> Gpu:
     )
 
 
+def _fact(flat: Flat, row: Row, paths: tuple[str, ...]) -> tuple[object, bool]:
+    """One fact, and whether the GPU says that it has none. Older and newer paths of it that differ tell nothing."""
+    told = {path: _said(flat, path) for path in paths if path in flat}
+    if told:
+        values = {value for text in told.values() if (value := row.read(text)) is not None}
+        doubted = len(values) > 1 or "" in told.values()
+        value = values.pop() if values and not doubted else None
+        return value, value is None and not doubted and all(map(is_lacking, told.values()))
+    # "Remapped Rows : N/A" stands for all that would be below it.
+    return None, any(is_lacking(_said(flat, path.rpartition("/")[0])) for path in paths)
+
+
 def _mig(flat: Flat, places: _Places) -> Mig | None:
     """MIG mode and the instances that have a device; None where MIG is not supported."""
-    mode, pending = (mode_of(flat.get(path, [""])[0]) for path in (places.mig_current, places.mig_pending))
+    mode, pending = (mode_of(_said(flat, path)) for path in (places.mig_current, places.mig_pending))
     if mode is None and pending is None:
         return None
     ids = dict.fromkeys(map(integer_of, flat.get(places.mig_instance, [])))
@@ -232,14 +254,16 @@ def _mig(flat: Flat, places: _Places) -> Mig | None:
 def _reasons(flat: Flat, places: _Places) -> tuple[str, ...] | None:
     """The active clock event reasons in NVML's bit order; None where none of them says yes or no.
 
-    None too where one that hardware or heat would set is not told, unless another of them is active.
+    None too where one that hardware or heat would set is not told, unless another of them is active. One that is told
+    more than once, under its older name too, is active if any says so, and not told if they differ otherwise.
     """
-    active: dict[str, bool] = {}
+    told: dict[str, set[str]] = {}
     for path, values in flat.items():
-        if path.startswith(places.reasons) and values[0] in ("Active", "Not Active"):
+        if path.startswith(places.reasons):
             name = re.sub(r"^clocks_(event|throttle)_reason_", "", path.rpartition("/")[2])
             name = name.casefold().replace(" ", "_")
-            active[_ALIASES.get(name, name)] = values[0] == "Active"
+            told.setdefault(_ALIASES.get(name, name), set()).update(values)
+    active = {name: "Active" in words for name, words in told.items() if "Active" in words or words == {"Not Active"}}
     if not active or not (any(map(active.get, _HARD)) or all(name in active for name in _HARD)):
         return None
     named = tuple(name for name in CLOCK_REASONS if active.get(name))
@@ -248,16 +272,17 @@ def _reasons(flat: Flat, places: _Places) -> tuple[str, ...] | None:
 
 def _errors(flat: Flat, folder: str, word: str) -> tuple[int | None, bool]:
     """ECC errors of one kind, SRAM and DRAM together, None if any part is unknown; and whether the GPU counts none."""
-    values = {
-        re.sub(r"[ _-]+", " ", name.casefold()).replace("sec ded", "secded"): values[0]
-        for path, values in flat.items()
-        if path.startswith(folder) and _kind(name := path.rpartition("/")[2]) == word
-    }
-    parts = [integer_of(value) for value in values.values()]
+    told: dict[str, list[str]] = {}
+    for path, values in flat.items():
+        if path.startswith(folder) and _kind(name := path.rpartition("/")[2]) == word:
+            name = re.sub(r"[ _-]+", " ", name.casefold()).replace("sec ded", "secded")
+            told.setdefault(name, []).extend(values)
+    texts = [_one_of(values) for values in told.values()]
+    parts = [integer_of(text) for text in texts]
     known = [part for part in parts if part is not None]
-    whole = len(known) == len(parts) and frozenset(values) in _ECC_PARTS[word]
+    whole = len(known) == len(parts) and frozenset(told) in _ECC_PARTS[word]
     total = sum(known) if known and (whole or sum(known)) else None  # an error that one part counts is one
-    return total, bool(values) and all(map(is_lacking, values.values()))
+    return total, bool(texts) and all(map(is_lacking, texts))
 
 
 def _kind(name: str) -> str:
@@ -268,16 +293,17 @@ def _kind(name: str) -> str:
 
 def _fabric_health(flat: Flat, places: _Places) -> tuple[str, ...] | None:
     """What is wrong with the GPU's place on the fabric; None where nothing of it is told."""
-    told = {
-        path.rpartition("/")[2].casefold().replace("_", " "): word
+    told = [
+        (path.rpartition("/")[2].casefold().replace("_", " "), word)
         for path, values in flat.items()
-        if path.startswith(places.health) and (word := word_of(values[0]))
-    }
-    if any(word not in _FABRIC_WORDS and name != "incorrect configuration" for name, word in told.items()):
+        for value in dict.fromkeys(values)
+        if path.startswith(places.health) and (word := word_of(value))
+    ]
+    if any(word not in _FABRIC_WORDS and name != "incorrect configuration" for name, word in told):
         return None
-    bad = [f"{name} {word}" for name, word in told.items() if name == "bandwidth" and word == "degraded"]
-    bad += [name for name, word in told.items() if word == "true" and name != "partition assigned"]
-    bad += [word for name, word in told.items() if name == "incorrect configuration" and word != "none"]
+    bad = [f"{name} {word}" for name, word in told if name == "bandwidth" and word == "degraded"]
+    bad += [name for name, word in told if word == "true" and name != "partition assigned"]
+    bad += [word for name, word in told if name == "incorrect configuration" and word != "none"]
     return tuple(bad) if told else None
 
 
@@ -285,4 +311,5 @@ def _processes(flat: Flat, places: _Places) -> int | None:
     if places.processes not in flat:
         return None
     listed = flat.get(places.process, [])
-    return None if not listed and text_of(flat[places.processes][0] or "none") is None else len(set(listed))
+    refused = any(text_of(text or "none") is None for text in flat[places.processes])
+    return None if not listed and refused else len(set(listed))

@@ -1,5 +1,7 @@
 """`nvidia-smi topo -m` and `nvidia-smi nvlink -s`: pure parsers. GPUs are named by nvidia-smi's index.
 
+Both say each thing once. A matrix that is there twice is none, and a link that is there twice leaves links unknown.
+
 Affinity columns are the kernel's lists cut down to the caller's cpuset: they are no topology.
 """
 
@@ -43,7 +45,10 @@ class TopoMatrix(Value, frozen=True, kw_only=True):
 
 
 class NvlinkStatus(Value, frozen=True, kw_only=True):
-    """One GPU of `nvlink -s`: GB/s of each link in one direction, None for an inactive one; `links` None if refused."""
+    """One GPU of `nvlink -s`: GB/s of each link in one direction, None for an inactive one, by the link's number.
+
+    `links` is None where the GPU refused, and where the numbers are not those from 0 on, each once.
+    """
 
     index: int
     uuid: str | None = None
@@ -51,21 +56,27 @@ class NvlinkStatus(Value, frozen=True, kw_only=True):
 
 
 def parse_topo_matrix(text: str) -> TopoMatrix | None:
-    """Read the matrix, tab- or space-separated, with or without the affinity columns; None when there is none."""
+    """Read the matrix, tab- or space-separated, with or without the affinity columns; None when there is none.
+
+    None too where a row or a column stands twice. (`topo -p2p` prints a table of the same form with other words.)
+    """
     lines = [_ANSI.sub("", line).rstrip() for line in text.splitlines()]
     top = next((i for i, line in enumerate(lines) if re.match(r"\s+GPU0\b", line)), None)
     if top is None:
         return None
     headings = [(match[0], match.start()) for match in _HEADING.finditer(lines[top])]
     devices = [name for name, _ in headings if name not in _AFFINITY]
+    rows = [cells[0] for line in lines if _words(cells := line.split(), devices) is not None]
+    if len(set(rows)) != len(rows) or len(set(devices)) != len(devices):
+        return None
     paths: dict[str, Mapping[str, str]] = {}
     affinity: dict[str, Affinity] = {}
     for line in lines[top + 1 :]:
         cells = line.split()
         if not cells or cells[0] not in devices:
             break
-        words = cells[1 : len(devices) + 1]
-        if len(words) < len(devices) or not all(map(_PATH.fullmatch, words)):
+        words = _words(cells, devices)
+        if words is None:
             continue
         paths[cells[0]] = {name: word for name, word in zip(devices, words, strict=True) if word != "X"}
         if cells[0].startswith("GPU"):
@@ -73,6 +84,13 @@ def parse_topo_matrix(text: str) -> TopoMatrix | None:
     gpus = tuple(name for name in devices if name.startswith("GPU"))
     nics = tuple(name for name in devices if name not in gpus)
     return TopoMatrix(gpus=gpus, nics=nics, paths=paths, affinity=affinity, legend=_legend(lines))
+
+
+def _words(cells: list[str], devices: list[str]) -> list[str] | None:
+    """The words of a row of the matrix; None for any other line."""
+    words = cells[1 : len(devices) + 1]
+    whole = bool(cells) and cells[0] in devices and len(words) == len(devices) and all(map(_PATH.fullmatch, words))
+    return words if whole else None
 
 
 def _affinity(line: str, headings: list[tuple[str, int]], devices: int) -> Affinity:
@@ -113,11 +131,21 @@ def _legend(lines: list[str]) -> Mapping[str, str] | None:
 def parse_nvlink_status(text: str) -> tuple[NvlinkStatus, ...]:
     """`nvidia-smi nvlink -s`. A GPU in MIG mode refuses the query: its links are None, which is not zero."""
     found: list[NvlinkStatus] = []
+    numbered: list[list[tuple[int, float | None]]] = []
     for line in text.splitlines():
         if gpu := re.match(r"GPU (\d{1,4}): ", line):
             uuid = re.search(r"UUID: ([^)\s]+)", line)
             found.append(NvlinkStatus(index=int(gpu[1]), uuid=uuid[1] if uuid else None))
-        elif found and (link := re.match(r"\s+Link \d+: (?:(\d{1,6}(?:\.\d{1,6})?) GB/s|<inactive>)", line)):
-            speed = float(link[1]) if link[1] else None
-            found[-1] = msgspec.structs.replace(found[-1], links=(*(found[-1].links or ()), speed))
-    return tuple(found)
+            numbered.append([])
+        elif found and (link := re.match(r"\s+Link (\d{1,4}): (?:(\d{1,6}(?:\.\d{1,6})?) GB/s|<inactive>)", line)):
+            numbered[-1].append((int(link[1]), float(link[2]) if link[2] else None))
+    return tuple(
+        msgspec.structs.replace(status, links=_in_order(links)) for status, links in zip(found, numbered, strict=True)
+    )
+
+
+def _in_order(links: list[tuple[int, float | None]]) -> tuple[float | None, ...] | None:
+    """The links from 0 on; None where there is none, and where one is missing or stands twice."""
+    speeds = dict(links)
+    whole = links and len(speeds) == len(links) == max(speeds) + 1
+    return tuple(speeds[number] for number in range(len(speeds))) if whole else None

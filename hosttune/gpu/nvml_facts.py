@@ -10,20 +10,19 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from hosttune.errors import BadInput
 from hosttune.gpu.mig import compute_slices
 from hosttune.gpu.nvidia_words import COMPUTE_MODES, FABRIC_STATES, clock_reasons
 from hosttune.gpu.nvml_health import health_facts
-from hosttune.gpu.vendor import Answer
+from hosttune.gpu.vendor import NO_ADDRESS, Answer, told_once
 from hosttune.model.gpu import Gpu, Mig, MigInstance, MigProfile, Peer
 from hosttune.model.host import Problem
-from hosttune.model.values import parse_address
+from hosttune.model.values import parse_address, recorded_json
 
 QUERY = "nvml.json"
 Raw = Mapping[str, Any]
 
+_INDEX = re.compile(r"[0-9]{1,4}")  # the key of a GPU's entry: its index
 _REMOTE_GPU, _REMOTE_SWITCH = 0, 2  # NVML_NVLINK_DEVICE_TYPE_GPU, …_SWITCH
 _MODES = ("disabled", "enabled")
 
@@ -33,27 +32,25 @@ def parse_nvml(text: str, *, only: str | None = None) -> Answer:
 
     Raises BadInput when it is no JSON object of that kind, or says that NVML failed altogether.
     """
-    try:
-        document = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BadInput(f"not JSON: {error}", where=QUERY, hint="record it again") from error
+    document = recorded_json(text, where=QUERY)
     if not isinstance(document, dict):
         raise BadInput("not an object", where=QUERY, hint="record it again")
     if "error" in document:
         raise BadInput(f"NVML: {document['error']}", where=QUERY, hint="install the driver's NVML library")
-    entries = [entry for key, entry in document.items() if key.isdecimal() and isinstance(entry, dict)]
-    raw: dict[str, Raw] = {}
+    entries = [entry for key, entry in document.items() if _INDEX.fullmatch(key) and isinstance(entry, dict)]
+    told: list[tuple[str, Raw]] = []
     problems: list[Problem] = []
     for entry in entries:
         address = _bus_id(entry, only if len(entries) == 1 else None)
         if address is None:
-            problems.append(Problem(what="GPU without a PCI address", where=QUERY, why="it joins no PCI function"))
+            problems.append(Problem(what=NO_ADDRESS, where=QUERY, why="it joins no PCI function"))
         else:
-            raw[address] = entry
+            told.append((address, entry))
+    raw = dict(told)
     driver = _text(document, "driver")
-    gpus = tuple(_gpu(address, entry, driver, raw) for address, entry in raw.items())
+    gpus = tuple(_gpu(address, entry, driver, raw) for address, entry in told)
     problems += [doubt for address, entry in raw.items() if (doubt := _doubt(address, entry))]
-    return Answer(gpus=gpus, problems=tuple(problems))
+    return told_once(Answer(gpus=gpus, problems=tuple(problems)), QUERY)
 
 
 def _bus_id(entry: Raw, fallback: str | None) -> str | None:

@@ -30,6 +30,21 @@ class Answer(Value, frozen=True, kw_only=True):
         return {gpu.address: gpu for gpu in self.gpus}
 
 
+NO_ADDRESS = "GPU without a PCI address"  # a GPU that joins no PCI function
+
+
+def told_once(answer: Answer, where: str) -> Answer:
+    """The answer without the GPUs that it has more than once and not alike: which is true nobody knows."""
+    alike = {gpu.address: gpu for gpu in answer.gpus}
+    doubted = {gpu.address for gpu in answer.gpus if gpu != alike[gpu.address]}
+    problems = tuple(
+        Problem(what="GPU told twice", where=address, why=f"{where} has it more than once, and differs: none is taken")
+        for address in sorted(doubted)
+    )
+    kept = tuple(gpu for address, gpu in alike.items() if address not in doubted)
+    return Answer(gpus=kept, problems=(*answer.problems, *problems))
+
+
 class Listing(Value, frozen=True, kw_only=True):
     """The GPUs that a tool or a driver of this maker lists, whatever the PCI tree says.
 

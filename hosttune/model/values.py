@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from functools import cache
@@ -286,6 +287,23 @@ def plain_json(
         raise BadInput(f"not valid Unicode: {error}", where=where, hint="write it in UTF-8") from error
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadInput(f"not a JSON document: {error}", where=where, hint=hint) from error
+
+
+def recorded_json(text: str, *, where: str) -> Any:
+    """The plain value of an answer that a capture holds. Raises BadInput as `plain_json` does, and for a key that an
+    object has twice: no tool writes that, and which value is true nobody knows.
+    """
+    document = plain_json(text, where=where, hint="record it again")
+
+    def once(pairs: list[tuple[str, object]]) -> None:
+        if len({name for name, _ in pairs}) != len(pairs):
+            raise BadInput("a key that stands twice in an object", where=where, hint="record it again")
+
+    try:  # every value is dropped as soon as it is read, so that no second document is made
+        json.loads(text, object_pairs_hook=once, parse_int=len, parse_float=len)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"not a JSON document: {error}", where=where, hint="record it again") from error
+    return document
 
 
 def from_json(kind: type[T], text: str | bytes, *, schema: str, where: str) -> T:
