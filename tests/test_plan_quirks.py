@@ -11,7 +11,7 @@ from evidences import host as evidence_host
 from planhosts import Card, build_host, intent_of
 
 import hosttune
-from hosttune.model.host import CpuModel, Host, Module, Platform
+from hosttune.model.host import CpuModel, Host, Iommu, Module, Platform
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan
 from hosttune.model.values import to_json
@@ -149,6 +149,40 @@ def test_interrupts_without_the_host(
     vendor: str, module: str, flags: tuple[str, ...] | None, parameters: dict[str, str], expected: str
 ) -> None:
     assert judged(vendor, module, flags, **parameters) == expected
+
+
+APICV = Module(name="kvm_intel", parameters={"enable_apicv": "Y"})
+AVIC = Module(name="kvm_amd", parameters={"avic": "Y"})
+AMD_CPU = CpuModel(vendor="AuthenticAMD", flags=("svm", "x2avic"))
+
+
+@pytest.mark.parametrize(
+    ("module", "changes", "expected", "said"),
+    [
+        (APICV, {}, "pass", ""),
+        (APICV, {"kernel_args": ("intremap=nopost",)}, "warn", "intremap=nopost"),
+        (APICV, {"kernel_args": ("intremap=on,nosid,nopost", "intremap=on")}, "warn", "nopost"),
+        (APICV, {"kernel_args": ("intremap=on", "amd_iommu_intr=legacy")}, "pass", ""),
+        (APICV, {"kernel_args": None}, "unknown", "arguments were not read"),
+        (APICV, {"iommu": Iommu(interrupt_remapping=True, interrupt_posting=False)}, "warn", "cannot post"),
+        (APICV, {"iommu": Iommu(interrupt_posting=False), "kernel_args": None}, "warn", "cannot post"),
+        (APICV, {"iommu": Iommu(interrupt_remapping=True)}, "unknown", "was not read"),
+        (APICV, {"iommu": Iommu(interrupt_posting=True)}, "unknown", "is not known"),
+        (APICV, {"iommu": Iommu(interrupt_remapping=False, interrupt_posting=True)}, "warn", "remaps no interrupts"),
+        (APICV, {"iommu": None}, "unknown", "is not known"),
+        (AVIC, {"iommu": Iommu(interrupt_remapping=True)}, "pass", ""),
+        (AVIC, {"kernel_args": ("amd_iommu_intr=legacy",)}, "warn", "amd_iommu_intr=legacy"),
+        (AVIC, {"kernel_args": ("amd_iommu_intr=legacy", "amd_iommu_intr=vapic")}, "pass", ""),
+        (AVIC, {"kernel_args": ("intremap=nopost",)}, "pass", ""),
+        (AVIC, {"kernel_args": None}, "unknown", "arguments were not read"),
+    ],
+)
+def test_the_iommu_hands_interrupts_to_vcpus(module: Module, changes: dict[str, Any], expected: str, said: str) -> None:
+    model = CpuModel(vendor="GenuineIntel") if module is APICV else AMD_CPU
+    found = evidence_host(**{"cpu_model": model, "platform": Platform(modules=(module,)), **changes})
+    got, text = outcome("interrupt-virtualisation", evidence(found))
+    assert got == expected
+    assert said in text
 
 
 def test_a_module_that_is_not_there_is_skipped_only_where_all_was_recorded() -> None:
