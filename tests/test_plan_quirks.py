@@ -11,6 +11,7 @@ from evidences import host as evidence_host
 from planhosts import Card, build_host, intent_of
 
 import hosttune
+from hosttune.guest.nccl import topology
 from hosttune.model.host import CpuModel, Host, Iommu, Module, Platform
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan
@@ -65,6 +66,31 @@ def test_emulated_switches_cost_bandwidth_without_nccls_file(seed: bool, levels:
 
 def test_a_guest_without_switches_has_no_such_ports() -> None:
     assert said(planned(build_host(cards=[GPU])), "2.5 GT/s x1") == []
+
+
+@pytest.mark.parametrize(
+    ("speed", "more", "levels"),
+    [
+        (32.0, {}, ["warn"]),
+        (64.0, {}, ["warn"]),
+        (32.0, {"seed": True}, []),
+        (32.0, {"nics": 0}, []),  # nothing to weigh
+        (16.0, {}, []),
+        (None, {}, []),
+    ],
+)
+def test_an_emulated_root_port_says_16_gts(speed: float | None, more: Json, levels: list[str]) -> None:
+    host = build_host(cards=[GPU, Card("0000:81:00.0", 1, kind="nic", group=2)])
+    for row in host["pci"]:
+        if row["address"] == GPU.address:
+            row["link"] = {"speed_gts": speed, "width": 16, "max_speed_gts": speed, "max_width": 16}
+    made = planned(host, **{"nics": 1, **more})
+    assert said(made, "GPUs on an emulated root port: 1") == levels
+    # The file is what mends it: it has the host's figure, so NCCL does not ask the port.
+    (gpu,) = [device for device in made.guests[0].devices if device.kind == "gpu"]
+    written = topology(made.guests[0]) or ""
+    (line,) = [line for line in written.splitlines() if f'busid="{gpu.guest_address}"' in line]
+    assert f'link_speed="{"" if speed is None else f"{speed:.1f} GT/s PCIe"}"' in line
 
 
 # --- the host ------------------------------------------------------------------------------------------------
