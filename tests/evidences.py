@@ -112,7 +112,7 @@ def host(**changes: Any) -> Host:
             for n, c in enumerate(("0-1,4-5", "2-3,6-7"))
         ),
         "memory_settings": MemorySettings(thp="madvise", ksm_run=0, numa_balancing=0, hugetlbfs=MOUNTED),
-        "iommu": Iommu(present=True, mode="DMA-FQ", interrupt_remapping=True),
+        "iommu": Iommu(present=True, mode="DMA-FQ", interrupt_remapping=True, interrupt_posting=True),
         "platform": Platform(),
         "pci": (*switch(), gpu(irqs=(Irq(irq=50, affinity="0", effective="0"),))),
         "gpus": (Gpu(address=GPU, vendor="nvidia"),),

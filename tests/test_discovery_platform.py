@@ -284,7 +284,30 @@ def test_an_intel_iommu_with_groups() -> None:
         ),
         (),
     )
-    assert found == Iommu(present=True, mode="identity", vendor="intel", address_bits=48, interrupt_remapping=True)
+    # CAP_REG.PI, bit 59: 0x19… has it, 0x2f0000 does not
+    assert found == Iommu(
+        present=True,
+        mode="identity",
+        vendor="intel",
+        address_bits=48,
+        interrupt_remapping=True,
+        interrupt_posting=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("registers", "posts"),
+    [
+        (("19ed008c40780c66", "8d2008c222f0686"), True),
+        (("19ed008c40780c66", "2f0000"), False),  # one that cannot ends it for all
+        (("19ed008c40780c66", "garbled"), None),
+        (("2f0000", "garbled"), False),
+        ((), None),
+    ],
+)
+def test_interrupts_are_posted_where_every_unit_can(registers: tuple[str, ...], posts: bool | None) -> None:
+    files = {f"/sys/class/iommu/dmar{n}/intel-iommu/cap": f"{text}\n" for n, text in enumerate(registers)}
+    assert read_iommu(reader_of(files), ()).interrupt_posting is posts
 
 
 def test_the_width_is_that_of_the_register() -> None:

@@ -11,7 +11,8 @@ from evidences import host as evidence_host
 from planhosts import Card, build_host, intent_of
 
 import hosttune
-from hosttune.model.host import CpuModel, Host, Module, Platform
+from hosttune.guest.nccl import topology
+from hosttune.model.host import CpuModel, Host, Iommu, Module, Platform
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan
 from hosttune.model.values import to_json
@@ -65,6 +66,31 @@ def test_emulated_switches_cost_bandwidth_without_nccls_file(seed: bool, levels:
 
 def test_a_guest_without_switches_has_no_such_ports() -> None:
     assert said(planned(build_host(cards=[GPU])), "2.5 GT/s x1") == []
+
+
+@pytest.mark.parametrize(
+    ("speed", "more", "levels"),
+    [
+        (32.0, {}, ["warn"]),
+        (64.0, {}, ["warn"]),
+        (32.0, {"seed": True}, []),
+        (32.0, {"nics": 0}, []),  # nothing to weigh
+        (16.0, {}, []),
+        (None, {}, []),
+    ],
+)
+def test_an_emulated_root_port_says_16_gts(speed: float | None, more: Json, levels: list[str]) -> None:
+    host = build_host(cards=[GPU, Card("0000:81:00.0", 1, kind="nic", group=2)])
+    for row in host["pci"]:
+        if row["address"] == GPU.address:
+            row["link"] = {"speed_gts": speed, "width": 16, "max_speed_gts": speed, "max_width": 16}
+    made = planned(host, **{"nics": 1, **more})
+    assert said(made, "GPUs on an emulated root port: 1") == levels
+    # The file is what mends it: it has the host's figure, so NCCL does not ask the port.
+    (gpu,) = [device for device in made.guests[0].devices if device.kind == "gpu"]
+    written = topology(made.guests[0]) or ""
+    (line,) = [line for line in written.splitlines() if f'busid="{gpu.guest_address}"' in line]
+    assert f'link_speed="{"" if speed is None else f"{speed:.1f} GT/s PCIe"}"' in line
 
 
 # --- the host ------------------------------------------------------------------------------------------------
@@ -149,6 +175,40 @@ def test_interrupts_without_the_host(
     vendor: str, module: str, flags: tuple[str, ...] | None, parameters: dict[str, str], expected: str
 ) -> None:
     assert judged(vendor, module, flags, **parameters) == expected
+
+
+APICV = Module(name="kvm_intel", parameters={"enable_apicv": "Y"})
+AVIC = Module(name="kvm_amd", parameters={"avic": "Y"})
+AMD_CPU = CpuModel(vendor="AuthenticAMD", flags=("svm", "x2avic"))
+
+
+@pytest.mark.parametrize(
+    ("module", "changes", "expected", "said"),
+    [
+        (APICV, {}, "pass", ""),
+        (APICV, {"kernel_args": ("intremap=nopost",)}, "warn", "intremap=nopost"),
+        (APICV, {"kernel_args": ("intremap=on,nosid,nopost", "intremap=on")}, "warn", "nopost"),
+        (APICV, {"kernel_args": ("intremap=on", "amd_iommu_intr=legacy")}, "pass", ""),
+        (APICV, {"kernel_args": None}, "unknown", "arguments were not read"),
+        (APICV, {"iommu": Iommu(interrupt_remapping=True, interrupt_posting=False)}, "warn", "cannot post"),
+        (APICV, {"iommu": Iommu(interrupt_posting=False), "kernel_args": None}, "warn", "cannot post"),
+        (APICV, {"iommu": Iommu(interrupt_remapping=True)}, "unknown", "was not read"),
+        (APICV, {"iommu": Iommu(interrupt_posting=True)}, "unknown", "is not known"),
+        (APICV, {"iommu": Iommu(interrupt_remapping=False, interrupt_posting=True)}, "warn", "remaps no interrupts"),
+        (APICV, {"iommu": None}, "unknown", "is not known"),
+        (AVIC, {"iommu": Iommu(interrupt_remapping=True)}, "pass", ""),
+        (AVIC, {"kernel_args": ("amd_iommu_intr=legacy",)}, "warn", "amd_iommu_intr=legacy"),
+        (AVIC, {"kernel_args": ("amd_iommu_intr=legacy", "amd_iommu_intr=vapic")}, "pass", ""),
+        (AVIC, {"kernel_args": ("intremap=nopost",)}, "pass", ""),
+        (AVIC, {"kernel_args": None}, "unknown", "arguments were not read"),
+    ],
+)
+def test_the_iommu_hands_interrupts_to_vcpus(module: Module, changes: dict[str, Any], expected: str, said: str) -> None:
+    model = CpuModel(vendor="GenuineIntel") if module is APICV else AMD_CPU
+    found = evidence_host(**{"cpu_model": model, "platform": Platform(modules=(module,)), **changes})
+    got, text = outcome("interrupt-virtualisation", evidence(found))
+    assert got == expected
+    assert said in text
 
 
 def test_a_module_that_is_not_there_is_skipped_only_where_all_was_recorded() -> None:

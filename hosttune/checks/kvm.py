@@ -41,7 +41,7 @@ _SWITCHES = {
 
 
 def interrupt_virtualisation(evidence: Evidence) -> Iterable[CheckResult]:
-    """APICv, AVIC: without them each interrupt of a passed device stops the vCPU that it is for."""
+    """APICv, AVIC, and interrupts that the IOMMU posts: without them a passed device's interrupt stops its vCPU."""
     check = "interrupt-virtualisation"
     rest = at_rest(evidence, check)
     if rest is not None:
@@ -73,7 +73,7 @@ def interrupt_virtualisation(evidence: Evidence) -> Iterable[CheckResult]:
         return
     value = (switches or {}).get(switch.parameter, "").strip()
     if value in _YES:
-        yield passed(check, HOST, expected=expected, actual=f"{switch.parameter} is {value}", source=switch.path)
+        yield _posted(evidence, check, switch, f"{switch.parameter} is {value}")
         return
     if value not in _NO:
         why = refused(evidence, switch.folder) or (f"it reads {value!r}" if value else "not recorded")
@@ -93,13 +93,66 @@ def interrupt_virtualisation(evidence: Evidence) -> Iterable[CheckResult]:
     yield warned(check, HOST, expected=expected, actual=actual, source=switch.path, hint=hint)
 
 
+def _posted(evidence: Evidence, check: str, switch: _Switch, actual: str) -> CheckResult:
+    """Whether the IOMMU hands a passed device's interrupts to the vCPU itself; `actual`: what the CPU does.
+
+    Linux: drivers/iommu/irq_remapping.c (each word of each intremap= counts, nopost is not taken back),
+    drivers/iommu/amd/init.c, parse_amd_iommu_intr (the first word of the last amd_iommu_intr= counts). The
+    capability register of AMD's units is not asked: vapic is the default where the hardware has it.
+    """
+    host = evidence.host
+    expected = "the CPU and the IOMMU hand interrupts to vCPUs"
+    is_intel = switch.module == "kvm_intel"
+    arguments = host.kernel_args
+    off = _posting_off(arguments or (), is_intel)
+    if off is not None:
+        hint = f"take {off} out of the kernel's arguments, and reboot"
+        said = f"{actual}, and {off} keeps the IOMMU from handing passed devices' interrupts to vCPUs"
+        return warned(check, HOST, expected=expected, actual=said, source="/proc/cmdline", hint=hint)
+    iommu = host.iommu
+    if is_intel and iommu is not None and iommu.interrupt_posting is False:
+        source = "/sys/class/iommu/dmar*/intel-iommu/cap (bit 59)"
+        hint = "nothing to switch on: this IOMMU cannot; passed devices that interrupt often cost guests more here"
+        said = f"{actual}, and an IOMMU unit cannot post interrupts, so the kernel posts none"
+        return warned(check, HOST, expected=expected, actual=said, source=source, hint=hint)
+    if iommu is not None and iommu.interrupt_remapping is False:
+        said = f"{actual}, and the IOMMU remaps no interrupts, so it hands none to vCPUs"
+        hint = "see interrupt-remapping"
+        return warned(check, HOST, expected=expected, actual=said, source="/proc/interrupts", hint=hint)
+    why, look = None, ""
+    if arguments is None:
+        why, look = "the kernel's arguments were not read", "look with: cat /proc/cmdline"
+    elif iommu is None or iommu.interrupt_remapping is None:
+        why, look = "whether the IOMMU remaps interrupts is not known", "look with: dmesg | grep -i remapping"
+    elif is_intel and iommu.interrupt_posting is None:
+        why = "whether the IOMMU can post interrupts was not read"
+        look = "look with: grep . /sys/class/iommu/dmar*/intel-iommu/cap (bit 59: it can)"
+    if why is not None:
+        return unknown(check, HOST, expected=expected, why=f"{actual}; {why}", hint=look, source=switch.path)
+    return passed(check, HOST, expected=expected, actual=actual, source=switch.path)
+
+
+def _posting_off(arguments: Iterable[str], is_intel: bool) -> str | None:
+    """The kernel's argument that keeps interrupts from being posted; None where there is none."""
+    name = "intremap=" if is_intel else "amd_iommu_intr="
+    found = [word for word in arguments if word.startswith(name)]
+    if is_intel:
+        off = (word for word in found if any(one.startswith("nopost") for one in word[len(name) :].split(",")))
+        return next(off, None)
+    last = found[-1] if found else ""
+    legacy, vapic = last.find("legacy"), last.find("vapic")
+    return last if legacy >= 0 and (vapic < 0 or legacy < vapic) else None
+
+
 CHECKS = (
     Check(
         id="interrupt-virtualisation",
         title="Interrupts reach vCPUs without the host",
         subjects="the host",
         why="without it each interrupt of a passed device stops the vCPU that it is for",
-        source="Linux arch/x86/kvm/vmx/vmx.c (enable_apicv), arch/x86/kvm/svm/avic.c (avic); commit ca2967de5a5b",
+        source="Linux arch/x86/kvm/vmx/vmx.c (enable_apicv), arch/x86/kvm/svm/avic.c (avic); commit ca2967de5a5b;"
+        " admin-guide/kernel-parameters.txt (intremap, amd_iommu_intr); drivers/iommu/intel/irq_remapping.c"
+        " (set_irq_posting_cap); Intel VT-d specification, CAP_REG.PI",
         judge=interrupt_virtualisation,
     ),
 )

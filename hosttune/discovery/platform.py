@@ -278,10 +278,13 @@ def read_iommu(reader: Reader, pci: Sequence[PciDevice]) -> Iommu:
     """The IOMMU as the kernel runs it; None for what a capture does not hold.
 
     `present` means groups exist. `vendor` is also told of one that is switched off (the firmware's ACPI table).
-    `address_bits` is the least that any DMA remapping unit can map (VT-d specification, CAP_REG.MGAW).
+    `address_bits` is the least that any DMA remapping unit can map (VT-d specification, CAP_REG.MGAW, bits 21:16).
+    `interrupt_posting`: whether all of them can (CAP_REG.PI, bit 59); one that cannot ends it for all
+    (drivers/iommu/intel/irq_remapping.c, set_irq_posting_cap).
     """
     groups = reader.listing("/sys/kernel/iommu_groups")
     units = reader.names("/sys/class/iommu")
+    registers = _intel_capabilities(reader, units)
     if groups or any(device.iommu_group is not None for device in pci):
         present: bool | None = True
     else:
@@ -290,8 +293,9 @@ def read_iommu(reader: Reader, pci: Sequence[PciDevice]) -> Iommu:
         present=present,
         mode=_iommu_mode(reader, groups or (), pci),
         vendor=_iommu_vendor(reader, units),
-        address_bits=_iommu_bits(reader, units),
+        address_bits=min(((one >> 16 & 0x3F) + 1 for one in registers if one is not None), default=None),
         interrupt_remapping=_interrupt_remapping(reader),
+        interrupt_posting=_interrupt_posting(registers),
     )
 
 
@@ -316,12 +320,15 @@ def _iommu_vendor(reader: Reader, units: Iterable[str]) -> str | None:
     )
 
 
-def _iommu_bits(reader: Reader, units: Iterable[str]) -> int | None:
-    registers = [
-        reader.integer(f"/sys/class/iommu/{unit}/intel-iommu/cap", 16) for unit in units if unit.startswith("dmar")
-    ]
-    bits = [(register >> 16 & 0x3F) + 1 for register in registers if register is not None]
-    return min(bits, default=None)
+def _intel_capabilities(reader: Reader, units: Iterable[str]) -> list[int | None]:
+    """CAP_REG of each Intel unit; None for one that could not be read."""
+    return [reader.integer(f"/sys/class/iommu/{unit}/intel-iommu/cap", 16) for unit in units if unit.startswith("dmar")]
+
+
+def _interrupt_posting(registers: Sequence[int | None]) -> bool | None:
+    if any(register is not None and not register >> 59 & 1 for register in registers):
+        return False
+    return True if registers and None not in registers else None
 
 
 def _interrupt_remapping(reader: Reader) -> bool | None:

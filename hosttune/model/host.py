@@ -347,13 +347,17 @@ class RunningGuest(Value, frozen=True, kw_only=True):
 
 
 class Iommu(Value, frozen=True, kw_only=True):
-    """`present`: the kernel runs an IOMMU with groups; `mode`: default domain type of most groups."""
+    """`present`: the kernel runs an IOMMU with groups; `mode`: default domain type of most groups.
+
+    `interrupt_posting`: whether every Intel unit can post interrupts to vCPUs; None: of other makers, or not read.
+    """
 
     present: bool | None = None
     mode: str | None = None
     vendor: str | None = None  # "intel", "amd", "smmu"
     address_bits: int | None = None
     interrupt_remapping: bool | None = None
+    interrupt_posting: bool | None = None
 
 
 class Module(Value, frozen=True, kw_only=True):

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 
 from hosttune.domain.elements import version_of
 from hosttune.gpu import vendor_of
+from hosttune.guest.nccl import is_gpu, is_nic
 from hosttune.model.host import Host
-from hosttune.model.plan import Action, Finding, PlannedGuest
+from hosttune.model.plan import Action, Device, Finding, PlannedGuest
 from hosttune.model.values import format_size
 from hosttune.planning.devices import Catalogue
 
@@ -18,6 +19,7 @@ from hosttune.planning.devices import Catalogue
 # (Ubicloud, "Virtualizing NVIDIA HGX B200 GPUs"); from four of them on it is said.
 HUGE_BARS = 1 << 40
 FAST_BARS = (10, 1)
+ROOT_PORT_GTS = 16.0  # what QEMU's root port says of its link (hw/pci-bridge/gen_pcie_root_port.c, x-speed)
 TUNED = "/etc/tuned/active_profile"
 # What TuneD's profiles set, too: plugins cpu, vm, sysctl, scheduler, irqbalance (tuned, profiles/*/tuned.conf).
 TUNED_KINDS = frozenset(
@@ -35,7 +37,7 @@ def guest_quirks(host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Itera
         if doubt is not None:
             yield Finding(level="warn", text=f"GPU {device.address}: {doubt}", where=where)
     yield from _slow_start(host, catalogue, guest, where)
-    yield from _emulated_switches(guest, where)
+    yield from _emulated_ports(guest, where)
 
 
 def _slow_start(host: Host, catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[Finding]:
@@ -52,20 +54,37 @@ def _slow_start(host: Host, catalogue: Catalogue, guest: PlannedGuest, where: st
     yield Finding(level="info", text=text, where=where)
 
 
-def _emulated_switches(guest: PlannedGuest, where: str) -> Iterator[Finding]:
-    """Ports of QEMU's emulated switch say 2.5 GT/s x1 (hw/pci-bridge/xio3130_downstream.c: no x-speed, no x-width).
+def _emulated_ports(guest: PlannedGuest, where: str) -> Iterator[Finding]:
+    """GPUs that look slower in the guest than they are, by what QEMU's emulated ports say of their own link.
 
-    NCCL takes the lesser of device and port (nccl, src/graph/xml.cc, ncclTopoGetXmlFromSys); a file of ours says what
-    the host's link is (`guest.nccl`).
+    A switch's ports say 2.5 GT/s x1 (hw/pci-bridge/xio3130_downstream.c: no x-speed, no x-width), a root port 16 GT/s
+    x32 from QEMU 4.0 on (hw/pci-bridge/gen_pcie_root_port.c, x-speed and x-width; still so in 10.1). libvirt sets
+    neither. NCCL takes the lesser of device and port (nccl, src/graph/xml.cc, ncclTopoGetXmlFromSys), but only of a
+    device whose link no file tells; ours tells it, from the host's (`guest.nccl`). A guest of one GPU and no NIC has
+    nothing that NCCL would weigh.
     """
-    ports = {c.index for c in guest.controllers if c.model == "pcie-switch-downstream-port"}
-    below = [d.address for d in guest.devices if d.kind == "gpu" and int(d.guest_address.split(":")[1], 16) in ports]
-    if below and guest.seed is None:
+    if guest.seed is not None or sum(is_gpu(device) or is_nic(device) for device in guest.devices) < 2:
+        return
+    mend = "and NCCL takes the lesser of device and port: put the guest's topology file (its bundle, or seed: true)"
+    models = {controller.index: controller.model for controller in guest.controllers}
+    gpus = [(models.get(_bus(device)), device) for device in guest.devices if device.kind == "gpu"]
+    below = sum(model == "pcie-switch-downstream-port" for model, _ in gpus)
+    if below:
+        text = f"GPUs below an emulated PCIe switch: {below}. Its ports say 2.5 GT/s x1, {mend} into the guest"
+        yield Finding(level="warn", text=text, where=where)
+    speeds = [device.link_speed_gts or 0 for model, device in gpus if model == "pcie-root-port"]
+    faster = [speed for speed in speeds if speed > ROOT_PORT_GTS]
+    if faster:
         text = (
-            f"GPUs below an emulated PCIe switch: {len(below)}. Its ports say 2.5 GT/s x1, and NCCL takes"
-            " the lesser of device and port: put the guest's topology file (its bundle, or seed: true) into the guest"
+            f"GPUs on an emulated root port: {len(faster)} with a link of {max(faster):g} GT/s. The port says"
+            f" {ROOT_PORT_GTS:g} GT/s at most, {mend} into the guest"
         )
         yield Finding(level="warn", text=text, where=where)
+
+
+def _bus(device: Device) -> int:
+    """The bus that a passed function is on in the guest, which is its controller's index."""
+    return int(device.guest_address.split(":")[1], 16)
 
 
 def tuned_findings(host: Host, actions: Iterable[Action]) -> Iterator[Finding]:
