@@ -49,6 +49,7 @@ QEMU_VERSION = "qemu-version"
 SCHEMA_ELEMENTS = "libvirt-schema-elements"
 NODE_CPUS = "apparmor-node-cpus"  # the query: whether QEMU may read which CPUs a node has, "yes" or "no"
 _KNOWN_STATES = frozenset((*STATES, "blocked")) - {"no state"}  # older ones of virsh say blocked for idle
+_ROW = re.compile(r"^[ \t]*(-|\d+)[ \t]+(\S.*?)[ \t]{2,}(\S.*?)[ \t\r]*$", re.MULTILINE)  # of virsh list --all
 _ANSWERS = {"yes": True, "no": False}
 SCHEMAS = "/usr/share/libvirt/schemas"
 
@@ -173,6 +174,9 @@ def _recorded_virsh(reader: Reader) -> LibvirtFacts | None:
         why = "not recorded" if text is None else "its output is not that of virsh list --all, or a part of it"
         reader.problem(LIST_UNREAD, f"{COMMANDS}virsh-list", f"{why}: there may be others")
     states = dict(listed or ())
+    for number_of, name, state in _ROW.findall(text or ""):
+        if (number_of == "-") != (state == "shut off") and name in states:
+            states[name] = f"{state}, id {number_of}"  # only a guest that is shut off has none: not to be understood
     domains = tuple(_retold(reader, {name: RawDomain(name=name, state=state) for name, state in states.items()}))
     libvirt_version, qemu_version = read_versions(reader.text(f"{COMMANDS}virsh-version") or "")
     return LibvirtFacts(
@@ -205,13 +209,8 @@ def _listed(text: str) -> list[tuple[str, str]] | None:
     """
     lines = [line for line in text.splitlines() if line.strip()]
     below = [line for line in lines if line.split() != ["Id", "Name", "State"] and set(line.strip()) != {"-"}]
-    rows = [re.fullmatch(r"\s*(-|\d+)\s+(\S.*?)\s{2,}(\S.*?)\s*", line) for line in below]
-    return [(row[2], _state(row[1], row[3])) for row in rows if row] if lines and all(rows) else None
-
-
-def _state(number: str, state: str) -> str:
-    """The state of a row; only a guest that is shut off has no id: where id and state differ, both."""
-    return state if (number == "-") == (state == "shut off") else f"{state}, id {number}"
+    rows = [re.fullmatch(r"\s*(?:-|\d+)\s+(\S.*?)\s{2,}(\S.*?)\s*", line) for line in below]
+    return [(row[1], row[2]) for row in rows if row] if lines and all(rows) else None
 
 
 def _kvm(reader: Reader) -> bool | None:
