@@ -49,7 +49,6 @@ QEMU_VERSION = "qemu-version"
 SCHEMA_ELEMENTS = "libvirt-schema-elements"
 NODE_CPUS = "apparmor-node-cpus"  # the query: whether QEMU may read which CPUs a node has, "yes" or "no"
 _KNOWN_STATES = frozenset((*STATES, "blocked")) - {"no state"}  # older ones of virsh say blocked for idle
-_ROW = re.compile(r"^[ \t]*(-|\d+)[ \t]+(\S.*?)[ \t]{2,}(\S.*?)[ \t\r]*$", re.MULTILINE)  # of virsh list --all
 _ANSWERS = {"yes": True, "no": False}
 SCHEMAS = "/usr/share/libvirt/schemas"
 
@@ -173,10 +172,7 @@ def _recorded_virsh(reader: Reader) -> LibvirtFacts | None:
     if listed is None:
         why = "not recorded" if text is None else "its output is not that of virsh list --all, or a part of it"
         reader.problem(LIST_UNREAD, f"{COMMANDS}virsh-list", f"{why}: there may be others")
-    states = dict(listed or ())
-    for number_of, name, state in _ROW.findall(text or ""):
-        if (number_of == "-") != (state == "shut off") and name in states:
-            states[name] = f"{state}, id {number_of}"  # only a guest that is shut off has none: not to be understood
+    states = _beside_ids(text or "", dict(listed or ()))
     domains = tuple(_retold(reader, {name: RawDomain(name=name, state=state) for name, state in states.items()}))
     libvirt_version, qemu_version = read_versions(reader.text(f"{COMMANDS}virsh-version") or "")
     return LibvirtFacts(
@@ -211,6 +207,20 @@ def _listed(text: str) -> list[tuple[str, str]] | None:
     below = [line for line in lines if line.split() != ["Id", "Name", "State"] and set(line.strip()) != {"-"}]
     rows = [re.fullmatch(r"\s*(?:-|\d+)\s+(\S.*?)\s{2,}(\S.*?)\s*", line) for line in below]
     return [(row[1], row[2]) for row in rows if row] if lines and all(rows) else None
+
+
+def _beside_ids(text: str, states: dict[str, str]) -> dict[str, str]:
+    """The states of `virsh list --all`; one that its row's id contradicts is no word of libvirt's any more.
+
+    A guest that is shut off has "-" there, every other one a number (virsh-domain-monitor.c, cmdList).
+    """
+    rows = {" ".join(f"{name} {state}".split()): name for name, state in states.items()}
+    for line in text.splitlines():
+        number_of, _, rest = line.strip().partition(" ")
+        name = rows.get(" ".join(rest.split()))
+        if name is not None and (number_of == "-") != (states[name] == "shut off"):
+            states[name] = f"{states[name]}, with id {number_of}"
+    return states
 
 
 def _kvm(reader: Reader) -> bool | None:
