@@ -134,9 +134,28 @@ def _stratum(path: str) -> str:
     return re.sub(r"\d+", "N", _ADDRESS.sub("ADDRESS", "/".join(parts)))
 
 
-def places(host: Files, found: Recording) -> list[Damage]:
-    """Every damage of the host that is tried, in the order of the sources' paths."""
-    return sorted((*_of_files(host, found), *_of_folders(host, found), *_of_answers(host)), key=lambda one: one.what)
+def places(host: Files, found: Recording, sound: Files | None = None) -> list[Damage]:
+    """Every damage of the host that is tried, in the order of the sources' paths.
+
+    Where the host differs from a `sound` one, the files of the same folder and of the bridges above a PCI function are
+    strata of their own: what contradicts a fault stands beside it, and one of 200 devices is not often drawn.
+    """
+    every = (*_of_files(host, found), *_of_folders(host, found), *_of_answers(host))
+    beside = _beside(host, sound) if sound is not None else set()
+    named = (
+        replace(one, stratum=f"{one.stratum}, beside a fault") if one.path.rpartition("/")[0] in beside else one
+        for one in every
+    )
+    return sorted(named, key=lambda one: one.what)
+
+
+def _beside(host: Files, sound: Files) -> set[str]:
+    """The folders of files that differ, and those of the bridges above them; not that of the tools' answers."""
+    changed = {path for path, data in host.files.items() if sound.files.get(path) != data}
+    folders = {path.rpartition("/")[0] for path in changed if not path.startswith(COMMANDS)}
+    parts = [folder.split("/") for folder in folders]
+    above = {"/".join(p[:depth]) for p in parts for depth in range(len(p)) if _ADDRESS.fullmatch(p[depth - 1])}
+    return {*folders, *above}
 
 
 def _of_files(host: Files, found: Recording) -> Iterator[Damage]:

@@ -18,7 +18,7 @@ from random import Random
 import pytest
 from damage import Damage, Files, Found, as_captured, improvements, load, places, read_by_discovery, validated
 from damage import with_damage as damaged
-from sickhosts import SICK
+from sickhosts import EXAMPLE, SICK
 from sweeps import FULL, SEED, sample
 from test_checks_captures import ARCHIVES
 
@@ -44,7 +44,7 @@ def sources(name: str) -> tuple[Files, Recording, tuple[Damage, ...]]:
     """(the host as it is, what discovery reads of it, every damage)."""
     found = HOSTS[name]()
     read = read_by_discovery(found)
-    return found, read, tuple(places(found, read))
+    return found, read, tuple(places(found, read, load(EXAMPLE) if name in SICK else None))
 
 
 @cache

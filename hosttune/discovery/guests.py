@@ -173,7 +173,7 @@ def _recorded_virsh(reader: Reader) -> LibvirtFacts | None:
     if listed is None:
         why = "not recorded" if text is None else "its output is not that of virsh list --all, or a part of it"
         reader.problem(LIST_UNREAD, f"{COMMANDS}virsh-list", f"{why}: there may be others")
-    states = dict(listed or ())
+    states = _beside_ids(text or "", dict(listed or ()))
     domains = tuple(_retold(reader, {name: RawDomain(name=name, state=state) for name, state in states.items()}))
     libvirt_version, qemu_version = read_versions(reader.text(f"{COMMANDS}virsh-version") or "")
     return LibvirtFacts(
@@ -207,14 +207,23 @@ def _listed(text: str) -> list[tuple[str, str]] | None:
     """
     lines = [line for line in text.splitlines() if line.strip()]
     below = [line for line in lines if line.split() != ["Id", "Name", "State"] and set(line.strip()) != {"-"}]
-    rows = [re.fullmatch(r"\s*(-|\d+)\s+(\S.*?)\s{2,}(\S.*?)\s*", line) for line in below]
-    found = [(row[2], _state(row[1], row[3])) for row in rows if row]
+    rows = [re.fullmatch(r"\s*(?:-|\d+)\s+(\S.*?)\s{2,}(\S.*?)\s*", line) for line in below]
+    found = [(row[1], row[2]) for row in rows if row]
     return found if lines and all(rows) and len({name for name, _ in found}) == len(found) else None
 
 
-def _state(number: str, state: str) -> str:
-    """The state of a row; only a guest that is shut off has no id: where id and state differ, both."""
-    return state if (number == "-") == (state == "shut off") else f"{state}, id {number}"
+def _beside_ids(text: str, states: dict[str, str]) -> dict[str, str]:
+    """The states of `virsh list --all`; one that its row's id contradicts is no word of libvirt's any more.
+
+    A guest that is shut off has "-" there, every other one a number (virsh-domain-monitor.c, cmdList).
+    """
+    rows = {" ".join(f"{name} {state}".split()): name for name, state in states.items()}
+    for line in text.splitlines():
+        number_of, _, rest = line.strip().partition(" ")
+        name = rows.get(" ".join(rest.split()))
+        if name is not None and (number_of == "-") != (states[name] == "shut off"):
+            states[name] = f"{states[name]}, with id {number_of}"
+    return states
 
 
 def _kvm(reader: Reader) -> bool | None:

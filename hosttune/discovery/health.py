@@ -91,22 +91,17 @@ def _aer_of(reader: Reader, address: str) -> dict[str, int]:
     for kind, name, whole in _AER:
         path = f"{_DEVICES}/{address}/{name}"
         rows = [line.rpartition(" ") for line in (reader.text(path) or "").splitlines() if line]
-        read = [(word[:40], number(value)) for word, _, value in rows]
-        for word, amount in read:
+        amounts = {word[:40]: number(value) for word, _, value in rows}
+        for word, amount in amounts.items():
             if amount is None:
                 reader.problem("not a count", path, f"{word!r} has none")
-        amounts: dict[str, int | None] = {}
-        for word, amount in read:
-            if word in amounts:
-                reader.problem("counted twice", path, f"{word!r}")
-            amounts[word] = max((one for one in (amount, amounts.get(word)) if one is not None), default=None)
         total = amounts.get(whole)
         known = {word: n for word, n in amounts.items() if n and not word.startswith("TOTAL_ERR")}
         # The total counts messages, of one reason or several each (aer.c, pci_dev_aer_stats_incr): none is above it.
         most = max(known.values(), default=0)
         if most > (total or 0):
             counts[kind] = most
-        elif total is not None and (total or len(amounts) == len(read)) and None not in amounts.values():
+        elif total is not None and None not in amounts.values():
             counts[kind] = total
         counts |= {f"{kind}:{word}": n for word, n in known.items()}
     return counts

@@ -249,11 +249,16 @@ def _subsystem(
     return (subsystem_vendor, subsystem_device), revision or config.revision
 
 
+def _is_whole(data: bytes | None) -> bool:
+    """Whether a one-line file was read to its end: the kernel ends each with a line break, an empty list too."""
+    return data is not None and data.endswith(b"\n")
+
+
 def _local_cpus(files: _Files, unread: set[str]) -> str | None:
     """The CPUs near the function as a list; old captures hold only the mask."""
     data = files.data("local_cpulist")
-    if not data and "local_cpulist" in files.names:
-        unread.add("local_cpulist")  # the kernel ends an empty list too with a line break
+    if "local_cpulist" in files.names and not _is_whole(data):
+        unread.add("local_cpulist")
     listed = _line(data)
     if listed is not None or "local_cpus" not in files.names or "local_cpulist" in files.names:
         return listed
@@ -271,7 +276,7 @@ def _node(files: _Files, unread: set[str]) -> int | None:
     if data == b"-1\n" or "numa_node" not in files.names:
         return None
     try:
-        node = int(data or b"")
+        node = int(data if data is not None and _is_whole(data) else b"")
     except ValueError:
         node = -2
     if -1 <= node < MAX_NODES:
