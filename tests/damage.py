@@ -77,7 +77,7 @@ def as_captured(host: Files, found: Recording) -> Files:
     kept = {path: data for path, data in host.files.items() if path not in OWN}
     present = (*kept, *host.links, *host.dirs, COMPLETE)
     absent = {*found.missing, *(COMMANDS + name for name in ("libvirt.json",) if COMMANDS + name not in kept)}
-    text = manifest.write(present, found.listed, absent)
+    text = manifest.write(present, found.listed, absent, host.links)
     return replace(host, files={**kept, COMPLETE: text.encode()})
 
 
