@@ -130,7 +130,7 @@ _IMPLIED = {"ecc_uncorrected": "ecc"}
 
 
 def _lacking(evidence: Evidence, fact: Fact, gpu: Gpu, having: list[Gpu]) -> CheckResult:
-    """Its driver says that it has no such thing: skipped, unless its model or another of it has, or a fact belies it."""
+    """Its driver says that it has no such thing: skipped, unless its model has, or a fact belies it."""
     if mig_on(gpu):
         why = "MIG is on, which hides it from the driver's library"
         hint = "look at it while MIG is off, or in the kernel log (check xid)"
