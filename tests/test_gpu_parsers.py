@@ -200,16 +200,18 @@ def test_a_gpu_whose_own_bus_id_is_another_joins_no_function() -> None:
     assert (answer.gpus, [one.what for one in answer.problems]) == ((), ["GPU without a PCI address"])
 
 
-@pytest.mark.parametrize("second", ['"0": {}', '"9": {}', '"00": {}'])
-def test_an_nvml_entry_of_the_same_bus_id_is_a_contradiction(second: str) -> None:
-    entry = '{"busId": "00000000:18:00.0", "nvmlDeviceGetRemappedRows": [0, 0, %d, 0]}'
-    text = '{"0": %s, %s}' % (entry % 1, second.format(entry % 0).replace("{}", entry % 0))
-    try:
-        answer = parse_nvml(text)
-    except BadInput as error:
-        assert "stands twice" in error.what  # noqa: PT017
-    else:
-        assert (answer.gpus, answer.problems[-1].what) == ((), "GPU told twice")
+ENTRY = '{{"busId": "00000000:18:00.0", "nvmlDeviceGetRemappedRows": [0, 0, {}, 0]}}'
+
+
+@pytest.mark.parametrize("key", ["9", "00"])
+def test_two_nvml_entries_of_one_bus_id_are_a_contradiction(key: str) -> None:
+    answer = parse_nvml(f'{{"0": {ENTRY.format(1)}, "{key}": {ENTRY.format(0)}}}')
+    assert (answer.gpus, answer.problems[-1].what) == ((), "GPU told twice")
+
+
+def test_an_nvml_answer_with_a_key_twice_is_none() -> None:
+    with pytest.raises(BadInput, match="stands twice"):
+        parse_nvml(f'{{"0": {ENTRY.format(1)}, "0": {ENTRY.format(0)}}}')
 
 
 LINKS = "GPU 0: NVIDIA H200 (UUID: GPU-a)\n\t Link 0: 26.562 GB/s\n\t Link 1: <inactive>\n"
