@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Protocol
 from hosttune.errors import BadInput
 from hosttune.model.limits import LIMITS as TABLE
 from hosttune.model.values import Value, format_size
-from hosttune.recorded import Archive, Capture
+from hosttune.recorded import OWN, Archive, Capture
 from hosttune.system import System, join_link
 
 if TYPE_CHECKING:
@@ -257,12 +257,11 @@ def _take(contents: _Contents, tar: tarfile.TarFile, member: tarfile.TarInfo, st
     if member.isdir():
         contents.dirs.add(path)
     elif member.issym():
+        if contents.links.get(path, member.linkname) != member.linkname:
+            raise BadInput("a link that is there twice, with another target", where=where, hint=_HOSTILE)
         contents.links[path] = member.linkname
     elif member.islnk():
-        target = _inside(member.linkname, where)
-        if target not in contents.files:
-            raise BadInput(f"a hard link to {member.linkname}, which is no file before it", where=where, hint=_HOSTILE)
-        contents.files[path] = contents.files[target]
+        raise BadInput(f"a hard link to {member.linkname[:80]}", where=where, hint=_HARD_LINK)
     elif member.isreg():
         contents.taken_bytes += member.size
         if member.size > stream.limits.file_bytes:
@@ -272,11 +271,15 @@ def _take(contents: _Contents, tar: tarfile.TarFile, member: tarfile.TarInfo, st
             raise _too_much(stream.limits, where)
         stream.allow(member.size + _MAX_HEADER_BYTES)
         data = tar.extractfile(member)
-        contents.files[path] = data.read() if data is not None else b""
+        read = data.read() if data is not None else b""
+        if contents.files.get(path, read) != read:
+            raise BadInput("a file that is there twice, with other contents", where=where, hint=_HOSTILE)
+        contents.files[path] = read
     else:
         raise BadInput("neither file, directory nor link", where=where, hint=_HOSTILE)
 
 
+_HARD_LINK = "no file of a captured machine is another one: pack a directory with tar --hard-dereference"
 _HOSTILE = "a capture holds files, directories and links inside it only; do not trust this archive"
 
 
@@ -304,12 +307,17 @@ def _archive(contents: _Contents, origin: str) -> Archive:
     dirs = {path[strip:] for path in contents.dirs if inside(path)}
     links = {path[strip:]: target for path, target in contents.links.items() if inside(path)}
     parents = {path.rpartition("/")[0] for path in (*files, *links)} | dirs
+    if both := files.keys() & parents:
+        path = min(both)
+        raise BadInput("a file that is a directory, too", where=f"{origin}: {path[1:]}", hint=_HOSTILE)
     resolved: dict[str, str] = {}
     for path, target in links.items():
         end = join_link(path.rpartition("/")[0], target)
         outside = end is None or (target.startswith("/") and not (end in files or end in parents or end in links))
         if end is None or outside:
             raise BadInput(f"a link that leads out ({target})", where=f"{origin}: {path[1:]}", hint=_HOSTILE)
+        if path == OWN or path.startswith(f"{OWN}/"):
+            raise BadInput("a link among what hosttune writes", where=f"{origin}: {path[1:]}", hint=_HOSTILE)
         if path in files or path in parents:
             raise BadInput("a link that is a file or directory, too", where=f"{origin}: {path[1:]}", hint=_HOSTILE)
         resolved[path] = end

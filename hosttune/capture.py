@@ -10,7 +10,7 @@ not read it. `EXTRA_FACTS` are kept for later checks although nothing needs them
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from hosttune import manifest
@@ -259,11 +259,12 @@ def _entries(recording: Recording, scrub: Scrub, say: Say = lambda text: None) -
             yield scrub.path(path)[1:], scrub.path(entry) if isinstance(entry, str) else entry
 
 
-def _manifest(recording: Recording, scrub: Scrub, entries: Iterable[str]) -> str:
+def _manifest(recording: Recording, scrub: Scrub, entries: Mapping[str, bytes | str | None]) -> str:
     """What the capture holds, and what was looked for and was not there: by it, a file that is lost later is missed."""
     present = (scrub.path(path) for path in (*entries, COMPLETE))
     listed, missing = ([scrub.path(path) for path in paths] for paths in (recording.listed, recording.missing))
-    return manifest.write(present, listed, missing)
+    links = (scrub.path(path) for path, entry in entries.items() if isinstance(entry, str))
+    return manifest.write(present, listed, missing, links)
 
 
 def _answer(name: str, answer: str, scrub: Scrub) -> bytes | None:

@@ -29,6 +29,7 @@ from hosttune.system import (
     unless_absent,
 )
 
+OWN = "/.hosttune"  # where a capture keeps what is no file of the machine
 _PAGE = 8192  # more than nearly every file of sysfs holds
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
@@ -66,6 +67,15 @@ class Recorded(System):
             if self._manifest.had(real) and not self._here(real):
                 raise Unreadable(real, "lost: it was in this capture when it was made")
             real = real.rpartition("/")[0] or "/"
+
+    def _refuse_link(self, real: str) -> None:
+        """Of a link that is here: raise Unreadable where the manifest says that it was none, and BadInput for one in
+        what hosttune writes beside the machine's files, where it makes none.
+        """
+        if real == OWN or real.startswith(f"{OWN}/"):
+            raise self._bad(f"{real} is a link", "capture the host again")
+        if self._manifest and self._manifest.was_no_link(real):
+            raise Unreadable(real, "lost: a link is in its place, which was not there when this capture was made")
 
     def _here(self, real: str) -> bool:
         """Whether something lies at this path, which has no links on the way."""
@@ -241,6 +251,7 @@ class Capture(Recorded):
             unless_absent(path, error)
             self._refuse_lost(f"{real.rstrip('/')}/{name}")
             return None
+        self._refuse_link(f"{real.rstrip('/')}/{name}")
         return printable(self._target(real, target, path))
 
     def _target(self, directory: str, target: str, path: str) -> str:
@@ -309,6 +320,7 @@ class Capture(Recorded):
                 unless_absent(step, error)
                 return None
             if stat.S_ISLNK(status.st_mode):
+                self._refuse_link(step)
                 target = self._target(current or "/", os.readlink(self.root + step), step)
                 return self._resolve("/".join((target, *parts[i + 1 :])), depth + 1)
             self._real_dirs[step] = step
@@ -406,9 +418,12 @@ class Archive(Recorded):
     def link(self, path: str) -> str | None:
         """See System."""
         if path in self._links:
+            self._refuse_link(path)
             return self._links[path]
         real = self._where(path)
         target = self._links.get(real)
+        if target is not None:
+            self._refuse_link(real)
         if target is None and self._manifest and not self._here(real):
             self._refuse_lost(real)
         return target
@@ -439,6 +454,7 @@ class Archive(Recorded):
         real = path if path == "/" else f"{self._real(parent or '/', depth).rstrip('/')}/{name}"
         target = self._links.get(real)
         if target is not None:
+            self._refuse_link(real)
             real = self._real(target, depth + 1)
         self._real_dirs[path] = real
         return real

@@ -2,8 +2,8 @@
 
 A host is read once (`Files`); one damage is a small overlay over it (`with_damage`). `places` names every damage of a
 host: each file, link and folder that discovery reads, each line of the text that tools print, each element of
-`nvidia-smi -q -x`, each value of `nvml.json` and of a drive's log. Places that differ in an address or a number alone
-are of one stratum.
+`nvidia-smi -q -x`, each value of `nvml.json` and of a drive's log. Of a sick host, each of these is told twice as well,
+the second time as the healthy host has it. Places that differ in an address or a number alone are of one stratum.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def as_captured(host: Files, found: Recording) -> Files:
     kept = {path: data for path, data in host.files.items() if path not in OWN}
     present = (*kept, *host.links, *host.dirs, COMPLETE)
     absent = {*found.missing, *(COMMANDS + name for name in ("libvirt.json",) if COMMANDS + name not in kept)}
-    text = manifest.write(present, found.listed, absent)
+    text = manifest.write(present, found.listed, absent, host.links)
     return replace(host, files={**kept, COMPLETE: text.encode()})
 
 
@@ -140,7 +140,8 @@ def places(host: Files, found: Recording, sound: Files | None = None) -> list[Da
     Where the host differs from a `sound` one, the files of the same folder and of the bridges above a PCI function are
     strata of their own: what contradicts a fault stands beside it, and one of 200 devices is not often drawn.
     """
-    every = (*_of_files(host, found), *_of_folders(host, found), *_of_answers(host))
+    twice = () if sound is None else told_twice(host, sound)
+    every = (*_of_files(host, found), *_of_folders(host, found), *_of_answers(host), *twice)
     beside = _beside(host, sound) if sound is not None else set()
     named = (
         replace(one, stratum=f"{one.stratum}, beside a fault") if one.path.rpartition("/")[0] in beside else one
@@ -225,33 +226,32 @@ _NO_VALUE = ("[Unknown Error]", "[GPU is lost]", "N/A", "-7", "")
 
 def _of_elements(path: str, text: str) -> Iterator[Damage]:
     """Each element of each GPU: taken away with all in it; each that has a value, with another text."""
-    start = 0
-    for number, gpu in enumerate(re.findall(r"<gpu id=.*?</gpu>", text, re.DOTALL)):
-        start = text.index(gpu, start)
+    for number, tags, first, last in _elements(text):
+        tag, where = tags[-1], "/".join(tags[1:])
+        if not where or "process_info" in where or "supported_clocks" in where:
+            continue
+        label = f"{path}: GPU {number} {where}"
+        name = f"{COMMANDS}nvidia-smi-q-x: {where}"
+        yield Damage(f"{label} lost", f"{name} lost", path, _span(first, last, b""), first)
+        inner = text[first:last]
+        if inner.count("<") == 2:
+            for word in _NO_VALUE:
+                new = f"<{tag}>{word}</{tag}>"
+                if new != inner and where != "processes":
+                    change = _span(first, last, new.encode())
+                    yield Damage(f"{label} {word!r}", f"{name} {word!r}", path, change, first)
+
+
+def _elements(text: str, top: str = "gpu") -> Iterator[tuple[int, tuple[str, ...], int, int]]:
+    """(number of the element `top` that it is in, the tags from there to it, where it begins and ends) of each."""
+    for number, part in enumerate(re.finditer(rf"<{top}[ >].*?</{top}>", text, re.DOTALL)):
         stack: list[tuple[str, int]] = []
-        for token in re.finditer(r"<(/?)(\w+)[^>]*>", gpu):
-            closing, tag = token[1], token[2]
-            if not closing and not token[0].endswith("/>"):
-                stack.append((tag, token.start()))
-                continue
-            if not closing or not stack:
-                continue
-            tag, begin = stack.pop()
-            where = "/".join([*(name for name, _ in stack[1:]), tag])
-            if not stack or "process_info" in where or "supported_clocks" in where:
-                continue
-            first, last = start + begin, start + token.end()
-            label = f"{path}: GPU {number} {where}"
-            name = f"{COMMANDS}nvidia-smi-q-x: {where}"
-            yield Damage(f"{label} lost", f"{name} lost", path, _span(first, last, b""), first)
-            inner = text[first:last]
-            if inner.count("<") == 2:
-                for word in _NO_VALUE:
-                    new = f"<{tag}>{word}</{tag}>"
-                    if new != inner and where != "processes":
-                        change = _span(first, last, new.encode())
-                        yield Damage(f"{label} {word!r}", f"{name} {word!r}", path, change, first)
-        start += len(gpu)
+        for token in re.finditer(r"<(/?)(\w+)[^>]*>", part[0]):
+            if not token[1]:
+                stack.append((token[2], part.start() + token.start()))
+            if (token[1] or token[0].endswith("/>")) and stack:
+                tags = tuple(name for name, _ in stack)
+                yield number, tags, stack.pop()[1], part.start() + token.end()
 
 
 def _of_values(path: str, data: bytes) -> Iterator[Damage]:
@@ -298,6 +298,81 @@ def _keys(document: object, above: tuple[str, ...] = ()) -> Iterator[tuple[str, 
     for key, value in document.items() if isinstance(document, dict) else ():
         yield (*above, key)
         yield from _keys(value, (*above, key))
+
+
+# --- what is told twice ----------------------------------------------------------------------------------------
+
+_XML = {"nvidia-smi-q-x": "gpu", "virsh-dumpxml-": "domain"}
+
+
+def told_twice(host: Files, healthy: Files) -> Iterator[Damage]:
+    """Each file, line, element and JSON key of a sick host that a healthy one has otherwise, with that beside it."""
+    for path, data in host.files.items():
+        well = healthy.files.get(path)
+        if well is None or well == data or not (path.startswith(COMMANDS) or "/aer_dev_" in path):
+            continue
+        name = _stratum(path)
+        yield from _twice(path, f"{path}", name, 0, len(data), well)
+        top = next((tag for start, tag in _XML.items() if path.startswith(COMMANDS + start)), None)
+        if top is not None:
+            mine, theirs = data.decode("latin-1"), well.decode("latin-1")
+            for one, other in zip(_elements(mine, top), _elements(theirs, top), strict=True):
+                number, tags, first, last = one
+                if mine[first:last] != theirs[other[2] : other[3]]:
+                    where = "/".join(tags)
+                    copy = theirs[other[2] : other[3]].encode("latin-1")
+                    yield from _twice(path, f"{path}: {top} {number} {where}", f"{name}: {where}", first, last, copy)
+        elif data.lstrip()[:1] == b"{":
+            yield from _keys_twice(path, data, well)
+        else:
+            first = 0
+            lines, others = data.splitlines(keepends=True), well.splitlines(keepends=True)
+            for number, (line, copy) in enumerate(zip(lines, others, strict=False)):
+                if line != copy:
+                    yield from _twice(path, f"{path}:{number + 1}", f"{name} line", first, first + len(line), copy)
+                first += len(line)
+
+
+def _twice(path: str, label: str, name: str, first: int, last: int, copy: bytes) -> Iterator[Damage]:
+    for how, at in (("before it", first), ("after it", last)):
+        yield Damage(f"{label} told twice, {how}", f"{name} told twice, {how}", path, _span(at, at, copy), at)
+
+
+def _keys_twice(path: str, data: bytes, well: bytes) -> Iterator[Damage]:
+    document, healthy = json.loads(data), json.loads(well)
+    for keys in _keys(document):
+        mine, theirs = document, healthy
+        for key in keys:
+            mine, theirs = mine[key], theirs.get(key) if isinstance(theirs, dict) else None
+        if theirs is None or mine == theirs:
+            continue
+        name = f"{_stratum(path)}: {re.sub(r'[0-9]+', 'N', '.'.join(keys))}"
+        for how, last in (("before it", False), ("after it", True)):
+            change = _doubled(keys, theirs, last)
+            yield Damage(f"{path}: {'.'.join(keys)} told twice, {how}", f"{name} told twice, {how}", path, change)
+        if len(keys) == 1 and keys[0].isdecimal():
+            yield Damage(
+                f"{path}: {keys[0]} told again as 99", f"{name} told again", path, _value(("99",), _put(theirs))
+            )
+
+
+_SECOND = "told-a-second-time"
+
+
+def _doubled(keys: tuple[str, ...], copy: object, last: bool) -> Callable[[bytes], bytes]:
+    """The document with the key twice in its object, the copy first or last."""
+
+    def change(inner: dict[str, object], key: str) -> None:
+        before = dict(inner)
+        inner.clear()
+        for name, value in before.items():
+            pair = [(name, value), (_SECOND, copy)] if last else [(_SECOND, copy), (name, value)]
+            inner.update(pair if name == key else [(name, value)])
+
+    def changed(data: bytes) -> bytes:
+        return _value(keys, change)(data).replace(_SECOND.encode(), keys[-1].encode())
+
+    return changed
 
 
 # --- what must hold ------------------------------------------------------------------------------------------

@@ -32,9 +32,15 @@ def nvidia(address: str = A, **facts: Any) -> Gpu:
     return Gpu(address=address, vendor="nvidia", model="NVIDIA H200", source="nvml", **facts)
 
 
-def evidence(*gpus: Gpu, host: dict[str, Any] | None = None, driver: str | None = "nvidia", **rest: Any) -> Evidence:
+def evidence(
+    *gpus: Gpu,
+    host: dict[str, Any] | None = None,
+    driver: str | None = "nvidia",
+    device_id: str = "2335",
+    **rest: Any,
+) -> Evidence:
     """A host with these GPUs, on `driver`; other fields of Host and of Evidence as given."""
-    fields: dict[str, Any] = {"pci": tuple(function(gpu.address, driver) for gpu in gpus), "gpus": gpus}
+    fields: dict[str, Any] = {"pci": tuple(function(gpu.address, driver, device_id) for gpu in gpus), "gpus": gpus}
     live = {"complete": True, "absent": ("/",) if rest.get("complete", True) else ()}
     return Evidence(host=Host(**{**fields, **(host or {})}), **{**live, **rest})
 

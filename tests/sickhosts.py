@@ -5,6 +5,7 @@ A healthy host shows only that lost evidence is never a pass; these show that it
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -16,6 +17,7 @@ from hosttune import Intent, discover, domain_xml, plan
 from hosttune.system import COMMANDS
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "hgx-h200-8.tar.xz"
+VM = Path(__file__).parent / "hosts" / "h200" / "vm-x4.tar.gz"
 _SMI = COMMANDS + "nvidia-smi-q-x"
 GIVEN = "0000:18:00.0"
 
@@ -155,9 +157,38 @@ def with_guest() -> Files:
     )
 
 
+@cache
+def guest_on_the_far_node() -> Files:
+    """The same, and the guest's memory comes from the node that its GPU is not on."""
+    host = with_guest()
+    path = COMMANDS + "virsh-dumpxml-a"
+    return host.put({path: re.sub(r"nodeset='0'", "nodeset='1'", host.files[path].decode())})
+
+
+@cache
+def guest_that_has_to_remap() -> Files:
+    """A guest with four H200, of which NVML says that a row of the first is to be remapped, and that links are down."""
+    host = load(VM)
+    document = json.loads(host.files[COMMANDS + "nvml.json"])
+    document["0"]["nvmlDeviceGetRemappedRows"] = [0, 0, 1, 0]
+    document["1"]["nvmlDeviceGetEccMode"] = [1, 0]
+    return host.put({COMMANDS + "nvml.json": json.dumps(document, indent=1)})
+
+
 SICK: Mapping[str, Callable[[], Files]] = {
     "example, faults of GPUs and links": gpus_and_links,
     "example, faults of settings": settings,
     "example, sources that contradict each other": contradicted,
     "example with a guest": with_guest,
+    "example with a guest on the far node": guest_on_the_far_node,
+    "h200-vm-x4, faults that NVML tells": guest_that_has_to_remap,
+}
+
+# The same without the faults: what a contradicting copy of something says.
+HEALTHY: Mapping[str, Callable[[], Files]] = {
+    "example, faults of GPUs and links": lambda: load(EXAMPLE),
+    "example, faults of settings": lambda: load(EXAMPLE),
+    "example, sources that contradict each other": lambda: load(EXAMPLE),
+    "example with a guest on the far node": with_guest,
+    "h200-vm-x4, faults that NVML tells": lambda: load(VM),
 }

@@ -102,6 +102,23 @@ def test_mig_turns_nvlink_off_by_design() -> None:
     assert outcomes(evidence(*gpus), "nvlink")[C] == "skip"
 
 
+@pytest.mark.parametrize(
+    ("links", "reach", "pending", "expected"),
+    [
+        (18, (), "enabled", "skip"),
+        (17, (), "enabled", "fail"),
+        (18, (B,), "enabled", "fail"),
+        (0, (), "disabled", "fail"),
+        (17, (A, B), "disabled", "fail"),
+    ],
+)
+def test_links_that_mig_would_have_turned_off_are_judged(
+    links: int, reach: tuple[str, ...], pending: str, expected: str
+) -> None:
+    odd = msgspec.structs.replace(linked(C, links, *reach), mig=Mig(mode="enabled", pending=pending))
+    assert outcomes(evidence(linked(A, 18, B, C), linked(B, 18, A, C), odd), "nvlink")[C] == expected
+
+
 def test_links_that_nobody_told_are_unknown() -> None:
     assert outcomes(evidence(linked(A, 18, B), nvidia(B)), "nvlink")[B] == "unknown"
 
@@ -142,6 +159,8 @@ def test_what_its_maker_does_not_have_is_skipped_even_of_a_gpu_that_tells_nothin
         ({"fabric_state": "in progress"}, "fail"),
         ({"fabric_state": "not started"}, "fail"),
         ({"fabric_state": "in progress", "mig": Mig(mode="enabled")}, "skip"),
+        ({"fabric_state": "in progress", "mig": Mig(mode="enabled"), "nvlinks_active": 18}, "unknown"),
+        ({"fabric_state": "in progress", "mig": Mig(mode="enabled", pending="disabled")}, "unknown"),
         ({"lacks": ("fabric_state",)}, "skip"),
         ({}, "unknown"),
     ],

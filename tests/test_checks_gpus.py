@@ -13,12 +13,18 @@ from hosttune.checks.gpumemory import errors_allowed
 from hosttune.gpu.nvidia import NVIDIA
 from hosttune.model.evidence import Health
 from hosttune.model.gpu import Gpu, Mig, MigInstance
-from hosttune.model.host import Link, Module, PciDevice, Platform, Problem
+from hosttune.model.host import Link, Module, NvSwitch, PciDevice, Platform, Problem
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, MigAssignment, Plan, PlannedGuest
 
 OURS = ("gpus", "gpumemory", "gpumodes", "fabric", "health")
 GPUS = OURS[:3]
+
+
+CONSUMER = "2684"  # GeForce RTX 4090 (pci.ids)
+ROWS = ("remapped_pending", "remapped_failed", "remapped_correctable", "remapped_uncorrectable")
+SWITCHED = (NvSwitch(address="0000:83:00.0"),)
+SWITCH = PciDevice(address="0000:83:00.0", vendor_id="10de", device_id="22a3", class_code="068000")
 
 
 def action(kind: str, want: object, target: str = A) -> Action:
@@ -125,9 +131,35 @@ def test_a_host_without_gpus_skips_once_a_check() -> None:
 
 
 def test_what_a_gpu_lacks_is_skipped_and_the_rest_is_unknown() -> None:
-    found = evidence(nvidia(lacks=("ecc", "ecc_pending")))
+    found = evidence(nvidia(lacks=("ecc", "ecc_pending")), device_id=CONSUMER)
     assert of(found, "ecc-mode", *GPUS)[A].outcome == "skip"
     assert of(found, "row-remap", *GPUS)[A].outcome == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("check", "lacking", "facts", "expected"),
+    [
+        ("row-remap", ROWS, {}, "unknown"),
+        ("row-remap", ROWS, {"model": "NVIDIA H200-141C"}, "skip"),
+        ("row-remap", ROWS, {"mig": Mig(mode="enabled", pending="enabled")}, "unknown"),
+        ("row-remap", ROWS[2:], {"remapped_pending": False, "remapped_failed": False}, "unknown"),
+        ("ecc-mode", ("ecc", "ecc_pending"), {}, "unknown"),
+        ("ecc-errors", ("ecc_uncorrected",), {}, "unknown"),
+        ("ecc-errors", ("ecc_uncorrected",), {"ecc": False, "ecc_pending": False}, "skip"),
+    ],
+)
+def test_all_gpus_deny_what_their_model_has_for_certain(
+    check: str, lacking: tuple[str, ...], facts: dict[str, Any], expected: str
+) -> None:
+    gpus = [msgspec.structs.replace(nvidia(one, lacks=lacking), **facts) for one in (A, B)]
+    assert {result.outcome for result in of(evidence(*gpus), check, *GPUS).values()} == {expected}
+
+
+@pytest.mark.parametrize(("switches", "expected"), [(SWITCHED, "unknown"), ((), "skip")])
+def test_beside_nvswitches_a_gpu_has_a_fabric_state(switches: tuple[NvSwitch, ...], expected: str) -> None:
+    gpus = (nvidia(lacks=("fabric_state",)), nvidia(B, lacks=("fabric_state",)))
+    found = evidence(*gpus, host={"pci": (function(A), function(B), SWITCH), "nvswitches": switches})
+    assert {one.outcome for one in of(found, "fabric-state", "fabric").values()} == {expected}
 
 
 def test_every_field_that_nvidia_tells_is_one_of_a_gpu() -> None:
@@ -272,7 +304,7 @@ def test_a_fact_that_only_one_gpu_of_a_model_lacks_is_no_proof() -> None:
     lacking = nvidia(B, lacks=("ecc", "ecc_pending"))
     told = of(evidence(nvidia(ecc=True, ecc_pending=True), lacking), "ecc-mode", *GPUS)
     assert (told[A].outcome, told[B].outcome) == ("pass", "unknown")
-    assert of(evidence(lacking), "ecc-mode", *GPUS)[B].outcome == "skip"
+    assert of(evidence(lacking, device_id=CONSUMER), "ecc-mode", *GPUS)[B].outcome == "skip"
     odd = nvidia(ecc=True, ecc_pending=True, lacks=("ecc_uncorrected",))
     assert of(evidence(odd), "ecc-errors", *GPUS)[A].outcome == "unknown", "with ECC on it counts errors"
 

@@ -495,6 +495,17 @@ def test_a_drive_of_a_guest_is_the_guests() -> None:
     assert one(drive(None, "vfio-pci"), "disk-health", B).outcome == "skip"
 
 
+def test_a_tool_that_one_drive_was_asked_with_is_installed() -> None:
+    found = drive({"state": "live", "smart": "not installed"})
+    other = PciDevice(address=A, class_code="010802", driver="nvme")
+    host = msgspec.structs.replace(
+        found.host, pci=(*found.host.pci, other), nvme=(*found.host.nvme, Nvme(address=A, controller="nvme1"))
+    )
+    health = msgspec.structs.replace(QUIET, disks={B: {"state": "live", "smart": "not installed"}, A: GOOD})
+    both = msgspec.structs.replace(found, host=host, health=health)
+    assert (one(both, "disk-health", B).outcome, one(both, "disk-health", A).outcome) == ("unknown", "pass")
+
+
 # --- clock and baseline --------------------------------------------------------------------------------------
 
 

@@ -22,6 +22,7 @@ from hosttune.discovery.libvirtd import (
     strip_facts,
 )
 from hosttune.errors import BadInput, CommandFailed
+from hosttune.model.evidence import LIST_UNREAD
 from hosttune.model.host import DomainCapabilities, GuestMemory, RunningGuest, VcpuPin, Virtualization
 from hosttune.reader import Reader
 from hosttune.recorded import Archive
@@ -482,3 +483,17 @@ def test_a_capture_keeps_no_more_of_a_domain_than_what_it_holds() -> None:
     assert "<unreadable/>" in text
     guests, _ = read_guests(recorded({"libvirt.json": text}))
     assert guests == (TENANT, RunningGuest(name="odd", state="running"))
+
+
+@pytest.mark.parametrize("states", [("running", "shut off"), ("shut off", "running")])
+def test_a_list_with_a_guest_twice_is_unread(states: tuple[str, str]) -> None:
+    rows = "".join(f" -    web   {state}\n" for state in states)
+    reader = recorded({"virsh-list": f" Id   Name  State\n-----------------\n{rows}"})
+    guests, _ = read_guests(reader)
+    assert guests is None
+    assert [problem.what for problem in reader.problems] == [LIST_UNREAD]
+
+
+def test_a_guest_twice_in_libvirts_facts_is_bad_input() -> None:
+    with pytest.raises(BadInput, match="stands twice"):
+        read_guests(recorded({"libvirt.json": '{"domains": [{"name": "a"}, {"name": "a"}]}'}))

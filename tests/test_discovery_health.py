@@ -269,3 +269,28 @@ def test_partitions_that_are_none_are_a_problem(root: Path, text: str) -> None:
     assert manager is not None
     assert manager.active_partitions is None
     assert [(p.what, p.where) for p in read.problems] == [("partitions not understood", "fmpm -l")]
+
+
+# --- what is told twice --------------------------------------------------------------------------------------
+
+
+def test_of_a_count_that_stands_twice_the_larger_one_counts(root: Path) -> None:
+    path = f"/sys/bus/pci/devices/{GPU}/aer_dev_fatal"
+    for text in ("TLP 2\nTOTAL_ERR_FATAL 2\nTLP 0\nTOTAL_ERR_FATAL 0\n", "TLP 0\nTLP 2\nTOTAL_ERR_FATAL 0\n"):
+        put(root, path, text)
+        assert (read_health(reader(root), HOST).aer or {})[GPU]["fatal"] == 2
+
+
+@pytest.mark.parametrize("text", ['{"critical_warning": 4, "critical_warning": 0}', '{"a": {"b": 1, "b": 1}}'])
+def test_a_log_with_a_key_twice_is_not_understood(root: Path, text: str) -> None:
+    answer(root, "nvme-smart-log-nvme0", text)
+    assert (read_health(reader(root), HOST).disks or {})[DISK] == {"smart": "not understood"}
+
+
+@pytest.mark.parametrize("states", [("failed", "active"), ("active", "failed")])
+def test_a_state_of_the_fabric_manager_that_stands_twice_is_unknown(root: Path, states: tuple[str, str]) -> None:
+    answer(root, "fabric-manager-service", "LoadState=loaded\n" + "".join(f"ActiveState={one}\n" for one in states))
+    answer(root, "fabric-manager-version", "".join(f"Fabric Manager version is : {n}.54.15\n" for n in (550, 580)))
+    manager = read_fabric_manager(reader(root), HOST)
+    assert manager is not None
+    assert (manager.installed, manager.running, manager.state, manager.version) == (True, None, None, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -375,3 +376,19 @@ def test_bad_xml_is_refused_with_its_place(xml: str | bytes, what: str, where: s
     assert what in refused.value.what
     assert refused.value.where == where
     assert "root:" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("what", "copy"),
+    [
+        (r"<numatune>.*?</numatune>", "<numatune><memory mode='strict' nodeset='0'/></numatune>"),
+        (r"<cputune>", "<cputune><emulatorpin cpuset='0'/></cputune>"),
+        (r"<vcpupin vcpu='0'", "<vcpupin vcpu='0' cpuset='0'/>"),
+        (r"<memory ", "<memory unit='KiB'>1</memory>"),
+    ],
+)
+def test_what_stands_twice_in_a_definition_makes_it_none(what: str, copy: str) -> None:
+    xml = domain_xml(plan_of(TWO_CELLS), TWO_CELLS.name)
+    assert re.search(what, xml, re.DOTALL), what
+    with pytest.raises(BadInput, match="stands more than once"):
+        read_domain(re.sub(f"(?s)({what})", lambda found: copy + found[0], xml, count=1))

@@ -18,7 +18,7 @@ from random import Random
 import pytest
 from damage import Damage, Files, Found, as_captured, improvements, load, places, read_by_discovery, validated
 from damage import with_damage as damaged
-from sickhosts import EXAMPLE, SICK
+from sickhosts import HEALTHY, SICK
 from sweeps import FULL, SEED, sample
 from test_checks_captures import ARCHIVES
 
@@ -44,7 +44,7 @@ def sources(name: str) -> tuple[Files, Recording, tuple[Damage, ...]]:
     """(the host as it is, what discovery reads of it, every damage)."""
     found = HOSTS[name]()
     read = read_by_discovery(found)
-    return found, read, tuple(places(found, read, load(EXAMPLE) if name in SICK else None))
+    return found, read, tuple(places(found, read, HEALTHY[name]() if name in HEALTHY else None))
 
 
 @cache
@@ -115,3 +115,13 @@ CASES = [(name, own) for name in HOSTS for own in (False, True)]
 @pytest.mark.parametrize(("name", "own"), [case for case in CASES if FULL or case[0] in RICH])
 def test_lost_evidence_never_improves_a_result(name: str, own: bool) -> None:
     run(name, own, sample(f"evidence {name} {own}", trials(name, own), 4))
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("name", HEALTHY)
+def test_what_is_told_twice_never_improves_a_result(name: str, own: bool) -> None:
+    """Each fault's line, element, key and file, with the healthy host's copy beside it."""
+    _, _, every = host(name, own)
+    twice = tuple(damage for damage in every if "told" in damage.what)
+    assert twice
+    run(name, own, sample(f"twice {name} {own}", [(damage,) for damage in twice], 6))

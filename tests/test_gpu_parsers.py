@@ -12,7 +12,7 @@ import pytest
 from hosttune.errors import BadInput
 from hosttune.gpu.habana import parse_hl_smi
 from hosttune.gpu.mig import parse_mig_placements, parse_mig_profiles
-from hosttune.gpu.nvidia import peers_from_matrix
+from hosttune.gpu.nvidia import nvlinks_by_address, peers_from_matrix
 from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
 from hosttune.gpu.nvidia_topo import TopoMatrix, parse_nvlink_status, parse_topo_matrix
 from hosttune.gpu.nvml_facts import parse_nvml
@@ -153,3 +153,104 @@ def test_nvml_record_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(BadInput) as caught:
         parse_nvml(text)
     assert caught.value.where == "nvml.json"
+
+
+# --- what is told twice --------------------------------------------------------------------------------------
+
+ROWS = "<remapped_rows><remapped_row_pending>{}</remapped_row_pending></remapped_rows>"
+HARD = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
+
+
+def smi(*gpus: str, ids: tuple[str, ...] = ("0000:18:00.0", "0000:29:00.0")) -> str:
+    inner = "".join(f'<gpu id="{one}"><uuid>GPU-{one}</uuid>{gpu}</gpu>' for one, gpu in zip(ids, gpus, strict=False))
+    return f"<nvidia_smi_log>{inner}</nvidia_smi_log>"
+
+
+def reasons(form: str, word: str) -> str:
+    inner = "".join(f"<clocks_{form}_reason_{name}>{word}</clocks_{form}_reason_{name}>" for name in HARD)
+    return f"<clocks_{form}_reasons>{inner}</clocks_{form}_reasons>"
+
+
+@pytest.mark.parametrize("words", [("Yes", "No"), ("No", "Yes"), ("Yes", "N/A"), ("N/A", "No")])
+def test_an_element_that_stands_twice_and_differs_tells_nothing(words: tuple[str, str]) -> None:
+    (gpu,) = parse_smi_xml(smi("".join(map(ROWS.format, words)))).gpus
+    assert gpu.remapped_pending is None
+    assert "remapped_pending" not in (gpu.lacks or ())
+    (alike,) = parse_smi_xml(smi(ROWS.format("Yes") * 2)).gpus
+    assert alike.remapped_pending is True
+
+
+@pytest.mark.parametrize("forms", [("event", "throttle"), ("throttle", "event"), ("event", "event")])
+@pytest.mark.parametrize("words", [("Active", "Not Active"), ("Not Active", "Active")])
+def test_a_clock_reason_is_active_if_any_copy_says_so(forms: tuple[str, str], words: tuple[str, str]) -> None:
+    (gpu,) = parse_smi_xml(smi("".join(map(reasons, forms, words)))).gpus
+    assert set(gpu.clock_reasons or ()) == set(HARD)
+
+
+def test_a_gpu_that_stands_twice_and_differs_is_left_out() -> None:
+    ids = ("0000:18:00.0", "0000:18:00.0")
+    answer = parse_smi_xml(smi(ROWS.format("Yes"), ROWS.format("No"), ids=ids))
+    assert answer.gpus == ()
+    assert [(one.what, one.where) for one in answer.problems] == [("GPU told twice", "0000:18:00.0")]
+    assert len(parse_smi_xml(smi(ROWS.format("Yes"), ROWS.format("Yes"), ids=ids)).gpus) == 1
+
+
+def test_a_gpu_whose_own_bus_id_is_another_joins_no_function() -> None:
+    answer = parse_smi_xml(smi("<pci><pci_bus_id>00000000:29:00.0</pci_bus_id></pci>"))
+    assert (answer.gpus, [one.what for one in answer.problems]) == ((), ["GPU without a PCI address"])
+
+
+ENTRY = '{{"busId": "00000000:18:00.0", "nvmlDeviceGetRemappedRows": [0, 0, {}, 0]}}'
+
+
+@pytest.mark.parametrize("key", ["9", "00"])
+def test_two_nvml_entries_of_one_bus_id_are_a_contradiction(key: str) -> None:
+    answer = parse_nvml(f'{{"0": {ENTRY.format(1)}, "{key}": {ENTRY.format(0)}}}')
+    assert (answer.gpus, answer.problems[-1].what) == ((), "GPU told twice")
+
+
+def test_an_nvml_answer_with_a_key_twice_is_none() -> None:
+    with pytest.raises(BadInput, match="stands twice"):
+        parse_nvml(f'{{"0": {ENTRY.format(1)}, "0": {ENTRY.format(0)}}}')
+
+
+LINKS = "GPU 0: NVIDIA H200 (UUID: GPU-a)\n\t Link 0: 26.562 GB/s\n\t Link 1: <inactive>\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "links"),
+    [
+        (LINKS, (26.562, None)),
+        (LINKS.replace("Link 1: <inactive>", "Link 0: 26.562 GB/s"), None),
+        (LINKS.replace("Link 1:", "Link 2:"), None),
+        (LINKS + "\t Link 1: 26.562 GB/s\n", None),
+        (LINKS + "".join(f"\t Link {n}: 26.562 GB/s\n" for n in range(2, 19)), None),
+    ],
+)
+def test_nvlinks_are_numbered(text: str, links: tuple[float | None, ...] | None) -> None:
+    assert [status.links for status in parse_nvlink_status(text)] == [links]
+
+
+def test_nvlinks_are_those_of_the_gpu_whose_uuid_and_place_agree() -> None:
+    gpus = (Gpu(address="0000:01:00.0", uuid="GPU-a"), Gpu(address="0000:02:00.0", uuid="GPU-b"))
+    two = (*parse_nvlink_status(LINKS), *parse_nvlink_status(LINKS.replace("GPU 0", "GPU 1").replace("GPU-a", "GPU-b")))
+    assert nvlinks_by_address(two, gpus, numbered=True).keys() == {gpu.address for gpu in gpus}
+    exchanged = tuple(msgspec.structs.replace(one, index=1 - one.index) for one in two)
+    assert nvlinks_by_address(exchanged, gpus, numbered=True) == {}
+    assert len(nvlinks_by_address(exchanged, gpus, numbered=False)) == 2, "only the UUID is known"
+    assert nvlinks_by_address((*two, two[0]), gpus, numbered=True).keys() == {"0000:02:00.0"}
+
+
+MATRIX = "\tGPU0\tGPU1\tGPU2\nGPU0\t X \tNV18\tNV18\nGPU1\tNV18\t X \tNV18\nGPU2\tNV18\tNV18\t X \n"
+
+
+def test_a_matrix_is_told_once_and_reads_the_same_from_both_sides() -> None:
+    order = tuple(f"0000:0{n}:00.0" for n in range(3))
+    matrix = parse_topo_matrix(MATRIX)
+    assert matrix is not None
+    assert peers_from_matrix(matrix, order).keys() == set(order)
+    odd = parse_topo_matrix(MATRIX.replace("GPU0\t X \tNV18", "GPU0\t X \tSYS"))
+    assert odd is not None
+    assert peers_from_matrix(odd, order).keys() == {order[2]}
+    assert parse_topo_matrix(f"{MATRIX}\n{MATRIX}") is None
+    assert parse_topo_matrix(MATRIX + "GPU2\tNV18\tNV18\t X \n") is None

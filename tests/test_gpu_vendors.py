@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -319,3 +320,18 @@ def test_gaudi_from_sysfs_and_hl_smi(tmp_path: Path) -> None:
     assert (gpu.model, gpu.module_id, gpu.memory_bytes) == ("Intel Gaudi3", 3, 131072 << 20)
     assert (gpu.power_limit_watts, gpu.driver_version) == (850.0, "1.18.0")
     assert [doubt.what for doubt in reader.problems] == ["not a row of hl-smi"]
+
+
+def test_nvml_and_nvidia_smi_of_one_capture_are_compared(tmp_path: Path) -> None:
+    text = (
+        (H200 / "nvidia-smi-q-x4.xml").read_text().replace("<remapped_row_pending>No", "<remapped_row_pending>Yes", 1)
+    )
+    entry = {"busId": A, "nvmlDeviceGetUUID": "GPU-50fbefc9-a118-9bbb-62c7-6882a4176e36"}
+    rows = {"nvmlDeviceGetRemappedRows": [0, 0, 0, 0], "nvmlDeviceGetMigMode": [1, 1]}
+    nvml = json.dumps({"0": {**entry, **rows}})
+    reader = write(tmp_path, {".hosttune/commands/nvidia-smi-q-x": text, ".hosttune/commands/nvml.json": nvml})
+    (gpu,) = read_gpus(reader, (nvidia(A),))
+    assert (gpu.remapped_pending, gpu.remapped_failed) == (None, False)
+    assert gpu.mig is not None
+    assert (gpu.mig.mode, gpu.mig.pending) == (None, None)
+    assert [(one.what, one.where) for one in reader.problems] == [("contradicting facts of a GPU", A)]

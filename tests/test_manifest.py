@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from hosttune import manifest
 from hosttune.archive import open_root
 from hosttune.capture import write_capture
 from hosttune.discovery import discover
-from hosttune.errors import Unreadable
+from hosttune.errors import BadInput, Unreadable
 from hosttune.recorded import Archive
 from hosttune.scratch import Scratch
 from hosttune.system import COMPLETE, Machine
@@ -128,3 +129,35 @@ def test_a_list_says_nothing_else_than_was_written(present: set[str], listed: se
             assert path not in there
             above = [path, *(path[:n] for n, c in enumerate(path) if c == "/")]
             assert any(one in absent or (one.rpartition("/")[0] or "/") in listed for one in above)
+
+
+@pytest.mark.parametrize("form", [unpacked, packed])
+@pytest.mark.parametrize("place", [f"{GPU}/class", "/sys/bus/pci/drivers/nvidia"])
+def test_a_link_in_the_place_of_a_file_or_a_folder_is_a_lost_one(form: Form, place: str, tmp_path: Path) -> None:
+    root = unpacked(tmp_path)
+    there = root / place[1:]
+    shutil.rmtree(there) if there.is_dir() else there.unlink()
+    there.symlink_to("vendor")
+    (there.parent / "vendor").touch()
+    found = open_root(str(root if form is unpacked else repacked(root)))
+    with pytest.raises(Unreadable, match="a link is in its place"):
+        found.link(place)
+    with pytest.raises(Unreadable, match="a link is in its place"):
+        found.exists(place)
+    assert found.link(f"{GPU}/driver") == "/sys/bus/pci/drivers/nvidia", "what was a link is one"
+
+
+@pytest.mark.parametrize("form", [unpacked, packed])
+def test_a_link_among_what_hosttune_writes_is_refused(form: Form, tmp_path: Path) -> None:
+    root = unpacked(tmp_path)
+    (root / ".hosttune/commands").mkdir(exist_ok=True)
+    (root / ".hosttune/commands/kernel-log").symlink_to("../../proc/version")
+    with pytest.raises(BadInput, match="link"):
+        open_root(str(root if form is unpacked else repacked(root))).read_bytes("/.hosttune/commands/kernel-log")
+
+
+def repacked(root: Path) -> Path:
+    path = root.parent / "changed.tar"
+    with tarfile.open(path, "w") as tar:
+        tar.add(root, ".")
+    return path

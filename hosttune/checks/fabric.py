@@ -9,7 +9,7 @@ from hosttune.checks.data import table
 from hosttune.checks.fabricmanager import CHECKS as MANAGER_CHECKS
 from hosttune.checks.fabricpartition import CHECKS as PARTITION_CHECKS
 from hosttune.checks.facts import HOST, RECORD, accelerators, by_address, for_vfio, lacks, no_switch, none_here
-from hosttune.checks.gpufacts import Fact, each_gpu, not_judged, source
+from hosttune.checks.gpufacts import Fact, each_gpu, mig_on, not_judged, source
 from hosttune.gpu import vendor_of
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
@@ -62,7 +62,8 @@ def _links(evidence: Evidence, kind: str, facts: tuple[Fact, ...]) -> Iterable[C
             found = _joined(evidence, kind, facts[0], gpu, others, device.device_id if device else None)
         # A card without NVLink has no list of links: the matrix, in which it has a row, shows that it has none.
         linkless = found is not None and found.outcome == "skip" and bool(others) and gpu.peers is not None
-        seen = found is not None and (not whys or found.outcome == "fail" or _mig_on(gpu) or linkless)
+        hidden = found is not None and found.outcome == "skip" and _off(gpu)
+        seen = found is not None and (not whys or found.outcome == "fail" or hidden or linkless)
         yield found if found is not None and seen else whys[0]
 
 
@@ -70,14 +71,14 @@ def _joined(
     evidence: Evidence, kind: str, fact: Fact, gpu: Gpu, others: list[Gpu], device_id: str | None
 ) -> CheckResult:
     """One GPU against those of its model. In MIG mode NVLink is off by design."""
-    if _mig_on(gpu):
-        return skipped(fact.check, gpu.address, "MIG is on, which turns NVLink between GPUs off")
     told = [other for other in others if _reach(other, kind) is not None or other.nvlinks_active is not None]
     links, reach = _count(gpu, kind), _reach(gpu, kind)
     board = table("boards")["nvlinks"].get(device_id) if kind == "nvlink" and not evidence.host.hypervisor else None
     most_links = max([n for other in told if (n := _count(other, kind)) is not None] + [board or 0])
     most_reach = max([n for other in told if (n := _reach(other, kind)) is not None], default=0)
     actual = _words(kind, links, reach, len(others))
+    if _off(gpu) and not reach and (not links or links >= most_links):
+        return skipped(fact.check, gpu.address, "MIG is on, which turns NVLink between GPUs off")
     if not (most_links or most_reach or links or reach):
         return skipped(fact.check, gpu.address, f"no {kind} on this GPU or another of its model")
     expected = _words(kind, most_links or None, most_reach if told else None, len(others))
@@ -89,8 +90,9 @@ def _joined(
     return verdict(fact.check, gpu.address, expected=expected, actual=actual, source=read, hint=_OFF)
 
 
-def _mig_on(gpu: Gpu) -> bool:
-    return gpu.mig is not None and gpu.mig.mode == "enabled"
+def _off(gpu: Gpu) -> bool:
+    """Whether MIG turns its NVLinks off, now and as far as is known after its next reset."""
+    return mig_on(gpu) and gpu.mig is not None and gpu.mig.pending in ("enabled", None)
 
 
 def _count(gpu: Gpu, kind: str) -> int | None:
@@ -136,7 +138,12 @@ def _fabric_state(gpu: Gpu) -> CheckResult:
     if gpu.fabric_state == "completed" and gpu.fabric_status is None:
         hint = "nvidia-smi -q shows the fabric's status"
         return unknown(_STATE.check, gpu.address, expected=_STATE.expected, why=f"{actual}; status not told", hint=hint)
-    if gpu.mig is not None and gpu.mig.mode == "enabled":
+    if mig_on(gpu) and (gpu.nvlinks_active or not _off(gpu)):
+        why = f"{actual}; MIG is on, by which its NVLinks are off, and {gpu.nvlinks_active or 'no'} are active"
+        why = why if _off(gpu) else f"{actual}; MIG is on, and goes off with its next reset"
+        hint = "nvidia-smi -q and nvidia-smi nvlink -s show MIG mode and links: look again after a reset of the GPU"
+        return unknown(_STATE.check, gpu.address, expected=_STATE.expected, why=why, hint=hint)
+    if mig_on(gpu):
         return skipped(_STATE.check, gpu.address, f"{actual}: a GPU in MIG mode needs no partition of the fabric")
     hint = (
         "start nvidia-fabricmanager and read /var/log/fabricmanager.log; in a guest of a shared NVSwitch host its"

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from hosttune.checks.check import skipped, unknown
+from hosttune.checks.data import table
 from hosttune.checks.facts import RECORD, accelerators, by_address, for_vfio, lacks, none_here
 from hosttune.gpu import vendor_of
+from hosttune.gpu.inside import is_vgpu
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import PciDevice
@@ -57,9 +59,13 @@ def each_gpu(evidence: Evidence, fact: Fact, judge: Judge) -> Iterable[CheckResu
 
 def whole(evidence: Evidence, fact: Fact, gpu: Gpu, found: CheckResult) -> CheckResult:
     """A result that does not fail is unknown where a part of the evidence for it is missing."""
-    missing = [name for name in fact.whole if not _knows(gpu, name)]
+    missing = [name for name in fact.whole if not _knows(evidence, gpu, name)]
     others = _sisters(evidence, gpu)
-    missing += [name for name in fact.also if not _knows(gpu, name) and any(_knows(one, name) for one in others)]
+    missing += [
+        name
+        for name in fact.also
+        if not _knows(evidence, gpu, name) and any(_knows(evidence, one, name) for one in others)
+    ]
     if not missing or found.outcome in ("fail", "unknown"):
         return found
     why = f"{found.actual}; {', '.join(name.replace('_', ' ') for name in missing)} not told"
@@ -87,28 +93,54 @@ def not_judged(evidence: Evidence, fact: Fact, gpu: Gpu, device: PciDevice | Non
         return None
     if driver == vendor.driver and all(name in (gpu.lacks or ()) for name in missing):
         having = [o for o in _sisters(evidence, gpu) if any(getattr(o, name) is not None for name in missing)]
-        return _lacking(fact, gpu, having)
+        return _lacking(evidence, fact, gpu, having)
     why, hint = _silent(evidence, gpu, device, vendor.driver)
     return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint)
 
 
-def _knows(gpu: Gpu, name: str) -> bool:
-    return getattr(gpu, name) is not None or name in (gpu.lacks or ())
+def _knows(evidence: Evidence, gpu: Gpu, name: str) -> bool:
+    """Whether a fact is told, or rightly said not to be there."""
+    return getattr(gpu, name) is not None or (name in (gpu.lacks or ()) and not _certain(evidence, gpu, name))
+
+
+def _certain(evidence: Evidence, gpu: Gpu, name: str) -> bool:
+    """Whether its model has this for certain, by PCI device id (boards.toml), so that a driver that denies it is wrong.
+
+    MIG hides things from the driver's library, a vGPU lacks what its physical GPU has, and ECC that is off counts none.
+    """
+    if is_vgpu(gpu.model) or mig_on(gpu) or (name == "ecc_uncorrected" and gpu.ecc is False):
+        return False
+    ids = {device.address: device.device_id for device in evidence.host.pci}
+    switches = {ids.get(switch.address) for switch in evidence.host.nvswitches}
+    return any(
+        name in row["fields"]
+        and ids.get(gpu.address) in row["gpus"]
+        and ("switches" not in row or switches.intersection(row["switches"]))
+        for row in table("boards")["certain"]
+    )
+
+
+def mig_on(gpu: Gpu) -> bool:
+    """Whether it is in MIG mode now, as its driver says."""
+    return gpu.mig is not None and gpu.mig.mode == "enabled"
 
 
 # What a GPU that has the one has too.
 _IMPLIED = {"ecc_uncorrected": "ecc"}
 
 
-def _lacking(fact: Fact, gpu: Gpu, having: list[Gpu]) -> CheckResult:
-    """Its driver says that it has no such thing: skipped, unless another of its model has, or a fact belies it."""
-    if gpu.mig is not None and gpu.mig.mode == "enabled":
+def _lacking(evidence: Evidence, fact: Fact, gpu: Gpu, having: list[Gpu]) -> CheckResult:
+    """Its driver says that it has no such thing: skipped, unless its model has, or a fact belies it."""
+    if mig_on(gpu):
         why = "MIG is on, which hides it from the driver's library"
         hint = "look at it while MIG is off, or in the kernel log (check xid)"
         return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint)
     hint = "nvidia-smi -q shows it again; look for XIDs in the kernel log (check xid)"
     if having:
         why = f"its driver says that it has no such thing, and {having[0].address}, of the same model, has"
+        return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint)
+    if any(_certain(evidence, gpu, name) for name in fact.needs):
+        why = "its driver says that it has no such thing, and every GPU of its model has"
         return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint)
     if any(getattr(gpu, _IMPLIED.get(name, ""), None) for name in fact.needs):
         why = "its driver says that it has no such thing, and other facts say that it has"

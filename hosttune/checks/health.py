@@ -131,7 +131,7 @@ def _drive(
         hint = f"nvme smart-log /dev/{drive.controller}; replace the drive before a guest depends on it"
         actual = ", ".join([*bad, *doubtful])
         return verdict(_DISK, drive.address, expected=expected, actual=actual, source=read, hint=hint)
-    if words.get("smart") == "not installed" and "state" in words:
+    if words.get("smart") == "not installed" and "state" in words and not told.intersection(_SMART):
         state = words["state"]
         return skipped(_DISK, drive.address, f"state {state}; nvme-cli is not installed to ask its own log")
     # Of what drives tell by other ways, each tells what another one here does.

@@ -200,10 +200,9 @@ def _retold(reader: Reader, known: Mapping[str, RawDomain]) -> Iterator[RawDomai
 
 
 def _listed(text: str) -> list[tuple[str, str]] | None:
-    """Names and states of `virsh list --all`, whose columns are parted by two or more blanks; None for another text, and
-    for one that has a name twice.
+    """Names and states of `virsh list --all`, whose columns are parted by two or more blanks.
 
-    It prints its heading and a rule where there is no guest, too.
+    None for another text, and for one that has a name twice. Its heading and a rule stand where there is no guest, too.
     """
     lines = [line for line in text.splitlines() if line.strip()]
     below = [line for line in lines if line.split() != ["Id", "Name", "State"] and set(line.strip()) != {"-"}]

@@ -1,10 +1,12 @@
 """What is known of each maker's GPUs inside a guest: the tool that sets persistence and power, or that nothing is.
 
-A table and a look-up, beside the makers' modules because only this package tells makers apart. Pure.
+A table and a look-up, and how the name of a vGPU is told. They stand beside the makers' modules because only this
+package tells makers apart. Pure.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from hosttune.model.values import Value
@@ -40,3 +42,13 @@ _INSIDE: Mapping[str, Inside] = {
 def inside(vendor_id: str) -> Inside:
     """What is known of a maker by its PCI vendor id; nothing for all others."""
     return _INSIDE.get(vendor_id, _NOTHING)
+
+
+# NVIDIA, Virtual GPU Software User Guide, "vGPU types": a board, the memory in GB and the series (A, B, C or Q), as in
+# "NVIDIA A40-48Q", "NVIDIA H100XM-80C" and "GRID A100D-1-10C"; "ME" marks MIG-backed ones with media engines.
+_VGPU = re.compile(r".*-\d{1,3}[ABCQ](?:ME|GFX|NOME)?")
+
+
+def is_vgpu(model: str | None) -> bool:
+    """Whether this is the name of a vGPU type, and not of a physical GPU."""
+    return model is not None and _VGPU.fullmatch(model) is not None

@@ -87,9 +87,10 @@ def _enrich(reader: Reader, devices: tuple[PciDevice, ...], gpus: tuple[Gpu, ...
         return gpus
     addresses = tuple(device.address for device in asked)
     told = _from_nvml(reader, addresses)
-    if any(address not in told or told[address].uuid is None for address in addresses):
+    # A capture may hold both answers: there, what they say of the same thing is compared.
+    if reader.system.captured or any(address not in told or told[address].uuid is None for address in addresses):
         for address, gpu in _from_smi(reader, addresses, all_awake=len(asked) == len(held)).items():
-            told[address] = fill(told[address], gpu) if address in told else gpu
+            told[address] = _agreed(reader, told[address], gpu) if address in told else gpu
     _name_missing(reader, addresses, told)
     joined = tuple(
         fill(gpu, told[gpu.address], source=told[gpu.address].source) if gpu.address in told else gpu for gpu in gpus
@@ -203,7 +204,9 @@ def _from_tables(reader: Reader, told: dict[str, Gpu], listed: Answer, *, all_aw
             peers=peers.get(address),
             nvlinks_active=None if active is None else len(active),
             nvlink_gb_per_s=active[0] if active else None,
-            mig=Mig(profiles=place(profiles[index], placements.get(index, {}))) if order and index in profiles else None,
+            mig=Mig(profiles=place(profiles[index], placements.get(index, {})))
+            if order and index in profiles
+            else None,
         )
         told[address] = fill(told[address], more)
     return told
@@ -252,6 +255,38 @@ def peers_from_matrix(matrix: TopoMatrix, order: tuple[str, ...]) -> dict[str, t
             for other, word in sorted(found.items())
         )
     return peers
+
+
+# Of these two answers of one driver can differ for a moment, never by their meaning: what is counted or measured, and
+# what nobody judges, is left out.
+_LASTING = (
+    *("uuid", "serial", "module_id", "ecc", "ecc_pending", "ecc_uncorrected", "sram_threshold_exceeded"),
+    *("unrepairable_memory", "retired_pending", "remapped_pending", "remapped_failed", "remapped_uncorrectable"),
+    *("remapped_correctable", "remap_banks_none", "fabric_state", "fabric_status", "fabric_health"),
+    *("recovery_action", "nvlinks_active", "persistence", "power_limit_watts", "compute_mode"),
+)
+
+
+def _agreed(reader: Reader, one: Gpu, other: Gpu) -> Gpu:
+    """What NVML and nvidia-smi tell of one GPU. Lasting facts in which they differ are told by neither.
+
+    A clock reason is active if either says so; MIG mode is not told where they differ.
+    """
+    differing = [
+        name
+        for name in _LASTING
+        if None not in (getattr(one, name), getattr(other, name)) and getattr(one, name) != getattr(other, name)
+    ]
+    changes: dict[str, object] = dict.fromkeys(differing)
+    if one.mig and other.mig and (one.mig.mode, one.mig.pending) != (other.mig.mode, other.mig.pending):
+        differing.append("mig")
+        changes["mig"] = msgspec.structs.replace(one.mig, mode=None, pending=None)
+    if differing:
+        why = f"NVML and nvidia-smi differ in {', '.join(differing)}: taken as unknown"
+        reader.problem("contradicting facts of a GPU", one.address, why)
+    if one.clock_reasons is not None and other.clock_reasons is not None:
+        changes["clock_reasons"] = tuple(dict.fromkeys((*one.clock_reasons, *other.clock_reasons)))
+    return msgspec.structs.replace(fill(one, other), **changes)
 
 
 def _name_missing(reader: Reader, addresses: tuple[str, ...], told: dict[str, Gpu]) -> None:

@@ -192,11 +192,13 @@ def _answer(flats: Iterable[tuple[str, Flat]], places: _Places, driver: str | No
     problems: list[Problem] = []
     for bus_id, flat in flats:
         try:
-            address = parse_address(bus_id, where=where)
-            if any(parse_address(inner, where=where) != address for inner in flat.get(places.bus_id, ())):
-                raise BadInput(f"{bus_id[:40]} says of itself that it is another", where=where, hint="record it again")
+            address, *others = (parse_address(text, where=where) for text in (bus_id, *flat.get(places.bus_id, ())))
         except BadInput as error:
             problems.append(Problem(what=NO_ADDRESS, where=where, why=error.what))
+            continue
+        if set(others) - {address}:
+            why = f"{address} is listed as {others[0]} too: which of them it is is not known"
+            problems.append(Problem(what=NO_ADDRESS, where=where, why=why))
             continue
         gpus.append(_gpu(address, flat, places, driver))
     return told_once(Answer(gpus=tuple(gpus), problems=tuple(problems)), where)

@@ -17,6 +17,7 @@ from hosttune.model.values import Value, close_mappings
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _HEADING = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID|\S+")
 _PATH = re.compile(r"X|SYS|NODE|PHB|PXB|PIX|C2C|NV\d+|N/A")
+_MOST_LINKS = 18  # of one GPU (nvml.h, NVML_NVLINK_MAX_LINKS)
 _AFFINITY = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 
 
@@ -147,5 +148,5 @@ def parse_nvlink_status(text: str) -> tuple[NvlinkStatus, ...]:
 def _in_order(links: list[tuple[int, float | None]]) -> tuple[float | None, ...] | None:
     """The links from 0 on; None where there is none, and where one is missing or stands twice."""
     speeds = dict(links)
-    whole = links and len(speeds) == len(links) == max(speeds) + 1
+    whole = links and len(speeds) == len(links) == max(speeds) + 1 <= _MOST_LINKS
     return tuple(speeds[number] for number in range(len(speeds))) if whole else None
