@@ -102,13 +102,16 @@ def test_an_emulated_root_port_says_16_gts(speed: float | None, more: Json, leve
         ("host", "throughput-performance\n", ["warn"]),
         ("host", "\n", []),
         ("host", None, []),
-        ("none", "virtual-host", []),
+        ("none", "virtual-host", ["warn"]),  # of pages
     ],
 )
-def test_an_active_tuned_profile_is_said(profile: str, active: str | None, levels: list[str]) -> None:
+def test_an_active_tuned_profile_whose_files_are_not_known_is_said(
+    profile: str, active: str | None, levels: list[str]
+) -> None:
     host = build_host(cards=[GPU])
     host["settings"] = {} if active is None else {"/etc/tuned/active_profile": active}
-    assert said(planned(host, profile=profile), "TuneD's profile") == levels
+    made = planned(host, profile=profile)
+    assert said(made, "not all is known that TuneD's profile") == said(made, "TuneD") == levels
 
 
 def snp(value: str | None, **intent: Any) -> Plan:
