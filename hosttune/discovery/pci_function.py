@@ -67,6 +67,7 @@ class Function(Value, frozen=True, kw_only=True):
     local_cpus: str | None
     bars: tuple[Bar, ...] | None
     driver: str | None
+    unbound: bool | None
     power_state: str | None
     runtime_status: str | None
     physfn: str | None
@@ -147,6 +148,7 @@ def _read(files: _Files, address: str, above: tuple[str, ...], parent: str | Non
         status = files.runtime_status()
     physfn = files.link_name("physfn")
     figures, told = _figures(files, config, state)
+    driver = files.link_name("driver")
     return Function(
         address=address,
         path=files.path,
@@ -165,7 +167,8 @@ def _read(files: _Files, address: str, above: tuple[str, ...], parent: str | Non
         numa_node=_node(files),
         local_cpus=_local_cpus(files),
         bars=() if config.no_bars and class_code and class_code[:2] in _UNCORE else _bars(files, seen_bars),
-        driver=files.link_name("driver"),
+        driver=driver,
+        unbound=True if driver is None and files.reader.lacks(f"{files.path}/driver") else None,
         power_state=state,
         runtime_status=status,
         physfn=physfn if physfn is not None and is_address(physfn) else None,

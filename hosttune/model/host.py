@@ -197,6 +197,7 @@ class PciDevice(Value, frozen=True, kw_only=True):
     iommu_group: int | None = None
     iommu_group_type: str | None = None
     driver: str | None = None
+    unbound: bool | None = None  # True: it is proven to have no driver; else a missing `driver` may have been lost
     driver_override: str | None = None
     parent: str | None = None
     link: Link | None = None
