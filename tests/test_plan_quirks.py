@@ -6,11 +6,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from damage import Damage, as_captured, load, read_by_discovery, with_damage
 from evidences import evidence, outcome
 from evidences import host as evidence_host
 from planhosts import Card, build_host, intent_of
+from sickhosts import EXAMPLE
 
 import hosttune
+from hosttune.discovery import discover
 from hosttune.guest.nccl import topology
 from hosttune.model.host import CpuModel, Host, Iommu, Module, Platform
 from hosttune.model.intent import Intent
@@ -102,13 +105,16 @@ def test_an_emulated_root_port_says_16_gts(speed: float | None, more: Json, leve
         ("host", "throughput-performance\n", ["warn"]),
         ("host", "\n", []),
         ("host", None, []),
-        ("none", "virtual-host", []),
+        ("none", "virtual-host", ["warn"]),  # of pages
     ],
 )
-def test_an_active_tuned_profile_is_said(profile: str, active: str | None, levels: list[str]) -> None:
+def test_an_active_tuned_profile_whose_files_are_not_known_is_said(
+    profile: str, active: str | None, levels: list[str]
+) -> None:
     host = build_host(cards=[GPU])
     host["settings"] = {} if active is None else {"/etc/tuned/active_profile": active}
-    assert said(planned(host, profile=profile), "TuneD's profile") == levels
+    made = planned(host, profile=profile)
+    assert said(made, "not all is known that TuneD's profile") == said(made, "TuneD") == levels
 
 
 def snp(value: str | None, **intent: Any) -> Plan:
@@ -217,16 +223,31 @@ def test_a_module_that_is_not_there_is_skipped_only_where_all_was_recorded() -> 
     assert outcome("interrupt-virtualisation", evidence(found, complete=False))[0] == "unknown"
 
 
-def test_a_known_missing_driver_is_no_doubt() -> None:
+def test_a_known_missing_driver_is_no_doubt_and_a_lost_one_is() -> None:
     from hosttune.report.plan_text import _known_absent
 
     host = Host.from_json(to_json(build_host(cards=[msgspec_card(None), Card("0000:42:00.0", 0, driver="nvidia")])))
     made = plan(host, Intent.from_json(to_json(intent_of(gpus=["0000:41:00.0"], vcpus=4, memory="4GiB"))))
     (action,) = [a for a in made.actions if a.kind == "driver"]
     assert action.current is None
-    assert _known_absent(action, host) == "no driver"
-    nobody = msgspec.structs.replace(host, pci=tuple(msgspec.structs.replace(d, driver=None) for d in host.pci))
-    assert _known_absent(action, nobody) is None
+    assert _known_absent(action, host) is None  # nobody says that it has none
+    proven = tuple(msgspec.structs.replace(d, unbound=d.driver is None) for d in host.pci)
+    assert _known_absent(action, msgspec.structs.replace(host, pci=proven)) == "no driver"
+
+
+def test_a_driver_link_that_a_capture_has_lost_is_no_proof_of_none() -> None:
+    bare_files, gpu = load(EXAMPLE), "0000:18:00.0"
+    files = as_captured(bare_files, read_by_discovery(bare_files))
+    assert not any(one.unbound for one in discover(bare_files.system()).pci)  # by whoever captured it
+    link = f"{files.links[f'/sys/bus/pci/devices/{gpu}']}/driver"
+    whole = {one.address: one for one in discover(files.system()).pci}
+    assert whole[gpu].driver == "nvidia"
+    bare = {one.address for one in whole.values() if one.driver is None}
+    assert bare
+    assert {address for address, one in whole.items() if one.unbound} == bare
+    damaged = discover(with_damage(files, Damage("lost", link, link)).system())
+    (found,) = [one for one in damaged.pci if one.address == gpu]
+    assert (found.driver, found.unbound) == (None, None)
 
 
 def msgspec_card(driver: str | None) -> Card:

@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.facts import HOST, at_rest, lacks, listed, refused
 from hosttune.model.evidence import STATE, Evidence
-from hosttune.model.result import Drift, Result
+from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.validation import CheckResult
+from hosttune.tuned import KINDS, OTHERWISE, UNSURE, Wish, fights, told
 
 _CMDLINE = "/proc/cmdline"
+_TUNED = "TuneD"  # the subject
+TUNED = "/etc/tuned/active_profile"
 
 # (what the words of the command line say, its outcome, what it does, what to do)
 _Rule = tuple[Callable[[str], bool], str, str, str]
@@ -180,6 +183,7 @@ def settings_in_force(evidence: Evidence) -> Iterable[CheckResult]:
         yield _in_force(check, standing)
     for drift in standing.drift:
         yield _drifted(check, drift)
+    yield from _tuned(evidence, check, standing)
 
 
 _NOT_IN_FORCE = ("ignored", "conflict")  # what `status` tells of besides
@@ -215,6 +219,44 @@ def _drifted(check: str, drift: Drift) -> CheckResult:
     hint = "hosttune apply again, or hosttune revert if the change was meant"
     actual = str(drift.actual)
     return failed(check, drift.action, expected=expected, actual=actual, source="hosttune status", hint=hint)
+
+
+def _tuned(evidence: Evidence, check: str, standing: Result) -> Iterable[CheckResult]:
+    """Whether TuneD's active profile sets otherwise what is in force: nothing is said where none is active."""
+    expected = "TuneD sets nothing else than what is in force here"
+    host = evidence.host
+    wishes = [wish for entry in standing.entries if entry.outcome not in _NOT_IN_FORCE for wish in _wishes(entry)]
+    active = " ".join((host.settings or {}).get(TUNED, "").split())
+    if not wishes or (not active and (TUNED in (host.settings or {}) or lacks(evidence, TUNED))):
+        return
+    tuned = host.tuned
+    hint = "leave each to one of the two: tuned-adm off, a profile of your own, or settings: NAME: keep and apply again"
+    found = fights(tuned, wishes, host.kernel_args) if tuned else ()
+    texts = list(told(found, OTHERWISE))
+    if tuned and texts:
+        actual = f"the active profile {' '.join(tuned.profiles)} sets otherwise at its next start: {listed(texts, 4)}"
+        yield warned(check, _TUNED, expected=expected, actual=actual, source=TUNED, hint=hint)
+        return
+    why = None
+    if tuned is None:
+        why = f"what profile {active} sets was not read" if active else "whether a profile is active was not read"
+    elif tuned.unread:
+        why = f"not read: {listed(list(tuned.unread), 4)}"
+    elif any(fight.how == UNSURE for fight in found):
+        why = f"known only when TuneD starts: {listed(list(told(found, UNSURE)), 4)}"
+    if why is not None:
+        look = f"look with: cat {TUNED}; tuned-adm verify; hosttune status after TuneD's next start"
+        yield unknown(check, _TUNED, expected=expected, why=why, hint=look, source=TUNED)
+
+
+def _wishes(entry: Entry) -> Iterable[Wish]:
+    """What an entry wants, as settings; arguments of the kernel that were written together one by one."""
+    kind, _, target = entry.action.partition(":")
+    if kind not in KINDS:
+        return ()
+    if kind == "kernel-argument" and isinstance(entry.want, Mapping):
+        return tuple(Wish(kind, name, want) for name, want in entry.want.items())
+    return () if entry.want is None else (Wish(kind, target, entry.want),)
 
 
 def _standing(evidence: Evidence, check: str, expected: str) -> tuple[Result | None, CheckResult]:
@@ -259,9 +301,10 @@ CHECKS = (
     Check(
         id="settings-in-force",
         title="Applied settings in force",
-        subjects="the host where something is applied, and each setting that has drifted",
+        subjects="the host where something is applied, each setting that has drifted, and TuneD where its active"
+        " profile sets otherwise, or what it sets is not known",
         why="somebody else's change since makes what was proven untrue",
-        source="hosttune's own journals, read back",
+        source="hosttune's own journals, read back; TuneD's profiles (hosttune.tuned)",
         judge=settings_in_force,
     ),
 )

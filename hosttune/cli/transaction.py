@@ -29,7 +29,7 @@ OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), def
 @host_options
 @click.argument("plan", metavar="[PLAN]", required=False)
 @click.option("--intent", metavar="FILE", help="The plan that is in force or saved for this intent, else a new one.")
-@click.option("--dry-run", is_flag=True, help="Print what would be written, byte for byte; write nothing.")
+@click.option("--dry-run", is_flag=True, help="Print each write, guests' files by size and sha256; write nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--no-guests", is_flag=True, help="Host settings only: define and start no guest.")
 @click.option("--start", is_flag=True, help="Start the guests when all is in place.")

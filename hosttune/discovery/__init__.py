@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hosttune.errors import BadInput
-from hosttune.model.host import Host
+from hosttune.model.host import Host, Tuned
 from hosttune.reader import Reader
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def discover(system: System) -> Host:
     from hosttune.discovery.pci import read_pci
     from hosttune.discovery.pci_names import load
     from hosttune.discovery.platform import read_digest, read_identity, read_iommu, read_platform
-    from hosttune.discovery.settings import read_settings
+    from hosttune.discovery.settings import TUNED, read_settings
     from hosttune.discovery.sources import read_sources
     from hosttune.gpu import read_gpus
     from hosttune.gpu.vgpu import read_vgpu
@@ -44,6 +44,7 @@ def discover(system: System) -> Host:
     alive = tuple(device for device in pci if device.responds is not False)
     gpus = recall_modules(reader, alive, read_gpus(reader, alive))
     guests, virtualization = read_guests(reader)
+    settings = read_settings(reader, pci)
     host = Host(
         hostname=identity.hostname,
         boot_id=identity.boot_id,
@@ -66,7 +67,8 @@ def discover(system: System) -> Host:
         vgpu=read_vgpu(reader, alive, gpus),
         virtualization=virtualization,
         guests=guests,
-        settings=read_settings(reader, pci),
+        settings=settings,
+        tuned=_read_tuned(reader, settings.get(TUNED), identity.arch),
     )
     host = msgspec.structs.replace(host, fabric=read_fabric(reader, host), sources=read_sources(reader, host))
     return _with_problems(host, reader)
@@ -75,6 +77,15 @@ def discover(system: System) -> Host:
 def _check_is_host(system: System) -> None:
     if not (system.exists("/sys") or system.exists("/proc")):
         raise BadInput("no host: it holds neither sys/ nor proc/", where=system.origin, hint="capture a host into it")
+
+
+def _read_tuned(reader: Reader, active: str | None, arch: str | None) -> Tuned | None:
+    """See `discovery.tuned`, which is loaded only where a profile is active."""
+    if not active:
+        return None
+    from hosttune.discovery.tuned import read_tuned
+
+    return read_tuned(reader, active, arch)
 
 
 def _doubt_flat_guest(reader: Reader, host: Host) -> None:

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from hosttune.discovery import discover
+from hosttune.discovery.settings import TUNED
 from hosttune.errors import BadInput
 from hosttune.irqbalance import IRQBALANCE
 from hosttune.model.evidence import LIBVIRT_ANSWER, Evidence
@@ -64,6 +65,7 @@ _ABSENT = (
     "/sys/module/vfio_pci/parameters/nointxmask",
     LIBVIRT_ANSWER,
     PLACE,
+    TUNED,
     *IRQBALANCE,
 )
 _ABSENT_OF_CPU = ("cpufreq/scaling_governor", "cpufreq/energy_performance_preference", "power/pm_qos_resume_latency_us")

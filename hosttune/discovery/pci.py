@@ -121,6 +121,7 @@ def _identity(function: Function, names: Mapping[tuple[str, str], pci_names.Name
         "vendor_name": named[0],
         "device_name": named[1],
         "driver": function.driver,
+        "unbound": function.unbound,
         "responds": False if function.gone else None,
     }
 

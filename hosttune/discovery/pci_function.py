@@ -72,6 +72,7 @@ class Function(Value, frozen=True, kw_only=True):
     unread: frozenset[str]
     bars: tuple[Bar, ...] | None
     driver: str | None
+    unbound: bool | None
     power_state: str | None
     runtime_status: str | None
     physfn: str | None
@@ -153,6 +154,7 @@ def _read(files: _Files, address: str, above: tuple[str, ...], parent: str | Non
     physfn = files.link_name("physfn")
     figures, told = _figures(files, config, state)
     unread: set[str] = set()
+    driver = files.link_name("driver")
     return Function(
         address=address,
         path=files.path,
@@ -172,7 +174,8 @@ def _read(files: _Files, address: str, above: tuple[str, ...], parent: str | Non
         local_cpus=_local_cpus(files, unread),
         unread=frozenset(unread),
         bars=() if config.no_bars and class_code and class_code[:2] in _UNCORE else _bars(files, seen_bars),
-        driver=files.link_name("driver"),
+        driver=driver,
+        unbound=True if driver is None and files.reader.lacks(f"{files.path}/driver") else None,
         power_state=state,
         runtime_status=status,
         physfn=physfn if physfn is not None and is_address(physfn) else None,

@@ -197,6 +197,7 @@ class PciDevice(Value, frozen=True, kw_only=True):
     iommu_group: int | None = None
     iommu_group_type: str | None = None
     driver: str | None = None
+    unbound: bool | None = None  # True: it is proven to have no driver; else a missing `driver` may have been lost
     driver_override: str | None = None
     parent: str | None = None
     link: Link | None = None
@@ -427,6 +428,33 @@ class Problem(Value, frozen=True, kw_only=True):
     why: str
 
 
+class TunedKey(Value, frozen=True, kw_only=True):
+    """What a profile of TuneD sets: a key of one of its plugins. `where`: the file that says so.
+
+    `sure` False: it holds only of some devices or machines, or its value is worked out when TuneD starts.
+    """
+
+    plugin: str
+    key: str
+    value: str
+    where: str
+    sure: bool = True
+
+
+class Tuned(Value, frozen=True, kw_only=True):
+    """TuneD's active profiles, in order, and what they set together. `unread`: what could not be read, and why.
+
+    `reapply_sysctl`: it applies the files of sysctl.d again after its own values, but for names that match one of
+    `reapply_sysctl_exclude` (tuned-main.conf).
+    """
+
+    profiles: tuple[str, ...]
+    keys: tuple[TunedKey, ...] = ()
+    unread: tuple[str, ...] = ()
+    reapply_sysctl: bool = True
+    reapply_sysctl_exclude: tuple[str, ...] = ()
+
+
 class Host(Value, frozen=True, kw_only=True):
     """One machine as discovery found it. `digest` ties a plan to a live host and is None in captures."""
 
@@ -454,6 +482,7 @@ class Host(Value, frozen=True, kw_only=True):
     virtualization: Virtualization | None = None
     guests: tuple[RunningGuest, ...] | None = None
     settings: Mapping[str, str] | None = None  # live values of settings that have no better place, by path
+    tuned: Tuned | None = None  # None: no profile of TuneD is known to be active
     sources: tuple[DeviceSource, ...] | None = None  # who else knows of devices; None: not kept
     problems: tuple[Problem, ...] = ()
 

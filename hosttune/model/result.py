@@ -69,7 +69,7 @@ class Result(Value, frozen=True, kw_only=True):
     open_transaction: OpenTransaction | None = None
     notes: tuple[str, ...] = ()  # what a person should know besides
     differences: tuple[str, ...] = ()  # of a rehearsal: how a guest's definition would change, as a unified diff
-    writes: tuple[str, ...] = ()  # of a rehearsal: every change in order, byte for byte
+    writes: tuple[str, ...] = ()  # of a rehearsal: every change in order; guests' files by size and sha256
 
     def __post_init__(self) -> None:
         close_lists(self)

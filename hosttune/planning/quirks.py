@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator
 from hosttune.domain.elements import version_of
 from hosttune.gpu import vendor_of
 from hosttune.guest.nccl import is_gpu, is_nic
-from hosttune.model.host import Host
+from hosttune.model.host import Host, Tuned
 from hosttune.model.plan import Action, Device, Finding, PlannedGuest
 from hosttune.model.values import format_size
 from hosttune.planning.devices import Catalogue
+from hosttune.tuned import KINDS, OTHERWISE, OVERRULED, UNSURE, Wish, fights, told
 
 # Mapping BARs of 256 GiB each took minutes to over an hour for 4 to 8 GPUs with QEMU 8.2, and no longer with 10.1
 # (Ubicloud, "Virtualizing NVIDIA HGX B200 GPUs"); from four of them on it is said.
@@ -21,10 +22,7 @@ HUGE_BARS = 1 << 40
 FAST_BARS = (10, 1)
 ROOT_PORT_GTS = 16.0  # what QEMU's root port says of its link (hw/pci-bridge/gen_pcie_root_port.c, x-speed)
 TUNED = "/etc/tuned/active_profile"
-# What TuneD's profiles set, too: plugins cpu, vm, sysctl, scheduler, irqbalance (tuned, profiles/*/tuned.conf).
-TUNED_KINDS = frozenset(
-    ("governor", "energy-preference", "resume-latency", "thp", "numa-balancing", "ksm", "sysctl", "irqbalance-ban")
-)
+MOST_UNREAD = 4  # of the files that could not be read, how many a finding names
 
 
 def guest_quirks(host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Iterator[Finding]:
@@ -88,12 +86,30 @@ def _bus(device: Device) -> int:
 
 
 def tuned_findings(host: Host, actions: Iterable[Action]) -> Iterator[Finding]:
-    """Settings of the plan that an active profile of TuneD sets, too: the one that comes last wins."""
+    """Settings of the plan that an active profile of TuneD sets otherwise, again at each of its starts."""
     profile = " ".join((host.settings or {}).get(TUNED, "").split())
-    kinds = sorted({action.kind for action in actions} & TUNED_KINDS)
-    if profile and kinds:
+    wishes = [Wish(action.kind, action.target, action.want) for action in actions if action.kind in KINDS]
+    if not profile or not wishes:
+        return
+    tuned = host.tuned or Tuned(profiles=(profile,), unread=(f"{TUNED}: the files of its profile",))
+    name = " ".join(tuned.profiles)
+    found = fights(tuned, wishes, host.kernel_args)
+    mend = "leave each to one of the two (tuned-adm off, a profile of your own, or settings: NAME: keep)"
+    for how, level, said in (
+        (OTHERWISE, "warn", "sets otherwise, again at each start of TuneD"),
+        (UNSURE, "warn", "may set otherwise, which is known only when TuneD starts"),
+    ):
+        texts = "; ".join(told(found, how))
+        if texts:
+            yield Finding(level=level, text=f"TuneD's profile {name} {said}: {texts}: {mend}", where=TUNED)
+    texts = "; ".join(told(found, OVERRULED))
+    if texts:
+        text = f"TuneD's profile {name} sets {texts}, then applies /etc/sysctl.d again, where ours stands: ours stays"
+        yield Finding(level="info", text=text, where=TUNED)
+    if tuned.unread:
+        kinds = ", ".join(sorted({wish.kind for wish in wishes}))
         text = (
-            f"TuneD's profile {profile} is active and may set {', '.join(kinds)} too, again at each of its starts:"
-            " leave these to one of the two (tuned-adm off, or settings: NAME: keep)"
+            f"not all is known that TuneD's profile {name} sets, and it may set {kinds} otherwise: not read:"
+            f" {'; '.join(tuned.unread[:MOST_UNREAD])}: compare with: tuned-adm verify after applying"
         )
         yield Finding(level="warn", text=text, where=TUNED)

@@ -228,17 +228,15 @@ def _action_lines(alike: list[Action], host: Host) -> tuple[str, ...]:
 def _known_absent(action: Action, host: Host) -> str | None:
     """What an action's missing present value means where it is no doubt; None where it is one.
 
-    The whole command line, or list of mounts, was read, and it is not there. The function is there without a driver,
-    while the host tells those of others and no problem says that this one's could not be read.
+    The whole command line, or list of mounts, was read, and it is not there. The function is proven to have no driver:
+    a link that a capture has lost, or that nobody recorded, proves none.
     """
     if action.kind == "kernel-argument" and host.kernel_args is not None:
         return "not set"
     if action.kind in ("mount", "apparmor-rule"):
         return "none"
-    if action.kind == "driver" and any(function.driver for function in host.pci):
-        doubted = any(f"/{action.target}/driver" in problem.where for problem in host.problems)
-        known = any(function.address == action.target for function in host.pci)
-        return "no driver" if known and not doubted else None
+    if action.kind == "driver" and any(one.address == action.target and one.unbound for one in host.pci):
+        return "no driver"
     return None
 
 

@@ -1,0 +1,220 @@
+"""Where TuneD's active profile sets otherwise what hosttune sets: a profile's keys held against wanted settings. Pure.
+
+Which key of which plugin reaches which knob is TuneD's (tuned/plugins/plugin_*.py, 2.28). Not named, because they are
+knobs of their own beside ours: `energy_perf_bias` (the MSR, not the preference), `force_latency` (one bound for all
+CPUs; of it and a CPU's own the lower counts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from hosttune.model.commandline import split, text_of
+from hosttune.model.host import Tuned, TunedKey
+from hosttune.model.values import CpuSet
+
+SAME, OTHERWISE, UNSURE, OVERRULED = "same", "otherwise", "unsure", "overruled"
+_CPU_FILES = {
+    "governor": "cpufreq/scaling_governor",
+    "energy-preference": "cpufreq/energy_performance_preference",
+    "resume-latency": "power/pm_qos_resume_latency_us",
+}
+_CPU_KEYS = {
+    "governor": "governor",
+    "energy-preference": "energy_performance_preference",
+    "resume-latency": "pm_qos_resume_latency_us",
+}
+_PAGE_KEYS = ("vm.nr_hugepages", "vm.nr_hugepages_mempolicy")
+_KSM_SERVICES = ("service.ksm", "service.ksmtuned")
+# What a profile of TuneD can reach of what hosttune sets.
+KINDS = frozenset(
+    (
+        *_CPU_KEYS, "thp", "numa-balancing", "ksm", "sysctl", "hugepages", "irqbalance-ban", "irq-affinity",
+        "kernel-argument", "nvme-queue",
+    )
+)  # fmt: skip
+
+
+class Wish(NamedTuple):
+    """A setting of ours: its kind, target and wanted value, as in an action."""
+
+    kind: str
+    target: str
+    want: Any
+
+
+class Fight(NamedTuple):
+    """A key of TuneD's that is about a setting of ours. `how`: OTHERWISE, UNSURE, or OVERRULED: ours stays in force."""
+
+    wish: Wish
+    key: TunedKey
+    how: str
+
+    @property
+    def text(self) -> str:
+        """For people: the kind, what the profile's file says, what we want."""
+        want = "none" if self.wish.want is None else _shown(self.wish.want)
+        return f"{self.wish.kind} ({self.key.key}={self.key.value} in {self.key.where}, here {want})"
+
+
+def fights(tuned: Tuned, wishes: Iterable[Wish], kernel_args: Iterable[str] | None) -> tuple[Fight, ...]:
+    """Each kind of setting that a key of the profile is about and does not prove to set the same; once a key."""
+    found: dict[tuple[str, TunedKey, str], Fight] = {}
+    wanted = [wish for wish in wishes if wish.kind in KINDS]
+    for key in tuned.keys:
+        for wish in wanted:
+            how = _judged(tuned, key, wish, kernel_args)
+            if how is not None and how != SAME:
+                found.setdefault((wish.kind, key, how), Fight(wish, key, how))
+    return tuple(found.values())
+
+
+def _judged(tuned: Tuned, key: TunedKey, wish: Wish, kernel_args: Iterable[str] | None) -> str | None:
+    wants = wish.want.values() if isinstance(wish.want, Mapping) and wish.kind in _CPU_KEYS else (wish.want,)
+    verdicts = {_of_plugin(tuned, key, wish._replace(want=want), kernel_args) for want in wants}
+    how = next((one for one in (OTHERWISE, UNSURE, OVERRULED, SAME) if one in verdicts), None)
+    return UNSURE if how == OTHERWISE and not key.sure else how
+
+
+def _of_plugin(tuned: Tuned, key: TunedKey, wish: Wish, kernel_args: Iterable[str] | None) -> str | None:
+    if key.plugin == "cpu":
+        if _CPU_KEYS.get(wish.kind) != key.key:
+            return None
+        return (_value if wish.kind == "resume-latency" else _alternatives)(key.value, wish.want)
+    if key.plugin == "vm":
+        return _thp(key, wish, kernel_args)
+    if key.plugin == "sysctl":
+        return _sysctl(tuned, key, wish)
+    if key.plugin == "sysfs":
+        return _sysfs(key, wish)
+    if key.plugin in ("irqbalance", "irq", "scheduler"):
+        return _interrupts(key, wish)
+    if key.plugin == "bootloader":
+        return _argument(key.value, wish) if wish.kind == "kernel-argument" else None
+    if key.plugin == "disk":
+        return _queue("scheduler", key.value, wish) if key.key == "elevator" else None
+    if key.plugin == "service":
+        starts = {"start", "enable"} & {word.strip() for word in key.value.replace(";", ",").split(",")}
+        return OTHERWISE if wish.kind == "ksm" and key.key in _KSM_SERVICES and starts else None
+    return None
+
+
+def _alternatives(value: str, want: Any) -> str:
+    """`a|b|c`: TuneD takes the first that the kernel has (plugin_cpu.py). A preference can be a bare number."""
+    words = [word.strip() for word in value.split("|")]
+    if words[0] == str(want):
+        return SAME
+    return UNSURE if str(want) in words or any(word.isdecimal() for word in words) else _value(words[0], want)
+
+
+def _value(value: str, want: Any) -> str:
+    """`>N` raises to N, `<N` lowers to it (plugins/base.py, _process_assignment_modifiers)."""
+    text, ours = _unquoted(value), str(want)
+    if text[:1] in ("<", ">") and len(text) > 1:
+        if not (text[1:].strip().isdecimal() and ours.isdecimal()):
+            return UNSURE
+        above = int(text[1:]) > int(ours)
+        below = int(text[1:]) < int(ours)
+        return OTHERWISE if (above if text[0] == ">" else below) else SAME
+    if "${" in text:
+        return UNSURE
+    return SAME if " ".join(text.split()) == ours else OTHERWISE
+
+
+def _unquoted(value: str) -> str:
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] == '"' else value
+
+
+def _thp(key: TunedKey, wish: Wish, kernel_args: Iterable[str] | None) -> str | None:
+    """plugin_vm.py leaves THP alone where the kernel's arguments have it."""
+    if wish.kind != "thp" or key.key not in ("transparent_hugepages", "transparent_hugepage"):
+        return None
+    how = _value(key.value, wish.want)
+    if kernel_args is None:
+        return UNSURE if how == OTHERWISE else how
+    return None if any(word.startswith("transparent_hugepage=") for word in kernel_args) else how
+
+
+def _sysctl(tuned: Tuned, key: TunedKey, wish: Wish) -> str | None:
+    """After its own, TuneD applies the files of sysctl.d again, ours among them, unless it is told not to."""
+    if wish.kind == "hugepages" and key.key in _PAGE_KEYS:  # of the default size, spread over the nodes
+        return UNSURE
+    if wish.kind not in ("sysctl", "numa-balancing") or wish.target != key.key:
+        return None
+    if isinstance(wish.want, Mapping):  # what works now and what the next start brings differ
+        return UNSURE
+    how = _value(key.value, wish.want)
+    if wish.kind == "sysctl" and tuned.reapply_sysctl:
+        excluded = any(fnmatchcase(key.key, pattern) for pattern in tuned.reapply_sysctl_exclude)
+        return how if excluded or how == SAME else OVERRULED
+    return how
+
+
+def _sysfs(key: TunedKey, wish: Wish) -> str | None:
+    if wish.kind == "nvme-queue":
+        head, _, part = key.key.rpartition("/queue/")
+        folder, _, disk = head.rpartition("/")
+        return _queue(part, key.value, wish) if folder == "/sys/block" and may_match(disk, "nvme") else None
+    paths: tuple[str, ...] = (wish.target,)
+    if wish.kind in _CPU_FILES:
+        cpus = _cpus(wish.target.removeprefix("cpus ")) or ()
+        paths = tuple(f"/sys/devices/system/cpu/cpu{cpu}/{_CPU_FILES[wish.kind]}" for cpu in cpus)
+    elif wish.kind not in ("thp", "ksm", "hugepages"):
+        return None
+    return _value(key.value, wish.want) if any(fnmatchcase(path, key.key) for path in paths) else None
+
+
+def may_match(pattern: str, start: str) -> bool:
+    """Whether a wildcard can stand for a name that begins like this."""
+    literal = pattern.partition("*")[0].partition("?")[0].partition("[")[0]
+    return literal.startswith(start) or (len(literal) < len(pattern) and start.startswith(literal))
+
+
+def _queue(part: str, value: str, wish: Wish) -> str | None:
+    if wish.kind != "nvme-queue" or not isinstance(wish.want, Mapping) or part not in wish.want:
+        return None
+    return _value(value, wish.want[part])
+
+
+def _interrupts(key: TunedKey, wish: Wish) -> str | None:
+    """[irqbalance] writes the CPUs that are banned; [irq] an affinity; [scheduler] takes isolated CPUs out of all."""
+    known = (("irqbalance", "banned_cpus", "irqbalance-ban"), ("irq", "affinity", "irq-affinity"))
+    isolates = (key.plugin, key.key, wish.kind) == ("scheduler", "isolated_cores", "irq-affinity")
+    if not key.value or not (isolates or (key.plugin, key.key, wish.kind) in known):
+        return None
+    theirs, ours = _cpus(_unquoted(key.value)), _cpus(str(wish.want))
+    if theirs is None or ours is None:
+        return UNSURE
+    return OTHERWISE if (ours & theirs if isolates else ours != theirs) else SAME
+
+
+def _argument(line: str, wish: Wish) -> str | None:
+    """The command line that [bootloader] adds: `line` is all of it."""
+    words = split(_unquoted(line))
+    text = text_of(words, wish.target)
+    open_names = any("${" in word.partition("=")[0] for word in words)
+    if text is None:
+        return UNSURE if open_names else None
+    if "${" in text:
+        return UNSURE
+    return SAME if text == wish.want else OTHERWISE
+
+
+def _cpus(text: str) -> CpuSet | None:
+    try:
+        return CpuSet.parse(text)
+    except ValueError:
+        return None
+
+
+def _shown(want: Any) -> str:
+    if isinstance(want, Mapping):
+        return ", ".join(f"{name} {value}" for name, value in want.items())
+    return str(want)
+
+
+def told(found: Iterable[Fight], how: str) -> Iterator[str]:
+    """The texts of those that are so, each once."""
+    yield from dict.fromkeys(fight.text for fight in found if fight.how == how)
