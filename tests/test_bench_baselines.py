@@ -125,7 +125,23 @@ def test_published_floors_are_held_against_the_peak_first(published: tuple[str, 
 
 
 def test_no_row_is_of_a_device_that_is_not_measured() -> None:
-    assert {row.device.partition(":")[0] for row in shipped().baselines} == {"10de"}
+    assert {row.device.partition(":")[0] for row in shipped().baselines} == {"10de", "1002"}
+
+
+@pytest.mark.parametrize("device", ["1002:74a1", "1002:74b5"])
+def test_floors_of_mi300x_are_those_that_azure_reads_into_its_two_numbers(device: str) -> None:
+    """48 both ways between host and device, 44 between two GPUs: customTests/azure_gpu_bandwidth.nhc."""
+    standard = shipped()
+    rows = {row.metric: (row.expected, row.gpus) for row in standard.baselines if row.device == device}
+    assert rows == {
+        "h2d-ce": (48.0, None),
+        "d2h-ce": (48.0, None),
+        "p2p-write-ce": (44.0, 8),
+        "all-reduce-16gib": (314.0, 8),
+    }
+    assert [standard.peak(metric, device) for metric in rows] == [63.0, 63.0, 64.0, 448.0]
+    assert standard.peak("p2p-write-ce", device, 0) == 63.0
+    assert standard.of("p2p-write-ce", device, 4) == standard.of("p2p-write-ce", device, 8, 0) == ()
 
 
 def test_every_floor_between_gpus_says_for_how_many_links_it_is() -> None:
@@ -134,7 +150,9 @@ def test_every_floor_between_gpus_says_for_how_many_links_it_is() -> None:
         family = metric_of(row.metric)
         assert family is not None
         if family.pair:
-            assert row.nvlinks == standard.peaks[row.device].nvlinks, row
+            peaks = standard.peaks[row.device]
+            assert row.nvlinks == peaks.nvlinks, row
+            assert (row.nvlinks is None) == ("pair" in peaks.values), row
 
 
 def test_the_parts_that_are_known_by_their_data_sheets() -> None:

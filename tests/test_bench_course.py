@@ -172,8 +172,8 @@ def test_gpus_on_vfio_and_in_mig_mode_are_skipped_with_a_hint(tmp_path: Path) ->
     ("gpu", "why"),
     [
         (Gpu(address=GPUS[0], vendor="nvidia", model="NVIDIA H200X-1-18C"), "a part of one"),
-        (Gpu(address=GPUS[0], vendor="amd"), "no benchmark for GPUs of amd"),
-        (Gpu(address=GPUS[0], vendor="habana"), "no benchmark for GPUs of habana"),
+        (Gpu(address=GPUS[0], vendor="intel"), "no benchmark for GPUs of intel"),
+        (Gpu(address=GPUS[0], vendor="amd"), "bind amdgpu"),
     ],
 )
 def test_parts_of_gpus_and_gpus_without_a_benchmark_are_held_against_nothing(

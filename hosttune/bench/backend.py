@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from hosttune.bench.parse.answer import Answer
 from hosttune.errors import CommandFailed
+from hosttune.gpu.vendor import Part
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host
 from hosttune.system import System
@@ -15,8 +16,9 @@ from hosttune.system import System
 
 @dataclass(frozen=True)
 class Ask:
-    """What is to be measured. `gpus` are free; `seconds` of burn-in; `libraries` that the children's Python has.
+    """What is to be measured. `gpus` are free, and so are `parts`, each for a process of its own; `seconds` of burn-in.
 
+    `libraries` that the children's Python has; `backends` by name that can load these GPUs, `watch` as in `Bench`.
     `quiet` is None, or why what loads the whole host must not run now (guests are running).
     """
 
@@ -28,6 +30,9 @@ class Ask:
     peers: tuple[str, ...] = ()
     libraries: frozenset[str] = frozenset()
     quiet: str | None = None
+    parts: tuple[Part, ...] = ()
+    backends: frozenset[str] = frozenset()
+    watch: str = ""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ _PEAKS = {
     "pcie": "GB/s",
     "memory": "GB/s",
     "scale-up": "GB/s",
+    "pair": "GB/s",
     "bf16": "TFLOP/s",
     "fp8": "TFLOP/s",
     "tf32": "TFLOP/s",
@@ -42,7 +43,8 @@ _KINDS = ("floor", "reference", "fleet")
 class Peaks:
     """The roofline of one device: dense rates and one direction of each link, in the units of `_PEAKS`.
 
-    `nvlinks`: over how many links its "scale-up" goes; None where that is not said.
+    `nvlinks`: over how many links its "scale-up" goes; None where that is not said. "pair" is the part of "scale-up"
+    that joins two of them, where it is the same for every two.
     """
 
     device: str
@@ -101,10 +103,12 @@ class Standard:
         if family is None or family.peak is None or device is None or device not in self.peaks:
             return None
         peaks = self.peaks[device]
+        if family.pair and links == 0:
+            return peaks.values.get("pcie")
+        if family.pair and "pair" in peaks.values:
+            return peaks.values["pair"]
         if not family.pair or links is None:
             return peaks.values.get(family.peak)
-        if links == 0:
-            return peaks.values.get("pcie")
         most = peaks.values.get(family.peak)
         return most if most is None or peaks.nvlinks is None else most * min(links / peaks.nvlinks, 1.0)
 
@@ -116,14 +120,18 @@ class Standard:
     def of(self, metric: str, device: str | None, gpus: int, links: int | None = None) -> tuple[Baseline, ...]:
         """The baselines of a metric on a device, measured with so many GPUs at once; of a pair, for its links.
 
-        A row that is stated for NVLinks is none for a pair that has none (0); where they are not known (None) it is as
+        A row that is stated for links is none for a pair that has none (0); where they are not known (None) it is as
         stated.
         """
+        family = metric_of(metric)
+        linked = family is not None and family.pair
         rows = (
             row for row in self.baselines if row.metric == metric and row.device == device and row.gpus in (None, gpus)
         )
         return tuple(
-            row if links is None else row.for_links(links) for row in rows if links != 0 or row.nvlinks is None
+            row if links is None else row.for_links(links)
+            for row in rows
+            if links != 0 or (row.nvlinks is None and not linked)
         )
 
 

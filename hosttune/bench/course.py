@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from hosttune.bench.backend import Ask, Backend, Command, run
 from hosttune.bench.baselines import Standard, pair_links, shipped
@@ -15,10 +17,11 @@ from hosttune.bench.judge import Port, Scene, judge, loaded_links, missing
 from hosttune.bench.parse.answer import Answer, Lost, NotUnderstood, worst_of_each
 from hosttune.errors import CommandFailed, Refused
 from hosttune.model.host import Host, Link
-from hosttune.model.validation import CheckResult, Sample, Validation
+from hosttune.model.validation import CheckResult, Outcome, Sample, Validation
 from hosttune.system import System
 
-_FIND = "import importlib.util as u; print(*(n for n in ('torch', 'cupy') if u.find_spec(n)))"
+_FIND = "import importlib.util as u; print(*(n for n in ('torch', 'cupy', 'habana_frameworks') if u.find_spec(n)))"
+_LIBRARIES = frozenset(("torch", "cupy", "habana_frameworks"))
 _BURN_SECONDS = 300.0
 _GEN2, _GEN5 = 5.0, 32.0  # GT/s
 
@@ -60,30 +63,36 @@ def measure(
         seconds if seconds is not None else _BURN_SECONDS,
         scratch_path,
         tuple(peers or ()),
-        _libraries(system) if chosen.gpus else frozenset(),
+        _libraries(system) if chosen.gpus or chosen.parts else frozenset(),
         _not_quiet(host),
+        chosen.parts,
+        chosen.bench.backends if chosen.bench is not None else frozenset(),
+        chosen.bench.watch if chosen.bench is not None else "",
     )
     plans, skips = _planned(system, ask)
     answers = [_answer(system, backend, command, say) for backend, command in plans]
     links = pair_links(host, [gpu.address for gpu in chosen.gpus])
-    scene = Scene(standard or shipped(), _device_ids(host), len(chosen.gpus), history, links, _rdma_ports(host))
+    kinds = _device_ids(host)
+    pieces = {part.subject: kinds[part.address] for part in chosen.parts if not part.whole and part.address in kinds}
+    scene = Scene(standard or shipped(), kinds, len(chosen.gpus), history, links, _rdma_ports(host), pieces)
     samples = tuple(sample for answer in answers for sample in answer.samples)
     results = (
         *judge(samples, scene),
         *missing(lost for answer in answers for lost in answer.lost),
         *(result for answer in answers for result in answer.results),
         *_left_out(chosen),
+        *_not_taken(chosen, plans),
         *skips,
     )
     facts = {name: value for answer in answers for name, value in answer.facts.items()}
+    results = tuple(_with_doubt(row, chosen) for row in results)
     return Measured(worst_of_each(results), samples, {**_versions(host), **facts}, loaded_links(samples))
 
 
 def _planned(system: System, ask: Ask) -> tuple[list[tuple[Backend, Command]], list[CheckResult]]:
     """Commands of the first available backend of each group; a skip for each group that has none."""
     backends = [backend for backend in (*GPU_BACKENDS, *HOST_BACKENDS) if ask.level in backend.levels]
-    if not ask.gpus:
-        backends = [backend for backend in backends if backend not in GPU_BACKENDS]
+    backends = [backend for backend in backends if backend not in GPU_BACKENDS or _can_load(backend, ask)]
     done: set[str] = set()
     reasons: dict[str, list[str]] = {}
     plans: list[tuple[Backend, Command]] = []
@@ -104,6 +113,10 @@ def _planned(system: System, ask: Ask) -> tuple[list[tuple[Backend, Command]], l
         if group not in done
     ]
     return plans, skips
+
+
+def _can_load(backend: Backend, ask: Ask) -> bool:
+    return backend.name in ask.backends and bool(ask.gpus or ask.parts)
 
 
 def _answer(system: System, backend: Backend, command: Command, say: Callable[[str], None]) -> Answer:
@@ -132,7 +145,7 @@ def _speaks_of(answer: Answer, metric: str) -> bool:
 
 def _libraries(system: System) -> frozenset[str]:
     """GPU libraries that the children's interpreter can import, found without importing them."""
-    return frozenset(system.run((sys.executable, "-c", _FIND), timeout=30).split()) & {"torch", "cupy"}
+    return frozenset(system.run((sys.executable, "-c", _FIND), timeout=30).split()) & _LIBRARIES
 
 
 def _not_quiet(host: Host) -> str | None:
@@ -142,8 +155,38 @@ def _not_quiet(host: Host) -> str | None:
 
 def _left_out(chosen: Chosen) -> list[CheckResult]:
     return [
-        CheckResult(check="bench-gpu", subject=gpu.address, outcome="skip", actual=why) for gpu, why in chosen.left_out
+        *(_not_loaded(gpu.address, "skip", why) for gpu, why in chosen.left_out),
+        *(_not_loaded(gpu.address, "unknown", why) for gpu, why in chosen.untold),
     ]
+
+
+def _not_loaded(subject: str, outcome: Outcome, why: str) -> CheckResult:
+    return CheckResult(check="bench-gpu", subject=subject, outcome=outcome, actual=why)
+
+
+def _not_taken(chosen: Chosen, plans: list[tuple[Backend, Command]]) -> Iterator[CheckResult]:
+    """What is not measured of a part, and parts that no backend here can measure."""
+    measured = {command.subject for _, command in plans}
+    for part in chosen.parts:
+        if part.subject not in measured:
+            why = "PyTorch alone measures it, which is not there"
+            yield _not_loaded(part.subject, "skip", why)
+            continue
+        for metric, why in part.without.items():
+            yield CheckResult(check=f"bench-{metric}", subject=part.subject, outcome="skip", actual=why)
+
+
+def _with_doubt(row: CheckResult, chosen: Chosen) -> CheckResult:
+    """A figure of GPUs on whose like no figure was ever seen says so."""
+    doubts = {part.subject: part.unproven for part in chosen.parts if part.unproven}
+    if chosen.bench is not None and chosen.bench.unproven:
+        doubts |= dict.fromkeys([gpu.address for gpu in chosen.gpus], chosen.bench.unproven)
+        doubts |= dict.fromkeys([part.address for part in chosen.parts], chosen.bench.unproven)
+        doubts |= {f"{len(chosen.gpus)} GPUs": chosen.bench.unproven, "all GPUs": chosen.bench.unproven}
+    doubt = doubts.get(row.subject) or doubts.get(row.subject.partition("->")[0])
+    if doubt is None or not row.check.startswith("bench-") or row.check == "bench-gpu":
+        return row
+    return msgspec.structs.replace(row, actual=f"{row.actual}; {doubt}" if row.actual else doubt)
 
 
 def _device_ids(host: Host) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""GPU benchmarks: PyTorch and CuPy in children of ours, NVIDIA's nvbandwidth, nccl-tests and DCGM diagnostics."""
+"""GPU benchmarks: PyTorch (also for ROCm and Gaudi) and CuPy in children of ours; nvbandwidth, nccl-tests and DCGM."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import sys
 from functools import partial
 
 from hosttune.bench.backend import Ask, Backend, Command, installed
+from hosttune.bench.gpu_jobs import BETWEEN, GIVES
 from hosttune.bench.parse import child, dcgm, nccl, nvbandwidth
+from hosttune.gpu import vendor_of
+from hosttune.gpu.vendor import Part
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host
 from hosttune.model.values import parse_cpus
@@ -16,20 +19,15 @@ from hosttune.system import System
 # Seconds in all. Level 1 takes half a minute on four GPUs; what is cut off is unknown, so eight get more time.
 # Groups of figures, as jobs of the children are called.
 _TORCH = frozenset(("host-copies", "device-copy", "peer-copy", "gemm", "collectives", "burn"))
+_GAUDI = frozenset(("host-copies", "device-copy", "gemm"))
 _CUPY = frozenset(("host-copies", "device-copy", "peer-copy", "gemm"))
 _BUDGET = {1: 90.0, 2: 900.0, 3: 900.0}
-_GIVES = {
-    "host-copies": ("h2d-ce", "d2h-ce"),
-    "device-copy": ("device-copy",),
-    "peer-copy": ("p2p-write-ce",),
-    "gemm": ("gemm-bf16",),
-    "collectives": ("all-reduce", "all-gather"),
-    "burn": ("gemm-bf16-sustained", "burn-wrong-results"),
-}
+_PART_BUDGET = {1: 60.0, 2: 300.0, 3: 300.0}  # of one part, which has fewer figures
 
 
-def _library(name: str, system: System, ask: Ask) -> str | None:
-    return None if name in ask.libraries else f"no {name} for {sys.executable}"
+def _library(names: tuple[str, ...], system: System, ask: Ask) -> str | None:
+    lacking = [name for name in names if name not in ask.libraries]
+    return f"no {' and no '.join(lacking)} for {sys.executable}" if lacking else None
 
 
 def places(host: Host, gpu: Gpu) -> dict[str, object]:
@@ -48,22 +46,49 @@ def places(host: Host, gpu: Gpu) -> dict[str, object]:
 
 
 def _children(library: str, ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
+    """One child for all GPUs together, and one for each part (not by CuPy, which is told no environment here)."""
+    whole = (_together(library, ask, groups),) if ask.gpus else ()
+    return (*whole, *(_alone(library, ask, groups, part) for part in ask.parts if library != "cupy"))
+
+
+def _together(library: str, ask: Ask, groups: frozenset[str]) -> Command:
     where = {gpu.address: places(ask.host, gpu) for gpu in ask.gpus}
     named = {gpu.uuid: {**where[gpu.address], "name": gpu.address} for gpu in ask.gpus if gpu.uuid}
-    budget = _BUDGET[ask.level] + (ask.seconds if ask.level == 3 else 0)
     wanted = ",".join([gpu.address for gpu in ask.gpus] + [gpu.uuid for gpu in ask.gpus if gpu.uuid])
-    argv = (
+    budget = _BUDGET[ask.level]
+    argv = _argv(library, ask, groups, wanted, {**where, **named}, budget)
+    asked = sorted(group for group in groups if group not in BETWEEN or len(ask.gpus) > 1)
+    watch = ("--watch", ask.watch) if ask.watch else ()
+    metrics = tuple(metric for group in asked for metric in GIVES[group])
+    return Command((*argv, *watch), child.parse, _with_burn(ask, budget) + 30, metrics, "all GPUs")
+
+
+def _alone(library: str, ask: Ask, groups: frozenset[str], part: Part) -> Command:
+    """What one device gives alone; the burn-in from level 2, for there may be many parts."""
+    gpu = next(gpu for gpu in ask.host.gpus if gpu.address == part.address)
+    kinds = groups - BETWEEN - (frozenset(("burn",)) if ask.level == 1 else frozenset())
+    budget = _PART_BUDGET[ask.level]
+    argv = _argv(library, ask, kinds, part.address, {part.address: places(ask.host, gpu)}, budget)
+    count = () if part.multiprocessors is None else ("--multiprocessors", str(part.multiprocessors))
+    without = ("--without", ",".join(sorted(part.without)))
+    variables = tuple(f"{name}={value}" for name, value in sorted(part.environment.items()))
+    metrics = tuple(metric for kind in sorted(kinds) for metric in GIVES[kind])
+    whole = (*("env", *variables), *argv, *("--alone", part.subject), *count, *without)
+    return Command(whole, child.parse, _with_burn(ask, budget) + 30, metrics, part.subject)
+
+
+def _argv(
+    library: str, ask: Ask, kinds: frozenset[str], gpus: str, where: dict[str, dict[str, object]], budget: float
+) -> tuple[str, ...]:
+    return (
         *(sys.executable, "-m", "hosttune.bench.gpu_child", "--library", library, "--level", str(ask.level)),
-        *("--gpus", wanted, "--kinds", ",".join(sorted(groups)), "--places", json.dumps({**where, **named})),
-        *("--seconds", f"{ask.seconds:g}", "--budget", f"{budget:g}"),
+        *("--gpus", gpus, "--kinds", ",".join(sorted(kinds)), "--places", json.dumps(where)),
+        *("--seconds", f"{ask.seconds:g}", "--budget", f"{_with_burn(ask, budget):g}"),
     )
-    asked = sorted(group for group in groups if _applies(group, ask))
-    metrics = tuple(metric for group in asked for metric in _GIVES[group])
-    return (Command(argv, child.parse, budget + 30, metrics, "all GPUs"),)
 
 
-def _applies(group: str, ask: Ask) -> bool:
-    return len(ask.gpus) > 1 or group not in ("peer-copy", "collectives")
+def _with_burn(ask: Ask, budget: float) -> float:
+    return budget + (ask.seconds if ask.level == 3 else 0)
 
 
 def _nvbandwidth(ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
@@ -92,13 +117,20 @@ def _dcgm(ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
 
 def _every_gpu(tool: str, system: System, ask: Ask) -> str | None:
     """NVIDIA's tools take all GPUs that the driver has: only where all of those may be loaded."""
-    if any(gpu.mig is not None and gpu.mig.mode == "enabled" for gpu in ask.host.gpus):
-        return f"{tool} takes every GPU, and one is in MIG mode"
+    chosen = {gpu.address for gpu in ask.gpus}
+    drivers = {device.address: device.driver for device in ask.host.pci}
+    for gpu in ask.host.gpus:
+        maker = vendor_of(gpu.vendor)
+        if maker is not None and drivers.get(gpu.address) == maker.driver and gpu.address not in chosen:
+            return f"{tool} takes every GPU that the driver has, and {gpu.address} is not to be loaded as a whole"
     return installed(system, tool)
 
 
-TORCH = Backend("PyTorch", _TORCH, partial(_library, "torch"), partial(_children, "torch"))
-CUPY = Backend("CuPy", _CUPY, partial(_library, "cupy"), partial(_children, "cupy"))
+TORCH = Backend("PyTorch", _TORCH, partial(_library, ("torch",)), partial(_children, "torch"))
+GAUDI = Backend(
+    "PyTorch for Gaudi", _GAUDI, partial(_library, ("torch", "habana_frameworks")), partial(_children, "hpu")
+)
+CUPY = Backend("CuPy", _CUPY, partial(_library, ("cupy",)), partial(_children, "cupy"))
 NVBANDWIDTH = Backend(
     "nvbandwidth", frozenset(("host-copies", "peer-copy")), partial(_every_gpu, "nvbandwidth"), _nvbandwidth
 )
@@ -106,4 +138,4 @@ NCCL_TESTS = Backend("nccl-tests", frozenset(("collectives",)), partial(_every_g
 DCGM = Backend("DCGM", frozenset(("dcgm",)), partial(_every_gpu, "dcgmi"), _dcgm, frozenset((2, 3)))
 
 # The first that is there measures a group. Ours come first: their runs are single figures, with memory placed by node.
-GPU_BACKENDS = (TORCH, CUPY, NVBANDWIDTH, NCCL_TESTS, DCGM)
+GPU_BACKENDS = (TORCH, GAUDI, CUPY, NVBANDWIDTH, NCCL_TESTS, DCGM)

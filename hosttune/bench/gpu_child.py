@@ -12,12 +12,13 @@ import json
 import sys
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 from hosttune.bench.collectives import collectives
-from hosttune.bench.gpu_jobs import Device, collective_job, worker_jobs
+from hosttune.bench.gpu_jobs import BETWEEN, GIVES, Device, collective_job, worker_jobs
 from hosttune.bench.supervise import Job, Record, run_jobs
 from hosttune.errors import CommandFailed
 from hosttune.system import run_command
@@ -25,6 +26,7 @@ from hosttune.system import run_command
 _QUERY = "pci.bus_id,clocks.sm,clocks.mem,power.draw,temperature.gpu"
 _LOADED = (("load-sm-clock", "MHz"), ("load-memory-clock", "MHz"), ("load-power", "W"), ("load-temperature", "°C"))
 _WATCH_SECONDS = 1.0
+_UNASKED = "which devices the library has is not known: it could not be asked"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -37,12 +39,16 @@ def main(arguments: Sequence[str]) -> int:
     records: list[Record] = document["records"]
     for record in run_jobs([Job("devices", "all GPUs", (), {}, 60.0)], _worker(work), until=until):
         document.update(record) if "devices" in record else records.append(record)
-    devices = _devices(document.get("devices", ()), options.gpus, json.loads(options.places))
+    kinds = frozenset(work) | {"collectives"} if options.library == "torch" else frozenset(work)
+    kinds = kinds if options.kinds == "all" else kinds & frozenset(options.kinds.split(","))
+    devices, missing = _found(document, options, kinds)
+    records.extend(missing)
     if devices:
-        kinds = frozenset(work) | {"collectives"} if options.library == "torch" else frozenset(work)
-        kinds = kinds if options.kinds == "all" else kinds & frozenset(options.kinds.split(","))
-        jobs = tuple(worker_jobs(options.level, devices, kinds, options.seconds))
-        records.extend(run_jobs(jobs, _worker(work), until=until, watch=_Watch()))
+        jobs = tuple(
+            job for job in worker_jobs(options.level, devices, kinds, options.seconds) if not _left_out(job, options)
+        )
+        watch = _Watch() if options.watch else lambda job: ()
+        records.extend(run_jobs(jobs, _worker(work), until=until, watch=watch))
         if len(devices) > 1 and "collectives" in kinds:
             records.extend(collectives(collective_job(options.level, devices), until))
     document["seconds"] = round(time.time() - started, 1)
@@ -54,11 +60,17 @@ def main(arguments: Sequence[str]) -> int:
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m hosttune.bench.gpu_child")
-    parser.add_argument("--library", choices=("torch", "cupy"), default="torch")
+    parser.add_argument("--library", choices=("torch", "cupy", "hpu"), default="torch")
     parser.add_argument("--level", type=int, choices=(1, 2, 3), default=1)
     parser.add_argument("--gpus", default="all", help="PCI addresses, with commas")
     parser.add_argument("--kinds", default="all", help="kinds of measurement, with commas")
     parser.add_argument("--places", default="{}", help='JSON: {address: {"near": [node, [cpu…]], "far": …}}')
+    parser.add_argument("--alone", help="name of the only device that the environment shows")
+    parser.add_argument("--multiprocessors", type=int, help="how many that device must have")
+    parser.add_argument("--without", default="", help="metrics that are not to be taken, with commas")
+    parser.add_argument(
+        "--watch", choices=("", "nvidia-smi"), default="", help="what tells clocks and power under load"
+    )
     parser.add_argument("--seconds", type=float, default=60.0, help="of burn-in (level 3)")
     parser.add_argument("--budget", type=float, default=100.0, help="seconds for everything")
     return parser.parse_args(arguments)
@@ -73,17 +85,87 @@ def _worker(work: Mapping[str, Any]) -> Any:
     return lambda job: work[job.kind](dict(job.options))
 
 
-def _devices(rows: Iterable[Mapping[str, Any]], wanted: str, places: Mapping[str, Any]) -> tuple[Device, ...]:
-    """The devices to load. One whose PCI address the library does not tell is known by its UUID, else its index."""
+def _left_out(job: Job, options: argparse.Namespace) -> bool:
+    return bool(job.metrics) and frozenset(job.metrics) <= frozenset(options.without.split(","))
+
+
+def _found(
+    document: Mapping[str, Any], options: argparse.Namespace, kinds: frozenset[str]
+) -> tuple[tuple[Device, ...], list[Record]]:
+    """The devices to load, and a record of each that was asked for and is not to be had. No device is guessed."""
+    rows = tuple(document.get("devices", ()))
+    places = json.loads(options.places)
+    metrics = [metric for kind in sorted(kinds & GIVES.keys() - BETWEEN) for metric in GIVES[kind]]
+    if options.alone is not None:
+        why = _not_alone(rows, options) if "devices" in document else _UNASKED
+        found = () if why else (_device(rows[0], options.alone, places.get(options.gpus) or {}, options.gpus),)
+        return found, [{"error": why, "metrics": metrics, "subject": options.alone}] if why else []
+    devices = _devices(rows, options.gpus, places)
+    wanted = [] if options.gpus == "all" else options.gpus.split(",")
+    names = dict.fromkeys(str((places.get(name) or {}).get("name", name)) for name in wanted)
+    loaded = {device.address.lower() for device in devices}
+    return devices, [
+        {"error": _why_missing(name, rows, document), "metrics": metrics, "subject": name}
+        for name in names
+        if name.lower() not in loaded
+    ]
+
+
+def _devices(rows: Sequence[Mapping[str, Any]], wanted: str, places: Mapping[str, Any]) -> tuple[Device, ...]:
+    """The devices to load. One whose PCI address the library does not tell is known by its UUID, else its index.
+
+    Several at one address are parts of one GPU, none of which is that GPU.
+    """
     chosen = None if wanted == "all" else frozenset(wanted.lower().split(","))
+    at = Counter(row["address"] for row in rows if row["address"])
     found = []
     for row in rows:
         name = row["address"] or row["uuid"] or f"gpu{row['index']}"
+        if at[row["address"]] > 1:
+            continue
         if chosen is None or name.lower() in chosen or (row["uuid"] or "").lower() in chosen:
             place = places.get(name) or places.get(row["uuid"]) or {}
-            near, far = (_place(place.get(key)) for key in ("near", "far"))
-            found.append(Device(row["index"], place.get("name", name), row["memory_bytes"], near, far))
+            found.append(_device(row, place.get("name", name), place))
     return tuple(found)
+
+
+def _device(row: Mapping[str, Any], name: str, place: Mapping[str, Any], link: str | None = None) -> Device:
+    near, far = (_place(place.get(key)) for key in ("near", "far"))
+    return Device(row["index"], name, row["memory_bytes"], near, far, link)
+
+
+def _why_missing(name: str, rows: Sequence[Mapping[str, Any]], document: Mapping[str, Any]) -> str:
+    """Why a GPU that was asked for is none of the library's devices."""
+    library = ", ".join(f"{key} {value}" for key, value in (document.get("versions") or {}).items() if value)
+    if "devices" not in document:
+        return _UNASKED
+    same = sum(row["address"] == name for row in rows)
+    if same > 1:
+        return f"{library} shows {same} devices at this address: the GPU is cut into partitions, none of which is it"
+    if any(row["address"] is None for row in rows):
+        return f"{library} does not tell the PCI addresses of its devices: which one this is cannot be told"
+    if any(str(row["address"]).rpartition(".")[0] == name.rpartition(".")[0] for row in rows):
+        return f"{library} tells no function numbers: whether its device in this slot is this GPU cannot be told"
+    return (
+        f"{library or document.get('library')} shows no device at this address: is it built for this maker's GPUs, does"
+        " a variable (CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES) hide it?"
+    )
+
+
+def _not_alone(rows: Sequence[Mapping[str, Any]], options: argparse.Namespace) -> str | None:
+    """Why the one device that the environment should show is not that which was asked for; None where it is."""
+    if len(rows) != 1:
+        return f"the library shows {len(rows)} devices where its environment should show this one alone"
+    (row,) = rows
+    if row["address"] is not None and row["address"] != options.gpus:
+        return f"the library shows the device at {row['address']} where this one is at {options.gpus}"
+    count = row.get("multiprocessors")
+    if options.multiprocessors is not None and count != options.multiprocessors:
+        return (
+            f"its device has {count or 'unknown'} multiprocessors, its profile {options.multiprocessors}: it is"
+            " cut into several compute instances, or is another"
+        )
+    return None
 
 
 def _place(value: Sequence[Any] | None) -> tuple[int, tuple[int, ...]] | None:

@@ -13,6 +13,16 @@ RUNS = 5
 # Published all-reduce floors are stated at 16 GiB, those of GPUs with 40 GB at 8 GiB.
 _SIZES = {1: (MIB, 32 * MIB, 256 * MIB, GIB, 4 * GIB), 2: (MIB, 32 * MIB, 256 * MIB, GIB, 4 * GIB, 8 * GIB, 16 * GIB)}
 _TYPES = {1: ("bf16", "fp8"), 2: ("bf16", "fp8", "tf32", "fp64")}
+# What each kind gives at least, of one device: unknown where the device is not to be had.
+GIVES = {
+    "host-copies": ("h2d-ce", "d2h-ce"),
+    "device-copy": ("device-copy",),
+    "peer-copy": ("p2p-write-ce",),
+    "gemm": ("gemm-bf16",),
+    "collectives": ("all-reduce", "all-gather"),
+    "burn": ("gemm-bf16-sustained", "burn-wrong-results"),
+}
+BETWEEN = frozenset(("peer-copy", "collectives"))  # kinds that need two devices
 _SIDE = {"bf16": 8192, "fp8": 8192, "tf32": 8192, "fp64": 4096}
 
 
@@ -26,13 +36,19 @@ def size_name(size: int) -> str:
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU that may be loaded: the library's index, PCI address, memory, and CPUs by node: its own, and a far one."""
+    """A GPU that may be loaded: the library's index, PCI address or a part's name, memory, CPUs of both nodes."""
 
     index: int
     address: str
     memory_bytes: int
     near: tuple[int, tuple[int, ...]] | None = None
     far: tuple[int, tuple[int, ...]] | None = None
+    link: str | None = None  # the PCI address whose link is read, where `address` is the name of a part
+
+    @property
+    def function(self) -> str:
+        """The PCI address of the GPU that it is or is a part of."""
+        return self.link or self.address
 
 
 @dataclass(frozen=True)
@@ -88,7 +104,7 @@ def _host_copies(devices: Sequence[Device], level: Level) -> Iterator[Job]:
 def _host_copy(device: Device, level: Level, place: tuple[int, tuple[int, ...]] | None, suffix: str) -> Job:
     options: dict[str, Any] = {"index": device.index, "bytes": GIB, "pace": level.pace, "suffix": suffix}
     if not suffix:
-        options["link"] = device.address  # read while copies run
+        options["link"] = device.function  # read while copies run
     if place is not None:
         options |= {"node": place[0], "cpus": list(place[1])}
     return _job("host-copies", device.address, (f"h2d-ce{suffix}", f"d2h-ce{suffix}"), options)

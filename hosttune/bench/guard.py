@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hosttune.errors import Refused
+from hosttune.errors import Refused, Unreadable
+from hosttune.gpu import VENDORS, vendor_of
+from hosttune.gpu.vendor import Bench, Part
 from hosttune.holders import Holder, holders
 from hosttune.model.gpu import Gpu
-from hosttune.model.host import Host
+from hosttune.model.host import Host, PciDevice
 from hosttune.system import System
 
 # Daemons of the driver that keep GPUs open and compute nothing.
@@ -23,44 +26,70 @@ _KEEPERS = frozenset(
 _VGPU = re.compile(r"[A-Z0-9]-(?:\d{1,2}-)?\d{1,3}(?:C|CME|Q|B|A)$")
 
 
+# The first PID namespace, in which every process is to be seen: PROC_PID_INIT_INO, include/linux/proc_ns.h.
+_ALL_PROCESSES = f"pid:[{0xEFFFFFFC}]"
+
+
 @dataclass(frozen=True)
 class Chosen:
-    """GPUs to load, and those left out with the reason and what would change it."""
+    """What may be loaded, of one maker: `gpus` together, `parts` each by a process of its own.
+
+    `left_out` are GPUs with the reason and what would change it, `untold` those of which it is not known what to load.
+    `bench` is how the maker's GPUs are loaded.
+    """
 
     gpus: tuple[Gpu, ...]
     left_out: tuple[tuple[Gpu, str], ...]
+    parts: tuple[Part, ...] = ()
+    bench: Bench | None = None
+    untold: tuple[tuple[Gpu, str], ...] = ()
 
 
 def choose(system: System, host: Host) -> Chosen:
-    """The GPUs of accelerator makers that may be loaded.
+    """The GPUs of accelerator makers that may be loaded, and the parts of those that are measured in parts.
 
     Raises Refused for one that a process or guest holds, or where that cannot be told: by an unprivileged user who
     sees no other process, unless the driver itself counts none.
     """
-    drivers = {device.address: device.driver for device in host.pci}
-    left_out: list[tuple[Gpu, str]] = []
-    wanted: list[Gpu] = []
-    for gpu in host.gpus:
-        why = None if gpu.vendor == "other" else _unfit(gpu, drivers.get(gpu.address))
-        if gpu.vendor == "other":
-            continue
-        if why is None:
-            wanted.append(gpu)
+    devices = {device.address: device for device in host.pci}
+    reasons = {gpu.address: _unfit(gpu, devices.get(gpu.address)) for gpu in host.gpus if gpu.vendor != "other"}
+    fit = tuple(gpu for gpu in host.gpus if gpu.address in reasons and reasons[gpu.address] is None)
+    maker = next((vendor for vendor in VENDORS if any(gpu.vendor == vendor.name for gpu in fit)), None)
+    bench = maker.bench if maker is not None else None
+    gpus: list[Gpu] = []
+    parts: list[Part] = []
+    untold: list[tuple[Gpu, str]] = []
+    for gpu in fit:
+        found = bench.parts(gpu) if bench is not None else None
+        if maker is not None and gpu.vendor != maker.name:
+            reasons[gpu.address] = f"GPUs of {maker.name} are measured here, and one Python has one maker's library"
+        elif isinstance(found, str):
+            untold.append((gpu, found))
+        elif found is None:
+            gpus.append(gpu)
+        elif not found:
+            reasons[gpu.address] = "it is divided into instances, and there is none: nothing on it can be loaded"
         else:
-            left_out.append((gpu, why))
-    _refuse_used(system, host, tuple(wanted))
-    return Chosen(tuple(wanted), tuple(left_out))
+            parts += found
+    loaded = {gpu.address for gpu in gpus} | {part.address for part in parts}
+    _refuse_used(system, host, tuple(gpu for gpu in fit if gpu.address in loaded))
+    left_out = tuple((gpu, why) for gpu in host.gpus if (why := reasons.get(gpu.address)) is not None)
+    return Chosen(tuple(gpus), left_out, tuple(parts), bench, tuple(untold))
 
 
-def _unfit(gpu: Gpu, driver: str | None) -> str | None:
-    if driver is None:
+def _unfit(gpu: Gpu, device: PciDevice | None) -> str | None:
+    driver = device.driver if device is not None else None
+    maker = vendor_of(gpu.vendor)
+    if device is None or driver is None:
         return "no driver holds it: bind its maker's driver to measure it"
     if "vfio" in driver:
         return f"on {driver}, for a guest: measure it inside the guest, or give it back (hosttune revert) first"
-    if gpu.vendor != "nvidia":
+    if maker is None or maker.bench is None:
         return f"no benchmark for GPUs of {gpu.vendor} here: not measured, and held against nothing"
-    if gpu.mig is not None and gpu.mig.mode == "enabled":
-        return "MIG mode is on: not measured, for whole-GPU figures do not apply to its instances"
+    if driver != maker.driver:
+        return f"on {driver}, through which no library reaches it: bind {maker.driver} to measure it"
+    if device.virtfns:
+        return f"it has {len(device.virtfns)} virtual functions, for guests: neither it nor its parts are loaded"
     if _VGPU.search(gpu.model or ""):
         return f"{gpu.model} is a vGPU: not measured, for a whole GPU's figures do not apply to a part of one"
     return None
@@ -77,13 +106,40 @@ def _refuse_used(system: System, host: Host, gpus: tuple[Gpu, ...]) -> None:
                 where=gpu.address,
                 hint="nvidia-smi names them: end them first",
             )
-    idle = {gpu.address for gpu in gpus if gpu.processes == 0}
+    idle = {gpu.address for gpu in gpus if _counts_none(gpu)}
+    if not all(gpu.address in idle for gpu in gpus) and not _sees_all_processes(system):
+        raise Refused(
+            "whether somebody uses it is unknown: its driver counts no processes, and from here not all are to be seen",
+            where=_words(gpu.address for gpu in gpus if gpu.address not in idle),
+            hint="run on the machine itself, in no container: readlink /proc/self/ns/pid says " + _ALL_PROCESSES,
+        )
     for holder in holders(system, [gpu.address for gpu in gpus]):
         if holder.unknown:
             if not all(gpu.address in idle for gpu in gpus):
                 raise Refused(holder.text, where=holder.address, hint="run as root on the machine itself")
         elif not _harmless(holder):
             raise Refused(holder.text, where=holder.address, hint=holder.hint)
+
+
+def _counts_none(gpu: Gpu) -> bool:
+    """Whether the driver itself says that nothing computes on a GPU.
+
+    In MIG mode it counts the processes on all instances only for those who may see them (nvml.h,
+    nvmlDeviceGetComputeRunningProcesses): 0 proves nothing then.
+    """
+    return gpu.processes == 0 and (gpu.mig is None or gpu.mig.mode != "enabled")
+
+
+def _sees_all_processes(system: System) -> bool:
+    """Whether this runs in the machine's own PID namespace, and not in a container's."""
+    try:
+        return (system.link("/proc/self/ns/pid") or "").rpartition("/")[2] == _ALL_PROCESSES
+    except Unreadable:
+        return False
+
+
+def _words(addresses: Iterable[str]) -> str:
+    return ", ".join(addresses)
 
 
 def _guest_of(host: Host, address: str) -> str | None:

@@ -29,6 +29,7 @@ _PORT_SOURCE = (
     " conf/nd96asr_v4.conf, line 65 (180 of 200), nd96isr_h200_v5.conf, line 61 (360 of 400), both of GPU memory;"
     " nd96isr_mi300x_v5.conf, line 56 (390 of 400 of host memory). Measured: ib_write_bw, host memory, 1 MiB messages"
 )
+_NO_FLOOR_OF_A_PART = "no floor is published for a part of a GPU, and this host has no history of it"
 _HINT = "measure again with the host idle; then compare link, clocks and NUMA node with a host that reaches it"
 
 
@@ -45,6 +46,7 @@ class Scene:
     """What figures are judged by: floors and peaks, device ids by subject's first address, GPUs at once, history.
 
     `links`: NVLinks of each pair of GPUs as far as they are known, 0 on PCIe. `ports`: RDMA ports by name.
+    `pieces`: kinds of GPUs that subjects are a part of: the whole's peak bounds them, its floors are none of theirs.
     """
 
     standard: Standard
@@ -53,6 +55,7 @@ class Scene:
     history: tuple[Validation, ...] = ()
     links: Mapping[str, int] = field(default_factory=dict)
     ports: Mapping[str, Port] = field(default_factory=dict)
+    pieces: Mapping[str, str] = field(default_factory=dict)
 
     def device(self, subject: str) -> str | None:
         """The kind of device that a subject is about: an address, a way between two, or all GPUs of one kind."""
@@ -118,7 +121,8 @@ def _result(metric: str, subject: str, values: list[float], scene: Scene) -> Che
         return _unknown(metric, subject, f"{FEWEST_RUNS} runs", f"{actual}: too few", "measure again")
     port = scene.ports.get(subject.partition("->")[0]) if family.peak == "network" else None
     links = scene.links.get(subject)
-    peak = scene.standard.most(metric, device, links) if port is None or port.rate is None else port.rate
+    bound = device or scene.pieces.get(subject)
+    peak = scene.standard.most(metric, bound, links) if port is None or port.rate is None else port.rate
     if peak is not None and middle > peak * _SLACK:
         expected = f"at most {peak:.4g} {family.unit}, the physical peak"
         return _unknown(metric, subject, expected, f"{actual}: not believed", "measure again")
@@ -132,9 +136,8 @@ def _result(metric: str, subject: str, values: list[float], scene: Scene) -> Che
         expected = "; ".join(map(_words, rows)) or "a floor"
         return _unknown(metric, subject, expected, f"{actual}; {what}", hint)
     if not rows and own is None:
-        return CheckResult(
-            check=f"bench-{metric}", subject=subject, outcome="skip", actual=f"{actual}; {_no_floor(links, port)}"
-        )
+        why = _NO_FLOOR_OF_A_PART if subject in scene.pieces else _no_floor(links, port)
+        return CheckResult(check=f"bench-{metric}", subject=subject, outcome="skip", actual=f"{actual}; {why}")
     return _judged(metric, subject, family, values, actual, rows, own)
 
 

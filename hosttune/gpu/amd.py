@@ -5,7 +5,7 @@ A virtual function (MI300X VF) is a GPU of its own; so is the function it belong
 
 from __future__ import annotations
 
-from hosttune.gpu.vendor import Listing, Vendor, awake, fill
+from hosttune.gpu.vendor import Bench, Listing, Vendor, awake, fill
 from hosttune.model.gpu import Gpu, Peer
 from hosttune.model.host import PciDevice
 from hosttune.reader import Reader, number
@@ -182,4 +182,6 @@ AMD = Vendor(
     tells=TELLS,
     link="xgmi",
     lists=_lists,
+    # PyTorch for ROCm speaks torch.cuda, and tells each device's PCI address (torch/csrc/cuda/Module.cpp).
+    bench=Bench(backends=frozenset(("PyTorch",)), unproven="unproven: not seen on a machine with AMD GPUs"),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from hosttune.errors import BadInput, CommandFailed
-from hosttune.gpu.vendor import Answer, Listing, Vendor, always, ask, awake, fill
+from hosttune.gpu.vendor import Answer, Bench, Listing, Part, Vendor, always, ask, awake, fill
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import PciDevice, Problem
 from hosttune.model.values import parse_address
@@ -129,6 +129,27 @@ def _classed(reader: Reader) -> list[str]:
     return sorted(found)
 
 
+# Each is measured by a process that sees it alone, named by its module id: HABANA_VISIBLE_MODULES (docs.habana.ai,
+# Orchestration, "Multiple Workloads on a Single Docker"). PT_HPU_LAZY_MODE=0: each operation runs as it is queued
+# (docs.habana.ai, "PyTorch Gaudi Theory of Operations", Eager mode).
+_NO_JOB = "PyTorch for Gaudi: no source was found for how {} is measured there, and nothing is made up"
+WITHOUT = {
+    "gemm-fp8": _NO_JOB.format("an FP8 product"),
+    "p2p-write-ce": _NO_JOB.format("a copy from one Gaudi to another"),
+    "gemm-bf16-sustained": _NO_JOB.format("a long load"),
+    "all-reduce": _NO_JOB.format("a collective by ranks that each see one Gaudi"),
+}
+
+
+def _parts(gpu: Gpu) -> tuple[Part, ...] | str:
+    if gpu.module_id is None:
+        return (
+            "its module id is not known, by which PyTorch for Gaudi is told which one to load: read hl-smi -Q module_id"
+        )
+    environment = {"HABANA_VISIBLE_MODULES": str(gpu.module_id), "PT_HPU_LAZY_MODE": "0"}
+    return (Part(subject=gpu.address, address=gpu.address, environment=environment, without=WITHOUT),)
+
+
 HABANA = Vendor(
     name="habana",
     vendor_id="1da3",
@@ -139,4 +160,9 @@ HABANA = Vendor(
     driver=DRIVER,
     tells=frozenset(("driver_version", "power_limit_watts", "status")),
     lists=_lists,
+    bench=Bench(
+        backends=frozenset(("PyTorch for Gaudi",)),
+        parts=_parts,
+        unproven="unproven: not seen on a machine with Gaudi",
+    ),
 )

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from hosttune.model.gpu import MigProfile
+from hosttune.gpu.vendor import Part
+from hosttune.model.gpu import Gpu, MigInstance, MigProfile
 
 Placement = tuple[tuple[int, ...], int]
 
@@ -61,4 +62,39 @@ def place(profiles: tuple[MigProfile, ...], placements: Mapping[int, Placement])
         if profile.id is not None and profile.id in placements
         else profile
         for profile in profiles
+    )
+
+
+# MIG user guide, "Application Considerations": no copies from GPU to GPU (PCIe or NVLink), and a CUDA process sees one
+# compute instance: that of the UUID in CUDA_VISIBLE_DEVICES.
+_ALONE = "MIG instances do not reach each other (MIG user guide, Application Considerations): not measured between them"
+WITHOUT = {"p2p-write-ce": _ALONE, "all-reduce": _ALONE}
+
+
+def parts(gpu: Gpu) -> tuple[Part, ...] | str | None:
+    """The instances of a GPU in MIG mode, each for a process of its own; why they are not known; None without MIG mode.
+
+    They are named by profile and place, which stay as they are when an instance is made anew with another UUID.
+    """
+    if gpu.mig is None or gpu.mig.mode != "enabled":
+        return None
+    instances = gpu.mig.instances
+    if instances is None:
+        return "MIG mode is on, and which instances it has is not known: not measured"
+    if any(one.uuid is None or one.profile is None or one.start is None for one in instances):
+        return "MIG mode is on, and UUID, profile or place of an instance is not known: not measured"
+    return tuple(_part(gpu, one) for one in instances)
+
+
+def _part(gpu: Gpu, instance: MigInstance) -> Part:
+    profiles = gpu.mig.profiles if gpu.mig is not None else None
+    counts = [profile.multiprocessors for profile in profiles or () if profile.name == instance.profile]
+    return Part(
+        subject=f"{gpu.address} MIG {instance.profile} at {instance.start}",
+        address=gpu.address,
+        environment={"CUDA_VISIBLE_DEVICES": instance.uuid or ""},
+        whole=False,
+        multiprocessors=counts[0] if counts else None,
+        without=WITHOUT,
+        unproven="unproven: not seen on a machine with MIG instances",
     )

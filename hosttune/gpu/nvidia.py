@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hosttune.errors import BadInput, CommandFailed
-from hosttune.gpu.vendor import Answer, Listing, Vendor, always, ask, awake, fill
+from hosttune.gpu.mig import parts
+from hosttune.gpu.vendor import Answer, Bench, Listing, Vendor, always, ask, awake, fill
 from hosttune.model.gpu import Gpu, Mig, Peer
 from hosttune.model.host import PciDevice, Problem
 from hosttune.reader import Reader
@@ -405,4 +406,7 @@ NVIDIA = Vendor(
     lists=_lists,
     must_list=True,
     reset_doubts=RESET_DOUBTS,
+    bench=Bench(
+        backends=frozenset(("PyTorch", "CuPy", "nvbandwidth", "nccl-tests", "DCGM")), parts=parts, watch="nvidia-smi"
+    ),
 )

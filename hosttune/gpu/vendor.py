@@ -59,6 +59,39 @@ class Listing(Value, frozen=True, kw_only=True):
     whole: bool = True
 
 
+class Part(Value, frozen=True, kw_only=True):
+    """A device that a process of its own measures, since it alone is seen with `environment`.
+
+    `subject` names its figures, `address` is the GPU it is, or is a part of. `whole`: it is that GPU, not a part of it.
+    `multiprocessors`: how many a library must count in it, None where that is not known. `without` says of metrics that
+    are not taken of it why. `unproven` is said with every figure; "" where `Bench` says it, or such figures were seen.
+    """
+
+    subject: str
+    address: str
+    environment: Mapping[str, str]
+    whole: bool = True
+    multiprocessors: int | None = None
+    without: Mapping[str, str] = {}
+    unproven: str = ""
+
+
+class Bench(msgspec.Struct, frozen=True, kw_only=True):
+    """How benchmarks load a maker's GPUs.
+
+    `backends`: names of those that can (`hosttune.bench`). `parts` gives what is measured by processes of their own of
+    a GPU (nothing where it has no part), or why it is not known which these are; None: a GPU is measured together with
+    the others, by its PCI address.
+    `watch`: the tool that tells clocks and power under load, "" where none is asked. `unproven` is said with every
+    figure; "" where the figures were seen on such a machine.
+    """
+
+    backends: frozenset[str]
+    parts: Callable[[Gpu], tuple[Part, ...] | str | None] = lambda _: None
+    watch: str = ""
+    unproven: str = ""
+
+
 class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     """One maker of accelerators.
 
@@ -71,7 +104,8 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     fabric that a daemon on the host must set up. `link`: what joins its GPUs besides PCIe, as in `Peer.kind`.
     `lists` reads what is recorded, or lies in a file, of the GPUs that the maker's driver holds; it asks no tool, which
     could wake a GPU. `must_list`: a driver that holds GPUs has such a list, so that none at all means that it is lost.
-    `reset_doubts` says by device id what is known of a reset between two guests that does not come back.
+    `reset_doubts` says by device id what is known of a reset between two guests that does not come back. `bench` is how
+    benchmarks load its GPUs; None: none can.
     """
 
     name: str
@@ -87,6 +121,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     lists: Callable[[Reader], tuple[Listing, ...]] = lambda _: ()
     must_list: bool = False
     reset_doubts: Mapping[str, str] = {}
+    bench: Bench | None = None
 
 
 def always(device: PciDevice, bridge: PciDevice | None) -> bool:
