@@ -11,6 +11,7 @@ from hosttune.checks.facts import (
     RECORD,
     accelerators,
     by_address,
+    contradicted,
     driver_unread,
     for_vfio,
     none_given,
@@ -37,7 +38,8 @@ def _idle(evidence: Evidence, check: str) -> CheckResult | None:
     """What a check says where no Fabric Manager is needed on this machine; None where it is."""
     host = evidence.host
     switches = host.nvswitches
-    if switches and all(for_vfio(switch.driver) for switch in switches):
+    doubtful = contradicted(host)
+    if switches and all(for_vfio(switch.driver) and switch.address not in doubtful for switch in switches):
         return skipped(check, HOST, "all NVSwitches are on vfio-pci: it runs in the guest that has them")
     if switches or switches_missed(evidence) is not None:
         return None

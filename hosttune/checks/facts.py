@@ -12,7 +12,7 @@ from hosttune.checks.data import table
 from hosttune.gpu import maker_of
 from hosttune.model.evidence import LIBVIRT_ANSWER, LIST_UNREAD, Evidence
 from hosttune.model.gpu import Gpu
-from hosttune.model.host import Host, Nic, Nvme, NvSwitch, PciDevice, RunningGuest, SeenDevice
+from hosttune.model.host import DeviceSource, Host, Nic, Nvme, NvSwitch, PciDevice, RunningGuest, SeenDevice
 from hosttune.model.plan import PlannedGuest
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import CpuSet, address_key, parse_cpus
@@ -22,6 +22,7 @@ RUNNING = frozenset(("running", "paused", "idle", "in shutdown", "pmsuspended", 
 _MOST_WITHOUT_SWITCH = 3  # others that a GPU of a board without NVSwitches has links to (HGX A100 and H100, 4 GPUs)
 # Vendors whose devices are software: virtio, QEMU, VMware, Google, Microsoft.
 SOFTWARE = ("1af4", "1b36", "15ad", "1ae0", "1414")
+_KIND_WORDS = {"gpu": "a GPU", "nic": "a NIC", "nvme": "an NVMe drive", "nvswitch": "an NVSwitch"}
 HOST = "host"  # the subject of what concerns the machine as a whole
 AS_ROOT = "run hosttune validate as root: the kernel shows only the first 64 bytes of configuration space to others"
 AS_LIBVIRT = "run hosttune validate as root with libvirt running, so that its guests can be asked about"
@@ -44,9 +45,12 @@ def lost_gpus(host: Host) -> tuple[Gpu, ...]:
     but who they are: what a tool told of a GPU that is not there proves nothing.
     """
     listed = {gpu.address for gpu in host.gpus}
+    of_makers = {gpu.address for gpu in host.gpus if gpu.vendor != "other"}
     found: dict[str, Gpu] = {}
-    for seen in (seen for source in host.sources or () for seen in source.beyond if seen.kind == "gpu"):
-        if seen.address not in listed:
+    shown = [(seen, listed) for source in host.sources or () for seen in source.beyond]
+    shown += [(seen, of_makers) for source in host.sources or () for seen in source.contrary]
+    for seen, here in shown:
+        if seen.kind == "gpu" and seen.address not in here:
             known = found.get(seen.address, Gpu(address=seen.address))
             vendor = seen.vendor or _maker(seen.id)
             found[seen.address] = Gpu(
@@ -79,8 +83,11 @@ def known_devices(host: Host) -> dict[str, SeenDevice]:
     for seen in (seen for source in host.sources or () for seen in source.beyond):
         if seen.kind is not None or host.pci:
             found.setdefault(seen.address, seen)
+    for seen in (seen for source in host.sources or () for seen in source.contrary):
+        if seen.kind is not None:
+            found.setdefault(seen.address, seen)
     for function in host.pci:
-        if not function.is_there and function.physfn is None:
+        if function.physfn is None and (not function.is_there or function.contradicted is not None):
             found.setdefault(function.address, SeenDevice(address=function.address, model=function.device_name))
     return found
 
@@ -99,6 +106,23 @@ def _seen(device: Gpu | Nic | Nvme | NvSwitch, kind: str, function: PciDevice | 
 def _maker(pci_id: str | None) -> str | None:
     maker = maker_of((pci_id or "").partition(":")[0])
     return maker.name if maker else None
+
+
+def contradicted(host: Host) -> dict[str, str]:
+    """Functions of which one source says another device or another driver than the tree, by address, and why."""
+    found = {device.address: device.contradicted for device in host.pci if device.contradicted is not None}
+    functions = by_address(host)
+    for source in host.sources or ():
+        for seen in source.contrary:
+            found.setdefault(seen.address, _contradiction(seen, functions.get(seen.address), source))
+    return found
+
+
+def _contradiction(seen: SeenDevice, function: PciDevice | None, source: DeviceSource) -> str:
+    known = [seen.id, seen.model or _KIND_WORDS.get(seen.kind or ""), f"held by {seen.driver}" if seen.driver else None]
+    here = f"{function.vendor_id}:{function.device_id} of class {function.class_code}" if function else "nothing"
+    held = f", on {function.driver}," if function and function.driver else ""
+    return f"{here}{held} in the PCI tree; {', '.join(word for word in known if word)} in {source.name}"
 
 
 def by_address(host: Host) -> dict[str, PciDevice]:
@@ -140,12 +164,17 @@ def for_vfio(driver: str | None) -> bool:
 
 
 def given(evidence: Evidence) -> tuple[PciDevice, ...]:
-    """The functions that guests have, or that stand ready for them on a VFIO driver. Bridges are never given."""
+    """The functions that guests have, or that stand ready for them on a VFIO driver. Bridges are never given.
+
+    One that only some of the sources show on a VFIO driver is among them.
+    """
     held = holders(evidence)
+    shown = (seen for source in evidence.host.sources or () for seen in source.contrary)
+    doubtful = {seen.address for seen in shown if for_vfio(seen.driver)}
     return tuple(
         device
         for device in evidence.host.pci
-        if not device.is_bridge and (device.address in held or for_vfio(device.driver))
+        if not device.is_bridge and (device.address in held or for_vfio(device.driver) or device.address in doubtful)
     )
 
 
@@ -201,7 +230,9 @@ def _guests_unread(evidence: Evidence) -> str | None:
 
 
 def driver_unread(evidence: Evidence, address: str, drivers: Mapping[str, str | None]) -> bool:
-    """Whether the driver of a function is not known: none was read, and that it has none is not proven."""
+    """Whether the driver of a function is not known: contradicted, or none was read and that it has none not proven."""
+    if address in contradicted(evidence.host):
+        return True
     return drivers.get(address) is None and not lacks(evidence, f"/sys/bus/pci/devices/{address}/driver")
 
 
@@ -265,6 +296,9 @@ def unlisted(evidence: Evidence) -> str | None:
     if not host.pci:
         return None if lacks(evidence, "/sys/bus/pci/devices") else "no PCI function was read"
     blank = [device.address for device in host.pci if device.class_code is None or device.vendor_id in (None, "ffff")]
+    doubtful = list(contradicted(host))
+    if doubtful and not blank:
+        return f"what {listed(doubtful, 3)} is, or which driver holds it, is contradicted"
     return f"what {listed(blank, 3)} is could not be read" if blank else None
 
 

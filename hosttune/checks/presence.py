@@ -16,6 +16,7 @@ from hosttune.checks.facts import (
     HOST,
     RECORD,
     by_address,
+    contradicted,
     known_devices,
     listed,
     lost_gpus,
@@ -50,6 +51,7 @@ def device_present(evidence: Evidence) -> Iterator[CheckResult]:
     functions = by_address(evidence.host)
     yield _host(evidence)
     known = known_devices(evidence.host)
+    doubtful = contradicted(evidence.host)
     shown: dict[str, list[tuple[DeviceSource, SeenDevice]]] = {}
     lacking: dict[str, list[DeviceSource]] = {}
     for source in evidence.host.sources or ():
@@ -59,7 +61,8 @@ def device_present(evidence: Evidence) -> Iterator[CheckResult]:
             lacking.setdefault(address, []).append(source)
     for address in sorted(known.keys() | lacking.keys(), key=address_key):
         seen = known.get(address, SeenDevice(address=address))
-        yield _device(evidence, seen, functions.get(address), shown.get(address, []), lacking.get(address, []))
+        found = _device(evidence, seen, functions.get(address), shown.get(address, []), lacking.get(address, []))
+        yield _contradicted(address, doubtful[address]) if address in doubtful and found.outcome != "fail" else found
 
 
 # --- a device ------------------------------------------------------------------------------------------------
@@ -130,6 +133,12 @@ def _unshown(evidence: Evidence, address: str, lacking: list[DeviceSource]) -> C
     else:
         why = f"in the PCI tree; {listed([source.name for source in silent])} could show it, and was not read"
         hint = f"look at {listed([source.read for source in silent])}" if evidence.complete else RECORD
+    return unknown(_ID, address, expected=_EXPECTED, why=why, hint=hint, source=f"{_TREE}/{address}")
+
+
+def _contradicted(address: str, why: str) -> CheckResult:
+    """Two sources say other things of it: which of them is right cannot be told from here."""
+    hint = f"compare by hand: lspci -nnk -s {address}, its own tool, the kernel log; capture again if it is a capture"
     return unknown(_ID, address, expected=_EXPECTED, why=why, hint=hint, source=f"{_TREE}/{address}")
 
 
@@ -226,7 +235,7 @@ def _expectations(evidence: Evidence) -> Iterator[Contradiction]:
 
 
 def guarded(check: Check, evidence: Evidence, results: Iterable[CheckResult]) -> Iterator[CheckResult]:
-    """The results of another check, none of which passes a device that is not there.
+    """The results of another check, none of which passes a device that is not there, or that sources contradict.
 
     A check that looks only at what is in the PCI tree says unknown for each GPU that is not.
     """
@@ -234,19 +243,27 @@ def guarded(check: Check, evidence: Evidence, results: Iterable[CheckResult]) ->
         yield from results
         return
     lost = {gpu.address for gpu in lost_gpus(evidence.host)}
+    doubtful = contradicted(evidence.host)
     gone = lost | {device.address for device in evidence.host.pci if device.responds is False}
-    if not gone:
+    if not gone and not doubtful:
         yield from results
         return
     found = list(results)
     silent = lost - {result.subject for result in found} if check.id in _OF_THE_TREE else set()
     for result in found:
-        if result.subject in gone and result.outcome in ("pass", "warn"):
+        if result.subject in doubtful and result.outcome in ("pass", "warn", "skip"):
+            yield _not_told(check, result, doubtful[result.subject])
+        elif result.subject in gone and result.outcome in ("pass", "warn"):
             yield msgspec.structs.replace(_not_there(check, result.subject, result.expected), source=result.source)
         elif not (silent and result.subject == HOST and result.outcome == "skip"):
             yield result
     for address in sorted(silent, key=address_key):
         yield _not_there(check, address, None)
+
+
+def _not_told(check: Check, result: CheckResult, why: str) -> CheckResult:
+    expected, hint = result.expected or check.title, f"see {_ID} of {result.subject}"
+    return unknown(check.id, result.subject, expected=expected, why=why, hint=hint, source=result.source)
 
 
 def _not_there(check: Check, address: str, expected: str | None) -> CheckResult:

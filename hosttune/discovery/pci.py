@@ -10,8 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from hosttune.discovery import pci_names
-from hosttune.discovery.pci_function import ADDRESS, AFFINITY, Function, is_address, read_function, read_irqs
+from hosttune.discovery.pci_function import (
+    ADDRESS,
+    AFFINITY,
+    Function,
+    is_address,
+    not_read,
+    read_function,
+    read_irqs,
+)
 from hosttune.discovery.pci_link import Links
 from hosttune.discovery.sets import parsed, plain
 from hosttune.model.host import Bar, Link, NumaNode, PciDevice
@@ -41,12 +51,12 @@ def read_pci(
     _doubt_links(reader, functions, links)
     _doubt_gone(reader, functions)
     names = _read_names(reader, functions, fallback_ids)
-    group_types: dict[str, str | None] = {}
+    groups = _Groups(reader)
     return tuple(
         PciDevice(
             **_identity(function, names),
             **_affinity(home, function),
-            **_group(reader, function, group_types),
+            **groups.of(function),
             **_functions_of(reader, function),
             **_power(reader, function),
             **_config(function),
@@ -73,8 +83,39 @@ def _read_functions(reader: Reader) -> dict[str, Function]:
         # Below a host bridge of its own ("pci10000:00", made by Intel VMD) a function is on a root bus, even though
         # the path goes through the VMD device, which still tells where the domain sits.
         parent = above[0] if above and directories[-1] == above[0] else None
-        functions[address] = read_function(reader, address, path, above, parent, bars)
+        if path.rpartition("/")[2] != address:
+            why = f"its link leads to {path}, the folder of another function"
+            reader.problem("PCI function contradicts itself", f"{DEVICES}/{address}", why)
+            functions[address] = not_read(address, why)
+        else:
+            functions[address] = read_function(reader, address, path, above, parent, bars)
+    for address, function in functions.items():
+        if function.physfn is not None and not _is_virtual(reader, function, functions.get(function.physfn)):
+            why = f"its physfn leads to {function.physfn}, which has no such virtual function"
+            reader.problem("PCI function contradicts itself", f"{DEVICES}/{address}/physfn", why)
+            again = read_function(reader, address, function.path, function.above, function.parent, bars, physical=True)
+            functions[address] = msgspec.structs.replace(again, contradicted=why)
     return functions
+
+
+def _is_virtual(reader: Reader, function: Function, physical: Function | None) -> bool:
+    """Whether a function is a virtual one of the other, as its link says.
+
+    The other names it by a link of its own, or has virtual functions while this one has no ids in its header, which
+    only virtual ones lack (PCI Express base specification, SR-IOV: Vendor ID and Device ID of a VF read FFFFh). Where
+    a capture has neither links nor numbers nor configuration space, what has no ids in a header counts.
+    """
+    if physical is None or physical.address == function.address:
+        return False
+    if function.address in _virtfns(reader, physical):
+        return True
+    sriov = physical.config.sriov
+    count = reader.count(f"{physical.path}/sriov_numvfs") if "sriov_numvfs" in physical.names else None
+    if count is None and sriov is not None:
+        count = sriov.vfs if sriov.enabled else 0
+    if count is None and not physical.config.capabilities:
+        return function.config.vendor_id is None
+    return bool(count) and function.config.vendor_id is None
 
 
 def _doubt_links(reader: Reader, functions: Mapping[str, Function], links: Mapping[str, Link | None]) -> None:
@@ -123,6 +164,7 @@ def _identity(function: Function, names: Mapping[tuple[str, str], pci_names.Name
         "driver": function.driver,
         "unbound": function.unbound,
         "responds": False if function.gone else None,
+        "contradicted": function.contradicted,
     }
 
 
@@ -251,18 +293,36 @@ class _NodeFinder:
             )
 
 
-def _group(reader: Reader, function: Function, types: dict[str, str | None]) -> dict[str, Any]:
-    """IOMMU group and the type of its default domain; `types` keeps what was read for other members."""
-    if "iommu_group" not in function.names:
-        return {}
-    name = reader.link_name(f"{function.path}/iommu_group")
-    group = number(name or "", MAX_ID)
-    if name is None or group is None:
-        reader.problem("no IOMMU group number", f"{function.path}/iommu_group", f"leads to {name!r}")
-        return {}
-    if name not in types:
-        types[name] = reader.text(f"{GROUPS}/{name}/type") or None
-    return {"iommu_group": group, "iommu_group_type": types[name]}
+class _Groups:
+    """Finds each function's IOMMU group: as its own link says, unless the group, where it was recorded, denies it."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._known = frozenset(reader.names(GROUPS))
+        self._types: dict[str, str | None] = {}
+        self._members: dict[str, frozenset[str]] = {}
+
+    def of(self, function: Function) -> dict[str, Any]:
+        """IOMMU group and the type of its default domain."""
+        if "iommu_group" not in function.names:
+            return {}
+        where = f"{function.path}/iommu_group"
+        name = self._reader.link_name(where)
+        group = number(name or "", MAX_ID)
+        if name is None or group is None:
+            self._reader.problem("no IOMMU group number", where, f"leads to {name!r}")
+            return {}
+        if name not in self._types:
+            self._types[name] = self._reader.text(f"{GROUPS}/{name}/type") or None
+            self._members[name] = frozenset(self._reader.names(f"{GROUPS}/{name}/devices"))
+        if self._known and name not in self._known:
+            self._reader.problem("IOMMU groups disagree", where, f"leads to group {name}, which is not in {GROUPS}")
+            return {}
+        if self._members[name] and function.address not in self._members[name]:
+            why = f"leads to group {name}, whose folder of devices does not name it"
+            self._reader.problem("IOMMU groups disagree", where, why)
+            return {}
+        return {"iommu_group": group, "iommu_group_type": self._types[name]}
 
 
 def _functions_of(reader: Reader, function: Function) -> dict[str, Any]:

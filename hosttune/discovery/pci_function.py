@@ -76,6 +76,7 @@ class Function(Value, frozen=True, kw_only=True):
     power_state: str | None
     runtime_status: str | None
     physfn: str | None
+    contradicted: str | None = None
 
     @property
     def gone(self) -> bool:
@@ -131,16 +132,39 @@ class _Files:
 
 
 def read_function(
-    reader: Reader, address: str, path: str, above: tuple[str, ...], parent: str | None, seen_bars: _Bars
+    reader: Reader,
+    address: str,
+    path: str,
+    above: tuple[str, ...],
+    parent: str | None,
+    seen_bars: _Bars,
+    *,
+    physical: bool = False,
 ) -> Function:
-    """Read one function under its real `path`. `seen_bars` keeps parsed `resource` texts, most of which repeat."""
+    """Read one function under its real `path`. `seen_bars` keeps parsed `resource` texts, most of which repeat.
+
+    `physical`: its link to a physical function is not believed, and left unread.
+    """
     try:
         folder = reader.system.folder(path)
     except Unreadable as error:
         reader.problem("unreadable", path, error.reason)
         folder = Folder(reader.system, path, ())
     with folder:
-        return _read(_Files(reader, path, folder), address, above, parent, seen_bars)
+        files = _Files(reader, path, folder)
+        files.names = files.names - {"physfn"} if physical else files.names
+        return _read(files, address, above, parent, seen_bars)
+
+
+def not_read(address: str, why: str) -> Function:
+    """A function of which nothing is known but its address, because `why`."""
+    path = f"/sys/bus/pci/devices/{address}"
+    return Function(
+        address=address, path=path, above=(), parent=None, names=frozenset(), vendor=None, device=None,
+        subsystem_vendor=None, subsystem_device=None, revision=None, class_code=None, config=_NO_CONFIG,
+        figures=_NO_FIGURES, told=(), numa_node=None, local_cpus=None, bars=None, driver=None, power_state=None,
+        runtime_status=None, physfn=None, contradicted=why,
+    )  # fmt: skip
 
 
 def _read(files: _Files, address: str, above: tuple[str, ...], parent: str | None, seen_bars: _Bars) -> Function:
@@ -148,6 +172,7 @@ def _read(files: _Files, address: str, above: tuple[str, ...], parent: str | Non
     state, status = _power(files)
     config = _config(files, state, status)
     vendor, device, class_code = _ids(files, config)
+    contradicted = _belied(files, config, (vendor, device, class_code))
     subsystem, revision = _subsystem(files, config, vendor)
     if status is None and matters(class_code, vendor, device):
         status = files.runtime_status()
@@ -179,6 +204,7 @@ def _read(files: _Files, address: str, above: tuple[str, ...], parent: str | Non
         power_state=state,
         runtime_status=status,
         physfn=physfn if physfn is not None and is_address(physfn) else None,
+        contradicted=contradicted,
     )
 
 
@@ -228,14 +254,45 @@ def _config(files: _Files, power_state: str | None, runtime_status: str | None) 
 def _ids(files: _Files, config: ConfigFacts) -> tuple[str | None, str | None, str | None]:
     """Vendor, device and class. The files go before the header, which a kernel quirk or a virtual function belies.
 
-    A server has hundreds of uncore counters; for these the header does, as it is where the files come from.
+    A server has hundreds of uncore counters; for these the header does, as it is where the files come from. Where file
+    and header are both there and differ, the one of them counts that says a device that matters: none may vanish.
     """
-    if config.vendor_id is not None and (config.class_code or "")[:2] in _UNCORE:
-        return config.vendor_id, config.device_id, config.class_code
-    vendor = _hex(files.data("vendor"))
-    device = _hex(files.data("device"))
-    class_code = _hex(files.data("class"))
-    return vendor or config.vendor_id, device or config.device_id, class_code or config.class_code
+    header = (config.vendor_id, config.device_id, config.class_code)
+    filed_class = _hex(files.data("class"))
+    uncore = config.vendor_id is not None and (config.class_code or "")[:2] in _UNCORE
+    if uncore and filed_class in (None, config.class_code):
+        return header
+    vendor = _hex(files.data("vendor")) or config.vendor_id
+    device = _hex(files.data("device")) or config.device_id
+    class_code = filed_class or config.class_code
+    return header if _matter(header) and not _matter((vendor, device, class_code)) else (vendor, device, class_code)
+
+
+_Ids = tuple[str | None, str | None, str | None]
+
+
+def _matter(ids: _Ids) -> bool:
+    vendor, device, class_code = ids
+    return matters(class_code, vendor, device)
+
+
+def _belied(files: _Files, config: ConfigFacts, ids: _Ids) -> str | None:
+    """Why the ids of a device that matters are doubtful: its files and its header differ; None where they do not.
+
+    A virtual function has no ids in its header. Linux mends classes of bridges, storage and serial controllers in its
+    own books (drivers/pci/quirks.c); it makes no GPU, NIC, NVMe drive or NVSwitch of anything else.
+    """
+    header = (config.vendor_id, config.device_id, config.class_code)
+    if None in header or not (_matter(ids) or _matter(header)):
+        return None
+    told = []
+    for name, mine in zip(("vendor", "device", "class"), header, strict=True):
+        filed = _hex(files.data(name))
+        if filed is not None and filed != mine:
+            told.append(f"its {name} reads {filed}, in its configuration space {mine}")
+    if told:
+        files.reader.problem("PCI function contradicts itself", files.path, "; ".join(told))
+    return "; ".join(told) or None
 
 
 def _subsystem(

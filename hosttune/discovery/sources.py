@@ -29,6 +29,12 @@ _LINE = re.compile(r"([0-9a-f]{2})([0-9a-f]{2})\t([0-9a-f]{4})([0-9a-f]{4})\t")
 _CLASSES = (("/sys/class/nvme", "nvme"), ("/sys/class/infiniband", "nic"), ("/sys/class/net", "nic"))
 # Drivers that hold nothing but one kind of device; those of GPU makers say so themselves.
 _KINDS = {"nvidia-nvswitch": "nvswitch", "nvme": "nvme"}
+_HOSTS_OWN = "a driver of the host"  # which one is not told, but none that gives its device to guests
+# In a class link, what follows the function whose own device it is: a USB adapter is none of its controller.
+_OWN = re.compile(r"(/virtio\d+)?(/(net|infiniband|nvme)/[^/]+)?")
+_APPLE = "106b"  # its NVMe drives are of class 0180 (drivers/nvme/host/pci.c)
+# Classes with network ports: network, and accelerators, co-processors, wireless, old InfiniBand; and those of no kind.
+_WITH_PORTS = ("02", "03", "12", "0b", "0d", "0c06", "05", "00", "ff")
 _RUNNING = ("running", "paused", "idle", "in shutdown", "pmsuspended", "blocked")
 _MOST_NAMED = 8
 _MOST_TOLD = 64  # devices with a problem of their own
@@ -47,11 +53,14 @@ def problems(host: Host) -> Iterator[Problem]:
     sources = [source for source in host.sources or () if source.shows is not None]
     beyond: dict[str, list[str]] = {}
     lacking: dict[str, list[str]] = {}
+    contrary: dict[str, list[str]] = {}
     for source in sources:
         for seen in source.beyond:
             beyond.setdefault(seen.address, []).append(source.name)
         for address in source.lacking:
             lacking.setdefault(address, []).append(source.name)
+        for seen in source.contrary:
+            contrary.setdefault(seen.address, []).append(source.name)
         if not source.names and source.shows != source.could:
             why = f"{source.shows} GPUs there, {source.could} in the PCI tree"
             yield Problem(what="sources of devices disagree", where=source.read, why=why)
@@ -64,6 +73,9 @@ def problems(host: Host) -> Iterator[Problem]:
     doubts += [
         (address, f"in the PCI tree, and not in {_some(names)}, which could show it")
         for address, names in lacking.items()
+    ]
+    doubts += [
+        (address, f"another device in {_some(names)}, or held by another driver") for address, names in contrary.items()
     ]
     doubts.sort(key=lambda doubt: address_key(doubt[0]))
     for address, why in doubts[:_MOST_TOLD]:
@@ -89,8 +101,47 @@ def _source(
         could=len(expected),
         beyond=tuple(shown[address] for address in sorted(shown.keys() - tree.keys(), key=address_key)),
         lacking=tuple(sorted(expected - shown.keys(), key=address_key)),
+        contrary=tuple(
+            shown[address]
+            for address in sorted(shown.keys() & tree.keys(), key=address_key)
+            if _is_another(shown[address], tree[address]) or _is_held_otherwise(shown[address], tree[address])
+        ),
         **more,
     )
+
+
+# --- where a source and the tree say other things of one function --------------------------------------------
+
+
+def _is_another(seen: SeenDevice, function: PciDevice) -> bool:
+    """Whether a source shows another kind of device, of another maker or with other ids, than the tree has there."""
+    code, ids = function.class_code or "", f"{function.vendor_id}:{function.device_id}"
+    if seen.id not in (None, ids) and None not in (function.vendor_id, function.device_id):
+        return True
+    if not code or function.vendor_id is None:
+        return False
+    is_switch = function.vendor_id == "10de" and code[:4] == "0680"
+    if seen.kind == "gpu":
+        maker = maker_of(function.vendor_id)
+        made_so = seen.vendor is None or (maker is not None and maker.name == seen.vendor)
+        return not (function.is_display and made_so) and not is_switch
+    if seen.kind == "nvswitch":
+        return not is_switch
+    if seen.kind == "nvme":
+        return code[:4] != "0108" and function.vendor_id != _APPLE
+    return seen.kind == "nic" and not code.startswith(_WITH_PORTS)
+
+
+def _is_held_otherwise(seen: SeenDevice, function: PciDevice) -> bool:
+    """Whether a source shows a function as held by another driver than its link leads to.
+
+    `driver_override` decides where it names the link's driver: then it is the source that is older.
+    """
+    if None in (seen.driver, function.driver) or function.driver_override == function.driver:
+        return False
+    if seen.driver == _HOSTS_OWN:
+        return "vfio" in (function.driver or "")
+    return seen.driver != function.driver
 
 
 # --- the makers of GPUs --------------------------------------------------------------------------------------
@@ -119,7 +170,11 @@ def _maker(reader: Reader, host: Host, tree: Tree, vendor: Vendor) -> Iterator[D
         if listing.count is not None:
             yield _counted(listing, listing.count, len(held), len(mine) + len(lost))
             continue
-        seen = (SeenDevice(address=gpu.address, kind="gpu", vendor=gpu.vendor, model=gpu.model) for gpu in listing.gpus)
+        driver = vendor.driver or None
+        seen = (
+            SeenDevice(address=gpu.address, kind="gpu", vendor=gpu.vendor, model=gpu.model, driver=driver)
+            for gpu in listing.gpus
+        )
         yield _source(listing.name, listing.read, seen, tree, awake if listing.whole else ())
     if vendor.must_list and awake and not named and not told:
         name = f"{vendor.driver}'s own list"
@@ -180,20 +235,43 @@ def _drivers(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
         maker = makers.get(driver)
         kind, vendor = ("gpu", maker.name) if maker else (_KINDS.get(driver), None)
         held = (name for name in reader.names(f"{_DRIVERS}/{driver}") if ADDRESS.fullmatch(name))
-        seen += [SeenDevice(address=address, kind=kind, vendor=vendor) for address in held]
+        seen += [SeenDevice(address=address, kind=kind, vendor=vendor, driver=driver) for address in held]
     if seen:
         yield _source("the drivers' folders", f"{_DRIVERS}/*", seen, tree)
 
 
+def _bound(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
+    """Functions whose driver drives but one kind of device; told only where the tree has another kind there."""
+    makers = {vendor.driver: vendor.name for vendor in VENDORS if vendor.driver}
+    seen = [
+        SeenDevice(address=address, kind="gpu", vendor=makers[driver])
+        if driver in makers
+        else SeenDevice(address=address, kind=_KINDS[driver])
+        for address, device in tree.items()
+        if (driver := device.driver or "") in makers or driver in _KINDS
+    ]
+    source = _source("the bound drivers", f"{TREE}/*/driver", seen, tree)
+    if source.contrary:
+        yield source
+
+
 def _classed(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
     for folder, kind in _CLASSES:
-        found = set()
+        found, own = set(), set()
         for name in reader.names(folder):
             target = reader.link(f"{folder}/{name}") or reader.link(f"{folder}/{name}/device") or ""
             functions = [part for part in target.split("/") if ADDRESS.fullmatch(part)]
             found.update(functions[-1:])
+            if functions and _OWN.fullmatch(target.rpartition(functions[-1])[2]):
+                own.add(functions[-1])
         if found:
-            seen = (SeenDevice(address=address, kind=kind) for address in found)
+            driver = "nvme" if kind == "nvme" else _HOSTS_OWN
+            seen = (
+                SeenDevice(address=address, kind=kind, driver=driver if address in own else None)
+                if address in own or address not in tree
+                else SeenDevice(address=address)
+                for address in found
+            )
             yield _source(f"the class {folder.rpartition('/')[2]}", folder, seen, tree)
 
 
@@ -215,6 +293,7 @@ _SOURCES: tuple[Callable[[Reader, Host, Tree], Iterator[DeviceSource]], ...] = (
     _groups,
     _proc,
     _drivers,
+    _bound,
     _classed,
     _guests,
 )

@@ -179,7 +179,8 @@ class PciDevice(Value, frozen=True, kw_only=True):
 
     `numa_source`: "device" said so itself; "bridge" the nearest bridge above that knows; "firmware" the
     local CPU list; "unknown". Fields past `virtfns` are read from config space and may need root. `responds` False: its
-    ids or its configuration space read all ones, so nothing answers at this address any more.
+    ids or its configuration space read all ones, so nothing answers at this address any more. `contradicted`: where
+    what sysfs says of it contradicts itself, so that what it is cannot be told; None where nothing does.
     """
 
     address: str
@@ -221,6 +222,7 @@ class PciDevice(Value, frozen=True, kw_only=True):
     read_request_bytes: int | None = None
     relaxed_ordering: bool | None = None
     responds: bool | None = None
+    contradicted: str | None = None
 
     @property
     def is_there(self) -> bool:
@@ -279,7 +281,8 @@ class NvSwitch(Value, frozen=True, kw_only=True):
 
 class SeenDevice(Value, frozen=True, kw_only=True):
     """A device as a source shows it. `kind` is "gpu", "nic", "nvme", "nvswitch" or "other", None where it does not say;
-    `id` vendor:device as baselines name it ("10de:2335"); `vendor` as in `Gpu.vendor`.
+    `id` vendor:device as baselines name it ("10de:2335"); `vendor` as in `Gpu.vendor`; `driver` the driver that must
+    hold it for this source to show it.
     """
 
     address: str
@@ -287,6 +290,7 @@ class SeenDevice(Value, frozen=True, kw_only=True):
     vendor: str | None = None
     model: str | None = None
     id: str | None = None
+    driver: str | None = None
 
 
 class DeviceSource(Value, frozen=True, kw_only=True):
@@ -294,8 +298,9 @@ class DeviceSource(Value, frozen=True, kw_only=True):
 
     `read` is the file, folder or call. `shows` counts the devices that it shows, None where it was not read although
     something proves that it is there; `could` the functions of the tree that it could show. `beyond` are devices that
-    it shows and the tree does not, `lacking` functions of the tree that it could show and does not. `names` False: it
-    only counts. `expects`: it says what was here before, or what is meant to be here (a plan, an earlier validation).
+    it shows and the tree does not, `lacking` functions of the tree that it could show and does not. `contrary` are
+    functions of the tree that it shows as another kind of device, or as held by another driver. `names` False: it only
+    counts. `expects`: it says what was here before, or what is meant to be here (a plan, an earlier validation).
     """
 
     name: str
@@ -304,6 +309,7 @@ class DeviceSource(Value, frozen=True, kw_only=True):
     could: int | None = None
     beyond: tuple[SeenDevice, ...] = ()
     lacking: tuple[str, ...] = ()
+    contrary: tuple[SeenDevice, ...] = ()
     names: bool = True
     expects: bool = False
 
