@@ -91,7 +91,10 @@ def _aer_of(reader: Reader, address: str) -> dict[str, int]:
     for kind, name, whole in _AER:
         path = f"{_DEVICES}/{address}/{name}"
         rows = [line.rpartition(" ") for line in (reader.text(path) or "").splitlines() if line]
-        amounts = {word[:40]: number(value) for word, _, value in rows}
+        amounts: dict[str, int | None] = {}
+        for word, _, value in rows:  # each stands once; of one that stands twice the larger count is nearer the truth
+            amount, before = number(value), amounts.get(word[:40], 0)
+            amounts[word[:40]] = None if amount is None or before is None else max(amount, before)
         for word, amount in amounts.items():
             if amount is None:
                 reader.problem("not a count", path, f"{word!r} has none")

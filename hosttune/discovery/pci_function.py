@@ -163,7 +163,7 @@ def not_read(address: str, why: str) -> Function:
         address=address, path=path, above=(), parent=None, names=frozenset(), vendor=None, device=None,
         subsystem_vendor=None, subsystem_device=None, revision=None, class_code=None, config=_NO_CONFIG,
         figures=_NO_FIGURES, told=(), numa_node=None, local_cpus=None, bars=None, driver=None, power_state=None,
-        runtime_status=None, physfn=None, contradicted=why,
+        runtime_status=None, physfn=None, contradicted=why, unread=frozenset(), unbound=None,
     )  # fmt: skip
 
 
