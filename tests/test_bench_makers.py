@@ -298,6 +298,17 @@ def test_instances_of_guests_and_of_processes_are_not_loaded(tmp_path: Path) -> 
     assert not any("--alone" in argv for argv in system.ran)
 
 
+def test_a_gpu_with_mediated_devices_is_refused(tmp_path: Path) -> None:
+    """A guest that has one holds no node of the GPU."""
+    see_all(tmp_path)
+    system = machine(tmp_path)
+    put(tmp_path, f"/sys/bus/pci/devices/{A}/{UUIDS[0].removeprefix('MIG-')}/mdev_type/name", "x\n")
+    with pytest.raises(Refused, match="1 mediated devices, for guests") as caught:
+        measure(system, divided(), 1)
+    assert caught.value.where == A
+    assert system.ran == []
+
+
 def fields(value: Host) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__struct_fields__}
 
