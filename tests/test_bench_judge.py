@@ -258,3 +258,25 @@ def test_many_runs_take_the_normal_approximation() -> None:
     old, new = [source.gauss(100, 1) for _ in range(60)], [source.gauss(100.9, 1) for _ in range(60)]
     assert rank_test(old, new) < 0.001
     assert rank_test(old, old) == 1.0
+
+
+def test_a_floor_for_eight_gpus_is_none_for_seven_of_them() -> None:
+    """A GPU that the library does not show is missing from the collective as well."""
+    scene = Scene(shipped(), {GPU: H200, PEER: H200}, 8)
+    outcomes = [
+        judge(runs("all-reduce-16gib", (400.0,) * 5, subject), scene)[0].outcome for subject in ("8 GPUs", "7 GPUs")
+    ]
+    assert outcomes == ["fail", "skip"]
+
+
+def test_between_two_mi300x_a_floor_is_that_of_their_one_link() -> None:
+    for value, links, expected in (
+        (50.0, None, "pass"),
+        (40.0, None, "fail"),
+        (70.0, None, "unknown"),
+        (40.0, 0, "skip"),
+    ):
+        known = {} if links is None else {PAIR: links}
+        scene = Scene(shipped(), {GPU: "1002:74a1", PEER: "1002:74a1"}, 8, links=known)
+        (result,) = judge(runs("p2p-write-ce", (value,) * 5, PAIR), scene)
+        assert result.outcome == expected, value

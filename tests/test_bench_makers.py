@@ -298,6 +298,17 @@ def test_instances_of_guests_and_of_processes_are_not_loaded(tmp_path: Path) -> 
     assert not any("--alone" in argv for argv in system.ran)
 
 
+def test_a_gpu_with_mediated_devices_is_refused(tmp_path: Path) -> None:
+    """A guest that has one holds no node of the GPU."""
+    see_all(tmp_path)
+    system = machine(tmp_path)
+    put(tmp_path, f"/sys/bus/pci/devices/{A}/{UUIDS[0].removeprefix('MIG-')}/mdev_type/name", "x\n")
+    with pytest.raises(Refused, match="1 mediated devices, for guests") as caught:
+        measure(system, divided(), 1)
+    assert caught.value.where == A
+    assert system.ran == []
+
+
 def fields(value: Host) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__struct_fields__}
 
@@ -373,25 +384,37 @@ def gaudis(*modules: int | None) -> Host:
     return Host(**{**fields(base), "gpus": gpus})
 
 
+def answer_of(gpu: str, copy: float) -> str:
+    product = record("gemm-bf16", gpu, *[1000.0] * 5, unit="TFLOP/s")
+    return document(*(record(metric, gpu, *[copy] * 5) for metric in ("h2d-ce", "d2h-ce", "device-copy")), product)
+
+
 def test_each_gaudi_is_measured_alone_by_its_module_id(tmp_path: Path) -> None:
-    answer = document(record("device-copy", A, *[3000.0] * 5), record("gemm-bf16", A, *[1000.0] * 5, unit="TFLOP/s"))
-    system = gaudi(tmp_path, **{CHILD: answer})
+    system = gaudi(tmp_path, **{f"--alone {gpu}": answer_of(gpu, 50.0) for gpu in GPUS})
     found = measure(system, gaudis(5, 0), 1)
     alone = [argv for argv in system.ran if "--alone" in argv]
     assert [argv[1] for argv in alone] == ["HABANA_VISIBLE_MODULES=5", "HABANA_VISIBLE_MODULES=0"]
     assert all("PT_HPU_LAZY_MODE=0" in argv for argv in alone)
-    assert outcomes(found)["bench-gemm-bf16", A] == "skip"  # measured, no floor
-    (row,) = (row for row in found.results if (row.check, row.subject) == ("bench-gemm-bf16", A))
-    assert "median 1000" in str(row.actual)
-    assert "unproven: not seen on a machine with Gaudi" in str(row.actual)
-    for metric in habana.WITHOUT:
-        (skipped,) = (row for row in found.results if (row.check, row.subject) == (f"bench-{metric}", A))
-        assert (skipped.outcome, "no source" in str(skipped.actual)) == ("skip", True)
+    for gpu in GPUS:
+        rows = {row.check: row for row in found.results if row.subject == gpu}
+        assert {row.outcome for row in rows.values()} == {"skip"}  # measured, and no floor of it is known
+        assert "median 1000" in str(rows["bench-gemm-bf16"].actual)
+        assert "unproven: not seen on a machine with Gaudi" in str(rows["bench-gemm-bf16"].actual)
+        assert all("no source was found" in str(rows[f"bench-{metric}"].actual) for metric in habana.WITHOUT)
+
+
+def test_figures_of_another_device_are_not_believed(tmp_path: Path) -> None:
+    found = measure(gaudi(tmp_path, **{CHILD: answer_of(A, 50.0)}), gaudis(5, 0), 1)
+    assert outcomes(found)["bench-gemm-bf16", B] == "unknown"
+    assert sum(row.metric == "gemm-bf16" for row in found.samples) == 5
+    (row,) = (row for row in found.results if (row.check, row.subject) == ("bench-h2d-ce", B))
+    assert f"figures of another device than {B}" in str(row.actual)
 
 
 def test_a_gaudi_above_its_peak_is_not_believed(tmp_path: Path) -> None:
-    answer = document(record("device-copy", A, *[4000.0] * 5))
-    assert outcomes(measure(gaudi(tmp_path, **{CHILD: answer}), gaudis(5, 0), 1))["bench-device-copy", A] == "unknown"
+    found = measure(gaudi(tmp_path, **{f"--alone {A}": answer_of(A, 70.0)}), gaudis(5, 0), 1)
+    assert outcomes(found)["bench-h2d-ce", A] == "unknown"
+    assert outcomes(found)["bench-device-copy", A] == "skip"
 
 
 def test_a_gaudi_of_unknown_module_id_is_unknown_and_not_loaded(tmp_path: Path) -> None:

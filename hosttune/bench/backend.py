@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from hosttune.bench.parse.answer import Answer
+from hosttune.bench.parse.answer import Answer, NotUnderstood
 from hosttune.errors import CommandFailed
 from hosttune.gpu.vendor import Part
 from hosttune.model.gpu import Gpu
@@ -39,7 +39,7 @@ class Ask:
 class Command:
     """One command to run `times`, each within `timeout` seconds, and the pure reader of its output.
 
-    `metrics` and `subject` name what is unknown if it gives nothing.
+    `metrics` and `subject` name what is unknown if it gives nothing. `own`: no figure of another subject can come.
     """
 
     argv: tuple[str, ...]
@@ -48,6 +48,7 @@ class Command:
     metrics: tuple[str, ...]
     subject: str
     times: int = 1
+    own: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,14 @@ def run(system: System, command: Command) -> Answer:
                 raise
             text = error.output
         answers.append(command.parse(text))
+    samples = tuple(sample for answer in answers for sample in answer.samples)
+    # What was read under load is named by the GPU's address, also where a part of it is measured.
+    figures = (row for row in samples if not row.metric.startswith("load-"))
+    if command.own and any(row.subject != command.subject for row in figures):
+        raise NotUnderstood(command.argv[0], f"figures of another device than {command.subject}")
     facts: Mapping[str, str] = {name: value for answer in answers for name, value in answer.facts.items()}
     return Answer(
-        tuple(sample for answer in answers for sample in answer.samples),
+        samples,
         answers[-1].results,
         tuple(lost for answer in answers for lost in answer.lost),
         facts,

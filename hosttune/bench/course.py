@@ -76,16 +76,18 @@ def measure(
     pieces = {part.subject: kinds[part.address] for part in chosen.parts if not part.whole and part.address in kinds}
     scene = Scene(standard or shipped(), kinds, len(chosen.gpus), history, links, _rdma_ports(host), pieces)
     samples = tuple(sample for answer in answers for sample in answer.samples)
-    results = (
+    figures = (
         *judge(samples, scene),
         *missing(lost for answer in answers for lost in answer.lost),
         *(result for answer in answers for result in answer.results),
+    )
+    results = (
+        *(_with_doubt(row, chosen) for row in figures),
         *_left_out(chosen),
         *_not_taken(chosen, plans),
         *skips,
     )
     facts = {name: value for answer in answers for name, value in answer.facts.items()}
-    results = tuple(_with_doubt(row, chosen) for row in results)
     return Measured(worst_of_each(results), samples, {**_versions(host), **facts}, loaded_links(samples))
 
 

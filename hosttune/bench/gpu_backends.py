@@ -74,7 +74,7 @@ def _alone(library: str, ask: Ask, groups: frozenset[str], part: Part) -> Comman
     variables = tuple(f"{name}={value}" for name, value in sorted(part.environment.items()))
     metrics = tuple(metric for kind in sorted(kinds) for metric in GIVES[kind])
     whole = (*("env", *variables), *argv, *("--alone", part.subject), *count, *without)
-    return Command(whole, child.parse, _with_burn(ask, budget) + 30, metrics, part.subject)
+    return Command(whole, child.parse, _with_burn(ask, budget) + 30, metrics, part.subject, own=True)
 
 
 def _argv(

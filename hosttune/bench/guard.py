@@ -16,6 +16,7 @@ from hosttune.gpu.vendor import Bench, Part
 from hosttune.holders import Holder, holders
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, PciDevice
+from hosttune.reader import Reader
 from hosttune.system import System
 
 # Daemons of the driver that keep GPUs open and compute nothing.
@@ -26,6 +27,8 @@ _KEEPERS = frozenset(
 _VGPU = re.compile(r"[A-Z0-9]-(?:\d{1,2}-)?\d{1,3}(?:C|CME|Q|B|A)$")
 
 
+# A mediated device is a folder of its parent's: Documentation/driver-api/vfio-mediated-device.rst.
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 # The first PID namespace, in which every process is to be seen: PROC_PID_INIT_INO, include/linux/proc_ns.h.
 _ALL_PROCESSES = f"pid:[{0xEFFFFFFC}]"
 
@@ -97,6 +100,13 @@ def _unfit(gpu: Gpu, device: PciDevice | None) -> str | None:
 
 def _refuse_used(system: System, host: Host, gpus: tuple[Gpu, ...]) -> None:
     for gpu in gpus:
+        mediated = [
+            name for name in Reader(system).names(f"/sys/bus/pci/devices/{gpu.address}") if _UUID.fullmatch(name)
+        ]
+        if mediated:
+            raise Refused(
+                f"it has {len(mediated)} mediated devices, for guests", where=gpu.address, hint="measure inside a guest"
+            )
         user = _guest_of(host, gpu.address)
         if user is not None:
             raise Refused(f"guest {user} has it", where=gpu.address, hint=f"virsh shutdown {user}, or wait for its end")

@@ -57,6 +57,11 @@ class Scene:
     ports: Mapping[str, Port] = field(default_factory=dict)
     pieces: Mapping[str, str] = field(default_factory=dict)
 
+    def at_once(self, subject: str) -> int:
+        """With how many GPUs at once a subject was measured: "7 GPUs" says it, even where 8 were to be measured."""
+        count, _, rest = subject.partition(" ")
+        return int(count) if rest == "GPUs" and count.isdecimal() else self.gpus
+
     def device(self, subject: str) -> str | None:
         """The kind of device that a subject is about: an address, a way between two, or all GPUs of one kind."""
         first = subject.partition("->")[0]
@@ -126,7 +131,7 @@ def _result(metric: str, subject: str, values: list[float], scene: Scene) -> Che
     if peak is not None and middle > peak * _SLACK:
         expected = f"at most {peak:.4g} {family.unit}, the physical peak"
         return _unknown(metric, subject, expected, f"{actual}: not believed", "measure again")
-    rows = scene.standard.of(metric, device, scene.gpus, links)
+    rows = scene.standard.of(metric, device, scene.at_once(subject), links)
     if port is not None:
         rows = (*rows, *_of_port(metric, subject, device, port))
     own = _own(metric, subject, scene)

@@ -132,7 +132,7 @@ def _classed(reader: Reader) -> list[str]:
 # Each is measured by a process that sees it alone, named by its module id: HABANA_VISIBLE_MODULES (docs.habana.ai,
 # Orchestration, "Multiple Workloads on a Single Docker"). PT_HPU_LAZY_MODE=0: each operation runs as it is queued
 # (docs.habana.ai, "PyTorch Gaudi Theory of Operations", Eager mode).
-_NO_JOB = "PyTorch for Gaudi: no source was found for how {} is measured there, and nothing is made up"
+_NO_JOB = "not measured: no source was found for how {} is measured with PyTorch for Gaudi"
 WITHOUT = {
     "gemm-fp8": _NO_JOB.format("an FP8 product"),
     "p2p-write-ce": _NO_JOB.format("a copy from one Gaudi to another"),
