@@ -35,6 +35,7 @@ EXTRA_FACTS = (
 )
 # Where links depend on who asks; taken as the directories that they seem to be.
 _MAGIC = ("/proc/self", "/proc/thread-self")
+_NO_NAME = "no file of this name"  # of a directory all of whose names are known, it is proven to be absent
 _LONGEST_REASON = 200  # characters of why a file cannot be read
 MACHINE_ID = "/etc/machine-id"
 
@@ -83,7 +84,8 @@ class Recording(System):
         if names or self.inner.exists(path):
             real = self._resolve(path)
             self.present.add(real)
-            self.listed.add(real)
+            if self.inner.lacks(f"{path.rstrip('/')}/{_NO_NAME}"):  # else a capture of which nothing is proven
+                self.listed.add(real)
             self.present.update(f"{real.rstrip('/')}/{name}" for name in names)
         else:
             self._miss(path)

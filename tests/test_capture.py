@@ -178,6 +178,16 @@ def test_nothing_that_identifies_the_machine_is_left(machine: Archive, tmp_path:
         assert secret.lower() not in text.lower(), secret
 
 
+def test_a_capture_of_a_capture_that_proves_nothing_proves_nothing(machine: Archive, tmp_path: Path) -> None:
+    path = tmp_path / "x.tar.gz"
+    write_capture(machine, str(path))
+    driver = "/sys/bus/pci/devices/0000:00:01.0/driver"
+    again = open_root(str(path))
+    assert not again.exists(driver)
+    assert not again.lacks(driver)
+    assert {one.unbound for one in discover(again).pci} == {None}
+
+
 def test_what_identifies_nobody_is_kept(machine: Archive, tmp_path: Path) -> None:
     path = tmp_path / "x.tar.gz"
     before = write_capture(machine, str(path))

@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from damage import Damage, as_captured, load, read_by_discovery, with_damage
 from evidences import evidence, judged
 from evidences import host as evidence_host
 from hypothesis import given
 from hypothesis import strategies as st
 from planhosts import Card, build_host, intent_of
+from sickhosts import EXAMPLE
 
 from hosttune import manifest
 from hosttune.capture import Recording
@@ -293,6 +295,20 @@ def test_the_plan_names_what_the_profile_sets_otherwise_and_nothing_else() -> No
     assert said(LATENCY.replace("transparent_hugepages=never", "")) == []
     ((level, text),) = said(LATENCY)
     assert (level, "thp (transparent_hugepages=never" in text) == ("warn", True)
+
+
+def test_an_active_profile_that_was_lost_is_no_proof_of_none() -> None:
+    bare = load(EXAMPLE).put({"/etc/tuned/active_profile": "p\n", f"{USR}/p/tuned.conf": BALANCED})
+    whole = as_captured(bare, read_by_discovery(bare))
+    host = discover(whole.system())
+    assert host.tuned is not None
+    assert (host.tuned.profiles, host.tuned.unread) == (("p",), ())
+    for lost in ("/etc/tuned/active_profile", f"{USR}/p/tuned.conf"):
+        found = discover(with_damage(whole, Damage("lost", lost, lost)).system()).tuned
+        assert found is not None
+        assert found.unread, lost
+    nothing = load(EXAMPLE)
+    assert discover(as_captured(nothing, read_by_discovery(nothing)).system()).tuned is None
 
 
 def test_the_plan_says_what_of_the_profile_is_not_known() -> None:

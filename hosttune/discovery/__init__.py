@@ -80,7 +80,11 @@ def _check_is_host(system: System) -> None:
 
 
 def _read_tuned(reader: Reader, active: str | None, arch: str | None) -> Tuned | None:
-    """See `discovery.tuned`, which is loaded only where a profile is active."""
+    """See `discovery.tuned`, which is loaded only where a profile is active, or may be."""
+    from hosttune.discovery.settings import TUNED
+
+    if active is None and reader.system.complete and not reader.lacks(TUNED):
+        return Tuned(profiles=(), unread=(f"{TUNED}: could not be read",))
     if not active:
         return None
     from hosttune.discovery.tuned import read_tuned

@@ -89,10 +89,10 @@ def tuned_findings(host: Host, actions: Iterable[Action]) -> Iterator[Finding]:
     """Settings of the plan that an active profile of TuneD sets otherwise, again at each of its starts."""
     profile = " ".join((host.settings or {}).get(TUNED, "").split())
     wishes = [Wish(action.kind, action.target, action.want) for action in actions if action.kind in KINDS]
-    if not profile or not wishes:
+    if not wishes or not (profile or host.tuned):
         return
     tuned = host.tuned or Tuned(profiles=(profile,), unread=(f"{TUNED}: the files of its profile",))
-    name = " ".join(tuned.profiles)
+    name = " ".join(tuned.profiles) or "(of unknown name)"
     found = fights(tuned, wishes, host.kernel_args)
     mend = "leave each to one of the two (tuned-adm off, a profile of your own, or settings: NAME: keep)"
     for how, level, said in (

@@ -287,7 +287,7 @@ def _entry_of_made(site: Site, one: Prepared, number: int, carried: Carried, rec
 
 
 def rehearse_apply(site: Site, plan: Plan, options: Options, discover: Discover) -> tuple[Result, int]:
-    """What `apply` would write, guests' files by digest. Writes nothing, takes no lock. Raises Refused (stale plan)."""
+    """What `apply` would write, guests' files by digest; writes nothing, locks nothing. Raises Refused (stale plan)."""
     host = discover()
     check_identities(plan, host)
     prepared = look(site, wanted_of(plan, options), host, site.transactions())
