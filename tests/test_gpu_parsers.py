@@ -121,6 +121,7 @@ def test_module_id_zero_is_no_module() -> None:
         ("<nvidia_smi_log><gpu", "not XML"),
         ('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>', "XML with its own DTD"),
         ("No devices were found", "not XML"),
+        ("<nvidia_smi_log><!-- Yes --></nvidia_smi_log>", "XML with a comment"),
     ],
 )
 def test_hostile_or_broken_xml_is_refused(text: str, what: str) -> None:

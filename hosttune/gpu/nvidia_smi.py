@@ -124,7 +124,7 @@ def parse_smi_query(text: str, address: str) -> Gpu:
 
 @lru_cache(maxsize=1)  # a capture's settings are read one by one, each from the whole answer
 def parse_smi_xml(text: str) -> Answer:
-    """`nvidia-smi -q -x`: the GPUs in its order. Raises BadInput when it is not XML, or declares entities.
+    """`nvidia-smi -q -x`: the GPUs in its order. Raises BadInput when it is not XML, has entities or comments.
 
     The text is untrusted: an internal DTD subset is refused, the external one that it names is never fetched.
     """
@@ -133,6 +133,10 @@ def parse_smi_xml(text: str) -> Answer:
     doctype = text[text.find("<!DOCTYPE") :].partition(">")[0] if "<!DOCTYPE" in text else ""
     if "<!ENTITY" in text or "[" in doctype:
         raise BadInput("XML with its own DTD", where="nvidia-smi-q-x", hint="record it without --dtd")
+    if "<!--" in text:
+        raise BadInput(
+            "XML with a comment, which nvidia-smi never writes", where="nvidia-smi-q-x", hint="record it again"
+        )
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
