@@ -83,7 +83,7 @@ def as_captured(host: Files, found: Recording) -> Files:
 
 @dataclass(frozen=True)
 class Damage:
-    """One thing wrong at `path`: it is gone with all below it, or `change` is made to its bytes.
+    """One thing wrong at `path`: it is gone with all below it, `change` is made to its bytes, or it leads to `target`.
 
     `at` is where in the file; of several damages of one file the last place is damaged first, so that places stay.
     """
@@ -93,6 +93,7 @@ class Damage:
     path: str
     change: Callable[[bytes], bytes] | None = None
     at: int = 0
+    target: str | None = None
 
     def __str__(self) -> str:
         return self.what
@@ -108,6 +109,7 @@ def with_damage(host: Files, *damages: Damage) -> Files:
     for damage in sorted(damages, key=lambda one: -one.at):
         if damage.change is not None:
             files[damage.path] = damage.change(files[damage.path])
+    moved = {damage.path: damage.target for damage in damages if damage.target is not None}
     for path in (damage.path for damage in damages if damage.change is None):
         files.pop(path, None)
         links.pop(path, None)
@@ -117,6 +119,7 @@ def with_damage(host: Files, *damages: Damage) -> Files:
             files = {name: data for name, data in files.items() if not name.startswith(below)}
             links = {name: target for name, target in links.items() if not name.startswith(below)}
             dirs = {name for name in dirs if not name.startswith(below)}
+    links.update(moved)
     return replace(host, files=files, links=links, dirs=frozenset(dirs))
 
 
@@ -141,7 +144,7 @@ def places(host: Files, found: Recording, sound: Files | None = None) -> list[Da
     strata of their own: what contradicts a fault stands beside it, and one of 200 devices is not often drawn.
     """
     twice = () if sound is None else told_twice(host, sound)
-    every = (*_of_files(host, found), *_of_folders(host, found), *_of_answers(host), *twice)
+    every = (*_of_files(host, found), *_of_folders(host, found), *_of_answers(host), *contradictions(host), *twice)
     beside = _beside(host, sound) if sound is not None else set()
     named = (
         replace(one, stratum=f"{one.stratum}, beside a fault") if one.path.rpartition("/")[0] in beside else one
@@ -185,6 +188,58 @@ def _of_folders(host: Files, found: Recording) -> Iterator[Damage]:
     for path in sorted(above):
         if path in host.dirs:
             yield Damage(f"{path}/ lost", f"{_stratum(path)}/ lost", path)
+
+
+# Values that are right for some other function; and which functions are tried: what guests or tuning are about.
+_OTHERS: Mapping[str, tuple[str, ...]] = {
+    "class": ("0x030200", "0x020000", "0x010802", "0x060400", "0x0c0330", "0x068000"),
+    "vendor": ("0x10de", "0x1002", "0x8086", "0x15b3"),
+    "device": ("0x2335", "0x22a3", "0x1021", "0x9999"),
+}
+_OTHER_DRIVERS = ("vfio-pci", "nvidia", "nouveau")
+_TRIED = re.compile(rb"0x(03|12|0200|0207|0108|0680)")
+_FUNCTIONS, _GROUPS, _DRIVERS = "/sys/bus/pci/devices", "/sys/kernel/iommu_groups", "/sys/bus/pci/drivers"
+
+
+def contradictions(host: Files) -> Iterator[Damage]:
+    """A value of a PCI function that is valid, and another one's, where a second source of the host belies it.
+
+    Ids and class: its configuration space. Driver: the drivers' folders, or the maker's tool that lists it. Physical
+    function: its own ids in configuration space. IOMMU group: the group's folder. Its link: the folder's own name.
+    """
+    folders = {path.rpartition("/")[2]: to for path, to in host.links.items() if path.startswith(f"{_FUNCTIONS}/")}
+    for address, folder in folders.items():
+        code = host.files.get(f"{folder}/class", b"")
+        if not _TRIED.match(code) or f"{folder}/physfn" in host.links:
+            continue
+        kind = code.decode()[2:6]
+        other = next((to for name, to in folders.items() if name != address and to != folder), folder)
+
+        def damage(name: str, value: str, **how: object) -> Damage:
+            path = f"{folder}/{name}" if name else f"{_FUNCTIONS}/{address}"  # noqa: B023
+            what = f"{name or 'link'} of a function of class {kind} -> {value}"  # noqa: B023
+            return Damage(f"{path} -> {value}", what, path, **how)  # type: ignore[arg-type]
+
+        config = host.files.get(f"{folder}/config", b"")
+        if len(config) >= 64 and config[:2] != b"\xff\xff":
+            for name, values in _OTHERS.items():
+                here = host.files.get(f"{folder}/{name}", b"")
+                for value in (value for value in values if here and value.encode() != here.strip()):
+                    yield damage(name, value, change=_span(0, len(here), f"{value}\n".encode()))
+            yield damage("physfn", "another function", target=other)
+        held = host.links.get(f"{folder}/driver", "").rpartition("/")[2]
+        if f"{_DRIVERS}/{held}/{address}" in host.links:
+            for driver in _OTHER_DRIVERS:
+                if driver != held:
+                    yield damage("driver", driver, target=f"{_DRIVERS}/{driver}")
+        group = host.links.get(f"{folder}/iommu_group", "")
+        if f"{_GROUPS}/{group.rpartition('/')[2]}/devices/{address}" in host.links:
+            for number in (host.links.get(f"{other}/iommu_group", "").rpartition("/")[2], "99999"):
+                if number and number != group.rpartition("/")[2]:
+                    value = "that of another" if number != "99999" else "one that is not there"
+                    yield damage("iommu_group", value, target=f"{_GROUPS}/{number}")
+        if other != folder:
+            yield damage("", "another folder", target=other)
 
 
 def _of_answers(host: Files) -> Iterator[Damage]:

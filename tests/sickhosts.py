@@ -149,9 +149,10 @@ def with_guest() -> Files:
             COMMANDS + "virsh-dumpxml-a": domain_xml(made, "a"),
         }
     )
+    links = {path: to for path, to in with_list.links.items() if path != f"/sys/bus/pci/drivers/nvidia/{GIVEN}"}
     return Files(
-        with_list.files,
-        {**with_list.links, f"{real}/driver": driver},
+        {**with_list.files, f"{real}/driver_override": b"vfio-pci\n"},
+        {**links, f"{real}/driver": driver, f"{driver}/{GIVEN}": real},
         with_list.dirs | {driver, "/sys/bus/pci/drivers"},
         "the example with a guest",
     )

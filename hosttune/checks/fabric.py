@@ -8,7 +8,17 @@ from hosttune.checks.check import Check, failed, passed, skipped, unknown, warne
 from hosttune.checks.data import table
 from hosttune.checks.fabricmanager import CHECKS as MANAGER_CHECKS
 from hosttune.checks.fabricpartition import CHECKS as PARTITION_CHECKS
-from hosttune.checks.facts import HOST, RECORD, accelerators, by_address, for_vfio, lacks, no_switch, none_here
+from hosttune.checks.facts import (
+    HOST,
+    RECORD,
+    accelerators,
+    by_address,
+    contradicted,
+    for_vfio,
+    lacks,
+    no_switch,
+    none_here,
+)
 from hosttune.checks.gpufacts import Fact, each_gpu, mig_on, not_judged, source
 from hosttune.gpu import vendor_of
 from hosttune.model.evidence import Evidence
@@ -173,6 +183,10 @@ def _all_there(evidence: Evidence, switches: tuple[NvSwitch, ...]) -> CheckResul
     kinds = {ids.get(switch.address) or "" for switch in switches}
     board = table("boards")["switches"].get(next(iter(kinds))) if len(kinds) == 1 else None
     count = len(switches)
+    doubtful = contradicted(evidence.host)
+    if board is None and any(switch.address in doubtful for switch in switches):
+        why, hint = "what they are is contradicted", "see device-present of each"
+        return unknown(_SWITCH, HOST, expected="those of each baseboard", why=why, hint=hint)
     if board is None:
         return skipped(_SWITCH, HOST, f"{count} NVSwitches, of which it is not known how many a board has")
     expected = f"{board} on each baseboard"

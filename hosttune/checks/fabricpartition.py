@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown
-from hosttune.checks.facts import HOST, RUNNING, accelerators, guests_known, none_given
+from hosttune.checks.facts import HOST, RUNNING, accelerators, contradicted, guests_known, none_given
 from hosttune.gpu import vendor_of
 from hosttune.gpu.boards import fabric_gpus
 from hosttune.model.evidence import Evidence
@@ -41,8 +41,12 @@ def _none_on_a_fabric(host: Host) -> bool:
     """Whether every GPU is of a maker without such fabrics, or its driver says that it is on none."""
     gpus = accelerators(host)
     vendors = [(gpu, vendor_of(gpu.vendor)) for gpu in gpus]
-    return bool(gpus) and not any(
-        vendor is not None and vendor.fabric and "fabric_state" not in (gpu.lacks or ()) for gpu, vendor in vendors
+    return (
+        bool(gpus)
+        and not contradicted(host)
+        and not any(
+            vendor is not None and vendor.fabric and "fabric_state" not in (gpu.lacks or ()) for gpu, vendor in vendors
+        )
     )
 
 

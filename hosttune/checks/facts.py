@@ -341,7 +341,8 @@ def at_rest(evidence: Evidence, check: str) -> CheckResult | None:
         return None
     if host.hypervisor:
         return skipped(check, HOST, "this machine is itself a guest, and gives nothing to guests of its own")
-    if accelerators(host):
+    doubtful = {device.address for device in host.pci if device.contradicted is not None}
+    if any(gpu.address not in doubtful for gpu in accelerators(host)):
         return None
     why, hint = unlisted(evidence), LIST_PCI
     if why is None and guests_known(evidence) is None:

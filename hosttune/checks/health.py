@@ -6,7 +6,17 @@ from collections.abc import Iterable, Mapping
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.data import table
-from hosttune.checks.facts import HOST, RECORD, accelerators, by_address, for_vfio, lacks, listed, none_here
+from hosttune.checks.facts import (
+    HOST,
+    RECORD,
+    accelerators,
+    by_address,
+    contradicted,
+    for_vfio,
+    lacks,
+    listed,
+    none_here,
+)
 from hosttune.checks.gpufacts import OLDER
 from hosttune.checks.gpumemory import NO_BOUND, errors_allowed
 from hosttune.checks.kernelevents import CHECKS as EVENT_CHECKS
@@ -197,13 +207,18 @@ def monitoring_baseline(evidence: Evidence) -> Iterable[CheckResult]:
         if vendor_of(gpu.vendor) is not None and gpu.driver_version
     }
     functions = by_address(evidence.host)
+    doubtful = contradicted(evidence.host)
     silent = [
         gpu.address
         for gpu in accelerators(evidence.host)
         if gpu.driver_version is None
         and (vendor := vendor_of(gpu.vendor)) is not None
         and "driver_version" in vendor.tells
-        and ((device := functions.get(gpu.address)) is None or device.driver in (None, vendor.driver))
+        and (
+            (device := functions.get(gpu.address)) is None
+            or device.driver in (None, vendor.driver)
+            or gpu.address in doubtful
+        )
         and not lacks(evidence, f"/sys/bus/pci/devices/{gpu.address}/driver")
     ]
     if not versions and (silent or not accelerators(evidence.host)):

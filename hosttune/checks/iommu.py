@@ -10,6 +10,7 @@ from hosttune.checks.facts import (
     RECORD,
     accelerators,
     at_rest,
+    contradicted,
     driver_unread,
     for_vfio,
     given,
@@ -152,8 +153,9 @@ def iommu_groups(evidence: Evidence) -> Iterable[CheckResult]:
         yield rest
         return
     members: dict[int, list[PciDevice]] = {}
+    doubtful = contradicted(evidence.host)  # what reads as a bridge may be none
     for device in evidence.host.pci:
-        if device.iommu_group is not None and not device.is_bridge:
+        if device.iommu_group is not None and (not device.is_bridge or device.address in doubtful):
             members.setdefault(device.iommu_group, []).append(device)
     passed_on = {device.address: device for device in given(evidence)}
     gpus = {gpu.address for gpu in accelerators(evidence.host)}
@@ -165,9 +167,9 @@ def iommu_groups(evidence: Evidence) -> Iterable[CheckResult]:
         if device.iommu_group is None:
             yield _no_group(evidence, check, device, is_given=device.address in passed_on)
         elif device.address in passed_on:
-            yield _given_group(evidence, check, device, members[device.iommu_group], held)
+            yield _given_group(evidence, check, device, members.get(device.iommu_group, [device]), held)
         else:
-            yield _kept_group(evidence, check, device, members[device.iommu_group])
+            yield _kept_group(evidence, check, device, members.get(device.iommu_group, [device]))
 
 
 def _no_group(evidence: Evidence, check: str, device: PciDevice, *, is_given: bool) -> CheckResult:

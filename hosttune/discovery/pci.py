@@ -51,7 +51,7 @@ def read_pci(
     _doubt_links(reader, functions, links)
     _doubt_gone(reader, functions)
     names = _read_names(reader, functions, fallback_ids)
-    groups = _Groups(reader)
+    groups = _Groups(reader, functions)
     return tuple(
         PciDevice(
             **_identity(function, names),
@@ -294,35 +294,64 @@ class _NodeFinder:
 
 
 class _Groups:
-    """Finds each function's IOMMU group: as its own link says, unless the group, where it was recorded, denies it."""
+    """Finds each function's IOMMU group: its own link says it, and the group's folder of devices where it was recorded.
 
-    def __init__(self, reader: Reader) -> None:
+    Where the two differ, the group of the function is unknown, and that of all whom its other group names.
+    """
+
+    def __init__(self, reader: Reader, functions: Mapping[str, Function]) -> None:
         self._reader = reader
-        self._known = frozenset(reader.names(GROUPS))
         self._types: dict[str, str | None] = {}
-        self._members: dict[str, frozenset[str]] = {}
+        self._members = {name: frozenset(reader.names(f"{GROUPS}/{name}/devices")) for name in reader.names(GROUPS)}
+        self._listed: dict[str, str] = {}
+        self._doubtful: set[str] = set()
+        for name, found in self._members.items():
+            for address in found & self._listed.keys():
+                self._doubtful.update((name, self._listed[address]))
+            self._listed.update(dict.fromkeys(found, name))
+        links = {address: self._link(function) for address, function in functions.items()}
+        self._links = {address: name for address, name in links.items() if name is not None}
+        belied = {address for address, name in self._links.items() if self._why_not(address, name) is not None}
+        self._doubtful.update(name for address, name in self._listed.items() if address in belied)
 
     def of(self, function: Function) -> dict[str, Any]:
-        """IOMMU group and the type of its default domain."""
-        if "iommu_group" not in function.names:
+        """IOMMU group and the type of its default domain. A link that was not recorded leaves it to the folder."""
+        address, where = function.address, f"{function.path}/iommu_group"
+        name = self._links.get(address)
+        if name is None and ("iommu_group" in function.names or address not in self._listed):
             return {}
-        where = f"{function.path}/iommu_group"
-        name = self._reader.link_name(where)
-        group = number(name or "", MAX_ID)
-        if name is None or group is None:
-            self._reader.problem("no IOMMU group number", where, f"leads to {name!r}")
+        name = name or self._listed[address]
+        why = self._why_not(address, name)
+        if why is None and name in self._doubtful:
+            why = f"leads to group {name}, whose folder of devices names functions of another group"
+        if why is not None:
+            self._reader.problem("IOMMU groups disagree", where, why)
             return {}
         if name not in self._types:
             self._types[name] = self._reader.text(f"{GROUPS}/{name}/type") or None
-            self._members[name] = frozenset(self._reader.names(f"{GROUPS}/{name}/devices"))
-        if self._known and name not in self._known:
-            self._reader.problem("IOMMU groups disagree", where, f"leads to group {name}, which is not in {GROUPS}")
-            return {}
-        if self._members[name] and function.address not in self._members[name]:
-            why = f"leads to group {name}, whose folder of devices does not name it"
-            self._reader.problem("IOMMU groups disagree", where, why)
-            return {}
-        return {"iommu_group": group, "iommu_group_type": self._types[name]}
+        return {"iommu_group": int(name), "iommu_group_type": self._types[name]}
+
+    def _link(self, function: Function) -> str | None:
+        if "iommu_group" not in function.names:
+            return None
+        name = self._reader.link_name(f"{function.path}/iommu_group")
+        if name is None or number(name, MAX_ID) is None:
+            self._reader.problem("no IOMMU group number", f"{function.path}/iommu_group", f"leads to {name!r}")
+            return None
+        return name
+
+    def _why_not(self, address: str, name: str) -> str | None:
+        """Why a function is not believed to be in this group; None where nothing denies it."""
+        if self._members and name not in self._members:
+            return f"leads to group {name}, which is not in {GROUPS}"
+        if self._listed.get(address, name) != name:
+            return f"leads to group {name}, and the folder of devices of group {self._listed[address]} names it"
+        members = self._members.get(name)
+        return (
+            f"leads to group {name}, whose folder of devices does not name it"
+            if members and address not in members
+            else None
+        )
 
 
 def _functions_of(reader: Reader, function: Function) -> dict[str, Any]:

@@ -33,8 +33,8 @@ _HOSTS_OWN = "a driver of the host"  # which one is not told, but none that give
 # In a class link, what follows the function whose own device it is: a USB adapter is none of its controller.
 _OWN = re.compile(r"(/virtio\d+)?(/(net|infiniband|nvme)/[^/]+)?")
 _APPLE = "106b"  # its NVMe drives are of class 0180 (drivers/nvme/host/pci.c)
-# Classes with network ports: network, and accelerators, co-processors, wireless, old InfiniBand; and those of no kind.
-_WITH_PORTS = ("02", "03", "12", "0b", "0d", "0c06", "05", "00", "ff")
+# Classes with network ports besides known accelerators: network, co-processors, wireless, old InfiniBand, memory; none.
+_WITH_PORTS = ("02", "0b", "0d", "0c06", "05", "00", "ff")
 _RUNNING = ("running", "paused", "idle", "in shutdown", "pmsuspended", "blocked")
 _MOST_NAMED = 8
 _MOST_TOLD = 64  # devices with a problem of their own
@@ -129,7 +129,8 @@ def _is_another(seen: SeenDevice, function: PciDevice) -> bool:
         return not is_switch
     if seen.kind == "nvme":
         return code[:4] != "0108" and function.vendor_id != _APPLE
-    return seen.kind == "nic" and not code.startswith(_WITH_PORTS)
+    has_ports = code.startswith(_WITH_PORTS) or (code.startswith("12") and maker_of(function.vendor_id) is not None)
+    return seen.kind == "nic" and not has_ports
 
 
 def _is_held_otherwise(seen: SeenDevice, function: PciDevice) -> bool:
