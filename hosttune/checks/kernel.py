@@ -227,7 +227,9 @@ def _tuned(evidence: Evidence, check: str, standing: Result) -> Iterable[CheckRe
     host = evidence.host
     wishes = [wish for entry in standing.entries if entry.outcome not in _NOT_IN_FORCE for wish in _wishes(entry)]
     active = " ".join((host.settings or {}).get(TUNED, "").split())
-    if not wishes or (not active and (TUNED in (host.settings or {}) or lacks(evidence, TUNED))):
+    # Where somebody else recorded the host, and nothing of TuneD, nothing says that it is there at all.
+    none = TUNED in (host.settings or {}) or lacks(evidence, TUNED) or (host.tuned is None and not evidence.complete)
+    if not wishes or (not active and none):
         return
     tuned = host.tuned
     hint = "leave each to one of the two: tuned-adm off, a profile of your own, or settings: NAME: keep and apply again"
