@@ -173,9 +173,13 @@ def _of_files(host: Files, found: Recording) -> Iterator[Damage]:
             ("empty", b""),
             ("garbled", bytes(reversed(data.rstrip(b"\n"))) + b"\x00\xff"),
             ("negative", b"-7\n"),
+            ("huge", b"9" * 30 + b"\n"),
+            ("no number", b"NaN\n"),
             ("cut off", data[: len(data) // 2]),
         ):
-            if new != data and (path, how) != ("/proc/cmdline", "cut off"):  # its words are records: docs/validate.md
+            # The words of the kernel's arguments are records (docs/validate.md), and any text is one.
+            records = path == "/proc/cmdline" and how in ("cut off", "huge", "no number")
+            if new != data and not records:
                 yield Damage(f"{path} {how}", f"{name} {how}", path, _span(0, len(data), new))
     for path in found.links:
         if path in host.links:
@@ -276,7 +280,7 @@ def _of_lines(path: str, data: bytes) -> Iterator[Damage]:
 
 
 # What nvidia-smi prints in place of a value that it could not get.
-_NO_VALUE = ("[Unknown Error]", "[GPU is lost]", "N/A", "-7", "")
+_NO_VALUE = ("[Unknown Error]", "[GPU is lost]", "N/A", "-7", "", "9" * 30, "NaN")
 
 
 def _of_elements(path: str, text: str) -> Iterator[Damage]:
@@ -344,6 +348,8 @@ _CHANGES: Mapping[str, Callable[[dict[str, object], str], object]] = {
     "lost": lambda inner, key: inner.pop(key),
     "null": _put(None),
     "negative": _put(-7),
+    "huge": _put(10**30),
+    "no number": _put(float("nan")),
     "an error": _put("ERR Unknown Error"),
     "lost GPU": _put("ERR GPU is lost"),
 }
