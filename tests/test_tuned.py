@@ -352,4 +352,5 @@ def test_validate_does_not_know_what_it_could_not_read() -> None:
     assert (tuned_result("[main]\ninclude=gone\n") or ("",))[0] == "unknown"
     assert (tuned_result("[cpu]\ndevices=cpu0\nenergy_performance_preference=power\n") or ("",))[0] == "unknown"
     assert (tuned_result(None) or ("",))[0] == "unknown"
-    assert (tuned_result(None, active=None, complete=False) or ("",))[0] == "unknown"
+    assert (tuned_result(None, active=None, absent=()) or ("",))[0] == "unknown"
+    assert tuned_result(None, active=None, complete=False) is None  # somebody else recorded it, and nothing of TuneD
