@@ -108,8 +108,17 @@ def _maker(pci_id: str | None) -> str | None:
     return maker.name if maker else None
 
 
-def contradicted(host: Host) -> dict[str, str]:
+_LAST: list[tuple[Host, Mapping[str, str]]] = []  # what `contradicted` found of the last host: asked for each device
+
+
+def contradicted(host: Host) -> Mapping[str, str]:
     """Functions of which one source says another device or another driver than the tree, by address, and why."""
+    if not (_LAST and _LAST[0][0] is host):
+        _LAST[:] = [(host, _contradicted(host))]
+    return _LAST[0][1]
+
+
+def _contradicted(host: Host) -> dict[str, str]:
     found = {device.address: device.contradicted for device in host.pci if device.contradicted is not None}
     functions = by_address(host)
     for source in host.sources or ():
