@@ -46,7 +46,8 @@ def pristine_again(runs: Runs, pristine: Path) -> bool:
     return not any(Root(host.root).differences(pristine) for host in runs.fleet.hosts)
 
 
-def test_the_command_discovers_plans_applies_and_validates(runs: Runs, pristine: Path) -> None:
+def the_command_discovers_plans_applies_and_validates(runs: Runs, pristine: Path) -> None:
+    """By `hosttune fleet`, in waves of one host each."""
     runs.inventory()
     assert asked_once(runs, "discover") == each(1)
     local = [str(BIN / "hosttune"), "discover", "-o", "json", "--root"]
@@ -73,7 +74,8 @@ def test_the_command_discovers_plans_applies_and_validates(runs: Runs, pristine:
     assert asked_once(runs, "validate") == each(1)
 
 
-def test_the_playbooks_find_nothing_to_do_and_revert(runs: Runs, pristine: Path) -> None:
+def the_playbooks_find_nothing_to_do_and_revert(runs: Runs, pristine: Path) -> None:
+    """A second apply, by ansible-playbook, changes nothing; a revert everything."""
     recap = {}
     assert runs.executions(lambda: recap.update(runs.playbook("apply", "-e", '{"hosttune_waves": ["100%"]}'))) == each(
         3
@@ -86,7 +88,8 @@ def test_the_playbooks_find_nothing_to_do_and_revert(runs: Runs, pristine: Path)
     assert pristine_again(runs, pristine)
 
 
-def test_the_playbooks_discover_plan_rehearse_apply_and_validate(runs: Runs, pristine: Path) -> None:
+def the_playbooks_discover_plan_rehearse_apply_and_validate(runs: Runs, pristine: Path) -> None:
+    """By ansible-playbook alone, with a rehearsal that writes nothing."""
     assert runs.executions(lambda: runs.playbook("discover")) == each(1)
     assert runs.executions(lambda: runs.playbook("plan")) == each(1)
     trees = [host.tree() for host in runs.fleet.hosts]
@@ -101,14 +104,25 @@ def test_the_playbooks_discover_plan_rehearse_apply_and_validate(runs: Runs, pri
     assert {name: runs.root(name).driver(GPU) for name in NAMES} == dict.fromkeys(NAMES, "vfio-pci")
 
 
-def test_the_command_reverts(runs: Runs, pristine: Path) -> None:
+def the_command_reverts(runs: Runs, pristine: Path) -> None:
+    """What the playbooks applied."""
     assert asked_once(runs, "revert", "--waves", "100%") == each(3)
     assert pristine_again(runs, pristine)
 
 
-def test_nothing_was_copied_to_a_host_and_nothing_stays(runs: Runs) -> None:
+def nothing_was_copied_to_a_host_and_nothing_stays(runs: Runs) -> None:
+    """Neither modules nor temporary files, on a host or here."""
     for host in runs.fleet.hosts:
         assert host.transfers == 0
         assert host.connections < host.executions  # one connection carried several phases
         assert [path.name for path in host.folder.glob("*/*") if path.parent.name in ("home", "tmp")] == []
     assert list(runs.fleet.temporary.iterdir()) == []
+
+
+def test_the_whole_story(runs: Runs, pristine: Path) -> None:
+    """One test, for each step stands on the one before: pytest's processes share out single tests."""
+    the_command_discovers_plans_applies_and_validates(runs, pristine)
+    the_playbooks_find_nothing_to_do_and_revert(runs, pristine)
+    the_playbooks_discover_plan_rehearse_apply_and_validate(runs, pristine)
+    the_command_reverts(runs, pristine)
+    nothing_was_copied_to_a_host_and_nothing_stays(runs)
