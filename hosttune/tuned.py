@@ -15,6 +15,7 @@ from hosttune.model.commandline import split, text_of
 from hosttune.model.host import Tuned, TunedKey
 from hosttune.model.values import CpuSet
 
+ACTIVE = "/etc/tuned/active_profile"  # its names, one or several (tuned/consts.py, ACTIVE_PROFILE_FILE)
 SAME, OTHERWISE, UNSURE, OVERRULED = "same", "otherwise", "unsure", "overruled"
 _CPU_FILES = {
     "governor": "cpufreq/scaling_governor",

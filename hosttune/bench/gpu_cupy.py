@@ -5,13 +5,12 @@ CuPy has no BF16 or FP8 product and no collective over processes: those stay unm
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
 from hosttune.bench.link import read_machine, under_load
+from hosttune.bench.pace import paced_rates
 from hosttune.bench.placement import NotPlaced, nodes_of, placed
 from hosttune.bench.supervise import Record
 
@@ -54,16 +53,7 @@ def rates(device: int, work: Callable[[Any], object], amount: float, pace: dict[
             end.synchronize()
             return float(cuda.get_elapsed_time(begin, end)) / 1000
 
-        seconds(1)
-        count = max(1, math.ceil(pace["run_seconds"] / (seconds(2) / 2)))
-        until = time.monotonic() + pace["warm_seconds"]
-        while time.monotonic() < until:
-            seconds(count)
-        values = []
-        for _ in range(pace["runs"]):
-            time.sleep(pace.get("rest_seconds", 0))
-            values.append(amount * count / seconds(count))
-        return values
+        return paced_rates(seconds, amount, pace)
 
 
 def _random(size: int) -> Any:

@@ -10,7 +10,6 @@ Time is the process's own clock, from one synchronize to the next, over operatio
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,6 +17,7 @@ from importlib import import_module
 from typing import Any
 
 from hosttune.bench.gpu_torch import where_of
+from hosttune.bench.pace import paced_rates
 from hosttune.bench.placement import placed
 from hosttune.bench.supervise import Record
 
@@ -58,16 +58,7 @@ def rates(work: Callable[[], object], amount: float, pace: dict[str, Any]) -> li
         torch.hpu.synchronize()
         return time.perf_counter() - begin
 
-    seconds(1)
-    count = max(1, math.ceil(pace["run_seconds"] / (seconds(2) / 2)))
-    until = time.monotonic() + pace["warm_seconds"]
-    while time.monotonic() < until:
-        seconds(count)
-    values = []
-    for _ in range(pace["runs"]):
-        time.sleep(pace.get("rest_seconds", 0))
-        values.append(amount * count / seconds(count))
-    return values
+    return paced_rates(seconds, amount, pace)
 
 
 def host_copies(options: dict[str, Any]) -> Iterator[Record]:

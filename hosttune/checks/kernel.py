@@ -9,11 +9,10 @@ from hosttune.checks.facts import HOST, at_rest, lacks, listed, refused
 from hosttune.model.evidence import STATE, Evidence
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.validation import CheckResult
-from hosttune.tuned import KINDS, OTHERWISE, UNSURE, Wish, fights, told
+from hosttune.tuned import ACTIVE, KINDS, OTHERWISE, UNSURE, Wish, fights, told
 
 _CMDLINE = "/proc/cmdline"
 _TUNED = "TuneD"  # the subject
-TUNED = "/etc/tuned/active_profile"
 
 # (what the words of the command line say, its outcome, what it does, what to do)
 _Rule = tuple[Callable[[str], bool], str, str, str]
@@ -226,9 +225,9 @@ def _tuned(evidence: Evidence, check: str, standing: Result) -> Iterable[CheckRe
     expected = "TuneD sets nothing else than what is in force here"
     host = evidence.host
     wishes = [wish for entry in standing.entries if entry.outcome not in _NOT_IN_FORCE for wish in _wishes(entry)]
-    active = " ".join((host.settings or {}).get(TUNED, "").split())
+    active = " ".join((host.settings or {}).get(ACTIVE, "").split())
     # Where somebody else recorded the host, and nothing of TuneD, nothing says that it is there at all.
-    none = TUNED in (host.settings or {}) or lacks(evidence, TUNED) or (host.tuned is None and not evidence.complete)
+    none = ACTIVE in (host.settings or {}) or lacks(evidence, ACTIVE) or (host.tuned is None and not evidence.complete)
     if not wishes or (not active and none):
         return
     tuned = host.tuned
@@ -237,7 +236,7 @@ def _tuned(evidence: Evidence, check: str, standing: Result) -> Iterable[CheckRe
     texts = list(told(found, OTHERWISE))
     if tuned and texts:
         actual = f"the active profile {' '.join(tuned.profiles)} sets otherwise at its next start: {listed(texts, 4)}"
-        yield warned(check, _TUNED, expected=expected, actual=actual, source=TUNED, hint=hint)
+        yield warned(check, _TUNED, expected=expected, actual=actual, source=ACTIVE, hint=hint)
         return
     why = None
     if tuned is None:
@@ -247,8 +246,8 @@ def _tuned(evidence: Evidence, check: str, standing: Result) -> Iterable[CheckRe
     elif any(fight.how == UNSURE for fight in found):
         why = f"known only when TuneD starts: {listed(list(told(found, UNSURE)), 4)}"
     if why is not None:
-        look = f"look with: cat {TUNED}; tuned-adm verify; hosttune status after TuneD's next start"
-        yield unknown(check, _TUNED, expected=expected, why=why, hint=look, source=TUNED)
+        look = f"look with: cat {ACTIVE}; tuned-adm verify; hosttune status after TuneD's next start"
+        yield unknown(check, _TUNED, expected=expected, why=why, hint=look, source=ACTIVE)
 
 
 def _wishes(entry: Entry) -> Iterable[Wish]:

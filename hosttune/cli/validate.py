@@ -85,10 +85,8 @@ def validate(
     measured = measure(system, evidence, level, asked, fleet) if level and system is not None else None
     live = system is not None and not system.captured
     validation = decide(evidence, level, measured, live=live, known=known)
-    if measured is not None:
+    if measured is not None or (live and keeps_state()):
         keep(validation)
-    elif live and keeps_state():
-        keep_devices(validation)
     validation = compared(validation, before)
     show(validation, evidence, before, output, fleet)
     bad = (validation.verdict not in ("pass", "warn"), bool(validation.worse))
@@ -300,7 +298,7 @@ def site_to_read(system: System) -> Site:
     from hosttune.transaction.site import site_of
 
     site = site_of(system)
-    if system.captured or os.geteuid() == 0 or os.environ.get("HOSTTUNE_STATE"):
+    if system.captured or keeps_state():
         return site
     return dataclasses.replace(site, store=Store(_MACHINE_STATE))
 
@@ -387,11 +385,18 @@ def compared(validation: Validation, before: Validation | None) -> Validation:
 
 
 def keep(validation: Validation) -> None:
-    """Keep what was measured, so that later runs have something to stand beside; where that fails, it is told."""
-    from hosttune.state import VALIDATIONS, mode_of, save, state_directory
+    """Keep a validation for later ones; where that fails, it is told.
+
+    One that measured stays as one of many, to stand beside. Of one that did not, the last alone, for its devices.
+    """
+    import msgspec
+
+    from hosttune.state import DEVICES, VALIDATIONS, mode_of, save, state_directory
 
     stamp = (validation.at or "").partition("+")[0].replace(":", "").replace("-", "")
-    path = os.path.join(state_directory(), VALIDATIONS, f"{stamp}-level{validation.level}.json")
+    name = f"{stamp}-level{validation.level}.json" if validation.level else DEVICES
+    path = os.path.join(state_directory(), VALIDATIONS, name)
+    validation = validation if validation.level else msgspec.structs.replace(validation, results=())
     try:
         save(path, validation.to_json(), make_folder=True, mode=mode_of(f"{VALIDATIONS}/NAME"))
     except BadInput as error:
@@ -399,22 +404,8 @@ def keep(validation: Validation) -> None:
 
 
 def keeps_state() -> bool:
-    """Whether a validation that measures nothing is one of the machine's keeper: root's, or one with a named state."""
+    """Whether whoever asks keeps the machine's state: root, or who has named a place for it."""
     return os.geteuid() == 0 or bool(os.environ.get("HOSTTUNE_STATE"))
-
-
-def keep_devices(validation: Validation) -> None:
-    """Keep which devices there were, so that the next validation expects them; where that fails, it is told."""
-    import msgspec
-
-    from hosttune.state import DEVICES, VALIDATIONS, mode_of, save, state_directory
-
-    path = os.path.join(state_directory(), VALIDATIONS, DEVICES)
-    devices = msgspec.structs.replace(validation, results=())
-    try:
-        save(path, devices.to_json(), make_folder=True, mode=mode_of(f"{VALIDATIONS}/{DEVICES}"))
-    except BadInput as error:
-        tell(f"which devices there are was not kept for the next validation: {error.what}")
 
 
 def show(

@@ -27,11 +27,12 @@ def discover(system: System) -> Host:
     from hosttune.discovery.pci import read_pci
     from hosttune.discovery.pci_names import load
     from hosttune.discovery.platform import read_digest, read_identity, read_iommu, read_platform
-    from hosttune.discovery.settings import TUNED, read_settings
+    from hosttune.discovery.settings import read_settings
     from hosttune.discovery.sources import read_sources
     from hosttune.gpu import read_gpus
     from hosttune.gpu.vgpu import read_vgpu
     from hosttune.system import Machine
+    from hosttune.tuned import ACTIVE
 
     _check_is_host(system)
     reader = Reader(system)
@@ -68,7 +69,7 @@ def discover(system: System) -> Host:
         virtualization=virtualization,
         guests=guests,
         settings=settings,
-        tuned=_read_tuned(reader, settings.get(TUNED), identity.arch),
+        tuned=_read_tuned(reader, settings.get(ACTIVE), identity.arch),
     )
     host = msgspec.structs.replace(host, fabric=read_fabric(reader, host), sources=read_sources(reader, host))
     return _with_problems(host, reader)
@@ -81,10 +82,10 @@ def _check_is_host(system: System) -> None:
 
 def _read_tuned(reader: Reader, active: str | None, arch: str | None) -> Tuned | None:
     """See `discovery.tuned`, which is loaded only where a profile is active, or may be."""
-    from hosttune.discovery.settings import TUNED
+    from hosttune.tuned import ACTIVE
 
-    if active is None and reader.system.complete and not reader.lacks(TUNED):
-        return Tuned(profiles=(), unread=(f"{TUNED}: could not be read",))
+    if active is None and reader.system.complete and not reader.lacks(ACTIVE):
+        return Tuned(profiles=(), unread=(f"{ACTIVE}: could not be read",))
     if not active:
         return None
     from hosttune.discovery.tuned import read_tuned

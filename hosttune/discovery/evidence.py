@@ -12,7 +12,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from hosttune.discovery import discover
-from hosttune.discovery.settings import TUNED
 from hosttune.errors import BadInput
 from hosttune.irqbalance import IRQBALANCE
 from hosttune.model.evidence import LIBVIRT_ANSWER, Evidence
@@ -20,6 +19,7 @@ from hosttune.model.guestplan import PLACE, UNREADABLE, GuestPlan
 from hosttune.model.host import Host
 from hosttune.model.values import MAX_SIZE
 from hosttune.reader import Reader
+from hosttune.tuned import ACTIVE
 
 if TYPE_CHECKING:
     from hosttune.model.plan import Plan
@@ -65,7 +65,7 @@ _ABSENT = (
     "/sys/module/vfio_pci/parameters/nointxmask",
     LIBVIRT_ANSWER,
     PLACE,
-    TUNED,
+    ACTIVE,
     *IRQBALANCE,
 )
 _ABSENT_OF_CPU = ("cpufreq/scaling_governor", "cpufreq/energy_performance_preference", "power/pm_qos_resume_latency_us")

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from hosttune.irqbalance import irqbalance_bans
 from hosttune.model.host import PciDevice
 from hosttune.reader import Reader
+from hosttune.tuned import ACTIVE
 
-TUNED = "/etc/tuned/active_profile"  # its names, one or several (tuned, consts.py: ACTIVE_PROFILE_FILE)
 _FILES = (
     "/sys/module/pcie_aspm/parameters/policy",
     "/sys/module/kvm/parameters/halt_poll_ns",
@@ -32,7 +32,7 @@ _FILES = (
     "/proc/sys/vm/stat_interval",
     "/proc/sys/vm/swappiness",
     "/proc/sys/vm/zone_reclaim_mode",
-    TUNED,
+    ACTIVE,
 )
 _QUEUE = ("scheduler", "nr_requests", "rq_affinity", "wbt_lat_usec")
 

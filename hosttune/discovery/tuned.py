@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 
 from hosttune.model.host import Tuned, TunedKey
 from hosttune.reader import Reader
-from hosttune.tuned import may_match
+from hosttune.tuned import ACTIVE, may_match
 
-ACTIVE = "/etc/tuned/active_profile"  # tuned/consts.py: ACTIVE_PROFILE_FILE, POST_LOADED_PROFILE_FILE, …
-POST_LOADED = "/etc/tuned/post_loaded_profile"
+POST_LOADED = "/etc/tuned/post_loaded_profile"  # tuned/consts.py: POST_LOADED_PROFILE_FILE, …
 MAIN = "/etc/tuned/tuned-main.conf"
 # The user's before the system's (consts.py, locator.py); older releases have no folder profiles/ in them.
 FOLDERS = ("/etc/tuned/profiles", "/etc/tuned", "/usr/lib/tuned/profiles", "/usr/lib/tuned")

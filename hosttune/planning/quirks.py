@@ -14,14 +14,13 @@ from hosttune.model.host import Host, Tuned
 from hosttune.model.plan import Action, Device, Finding, PlannedGuest
 from hosttune.model.values import format_size
 from hosttune.planning.devices import Catalogue
-from hosttune.tuned import KINDS, OTHERWISE, OVERRULED, UNSURE, Wish, fights, told
+from hosttune.tuned import ACTIVE, KINDS, OTHERWISE, OVERRULED, UNSURE, Wish, fights, told
 
 # Mapping BARs of 256 GiB each took minutes to over an hour for 4 to 8 GPUs with QEMU 8.2, and no longer with 10.1
 # (Ubicloud, "Virtualizing NVIDIA HGX B200 GPUs"); from four of them on it is said.
 HUGE_BARS = 1 << 40
 FAST_BARS = (10, 1)
 ROOT_PORT_GTS = 16.0  # what QEMU's root port says of its link (hw/pci-bridge/gen_pcie_root_port.c, x-speed)
-TUNED = "/etc/tuned/active_profile"
 MOST_UNREAD = 4  # of the files that could not be read, how many a finding names
 
 
@@ -87,11 +86,11 @@ def _bus(device: Device) -> int:
 
 def tuned_findings(host: Host, actions: Iterable[Action]) -> Iterator[Finding]:
     """Settings of the plan that an active profile of TuneD sets otherwise, again at each of its starts."""
-    profile = " ".join((host.settings or {}).get(TUNED, "").split())
+    profile = " ".join((host.settings or {}).get(ACTIVE, "").split())
     wishes = [Wish(action.kind, action.target, action.want) for action in actions if action.kind in KINDS]
     if not wishes or not (profile or host.tuned):
         return
-    tuned = host.tuned or Tuned(profiles=(profile,), unread=(f"{TUNED}: the files of its profile",))
+    tuned = host.tuned or Tuned(profiles=(profile,), unread=(f"{ACTIVE}: the files of its profile",))
     name = " ".join(tuned.profiles) or "(of unknown name)"
     found = fights(tuned, wishes, host.kernel_args)
     mend = "leave each to one of the two (tuned-adm off, a profile of your own, or settings: NAME: keep)"
@@ -101,15 +100,15 @@ def tuned_findings(host: Host, actions: Iterable[Action]) -> Iterator[Finding]:
     ):
         texts = "; ".join(told(found, how))
         if texts:
-            yield Finding(level=level, text=f"TuneD's profile {name} {said}: {texts}: {mend}", where=TUNED)
+            yield Finding(level=level, text=f"TuneD's profile {name} {said}: {texts}: {mend}", where=ACTIVE)
     texts = "; ".join(told(found, OVERRULED))
     if texts:
         text = f"TuneD's profile {name} sets {texts}, then applies /etc/sysctl.d again, where ours stands: ours stays"
-        yield Finding(level="info", text=text, where=TUNED)
+        yield Finding(level="info", text=text, where=ACTIVE)
     if tuned.unread:
         kinds = ", ".join(sorted({wish.kind for wish in wishes}))
         text = (
             f"not all is known that TuneD's profile {name} sets, and it may set {kinds} otherwise: not read:"
             f" {'; '.join(tuned.unread[:MOST_UNREAD])}: compare with: tuned-adm verify after applying"
         )
-        yield Finding(level="warn", text=text, where=TUNED)
+        yield Finding(level="warn", text=text, where=ACTIVE)

@@ -1,0 +1,25 @@
+"""How a child takes a figure where a function times its device: warmed up, then so many runs of like length."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+def paced_rates(seconds: Callable[[int], float], amount: float, pace: dict[str, Any]) -> list[float]:
+    """The rate of each run in `amount` per second; `seconds` is what so many operations take.
+
+    `pace`: `runs` of about `run_seconds`, after `warm_seconds` of the same work, with `rest_seconds` before each.
+    """
+    seconds(1)
+    count = max(1, math.ceil(pace["run_seconds"] / (seconds(2) / 2)))
+    until = time.monotonic() + pace["warm_seconds"]
+    while time.monotonic() < until:
+        seconds(count)
+    values = []
+    for _ in range(pace["runs"]):
+        time.sleep(pace.get("rest_seconds", 0))
+        values.append(amount * count / seconds(count))
+    return values
