@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,6 +34,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Temporary roots in memory where there is room: every journalled step is synced, and disks take their time."""
     for name in ("COLUMNS", "LINES"):  # set in workers, of a terminal that is none; texts are as wide as in a pipe
         os.environ.pop(name, None)
+    # Ignored where a shell runs the tests in the background, and programs that they start would ignore it, too.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.path.isdir(MEMORY) and os.access(MEMORY, os.W_OK) and min(shutil.disk_usage(MEMORY).free, _free()) > ROOM:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
 

@@ -125,7 +125,8 @@ def check_apart(runs: Runs, report: dict[str, object], record: str) -> None:
     assert [name for name, host in told.items() if host["verdict"] in ("pass", "warn")] == WELL
 
 
-def test_told_apart_and_all_others_visited(runs: Runs) -> None:
+def told_apart_and_all_others_visited(runs: Runs) -> None:
+    """What is wrong with a host is told; nothing is written on one that cannot answer."""
     untouched = [name for name in ILL if name != "too-slow"]
     before = {name: runs.host(name).tree() for name in untouched}
     spoil(runs)
@@ -134,7 +135,8 @@ def test_told_apart_and_all_others_visited(runs: Runs) -> None:
     assert [name for name in EXPECTED if (runs.host(name).root / STATE / "plan.json").exists()] == WELL
 
 
-def test_the_playbook_alone_tells_the_same(runs: Runs) -> None:
+def the_playbook_alone_tells_the_same(runs: Runs) -> None:
+    """The same outcomes, by ansible-playbook."""
     recap = runs.playbook("plan", code=4)  # ansible-playbook's own code: hosts were unreachable
     assert runs.outcomes("plan") == {name: outcome for name, (outcome, _) in EXPECTED.items()}
     gone = {name for name, (outcome, _) in EXPECTED.items() if outcome == "unreachable"}
@@ -142,7 +144,8 @@ def test_the_playbook_alone_tells_the_same(runs: Runs) -> None:
     assert {name for name in EXPECTED if recap[name]["failed"]} == {*ILL} - gone
 
 
-def test_mended_and_asked_again(runs: Runs) -> None:
+def mended_and_asked_again(runs: Runs) -> None:
+    """`--retry` asks those that did not answer, and nobody else."""
     runs.command("plan", code=1)
     mend(runs)
     asked = runs.executions(lambda: runs.command("plan", "--retry"))
@@ -150,7 +153,7 @@ def test_mended_and_asked_again(runs: Runs) -> None:
     assert set(runs.outcomes("plan").values()) == {"ok"}
 
 
-def test_changes_over_bad_links_and_on_a_disk_that_fills_up(runs: Runs, pristine: Path) -> None:
+def changes_over_bad_links_and_on_a_disk_that_fills_up(runs: Runs, pristine: Path) -> None:
     """Loss, slowness and a full /tmp cost time, no more; where the disk of the journal fills up, all is taken back."""
     asked = [*WELL]
     report = runs.command("apply", "--waves", "100%", "--limit", ",".join(asked), code=1)
@@ -161,3 +164,11 @@ def test_changes_over_bad_links_and_on_a_disk_that_fills_up(runs: Runs, pristine
     for name in asked:
         assert (runs.root(name).driver(GPU) == "vfio-pci") is (name != filling)
     assert runs.root(filling).differences(pristine) == set()
+
+
+def test_the_whole_story(runs: Runs, pristine: Path) -> None:
+    """One test, for each step stands on the one before: pytest's processes share out single tests."""
+    told_apart_and_all_others_visited(runs)
+    the_playbook_alone_tells_the_same(runs)
+    mended_and_asked_again(runs)
+    changes_over_bad_links_and_on_a_disk_that_fills_up(runs, pristine)
