@@ -119,7 +119,7 @@ def test_a_whole_host_passes_with_every_device() -> None:
 def test_a_source_that_nobody_recorded_says_nothing() -> None:
     found = without(re.escape(MATRIX), "^/sys/kernel/iommu_groups/", "^/sys/bus/pci/drivers/", "^/sys/class/")
     assert bad(found) == {}
-    assert [source.name for source in found.host.sources or ()] == ["nvidia-smi -q -x"]
+    assert [source.name for source in found.host.sources or ()] == ["nvidia-smi -q -x", "the functions' folders"]
 
 
 def test_a_driver_that_holds_gpus_and_whose_list_is_lost_leaves_them_unknown() -> None:

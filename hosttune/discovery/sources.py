@@ -23,6 +23,8 @@ from hosttune.reader import Reader
 TREE = "/sys/bus/pci/devices"
 GROUPS = "/sys/kernel/iommu_groups"
 _DRIVERS = "/sys/bus/pci/drivers"
+_DEVICES = "/sys/devices"
+_ROOT = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
 _PROC = "/proc/bus/pci/devices"
 _LINE = re.compile(r"([0-9a-f]{2})([0-9a-f]{2})\t([0-9a-f]{4})([0-9a-f]{4})\t")
 # Folders of sysfs whose links lead through a device's own directory, and what is in them.
@@ -31,7 +33,7 @@ _CLASSES = (("/sys/class/nvme", "nvme"), ("/sys/class/infiniband", "nic"), ("/sy
 _KINDS = {"nvidia-nvswitch": "nvswitch", "nvme": "nvme"}
 _HOSTS_OWN = "a driver of the host"  # which one is not told, but none that gives its device to guests
 # In a class link, what follows the function whose own device it is: a USB adapter is none of its controller.
-_OWN = re.compile(r"(/virtio\d+)?(/(net|infiniband|nvme)/[^/]+)?")
+_OWN = re.compile(r"(/virtio[0-9]+)?(/(net|infiniband|nvme)/[^/]+)?")
 _APPLE = "106b"  # its NVMe drives are of class 0180 (drivers/nvme/host/pci.c)
 # Classes with network ports besides known accelerators: network, co-processors, wireless, old InfiniBand, memory; none.
 _WITH_PORTS = ("02", "0b", "0d", "0c06", "05", "00", "ff")
@@ -241,6 +243,22 @@ def _drivers(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
         yield _source("the drivers' folders", f"{_DRIVERS}/*", seen, tree)
 
 
+def _folders(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
+    """The functions' own folders, of a capture: each in its bridge's, the outermost in their root's."""
+    if not reader.system.captured:
+        return
+    found: set[str] = set()
+    inner = [f"{_DEVICES}/{name}" for name in reader.names(_DEVICES) if _ROOT.fullmatch(name)]
+    while inner:
+        path = inner.pop()
+        below = [name for name in reader.names(path) if ADDRESS.fullmatch(name)]
+        found.update(below)
+        inner += [f"{path}/{name}" for name in below]
+    if found:
+        seen = (SeenDevice(address=address) for address in found)
+        yield _source("the functions' folders", f"{_DEVICES}/pci*", seen, tree)
+
+
 def _bound(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
     """Functions whose driver drives but one kind of device; told only where the tree has another kind there."""
     makers = {vendor.driver: vendor.name for vendor in VENDORS if vendor.driver}
@@ -294,6 +312,7 @@ _SOURCES: tuple[Callable[[Reader, Host, Tree], Iterator[DeviceSource]], ...] = (
     _groups,
     _proc,
     _drivers,
+    _folders,
     _bound,
     _classed,
     _guests,
