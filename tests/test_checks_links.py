@@ -54,7 +54,7 @@ def of_gpu(**more: Any) -> Evidence:
         ({"link": link(8.0, state="by-design", upstream=end(DOWN))}, "fail"),
         ({"link": link(32.0, 8, state="idle", upstream=end(DOWN)), "driver": "nvidia"}, "fail"),
         # speed alone, and it is proven that the device rests
-        ({"link": link(2.5), "runtime_status": "suspended"}, "pass"),
+        ({"link": link(2.5), "runtime_status": "suspended"}, "unknown"),
         # a link at rest, or one that trained low: only a look under load can tell
         ({"link": link(2.5), "driver": "nvidia"}, "unknown"),
         ({"link": link(2.5, state="idle", why="it may"), "driver": "nvidia"}, "unknown"),

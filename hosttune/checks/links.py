@@ -182,11 +182,11 @@ def _verdict(
 def _lower(device: PciDevice, state: str | None, why: str | None, may_rest: bool) -> tuple[str, str]:
     """Lower than both ends can do: a fault, unless only the speed is, and the device may rest (it was not loaded).
 
-    A suspended device is proven to rest. Of one whose driver may slow an idle link, nobody can tell a link at rest from
-    one that trained low: that takes a look while it works.
+    Nobody can tell a link at rest from one that trained low, of a suspended device or of one whose driver may slow an
+    idle link: that takes a look while it works.
     """
     if may_rest and device.runtime_status == "suspended":
-        return "pass", "idle: the device is suspended"
+        return "unknown", f"{_AT_REST}: the device is suspended"
     if may_rest and (state == "idle" or (device.is_display and device.driver in IDLING_DRIVERS)):
         return "unknown", f"{_AT_REST}: {device.driver or 'its driver'} may slow an idle link"
     return "fail", why if why and state != "full" else "lower than both ends can do"
