@@ -9,7 +9,9 @@ from hosttune.model.values import Value
 from hosttune.report.heatmaps import pair_of
 from hosttune.report.measures import Measure, number, title_of
 
-_SIZED = re.compile(r"(.+)-(\d+(?:[kmg]i)?b)", re.IGNORECASE)  # "all-reduce-64mib": one chart for all sizes of a metric
+_SIZED = re.compile(
+    r"(.+)-([0-9]+(?:[kmg]i)?b)", re.IGNORECASE
+)  # "all-reduce-64mib": one chart for all sizes of a metric
 
 
 class Bar(Value, frozen=True, kw_only=True):

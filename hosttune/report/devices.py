@@ -133,7 +133,7 @@ def _device(index: Shown, address: str) -> Branch:
     facts = [name, what] if kind == "NIC" else [what or name or _ids(device)]
     number = _problem_of(index, address)
     if device:
-        facts += [link_text(device.link), _driver(device), _group(device, index.groups), _vfs(index, device)]
+        facts += [link_text(device.link), driver_text(device), _group(device, index.groups), _vfs(index, device)]
         if device.boot_display:
             facts.append("boot display")
         if device.numa_node is not None and device.numa_source not in (None, "device"):
@@ -194,8 +194,11 @@ def _nvme(drive: Nvme) -> str:
     return ", ".join(fact for fact in facts if fact)
 
 
-def _driver(device: PciDevice) -> str:
-    return f"driver {device.driver}" if device.driver else "no driver"
+def driver_text(device: PciDevice) -> str:
+    """ "driver nvme", "no driver" where that is proven, "driver not read" where it may be lost."""
+    if device.driver is not None:
+        return f"driver {device.driver}"
+    return "no driver" if device.unbound else "driver not read"
 
 
 def _group(device: PciDevice, groups: bool) -> str:

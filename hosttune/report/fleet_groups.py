@@ -35,7 +35,7 @@ ANSWERS: Mapping[AnswerOutcome, str] = {
     "ok": "answered",
 }
 _ORDER = tuple(ANSWERS)
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"[0-9]+")
 _ADDRESS = re.compile(r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _HOST = "<host>"
 _HOST_ANSWERS = "host-answers"

@@ -21,7 +21,7 @@ _STYLES = {"failed": "error", "stuck": "error", "conflict": "warn", "clamped": "
 _ORDER = (
     "failed", "stuck", "conflict", "clamped", "ignored", "reverted", "done", "planned", "pending", "already",
 )  # fmt: skip
-_CPU_LIST = re.compile(r"(?<![\w:.-])\d{1,5}(?:[-,]\d{1,5}){2,}(?![\w:.-])")
+_CPU_LIST = re.compile(r"(?<![\w:.-])[0-9]{1,5}(?:[-,][0-9]{1,5}){2,}(?![\w:.-])")
 
 
 class Wanted(Protocol):

@@ -17,7 +17,7 @@ from hosttune.report.heatmaps import pair_of
 from hosttune.report.measures import Scale, measures
 from hosttune.report.roofline import KINDS, Roof
 
-_GPUS = re.compile(r"(\d{1,3}) GPUs?")
+_GPUS = re.compile(r"([0-9]{1,3}) GPUs?")
 _SIDE = "gemm-{}-side"  # the fact that tells the side of the products of a type
 
 
@@ -69,7 +69,7 @@ def roofs(host: Host | None, standard: Standard) -> dict[str, Roof]:
 def sides(facts: Mapping[str, str] | None) -> dict[str, int]:
     """The side of the square products by type, as the facts of a validation tell."""
     told = {kind: (facts or {}).get(_SIDE.format(kind), "") for kind in KINDS}
-    return {kind: int(text) for kind, text in told.items() if re.fullmatch(r"[1-9]\d{0,6}", text)}
+    return {kind: int(text) for kind, text in told.items() if re.fullmatch(r"[1-9][0-9]{0,6}", text)}
 
 
 def _scale(

@@ -18,7 +18,7 @@ from hosttune.report.outcomes import counts, headline
 
 # What XML 1.0 can hold (https://www.w3.org/TR/xml/#charsets) and a reader can show; anything else becomes its escape.
 _UNWRITABLE = re.compile("[\ufffe\uffff]")
-_WHEN = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
+_WHEN = re.compile(r"([0-9]{4}-[0-9][0-9]-[0-9][0-9]T[0-9][0-9]:[0-9][0-9]:[0-9][0-9])")
 
 
 def junit(validation: Validation) -> str:

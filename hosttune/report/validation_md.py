@@ -25,7 +25,7 @@ from hosttune.report.outcomes import (
 
 MANY = 16  # subjects named in a cell before "and N more"
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~&!@])")
-_BLOCK = re.compile(r"^(\d*)([-+=.)])")  # what would begin a list or underline a heading
+_BLOCK = re.compile(r"^([0-9]*)([-+=.)])")  # what would begin a list or underline a heading
 
 
 def markdown(validation: Validation, *, before: Validation | None = None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Link, Nic, Nvme, PciDevice
 from hosttune.model.values import format_size
-from hosttune.report.devices import link_text
+from hosttune.report.devices import driver_text, link_text
 from hosttune.report.picture.scene import Mark, Scene, marks_of, virtual_functions
 from hosttune.report.picture.shapes import Block, Group, Rect, Shape, shifted, stacked
 from hosttune.report.picture.text import CHIP_HIGH, Piece, at, below, beside, chip, fits, mark_row, pair, phrase
@@ -166,7 +166,7 @@ def _story(view: Scene, address: str, word: str) -> str:
     facts = [f"{word} {address}", view.index.labels.get(address, ("", ""))[1]]
     if device:
         facts += [_sold_as(device), link_text(device.link).replace(" x", " ×")]
-        facts += [f"driver {device.driver}" if device.driver else "no driver"]
+        facts += [driver_text(device)]
         facts += [f"IOMMU group {device.iommu_group}"] if device.iommu_group is not None else []
         facts += ["node unknown" if device.numa_node is None else f"node {device.numa_node}"]
         facts += [f"node from {device.numa_source}"] if device.numa_source in ("bridge", "firmware") else []
