@@ -14,8 +14,8 @@ _DEVICES = "/sys/bus/pci/devices"
 _BLOCK = "/sys/class/block"
 _BTRFS = "/sys/fs/btrfs"
 _ZFS = "/proc/spl/kstat/zfs"
-_NAMESPACE = re.compile(r"nvme(\d+)(?:c\d+)?n(\d+)")
-_CONTROLLER = re.compile(r"nvme\d+")
+_NAMESPACE = re.compile(r"nvme([0-9]+)(?:c[0-9]+)?n([0-9]+)")
+_CONTROLLER = re.compile(r"nvme[0-9]+")
 
 
 def nvme_names(reader: Reader, address: str) -> tuple[str | None, tuple[str, ...]]:
@@ -38,7 +38,7 @@ def namespace_of(name: str) -> str | None:
 
 def _partition(disk: str) -> re.Pattern[str]:
     """Names of a disk's partitions: "p1" after a name that ends with a digit, else "1"."""
-    return re.compile(rf"{re.escape(disk)}{'p' if disk[-1:].isdigit() else ''}\d+")
+    return re.compile(rf"{re.escape(disk)}{'p' if disk[-1:].isdigit() else ''}[0-9]+")
 
 
 def partitions(reader: Reader, disk: str) -> list[str]:

@@ -33,12 +33,12 @@ _NODES = {
     "nvme": "/dev/",
     "block": "/dev/",
 }
-_MINOR = re.compile(r"^Device Minor:\s*(\d{1,4})\s*$", re.MULTILINE)
+_MINOR = re.compile(r"^Device Minor:\s*([0-9]{1,4})\s*$", re.MULTILINE)
 # NVIDIA does not tell which NVSwitch has which node: whoever has any open counts for each.
-_SWITCH_NODE = re.compile(r"/dev/nvidia-nvswitch\d+")
+_SWITCH_NODE = re.compile(r"/dev/nvidia-nvswitch[0-9]+")
 _SWITCHES = "/dev/nvidia-nvswitch*"
 _CONTAINER = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
-_PARENT = re.compile(r"^PPid:\s*(\d{1,10})\s*$", re.MULTILINE)
+_PARENT = re.compile(r"^PPid:\s*([0-9]{1,10})\s*$", re.MULTILINE)
 _DEEPEST = 64  # generations of processes: far more than there are between us and what we start
 _COMM = 15  # bytes of a process's name that the kernel keeps
 # What ends those that hold GPUs on every other host, where no unit of systemd says it.
@@ -123,7 +123,7 @@ def device_nodes(reader: Reader, address: str) -> tuple[str, ...]:
 
 def _with_virtio(path: str, names: Iterable[str]) -> list[str]:
     """The function's folder, and that of the virtio device on it, which has its class folders there."""
-    return [path, *(f"{path}/{name}" for name in names if re.fullmatch(r"virtio\d+", name))]
+    return [path, *(f"{path}/{name}" for name in names if re.fullmatch(r"virtio[0-9]+", name))]
 
 
 def _class_nodes(reader: Reader, folder: str) -> Iterator[str]:
@@ -142,7 +142,7 @@ def _below(reader: Reader, folder: str) -> Iterator[str]:
         if head is not None:
             yield f"/dev/{head}"
             yield from (f"/dev/{part}" for part in partitions(reader, head))
-        elif re.fullmatch(r"ng\d+n\d+", name) or name.startswith(folder.rpartition("/")[2]):
+        elif re.fullmatch(r"ng[0-9]+n[0-9]+", name) or name.startswith(folder.rpartition("/")[2]):
             yield f"/dev/{name}"
 
 

@@ -18,9 +18,9 @@ PLACES: Mapping[int, str] = {GIB: "/dev/hugepages1G", 2 * MIB: "/dev/hugepages2M
 _OPTION = {GIB: "1G", 2 * MIB: "2M"}
 UNITS_FOLDER = "/etc/systemd/system"
 _WANTED_BY = "sysinit.target"
-_SIZE = re.compile(r"pagesize=(\d{1,12})([KMG]?)")
+_SIZE = re.compile(r"pagesize=([0-9]{1,12})([KMG]?)")
 _SHIFT = {"": 0, "K": 10, "M": 20, "G": 30}
-_DEFAULT = re.compile(r"^Hugepagesize:\s*(\d{1,12}) kB", re.MULTILINE)
+_DEFAULT = re.compile(r"^Hugepagesize:\s*([0-9]{1,12}) kB", re.MULTILINE)
 _ESCAPED = re.compile(r"\\([0-7]{3})")  # blanks, tabs, line ends and backslashes (fs/proc_namespace.c, mangle)
 OURS = "# Written by hosttune"
 FOUND, NOT_FOUND = "found", "not found"  # of libvirt's daemon and a mount

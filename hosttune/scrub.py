@@ -38,7 +38,7 @@ _MAC = re.compile(r"(?<![0-9A-Fa-f:])[0-9A-Fa-f]{2}(?:(?::[0-9A-Fa-f]{2}){5}|(?:
 _ENX = re.compile(r"(?<![0-9a-z])enx([0-9a-f]{12})(?![0-9a-f])")
 _GID = re.compile(r"(?<![0-9a-f:])(?:[0-9a-f]{4}:){4}((?:[0-9a-f]{4}:){3}[0-9a-f]{4})(?![0-9a-f:])")
 _GUID = re.compile(r"(?<![0-9a-f:])(?:[0-9a-f]{4}:){3}[0-9a-f]{4}(?![0-9a-f:])")
-_IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])")
+_IPV4 = re.compile(r"(?<![\w.])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![\w.])")
 # "serial" of nvidia-smi's XML, text and NVML's names in JSON: <serial>1</serial>, Serial Number : 1, "…Serial": "1"
 _SERIAL = re.compile(r"(?i)(serial[\w ]*(?:>|\s*:\s|\"\s*:\s*\"))([^\s<\"][^\n<\"]*?)(?=\s*(?:\n|<|\"|$))")
 _PROCESS = re.compile(r"(<process_name>)[^<]*(</process_name>)")
@@ -69,7 +69,7 @@ _SECRET_WORD = re.compile(
 )
 _MARK = b"SMDL=SW_MNG"
 _ROOTS = ("root", "resume", "rootflags")
-_PLAIN_ROOT = re.compile(r"(?:/dev/(?:sd|vd|xvd|nvme|mmcblk|md|dm-)[\w/]*|(?:PART)?UUID=[\w-]+|\d+|ro|rw)")
+_PLAIN_ROOT = re.compile(r"(?:/dev/(?:sd|vd|xvd|nvme|mmcblk|md|dm-)[\w/]*|(?:PART)?UUID=[\w-]+|[0-9]+|ro|rw)")
 
 
 class Scrub:

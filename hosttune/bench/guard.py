@@ -24,7 +24,7 @@ _KEEPERS = frozenset(
     ("nvidia-persistenced", "nvidia-persiste", "nv-fabricmanager", "nv-hostengine", "dcgm-exporter", "nvidia-topologyd")
 )
 # Names of vGPU types end so, "NVIDIA H200X-1-18C", "GRID A100X-40C" (NVIDIA, virtual GPU types for Hopper and Ampere).
-_VGPU = re.compile(r"[A-Z0-9]-(?:\d{1,2}-)?\d{1,3}(?:C|CME|Q|B|A)$")
+_VGPU = re.compile(r"[A-Z0-9]-(?:[0-9]{1,2}-)?[0-9]{1,3}(?:C|CME|Q|B|A)$")
 
 
 # A mediated device is a folder of its parent's: Documentation/driver-api/vfio-mediated-device.rst.

@@ -33,7 +33,7 @@ _UNITS: dict[str, tuple[str, float]] = {
     "lanes": ("link width", 1.0),
     "count": ("count", 1.0),
 }
-_SIZE = re.compile(r"-\d+(?:gib|mib|kib|b)$")
+_SIZE = re.compile(r"-[0-9]+(?:gib|mib|kib|b)$")
 
 
 @dataclass(frozen=True)

@@ -241,7 +241,7 @@ def standing_plan(root: str | None, host: Host, intent: Intent) -> Plan | None:
 
 def as_option(error: BadInput) -> BadInput:
     """Name the option instead of the key of an intent that options made."""
-    key = re.fullmatch(r"command line: guests\[\d+\]\.(\w+).*", error.where)
+    key = re.fullmatch(r"command line: guests\[[0-9]+\]\.(\w+).*", error.where)
     option = OPTION_OF.get(key[1]) if key else None
     return BadInput(error.what, where=option, hint=error.hint) if option else error
 

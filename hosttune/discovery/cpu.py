@@ -18,8 +18,8 @@ from hosttune.model.limits import check_count
 from hosttune.model.values import MAX_ID, CpuSet
 from hosttune.reader import Reader, number
 
-_CPU_NAME = re.compile(r"cpu(\d+)")
-_ADDRESS_SIZES = re.compile(r"(\d+) bits physical, (\d+) bits virtual")
+_CPU_NAME = re.compile(r"cpu([0-9]+)")
+_ADDRESS_SIZES = re.compile(r"([0-9]+) bits physical, ([0-9]+) bits virtual")
 
 
 def read_cpus(reader: Reader, nodes: tuple[NumaNode, ...]) -> tuple[tuple[Cpu, ...], CpuModel]:

@@ -103,7 +103,7 @@ def _version(reader: Reader) -> str | None:
     """ "Fabric Manager version is : 535.161.08" of `nv-fabricmanager --version`; None where it says several."""
     return _only(
         re.findall(
-            r"Fabric Manager version is\s*:\s*(\d{1,4}(?:\.\d{1,4}){1,3})\b",
+            r"Fabric Manager version is\s*:\s*([0-9]{1,4}(?:\.[0-9]{1,4}){1,3})\b",
             _ask(reader, "fabric-manager-version") or "",
         )
     )

@@ -206,7 +206,7 @@ def _listed(text: str) -> list[tuple[str, str]] | None:
     """
     lines = [line for line in text.splitlines() if line.strip()]
     below = [line for line in lines if line.split() != ["Id", "Name", "State"] and set(line.strip()) != {"-"}]
-    rows = [re.fullmatch(r"\s*(?:-|\d+)\s+(\S.*?)\s{2,}(\S.*?)\s*", line) for line in below]
+    rows = [re.fullmatch(r"\s*(?:-|[0-9]+)\s+(\S.*?)\s{2,}(\S.*?)\s*", line) for line in below]
     found = [(row[1], row[2]) for row in rows if row]
     return found if lines and all(rows) and len({name for name, _ in found}) == len(found) else None
 
@@ -347,7 +347,7 @@ def _page_bytes(reader: Reader, facts: DomainFacts, cell: int | None) -> int | N
 
 
 def _default_hugepage(reader: Reader) -> int | None:
-    found = re.search(r"^Hugepagesize:\s+(\d{1,12}) kB", reader.text("/proc/meminfo") or "", re.MULTILINE)
+    found = re.search(r"^Hugepagesize:\s+([0-9]{1,12}) kB", reader.text("/proc/meminfo") or "", re.MULTILINE)
     return int(found[1]) << 10 if found else None
 
 

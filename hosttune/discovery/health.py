@@ -21,7 +21,7 @@ from hosttune.reader import Reader, number
 _DEVICES = "/sys/bus/pci/devices"
 _NVME = "/sys/class/nvme"
 _EDAC = "/sys/devices/system/edac/mc"
-_CONTROLLER = re.compile(r"nvme\d{1,5}")
+_CONTROLLER = re.compile(r"nvme[0-9]{1,5}")
 # Source: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats; the last line of each file is its total.
 _AER = (
     ("correctable", "aer_dev_correctable", "TOTAL_ERR_COR"),
@@ -68,7 +68,7 @@ def _uptime(reader: Reader, newest: float) -> float | None:
     None, with a problem, for a time that cannot be: before the `newest` event of the kernel log, or of 50 years.
     """
     word = (reader.text("/proc/uptime") or "").split(" ", 1)[0]
-    if not re.fullmatch(r"\d{1,12}(\.\d{1,6})?", word):
+    if not re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,6})?", word):
         return None
     if newest * _CLOCKS_APART - 1 <= float(word) <= _MOST_UPTIME:
         return float(word)
@@ -124,7 +124,7 @@ def _edac(reader: Reader) -> dict[str, dict[str, int | None]] | None:
     return {
         name: {kind: reader.count(f"{_EDAC}/{name}/{kind}_count") for kind in ("ue", "ce")}
         for name in names
-        if re.fullmatch(r"mc\d{1,4}", name)
+        if re.fullmatch(r"mc[0-9]{1,4}", name)
     }
 
 
@@ -147,7 +147,7 @@ def _sensor(reader: Reader, controller: str) -> dict[str, str]:
     """The composite temperature and its alarm (drivers/nvme/host/hwmon.c); millidegrees become degrees."""
     folders = [f"{_NVME}/{controller}/{name}" for name in reader.names(f"{_NVME}/{controller}") if "hwmon" in name]
     for folder in folders:
-        inner = [f"{folder}/{name}" for name in reader.names(folder) if re.fullmatch(r"hwmon\d+", name)]
+        inner = [f"{folder}/{name}" for name in reader.names(folder) if re.fullmatch(r"hwmon[0-9]+", name)]
         for place in (folder, *inner):
             value = reader.integer(f"{place}/temp1_input")
             if value is not None:
@@ -193,7 +193,7 @@ def _clock(reader: Reader) -> tuple[bool | None, float | None]:
     STA_UNSYNC of adjtimex(2), which chrony, ntpd, systemd-timesyncd and phc2sys all clear; asking changes nothing.
     """
     text = reader.query(_CLOCK, _ask_clock) or ""
-    match = re.fullmatch(r"status (\d{1,9}) maxerror (\d{1,15})\s*", text)
+    match = re.fullmatch(r"status ([0-9]{1,9}) maxerror ([0-9]{1,15})\s*", text)
     if match is None:
         return None, None
     synchronised, error = not int(match[1]) & _STA_UNSYNC, int(match[2]) / 1e6

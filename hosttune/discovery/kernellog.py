@@ -25,8 +25,8 @@ _DMESG = ("dmesg", "--kernel")
 _FIRST = "Linux version "  # the first line of every boot
 # What the journal is searched for: all that can be an event.
 _WANTED = (
-    r"NVRM: |nvidia-nvswitch\d+: SXid|AER: |PCIe Bus Error|DPC: containment|\[Hardware Error\]|mce: "
-    r"|EDAC (MC|DEVICE)\d|^Missed \d+ kernel messages|" + _FIRST
+    r"NVRM: |nvidia-nvswitch[0-9]+: SXid|AER: |PCIe Bus Error|DPC: containment|\[Hardware Error\]|mce: "
+    r"|EDAC (MC|DEVICE)[0-9]|^Missed [0-9]+ kernel messages|" + _FIRST
 )
 # The kernel's records, and what journald itself says: it counts the records whose sequence numbers it never saw.
 _JOURNAL = (
@@ -160,7 +160,7 @@ def parse_dmesg(text: str) -> Records:
     lines: list[Line] = []
     unread = 0
     for line in text.splitlines():
-        if found := re.match(r"\[ *(\d{1,12}\.\d{1,6})\] ?", line):
+        if found := re.match(r"\[ *([0-9]{1,12}\.[0-9]{1,6})\] ?", line):
             lines.append((float(found[1]), line[found.end() :]))
         elif line.strip() and not line[0].isspace():
             unread += 1
@@ -266,13 +266,14 @@ _SHAPES = (
     _Shape(
         "xid",
         re.compile(
-            rf"NVRM: Xid \((?:PCI:)?(?P<address>{_BDF})(?: GPU-I:\d+)?\): (?P<code>\d{{1,4}})\b(?P<rest>.*)", re.DOTALL
+            rf"NVRM: Xid \((?:PCI:)?(?P<address>{_BDF})(?: GPU-I:[0-9]+)?\): (?P<code>[0-9]{{1,4}})\b(?P<rest>.*)",
+            re.DOTALL,
         ),
     ),
     _Shape(
         "sxid",
         re.compile(
-            rf"nvidia-nvswitch\d+: SXid \((?:PCI:)?(?P<address>{_BDF})\): (?P<code>\d{{1,6}}), "
+            rf"nvidia-nvswitch[0-9]+: SXid \((?:PCI:)?(?P<address>{_BDF})\): (?P<code>[0-9]{{1,6}}), "
             r"(?P<severity>Fatal|Non-fatal)\b"
         ),
     ),
@@ -283,15 +284,19 @@ _SHAPES = (
     ),
     _Shape("dpc", re.compile(rf"pcieport (?P<address>{_BDF}): (?:pciehp: )?DPC: containment event"), "fatal"),
     _Shape("mce", re.compile(r"mce: \[Hardware Error\]: (?:CPU|Machine check)"), "nonfatal"),
-    _Shape("mce", re.compile(r"\{\d+\}\[Hardware Error\]: *event severity: (?P<severity>fatal|recoverable|corrected)")),
-    _Shape("edac-mc", re.compile(r"EDAC MC(?P<code>\d{1,4}): Giving out device ")),
-    _Shape("edac", re.compile(r"EDAC (?:MC|DEVICE)(?P<code>\d{1,4}): (?:(?P<count>\d{1,9}) )?(?P<severity>[CU]E)\b")),
+    _Shape(
+        "mce", re.compile(r"\{[0-9]+\}\[Hardware Error\]: *event severity: (?P<severity>fatal|recoverable|corrected)")
+    ),
+    _Shape("edac-mc", re.compile(r"EDAC MC(?P<code>[0-9]{1,4}): Giving out device ")),
+    _Shape(
+        "edac", re.compile(r"EDAC (?:MC|DEVICE)(?P<code>[0-9]{1,4}): (?:(?P<count>[0-9]{1,9}) )?(?P<severity>[CU]E)\b")
+    ),
 )
 # How records begin that are events. NVSwitches add lines of data and severity to theirs.
 _BEGINNINGS = re.compile(
-    r"NVRM: Xid\b|nvidia-nvswitch\d{1,4}: SXid\b(?! \([^)]{1,30}\): \d{1,6}, (?:Data \{|Severity \d))"
-    r"|\S{1,40} [0-9a-fA-F:.]{7,16}: (?:AER: )?PCIe Bus Error: |EDAC (?:MC|DEVICE)\d{1,4}: \d"
-    r"|\{\d{1,9}\}\[Hardware Error\]: *event severity: (?!info\b)"
+    r"NVRM: Xid\b|nvidia-nvswitch[0-9]{1,4}: SXid\b(?! \([^)]{1,30}\): [0-9]{1,6}, (?:Data \{|Severity [0-9]))"
+    r"|\S{1,40} [0-9a-fA-F:.]{7,16}: (?:AER: )?PCIe Bus Error: |EDAC (?:MC|DEVICE)[0-9]{1,4}: [0-9]"
+    r"|\{[0-9]{1,9}\}\[Hardware Error\]: *event severity: (?!info\b)"
 )
 _NVLINK5_CODES = frozenset(str(code) for code in range(144, 151))
 _NVLINK5 = re.compile(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from hosttune.model.values import Value, close_mappings
 from hosttune.system import System
 
-_ON_NODE = re.compile(r"N(\d{1,4})=(\d{1,15})")
+_ON_NODE = re.compile(r"N([0-9]{1,4})=([0-9]{1,15})")
 
 
 class Mapped(Value, frozen=True, kw_only=True):

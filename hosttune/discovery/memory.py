@@ -21,12 +21,12 @@ _HUGEPAGES = "/sys/kernel/mm/hugepages"
 _THP = "/sys/kernel/mm/transparent_hugepage"
 _GPUS = "/proc/driver/nvidia/gpus"
 
-_NODE_NAME = re.compile(r"node(\d{1,6})")
-_CPU_NAME = re.compile(r"cpu(\d{1,6})")
-_POOL_NAME = re.compile(r"hugepages-(\d{1,12})kB")
+_NODE_NAME = re.compile(r"node([0-9]{1,6})")
+_CPU_NAME = re.compile(r"cpu([0-9]{1,6})")
+_POOL_NAME = re.compile(r"hugepages-([0-9]{1,12})kB")
 _MOST_DISTANCE = 255  # the SLIT's entries are bytes; 255 is "unreachable" (ACPI 6.5, 5.2.17)
-_MEMORY_LINE = re.compile(r"(MemTotal|MemFree):\s*(\d+) kB")
-_GPU_NODE_LINE = re.compile(r"^Node:\s*(\d{1,6})\s*$", re.MULTILINE)
+_MEMORY_LINE = re.compile(r"(MemTotal|MemFree):\s*([0-9]+) kB")
+_GPU_NODE_LINE = re.compile(r"^Node:\s*([0-9]{1,6})\s*$", re.MULTILINE)
 _CHOSEN_WORD = re.compile(r"\[(\S+)\]")
 
 

@@ -13,9 +13,9 @@ _MASKS = frozenset(
     ("core_cpus", "thread_siblings", "package_cpus", "core_siblings", "shared_cpu_map", "cpumap"),
 )
 MOST = 1 << 16  # ids: eight times the most CPUs that Linux can be built for (NR_CPUS 8192)
-_RANGE = re.compile(r"(\d{1,9})\s*-\s*(\d{1,9})")
+_RANGE = re.compile(r"([0-9]{1,9})\s*-\s*([0-9]{1,9})")
 _SHORT = 1 << 16  # characters: every second CPU of 8192 by itself is 24,000
-_PLAIN = re.compile(r"(?:\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)?", re.ASCII)
+_PLAIN = re.compile(r"(?:[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*)?", re.ASCII)
 
 
 def parse_list(text: str) -> CpuSet:

@@ -19,7 +19,7 @@ from hosttune.model.values import CpuSet
 from hosttune.reader import Reader
 
 CPUS = "/sys/devices/system/cpu"
-_NODE_NAME = re.compile(r"node(\d+)")
+_NODE_NAME = re.compile(r"node([0-9]+)")
 
 # New name first; the *_siblings are its older aliases, and captures of old kernels have only the masks.
 _CORE_FILES = ("core_cpus_list", "thread_siblings_list", "core_cpus", "thread_siblings")

@@ -96,7 +96,7 @@ def _lacking(installed: tuple[tuple[str, Version | None, Version], ...], since: 
 
 def version_of(version: str | None) -> Version | None:
     """The numbers that a version begins with, None where it begins with none."""
-    match = re.match(r"\d+(\.\d+)*", version or "")
+    match = re.match(r"[0-9]+(\.[0-9]+)*", version or "")
     return tuple(int(part) for part in match[0].split(".")) if match else None
 
 

@@ -72,7 +72,7 @@ def read_domain(xml: str | bytes, *, where: str = "domain XML") -> DomainFacts:
 
 
 _CPU_LISTS = ("cpuset", "cpus", "nodeset")
-_SPAN = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
+_SPAN = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 
 
 def _check_amounts(root: _Element, where: str) -> None:

@@ -31,7 +31,7 @@ FEWEST_HOSTS = 5  # with fewer there is no telling who is the odd one
 LEAST_WITHOUT_SPREAD = 0.05  # MAD 0 (over half alike): as far as a host may fall behind its own history
 LEAST_TOLERANCE = 0.05  # of a floor: a fleet that is very alike today must not warn of tomorrow's noise
 _TELEMETRY = "load-"  # clocks and power are told, never judged
-_TOGETHER = re.compile(r"(\d{1,3}) GPUs?")
+_TOGETHER = re.compile(r"([0-9]{1,3}) GPUs?")
 
 
 @dataclass(frozen=True)

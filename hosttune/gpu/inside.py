@@ -46,7 +46,7 @@ def inside(vendor_id: str) -> Inside:
 
 # NVIDIA, Virtual GPU Software User Guide, "vGPU types": a board, the memory in GB and the series (A, B, C or Q), as in
 # "NVIDIA A40-48Q", "NVIDIA H100XM-80C" and "GRID A100D-1-10C"; "ME" marks MIG-backed ones with media engines.
-_VGPU = re.compile(r".*-\d{1,3}[ABCQ](?:ME|GFX|NOME)?")
+_VGPU = re.compile(r".*-[0-9]{1,3}[ABCQ](?:ME|GFX|NOME)?")
 
 
 def is_vgpu(model: str | None) -> bool:

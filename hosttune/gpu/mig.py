@@ -16,14 +16,15 @@ from hosttune.model.gpu import Gpu, MigInstance, MigProfile
 Placement = tuple[tuple[int, ...], int]
 
 _PROFILE = re.compile(
-    r"\|\s+(\d{1,4})\s+MIG (\S+)\s+(\d{1,9})\s+\d+/(\d{1,9})\s+(\d{1,9}(?:\.\d{1,9})?)\s+\S+\s+(\d{1,9})\s"
+    r"\|\s+([0-9]{1,4})\s+MIG (\S+)\s+([0-9]{1,9})\s+[0-9]+/([0-9]{1,9})\s+([0-9]{1,9}(?:\.[0-9]{1,9})?)"
+    r"\s+\S+\s+([0-9]{1,9})\s"
 )
-_PLACEMENT = re.compile(r"GPU\s+(\d{1,4}) Profile ID\s+(\d{1,9}) Placements?\s*: \{([\d,]{0,99})\}:(\d{1,4})")
+_PLACEMENT = re.compile(r"GPU\s+([0-9]{1,4}) Profile ID\s+([0-9]{1,9}) Placements?\s*: \{([0-9,]{0,99})\}:([0-9]{1,4})")
 
 
 def compute_slices(name: str) -> int | None:
     """Compute slices from a profile's name: "3g.71gb" has 3 (MIG user guide, "Supported MIG Profiles")."""
-    match = re.match(r"(\d{1,4})g\.", name)
+    match = re.match(r"([0-9]{1,4})g\.", name)
     return int(match[1]) if match else None
 
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-_NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(?: ?(?:MiB|MHz|W|C|%))?")
-_CELSIUS = re.compile(r"(-?\d{1,3}) C")
+_NUMBER = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)(?: ?(?:MiB|MHz|W|C|%))?")
+_CELSIUS = re.compile(r"(-?[0-9]{1,3}) C")
 _UNKNOWN = re.compile(r"\[?(n/a|not supported|unknown error|gpu is lost|requested functionality .*|insufficient .*)\]?")
 
 
@@ -62,7 +62,7 @@ def flag_of(value: str) -> bool | None:
 
 def _banks(value: str) -> int | None:
     """The number of "3072 bank(s)"."""
-    match = re.fullmatch(r"(\d{1,9}) bank\(s\)", value)
+    match = re.fullmatch(r"([0-9]{1,9}) bank\(s\)", value)
     return int(match[1]) if match else None
 
 

@@ -16,7 +16,7 @@ from hosttune.model.values import Value, close_mappings
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _HEADING = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID|\S+")
-_PATH = re.compile(r"X|SYS|NODE|PHB|PXB|PIX|C2C|NV\d+|N/A")
+_PATH = re.compile(r"X|SYS|NODE|PHB|PXB|PIX|C2C|NV[0-9]+|N/A")
 _MOST_LINKS = 18  # of one GPU (nvml.h, NVML_NVLINK_MAX_LINKS)
 _AFFINITY = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 
@@ -125,7 +125,7 @@ def _by_position(line: str, columns: list[tuple[str, int]], devices: int) -> lis
 
 
 def _legend(lines: list[str]) -> Mapping[str, str] | None:
-    names = (re.fullmatch(r"\s+(NIC\d+): (\S+)", line) for line in lines)
+    names = (re.fullmatch(r"\s+(NIC[0-9]+): (\S+)", line) for line in lines)
     return {match[1]: match[2] for match in names if match} or None
 
 
@@ -134,11 +134,13 @@ def parse_nvlink_status(text: str) -> tuple[NvlinkStatus, ...]:
     found: list[NvlinkStatus] = []
     numbered: list[list[tuple[int, float | None]]] = []
     for line in text.splitlines():
-        if gpu := re.match(r"GPU (\d{1,4}): ", line):
+        if gpu := re.match(r"GPU ([0-9]{1,4}): ", line):
             uuid = re.search(r"UUID: ([^)\s]+)", line)
             found.append(NvlinkStatus(index=int(gpu[1]), uuid=uuid[1] if uuid else None))
             numbered.append([])
-        elif found and (link := re.match(r"\s+Link (\d{1,4}): (?:(\d{1,6}(?:\.\d{1,6})?) GB/s|<inactive>)", line)):
+        elif found and (
+            link := re.match(r"\s+Link ([0-9]{1,4}): (?:([0-9]{1,6}(?:\.[0-9]{1,6})?) GB/s|<inactive>)", line)
+        ):
             numbered[-1].append((int(link[1]), float(link[2]) if link[2] else None))
     return tuple(
         msgspec.structs.replace(status, links=_in_order(links)) for status, links in zip(found, numbered, strict=True)

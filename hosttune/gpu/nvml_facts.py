@@ -74,7 +74,7 @@ def _integers(raw: Raw, name: str, count: int) -> tuple[int, ...] | tuple[None, 
     """A list of `count` numbers, also in Python's text form; all None otherwise."""
     value = raw.get(name)
     if isinstance(value, str) and not value.startswith("ERR "):
-        value = [int(number) for number in re.findall(r"-?\d{1,9}", value)]
+        value = [int(number) for number in re.findall(r"-?[0-9]{1,9}", value)]
     if isinstance(value, list) and len(value) == count and all(isinstance(n, int) and n >= 0 for n in value):
         return tuple(value)
     return (None,) * count
@@ -153,7 +153,7 @@ def _fabric_status(fabric: Raw) -> str | None:
 def _mig(raw: Raw) -> Mig | None:
     """Mode, profiles with placements, instances; None where the GPU knows no MIG."""
     current, pending = (_word(_MODES, mode) for mode in _integers(raw, "nvmlDeviceGetMigMode", 2))
-    names = sorted((key for key in raw if re.fullmatch(r"profile\d{1,2}", key)), key=lambda key: int(key[7:]))
+    names = sorted((key for key in raw if re.fullmatch(r"profile[0-9]{1,2}", key)), key=lambda key: int(key[7:]))
     profiles = tuple(found for name in names if (found := _profile(_part(raw, name))))
     if current is None and not profiles:
         return None

@@ -20,8 +20,8 @@ from hosttune.model.plan import PlannedGuest
 from hosttune.system import System
 
 _QEMU_CONF = "/etc/libvirt/qemu.conf"
-_OWNERSHIP = re.compile(r"^\s*dynamic_ownership\s*=\s*(\d)", re.MULTILINE)
-_LABEL = re.compile(r"\+?(\d{1,10}):\+?(\d{1,10})")
+_OWNERSHIP = re.compile(r"^\s*dynamic_ownership\s*=\s*([0-9])", re.MULTILINE)
+_LABEL = re.compile(r"\+?([0-9]{1,10}):\+?([0-9]{1,10})")
 # libvirt src/security/virt-aa-helper.c, valid_path: these it leaves out of a guest's AppArmor profile.
 _APPARMOR_NEVER = (
     *("/bin/", "/etc/", "/lib", "/lost+found/", "/proc/", "/sbin/", "/selinux/", "/sys/", "/usr/bin/", "/usr/lib"),

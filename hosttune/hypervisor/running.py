@@ -18,15 +18,15 @@ from hosttune.model.plan import Device, PlannedGuest
 from hosttune.model.values import CpuSet, Value, parse_cpus
 from hosttune.system import System
 
-_VCPU = re.compile(r"CPU (\d{1,5})/(?:KVM|TCG)")
-_IO_THREAD = re.compile(r"IO iothread(\d{1,5})")
+_VCPU = re.compile(r"CPU ([0-9]{1,5})/(?:KVM|TCG)")
+_IO_THREAD = re.compile(r"IO iothread([0-9]{1,5})")
 _ALLOWED = re.compile(r"^Cpus_allowed_list:\s*([0-9,-]+)\s*$", re.MULTILINE)
 # QEMU's thread-context: it clears a cell's memory from that cell's node before the guest runs, and sleeps ever after.
-_CLEARING = re.compile(r"TC tc-ram-node\d*")
+_CLEARING = re.compile(r"TC tc-ram-node[0-9]*")
 # QEMU's pool for file I/O: a thread of it runs where the thread that asked for it does, a vCPU's where the firmware
 # writes its variables, and ends after ten seconds without work (util/thread-pool.c).
 _POOL = "worker"
-_CELL = re.compile(r"\bram-node(\d{1,4})\b")  # libvirt's name of a cell's memory, part of the file's
+_CELL = re.compile(r"\bram-node([0-9]{1,4})\b")  # libvirt's name of a cell's memory, part of the file's
 
 
 class Thread(Value, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 PAGES = "hugepages"
 HUGE_1G = 1 << 30
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_SIZE = re.compile(r"(\d+)([KMGT]?)", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]+)([KMGT]?)", re.IGNORECASE)
 
 
 def split(text: str) -> tuple[str, ...]:

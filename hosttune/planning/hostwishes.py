@@ -16,7 +16,7 @@ from hosttune.planning.settings import SETTINGS, reason, wanted
 from hosttune.settings.block import AFFINITY, REQUESTS, SCHEDULER
 from hosttune.settings.sysctl import NAMES, sysctl_path
 
-_NAMESPACE = re.compile(r"nvme(\d+)n(\d+)")
+_NAMESPACE = re.compile(r"nvme([0-9]+)n([0-9]+)")
 # Part of a queue -> setting of an intent.
 QUEUE = {SCHEDULER: "nvme_scheduler", REQUESTS: "nvme_requests", AFFINITY: "nvme_affinity"}
 # Why the profile wants them: Documentation/admin-guide/sysctl/vm.rst.

@@ -64,7 +64,7 @@ def firmware_of(host: Host, kind: str, accelerator: str) -> Firmware:
 
 
 def _at_least(version: str | None, least: Version) -> bool | None:
-    numbers = re.match(r"\d+(\.\d+)*", version or "")
+    numbers = re.match(r"[0-9]+(\.[0-9]+)*", version or "")
     return tuple(map(int, numbers[0].split("."))) >= least if numbers else None
 
 

@@ -103,7 +103,7 @@ class NvmeQueue(Setting):
     def _queue(self, system: System) -> str | None:
         """The queue's folder. A namespace with several paths has one for each, "nvme0c1n2", below its controller."""
         address, _, number = self.target.partition(" ")
-        name = re.compile(rf"nvme\d+(?:c\d+)?{number}")
+        name = re.compile(rf"nvme[0-9]+(?:c[0-9]+)?{number}")
         drive = f"{DEVICES}/{address}/nvme"
         for controller in system.list(drive):
             for disk in system.list(f"{drive}/{controller}"):

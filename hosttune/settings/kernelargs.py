@@ -23,7 +23,7 @@ from hosttune.system import System
 NAMES = frozenset((PAGES, "iommu", "intel_iommu", "amd_iommu", "isolcpus", "nohz_full", "mitigations"))
 NOT_STAGED = "not staged"
 _UNFINISHED, _REMOVAL = "unfinished: ", "removal"
-_PAGES = re.compile(r"hugepagesz=1G hugepages=\d{1,9}(:\d{1,9}(,\d{1,9}:\d{1,9})*)?")
+_PAGES = re.compile(r"hugepagesz=1G hugepages=[0-9]{1,9}(:[0-9]{1,9}(,[0-9]{1,9}:[0-9]{1,9})*)?")
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,10 @@ from typing import Any
 from hosttune.bench.parse.answer import Answer, NotUnderstood, close, document, number, part, positive
 from hosttune.model.validation import Sample
 
-_CYCLIC = re.compile(r"^T:\s*(\d+) .*?C:\s*(\d+) Min:\s*(\d+) Act:\s*(\d+) Avg:\s*(\d+) Max:\s*(\d+)\s*$", re.MULTILINE)
-_PERFTEST = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\S+)\s+(\S+)\s+(\S+)\s*$", re.MULTILINE)
+_CYCLIC = re.compile(
+    r"^T:\s*([0-9]+) .*?C:\s*([0-9]+) Min:\s*([0-9]+) Act:\s*([0-9]+) Avg:\s*([0-9]+) Max:\s*([0-9]+)\s*$", re.MULTILINE
+)
+_PERFTEST = re.compile(r"^\s*([0-9]+)\s+([0-9]+)\s+(\S+)\s+(\S+)\s+(\S+)\s*$", re.MULTILINE)
 _PERFTEST_HEAD = re.compile(r"#bytes\s+#iterations\s+BW peak\[(\S+)\]\s+BW average\[(\S+)\]")
 
 
