@@ -14,8 +14,8 @@ from damage import Damage, Files, Found, contradictions, improvements, load, val
 from damage import with_damage as damaged
 from sickhosts import EXAMPLE
 
-from hosttune.checks.facts import contradicted
 from hosttune.discovery.evidence import gather
+from hosttune.model.doubts import contradicted
 from hosttune.model.host import Host
 from hosttune.system import COMMANDS
 

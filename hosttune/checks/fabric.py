@@ -13,7 +13,6 @@ from hosttune.checks.facts import (
     RECORD,
     accelerators,
     by_address,
-    contradicted,
     for_vfio,
     lacks,
     no_switch,
@@ -21,6 +20,7 @@ from hosttune.checks.facts import (
 )
 from hosttune.checks.gpufacts import Fact, each_gpu, mig_on, not_judged, source
 from hosttune.gpu import vendor_of
+from hosttune.model.doubts import contradicted
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import NvSwitch

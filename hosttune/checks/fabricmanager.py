@@ -11,7 +11,6 @@ from hosttune.checks.facts import (
     RECORD,
     accelerators,
     by_address,
-    contradicted,
     driver_unread,
     for_vfio,
     none_given,
@@ -19,6 +18,7 @@ from hosttune.checks.facts import (
     switches_missed,
 )
 from hosttune.gpu import vendor_of
+from hosttune.model.doubts import contradicted
 from hosttune.model.evidence import Evidence, FabricManager
 from hosttune.model.gpu import Gpu
 from hosttune.model.validation import CheckResult

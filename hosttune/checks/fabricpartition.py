@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown
-from hosttune.checks.facts import HOST, RUNNING, accelerators, contradicted, guests_known, none_given
+from hosttune.checks.facts import HOST, RUNNING, accelerators, guests_known, none_given
 from hosttune.gpu import vendor_of
 from hosttune.gpu.boards import fabric_gpus
+from hosttune.model.doubts import contradicted
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import FabricPartition
 from hosttune.model.host import Host, RunningGuest

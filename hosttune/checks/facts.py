@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from hosttune.checks.check import skipped, unknown
 from hosttune.checks.data import table
 from hosttune.gpu import maker_of
+from hosttune.model.doubts import contradicted
 from hosttune.model.evidence import LIBVIRT_ANSWER, LIST_UNREAD, Evidence
 from hosttune.model.gpu import Gpu
-from hosttune.model.host import DeviceSource, Host, Nic, Nvme, NvSwitch, PciDevice, RunningGuest, SeenDevice
+from hosttune.model.host import Host, Nic, Nvme, NvSwitch, PciDevice, RunningGuest, SeenDevice
 from hosttune.model.plan import PlannedGuest
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import CpuSet, address_key, parse_cpus
@@ -22,7 +23,6 @@ RUNNING = frozenset(("running", "paused", "idle", "in shutdown", "pmsuspended", 
 _MOST_WITHOUT_SWITCH = 3  # others that a GPU of a board without NVSwitches has links to (HGX A100 and H100, 4 GPUs)
 # Vendors whose devices are software: virtio, QEMU, VMware, Google, Microsoft.
 SOFTWARE = ("1af4", "1b36", "15ad", "1ae0", "1414")
-_KIND_WORDS = {"gpu": "a GPU", "nic": "a NIC", "nvme": "an NVMe drive", "nvswitch": "an NVSwitch"}
 HOST = "host"  # the subject of what concerns the machine as a whole
 AS_ROOT = "run hosttune validate as root: the kernel shows only the first 64 bytes of configuration space to others"
 AS_LIBVIRT = "run hosttune validate as root with libvirt running, so that its guests can be asked about"
@@ -106,32 +106,6 @@ def _seen(device: Gpu | Nic | Nvme | NvSwitch, kind: str, function: PciDevice | 
 def _maker(pci_id: str | None) -> str | None:
     maker = maker_of((pci_id or "").partition(":")[0])
     return maker.name if maker else None
-
-
-_LAST: list[tuple[Host, Mapping[str, str]]] = []  # what `contradicted` found of the last host: asked for each device
-
-
-def contradicted(host: Host) -> Mapping[str, str]:
-    """Functions of which one source says another device or another driver than the tree, by address, and why."""
-    if not (_LAST and _LAST[0][0] is host):
-        _LAST[:] = [(host, _contradicted(host))]
-    return _LAST[0][1]
-
-
-def _contradicted(host: Host) -> dict[str, str]:
-    found = {device.address: device.contradicted for device in host.pci if device.contradicted is not None}
-    functions = by_address(host)
-    for source in host.sources or ():
-        for seen in source.contrary:
-            found.setdefault(seen.address, _contradiction(seen, functions.get(seen.address), source))
-    return found
-
-
-def _contradiction(seen: SeenDevice, function: PciDevice | None, source: DeviceSource) -> str:
-    known = [seen.id, seen.model or _KIND_WORDS.get(seen.kind or ""), f"held by {seen.driver}" if seen.driver else None]
-    here = f"{function.vendor_id}:{function.device_id} of class {function.class_code}" if function else "nothing"
-    held = f", on {function.driver}," if function and function.driver else ""
-    return f"{here}{held} in the PCI tree; {', '.join(word for word in known if word)} in {source.name}"
 
 
 def by_address(host: Host) -> dict[str, PciDevice]:

@@ -11,7 +11,6 @@ from hosttune.checks.facts import (
     RECORD,
     accelerators,
     by_address,
-    contradicted,
     for_vfio,
     lacks,
     listed,
@@ -21,6 +20,7 @@ from hosttune.checks.gpufacts import OLDER
 from hosttune.checks.gpumemory import NO_BOUND, errors_allowed
 from hosttune.checks.kernelevents import CHECKS as EVENT_CHECKS
 from hosttune.gpu import vendor_of
+from hosttune.model.doubts import contradicted
 from hosttune.model.evidence import STATE, Evidence, KernelEvent
 from hosttune.model.host import Nvme, PciDevice
 from hosttune.model.validation import CheckResult

@@ -10,7 +10,6 @@ from hosttune.checks.facts import (
     RECORD,
     accelerators,
     at_rest,
-    contradicted,
     driver_unread,
     for_vfio,
     given,
@@ -19,6 +18,7 @@ from hosttune.checks.facts import (
     listed,
     none_here,
 )
+from hosttune.model.doubts import contradicted
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import PciDevice
 from hosttune.model.validation import CheckResult

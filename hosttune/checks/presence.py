@@ -16,12 +16,12 @@ from hosttune.checks.facts import (
     HOST,
     RECORD,
     by_address,
-    contradicted,
     known_devices,
     listed,
     lost_gpus,
     refused,
 )
+from hosttune.model.doubts import contradicted
 from hosttune.model.evidence import STATE, Evidence
 from hosttune.model.host import DeviceSource, PciDevice, SeenDevice
 from hosttune.model.validation import CheckResult

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from hosttune.errors import BadInput
 from hosttune.gpu.bridges import Kept, kept_bridges
+from hosttune.model.doubts import contradicted
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.intent import GpuRequest, GuestIntent
@@ -23,7 +24,8 @@ class Catalogue:
     """The host's devices by address, and who has which.
 
     `holders`: the existing guest that holds a device. `in_use`: why the host itself needs a NIC or drive.
-    `virtuals`: the virtual functions that a physical function has now. `fabric`: what joins the GPUs.
+    `virtuals`: the virtual functions that a physical function has now. `fabric`: what joins the GPUs. `doubts`: why it
+    is not certain what a device is, or who holds it.
     """
 
     pci: Mapping[str, PciDevice]
@@ -34,6 +36,7 @@ class Catalogue:
     in_use: Mapping[str, str]
     virtuals: Mapping[str, tuple[str, ...]]
     fabric: Fabric
+    doubts: Mapping[str, str]
     kept: Mapping[str, Kept]  # functions that carry the GPUs' fabric, or may
 
     def node(self, address: str) -> int | None:
@@ -69,6 +72,7 @@ def read_catalogue(host: Host) -> Catalogue:
         },
         virtuals=_virtual_functions(host),
         fabric=read_fabric(host),
+        doubts=contradicted(host),
         kept=kept_bridges(host.pci, host.nics),
     )
 
@@ -235,11 +239,13 @@ def _ends(virtual: str, physical: str) -> str:
 
 
 def _claims(catalogue: Catalogue, address: str, members: Sequence[str], *, invited: bool) -> Iterator[str]:
-    """Why a device cannot be given away: an existing guest, this guest or the host has it or lives by it."""
+    """Why a device cannot be given away: a guest or the host has it or lives by it, or what it is is in doubt."""
     if address in catalogue.holders:
         yield f"{address} is held by guest {catalogue.holders[address]}"
     if _is_boot(catalogue, address):
         yield f"{address} is the boot display"
+    if address in catalogue.doubts:
+        yield f"sources disagree on what {address} is, or on who holds it: {catalogue.doubts[address]}"
     if address in catalogue.kept:
         yield f"{address} stays with the host: it {catalogue.kept[address].why}"
     if not invited and address in catalogue.in_use:

@@ -147,20 +147,21 @@ settings() {
   printf '127.0.0.1 localhost\n127.0.1.1 lab-host\n' >"$root/etc/hosts"
   ssh-keygen -q -t ed25519 -N '' -C lab -f "$work/key"
   install -D -m 600 "$work/key.pub" "$root/root/.ssh/authorized_keys"
-  printf 'PermitRootLogin yes\nUseDNS no\nLoginGraceTime 0\n' >"$root/etc/ssh/sshd_config.d/lab.conf"
+  # Without PAM there is no session of logind's, which would start root's own systemd at every boot.
+  printf 'PermitRootLogin yes\nUseDNS no\nUsePAM no\nLoginGraceTime 0\n' >"$root/etc/ssh/sshd_config.d/lab.conf"
   cat >"$root/etc/fstab" <<'X'
 /dev/vda1 / ext4 defaults,noatime 0 0
 tree /mnt/tree 9p trans=virtio,version=9p2000.L,msize=524288,cache=loose,ro,nofail 0 0
 X
   mkdir -p "$root/mnt/tree"
-  cat >"$root/etc/systemd/network/10-management.network" <<'X'
-[Match]
-Driver=virtio_net
-[Network]
-Address=10.0.2.15/24
-Gateway=10.0.2.2
-LinkLocalAddressing=no
+  # The management NIC is configured as it appears: emulated, a service that manages networks takes ten seconds to start.
+  cat >"$root/etc/udev/rules.d/80-management.rules" <<'X'
+SUBSYSTEM=="net", ACTION=="add", DRIVERS=="virtio_net", \
+  RUN+="/bin/ip link set $name up", RUN+="/bin/ip address add 10.0.2.15/24 dev $name", \
+  RUN+="/bin/ip route add default via 10.0.2.2 dev $name"
 X
+  # The journal of one boot is enough, and kept in memory it costs no disk.
+  install -D -m 644 /dev/stdin "$root/etc/systemd/journald.conf.d/lab.conf" <<<$'[Journal]\nStorage=volatile'
   # Stand-ins for GPUs must start unbound, as a GPU without its maker's driver does.
   printf 'blacklist bochs\nblacklist virtio_gpu\n' >"$root/etc/modprobe.d/stand-ins.conf"
   # qemu.conf, AppArmor's profiles and the mounts are the distribution's: a guest that starts here starts on a server.
@@ -169,13 +170,15 @@ X
   mkdir -p "$root/usr/local/share/hosttune-lab"
   cp -a "$root/etc/default/libvirtd" "$root/usr/local/share/hosttune-lab/libvirtd"
   printf 'LIBVIRTD_ARGS=""\n' >"$root/etc/default/libvirtd"
-  chroot "$root" systemctl enable systemd-networkd.service
-  chroot "$root" systemctl disable systemd-networkd-wait-online.service libvirt-guests.service \
+  chroot "$root" systemctl disable libvirt-guests.service \
     apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer \
     irqbalance.service # installed, started by the test that wants interrupts to move by themselves
   # Nothing here needs them, and emulated they delay the boot.
   chroot "$root" systemctl mask systemd-hwdb-update.service systemd-journal-flush.service ldconfig.service \
-    nvmf-autoconnect.service systemd-binfmt.service
+    nvmf-autoconnect.service systemd-binfmt.service systemd-update-utmp.service systemd-update-utmp-runlevel.service \
+    systemd-sysusers.service systemd-random-seed.service systemd-pstore.service \
+    modprobe@loop.service modprobe@dm_mod.service modprobe@efi_pstore.service modprobe@drm.service modprobe@fuse.service \
+    getty@tty1.service serial-getty@ttyS0.service dpkg-db-backup.timer logrotate.timer
 }
 
 # Under emulation a distribution's initramfs takes longer to unpack than everything else in it.
