@@ -25,7 +25,7 @@ _MEM_64 = 0x100000
 _REGIONS = 6  # standard BARs; behind them come the ROM, SR-IOV and bridge windows
 _NO_REGION = b"0x0000000000000000 0x0000000000000000"
 ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-_DIGITS = re.compile(r"[0-9a-f]{2,8}")
+_DIGITS = re.compile(r"[0-9a-f]+")
 _LINK_FILES = frozenset(("current_link_speed", "current_link_width", "max_link_speed", "max_link_width"))
 _UNCORE = ("08", "11")  # system peripherals, signal processing
 AFFINITY = ("numa_node", "local_cpulist")  # a kernel shows both of every function, or with no NUMA the list alone
@@ -213,10 +213,10 @@ def _line(data: bytes | None) -> str | None:
     return data.decode("utf-8", "replace").strip() or None if data else None
 
 
-def _hex(data: bytes | None) -> str | None:
-    """The digits of "0x10de"; None for what is no such number."""
+def _hex(data: bytes | None, digits: int) -> str | None:
+    """The digits of "0x10de", of which the kernel writes so many; None for what is no such number, or cut off."""
     text = (_line(data) or "").removeprefix("0x").lower()
-    return text if _DIGITS.fullmatch(text) else None
+    return text if len(text) == digits and _DIGITS.fullmatch(text) else None
 
 
 def is_address(name: str) -> bool:
@@ -258,12 +258,12 @@ def _ids(files: _Files, config: ConfigFacts) -> tuple[str | None, str | None, st
     and header are both there and differ, the one of them counts that says a device that matters: none may vanish.
     """
     header = (config.vendor_id, config.device_id, config.class_code)
-    filed_class = _hex(files.data("class"))
+    filed_class = _hex(files.data("class"), 6)
     uncore = config.vendor_id is not None and (config.class_code or "")[:2] in _UNCORE
     if uncore and filed_class in (None, config.class_code):
         return header
-    vendor = _hex(files.data("vendor")) or config.vendor_id
-    device = _hex(files.data("device")) or config.device_id
+    vendor = _hex(files.data("vendor"), 4) or config.vendor_id
+    device = _hex(files.data("device"), 4) or config.device_id
     class_code = filed_class or config.class_code
     return header if _matter(header) and not _matter((vendor, device, class_code)) else (vendor, device, class_code)
 
@@ -277,17 +277,20 @@ def _matter(ids: _Ids) -> bool:
 
 
 def _belied(files: _Files, config: ConfigFacts, ids: _Ids) -> str | None:
-    """Why the ids of a device that matters are doubtful: its files and its header differ; None where they do not.
+    """Why the ids of a device that matters are doubtful: its files and its header differ, or neither tells its maker.
 
     A virtual function has no ids in its header. Linux mends classes of bridges, storage and serial controllers in its
     own books (drivers/pci/quirks.c); it makes no GPU, NIC, NVMe drive or NVSwitch of anything else.
     """
     header = (config.vendor_id, config.device_id, config.class_code)
+    vendor, device, kind = ids
+    if vendor is None and (kind.startswith(("03", "12")) if kind else device is not None):
+        return "who made it could not be read"
     if None in header or not (_matter(ids) or _matter(header)):
         return None
     told = []
     for name, mine in zip(("vendor", "device", "class"), header, strict=True):
-        filed = _hex(files.data(name))
+        filed = _hex(files.data(name), 6 if name == "class" else 4)
         if filed is not None and filed != mine:
             told.append(f"its {name} reads {filed}, in its configuration space {mine}")
     if told:
@@ -301,9 +304,9 @@ def _subsystem(
     """Subsystem ids and revision. The kernel took both from the header, so a header that agrees saves three files."""
     if vendor is not None and vendor == config.vendor_id and not config.is_bridge:
         return (config.subsystem_vendor_id, config.subsystem_device_id), config.revision
-    subsystem_vendor = _hex(files.data("subsystem_vendor"))
-    subsystem_device = _hex(files.data("subsystem_device"))
-    revision = _hex(files.data("revision"))
+    subsystem_vendor = _hex(files.data("subsystem_vendor"), 4)
+    subsystem_device = _hex(files.data("subsystem_device"), 4)
+    revision = _hex(files.data("revision"), 2)
     if subsystem_vendor in (None, "0000", "ffff"):
         subsystem_vendor = subsystem_device = None
     return (subsystem_vendor, subsystem_device), revision or config.revision
