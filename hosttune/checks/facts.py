@@ -325,6 +325,7 @@ def at_rest(evidence: Evidence, check: str) -> CheckResult | None:
     if host.hypervisor:
         return skipped(check, HOST, "this machine is itself a guest, and gives nothing to guests of its own")
     doubtful = {device.address for device in host.pci if device.contradicted is not None}
+    doubtful -= {seen.address for source in host.sources or () for seen in source.contrary if seen.kind == "gpu"}
     if any(gpu.address not in doubtful for gpu in accelerators(host)):
         return None
     why, hint = unlisted(evidence), LIST_PCI

@@ -253,7 +253,7 @@ def guarded(check: Check, evidence: Evidence, results: Iterable[CheckResult]) ->
     for result in found:
         if result.subject in doubtful and result.outcome in ("pass", "warn", "skip"):
             yield _not_told(check, result, doubtful[result.subject])
-        elif result.subject in gone and result.outcome in ("pass", "warn"):
+        elif result.subject in gone and result.outcome in ("pass", "warn", "skip"):
             yield msgspec.structs.replace(_not_there(check, result.subject, result.expected), source=result.source)
         elif not (silent and result.subject == HOST and result.outcome == "skip"):
             yield result

@@ -120,7 +120,9 @@ def _is_another(seen: SeenDevice, function: PciDevice) -> bool:
     code, ids = function.class_code or "", f"{function.vendor_id}:{function.device_id}"
     if seen.id not in (None, ids) and None not in (function.vendor_id, function.device_id):
         return True
-    if not code or function.vendor_id is None:
+    if function.vendor_id is None:
+        return seen.kind == "gpu"  # a GPU by this source alone: then that is what it is
+    if not code:
         return False
     is_switch = function.vendor_id == "10de" and code[:4] == "0680"
     if seen.kind == "gpu":
