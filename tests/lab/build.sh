@@ -154,8 +154,9 @@ settings() {
 tree /mnt/tree 9p trans=virtio,version=9p2000.L,msize=524288,cache=loose,ro,nofail 0 0
 X
   mkdir -p "$root/mnt/tree"
-  # The management NIC is configured as it appears: emulated, a service that manages networks takes ten seconds to start.
-  cat >"$root/etc/udev/rules.d/80-management.rules" <<'X'
+  # The management NIC is configured as it appears, by a rule that comes after the one that names it: emulated, a service
+  # that manages networks takes ten seconds to start.
+  cat >"$root/etc/udev/rules.d/85-management.rules" <<'X'
 SUBSYSTEM=="net", ACTION=="add", DRIVERS=="virtio_net", \
   RUN+="/bin/ip link set $name up", RUN+="/bin/ip address add 10.0.2.15/24 dev $name", \
   RUN+="/bin/ip route add default via 10.0.2.2 dev $name"

@@ -125,14 +125,13 @@ class LabMachine:
         return self.shell("cat /proc/sys/kernel/random/boot_id").strip()
 
     def _wait(self) -> None:
-        """Wait until ssh gets in and systemd has settled."""
+        """Wait until ssh gets in, and udev and systemd have settled."""
         deadline = time.monotonic() + BOOT_SECONDS
         while self._process and self._process.poll() is None and time.monotonic() < deadline:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 if self._connect() is None:
-                    self.shell(
-                        "systemctl is-system-running --wait || systemctl list-units --failed", timeout=BOOT_SECONDS
-                    )
+                    settled = "udevadm settle --timeout 240 && systemctl is-system-running --wait"
+                    self.shell(f"{settled} || systemctl list-units --failed", timeout=BOOT_SECONDS)
                     return
             self.hang_up()
             time.sleep(0.5)
