@@ -9,6 +9,7 @@ from hosttune.checks.facts import HOST, at_rest, lacks, listed, refused
 from hosttune.model.evidence import STATE, Evidence
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.validation import CheckResult
+from hosttune.model.values import value_text
 from hosttune.tuned import ACTIVE, KINDS, OTHERWISE, UNSURE, Wish, fights, told
 
 _CMDLINE = "/proc/cmdline"
@@ -159,6 +160,12 @@ def pending_reboot(evidence: Evidence) -> Iterable[CheckResult]:
         yield passed(check, HOST, expected=expected, actual="all staged arguments are in force", source=source)
         return
     actual = f"staged: {listed(waiting)}" if waiting else "what was taken back still works until the next boot"
+    by_hand = [entry.action for entry in standing.entries if entry.outcome == "pending" and entry.after != entry.want]
+    if by_hand:
+        actual = f"asked for, and not staged: {listed(by_hand)}"
+        hint = "add them to the kernel's arguments by hand (hosttune status has them), reboot, then validate again"
+        yield failed(check, HOST, expected=expected, actual=actual, source=source, hint=hint)
+        return
     yield failed(check, HOST, expected=expected, actual=actual, source=source, hint="reboot, then validate again")
 
 
@@ -212,11 +219,11 @@ def _in_force(check: str, standing: Result) -> CheckResult:
 
 def _drifted(check: str, drift: Drift) -> CheckResult:
     """A setting that is no longer as it was left; one that cannot be read now is unknown."""
-    expected = str(drift.expected)
+    expected = value_text(drift.expected, nothing="nothing")
     if drift.why is not None and drift.actual is None:
         return unknown(check, drift.action, expected=expected, why=drift.why, hint="run hosttune validate as root")
     hint = "hosttune apply again, or hosttune revert if the change was meant"
-    actual = str(drift.actual)
+    actual = value_text(drift.actual, nothing="nothing")
     return failed(check, drift.action, expected=expected, actual=actual, source="hosttune status", hint=hint)
 
 

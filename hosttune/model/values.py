@@ -369,3 +369,16 @@ def _prune_struct(value: dict[str, object], shape: msgspec.inspect.StructType) -
 def _takes_null(kind: msgspec.inspect.Type) -> bool:
     shapes = kind.types if isinstance(kind, msgspec.inspect.UnionType) else (kind,)
     return any(isinstance(shape, msgspec.inspect.AnyType | msgspec.inspect.NoneType) for shape in shapes)
+
+
+def value_text(value: Any, *, nothing: str) -> str:
+    """A value in one piece, whole: text as it is, parts by name; `nothing` for None, which is told from empty."""
+    if value is None:
+        return nothing
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {value_text(part, nothing=nothing)}" for name, part in value.items()) or "none"
+    if isinstance(value, tuple | list):
+        return " ".join(map(str, value)) or "none"
+    return str(value) or '""'

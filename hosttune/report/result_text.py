@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hosttune.model.result import Drift, Entry, Result
-from hosttune.model.values import CpuSet
+from hosttune.model.values import CpuSet, value_text
 from hosttune.report.branch import LONG_LIST, count, say, short_list, wrap
-from hosttune.report.values import setting_value, value_text
+from hosttune.report.values import setting_value
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -13,8 +13,7 @@ from hosttune.errors import BadInput, HosttuneError, Refused, Unreadable
 from hosttune.journal import Record
 from hosttune.model.plan import Action
 from hosttune.model.result import Entry
-from hosttune.model.values import FrozenMap, freeze
-from hosttune.report.values import value_text
+from hosttune.model.values import FrozenMap, freeze, value_text
 from hosttune.settings import kind_class
 from hosttune.settings.setting import BOOT, Setting
 from hosttune.system import System

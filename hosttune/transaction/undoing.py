@@ -18,7 +18,7 @@ from hosttune.settings.setting import BOOT, Setting
 from hosttune.transaction.engine import Made, Say, interruptible, same, settle
 from hosttune.transaction.guards import refuse_in_use, refuse_running_guests
 from hosttune.transaction.site import Site, described, must_write, refuse_open
-from hosttune.transaction.steps import part_of, setting_of_record
+from hosttune.transaction.steps import PENDING, entry, part_of, prepare, setting_of_record, steps_of
 
 SUCCESS, NO, PERSON = 0, 1, 4
 AGAIN = "boot"  # the verb of what was set again after a boot; nothing of it is ever taken back by itself
@@ -229,7 +229,12 @@ def status(site: Site) -> tuple[Result, int]:
         host=site.hostname,
         verb="status",
         reboot_required=any(entry.outcome == "pending" for entry in entries) or reboot_required(site, transactions),
-        entries=(*entries, *(row for record in unchanged for row in _dropped(site, record)), *kept),
+        entries=(
+            *entries,
+            *(row for record in unchanged for row in _dropped(site, record)),
+            *kept,
+            *_never_staged(site, transactions),
+        ),
         drift=tuple(drift),
         open_transaction=described(unfinished) if unfinished else None,
         notes=_not_seen(site),
@@ -246,6 +251,16 @@ def _dropped(site: Site, record: Record) -> Iterable[Entry]:
         return
     if as_found:
         yield from _standing(msgspec.structs.replace(record, outcome="ignored"), None)
+
+
+def _never_staged(site: Site, transactions: Iterable[Transaction]) -> Iterable[Entry]:
+    """What applied plans want of the next boot and could not be written: no record tells of it, and it is not there."""
+    recorded = {name for one in transactions for record in one.records for name in record.actions}
+    for plan in applied_plans(site):
+        steps = (step for step in steps_of(plan.actions) if step.setting.scope == BOOT)
+        for one in prepare(site.system, steps, {}):
+            if one.verdict == PENDING and recorded.isdisjoint(action.id for action in one.step.actions):
+                yield from entry(one)
 
 
 def _kept(site: Site, record: Record) -> Iterable[Entry]:
