@@ -24,7 +24,8 @@ from typing import Any
 
 import msgspec
 
-from hosttune.errors import HosttuneError, Refused, WriteFailed
+from hosttune.errors import BadInput, HosttuneError, Refused, WriteFailed
+from hosttune.model.limits import check_size
 from hosttune.model.values import Value, close_mappings, to_builtins
 from hosttune.state import mode_of, read_whole
 from hosttune.system import let_go, make_folder, open_new, put_file, sync_folder
@@ -144,6 +145,10 @@ class Transaction(Value, frozen=True, kw_only=True):
 
 def read_transaction(path: str) -> Transaction | None:
     """One journal file; None where not even its first line was completed. Raises Refused naming file and line."""
+    try:
+        check_size(os.path.getsize(path), "journal", path)
+    except BadInput as error:
+        raise _unreadable(path, 1, error.what) from error
     data = read_whole(path)
     whole = data[: data.rfind(b"\n") + 1]  # what follows the last line end was never promised
     lines = whole.splitlines()

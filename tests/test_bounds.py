@@ -20,6 +20,7 @@ import hosttune
 from hosttune.archive import open_root
 from hosttune.cli import run
 from hosttune.discovery import discover
+from hosttune.domain import criticise
 from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput
 from hosttune.model.limits import LIMITS, limit
@@ -171,6 +172,15 @@ def test_a_domain_xml_without_measure() -> None:
             read_domain(xml)
 
 
+def test_a_guest_that_is_given_one_device_again_and_again() -> None:
+    source = "<source><address domain='0' bus='0x18' slot='0' function='0'/></source>"
+    device = f"<hostdev mode='subsystem' type='pci'>{source}</hostdev>"
+    xml = f"<domain type='kvm'><name>a</name><os><type>hvm</type></os><devices>{device * 12_000}</devices></domain>"
+    host = discover(open_root(str(ROOT / "examples/hgx-h200-8.tar.xz")))
+    told = [finding for finding in criticise(host, xml, where="a.xml") if "0000:18:00.0" in finding.text]
+    assert 0 < len(told) < 10
+
+
 # --- captures ------------------------------------------------------------------------------------------------
 
 
@@ -257,6 +267,15 @@ def test_lists_that_name_every_cpu_again_and_again() -> None:
         files[f"/sys/devices/system/cpu/cpu{n}/topology/core_cpus_list"] = text
     with pytest.raises(BadInput, match=r"CPUs named in all lists, more than 2,000,000"):
         discover(host_of(files))
+
+
+def test_cpus_that_all_name_each_other() -> None:
+    """As many as there may be, in one list; one of them denies it."""
+    files = {"/sys/devices/system/cpu/online": b"0-8191"}
+    for n in range(8192):
+        text = b"0-8191" if n else b"0"
+        files[f"/sys/devices/system/cpu/cpu{n}/topology/thread_siblings_list"] = text
+    assert {cpu.core for cpu in discover(host_of(files)).cpus} == {0}
 
 
 def test_folders_without_end(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ The example is damaged in memory, as a machine is by a fault: its files and link
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -325,6 +326,14 @@ def quietly_lost() -> Evidence:
     return msgspec.structs.replace(found, host=msgspec.structs.replace(found.host, hypervisor=True))
 
 
+@pytest.mark.parametrize(
+    "text", ['{"schema": "hosttune.host/v1"}', '{"schema": "hosttune.validation/v1", "results": []}']
+)
+def test_an_expectation_without_devices_is_none(text: str) -> None:
+    with pytest.raises(BadInput, match="it names no device that could be expected here"):
+        of_document(text.encode(), "it.json")
+
+
 def test_a_first_validation_expects_nothing() -> None:
     assert LOST not in outcomes(quietly_lost())
     assert result(quietly_lost(), "host").outcome == "pass"
@@ -436,6 +445,8 @@ def test_plan_validation_and_file_are_expectations_and_forgetting_is_kept(
         assert cli.present(*where, "--expect", str(document))[LOST] == "fail"
         root.put("var/lib/hosttune/validations/20260301T093000-level1.json", kept(LOST, GPUS[0]).to_json())
         assert cli.present(*where)[LOST] == "fail"
+        os.mknod(os.fsencode(root.path / "var/lib/hosttune/validations") + b"/\xff.json")
+        assert cli.present(*where)[LOST] == "fail"  # a name that is no text is a problem, and no error of ours
         assert cli(*where, "--forget", "0000:99:00.0", "--why", "x")[0] == 2
         assert not (root.path / "var/lib/hosttune/forgotten.json").exists()
         code, _, err = cli(*where, "--forget", LOST, "--why", "sent back, RMA 4711")

@@ -225,6 +225,19 @@ def test_a_file_that_is_no_plan(no: Cli, tmp_path: Path, text: str) -> None:
     assert never(no, str(path), "--yes", code=2)["where"].startswith(str(path))
 
 
+def test_a_plan_with_a_key_that_stands_twice(no: Cli, plan: Path, tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    path.write_text(plan.read_text().rstrip().removesuffix("}") + ', "guests": []}')
+    assert never(no, str(path), "--yes", code=2)["error"] == "a key that stands twice in an object"
+
+
+def test_a_journal_without_end(cli: Cli, plan: Path) -> None:
+    assert cli("apply", str(plan), "--yes")[0] == 0
+    with (cli.root.path / JOURNAL).open("ab") as file:
+        file.truncate(64 << 20 | 1)
+    assert refused(cli, code=3, verb="status")["error"] == "a journal that cannot be read: larger than 64 MiB"
+
+
 def test_no_plan_at_all(no: Cli) -> None:
     said = never(no, "--yes", code=2)
     assert said["where"] == str(no.root.path / STATE / "plan.json")
@@ -281,6 +294,8 @@ def test_an_unfinished_transaction_is_settled_first(cli: Cli, plan: Path) -> Non
         assert said["error"] == "transaction 1 was not finished"
         assert said["where"] == str(cli.root.path / JOURNAL)
         assert "hosttune recover" in said["do"]
+    notes = cli.json("apply", str(plan), "--dry-run")["notes"]
+    assert "apply would be refused: transaction 1 was not finished (hosttune recover)" in notes
     found = cli.json("status", code=1)
     assert found["open_transaction"]["number"] == 1
     assert found["open_transaction"]["journal"] == str(cli.root.path / JOURNAL)
@@ -399,6 +414,7 @@ def test_a_journal_of_another_machine_is_refused(cli: Cli, plan: Path, command: 
         ("vcpu_pins", [{"vcpu": 0, "cpus": "1"}, {"vcpu": 1, "cpus": "1"}], "not one CPU of its own"),
         ("vcpu_pins", [{"vcpu": 0, "cpus": "1-2"}], "not one CPU of its own"),
         ("accelerator", "ONE", "'ONE' is none"),
+        *(("page_bytes", size, f"{size} is no size of a huge page") for size in (0, 3, -1, 3 << 20, 1 << 60)),
     ],
 )
 def test_a_guest_that_no_planner_writes(no: Cli, plan: Path, tmp_path: Path, field: str, value: Any, what: str) -> None:

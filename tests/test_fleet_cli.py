@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from typing import get_args
 
 import click
 import pytest
-from fleetstub import Stubs, end, until
+from fleetstub import HOSTTUNE, Stubs, end, until
 
 from hosttune.cli import run
 from hosttune.cli.commands import command
@@ -187,6 +188,19 @@ def test_hostile_names_arrive_as_names(tmp_path: Path) -> None:
         answer = json.loads((stubs.results / host_folder(name) / "discover.json").read_text())
         assert (answer["fleet"]["host"], answer["hostname"]) == (name, name)
     assert len([path for path in stubs.results.iterdir() if path.is_dir()]) == len(names)
+
+
+def test_a_folder_whose_name_is_no_text_is_a_host_of_that_name(stubs: Stubs) -> None:
+    folder = os.fsencode(stubs.results) + b"/\xff\xfe"
+    os.makedirs(folder)
+    Path(os.fsdecode(folder + b"/validate.json")).write_text("{")
+    words = [str(HOSTTUNE), "fleet", "report", "--results", str(stubs.results), "--verb", "validate"]
+    for form in ("text", "json", "html", "junit", "md"):
+        done = subprocess.run(
+            [*words, "-o", form], capture_output=True, check=False, env=stubs.environment(), timeout=60
+        )
+        assert (done.returncode, done.stderr) == (0, b""), form
+        assert b"unknown" in done.stdout
 
 
 def test_a_run_under_nohup_does_not_end_with_its_terminal(stubs: Stubs) -> None:

@@ -78,7 +78,14 @@ def of_host(host: Host, name: str, read: str) -> Expectation:
 
 
 def of_document(text: bytes, where: str) -> Expectation:
-    """A host document, a plan or a validation, told apart by its schema. Raises BadInput."""
+    """A host document, a plan or a validation, told apart by its schema. Raises BadInput, also where no device is."""
+    found = _of_document(text, where)
+    if not found.devices:
+        raise BadInput("it names no device that could be expected here", where=where, hint=_WHICH)
+    return found
+
+
+def _of_document(text: bytes, where: str) -> Expectation:
     try:
         document: Any = msgspec.json.decode(text)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:

@@ -110,22 +110,24 @@ def _check_packages(reader: Reader, packages: Mapping[int, int], siblings: Mappi
     if missing:
         why = f"package ids of CPUs {missing} are unknown: CPUs of one sibling list are taken as a package"
         reader.problem("unknown package ids", where, f"{why}, named by its lowest CPU")
-        packages = {**packages, **{cpu: _package_of(siblings[cpu], packages, cpu) for cpu in missing}}
+        named = {listed: _package_of(listed, packages) for listed in {siblings[cpu] for cpu in missing}}
+        packages = {**packages, **{cpu: named[siblings[cpu]] for cpu in missing}}
     grouped = defaultdict[int, set[int]](set)
     for cpu, package in packages.items():
         grouped[package].add(cpu)
     members = {package: CpuSet(cpus) for package, cpus in grouped.items()}
-    wrong = {packages[cpu] for cpu, listed in siblings.items() if listed != members[packages[cpu]]}
+    lists = {(listed, packages[cpu]) for cpu, listed in siblings.items()}
+    wrong = {package for listed, package in lists if listed != members[package]}
     if wrong:
         why = f"the sibling lists of packages {CpuSet(wrong)} do not list the CPUs with that package id"
         reader.problem("package lists disagree", where, f"{why}: physical_package_id is believed")
     return dict(packages)
 
 
-def _package_of(siblings: CpuSet, packages: Mapping[int, int], cpu: int) -> int:
+def _package_of(siblings: CpuSet, packages: Mapping[int, int]) -> int:
     """Package of a CPU without an id: that of a sibling, else the name of the siblings' group."""
     known = (packages[sibling] for sibling in sorted(siblings) if sibling in packages)
-    return next(known, min(siblings, default=cpu))
+    return next(known, min(siblings))
 
 
 def _cores_of_threads(reader: Reader, threads: Mapping[int, CpuSet], packages: Mapping[int, int]) -> dict[int, int]:
@@ -134,25 +136,44 @@ def _cores_of_threads(reader: Reader, threads: Mapping[int, CpuSet], packages: M
     Lists that disagree are joined: CPUs that any list puts together are one core, so that no two guests get
     threads of what may be one core. A core lies within one package, so that CPUs of other packages are left out.
     """
-    agreed = all(
-        cpu in listed and all(threads.get(other) == listed for other in listed) for cpu, listed in threads.items()
-    )
-    if agreed and not _crossing(threads, packages):
-        return {cpu: min(listed) for cpu, listed in threads.items()}
-    groups: dict[int, set[int]] = {}
+    # Each different list is looked at once: thousands of CPUs may share one that names thousands.
+    tellers: dict[CpuSet, set[int]] = defaultdict(set)
     for cpu, listed in threads.items():
-        joined = {cpu, *(other for other in listed if packages.get(other) == packages.get(cpu))}
-        joined = joined.union(*(groups[other] for other in joined if other in groups))
-        groups |= dict.fromkeys(joined, joined)
+        tellers[listed].add(cpu)
+    agreed = all(CpuSet(cpus) == listed for listed, cpus in tellers.items())
+    if agreed and not _crossing(threads, packages):
+        return {cpu: head for listed, cpus in tellers.items() for head in (min(listed),) for cpu in cpus}
+    groups = _joined(tellers, packages)
     _report_threads(reader, threads, groups, packages)
-    return {cpu: min(group) for cpu, group in groups.items()}
+    lowest = {id(group): min(group) for group in groups.values()}
+    return {cpu: lowest[id(group)] for cpu, group in groups.items()}
+
+
+def _joined(tellers: Mapping[CpuSet, set[int]], packages: Mapping[int, int]) -> dict[int, set[int]]:
+    """The group of each CPU: whoever is in a list with it, or tells that list, within the package of who tells it."""
+    parents: dict[int, int] = {}
+
+    def head(cpu: int) -> int:
+        while parents.setdefault(cpu, cpu) != cpu:
+            parents[cpu] = cpu = parents[parents[cpu]]
+        return cpu
+
+    for listed, cpus in tellers.items():
+        told = {packages.get(cpu) for cpu in cpus}
+        firsts: dict[int | None, int] = {}
+        for cpu in (*cpus, *listed):
+            if packages.get(cpu) in told:
+                parents[head(cpu)] = head(firsts.setdefault(packages.get(cpu), cpu))
+    groups: dict[int, set[int]] = defaultdict(set)
+    for cpu in parents:
+        groups[head(cpu)].add(cpu)
+    return {cpu: groups[head(cpu)] for cpu in parents}
 
 
 def _crossing(lists: Mapping[int, CpuSet], packages: Mapping[int, int]) -> CpuSet:
     """The CPUs whose list names CPUs of another package."""
-    return CpuSet(
-        cpu for cpu, listed in lists.items() if any(packages.get(other) != packages.get(cpu) for other in listed)
-    )
+    named = {listed: {packages.get(other) for other in listed} for listed in set(lists.values())}
+    return CpuSet(cpu for cpu, listed in lists.items() if named[listed] - {packages.get(cpu)})
 
 
 def _report_threads(
@@ -166,7 +187,9 @@ def _report_threads(
     if crossing:
         why = f"the thread siblings of CPUs {crossing} are in several packages: those of other packages are ignored"
         reader.problem("cores across packages", where, why)
-    disagreeing = CpuSet(cpu for cpu, listed in threads.items() if groups[cpu] != set(listed)) - crossing
+    pairs = {(id(groups[cpu]), listed): groups[cpu] for cpu, listed in threads.items()}
+    same = {pair: len(group) == len(pair[1]) and CpuSet(group) == pair[1] for pair, group in pairs.items()}
+    disagreeing = CpuSet(cpu for cpu, listed in threads.items() if not same[id(groups[cpu]), listed]) - crossing
     if disagreeing:
         why = f"the thread siblings of CPUs {disagreeing} do not list each other: taken as one core where any does"
         reader.problem("sibling lists disagree", where, why)

@@ -20,7 +20,7 @@ def device_faults(scene: Scene) -> Iterator[Fault]:
         yield from _presence(scene, device)
         yield from _place(scene, device)
         yield from _options(scene, device)
-    for gpu in scene.gpus:
+    for gpu in {gpu.source: gpu for gpu in scene.gpus}.values():
         yield from _vcpus_near(scene, gpu)
         yield from _memory_near(scene, gpu)
     yield from _groups(scene)
@@ -93,7 +93,7 @@ def _vcpus_near(scene: Scene, gpu: HostDevice) -> Iterator[Fault]:
     if node is None or not vcpus:
         return
     # A guest of several cells may have vCPUs elsewhere; a flat one sees no difference between them.
-    far = node not in vcpus if cells > 1 else bool(vcpus - _gpu_nodes(scene))
+    far = node not in vcpus if cells > 1 else bool(vcpus - scene.gpu_nodes)
     if far or node not in vcpus:
         who = "the vCPUs" if cell is None else f"the vCPUs of cell {cell}"
         text = f"{gpu.source} is on node {node} ({_DEVICES}/{gpu.source}/numa_node), {who} run on nodes {vcpus}"
@@ -110,15 +110,11 @@ def _memory_near(scene: Scene, gpu: HostDevice) -> Iterator[Fault]:
         memory = CpuSet(n for c in cells for n in scene.memory_nodes(c) or ())
     else:
         memory = scene.memory_nodes(cell) or CpuSet()
-    spill = memory - _gpu_nodes(scene) if len(cells) < 2 else CpuSet()
+    spill = memory - scene.gpu_nodes if len(cells) < 2 else CpuSet()
     if memory and (node not in memory or spill):
         who = "the memory" if cell is None else f"the memory of cell {cell}"
         text = f"{gpu.source} is on node {node} ({_DEVICES}/{gpu.source}/numa_node), {who} comes from nodes {memory}"
         yield Fault("warn", f"memory off the GPU's node: {text}", "/domain/numatune")
-
-
-def _gpu_nodes(scene: Scene) -> CpuSet:
-    return CpuSet(node for node in map(scene.device_node, scene.gpus) if node is not None)
 
 
 def _groups(scene: Scene) -> Iterator[Fault]:

@@ -98,6 +98,11 @@ class Scene:
         return tuple(device for device in self.passed if device.source in known)
 
     @cached_property
+    def gpu_nodes(self) -> CpuSet:
+        """The known NUMA nodes of the passed GPUs."""
+        return CpuSet(node for node in map(self.device_node, self.gpus) if node is not None)
+
+    @cached_property
     def passed(self) -> tuple[HostDevice, ...]:
         """Passed PCI functions."""
         return tuple(device for device in self.guest.hostdevs if device.kind == "pci" and device.source)

@@ -73,7 +73,7 @@ def read_file(path: str) -> bytes | None:
         raise _unreadable(path, error) from error
     try:
         size = os.fstat(fd).st_size
-        check_size(size, "document", path)
+        check_size(size, "record of a fleet" if os.path.basename(path) == RECORD else "document", path)
         return _all_of(fd)
     except OSError as error:
         raise _unreadable(path, error) from error

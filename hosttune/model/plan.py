@@ -206,7 +206,7 @@ class Plan(Value, frozen=True, kw_only=True):
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "plan") -> Plan:
         """Read a plan. Raises BadInput naming the offending field or version."""
-        return from_json(cls, text, schema=PLAN_SCHEMA, where=where)
+        return from_json(cls, text, schema=PLAN_SCHEMA, where=where, once=True)
 
     def to_json(self) -> str:
         """The plan, indented; the same host and intent give the same bytes."""

@@ -260,8 +260,20 @@ def to_json(value: object) -> str:
 
     What would act on a terminal or reorder what is read stands as an escape, which reads back as the same text.
     """
-    text = msgspec.json.format(msgspec.json.encode(value, enc_hook=_encode_other), indent=2).decode() + "\n"
-    return json_escaped(text)
+    try:
+        data = msgspec.json.encode(value, enc_hook=_encode_other)
+    except UnicodeEncodeError:  # the name of a file may be any bytes: what is no text is shown as U+FFFD
+        data = msgspec.json.encode(_as_text(to_builtins(value)))
+    return json_escaped(msgspec.json.format(data, indent=2).decode() + "\n")
+
+
+def _as_text(value: Any) -> Any:
+    """A plain value whose texts have no lone surrogates."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {_as_text(key): _as_text(part) for key, part in value.items()}
+    return [_as_text(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def to_builtins(value: object) -> Any:
@@ -289,11 +301,11 @@ def plain_json(
         raise BadInput(f"not a JSON document: {error}", where=where, hint=hint) from error
 
 
-def recorded_json(text: str, *, where: str) -> Any:
-    """The plain value of an answer that a capture holds. Raises BadInput as `plain_json` does, and for a key that an
-    object has twice: no tool writes that, and which value is true nobody knows.
+def recorded_json(text: str, *, where: str, hint: str = "record it again") -> Any:
+    """The plain value of an answer that a capture holds, or of a plan. Raises BadInput as `plain_json` does, and for a
+    key that an object has twice: no tool writes that, and which value is true nobody knows.
     """
-    document = plain_json(text, where=where, hint="record it again")
+    document = plain_json(text, where=where, hint=hint)
     kept, todo = 0, [document]
     while todo:
         value = todo.pop()
@@ -304,17 +316,19 @@ def recorded_json(text: str, *, where: str) -> Any:
             todo += value
     # Of a key that stands twice the decoder has kept one; each text that a colon follows is a key.
     if sum(1 for found in _TEXT.finditer(text) if found[1]) != kept:
-        raise BadInput("a key that stands twice in an object", where=where, hint="record it again")
+        raise BadInput("a key that stands twice in an object", where=where, hint=hint)
     return document
 
 
-def from_json(kind: type[T], text: str | bytes, *, schema: str, where: str) -> T:
+def from_json(kind: type[T], text: str | bytes, *, schema: str, where: str, once: bool = False) -> T:
     """Decode a document of one schema version, where null and absent mean the same (`without_nulls`).
 
-    Raises BadInput naming `where`, the version or the offending field.
+    Raises BadInput naming `where`, the version or the offending field. `once`: no key may stand twice in an object.
     """
     check_size(len(text), "document", where)
     head = plain_json(text, where=where, hint=f"give a {schema} document")
+    if once:
+        recorded_json(text if isinstance(text, str) else text.decode(), where=where, hint=f"write the {schema} again")
     found = head.get("schema") if isinstance(head, dict) else None
     if found != schema:
         raise BadInput(

@@ -14,7 +14,7 @@ from hosttune.errors import HosttuneError, Refused
 from hosttune.journal import Record, Store, Transaction, dropped, in_force
 from hosttune.model.host import Host
 from hosttune.model.plan import Action, Plan
-from hosttune.model.result import Entry, Result
+from hosttune.model.result import Entry, OpenTransaction, Result
 from hosttune.model.values import to_json
 from hosttune.settings.drivers import cards, identities, merged_identities
 from hosttune.settings.dropin import own_state
@@ -290,7 +290,9 @@ def rehearse_apply(site: Site, plan: Plan, options: Options, discover: Discover)
     """What `apply` would write, guests' files by digest; writes nothing, locks nothing. Raises Refused (stale plan)."""
     host = discover()
     check_identities(plan, host)
-    prepared = look(site, wanted_of(plan, options), host, site.transactions())
+    transactions = site.transactions()
+    unfinished = next((described(one) for one in transactions if one.is_open), None)
+    prepared = look(site, wanted_of(plan, options), host, transactions)
     check_fresh(prepared)
     todo = due(prepared)
     rehearsed = {id(one): rehearse(site.system, one.step.setting, one.step.want) for one in todo}
@@ -305,12 +307,18 @@ def rehearse_apply(site: Site, plan: Plan, options: Options, discover: Discover)
         differences=tuple(change for one in todo if (change := definition_change(one))),
         notes=(
             *_voids(prepared),
+            *_refusals(unfinished),
             *(f"apply would fail: {one.step.name} is needed" for one in _lacking(prepared)),
             *(f"apply would fail: {one.step.name} {why}" for one, why in refused if not one.unrecorded),
             "a rehearsal: nothing was written",
         ),
     )
     return result, SUCCESS
+
+
+def _refusals(unfinished: OpenTransaction | None) -> Iterable[str]:
+    if unfinished is not None:
+        yield f"apply would be refused: transaction {unfinished.number} was not finished (hosttune recover)"
 
 
 def _rehearsed(one: Prepared, changes: Sequence[str], why: str | None) -> Prepared:

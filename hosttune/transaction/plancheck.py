@@ -12,6 +12,9 @@ from hosttune.model.values import parse_address
 _FOLLOWS = ("guest", "guest-files", "guest-state", "drop-in")
 
 
+_SMALLEST_HUGE, _LARGEST_HUGE = 64 << 10, 16 << 30  # bytes: of arm64 (hugetlbpage.rst) and of POWER
+
+
 class Incomplete(HosttuneError):
     """A plan with guests that found no place: applying the rest would not be what was asked for."""
 
@@ -32,6 +35,9 @@ def check_plan(plan: Plan) -> None:
             raise BadInput(f"a second guest named {guest.name!r}", where=f"{at}.name", hint="plan again")
         seen.add(guest.name)
         _check_pins(guest, at)
+        page = guest.page_bytes
+        if page is not None and (not _SMALLEST_HUGE <= page <= _LARGEST_HUGE or page & (page - 1)):
+            raise BadInput(f"{page} is no size of a huge page", where=f"{at}.page_bytes", hint="plan again")
         for n, device in enumerate(guest.devices):
             if device.kind != "mdev" and parse_address(device.address, where=f"{at}.devices[{n}]") != device.address:
                 raise BadInput(
