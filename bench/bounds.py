@@ -71,6 +71,14 @@ def cpus(count: int, *, lists: bool = False) -> Members:
             yield file(f"sys/devices/system/cpu/cpu{n}/topology/core_cpus_list", text)
 
 
+def siblings(count: int) -> Members:
+    """So many CPUs that all name each other as threads of one core; one of them denies it."""
+    yield file("sys/devices/system/cpu/online", f"0-{count - 1}\n".encode())
+    for n in range(count):
+        text = f"0-{count - 1}\n".encode() if n else b"0\n"
+        yield file(f"sys/devices/system/cpu/cpu{n}/topology/thread_siblings_list", text)
+
+
 def one_file(name: str, data: bytes) -> Members:
     """A host with one file."""
     yield file("sys/x", b"")
@@ -150,6 +158,7 @@ def cases(folder: Path) -> Iterator[Case]:
         "300,000 CPUs": lambda: cpus(300_000),
         "8,192 CPUs, the most": lambda: cpus(8192),
         "8,192 CPUs, each with a list of all": lambda: cpus(8192, lists=True),
+        "8,192 CPUs of one core, the most": lambda: siblings(8192),
         "30,000 functions": lambda: functions(30_000, displays=False),
         "8,192 NICs, the most": lambda: functions(8192, displays=False),
         "1,024 GPUs, the most": lambda: functions(1024, displays=True),
@@ -184,7 +193,9 @@ def cases(folder: Path) -> Iterator[Case]:
         for words in (("discover",), ("discover", "-o", "svg"), ("validate",), ("plan", "-f", str(one))):
             yield f"host document: {what}, `{' '.join(words[:3:2])}`", (*words, "--host", str(path))
     pins = "".join(f"<vcpupin vcpu='{n}' cpuset='{n}-16000'/>" for n in range(4096))
+    twice = "<hostdev mode='subsystem' type='pci'><source><address domain='0' bus='24' slot='0' function='0'/></source>"
     domains = {
+        "one device 12,000 times": f"<domain><devices>{f'{twice}</hostdev>' * 12_000}</devices></domain>",
         "a million elements": "<domain>" + "<a/>" * 1_000_000 + "</domain>",
         "4,096 pins of 16,000 CPUs": f"<domain><cputune>{pins}</cputune></domain>",
         "one list of 4 MiB": "<domain><vcpu cpuset='" + "0-16000," * (500 << 10) + "0'>1</vcpu></domain>",
