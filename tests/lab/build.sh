@@ -186,7 +186,7 @@ X
 host_initramfs() {
   local kernel tree=$work/initramfs file name
   kernel=$(basename "$root"/lib/modules/*)
-  cp "$root/boot/vmlinuz-$kernel" "$work/vmlinuz"
+  unpack_kernel "$root/boot/vmlinuz-$kernel" >"$work/vmlinux"
   mkdir -p "$tree"/{bin,proc,sys,dev,newroot,mods}
   cp "$root/bin/busybox" "$tree/bin/busybox"
   for name in sh mount insmod switch_root sleep cat; do ln -s busybox "$tree/bin/$name"; done
@@ -229,11 +229,11 @@ while :; do sleep 3600; done
 X
   mkdir -p "$root/var/lib/hosttune-lab"
   pack "$tree" "$root/var/lib/hosttune-lab/initramfs.cpio"
-  unpack_kernel "$work/vmlinuz" >"$root/var/lib/hosttune-lab/vmlinux"
+  cp "$work/vmlinux" "$root/var/lib/hosttune-lab/vmlinux"
 }
 
-# unpack_kernel FILE: to unpack itself is more than half of a guest's start, emulated twice; QEMU starts an unpacked one,
-# too (PVH). One that is not packed by xz stays as it is.
+# unpack_kernel FILE: to unpack itself takes a kernel ten seconds of emulation, and more than half of a guest's start,
+# emulated twice; QEMU starts an unpacked one, too (PVH). One that is not packed by xz stays as it is.
 unpack_kernel() {
   "$python" - "$1" <<'X'
 import lzma, sys
@@ -292,7 +292,7 @@ disk() {
 
 for name in bootstrap packages dependencies settings host_initramfs guest_initramfs boot_loader disk; do step $name; done
 mkdir "$work/image"
-mv "$work"/{root.raw,vmlinuz,initramfs.cpio,key} "$work/image/"
+mv "$work"/{root.raw,vmlinux,initramfs.cpio,key} "$work/image/"
 rm -rf "$cache"/image-$suite-* # older recipes: gigabytes that nothing asks for any more
 mv "$work/image" "$image"
 echo "$image"

@@ -279,7 +279,7 @@ def _remove_unless_locked(folder: Path) -> None:
 
 def _fill(folder: Path, image: Path) -> None:
     """The disks of one machine. Linked, not referred to: a newer image that replaces this one leaves it whole."""
-    for name in ("root.raw", "vmlinuz", "initramfs.cpio", "key"):
+    for name in ("root.raw", "vmlinux", "initramfs.cpio", "key"):
         os.link(image / name, folder / name)
     overlay = ("qemu-img", "create", "-q", "-f", "qcow2", "-b", "root.raw", "-F", "raw", "root.qcow2")
     subprocess.run(overlay, cwd=folder, check=True, timeout=60)
@@ -320,7 +320,7 @@ def kernel_loaded(kernel_arguments: str) -> list[str]:
         f"tsc=reliable tsc_early_khz={_tsc_khz()}",
         kernel_arguments,
     )
-    return ["-kernel", "vmlinuz", "-initrd", "initramfs.cpio", "-append", " ".join(arguments)]
+    return ["-kernel", "vmlinux", "-initrd", "initramfs.cpio", "-append", " ".join(arguments)]
 
 
 def _tsc_khz() -> int:
