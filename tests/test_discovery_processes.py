@@ -98,7 +98,9 @@ def test_of_two_of_one_name_libvirt_says_which(kept: str, pid: int | None) -> No
     assert of(files)[0].pid == pid
 
 
-@pytest.mark.parametrize("listed", ["0 a\n", "-1 a\n", f"{(1 << 22) + 1} a\n", f"{'9' * 30} a\n", "x a\n", "", "17\n"])
+@pytest.mark.parametrize(
+    "listed", ["0 a\n", "-1 a\n", f"{(1 << 22) + 1} a\n", f"{'9' * 5000} a\n", "١٧ a\n", "x a\n", "", "17\n"]
+)
 def test_a_hostile_list_of_processes_names_none(listed: str) -> None:
     assert of({PROCESSES: listed})[0] == GuestProcess(guest="a")
 

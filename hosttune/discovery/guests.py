@@ -51,6 +51,7 @@ NODE_CPUS = "apparmor-node-cpus"  # the query: whether QEMU may read which CPUs 
 _KNOWN_STATES = frozenset((*STATES, "blocked")) - {"no state"}  # older ones of virsh say blocked for idle
 _ANSWERS = {"yes": True, "no": False}
 SCHEMAS = "/usr/share/libvirt/schemas"
+MAX_PID = 1 << 22  # PID_MAX_LIMIT, include/linux/threads.h
 
 
 def read_guests(reader: Reader) -> tuple[tuple[RunningGuest, ...] | None, Virtualization]:
@@ -367,7 +368,8 @@ def _doubt_other_qemu(reader: Reader, guests: tuple[RunningGuest, ...]) -> None:
 def qemu_processes(reader: Reader) -> list[tuple[int, str]]:
     """Each process of QEMU with the name of its guest, which is that of its option -name; empty without one."""
     lines = (reader.query(PROCESSES, lambda: _qemu_processes(reader)) or "").splitlines()
-    return [(int(process), name) for process, _, name in (line.partition(" ") for line in lines) if process.isdecimal()]
+    rows = ((number(process, MAX_PID), name) for process, _, name in (line.partition(" ") for line in lines))
+    return [(process, name) for process, name in rows if process]
 
 
 def _qemu_processes(reader: Reader) -> str:

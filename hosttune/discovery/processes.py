@@ -8,9 +8,9 @@ nothing: it stays behind when libvirt dies, and the kernel gives ids again.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from hosttune.discovery.guests import qemu_processes
+from hosttune.discovery.guests import MAX_PID, qemu_processes
 from hosttune.discovery.maps import Mapped, parse_maps
 from hosttune.discovery.sets import parsed
 from hosttune.model.evidence import GuestProcess, GuestThread, Leftovers
@@ -20,18 +20,18 @@ from hosttune.reader import Reader, number
 _ALLOWED = re.compile(r"^Cpus_allowed_list:\s*([0-9,-]+)\s*$", re.MULTILINE)
 _MDEVS = "/sys/bus/mdev/devices"
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-_MOST_PID = 1 << 22  # PID_MAX_LIMIT, include/linux/threads.h
 
 
 def read_processes(reader: Reader, host: Host) -> tuple[GuestProcess, ...] | None:
     """Every guest that has a process now, by name; None where nobody knows which guests there are."""
     if host.guests is None:
         return None
-    return tuple(_process(reader, guest.name) for guest in host.guests if guest.state not in (None, "shut off"))
+    pids = _pids(reader)
+    return tuple(_process(reader, guest.name, pids) for guest in host.guests if guest.state not in (None, "shut off"))
 
 
-def _process(reader: Reader, name: str) -> GuestProcess:
-    pid = pid_of(reader, name)
+def _process(reader: Reader, name: str, pids: Mapping[str, Sequence[int]]) -> GuestProcess:
+    pid = _own_pid(reader, name, pids)
     if pid is None:
         return GuestProcess(guest=name)
     maps = tuple(parse_maps(reader.text(f"/proc/{pid}/numa_maps") or ""))
@@ -46,12 +46,24 @@ def _process(reader: Reader, name: str) -> GuestProcess:
 
 def pid_of(reader: Reader, name: str) -> int | None:
     """The guest's process; None where no QEMU has its name, or several have and libvirt does not say which."""
-    found = [pid for pid, guest in qemu_processes(reader) if guest == name and 0 < pid <= _MOST_PID]
+    return _own_pid(reader, name, _pids(reader))
+
+
+def _pids(reader: Reader) -> dict[str, list[int]]:
+    """The processes of QEMU by the name of their guest; read once, for there may be many guests."""
+    found: dict[str, list[int]] = {}
+    for pid, guest in qemu_processes(reader):
+        found.setdefault(guest, []).append(pid)
+    return found
+
+
+def _own_pid(reader: Reader, name: str, pids: Mapping[str, Sequence[int]]) -> int | None:
+    found = pids.get(name, [])
     if len(found) < 2:
         return found[0] if found else None
     if "/" in name or "\0" in name:  # no name of libvirt's; a record may say anything
         return None
-    kept = number(reader.text(f"/run/libvirt/qemu/{name}.pid") or "", _MOST_PID)
+    kept = number(reader.text(f"/run/libvirt/qemu/{name}.pid") or "", MAX_PID)
     return kept if kept in found else None
 
 
