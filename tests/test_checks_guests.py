@@ -262,6 +262,12 @@ MEMORY = {
     ),
     "no node": ({"memory": (GuestMemory(memory_bytes=4 * GIB, page_bytes=GIB),)}, {}, "warn", "names no node"),
     "a cell without a node": ({"memory": (HOME, GuestMemory(memory_bytes=GIB))}, {}, "warn", "names no node"),
+    "a part is not shown": ({}, {"memory_by_node": {"0": 3 * GIB}}, "unknown", "1024 MiB of its huge pages"),
+    "a part is not shown, the rest elsewhere": ({}, {"memory_by_node": {"1": GIB}}, "fail", "on node 1"),
+    "one huge page beside ordinary ones": ({}, {"memory_by_node": {"0": GIB}}, "unknown", "3072 MiB"),
+    "ordinary pages, not all taken yet": (
+        {"memory": (SMALL,)}, {"page_sizes": (), "memory_by_node": {"0": GIB}}, "pass", "1024 MiB on node 0",
+    ),
     "not shown": ({}, {"memory_by_node": None}, "unknown", "does not show its memory"),
     "not defined": ({"memory": None}, {}, "unknown", "definition could not be read"),
 }  # fmt: skip
