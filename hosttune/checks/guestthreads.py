@@ -177,7 +177,10 @@ def _nodes(evidence: Evidence, guest: RunningGuest) -> CpuSet | None:
 
 
 def _lacking(guest: RunningGuest, held: int) -> int:
-    """Bytes of huge pages in its definition that its process does not show: libvirt has QEMU take all at the start."""
+    """Bytes of huge pages in its definition that its process does not show.
+
+    libvirt has QEMU take all of them before the guest runs (qemu_command.c, memory-backend-file with prealloc).
+    """
     return max(sum(part.memory_bytes or 0 for part in guest.memory or () if part.page_bytes) - held, 0)
 
 
