@@ -339,13 +339,18 @@ XGMI = {
     "a node of no number": ({"x": "simd_count 4\nlocation_id 1024\n", "x/io_links/0": link(1, "11")}, ()),
     "a node number of another script": ({"٤": "simd_count 4\nlocation_id 1024\n"}, ()),
     "a GPU of another's address": ({"2": f"simd_count 304\nlocation_id {1 << 8}\n"}, (TWO,)),
-    "a GPU of no address": ({"2": f"simd_count 304\nlocation_id {1 << 8}\ndomain {10**20}\n"}, (TWO,)),
+    "a GPU of no address": (
+        {"2": f"simd_count 304\nlocation_id {1 << 8}\ndomain {10**20}\n"},
+        (ONE, TWO, THREE),
+    ),
+    "a node that was not read": ({"2": ""}, (ONE, TWO, THREE)),
+    "a GPU that has no SIMD": ({"2": "simd_count 0\n"}, (TWO,)),
 }
 
 
 @pytest.mark.parametrize(("links", "unknown"), XGMI.values(), ids=XGMI.keys())
 def test_xgmi_is_what_both_ends_say(links: dict[str, str], unknown: tuple[str, ...]) -> None:
-    peers = read_xgmi(three_gpus(links))
+    peers, _ = read_xgmi(three_gpus(links))
     assert peers.keys() == {ONE, TWO, THREE} - {*unknown}
     joined = {(one, peer.address) for one, others in peers.items() for peer in others if peer.kind == "xgmi"}
     assert joined <= {(ONE, THREE), (THREE, ONE), (TWO, THREE), (THREE, TWO)}
@@ -354,8 +359,21 @@ def test_xgmi_is_what_both_ends_say(links: dict[str, str], unknown: tuple[str, .
 def test_more_gpus_than_any_machine_has_are_not_paired() -> None:
     nodes = {str(n): f"simd_count 4\nlocation_id {n}\n" for n in range(300)}
     reader = three_gpus(nodes)
-    assert read_xgmi(reader) == {}
+    peers, listed = read_xgmi(reader)
+    assert (peers, len(listed)) == ({}, 300)
     assert "too many GPUs" in [problem.what for problem in reader.problems]
+
+
+@pytest.mark.parametrize(("ids", "known"), [(("74a1", "74a1"), False), (("74a1", "66a0"), True)])
+def test_where_the_topology_lacks_a_gpu_of_a_model_the_peers_of_the_others_are_unknown(
+    ids: tuple[str, str], known: bool
+) -> None:
+    pci = tuple(
+        PciDevice(address=address, vendor_id="1002", device_id=model, class_code="120000", driver="amdgpu")
+        for address, model in ((ONE, ids[0]), ("0000:09:00.0", ids[1]))
+    )
+    there, lost = read_gpus(three_gpus({}), pci)
+    assert ((there.peers is not None), lost.peers) == (known, None)
 
 
 SENSORS = {"power1_cap": "300000000", "power1_cap_default": "750000000", "temp1_input": "120000"}
@@ -378,7 +396,7 @@ def test_sensors_and_counters_of_amdgpu(
     files: dict[str, str | None], watts: float | None, celsius: float | None, uncorrected: int | None
 ) -> None:
     blocks = {f"ras/{block}_err_count": "ue: 0\nce: 0\n" for block in ("umc", "gfx")}
-    own: dict[str, str | None] = {f"hwmon/hwmon5/{name}": text for name, text in SENSORS.items()} | blocks | files
+    own = {**{f"hwmon/hwmon5/{name}": text for name, text in SENSORS.items()}, **blocks, **files}
     texts = {f"{ONE}/{name}": text for name, text in own.items()}
     written = {f"/sys/bus/pci/devices/{name}": text.encode() for name, text in texts.items() if text is not None}
     written |= {f"/sys/bus/pci/devices/{TWO}/{name}": b"" for name in blocks}

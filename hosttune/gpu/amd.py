@@ -58,7 +58,11 @@ def _enrich(reader: Reader, devices: tuple[PciDevice, ...], gpus: tuple[Gpu, ...
     held = {device.address for device in awake(reader, devices, "amdgpu")}
     if not held:
         return gpus
-    peers = read_xgmi(reader)
+    peers, listed = read_xgmi(reader)
+    models = {device.address: device.device_id for device in devices if device.address in held}
+    # Where the topology lacks a GPU of a model, what the others of it are joined to is not all known.
+    lacking = {models[address] for address in held - listed} & {models[address] for address in held & listed}
+    peers = {address: others for address, others in peers.items() if models.get(address) not in lacking}
     version = reader.text("/sys/module/amdgpu/version") or None
     blocks = _blocks(reader, [device for device in devices if device.address in held])
     told = {address: _facts(reader, address, version, peers.get(address), blocks[address]) for address in held}
@@ -154,37 +158,40 @@ def _watts(reader: Reader, path: str) -> float | None:
     return None if microwatts is None else microwatts / 1e6
 
 
-def read_xgmi(reader: Reader) -> dict[str, tuple[Peer, ...]]:
-    """Each GPU's peers by address, from the KFD topology.
+def read_xgmi(reader: Reader) -> tuple[dict[str, tuple[Peer, ...]], frozenset[str]]:
+    """Each GPU's peers by address, and the addresses of all GPUs, from the KFD topology.
 
-    The kernel lists a link of two GPUs at both (kfd_parse_subtype_iolink adds the way back). A GPU that the topology
-    does not list is missing, and so is one whose links, or those of a peer to it, were not read or contradict each
-    other. The number of XGMI links of a pair is not told: `links` stays unknown.
+    The kernel lists a link of two GPUs at both (kfd_parse_subtype_iolink adds the way back). A GPU has no peers here
+    that are known where its links, or those of a peer to it, were not read, contradict each other
+    or lead to a node that is no known one. The number of XGMI links of a pair is not told: `links` stays unknown.
     """
-    addresses = {int(name): address for name, address in _nodes(reader).items() if number(name, MAX_ID) is not None}
+    nodes = {int(name): node for name, node in _nodes(reader).items() if number(name, MAX_ID) is not None}
+    places = {key: _place(node) for key, node in nodes.items()}
+    addresses = {key: address for key, address in places.items() if address}
     here = sorted(set(addresses.values()))
     if len(here) > _MOST_NODES:
         reader.problem("too many GPUs", NODES, f"{len(here)}, at most {_MOST_NODES}: their XGMI links are unknown")
-        return {}
-    told: dict[str, dict[str, set[int | None]]] = {address: {} for address in here}
-    for node, address in addresses.items():
-        for link in _links(reader, f"{NODES}/{node}"):
-            to = addresses.get(link.get("node_to", -1), "")  # "" stands for a CPU, and for what is not known
+        return {}, frozenset(here)
+    told: dict[str, dict[str | None, set[int | None]]] = {address: {} for address in here}
+    for key, address in addresses.items():
+        for link in _links(reader, f"{NODES}/{key}"):
+            node_to = link.get("node_to")
+            to = None if node_to is None else places.get(node_to)
             told[address].setdefault(to, set()).add(link.get("type"))
     kinds = {(one, other): _kind(told[one].get(other), told[other].get(one)) for one in here for other in here}
     peers: dict[str, tuple[Peer, ...]] = {}
     for one in here:
         others = [other for other in here if other != one]
         doubtful = [other for other in others if kinds[one, other] is None]
-        if doubtful:
-            why = f"the links of it and {doubtful[0]} differ at their two ends, or could not be read"
+        if doubtful or None in told[one]:
+            why = f"its links to {doubtful[0] if doubtful else 'a node'} differ at their two ends, or were not read"
             reader.problem("XGMI links contradicted", f"{NODES}: {one}", f"{why}: which peers it has is unknown")
         elif told[one]:  # a GPU has a link to its CPU at least: without any, they were not read
             peers[one] = tuple(Peer(address=other, kind=kinds[one, other] or "") for other in others)
-    return peers
+    return peers, frozenset(here)
 
 
-def _links(reader: Reader, node: str) -> Iterator[dict[str, int]]:
+def _links(reader: Reader, node: str) -> Iterator[dict[str, int | None]]:
     for folder in (f"{node}/io_links", f"{node}/p2p_links"):
         for entry in reader.names(folder):
             yield read_properties(reader, f"{folder}/{entry}/properties")
@@ -200,18 +207,13 @@ def _kind(there: Collection[int | None] | None, back: Collection[int | None] | N
     return None if {IOLINK_XGMI, None} & {*(there or ()), *(back or ())} else "pcie"
 
 
-def _nodes(reader: Reader) -> dict[str, str]:
-    """The PCI address of each GPU of the KFD topology, by the name of its node."""
-    nodes = {name: read_properties(reader, f"{NODES}/{name}/properties") for name in reader.names(NODES)}
-    found = {name: _address(node) for name, node in nodes.items() if node.get("simd_count")}
-    return {name: address for name, address in found.items() if address is not None}
+def _nodes(reader: Reader) -> dict[str, dict[str, int | None]]:
+    """The properties of each node of the KFD topology, by its name, which is its number."""
+    return {name: read_properties(reader, f"{NODES}/{name}/properties") for name in reader.names(NODES)}
 
 
-def read_properties(reader: Reader, path: str) -> dict[str, int]:
-    """A KFD `properties` file: one "name number" a line; lines of another shape are passed over.
-
-    A name with two different numbers says nothing.
-    """
+def read_properties(reader: Reader, path: str) -> dict[str, int | None]:
+    """A KFD `properties` file: one "name number" a line. None: no number, or two different ones."""
     numbers: dict[str, int | None] = {}
     for line in (reader.text(path) or "").splitlines():
         name, _, word = line.partition(" ")
@@ -220,20 +222,26 @@ def read_properties(reader: Reader, path: str) -> dict[str, int]:
             reader.problem("not a property of the KFD topology", path, f"reads {line[:40]!r}")
             value = None
         numbers[name] = value
-    return {name: value for name, value in numbers.items() if value is not None}
+    return numbers
 
 
-def _address(node: Mapping[str, int]) -> str | None:
-    """`location_id` is bus << 8 | device << 3 | function, and `domain` its PCI domain (kfd_topology.c)."""
-    location, domain = node.get("location_id"), node.get("domain", 0)
-    if location is None or max(location, domain) > _MAX_U32:
+def _place(node: Mapping[str, int | None]) -> str | None:
+    """The PCI address of a node that is a GPU, "" for a CPU, which has no SIMD; None where that is not known.
+
+    `location_id` is bus << 8 | device << 3 | function, and `domain` its PCI domain (kfd_topology.c).
+    """
+    simd, location, domain = node.get("simd_count"), node.get("location_id"), node.get("domain", 0)
+    if simd == 0:
+        return ""
+    if simd is None or location is None or domain is None or max(location, domain) > _MAX_U32:
         return None
     return f"{domain:04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}.{location & 7}"
 
 
 def _lists(reader: Reader) -> tuple[Listing, ...]:
     """The GPUs of the KFD topology; it leaves out those that cannot compute."""
-    gpus = tuple(Gpu(address=address, vendor="amd") for address in sorted(_nodes(reader).values()))
+    addresses = sorted(address for node in _nodes(reader).values() if (address := _place(node)))
+    gpus = tuple(Gpu(address=address, vendor="amd") for address in addresses)
     return (Listing(name="the KFD topology", read=NODES, gpus=gpus, whole=False),) if gpus else ()
 
 
