@@ -105,6 +105,22 @@ def test_a_hostile_list_of_processes_names_none(listed: str) -> None:
     assert of({PROCESSES: listed})[0] == GuestProcess(guest="a")
 
 
+class Counting(Archive):
+    """Notes which files are read."""
+
+    def read_bytes(self, path: str) -> bytes | None:
+        self.read_paths = [*getattr(self, "read_paths", []), path]
+        return super().read_bytes(path)
+
+
+def test_the_list_of_processes_is_read_once_for_all_guests() -> None:
+    system = Counting({PROCESSES: b"1 a\n2 b\n3 c\n"}, {}, "test")
+    guests = tuple(RunningGuest(name=name, state="running") for name in "abc")
+    found = read_processes(Reader(system), Host(guests=guests)) or ()
+    assert [process.pid for process in found] == [1, 2, 3]
+    assert system.read_paths.count(PROCESSES) == 1
+
+
 @pytest.mark.parametrize("name", ["../../etc/x", "a\0b", "a/b"])
 def test_a_name_that_is_no_file_name_is_looked_up_in_no_folder(name: str) -> None:
     files = {PROCESSES: f"17 {name}\n19 {name}\n", "/run/libvirt/etc/x.pid": "17"}
