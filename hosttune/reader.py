@@ -6,12 +6,16 @@ refuses, or whose text makes no sense, is None *and* a problem, so that nothing 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from hosttune.errors import Unreadable
 from hosttune.model.host import Problem
 from hosttune.model.values import MAX_ID, MAX_SIZE, CpuSet
 from hosttune.system import System
+
+# What the kernel prints; int() also takes "+1", "1_2" and the digits of other scripts.
+_WHOLE = {10: re.compile(r"-?[0-9]{1,19}"), 16: re.compile(r"(?:0x)?[0-9a-fA-F]{1,16}")}
 
 
 def number(text: str, most: int = MAX_SIZE) -> int | None:
@@ -56,15 +60,11 @@ class Reader:
         return None if data is None else data.decode("utf-8", "replace").strip().rstrip("\0 \n")
 
     def integer(self, path: str, base: int = 10) -> int | None:
-        """A whole number of at most 64 bits ("21", "-1", with base 16 also "0x10de")."""
+        """A whole number of at most 64 bits ("21", "-1"; base 16, without a sign: "0x10de")."""
         text = self.text(path)
         if not text:
             return None
-        try:
-            value = int(text, base)
-        except ValueError:
-            value = 1 << 64
-        if -(1 << 63) <= value < 1 << 64:
+        if _WHOLE[base].fullmatch(text) and -(1 << 63) <= (value := int(text, base)) < 1 << 64:
             return value
         self.problem("not a number", path, f"reads {text[:40]!r}")
         return None

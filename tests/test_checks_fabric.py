@@ -136,6 +136,20 @@ def test_xgmi(kinds: tuple[str, str], expected: str) -> None:
     assert set(outcomes(found, "nvlink").values()) == {"skip"}
 
 
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [(("xgmi", "xgmi"), "pass"), (("xgmi", "pcie"), "unknown"), (("pcie", "pcie"), "unknown")],
+)
+def test_a_gpu_without_xgmi_to_all_is_unknown_where_nobody_knows_what_one_of_them_has(
+    kinds: tuple[str, str], expected: str
+) -> None:
+    peers = tuple(Peer(address=other, kind=kind) for other, kind in zip((B, C), kinds, strict=True))
+    told = Gpu(address=A, vendor="amd", model="MI300X", source="amdgpu", peers=peers)
+    others = tuple(Gpu(address=address, vendor="amd", model="MI300X", source="amdgpu") for address in (B, C))
+    found = evidence(told, *others, host={"pci": tuple(function(a, "amdgpu", "74a1") for a in (A, B, C))})
+    assert outcomes(found, "xgmi") == {A: expected, B: "unknown", C: "unknown"}
+
+
 @pytest.mark.parametrize("driver", ["nvidia", "vfio-pci", None])
 def test_what_its_maker_does_not_have_is_skipped_even_of_a_gpu_that_tells_nothing(driver: str | None) -> None:
     bare = Gpu(address=A, vendor="nvidia", source="sysfs")

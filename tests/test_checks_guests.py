@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from evidences import DOWN_2, GIB, GPU, cpus, evidence, gpu, guest, host, judged, nic, outcome, switch
 
-from hosttune.model.evidence import Evidence, GuestProcess, GuestThread
+from hosttune.model.evidence import LIST_UNREAD, OUTSIDE, Evidence, GuestProcess, GuestThread
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import GuestMemory, Host, NumaNode, PciDevice, Problem, RunningGuest, VcpuPin, Virtualization
 from hosttune.model.intent import Intent
@@ -91,6 +91,27 @@ def test_without_libvirt_and_qemu_there_are_none_where_everything_was_looked_at(
     assert outcome(check, evidence(bare, complete=False))[0] == "unknown"
     found = host(guests=None, virtualization=Virtualization(kvm=True), problems=(other,))
     assert outcome(check, evidence(found))[0] == "unknown"
+
+
+MORE = (
+    Problem(what=f"{OUTSIDE} (x)", where="/proc/9", why="unknown"),
+    Problem(what=LIST_UNREAD, where="virsh-list", why="a part of it"),
+)
+
+
+@pytest.mark.parametrize("more", MORE, ids=["a process", "the list"])
+def test_where_there_may_be_other_guests_those_known_are_judged_and_nothing_is_skipped(more: Problem) -> None:
+    found = having(running(), problems=(more,))
+    none = evidence(host(guests=(), problems=(more,)))
+    for check in EVERY:
+        assert {subject: one.outcome for subject, one in judged(check, found).items()} == {
+            "host": "unknown",
+            "a": "pass",
+        }
+        assert outcome(check, none)[0] == "unknown"
+    plan = Plan(intent=Intent(version=1), guests=(planned(), planned(name="b")))
+    told = judged("guest-planned", having(running(), problems=(more,), plans=(plan,)))
+    assert {subject: one.outcome for subject, one in told.items()} == {"a": "pass", "b": "unknown"}
 
 
 @pytest.mark.parametrize("check", EVERY)
@@ -241,6 +262,12 @@ MEMORY = {
     ),
     "no node": ({"memory": (GuestMemory(memory_bytes=4 * GIB, page_bytes=GIB),)}, {}, "warn", "names no node"),
     "a cell without a node": ({"memory": (HOME, GuestMemory(memory_bytes=GIB))}, {}, "warn", "names no node"),
+    "a part is not shown": ({}, {"memory_by_node": {"0": 3 * GIB}}, "unknown", "1024 MiB of its huge pages"),
+    "a part is not shown, the rest elsewhere": ({}, {"memory_by_node": {"1": GIB}}, "fail", "on node 1"),
+    "one huge page beside ordinary ones": ({}, {"memory_by_node": {"0": GIB}}, "unknown", "3072 MiB"),
+    "ordinary pages, not all taken yet": (
+        {"memory": (SMALL,)}, {"page_sizes": (), "memory_by_node": {"0": GIB}}, "pass", "1024 MiB on node 0",
+    ),
     "not shown": ({}, {"memory_by_node": None}, "unknown", "does not show its memory"),
     "not defined": ({"memory": None}, {}, "unknown", "definition could not be read"),
 }  # fmt: skip

@@ -392,6 +392,31 @@ def test_a_qemu_that_libvirt_does_not_know_is_a_problem() -> None:
     ]
 
 
+def test_a_guest_that_is_shut_off_and_runs_is_in_no_known_state() -> None:
+    listed = facts_of(domains=[one("tenant a", PINNED, "shut off"), one("b", None, "shut off")])
+    reader = recorded(listed | {"qemu-processes": "17 tenant a\n"})
+    guests, _ = read_guests(reader)
+    assert [(guest.name, guest.state) for guest in guests or ()] == [("tenant a", None), ("b", "shut off")]
+    found = [problem.where for problem in reader.problems if problem.what == "state of a guest contradicted"]
+    assert found == ["tenant a"]
+
+
+@pytest.mark.parametrize("named", ["<name>b</name>", "", "<name>Tenant a</name>"])
+def test_a_definition_of_another_guest_is_none_of_this_one(named: str) -> None:
+    reader = recorded(facts_of(domains=[one("tenant a", PINNED.replace("<name>tenant a</name>", named))]))
+    guests, _ = read_guests(reader)
+    assert guests == (RunningGuest(name="tenant a", state="running"),)
+    assert [(problem.what, problem.where) for problem in reader.problems] == [("no definition", "tenant a")]
+
+
+def test_a_guest_that_virsh_defines_and_libvirts_own_answer_lacks_is_a_problem() -> None:
+    reader = recorded(facts_of(domains=[]) | {"virsh-dumpxml-b": PINNED})
+    assert read_guests(reader)[0] == ()
+    assert [(problem.what, problem.where) for problem in reader.problems] == [
+        (LIST_UNREAD, "/.hosttune/commands/libvirt.json")
+    ]
+
+
 class Live(Archive):
     """A machine in memory that lists its processes live, without libvirt and QEMU to ask."""
 

@@ -18,7 +18,7 @@ from hosttune.system import COMMANDS, COMPLETE
 
 PROCESSES = f"{COMMANDS}qemu-processes"
 PID_FILE = "/run/libvirt/qemu/{}.pid"
-RAM = "7f0000000000 bind:{0} file=/dev/hugepages/x huge dirty=8 N{0}={1} kernelpagesize_kB={2}\n"
+RAM = "7f0000000000 bind:{0} file=/dev/hugepages/x huge dirty={1} N{0}={1} kernelpagesize_kB={2}\n"
 HEAP = "55d0b0000000 default heap anon=77 dirty=77 N1=77 kernelpagesize_kB=4\n"
 
 
@@ -98,9 +98,27 @@ def test_of_two_of_one_name_libvirt_says_which(kept: str, pid: int | None) -> No
     assert of(files)[0].pid == pid
 
 
-@pytest.mark.parametrize("listed", ["0 a\n", "-1 a\n", f"{(1 << 22) + 1} a\n", f"{'9' * 30} a\n", "x a\n", "", "17\n"])
+@pytest.mark.parametrize(
+    "listed", ["0 a\n", "-1 a\n", f"{(1 << 22) + 1} a\n", f"{'9' * 5000} a\n", "١٧ a\n", "x a\n", "", "17\n"]
+)
 def test_a_hostile_list_of_processes_names_none(listed: str) -> None:
     assert of({PROCESSES: listed})[0] == GuestProcess(guest="a")
+
+
+class Counting(Archive):
+    """Notes which files are read."""
+
+    def read_bytes(self, path: str) -> bytes | None:
+        self.read_paths = [*getattr(self, "read_paths", []), path]
+        return super().read_bytes(path)
+
+
+def test_the_list_of_processes_is_read_once_for_all_guests() -> None:
+    system = Counting({PROCESSES: b"1 a\n2 b\n3 c\n"}, {}, "test")
+    guests = tuple(RunningGuest(name=name, state="running") for name in "abc")
+    found = read_processes(Reader(system), Host(guests=guests)) or ()
+    assert [process.pid for process in found] == [1, 2, 3]
+    assert system.read_paths.count(PROCESSES) == 1
 
 
 @pytest.mark.parametrize("name", ["../../etc/x", "a\0b", "a/b"])
@@ -143,6 +161,37 @@ def test_a_refused_status_is_unknown_and_not_left_out() -> None:
     assert found.problems
 
 
+def test_a_list_told_twice_is_none_and_alike_it_is_one() -> None:
+    process, found = of(
+        RUNS | thread(17, 20, "CPU 0/KVM", on("4") + on("0-7")) | thread(17, 21, "x", on("5") + on("5"))
+    )
+    assert {one.name: one.cpus for one in process.threads or ()} | {"CPU 0/KVM": None, "x": "5"} == {
+        one.name: one.cpus for one in process.threads or ()
+    }
+    assert [problem.where for problem in found.problems] == ["/proc/17/task/20/status"]
+
+
+@pytest.mark.parametrize(
+    ("lost", "count", "missed"),
+    [
+        (None, 5, False),
+        (None, 4, False),  # one began after the others were counted
+        (23, 5, True),
+        (17, None, True),  # a process has the thread of its own id
+        (17, 5, True),
+        (23, None, False),  # nobody counts them
+    ],
+)
+def test_threads_that_are_counted_or_must_be_there_are_missed(
+    lost: int | None, count: int | None, missed: bool
+) -> None:
+    counted = "" if count is None else f"Threads:\t{count}\n"
+    files = {path: text + counted * path.endswith("/status") for path, text in RUNS.items()}
+    process, found = of({path: text for path, text in files.items() if f"/task/{lost}/" not in path})
+    assert (GuestThread(name="", cpus=None) in (process.threads or ())) is missed
+    assert [problem.where for problem in found.problems] == ["/proc/17/task"] * missed
+
+
 def test_a_process_without_threads_or_maps_shows_nothing() -> None:
     assert of({PROCESSES: "17 a\n"})[0] == GuestProcess(guest="a", pid=17)
 
@@ -165,6 +214,39 @@ def test_without_huge_pages_everything_counts() -> None:
 def test_pages_of_an_untold_size_are_unknown_memory() -> None:
     process, _ = of(RUNS | {"/proc/17/numa_maps": HEAP + "7f00 bind:0 huge N0=1000\n"})
     assert process.memory_by_node is None
+
+
+HUGE = "7f1 bind:0 file=/dev/b huge dirty=4 N1=4 kernelpagesize_kB=1048576"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(HUGE.replace("N1=4", word) for word in ("N1=0x4", "N1=-4", "n1=4", "N1=٤", "N1=", "N1=3", "N1=4 N0=4")),
+        HUGE[:36],
+        "7f1 bind:0 anon=9 dirty=7 N0=7",
+        "7f1 default mapped=x N0=7",
+        "7f1",
+    ],
+)
+def test_a_line_of_numa_maps_that_was_not_read_whole_leaves_the_memory_unknown(line: str) -> None:
+    process, found = of(RUNS | {"/proc/17/numa_maps": f"{HEAP}{HUGE}\n{line}\n"})
+    assert process.memory_by_node is None
+    assert [problem.what for problem in found.problems] == ["not a line of numa_maps"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "7f1 default file=/usr/lib/x.so",
+        "7f1 prefer (many):0-1 stack:17 anon=2 dirty=1 N0=2 kernelpagesize_kB=4",
+        "7f1 default file=/x\\040N0=9 mapped=7 mapmax=2 active=3 N0=3 N1=4 kernelpagesize_kB=4",
+        "7f1 default anon=3 mapped=7 N0=7 kernelpagesize_kB=4",
+    ],
+)
+def test_lines_that_the_kernel_writes_are_read(line: str) -> None:
+    process, found = of(RUNS | {"/proc/17/numa_maps": f"{HUGE}\n{line}\n"})
+    assert (process.memory_by_node, found.problems) == ({"1": 4 << 30}, [])
 
 
 @given(st.text(max_size=200), st.text(alphabet="N0123456789= \nkernelpagesize_kB:bindhuge\t", max_size=200))

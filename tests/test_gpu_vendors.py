@@ -10,11 +10,12 @@ import pytest
 
 from hosttune.errors import CommandFailed
 from hosttune.gpu import read_gpus
-from hosttune.gpu.amd import NODES
+from hosttune.gpu.amd import NODES, read_xgmi
+from hosttune.gpu.habana import parse_hl_smi
 from hosttune.model.gpu import Gpu, Peer
 from hosttune.model.host import PciDevice
 from hosttune.reader import Reader
-from hosttune.recorded import Capture
+from hosttune.recorded import Archive, Capture
 from hosttune.system import System
 
 H200 = Path(__file__).parent / "hosts" / "h200"
@@ -289,6 +290,7 @@ def test_amdgpu_files_and_xgmi_peers(tmp_path: Path) -> None:
             f"{NODES}/1/io_links/1/properties": "type 11\nnode_from 1\nnode_to 2\n",
             f"{NODES}/2/properties": f"simd_count 1216\nlocation_id {0x26 << 8}\ndomain 1\n",
             f"{NODES}/2/io_links/0/properties": "type 2\nnode_from 2\nnode_to 0\n",
+            f"{NODES}/2/io_links/1/properties": "type 11\nnode_from 2\nnode_to 1\n",
         },
     )
     pci = tuple(
@@ -300,8 +302,110 @@ def test_amdgpu_files_and_xgmi_peers(tmp_path: Path) -> None:
     assert (gpus[0].power_limit_watts, gpus[0].power_max_watts) == (750.0, None)
     assert (gpus[0].driver_version, gpus[0].firmware_version) == ("6.8.5", "113-M3000100-102")
     assert gpus[0].peers == (Peer(address=two, kind="xgmi"),)
-    assert gpus[1].peers == (Peer(address=one, kind="pcie"),)  # no XGMI link is listed from this side
+    assert gpus[1].peers == (Peer(address=one, kind="xgmi"),)
     assert gpus[1].memory_bytes is None
+
+
+def link(to: int, kind: str = "2") -> str:
+    return f"type {kind}\nnode_to {to}\n"
+
+
+def three_gpus(links: dict[str, str]) -> Reader:
+    """A KFD topology of a CPU and three GPUs, joined by XGMI but for the first two; `links` replace or add files."""
+    files = {f"{NODES}/0/properties": "simd_count 0\n"}
+    for node in (1, 2, 3):
+        files[f"{NODES}/{node}/properties"] = f"simd_count 304\nlocation_id {node << 8}\ndomain 0\n"
+        for to in {0, 1, 2, 3} - {node}:
+            kind = "11" if node + to > 3 and to else "2"
+            files[f"{NODES}/{node}/io_links/{to}/properties"] = link(to, kind)
+    files |= {f"{NODES}/{path}/properties": text for path, text in links.items()}
+    return Reader(Archive({path: text.encode() for path, text in files.items()}, {}, "test"))
+
+
+ONE, TWO, THREE = (f"0000:0{n}:00.0" for n in (1, 2, 3))
+# What is changed, and the GPUs whose peers are then unknown.
+XGMI = {
+    "nothing": ({}, ()),
+    "one end says XGMI": ({"1/io_links/2": link(2, "11")}, (ONE, TWO)),
+    "a second link at one end": ({"1/io_links/99": link(2, "11")}, (ONE, TWO)),
+    "a link among those over PCIe": ({"1/p2p_links/0": link(2, "11")}, (ONE, TWO)),
+    "digits of another script": ({"1/io_links/2": link(2, "١١")}, (ONE, TWO)),
+    "told twice at both ends": (
+        {"1/io_links/2": link(2) + "type 11\n", "2/io_links/1": link(1) + "type 11\n"},
+        (ONE, TWO),
+    ),
+    "a number without end": ({"1/io_links/2": link(2, "1" * 5000)}, (ONE, TWO)),
+    "one end of an XGMI link is gone": ({"1/io_links/3": ""}, (ONE, THREE)),
+    "a node of no number": ({"x": "simd_count 4\nlocation_id 1024\n", "x/io_links/0": link(1, "11")}, ()),
+    "a node number of another script": ({"٤": "simd_count 4\nlocation_id 1024\n"}, ()),
+    "a GPU of another's address": ({"2": f"simd_count 304\nlocation_id {1 << 8}\n"}, (TWO,)),
+    "a GPU of no address": (
+        {"2": f"simd_count 304\nlocation_id {1 << 8}\ndomain {10**20}\n"},
+        (ONE, TWO, THREE),
+    ),
+    "a node that was not read": ({"2": ""}, (ONE, TWO, THREE)),
+    "a GPU that has no SIMD": ({"2": "simd_count 0\n"}, (TWO,)),
+}
+
+
+@pytest.mark.parametrize(("links", "unknown"), XGMI.values(), ids=XGMI.keys())
+def test_xgmi_is_what_both_ends_say(links: dict[str, str], unknown: tuple[str, ...]) -> None:
+    peers, _ = read_xgmi(three_gpus(links))
+    assert peers.keys() == {ONE, TWO, THREE} - {*unknown}
+    joined = {(one, peer.address) for one, others in peers.items() for peer in others if peer.kind == "xgmi"}
+    assert joined <= {(ONE, THREE), (THREE, ONE), (TWO, THREE), (THREE, TWO)}
+
+
+def test_more_gpus_than_any_machine_has_are_not_paired() -> None:
+    nodes = {str(n): f"simd_count 4\nlocation_id {n}\n" for n in range(300)}
+    reader = three_gpus(nodes)
+    peers, listed = read_xgmi(reader)
+    assert (peers, len(listed)) == ({}, 300)
+    assert "too many GPUs" in [problem.what for problem in reader.problems]
+
+
+@pytest.mark.parametrize(("ids", "known"), [(("74a1", "74a1"), False), (("74a1", "66a0"), True)])
+def test_where_the_topology_lacks_a_gpu_of_a_model_the_peers_of_the_others_are_unknown(
+    ids: tuple[str, str], known: bool
+) -> None:
+    pci = tuple(
+        PciDevice(address=address, vendor_id="1002", device_id=model, class_code="120000", driver="amdgpu")
+        for address, model in ((ONE, ids[0]), ("0000:09:00.0", ids[1]))
+    )
+    there, lost = read_gpus(three_gpus({}), pci)
+    assert ((there.peers is not None), lost.peers) == (known, None)
+
+
+SENSORS = {"power1_cap": "300000000", "power1_cap_default": "750000000", "temp1_input": "120000"}
+
+
+@pytest.mark.parametrize(
+    ("files", "watts", "celsius", "uncorrected"),
+    [
+        ({}, 300, 120, 0),
+        ({"hwmon/hwmon2/power1_cap": "750000000"}, None, None, 0),
+        *(({"hwmon/hwmon5/temp1_input": text}, 300, None, 0) for text in ("٤٥٠٠٠", "+45000", "1_2", "-45000")),
+        ({"ras/umc_err_count": "ue: 5\nce: 0"}, 300, 120, 5),
+        ({"ras/umc_err_count": "ue: 5\nce: 0\nue: 0"}, 300, 120, None),
+        ({"ras/umc_err_count": None}, 300, 120, None),  # the other GPU has this block
+        ({"ras/umc_err_count": None, "ras/UMC_err_count": "ue: 0\nce: 0"}, 300, 120, None),
+        ({"ras/umc_err_count": None, "ras/gfx_err_count": "ue: 2\nce: 0"}, 300, 120, 2),
+    ],
+)
+def test_sensors_and_counters_of_amdgpu(
+    files: dict[str, str | None], watts: float | None, celsius: float | None, uncorrected: int | None
+) -> None:
+    blocks = {f"ras/{block}_err_count": "ue: 0\nce: 0\n" for block in ("umc", "gfx")}
+    own = {**{f"hwmon/hwmon5/{name}": text for name, text in SENSORS.items()}, **blocks, **files}
+    texts = {f"{ONE}/{name}": text for name, text in own.items()}
+    written = {f"/sys/bus/pci/devices/{name}": text.encode() for name, text in texts.items() if text is not None}
+    written |= {f"/sys/bus/pci/devices/{TWO}/{name}": b"" for name in blocks}
+    pci = tuple(
+        PciDevice(address=address, vendor_id="1002", device_id="74a1", class_code="120000", driver="amdgpu")
+        for address in (ONE, TWO)
+    )
+    gpu, _ = read_gpus(Reader(Archive(written, {}, "test")), pci)
+    assert (gpu.power_limit_watts, gpu.temperature_c, gpu.ecc_uncorrected) == (watts, celsius, uncorrected)
 
 
 def test_gaudi_from_sysfs_and_hl_smi(tmp_path: Path) -> None:
@@ -320,6 +424,12 @@ def test_gaudi_from_sysfs_and_hl_smi(tmp_path: Path) -> None:
     assert (gpu.model, gpu.module_id, gpu.memory_bytes) == ("Intel Gaudi3", 3, 131072 << 20)
     assert (gpu.power_limit_watts, gpu.driver_version) == (850.0, "1.18.0")
     assert [doubt.what for doubt in reader.problems] == ["not a row of hl-smi"]
+
+
+@pytest.mark.parametrize("digits", ["1" * 5000, "٣", "-3", "N/A"])
+def test_a_number_of_hl_smi_that_is_none_is_unknown(digits: str) -> None:
+    (gpu,) = parse_hl_smi(f"0, {digits}, 0000:19:00.0, HL-325L, N/A, {digits} MiB").gpus
+    assert (gpu.module_id, gpu.memory_bytes) == (None, None)
 
 
 def test_nvml_and_nvidia_smi_of_one_capture_are_compared(tmp_path: Path) -> None:

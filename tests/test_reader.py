@@ -53,6 +53,8 @@ def test_numbers_stay_in_their_range(text: str, count: int | str | None, identif
         ("0xffffffffffffffff", 16, (1 << 64) - 1),
         ("18446744073709551616", 10, None),
         ("9" * 5000, 10, None),
+        *((text, 10, None) for text in ("+1", "1_2", "٤٥", "0x10", "--1", "1 2", "- 1")),
+        *((text, 16, None) for text in ("-1", "1_0", "0x", "0x" + "f" * 17)),
     ],
 )
 def test_an_integer_has_at_most_64_bits(text: str, base: int, value: int | None) -> None:

@@ -89,6 +89,13 @@ def _joined(
     actual = _words(kind, links, reach, len(others))
     if _off(gpu) and not reach and (not links or links >= most_links):
         return skipped(fact.check, gpu.address, "MIG is on, which turns NVLink between GPUs off")
+    unread = _unread_peer(gpu, others) if kind == "xgmi" and (reach or 0) >= most_reach else None
+    if unread is not None:
+        why = f"{actual}; how {unread}, of the same model, is joined is unknown"
+        hint = "look with: rocm-smi --showtopotype; and why /sys/class/kfd/kfd/topology does not show it whole"
+        return unknown(
+            fact.check, gpu.address, expected=fact.expected, why=why, hint=hint, source=source(gpu, fact.call)
+        )
     if not (most_links or most_reach or links or reach):
         return skipped(fact.check, gpu.address, f"no {kind} on this GPU or another of its model")
     expected = _words(kind, most_links or None, most_reach if told else None, len(others))
@@ -98,6 +105,14 @@ def _joined(
     # Pairs that a bridge joins: a card without one may be meant so. A fabric joins three or more.
     verdict = failed if most_reach > 1 or board else warned
     return verdict(fact.check, gpu.address, expected=expected, actual=actual, source=read, hint=_OFF)
+
+
+def _unread_peer(gpu: Gpu, others: list[Gpu]) -> str | None:
+    """One of its peers whose own peers are unknown, so that this GPU may lack a link that others have; else None."""
+    if gpu.peers is None or all(peer.kind == "xgmi" for peer in gpu.peers):
+        return None
+    listed = {peer.address for peer in gpu.peers}
+    return next((other.address for other in others if other.peers is None and other.address in listed), None)
 
 
 def _off(gpu: Gpu) -> bool:

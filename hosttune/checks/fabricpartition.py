@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown
-from hosttune.checks.facts import HOST, RUNNING, accelerators, guests_known, none_given
+from hosttune.checks.facts import HOST, RUNNING, accelerators, none_given
 from hosttune.gpu import vendor_of
 from hosttune.gpu.boards import fabric_gpus
 from hosttune.model.doubts import contradicted
@@ -24,7 +24,7 @@ def fabric_partition(evidence: Evidence) -> Iterable[CheckResult]:
     host = evidence.host
     modules = {gpu.address: gpu.module_id for gpu in fabric_gpus(host)}
     partitions = host.fabric.partitions if host.fabric else None
-    guests = guests_known(evidence) or ()
+    guests = host.guests or ()
     having = [(g, [a for a in g.devices if a in modules]) for g in guests if (g.state or "running") in RUNNING]
     having = [(guest, gpus) for guest, gpus in having if gpus]
     if not having and not modules and _none_on_a_fabric(host):

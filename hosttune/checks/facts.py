@@ -11,7 +11,7 @@ from hosttune.checks.check import skipped, unknown
 from hosttune.checks.data import table
 from hosttune.gpu import maker_of
 from hosttune.model.doubts import contradicted
-from hosttune.model.evidence import LIBVIRT_ANSWER, LIST_UNREAD, Evidence
+from hosttune.model.evidence import LIBVIRT_ANSWER, LIST_UNREAD, OUTSIDE, Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, Nic, Nvme, NvSwitch, PciDevice, RunningGuest, SeenDevice
 from hosttune.model.plan import PlannedGuest
@@ -162,28 +162,28 @@ def given(evidence: Evidence) -> tuple[PciDevice, ...]:
 
 
 def guests_known(evidence: Evidence) -> tuple[RunningGuest, ...] | None:
-    """The guests here; None: unknown. Where no libvirt is installed and no QEMU runs, it is known that there are none.
+    """All guests here; None: there may be others than `host.guests`.
 
-    Discovery notes a QEMU that libvirt does not own as a problem.
+    Discovery notes as problems a QEMU that libvirt does not list, and a list that is no whole one. Where no libvirt is
+    installed and no QEMU runs, it is known that there are none.
     """
     host = evidence.host
+    if any(problem.what == LIST_UNREAD or problem.what.startswith(OUTSIDE) for problem in host.problems):
+        return None
     if host.guests is not None or not lacks(evidence, LIBVIRT_ANSWER) or host.virtualization is None:
         return host.guests
     stack = host.virtualization
-    strangers = any(problem.what.startswith("a QEMU guest outside libvirt") for problem in host.problems)
-    return None if strangers or stack.uri or stack.libvirt_version else ()
+    return None if stack.uri or stack.libvirt_version else ()
 
 
 def guests_or_why(
     evidence: Evidence, check: str, expected: str
 ) -> tuple[tuple[RunningGuest, ...], tuple[CheckResult, ...]]:
     """(the guests here, what a check is to say where there are none to judge)."""
-    guests = guests_known(evidence)
+    guests, known = guests_known(evidence), evidence.host.guests
     if guests is None:
-        return (), (unknown(check, HOST, expected=expected, why="which guests there are is unknown", hint=AS_LIBVIRT),)
-    if any(problem.what == LIST_UNREAD for problem in evidence.host.problems):
-        why = "which other guests there are is unknown"
-        return guests, (unknown(check, HOST, expected=expected, why=why, hint=AS_LIBVIRT),)
+        why = f"which {'other ' if known else ''}guests there are is unknown"
+        return known or (), (unknown(check, HOST, expected=expected, why=why, hint=AS_LIBVIRT),)
     return guests, () if guests else (skipped(check, HOST, "no guest here"),)
 
 
@@ -206,7 +206,7 @@ def none_given(evidence: Evidence, check: str, what: str) -> CheckResult:
 def _guests_unread(evidence: Evidence) -> str | None:
     """Why not all is known that guests have; None where it is."""
     guests = guests_known(evidence)
-    if guests is None or any(problem.what == LIST_UNREAD for problem in evidence.host.problems):
+    if guests is None:
         return "which guests there are is unknown"
     blank = [guest.name for guest in guests if undefined(guest)]
     return f"the definition of {listed(blank, 3)} could not be read" if blank else None

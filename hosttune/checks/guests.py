@@ -154,13 +154,17 @@ def guest_planned(evidence: Evidence) -> Iterable[CheckResult]:
     if not planned:
         yield skipped(_PLANNED, HOST, "no applied plan has a guest")
         return
-    guests = guests_known(evidence)
-    if guests is None:
+    known = {guest.name: guest for guest in evidence.host.guests or ()}
+    whole = guests_known(evidence) is not None
+    if not whole and not known:
         yield unknown(_PLANNED, HOST, expected=expected, why="which guests there are is unknown", hint=AS_LIBVIRT)
         return
-    known = {guest.name: guest for guest in guests}
     for name, plan in planned.items():
-        yield _as_planned(plan, known.get(name), expected)
+        if name not in known and not whole:
+            why = "whether it is defined is unknown: there may be other guests than those listed"
+            yield unknown(_PLANNED, name, expected=expected, why=why, hint=AS_LIBVIRT, source=_LIBVIRT)
+        else:
+            yield _as_planned(plan, known.get(name), expected)
 
 
 def _as_planned(plan: PlannedGuest, guest: RunningGuest | None, expected: str) -> CheckResult:

@@ -9,7 +9,7 @@ On a scratch root, `virsh-dumpxml-NAME` and `virsh-domstate-NAME` also tell what
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ from hosttune.discovery.libvirtd import (
     read_versions,
 )
 from hosttune.errors import BadInput, Unreadable
-from hosttune.model.evidence import LIST_UNREAD
+from hosttune.model.evidence import LIST_UNREAD, OUTSIDE
 from hosttune.model.host import DomainCapabilities, GuestMemory, RunningGuest, VcpuPin, Virtualization
 from hosttune.model.limits import check_size
 from hosttune.model.values import CpuSet, recorded_json
@@ -49,8 +49,10 @@ QEMU_VERSION = "qemu-version"
 SCHEMA_ELEMENTS = "libvirt-schema-elements"
 NODE_CPUS = "apparmor-node-cpus"  # the query: whether QEMU may read which CPUs a node has, "yes" or "no"
 _KNOWN_STATES = frozenset((*STATES, "blocked")) - {"no state"}  # older ones of virsh say blocked for idle
+_MAY_BE_MORE = "there may be others"
 _ANSWERS = {"yes": True, "no": False}
 SCHEMAS = "/usr/share/libvirt/schemas"
+MAX_PID = 1 << 22  # PID_MAX_LIMIT, include/linux/threads.h
 
 
 def read_guests(reader: Reader) -> tuple[tuple[RunningGuest, ...] | None, Virtualization]:
@@ -91,8 +93,9 @@ def _ask_schema(system: System) -> str | None:
 def _guests_and_stack(reader: Reader) -> tuple[tuple[RunningGuest, ...] | None, Virtualization]:
     facts = _facts(reader)
     kvm = _kvm(reader)
+    processes = (reader.query(PROCESSES, lambda: _qemu_processes(reader)) or "").splitlines()
     if facts is None:
-        _doubt_other_qemu(reader, ())
+        _doubt_other_qemu(reader, processes, ())
         libvirt_version, qemu_version = _installed(reader)
         return None, Virtualization(kvm=kvm, libvirt_version=libvirt_version, qemu_version=qemu_version)
     libvirt_version, qemu_version = facts.libvirt_version, facts.qemu_version
@@ -109,8 +112,10 @@ def _guests_and_stack(reader: Reader) -> tuple[tuple[RunningGuest, ...] | None, 
         if reader.system.captured:
             texts = (text for one in facts.domains for text in (one.xml, one.inactive_xml) if text)
             check_size(sum(map(len, texts)), "definitions of all guests", f"{reader.system.origin}: guests")
-        guests = tuple(_guest(reader, _with_known_state(reader, domain)) for domain in facts.domains)
-    _doubt_other_qemu(reader, guests or ())
+        # On a scratch root guests are started and stopped, and no process is.
+        run = {line.partition(" ")[2] for line in processes if not reader.system.scratch}
+        guests = tuple(_guest(reader, _with_known_state(reader, domain, run)) for domain in facts.domains)
+    _doubt_other_qemu(reader, processes, guests or ())
     return guests, Virtualization(
         kvm=kvm,
         libvirt_version=libvirt_version,
@@ -134,10 +139,23 @@ def _facts(reader: Reader) -> LibvirtFacts | None:
     names = [domain.name for domain in facts.domains or ()]
     if len(set(names)) != len(names):
         raise BadInput("a guest that stands twice in libvirt's facts", where=where, hint="capture the host again")
-    if not system.scratch or facts.domains is None:
+    if facts.domains is None:
+        return facts
+    if not system.scratch:
+        _doubt_others(reader, names)
         return facts
     domains = tuple(_retold(reader, {domain.name: domain for domain in facts.domains}))
     return msgspec.structs.replace(facts, domains=domains)
+
+
+def _doubt_others(reader: Reader, names: Collection[str]) -> None:
+    """Guests of which a capture holds virsh's definition, and that libvirt's own answer beside it does not have."""
+    files = reader.names(COMMANDS.rstrip("/")) if reader.system.captured else []
+    others = sorted({name.removeprefix(DEFINITION) for name in files if name.startswith(DEFINITION)}.difference(names))
+    if others:
+        reader.problem(
+            LIST_UNREAD, f"{COMMANDS}{QUERY}", f"it lacks {others[0]!r}, which virsh defines: {_MAY_BE_MORE}"
+        )
 
 
 def recorded_domain(system: System, name: str) -> RawDomain | None:
@@ -172,7 +190,7 @@ def _recorded_virsh(reader: Reader) -> LibvirtFacts | None:
     listed = None if text is None else _listed(text)
     if listed is None:
         why = "not recorded" if text is None else "its output is not that of virsh list --all, or a part of it"
-        reader.problem(LIST_UNREAD, f"{COMMANDS}virsh-list", f"{why}: there may be others")
+        reader.problem(LIST_UNREAD, f"{COMMANDS}virsh-list", f"{why}: {_MAY_BE_MORE}")
     states = _beside_ids(text or "", dict(listed or ()))
     domains = tuple(_retold(reader, {name: RawDomain(name=name, state=state) for name, state in states.items()}))
     libvirt_version, qemu_version = read_versions(reader.text(f"{COMMANDS}virsh-version") or "")
@@ -239,8 +257,15 @@ def _kvm(reader: Reader) -> bool | None:
 # --- what a guest holds --------------------------------------------------------------------------------------
 
 
-def _with_known_state(reader: Reader, domain: RawDomain) -> RawDomain:
-    """The domain; without a state where its word is none of libvirt's (another language, damage), or says nothing."""
+def _with_known_state(reader: Reader, domain: RawDomain, run: Collection[str]) -> RawDomain:
+    """The domain; without a state where its word is none of libvirt's (another language, damage), or says nothing.
+
+    `run`: names of guests of which a process of QEMU runs. libvirt ends that before it calls a guest shut off.
+    """
+    if domain.state == "shut off" and domain.name in run:
+        why = "libvirt says that it is shut off, and a QEMU of its name runs: it may run"
+        reader.problem("state of a guest contradicted", domain.name, why)
+        return msgspec.structs.replace(domain, state=None)
     if domain.state is None or domain.state in _KNOWN_STATES:
         return domain
     reader.problem("state of a guest not understood", domain.name, f"reads {domain.state[:40]!r}: it may run")
@@ -259,10 +284,14 @@ def _guest(reader: Reader, domain: RawDomain) -> RunningGuest:
     except BadInput as error:
         reader.problem("no definition", error.where, f"{error.what}: what this guest holds is unknown")
         return RunningGuest(name=domain.name, state=domain.state)
+    if facts.name != domain.name:
+        why = f"its definition names {facts.name!r}: what this guest holds is unknown"
+        reader.problem("no definition", domain.name, why)
+        return RunningGuest(name=domain.name, state=domain.state)
     memory = _memory(reader, facts)
     sizes = {part.page_bytes for part in memory}
     return RunningGuest(
-        name=facts.name or domain.name,
+        name=domain.name,
         state=domain.state,
         vcpus=facts.vcpus,
         vcpu_pins=_pins(facts),
@@ -354,20 +383,21 @@ def _default_hugepage(reader: Reader) -> int | None:
 # --- QEMU outside libvirt ------------------------------------------------------------------------------------
 
 
-def _doubt_other_qemu(reader: Reader, guests: tuple[RunningGuest, ...]) -> None:
+def _doubt_other_qemu(reader: Reader, lines: Iterable[str], guests: tuple[RunningGuest, ...]) -> None:
     """A problem for each QEMU process whose guest libvirt does not list."""
     known = {guest.name for guest in guests}
-    for line in (reader.query(PROCESSES, lambda: _qemu_processes(reader)) or "").splitlines():
+    for line in lines:
         process, _, name = line.partition(" ")
         if name not in known:
-            what = f"a QEMU guest outside libvirt{f' ({name})' if name else ''}"
+            what = f"{OUTSIDE}{f' ({name})' if name else ''}"
             reader.problem(what, f"/proc/{process}", "the CPUs, memory and devices that it holds are unknown")
 
 
 def qemu_processes(reader: Reader) -> list[tuple[int, str]]:
     """Each process of QEMU with the name of its guest, which is that of its option -name; empty without one."""
     lines = (reader.query(PROCESSES, lambda: _qemu_processes(reader)) or "").splitlines()
-    return [(int(process), name) for process, _, name in (line.partition(" ") for line in lines) if process.isdecimal()]
+    rows = ((number(process, MAX_PID), name) for process, _, name in (line.partition(" ") for line in lines))
+    return [(process, name) for process, name in rows if process]
 
 
 def _qemu_processes(reader: Reader) -> str:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from hosttune.model.values import Value, close_mappings
+from hosttune.reader import number
 from hosttune.system import System
 
 _ON_NODE = re.compile(r"N([0-9]{1,4})=([0-9]{1,15})")
@@ -32,6 +33,23 @@ def read_maps(system: System, process: int) -> tuple[Mapped, ...]:
     return tuple(parse_maps(system.read(f"/proc/{process}/numa_maps") or ""))
 
 
+def unread_line(text: str) -> str | None:
+    """The first line that was not read whole: it does not tell as many pages by node as in all. None: every line was.
+
+    All pages of a mapping are `mapped`; that is left out where they are as many as `anon` or `dirty`, which are parts
+    of them, and where there are none all three are (show_numa_map, fs/proc/task_mmu.c).
+    """
+    for line in text.splitlines():
+        words = line.split()
+        fields = dict(word.partition("=")[::2] for word in words[2:])
+        told = {name: number(fields[name]) for name in ("anon", "dirty", "mapped") if name in fields}
+        every = told.get("mapped", max((count or 0 for count in told.values()), default=0))
+        by_node = sum(int(found[2]) for word in words[2:] if (found := _ON_NODE.fullmatch(word)))
+        if len(words) < 2 or None in told.values() or by_node != every:
+            return line
+    return None
+
+
 def parse_maps(text: str) -> Iterator[Mapped]:
     """One value a line that names pages; blanks of a file's name are escaped ("\\040") by the kernel."""
     for line in text.splitlines():
@@ -44,7 +62,7 @@ def parse_maps(text: str) -> Iterator[Mapped]:
             yield Mapped(
                 policy=words[1],
                 pages=pages,
-                page_bytes=int(size) << 10 if size.isdecimal() and len(size) < 12 else None,
+                page_bytes=None if (kibibytes := number(size, 10**11)) is None else kibibytes << 10,
                 huge="huge" in words,
                 file=fields.get("file", place),
             )

@@ -8,33 +8,35 @@ nothing: it stays behind when libvirt dies, and the kernel gives ids again.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from hosttune.discovery.guests import qemu_processes
-from hosttune.discovery.maps import Mapped, parse_maps
+from hosttune.discovery.guests import MAX_PID, qemu_processes
+from hosttune.discovery.maps import Mapped, parse_maps, unread_line
 from hosttune.discovery.sets import parsed
 from hosttune.model.evidence import GuestProcess, GuestThread, Leftovers
 from hosttune.model.host import Host
 from hosttune.reader import Reader, number
 
-_ALLOWED = re.compile(r"^Cpus_allowed_list:\s*([0-9,-]+)\s*$", re.MULTILINE)
+_ALLOWED = re.compile(r"^Cpus_allowed_list:\s*(.*?)\s*$", re.MULTILINE)
+_COUNT = re.compile(r"^Threads:\s*([0-9]{1,7})\s*$", re.MULTILINE)
+_LOST = GuestThread(name="", cpus=None)  # stands for threads that were not read
 _MDEVS = "/sys/bus/mdev/devices"
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-_MOST_PID = 1 << 22  # PID_MAX_LIMIT, include/linux/threads.h
 
 
 def read_processes(reader: Reader, host: Host) -> tuple[GuestProcess, ...] | None:
     """Every guest that has a process now, by name; None where nobody knows which guests there are."""
     if host.guests is None:
         return None
-    return tuple(_process(reader, guest.name) for guest in host.guests if guest.state not in (None, "shut off"))
+    pids = _pids(reader)
+    return tuple(_process(reader, guest.name, pids) for guest in host.guests if guest.state not in (None, "shut off"))
 
 
-def _process(reader: Reader, name: str) -> GuestProcess:
-    pid = pid_of(reader, name)
+def _process(reader: Reader, name: str, pids: Mapping[str, Sequence[int]]) -> GuestProcess:
+    pid = _own_pid(reader, name, pids)
     if pid is None:
         return GuestProcess(guest=name)
-    maps = tuple(parse_maps(reader.text(f"/proc/{pid}/numa_maps") or ""))
+    maps = _maps(reader, f"/proc/{pid}/numa_maps")
     return GuestProcess(
         guest=name,
         pid=pid,
@@ -44,35 +46,75 @@ def _process(reader: Reader, name: str) -> GuestProcess:
     )
 
 
+def _maps(reader: Reader, path: str) -> tuple[Mapped, ...]:
+    """The mappings of a process; none where the kernel shows none, or a line was not read whole."""
+    text = reader.text(path) or ""
+    unread = unread_line(text)
+    if unread is not None:
+        reader.problem("not a line of numa_maps", path, f"reads {unread[:60]!r}: where its memory is, is unknown")
+    return () if unread is not None else tuple(parse_maps(text))
+
+
 def pid_of(reader: Reader, name: str) -> int | None:
     """The guest's process; None where no QEMU has its name, or several have and libvirt does not say which."""
-    found = [pid for pid, guest in qemu_processes(reader) if guest == name and 0 < pid <= _MOST_PID]
+    return _own_pid(reader, name, _pids(reader))
+
+
+def _pids(reader: Reader) -> dict[str, list[int]]:
+    """The processes of QEMU by the name of their guest; read once, for there may be many guests."""
+    found: dict[str, list[int]] = {}
+    for pid, guest in qemu_processes(reader):
+        found.setdefault(guest, []).append(pid)
+    return found
+
+
+def _own_pid(reader: Reader, name: str, pids: Mapping[str, Sequence[int]]) -> int | None:
+    found = pids.get(name, [])
     if len(found) < 2:
         return found[0] if found else None
     if "/" in name or "\0" in name:  # no name of libvirt's; a record may say anything
         return None
-    kept = number(reader.text(f"/run/libvirt/qemu/{name}.pid") or "", _MOST_PID)
+    kept = number(reader.text(f"/run/libvirt/qemu/{name}.pid") or "", MAX_PID)
     return kept if kept in found else None
 
 
 def _threads(reader: Reader, pid: int) -> tuple[GuestThread, ...] | None:
-    """The threads by name; None where the kernel shows none, for a process has at least one."""
-    found: dict[tuple[str, str | None], None] = {}
-    for thread in reader.names(f"/proc/{pid}/task"):
-        folder = f"/proc/{pid}/task/{thread}"
-        name = reader.text(f"{folder}/comm")
-        status = reader.text(f"{folder}/status")
-        if (name is None or status is None) and reader.exists(folder) is False:
-            continue  # it ended meanwhile
-        found[name or "", _allowed(reader, folder, status or "")] = None
-    return tuple(GuestThread(name=name, cpus=cpus) for name, cpus in found) or None
+    """The threads by name; None where the kernel shows none, for a process has at least one, which has its id.
+
+    Where fewer were read than the kernel counts (`Threads` of each status), one of no name is among them.
+    """
+    found: dict[GuestThread, None] = {}
+    seen: set[str] = set()
+    counts: set[int] = set()
+    for _ in range(3):  # threads that began while the others were read
+        new = [thread for thread in reader.names(f"/proc/{pid}/task") if thread not in seen]
+        seen.update(new)
+        for thread in new:
+            folder = f"/proc/{pid}/task/{thread}"
+            name = reader.text(f"{folder}/comm")
+            status = reader.text(f"{folder}/status")
+            if (name is None or status is None) and reader.exists(folder) is False:
+                continue  # it ended meanwhile
+            counts.update(int(count) for count in _COUNT.findall(status or ""))
+            found[GuestThread(name=name or "", cpus=_allowed(reader, folder, status or ""))] = None
+    if found and (str(pid) not in seen or len(seen) < min(counts, default=0)):
+        why = f"{len(seen)} were read, the kernel counts {min(counts, default=len(seen) + 1)}"
+        reader.problem("threads of a guest not read", f"/proc/{pid}/task", f"{why}: where the others run is unknown")
+        found[_LOST] = None
+    return tuple(found) or None
 
 
 def _allowed(reader: Reader, folder: str, status: str) -> str | None:
-    """The CPUs of a thread in the kernel's list format; None where `status` does not say, or says no such list."""
-    found = _ALLOWED.search(status)
+    """The CPUs of a thread in the kernel's list format; None where `status` does not say, or says no such list.
+
+    It says one: several that differ say none.
+    """
+    told = set(_ALLOWED.findall(status))
+    if len(told) > 1:
+        reader.problem("not a CPU list", f"{folder}/status", "Cpus_allowed_list stands there more than once")
+        return None
     try:
-        return str(parsed(reader, found[1])) or None if found else None
+        return str(parsed(reader, told.pop())) or None if told else None
     except ValueError as error:
         reader.problem("not a CPU list", f"{folder}/status", str(error))
         return None

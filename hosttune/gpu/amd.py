@@ -5,9 +5,13 @@ A virtual function (MI300X VF) is a GPU of its own; so is the function it belong
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Iterator, Mapping
+
 from hosttune.gpu.vendor import Bench, Listing, Vendor, awake, fill
 from hosttune.model.gpu import Gpu, Peer
 from hosttune.model.host import PciDevice
+from hosttune.model.values import MAX_ID
 from hosttune.reader import Reader, number
 
 # pci.ids (pciutils/pciids 2026.08.22), vendor 1002.
@@ -36,6 +40,8 @@ CARD_SWITCHES = frozenset((("1002", "1478"), ("1002", "1479"), ("1022", "1470"),
 NODES = "/sys/class/kfd/kfd/topology/nodes"
 IOLINK_PCIE = 2  # CRAT_IOLINK_TYPE_PCIEXPRESS, drivers/gpu/drm/amd/amdkfd/kfd_crat.h
 IOLINK_XGMI = 11  # CRAT_IOLINK_TYPE_XGMI, same file
+_MOST_NODES = 256  # of GPUs whose pairs are looked at: 8 GPUs in 8 partitions each are 64
+_MAX_U32, _MAX_U64 = (1 << 32) - 1, (1 << 64) - 1  # location_id and domain; any property (kfd_topology.h)
 
 
 def _makes(device: PciDevice, bridge: PciDevice | None) -> bool:
@@ -52,23 +58,38 @@ def _enrich(reader: Reader, devices: tuple[PciDevice, ...], gpus: tuple[Gpu, ...
     held = {device.address for device in awake(reader, devices, "amdgpu")}
     if not held:
         return gpus
-    peers = read_xgmi(reader)
+    peers, listed = read_xgmi(reader)
+    models = {device.address: device.device_id for device in devices if device.address in held}
+    # Where the topology lacks a GPU of a model, what the others of it are joined to is not all known.
+    lacking = {models[address] for address in held - listed} & {models[address] for address in held & listed}
+    peers = {address: others for address, others in peers.items() if models.get(address) not in lacking}
     version = reader.text("/sys/module/amdgpu/version") or None
-    told = {address: _facts(reader, address, version, peers.get(address)) for address in held}
+    blocks = _blocks(reader, [device for device in devices if device.address in held])
+    told = {address: _facts(reader, address, version, peers.get(address), blocks[address]) for address in held}
     return tuple(fill(gpu, told[gpu.address], source="amdgpu") if gpu.address in held else gpu for gpu in gpus)
 
 
-def _facts(reader: Reader, address: str, version: str | None, peers: tuple[Peer, ...] | None) -> Gpu:
+def _blocks(reader: Reader, devices: Collection[PciDevice]) -> dict[str, frozenset[str]]:
+    """The RAS blocks that a GPU counts errors of, by address: those of all GPUs here that have its device id."""
+    found: dict[str | None, frozenset[str]] = {}
+    for device in devices:
+        names = _ras_blocks(reader, f"/sys/bus/pci/devices/{device.address}")
+        found[device.device_id] = found.get(device.device_id, frozenset()) | frozenset(names)
+    return {device.address: found[device.device_id] for device in devices}
+
+
+def _facts(
+    reader: Reader, address: str, version: str | None, peers: tuple[Peer, ...] | None, blocks: Collection[str]
+) -> Gpu:
     """amdgpu's own files. Source: Documentation/gpu/amdgpu/{driver-misc,thermal,ras}.rst; power caps are microwatts.
 
     The UUID has ROCm's form GPU-<unique_id> (ROCR_VISIBLE_DEVICES).
     """
     folder = f"/sys/bus/pci/devices/{address}"
     unique = reader.text(f"{folder}/unique_id")
-    monitors = reader.names(f"{folder}/hwmon")
-    sensors = f"{folder}/hwmon/{monitors[0]}" if monitors else ""
+    sensors = _sensors(reader, folder)
     caps = sensors and f"{sensors}/power1_cap"
-    uncorrected, corrected = read_ras(reader, folder)
+    uncorrected, corrected = read_ras(reader, folder, blocks)
     return Gpu(
         address=address,
         memory_bytes=reader.count(f"{folder}/mem_info_vram_total") or None,
@@ -88,23 +109,47 @@ def _facts(reader: Reader, address: str, version: str | None, peers: tuple[Peer,
     )
 
 
-def read_ras(reader: Reader, folder: str) -> tuple[int | None, int | None]:
-    """Uncorrected and corrected errors of all blocks that count them: "ue: 0", "ce: 0" in ras/BLOCK_err_count."""
-    blocks = []
-    for name in reader.names(f"{folder}/ras"):
-        if name.endswith("_err_count"):
-            lines = (line.partition(":") for line in (reader.text(f"{folder}/ras/{name}") or "").splitlines())
-            blocks.append({kind: number(value.strip()) for kind, _, value in lines})
+def _sensors(reader: Reader, folder: str) -> str:
+    """The folder of its sensors; "" where there is none, or several: amdgpu registers one, so which is its own?"""
+    monitors = [name for name in reader.names(f"{folder}/hwmon") if re.fullmatch(r"hwmon[0-9]{1,9}", name)]
+    if len(monitors) > 1:
+        why = f"it has {' and '.join(monitors[:3])}: its power limits and temperature are unknown"
+        reader.problem("sensors of a GPU told more than once", f"{folder}/hwmon", why)
+    return f"{folder}/hwmon/{monitors[0]}" if len(monitors) == 1 else ""
+
+
+def _ras_blocks(reader: Reader, folder: str) -> list[str]:
+    names = (re.fullmatch(r"([a-z0-9_]{1,40})_err_count", name) for name in reader.names(f"{folder}/ras"))
+    return [name[1] for name in names if name]
+
+
+def read_ras(reader: Reader, folder: str, blocks: Collection[str] = ()) -> tuple[int | None, int | None]:
+    """Uncorrected and corrected errors of all blocks that count them: "ue: 0", "ce: 0" in ras/BLOCK_err_count.
+
+    `blocks`: those that must be there, for other GPUs of its model have them. Where one is not there, cannot be read or
+    tells a count twice, a sum of 0 is unknown; errors that were counted remain.
+    """
+    names = {*blocks, *_ras_blocks(reader, folder)}
+    told = [_counts(reader.text(f"{folder}/ras/{name}_err_count") or "") for name in sorted(names)]
     sums = []
     for kind in ("ue", "ce"):
-        counts = [block.get(kind) for block in blocks]
+        counts = [counted.get(kind) for counted in told]
         known = [count for count in counts if count is not None]
         sums.append(sum(known) if known and (len(known) == len(counts) or sum(known)) else None)
     return sums[0], sums[1]
 
 
+def _counts(text: str) -> dict[str, int | None]:
+    """The counts of one block by kind; None where one is told more than once, with different numbers."""
+    found: dict[str, int | None] = {}
+    for kind, _, value in (line.partition(":") for line in text.splitlines()):
+        count = number(value.strip())
+        found[kind] = count if found.get(kind, count) == count else None
+    return found
+
+
 def _celsius(reader: Reader, path: str) -> float | None:
-    thousandths = reader.integer(path) if path else None
+    thousandths = reader.count(path) if path else None  # a GPU that works is not below 0 degrees
     return None if thousandths is None else thousandths / 1000
 
 
@@ -113,55 +158,90 @@ def _watts(reader: Reader, path: str) -> float | None:
     return None if microwatts is None else microwatts / 1e6
 
 
-def read_xgmi(reader: Reader) -> dict[str, tuple[Peer, ...]]:
-    """Each GPU's peers by address, from the KFD topology; a GPU that it does not list is missing.
+def read_xgmi(reader: Reader) -> tuple[dict[str, tuple[Peer, ...]], frozenset[str]]:
+    """Each GPU's peers by address, and the addresses of all GPUs, from the KFD topology.
 
-    A node's `location_id` is bus << 8 | device << 3 | function and `domain` its PCI domain (kfd_topology.c);
-    `gpu_id` 0 is a CPU. The number of XGMI links of a pair is not told: `links` stays unknown.
+    The kernel lists a link of two GPUs at both (kfd_parse_subtype_iolink adds the way back). A GPU has no peers here
+    that are known where its links, or those of a peer to it, were not read, contradict each other
+    or lead to a node that is no known one. The number of XGMI links of a pair is not told: `links` stays unknown.
     """
-    addresses = _nodes(reader)
+    nodes = {int(name): node for name, node in _nodes(reader).items() if number(name, MAX_ID) is not None}
+    places = {key: _place(node) for key, node in nodes.items()}
+    addresses = {key: address for key, address in places.items() if address}
+    here = sorted(set(addresses.values()))
+    if len(here) > _MOST_NODES:
+        reader.problem("too many GPUs", NODES, f"{len(here)}, at most {_MOST_NODES}: their XGMI links are unknown")
+        return {}, frozenset(here)
+    told: dict[str, dict[str | None, set[int | None]]] = {address: {} for address in here}
+    for key, address in addresses.items():
+        for link in _links(reader, f"{NODES}/{key}"):
+            node_to = link.get("node_to")
+            to = None if node_to is None else places.get(node_to)
+            told[address].setdefault(to, set()).add(link.get("type"))
+    kinds = {(one, other): _kind(told[one].get(other), told[other].get(one)) for one in here for other in here}
     peers: dict[str, tuple[Peer, ...]] = {}
-    for name, address in addresses.items():
-        kinds = {
-            link["node_to"]: link.get("type")
-            for folder in (f"{NODES}/{name}/io_links", f"{NODES}/{name}/p2p_links")
-            for entry in reader.names(folder)
-            if "node_to" in (link := read_properties(reader, f"{folder}/{entry}/properties"))
-        }
-        if not kinds:
-            continue  # a GPU has a link to its CPU at least: they were not read
-        peers[address] = tuple(
-            Peer(address=other, kind="xgmi" if kinds.get(int(key)) == IOLINK_XGMI else "pcie")
-            for key, other in addresses.items()
-            if key != name
-        )
-    return peers
+    for one in here:
+        others = [other for other in here if other != one]
+        doubtful = [other for other in others if kinds[one, other] is None]
+        if doubtful or None in told[one]:
+            why = f"its links to {doubtful[0] if doubtful else 'a node'} differ at their two ends, or were not read"
+            reader.problem("XGMI links contradicted", f"{NODES}: {one}", f"{why}: which peers it has is unknown")
+        elif told[one]:  # a GPU has a link to its CPU at least: without any, they were not read
+            peers[one] = tuple(Peer(address=other, kind=kinds[one, other] or "") for other in others)
+    return peers, frozenset(here)
 
 
-def _nodes(reader: Reader) -> dict[str, str]:
-    """The PCI address of each GPU of the KFD topology, by the name of its node."""
-    nodes = {name: read_properties(reader, f"{NODES}/{name}/properties") for name in reader.names(NODES)}
-    return {name: _address(node) for name, node in nodes.items() if node.get("simd_count")}
+def _links(reader: Reader, node: str) -> Iterator[dict[str, int | None]]:
+    for folder in (f"{node}/io_links", f"{node}/p2p_links"):
+        for entry in reader.names(folder):
+            yield read_properties(reader, f"{folder}/{entry}/properties")
 
 
-def read_properties(reader: Reader, path: str) -> dict[str, int]:
-    """A KFD `properties` file: one "name number" a line; lines of another shape are passed over."""
-    numbers: dict[str, int] = {}
+def _kind(there: Collection[int | None] | None, back: Collection[int | None] | None) -> str | None:
+    """What joins two GPUs, by the types of the links that each lists to the other; None where that is contradicted.
+
+    Those on PCIe list none, or links of other types.
+    """
+    if there == back == {IOLINK_XGMI}:
+        return "xgmi"
+    return None if {IOLINK_XGMI, None} & {*(there or ()), *(back or ())} else "pcie"
+
+
+def _nodes(reader: Reader) -> dict[str, dict[str, int | None]]:
+    """The properties of each node of the KFD topology, by its name, which is its number."""
+    return {name: read_properties(reader, f"{NODES}/{name}/properties") for name in reader.names(NODES)}
+
+
+def read_properties(reader: Reader, path: str) -> dict[str, int | None]:
+    """A KFD `properties` file: one "name number" a line. None: no number, or two different ones."""
+    numbers: dict[str, int | None] = {}
     for line in (reader.text(path) or "").splitlines():
-        name, _, number = line.partition(" ")
-        if number.isdecimal():
-            numbers[name] = int(number)
+        name, _, word = line.partition(" ")
+        value = number(word, _MAX_U64)
+        if value is None or numbers.get(name, value) != value:
+            reader.problem("not a property of the KFD topology", path, f"reads {line[:40]!r}")
+            value = None
+        numbers[name] = value
     return numbers
 
 
-def _address(node: dict[str, int]) -> str:
-    location = node.get("location_id", 0)
-    return f"{node.get('domain', 0):04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}.{location & 7}"
+def _place(node: Mapping[str, int | None]) -> str | None:
+    """The PCI address of a node that is a GPU, "" for a CPU, which has no SIMD; None where that is not known.
+
+    `location_id` is bus << 8 | device << 3 | function, and `domain` its PCI domain (kfd_topology.c).
+    """
+    simd, location, domain = node.get("simd_count"), node.get("location_id"), node.get("domain", 0)
+    if simd == 0:
+        return ""
+    if simd is None or location is None or domain is None or max(location, domain) > _MAX_U32:
+        return None
+    return f"{domain:04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}.{location & 7}"
 
 
 def _lists(reader: Reader) -> tuple[Listing, ...]:
     """The GPUs of the KFD topology; it leaves out those that cannot compute."""
-    gpus = tuple(Gpu(address=address, vendor="amd") for address in sorted(_nodes(reader).values()))
+    addresses = sorted(address for node in _nodes(reader).values() if (address := _place(node)))
+    gpus = tuple(Gpu(address=address, vendor="amd") for address in addresses)
     return (Listing(name="the KFD topology", read=NODES, gpus=gpus, whole=False),) if gpus else ()
 
 

@@ -8,8 +8,8 @@ from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu.vendor import Answer, Bench, Listing, Part, Vendor, always, ask, awake, fill
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import PciDevice, Problem
-from hosttune.model.values import parse_address
-from hosttune.reader import Reader
+from hosttune.model.values import MAX_ID, MAX_SIZE, parse_address
+from hosttune.reader import Reader, number
 
 # pci.ids (pciutils/pciids 2026.08.22), vendor 1da3. Gaudi2B shares 1020 and differs by PCI revision.
 MODELS = {
@@ -46,11 +46,12 @@ def parse_hl_smi(text: str) -> Answer:
 
 def _row(row: dict[str, str]) -> Gpu:
     module, memory = row["module_id"], row["memory.total"].partition(" ")[0]
+    mebibytes = number(memory, MAX_SIZE >> 20)
     return Gpu(
         address=parse_address(row["bus_id"], where=QUERY),
         uuid=None if row["uuid"] in ("", "N/A") else row["uuid"],
-        module_id=int(module) if module.isdecimal() else None,
-        memory_bytes=int(memory) << 20 if memory.isdecimal() else None,
+        module_id=number(module, MAX_ID),
+        memory_bytes=None if mebibytes is None else mebibytes << 20,
     )
 
 
