@@ -42,6 +42,22 @@ OLDER = "a capture by an older version of hosttune lacks it: capture again"
 Judge = Callable[[Gpu], CheckResult]
 
 
+def below_sisters(evidence: Evidence, fact: Fact, gpu: Gpu, name: str, found: CheckResult) -> CheckResult:
+    """A pass against the board's default is unknown where the default of another GPU of its model, field `name`, is
+    higher: boards of one model have one default.
+    """
+    if found.outcome != "pass":
+        return found
+    mine = getattr(gpu, name)
+    other = max(sisters(evidence, gpu), key=lambda one: getattr(one, name) or 0, default=None)
+    if other is None or mine is None or (getattr(other, name) or 0) <= mine:
+        return found
+    words = name.replace("_", " ")
+    why = f"{found.actual}; {words} {mine:g}, and {getattr(other, name):g} of {other.address}, of the same model"
+    hint = "nvidia-smi -q shows the defaults of both: look at them again"
+    return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint, source=found.source)
+
+
 def source(gpu: Gpu, call: str) -> str:
     """Who told: `call` names NVML's function."""
     return _CALLS.get(gpu.source or "", f"NVML {call}")
@@ -60,7 +76,7 @@ def each_gpu(evidence: Evidence, fact: Fact, judge: Judge) -> Iterable[CheckResu
 def whole(evidence: Evidence, fact: Fact, gpu: Gpu, found: CheckResult) -> CheckResult:
     """A result that does not fail is unknown where a part of the evidence for it is missing."""
     missing = [name for name in fact.whole if not _knows(evidence, gpu, name)]
-    others = _sisters(evidence, gpu)
+    others = sisters(evidence, gpu)
     missing += [
         name
         for name in fact.also
@@ -73,7 +89,7 @@ def whole(evidence: Evidence, fact: Fact, gpu: Gpu, found: CheckResult) -> Check
     return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint, source=found.source)
 
 
-def _sisters(evidence: Evidence, gpu: Gpu) -> list[Gpu]:
+def sisters(evidence: Evidence, gpu: Gpu) -> list[Gpu]:
     """The other GPUs of its model."""
     return [one for one in accelerators(evidence.host) if one.model == gpu.model and one.address != gpu.address]
 
@@ -92,7 +108,7 @@ def not_judged(evidence: Evidence, fact: Fact, gpu: Gpu, device: PciDevice | Non
     if not missing:
         return None
     if driver == vendor.driver and all(name in (gpu.lacks or ()) for name in missing):
-        having = [o for o in _sisters(evidence, gpu) if any(getattr(o, name) is not None for name in missing)]
+        having = [o for o in sisters(evidence, gpu) if any(getattr(o, name) is not None for name in missing)]
         return _lacking(evidence, fact, gpu, having)
     why, hint = _silent(evidence, gpu, device, vendor.driver)
     return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint)

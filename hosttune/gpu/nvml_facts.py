@@ -269,15 +269,16 @@ def _path(one: str, other: str, host: _Host) -> tuple[str, int | None] | None:
     """("nvlink", links) or ("pcie", None) between two GPUs; None when unknown.
 
     NVLink P2P status 0 is OK; any other says that the links, if there are any, do not carry traffic between the
-    two (MIG, no fabric partition in common). It is one status of both: two that differ are none, and one that is not
+    two (MIG, no fabric partition in common). It is one status of both: OK and not OK are none, and one that is not
     told is the other's. Where neither is told, links alone do not show that they carry traffic.
     Behind an NVSwitch each GPU has the links of the poorer of the two.
     Where the remote ends are hidden (in a guest), OK without a direct link proves a switch in between.
     """
-    told = {_integer(_part(host.raw[a], "p2pNvlink"), b) for a, b in ((one, other), (other, one))} - {None}
+    both = (_integer(_part(host.raw[a], "p2pNvlink"), b) for a, b in ((one, other), (other, one)))
+    told = {status == 0 for status in both if status is not None}
     if len(told) > 1:
         return None
-    if told - {0}:
+    if told == {False}:
         return "pcie", None
     mine, theirs = host.ends[one], host.ends[other]
     if mine is None or theirs is None:
