@@ -513,10 +513,10 @@ def test_a_gpu_without_a_function_is_unknown() -> None:
         ("application-clocks", {"application_clock_mhz": 400.0}, "default_application_clock_mhz"),
     ],
 )
-def test_a_default_below_that_of_a_sister_passes_nothing(check: str, facts: dict[str, float], default: str) -> None:
+def test_a_default_below_that_of_a_sister_passes_nothing(check: str, facts: dict[str, Any], default: str) -> None:
     def judged(mine: float, theirs: float | None) -> str:
-        known = dict.fromkeys(facts, theirs)
-        found = evidence(nvidia(**facts, **{default: mine}), nvidia(B, **known, **{default: theirs}))
+        known: dict[str, Any] = dict.fromkeys(facts, theirs)
+        found = evidence(nvidia(**{**facts, default: mine}), nvidia(B, **{**known, default: theirs}))
         return of(found, check, *GPUS)[A].outcome
 
     assert [judged(400.0, 400.0), judged(400.0, 700.0), judged(700.0, 700.0)] == ["pass", "unknown", "warn"]
@@ -524,6 +524,6 @@ def test_a_default_below_that_of_a_sister_passes_nothing(check: str, facts: dict
 
 
 def test_a_power_limit_above_the_greatest_is_none() -> None:
-    limits = {"power_limit_watts": 4000.0, "power_default_watts": 700.0, "power_max_watts": 700.0}
+    limits: dict[str, Any] = {"power_limit_watts": 4000.0, "power_default_watts": 700.0, "power_max_watts": 700.0}
     assert outcome("power-limit", **limits)[0] == "unknown"
     assert outcome("power-limit", **{**limits, "power_limit_watts": 700.0})[0] == "pass"

@@ -333,6 +333,14 @@ def test_what_is_told_twice_of_a_gpu_says_nothing_of_the_paths_to_it() -> None:
     assert (list(gpus), gpus[A].peers) == ([A], None)
 
 
+def test_entries_that_exchanged_their_addresses_join_no_function() -> None:
+    """Each has a path to every GPU but itself."""
+    document = msgspec.json.decode(dump_from(FakeNvml({A: [], B: []}, everyone(OFF, (A, B))), (A, B)))
+    document["0"]["busId"], document["1"]["busId"] = B, A
+    answer = parse_nvml(msgspec.json.encode(document).decode())
+    assert (answer.gpus, [one.what for one in answer.problems]) == ((), ["GPU without a PCI address"] * 2)
+
+
 def test_a_record_of_more_gpus_than_a_driver_has_numbers_for_is_refused() -> None:
     entries = {str(n): {"busId": f"{n:04x}:01:00.0", "nvlinks": []} for n in range(1000)}
     with pytest.raises(BadInput, match="1000 GPUs: the driver has numbers for 248") as caught:

@@ -51,6 +51,9 @@ def parse_nvml(text: str, *, only: str | None = None) -> Answer:
         address = _bus_id(entry, only if len(entries) == 1 else None)
         if address is None:
             problems.append(Problem(what=NO_ADDRESS, where=QUERY, why="it joins no PCI function"))
+        elif address in _part(entry, "p2pNvlink"):  # the paths to the others
+            why = f"{address} has a path to {address}: which of them it is is not known"
+            problems.append(Problem(what=NO_ADDRESS, where=QUERY, why=why))
         else:
             told.append((address, entry))
     raw = dict(told)
@@ -298,7 +301,7 @@ def _ends(raw: Raw, host: Mapping[str, Raw]) -> _Ends | None:
         return None
     others = [link for link in links if link.get("remoteType") != _REMOTE_SWITCH]
     named = (_bus_id({"busId": link.get("remoteBusId")}, None) for link in others)
-    gpus = Counter(address for address in named if address in host)
+    gpus = Counter(address for address in named if address is not None and address in host)
     return _Ends(gpus, len(links) - len(others), len(links) - sum(gpus.values()))
 
 
