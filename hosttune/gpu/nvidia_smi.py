@@ -27,10 +27,11 @@ from hosttune.gpu.nvidia_smi_rows import (
     text_of,
     watts_of,
 )
-from hosttune.gpu.nvidia_words import CLOCK_REASONS, MAX_GPUS
+from hosttune.gpu.nvidia_words import CLOCK_REASONS, MOST
 from hosttune.gpu.vendor import NO_ADDRESS, Answer, told_once
 from hosttune.model.gpu import Gpu, Mig, MigInstance
 from hosttune.model.host import Problem
+from hosttune.model.limits import check_count
 from hosttune.model.values import parse_address
 
 if TYPE_CHECKING:
@@ -163,17 +164,10 @@ def parse_smi_xml(text: str) -> Answer:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
         raise BadInput(f"not XML: {error}", where="nvidia-smi-q-x", hint="record nvidia-smi -q -x again") from error
-    if sum(1 for _ in root.iter("gpu")) > MAX_GPUS:
-        raise _too_many("nvidia-smi-q-x")
+    check_count(sum(1 for _ in root.iter("gpu")), MOST, "nvidia-smi-q-x")
     driver = text_of(_one_of((element.text or "").strip() for element in root.iterfind("driver_version")))
     flats = ((gpu.get("id", ""), _flatten(gpu)) for gpu in root.iter("gpu"))
     return _answer(flats, _XML, driver, "nvidia-smi-q-x")
-
-
-def _too_many(where: str) -> BadInput:
-    return BadInput(
-        f"more than {MAX_GPUS} GPUs, as many as the driver has numbers for", where=where, hint="record it again"
-    )
 
 
 def _flatten(top: Element) -> Flat:
@@ -200,8 +194,6 @@ def parse_smi_text(text: str) -> Answer:
     stack: list[tuple[int, str]] = []
     for line in text.splitlines():
         if line.startswith("GPU "):
-            if len(flats) == MAX_GPUS:
-                raise _too_many("nvidia-smi-q")
             flats.append((line[4:].strip(), {}))
             stack = []
             continue
@@ -213,6 +205,7 @@ def parse_smi_text(text: str) -> Answer:
             stack = [entry for entry in stack if entry[0] < indent][:_DEPTH]
             stack.append((indent, name))
             flats[-1][1].setdefault("/".join(part for _, part in stack), []).append(value)
+    check_count(len(flats), MOST, "nvidia-smi-q")
     return _answer(flats, _TEXT, text_of(_one_of(drivers)), "nvidia-smi-q")
 
 

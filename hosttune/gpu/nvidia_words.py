@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# The driver numbers the GPUs of a host from 0 to 247 (nv-linux.h, NV_MINOR_DEVICE_NUMBER_REGULAR_MAX).
-MAX_GPUS = 248
+# The bound of the GPUs in one answer (hosttune.model.limits).
+MOST = "GPUs that NVIDIA's driver tells of"
 # nvmlClocksEventReasons in bit order (nvml.h), in the words of `nvidia-smi --query-gpu=clocks_event_reasons.…`.
 CLOCK_REASONS = (
     "gpu_idle",

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 
 from hosttune.errors import BadInput
 from hosttune.gpu.mig import compute_slices
-from hosttune.gpu.nvidia_words import COMPUTE_MODES, FABRIC_STATES, MAX_GPUS, clock_reasons
+from hosttune.gpu.nvidia_words import COMPUTE_MODES, FABRIC_STATES, MOST, clock_reasons
 from hosttune.gpu.nvml_health import health_facts
 from hosttune.gpu.vendor import NO_ADDRESS, Answer, told_once
 from hosttune.model.gpu import Gpu, Mig, MigInstance, MigProfile, Peer
 from hosttune.model.host import Problem
+from hosttune.model.limits import check_count
 from hosttune.model.values import parse_address, recorded_json
 
 QUERY = "nvml.json"
@@ -42,9 +43,7 @@ def parse_nvml(text: str, *, only: str | None = None) -> Answer:
     if "error" in document:
         raise BadInput(f"NVML: {document['error']}", where=QUERY, hint="install the driver's NVML library")
     entries = [entry for key, entry in document.items() if _INDEX.fullmatch(key) and isinstance(entry, dict)]
-    if len(entries) > MAX_GPUS:
-        why = f"{len(entries)} GPUs: the driver has numbers for {MAX_GPUS}"
-        raise BadInput(why, where=QUERY, hint="record it again")
+    check_count(len(entries), MOST, QUERY)
     told: list[tuple[str, Raw]] = []
     problems: list[Problem] = []
     for entry in entries:
