@@ -527,3 +527,10 @@ def test_a_power_limit_above_the_greatest_is_none() -> None:
     limits: dict[str, Any] = {"power_limit_watts": 4000.0, "power_default_watts": 700.0, "power_max_watts": 700.0}
     assert outcome("power-limit", **limits)[0] == "unknown"
     assert outcome("power-limit", **{**limits, "power_limit_watts": 700.0})[0] == "pass"
+
+
+def test_the_smaller_of_two_margins_counts() -> None:
+    heat: dict[str, Any] = {"temperature_c": 95.0, "temperature_margin_c": 30.0, "temperature_slowdown_c": 90.0}
+    assert outcome("gpu-temperature", **heat)[0] == "warn"
+    assert outcome("gpu-temperature", **{**heat, "temperature_c": 40.0, "temperature_margin_c": -2.0})[0] == "warn"
+    assert outcome("gpu-temperature", **{**heat, "temperature_c": 40.0})[0] == "pass"

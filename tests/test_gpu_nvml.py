@@ -333,6 +333,32 @@ def test_what_is_told_twice_of_a_gpu_says_nothing_of_the_paths_to_it() -> None:
     assert (list(gpus), gpus[A].peers) == ([A], None)
 
 
+WHOLE = 0b0001_10101010  # each part says that there is no fault
+
+
+@pytest.mark.parametrize(
+    ("mask", "faults"),
+    [
+        (WHOLE, ()),
+        (WHOLE & ~3 | 1, ("degraded bandwidth",)),
+        (WHOLE & ~3, None),
+        (WHOLE | 3, None),
+        (WHOLE & 0xFF, None),
+        (0, None),
+        (None, None),
+    ],
+)
+def test_a_health_mask_that_tells_less_than_a_sisters_is_no_proof(
+    mask: int | None, faults: tuple[str, ...] | None
+) -> None:
+    links: dict[str, list[tuple[int, str]]] = {A: [], B: []}
+    document = msgspec.json.decode(dump_from(FakeNvml(links, everyone(OFF, (A, B))), (A, B)))
+    document["0"]["fabricInfo"]["healthMask"], document["1"]["fabricInfo"]["healthMask"] = mask, WHOLE
+    gpus = parse_nvml(msgspec.json.encode(document).decode()).by_address()
+    assert (gpus[B].fabric_health, gpus[B].fabric_status) == ((), "success")
+    assert (gpus[A].fabric_health, gpus[A].fabric_status) == (faults, None if faults is None else "success")
+
+
 def test_entries_that_exchanged_their_addresses_join_no_function() -> None:
     """Each has a path to every GPU but itself."""
     document = msgspec.json.decode(dump_from(FakeNvml({A: [], B: []}, everyone(OFF, (A, B))), (A, B)))

@@ -337,6 +337,22 @@ def test_text_around_another_element_is_no_value(inner: str) -> None:
     assert (gpu.remapped_pending, gpu.lacks) == (None, None)
 
 
+@pytest.mark.parametrize(
+    ("inner", "count"),
+    [
+        ("\n\t", 0),
+        ("None", 0),
+        ("<process_info><pid>7</pid></process_info><process_info><pid>8</pid></process_info>", 2),
+        ("<process_info><type>C</type></process_info>", 1),
+        ("None<process_info/>", 1),
+        ("[Unknown Error]", None),
+        ("N0ne", None),
+    ],
+)
+def test_a_listed_process_is_one_without_its_number_too(inner: str, count: int | None) -> None:
+    assert parse_smi_xml(smi(f"<processes>{inner}</processes>")).gpus[0].processes == count
+
+
 DEVICE = "<mig_devices><mig_device><gpu_instance_id>2</gpu_instance_id></mig_device></mig_devices>"
 
 

@@ -381,3 +381,23 @@ def test_a_list_of_other_gpus_in_the_text_leaves_tables_by_number_out(tmp_path: 
     gpus = read_gpus(reader, tuple(map(nvidia, (A, B, C, D))))
     assert [gpu.peers for gpu in gpus] == [None] * 4
     assert "GPUs in two orders" in [one.what for one in reader.problems]
+
+
+def test_a_path_is_over_nvlink_if_nvml_and_the_matrix_say_so(tmp_path: Path) -> None:
+    xml, topo = (H200 / "nvidia-smi-q-x4.xml").read_text(), (H200 / "topo-m-x4.txt").read_text()
+    links = [{"link": n, "state": 1} for n in range(18)]
+    status = {A: 0, B: 0, C: 0, D: 0}
+    entries = {
+        str(n): {"busId": one, "nvlinks": links, "p2pNvlink": {other: 0 for other in status if other != one}}
+        for n, one in enumerate(status)
+    }
+    entries["0"]["p2pNvlink"][B] = entries["1"]["p2pNvlink"][A] = 1
+    outputs = {"nvidia-smi-q-x": xml, "nvidia-smi-topo-m": topo, "nvml.json": json.dumps(entries)}
+    reader = write(tmp_path, {f".hosttune/commands/{name}": text for name, text in outputs.items()})
+    first, _, third, _ = read_gpus(reader, tuple(map(nvidia, (A, B, C, D))))
+    assert [peer.kind for peer in first.peers or ()] == ["pcie", "nvlink", "nvlink"]
+    assert [peer.kind for peer in third.peers or ()] == ["nvlink", "nvlink", "nvlink"]
+    reader = write(tmp_path, {".hosttune/commands/nvidia-smi-topo-m": topo.replace("NV18", "SYS ")})
+    assert [[peer.kind for peer in gpu.peers or ()] for gpu in read_gpus(reader, tuple(map(nvidia, (A, B, C, D))))] == [
+        ["pcie"] * 3
+    ] * 4

@@ -209,9 +209,8 @@ _HEAT = Fact(
 
 def _temperature(gpu: Gpu) -> CheckResult:
     now = gpu.temperature_c or 0
-    left = gpu.temperature_margin_c
-    if left is None and gpu.temperature_slowdown_c:
-        left = gpu.temperature_slowdown_c - now
+    by_limit = gpu.temperature_slowdown_c - now if gpu.temperature_slowdown_c else None
+    left = min((one for one in (gpu.temperature_margin_c, by_limit) if one is not None), default=None)
     told = source(gpu, _HEAT.call)
     actual = f"{now:g} °C" + ("" if left is None else f", {left:g} °C left")
     if left is None:

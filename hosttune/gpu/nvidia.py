@@ -271,7 +271,16 @@ def peers_from_matrix(matrix: TopoMatrix, order: tuple[str, ...]) -> dict[str, t
 
 # Of these two answers of one driver can differ for a moment, never by their meaning.
 _LASTING = (
-    *("uuid", "serial", "module_id", "ecc", "ecc_pending", "ecc_uncorrected", "sram_threshold_exceeded"),
+    *(
+        "driver_version",
+        "uuid",
+        "serial",
+        "module_id",
+        "ecc",
+        "ecc_pending",
+        "ecc_uncorrected",
+        "sram_threshold_exceeded",
+    ),
     *("unrepairable_memory", "retired_pending", "remapped_pending", "remapped_failed", "remapped_uncorrectable"),
     *("remapped_correctable", "remap_banks_none", "fabric_state", "fabric_status", "fabric_health"),
     *("recovery_action", "nvlinks_active", "persistence", "power_limit_watts", "power_default_watts", "compute_mode"),
@@ -288,8 +297,8 @@ _WORSE: Mapping[str, Callable[[float, float], float]] = {
 def _agreed(reader: Reader, one: Gpu, other: Gpu, tellers: str = "NVML and nvidia-smi") -> Gpu:
     """What two answers tell of one GPU. Lasting facts in which they differ are told by neither.
 
-    Of what is measured the worse is taken, a clock reason is active if either says so; MIG mode is not told where they
-    differ.
+    Of what is measured the worse is taken, a clock reason is active if either says so, and a path is over NVLink if
+    both do; MIG mode is not told where they differ.
     """
     both = {
         name: (first, second)
@@ -305,6 +314,11 @@ def _agreed(reader: Reader, one: Gpu, other: Gpu, tellers: str = "NVML and nvidi
     if differing:
         why = f"{tellers} differ in {', '.join(differing)}: taken as unknown"
         reader.problem("contradicting facts of a GPU", one.address, why)
+    if one.peers and other.peers:
+        apart = {peer.address for peer in (*one.peers, *other.peers) if peer.kind == "pcie"}
+        changes["peers"] = tuple(
+            Peer(address=peer.address, kind="pcie") if peer.address in apart else peer for peer in one.peers
+        )
     if one.clock_reasons is not None and other.clock_reasons is not None:
         changes["clock_reasons"] = tuple(dict.fromkeys((*one.clock_reasons, *other.clock_reasons)))
     return msgspec.structs.replace(fill(one, other), **changes)

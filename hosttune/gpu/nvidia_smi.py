@@ -373,8 +373,7 @@ def _fabric_health(flat: Flat, places: _Places) -> _Health:
 
 
 def _processes(flat: Flat, places: _Places) -> int | None:
-    if places.processes not in flat:
-        return None
-    listed = flat.get(places.process, [])
-    refused = any(text_of(text or "none") is None for text in flat[places.processes])
-    return None if not listed and refused else len(set(listed))
+    """How many use it; one at least where something is listed, None where it is neither a list nor empty."""
+    if any(path.startswith(f"{places.processes}/") for path in flat):
+        return len(set(flat.get(places.process, ()))) or 1
+    return 0 if places.processes in flat and set(flat[places.processes]) <= {"", "None"} else None

@@ -40,6 +40,14 @@ FABRIC_MISCONFIGURATIONS = {
 }
 
 
+def fabric_told(mask: int) -> frozenset[int] | None:
+    """The parts of nvml.h's health mask, by their shift, that say whether there is a fault; None where one says what
+    nvml.h does not know (3)."""
+    parts = {shift: mask >> shift & 3 for shift, _ in FABRIC_FAULTS}
+    told = {shift for shift, value in parts.items() if value} | ({8} if mask >> 8 & 15 else set())
+    return None if 3 in parts.values() else frozenset(told)
+
+
 def fabric_faults(mask: int) -> tuple[str, ...] | None:
     """What nvml.h's health mask says is wrong; None where it says nothing (0: nothing in it is supported)."""
     if not mask:

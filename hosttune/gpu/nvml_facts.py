@@ -11,10 +11,12 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from hosttune.errors import BadInput
 from hosttune.gpu.mig import compute_slices
 from hosttune.gpu.nvidia_words import COMPUTE_MODES, FABRIC_STATES, MOST, clock_reasons
-from hosttune.gpu.nvml_health import health_facts
+from hosttune.gpu.nvml_health import doubted_fabrics, health_facts
 from hosttune.gpu.vendor import NO_ADDRESS, Answer, told_once
 from hosttune.model.gpu import Gpu, Mig, MigInstance, MigProfile, Peer
 from hosttune.model.host import Problem
@@ -60,6 +62,13 @@ def parse_nvml(text: str, *, only: str | None = None) -> Answer:
     # What is told twice and differs says nothing of the paths to it.
     host = _Host({address: {} for address, entry in told if entry != raw[address]}, raw)
     gpus = tuple(_gpu(address, entry, driver, host) for address, entry in told)
+    hazy = doubted_fabrics(raw)
+    gpus = tuple(
+        msgspec.structs.replace(gpu, fabric_health=None, fabric_status=None)
+        if gpu.address in hazy and not gpu.fabric_health
+        else gpu
+        for gpu in gpus
+    )
     problems += [doubt for address, entry in raw.items() if (doubt := _doubt(address, entry))]
     return told_once(Answer(gpus=gpus, problems=tuple(problems)), QUERY)
 
