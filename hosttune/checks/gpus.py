@@ -209,7 +209,8 @@ _HEAT = Fact(
 
 def _temperature(gpu: Gpu) -> CheckResult:
     now = gpu.temperature_c or 0
-    by_limit = gpu.temperature_slowdown_c - now if gpu.temperature_slowdown_c else None
+    limit = gpu.temperature_slowdown_c
+    by_limit = limit - now if limit is not None and limit > 0 else None  # a limit below 0 is a margin, no temperature
     left = min((one for one in (gpu.temperature_margin_c, by_limit) if one is not None), default=None)
     told = source(gpu, _HEAT.call)
     actual = f"{now:g} °C" + ("" if left is None else f", {left:g} °C left")

@@ -271,18 +271,10 @@ def peers_from_matrix(matrix: TopoMatrix, order: tuple[str, ...]) -> dict[str, t
 
 # Of these two answers of one driver can differ for a moment, never by their meaning.
 _LASTING = (
-    *(
-        "driver_version",
-        "uuid",
-        "serial",
-        "module_id",
-        "ecc",
-        "ecc_pending",
-        "ecc_uncorrected",
-        "sram_threshold_exceeded",
-    ),
-    *("unrepairable_memory", "retired_pending", "remapped_pending", "remapped_failed", "remapped_uncorrectable"),
-    *("remapped_correctable", "remap_banks_none", "fabric_state", "fabric_status", "fabric_health"),
+    *("driver_version", "uuid", "serial", "module_id", "ecc", "ecc_pending", "ecc_uncorrected"),
+    *("sram_threshold_exceeded", "unrepairable_memory", "retired_pending", "remapped_pending", "remapped_failed"),
+    *("remapped_uncorrectable", "remapped_correctable", "remap_banks_none"),
+    *("fabric_state", "fabric_status", "fabric_health"),
     *("recovery_action", "nvlinks_active", "persistence", "power_limit_watts", "power_default_watts", "compute_mode"),
     *("application_clock_mhz", "default_application_clock_mhz"),
 )
