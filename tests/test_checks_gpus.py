@@ -534,3 +534,23 @@ def test_the_smaller_of_two_margins_counts() -> None:
     assert outcome("gpu-temperature", **heat)[0] == "warn"
     assert outcome("gpu-temperature", **{**heat, "temperature_c": 40.0, "temperature_margin_c": -2.0})[0] == "warn"
     assert outcome("gpu-temperature", **{**heat, "temperature_c": 40.0})[0] == "pass"
+
+
+@pytest.mark.parametrize(
+    ("check", "where", "expected"),
+    [
+        ("persistence", "nvidia-smi-q-x", "unknown"),
+        ("compute-mode", "nvml.json", "fail"),
+        ("mig-mode", "mig-lgip", "unknown"),
+        ("gpu-status", "nvidia-smi-q", "unknown"),
+        ("persistence", "nvidia-smi-topo-m", "pass"),
+        ("persistence", "hl-smi-q", "pass"),
+    ],
+)
+def test_an_answer_that_is_lost_could_have_contradicted_a_pass(check: str, where: str, expected: str) -> None:
+    facts: dict[str, Any] = {"persistence": True, "compute_mode": "prohibited", "recovery_action": "none"}
+    gpu = nvidia(**facts, mig=Mig(mode="disabled", pending="disabled"))
+    lost = Problem(what="unreadable", where=where, why="lost: it was in this capture when it was made")
+    assert of(evidence(gpu, host={"problems": (lost,)}), check, *GPUS)[A].outcome == expected
+    healthy = of(evidence(gpu), check, *GPUS)[A].outcome
+    assert healthy == ("fail" if expected == "fail" else "pass")

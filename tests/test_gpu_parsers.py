@@ -331,6 +331,15 @@ def test_no_power_limit_is_above_the_one_asked_for(requested: str, limit: float 
     assert parse_smi_xml(smi(text)).gpus[0].power_limit_watts == limit
 
 
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [("Insufficient Resources", "insufficient resources"), ("[Insufficient Permissions]", None), ("N/A", None)],
+)
+def test_a_status_that_is_an_error_is_told(status: str, told: str | None) -> None:
+    text = fabric(bandwidth="N/A").replace("Success", status)
+    assert parse_smi_xml(smi(text)).gpus[0].fabric_status == told
+
+
 @pytest.mark.parametrize("inner", ["No<x/>Yes", "No<x/>", "<x/>No"])
 def test_text_around_another_element_is_no_value(inner: str) -> None:
     (gpu,) = parse_smi_xml(smi(ROWS.format(inner))).gpus

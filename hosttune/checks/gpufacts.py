@@ -38,6 +38,7 @@ class Fact:
     also: tuple[str, ...] = ()
 
 
+UNREADABLE = "unreadable"  # `Problem.what` of an answer that was recorded and is lost or too long (gpu.vendor.ask)
 OLDER = "a capture by an older version of hosttune lacks it: capture again"
 Judge = Callable[[Gpu], CheckResult]
 
@@ -70,7 +71,25 @@ def each_gpu(evidence: Evidence, fact: Fact, judge: Judge) -> Iterable[CheckResu
         yield none_here(evidence, fact.check, "GPU")
     functions = by_address(evidence.host)
     for gpu in gpus:
-        yield not_judged(evidence, fact, gpu, functions.get(gpu.address)) or whole(evidence, fact, gpu, judge(gpu))
+        found = not_judged(evidence, fact, gpu, functions.get(gpu.address)) or whole(evidence, fact, gpu, judge(gpu))
+        yield uncontradicted(evidence, fact, gpu, found)
+
+
+def uncontradicted(
+    evidence: Evidence, fact: Fact, gpu: Gpu, found: CheckResult, *, tables: bool = False
+) -> CheckResult:
+    """A pass or warning is unknown where an answer is lost, or cannot be read, that could have contradicted it: one
+    that tells the same facts; of paths between GPUs and MIG (`tables`) any of its maker's.
+    """
+    vendor = vendor_of(gpu.vendor)
+    names = () if vendor is None else vendor.queries if tables else vendor.compared
+    lost = next((one for one in evidence.host.problems if one.what == UNREADABLE and one.where in names), None)
+    if lost is None or found.outcome not in ("pass", "warn") or gpu.source in (None, "sysfs"):
+        return found
+    why = f"{found.actual}; but {lost.where}, which tells of it too, cannot be read: {lost.why}"
+    return unknown(
+        fact.check, gpu.address, expected=found.expected or fact.expected, why=why, hint=RECORD, source=found.source
+    )
 
 
 def whole(evidence: Evidence, fact: Fact, gpu: Gpu, found: CheckResult) -> CheckResult:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.facts import RECORD, accelerators, by_address, for_vfio, lacks, none_here, wanted
-from hosttune.checks.gpufacts import Fact, below_sisters, each_gpu, not_judged, source
+from hosttune.checks.gpufacts import Fact, below_sisters, each_gpu, not_judged, source, uncontradicted
 from hosttune.gpu import vendor_of
 from hosttune.gpu.knobs import POWER_LIMIT
 from hosttune.model.evidence import Evidence
@@ -104,7 +104,8 @@ def gpu_status(evidence: Evidence) -> Iterable[CheckResult]:
         vendor = vendor_of(gpu.vendor)
         by_word = vendor is not None and "status" in vendor.tells
         fact, judge = (_STATUS, _status) if by_word else (_RECOVERY, _recovery)
-        yield not_judged(evidence, fact, gpu, functions.get(gpu.address)) or judge(gpu)
+        found = not_judged(evidence, fact, gpu, functions.get(gpu.address)) or judge(gpu)
+        yield uncontradicted(evidence, fact, gpu, found)
 
 
 def _recovery(gpu: Gpu) -> CheckResult:

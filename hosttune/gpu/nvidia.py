@@ -425,6 +425,7 @@ NVIDIA = Vendor(
     makes=always,
     enrich=_enrich,
     queries=(NVML, *COMMANDS),
+    compared=(NVML, "nvidia-smi-q-x", "nvidia-smi-q"),
     driver=DRIVER,
     tells=TELLS,
     fabric=True,

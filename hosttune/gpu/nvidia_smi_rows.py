@@ -10,7 +10,9 @@ from hosttune.gpu.nvidia_words import COMPUTE_MODES
 
 _NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,9})?")
 _CELSIUS = re.compile(r"(-?[0-9]{1,3}) C")
-_UNKNOWN = re.compile(r"\[?(n/a|not supported|unknown error|gpu is lost|requested functionality .*|insufficient .*)\]?")
+_UNKNOWN = re.compile(
+    r"\[?(n/a|not supported|unknown error|gpu is lost|requested functionality .*|insufficient permissions)\]?"
+)
 
 
 def is_lacking(value: str) -> bool:
