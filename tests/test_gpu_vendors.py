@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -387,7 +388,7 @@ def test_a_path_is_over_nvlink_if_nvml_and_the_matrix_say_so(tmp_path: Path) -> 
     xml, topo = (H200 / "nvidia-smi-q-x4.xml").read_text(), (H200 / "topo-m-x4.txt").read_text()
     links = [{"link": n, "state": 1} for n in range(18)]
     status = {A: 0, B: 0, C: 0, D: 0}
-    entries = {
+    entries: dict[str, Any] = {
         str(n): {"busId": one, "nvlinks": links, "p2pNvlink": {other: 0 for other in status if other != one}}
         for n, one in enumerate(status)
     }
