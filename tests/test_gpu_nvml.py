@@ -23,6 +23,7 @@ A, B, C = "0000:19:00.0", "0000:3b:00.0", "0000:4c:00.0"
 SWITCH = "0000:83:00.0"
 GPU, NVSWITCH, HIDDEN = 0, 2, 0xFF
 OK, OFF = 0, 2
+DOWN = (HIDDEN, "")  # a link that is not active
 
 
 class Failure(Exception):
@@ -104,7 +105,7 @@ class FakeNvml:
             raise Failure("Not Supported")
         if link > len(self.links[handle]):
             raise Failure("Invalid Argument")
-        return int(link < len(self.links[handle]))
+        return int(link < len(self.links[handle]) and self.links[handle][link] != DOWN)
 
     def nvmlDeviceGetNvLinkRemoteDeviceType(self, handle: str, link: int) -> int:
         return self.links[handle][link][0]
@@ -206,7 +207,7 @@ def test_mig_on_lists_instances_and_turns_nvlink_peers_off() -> None:
 
 @pytest.mark.parametrize("kind", [NVSWITCH, HIDDEN], ids=["switch named", "remote ends hidden in a guest"])
 def test_gpus_behind_a_switch_are_nvlink_peers(kind: int) -> None:
-    links = {A: [(kind, SWITCH)] * 18, B: [(kind, SWITCH)] * 17, C: [(kind, SWITCH)] * 18}
+    links = {A: [(kind, SWITCH)] * 18, B: [*[(kind, SWITCH)] * 17, DOWN], C: [(kind, SWITCH)] * 18}
     gpus, _ = read(FakeNvml(links, everyone(OK)), A, B, C)
     assert gpus[A].peers == (Peer(address=B, kind="nvlink", links=17), Peer(address=C, kind="nvlink", links=18))
 
@@ -291,6 +292,7 @@ def _down(links: Any) -> Any:
         (lambda links: [*_down(links)[:5], {"link": 5, "state": 1.0}, *links[6:]], None),
         (lambda links: [*_down(links)[:5], {"link": 5, "state": "ERR Unknown Error"}, *links[6:]], None),
         (lambda links: [*_down(links), "x"], None),
+        (lambda links: links[:-1], None),  # B has one more
         ([], None),
     ],
 )

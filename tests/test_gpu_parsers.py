@@ -240,6 +240,8 @@ def test_nvlinks_are_those_of_the_gpu_whose_uuid_and_place_agree() -> None:
     assert nvlinks_by_address(exchanged, gpus, numbered=True) == {}
     assert len(nvlinks_by_address(exchanged, gpus, numbered=False)) == 2, "only the UUID is known"
     assert nvlinks_by_address((*two, two[0]), gpus, numbered=True).keys() == {"0000:02:00.0"}
+    shorter = (two[0], msgspec.structs.replace(two[1], links=(26.562,)))
+    assert nvlinks_by_address(shorter, gpus, numbered=True).keys() == {"0000:01:00.0"}, "one link of the other is lost"
 
 
 MATRIX = "\tGPU0\tGPU1\tGPU2\nGPU0\t X \tNV18\tNV18\nGPU1\tNV18\t X \tNV18\nGPU2\tNV18\tNV18\t X \n"

@@ -241,11 +241,17 @@ def nvlinks_by_address(
             doubted.update(gpu.address for gpu in (place, named) if gpu)
         if gpu := named or place:
             found.setdefault(gpu.address, []).append(status)
-    return {
+    known = {
         address: told[0].links
         for address, told in found.items()
         if len(told) == 1 and told[0].links is not None and address not in doubted
     }
+    # GPUs of one model have as many links: a list that is shorter than another's has lost some.
+    models = {gpu.address: gpu.model for gpu in gpus}
+    most: dict[str | None, int] = {}
+    for address, links in known.items():
+        most[models[address]] = max(most.get(models[address], 0), len(links))
+    return {address: links for address, links in known.items() if len(links) == most[models[address]]}
 
 
 def peers_from_matrix(matrix: TopoMatrix, order: tuple[str, ...]) -> dict[str, tuple[Peer, ...]]:

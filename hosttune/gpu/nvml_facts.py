@@ -137,7 +137,7 @@ def _gpu(address: str, raw: Raw, driver: str | None, host: _Host) -> Gpu:
         peers=_peers(address, host),
         driver_version=driver,
         firmware_version=_text(raw, "nvmlDeviceGetVbiosVersion"),
-        nvlinks_active=_active(raw),
+        nvlinks_active=None if (links := host.links.get(address)) is None else len(links),
         nvlink_gb_per_s=None if speed is None else speed / 1000,
         fabric_state=state,
         fabric_status=_fabric_status(fabric) if state == "completed" else None,
@@ -241,11 +241,6 @@ def _links(raw: Raw) -> list[Raw] | None:
     return [] if links == "ERR Not Supported" and current != 1 else None
 
 
-def _active(raw: Raw) -> int | None:
-    links = _links(raw)
-    return None if links is None else len(links)
-
-
 class _Ends(NamedTuple):
     """What is at the other ends of a GPU's active links: how many lead to each GPU, to a switch."""
 
@@ -260,7 +255,17 @@ class _Host:
     def __init__(self, doubted: Mapping[str, Raw], raw: Mapping[str, Raw]) -> None:
         self.raw: Mapping[str, Raw] = {**raw, **doubted}
         self.addresses = sorted(self.raw)
-        self.ends = {address: _ends(entry, self.raw) for address, entry in self.raw.items()}
+        # GPUs of one model have as many links: a list that is shorter than another's has lost some.
+        most: dict[str | None, int] = {}
+        for entry in self.raw.values():
+            model = _text(entry, "nvmlDeviceGetName")
+            most[model] = max(most.get(model, 0), _listed(entry))
+        whole = {
+            address: _listed(entry) in (0, most[_text(entry, "nvmlDeviceGetName")])
+            for address, entry in self.raw.items()
+        }
+        self.links = {address: _links(entry) if whole[address] else None for address, entry in self.raw.items()}
+        self.ends = {address: _ends(links, self.raw) for address, links in self.links.items()}
 
 
 def _peers(address: str, host: _Host) -> tuple[Peer, ...] | None:
@@ -301,10 +306,15 @@ def _path(one: str, other: str, host: _Host) -> tuple[str, int | None] | None:
     return "nvlink", min(mine.switch, theirs.switch) or min(mine.unnamed, theirs.unnamed) or None
 
 
-def _ends(raw: Raw, host: Mapping[str, Raw]) -> _Ends | None:
+def _listed(raw: Raw) -> int:
+    """How many links are listed, up or down."""
+    links = raw.get("nvlinks")
+    return len(links) if isinstance(links, list) else 0
+
+
+def _ends(links: list[Raw] | None, host: Mapping[str, Raw]) -> _Ends | None:
     """The other ends of the active links; None when unknown. A GPU that is not in the record (asleep, on vfio-pci)
     and an end that NVML does not name lead to no GPU of it."""
-    links = _links(raw)
     if links is None:
         return None
     others = [link for link in links if link.get("remoteType") != _REMOTE_SWITCH]
