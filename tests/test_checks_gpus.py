@@ -501,3 +501,56 @@ def test_virtual_functions_are_told_of_by_their_parent() -> None:
 def test_a_gpu_without_a_function_is_unknown() -> None:
     found = evidence(Gpu(address=C, vendor="nvidia"), host={"pci": (PciDevice(address=A),)})
     assert {r.outcome for r in results(found, *GPUS)} <= {"unknown", "warn"}
+
+
+# --- defaults that cannot be -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("check", "facts", "default"),
+    [
+        ("power-limit", {"power_limit_watts": 400.0}, "power_default_watts"),
+        ("application-clocks", {"application_clock_mhz": 400.0}, "default_application_clock_mhz"),
+    ],
+)
+def test_a_default_below_that_of_a_sister_passes_nothing(check: str, facts: dict[str, Any], default: str) -> None:
+    def judged(mine: float, theirs: float | None) -> str:
+        known: dict[str, Any] = dict.fromkeys(facts, theirs)
+        found = evidence(nvidia(**{**facts, default: mine}), nvidia(B, **{**known, default: theirs}))
+        return of(found, check, *GPUS)[A].outcome
+
+    assert [judged(400.0, 400.0), judged(400.0, 700.0), judged(700.0, 700.0)] == ["pass", "unknown", "warn"]
+    assert [judged(400.0, 300.0), judged(400.0, None)] == ["pass", "pass"]
+
+
+def test_a_power_limit_above_the_greatest_is_none() -> None:
+    limits: dict[str, Any] = {"power_limit_watts": 4000.0, "power_default_watts": 700.0, "power_max_watts": 700.0}
+    assert outcome("power-limit", **limits)[0] == "unknown"
+    assert outcome("power-limit", **{**limits, "power_limit_watts": 700.0})[0] == "pass"
+
+
+def test_the_smaller_of_two_margins_counts() -> None:
+    heat: dict[str, Any] = {"temperature_c": 95.0, "temperature_margin_c": 30.0, "temperature_slowdown_c": 90.0}
+    assert outcome("gpu-temperature", **heat)[0] == "warn"
+    assert outcome("gpu-temperature", **{**heat, "temperature_c": 40.0, "temperature_margin_c": -2.0})[0] == "warn"
+    assert outcome("gpu-temperature", **{**heat, "temperature_c": 40.0})[0] == "pass"
+
+
+@pytest.mark.parametrize(
+    ("check", "where", "expected"),
+    [
+        ("persistence", "nvidia-smi-q-x", "unknown"),
+        ("compute-mode", "nvml.json", "fail"),
+        ("mig-mode", "mig-lgip", "unknown"),
+        ("gpu-status", "nvidia-smi-q", "unknown"),
+        ("persistence", "nvidia-smi-topo-m", "pass"),
+        ("persistence", "hl-smi-q", "pass"),
+    ],
+)
+def test_an_answer_that_is_lost_could_have_contradicted_a_pass(check: str, where: str, expected: str) -> None:
+    facts: dict[str, Any] = {"persistence": True, "compute_mode": "prohibited", "recovery_action": "none"}
+    gpu = nvidia(**facts, mig=Mig(mode="disabled", pending="disabled"))
+    lost = Problem(what="unreadable", where=where, why="lost: it was in this capture when it was made")
+    assert of(evidence(gpu, host={"problems": (lost,)}), check, *GPUS)[A].outcome == expected
+    healthy = of(evidence(gpu), check, *GPUS)[A].outcome
+    assert healthy == ("fail" if expected == "fail" else "pass")

@@ -12,6 +12,7 @@ import msgspec
 import pynvml
 import pytest
 
+from hosttune.errors import BadInput
 from hosttune.gpu import nvml
 from hosttune.gpu.nvml import PLAIN, dump_from
 from hosttune.gpu.nvml_facts import parse_nvml
@@ -22,6 +23,7 @@ A, B, C = "0000:19:00.0", "0000:3b:00.0", "0000:4c:00.0"
 SWITCH = "0000:83:00.0"
 GPU, NVSWITCH, HIDDEN = 0, 2, 0xFF
 OK, OFF = 0, 2
+DOWN = (HIDDEN, "")  # a link that is not active
 
 
 class Failure(Exception):
@@ -103,7 +105,7 @@ class FakeNvml:
             raise Failure("Not Supported")
         if link > len(self.links[handle]):
             raise Failure("Invalid Argument")
-        return int(link < len(self.links[handle]))
+        return int(link < len(self.links[handle]) and self.links[handle][link] != DOWN)
 
     def nvmlDeviceGetNvLinkRemoteDeviceType(self, handle: str, link: int) -> int:
         return self.links[handle][link][0]
@@ -205,7 +207,7 @@ def test_mig_on_lists_instances_and_turns_nvlink_peers_off() -> None:
 
 @pytest.mark.parametrize("kind", [NVSWITCH, HIDDEN], ids=["switch named", "remote ends hidden in a guest"])
 def test_gpus_behind_a_switch_are_nvlink_peers(kind: int) -> None:
-    links = {A: [(kind, SWITCH)] * 18, B: [(kind, SWITCH)] * 17, C: [(kind, SWITCH)] * 18}
+    links = {A: [(kind, SWITCH)] * 18, B: [*[(kind, SWITCH)] * 17, DOWN], C: [(kind, SWITCH)] * 18}
     gpus, _ = read(FakeNvml(links, everyone(OK)), A, B, C)
     assert gpus[A].peers == (Peer(address=B, kind="nvlink", links=17), Peer(address=C, kind="nvlink", links=18))
 
@@ -237,6 +239,141 @@ def test_only_the_named_gpus_are_opened() -> None:
     library = FakeNvml({A: [], B: []}, {})
     read(library, B)
     assert library.opened == [B]
+
+
+def _pair(**changes: Any) -> tuple[Gpu, Gpu]:
+    """A and B behind a switch, 18 links each; `changes` of A's entry: a value, or a function of what stands there."""
+    links = {A: [(NVSWITCH, SWITCH)] * 17, B: [(NVSWITCH, SWITCH)] * 17}
+    document = msgspec.json.decode(dump_from(FakeNvml(links, everyone(OK, (A, B))), (A, B)))
+    for name, value in changes.items():
+        document["0"][name] = value(document["0"][name]) if callable(value) else value
+    gpus = parse_nvml(msgspec.json.encode(document).decode()).by_address()
+    return gpus[A], gpus[B]
+
+
+@pytest.mark.parametrize(
+    ("mine", "kind"),
+    [({B: OK}, "nvlink"), ({}, "nvlink"), ({B: "ERR Unknown Error"}, "nvlink"), ({B: OFF}, None), ([], "nvlink")],
+)
+def test_p2p_is_what_both_gpus_say(mine: Any, kind: str | None) -> None:
+    """One status of two GPUs: told by one it is that of both, told by both it is the same."""
+    for gpu in _pair(p2pNvlink=mine):
+        assert (gpu.peers and gpu.peers[0].kind) == kind
+
+
+def test_a_status_that_one_gpu_alone_tells_is_not_ok_either() -> None:
+    links = {A: [(NVSWITCH, SWITCH)] * 18, B: [(NVSWITCH, SWITCH)] * 18}
+    document = msgspec.json.decode(dump_from(FakeNvml(links, everyone(1, (A, B))), (A, B)))
+    del document["0"]["p2pNvlink"][B]
+    one_lost = parse_nvml(msgspec.json.encode(document).decode()).by_address()
+    assert [gpu.peers for gpu in one_lost.values()] == [
+        (Peer(address=B, kind="pcie"),),
+        (Peer(address=A, kind="pcie"),),
+    ]
+    del document["1"]["p2pNvlink"]
+    both_lost = parse_nvml(msgspec.json.encode(document).decode()).by_address()
+    assert [gpu.peers for gpu in both_lost.values()] == [None, None]
+
+
+def _down(links: Any) -> Any:
+    """Link 5 is down."""
+    links[5] = {"link": 5, "state": 0}
+    return links
+
+
+@pytest.mark.parametrize(
+    ("links", "active"),
+    [
+        (_down, 16),
+        (lambda links: [*_down(links), links[6]], None),
+        (lambda links: [*_down(links), {**links[6], "link": 5}], None),
+        (lambda links: [link for link in _down(links) if link["link"] != 4], None),
+        (lambda links: [*_down(links)[:5], {"link": 5, "state": True}, *links[6:]], None),
+        (lambda links: [*_down(links)[:5], {"link": 5, "state": 1.0}, *links[6:]], None),
+        (lambda links: [*_down(links)[:5], {"link": 5, "state": "ERR Unknown Error"}, *links[6:]], None),
+        (lambda links: [*_down(links), "x"], None),
+        (lambda links: links[:-1], None),  # B has one more
+        ([], None),
+    ],
+)
+def test_nvlinks_are_counted_in_a_whole_list_alone(links: Any, active: int | None) -> None:
+    assert _pair(nvlinks=links)[0].nvlinks_active == active
+
+
+@pytest.mark.parametrize(
+    ("rows", "pending"),
+    [
+        ([0, 0, 1, 0], True),
+        ("(0, 0, 1, 0)", True),
+        ("(0, 0, None, 0, 0)", None),
+        ("0, 0, 0x1, 0", None),
+        ("0 0 .1 0", None),
+        ([0, 0, False, 0], None),
+        ([0, 0, 0], None),
+    ],
+)
+def test_a_list_of_numbers_is_nothing_but_them(rows: Any, pending: bool | None) -> None:
+    assert _pair(nvmlDeviceGetRemappedRows=rows)[0].remapped_pending is pending
+
+
+def test_instances_of_a_gpu_whose_mig_mode_is_off_leave_the_mode_unknown() -> None:
+    mig = _pair(migInstances=[{"id": 1, "profileId": 9, "start": 0, "size": 4}])[0].mig
+    assert mig is not None
+    assert mig.mode is None
+
+
+def test_what_is_told_twice_of_a_gpu_says_nothing_of_the_paths_to_it() -> None:
+    gpus = parse_nvml(
+        msgspec.json.encode(
+            {
+                "0": {"busId": A, "nvlinks": "ERR Not Supported"},
+                "1": {"busId": B, "nvlinks": "ERR Not Supported"},
+                "2": {"busId": B, "nvlinks": "ERR Not Supported", "nvmlDeviceGetSerial": "x"},
+            }
+        ).decode()
+    ).by_address()
+    assert (list(gpus), gpus[A].peers) == ([A], None)
+
+
+WHOLE = 0b0001_10101010  # each part says that there is no fault
+
+
+@pytest.mark.parametrize(
+    ("mask", "faults"),
+    [
+        (WHOLE, ()),
+        (WHOLE & ~3 | 1, ("degraded bandwidth",)),
+        (WHOLE & ~3, None),
+        (WHOLE | 3, None),
+        (WHOLE & 0xFF, None),
+        (0, None),
+        (None, None),
+    ],
+)
+def test_a_health_mask_that_tells_less_than_a_sisters_is_no_proof(
+    mask: int | None, faults: tuple[str, ...] | None
+) -> None:
+    links: dict[str, list[tuple[int, str]]] = {A: [], B: []}
+    document = msgspec.json.decode(dump_from(FakeNvml(links, everyone(OFF, (A, B))), (A, B)))
+    document["0"]["fabricInfo"]["healthMask"], document["1"]["fabricInfo"]["healthMask"] = mask, WHOLE
+    gpus = parse_nvml(msgspec.json.encode(document).decode()).by_address()
+    assert (gpus[B].fabric_health, gpus[B].fabric_status) == ((), "success")
+    assert (gpus[A].fabric_health, gpus[A].fabric_status) == (faults, None if faults is None else "success")
+
+
+def test_entries_that_exchanged_their_addresses_join_no_function() -> None:
+    """Each has a path to every GPU but itself."""
+    document = msgspec.json.decode(dump_from(FakeNvml({A: [], B: []}, everyone(OFF, (A, B))), (A, B)))
+    document["0"]["busId"], document["1"]["busId"] = B, A
+    answer = parse_nvml(msgspec.json.encode(document).decode())
+    assert (answer.gpus, [one.what for one in answer.problems]) == ((), ["GPU without a PCI address"] * 2)
+
+
+def test_a_record_of_more_gpus_than_a_driver_has_numbers_for_is_refused() -> None:
+    entries = {str(n): {"busId": f"{n:04x}:01:00.0", "nvlinks": []} for n in range(1000)}
+    with pytest.raises(BadInput, match="1,000 GPUs that NVIDIA's driver tells of, more than 248") as caught:
+        parse_nvml(msgspec.json.encode(entries).decode())
+    assert caught.value.where == "nvml.json"
 
 
 def test_dump_is_json_that_names_each_gpu() -> None:

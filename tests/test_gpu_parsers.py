@@ -240,6 +240,8 @@ def test_nvlinks_are_those_of_the_gpu_whose_uuid_and_place_agree() -> None:
     assert nvlinks_by_address(exchanged, gpus, numbered=True) == {}
     assert len(nvlinks_by_address(exchanged, gpus, numbered=False)) == 2, "only the UUID is known"
     assert nvlinks_by_address((*two, two[0]), gpus, numbered=True).keys() == {"0000:02:00.0"}
+    shorter = (two[0], msgspec.structs.replace(two[1], links=(26.562,)))
+    assert nvlinks_by_address(shorter, gpus, numbered=True).keys() == {"0000:01:00.0"}, "one link of the other is lost"
 
 
 MATRIX = "\tGPU0\tGPU1\tGPU2\nGPU0\t X \tNV18\tNV18\nGPU1\tNV18\t X \tNV18\nGPU2\tNV18\tNV18\t X \n"
@@ -255,3 +257,128 @@ def test_a_matrix_is_told_once_and_reads_the_same_from_both_sides() -> None:
     assert peers_from_matrix(odd, order).keys() == {order[2]}
     assert parse_topo_matrix(f"{MATRIX}\n{MATRIX}") is None
     assert parse_topo_matrix(MATRIX + "GPU2\tNV18\tNV18\t X \n") is None
+
+
+# --- words and numbers that are none ---------------------------------------------------------------------------
+
+CORE = ("bandwidth", "route_recovery_in_progress", "route_unhealthy", "access_timeout_recovery")
+WELL = {**dict.fromkeys(CORE, "False"), "bandwidth": "Full"}
+
+
+def fabric(**health: str | None) -> str:
+    inner = "".join(f"<{name}>{word}</{name}>" for name, word in health.items() if word is not None)
+    return f"<fabric><state>Completed</state><status>Success</status><health>{inner}</health></fabric>"
+
+
+@pytest.mark.parametrize(
+    ("health", "faults", "status"),
+    [
+        ({}, (), "success"),
+        ({"bandwidth": "Degraded", "route_unhealthy": "[Unknown Error]"}, ("bandwidth degraded",), "success"),
+        ({"route_unhealthy": "True"}, ("route unhealthy",), "success"),
+        ({"incorrect_configuration": "No Partition"}, ("no partition",), "success"),
+        ({"summary": "Limited Capacity"}, ("summary limited capacity",), "success"),
+        ({"summary": "Healthy", "incorrect_configuration": "None", "partition_assigned": "True"}, (), "success"),
+        ({"something_new": "Perhaps"}, (), "success"),
+        *(({"route_unhealthy": word}, None, None) for word in (None, "", "[Unknown Error]", "None", "Full")),
+        (dict.fromkeys(CORE, "N/A"), None, "success"),
+        (dict.fromkeys(CORE), None, "success"),
+        ({**dict.fromkeys(CORE, "N/A"), "bandwidth": "[GPU is lost]"}, None, None),
+        ({**dict.fromkeys(CORE), "bandwidth": "Full"}, (), "success"),  # older drivers tell of no more
+    ],
+)
+def test_health_of_the_fabric_is_told_by_known_words_of_each_element(
+    health: dict[str, str | None], faults: tuple[str, ...] | None, status: str | None
+) -> None:
+    (gpu,) = parse_smi_xml(smi(fabric(**{**WELL, **health}))).gpus
+    assert (gpu.fabric_state, gpu.fabric_health, gpu.fabric_status) == ("completed", faults, status)
+
+
+@pytest.mark.parametrize("word", [None, "N/A", "", "[GPU is lost]"])
+@pytest.mark.parametrize("name", [*CORE, "incorrect_configuration"])
+def test_an_element_that_a_sister_tells_is_not_lost(name: str, word: str | None) -> None:
+    well: dict[str, str | None] = {**WELL, "incorrect_configuration": "None"}
+    one, other = parse_smi_xml(smi(fabric(**{**well, name: word}), fabric(**well))).gpus
+    assert (one.fabric_health, one.fabric_status) == (None, None)
+    assert (other.fabric_health, other.fabric_status) == ((), "success")
+
+
+@pytest.mark.parametrize(
+    ("element", "field", "known"),
+    [
+        ("<compute_mode>{}</compute_mode>", "compute_mode", {"Prohibited": "prohibited", "Exclusive_Process": ...}),
+        ("<compute_mode>{}</compute_mode>", "compute_mode", {"Pr0hibited": None, "-7": None, "NaN": None, "N/A": None}),
+        (
+            "<gpu_power_readings><default_power_limit>{}</default_power_limit></gpu_power_readings>",
+            "power_default_watts",
+            {"700.00 W": 700.0, "400 %": None, "700.00": None, "0.70 kW": None, "-1 W": None, "1 2 W": None},
+        ),
+        (
+            "<default_applications_clocks><graphics_clock>{}</graphics_clock></default_applications_clocks>",
+            "default_application_clock_mhz",
+            {"1980 MHz": 1980.0, "1.98 GHz": None, "1980": None, "1980 W": None},
+        ),
+    ],
+)
+def test_a_word_or_a_unit_that_is_none_tells_nothing(element: str, field: str, known: dict[str, Any]) -> None:
+    for text, value in known.items():
+        (gpu,) = parse_smi_xml(smi(element.format(text))).gpus
+        assert getattr(gpu, field) == (text.casefold() if value is ... else value), text
+
+
+@pytest.mark.parametrize(("requested", "limit"), [("700.00 W", 700.0), ("900.00 W", 700.0), ("400.00 W", None)])
+def test_no_power_limit_is_above_the_one_asked_for(requested: str, limit: float | None) -> None:
+    readings = f"<current_power_limit>700.00 W</current_power_limit><requested_power_limit>{requested}"
+    text = f"<gpu_power_readings>{readings}</requested_power_limit></gpu_power_readings>"
+    assert parse_smi_xml(smi(text)).gpus[0].power_limit_watts == limit
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [("Insufficient Resources", "insufficient resources"), ("[Insufficient Permissions]", None), ("N/A", None)],
+)
+def test_a_status_that_is_an_error_is_told(status: str, told: str | None) -> None:
+    text = fabric(bandwidth="N/A").replace("Success", status)
+    assert parse_smi_xml(smi(text)).gpus[0].fabric_status == told
+
+
+@pytest.mark.parametrize("inner", ["No<x/>Yes", "No<x/>", "<x/>No"])
+def test_text_around_another_element_is_no_value(inner: str) -> None:
+    (gpu,) = parse_smi_xml(smi(ROWS.format(inner))).gpus
+    assert (gpu.remapped_pending, gpu.lacks) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("inner", "count"),
+    [
+        ("\n\t", 0),
+        ("None", 0),
+        ("<process_info><pid>7</pid></process_info><process_info><pid>8</pid></process_info>", 2),
+        ("<process_info><type>C</type></process_info>", 1),
+        ("None<process_info/>", 1),
+        ("[Unknown Error]", None),
+        ("N0ne", None),
+    ],
+)
+def test_a_listed_process_is_one_without_its_number_too(inner: str, count: int | None) -> None:
+    assert parse_smi_xml(smi(f"<processes>{inner}</processes>")).gpus[0].processes == count
+
+
+DEVICE = "<mig_devices><mig_device><gpu_instance_id>2</gpu_instance_id></mig_device></mig_devices>"
+
+
+@pytest.mark.parametrize(("mode", "told"), [("Enabled", "enabled"), ("Disabled", None), ("N/A", None)])
+def test_a_gpu_that_lists_mig_devices_is_not_out_of_mig_mode(mode: str, told: str | None) -> None:
+    text = f"<mig_mode><current_mig>{mode}</current_mig><pending_mig>Enabled</pending_mig></mig_mode>{DEVICE}"
+    (gpu,) = parse_smi_xml(smi(text)).gpus
+    assert gpu.mig is not None
+    assert (gpu.mig.mode, gpu.lacks) == (told, None)
+
+
+def test_more_gpus_than_the_driver_has_numbers_for_are_refused() -> None:
+    ids = tuple(f"{n:04x}:18:00.0" for n in range(249))
+    with pytest.raises(BadInput, match=r"249 GPUs that .*, more than 248") as xml:
+        parse_smi_xml(smi(*("",) * 249, ids=ids))
+    with pytest.raises(BadInput, match=r"249 GPUs that .*, more than 248") as text:
+        parse_smi_text("".join(f"GPU 0000{one}\n" for one in ids))
+    assert (xml.value.where, text.value.where) == ("nvidia-smi-q-x", "nvidia-smi-q")

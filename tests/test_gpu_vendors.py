@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -445,3 +447,68 @@ def test_nvml_and_nvidia_smi_of_one_capture_are_compared(tmp_path: Path) -> None
     assert gpu.mig is not None
     assert (gpu.mig.mode, gpu.mig.pending) == (None, None)
     assert [(one.what, one.where) for one in reader.problems] == [("contradicting facts of a GPU", A)]
+
+
+@pytest.mark.parametrize(
+    ("element", "other", "field", "told"),
+    [
+        ("<replay_counter>0", "<replay_counter>900", "pcie_replays", 900),
+        ("<gpu_temp_tlimit>{}", "<gpu_temp_tlimit>-2 C", "temperature_margin_c", -2),
+        ("<default_power_limit>700.00 W", "<default_power_limit>400.00 W", "power_default_watts", None),
+        ("<remapped_row_pending>No", "<remapped_row_pending>Yes", "remapped_pending", None),
+    ],
+)
+@pytest.mark.parametrize("swapped", [False, True])
+def test_two_forms_of_nvidia_smi_in_one_capture_are_compared(
+    tmp_path: Path, swapped: bool, element: str, other: str, field: str, told: float | None
+) -> None:
+    """What lasts and differs is unknown; of what is counted or measured the worse is taken."""
+    xml, text = (H200 / "nvidia-smi-q-x4.xml").read_text(), (H200 / "nvidia-smi-q-x4.txt").read_text()
+    margin = re.search(r"<gpu_temp_tlimit>([^<]*)", xml)
+    assert margin
+    element = element.format(margin[1])
+    assert element in xml
+    name, word = other[1:].split(">")
+    label = {"replay_counter": "Replays Since Reset", "gpu_temp_tlimit": "GPU T.Limit Temp"}.get(name)
+    label = label or {"default_power_limit": "Default Power Limit", "remapped_row_pending": "Pending"}[name]
+    if swapped:
+        start = text.index("Remapped Rows") if label == "Pending" else 0
+        text = text[:start] + re.sub(rf"({re.escape(label)} +: ).*", rf"\g<1>{word}", text[start:], count=1)
+    else:
+        xml = xml.replace(element, other, 1)
+    reader = write(tmp_path, {".hosttune/commands/nvidia-smi-q-x": xml, ".hosttune/commands/nvidia-smi-q": text})
+    gpus = read_gpus(reader, tuple(map(nvidia, (A, B, C, D))))
+    assert getattr(gpus[0], field) == told
+    whys = [one.why for one in reader.problems if one.what == "contradicting facts of a GPU"]
+    assert len(whys) == (told is None)
+
+
+def test_a_list_of_other_gpus_in_the_text_leaves_tables_by_number_out(tmp_path: Path) -> None:
+    xml, text = (H200 / "nvidia-smi-q-x4.xml").read_text(), (H200 / "nvidia-smi-q-x4.txt").read_text()
+    first, *others = re.split(r"(?m)^(?=GPU )", text)
+    files = {"nvidia-smi-q-x": xml, "nvidia-smi-q": "".join((first, *others[1:]))}
+    files["nvidia-smi-topo-m"] = (H200 / "topo-m-x4.txt").read_text()
+    reader = write(tmp_path, {f".hosttune/commands/{name}": content for name, content in files.items()})
+    gpus = read_gpus(reader, tuple(map(nvidia, (A, B, C, D))))
+    assert [gpu.peers for gpu in gpus] == [None] * 4
+    assert "GPUs in two orders" in [one.what for one in reader.problems]
+
+
+def test_a_path_is_over_nvlink_if_nvml_and_the_matrix_say_so(tmp_path: Path) -> None:
+    xml, topo = (H200 / "nvidia-smi-q-x4.xml").read_text(), (H200 / "topo-m-x4.txt").read_text()
+    links = [{"link": n, "state": 1} for n in range(18)]
+    status = {A: 0, B: 0, C: 0, D: 0}
+    entries: dict[str, Any] = {
+        str(n): {"busId": one, "nvlinks": links, "p2pNvlink": {other: 0 for other in status if other != one}}
+        for n, one in enumerate(status)
+    }
+    entries["0"]["p2pNvlink"][B] = entries["1"]["p2pNvlink"][A] = 1
+    outputs = {"nvidia-smi-q-x": xml, "nvidia-smi-topo-m": topo, "nvml.json": json.dumps(entries)}
+    reader = write(tmp_path, {f".hosttune/commands/{name}": text for name, text in outputs.items()})
+    first, _, third, _ = read_gpus(reader, tuple(map(nvidia, (A, B, C, D))))
+    assert [peer.kind for peer in first.peers or ()] == ["pcie", "nvlink", "nvlink"]
+    assert [peer.kind for peer in third.peers or ()] == ["nvlink", "nvlink", "nvlink"]
+    reader = write(tmp_path, {".hosttune/commands/nvidia-smi-topo-m": topo.replace("NV18", "SYS ")})
+    assert [[peer.kind for peer in gpu.peers or ()] for gpu in read_gpus(reader, tuple(map(nvidia, (A, B, C, D))))] == [
+        ["pcie"] * 3
+    ] * 4

@@ -18,7 +18,7 @@ from hosttune.checks.facts import (
     no_switch,
     none_here,
 )
-from hosttune.checks.gpufacts import Fact, each_gpu, mig_on, not_judged, source
+from hosttune.checks.gpufacts import Fact, each_gpu, mig_on, not_judged, source, uncontradicted
 from hosttune.gpu import vendor_of
 from hosttune.model.doubts import contradicted
 from hosttune.model.evidence import Evidence
@@ -74,7 +74,8 @@ def _links(evidence: Evidence, kind: str, facts: tuple[Fact, ...]) -> Iterable[C
         linkless = found is not None and found.outcome == "skip" and bool(others) and gpu.peers is not None
         hidden = found is not None and found.outcome == "skip" and _off(gpu)
         seen = found is not None and (not whys or found.outcome == "fail" or hidden or linkless)
-        yield found if found is not None and seen else whys[0]
+        result = found if found is not None and seen else whys[0]
+        yield uncontradicted(evidence, facts[0], gpu, result, tables=True)
 
 
 def _joined(

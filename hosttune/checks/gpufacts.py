@@ -38,8 +38,25 @@ class Fact:
     also: tuple[str, ...] = ()
 
 
+UNREADABLE = "unreadable"  # `Problem.what` of an answer that was recorded and is lost or too long (gpu.vendor.ask)
 OLDER = "a capture by an older version of hosttune lacks it: capture again"
 Judge = Callable[[Gpu], CheckResult]
+
+
+def below_sisters(evidence: Evidence, fact: Fact, gpu: Gpu, name: str, found: CheckResult) -> CheckResult:
+    """A pass against the board's default is unknown where the default of another GPU of its model, field `name`, is
+    higher: boards of one model have one default.
+    """
+    if found.outcome != "pass":
+        return found
+    mine = getattr(gpu, name)
+    other = max(sisters(evidence, gpu), key=lambda one: getattr(one, name) or 0, default=None)
+    if other is None or mine is None or (getattr(other, name) or 0) <= mine:
+        return found
+    words = name.replace("_", " ")
+    why = f"{found.actual}; {words} {mine:g}, and {getattr(other, name):g} of {other.address}, of the same model"
+    hint = "nvidia-smi -q shows the defaults of both: look at them again"
+    return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint, source=found.source)
 
 
 def source(gpu: Gpu, call: str) -> str:
@@ -54,13 +71,31 @@ def each_gpu(evidence: Evidence, fact: Fact, judge: Judge) -> Iterable[CheckResu
         yield none_here(evidence, fact.check, "GPU")
     functions = by_address(evidence.host)
     for gpu in gpus:
-        yield not_judged(evidence, fact, gpu, functions.get(gpu.address)) or whole(evidence, fact, gpu, judge(gpu))
+        found = not_judged(evidence, fact, gpu, functions.get(gpu.address)) or whole(evidence, fact, gpu, judge(gpu))
+        yield uncontradicted(evidence, fact, gpu, found)
+
+
+def uncontradicted(
+    evidence: Evidence, fact: Fact, gpu: Gpu, found: CheckResult, *, tables: bool = False
+) -> CheckResult:
+    """A pass or warning is unknown where an answer is lost, or cannot be read, that could have contradicted it: one
+    that tells the same facts; of paths between GPUs and MIG (`tables`) any of its maker's.
+    """
+    vendor = vendor_of(gpu.vendor)
+    names = () if vendor is None else vendor.queries if tables else vendor.compared
+    lost = next((one for one in evidence.host.problems if one.what == UNREADABLE and one.where in names), None)
+    if lost is None or found.outcome not in ("pass", "warn") or gpu.source in (None, "sysfs"):
+        return found
+    why = f"{found.actual}; but {lost.where}, which tells of it too, cannot be read: {lost.why}"
+    return unknown(
+        fact.check, gpu.address, expected=found.expected or fact.expected, why=why, hint=RECORD, source=found.source
+    )
 
 
 def whole(evidence: Evidence, fact: Fact, gpu: Gpu, found: CheckResult) -> CheckResult:
     """A result that does not fail is unknown where a part of the evidence for it is missing."""
     missing = [name for name in fact.whole if not _knows(evidence, gpu, name)]
-    others = _sisters(evidence, gpu)
+    others = sisters(evidence, gpu)
     missing += [
         name
         for name in fact.also
@@ -73,7 +108,7 @@ def whole(evidence: Evidence, fact: Fact, gpu: Gpu, found: CheckResult) -> Check
     return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint, source=found.source)
 
 
-def _sisters(evidence: Evidence, gpu: Gpu) -> list[Gpu]:
+def sisters(evidence: Evidence, gpu: Gpu) -> list[Gpu]:
     """The other GPUs of its model."""
     return [one for one in accelerators(evidence.host) if one.model == gpu.model and one.address != gpu.address]
 
@@ -92,7 +127,7 @@ def not_judged(evidence: Evidence, fact: Fact, gpu: Gpu, device: PciDevice | Non
     if not missing:
         return None
     if driver == vendor.driver and all(name in (gpu.lacks or ()) for name in missing):
-        having = [o for o in _sisters(evidence, gpu) if any(getattr(o, name) is not None for name in missing)]
+        having = [o for o in sisters(evidence, gpu) if any(getattr(o, name) is not None for name in missing)]
         return _lacking(evidence, fact, gpu, having)
     why, hint = _silent(evidence, gpu, device, vendor.driver)
     return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint)

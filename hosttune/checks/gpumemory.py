@@ -9,7 +9,7 @@ from functools import partial
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.data import table
 from hosttune.checks.facts import RECORD, accelerators, by_address, none_here, wanted
-from hosttune.checks.gpufacts import Fact, each_gpu, not_judged, source
+from hosttune.checks.gpufacts import Fact, each_gpu, not_judged, source, uncontradicted
 from hosttune.gpu import vendor_of
 from hosttune.gpu.knobs import ECC
 from hosttune.model.evidence import Evidence
@@ -126,6 +126,7 @@ def retired_pages(evidence: Evidence) -> Iterable[CheckResult]:
     for gpu in gpus:
         device = functions.get(gpu.address)
         found = not_judged(evidence, _RETIRED, gpu, device) or _retired(gpu)
+        found = uncontradicted(evidence, _RETIRED, gpu, found)
         if found.outcome == "unknown" and _remaps(gpu, device):
             found = skipped(_RETIRED.check, gpu.address, "it remaps rows instead of retiring pages: see row-remap")
         yield found

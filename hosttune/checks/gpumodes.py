@@ -7,7 +7,7 @@ from functools import partial
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.facts import accelerators, by_address, none_here, planned_guests, wanted
-from hosttune.checks.gpufacts import Fact, each_gpu, not_judged, source
+from hosttune.checks.gpufacts import Fact, each_gpu, not_judged, source, uncontradicted
 from hosttune.gpu.knobs import COMPUTE_MODE, MIG_MODE, PERSISTENCE
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu, Mig
@@ -90,7 +90,7 @@ def _each_mig(evidence: Evidence, fact: Fact, judge: Callable[[Gpu, Mig], CheckR
     functions = by_address(evidence.host)
     for gpu in gpus:
         if gpu.mig is not None and gpu.mig.mode is not None:
-            yield judge(gpu, gpu.mig)
+            yield uncontradicted(evidence, fact, gpu, judge(gpu, gpu.mig), tables=True)
         else:
             why = not_judged(evidence, fact, gpu, functions.get(gpu.address))
             hint = f"nvidia-smi -i {gpu.address} -q -d MIG_MODE, or nvidia-smi -q, shows it"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.facts import RECORD, accelerators, by_address, for_vfio, lacks, none_here, wanted
-from hosttune.checks.gpufacts import Fact, each_gpu, not_judged, source
+from hosttune.checks.gpufacts import Fact, below_sisters, each_gpu, not_judged, source, uncontradicted
 from hosttune.gpu import vendor_of
 from hosttune.gpu.knobs import POWER_LIMIT
 from hosttune.model.evidence import Evidence
@@ -105,7 +104,8 @@ def gpu_status(evidence: Evidence) -> Iterable[CheckResult]:
         vendor = vendor_of(gpu.vendor)
         by_word = vendor is not None and "status" in vendor.tells
         fact, judge = (_STATUS, _status) if by_word else (_RECOVERY, _recovery)
-        yield not_judged(evidence, fact, gpu, functions.get(gpu.address)) or judge(gpu)
+        found = not_judged(evidence, fact, gpu, functions.get(gpu.address)) or judge(gpu)
+        yield uncontradicted(evidence, fact, gpu, found)
 
 
 def _recovery(gpu: Gpu) -> CheckResult:
@@ -189,6 +189,10 @@ def _power_limit(plan: dict[str, object], gpu: Gpu) -> CheckResult:
     target = float(want) if planned and isinstance(want, int | float) else default
     expected = f"{target:g} W, as planned" if planned else f"at least {default:g} W, the board's default"
     told, actual = source(gpu, _POWER.call), f"{now:g} W"
+    if gpu.power_max_watts is not None and max(now, default) > gpu.power_max_watts:
+        why = f"{actual}, default {default:g} W: more than the board's greatest limit, {gpu.power_max_watts:g} W"
+        hint = f"nvidia-smi -i {gpu.address} -q -d POWER shows them: look at them again"
+        return unknown(_POWER.check, gpu.address, expected=expected, why=why, hint=hint, source=told)
     if now == target or (now > target and not planned):
         return passed(_POWER.check, gpu.address, expected=expected, actual=actual, source=told)
     hint = f"nvidia-smi -i {gpu.address} -pl {target:g}; or plan with settings.power_limit_watts"
@@ -206,9 +210,9 @@ _HEAT = Fact(
 
 def _temperature(gpu: Gpu) -> CheckResult:
     now = gpu.temperature_c or 0
-    left = gpu.temperature_margin_c
-    if left is None and gpu.temperature_slowdown_c:
-        left = gpu.temperature_slowdown_c - now
+    limit = gpu.temperature_slowdown_c
+    by_limit = limit - now if limit is not None and limit > 0 else None  # a limit below 0 is a margin, no temperature
+    left = min((one for one in (gpu.temperature_margin_c, by_limit) if one is not None), default=None)
     told = source(gpu, _HEAT.call)
     actual = f"{now:g} °C" + ("" if left is None else f", {left:g} °C left")
     if left is None:
@@ -224,7 +228,22 @@ def _temperature(gpu: Gpu) -> CheckResult:
 
 
 def _power_limits(evidence: Evidence) -> Iterable[CheckResult]:
-    return each_gpu(evidence, _POWER, partial(_power_limit, wanted(evidence, POWER_LIMIT)))
+    plan = wanted(evidence, POWER_LIMIT)
+
+    def judge(gpu: Gpu) -> CheckResult:
+        found = _power_limit(plan, gpu)
+        planned = gpu.address in plan
+        return found if planned else below_sisters(evidence, _POWER, gpu, "power_default_watts", found)
+
+    return each_gpu(evidence, _POWER, judge)
+
+
+def _all_application_clocks(evidence: Evidence) -> Iterable[CheckResult]:
+    def judge(gpu: Gpu) -> CheckResult:
+        found = _application_clocks(gpu)
+        return below_sisters(evidence, _APPLICATION, gpu, "default_application_clock_mhz", found)
+
+    return each_gpu(evidence, _APPLICATION, judge)
 
 
 CHECKS: tuple[Check, ...] = (
@@ -261,7 +280,7 @@ CHECKS: tuple[Check, ...] = (
         "each GPU",
         "Clocks that somebody lowered for a test stay lowered while the driver is loaded",
         f"{_NVML}: nvmlDeviceGetApplicationsClock",
-        lambda evidence: each_gpu(evidence, _APPLICATION, _application_clocks),
+        _all_application_clocks,
         inside=True,
     ),
     Check(

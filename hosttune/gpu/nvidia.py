@@ -7,7 +7,7 @@ by NVML on a host. Sources are asked in order: NVML, `nvidia-smi -q -x`, `nvidia
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -138,18 +138,29 @@ def _from_smi(reader: Reader, addresses: tuple[str, ...], *, all_awake: bool) ->
     """nvidia-smi's facts. It opens every GPU: live, it is not run while one of them is asleep (`all_awake` False)."""
     from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
 
-    listed = Answer()
+    answers: list[Answer] = []
     for name, parse in (("nvidia-smi-q-x", parse_smi_xml), ("nvidia-smi-q", parse_smi_text)):
-        text = _command(reader, name, all_awake=all_awake)
-        if text is None:
-            continue
-        listed = _parse(reader, name, text, parse)
-        if listed.gpus:
+        if answers and not reader.system.captured:
             break
-    told = _join(reader, listed, addresses, "nvidia-smi")
-    if not listed.gpus:
-        return told
+        text = _command(reader, name, all_awake=all_awake)
+        answer = Answer() if text is None else _parse(reader, name, text, parse)
+        if answer.gpus:
+            answers.append(answer)
+    if not answers:
+        return {}
+    told: dict[str, Gpu] = {}
+    for answer in answers:
+        for address, gpu in _join(reader, answer, addresses, "nvidia-smi").items():
+            told[address] = _agreed(reader, told[address], gpu, _FORMS) if address in told else gpu
+    listed = answers[0]
+    if any([gpu.address for gpu in other.gpus] != [gpu.address for gpu in listed.gpus] for other in answers):
+        problem = Problem(what="GPUs in two orders", where="nvidia-smi-q", why=f"{_FORMS} do not list the same GPUs")
+        reader.problem(problem.what, problem.where, problem.why)
+        listed = msgspec.structs.replace(listed, problems=(*listed.problems, problem))
     return _from_tables(reader, told, listed, all_awake=all_awake)
+
+
+_FORMS = "nvidia-smi -q and nvidia-smi -q -x"
 
 
 def _parse(reader: Reader, name: str, text: str, parse: Callable[[str], Answer]) -> Answer:
@@ -230,11 +241,17 @@ def nvlinks_by_address(
             doubted.update(gpu.address for gpu in (place, named) if gpu)
         if gpu := named or place:
             found.setdefault(gpu.address, []).append(status)
-    return {
+    known = {
         address: told[0].links
         for address, told in found.items()
         if len(told) == 1 and told[0].links is not None and address not in doubted
     }
+    # GPUs of one model have as many links: a list that is shorter than another's has lost some.
+    models = {gpu.address: gpu.model for gpu in gpus}
+    most: dict[str | None, int] = {}
+    for address, links in known.items():
+        most[models[address]] = max(most.get(models[address], 0), len(links))
+    return {address: links for address, links in known.items() if len(links) == most[models[address]]}
 
 
 def peers_from_matrix(matrix: TopoMatrix, order: tuple[str, ...]) -> dict[str, tuple[Peer, ...]]:
@@ -258,33 +275,48 @@ def peers_from_matrix(matrix: TopoMatrix, order: tuple[str, ...]) -> dict[str, t
     return peers
 
 
-# Of these two answers of one driver can differ for a moment, never by their meaning: what is counted or measured, and
-# what nobody judges, is left out.
+# Of these two answers of one driver can differ for a moment, never by their meaning.
 _LASTING = (
-    *("uuid", "serial", "module_id", "ecc", "ecc_pending", "ecc_uncorrected", "sram_threshold_exceeded"),
-    *("unrepairable_memory", "retired_pending", "remapped_pending", "remapped_failed", "remapped_uncorrectable"),
-    *("remapped_correctable", "remap_banks_none", "fabric_state", "fabric_status", "fabric_health"),
-    *("recovery_action", "nvlinks_active", "persistence", "power_limit_watts", "compute_mode"),
+    *("driver_version", "uuid", "serial", "module_id", "ecc", "ecc_pending", "ecc_uncorrected"),
+    *("sram_threshold_exceeded", "unrepairable_memory", "retired_pending", "remapped_pending", "remapped_failed"),
+    *("remapped_uncorrectable", "remapped_correctable", "remap_banks_none"),
+    *("fabric_state", "fabric_status", "fabric_health"),
+    *("recovery_action", "nvlinks_active", "persistence", "power_limit_watts", "power_default_watts", "compute_mode"),
+    *("application_clock_mhz", "default_application_clock_mhz"),
 )
+# What is counted or measured can differ between two moments: the worse is taken.
+_WORSE: Mapping[str, Callable[[float, float], float]] = {
+    **dict.fromkeys(("processes", "pcie_replays", "ecc_corrected", "ecc_uncorrected_lifetime"), max),
+    **dict.fromkeys(("temperature_c", "memory_temperature_c"), max),
+    **dict.fromkeys(("temperature_margin_c", "temperature_slowdown_c"), min),
+}
 
 
-def _agreed(reader: Reader, one: Gpu, other: Gpu) -> Gpu:
-    """What NVML and nvidia-smi tell of one GPU. Lasting facts in which they differ are told by neither.
+def _agreed(reader: Reader, one: Gpu, other: Gpu, tellers: str = "NVML and nvidia-smi") -> Gpu:
+    """What two answers tell of one GPU. Lasting facts in which they differ are told by neither.
 
-    A clock reason is active if either says so; MIG mode is not told where they differ.
+    Of what is measured the worse is taken, a clock reason is active if either says so, and a path is over NVLink if
+    both do; MIG mode is not told where they differ.
     """
-    differing = [
-        name
-        for name in _LASTING
-        if None not in (getattr(one, name), getattr(other, name)) and getattr(one, name) != getattr(other, name)
-    ]
+    both = {
+        name: (first, second)
+        for name in (*_LASTING, *_WORSE)
+        if None not in (first := getattr(one, name), second := getattr(other, name)) and first != second
+    }
+    differing = [name for name in _LASTING if name in both]
     changes: dict[str, object] = dict.fromkeys(differing)
+    changes |= {name: worse(*both[name]) for name, worse in _WORSE.items() if name in both}
     if one.mig and other.mig and (one.mig.mode, one.mig.pending) != (other.mig.mode, other.mig.pending):
         differing.append("mig")
         changes["mig"] = msgspec.structs.replace(one.mig, mode=None, pending=None)
     if differing:
-        why = f"NVML and nvidia-smi differ in {', '.join(differing)}: taken as unknown"
+        why = f"{tellers} differ in {', '.join(differing)}: taken as unknown"
         reader.problem("contradicting facts of a GPU", one.address, why)
+    if one.peers and other.peers:
+        apart = {peer.address for peer in (*one.peers, *other.peers) if peer.kind == "pcie"}
+        changes["peers"] = tuple(
+            Peer(address=peer.address, kind="pcie") if peer.address in apart else peer for peer in one.peers
+        )
     if one.clock_reasons is not None and other.clock_reasons is not None:
         changes["clock_reasons"] = tuple(dict.fromkeys((*one.clock_reasons, *other.clock_reasons)))
     return msgspec.structs.replace(fill(one, other), **changes)
@@ -399,6 +431,7 @@ NVIDIA = Vendor(
     makes=always,
     enrich=_enrich,
     queries=(NVML, *COMMANDS),
+    compared=(NVML, "nvidia-smi-q-x", "nvidia-smi-q"),
     driver=DRIVER,
     tells=TELLS,
     fabric=True,

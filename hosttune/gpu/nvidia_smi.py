@@ -12,22 +12,26 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from hosttune.errors import BadInput
 from hosttune.gpu.nvidia_smi_rows import (
     ROWS,
     Row,
+    compute_mode_of,
     flag_of,
     integer_of,
     is_lacking,
     mode_of,
     number_of,
     text_of,
-    word_of,
+    watts_of,
 )
-from hosttune.gpu.nvidia_words import CLOCK_REASONS
+from hosttune.gpu.nvidia_words import CLOCK_REASONS, MOST
 from hosttune.gpu.vendor import NO_ADDRESS, Answer, told_once
 from hosttune.model.gpu import Gpu, Mig, MigInstance
 from hosttune.model.host import Problem
+from hosttune.model.limits import check_count
 from hosttune.model.values import parse_address
 
 if TYPE_CHECKING:
@@ -47,7 +51,20 @@ _ECC_PARTS = {
     ),
     "correctable": (frozenset(("sram correctable", "dram correctable")),),
 }
-_FABRIC_WORDS = ("true", "false", "full", "degraded", "none", "not supported")
+# What each element of the fabric's health says where all is well, and where it is not (nvml.h, in nvidia-smi's words:
+# NVML_GPU_FABRIC_HEALTH_…); whatever else an incorrect configuration is called is a fault too.
+_FLAG = (("false",), ("true",))
+_FABRIC_WORDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "summary": (("healthy",), ("unhealthy", "limited capacity")),
+    "bandwidth": (("full",), ("degraded",)),
+    "route recovery in progress": _FLAG,
+    "route unhealthy": _FLAG,
+    "access timeout recovery": _FLAG,
+    "incorrect configuration": (("none",), ()),
+    "partition assigned": (("false", "true"), ()),
+}
+# Drivers that tell one of these tell all of them; older ones tell of the bandwidth alone.
+_FABRIC_CORE = frozenset(("bandwidth", "route recovery in progress", "route unhealthy", "access timeout recovery"))
 _ALIASES = {"idle": "gpu_idle", "display_clock_setting": "display_clocks_setting"}
 
 
@@ -58,11 +75,13 @@ class _Places(NamedTuple):
     bus_id: str
     mig_current: str
     mig_pending: str
+    mig_device: str
     mig_instance: str
     reasons: tuple[str, ...]
     volatile: str
     lifetime: str
     health: str
+    requested: str
     processes: str
     process: str
 
@@ -72,11 +91,13 @@ _XML = _Places(
     "pci/pci_bus_id",
     "mig_mode/current_mig",
     "mig_mode/pending_mig",
+    "mig_devices/mig_device",
     "mig_devices/mig_device/gpu_instance_id",
     ("clocks_event_reasons/", "clocks_throttle_reasons/"),
     "ecc_errors/volatile/",
     "ecc_errors/aggregate/",
     "fabric/health/",
+    "gpu_power_readings/requested_power_limit",
     "processes",
     "processes/process_info/pid",
 )
@@ -85,11 +106,13 @@ _TEXT = _Places(
     "PCI/Bus Id",
     "MIG Mode/Current",
     "MIG Mode/Pending",
+    "MIG Device",
     "MIG Device/GPU Instance ID",
     ("Clocks Event Reasons/", "Clocks Throttle Reasons/"),
     "ECC Errors/Volatile/",
     "ECC Errors/Aggregate/",
     "Fabric/Health/",
+    "GPU Power Readings/Requested Power Limit",
     "Processes",
     "Processes/Process ID",
 )
@@ -101,7 +124,7 @@ QUERY_FIELDS: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "power.default_limit": ("power_default_watts", number_of),
     "power.min_limit": ("power_min_watts", number_of),
     "power.max_limit": ("power_max_watts", number_of),
-    "compute_mode": ("compute_mode", word_of),
+    "compute_mode": ("compute_mode", compute_mode_of),
     "ecc.mode.current": ("ecc", flag_of),
     "ecc.mode.pending": ("ecc_pending", flag_of),
     "mig.mode.current": ("mode", mode_of),
@@ -141,13 +164,16 @@ def parse_smi_xml(text: str) -> Answer:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
         raise BadInput(f"not XML: {error}", where="nvidia-smi-q-x", hint="record nvidia-smi -q -x again") from error
+    check_count(sum(1 for _ in root.iter("gpu")), MOST, "nvidia-smi-q-x")
     driver = text_of(_one_of((element.text or "").strip() for element in root.iterfind("driver_version")))
     flats = ((gpu.get("id", ""), _flatten(gpu)) for gpu in root.iter("gpu"))
     return _answer(flats, _XML, driver, "nvidia-smi-q-x")
 
 
 def _flatten(top: Element) -> Flat:
-    """Every element's text by path below `top`, in document order."""
+    """Every element's text by path below `top`, in document order. Text around other elements, which nvidia-smi never
+    writes, is told twice: it is no value.
+    """
     flat: Flat = {}
     todo: list[tuple[tuple[str, ...], Element]] = [((), top)]
     while todo:
@@ -155,12 +181,14 @@ def _flatten(top: Element) -> Flat:
         if len(path) < _DEPTH:
             todo.extend(((*path, child.tag), child) for child in reversed(element))
         if path:
-            flat.setdefault("/".join(path), []).append((element.text or "").strip())
+            texts = [(element.text or "").strip()]
+            around = [*texts, *((child.tail or "").strip() for child in element)]
+            flat.setdefault("/".join(path), []).extend([*texts, ""] if len(around) > 1 and any(around) else texts)
     return flat
 
 
 def parse_smi_text(text: str) -> Answer:
-    """`nvidia-smi -q`: the GPUs in its order; empty when the text holds none."""
+    """`nvidia-smi -q`: the GPUs in its order; empty when the text holds none. Raises BadInput for too many of them."""
     drivers: list[str] = []
     flats: list[tuple[str, Flat]] = []
     stack: list[tuple[int, str]] = []
@@ -177,6 +205,7 @@ def parse_smi_text(text: str) -> Answer:
             stack = [entry for entry in stack if entry[0] < indent][:_DEPTH]
             stack.append((indent, name))
             flats[-1][1].setdefault("/".join(part for _, part in stack), []).append(value)
+    check_count(len(flats), MOST, "nvidia-smi-q")
     return _answer(flats, _TEXT, text_of(_one_of(drivers)), "nvidia-smi-q")
 
 
@@ -194,7 +223,10 @@ def _said(flat: Flat, path: str) -> str:
 def _answer(flats: Iterable[tuple[str, Flat]], places: _Places, driver: str | None, where: str) -> Answer:
     gpus: list[Gpu] = []
     problems: list[Problem] = []
-    for bus_id, flat in flats:
+    flats = list(flats)
+    healths = [_fabric_health(flat, places) for _, flat in flats]
+    told = frozenset(name for health in healths for name in health.told)
+    for (bus_id, flat), health in zip(flats, healths, strict=True):
         try:
             address, *others = (parse_address(text, where=where) for text in (bus_id, *flat.get(places.bus_id, ())))
         except BadInput as error:
@@ -204,7 +236,11 @@ def _answer(flats: Iterable[tuple[str, Flat]], places: _Places, driver: str | No
             why = f"{address} is listed as {others[0]} too: which of them it is is not known"
             problems.append(Problem(what=NO_ADDRESS, where=where, why=why))
             continue
-        gpus.append(_gpu(address, flat, places, driver))
+        gpu = _gpu(address, flat, places, driver)
+        if health.faults or (told == health.told and not health.doubted):
+            gpus.append(msgspec.structs.replace(gpu, fabric_health=health.faults if health.told else None))
+        else:  # an element that tells nothing may hide a fault: so may the status that sums it up
+            gpus.append(msgspec.structs.replace(gpu, fabric_status=None))
     return told_once(Answer(gpus=tuple(gpus), problems=tuple(problems)), where)
 
 
@@ -222,7 +258,10 @@ def _gpu(address: str, flat: Flat, places: _Places, driver: str | None) -> Gpu:
     for field, (folder, word) in counts.items():
         facts[field], lacking = _errors(flat, folder, word)
         lacks += [field] if lacking else []
-    lacks += ["mig"] if is_lacking(_said(flat, places.mig_current)) else []
+    requested, limit = watts_of(_said(flat, places.requested)), facts["power_limit_watts"]
+    if requested is not None and limit is not None and limit > requested:  # what is in effect is never above it
+        facts["power_limit_watts"] = None
+    lacks += ["mig"] if is_lacking(_said(flat, places.mig_current)) and places.mig_device not in flat else []
     return Gpu(
         address=address,
         **{**facts, "module_id": facts.get("module_id") or None},
@@ -230,7 +269,6 @@ def _gpu(address: str, flat: Flat, places: _Places, driver: str | None) -> Gpu:
         mig=_mig(flat, places),
         clock_reasons=_reasons(flat, places),
         processes=_processes(flat, places),
-        fabric_health=_fabric_health(flat, places),
         lacks=tuple(sorted(lacks)) or None,
     )
 
@@ -248,8 +286,9 @@ def _fact(flat: Flat, row: Row, paths: tuple[str, ...]) -> tuple[object, bool]:
 
 
 def _mig(flat: Flat, places: _Places) -> Mig | None:
-    """MIG mode and the instances that have a device; None where MIG is not supported."""
+    """MIG mode and the instances that have a device; None where MIG is not supported. Off with a device is no mode."""
     mode, pending = (mode_of(_said(flat, path)) for path in (places.mig_current, places.mig_pending))
+    mode = None if places.mig_device in flat and mode != "enabled" else mode
     if mode is None and pending is None:
         return None
     ids = dict.fromkeys(map(integer_of, flat.get(places.mig_instance, [])))
@@ -297,25 +336,44 @@ def _kind(name: str) -> str:
     return next((word for word in ("uncorrectable", "correctable") if word in words), "")
 
 
-def _fabric_health(flat: Flat, places: _Places) -> tuple[str, ...] | None:
-    """What is wrong with the GPU's place on the fabric; None where nothing of it is told."""
-    told = [
-        (path.rpartition("/")[2].casefold().replace("_", " "), word)
-        for path, values in flat.items()
-        for value in dict.fromkeys(values)
-        if path.startswith(places.health) and (word := word_of(value))
-    ]
-    if any(word not in _FABRIC_WORDS and name != "incorrect configuration" for name, word in told):
-        return None
-    bad = [f"{name} {word}" for name, word in told if name == "bandwidth" and word == "degraded"]
-    bad += [name for name, word in told if word == "true" and name != "partition assigned"]
-    bad += [word for name, word in told if name == "incorrect configuration" and word != "none"]
-    return tuple(bad) if told else None
+class _Health(NamedTuple):
+    """What the fabric's health says is wrong, the elements that say yes or no, and whether one says neither."""
+
+    faults: tuple[str, ...]
+    told: frozenset[str]
+    doubted: bool
+
+
+def _fabric_health(flat: Flat, places: _Places) -> _Health:
+    """What is wrong with the GPU's place on the fabric. "N/A" is no doubt: most GPUs are on no such fabric."""
+    faults: list[str] = []
+    told: set[str] = set()
+    lacking: set[str] = set()
+    doubted = False
+    for path, values in flat.items():
+        if not path.startswith(places.health):
+            continue
+        name = path.removeprefix(places.health).casefold().replace("_", " ")
+        good, bad = _FABRIC_WORDS.get(name, ((), ("true",)))
+        for value in dict.fromkeys(values):
+            word = value.casefold()
+            if is_lacking(value):
+                lacking.add(name)
+            elif word in good:
+                told.add(name)
+            elif word in bad or (name == "incorrect configuration" and text_of(value)):
+                told.add(name)
+                faults.append(name if word == "true" else f"{name} {word}" if bad else word)
+            else:
+                doubted = doubted or name in _FABRIC_WORDS
+    core = told & _FABRIC_CORE
+    cut = bool(core) and core != {"bandwidth"} and not (told | lacking).issuperset(_FABRIC_CORE)
+    doubted = doubted or cut or bool(told & lacking)
+    return _Health(tuple(faults), frozenset(told & _FABRIC_WORDS.keys()), doubted)
 
 
 def _processes(flat: Flat, places: _Places) -> int | None:
-    if places.processes not in flat:
-        return None
-    listed = flat.get(places.process, [])
-    refused = any(text_of(text or "none") is None for text in flat[places.processes])
-    return None if not listed and refused else len(set(listed))
+    """How many use it; one at least where something is listed, None where it is neither a list nor empty."""
+    if any(path.startswith(f"{places.processes}/") for path in flat):
+        return len(set(flat.get(places.process, ()))) or 1
+    return 0 if places.processes in flat and set(flat[places.processes]) <= {"", "None"} else None

@@ -6,9 +6,13 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-_NUMBER = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)(?: ?(?:MiB|MHz|W|C|%))?")
+from hosttune.gpu.nvidia_words import COMPUTE_MODES
+
+_NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,9})?")
 _CELSIUS = re.compile(r"(-?[0-9]{1,3}) C")
-_UNKNOWN = re.compile(r"\[?(n/a|not supported|unknown error|gpu is lost|requested functionality .*|insufficient .*)\]?")
+_UNKNOWN = re.compile(
+    r"\[?(n/a|not supported|unknown error|gpu is lost|requested functionality .*|insufficient permissions)\]?"
+)
 
 
 def is_lacking(value: str) -> bool:
@@ -28,9 +32,24 @@ def word_of(value: str) -> str | None:
 
 
 def number_of(value: str) -> float | None:
-    """The number before its unit; None for one below 0, which none of them can be."""
-    match = _NUMBER.fullmatch(value)
-    return float(match[1]) if match else None
+    """A number without a unit; None for one below 0, which none of them can be."""
+    return float(value) if _NUMBER.fullmatch(value) else None
+
+
+def watts_of(value: str) -> float | None:
+    """The number of "700.00 W"; None with another unit, or none."""
+    return number_of(value.removesuffix(" W")) if value.endswith(" W") else None
+
+
+def mhz_of(value: str) -> float | None:
+    """The number of "1980 MHz"; None with another unit, or none."""
+    return number_of(value.removesuffix(" MHz")) if value.endswith(" MHz") else None
+
+
+def compute_mode_of(value: str) -> str | None:
+    """One of the modes that there are; a word that is none of them is no mode."""
+    word = value.casefold().replace(" ", "_")
+    return word if word in COMPUTE_MODES else None
 
 
 def celsius_of(value: str) -> float | None:
@@ -92,7 +111,7 @@ ROWS = (
     Row("module_id", ("platformInfo/module_id", "gpu_module_id"), ("Platform Info/Module Id", "Module ID"), integer_of),
     Row("memory_bytes", ("fb_memory_usage/total",), ("FB Memory Usage/Total",), bytes_of),
     Row("persistence", ("persistence_mode",), ("Persistence Mode",), flag_of),
-    Row("compute_mode", ("compute_mode",), ("Compute Mode",), word_of),
+    Row("compute_mode", ("compute_mode",), ("Compute Mode",), compute_mode_of),
     Row("ecc", ("ecc_mode/current_ecc",), ("ECC Mode/Current", "Ecc Mode/Current"), flag_of),
     Row("ecc_pending", ("ecc_mode/pending_ecc",), ("ECC Mode/Pending", "Ecc Mode/Pending"), flag_of),
     Row("fabric_state", ("fabric/state",), ("Fabric/State",), word_of),
@@ -101,25 +120,25 @@ ROWS = (
         "power_limit_watts",
         ("gpu_power_readings/current_power_limit", "power_readings/power_limit"),
         ("GPU Power Readings/Current Power Limit", "Power Readings/Power Limit"),
-        number_of,
+        watts_of,
     ),
     Row(
         "power_default_watts",
         ("gpu_power_readings/default_power_limit", "power_readings/default_power_limit"),
         ("GPU Power Readings/Default Power Limit", "Power Readings/Default Power Limit"),
-        number_of,
+        watts_of,
     ),
     Row(
         "power_min_watts",
         ("gpu_power_readings/min_power_limit", "power_readings/min_power_limit"),
         ("GPU Power Readings/Min Power Limit", "Power Readings/Min Power Limit"),
-        number_of,
+        watts_of,
     ),
     Row(
         "power_max_watts",
         ("gpu_power_readings/max_power_limit", "power_readings/max_power_limit"),
         ("GPU Power Readings/Max Power Limit", "Power Readings/Max Power Limit"),
-        number_of,
+        watts_of,
     ),
     Row("remapped_correctable", ("remapped_rows/remapped_row_corr",), ("Remapped Rows/Correctable Error",), integer_of),
     Row(
@@ -169,14 +188,14 @@ ROWS = (
     ),
     Row("remap_banks_low", (f"{_BANKS_XML}low",), (f"{_BANKS_TEXT}Low",), _banks),
     Row("remap_banks_none", (f"{_BANKS_XML}none",), (f"{_BANKS_TEXT}None",), _banks),
-    Row("sm_clock_mhz", ("clocks/sm_clock",), ("Clocks/SM",), number_of),
-    Row("sm_clock_max_mhz", ("max_clocks/sm_clock",), ("Max Clocks/SM",), number_of),
-    Row("application_clock_mhz", ("applications_clocks/graphics_clock",), ("Applications Clocks/Graphics",), number_of),
+    Row("sm_clock_mhz", ("clocks/sm_clock",), ("Clocks/SM",), mhz_of),
+    Row("sm_clock_max_mhz", ("max_clocks/sm_clock",), ("Max Clocks/SM",), mhz_of),
+    Row("application_clock_mhz", ("applications_clocks/graphics_clock",), ("Applications Clocks/Graphics",), mhz_of),
     Row(
         "default_application_clock_mhz",
         ("default_applications_clocks/graphics_clock",),
         ("Default Applications Clocks/Graphics",),
-        number_of,
+        mhz_of,
     ),
     Row("temperature_c", ("temperature/gpu_temp",), ("Temperature/GPU Current Temp",), celsius_of),
     Row("temperature_margin_c", ("temperature/gpu_temp_tlimit",), ("Temperature/GPU T.Limit Temp",), celsius_of),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# The bound of the GPUs in one answer (hosttune.model.limits).
+MOST = "GPUs that NVIDIA's driver tells of"
 # nvmlClocksEventReasons in bit order (nvml.h), in the words of `nvidia-smi --query-gpu=clocks_event_reasons.…`.
 CLOCK_REASONS = (
     "gpu_idle",
@@ -36,6 +38,14 @@ FABRIC_MISCONFIGURATIONS = {
     6: "incompatible GPU firmware",
     7: "invalid location",
 }
+
+
+def fabric_told(mask: int) -> frozenset[int] | None:
+    """The parts of nvml.h's health mask, by their shift, that say whether there is a fault; None where one says what
+    nvml.h does not know (3)."""
+    parts = {shift: mask >> shift & 3 for shift, _ in FABRIC_FAULTS}
+    told = {shift for shift, value in parts.items() if value} | ({8} if mask >> 8 & 15 else set())
+    return None if 3 in parts.values() else frozenset(told)
 
 
 def fabric_faults(mask: int) -> tuple[str, ...] | None:

@@ -7,30 +7,37 @@ every other reason is a doubt, told in one problem a GPU.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from hosttune.errors import BadInput
 from hosttune.gpu.mig import compute_slices
-from hosttune.gpu.nvidia_words import COMPUTE_MODES, FABRIC_STATES, clock_reasons
-from hosttune.gpu.nvml_health import health_facts
+from hosttune.gpu.nvidia_words import COMPUTE_MODES, FABRIC_STATES, MOST, clock_reasons
+from hosttune.gpu.nvml_health import doubted_fabrics, health_facts
 from hosttune.gpu.vendor import NO_ADDRESS, Answer, told_once
 from hosttune.model.gpu import Gpu, Mig, MigInstance, MigProfile, Peer
 from hosttune.model.host import Problem
+from hosttune.model.limits import check_count
 from hosttune.model.values import parse_address, recorded_json
 
 QUERY = "nvml.json"
 Raw = Mapping[str, Any]
 
 _INDEX = re.compile(r"[0-9]{1,4}")  # the key of a GPU's entry: its index
-_REMOTE_GPU, _REMOTE_SWITCH = 0, 2  # NVML_NVLINK_DEVICE_TYPE_GPU, …_SWITCH
+_REMOTE_SWITCH = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH
 _MODES = ("disabled", "enabled")
+# A list of numbers in Python's text form, as older records have it: "(0, 0, 0, 0)".
+_NUMBERS = re.compile(r"[(\[]? ?-?[0-9]{1,9}(?:, ?-?[0-9]{1,9}){0,9} ?[)\]]?")
 
 
 def parse_nvml(text: str, *, only: str | None = None) -> Answer:
     """Read `nvml.json`. A GPU without "busId" (an older record) is joined to `only`, the host's single address.
 
-    Raises BadInput when it is no JSON object of that kind, or says that NVML failed altogether.
+    Raises BadInput when it is no JSON object of that kind, has more GPUs than a host, or says that NVML failed
+    altogether.
     """
     document = recorded_json(text, where=QUERY)
     if not isinstance(document, dict):
@@ -38,17 +45,30 @@ def parse_nvml(text: str, *, only: str | None = None) -> Answer:
     if "error" in document:
         raise BadInput(f"NVML: {document['error']}", where=QUERY, hint="install the driver's NVML library")
     entries = [entry for key, entry in document.items() if _INDEX.fullmatch(key) and isinstance(entry, dict)]
+    check_count(len(entries), MOST, QUERY)
     told: list[tuple[str, Raw]] = []
     problems: list[Problem] = []
     for entry in entries:
         address = _bus_id(entry, only if len(entries) == 1 else None)
         if address is None:
             problems.append(Problem(what=NO_ADDRESS, where=QUERY, why="it joins no PCI function"))
+        elif address in _part(entry, "p2pNvlink"):  # the paths to the others
+            why = f"{address} has a path to {address}: which of them it is is not known"
+            problems.append(Problem(what=NO_ADDRESS, where=QUERY, why=why))
         else:
             told.append((address, entry))
     raw = dict(told)
     driver = _text(document, "driver")
-    gpus = tuple(_gpu(address, entry, driver, raw) for address, entry in told)
+    # What is told twice and differs says nothing of the paths to it.
+    host = _Host({address: {} for address, entry in told if entry != raw[address]}, raw)
+    gpus = tuple(_gpu(address, entry, driver, host) for address, entry in told)
+    hazy = doubted_fabrics(raw)
+    gpus = tuple(
+        msgspec.structs.replace(gpu, fabric_health=None, fabric_status=None)
+        if gpu.address in hazy and not gpu.fabric_health
+        else gpu
+        for gpu in gpus
+    )
     problems += [doubt for address, entry in raw.items() if (doubt := _doubt(address, entry))]
     return told_once(Answer(gpus=gpus, problems=tuple(problems)), QUERY)
 
@@ -74,8 +94,8 @@ def _integers(raw: Raw, name: str, count: int) -> tuple[int, ...] | tuple[None, 
     """A list of `count` numbers, also in Python's text form; all None otherwise."""
     value = raw.get(name)
     if isinstance(value, str) and not value.startswith("ERR "):
-        value = [int(number) for number in re.findall(r"-?[0-9]{1,9}", value)]
-    if isinstance(value, list) and len(value) == count and all(isinstance(n, int) and n >= 0 for n in value):
+        value = [int(number) for number in re.findall(r"-?[0-9]+", value)] if _NUMBERS.fullmatch(value) else None
+    if isinstance(value, list) and len(value) == count and all(type(n) is int and n >= 0 for n in value):
         return tuple(value)
     return (None,) * count
 
@@ -97,7 +117,7 @@ def _word(words: tuple[str | None, ...], number: int | None) -> str | None:
     return words[number] if number is not None and 0 <= number < len(words) else None
 
 
-def _gpu(address: str, raw: Raw, driver: str | None, host: Mapping[str, Raw]) -> Gpu:
+def _gpu(address: str, raw: Raw, driver: str | None, host: _Host) -> Gpu:
     """One GPU's facts. NVML gives milliwatts and bytes; module id 0 is a card on no baseboard."""
     correctable, uncorrectable, pending, failure = _integers(raw, "nvmlDeviceGetRemappedRows", 4)
     ecc, ecc_pending = _integers(raw, "nvmlDeviceGetEccMode", 2)
@@ -117,7 +137,7 @@ def _gpu(address: str, raw: Raw, driver: str | None, host: Mapping[str, Raw]) ->
         peers=_peers(address, host),
         driver_version=driver,
         firmware_version=_text(raw, "nvmlDeviceGetVbiosVersion"),
-        nvlinks_active=_active(raw),
+        nvlinks_active=None if (links := host.links.get(address)) is None else len(links),
         nvlink_gb_per_s=None if speed is None else speed / 1000,
         fabric_state=state,
         fabric_status=_fabric_status(fabric) if state == "completed" else None,
@@ -151,8 +171,10 @@ def _fabric_status(fabric: Raw) -> str | None:
 
 
 def _mig(raw: Raw) -> Mig | None:
-    """Mode, profiles with placements, instances; None where the GPU knows no MIG."""
+    """Mode, profiles with placements, instances; None where the GPU knows no MIG. Off with instances is no mode."""
     current, pending = (_word(_MODES, mode) for mode in _integers(raw, "nvmlDeviceGetMigMode", 2))
+    if raw.get("migInstances") or raw.get("migUuids"):
+        current = current if current == "enabled" else None
     names = sorted((key for key in raw if re.fullmatch(r"profile[0-9]{1,2}", key)), key=lambda key: int(key[7:]))
     profiles = tuple(found for name in names if (found := _profile(_part(raw, name))))
     if current is None and not profiles:
@@ -204,71 +226,101 @@ def _instance(entry: Raw, raw: Raw, profiles: tuple[MigProfile, ...]) -> MigInst
 
 
 def _links(raw: Raw) -> list[Raw] | None:
-    """The active links; None when unknown. "Not Supported" means none, except under MIG, which hides them."""
+    """The active links; None when unknown. "Not Supported" means none, except under MIG, which hides them.
+
+    A list is whole if it has each number from 0 on once, with a state that is up (1) or down (0).
+    """
     links = raw.get("nvlinks")
     if isinstance(links, list):
-        return [link for link in links if isinstance(link, dict) and link.get("state") == 1]
+        states = {_integer(link, "link"): _integer(link, "state") for link in links if isinstance(link, dict)}
+        whole = bool(links) and len(states) == len(links) and set(states) == set(range(len(links)))
+        if not whole or not set(states.values()) <= {0, 1}:
+            return None
+        return [link for link in links if link["state"] == 1]
     current, _ = _integers(raw, "nvmlDeviceGetMigMode", 2)
     return [] if links == "ERR Not Supported" and current != 1 else None
 
 
-def _active(raw: Raw) -> int | None:
-    links = _links(raw)
-    return None if links is None else len(links)
+class _Ends(NamedTuple):
+    """What is at the other ends of a GPU's active links: how many lead to each GPU, to a switch."""
+
+    gpus: Mapping[str, int]
+    switch: int
+    unnamed: int  # every one that leads to no GPU of the record
 
 
-def _peers(address: str, host: Mapping[str, Raw]) -> tuple[Peer, ...] | None:
+class _Host:
+    """The entries of all GPUs by address, with the ends of their links, each read once."""
+
+    def __init__(self, doubted: Mapping[str, Raw], raw: Mapping[str, Raw]) -> None:
+        self.raw: Mapping[str, Raw] = {**raw, **doubted}
+        self.addresses = sorted(self.raw)
+        # GPUs of one model have as many links: a list that is shorter than another's has lost some.
+        most: dict[str | None, int] = {}
+        for entry in self.raw.values():
+            model = _text(entry, "nvmlDeviceGetName")
+            most[model] = max(most.get(model, 0), _listed(entry))
+        whole = {
+            address: _listed(entry) in (0, most[_text(entry, "nvmlDeviceGetName")])
+            for address, entry in self.raw.items()
+        }
+        self.links = {address: _links(entry) if whole[address] else None for address, entry in self.raw.items()}
+        self.ends = {address: _ends(links, self.raw) for address, links in self.links.items()}
+
+
+def _peers(address: str, host: _Host) -> tuple[Peer, ...] | None:
     """Every other GPU that NVML sees, by address; None when one path cannot be told."""
-    paths = {other: _path(address, other, host) for other in sorted(host) if other != address}
-    if any(path is None for path in paths.values()):
-        return None
-    return tuple(Peer(address=other, kind=path[0], links=path[1]) for other, path in paths.items() if path)
+    peers: list[Peer] = []
+    for other in host.addresses:
+        if other == address:
+            continue
+        path = _path(address, other, host)
+        if path is None:
+            return None
+        peers.append(Peer(address=other, kind=path[0], links=path[1]))
+    return tuple(peers)
 
 
-def _path(one: str, other: str, host: Mapping[str, Raw]) -> tuple[str, int | None] | None:
+def _path(one: str, other: str, host: _Host) -> tuple[str, int | None] | None:
     """("nvlink", links) or ("pcie", None) between two GPUs; None when unknown.
 
     NVLink P2P status 0 is OK; any other says that the links, if there are any, do not carry traffic between the
-    two (MIG, no fabric partition in common). Behind an NVSwitch each GPU has the links of the poorer of the two.
+    two (MIG, no fabric partition in common). It is one status of both: OK and not OK are none, and one that is not
+    told is the other's. Where neither is told, links alone do not show that they carry traffic.
+    Behind an NVSwitch each GPU has the links of the poorer of the two.
     Where the remote ends are hidden (in a guest), OK without a direct link proves a switch in between.
     """
-    status = _integer(_part(host[one], "p2pNvlink"), other)
-    if status not in (0, None):
+    both = (_integer(_part(host.raw[a], "p2pNvlink"), b) for a, b in ((one, other), (other, one)))
+    told = {status == 0 for status in both if status is not None}
+    if len(told) > 1:
+        return None
+    if told == {False}:
         return "pcie", None
-    mine, theirs = _ends(host[one], host), _ends(host[other], host)
+    mine, theirs = host.ends[one], host.ends[other]
     if mine is None or theirs is None:
-        return ("nvlink", None) if status == 0 else None
-    if direct := mine.count(other):
+        return ("nvlink", None) if told else None
+    if not told:
+        return None if all(ends.gpus or ends.unnamed for ends in (mine, theirs)) else ("pcie", None)
+    if direct := mine.gpus.get(other, 0):
         return "nvlink", direct
-    switched = min(mine.count("switch"), theirs.count("switch"))
-    if switched:
-        return "nvlink", switched
-    hidden = min(len(mine) - _direct(mine, host), len(theirs) - _direct(theirs, host))
-    if status == 0:
-        return "nvlink", hidden or None
-    return None if "?" in mine and "?" in theirs else ("pcie", None)
+    return "nvlink", min(mine.switch, theirs.switch) or min(mine.unnamed, theirs.unnamed) or None
 
 
-def _direct(ends: list[str], host: Mapping[str, Raw]) -> int:
-    return sum(end in host for end in ends)
+def _listed(raw: Raw) -> int:
+    """How many links are listed, up or down."""
+    links = raw.get("nvlinks")
+    return len(links) if isinstance(links, list) else 0
 
 
-def _ends(raw: Raw, host: Mapping[str, Raw]) -> list[str] | None:
-    """What is at the other end of each active link: a GPU's address, "switch" or "?"; None when unknown."""
-    links = _links(raw)
+def _ends(links: list[Raw] | None, host: Mapping[str, Raw]) -> _Ends | None:
+    """The other ends of the active links; None when unknown. A GPU that is not in the record (asleep, on vfio-pci)
+    and an end that NVML does not name lead to no GPU of it."""
     if links is None:
         return None
-    ends = []
-    for link in links:
-        address = _bus_id({"busId": link.get("remoteBusId")}, None)
-        if address in host and link.get("remoteType") != _REMOTE_SWITCH:
-            ends.append(str(address))
-        elif link.get("remoteType") == _REMOTE_SWITCH:
-            ends.append("switch")
-        else:
-            # a GPU that is not among those asked (asleep, on vfio-pci) or an end that NVML does not name
-            ends.append(address or "?" if link.get("remoteType") == _REMOTE_GPU else "?")
-    return ends
+    others = [link for link in links if link.get("remoteType") != _REMOTE_SWITCH]
+    named = (_bus_id({"busId": link.get("remoteBusId")}, None) for link in others)
+    gpus = Counter(address for address in named if address is not None and address in host)
+    return _Ends(gpus, len(links) - len(others), len(links) - sum(gpus.values()))
 
 
 # --- doubts ------------------------------------------------------------------------------------------------------

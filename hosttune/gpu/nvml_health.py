@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from hosttune.gpu.nvidia_words import RECOVERY_ACTIONS, fabric_faults
+from hosttune.gpu.nvidia_words import RECOVERY_ACTIONS, fabric_faults, fabric_told
 from hosttune.model.values import MAX_SIZE
 
 _CORRECTED, _UNCORRECTED = 0, 1  # NVML_MEMORY_ERROR_TYPE_…
@@ -131,6 +131,16 @@ def health_facts(raw: Mapping[str, Any]) -> dict[str, Any]:
     mask = _number(fabric.get("healthMask")) if isinstance(fabric, dict) else None
     facts["fabric_health"] = None if mask is None else fabric_faults(mask)
     return {**facts, "lacks": _lacks(raw, health)}
+
+
+def doubted_fabrics(entries: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
+    """The GPUs, by their key, whose health mask of the fabric tells less than another's: no fault in it is no proof."""
+    fabrics = {key: entry["fabricInfo"] for key, entry in entries.items() if isinstance(entry.get("fabricInfo"), dict)}
+    masks = {key: mask for key, info in fabrics.items() if (mask := _number(info.get("healthMask"))) is not None}
+    told = {key: fabric_told(mask) for key, mask in masks.items()}
+    most = frozenset(part for parts in told.values() for part in parts or ())
+    garbled = {key for key, parts in told.items() if parts is None}
+    return frozenset(garbled | {key for key in fabrics if most and told.get(key) != most})
 
 
 def _lacks(raw: Mapping[str, Any], health: Mapping[str, Any]) -> tuple[str, ...] | None:

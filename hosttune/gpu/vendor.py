@@ -98,7 +98,8 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     `models` names devices by PCI device id (sources in the maker's module). `makes` says whether a display or
     accelerator function of this maker is one of its accelerators, given the bridge above it: graphics built
     into a CPU is not. `enrich` adds what the maker's driver knows; it gets this maker's functions and GPUs in
-    one order and gives the GPUs back in it. `queries` names what a capture must hold for it to be replayed.
+    one order and gives the GPUs back in it. `queries` names what a capture must hold for it to be replayed; `compared`
+    are those of them that tell the same facts: where one of these is lost, the other might have been contradicted.
     `driver` is the kernel driver whose facts these are, and `tells` the fields of `Gpu` that it can tell: one of
     them that is None is unknown, while any other is no fact of this maker's. `fabric`: its boards can have a switched
     fabric that a daemon on the host must set up. `link`: what joins its GPUs besides PCIe, as in `Peer.kind`.
@@ -114,6 +115,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     makes: Callable[[PciDevice, PciDevice | None], bool]
     enrich: Callable[[Reader, tuple[PciDevice, ...], tuple[Gpu, ...]], tuple[Gpu, ...]]
     queries: tuple[str, ...] = ()
+    compared: tuple[str, ...] = ()
     driver: str = ""
     tells: frozenset[str] = frozenset()
     fabric: bool = False

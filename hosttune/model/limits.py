@@ -47,6 +47,9 @@ LIMITS: Mapping[str, Limit] = {
     "CPUs named in all lists": Limit(2_000_000, "", "each list counted once, 768 CPUs name some 10,000"),
     "PCI functions": Limit(8192, "", "a host with 16 NICs of 256 virtual functions each has some 5,000"),
     "GPUs of a host": Limit(1024, "", "8 GPUs of 32 virtual functions each are 264"),
+    "GPUs that NVIDIA's driver tells of": Limit(
+        248, "", "a driver numbers its GPUs from 0 to 247 (NV_MINOR_DEVICE_NUMBER_REGULAR_MAX, nv-linux.h)"
+    ),
     "guests of a host": Limit(1024, "", "a MIG host has at most 7 on each of 16 GPUs"),
     # captures
     "capture, unpacked": Limit(64 * MIB, "bytes", "a host with 128 CPUs and 517 PCI functions is 4 MiB"),
