@@ -64,7 +64,7 @@ def read_cpus(reader: Reader, nodes: tuple[NumaNode, ...]) -> tuple[tuple[Cpu, .
         )
         for cpu in sorted(directories | present | online)
     )
-    return cpus, _read_model(reader, cpuinfo, first, names, hybrid)
+    return cpus, _read_model(reader, cpuinfo, hybrid, running.driver)
 
 
 def _directories(reader: Reader) -> CpuSet:
@@ -189,11 +189,12 @@ def _cpus_of_group(reader: Reader, mount: str, group: str, names: Iterable[str])
 
 
 class _Running(NamedTuple):
-    """By CPU: frequency governor, energy-performance preference, bound on wake-up latency."""
+    """By CPU: frequency governor, energy-performance preference, bound on wake-up latency; and the one driver."""
 
     governors: Mapping[int, str]
     energy_preferences: Mapping[int, str]
     resume_latencies: Mapping[int, str]
+    driver: str | None
 
 
 def _read_running(reader: Reader, online: CpuSet, first: int | None, names: Sequence[str]) -> _Running:
@@ -207,10 +208,16 @@ def _read_running(reader: Reader, online: CpuSet, first: int | None, names: Sequ
         found = ((cpu, reader.text(f"{CPUS}/cpu{cpu}/{name}")) for cpu in sorted(online))
         return {cpu: text for cpu, text in found if text}
 
+    # The kernel has one driver for all CPUs (drivers/cpufreq/cpufreq.c, cpufreq_register_driver).
+    drivers = sorted(set(each("cpufreq/scaling_driver").values()))
+    if len(drivers) > 1:
+        where = f"{CPUS}/cpu*/cpufreq/scaling_driver"
+        reader.problem("CPUs of several frequency drivers", where, " and ".join(drivers)[:80])
     return _Running(
         each("cpufreq/scaling_governor"),
         each("cpufreq/energy_performance_preference"),
         each("power/pm_qos_resume_latency_us"),
+        drivers[0] if len(drivers) == 1 else None,
     )
 
 
@@ -226,8 +233,8 @@ def _vendor(reader: Reader, cpuinfo: str) -> str | None:
     return vendor_of(first_block(cpuinfo))
 
 
-def _read_model(reader: Reader, cpuinfo: str, first: int | None, names: Sequence[str], hybrid: bool | None) -> CpuModel:
-    """Model and control files; `first` is the CPU that speaks for all, `names` what its directory holds."""
+def _read_model(reader: Reader, cpuinfo: str, hybrid: bool | None, scaling_driver: str | None) -> CpuModel:
+    """Model and control files."""
     block = first_block(cpuinfo)
     sizes = _ADDRESS_SIZES.search(block.get("address sizes", ""))
     flags = block.get("flags") or block.get("Features") or block.get("features")
@@ -243,7 +250,7 @@ def _read_model(reader: Reader, cpuinfo: str, first: int | None, names: Sequence
         present=read_list(reader, f"{CPUS}/present"),
         smt_control=reader.text(f"{smt}/control"),
         smt_active=None if smt_active is None else smt_active == 1,
-        scaling_driver=reader.text(f"{CPUS}/cpu{first}/cpufreq/scaling_driver") if "cpufreq" in names else None,
+        scaling_driver=scaling_driver,
         idle_driver=reader.text(f"{CPUS}/cpuidle/current_driver"),
         hybrid=hybrid,
     )

@@ -211,8 +211,8 @@ def _chosen_word(reader: Reader, path: str) -> str | None:
     text = reader.text(path)
     if not text:
         return None
-    match = _CHOSEN_WORD.search(text)
-    if match is None:
-        reader.problem("no choice marked", path, f"reads {text[:40]!r}")
+    chosen = _CHOSEN_WORD.findall(text)
+    if len(chosen) != 1 or "\n" in text:
+        reader.problem("not one choice marked" if chosen else "no choice marked", path, f"reads {text[:40]!r}")
         return None
-    return match[1]
+    return str(chosen[0])

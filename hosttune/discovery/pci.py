@@ -296,7 +296,8 @@ class _NodeFinder:
 class _Groups:
     """Finds each function's IOMMU group: its own link says it, and the group's folder of devices where it was recorded.
 
-    Where the two differ, the group of the function is unknown, and that of all whom its other group names.
+    Where the two differ, the group of the function is unknown, and that of all members of either group: nobody knows
+    with whom they share it.
     """
 
     def __init__(self, reader: Reader, functions: Mapping[str, Function]) -> None:
@@ -313,6 +314,7 @@ class _Groups:
         self._links = {address: name for address, name in links.items() if name is not None}
         belied = {address for address, name in self._links.items() if self._why_not(address, name) is not None}
         self._doubtful.update(name for address, name in self._listed.items() if address in belied)
+        self._doubtful.update(self._links[address] for address in belied)
 
     def of(self, function: Function) -> dict[str, Any]:
         """IOMMU group and the type of its default domain. A link that was not recorded leaves it to the folder."""
@@ -323,7 +325,7 @@ class _Groups:
         name = name or self._listed[address]
         why = self._why_not(address, name)
         if why is None and name in self._doubtful:
-            why = f"leads to group {name}, whose folder of devices names functions of another group"
+            why = f"leads to group {name}, and who else is in that group is told in two ways"
         if why is not None:
             self._reader.problem("IOMMU groups disagree", where, why)
             return {}
