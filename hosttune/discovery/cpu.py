@@ -43,6 +43,7 @@ def read_cpus(reader: Reader, nodes: tuple[NumaNode, ...]) -> tuple[tuple[Cpu, .
     kinds, hybrid = read_kinds(reader, places.cores, names)
     isolated, nohz_full = _isolated_cpus(reader), _nohz_full_cpus(reader)
     allowed = _allowed_cpus(reader, online)
+    doubtful = _not_agreed(reader, directories & present, online)
     running = _read_running(reader, online, first, names)
     cpus = tuple(
         Cpu(
@@ -53,7 +54,7 @@ def read_cpus(reader: Reader, nodes: tuple[NumaNode, ...]) -> tuple[tuple[Cpu, .
             numa_node=homes.get(cpu),
             llc=llc.get(cpu),
             l2=l2.get(cpu),
-            online=cpu in online,
+            online=None if cpu in doubtful else cpu in online,
             isolated=None if isolated is None else cpu in isolated,
             nohz_full=None if nohz_full is None else cpu in nohz_full,
             allowed=(allowed is None or cpu in allowed) if cpu in online else None,
@@ -89,6 +90,20 @@ def _online_cpus(reader: Reader, directories: Iterable[int], cpuinfo: str) -> Cp
         return listed
     online = CpuSet(cpu for cpu in directories if reader.text(f"{CPUS}/cpu{cpu}/online") != "0")
     return online or CpuSet(blocks_by_cpu(cpuinfo))
+
+
+def _not_agreed(reader: Reader, cpus: CpuSet, online: CpuSet) -> CpuSet:
+    """The CPUs whose own `online` file says other than the list: nobody knows whether they run.
+
+    A CPU that cannot be unplugged has no such file.
+    """
+    said = {"0": False, "1": True}
+    files = {cpu: said.get(reader.text(f"{CPUS}/cpu{cpu}/online") or "") for cpu in sorted(cpus)}
+    doubtful = CpuSet(cpu for cpu, word in files.items() if word is not None and word != (cpu in online))
+    if doubtful:
+        why = f"CPUs {doubtful} are online in one of it and {CPUS}/cpuN/online, and offline in the other"
+        reader.problem("which CPUs are online is told in two ways", f"{CPUS}/online", why)
+    return doubtful
 
 
 # --- who may run where ---------------------------------------------------------------------------------------

@@ -116,8 +116,8 @@ def _aer_of(reader: Reader, address: str) -> dict[str, int]:
 def _edac(reader: Reader) -> dict[str, dict[str, int | None]] | None:
     """Uncorrected and corrected errors of each memory controller that has an EDAC driver; {} where there is none.
 
-    Source: Documentation/ABI/testing/sysfs-devices-edac, ue_count and ce_count. The controllers are numbered from 0: one
-    that is left out, and is not proven not to be there, was lost, and its counts are None.
+    Source: Documentation/ABI/testing/sysfs-devices-edac, ue_count and ce_count. The controllers are numbered from 0:
+    one that is left out, and is not proven not to be there, was lost, and its counts are None.
     """
     names = reader.listing(_EDAC)
     if names is None:

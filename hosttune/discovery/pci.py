@@ -95,7 +95,26 @@ def _read_functions(reader: Reader) -> dict[str, Function]:
             reader.problem("PCI function contradicts itself", f"{DEVICES}/{address}/physfn", why)
             again = read_function(reader, address, function.path, function.above, function.parent, bars, physical=True)
             functions[address] = msgspec.structs.replace(again, contradicted=why)
+    for address, function in functions.items():
+        if function.matters and (misplaced := _misplaced(function, functions.get(function.parent or ""))):
+            reader.problem("PCI function contradicts itself", f"{DEVICES}/{address}", misplaced)
+            functions[address] = msgspec.structs.replace(function, contradicted=function.contradicted or misplaced)
     return functions
+
+
+def _misplaced(function: Function, above: Function | None) -> str | None:
+    """Why a function cannot be below the bridge whose folder it is in; None where nothing denies it.
+
+    A bridge passes on what is for its own buses alone, so that no function answers on another one below it. One that
+    has no numbers yet, which firmware or the kernel gives it, says nothing.
+    """
+    if above is None or above.config.buses is None or 0 in above.config.buses:
+        return None
+    first, last = above.config.buses
+    domain, bus, _ = function.address.split(":")
+    if above.address.startswith(f"{domain}:") and first <= int(bus, 16) <= last:
+        return None
+    return f"its folder is below {above.address}, which leads to buses {first:02x} to {last:02x} alone"
 
 
 def _is_virtual(reader: Reader, function: Function, physical: Function | None) -> bool:
