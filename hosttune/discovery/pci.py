@@ -367,12 +367,10 @@ class _Groups:
             return f"leads to group {name}, which is not in {GROUPS}"
         if self._listed.get(address, name) != name:
             return f"leads to group {name}, and the folder of devices of group {self._listed[address]} names it"
-        members = self._members.get(name)
-        return (
-            f"leads to group {name}, whose folder of devices does not name it"
-            if members and address not in members
-            else None
-        )
+        # A kernel keeps no group without members: where folders were recorded, an empty one lost them.
+        if self._listed and address not in self._members.get(name, ()):
+            return f"leads to group {name}, whose folder of devices does not name it"
+        return None
 
 
 def _functions_of(reader: Reader, function: Function) -> dict[str, Any]:
