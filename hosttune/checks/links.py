@@ -40,6 +40,16 @@ class _End(NamedTuple):
     width: int
 
 
+class _Others(NamedTuple):
+    """What is told of links on this host: of each model the most lanes and who has them; whether some port tells its
+    lanes in use; whether some function has two sources.
+    """
+
+    widest: Mapping[tuple[str | None, ...], tuple[int, str]]
+    ports_tell: bool
+    two_sources: bool
+
+
 def pcie_link(evidence: Evidence) -> Iterable[CheckResult]:
     """One result for each GPU, NIC, NVMe drive and NVSwitch; virtual functions of NICs share their parent's link."""
     host = evidence.host
@@ -52,15 +62,33 @@ def pcie_link(evidence: Evidence) -> Iterable[CheckResult]:
     subjects = [*gpus, *(a for a in others if a not in functions or functions[a].physfn is None)]
     if not subjects:
         yield none_here(evidence, _ID, "GPU, NIC, NVMe drive or NVSwitch")
+    others_tell = _others(functions)
     for address in dict.fromkeys(subjects):
         device = functions.get(address)
         if device is None or device.link is None:
             yield _without_link(evidence, device, address, is_gpu=address in gpus)
         else:
-            yield _judge(evidence, functions, device, accelerated.get(address))
+            yield _judge(evidence, functions, others_tell, device, accelerated.get(address))
 
 
-def _judge(evidence: Evidence, functions: Functions, device: PciDevice, gpu: Gpu | None) -> CheckResult:
+def _others(functions: Functions) -> _Others:
+    linked = [one for one in functions.values() if one.link is not None and one.physfn is None]
+    widest: dict[tuple[str | None, ...], tuple[int, str]] = {}
+    for one in linked:
+        lanes = (one.link.max_width if one.link else None) or 0
+        if lanes > widest.get(_model(one), (0, ""))[0]:
+            widest[_model(one)] = lanes, one.address
+    above = (functions[one.parent].link for one in linked if one.parent is not None and one.parent in functions)
+    return _Others(
+        widest,
+        any(link is not None and link.width is not None for link in above),
+        any(len(one.link.told or ()) > 1 for one in linked if one.link is not None),
+    )
+
+
+def _judge(
+    evidence: Evidence, functions: Functions, others: _Others, device: PciDevice, gpu: Gpu | None
+) -> CheckResult:
     link = device.link
     assert link is not None
     port = _port(functions, device)
@@ -72,9 +100,9 @@ def _judge(evidence: Evidence, functions: Functions, device: PciDevice, gpu: Gpu
         source += "; its speed and width while copies ran"
     best = _best(functions, device, port)
     expected = f"{_shape(*best)}, the most that {'both ends' if port else 'it'} can do"
-    doubt = _contradiction(device, link, gpu) or _one_source(functions, device, link)
+    doubt = _contradiction(device, link, gpu) or _one_source(others, device, link)
     outcome, why = ("unknown", doubt) if doubt else _verdict(functions, device, port, best, loaded=loaded is not None)
-    if outcome == "pass" and (doubt := _other_end(functions, device, link)):
+    if outcome == "pass" and (doubt := _other_end(functions, others, device, link)):
         outcome, why = "unknown", doubt
     actual = _shape(link.speed_gts, link.width) if loaded is None else _told_under_load(loaded, link)
     actual += f", {why}" if why else ""
@@ -127,7 +155,7 @@ def _contradiction(device: PciDevice, link: Link, gpu: Gpu | None) -> str | None
     return f"sources disagree: {mine} says {link.max_speed_gts:g} GT/s at most, {gpu.source or 'its driver'} {said:g}"
 
 
-def _one_source(functions: Functions, device: PciDevice, link: Link, whose: str = "its ") -> str | None:
+def _one_source(others: _Others, device: PciDevice, link: Link, whose: str = "its ") -> str | None:
     """What was not read of this link, and was of another function's: it may say something else. None: nothing.
 
     Registers of a suspended device are not read, so as not to wake it.
@@ -135,14 +163,13 @@ def _one_source(functions: Functions, device: PciDevice, link: Link, whose: str 
     told = {_is_config(one) for one in link.told or ()}
     if len(told) != 1 or device.runtime_status == "suspended":
         return None
-    others = (one.link.told for one in functions.values() if one.link is not None and one.physfn is None)
-    if not any(len(one or ()) > 1 for one in others):
+    if not others.two_sources:
         return None
     lost = "link files" if True in told else "configuration space"
     return f"{whose}{lost} could not be read, and other functions' could"
 
 
-def _other_end(functions: Functions, device: PciDevice, link: Link) -> str | None:
+def _other_end(functions: Functions, others: _Others, device: PciDevice, link: Link) -> str | None:
     """What the port above says that this end does not, or would say and was lost; None: nothing.
 
     Both ends of a link negotiate one width and one speed (PCI Express Base 5.0, 7.5.3.8). A port of a hypervisor, or
@@ -153,31 +180,24 @@ def _other_end(functions: Functions, device: PciDevice, link: Link) -> str | Non
         return None
     other = above.link
     if other is None or other.width is None:
-        ports = {one.parent for one in functions.values() if one.link is not None and one.parent != above.address}
-        links = (functions[name].link for name in ports if name in functions)
-        if device.runtime_status != "suspended" and any(one is not None and one.width is not None for one in links):
-            return f"{above.address} above tells no lanes in use, and other ports do"
-        return None
+        lost = others.ports_tell and device.runtime_status != "suspended"
+        return f"{above.address} above tells no lanes in use, and other ports do" if lost else None
     if _less((other.max_speed_gts or float("inf"), other.max_width or max(WIDTHS)), (link.speed_gts, link.width)):
         return None
     differ = _differ((*_told_of(device, link), *_told_of(above, other)), *_now(device))
     differ = differ or _differ(other.told or (), *_ABILITIES, *_now(device))
     if differ is None and (other.max_width or 0) < (link.max_width or 0):
-        differ = _one_source(functions, above, other, "the port's ") or _narrower(functions, above, other)
-    return differ or _narrower(functions, device, link)
+        differ = _one_source(others, above, other, "the port's ") or _narrower(others, above, other)
+    return differ or _narrower(others, device, link)
 
 
-def _narrower(functions: Functions, device: PciDevice, link: Link) -> str | None:
+def _narrower(others: _Others, device: PciDevice, link: Link) -> str | None:
     """A function of the same model that can do more lanes than this one, of which a single source says how many."""
-    if len(link.told or ()) != 1:
+    most, who = others.widest.get(_model(device), (0, ""))
+    if len(link.told or ()) != 1 or link.max_width is None or most <= link.max_width:
         return None
-    model = _model(device)
-    for sister in functions.values():
-        most = sister.link.max_width if sister.link is not None and sister.physfn is None else None
-        if most is not None and link.max_width is not None and most > link.max_width and _model(sister) == model:
-            read = (link.told or ())[0].read
-            return f"{read} says {link.max_width} lanes at most, {sister.address}, of the same model, {most}"
-    return None
+    read = (link.told or ())[0].read
+    return f"{read} says {link.max_width} lanes at most, {who}, of the same model, {most}"
 
 
 def _model(device: PciDevice) -> tuple[str | None, ...]:

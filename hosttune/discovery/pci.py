@@ -390,8 +390,9 @@ def _functions_of(reader: Reader, function: Function) -> dict[str, Any]:
 
 
 def _virtfns(reader: Reader, function: Function) -> tuple[str, ...]:
-    numbers = sorted(int(name[6:]) for name in function.names if name.startswith("virtfn") and name[6:].isdecimal())
-    links = (reader.link_name(f"{function.path}/virtfn{number}") for number in numbers)
+    numbers = (number(name[6:], MAX_ID) for name in function.names if name.startswith("virtfn"))
+    sorted_numbers = sorted(count for count in numbers if count is not None)
+    links = (reader.link_name(f"{function.path}/virtfn{count}") for count in sorted_numbers)
     return tuple(link for link in links if link is not None and is_address(link))
 
 
