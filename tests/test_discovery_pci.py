@@ -248,6 +248,8 @@ def test_the_own_node_wins_over_a_contradicting_bridge(tree: Tree) -> None:
         ("numa_node", "", (None, "unknown")),
         ("numa_node", "NaN", (None, "unknown")),
         ("numa_node", "-7", (None, "unknown")),
+        ("numa_node", "+0", (None, "unknown")),
+        ("numa_node", "0_0", (None, "unknown")),
         ("numa_node", "-1", (1, "bridge")),
         ("local_cpulist", None, (0, "device")),
         ("local_cpulist", "4-7,999", (0, "device")),

@@ -5,12 +5,14 @@ All of a kind are put into one host, since each concerns another check: a look a
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 import pytest
 from damage import Files, Found, as_captured, improvements, load, read_by_discovery, validated
 from sickhosts import EXAMPLE, GIVEN, contradicted, with_guest
 
+from hosttune.pciconfig import CAP_EXPRESS, capability_at
 from hosttune.system import COMMANDS
 
 DEVICES = "/sys/bus/pci/devices"
@@ -154,3 +156,176 @@ def _guests_before() -> Found:
 
 def _guests(host: Files) -> Found:
     return _guests_before() if host is with_guest() else validated(host)
+
+
+# --- a fault that one source still tells -----------------------------------------------------------------------
+
+NEXT, MOVED, NARROW, FAR = GPUS[1], GPUS[2], GPUS[3], GPUS[4]
+CPUS = "/sys/devices/system/cpu"
+DRIVES = ("0000:01:00.0", "0000:1a:00.0")
+EDAC = "/sys/devices/system/edac/mc"
+THP = "/sys/kernel/mm/transparent_hugepage/enabled"
+FATAL = "aer_dev_fatal"
+
+
+def _lanes(host: Files, address: str, lanes: int, folder: str | None = None) -> dict[str, bytes]:
+    """The file and the register of the lanes in use (PCI Express Base 5.0, 7.5.3.8)."""
+    folder = folder or host.links[f"{DEVICES}/{address}"]
+    config = bytearray(host.files[f"{folder}/config"])
+    at = capability_at(bytes(config), CAP_EXPRESS)
+    assert at is not None
+    status = int.from_bytes(config[at + 0x12 : at + 0x14], "little") & ~0x3F0 | lanes << 4
+    config[at + 0x12 : at + 0x14] = status.to_bytes(2, "little")
+    return {f"{folder}/current_link_width": b"%d\n" % lanes, f"{folder}/config": bytes(config)}
+
+
+def _above(host: Files, address: str) -> str:
+    return host.links[f"{DEVICES}/{address}"].rpartition("/")[0]
+
+
+def _relinked(host: Files, links: dict[str, str | None]) -> Files:
+    """The host with these links, None for one that is gone."""
+    kept = {path: to for path, to in host.links.items() if path not in links}
+    return Files(host.files, kept | {path: to for path, to in links.items() if to}, host.dirs, host.origin)
+
+
+def _alarm(host: Files, drive: int, word: str, number: int = 3) -> dict[str, str]:
+    folder = f"{host.links[f'/sys/class/nvme/nvme{drive}']}/hwmon{number}/temp1_"
+    return {f"{folder}input": "45000\n", f"{folder}alarm": word}
+
+
+def _pages(name: re.Match[str]) -> str:
+    return f"{name[1]}: {512 if name[1] == 'Total' else 100}"
+
+
+@cache
+def _faulty() -> Files:
+    """One fault for each pair of sources below."""
+    host = load(EXAMPLE)
+    own, shared = (host.links[f"{host.links[f'{DEVICES}/{a}']}/iommu_group"] for a in (GIVEN, NEXT))
+    links: dict[str, str | None] = {
+        f"{host.links[f'{DEVICES}/{NEXT}']}/iommu_group": own,
+        f"{shared}/devices/{NEXT}": None,
+        f"{own}/devices/{NEXT}": host.links[f"{DEVICES}/{NEXT}"],
+    }
+    files: dict[str, str | bytes] = {
+        **_lanes(host, NARROW, 8),
+        **_lanes(host, "", 8, _above(host, NARROW)),
+        f"{_above(host, MOVED)}/{FATAL}": "TLP 2\nTOTAL_ERR_FATAL 2\n",
+        **{path: text for drive in range(3) for path, text in _alarm(host, drive, f"{int(not drive)}\n").items()},
+        **{f"{EDAC}/mc{n}/{kind}_count": f"{2 * (not n)}\n" for n in range(3) for kind in ("ue", "ce")},
+        THP: "[always] madvise never\n",
+        POOL + "nr_hugepages": "512\n",
+        POOL + "free_hugepages": "100\n",
+        "/proc/meminfo": re.sub(r"(?<=HugePages_)(Total|Free).*", _pages, _text(host, "/proc/meminfo")),
+        f"{CPUS}/online": "0-190\n",
+        f"{CPUS}/cpu191/online": "0\n",
+        **{f"{CPUS}/cpufreq/policy{cpu}/scaling_driver": "acpi-cpufreq\n" for cpu in range(192)},
+        **{f"{CPUS}/cpufreq/policy{cpu}/scaling_governor": "powersave\n" for cpu in range(192)},
+    }
+    return _relinked(host, links).put(files)
+
+
+@cache
+def _faults() -> Found:
+    return validated(_faulty())
+
+
+def _moved(host: Files, address: str, sister: str) -> Files:
+    """The folder of a function, below the port of another one."""
+    old = host.links[f"{DEVICES}/{address}"]
+    new = f"{_above(host, sister)}/{address}"
+
+    def to(path: str) -> str:
+        return new + path[len(old) :] if path == old or path.startswith(f"{old}/") else path
+
+    files = {to(path): data for path, data in host.files.items()}
+    return Files(files, {to(p): to(t) for p, t in host.links.items()}, frozenset(map(to, host.dirs)), host.origin)
+
+
+FAULTS = {
+    ("iommu-groups", GIVEN): "warn",
+    ("pcie-link", NARROW): "fail",
+    ("aer", MOVED): "fail",
+    ("disk-health", DRIVES[0]): "fail",
+    ("machine-check", "host"): "fail",
+    ("thp", "host"): "warn",
+    ("leftover-pages", "node 0, 2048 KiB"): "warn",
+    ("smt", "host"): "warn",
+    ("cpu-frequency", "host"): "fail",
+}
+
+
+def test_a_fault_is_healed_in_one_of_its_sources() -> None:
+    host, before = _faulty(), _faults()
+    assert {key: before.outcomes[key] for key in FAULTS} == FAULTS
+    group = host.links[f"{host.links[f'{DEVICES}/{GIVEN}']}/iommu_group"]
+    without = _relinked(host, {f"{group}/devices/{NEXT}": None})
+    without = _without(without, f"{EDAC}/mc0/ue_count", f"{EDAC}/mc0/ce_count")
+    healed = without.put(
+        {
+            **_lanes(host, NARROW, 16),
+            **_alarm(host, 0, "01\n"),
+            THP: "[madvise] [always] never\n",
+            POOL + "free_hugepages": "512\n",
+            f"{CPUS}/online": "0-191\n",
+            **{f"{CPUS}/cpufreq/policy{cpu}/scaling_governor": "perf0rmance\n" for cpu in range(192)},
+        }
+    )
+    after = validated(_moved(healed, MOVED, FAR))
+    assert list(improvements(before, after)) == []
+    assert {after.outcomes[key] for key in FAULTS} == {"unknown"}
+
+
+def test_a_fault_is_healed_in_another_of_its_sources() -> None:
+    """Without root, which sees no registers; the healthy copy stands before the true one."""
+    host = _faulty()
+    short = {path: data[:64] for path, data in host.files.items() if path.endswith("/config")}
+    before = validated(host.put(short))
+    folder = host.links[f"{DEVICES}/{NARROW}"]
+    healed = host.put(
+        {
+            **short,
+            f"{folder}/max_link_width": "8\n",
+            **_alarm(host, 0, ""),
+            **_alarm(host, 1, "1\n"),
+            **_alarm(host, 1, "0\n", 1),
+            THP: "always [madvise] never\n[always] madvise never\n",
+            POOL + "nr_hugepages": "0\n",
+            POOL + "free_hugepages": "0\n",
+            f"{CPUS}/cpufreq/policy0/scaling_driver": "intel_pstate\n",
+        }
+    )
+    after = validated(healed)
+    assert list(improvements(before, after)) == []
+    told = {
+        ("pcie-link", NARROW): "unknown",
+        ("disk-health", DRIVES[0]): "unknown",
+        ("disk-health", DRIVES[1]): "fail",
+        ("thp", "host"): "unknown",
+        ("leftover-pages", "node 0, 2048 KiB"): "unknown",
+        ("cpu-frequency", "host"): "fail",
+    }
+    assert {key: after.outcomes.get(key) for key in told} == told
+
+
+def test_what_a_capture_of_our_own_says_is_not_there() -> None:
+    """A manifest that denies one counter of three, and the driver that the drivers' folders and the tool name."""
+    host = _faulty()
+    folder = host.links[f"{DEVICES}/{FAR}"]
+    fatal = host.put({f"{folder}/{FATAL}": "TLP 2\nTOTAL_ERR_FATAL 2\n"})
+    held = _relinked(fatal, {f"{folder}/driver": "/sys/bus/pci/drivers/nouveau"})
+    before = validated(as_captured(held, read_by_discovery(held)))
+    lost = _relinked(_without(fatal, f"{folder}/{FATAL}"), {f"{folder}/driver": None})
+    after = validated(as_captured(lost, read_by_discovery(lost)))
+    assert list(improvements(before, after)) == []
+    assert [before.outcomes["aer", FAR], after.outcomes["aer", FAR]] == ["fail", "unknown"]
+    assert after.outcomes["device-present", FAR] == "unknown"
+
+
+def test_a_monitor_without_its_alarm_is_no_healthy_drive() -> None:
+    host = load(EXAMPLE)
+    calm = host.put(_alarm(host, 1, "0\n"))
+    lost = next(path for path in _alarm(host, 1, "") if path.endswith("alarm"))
+    found = [validated(one).outcomes["disk-health", DRIVES[1]] for one in (calm, _without(calm, lost))]
+    assert found == ["pass", "unknown"]

@@ -136,3 +136,13 @@ def test_a_virtual_function_shows_its_physical_functions_link(tree: Tree) -> Non
     assert virtual_device.link is not None
     assert virtual_device.link.why == "the link of the physical function 0000:01:00.0: runs at the device's most"
     assert virtual_device.vendor_id == "10de"
+
+
+@pytest.mark.parametrize(
+    ("speed", "width"), [("+32.0 GT/s PCIe", "+16"), ("3_2.0 GT/s PCIe", "1_6"), ("nan GT/s", "16x"), ("32.0", "９")]
+)
+def test_numbers_that_no_kernel_writes_are_unknown(tree: Tree, speed: str, width: str) -> None:
+    tree.add("pci0000:00/0000:00:01.0", current_link_speed=speed, current_link_width=width, max_link_width="16")
+    link = tree.discover()[0]["0000:00:01.0"].link
+    assert link is not None
+    assert (link.speed_gts, link.width, link.max_width) == (None, None, 16)

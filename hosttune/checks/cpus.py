@@ -15,6 +15,14 @@ _CPUS = "/sys/devices/system/cpu"
 # These drivers choose frequencies themselves and take a preference instead of a governor (admin-guide/pm).
 _PREFERENCE_DRIVERS = frozenset(("intel_pstate", "amd-pstate-epp", "amd_pstate_epp"))
 
+# What the kernel writes into these files: admin-guide/pm/cpufreq (governors), intel_pstate (a preference is a word, or
+# a number from 0 to 255). Any other word was not read as it was written.
+_WORDS = {
+    "governor": frozenset(("performance", "powersave", "userspace", "ondemand", "conservative", "schedutil")),
+    "energy-preference": frozenset(("default", "performance", "balance_performance", "balance_power", "power"))
+    | {str(number) for number in range(256)},
+}
+
 
 def _parties(evidence: Evidence) -> Iterable[tuple[str, tuple[Cpu, ...]]]:
     """(subject, its CPUs): each guest with pins; without any, the host with all CPUs that are online."""
@@ -128,6 +136,9 @@ def _judged(
     )
     if found & set(bad):
         return failed(check, subject, expected=expected, actual=actual, source=source, hint=hint)
+    if strange := found - _WORDS[kind] - asked:
+        why = f"{spread(values)}: no {kind.replace('-', ' ')} is named {', '.join(sorted(strange))[:40]}"
+        return unknown(check, subject, expected=expected, why=why, hint=f"look with: grep . {source}", source=source)
     return warned(check, subject, expected=expected, actual=actual, source=source, hint=hint)
 
 

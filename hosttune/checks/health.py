@@ -55,7 +55,8 @@ def _link(evidence: Evidence, device: PciDevice) -> CheckResult:
     health = evidence.health
     counted = {end: counts for end in ends if (counts := (health.aer or {}).get(end))} if health else {}
     events = [e for e in (health.events or () if health else ()) if e.kind in ("aer", "dpc") and e.address in ends]
-    uncounted = [end for end in ends if lacks(evidence, f"/sys/bus/pci/devices/{end}/aer_dev_fatal")]
+    # A kernel makes all files of an end or none (drivers/pci/pcie/aer.c, aer_stats_attrs_are_visible).
+    uncounted = [end for end in ends if end not in counted and lacks(evidence, *_counters(end))]
     if not counted and not events and len(uncounted) == len(ends):
         why = "the kernel keeps no AER counts of this link (a virtual port, or firmware handles its errors)"
         return skipped(_AER, device.address, why)
@@ -78,6 +79,10 @@ def _link(evidence: Evidence, device: PciDevice) -> CheckResult:
         return unknown(_AER, device.address, expected=_NO_ERROR, why=why, hint=hint)
     logged = sum(event.count for event in events)  # of links whose errors no counter keeps
     return _corrected(evidence, device, sums["correctable"] or logged, actual, read)
+
+
+def _counters(end: str) -> list[str]:
+    return [f"/sys/bus/pci/devices/{end}/aer_dev_{kind}" for kind in _KINDS]
 
 
 def _described(counted: Mapping[str, Mapping[str, int]], sums: Mapping[str, int], events: list[KernelEvent]) -> str:
@@ -136,28 +141,35 @@ def _drive(
         return unknown(_DISK, drive.address, expected=expected, why="nothing of its state is known", hint=hint)
     read = f"/sys/class/nvme/{drive.controller}, nvme smart-log"
     bad, doubtful = _faults(words)
-    if bad or doubtful:
-        verdict = failed if bad else warned
-        hint = f"nvme smart-log /dev/{drive.controller}; replace the drive before a guest depends on it"
+    hint = f"nvme smart-log /dev/{drive.controller}; replace the drive before a guest depends on it"
+    if bad:
         actual = ", ".join([*bad, *doubtful])
-        return verdict(_DISK, drive.address, expected=expected, actual=actual, source=read, hint=hint)
-    if words.get("smart") == "not installed" and "state" in words and not told.intersection(_SMART):
-        state = words["state"]
-        return skipped(_DISK, drive.address, f"state {state}; nvme-cli is not installed to ask its own log")
-    # Of what drives tell by other ways, each tells what another one here does.
-    needed = {"state", *_SMART, *(told & {"alarm"})}
-    lacking = sorted(name for name in needed if not words.get(name)) + sorted(
-        name for name in _SMART if words.get(name) and not words[name].isdecimal()
-    )
-    if not any(words.get(name, "").isdecimal() for name in ("percent_used", "percentage_used")):
-        lacking.append("percent_used")
+        return failed(_DISK, drive.address, expected=expected, actual=actual, source=read, hint=hint)
+    silent = words.get("smart") == "not installed" and not told.intersection(_SMART)
+    lacking = _lacking(words, told, smart=not silent)
     if lacking:
-        why = words.get("smart") or f"its {listed(lacking)} could not be read"
+        why = words.get("smart") if not silent else None
+        why = ", ".join([*doubtful, why or f"its {listed(lacking)} could not be read"])
         hint = "run hosttune validate as root" if evidence.complete else RECORD
         return unknown(_DISK, drive.address, expected=expected, why=why, hint=hint)
+    if doubtful:
+        return warned(_DISK, drive.address, expected=expected, actual=", ".join(doubtful), source=read, hint=hint)
+    if silent:
+        state = words["state"]
+        return skipped(_DISK, drive.address, f"state {state}; nvme-cli is not installed to ask its own log")
     wear = words.get("percent_used") or words.get("percentage_used")
     actual = f"{words.get('state', 'state unknown')}, no warning" + (f", {wear} % worn" if wear else "")
     return passed(_DISK, drive.address, expected=expected, actual=actual, source=read)
+
+
+def _lacking(words: Mapping[str, str], told: set[str], *, smart: bool) -> list[str]:
+    """What is not known of a drive: its own log counts if `smart`; of other words, each that another drive tells."""
+    needed = {"state", *(_SMART if smart else ()), *(told & {"alarm"})}
+    lacking = sorted(name for name in needed if not words.get(name))
+    lacking += sorted(name for name in _SMART if words.get(name) and not words[name].isdecimal())
+    if smart and not any(words.get(name, "").isdecimal() for name in ("percent_used", "percentage_used")):
+        lacking.append("percent_used")
+    return lacking if words.get("alarm", "0") in ("0", "1") else [*lacking, "temperature alarm"]
 
 
 def _faults(words: Mapping[str, str]) -> tuple[list[str], list[str]]:

@@ -22,7 +22,7 @@ from hosttune.checks.facts import (
     planned_guests,
     undefined,
 )
-from hosttune.checks.memory import unread_pools
+from hosttune.checks.memory import in_doubt, unread_pools
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import HugePages, NumaNode, PciDevice, RunningGuest
 from hosttune.model.validation import CheckResult
@@ -123,7 +123,8 @@ def leftover_pages(evidence: Evidence) -> Iterable[CheckResult]:
     """Huge pages in use on each node against those of the guests that run."""
     rest = at_rest(evidence, _PAGES)
     nodes = evidence.host.numa_nodes
-    pools = [(node, pool) for node in nodes for pool in node.hugepages or () if pool.total != 0 and pool.size_bytes]
+    every = [(node, pool) for node in nodes for pool in node.hugepages or () if pool.size_bytes]
+    pools = [(node, pool) for node, pool in every if pool.total != 0 or in_doubt(evidence.host, pool.size_bytes)]
     pools += [(NumaNode(id=node), HugePages(size_bytes=size)) for node, size in unread_pools(evidence.host)]
     if rest is None and not pools and (not nodes or any(node.hugepages is None for node in nodes)):
         expected, why = "pages in use are those of running guests", "the pools of the nodes are unknown"
@@ -153,6 +154,9 @@ def _pool(evidence: Evidence, node: NumaNode, pool: HugePages) -> CheckResult:
     if used > ours:
         hint = "see who maps them: grep -l huge /proc/*/numa_maps; files in a hugetlbfs mount hold them too"
         return warned(_PAGES, subject, expected=expected, actual=actual, source=source, hint=hint)
+    if in_doubt(evidence.host, pool.size_bytes):
+        why = f"{actual}; /proc/meminfo does not confirm it"
+        return unknown(_PAGES, subject, expected=expected, why=why, hint=_ROOT, source=source)
     return passed(_PAGES, subject, expected=expected, actual=actual, source=source)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -15,12 +15,14 @@ from hosttune.model.gpu import Gpu
 from hosttune.model.host import Link, LinkFigures, PciDevice
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import slot_of
+from hosttune.pciconfig import WIDTHS
 
 _ID = "pcie-link"
 _RATES = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}  # GT/s a lane, by generation
 _NO_LINK = ("root-complex-endpoint", "root-complex-event-collector")
 _FACING_DOWN = ("root-port", "downstream-port", None)
 _QEMU = "1b36"  # vendor of QEMU's own ports: what they say of a link shows no wire
+_ABILITIES = (("max_speed_gts", "GT/s at most"), ("max_width", "lanes at most"))
 _FAULT = (
     "reseat the card or its cable, compare with a sister slot, read AER in the kernel log; a speed forced down in the"
     " firmware's settings looks the same"
@@ -38,6 +40,16 @@ class _End(NamedTuple):
     width: int
 
 
+class _Others(NamedTuple):
+    """What is told of links on this host: of each model the most lanes and who has them; whether some port tells its
+    lanes in use; whether some function has two sources.
+    """
+
+    widest: Mapping[tuple[str | None, ...], tuple[int, str]]
+    ports_tell: bool
+    two_sources: bool
+
+
 def pcie_link(evidence: Evidence) -> Iterable[CheckResult]:
     """One result for each GPU, NIC, NVMe drive and NVSwitch; virtual functions of NICs share their parent's link."""
     host = evidence.host
@@ -50,15 +62,33 @@ def pcie_link(evidence: Evidence) -> Iterable[CheckResult]:
     subjects = [*gpus, *(a for a in others if a not in functions or functions[a].physfn is None)]
     if not subjects:
         yield none_here(evidence, _ID, "GPU, NIC, NVMe drive or NVSwitch")
+    others_tell = _others(functions)
     for address in dict.fromkeys(subjects):
         device = functions.get(address)
         if device is None or device.link is None:
             yield _without_link(evidence, device, address, is_gpu=address in gpus)
         else:
-            yield _judge(evidence, functions, device, accelerated.get(address))
+            yield _judge(evidence, functions, others_tell, device, accelerated.get(address))
 
 
-def _judge(evidence: Evidence, functions: Functions, device: PciDevice, gpu: Gpu | None) -> CheckResult:
+def _others(functions: Functions) -> _Others:
+    linked = [one for one in functions.values() if one.link is not None and one.physfn is None]
+    widest: dict[tuple[str | None, ...], tuple[int, str]] = {}
+    for one in linked:
+        lanes = (one.link.max_width if one.link else None) or 0
+        if lanes > widest.get(_model(one), (0, ""))[0]:
+            widest[_model(one)] = lanes, one.address
+    above = (functions[one.parent].link for one in linked if one.parent is not None and one.parent in functions)
+    return _Others(
+        widest,
+        any(link is not None and link.width is not None for link in above),
+        any(len(one.link.told or ()) > 1 for one in linked if one.link is not None),
+    )
+
+
+def _judge(
+    evidence: Evidence, functions: Functions, others: _Others, device: PciDevice, gpu: Gpu | None
+) -> CheckResult:
     link = device.link
     assert link is not None
     port = _port(functions, device)
@@ -70,8 +100,10 @@ def _judge(evidence: Evidence, functions: Functions, device: PciDevice, gpu: Gpu
         source += "; its speed and width while copies ran"
     best = _best(functions, device, port)
     expected = f"{_shape(*best)}, the most that {'both ends' if port else 'it'} can do"
-    doubt = _contradiction(device, link, gpu) or _one_source(functions, device, link)
+    doubt = _contradiction(device, link, gpu) or _one_source(others, device, link)
     outcome, why = ("unknown", doubt) if doubt else _verdict(functions, device, port, best, loaded=loaded is not None)
+    if outcome == "pass" and (doubt := _other_end(functions, others, device, link)):
+        outcome, why = "unknown", doubt
     actual = _shape(link.speed_gts, link.width) if loaded is None else _told_under_load(loaded, link)
     actual += f", {why}" if why else ""
     if outcome == "pass":
@@ -109,13 +141,8 @@ def _contradiction(device: PciDevice, link: Link, gpu: Gpu | None) -> str | None
     the most that the GPU can do, or that it can do in this system, and never more than its own link's most.
     """
     told = link.told or ()
-    restless = device.is_display or device.runtime_status == "suspended"
-    for other in told[1:]:
-        for name, unit in (("max_speed_gts", "GT/s at most"), ("max_width", "lanes at most"), ("width", "lanes"),
-                           ("speed_gts", "GT/s")):  # fmt: skip
-            mine, theirs = getattr(told[0], name), getattr(other, name)
-            if None not in (mine, theirs) and mine != theirs and not (restless and name == "speed_gts"):
-                return f"sources disagree: {told[0].read} says {mine:g} {unit}, {other.read} {theirs:g}"
+    if differ := _differ(told, *_ABILITIES, *_now(device)):
+        return differ
     if gpu is None or device.physfn is not None or link.max_speed_gts is None:
         return None
     alone, together = (_RATES.get(number or 0) for number in (gpu.pcie_gpu_max_generation, gpu.pcie_max_generation))
@@ -128,7 +155,7 @@ def _contradiction(device: PciDevice, link: Link, gpu: Gpu | None) -> str | None
     return f"sources disagree: {mine} says {link.max_speed_gts:g} GT/s at most, {gpu.source or 'its driver'} {said:g}"
 
 
-def _one_source(functions: Functions, device: PciDevice, link: Link) -> str | None:
+def _one_source(others: _Others, device: PciDevice, link: Link, whose: str = "its ") -> str | None:
     """What was not read of this link, and was of another function's: it may say something else. None: nothing.
 
     Registers of a suspended device are not read, so as not to wake it.
@@ -136,11 +163,67 @@ def _one_source(functions: Functions, device: PciDevice, link: Link) -> str | No
     told = {_is_config(one) for one in link.told or ()}
     if len(told) != 1 or device.runtime_status == "suspended":
         return None
-    others = (one.link.told for one in functions.values() if one.link is not None and one.physfn is None)
-    if not any(len(one or ()) > 1 for one in others):
+    if not others.two_sources:
         return None
     lost = "link files" if True in told else "configuration space"
-    return f"its {lost} could not be read, and other functions' could"
+    return f"{whose}{lost} could not be read, and other functions' could"
+
+
+def _other_end(functions: Functions, others: _Others, device: PciDevice, link: Link) -> str | None:
+    """What the port above says that this end does not, or would say and was lost; None: nothing.
+
+    Both ends of a link negotiate one width and one speed (PCI Express Base 5.0, 7.5.3.8). A port of a hypervisor, or
+    that can do less than what runs, is not the other end.
+    """
+    above = functions.get(functions.get(device.physfn or "", device).parent or "")
+    if above is None or not above.is_bridge or above.port_type not in _FACING_DOWN or above.vendor_id in SOFTWARE:
+        return None
+    other = above.link
+    if other is None or other.width is None:
+        lost = others.ports_tell and device.runtime_status != "suspended"
+        return f"{above.address} above tells no lanes in use, and other ports do" if lost else None
+    if _less((other.max_speed_gts or float("inf"), other.max_width or max(WIDTHS)), (link.speed_gts, link.width)):
+        return None
+    differ = _differ((*_told_of(device, link), *_told_of(above, other)), *_now(device))
+    differ = differ or _differ(other.told or (), *_ABILITIES, *_now(device))
+    if differ is None and (other.max_width or 0) < (link.max_width or 0):
+        differ = _one_source(others, above, other, "the port's ") or _narrower(others, above, other)
+    return differ or _narrower(others, device, link)
+
+
+def _narrower(others: _Others, device: PciDevice, link: Link) -> str | None:
+    """A function of the same model that can do more lanes than this one, of which a single source says how many."""
+    most, who = others.widest.get(_model(device), (0, ""))
+    if len(link.told or ()) != 1 or link.max_width is None or most <= link.max_width:
+        return None
+    read = (link.told or ())[0].read
+    return f"{read} says {link.max_width} lanes at most, {who}, of the same model, {most}"
+
+
+def _model(device: PciDevice) -> tuple[str | None, ...]:
+    ids = (device.vendor_id, device.device_id, device.subsystem_vendor_id, device.subsystem_device_id)
+    return (*ids, device.address[-1], device.port_type)
+
+
+def _told_of(device: PciDevice, link: Link) -> tuple[LinkFigures, ...]:
+    """What each source says of a link; a document that keeps no sources is one itself."""
+    return link.told or (LinkFigures(read=device.address, speed_gts=link.speed_gts, width=link.width),)
+
+
+def _now(device: PciDevice) -> tuple[tuple[str, str], ...]:
+    """What is compared of a link as it is: not the speed of a device that may change it between two reads."""
+    restless = device.is_display or device.runtime_status == "suspended"
+    return (("width", "lanes"),) if restless else (("width", "lanes"), ("speed_gts", "GT/s"))
+
+
+def _differ(told: Sequence[LinkFigures], *fields: tuple[str, str]) -> str | None:
+    """Which two sources say different numbers of one of these (field, unit); None where all agree."""
+    for name, unit in fields:
+        known = [(one.read, number) for one in told if (number := getattr(one, name)) is not None]
+        for read, number in known[1:]:
+            if number != known[0][1]:
+                return f"sources disagree: {known[0][0]} says {known[0][1]:g} {unit}, {read} {number:g}"
+    return None
 
 
 def _is_config(told: LinkFigures) -> bool:

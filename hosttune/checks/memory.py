@@ -17,7 +17,7 @@ from hosttune.checks.facts import (
     refused,
     wanted,
 )
-from hosttune.model.evidence import Evidence
+from hosttune.model.evidence import PAGES_UNSURE, Evidence
 from hosttune.model.host import Host
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import format_size
@@ -46,7 +46,7 @@ def hugepages(evidence: Evidence) -> Iterable[CheckResult]:
         for pool in node.hugepages or ()
     }
     pools |= dict.fromkeys(unread_pools(evidence.host), (None, None))
-    reserved = {key for key, (total, _) in pools.items() if total != 0}
+    reserved = {key for key, (total, _) in pools.items() if total != 0 or in_doubt(evidence.host, key[1])}
     keys = sorted({*reserved, *demand}, key=lambda key: (-1 if key[0] is None else key[0], key[1]))
     if not keys:
         yield _no_pages(evidence, check)
@@ -60,6 +60,12 @@ def unread_pools(host: Host) -> list[tuple[int, int]]:
     had = {node.id: {pool.size_bytes for pool in node.hugepages or ()} for node in host.numa_nodes}
     sizes = {size for found in had.values() for size in found} | ({default} if default and had else set())
     return [(node, size) for node in sorted(named_nodes(host)) for size in sorted(sizes - had.get(node, set()))]
+
+
+def in_doubt(host: Host, page_bytes: int) -> bool:
+    """Whether the counts of huge pages of this size on the nodes are not those of the machine, or not known to be."""
+    default = host.memory_settings.default_hugepage_bytes if host.memory_settings else None
+    return default in (None, page_bytes) and any(problem.what == PAGES_UNSURE for problem in host.problems)
 
 
 def _demand(evidence: Evidence) -> dict[Pool, int]:
@@ -110,6 +116,10 @@ def _pool(
         return unknown(check, subject, expected=expected, why=why, hint=f"look with: grep . {place}/*", source=place)
     total, free = (sum(pool[n] or 0 for pool in counts) for n in (0, 1))
     actual = f"{total} reserved, {free} free"
+    if free >= pages and in_doubt(evidence.host, size):
+        why = f"{actual}; /proc/meminfo does not confirm it"
+        hint = f"look with: grep . {place}/* /proc/meminfo | grep -i huge"
+        return unknown(check, subject, expected=expected, why=why, hint=hint, source=place)
     if free >= pages and pages and (result := _unmounted(evidence, check, subject, size, f"{expected}, and mounted")):
         return result
     if free >= pages:

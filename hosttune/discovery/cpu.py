@@ -43,6 +43,7 @@ def read_cpus(reader: Reader, nodes: tuple[NumaNode, ...]) -> tuple[tuple[Cpu, .
     kinds, hybrid = read_kinds(reader, places.cores, names)
     isolated, nohz_full = _isolated_cpus(reader), _nohz_full_cpus(reader)
     allowed = _allowed_cpus(reader, online)
+    doubtful = _not_agreed(reader, directories & present, online)
     running = _read_running(reader, online, first, names)
     cpus = tuple(
         Cpu(
@@ -53,7 +54,7 @@ def read_cpus(reader: Reader, nodes: tuple[NumaNode, ...]) -> tuple[tuple[Cpu, .
             numa_node=homes.get(cpu),
             llc=llc.get(cpu),
             l2=l2.get(cpu),
-            online=cpu in online,
+            online=None if cpu in doubtful else cpu in online,
             isolated=None if isolated is None else cpu in isolated,
             nohz_full=None if nohz_full is None else cpu in nohz_full,
             allowed=(allowed is None or cpu in allowed) if cpu in online else None,
@@ -64,7 +65,7 @@ def read_cpus(reader: Reader, nodes: tuple[NumaNode, ...]) -> tuple[tuple[Cpu, .
         )
         for cpu in sorted(directories | present | online)
     )
-    return cpus, _read_model(reader, cpuinfo, first, names, hybrid)
+    return cpus, _read_model(reader, cpuinfo, hybrid, running.driver)
 
 
 def _directories(reader: Reader) -> CpuSet:
@@ -89,6 +90,20 @@ def _online_cpus(reader: Reader, directories: Iterable[int], cpuinfo: str) -> Cp
         return listed
     online = CpuSet(cpu for cpu in directories if reader.text(f"{CPUS}/cpu{cpu}/online") != "0")
     return online or CpuSet(blocks_by_cpu(cpuinfo))
+
+
+def _not_agreed(reader: Reader, cpus: CpuSet, online: CpuSet) -> CpuSet:
+    """The CPUs whose own `online` file says other than the list: nobody knows whether they run.
+
+    A CPU that cannot be unplugged has no such file.
+    """
+    said = {"0": False, "1": True}
+    files = {cpu: said.get(reader.text(f"{CPUS}/cpu{cpu}/online") or "") for cpu in sorted(cpus)}
+    doubtful = CpuSet(cpu for cpu, word in files.items() if word is not None and word != (cpu in online))
+    if doubtful:
+        why = f"CPUs {doubtful} are online in one of it and {CPUS}/cpuN/online, and offline in the other"
+        reader.problem("which CPUs are online is told in two ways", f"{CPUS}/online", why)
+    return doubtful
 
 
 # --- who may run where ---------------------------------------------------------------------------------------
@@ -189,11 +204,12 @@ def _cpus_of_group(reader: Reader, mount: str, group: str, names: Iterable[str])
 
 
 class _Running(NamedTuple):
-    """By CPU: frequency governor, energy-performance preference, bound on wake-up latency."""
+    """By CPU: frequency governor, energy-performance preference, bound on wake-up latency; and the one driver."""
 
     governors: Mapping[int, str]
     energy_preferences: Mapping[int, str]
     resume_latencies: Mapping[int, str]
+    driver: str | None
 
 
 def _read_running(reader: Reader, online: CpuSet, first: int | None, names: Sequence[str]) -> _Running:
@@ -207,10 +223,16 @@ def _read_running(reader: Reader, online: CpuSet, first: int | None, names: Sequ
         found = ((cpu, reader.text(f"{CPUS}/cpu{cpu}/{name}")) for cpu in sorted(online))
         return {cpu: text for cpu, text in found if text}
 
+    # The kernel has one driver for all CPUs (drivers/cpufreq/cpufreq.c, cpufreq_register_driver).
+    drivers = sorted(set(each("cpufreq/scaling_driver").values()))
+    if len(drivers) > 1:
+        where = f"{CPUS}/cpu*/cpufreq/scaling_driver"
+        reader.problem("CPUs of several frequency drivers", where, " and ".join(drivers)[:80])
     return _Running(
         each("cpufreq/scaling_governor"),
         each("cpufreq/energy_performance_preference"),
         each("power/pm_qos_resume_latency_us"),
+        drivers[0] if len(drivers) == 1 else None,
     )
 
 
@@ -226,8 +248,8 @@ def _vendor(reader: Reader, cpuinfo: str) -> str | None:
     return vendor_of(first_block(cpuinfo))
 
 
-def _read_model(reader: Reader, cpuinfo: str, first: int | None, names: Sequence[str], hybrid: bool | None) -> CpuModel:
-    """Model and control files; `first` is the CPU that speaks for all, `names` what its directory holds."""
+def _read_model(reader: Reader, cpuinfo: str, hybrid: bool | None, scaling_driver: str | None) -> CpuModel:
+    """Model and control files."""
     block = first_block(cpuinfo)
     sizes = _ADDRESS_SIZES.search(block.get("address sizes", ""))
     flags = block.get("flags") or block.get("Features") or block.get("features")
@@ -243,7 +265,7 @@ def _read_model(reader: Reader, cpuinfo: str, first: int | None, names: Sequence
         present=read_list(reader, f"{CPUS}/present"),
         smt_control=reader.text(f"{smt}/control"),
         smt_active=None if smt_active is None else smt_active == 1,
-        scaling_driver=reader.text(f"{CPUS}/cpu{first}/cpufreq/scaling_driver") if "cpufreq" in names else None,
+        scaling_driver=scaling_driver,
         idle_driver=reader.text(f"{CPUS}/cpuidle/current_driver"),
         hybrid=hybrid,
     )

@@ -116,15 +116,18 @@ def _aer_of(reader: Reader, address: str) -> dict[str, int]:
 def _edac(reader: Reader) -> dict[str, dict[str, int | None]] | None:
     """Uncorrected and corrected errors of each memory controller that has an EDAC driver; {} where there is none.
 
-    Source: Documentation/ABI/testing/sysfs-devices-edac, ue_count and ce_count.
+    Source: Documentation/ABI/testing/sysfs-devices-edac, ue_count and ce_count. The controllers are numbered from 0:
+    one that is left out, and is not proven not to be there, was lost, and its counts are None.
     """
     names = reader.listing(_EDAC)
     if names is None:
         return None
+    matches = (re.fullmatch(r"mc(0|[1-9][0-9]{0,3})", name) for name in names)
+    there = {int(match[1]) for match in matches if match}
+    lost = {n for n in range(max(there, default=0)) if n not in there and not reader.lacks(f"{_EDAC}/mc{n}")}
     return {
-        name: {kind: reader.count(f"{_EDAC}/{name}/{kind}_count") for kind in ("ue", "ce")}
-        for name in names
-        if re.fullmatch(r"mc[0-9]{1,4}", name)
+        f"mc{n}": {kind: reader.count(f"{_EDAC}/mc{n}/{kind}_count") for kind in ("ue", "ce")}
+        for n in sorted(there | lost)
     }
 
 
@@ -144,16 +147,29 @@ def _disks(reader: Reader, host: Host) -> dict[str, dict[str, str]]:
 
 
 def _sensor(reader: Reader, controller: str) -> dict[str, str]:
-    """The composite temperature and its alarm (drivers/nvme/host/hwmon.c); millidegrees become degrees."""
-    folders = [f"{_NVME}/{controller}/{name}" for name in reader.names(f"{_NVME}/{controller}") if "hwmon" in name]
-    for folder in folders:
-        inner = [f"{folder}/{name}" for name in reader.names(folder) if re.fullmatch(r"hwmon[0-9]+", name)]
-        for place in (folder, *inner):
-            value = reader.integer(f"{place}/temp1_input")
-            if value is not None:
-                alarm = reader.text(f"{place}/temp1_alarm") or ""
-                return {"temperature_c": f"{value / 1000:g}", "alarm": alarm}
-    return {}
+    """The composite temperature and its alarm (drivers/nvme/host/hwmon.c); millidegrees become degrees.
+
+    The driver makes both files, of one monitor. Where several are there, the worst of each counts; an alarm that is
+    empty or gone beside its temperature is "not read".
+    """
+    inner = _monitors(reader, f"{_NVME}/{controller}")
+    places = [place for folder in inner for place in (folder, *_monitors(reader, folder))]
+    degrees: list[int] = []
+    alarms: list[str] = []
+    for place in places:
+        value = reader.integer(f"{place}/temp1_input")
+        alarm = reader.text(f"{place}/temp1_alarm")
+        degrees += [] if value is None else [value]
+        alarms += [] if value is None and alarm is None else [alarm or "not read"]
+    found = {"temperature_c": f"{max(degrees) / 1000:g}"} if degrees else {}
+    if alarms:
+        found["alarm"] = max(alarms, key=lambda alarm: (alarm == "1", alarm != "0"))
+    return found
+
+
+def _monitors(reader: Reader, folder: str) -> list[str]:
+    """The folders of hardware monitors in a folder: "hwmon3", or "hwmon" with these in it."""
+    return [f"{folder}/{name}" for name in reader.names(folder) if re.fullmatch(r"hwmon[0-9]*", name)]
 
 
 def _smart(reader: Reader, controller: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from hosttune.discovery.sets import read_list, read_set
 from hosttune.hugetlbfs import MOUNTS, default_page_bytes, libvirts_folder, read_hugetlbfs
+from hosttune.model.evidence import PAGES_UNSURE
 from hosttune.model.host import HugePages, Hugetlbfs, MemorySettings, NumaNode
 from hosttune.model.limits import check_count
 from hosttune.model.values import MAX_SIZE, CpuSet, format_size
@@ -26,6 +27,7 @@ _CPU_NAME = re.compile(r"cpu([0-9]{1,6})")
 _POOL_NAME = re.compile(r"hugepages-([0-9]{1,12})kB")
 _MOST_DISTANCE = 255  # the SLIT's entries are bytes; 255 is "unreachable" (ACPI 6.5, 5.2.17)
 _MEMORY_LINE = re.compile(r"(MemTotal|MemFree):\s*([0-9]+) kB")
+_PAGES_LINE = re.compile(r"^HugePages_(Total|Free):\s*([0-9]+)\s*$", re.MULTILINE)
 _GPU_NODE_LINE = re.compile(r"^Node:\s*([0-9]{1,6})\s*$", re.MULTILINE)
 _CHOSEN_WORD = re.compile(r"\[(\S+)\]")
 
@@ -50,6 +52,7 @@ def read_nodes(reader: Reader) -> tuple[NumaNode, ...]:
     gpu_nodes = _gpu_nodes(reader)
     nodes = tuple(_read_node(reader, node, columns, gpu_nodes) for node in ids)
     _compare_memory(reader, nodes)
+    _compare_pages(reader, nodes)
     return nodes
 
 
@@ -150,6 +153,27 @@ def _compare_memory(reader: Reader, nodes: Sequence[NumaNode]) -> None:
         reader.problem("node memory contradicts the total", _NODES, why)
 
 
+def _compare_pages(reader: Reader, nodes: Sequence[NumaNode]) -> None:
+    """Say so when the nodes' huge pages are not the machine's: a file was not read right, or they changed meanwhile.
+
+    So it is where the machine's were lost: they may have been others.
+
+    The kernel counts the pages in all (/proc/meminfo: of the default size), and by node
+    (mm/hugetlb.c: nr_huge_pages and nr_huge_pages_node, free_huge_pages and free_huge_pages_node).
+    """
+    text = reader.text("/proc/meminfo") or ""
+    size = default_page_bytes(text)
+    pools = [pool for node in nodes for pool in node.hugepages or () if size in (None, pool.size_bytes)]
+    lines: dict[str, str] = dict(_PAGES_LINE.findall(text))
+    for name, counts in (("Total", [pool.total for pool in pools]), ("Free", [pool.free for pool in pools])):
+        machine = number(lines.get(name, ""))
+        known = [count for count in counts if count is not None]
+        if known and len(known) == len(counts) and (size is None or sum(known) != machine):
+            said = "does not say" if None in (size, machine) else f"says {machine}"
+            why = f"the nodes have {sum(known)}, HugePages_{name} of /proc/meminfo {said}"
+            reader.problem(PAGES_UNSURE, _NODES, why)
+
+
 def _distances(reader: Reader, node: int, columns: Sequence[int]) -> dict[str, int] | None:
     """ACPI SLIT distances (10 = local) by node id."""
     path = f"{_NODES}/node{node}/distance"
@@ -211,8 +235,8 @@ def _chosen_word(reader: Reader, path: str) -> str | None:
     text = reader.text(path)
     if not text:
         return None
-    match = _CHOSEN_WORD.search(text)
-    if match is None:
-        reader.problem("no choice marked", path, f"reads {text[:40]!r}")
+    chosen = _CHOSEN_WORD.findall(text)
+    if len(chosen) != 1 or "\n" in text:
+        reader.problem("not one choice marked" if chosen else "no choice marked", path, f"reads {text[:40]!r}")
         return None
-    return match[1]
+    return str(chosen[0])

@@ -95,7 +95,26 @@ def _read_functions(reader: Reader) -> dict[str, Function]:
             reader.problem("PCI function contradicts itself", f"{DEVICES}/{address}/physfn", why)
             again = read_function(reader, address, function.path, function.above, function.parent, bars, physical=True)
             functions[address] = msgspec.structs.replace(again, contradicted=why)
+    for address, function in functions.items():
+        if function.matters and (misplaced := _misplaced(function, functions.get(function.parent or ""))):
+            reader.problem("PCI function contradicts itself", f"{DEVICES}/{address}", misplaced)
+            functions[address] = msgspec.structs.replace(function, contradicted=function.contradicted or misplaced)
     return functions
+
+
+def _misplaced(function: Function, above: Function | None) -> str | None:
+    """Why a function cannot be below the bridge whose folder it is in; None where nothing denies it.
+
+    A bridge passes on what is for its own buses alone, so that no function answers on another one below it. One that
+    has no numbers yet, which firmware or the kernel gives it, says nothing.
+    """
+    if above is None or above.config.buses is None or 0 in above.config.buses:
+        return None
+    first, last = above.config.buses
+    domain, bus, _ = function.address.split(":")
+    if above.address.startswith(f"{domain}:") and first <= int(bus, 16) <= last:
+        return None
+    return f"its folder is below {above.address}, which leads to buses {first:02x} to {last:02x} alone"
 
 
 def _is_virtual(reader: Reader, function: Function, physical: Function | None) -> bool:
@@ -296,7 +315,8 @@ class _NodeFinder:
 class _Groups:
     """Finds each function's IOMMU group: its own link says it, and the group's folder of devices where it was recorded.
 
-    Where the two differ, the group of the function is unknown, and that of all whom its other group names.
+    Where the two differ, the group of the function is unknown, and that of all members of either group: nobody knows
+    with whom they share it.
     """
 
     def __init__(self, reader: Reader, functions: Mapping[str, Function]) -> None:
@@ -313,6 +333,7 @@ class _Groups:
         self._links = {address: name for address, name in links.items() if name is not None}
         belied = {address for address, name in self._links.items() if self._why_not(address, name) is not None}
         self._doubtful.update(name for address, name in self._listed.items() if address in belied)
+        self._doubtful.update(self._links[address] for address in belied)
 
     def of(self, function: Function) -> dict[str, Any]:
         """IOMMU group and the type of its default domain. A link that was not recorded leaves it to the folder."""
@@ -323,7 +344,7 @@ class _Groups:
         name = name or self._listed[address]
         why = self._why_not(address, name)
         if why is None and name in self._doubtful:
-            why = f"leads to group {name}, whose folder of devices names functions of another group"
+            why = f"leads to group {name}, and who else is in that group is told in two ways"
         if why is not None:
             self._reader.problem("IOMMU groups disagree", where, why)
             return {}
@@ -346,12 +367,10 @@ class _Groups:
             return f"leads to group {name}, which is not in {GROUPS}"
         if self._listed.get(address, name) != name:
             return f"leads to group {name}, and the folder of devices of group {self._listed[address]} names it"
-        members = self._members.get(name)
-        return (
-            f"leads to group {name}, whose folder of devices does not name it"
-            if members and address not in members
-            else None
-        )
+        # A kernel keeps no group without members: where folders were recorded, an empty one lost them.
+        if self._listed and address not in self._members.get(name, ()):
+            return f"leads to group {name}, whose folder of devices does not name it"
+        return None
 
 
 def _functions_of(reader: Reader, function: Function) -> dict[str, Any]:
@@ -371,8 +390,9 @@ def _functions_of(reader: Reader, function: Function) -> dict[str, Any]:
 
 
 def _virtfns(reader: Reader, function: Function) -> tuple[str, ...]:
-    numbers = sorted(int(name[6:]) for name in function.names if name.startswith("virtfn") and name[6:].isdecimal())
-    links = (reader.link_name(f"{function.path}/virtfn{number}") for number in numbers)
+    numbers = (number(name[6:], MAX_ID) for name in function.names if name.startswith("virtfn"))
+    sorted_numbers = sorted(count for count in numbers if count is not None)
+    links = (reader.link_name(f"{function.path}/virtfn{count}") for count in sorted_numbers)
     return tuple(link for link in links if link is not None and is_address(link))
 
 

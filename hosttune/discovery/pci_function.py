@@ -13,9 +13,9 @@ import re
 from hosttune.discovery.sets import parsed, read_set
 from hosttune.errors import Unreadable
 from hosttune.model.host import Bar, Irq, LinkFigures
-from hosttune.model.values import MAX_SIZE, Value
+from hosttune.model.values import MAX_ID, MAX_SIZE, Value
 from hosttune.pciconfig import WIDTHS, ConfigFacts, decode
-from hosttune.reader import Reader
+from hosttune.reader import Reader, number
 from hosttune.system import Folder
 
 # Flags of a sysfs `resource` line, <linux/ioport.h>: memory, prefetchable, 64-bit.
@@ -25,6 +25,7 @@ _MEM_64 = 0x100000
 _REGIONS = 6  # standard BARs; behind them come the ROM, SR-IOV and bridge windows
 _NO_REGION = b"0x0000000000000000 0x0000000000000000"
 ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_SPEED = re.compile(rb"([0-9]{1,3}(?:\.[0-9])?) GT/s")
 _DIGITS = re.compile(r"[0-9a-f]+")
 _LINK_FILES = frozenset(("current_link_speed", "current_link_width", "max_link_speed", "max_link_width"))
 _UNCORE = ("08", "11")  # system peripherals, signal processing
@@ -338,12 +339,9 @@ def _node(files: _Files, unread: set[str]) -> int | None:
     data = files.data("numa_node")
     if data == b"-1\n" or "numa_node" not in files.names:
         return None
-    try:
-        node = int(data if data is not None and _is_whole(data) else b"")
-    except ValueError:
-        node = -2
-    if -1 <= node < MAX_NODES:
-        return node if node >= 0 else None
+    node = _decimal(data, MAX_NODES - 1) if _is_whole(data) else None
+    if node is not None:
+        return node
     unread.add("numa_node")
     if data is not None:
         files.reader.problem("not a node", f"{files.path}/numa_node", f"reads {data[:40]!r}")
@@ -395,20 +393,18 @@ def _braced(names: frozenset[str]) -> str:
 
 def _speed(data: bytes | None) -> float | None:
     """GT/s of "32.0 GT/s PCIe" ("8 GT/s" on older kernels); None for "Unknown"."""
-    number, _, unit = (data or b"").partition(b" ")
-    try:
-        speed = float(number)
-    except ValueError:
-        return None
-    return speed if unit.startswith(b"GT/s") and 0 < speed < 1000 else None
+    found = _SPEED.match(data or b"")
+    return float(found[1]) or None if found else None
 
 
 def _lanes(data: bytes | None) -> int | None:
-    try:
-        width = int(data or b"0")
-    except ValueError:
-        return None
+    width = _decimal(data, max(WIDTHS))
     return width if width in WIDTHS else None
+
+
+def _decimal(data: bytes | None, most: int) -> int | None:
+    """A number from 0 to `most` in decimal digits alone, as the kernel writes it; None for anything else."""
+    return number((data or b"").decode("ascii", "replace").rstrip("\n"), most)
 
 
 def _bars(files: _Files, seen: _Bars) -> tuple[Bar, ...] | None:
@@ -447,7 +443,8 @@ def _parse_bars(data: bytes) -> tuple[Bar, ...]:
 
 def read_irqs(reader: Reader, function: Function) -> tuple[Irq, ...] | None:
     """The function's interrupts (MSI, else the wired one) and the CPUs that each may go to and goes to."""
-    numbers = [int(name) for name in reader.names(f"{function.path}/msi_irqs") if name.isdecimal()]
+    named = (number(name, MAX_ID) for name in reader.names(f"{function.path}/msi_irqs"))
+    numbers = [irq for irq in named if irq is not None]
     if not numbers and "irq" in function.names:
         wired = reader.count(f"{function.path}/irq")
         if wired is None:
@@ -457,11 +454,11 @@ def read_irqs(reader: Reader, function: Function) -> tuple[Irq, ...] | None:
         return None
     return tuple(
         Irq(
-            irq=number,
-            affinity=_cpus(reader, f"/proc/irq/{number}/smp_affinity_list"),
-            effective=_cpus(reader, f"/proc/irq/{number}/effective_affinity_list"),
+            irq=irq,
+            affinity=_cpus(reader, f"/proc/irq/{irq}/smp_affinity_list"),
+            effective=_cpus(reader, f"/proc/irq/{irq}/effective_affinity_list"),
         )
-        for number in sorted(numbers)
+        for irq in sorted(numbers)
     )
 
 

@@ -138,11 +138,15 @@ def _is_another(seen: SeenDevice, function: PciDevice) -> bool:
 
 
 def _is_held_otherwise(seen: SeenDevice, function: PciDevice) -> bool:
-    """Whether a source shows a function as held by another driver than its link leads to.
+    """Whether a source shows a function as held by another driver than its link leads to, or than none.
 
     `driver_override` decides where it names the link's driver: then it is the source that is older.
     """
-    if None in (seen.driver, function.driver) or function.driver_override == function.driver:
+    if seen.driver is None:
+        return False
+    if function.driver is None:
+        return function.unbound is True
+    if function.driver_override == function.driver:
         return False
     if seen.driver == _HOSTS_OWN:
         return "vfio" in (function.driver or "")
