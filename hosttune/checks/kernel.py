@@ -160,7 +160,7 @@ def pending_reboot(evidence: Evidence) -> Iterable[CheckResult]:
         yield passed(check, HOST, expected=expected, actual="all staged arguments are in force", source=source)
         return
     actual = f"staged: {listed(waiting)}" if waiting else "what was taken back still works until the next boot"
-    by_hand = [entry.action for entry in standing.entries if entry.outcome == "pending" and entry.after != entry.want]
+    by_hand = [entry.action for entry in standing.entries if entry.is_unstaged]
     if by_hand:
         actual = f"asked for, and not staged: {listed(by_hand)}"
         hint = "add them to the kernel's arguments by hand (hosttune status has them), reboot, then validate again"
@@ -198,7 +198,7 @@ _NOT_IN_FORCE = ("ignored", "conflict")  # what `status` tells of besides
 def _in_force(check: str, standing: Result) -> CheckResult:
     expected = "every applied setting as it was left"
     told = {word: [entry.action for entry in standing.entries if entry.outcome == word] for word in _NOT_IN_FORCE}
-    number = len(standing.entries) - sum(map(len, told.values()))
+    number = sum(not entry.is_unstaged for entry in standing.entries) - sum(map(len, told.values()))
     kept = number - len(standing.drift)
     short = [entry.action for entry in standing.entries if entry.outcome in ("clamped", "ignored", "stuck", "failed")]
     if told["conflict"]:

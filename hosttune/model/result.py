@@ -34,6 +34,11 @@ class Entry(Value, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         close_mappings(self, "before", "want", "after")
 
+    @property
+    def is_unstaged(self) -> bool:
+        """Whether it waits for a boot that will not bring it: nothing could be staged, it takes a person."""
+        return self.outcome == "pending" and self.after != self.want
+
 
 class Drift(Value, frozen=True, kw_only=True):
     """A setting in force whose value is no longer the one that was left: `expected` then, `actual` now."""

@@ -71,7 +71,9 @@ def print_result(result: Result, console: Console, code: int = SUCCESS) -> None:
 def verdict(result: Result, code: int = SUCCESS) -> str:
     """The result in one line."""
     if result.verb == "status":
-        number = sum(1 for entry in result.entries if entry.outcome not in ("ignored", "conflict"))
+        number = sum(
+            1 for entry in result.entries if entry.outcome not in ("ignored", "conflict") and not entry.is_unstaged
+        )
         force = count(number, "setting") if number else "nothing"
         drifted = len(result.drift) or "none"
         return f"{result.host or 'this host'}: {force} in force" + (f", {drifted} drifted" if number else "")
