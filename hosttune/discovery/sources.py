@@ -250,8 +250,11 @@ def _drivers(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
 
 
 def _folders(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
-    """The functions' own folders, of a capture: each in its bridge's, the outermost in their root's."""
-    if not reader.system.captured:
+    """The functions' own folders: each in its bridge's, the outermost in their root's.
+
+    Of a capture that says nothing of what it may have lost; live, and in hosttune's own, they are the tree itself.
+    """
+    if not reader.system.captured or reader.system.complete:
         return
     found: set[str] = set()
     inner = [f"{_DEVICES}/{name}" for name in reader.names(_DEVICES) if _ROOT.fullmatch(name)]
