@@ -69,7 +69,15 @@ _ABSENT = (
     *IRQBALANCE,
 )
 _ABSENT_OF_CPU = ("cpufreq/scaling_governor", "cpufreq/energy_performance_preference", "power/pm_qos_resume_latency_us")
-_ABSENT_OF_FUNCTION = ("driver", "iommu_group", "current_link_speed", "aer_dev_fatal", "sriov_totalvfs")
+_ABSENT_OF_FUNCTION = (
+    "driver",
+    "iommu_group",
+    "current_link_speed",
+    "aer_dev_correctable",
+    "aer_dev_nonfatal",
+    "aer_dev_fatal",
+    "sriov_totalvfs",
+)
 _MASK = re.compile(r"[0-9a-f]{1,16}")
 _SMALLEST_BAR = 20  # bit n of resourceN_resize stands for 2**(n + 20) bytes
 
