@@ -296,13 +296,6 @@ def test_a_journal_that_does_not_read_is_unknown_and_no_error(cli: Cli, pristine
         assert of(document, "kernel-arguments-pending") == {"host": "unknown"}
 
 
-def test_links_without_counters_are_known_for_such(cli: Cli, pristine: Path, tmp_path: Path) -> None:
-    with copied(pristine, tmp_path / "root") as root:
-        for path in (root.path / "sys/devices").rglob("aer_dev_*"):
-            path.unlink()
-        assert set(of(cli.json("--root", str(root.path))[1], "aer").values()) == {"skip"}
-
-
 # --- captures ------------------------------------------------------------------------------------------------
 
 

@@ -329,3 +329,11 @@ def test_a_monitor_without_its_alarm_is_no_healthy_drive() -> None:
     lost = next(path for path in _alarm(host, 1, "") if path.endswith("alarm"))
     found = [validated(one).outcomes["disk-health", DRIVES[1]] for one in (calm, _without(calm, lost))]
     assert found == ["pass", "unknown"]
+
+
+def test_links_without_aer_counters_are_known_for_such() -> None:
+    whole = load(EXAMPLE)
+    files = {path: data for path, data in whole.files.items() if "/aer_dev_" not in path}
+    host = Files(files, whole.links, whole.dirs, "a host whose firmware handles errors of links")
+    found = validated(as_captured(host, read_by_discovery(host)))
+    assert {outcome for (check, _), outcome in found.outcomes.items() if check == "aer"} == {"skip"}
