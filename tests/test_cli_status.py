@@ -357,3 +357,14 @@ def test_texts(cli: Cli, plan: Path, request: pytest.FixtureRequest) -> None:
     read("status-unfinished", "status", code=1)
     read("unfinished", "apply", str(plan), "--yes", code=3)
     read("recover", "recover")
+
+
+def test_a_plan_that_does_not_read_leaves_the_journal_to_tell(cli: Cli, plan: Path) -> None:
+    assert cli("apply", str(plan), "--yes")[0] == 0
+    before = outcomes(cli.json("status"))
+    cli.root.put(f"{STATE}/transactions/000001.plan.json", "{")
+    found = cli.json("status")
+    assert outcomes(found) == before
+    assert any(
+        "000001.jsonl does not read: what it wants of the next boot is unknown" in note for note in found["notes"]
+    )

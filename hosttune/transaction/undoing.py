@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from hosttune.errors import Unreadable
+from hosttune.errors import BadInput, Unreadable
 from hosttune.journal import Record, Store, Transaction, dropped, in_force, left_alone
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Plan
@@ -147,7 +147,10 @@ def applied_plans(site: Site) -> tuple[Plan, ...]:
     Of an apply that came to its end that is its plan, but for what was written and stayed as it was; of one that was
     taken back in part, the actions and guests of the steps that still are in force.
     """
-    transactions = site.transactions() if site.store is not None else ()
+    return _applied(site, site.transactions() if site.store is not None else ())
+
+
+def _applied(site: Site, transactions: tuple[Transaction, ...]) -> tuple[Plan, ...]:
     standing_records = in_force(transactions)
     left_out = {
         name for key, record in dropped(transactions).items() if key not in standing_records for name in record.actions
@@ -225,6 +228,12 @@ def status(site: Site) -> tuple[Result, int]:
     entries, drift = standing(site, standing_records.values())
     unchanged = [record for key, record in dropped(transactions).items() if key not in standing_records]
     kept = [row for record in left_alone(transactions).values() for row in _kept(site, record)]
+    notes = _not_seen(site)
+    unstaged: tuple[Entry, ...] = ()
+    try:
+        unstaged = tuple(_never_staged(site, transactions))
+    except BadInput as error:  # the journal alone says what is in force
+        notes = (*notes, f"the plan of {error.where} does not read: what it wants of the next boot is unknown")
     result = Result(
         host=site.hostname,
         verb="status",
@@ -233,11 +242,11 @@ def status(site: Site) -> tuple[Result, int]:
             *entries,
             *(row for record in unchanged for row in _dropped(site, record)),
             *kept,
-            *_never_staged(site, transactions),
+            *unstaged,
         ),
         drift=tuple(drift),
         open_transaction=described(unfinished) if unfinished else None,
-        notes=_not_seen(site),
+        notes=notes,
     )
     return result, NO if drift or unfinished or kept else SUCCESS
 
@@ -253,10 +262,13 @@ def _dropped(site: Site, record: Record) -> Iterable[Entry]:
         yield from _standing(msgspec.structs.replace(record, outcome="ignored"), None)
 
 
-def _never_staged(site: Site, transactions: Iterable[Transaction]) -> Iterable[Entry]:
-    """What applied plans want of the next boot and could not be written: no record tells of it, and it is not there."""
+def _never_staged(site: Site, transactions: tuple[Transaction, ...]) -> Iterable[Entry]:
+    """What applied plans want of the next boot and could not be written: no record tells of it, and it is not there.
+
+    Raises BadInput for a plan that does not read.
+    """
     recorded = {name for one in transactions for record in one.records for name in record.actions}
-    for plan in applied_plans(site):
+    for plan in _applied(site, transactions):
         steps = (step for step in steps_of(plan.actions) if step.setting.scope == BOOT)
         for one in prepare(site.system, steps, {}):
             if one.verdict == PENDING and recorded.isdisjoint(action.id for action in one.step.actions):
