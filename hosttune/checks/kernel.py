@@ -160,13 +160,11 @@ def pending_reboot(evidence: Evidence) -> Iterable[CheckResult]:
         yield passed(check, HOST, expected=expected, actual="all staged arguments are in force", source=source)
         return
     actual = f"staged: {listed(waiting)}" if waiting else "what was taken back still works until the next boot"
-    by_hand = [entry.action for entry in standing.entries if entry.is_unstaged]
-    if by_hand:
+    hint = "reboot, then validate again"
+    if by_hand := [entry.action for entry in standing.entries if entry.is_unstaged]:
         actual = f"asked for, and not staged: {listed(by_hand)}"
-        hint = "add them to the kernel's arguments by hand (hosttune status has them), reboot, then validate again"
-        yield failed(check, HOST, expected=expected, actual=actual, source=source, hint=hint)
-        return
-    yield failed(check, HOST, expected=expected, actual=actual, source=source, hint="reboot, then validate again")
+        hint = f"add them to the kernel's arguments by hand (hosttune status has them), {hint}"
+    yield failed(check, HOST, expected=expected, actual=actual, source=source, hint=hint)
 
 
 def settings_in_force(evidence: Evidence) -> Iterable[CheckResult]:

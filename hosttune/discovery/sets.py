@@ -15,7 +15,7 @@ _MASKS = frozenset(
 MOST = 1 << 16  # ids: eight times the most CPUs that Linux can be built for (NR_CPUS 8192)
 _RANGE = re.compile(r"([0-9]{1,9})\s*-\s*([0-9]{1,9})")
 _SHORT = 1 << 16  # characters: every second CPU of 8192 by itself is 24,000
-_PLAIN = re.compile(r"(?:[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*)?", re.ASCII)
+_PLAIN = re.compile(r"(?:[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*)?")
 
 
 def parse_list(text: str) -> CpuSet:

@@ -149,7 +149,7 @@ def _is_held_otherwise(seen: SeenDevice, function: PciDevice) -> bool:
     if function.driver_override == function.driver:
         return False
     if seen.driver == _HOSTS_OWN:
-        return "vfio" in (function.driver or "")
+        return "vfio" in function.driver
     return seen.driver != function.driver
 
 

@@ -145,11 +145,11 @@ def _cores_of_threads(reader: Reader, threads: Mapping[int, CpuSet], packages: M
         return {cpu: head for listed, cpus in tellers.items() for head in (min(listed),) for cpu in cpus}
     groups = _joined(tellers, packages)
     _report_threads(reader, threads, groups, packages)
-    lowest = {id(group): min(group) for group in groups.values()}
-    return {cpu: lowest[id(group)] for cpu, group in groups.items()}
+    lowest = {group: min(group) for group in set(groups.values())}
+    return {cpu: lowest[group] for cpu, group in groups.items()}
 
 
-def _joined(tellers: Mapping[CpuSet, set[int]], packages: Mapping[int, int]) -> dict[int, set[int]]:
+def _joined(tellers: Mapping[CpuSet, set[int]], packages: Mapping[int, int]) -> dict[int, CpuSet]:
     """The group of each CPU: whoever is in a list with it, or tells that list, within the package of who tells it."""
     parents: dict[int, int] = {}
 
@@ -164,10 +164,10 @@ def _joined(tellers: Mapping[CpuSet, set[int]], packages: Mapping[int, int]) -> 
         for cpu in (*cpus, *listed):
             if packages.get(cpu) in told:
                 parents[head(cpu)] = head(firsts.setdefault(packages.get(cpu), cpu))
-    groups: dict[int, set[int]] = defaultdict(set)
+    members: dict[int, set[int]] = defaultdict(set)
     for cpu in parents:
-        groups[head(cpu)].add(cpu)
-    return {cpu: groups[head(cpu)] for cpu in parents}
+        members[head(cpu)].add(cpu)
+    return {cpu: group for cpus in members.values() for group in (CpuSet(cpus),) for cpu in cpus}
 
 
 def _crossing(lists: Mapping[int, CpuSet], packages: Mapping[int, int]) -> CpuSet:
@@ -179,7 +179,7 @@ def _crossing(lists: Mapping[int, CpuSet], packages: Mapping[int, int]) -> CpuSe
 def _report_threads(
     reader: Reader,
     threads: Mapping[int, CpuSet],
-    groups: Mapping[int, set[int]],
+    groups: Mapping[int, CpuSet],
     packages: Mapping[int, int],
 ) -> None:
     where = f"{CPUS}/cpu*/topology"
@@ -187,9 +187,9 @@ def _report_threads(
     if crossing:
         why = f"the thread siblings of CPUs {crossing} are in several packages: those of other packages are ignored"
         reader.problem("cores across packages", where, why)
-    pairs = {(id(groups[cpu]), listed): groups[cpu] for cpu, listed in threads.items()}
-    same = {pair: len(group) == len(pair[1]) and CpuSet(group) == pair[1] for pair, group in pairs.items()}
-    disagreeing = CpuSet(cpu for cpu, listed in threads.items() if not same[id(groups[cpu]), listed]) - crossing
+    pairs = {(groups[cpu], listed) for cpu, listed in threads.items()}
+    odd = {pair for pair in pairs if pair[0] != pair[1]}
+    disagreeing = CpuSet(cpu for cpu, listed in threads.items() if (groups[cpu], listed) in odd) - crossing
     if disagreeing:
         why = f"the thread siblings of CPUs {disagreeing} do not list each other: taken as one core where any does"
         reader.problem("sibling lists disagree", where, why)

@@ -301,11 +301,17 @@ def plain_json(
         raise BadInput(f"not a JSON document: {error}", where=where, hint=hint) from error
 
 
-def recorded_json(text: str, *, where: str, hint: str = "record it again") -> Any:
-    """The plain value of an answer that a capture holds, or of a plan. Raises BadInput as `plain_json` does, and for a
-    key that an object has twice: no tool writes that, and which value is true nobody knows.
+def recorded_json(text: str, *, where: str) -> Any:
+    """The plain value of an answer that a capture holds. Raises BadInput as `plain_json` does, and for a key that an
+    object has twice: no tool writes that, and which value is true nobody knows.
     """
-    document = plain_json(text, where=where, hint=hint)
+    document = plain_json(text, where=where, hint="record it again")
+    _refuse_repeated_keys(document, text, where, "record it again")
+    return document
+
+
+def _refuse_repeated_keys(document: Any, text: str, where: str, hint: str) -> None:
+    """Raise BadInput where an object of the text, which reads as the document, has a key twice."""
     kept, todo = 0, [document]
     while todo:
         value = todo.pop()
@@ -317,7 +323,6 @@ def recorded_json(text: str, *, where: str, hint: str = "record it again") -> An
     # Of a key that stands twice the decoder has kept one; each text that a colon follows is a key.
     if sum(1 for found in _TEXT.finditer(text) if found[1]) != kept:
         raise BadInput("a key that stands twice in an object", where=where, hint=hint)
-    return document
 
 
 def from_json(kind: type[T], text: str | bytes, *, schema: str, where: str, once: bool = False) -> T:
@@ -328,7 +333,8 @@ def from_json(kind: type[T], text: str | bytes, *, schema: str, where: str, once
     check_size(len(text), "document", where)
     head = plain_json(text, where=where, hint=f"give a {schema} document")
     if once:
-        recorded_json(text if isinstance(text, str) else text.decode(), where=where, hint=f"write the {schema} again")
+        plain = text if isinstance(text, str) else text.decode()
+        _refuse_repeated_keys(head, plain, where, f"write the {schema} again")
     found = head.get("schema") if isinstance(head, dict) else None
     if found != schema:
         raise BadInput(
