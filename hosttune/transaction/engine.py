@@ -320,7 +320,7 @@ def _judged(
 
 def _foreign(now: Any, foreign: Mapping[str, Any]) -> Made:
     which = text_of(foreign[""] if set(foreign) == {""} else foreign)
-    return Made("conflict", now, f"somebody else has set it to {which} since: left alone (--force takes it back)")
+    return Made("conflict", now, f"it is {which} now, which hosttune did not set: left alone (--force takes it back)")
 
 
 def _gone(setting: Setting, record: Record, now: Any, same_boot: bool) -> str:
