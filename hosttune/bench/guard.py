@@ -54,8 +54,7 @@ def choose(system: System, host: Host) -> Chosen:
     Raises Refused for one that a process or guest holds, or where that cannot be told: by an unprivileged user who
     sees no other process, unless the driver itself counts none.
     """
-    devices = {device.address: device for device in host.pci}
-    reasons = {gpu.address: _unfit(gpu, devices.get(gpu.address)) for gpu in host.gpus if gpu.vendor != "other"}
+    reasons = {gpu.address: _unfit(gpu, host.index.pci.get(gpu.address)) for gpu in host.index.accelerators}
     fit = tuple(gpu for gpu in host.gpus if gpu.address in reasons and reasons[gpu.address] is None)
     maker = next((vendor for vendor in VENDORS if any(gpu.vendor == vendor.name for gpu in fit)), None)
     bench = maker.bench if maker is not None else None

@@ -39,7 +39,7 @@ def fabric_bridges(evidence: Evidence) -> Iterable[CheckResult]:
 
 def _bridge(evidence: Evidence, device: PciDevice) -> CheckResult:
     source = f"/sys/bus/pci/devices/{device.address}/driver"
-    if driver_unread(evidence, device.address, {device.address: device.driver}):
+    if driver_unread(evidence, device.address):
         return unknown(_CHECK, device.address, expected=_EXPECTED, why="driver not recorded", hint=RECORD)
     actual = f"on {device.driver}" if device.driver else "no driver"
     if device.driver == DRIVER:

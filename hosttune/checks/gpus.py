@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
-from hosttune.checks.facts import RECORD, accelerators, by_address, for_vfio, lacks, none_here, wanted
-from hosttune.checks.gpufacts import Fact, below_sisters, each_gpu, not_judged, source, uncontradicted
+from hosttune.checks.facts import RECORD, accelerators, for_vfio, lacks, none_here, wanted
+from hosttune.checks.gpufacts import Fact, below_sisters, each_gpu, every_gpu, not_judged, source
 from hosttune.gpu import vendor_of
 from hosttune.gpu.knobs import POWER_LIMIT
 from hosttune.model.evidence import Evidence
@@ -27,7 +27,7 @@ def gpu_driver(evidence: Evidence) -> Iterable[CheckResult]:
     gpus = accelerators(evidence.host)
     if not gpus:
         yield none_here(evidence, _DRIVER, "GPU")
-    functions = by_address(evidence.host)
+    functions = evidence.host.index.pci
     for gpu in gpus:
         yield _driver(evidence, gpu, functions.get(gpu.address))
 
@@ -96,16 +96,14 @@ _RECOVERY = Fact("gpu-status", "no recovery asked for", ("recovery_action",), "N
 
 def gpu_status(evidence: Evidence) -> Iterable[CheckResult]:
     """What the driver itself asks for: a reset, a reboot; of a Gaudi, its status."""
-    gpus = accelerators(evidence.host)
-    if not gpus:
-        yield none_here(evidence, _STATUS.check, "GPU")
-    functions = by_address(evidence.host)
-    for gpu in gpus:
+
+    def judged(gpu: Gpu, device: PciDevice | None) -> CheckResult:
         vendor = vendor_of(gpu.vendor)
         by_word = vendor is not None and "status" in vendor.tells
         fact, judge = (_STATUS, _status) if by_word else (_RECOVERY, _recovery)
-        found = not_judged(evidence, fact, gpu, functions.get(gpu.address)) or judge(gpu)
-        yield uncontradicted(evidence, fact, gpu, found)
+        return not_judged(evidence, fact, gpu, device) or judge(gpu)
+
+    return every_gpu(evidence, _STATUS, judged)
 
 
 def _recovery(gpu: Gpu) -> CheckResult:

@@ -10,7 +10,6 @@ from hosttune.checks.facts import (
     HOST,
     RECORD,
     accelerators,
-    by_address,
     for_vfio,
     lacks,
     listed,
@@ -20,7 +19,6 @@ from hosttune.checks.gpufacts import OLDER
 from hosttune.checks.gpumemory import NO_BOUND, errors_allowed
 from hosttune.checks.kernelevents import CHECKS as EVENT_CHECKS
 from hosttune.gpu import vendor_of
-from hosttune.model.doubts import contradicted
 from hosttune.model.evidence import STATE, Evidence, KernelEvent
 from hosttune.model.host import Nvme, PciDevice
 from hosttune.model.validation import CheckResult
@@ -40,7 +38,7 @@ def aer(evidence: Evidence) -> Iterable[CheckResult]:
     The host sees them of devices in guests as well.
     """
     host = evidence.host
-    functions = by_address(host)
+    functions = host.index.pci
     wanted = [gpu.address for gpu in accelerators(host)]
     wanted += [device.address for part in (host.nics, host.nvme, host.nvswitches) for device in part]
     subjects = [a for a in dict.fromkeys(wanted) if a in functions and functions[a].physfn is None]
@@ -122,7 +120,7 @@ def disk_health(evidence: Evidence) -> Iterable[CheckResult]:
     """Each NVMe drive: alive, and what its own log says where nvme-cli can ask it."""
     if not evidence.host.nvme:
         yield none_here(evidence, _DISK, "NVMe drive")
-    functions = by_address(evidence.host)
+    functions = evidence.host.index.pci
     disks = (evidence.health.disks if evidence.health else None) or {}
     told = {name for words in disks.values() for name in words}
     for drive in evidence.host.nvme:
@@ -218,8 +216,8 @@ def monitoring_baseline(evidence: Evidence) -> Iterable[CheckResult]:
         for gpu in accelerators(evidence.host)
         if vendor_of(gpu.vendor) is not None and gpu.driver_version
     }
-    functions = by_address(evidence.host)
-    doubtful = contradicted(evidence.host)
+    functions = evidence.host.index.pci
+    doubtful = evidence.host.index.contradicted
     silent = [
         gpu.address
         for gpu in accelerators(evidence.host)

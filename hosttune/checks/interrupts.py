@@ -9,7 +9,6 @@ from hosttune.checks.facts import (
     HOST,
     RUNNING,
     at_rest,
-    by_address,
     holders,
     lacks,
     none_given,
@@ -29,7 +28,7 @@ def irq_affinity(evidence: Evidence) -> Iterable[CheckResult]:
     """Interrupts of devices of running guests: as planned, else on the device's node and on no vCPU of a guest."""
     check = "irq-affinity"
     rest = at_rest(evidence, check)
-    functions = by_address(evidence.host)
+    functions = evidence.host.index.pci
     running = {guest.name for guest in evidence.host.guests or () if (guest.state or "running") in RUNNING}
     held = {a: names for a, names in holders(evidence).items() if set(names) & running and a in functions}
     if rest is not None or not held:

@@ -18,7 +18,6 @@ from hosttune.checks.facts import (
     listed,
     none_here,
 )
-from hosttune.model.doubts import contradicted
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import PciDevice
 from hosttune.model.validation import CheckResult
@@ -153,7 +152,7 @@ def iommu_groups(evidence: Evidence) -> Iterable[CheckResult]:
         yield rest
         return
     members: dict[int, list[PciDevice]] = {}
-    doubtful = contradicted(evidence.host)  # what reads as a bridge may be none
+    doubtful = evidence.host.index.contradicted  # what reads as a bridge may be none
     for device in evidence.host.pci:
         if device.iommu_group is not None and (not device.is_bridge or device.address in doubtful):
             members.setdefault(device.iommu_group, []).append(device)
@@ -190,10 +189,9 @@ def _unplaced(evidence: Evidence, device: PciDevice) -> list[str]:
     """Functions beside this one, below the same bridge, whose own group is not known: they may be in its group."""
     return [
         other.address
-        for other in evidence.host.pci
+        for other in evidence.host.index.siblings(device)
         if other.iommu_group is None
         and not other.is_bridge
-        and (other.parent or slot_of(other.address)) == (device.parent or slot_of(device.address))
         and not lacks(evidence, f"/sys/bus/pci/devices/{other.address}/iommu_group")
     ]
 
@@ -222,8 +220,7 @@ def _given_group(
         actual = f"group {group} also holds {names}: VFIO will not open it"
         hint = "give these to the same guest (name them in the intent), or bind them to vfio-pci; see acs to part them"
         return failed(check, device.address, expected=expected, actual=actual, source=source, hint=hint)
-    drivers = {member.address: member.driver for member in members}
-    silent = [m.address for m in members if driver_unread(evidence, m.address, drivers)]
+    silent = [m.address for m in members if driver_unread(evidence, m.address)]
     if silent:
         return _doubt(evidence, check, device, expected, f"the driver of {listed(silent, 3)} was not read")
     if unplaced := _unplaced(evidence, device):

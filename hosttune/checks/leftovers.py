@@ -106,7 +106,7 @@ def _virtual(evidence: Evidence, device: PciDevice, listed_vfs: int, idle: list[
         why = f"{count - listed_vfs} of {count} virtual functions are not in the list of PCI functions"
     elif idle and (guests is None or any(undefined(guest) for guest in guests)):
         why = "what guests have is not known"
-    elif any(driver_unread(evidence, vf.address, {vf.address: vf.driver}) for vf in idle):
+    elif any(driver_unread(evidence, vf.address) for vf in idle):
         why = "which drivers its virtual functions have was not recorded"
     if why is not None:
         return unknown(_VFS, device.address, expected=expected, why=why, hint=_ROOT, source=source)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown
-from hosttune.checks.facts import SOFTWARE, accelerators, as_root, by_address, lacks, none_here
+from hosttune.checks.facts import SOFTWARE, accelerators, as_root, lacks, none_here
 from hosttune.gpu.idling import IDLING_DRIVERS, LOADED_DRIVERS
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
@@ -53,7 +53,7 @@ class _Others(NamedTuple):
 def pcie_link(evidence: Evidence) -> Iterable[CheckResult]:
     """One result for each GPU, NIC, NVMe drive and NVSwitch; virtual functions of NICs share their parent's link."""
     host = evidence.host
-    functions = by_address(host)
+    functions = host.index.pci
     accelerated = {gpu.address: gpu for gpu in accelerators(host)}
     gpus = list(accelerated)
     others = [nic.address for nic in host.nics]

@@ -7,11 +7,9 @@ from collections.abc import Iterable, Mapping
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.facts import (
     RECORD,
-    above,
     accelerators,
     as_root,
     at_rest,
-    by_address,
     given,
     lacks,
     listed,
@@ -31,7 +29,7 @@ _IN_THE_ROOT = ("root-complex-endpoint", "root-complex-event-collector")
 def _worth(evidence: Evidence, *, others: bool) -> list[PciDevice]:
     """GPUs of known makers and devices of guests; with `others` also NICs and NVMe drives. No virtual functions."""
     host = evidence.host
-    functions = by_address(host)
+    functions = host.index.pci
     names = [gpu.address for gpu in accelerators(host)] + [device.address for device in given(evidence)]
     if others:
         names += [nic.address for nic in host.nics] + [drive.address for drive in host.nvme]
@@ -47,12 +45,11 @@ def pcie_payload(evidence: Evidence) -> Iterable[CheckResult]:
     check = "pcie-payload"
     rest = at_rest(evidence, check)
     devices = [d for d in _worth(evidence, others=True) if d.address.endswith(".0")]
-    functions = by_address(evidence.host)
     if rest is not None or not devices:
         yield rest or none_here(evidence, check, "GPU, NIC or NVMe drive")
         return
     for device in devices:
-        yield _path(evidence, check, device, above(functions, device.address))
+        yield _path(evidence, check, device, evidence.host.index.bridges(device.address))
 
 
 def _path(evidence: Evidence, check: str, device: PciDevice, bridges: tuple[PciDevice, ...]) -> CheckResult:
@@ -93,7 +90,7 @@ def aspm(evidence: Evidence) -> Iterable[CheckResult]:
     """Link power states of GPUs and of devices that guests have: off at both ends."""
     check = "aspm"
     rest = at_rest(evidence, check)
-    functions = by_address(evidence.host)
+    functions = evidence.host.index.pci
     devices = _worth(evidence, others=False)
     if rest is not None or not devices:
         yield rest or none_here(evidence, check, "GPU, and no device that a guest has")
@@ -139,7 +136,7 @@ def bar_size(evidence: Evidence) -> Iterable[CheckResult]:
     """Memory windows of GPUs: assigned, as large as those of sister cards, and as their resizable BAR can be."""
     check = "bar-size"
     gpus = accelerators(evidence.host)
-    functions = by_address(evidence.host)
+    functions = evidence.host.index.pci
     if not gpus:
         yield none_here(evidence, check, "GPU")
     # A machine on which no function at all has a BAR does not exist: nobody recorded them.

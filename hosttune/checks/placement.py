@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hosttune.checks.check import Check, failed, passed, unknown, warned
-from hosttune.checks.facts import accelerators, by_address, lacks, named_nodes, none_here
+from hosttune.checks.facts import accelerators, lacks, named_nodes, none_here
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, PciDevice
@@ -27,7 +27,7 @@ def numa_affinity(evidence: Evidence) -> Iterable[CheckResult]:
     gpus = accelerators(host)
     if not gpus:
         yield none_here(evidence, _ID, "GPU")
-    functions = by_address(host)
+    functions = host.index.pci
     for gpu in gpus:
         yield _judge(evidence, gpu, functions.get(gpu.address))
 

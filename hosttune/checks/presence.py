@@ -15,13 +15,11 @@ from hosttune.checks.data import table
 from hosttune.checks.facts import (
     HOST,
     RECORD,
-    by_address,
     known_devices,
     listed,
     lost_gpus,
     refused,
 )
-from hosttune.model.doubts import contradicted
 from hosttune.model.evidence import STATE, Evidence
 from hosttune.model.host import DeviceSource, PciDevice, SeenDevice
 from hosttune.model.validation import CheckResult
@@ -48,10 +46,10 @@ Contradiction = tuple[str, str, str, str]  # outcome, what, source, hint
 
 def device_present(evidence: Evidence) -> Iterator[CheckResult]:
     """One result for the host, and one for each device that any source knows."""
-    functions = by_address(evidence.host)
+    functions = evidence.host.index.pci
     yield _host(evidence)
     known = known_devices(evidence.host)
-    doubtful = contradicted(evidence.host)
+    doubtful = evidence.host.index.contradicted
     shown: dict[str, list[tuple[DeviceSource, SeenDevice]]] = {}
     lacking: dict[str, list[DeviceSource]] = {}
     for source in evidence.host.sources or ():
@@ -243,7 +241,7 @@ def guarded(check: Check, evidence: Evidence, results: Iterable[CheckResult]) ->
         yield from results
         return
     lost = {gpu.address for gpu in lost_gpus(evidence.host)}
-    doubtful = contradicted(evidence.host)
+    doubtful = evidence.host.index.contradicted
     gone = lost | {device.address for device in evidence.host.pci if device.responds is False}
     if not gone and not doubtful:
         yield from results

@@ -89,7 +89,7 @@ class Scene:
     @cached_property
     def pci(self) -> dict[str, PciDevice]:
         """The host's PCI functions by address."""
-        return {device.address: device for device in self.host.pci}
+        return self.host.index.pci
 
     @cached_property
     def gpus(self) -> tuple[HostDevice, ...]:

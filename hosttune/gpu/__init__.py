@@ -10,7 +10,7 @@ from hosttune.gpu.habana import HABANA
 from hosttune.gpu.intel import INTEL
 from hosttune.gpu.nvidia import NVIDIA
 from hosttune.gpu.vendor import Vendor
-from hosttune.model.gpu import Gpu
+from hosttune.model.gpu import OTHER, Gpu
 from hosttune.model.host import PciDevice
 from hosttune.model.limits import check_count
 from hosttune.reader import Reader
@@ -52,7 +52,7 @@ def _gpu(device: PciDevice, vendor: Vendor | None) -> Gpu:
     model = vendor.models.get(device.device_id or "") if vendor else None
     return Gpu(
         address=device.address,
-        vendor=vendor.name if vendor else "other",
+        vendor=vendor.name if vendor else OTHER,
         model=model or device.device_name,
         source="sysfs",
     )

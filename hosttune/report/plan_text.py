@@ -73,7 +73,7 @@ def _print_guest(guest: PlannedGuest, host: Host, console: Console) -> None:
     draw_rows(rows, console)
     if guest.devices:
         say("  devices", console)
-        index = {device.address: device for device in host.pci}
+        index = host.index.pci
         models = {gpu.address: gpu.model for gpu in host.gpus}
         draw_rows([_device_row(device, index, models) for device in guest.devices], console, indent=4)
     _print_steps(guest, console)

@@ -334,7 +334,7 @@ def identities(host: Host) -> dict[str, dict[str, Any]]:
     {"device": "10de:2335:10de:18be", "model", "uuid", "serial", "module_id"}; None for what is unknown. The module id
     joins a GPU to Fabric Manager's partitions and is not the order of addresses.
     """
-    functions = {function.address: function for function in host.pci}
+    functions = host.index.pci
     found: dict[str, dict[str, Any]] = {}
     for gpu in host.gpus:
         function = functions.get(gpu.address)
