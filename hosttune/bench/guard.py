@@ -19,10 +19,8 @@ from hosttune.model.host import Host, PciDevice
 from hosttune.reader import Reader
 from hosttune.system import System
 
-# Daemons of the driver that keep GPUs open and compute nothing.
-_KEEPERS = frozenset(
-    ("nvidia-persistenced", "nvidia-persiste", "nv-fabricmanager", "nv-hostengine", "dcgm-exporter", "nvidia-topologyd")
-)
+# Daemons of the drivers that keep GPUs open and compute nothing.
+_KEEPERS = frozenset(name for vendor in VENDORS for name in vendor.traces.daemons)
 # Names of vGPU types end so, "NVIDIA H200X-1-18C", "GRID A100X-40C" (NVIDIA, virtual GPU types for Hopper and Ampere).
 _VGPU = re.compile(r"[A-Z0-9]-(?:[0-9]{1,2}-)?[0-9]{1,3}(?:C|CME|Q|B|A)$")
 

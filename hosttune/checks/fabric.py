@@ -17,7 +17,7 @@ from hosttune.checks.facts import (
     no_switch,
 )
 from hosttune.checks.gpufacts import Fact, each_gpu, every_gpu, mig_on, not_judged, sisters, source
-from hosttune.gpu import vendor_of
+from hosttune.gpu import switches, vendor_of
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import NvSwitch, PciDevice
@@ -175,7 +175,7 @@ def _fabric_state(gpu: Gpu) -> CheckResult:
 
 
 _SWITCH = "nvswitch"
-_SWITCH_DRIVERS = ("nvidia-nvswitch", "nvidia")  # the former is its name in /sys/bus/pci/drivers
+_SWITCH_DRIVERS = (switches.DRIVER, switches.MODULE)
 
 
 def nvswitch(evidence: Evidence) -> Iterable[CheckResult]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from hosttune.checks.check import skipped, unknown
 from hosttune.checks.data import table
-from hosttune.gpu import maker_of
+from hosttune.gpu import maker_of, switches
 from hosttune.model.evidence import LIBVIRT_ANSWER, LIST_UNREAD, OUTSIDE, Evidence
 from hosttune.model.gpu import OTHER, Gpu
 from hosttune.model.host import Host, Nic, Nvme, NvSwitch, PciDevice, RunningGuest, SeenDevice
@@ -293,7 +293,7 @@ def no_switch(evidence: Evidence, check: str) -> CheckResult:
     missed = switches_missed(evidence)
     if missed is None:
         return none_here(evidence, check, "NVSwitch that is a PCI function")
-    hint = "look with: lspci -d 10de: (class 0680); power-cycle the host if they are gone"
+    hint = f"look with: lspci -d {switches.VENDOR_ID}: (class 0680); power-cycle the host if they are gone"
     return unknown(check, HOST, expected="the NVSwitches of the GPUs' board", why=missed, hint=hint)
 
 

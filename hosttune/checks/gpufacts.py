@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from hosttune.checks.check import skipped, unknown
@@ -14,12 +14,6 @@ from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import PciDevice
 from hosttune.model.validation import CheckResult
-
-_CALLS: Mapping[str, str] = {
-    "nvidia-smi": "nvidia-smi -q",
-    "amdgpu": "sysfs of amdgpu",
-    "habanalabs": "sysfs of habanalabs",
-}
 
 
 @dataclass(frozen=True)
@@ -63,7 +57,8 @@ def below_sisters(evidence: Evidence, fact: Fact, gpu: Gpu, name: str, found: Ch
 
 def source(gpu: Gpu, call: str) -> str:
     """Who told: `call` names NVML's function."""
-    return _CALLS.get(gpu.source or "", f"NVML {call}")
+    vendor = vendor_of(gpu.vendor)
+    return (vendor.tellers if vendor else {}).get(gpu.source or "", f"NVML {call}")
 
 
 def each_gpu(evidence: Evidence, fact: Fact, judge: Judge) -> Iterable[CheckResult]:

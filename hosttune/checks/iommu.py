@@ -18,6 +18,7 @@ from hosttune.checks.facts import (
     listed,
     none_here,
 )
+from hosttune.gpu.vgpu import stays_with_driver
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import PciDevice
 from hosttune.model.validation import CheckResult
@@ -174,11 +175,10 @@ def iommu_groups(evidence: Evidence) -> Iterable[CheckResult]:
 def _no_group(evidence: Evidence, check: str, device: PciDevice, *, is_given: bool) -> CheckResult:
     source = f"/sys/bus/pci/devices/{device.address}/iommu_group"
     expected = "in an IOMMU group that is whole"
-    vgpu = device.physfn is not None and device.driver == "nvidia"
     present = evidence.host.iommu.present if evidence.host.iommu else None
     if not is_given and present is False:
         return skipped(check, device.address, "the IOMMU is off, and no guest has it (see iommu-mode)")
-    if is_given and lacks(evidence, source) and not vgpu:
+    if is_given and lacks(evidence, source) and not stays_with_driver(device):
         hint = "no guest may have it so: switch the IOMMU on (see iommu-mode), and vfio-no-iommu off"
         return failed(check, device.address, expected=expected, actual="in no group", source=source, hint=hint)
     hint = f"look with: readlink {source}; {RECORD}"
@@ -213,7 +213,7 @@ def _given_group(
         hint = "give all of the group to one of them; ACS at the ports above would part the devices (see acs)"
         actual = f"group {group} is shared by guests {', '.join(owners)}"
         return failed(check, device.address, expected=expected, actual=actual, source=source, hint=hint)
-    foreign = [m for m in members if not for_vfio(m.driver) and m.driver not in _VIABLE and not _is_vgpu(m)]
+    foreign = [m for m in members if not for_vfio(m.driver) and m.driver not in _VIABLE and not stays_with_driver(m)]
     foreign = [member for member in foreign if member.address != device.address]
     if foreign:
         names = listed([f"{member.address} ({member.driver})" for member in foreign])
@@ -242,11 +242,6 @@ def _kept_group(evidence: Evidence, check: str, device: PciDevice, members: list
     actual = f"group {device.iommu_group} also holds {listed(others)}"
     hint = "ACS at the ports above parts them (firmware setting, or settings: acs); else one guest gets all of them"
     return warned(check, device.address, expected=expected, actual=actual, source=source, hint=hint)
-
-
-def _is_vgpu(device: PciDevice) -> bool:
-    """A virtual function that stays with its maker's driver, which is its VFIO driver too."""
-    return device.physfn is not None and device.driver == "nvidia"
 
 
 CHECKS = (

@@ -363,9 +363,11 @@ def machine_of(host: Host, known: tuple[KnownDevice, ...] | None = None) -> Mach
     """What of the host says with whom its figures can be compared."""
     from hosttune.model.validation import Gpu, Machine
 
+    ids = {one.address: f"{one.vendor_id}:{one.device_id}" for one in host.pci if one.vendor_id and one.device_id}
     gpus = tuple(
-        Gpu(address=gpu.address, model=gpu.model or f"{gpu.vendor} GPU", id=host.index.ids(gpu.address))
-        for gpu in host.index.accelerators
+        Gpu(address=gpu.address, model=gpu.model or f"{gpu.vendor} GPU", id=ids.get(gpu.address))
+        for gpu in host.gpus
+        if gpu.vendor not in (None, "other")
     )
     product = host.platform.product if host.platform is not None else None
     return Machine(digest=host.digest, product=product, gpus=gpus, devices=known)

@@ -12,6 +12,7 @@ import re
 
 from hosttune.discovery.sets import parsed, read_set
 from hosttune.errors import Unreadable
+from hosttune.gpu import switches
 from hosttune.model.host import Bar, Irq, LinkFigures
 from hosttune.model.values import MAX_ID, MAX_SIZE, Value
 from hosttune.pciconfig import WIDTHS, ConfigFacts, decode
@@ -31,7 +32,6 @@ _LINK_FILES = frozenset(("current_link_speed", "current_link_width", "max_link_s
 _UNCORE = ("08", "11")  # system peripherals, signal processing
 AFFINITY = ("numa_node", "local_cpulist")  # a kernel shows both of every function, or with no NUMA the list alone
 MAX_NODES = 1 << 20
-NVSWITCHES = {"1af1": "A100 NVSwitch", "22a3": "H100/H200 NVSwitch"}  # 10de; class 0680
 
 
 class Figures(Value, frozen=True, kw_only=True):
@@ -98,7 +98,7 @@ class Function(Value, frozen=True, kw_only=True):
 def matters(class_code: str | None, vendor: str | None, device: str | None) -> bool:
     """Whether a function of this class and id is something that guests or tuning are about."""
     kind = class_code or ""
-    return kind[:2] in ("03", "12", "02") or kind[:4] == "0108" or (vendor == "10de" and device in NVSWITCHES)
+    return kind[:2] in ("03", "12", "02") or kind[:4] == "0108" or switches.is_known(vendor, device)
 
 
 _NO_CONFIG = ConfigFacts()

@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from hosttune.discovery.cpuinfo import all_blocks, first_block
+from hosttune.gpu import VENDORS
 from hosttune.model.commandline import split
 from hosttune.model.host import Iommu, Module, NumaNode, PciDevice, Platform
 from hosttune.model.values import Value
 from hosttune.reader import Reader
 
-_MODULES = ("vfio", "kvm", "nvidia", "irqbypass", "iommufd", "mdev")
+_MODULES = ("vfio", "kvm", "irqbypass", "iommufd", "mdev", *(name for v in VENDORS for name in v.traces.modules))
 # What firmware or hypervisors write into DMI sys_vendor, product_name, bios_vendor (as systemd-detect-virt has it).
 _DMI_HYPERVISORS = (
     ("KVM", "kvm"),

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 
+from hosttune.gpu.inside import Inside
+from hosttune.gpu.knobs import Knobs
 from hosttune.gpu.vendor import Bench, Listing, Vendor, awake, fill
 from hosttune.model.gpu import Gpu, Peer
 from hosttune.model.host import PciDevice
@@ -252,6 +254,13 @@ TELLS = frozenset(
     )
 )
 
+
+def _knobs() -> Knobs:
+    from hosttune.gpu.amd_set import AMD_KNOBS
+
+    return AMD_KNOBS
+
+
 AMD = Vendor(
     name="amd",
     vendor_id="1002",
@@ -262,6 +271,10 @@ AMD = Vendor(
     tells=TELLS,
     link="xgmi",
     lists=_lists,
+    tellers={"amdgpu": "sysfs of amdgpu"},
+    knobs=_knobs,
+    # The version: ROCm/rccl, src/graph/xml.h.
+    inside=Inside(note="AMD: no persistence or power setting has a source, so none is made", nccl="2"),
     # PyTorch for ROCm speaks torch.cuda, and tells each device's PCI address (torch/csrc/cuda/Module.cpp).
     bench=Bench(backends=frozenset(("PyTorch",)), unproven="unproven: not seen on a machine with AMD GPUs"),
 )

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hosttune.errors import BadInput, CommandFailed
+from hosttune.gpu import switches
+from hosttune.gpu.inside import Inside
+from hosttune.gpu.knobs import Knobs
 from hosttune.gpu.mig import parts
-from hosttune.gpu.vendor import Answer, Bench, Listing, Vendor, always, ask, awake, fill
+from hosttune.gpu.vendor import Answer, Bench, Listing, Traces, Vendor, always, ask, awake, fill
 from hosttune.model.gpu import Gpu, Mig, Peer
 from hosttune.model.host import PciDevice, Problem
 from hosttune.reader import Reader
@@ -405,6 +408,39 @@ def _seen(gpu: Gpu) -> Gpu:
     return Gpu(address=gpu.address, vendor="nvidia", model=gpu.model, uuid=gpu.uuid)
 
 
+# --- what tells of the driver on a host --------------------------------------------------------------------------
+
+_MINOR = re.compile(r"^Device Minor:\s*([0-9]{1,4})\s*$", re.MULTILINE)
+# What ends those that hold GPUs on every other host, where no unit of systemd says it; a process's name may be cut off.
+_DAEMONS = {
+    "nvidia-persistenced": "systemctl stop nvidia-persistenced",
+    "nvidia-persiste": "",
+    "nv-hostengine": "systemctl stop nvidia-dcgm",
+    "dcgm-exporter": "stop dcgm-exporter, and what would start it again",
+    "nv-fabricmanager": "systemctl stop nvidia-fabricmanager",
+    "nvidia-topologyd": "",
+}
+
+
+def _nodes(reader: Reader, address: str, driver: str) -> list[str]:
+    """The node of a GPU by its minor number, which is not its index; the nodes of NVSwitches."""
+    if driver == switches.DRIVER:
+        return [switches.NODES]
+    if driver != DRIVER:
+        return []
+    path = f"{HELD}/{address}/information"
+    minor = _MINOR.search(reader.text(path) or "")
+    if minor is None and not reader.system.scratch:
+        reader.problem("no minor number", path, "which /dev/nvidiaN this is is unknown")
+    return [f"/dev/nvidia{minor[1]}"] if minor else []
+
+
+def _knobs() -> Knobs:
+    from hosttune.gpu.nvidia_set import NVIDIA_KNOBS
+
+    return NVIDIA_KNOBS
+
+
 # Fields of `Gpu` that NVML and nvidia-smi can tell; a GPU that has no such thing says so (`Gpu.lacks`).
 TELLS = frozenset(
     (
@@ -438,7 +474,15 @@ NVIDIA = Vendor(
     link="nvlink",
     lists=_lists,
     must_list=True,
+    tellers={"nvidia-smi": "nvidia-smi -q"},
     reset_doubts=RESET_DOUBTS,
+    serves_vfio=True,
+    mig=True,
+    knobs=_knobs,
+    # nvidia-smi(1): -pm, -pl; NVML documents both as not persistent across reboots (nvml.h,
+    # nvmlDeviceSetPersistenceMode, nvmlDeviceSetPowerManagementLimit). The version: NVIDIA/nccl, src/graph/xml.h.
+    inside=Inside(tool="nvidia-smi", nccl="1"),
+    traces=Traces(modules=("nvidia",), proc=HELD, nodes=_nodes, daemons=_DAEMONS),
     bench=Bench(
         backends=frozenset(("PyTorch", "CuPy", "nvbandwidth", "nccl-tests", "DCGM")), parts=parts, watch="nvidia-smi"
     ),

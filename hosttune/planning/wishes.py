@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from hosttune.gpu.vgpu import stays_with_driver
 from hosttune.irqbalance import IRQBALANCE, IRQBALANCE_THEIRS
 from hosttune.model.commandline import text_of
 from hosttune.model.host import Cpu, Host
@@ -279,7 +280,7 @@ def _drivers(catalogue: Catalogue, guests: tuple[PlannedGuest, ...]) -> Iterable
         for device in guest.devices:
             function = catalogue.pci.get(device.address)
             driver = function.driver if function else None
-            if device.vgpu_type or (function is not None and function.physfn and driver == "nvidia"):
+            if device.vgpu_type or stays_with_driver(function):
                 continue  # a vGPU's virtual function stays with its maker's driver, which is its VFIO driver too
             if driver != "vfio-pci":
                 yield from let_go(catalogue.gpus.get(device.address), driver)
