@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from hosttune.disks import block_uses, disk_uses, namespace_of, nvme_names, partitions
 from hosttune.errors import Unreadable
 from hosttune.gpu import VENDORS, switches
+from hosttune.model import sysfs
 from hosttune.reader import Reader
 from hosttune.system import System
 
-_DEVICES = "/sys/bus/pci/devices"
+_DEVICES = sysfs.PCI_DEVICES
 _NET = "/sys/class/net"
 _UP = 0x1  # IFF_UP, linux/if.h
 # Folder below a function -> where its entries have their nodes (devtmpfs names them so: each class's `devnode`).

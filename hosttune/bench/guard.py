@@ -14,6 +14,7 @@ from hosttune.errors import Refused, Unreadable
 from hosttune.gpu import VENDORS, vendor_of
 from hosttune.gpu.vendor import Bench, Part
 from hosttune.holders import Holder, holders
+from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, PciDevice
 from hosttune.reader import Reader
@@ -97,9 +98,7 @@ def _unfit(gpu: Gpu, device: PciDevice | None) -> str | None:
 
 def _refuse_used(system: System, host: Host, gpus: tuple[Gpu, ...]) -> None:
     for gpu in gpus:
-        mediated = [
-            name for name in Reader(system).names(f"/sys/bus/pci/devices/{gpu.address}") if _UUID.fullmatch(name)
-        ]
+        mediated = [name for name in Reader(system).names(sysfs.function(gpu.address)) if _UUID.fullmatch(name)]
         if mediated:
             raise Refused(
                 f"it has {len(mediated)} mediated devices, for guests", where=gpu.address, hint="measure inside a guest"

@@ -18,6 +18,7 @@ from hosttune.checks.facts import (
 )
 from hosttune.checks.gpufacts import Fact, each_gpu, every_gpu, mig_on, not_judged, sisters, source
 from hosttune.gpu import switches, vendor_of
+from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import NvSwitch, PciDevice
@@ -201,7 +202,7 @@ def _all_there(evidence: Evidence, switches: tuple[NvSwitch, ...]) -> CheckResul
     if board is None:
         return skipped(_SWITCH, HOST, f"{count} NVSwitches, of which it is not known how many a board has")
     expected = f"{board} on each baseboard"
-    read = "/sys/bus/pci/devices"
+    read = sysfs.PCI_DEVICES
     if count % board == 0:
         return passed(_SWITCH, HOST, expected=expected, actual=str(count), source=read)
     hint = "power-cycle the host; if it comes back, the baseboard needs service"
@@ -213,7 +214,7 @@ def _all_there(evidence: Evidence, switches: tuple[NvSwitch, ...]) -> CheckResul
 def _switch(evidence: Evidence, switch: NvSwitch, *, mixed: bool) -> CheckResult:
     """nvidia where the Fabric Manager runs here; vfio-pci where a guest has all of them with all GPUs."""
     expected = "on nvidia-nvswitch, or on vfio-pci with all the others and the GPUs"
-    read = f"/sys/bus/pci/devices/{switch.address}/driver"
+    read = sysfs.function(switch.address, "driver")
     driver = switch.driver
     if driver is None and not lacks(evidence, read):
         return unknown(_SWITCH, switch.address, expected=expected, why="driver not recorded", hint=RECORD)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from hosttune.checks.check import skipped, unknown
 from hosttune.checks.data import table
 from hosttune.gpu import maker_of, switches
+from hosttune.model import sysfs
 from hosttune.model.evidence import LIBVIRT_ANSWER, LIST_UNREAD, OUTSIDE, Evidence
 from hosttune.model.gpu import OTHER, Gpu
 from hosttune.model.host import Host, Nic, Nvme, NvSwitch, PciDevice, RunningGuest, SeenDevice
@@ -199,7 +200,7 @@ def driver_unread(evidence: Evidence, address: str) -> bool:
     if address in index.contradicted:
         return True
     device = index.pci.get(address)
-    return (device is None or device.driver is None) and not lacks(evidence, f"/sys/bus/pci/devices/{address}/driver")
+    return (device is None or device.driver is None) and not lacks(evidence, sysfs.function(address, "driver"))
 
 
 def undefined(guest: RunningGuest) -> bool:
@@ -260,7 +261,7 @@ def unlisted(evidence: Evidence) -> str | None:
     """Why the list of PCI functions does not show every device; None where it does."""
     host = evidence.host
     if not host.pci:
-        return None if lacks(evidence, "/sys/bus/pci/devices") else "no PCI function was read"
+        return None if lacks(evidence, sysfs.PCI_DEVICES) else "no PCI function was read"
     blank = [device.address for device in host.pci if device.class_code is None or device.vendor_id in (None, "ffff")]
     doubtful = list(host.index.contradicted)
     if doubtful and not blank:

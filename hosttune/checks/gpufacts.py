@@ -10,6 +10,7 @@ from hosttune.checks.data import table
 from hosttune.checks.facts import RECORD, accelerators, for_vfio, lacks, none_here
 from hosttune.gpu import vendor_of
 from hosttune.gpu.inside import is_vgpu
+from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import PciDevice
@@ -190,7 +191,7 @@ def _lacking(evidence: Evidence, fact: Fact, gpu: Gpu, having: list[Gpu]) -> Che
 def _silent(evidence: Evidence, gpu: Gpu, device: PciDevice | None, driver: str) -> tuple[str, str]:
     """Why a fact that its driver could tell is unknown, and what to do."""
     held = device.driver if device else None
-    if held is None and lacks(evidence, f"/sys/bus/pci/devices/{gpu.address}/driver"):
+    if held is None and lacks(evidence, sysfs.function(gpu.address, "driver")):
         return "no driver holds it", f"bind it to {driver} to look at it"
     if held is None:
         return "not recorded which driver holds it", RECORD

@@ -9,6 +9,7 @@ from hosttune.checks.facts import RECORD, accelerators, for_vfio, lacks, none_he
 from hosttune.checks.gpufacts import Fact, below_sisters, each_gpu, every_gpu, not_judged, source
 from hosttune.gpu import vendor_of
 from hosttune.gpu.knobs import POWER_LIMIT
+from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import PciDevice
@@ -37,7 +38,7 @@ def _driver(evidence: Evidence, gpu: Gpu, device: PciDevice | None) -> CheckResu
     own = vendor.driver if vendor and vendor.driver else None
     held = device.driver if device else None
     expected = f"held by {own or 'its driver'}, which answers; or by vfio-pci for a guest"
-    where = f"/sys/bus/pci/devices/{gpu.address}/driver"
+    where = sysfs.function(gpu.address, "driver")
     if for_vfio(held):
         return CheckResult(
             check=_DRIVER,

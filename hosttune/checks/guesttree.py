@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown
 from hosttune.checks.facts import HOST
+from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.guestplan import PLACE, UNREADABLE, ExpectedCell, ExpectedDevice, ExpectedPair
 from hosttune.model.host import Host, PciDevice
@@ -46,7 +47,7 @@ def guest_topology(evidence: Evidence) -> Iterable[CheckResult]:
 
 def _node(host: Host, cell: ExpectedCell) -> CheckResult:
     subject = f"node {cell.id}"
-    source = f"/sys/devices/system/node/node{cell.id}"
+    source = f"{sysfs.NODES}/node{cell.id}"
     expected = f"CPUs {cell.cpus}, {format_size(cell.memory_bytes)}"
     found = next((node for node in host.numa_nodes if node.id == cell.id), None)
     if found is None and not host.numa_nodes:
@@ -66,7 +67,7 @@ def _node(host: Host, cell: ExpectedCell) -> CheckResult:
 
 
 def _device(functions: Mapping[str, PciDevice], device: ExpectedDevice) -> CheckResult:
-    source = f"/sys/bus/pci/devices/{device.address}"
+    source = sysfs.function(device.address)
     expected = _named(device.kind, device.ids, device.node)
     found = functions.get(device.address)
     if found is None and not functions:

@@ -19,6 +19,7 @@ from hosttune.checks.gpufacts import OLDER
 from hosttune.checks.gpumemory import NO_BOUND, errors_allowed
 from hosttune.checks.kernelevents import CHECKS as EVENT_CHECKS
 from hosttune.gpu import vendor_of
+from hosttune.model import sysfs
 from hosttune.model.evidence import STATE, Evidence, KernelEvent
 from hosttune.model.host import Nvme, PciDevice
 from hosttune.model.validation import CheckResult
@@ -80,7 +81,7 @@ def _link(evidence: Evidence, device: PciDevice) -> CheckResult:
 
 
 def _counters(end: str) -> list[str]:
-    return [f"/sys/bus/pci/devices/{end}/aer_dev_{kind}" for kind in _KINDS]
+    return [f"{sysfs.PCI_DEVICES}/{end}/aer_dev_{kind}" for kind in _KINDS]
 
 
 def _described(counted: Mapping[str, Mapping[str, int]], sums: Mapping[str, int], events: list[KernelEvent]) -> str:
@@ -229,7 +230,7 @@ def monitoring_baseline(evidence: Evidence) -> Iterable[CheckResult]:
             or device.driver in (None, vendor.driver)
             or gpu.address in doubtful
         )
-        and not lacks(evidence, f"/sys/bus/pci/devices/{gpu.address}/driver")
+        and not lacks(evidence, sysfs.function(gpu.address, "driver"))
     ]
     if not versions and (silent or not accelerators(evidence.host)):
         why = f"the driver's version of {listed(silent, 3)} is not known" if silent else None

@@ -19,12 +19,13 @@ from hosttune.checks.facts import (
     none_here,
 )
 from hosttune.gpu.vgpu import stays_with_driver
+from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import PciDevice
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import slot_of
 
-_GROUPS = "/sys/kernel/iommu_groups"
+_GROUPS = sysfs.IOMMU_GROUPS
 _ON = {
     "GenuineIntel": "switch VT-d on in the firmware, add intel_iommu=on to the kernel's arguments, reboot",
     "AuthenticAMD": "switch AMD-Vi (IOMMU) on in the firmware, take amd_iommu=off and iommu=off away, reboot",
@@ -173,7 +174,7 @@ def iommu_groups(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def _no_group(evidence: Evidence, check: str, device: PciDevice, *, is_given: bool) -> CheckResult:
-    source = f"/sys/bus/pci/devices/{device.address}/iommu_group"
+    source = sysfs.function(device.address, "iommu_group")
     expected = "in an IOMMU group that is whole"
     present = evidence.host.iommu.present if evidence.host.iommu else None
     if not is_given and present is False:
@@ -192,7 +193,7 @@ def _unplaced(evidence: Evidence, device: PciDevice) -> list[str]:
         for other in evidence.host.index.siblings(device)
         if other.iommu_group is None
         and not other.is_bridge
-        and not lacks(evidence, f"/sys/bus/pci/devices/{other.address}/iommu_group")
+        and not lacks(evidence, sysfs.function(other.address, "iommu_group"))
     ]
 
 

@@ -10,6 +10,7 @@ import msgspec
 from hosttune.checks.check import Check, failed, passed, skipped, unknown
 from hosttune.checks.facts import SOFTWARE, accelerators, as_root, lacks, none_here
 from hosttune.gpu.idling import IDLING_DRIVERS, LOADED_DRIVERS
+from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Link, LinkFigures, PciDevice
@@ -312,7 +313,7 @@ def _without_link(evidence: Evidence, device: PciDevice | None, address: str, *,
         return skipped(_ID, address, "part of the root complex: it has no link")
     if device is not None and device.vendor_id in SOFTWARE:
         return skipped(_ID, address, "a virtual device of the hypervisor: there is no wire")
-    if device is not None and not is_gpu and lacks(evidence, f"/sys/bus/pci/devices/{address}/current_link_speed"):
+    if device is not None and not is_gpu and lacks(evidence, sysfs.function(address, "current_link_speed")):
         return skipped(_ID, address, "it reports no PCIe link: a virtual or conventional PCI device")
     why = "the device itself is not in the list of PCI functions" if device is None else "no link speed or width"
     hint = as_root(evidence)

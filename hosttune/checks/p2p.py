@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from hosttune.checks.check import Check, failed, passed, unknown, warned
 from hosttune.checks.facts import as_root, at_rest, given, holders, listed, none_given
+from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import PciDevice
 from hosttune.model.index import DeviceIndex
@@ -45,7 +46,7 @@ def acs(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def _port(evidence: Evidence, check: str, port: PciDevice, devices: list[PciDevice]) -> CheckResult:
-    source = f"/sys/bus/pci/devices/{port.address}/config (ACS Control)"
+    source = f"{sysfs.PCI_DEVICES}/{port.address}/config (ACS Control)"
     expected = f"{' '.join(_REQUIRED)}, as far as the port has them"
     if port.acs is None:
         return _unread(evidence, check, port, expected, source)
@@ -132,7 +133,7 @@ def _judge_nic(evidence: Evidence, check: str, functions: Functions, nic: str, g
     physical = functions.get(function.physfn or "", function)
     ports = [evidence.host.index.bridges(end)[0] for end in (nic, *gpus)]
     redirecting = [port for port in ports if port.acs and "ReqRedir" in port.acs.enabled]
-    source = f"/sys/bus/pci/devices/{physical.address}/config (ATS Control)"
+    source = f"{sysfs.PCI_DEVICES}/{physical.address}/config (ATS Control)"
     expected = f"direct traffic with {listed(gpus)} below the same switch"
     if not redirecting and all(port.acs is not None for port in ports):
         actual = "ports do not redirect: it is direct, and past the IOMMU"

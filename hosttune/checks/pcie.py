@@ -15,6 +15,7 @@ from hosttune.checks.facts import (
     listed,
     none_here,
 )
+from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import PciDevice
@@ -55,7 +56,7 @@ def pcie_payload(evidence: Evidence) -> Iterable[CheckResult]:
 def _path(evidence: Evidence, check: str, device: PciDevice, bridges: tuple[PciDevice, ...]) -> CheckResult:
     """One device with the bridges above it."""
     address = device.address
-    source = f"/sys/bus/pci/devices/{address}/config (Device Control), the same of {len(bridges)} bridges above"
+    source = f"{sysfs.PCI_DEVICES}/{address}/config (Device Control), the same of {len(bridges)} bridges above"
     expected = "one maximum payload size from the root port down"
     if (not bridges and not device.parent) or device.port_type in _IN_THE_ROOT:
         return skipped(check, address, "nothing above it: a virtual root bus, or part of the root complex")
@@ -101,7 +102,7 @@ def aspm(evidence: Evidence) -> Iterable[CheckResult]:
 
 def _link_power(evidence: Evidence, check: str, device: PciDevice, port: PciDevice | None) -> CheckResult:
     address = device.address
-    source = f"/sys/bus/pci/devices/{address}/config (Link Control)" + (f", of {port.address} too" if port else "")
+    source = f"{sysfs.PCI_DEVICES}/{address}/config (Link Control)" + (f", of {port.address} too" if port else "")
     expected = "off at both ends"
     linkless = device.link is None and device.aspm is None and _linkless(evidence, device)
     if device.port_type in _IN_THE_ROOT or linkless:
@@ -126,7 +127,7 @@ def _link_power(evidence: Evidence, check: str, device: PciDevice, port: PciDevi
 
 def _linkless(evidence: Evidence, device: PciDevice) -> bool:
     """Whether the kernel shows no link of it: it has no PCI Express capability."""
-    return lacks(evidence, f"/sys/bus/pci/devices/{device.address}/current_link_speed")
+    return lacks(evidence, sysfs.function(device.address, "current_link_speed"))
 
 
 # --- BARs ----------------------------------------------------------------------------------------------------
@@ -147,7 +148,7 @@ def bar_size(evidence: Evidence) -> Iterable[CheckResult]:
 
 def _window(evidence: Evidence, check: str, gpu: Gpu, functions: Functions, unrecorded: bool) -> CheckResult:
     device = functions.get(gpu.address)
-    source = f"/sys/bus/pci/devices/{gpu.address}/resource"
+    source = sysfs.function(gpu.address, "resource")
     expected = "its memory within reach of the CPU and of other devices"
     if device is None or device.bars is None or unrecorded:
         hint = f"look with: cat {source}" if evidence.complete else RECORD

@@ -21,13 +21,14 @@ from hosttune.checks.facts import (
     refused,
 )
 from hosttune.gpu import switches
+from hosttune.model import sysfs
 from hosttune.model.evidence import STATE, Evidence
 from hosttune.model.host import DeviceSource, PciDevice, SeenDevice
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import address_key
 
 _ID = "device-present"
-_TREE = "/sys/bus/pci/devices"
+_TREE = sysfs.PCI_DEVICES
 _EXPECTED = "in the PCI tree, and in every source that could show it"
 _WHOLE = "a PCI tree that was read, and no source that knows of more"
 _GONE = (

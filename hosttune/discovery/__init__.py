@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hosttune.errors import BadInput
+from hosttune.model import sysfs
 from hosttune.model.host import Host, Tuned
 from hosttune.reader import Reader
 
@@ -99,7 +100,7 @@ def _doubt_flat_guest(reader: Reader, host: Host) -> None:
     if host.hypervisor and host.gpus and all(places.get(gpu.address) is None for gpu in host.gpus):
         reader.problem(
             "topology hidden",
-            "/sys/bus/pci/devices",
+            sysfs.PCI_DEVICES,
             "this machine is a guest and its hypervisor shows no NUMA node for any GPU: their affinity is unknown",
         )
 

@@ -18,10 +18,11 @@ import msgspec
 from hosttune.disks import block_uses, disk_uses, nvme_names
 from hosttune.gpu import switches
 from hosttune.gpu.bridges import MARK, bridges_among, has_bridges, may_be_bridge
+from hosttune.model import sysfs
 from hosttune.model.host import Nic, Nvme, NvSwitch, PciDevice
 from hosttune.reader import Reader
 
-_DEVICES = "/sys/bus/pci/devices"
+_DEVICES = sysfs.PCI_DEVICES
 _NET = "/sys/class/net"
 _RDMA = "/sys/class/infiniband"
 _NIC_CLASSES = ("0200", "0207", "0280")

@@ -13,6 +13,7 @@ import re
 from hosttune.discovery.sets import parsed, read_set
 from hosttune.errors import Unreadable
 from hosttune.gpu import switches
+from hosttune.model import sysfs
 from hosttune.model.host import Bar, Irq, LinkFigures
 from hosttune.model.values import MAX_ID, MAX_SIZE, Value
 from hosttune.pciconfig import WIDTHS, ConfigFacts, decode
@@ -159,7 +160,7 @@ def read_function(
 
 def not_read(address: str, why: str) -> Function:
     """A function of which nothing is known but its address, because `why`."""
-    path = f"/sys/bus/pci/devices/{address}"
+    path = sysfs.function(address)
     return Function(
         address=address, path=path, above=(), parent=None, names=frozenset(), vendor=None, device=None,
         subsystem_vendor=None, subsystem_device=None, revision=None, class_code=None, config=_NO_CONFIG,
@@ -368,7 +369,7 @@ def _figures(files: _Files, config: ConfigFacts, power_state: str | None) -> tup
     registers = Figures(
         speed=config.speed_gts, width=config.width, max_speed=config.max_speed_gts, max_width=config.max_width
     )
-    folder = f"/sys/bus/pci/devices/{files.path.rpartition('/')[2]}"
+    folder = sysfs.function(files.path.rpartition("/")[2])
     told = [_told(f"{folder}/{_braced(filed)}", own)] if filed else []
     told += [] if registers.silent else [_told(f"{folder}/config", registers)]
     return own if filed else registers, tuple(told)

@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterable, Iterator
 from hosttune.discovery.pci_function import ADDRESS
 from hosttune.gpu import VENDORS, maker_of, switches
 from hosttune.gpu.vendor import Listing, Vendor
+from hosttune.model import sysfs
 from hosttune.model.host import DeviceSource, Host, PciDevice, Problem, SeenDevice
 from hosttune.model.values import address_key
 from hosttune.reader import Reader
 
-TREE = "/sys/bus/pci/devices"
-GROUPS = "/sys/kernel/iommu_groups"
-_DRIVERS = "/sys/bus/pci/drivers"
+TREE = sysfs.PCI_DEVICES
+GROUPS = sysfs.IOMMU_GROUPS
+_DRIVERS = sysfs.PCI_DRIVERS
 _DEVICES = "/sys/devices"
 _ROOT = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
 _PROC = "/proc/bus/pci/devices"

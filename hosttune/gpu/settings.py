@@ -17,6 +17,7 @@ from hosttune.errors import BadInput, Unreadable, WriteFailed
 from hosttune.gpu import VENDORS
 from hosttune.gpu.knobs import COMPUTE_MODE, ECC, MIG_MODE, MOST_WATTS, PERSISTENCE, POWER_LIMIT, Knobs
 from hosttune.gpu.nvidia_words import COMPUTE_MODES
+from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu
 from hosttune.model.values import parse_address
 from hosttune.settings.memory import one_of
@@ -28,7 +29,7 @@ KNOBS: Mapping[str, Knobs] = {
 }
 # Why nothing is set where a driver is known and has no knobs here.
 NO_KNOBS: Mapping[str, str] = {driver: why for vendor in VENDORS for driver, why in vendor.unset.items()}
-_DEVICES = "/sys/bus/pci/devices"
+_DEVICES = sysfs.PCI_DEVICES
 _PENDING = " pending)"
 
 

@@ -12,6 +12,7 @@ import re
 
 from hosttune.errors import CommandFailed
 from hosttune.gpu import VENDORS
+from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import PciDevice
 from hosttune.model.vgpu import Vgpu, VgpuFunction, VgpuGpu, VgpuType, is_type_id
@@ -19,7 +20,7 @@ from hosttune.reader import Reader
 
 SERVICE = "nvidia-vgpu-mgr.service"
 SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"
-_DEVICES = "/sys/bus/pci/devices"
+_DEVICES = sysfs.PCI_DEVICES
 _TYPE = re.compile(r"\s*([1-9][0-9]{0,8})\s*:\s*(\S.{0,99}?)\s*")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 

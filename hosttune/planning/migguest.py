@@ -17,6 +17,7 @@ import msgspec
 from hosttune.gpu.mig_tables import vgpu_suffix, vgpu_type_name
 from hosttune.gpu.settings import GpuMigMode
 from hosttune.gpu.vgpu import SRIOV_MANAGE, type_folder
+from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host
 from hosttune.model.intent import GuestIntent
@@ -31,7 +32,7 @@ from hosttune.planning.sizing import Field
 
 VGPU_TYPE = "vgpu-type"
 _NAMESPACE = uuid.UUID("6b1f4c52-9f2e-5a54-8f0c-6a1d0c5d1f7e")
-_DEVICES = "/sys/bus/pci/devices"
+_DEVICES = sysfs.PCI_DEVICES
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from hosttune.errors import BadInput, CommandFailed, Unreadable, WriteFailed
+from hosttune.model import sysfs
 from hosttune.model.host import Host
 from hosttune.model.values import FrozenMap, parse_address
 from hosttune.settings.setting import Setting, refuse
 from hosttune.system import System
 
-DEVICES = "/sys/bus/pci/devices"
-DRIVERS = "/sys/bus/pci/drivers"
+DEVICES = sysfs.PCI_DEVICES
+DRIVERS = sysfs.PCI_DRIVERS
 VFIO = "vfio-pci"
 UDEV_RULES = "/etc/udev/rules.d/10-hosttune-vfio.rules"  # before 80-drivers.rules
 _UDEV_RUNS = "/run/udev/control"  # what `udevadm settle` itself looks for
