@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from hosttune.disks import block_uses, disk_uses, namespace_of, nvme_names, partitions
 from hosttune.errors import Unreadable
-from hosttune.gpu import VENDORS, switches
+from hosttune.gpu import VENDORS, nvswitches
 from hosttune.model import sysfs
 from hosttune.reader import Reader
 from hosttune.system import System
@@ -177,7 +177,7 @@ def _files(system: System, pid: int) -> Iterator[str]:
         target = system.link(f"{folder}/{name}")
         if target is not None and target.startswith("/dev/"):
             target = target.removesuffix(" (deleted)")
-            yield switches.NODES if switches.NODE.fullmatch(target) else target
+            yield nvswitches.NODES if nvswitches.NODE.fullmatch(target) else target
 
 
 def _is_ours(reader: Reader, pid: int) -> bool:

@@ -17,7 +17,7 @@ from hosttune.checks.facts import (
     no_switch,
 )
 from hosttune.checks.gpufacts import Fact, each_gpu, every_gpu, mig_on, not_judged, sisters, source
-from hosttune.gpu import switches, vendor_of
+from hosttune.gpu import nvswitches, vendor_of
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
@@ -176,7 +176,7 @@ def _fabric_state(gpu: Gpu) -> CheckResult:
 
 
 _SWITCH = "nvswitch"
-_SWITCH_DRIVERS = (switches.DRIVER, switches.MODULE)
+_SWITCH_DRIVERS = (nvswitches.DRIVER, nvswitches.MODULE)
 
 
 def nvswitch(evidence: Evidence) -> Iterable[CheckResult]:

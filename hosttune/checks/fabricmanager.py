@@ -16,7 +16,7 @@ from hosttune.checks.facts import (
     none_here,
     switches_missed,
 )
-from hosttune.gpu import switches, vendor_of
+from hosttune.gpu import nvswitches, vendor_of
 from hosttune.model.evidence import Evidence, FabricManager
 from hosttune.model.gpu import Gpu
 from hosttune.model.validation import CheckResult
@@ -139,7 +139,7 @@ def _with_fabric(evidence: Evidence) -> list[Gpu]:
 def _module_version(evidence: Evidence) -> str | None:
     platform = evidence.host.platform
     modules = platform.modules if platform else ()
-    return next((module.version for module in modules if module.name == switches.MODULE and module.version), None)
+    return next((module.version for module in modules if module.name == nvswitches.MODULE and module.version), None)
 
 
 def fabric_manager_mode(evidence: Evidence) -> Iterable[CheckResult]:
@@ -169,16 +169,18 @@ def fabric_manager_mode(evidence: Evidence) -> Iterable[CheckResult]:
         return
     expected = "1 (shared NVSwitch) or 2 (vGPU) while guests have GPUs"
     if manager.mode is None or manager.running is None:
-        hint = f"read FABRIC_MODE in {switches.MANAGER_CONFIG}" if evidence.complete else RECORD
+        hint = f"read FABRIC_MODE in {nvswitches.MANAGER_CONFIG}" if evidence.complete else RECORD
         yield unknown(_MODE, HOST, expected=expected, why="its mode is not known", hint=hint)
     elif manager.mode == 0:
-        hint = f"set FABRIC_MODE=1 in {switches.MANAGER_CONFIG}, restart nvidia-fabricmanager, and activate a partition"
+        hint = (
+            f"set FABRIC_MODE=1 in {nvswitches.MANAGER_CONFIG}, restart nvidia-fabricmanager, and activate a partition"
+        )
         hint += " for each guest"
         actual = f"{_MODES[0]}, with {len(given)} GPUs on vfio-pci: tenants are not isolated on NVLink"
-        yield failed(_MODE, HOST, expected=expected, actual=actual, source=switches.MANAGER_CONFIG, hint=hint)
+        yield failed(_MODE, HOST, expected=expected, actual=actual, source=nvswitches.MANAGER_CONFIG, hint=hint)
     else:
         actual = _MODES.get(manager.mode, str(manager.mode))
-        yield passed(_MODE, HOST, expected=expected, actual=actual, source=switches.MANAGER_CONFIG)
+        yield passed(_MODE, HOST, expected=expected, actual=actual, source=nvswitches.MANAGER_CONFIG)
 
 
 CHECKS: tuple[Check, ...] = (

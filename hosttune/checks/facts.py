@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from hosttune.checks.check import skipped, unknown
 from hosttune.checks.data import table
-from hosttune.gpu import maker_of, switches
+from hosttune.gpu import maker_of, nvswitches
 from hosttune.model import sysfs
 from hosttune.model.evidence import LIBVIRT_ANSWER, LIST_UNREAD, OUTSIDE, Evidence
 from hosttune.model.gpu import OTHER, Gpu
@@ -44,7 +44,7 @@ def lost_gpus(host: Host) -> tuple[Gpu, ...]:
     The other source may be a tool, the kernel, a plan in force or an earlier validation. No fact of theirs is kept
     but who they are: what a tool told of a GPU that is not there proves nothing.
     """
-    listed = host.index.gpus.keys()
+    listed = set(host.index.gpus)
     of_makers = {gpu.address for gpu in host.index.accelerators}
     found: dict[str, Gpu] = {}
     shown = [(seen, listed) for source in host.sources or () for seen in source.beyond]
@@ -294,7 +294,7 @@ def no_switch(evidence: Evidence, check: str) -> CheckResult:
     missed = switches_missed(evidence)
     if missed is None:
         return none_here(evidence, check, "NVSwitch that is a PCI function")
-    hint = f"look with: lspci -d {switches.VENDOR_ID}: (class 0680); power-cycle the host if they are gone"
+    hint = f"look with: lspci -d {nvswitches.VENDOR_ID}: (class 0680); power-cycle the host if they are gone"
     return unknown(check, HOST, expected="the NVSwitches of the GPUs' board", why=missed, hint=hint)
 
 

@@ -20,7 +20,7 @@ from hosttune.checks.facts import (
     lost_gpus,
     refused,
 )
-from hosttune.gpu import switches
+from hosttune.gpu import nvswitches
 from hosttune.model import sysfs
 from hosttune.model.evidence import STATE, Evidence
 from hosttune.model.host import DeviceSource, PciDevice, SeenDevice
@@ -203,7 +203,7 @@ def _boards(evidence: Evidence) -> Iterator[Contradiction]:
     if host.hypervisor is True or not host.pci:
         return
     board = table("boards")["baseboard"]
-    ids = {device.address: device.device_id for device in host.pci if device.vendor_id == switches.VENDOR_ID}
+    ids = {device.address: device.device_id for device in host.pci if device.vendor_id == nvswitches.VENDOR_ID}
     lost = len(lost_gpus(host))
     for switch, per_board in table("boards")["switches"].items():
         gpus = [gpu for gpu in host.gpus if ids.get(gpu.address) in board.get(switch, ())]

@@ -16,7 +16,7 @@ import re
 import msgspec
 
 from hosttune.disks import block_uses, disk_uses, nvme_names
-from hosttune.gpu import switches
+from hosttune.gpu import nvswitches
 from hosttune.gpu.bridges import MARK, bridges_among, has_bridges, may_be_bridge
 from hosttune.model import sysfs
 from hosttune.model.host import Nic, Nvme, NvSwitch, PciDevice
@@ -246,9 +246,9 @@ def read_nvswitches(reader: Reader, pci: tuple[PciDevice, ...]) -> tuple[NvSwitc
     return tuple(
         NvSwitch(
             address=device.address,
-            model=switches.MODELS.get(device.device_id or "") or device.device_name,
+            model=nvswitches.MODELS.get(device.device_id or "") or device.device_name,
             driver=device.driver,
         )
         for device in pci
-        if switches.is_one(device)
+        if nvswitches.is_one(device)
     )

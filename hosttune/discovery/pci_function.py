@@ -12,7 +12,7 @@ import re
 
 from hosttune.discovery.sets import parsed, read_set
 from hosttune.errors import Unreadable
-from hosttune.gpu import switches
+from hosttune.gpu import nvswitches
 from hosttune.model import sysfs
 from hosttune.model.host import Bar, Irq, LinkFigures
 from hosttune.model.values import MAX_ID, MAX_SIZE, Value
@@ -99,7 +99,7 @@ class Function(Value, frozen=True, kw_only=True):
 def matters(class_code: str | None, vendor: str | None, device: str | None) -> bool:
     """Whether a function of this class and id is something that guests or tuning are about."""
     kind = class_code or ""
-    return kind[:2] in ("03", "12", "02") or kind[:4] == "0108" or switches.is_known(vendor, device)
+    return kind[:2] in ("03", "12", "02") or kind[:4] == "0108" or nvswitches.is_known(vendor, device)
 
 
 _NO_CONFIG = ConfigFacts()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hosttune.errors import BadInput, CommandFailed
-from hosttune.gpu import switches
+from hosttune.gpu import nvswitches
 from hosttune.gpu.inside import Inside
 from hosttune.gpu.knobs import Knobs
 from hosttune.gpu.mig import parts
@@ -424,8 +424,8 @@ _DAEMONS = {
 
 def _nodes(reader: Reader, address: str, driver: str) -> list[str]:
     """The node of a GPU by its minor number, which is not its index; the nodes of NVSwitches."""
-    if driver == switches.DRIVER:
-        return [switches.NODES]
+    if driver == nvswitches.DRIVER:
+        return [nvswitches.NODES]
     if driver != DRIVER:
         return []
     path = f"{HELD}/{address}/information"
