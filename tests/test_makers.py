@@ -156,7 +156,8 @@ from hosttune.recorded import Capture
 
 host = hosttune.discover(sys.argv[1])
 toy = {"vendor_id": "1ced", "device_id": "0001", "driver": "toydrv"}
-pci = tuple(msgspec.structs.replace(one, **toy) if one.vendor_id == "10de" and one.is_display else one for one in host.pci)
+ours = {one.address for one in host.index.accelerators}
+pci = tuple(msgspec.structs.replace(one, **toy) if one.address in ours else one for one in host.pci)
 gpus = read_gpus(Reader(Capture(sys.argv[2])), pci)
 host = msgspec.structs.replace(host, pci=pci, gpus=gpus, sources=None, nvswitches=(), fabric=None, problems=())
 intent = hosttune.Intent.from_yaml("{version: 1, profile: host, guests: [{name: a, gpus: 2}]}")

@@ -62,7 +62,7 @@ def _reading(address: str, read: Callable[[str], str]) -> tuple[float, float]:
 def read_machine(path: str) -> str:
     """The text of a file of this machine. Raises OSError."""
     from hosttune.errors import Unreadable
-    from hosttune.system import Machine
+    from hosttune.machine import Machine
 
     try:
         data = Machine().read_bytes(path)

@@ -32,7 +32,7 @@ def discover(system: System) -> Host:
     from hosttune.discovery.sources import read_sources
     from hosttune.gpu import read_gpus
     from hosttune.gpu.vgpu import read_vgpu
-    from hosttune.system import Machine
+    from hosttune.machine import Machine
     from hosttune.tuned import ACTIVE
 
     _check_is_host(system)
