@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hosttune.model.gpu import Gpu
-from hosttune.model.host import DeviceSource, Host, Nic, Nvme, PciDevice, SeenDevice
+from hosttune.model.host import DeviceSource, Host, Nic, Nvme, PciDevice, RunningGuest, SeenDevice
 from hosttune.model.index import DeviceIndex
 
 ROOT, UP, DOWN, GPU, AUDIO = "0000:15:01.0", "0000:16:00.0", "0000:17:00.0", "0000:18:00.0", "0000:18:00.1"
@@ -34,6 +34,7 @@ HOST = Host(
         function(SMBUS),
     ),
     gpus=(Gpu(address=GPU, vendor="nvidia"), Gpu(address="0000:03:00.0")),
+    guests=(RunningGuest(name="a", devices=(GPU,)),),
     nics=(Nic(address=USB, in_use="carries the default route"), Nic(address=SMBUS)),
     nvme=(Nvme(address=DOWN, in_use="mounted on /"),),
     sources=(
@@ -51,6 +52,7 @@ def test_devices_by_address() -> None:
     assert [gpu.address for gpu in index.accelerators] == [GPU]
     assert (index.ids(GPU), index.ids(AUDIO), index.ids("0000:99:00.0")) == ("10de:2335", None, None)
     assert (index.device_id(GPU), index.device_id("0000:99:00.0")) == ("2335", None)
+    assert index.holders == {GPU: "a"}
     assert index.in_use == {USB: "carries the default route", DOWN: "mounted on /"}
 
 

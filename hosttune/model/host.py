@@ -135,7 +135,8 @@ class Host(Value, frozen=True, kw_only=True, dict=True):  # dict: for the cached
     @cached_property
     def index(self) -> DeviceIndex:
         """The devices by address, slot and bridge; worked out when it is first asked for."""
-        return DeviceIndex(self.pci, self.gpus, (*self.nics, *self.nvme), self.sources or ())
+        used = (*self.nics, *self.nvme)
+        return DeviceIndex(self.pci, self.gpus, used, self.sources or (), self.guests or ())
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "host document") -> Host:

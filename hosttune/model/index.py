@@ -11,6 +11,7 @@ from functools import cached_property
 from hosttune.model.devices import DeviceSource, Nic, Nvme, SeenDevice
 from hosttune.model.gpu import Gpu
 from hosttune.model.pci import PciDevice
+from hosttune.model.platform import RunningGuest
 from hosttune.model.values import slot_of
 
 _KIND_WORDS = {"gpu": "a GPU", "nic": "a NIC", "nvme": "an NVMe drive", "nvswitch": "an NVSwitch"}
@@ -28,11 +29,13 @@ class DeviceIndex:
         gpus: Sequence[Gpu] = (),
         used: Iterable[Nic | Nvme] = (),
         sources: Iterable[DeviceSource] = (),
+        guests: Iterable[RunningGuest] = (),
     ) -> None:
         self._functions = pci
         self._gpus = gpus
         self._used = used
         self._sources = sources
+        self._guests = guests
         self._above: dict[str, tuple[str, ...]] = {}
 
     @cached_property
@@ -64,6 +67,11 @@ class DeviceIndex:
     def in_use(self) -> Mapping[str, str]:
         """Why the host itself needs a NIC or a drive, by address; those that it does not need are left out."""
         return {one.address: one.in_use for one in self._used if one.in_use is not None}
+
+    @cached_property
+    def holders(self) -> Mapping[str, str]:
+        """The guest that has a device, running or merely defined; of several the last."""
+        return {address: guest.name for guest in self._guests for address in guest.devices}
 
     @cached_property
     def groups(self) -> Mapping[int, tuple[PciDevice, ...]]:

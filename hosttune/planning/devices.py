@@ -55,7 +55,7 @@ def read_catalogue(host: Host) -> Catalogue:
         index=host.index,
         pci=host.index.pci,
         gpus=host.index.gpus,
-        holders={address: guest.name for guest in host.guests or () for address in guest.devices},
+        holders=host.index.holders,
         groups=host.index.groups,
         nvswitches=frozenset(switch.address for switch in host.nvswitches),
         in_use=host.index.in_use,

@@ -43,7 +43,7 @@ def shown(host: Host, problems: Mapping[str, int]) -> Shown:
     return Shown(
         devices=host.index,
         labels=labels,
-        holders={address: guest.name for guest in host.guests or () for address in guest.devices},
+        holders=host.index.holders,
         problems=problems,
         groups=any(device.iommu_group is not None for device in host.pci),
     )
