@@ -6,18 +6,18 @@ by NVML on a host. Sources are asked in order: NVML, `nvidia-smi -q -x`, `nvidia
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from hosttune.errors import BadInput, CommandFailed
-from hosttune.gpu import nvswitches
 from hosttune.gpu.inside import Inside
 from hosttune.gpu.knobs import Knobs
 from hosttune.gpu.mig import parts
-from hosttune.gpu.vendor import Answer, Bench, Listing, Traces, Vendor, always, ask, awake, fill
+from hosttune.gpu.nvidia_host import DRIVER, NVML, TRACES, lists
+from hosttune.gpu.nvidia_words import TELLS
+from hosttune.gpu.vendor import Answer, Bench, Vendor, always, ask, awake, fill
 from hosttune.model.gpu import Gpu, Mig, Peer
 from hosttune.model.host import PciDevice, Problem
 from hosttune.reader import Reader
@@ -71,9 +71,6 @@ _HANGS = (
     " the host is power-cycled): end its guests seldom, and keep driver, VBIOS and kernel recent"
 )
 RESET_DOUBTS = dict.fromkeys(("2bb1", "2bb4", "2bb5"), _HANGS)
-DRIVER = "nvidia"
-NVML = "nvml.json"
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 COMMANDS = {
     "nvidia-smi-q-x": ("nvidia-smi", "-q", "-x"),
     "nvidia-smi-q": ("nvidia-smi", "-q"),
@@ -369,96 +366,11 @@ def fabric_doubts(gpus: tuple[Gpu, ...]) -> tuple[Problem, ...]:
     return tuple(doubts)
 
 
-# --- which GPUs there are, by whoever lists them ---------------------------------------------------------------
-
-HELD = "/proc/driver/nvidia/gpus"  # a folder for each GPU that the module holds, named by address (nv-procfs.c)
-
-
-def _lists(reader: Reader) -> tuple[Listing, ...]:
-    """The module's own folder, and what a capture holds of NVML, nvidia-smi and its topology matrix."""
-    from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
-    from hosttune.gpu.nvidia_topo import parse_topo_matrix
-    from hosttune.gpu.nvml_facts import parse_nvml
-
-    held = tuple(Gpu(address=name, vendor="nvidia") for name in reader.names(HELD) if _ADDRESS.fullmatch(name))
-    found = [Listing(name="the nvidia module", read=HELD, gpus=held)] if held else []
-    for name, words, parse in (
-        (NVML, "NVML", parse_nvml),
-        ("nvidia-smi-q-x", "nvidia-smi -q -x", parse_smi_xml),
-        ("nvidia-smi-q", "nvidia-smi -q", parse_smi_text),
-    ):
-        try:
-            answer = parse(ask(reader, name, _nobody) or "")
-        except BadInput:
-            continue  # said where its facts are read
-        known = tuple(_seen(gpu) for gpu in answer.gpus if gpu.uuid or gpu.model)  # one that is lost says neither
-        found += [Listing(name=words, read=words, gpus=known)] if known else []
-    matrix = parse_topo_matrix(ask(reader, "nvidia-smi-topo-m", _nobody) or "")
-    if matrix is not None:
-        found.append(Listing(name="the topology matrix", read="nvidia-smi topo -m", count=len(matrix.gpus)))
-    return tuple(found)
-
-
-def _nobody() -> None:
-    """Nothing is asked live: a tool opens every GPU."""
-    return
-
-
-def _seen(gpu: Gpu) -> Gpu:
-    return Gpu(address=gpu.address, vendor="nvidia", model=gpu.model, uuid=gpu.uuid)
-
-
-# --- what tells of the driver on a host --------------------------------------------------------------------------
-
-_MINOR = re.compile(r"^Device Minor:\s*([0-9]{1,4})\s*$", re.MULTILINE)
-# What ends those that hold GPUs on every other host, where no unit of systemd says it; a process's name may be cut off.
-_DAEMONS = {
-    "nvidia-persistenced": "systemctl stop nvidia-persistenced",
-    "nvidia-persiste": "",
-    "nv-hostengine": "systemctl stop nvidia-dcgm",
-    "dcgm-exporter": "stop dcgm-exporter, and what would start it again",
-    "nv-fabricmanager": "systemctl stop nvidia-fabricmanager",
-    "nvidia-topologyd": "",
-}
-
-
-def _nodes(reader: Reader, address: str, driver: str) -> list[str]:
-    """The node of a GPU by its minor number, which is not its index; the nodes of NVSwitches."""
-    if driver == nvswitches.DRIVER:
-        return [nvswitches.NODES]
-    if driver != DRIVER:
-        return []
-    path = f"{HELD}/{address}/information"
-    minor = _MINOR.search(reader.text(path) or "")
-    if minor is None and not reader.system.scratch:
-        reader.problem("no minor number", path, "which /dev/nvidiaN this is is unknown")
-    return [f"/dev/nvidia{minor[1]}"] if minor else []
-
-
 def _knobs() -> Knobs:
     from hosttune.gpu.nvidia_set import NVIDIA_KNOBS
 
     return NVIDIA_KNOBS
 
-
-# Fields of `Gpu` that NVML and nvidia-smi can tell; a GPU that has no such thing says so (`Gpu.lacks`).
-TELLS = frozenset(
-    (
-        *("application_clock_mhz", "clock_reasons", "compute_mode", "default_application_clock_mhz", "driver_version"),
-        *("ecc", "ecc_corrected", "ecc_pending", "ecc_uncorrected", "fabric_state", "nvlinks_active", "peers"),
-        *("pcie_replays", "persistence", "power_default_watts", "power_limit_watts", "processes", "recovery_action"),
-        *(
-            "remap_banks_none",
-            "remapped_correctable",
-            "remapped_failed",
-            "remapped_pending",
-            "remapped_uncorrectable",
-            "retired_pending",
-            "sram_threshold_exceeded",
-        ),
-        *("temperature_c", "temperature_margin_c", "temperature_slowdown_c", "unrepairable_memory", "mig"),
-    )
-)
 
 NVIDIA = Vendor(
     name="nvidia",
@@ -472,7 +384,7 @@ NVIDIA = Vendor(
     tells=TELLS,
     fabric=True,
     link="nvlink",
-    lists=_lists,
+    lists=lists,
     must_list=True,
     tellers={"nvidia-smi": "nvidia-smi -q"},
     reset_doubts=RESET_DOUBTS,
@@ -482,7 +394,7 @@ NVIDIA = Vendor(
     # nvidia-smi(1): -pm, -pl; NVML documents both as not persistent across reboots (nvml.h,
     # nvmlDeviceSetPersistenceMode, nvmlDeviceSetPowerManagementLimit). The version: NVIDIA/nccl, src/graph/xml.h.
     inside=Inside(tool="nvidia-smi", nccl="1"),
-    traces=Traces(modules=("nvidia",), proc=HELD, nodes=_nodes, daemons=_DAEMONS),
+    traces=TRACES,
     bench=Bench(
         backends=frozenset(("PyTorch", "CuPy", "nvbandwidth", "nccl-tests", "DCGM")), parts=parts, watch="nvidia-smi"
     ),
