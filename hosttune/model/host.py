@@ -11,24 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
-from hosttune.model.devices import (
-    DeviceSource,
-    Nic,
-    Nvme,
-    NvSwitch,
-    SeenDevice,
-)
+from hosttune.model.devices import DeviceSource, Nic, Nvme, NvSwitch, SeenDevice
 from hosttune.model.gpu import Fabric, Gpu
 from hosttune.model.index import DeviceIndex
-from hosttune.model.pci import (
-    Acs,
-    Bar,
-    Irq,
-    Link,
-    LinkEnd,
-    LinkFigures,
-    PciDevice,
-)
+from hosttune.model.pci import Acs, Bar, Irq, Link, LinkEnd, LinkFigures, PciDevice
 from hosttune.model.platform import (
     DomainCapabilities,
     GuestMemory,
@@ -41,50 +27,16 @@ from hosttune.model.platform import (
     VcpuPin,
     Virtualization,
 )
-from hosttune.model.topology import (
-    Cpu,
-    CpuModel,
-    HugePages,
-    Hugetlbfs,
-    MemorySettings,
-    NumaNode,
-)
+from hosttune.model.topology import Cpu, CpuModel, HugePages, Hugetlbfs, MemorySettings, NumaNode
 from hosttune.model.values import Value, close_lists, close_mappings, from_json, to_json
 from hosttune.model.vgpu import Vgpu
 
 __all__ = [
-    "HOST_SCHEMA",
-    "Acs",
-    "Bar",
-    "Cpu",
-    "CpuModel",
-    "DeviceSource",
-    "DomainCapabilities",
-    "GuestMemory",
-    "Host",
-    "HugePages",
-    "Hugetlbfs",
-    "Iommu",
-    "Irq",
-    "Link",
-    "LinkEnd",
-    "LinkFigures",
-    "MemorySettings",
-    "Module",
-    "Nic",
-    "NumaNode",
-    "NvSwitch",
-    "Nvme",
-    "PciDevice",
-    "Platform",
-    "Problem",
-    "RunningGuest",
-    "SeenDevice",
-    "Tuned",
-    "TunedKey",
-    "VcpuPin",
-    "Virtualization",
-]
+    "HOST_SCHEMA", "Acs", "Bar", "Cpu", "CpuModel", "DeviceSource", "DomainCapabilities", "GuestMemory", "Host",
+    "HugePages", "Hugetlbfs", "Iommu", "Irq", "Link", "LinkEnd", "LinkFigures", "MemorySettings", "Module", "Nic",
+    "NumaNode", "NvSwitch", "Nvme", "PciDevice", "Platform", "Problem", "RunningGuest", "SeenDevice", "Tuned",
+    "TunedKey", "VcpuPin", "Virtualization",
+]  # fmt: skip
 
 HOST_SCHEMA = "hosttune.host/v1"
 
