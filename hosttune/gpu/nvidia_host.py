@@ -6,7 +6,7 @@ import re
 
 from hosttune.errors import BadInput
 from hosttune.gpu import nvswitches
-from hosttune.gpu.vendor import Listing, Traces, ask
+from hosttune.gpu.vendor import LOGGED_ADDRESS, Listing, LogRecords, Traces, ask
 from hosttune.model.gpu import Gpu
 from hosttune.reader import Reader
 
@@ -77,4 +77,24 @@ def _nodes(reader: Reader, address: str, driver: str) -> list[str]:
     return [f"/dev/nvidia{minor[1]}"] if minor else []
 
 
-TRACES = Traces(modules=("nvidia",), proc=HELD, nodes=_nodes, daemons=_DAEMONS)
+# Sources: NVIDIA, "XID Errors" (form of the record; 144 to 150: Xid catalogue, WORKFLOW_NVLINK5_ERR; 154: its row) and
+# Fabric Manager user guide, appendix D (SXid); open-gpu-kernel-modules (RmInitAdapter, "fallen off the bus").
+_GPU = rf"(?P<address>{LOGGED_ADDRESS})"
+_LOG = LogRecords(
+    wanted=r"NVRM: |nvidia-nvswitch[0-9]+: SXid",
+    # NVSwitches add lines of data and severity to theirs.
+    begins=r"NVRM: Xid\b"
+    r"|nvidia-nvswitch[0-9]{1,4}: SXid\b(?! \([^)]{1,30}\): [0-9]{1,6}, (?:Data \{|Severity [0-9]))",
+    shapes=(
+        ("xid", rf"NVRM: Xid \((?:PCI:)?{_GPU}(?: GPU-I:[0-9]+)?\): (?P<code>[0-9]{{1,4}})\b(?P<rest>(?s:.*))"),
+        (
+            "sxid",
+            rf"nvidia-nvswitch[0-9]+: SXid \((?:PCI:)?{_GPU}\): (?P<code>[0-9]{{1,6}}), "
+            r"(?P<severity>Fatal|Non-fatal)\b",
+        ),
+        ("lost", rf"NVRM: GPU {_GPU}: (?:GPU has fallen off the bus|RmInitAdapter failed)"),
+        ("lost", rf"NVRM: The NVIDIA GPU {_GPU}"),
+    ),
+)
+
+TRACES = Traces(modules=("nvidia",), proc=HELD, nodes=_nodes, daemons=_DAEMONS, log=_LOG)

@@ -98,6 +98,23 @@ def _no_nodes(reader: Reader, address: str, driver: str) -> list[str]:
     return []
 
 
+# An address as records of the kernel log have it: the domain and the function may be left out.
+LOGGED_ADDRESS = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
+
+
+class LogRecords(msgspec.Struct, frozen=True, kw_only=True):
+    """Events that a maker's driver writes to the kernel log, as regular expressions.
+
+    `wanted` finds lines that may be one (without groups: journalctl searches with it); `begins` how one begins that is
+    an event; `shapes` the forms of record by kind, with the groups address, code, severity and rest as far as it has
+    them ("xid", "sxid" and "lost" are known, see `hosttune.discovery.kernellog`).
+    """
+
+    wanted: str
+    begins: str
+    shapes: tuple[tuple[str, str], ...]
+
+
 class Traces(msgspec.Struct, frozen=True, kw_only=True):
     """What tells of a maker's driver on a host, besides the facts of its GPUs.
 
@@ -106,6 +123,7 @@ class Traces(msgspec.Struct, frozen=True, kw_only=True):
     `nodes(reader, address, driver)`: device nodes of a function that its folder in sysfs does not show.
     `node_classes`: folders of sysfs below a function -> where their entries have their nodes.
     `daemons`: processes that keep GPUs open and compute nothing -> how one is stopped, "" where systemd says it.
+    `log`: its events in the kernel log; None where none is known.
     """
 
     modules: tuple[str, ...] = ()
@@ -113,6 +131,7 @@ class Traces(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Callable[[Reader, str, str], list[str]] = _no_nodes
     node_classes: Mapping[str, str] = {}
     daemons: Mapping[str, str] = {}
+    log: LogRecords | None = None
 
 
 class Vendor(msgspec.Struct, frozen=True, kw_only=True):
