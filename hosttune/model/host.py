@@ -87,7 +87,7 @@ class Host(Value, frozen=True, kw_only=True, dict=True):  # dict: for the cached
     @cached_property
     def index(self) -> DeviceIndex:
         """The devices by address, slot and bridge; worked out when it is first asked for."""
-        used = (*self.nics, *self.nvme)
+        used: tuple[Nic | Nvme, ...] = (*self.nics, *self.nvme)
         return DeviceIndex(self.pci, self.gpus, used, self.sources or (), self.guests or ())
 
     @classmethod
