@@ -96,8 +96,8 @@ def _read_tuned(reader: Reader, active: str | None, arch: str | None) -> Tuned |
 
 def _doubt_flat_guest(reader: Reader, host: Host) -> None:
     """Say that a guest's own view hides where its GPUs really are."""
-    places = {device.address: device.numa_node for device in host.pci}
-    if host.hypervisor and host.gpus and all(places.get(gpu.address) is None for gpu in host.gpus):
+    functions = [host.index.pci.get(gpu.address) for gpu in host.gpus]
+    if host.hypervisor and functions and all(one is None or one.numa_node is None for one in functions):
         reader.problem(
             "topology hidden",
             sysfs.PCI_DEVICES,
