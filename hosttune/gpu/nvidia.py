@@ -391,8 +391,7 @@ NVIDIA = Vendor(
     serves_vfio=True,
     mig=True,
     knobs=_knobs,
-    # nvidia-smi(1): -pm, -pl; NVML documents both as not persistent across reboots (nvml.h,
-    # nvmlDeviceSetPersistenceMode, nvmlDeviceSetPowerManagementLimit). The version: NVIDIA/nccl, src/graph/xml.h.
+    # nvidia-smi(1): -pm, -pl; a reboot ends both (nvml.h: nvmlDeviceSetPersistenceMode). NVIDIA/nccl, src/graph/xml.h
     inside=Inside(tool="nvidia-smi", nccl="1"),
     traces=TRACES,
     bench=Bench(
