@@ -30,7 +30,7 @@ from hosttune.journal import Store
 from hosttune.model.plan import Action
 from hosttune.model.result import Result
 from hosttune.scratch import Scratch
-from hosttune.settings import setting_of
+from hosttune.transaction.kinds import setting_of
 from hosttune.settings.memory import Ksm
 from hosttune.settings.setting import Setting
 from hosttune.transaction.engine import Carried, carry_out

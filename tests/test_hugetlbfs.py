@@ -29,7 +29,7 @@ from hosttune.planning import plan
 from hosttune.reader import Reader
 from hosttune.recorded import Capture
 from hosttune.scratch import Scratch
-from hosttune.settings import setting_of
+from hosttune.transaction.kinds import setting_of
 from hosttune.system import COMPLETE
 
 GIB, MIB = 1 << 30, 1 << 20

@@ -33,7 +33,7 @@ from hosttune.model.host import (
 from hosttune.model.plan import PlannedGuest
 from hosttune.recorded import Capture
 from hosttune.scratch import Scratch
-from hosttune.settings import kind_class, setting_of
+from hosttune.transaction.kinds import kind_class, setting_of
 from hosttune.system import COMMANDS
 
 GUEST = SHAPES["one-gpu"]

@@ -8,7 +8,7 @@ import pytest
 
 from hosttune.errors import BadInput, Unreadable, WriteFailed
 from hosttune.scratch import Scratch
-from hosttune.settings import setting_of
+from hosttune.transaction.kinds import setting_of
 from hosttune.settings.vgpu import VgpuType
 
 VF = "0000:41:00.4"

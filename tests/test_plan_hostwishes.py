@@ -21,7 +21,7 @@ from hosttune.pciconfig import CAP_EXPRESS, capability_at
 from hosttune.planning import plan
 from hosttune.planning.settings import SETTINGS, SYSCTLS
 from hosttune.scratch import Scratch
-from hosttune.settings import setting_of
+from hosttune.transaction.kinds import setting_of
 from hosttune.settings.sysctl import NAMES, sysctl_path
 
 Json = dict[str, Any]

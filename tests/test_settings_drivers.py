@@ -21,7 +21,7 @@ from hosttune.model.host import Host, PciDevice
 from hosttune.model.values import parse_address
 from hosttune.recorded import Capture
 from hosttune.scratch import Scratch
-from hosttune.settings import setting_of
+from hosttune.transaction.kinds import setting_of
 from hosttune.settings.drivers import UDEV_RULES, Driver, SriovVfs, identities, merged_identities, udev_rules
 from hosttune.settings.dropin import DropIn
 

@@ -22,7 +22,7 @@ from sweeps import sample
 from hosttune.model.result import Entry, Result
 from hosttune.model.values import freeze
 from hosttune.scratch import Scratch
-from hosttune.settings import setting_of
+from hosttune.transaction.kinds import setting_of
 from hosttune.settings.memory import Thp
 from hosttune.settings.setting import RUNTIME
 from hosttune.system import System

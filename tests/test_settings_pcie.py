@@ -23,7 +23,7 @@ from hosttune.model.values import FrozenMap
 from hosttune.pciconfig import ASPM, decode
 from hosttune.recorded import Capture
 from hosttune.scratch import Scratch
-from hosttune.settings import setting_of
+from hosttune.transaction.kinds import setting_of
 from hosttune.settings.registers import LINK_ASPM, READ_REQUEST, WRITABLE, Field, write_field
 from hosttune.system import System
 

@@ -1,7 +1,7 @@
 """Settings of a GPU while its maker's driver holds it on the host; target: the GPU's PCI address, never "all".
 
 A GPU on vfio-pci has none of these here: they are its guest's. Values are those of the host document, so that what a
-plan read is what `effective` reads. Registered in `hosttune.settings.KINDS` by this module's path.
+plan read is what `effective` reads. `hosttune.transaction.kinds` lists them.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ from hosttune.model.result import Entry, OpenTransaction, Result
 from hosttune.model.values import to_json
 from hosttune.settings.drivers import cards, identities, merged_identities
 from hosttune.settings.dropin import own_state
-from hosttune.settings.persistence import bound, persistence
 from hosttune.settings.setting import AFTER_START_STAGE, BOOT, START_STAGE
 from hosttune.state import load, mode_of, save
 from hosttune.system import KEPT_GPUS
@@ -31,6 +30,7 @@ from hosttune.transaction.guests import (
     guest_verdicts,
     running_notes,
 )
+from hosttune.transaction.persistence import bound, persistence
 from hosttune.transaction.plancheck import check_plan
 from hosttune.transaction.rehearsal import rehearse
 from hosttune.transaction.site import Site, described, must_write, refuse_open

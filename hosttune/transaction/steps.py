@@ -14,9 +14,9 @@ from hosttune.journal import Record
 from hosttune.model.plan import Action
 from hosttune.model.result import Entry
 from hosttune.model.values import FrozenMap, freeze, value_text
-from hosttune.settings import kind_class
 from hosttune.settings.setting import BOOT, Setting
 from hosttune.system import System
+from hosttune.transaction.kinds import kind_class
 
 TODO, ALREADY, PENDING, AS_FOUND, ABSENT, UNREADABLE = "todo", "already", "pending", "as-found", "absent", "unreadable"
 # What is told of a step that is not carried out. `ignored` would say that it was written.

@@ -30,7 +30,7 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, "/mnt/tree")
 from hosttune.errors import WriteFailed
-from hosttune.settings import setting_of
+from hosttune.transaction.kinds import setting_of
 from hosttune.system import Machine
 machine = Machine()
 def attempt(work):

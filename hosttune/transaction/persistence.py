@@ -11,10 +11,10 @@ from typing import Any
 
 from hosttune.model.plan import Action
 from hosttune.model.values import FrozenMap
-from hosttune.settings import kind_class
 from hosttune.settings.drivers import UDEV_RULES, VFIO, Driver, udev_rules
 from hosttune.settings.dropin import BOOT_UNIT, DropIn, boot_unit, own_command
 from hosttune.settings.setting import RUNTIME, START_STAGE
+from hosttune.transaction.kinds import kind_class
 
 Wish = tuple[str, str, Any]  # kind, target, wanted value
 
