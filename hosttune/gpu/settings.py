@@ -20,11 +20,11 @@ from hosttune.gpu.nvidia_set import NVIDIA_KNOBS
 from hosttune.gpu.nvidia_words import COMPUTE_MODES
 from hosttune.model.gpu import Gpu
 from hosttune.model.values import parse_address
-from hosttune.settings.memory import one_of
+from hosttune.settings.files import one_of
 from hosttune.settings.setting import BOOT, Setting, refuse
 from hosttune.system import System
 
-KNOBS: Mapping[str, Knobs] = {knobs.driver: knobs for knobs in (NVIDIA_KNOBS, AMD_KNOBS)}
+DRIVER_KNOBS: Mapping[str, Knobs] = {knobs.driver: knobs for knobs in (NVIDIA_KNOBS, AMD_KNOBS)}
 # Why nothing is set where a driver is known and has no knobs here.
 NO_KNOBS: Mapping[str, str] = {
     # Documentation/ABI/testing/sysfs-driver-habanalabs has max_power, without a range, a default or a way back.
@@ -75,7 +75,7 @@ class GpuSetting(Setting):
         return knobs.writers[self.kind](system, self.target, value)
 
     def _knobs(self, system: System) -> Knobs | None:
-        knobs = KNOBS.get(_driver(system, self.target) or "")
+        knobs = DRIVER_KNOBS.get(_driver(system, self.target) or "")
         return knobs if knobs and self.kind in knobs.writers else None
 
     def _gpu(self, system: System) -> Gpu | None:

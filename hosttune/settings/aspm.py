@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from hosttune.model.values import FrozenMap
 from hosttune.pciconfig import ASPM, decode
-from hosttune.settings.memory import one_of
+from hosttune.settings.files import one_of
 from hosttune.settings.pcie import ADDRESS, OfFunction, below, real_path
 from hosttune.settings.registers import DEVICES, LINK_ASPM, config_of, write_field
 from hosttune.system import System

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 
 from hosttune.errors import BadInput, WriteFailed
 from hosttune.model.values import FrozenMap, parse_address
-from hosttune.settings.memory import chosen_word, whole_number
+from hosttune.settings.files import chosen_word, whole_number
 from hosttune.settings.registers import DEVICES
 from hosttune.settings.setting import Setting, refuse
 from hosttune.system import System

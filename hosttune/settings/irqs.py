@@ -19,7 +19,7 @@ from hosttune.irqbalance import (
 )
 from hosttune.model.values import CpuSet, FrozenMap
 from hosttune.settings.drivers import VFIO, OfDevice, driver_of
-from hosttune.settings.memory import only
+from hosttune.settings.files import only
 from hosttune.settings.setting import AFTER_START_STAGE, FILE, Setting, refuse
 from hosttune.system import System
 

@@ -20,7 +20,9 @@ from hosttune.settings.setting import BOOT, KEEP_STAGE, Setting, refuse
 from hosttune.system import System
 
 # All that a plan may touch: a plan file is untrusted, and init= or module arguments would be a way to run anything.
-NAMES = frozenset((PAGES, "iommu", "intel_iommu", "amd_iommu", "isolcpus", "nohz_full", "mitigations"))
+NAMES = frozenset(
+    (PAGES, "iommu", "intel_iommu", "amd_iommu", "isolcpus", "nohz_full", "mitigations", "hugetlb_free_vmemmap")
+)
 NOT_STAGED = "not staged"
 _UNFINISHED, _REMOVAL = "unfinished: ", "removal"
 _PAGES = re.compile(r"hugepagesz=1G hugepages=[0-9]{1,9}(:[0-9]{1,9}(,[0-9]{1,9}:[0-9]{1,9})*)?")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 from hosttune.model.commandline import PAGES
+from hosttune.settings.files import Form, OneFile, whole_number
 from hosttune.settings.setting import Setting, refuse
 from hosttune.system import System
 
 _POOL = re.compile(r"/sys/devices/system/node/node[0-9]{1,4}/hugepages/hugepages-[0-9]{1,8}kB/nr_hugepages")
-_WORD = re.compile(r"\[([^\]\s]+)\]")
 _MOST_PAGES = 1 << 40
 _GIGABYTE = "/hugepages-1048576kB/"
 
@@ -80,105 +80,33 @@ class HugePages(Setting):
 
 
 @dataclass(frozen=True)
-class Thp(Setting):
-    """Transparent huge pages (admin-guide/mm/transhuge). Value: always, madvise or never."""
+class Thp(OneFile):
+    """Transparent huge pages (admin-guide/mm/transhuge)."""
 
     kind: ClassVar[str] = "thp"
     path: ClassVar[str] = "/sys/kernel/mm/transparent_hugepage/enabled"
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        return only(cls, target, cls.path)
-
-    def check(self, value: Any) -> None:
-        """See Setting."""
-        one_of(self, value, ("always", "madvise", "never"))
-
-    def read(self, system: System) -> str | None:
-        """See Setting."""
-        return chosen_word(system, self.target)
-
-    def write(self, system: System, value: Any) -> None:
-        """See Setting."""
-        system.write(self.target, value)
+    form: ClassVar[Form] = "chosen"
+    values: ClassVar[tuple[str | int, ...]] = ("always", "madvise", "never")
 
 
 @dataclass(frozen=True)
-class Ksm(Setting):
+class Ksm(OneFile):
     """Same-page merging (admin-guide/mm/ksm): 0 stops and keeps merged pages, 1 runs, 2 stops and unmerges."""
 
     kind: ClassVar[str] = "ksm"
     path: ClassVar[str] = "/sys/kernel/mm/ksm/run"
+    form: ClassVar[Form] = "number"
+    values: ClassVar[tuple[str | int, ...]] = (0, 1, 2)
     limit_seconds: ClassVar[float | None] = 300.0  # unmerging touches every merged page
     between: ClassVar[bool] = True  # cut off in that, it is 0 (mm/ksm.c, run_store)
 
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        return only(cls, target, cls.path)
-
-    def check(self, value: Any) -> None:
-        """See Setting."""
-        one_of(self, value, (0, 1, 2))
-
-    def read(self, system: System) -> int | None:
-        """See Setting."""
-        return whole_number(system, self.target)
-
-    def write(self, system: System, value: Any) -> None:
-        """See Setting."""
-        system.write(self.target, str(value))
-
 
 @dataclass(frozen=True)
-class NumaBalancing(Setting):
+class NumaBalancing(OneFile):
     """Automatic NUMA balancing (admin-guide/sysctl/kernel): a bit mask since Linux 5.18, 0 off."""
 
     kind: ClassVar[str] = "numa-balancing"
     path: ClassVar[str] = "/proc/sys/kernel/numa_balancing"
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        return only(cls, target, "kernel.numa_balancing")
-
-    def check(self, value: Any) -> None:
-        """See Setting."""
-        one_of(self, value, (0, 1, 2, 3))
-
-    def read(self, system: System) -> int | None:
-        """See Setting."""
-        return whole_number(system, self.path)
-
-    def write(self, system: System, value: Any) -> None:
-        """See Setting."""
-        system.write(self.path, str(value))
-
-
-S = TypeVar("S", bound=Setting)
-
-
-def only(cls: type[S], target: str, known: str) -> S:
-    """The setting of a kind that exists once. Raises BadInput for any other target."""
-    if target != known:
-        raise refuse(cls.kind, target, f"no target of {cls.kind}", f"it is {known}")
-    return cls(target)
-
-
-def one_of(setting: Setting, value: Any, values: tuple[Any, ...]) -> None:
-    """Raise BadInput unless the value is one of these, of the same type."""
-    if not any(type(value) is type(known) and value == known for known in values):
-        raise refuse(setting.kind, setting.target, f"invalid value {value!r}", f"one of {values}")
-
-
-def whole_number(system: System, path: str) -> int | None:
-    """The number that a file holds; None where there is none. Raises Unreadable."""
-    text = (system.read(path) or "").strip()
-    return int(text) if text.isdecimal() and len(text) < 20 else None
-
-
-def chosen_word(system: System, path: str) -> str | None:
-    """The word in brackets of "[none] mq-deadline", None where there is none. Raises Unreadable."""
-    found = _WORD.search(system.read(path) or "")
-    return found[1] if found else None
+    target_name: ClassVar[str | None] = "kernel.numa_balancing"
+    form: ClassVar[Form] = "number"
+    values: ClassVar[tuple[str | int, ...]] = (0, 1, 2, 3)

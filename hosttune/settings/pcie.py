@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 from hosttune.errors import BadInput, WriteFailed
 from hosttune.model.values import parse_address, slot_of
 from hosttune.pciconfig import ACS_BITS, ConfigFacts, decode
-from hosttune.settings.memory import one_of
+from hosttune.settings.files import one_of
 from hosttune.settings.registers import (
     ACS_CONTROL,
     DEVICES,

@@ -14,6 +14,7 @@ from hosttune.hypervisor.daemon import LibvirtRestart
 from hosttune.hypervisor.definition import Guest
 from hosttune.hypervisor.hugemount import Mount
 from hosttune.hypervisor.state import GuestState
+from hosttune.knobs.files import file_knobs
 from hosttune.settings.apparmor import AppArmorRule
 from hosttune.settings.aspm import Aspm
 from hosttune.settings.block import NvmeQueue
@@ -22,7 +23,7 @@ from hosttune.settings.drivers import Driver, SriovVfs
 from hosttune.settings.dropin import DropIn
 from hosttune.settings.irqs import IrqAffinity, IrqbalanceBan
 from hosttune.settings.kernelargs import KernelArguments
-from hosttune.settings.memory import HugePages, Ksm, NumaBalancing, Thp
+from hosttune.settings.memory import HugePages
 from hosttune.settings.pcie import AccessControl, ReadRequest, RelaxedOrdering
 from hosttune.settings.setting import Setting
 from hosttune.settings.sysctl import Sysctl
@@ -30,7 +31,7 @@ from hosttune.settings.vgpu import VgpuType
 from hosttune.transaction.guestfiles import FilesOfGuest
 
 _CLASSES: tuple[type[Setting], ...] = (
-    HugePages, Thp, Ksm, NumaBalancing, Governor, EnergyPreference, ResumeLatency,
+    HugePages, Governor, EnergyPreference, ResumeLatency,
     Aspm, ReadRequest, RelaxedOrdering, AccessControl, NvmeQueue, Sysctl,
     AppArmorRule, Mount, LibvirtRestart, FilesOfGuest, Guest, GuestState,
     GpuPersistence, GpuPowerLimit, GpuComputeMode, GpuEcc, GpuMigMode,
@@ -39,8 +40,8 @@ _CLASSES: tuple[type[Setting], ...] = (
 
 
 def kinds() -> Mapping[str, type[Setting]]:
-    """Every kind by its name in a plan."""
-    return {cls.kind: cls for cls in _CLASSES}
+    """Every kind by its name in a plan; those of one file each come from their knobs."""
+    return {cls.kind: cls for cls in (*_CLASSES, *(knob.setting for knob in file_knobs()))}
 
 
 def kind_class(kind: str, where: str) -> type[Setting]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from hosttune.knobs.settle import make_action
 from hosttune.model.plan import Action
 from hosttune.model.values import FrozenMap
 from hosttune.settings.drivers import UDEV_RULES, VFIO, Driver, udev_rules
@@ -38,27 +39,13 @@ def persistence(
     made: list[Action] = []
     rules = udev_rules(bound(wishes), ids)
     if rules:
-        made.append(_action(UDEV_RULES, rules, "devices of guests are vfio-pci's from boot on, by address"))
+        made.append(make_action(DropIn.kind, UDEV_RULES, None, rules, "devices of guests are vfio-pci's from boot on, by address"))
     unit = boot_unit(own_command(), state)
     if unit and any(_goes_with_a_reboot(kind) for kind, _ in wanted):
-        made.append(_action(BOOT_UNIT, unit, "sets again after boot what a reboot undoes, before guests start"))
+        made.append(make_action(DropIn.kind, BOOT_UNIT, None, unit, "sets again after boot what a reboot undoes, before guests start"))
     return tuple(made)
 
 
 def _goes_with_a_reboot(kind: str) -> bool:
     found = kind_class(kind, f"action {kind}")
     return found.scope == RUNTIME and found.stage != START_STAGE  # guests start by their own autostart
-
-
-def _action(path: str, text: str, why: str) -> Action:
-    return Action(
-        id=f"{DropIn.kind}:{path}",
-        kind=DropIn.kind,
-        target=path,
-        current=None,
-        want=text,
-        effect="now",
-        needed=False,
-        reversible=True,
-        why=why,
-    )

@@ -1,0 +1,70 @@
+"""What a knob may ask of a plan that is being made: the host, the intent, and the guests as they were placed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Host, PciDevice
+from hosttune.model.intent import Intent
+from hosttune.model.plan import PlannedGuest
+from hosttune.model.values import CpuSet, parse_cpus
+
+
+class Devices(Protocol):
+    """The host's devices by address, as the planner's catalogue has them."""
+
+    @property
+    def pci(self) -> Mapping[str, PciDevice]:
+        """PCI functions."""
+
+    @property
+    def gpus(self) -> Mapping[str, Gpu]:
+        """Accelerators and displays."""
+
+    @property
+    def holders(self) -> Mapping[str, str]:
+        """The existing guest that holds a device."""
+
+    @property
+    def virtuals(self) -> Mapping[str, tuple[str, ...]]:
+        """The virtual functions of a physical one."""
+
+    def above(self, address: str) -> tuple[str, ...]:
+        """The bridges above a device, nearest first."""
+
+
+@dataclass(frozen=True)
+class PlanningContext:
+    """The host, what is wanted of it, and the guests that were planned.
+
+    `held_cpus`: CPUs that existing guests hold, without housekeeping; `node_cpus`: the usable CPUs of each node.
+    """
+
+    host: Host
+    intent: Intent
+    guests: tuple[PlannedGuest, ...]
+    devices: Devices
+    held_cpus: CpuSet
+    node_cpus: Mapping[int, CpuSet]
+
+    @cached_property
+    def pinned(self) -> CpuSet:
+        """The CPUs that vCPUs of the planned guests are pinned to."""
+        return CpuSet(cpu for guest in self.guests for pin in guest.vcpu_pins for cpu in parse_cpus(pin.cpus))
+
+    @cached_property
+    def given(self) -> frozenset[str]:
+        """The devices that a guest has, or is to have."""
+        planned = (device.address for guest in self.guests for device in guest.devices)
+        return frozenset((*self.devices.holders, *planned))
+
+    def passed(self) -> Iterator[PciDevice]:
+        """The functions that planned guests get, guest by guest; those that the host does not show are left out."""
+        for guest in self.guests:
+            for device in guest.devices:
+                if (function := self.devices.pci.get(device.address)) is not None:
+                    yield function
