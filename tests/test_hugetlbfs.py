@@ -29,8 +29,8 @@ from hosttune.planning import plan
 from hosttune.reader import Reader
 from hosttune.recorded import Capture
 from hosttune.scratch import Scratch
-from hosttune.transaction.kinds import setting_of
 from hosttune.system import COMPLETE
+from hosttune.transaction.kinds import setting_of
 
 GIB, MIB = 1 << 30, 1 << 20
 PLACE = "/dev/hugepages1G"

@@ -17,7 +17,7 @@ from planhosts import Card, build_host, intent_of
 
 from hosttune.errors import BadInput
 from hosttune.knobs import files
-from hosttune.knobs.files import Ksm, file_knob, register, unregister
+from hosttune.knobs.files import file_knob, register, unregister
 from hosttune.knobs.knob import HOST, Knob
 from hosttune.knobs.registry import all_knobs
 from hosttune.model.host import Host
@@ -26,6 +26,7 @@ from hosttune.model.plan import Plan
 from hosttune.model.values import to_json
 from hosttune.planning import plan as make_plan
 from hosttune.settings.files import Form, OneFile
+from hosttune.settings.memory import Ksm
 from hosttune.transaction.kinds import kinds, setting_of
 
 MANUAL = Path(__file__).parent.parent / "docs" / "intent.md"
@@ -121,7 +122,7 @@ TOY = file_knob(
     name="lru_protection_ms",
     profiles=HOST,
     value=1000,
-    sets="pages used within so many milliseconds are kept",
+    sets="pages used within so many ms are kept",
     takes="`1000`; any number to `10000`",
     why="what was used a moment ago is needed again",
     source="Documentation/admin-guide/mm/multigen_lru",
@@ -164,7 +165,7 @@ def test_a_registered_knob_is_planned_applied_watched_and_reverted(cli: Cli, toy
         (ACTION, 500, 7)
     ]
     cli.root.put(file, "500\n")
-    assert outcomes(cli.json("revert", "--yes"))[ACTION] == "reverted"
+    assert outcomes(cli.json("revert"))[ACTION] == "reverted"
     assert cli.root.get(file).strip() == "0"
 
 
@@ -185,7 +186,7 @@ def test_a_profile_brings_it_and_the_intent_keeps_it_away(toy: None) -> None:
 
 def test_the_manual_would_list_it(toy: None) -> None:
     assert all_knobs()[TOY.name].row == (
-        "| `lru_protection_ms` | host | pages used within so many milliseconds are kept | `1000`; any number to `10000` |"
+        "| `lru_protection_ms` | host | pages used within so many ms are kept | `1000`; any number to `10000` |"
     )
 
 

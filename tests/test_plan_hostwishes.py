@@ -21,8 +21,8 @@ from hosttune.model.values import FrozenMap, freeze, to_json
 from hosttune.pciconfig import CAP_EXPRESS, capability_at
 from hosttune.planning import plan
 from hosttune.scratch import Scratch
-from hosttune.transaction.kinds import setting_of
 from hosttune.settings.sysctl import NAMES, sysctl_path
+from hosttune.transaction.kinds import setting_of
 
 Json = dict[str, Any]
 DRIVE = "0000:c1:00.0"

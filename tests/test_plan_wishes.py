@@ -7,23 +7,20 @@ the Linux kernel.
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from planhosts import Card, build_host, intent_of
 
 from hosttune.errors import BadInput
+from hosttune.knobs.bootargs import add_cpus, boot_pages, passthrough
+from hosttune.knobs.registry import all_knobs
 from hosttune.model.commandline import read_boot_pages
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Plan
 from hosttune.model.values import CpuSet, to_json
 from hosttune.planning import plan
-from hosttune.knobs.bootargs import add_cpus, boot_pages, passthrough
-from hosttune.knobs.registry import all_knobs
 
 GIB = 1 << 30
 GPU = Card("0000:41:00.0", 0, group=1)

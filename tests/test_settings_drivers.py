@@ -21,9 +21,9 @@ from hosttune.model.host import Host, PciDevice
 from hosttune.model.values import parse_address
 from hosttune.recorded import Capture
 from hosttune.scratch import Scratch
-from hosttune.transaction.kinds import setting_of
 from hosttune.settings.drivers import UDEV_RULES, Driver, SriovVfs, identities, merged_identities, udev_rules
 from hosttune.settings.dropin import DropIn
+from hosttune.transaction.kinds import setting_of
 
 GPU = "0000:01:00.0"
 CARD = f"pci0000:00/0000:00:01.0/{GPU}"

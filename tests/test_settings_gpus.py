@@ -21,10 +21,18 @@ import hosttune
 from hosttune.errors import BadInput, CommandFailed, Unreadable, WriteFailed
 from hosttune.gpu.nvidia_set import activation, call_nvml
 from hosttune.gpu.nvidia_smi import QUERY_FIELDS
-from hosttune.gpu.settings import DRIVER_KNOBS, GpuComputeMode, GpuEcc, GpuMigMode, GpuPersistence, GpuPowerLimit, GpuSetting
+from hosttune.gpu.settings import (
+    DRIVER_KNOBS,
+    GpuComputeMode,
+    GpuEcc,
+    GpuMigMode,
+    GpuPersistence,
+    GpuPowerLimit,
+    GpuSetting,
+)
 from hosttune.scratch import Scratch
-from hosttune.transaction.kinds import kind_class, kinds, setting_of
 from hosttune.system import Machine
+from hosttune.transaction.kinds import kind_class, kinds, setting_of
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 H200 = Path(__file__).parent / "hosts" / "h200"

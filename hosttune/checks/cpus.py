@@ -18,8 +18,7 @@ _CPUS = "/sys/devices/system/cpu"
 # a number from 0 to 255). Any other word was not read as it was written.
 _WORDS = {
     "governor": frozenset(map(str, GOVERNOR.values)),
-    "energy-preference": frozenset(map(str, ENERGY_PREFERENCE.values))
-    | {str(number) for number in range(256)},
+    "energy-preference": frozenset(map(str, ENERGY_PREFERENCE.values)) | {str(number) for number in range(256)},
 }
 
 

@@ -111,7 +111,8 @@ ECC = _knob(
     value="enabled",
     values=("enabled", "disabled"),
     false_means="disabled",
-    sets="ECC of the GPUs that stay with the host, by name only; disruptive, takes effect with a reset or the next boot",
+    sets="ECC of the GPUs that stay with the host, by name only; disruptive, takes effect with a reset or the next"
+    " boot",
     why="asked for by name: settings.ecc; takes effect with the GPU's next reset or the next boot",
 )
 PERSISTENCE_MODE = _knob(

@@ -1,4 +1,4 @@
-"""Knobs that are arguments of the kernel. They work from the next boot on (Documentation/admin-guide/kernel-parameters).
+"""Knobs that are arguments of the kernel: they work from the next boot on.
 
 `iommu_passthrough` and `boot_pages` are declared here and planned in `hosttune.planning`, together with what guests
 cannot work without: the IOMMU itself, and their pages.

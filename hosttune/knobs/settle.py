@@ -1,4 +1,4 @@
-"""Knobs of an intent, at places of a host → actions: the one loop that compares what is wanted with what is so. Pure."""
+"""Knobs of an intent, at places of a host → actions: the one loop that compares wanted and actual values. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the IOMMU wants of the next boot, as actions: to be on where no groups are seen, and the profile's `iommu=pt`. Pure."""
+"""Kernel arguments of the IOMMU, as actions: to be on where no groups are seen, and the profile's `iommu=pt`. Pure."""
 
 from __future__ import annotations
 

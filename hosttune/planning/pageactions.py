@@ -1,4 +1,4 @@
-"""Huge pages of the planned guests, as actions: pools that grow now, and 1 GiB pages that the next boot reserves. Pure."""
+"""Huge pages of the planned guests, as actions: pools that grow now, 1 GiB pages that the next boot reserves. Pure."""
 
 from __future__ import annotations
 
@@ -62,6 +62,7 @@ def page_actions(
     guests: tuple[PlannedGuest, ...],
     findings: list[Finding],
 ) -> Iterable[Action]:
+    """Pools of pages that have to grow for the guests, and why the kernel may give fewer."""
     free = {node.id: node.free_bytes for node in host.numa_nodes}
     late = _at_boot(memory, guests)
     missing_pages = _missing(memory, guests)

@@ -1,4 +1,4 @@
-"""Settings that are one file of the kernel, which there is once on a host: what they are is in their class variables."""
+"""Settings that are one file of the kernel, which there is once on a host; class variables say which and how."""
 
 from __future__ import annotations
 

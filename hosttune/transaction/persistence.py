@@ -39,10 +39,12 @@ def persistence(
     made: list[Action] = []
     rules = udev_rules(bound(wishes), ids)
     if rules:
-        made.append(make_action(DropIn.kind, UDEV_RULES, None, rules, "devices of guests are vfio-pci's from boot on, by address"))
+        why = "devices of guests are vfio-pci's from boot on, by address"
+        made.append(make_action(DropIn.kind, UDEV_RULES, None, rules, why))
     unit = boot_unit(own_command(), state)
     if unit and any(_goes_with_a_reboot(kind) for kind, _ in wanted):
-        made.append(make_action(DropIn.kind, BOOT_UNIT, None, unit, "sets again after boot what a reboot undoes, before guests start"))
+        why = "sets again after boot what a reboot undoes, before guests start"
+        made.append(make_action(DropIn.kind, BOOT_UNIT, None, unit, why))
     return tuple(made)
 
 
