@@ -22,6 +22,7 @@ from hosttune.model.gpu import Gpu
 from hosttune.model.values import parse_address
 from hosttune.settings.files import one_of
 from hosttune.settings.setting import BOOT, Setting, refuse
+from hosttune.settings.traits import FreesDevice, TakesDevice
 from hosttune.system import System
 
 DRIVER_KNOBS: Mapping[str, Knobs] = {knobs.driver: knobs for knobs in (NVIDIA_KNOBS, AMD_KNOBS)}
@@ -95,11 +96,10 @@ def _driver(system: System, address: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class GpuPersistence(GpuSetting):
+class GpuPersistence(GpuSetting, FreesDevice):
     """Whether the driver keeps the GPU initialised while nobody uses it. Value: true or false."""
 
     kind: ClassVar[str] = PERSISTENCE
-    frees_device: ClassVar[bool] = True
 
     @staticmethod
     def of_gpu(gpu: Gpu) -> bool | None:
@@ -170,13 +170,12 @@ class GpuComputeMode(GpuSetting):
 
 
 @dataclass(frozen=True)
-class GpuEcc(GpuSetting):
+class GpuEcc(GpuSetting, TakesDevice):
     """Whether its memory is ECC-protected. Value: true or false; `read` is the mode that the next reset brings."""
 
     kind: ClassVar[str] = ECC
     scope: ClassVar[str] = BOOT
     disruptive: ClassVar[bool] = True
-    takes_device: ClassVar[bool] = True
     persisted_by: ClassVar[str] = "the GPU itself (its InfoROM)"
     reset_by: ClassVar[str] = "nothing"
 
@@ -205,7 +204,7 @@ class GpuEcc(GpuSetting):
 
 
 @dataclass(frozen=True)
-class GpuMigMode(GpuSetting):
+class GpuMigMode(GpuSetting, TakesDevice):
     """Multi-Instance GPU. Value: enabled or disabled; "disabled (enabled pending)" while a reset is missing.
 
     The driver resets the GPU to activate the mode; nothing else here resets it. Whether the mode outlasts a reboot is
@@ -215,7 +214,6 @@ class GpuMigMode(GpuSetting):
     kind: ClassVar[str] = MIG_MODE
     limit_seconds: ClassVar[float | None] = 180.0  # it may reset the GPU
     disruptive: ClassVar[bool] = True
-    takes_device: ClassVar[bool] = True
     reset_by: ClassVar[str] = "maybe a reboot"
 
     @staticmethod

@@ -36,7 +36,7 @@ class Aspm(OfFunction):
     """See the module."""
 
     kind: ClassVar[str] = "aspm"
-    between: ClassVar[bool] = True  # two ends, several switches
+    may_stop_midway: ClassVar[bool] = True  # two ends, several switches
 
     def check(self, value: Any) -> None:
         """See Setting."""

@@ -34,7 +34,7 @@ class NvmeQueue(Setting):
 
     kind: ClassVar[str] = "nvme-queue"
     limit_seconds: ClassVar[float | None] = 60.0  # the queue is drained first, which a sick drive does not let end
-    between: ClassVar[bool] = True  # a new scheduler brings a depth of its own
+    may_stop_midway: ClassVar[bool] = True  # a new scheduler brings a depth of its own
     reset_by: ClassVar[str] = "a reset of the drive, a reboot"
 
     @classmethod

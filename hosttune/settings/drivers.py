@@ -17,6 +17,7 @@ from hosttune.errors import BadInput, CommandFailed, Unreadable, WriteFailed
 from hosttune.model.host import Host
 from hosttune.model.values import FrozenMap, parse_address
 from hosttune.settings.setting import Setting, refuse
+from hosttune.settings.traits import TakesDevice
 from hosttune.system import System
 
 DEVICES = "/sys/bus/pci/devices"
@@ -58,10 +59,8 @@ class OfDevice(Setting):
 
 
 @dataclass(frozen=True)
-class OfHolder(OfDevice):
+class OfHolder(OfDevice, TakesDevice):
     """What settings have in common that take the function, or others of its device, from the driver that holds it."""
-
-    takes_device: ClassVar[bool] = True
 
     def kept_open(self, host: Host) -> str | None:
         """See Setting."""
@@ -82,7 +81,7 @@ class Driver(OfHolder):
     kind: ClassVar[str] = "driver"
     limit_seconds: ClassVar[float | None] = 60.0  # an unbind waits in the kernel for whoever has the device open
     none_is_value: ClassVar[bool] = True
-    between: ClassVar[bool] = True
+    may_stop_midway: ClassVar[bool] = True
     hides_device: ClassVar[bool] = True  # vfio-pci keeps its maker's tools off
     persisted_by: ClassVar[str] = "a udev rule for its address"
 
@@ -188,7 +187,7 @@ class SriovVfs(OfHolder):
 
     kind: ClassVar[str] = "sriov-vfs"
     limit_seconds: ClassVar[float | None] = 120.0  # drivers probe every new function
-    between: ClassVar[bool] = True
+    may_stop_midway: ClassVar[bool] = True
     reset_by: ClassVar[str] = "a reboot, or a reload of the device's driver"
 
     def check(self, value: Any) -> None:

@@ -45,7 +45,7 @@ class IrqAffinity(OfDevice):
 
     kind: ClassVar[str] = "irq-affinity"
     stage: ClassVar[int] = AFTER_START_STAGE
-    between: ClassVar[bool] = True
+    may_stop_midway: ClassVar[bool] = True
     reset_by: ClassVar[str] = "the guest's stop"
 
     def check(self, value: Any) -> None:
@@ -165,7 +165,7 @@ class IrqbalanceBan(Setting):
     kind: ClassVar[str] = "irqbalance-ban"
     scope: ClassVar[str] = FILE
     none_is_value: ClassVar[bool] = True
-    between: ClassVar[bool] = True
+    may_stop_midway: ClassVar[bool] = True
     persisted_by: ClassVar[str] = "its own files"
     reset_by: ClassVar[str] = "nothing"
 

@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Self
 
 from hosttune.model.commandline import PAGES
 from hosttune.settings.files import Form, OneFile, whole_number
-from hosttune.settings.setting import Setting, refuse
+from hosttune.settings.setting import refuse
+from hosttune.settings.traits import MayGiveLess, Remediable
 from hosttune.system import System
 
 _POOL = re.compile(r"/sys/devices/system/node/node[0-9]{1,4}/hugepages/hugepages-[0-9]{1,8}kB/nr_hugepages")
@@ -18,7 +19,7 @@ _GIGABYTE = "/hugepages-1048576kB/"
 
 
 @dataclass(frozen=True)
-class HugePages(Setting):
+class HugePages(MayGiveLess, Remediable):
     """Pages of one size on one node; target: the path of `nr_hugepages`. Value: pages.
 
     A short allocation is no error to the kernel (admin-guide/mm/hugetlbpage): what it gave is in the read-back.
@@ -26,8 +27,7 @@ class HugePages(Setting):
 
     kind: ClassVar[str] = "hugepages"
     limit_seconds: ClassVar[float | None] = 300.0  # the kernel moves memory about to find whole pages
-    takes_less: ClassVar[bool] = True
-    between: ClassVar[bool] = True  # the kernel leaves off at a signal (mm/hugetlb.c, set_max_huge_pages)
+    may_stop_midway: ClassVar[bool] = True  # the kernel leaves off at a signal (mm/hugetlb.c, set_max_huge_pages)
     persisted_by: ClassVar[str] = "the boot unit; for certain only as kernel arguments (settings.boot_pages)"
 
     @classmethod
@@ -50,7 +50,7 @@ class HugePages(Setting):
         """See Setting."""
         system.write(self.target, str(value))
 
-    def enough(self, live: Any, want: Any) -> bool:
+    def satisfied_by(self, live: Any, want: Any) -> bool:
         """See Setting. More pages: somebody else has guests here, too."""
         return type(live) is int and type(want) is int and live > want
 
@@ -69,7 +69,7 @@ class HugePages(Setting):
             " profile: host, which reserves 1 GiB pages at boot"
         )
 
-    def missed(self, system: System, old: Any, left: Collection[Any] | None) -> str | None:
+    def still_in_use(self, system: System, old: Any, left: Collection[Any] | None) -> str | None:
         """See Setting: pages."""
         now = self.read(system)
         free = whole_number(system, self.target.replace("/nr_hugepages", "/free_hugepages"))
@@ -98,7 +98,7 @@ class Ksm(OneFile):
     form: ClassVar[Form] = "number"
     values: ClassVar[tuple[str | int, ...]] = (0, 1, 2)
     limit_seconds: ClassVar[float | None] = 300.0  # unmerging touches every merged page
-    between: ClassVar[bool] = True  # cut off in that, it is 0 (mm/ksm.c, run_store)
+    may_stop_midway: ClassVar[bool] = True  # cut off in that, it is 0 (mm/ksm.c, run_store)
 
 
 @dataclass(frozen=True)
