@@ -6,22 +6,21 @@ plan read is what `effective` reads. `hosttune.transaction.kinds` lists them.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from hosttune.errors import BadInput, Unreadable, WriteFailed
+from hosttune.errors import Unreadable, WriteFailed
 from hosttune.gpu.amd_set import AMD_KNOBS
 from hosttune.gpu.knobs import COMPUTE_MODE, ECC, MIG_MODE, MOST_WATTS, PERSISTENCE, POWER_LIMIT, Knobs
 from hosttune.gpu.nvidia_set import NVIDIA_KNOBS
 from hosttune.gpu.nvidia_words import COMPUTE_MODES
 from hosttune.model.gpu import Gpu
-from hosttune.model.values import parse_address
 from hosttune.settings.files import one_of
-from hosttune.settings.setting import BOOT, Setting, refuse
+from hosttune.settings.function import OfFunction, driver_of
+from hosttune.settings.setting import BOOT, refuse
 from hosttune.settings.traits import FreesDevice, TakesDevice
 from hosttune.system import System
 
@@ -33,25 +32,14 @@ NO_KNOBS: Mapping[str, str] = {
     "i915": "no source names a setting of it",
     "xe": "no source names a setting of it",
 }
-_DEVICES = "/sys/bus/pci/devices"
 _PENDING = " pending)"
 
 
 @dataclass(frozen=True)
-class GpuSetting(Setting):
+class GpuSetting(OfFunction):
     """What they have in common: the driver that holds the GPU decides how it is read and written."""
 
     limit_seconds: ClassVar[float | None] = 60.0
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        canonical: str | None = None
-        with contextlib.suppress(BadInput):
-            canonical = parse_address(target)
-        if target != canonical:
-            raise refuse(cls.kind, target, f"{target[:40]!r} is no PCI address of a GPU", "write it like 0000:41:00.0")
-        return cls(target)
 
     @staticmethod
     @abstractmethod
@@ -65,18 +53,18 @@ class GpuSetting(Setting):
 
     def waits_for(self, system: System) -> str | None:
         """See Setting. What was set before vfio-pci took the GPU is neither seen nor lost."""
-        return "vfio-pci holds the GPU: it is its guest's" if _driver(system, self.target) == "vfio-pci" else None
+        return "vfio-pci holds the GPU: it is its guest's" if driver_of(system, self.target) == "vfio-pci" else None
 
     def write(self, system: System, value: Any) -> str | None:
         """See Setting."""
         knobs = self._knobs(system)
         if knobs is None:
-            holder = _driver(system, self.target)
+            holder = driver_of(system, self.target)
             raise WriteFailed(f"{self.kind} of {self.target}", f"the GPU is held by {holder or 'no driver'}")
         return knobs.writers[self.kind](system, self.target, value)
 
     def _knobs(self, system: System) -> Knobs | None:
-        knobs = DRIVER_KNOBS.get(_driver(system, self.target) or "")
+        knobs = DRIVER_KNOBS.get(driver_of(system, self.target) or "")
         return knobs if knobs and self.kind in knobs.writers else None
 
     def _gpu(self, system: System) -> Gpu | None:
@@ -84,15 +72,10 @@ class GpuSetting(Setting):
         knobs = self._knobs(system)
         if knobs is None:
             return None
-        path = f"{_DEVICES}/{self.target}/power/runtime_status"  # Documentation/ABI/testing/sysfs-devices-power
+        path = f"{self.path}/power/runtime_status"  # Documentation/ABI/testing/sysfs-devices-power
         if system.read(path) == "suspended":
             raise Unreadable(path, "the GPU is suspended, and asking its driver would wake it")
         return knobs.facts(system, self.target)
-
-
-def _driver(system: System, address: str) -> str | None:
-    target = system.link(f"{_DEVICES}/{address}/driver")
-    return None if target is None else target.rpartition("/")[2]
 
 
 @dataclass(frozen=True)

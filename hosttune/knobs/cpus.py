@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+
+import msgspec
 
 from hosttune.knobs.context import PlanningContext
 from hosttune.knobs.knob import GUEST, HOST, Change, Knob, wanted
@@ -78,7 +79,7 @@ def plan_cpus(ctx: PlanningContext) -> Iterator[Action | Finding]:
     driver = ctx.host.cpu_model.scaling_driver if ctx.host.cpu_model else None
     frequency = ENERGY_PREFERENCE if driver in PREFERENCE_DRIVERS else GOVERNOR
     if any(cpu.governor is not None for cpu in cpus):
-        named = replace(frequency, why=frequency.why.replace(_THE_DRIVER, driver or _THE_DRIVER))
+        named = msgspec.structs.replace(frequency, why=frequency.why.replace(_THE_DRIVER, driver or _THE_DRIVER))
         yield from settle(ctx.intent, (named,), (cpus,))
     elif wanted(ctx.intent, GOVERNOR) or wanted(ctx.intent, ENERGY_PREFERENCE):
         text = "no frequency driver is visible: governor and energy preference are left alone"

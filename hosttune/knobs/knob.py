@@ -9,15 +9,16 @@ that into actions; apply, status, the checks of what is in force and the manual'
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from hosttune.model.values import CpuSet
-from hosttune.settings.setting import Setting
+import msgspec
 
-if TYPE_CHECKING:  # discovery imports this module, and needs neither
+from hosttune.model.values import CpuSet
+
+if TYPE_CHECKING:  # discovery imports this module, and needs none of them
     from hosttune.model.intent import Intent
     from hosttune.model.plan import Finding
+    from hosttune.settings.setting import Setting
 
 # Profiles that bring a knob.
 GUEST, HOST, BY_NAME = ("guest", "host"), ("host",), ()
@@ -41,8 +42,7 @@ class Change(NamedTuple):
     always: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Knob(Generic[P]):
+class Knob(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
     """One declaration; see the module. `P`: what a place of it is.
 
     `value` is what its profiles and `true` want; True = worked out from the plan, None = there is none: `true` is

@@ -11,16 +11,16 @@ import errno
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from hosttune.errors import BadInput, CommandFailed, Unreadable, WriteFailed
 from hosttune.model.host import Host
-from hosttune.model.values import FrozenMap, parse_address
-from hosttune.settings.setting import Setting, refuse
+from hosttune.model.values import FrozenMap
+from hosttune.settings.function import DEVICES, OfFunction, driver_of
+from hosttune.settings.setting import refuse
 from hosttune.settings.traits import TakesDevice
 from hosttune.system import System
 
-DEVICES = "/sys/bus/pci/devices"
 DRIVERS = "/sys/bus/pci/drivers"
 VFIO = "vfio-pci"
 UDEV_RULES = "/etc/udev/rules.d/10-hosttune-vfio.rules"  # before 80-drivers.rules
@@ -33,33 +33,7 @@ _IDS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
 
 
 @dataclass(frozen=True)
-class OfDevice(Setting):
-    """What settings of one PCI function have in common; target: its address in the kernel's form."""
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        try:
-            known = parse_address(target) == target
-        except BadInput:
-            known = False
-        if not known:
-            raise refuse(cls.kind, target, "not a PCI address", "write it as the kernel does: 0000:41:00.0")
-        return cls(target)
-
-    @property
-    def path(self) -> str:
-        """The function's folder."""
-        return f"{DEVICES}/{self.target}"
-
-    def require(self, system: System) -> None:
-        """Raise Unreadable where the function is not there: a device that is gone has no state, not even "none"."""
-        if not system.exists(self.path):
-            raise Unreadable(self.path, "there is no such device")
-
-
-@dataclass(frozen=True)
-class OfHolder(OfDevice, TakesDevice):
+class OfHolder(OfFunction, TakesDevice):
     """What settings have in common that take the function, or others of its device, from the driver that holds it."""
 
     def kept_open(self, host: Host) -> str | None:
@@ -229,12 +203,6 @@ class SriovVfs(OfHolder):
             if driver is not None and "vfio" in driver:
                 what = f"{address} is bound to {driver}: given to a guest, or kept for one"
                 raise WriteFailed(f"{self.path}/sriov_numvfs", what, errno.EBUSY)
-
-
-def driver_of(system: System, address: str) -> str | None:
-    """The driver that holds a function, None for none. Raises Unreadable."""
-    target = system.link(f"{DEVICES}/{address}/driver")
-    return None if target is None else target.rpartition("/")[2]
 
 
 def virtual_functions(system: System, address: str) -> tuple[str, ...]:

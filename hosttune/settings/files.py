@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from hosttune.settings.setting import Setting, refuse
 from hosttune.system import System
 
 Form = Literal["text", "chosen", "number"]
-_WORD = re.compile(r"\[([^\]\s]+)\]")
+_WORD = r"\[([^\]\s]+)\]"
 
 
-@dataclass(frozen=True)
 class OneFile(Setting):
     """One file. `target_name`: the target in plans, where it is not the path.
 
@@ -73,7 +71,7 @@ def one_of(setting: Setting, value: Any, values: tuple[Any, ...]) -> None:
 def parsed(form: Form, text: str | None) -> Any:
     """The value of a kernel file's text, None where it has none; see `OneFile`."""
     if form == "chosen":
-        found = _WORD.search(text or "")
+        found = re.search(_WORD, text or "")
         return found[1] if found else None
     stripped = (text or "").strip()
     if form == "number":

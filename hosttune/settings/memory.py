@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from hosttune.model.commandline import PAGES
@@ -13,12 +12,11 @@ from hosttune.settings.setting import refuse
 from hosttune.settings.traits import MayGiveLess, Remediable
 from hosttune.system import System
 
-_POOL = re.compile(r"/sys/devices/system/node/node[0-9]{1,4}/hugepages/hugepages-[0-9]{1,8}kB/nr_hugepages")
+_POOL = r"/sys/devices/system/node/node[0-9]{1,4}/hugepages/hugepages-[0-9]{1,8}kB/nr_hugepages"
 _MOST_PAGES = 1 << 40
 _GIGABYTE = "/hugepages-1048576kB/"
 
 
-@dataclass(frozen=True)
 class HugePages(MayGiveLess, Remediable):
     """Pages of one size on one node; target: the path of `nr_hugepages`. Value: pages.
 
@@ -33,7 +31,7 @@ class HugePages(MayGiveLess, Remediable):
     @classmethod
     def of(cls, target: str) -> Self:
         """See Setting."""
-        if not _POOL.fullmatch(target):
+        if not re.fullmatch(_POOL, target):
             raise refuse(cls.kind, target, "not a node's pool of huge pages", "plan again")
         return cls(target)
 
@@ -79,7 +77,6 @@ class HugePages(MayGiveLess, Remediable):
         return None
 
 
-@dataclass(frozen=True)
 class Thp(OneFile):
     """Transparent huge pages (admin-guide/mm/transhuge)."""
 
@@ -89,7 +86,6 @@ class Thp(OneFile):
     values: ClassVar[tuple[str | int, ...]] = ("always", "madvise", "never")
 
 
-@dataclass(frozen=True)
 class Ksm(OneFile):
     """Same-page merging (admin-guide/mm/ksm): 0 stops and keeps merged pages, 1 runs, 2 stops and unmerges."""
 
@@ -101,7 +97,6 @@ class Ksm(OneFile):
     may_stop_midway: ClassVar[bool] = True  # cut off in that, it is 0 (mm/ksm.c, run_store)
 
 
-@dataclass(frozen=True)
 class NumaBalancing(OneFile):
     """Automatic NUMA balancing (admin-guide/sysctl/kernel): a bit mask since Linux 5.18, 0 off."""
 

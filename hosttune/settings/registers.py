@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from hosttune.errors import WriteFailed
 from hosttune.pciconfig import CAP_EXPRESS, EXT_ACS, capability_at, extended_capability_at
+from hosttune.settings.function import DEVICES
 from hosttune.system import System
 
-DEVICES = "/sys/bus/pci/devices"
 _GONE = 0xFFFF
 
 

@@ -1,13 +1,13 @@
 """What only some settings have: mix one into a setting's class, and the engine asks it.
 
-Each is a class beside `Setting`: a setting that is none of them reads, writes and goes back, and that is all.
+Each is a class beside `Setting`: a setting that is none of them reads, writes and goes back, and that is all. They add
+no fields, so they need no decorator of their own, which every start of `discover` would pay for.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from hosttune.model.values import freeze
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from hosttune.model.host import Host
 
 
-@dataclass(frozen=True)
 class Divisible(Setting):
     """Its parts are settings of their own: two targets can have some in common (a CPU that is in two lists)."""
 
@@ -27,7 +26,6 @@ class Divisible(Setting):
         """The target that has these parts alone."""
 
 
-@dataclass(frozen=True)
 class WrittenTogether(Divisible):
     """What one plan wants of this kind is written at once, as one setting whose parts are the actions' targets."""
 
@@ -37,7 +35,6 @@ class WrittenTogether(Divisible):
         """The one setting that stands for these; its value has a part for each target."""
 
 
-@dataclass(frozen=True)
 class TakesDevice(Setting):
     """A change takes its target, a PCI function, or others of its device, from whoever uses them."""
 
@@ -59,12 +56,10 @@ class TakesDevice(Setting):
         return None
 
 
-@dataclass(frozen=True)
 class FreesDevice(Setting):
     """Set, the host itself has its target open no longer: see `TakesDevice.kept_open`."""
 
 
-@dataclass(frozen=True)
 class MayGiveLess(Setting):
     """The kernel may give less than was wanted: that is no failure, and what it gave is kept."""
 
@@ -85,7 +80,6 @@ class MayGiveLess(Setting):
         """
 
 
-@dataclass(frozen=True)
 class Remediable(Setting):
     """Where it falls short, something else can be planned or done instead."""
 
@@ -95,7 +89,6 @@ class Remediable(Setting):
         """What that is; None: nothing is known to help."""
 
 
-@dataclass(frozen=True)
 class ServedByOthers(Setting):
     """What somebody else set up can serve in its place."""
 
@@ -107,7 +100,6 @@ class ServedByOthers(Setting):
         """
 
 
-@dataclass(frozen=True)
 class Disturbing(Setting):
     """A change cuts off what runs now."""
 
