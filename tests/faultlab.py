@@ -347,7 +347,7 @@ def _standing(root: Path, record: Record) -> str:
         part in (old_parts[name], new_parts.get(name)) for name, part in parts.items()
     ):
         return "new"  # part by part: some old, some new
-    return "between" if setting.between else f"{setting.kind} reads {live!r:.300}"
+    return "between" if setting.may_stop_midway else f"{setting.kind} reads {live!r:.300}"
 
 
 def fresh_root(base: Path, files: Mapping[str, str | bytes], links: Mapping[str, str]) -> Path:

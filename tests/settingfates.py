@@ -19,6 +19,7 @@ from hosttune.journal import Record, Store
 from hosttune.model.values import freeze
 from hosttune.scratch import Scratch
 from hosttune.settings.setting import Setting
+from hosttune.settings.traits import WrittenTogether
 from hosttune.transaction import applied_plans, status
 from hosttune.transaction.site import STATE_INSIDE, Site
 from hosttune.transaction.steps import setting_of_record
@@ -102,7 +103,7 @@ def moved(lab: Lab) -> dict[str, Record]:
         now, old = (setting.parts(value) for value in (live(lab, record), freeze(record.old)))
         for action in record.actions:
             part = action.partition(":")[2]
-            names = [part] if setting.merges else list(old)
+            names = [part] if isinstance(setting, WrittenTogether) else list(old)
             if setting.undone_later and not all(same(setting, now.get(name), old[name]) for name in names):
                 found[action] = record
     return found

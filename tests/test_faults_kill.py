@@ -1,6 +1,6 @@
 """Kill -9 at every point, for every kind of setting: old or new afterwards, and `recover` brings all back.
 
-The points are found by the lab (`faultlab`); the kinds are those of `hosttune.settings.KINDS`. `make test` takes a
+The points are found by the lab (`faultlab`); the kinds are those of `hosttune.transaction.kinds`. `make test` takes a
 sample of the points, `make lab-full` all. `HOSTTUNE_SWEEP=full pytest --regenerate` on this file writes the figures
 that the README quotes (tests/golden/faults.txt).
 """
@@ -25,7 +25,7 @@ from sweeps import FULL
 from hosttune.errors import Refused
 from hosttune.model.result import Result
 from hosttune.recorded import Capture
-from hosttune.settings import KINDS
+from hosttune.transaction.kinds import kinds
 from hosttune.transaction.site import Site
 
 HERE = Path(__file__).parent
@@ -119,7 +119,7 @@ def test_killed_at_every_point(name: str, found: Found, request: pytest.FixtureR
 def test_every_kind_of_setting_is_killed(tmp_path: Path) -> None:
     """A kind without an example in `faultkinds` fails here."""
     records = [record for example in EXAMPLES.values() for record in lab_of(example, tmp_path / "root").records]
-    assert {record.kind for record in records} == set(KINDS)
+    assert {record.kind for record in records} == set(kinds())
 
 
 def test_figures(request: pytest.FixtureRequest) -> None:
@@ -134,7 +134,7 @@ def test_figures(request: pytest.FixtureRequest) -> None:
             total = [a + int(b) for a, b in zip(total, re.findall(r"\d+", line), strict=True)]
     points, kills, old_or_new, between, recovered = total
     assert GOLDEN.read_text().splitlines()[0] == (
-        f"{len(KINDS)} kinds of setting, {points} points, {kills} kills: {old_or_new} at old or new,"
+        f"{len(kinds())} kinds of setting, {points} points, {kills} kills: {old_or_new} at old or new,"
         f" {between} between as declared; {recovered} recovered"
     )
     assert set(golden_lines()) == {*EXAMPLES, WHOLE_HOST}
@@ -150,7 +150,7 @@ def regenerate(ask: Found) -> None:
         if name != WHOLE_HOST:
             total.add(tally)
     left = f"left by them: an unfinished copy beside a file of ours, {total.leftovers} times"
-    GOLDEN.write_text(f"{len(KINDS)} kinds of setting, {total.line}\n{left}\n\n" + "\n".join(lines) + "\n")
+    GOLDEN.write_text(f"{len(kinds())} kinds of setting, {total.line}\n{left}\n\n" + "\n".join(lines) + "\n")
 
 
 def test_a_cut_off_transaction_is_open_until_recovered(tmp_path: Path) -> None:
@@ -210,11 +210,10 @@ def test_nothing_is_changed_but_through_a_system() -> None:
 
 def test_only_settings_change_a_system() -> None:
     """Whoever calls a System's changes is a kind of setting, or what one is made of: each is killed at every point."""
-    kinds = {module if "." in module else f"hosttune.settings.{module}" for module, _ in KINDS.values()}
     callers = {
         f"hosttune.{name[:-3].replace('/', '.')}" for name, code in modules(but=DOORS).items() if EFFECTS.search(code)
     }
-    reached = set(kinds)
+    reached = {cls.__module__ for cls in kinds().values()}
     while more := {imported for name in reached for imported in _imported(name) if imported not in reached}:
         reached |= more
     assert callers - {"hosttune.transaction.rehearsal"} <= reached

@@ -30,10 +30,10 @@ from hosttune.journal import Store
 from hosttune.model.plan import Action
 from hosttune.model.result import Result
 from hosttune.scratch import Scratch
-from hosttune.settings import setting_of
 from hosttune.settings.memory import Ksm
 from hosttune.settings.setting import Setting
 from hosttune.transaction.engine import Carried, carry_out
+from hosttune.transaction.kinds import setting_of
 from hosttune.transaction.steps import Step, prepare
 
 PR_SET_PDEATHSIG = 1

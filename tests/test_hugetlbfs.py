@@ -20,6 +20,7 @@ from hosttune.discovery.memory import read_memory_settings
 from hosttune.errors import BadInput, CommandFailed, InUse, WriteFailed
 from hosttune.hugetlbfs import PLACES, Mounted, read_hugetlbfs, unit_link, unit_name, unit_path, unit_text
 from hosttune.hypervisor import unreachable
+from hosttune.hypervisor.daemon import LibvirtRestart
 from hosttune.hypervisor.hugemount import FOREIGN, Mount
 from hosttune.model.host import Host, Hugetlbfs
 from hosttune.model.intent import Intent
@@ -29,8 +30,8 @@ from hosttune.planning import plan
 from hosttune.reader import Reader
 from hosttune.recorded import Capture
 from hosttune.scratch import Scratch
-from hosttune.settings import setting_of
 from hosttune.system import COMPLETE
+from hosttune.transaction.kinds import setting_of
 
 GIB, MIB = 1 << 30, 1 << 20
 PLACE = "/dev/hugepages1G"
@@ -331,7 +332,7 @@ DOMAIN = "11111111-2222-4333-8444-555555555555"
 )
 def test_libvirt_is_not_restarted_while_it_works(tmp_path: Path, answer: dict[Any, Any], why: str) -> None:
     root = root_of(tmp_path, {"proc/mounts": ONE_GIB, **SOCKET})
-    setting = setting_of("libvirt-restart", PLACE)
+    setting = LibvirtRestart.of(PLACE)
     busy = Answering(root, {**IDLE, **answer})
     assert [text.endswith(why) for text in setting.disturbed(busy)] == [True]
     with pytest.raises(InUse, match=r"libvirtd\.service") as refused:

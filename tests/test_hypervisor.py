@@ -33,8 +33,8 @@ from hosttune.model.host import (
 from hosttune.model.plan import PlannedGuest
 from hosttune.recorded import Capture
 from hosttune.scratch import Scratch
-from hosttune.settings import kind_class, setting_of
 from hosttune.system import COMMANDS
+from hosttune.transaction.kinds import kind_class, setting_of
 
 GUEST = SHAPES["one-gpu"]
 GPU = GUEST.devices[0].address

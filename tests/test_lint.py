@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -88,3 +91,58 @@ def test_paths_of_sysfs_are_in_one_place() -> None:
     found = {str(path.relative_to(product)): paths for path in product.rglob("*.py") if (paths := sysfs_paths(path))}
     assert len(found.pop("model/sysfs.py")) == 5
     assert found.keys() == {"apparmor.py"}  # a rule of AppArmor, not a path
+
+
+# --- layers that an import written as a string would get around ----------------------------------------------
+
+_MODULE = re.compile(r"hosttune\.([a-z_0-9]*)(\.[A-Za-z_0-9]*)*")
+
+
+def floors() -> dict[str, int]:
+    """The floor of each room in pyproject.toml, 0 the highest."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
+    return {
+        room.strip().removeprefix("hosttune."): floor for floor, line in enumerate(layers) for room in line.split("|")
+    }
+
+
+def upward_names(source: str, room: str) -> Iterator[str]:
+    """Strings of a module of `room` that are, or begin, the name of a module in a room above.
+
+    An import of "hosttune." and something computed counts as well: which room that is, nobody can tell.
+    """
+    known = floors()
+    tree = ast.parse(source)
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and "import_module" in ast.dump(node.func)]
+    computed = {inner for call in imports for inner in ast.walk(call)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and (found := _MODULE.fullmatch(node.value)):
+            unnamed = -1 if node in computed else len(known)
+            if (known.get(found[1], len(known)) if found[1] else unnamed) < known.get(room, 0):
+                yield f"line {node.lineno}: {node.value}"
+
+
+def test_no_module_names_a_module_of_a_room_above_in_a_string() -> None:
+    """An import that import-linter does not see would turn the order of the rooms around."""
+    found = [
+        f"{path.relative_to(ROOT)} {name}"
+        for path in sorted((ROOT / "hosttune").rglob("*.py"))
+        for name in upward_names(path.read_text(), path.relative_to(ROOT / "hosttune").parts[0].removesuffix(".py"))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ('KINDS = {"guest": ("hosttune.hypervisor.definition", "Guest")}', 1),
+        ('import_module(f"hosttune.transaction.{name}")', 1),
+        ('import_module(f"hosttune.{name}")', 1),
+        ('case = f"hosttune.{name}"', 0),
+        ('import_module(f"hosttune.settings.{name}"); import_module("hosttune.model.host")', 0),
+        ('SCHEMA = "hosttune.host/v1"', 0),
+    ],
+)
+def test_the_search_finds_upward_names(source: str, lines: int) -> None:
+    assert len(list(upward_names(source, "settings"))) == lines

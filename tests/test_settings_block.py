@@ -15,7 +15,7 @@ import hosttune
 from hosttune.errors import BadInput, WriteFailed
 from hosttune.model.values import FrozenMap
 from hosttune.scratch import Scratch
-from hosttune.settings import setting_of
+from hosttune.transaction.kinds import setting_of
 
 ADDRESS = "0000:c1:00.0"
 TARGET = f"{ADDRESS} n1"

@@ -21,9 +21,9 @@ from hosttune.model.host import Host, PciDevice
 from hosttune.model.values import parse_address
 from hosttune.recorded import Capture
 from hosttune.scratch import Scratch
-from hosttune.settings import setting_of
-from hosttune.settings.drivers import UDEV_RULES, Driver, SriovVfs, identities, merged_identities, udev_rules
+from hosttune.settings.drivers import UDEV_RULES, Driver, OfHolder, SriovVfs, identities, merged_identities, udev_rules
 from hosttune.settings.dropin import DropIn
+from hosttune.transaction.kinds import setting_of
 
 GPU = "0000:01:00.0"
 CARD = f"pci0000:00/0000:00:01.0/{GPU}"
@@ -453,10 +453,10 @@ def test_a_capture_is_not_written(tmp_path: Path) -> None:
         Driver.of(GPU).write(Capture(str(host(tmp_path))), "vfio-pci")
 
 
-@pytest.mark.parametrize("kind", ["driver", "sriov-vfs"])
-def test_persistence_mode_keeps_a_function_open(kind: str) -> None:
+@pytest.mark.parametrize("kind", [Driver, SriovVfs])
+def test_persistence_mode_keeps_a_function_open(kind: type[OfHolder]) -> None:
     def kept(persistence: bool | None, address: str = GPU) -> str | None:
-        return setting_of(kind, GPU).kept_open(Host(gpus=(Gpu(address=address, persistence=persistence),)))
+        return kind.of(GPU).kept_open(Host(gpus=(Gpu(address=address, persistence=persistence),)))
 
     assert kept(True) == f"persistence mode holds it (nvidia-smi -i {GPU} -pm 0)"
     assert (kept(False), kept(None), kept(True, "0000:02:00.0")) == (None, None, None)

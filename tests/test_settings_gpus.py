@@ -21,10 +21,18 @@ import hosttune
 from hosttune.errors import BadInput, CommandFailed, Unreadable, WriteFailed
 from hosttune.gpu.nvidia_set import activation, call_nvml
 from hosttune.gpu.nvidia_smi import QUERY_FIELDS
-from hosttune.gpu.settings import KNOBS, GpuComputeMode, GpuEcc, GpuMigMode, GpuPersistence, GpuPowerLimit, GpuSetting
+from hosttune.gpu.settings import (
+    DRIVER_KNOBS,
+    GpuComputeMode,
+    GpuEcc,
+    GpuMigMode,
+    GpuPersistence,
+    GpuPowerLimit,
+    GpuSetting,
+)
 from hosttune.machine import Machine
 from hosttune.scratch import Scratch
-from hosttune.settings import KINDS, kind_class, setting_of
+from hosttune.transaction.kinds import kind_class, kinds, setting_of
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 H200 = Path(__file__).parent / "hosts" / "h200"
@@ -339,7 +347,7 @@ def test_the_kinds_are_registered_and_disruptive_ones_say_so() -> None:
         assert setting_of(cls.kind, SXM) == cls.of(SXM)
         assert cls.limit_seconds is not None
     assert [cls for cls in CLASSES if cls.disruptive] == [GpuEcc, GpuMigMode]
-    assert {kind for kind in KINDS if kind.startswith("gpu-")} == set(KNOBS["nvidia"].writers)
+    assert {kind for kind in kinds() if kind.startswith("gpu-")} == set(DRIVER_KNOBS["nvidia"].writers)
 
 
 # --- live --------------------------------------------------------------------------------------------------------

@@ -19,10 +19,10 @@ from hosttune.model.intent import Intent
 from hosttune.model.values import to_json
 from hosttune.planning import plan
 from hosttune.scratch import Scratch
-from hosttune.settings import setting_of
 from hosttune.settings.bootloader import STATE
 from hosttune.settings.grub import DROP_IN, snippet
 from hosttune.settings.kernelargs import NAMES, NOT_STAGED, KernelArguments
+from hosttune.transaction.kinds import setting_of
 from hosttune.transaction.steps import steps_of
 
 # --- the drop-in, by a shell ---------------------------------------------------------------------------------

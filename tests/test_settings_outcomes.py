@@ -22,12 +22,12 @@ from sweeps import sample
 from hosttune.model.result import Entry, Result
 from hosttune.model.values import freeze
 from hosttune.scratch import Scratch
-from hosttune.settings import setting_of
 from hosttune.settings.memory import Thp
 from hosttune.settings.setting import RUNTIME
 from hosttune.system import System
 from hosttune.transaction import apply_plan, plan_in_force, recover, rehearse_apply, revert, status
 from hosttune.transaction.engine import carry_out
+from hosttune.transaction.kinds import setting_of
 from hosttune.transaction.rehearsal import rehearse
 from hosttune.transaction.steps import TODO, Prepared, Step, setting_of_record
 

@@ -23,9 +23,9 @@ from hosttune.model.values import FrozenMap
 from hosttune.pciconfig import ASPM, decode
 from hosttune.recorded import Capture
 from hosttune.scratch import Scratch
-from hosttune.settings import setting_of
 from hosttune.settings.registers import LINK_ASPM, READ_REQUEST, WRITABLE, Field, write_field
 from hosttune.system import System
+from hosttune.transaction.kinds import setting_of
 
 PORT, CARD = "0000:40:01.0", "0000:41:00.0"
 PORT_PATH = f"pci0000:40/{PORT}"

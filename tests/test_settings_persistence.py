@@ -14,10 +14,10 @@ import pytest
 
 from hosttune.errors import BadInput, CommandFailed, WriteFailed
 from hosttune.scratch import Scratch
-from hosttune.settings import setting_of
 from hosttune.settings.drivers import UDEV_RULES, udev_rules
 from hosttune.settings.dropin import BOOT_UNIT, FILES, OURS, DropIn, boot_unit, own_command, own_state
-from hosttune.settings.persistence import Wish, persistence
+from hosttune.transaction.kinds import setting_of
+from hosttune.transaction.persistence import Wish, persistence
 
 RULES = udev_rules(["0000:41:00.0"])
 UNIT = boot_unit(own_command(), own_state()) or ""

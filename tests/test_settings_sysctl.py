@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hosttune.errors import BadInput, WriteFailed
 from hosttune.model.values import FrozenMap
 from hosttune.scratch import Scratch
-from hosttune.settings import setting_of
 from hosttune.settings.sysctl import DROP_IN, NAMES
+from hosttune.transaction.kinds import setting_of
 
 NAME, OTHER = "vm.zone_reclaim_mode", "vm.swappiness"
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.facts import HOST, at_rest, lacks, pinned, planned_guests, refused, spread, wanted
+from hosttune.knobs.cpus import ENERGY_PREFERENCE, GOVERNOR, PREFERENCE_DRIVERS
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Cpu
@@ -13,15 +14,12 @@ from hosttune.model.validation import CheckResult
 from hosttune.model.values import CpuSet, parse_cpus
 
 _CPUS = sysfs.CPUS
-# These drivers choose frequencies themselves and take a preference instead of a governor (admin-guide/pm).
-_PREFERENCE_DRIVERS = frozenset(("intel_pstate", "amd-pstate-epp", "amd_pstate_epp"))
 
 # What the kernel writes into these files: admin-guide/pm/cpufreq (governors), intel_pstate (a preference is a word, or
 # a number from 0 to 255). Any other word was not read as it was written.
 _WORDS = {
-    "governor": frozenset(("performance", "powersave", "userspace", "ondemand", "conservative", "schedutil")),
-    "energy-preference": frozenset(("default", "performance", "balance_performance", "balance_power", "power"))
-    | {str(number) for number in range(256)},
+    "governor": frozenset(map(str, GOVERNOR.values)),
+    "energy-preference": frozenset(map(str, ENERGY_PREFERENCE.values)) | {str(number) for number in range(256)},
 }
 
 
@@ -62,7 +60,7 @@ def cpu_frequency(evidence: Evidence) -> Iterable[CheckResult]:
         known = [cpu for cpu in cpus if cpu.governor is not None]
         if not known:
             yield _no_frequency(evidence, check, subject, cpus)
-        elif driver in _PREFERENCE_DRIVERS:
+        elif driver in PREFERENCE_DRIVERS:
             found = _preference(evidence, check, subject, known, driver or "")
             yield _whole(found, cpus, known, "cpufreq/scaling_governor")
         else:

@@ -22,12 +22,11 @@ from hosttune.model.evidence import PAGES_UNSURE, Evidence
 from hosttune.model.host import Host
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import format_size
+from hosttune.settings.memory import Ksm, NumaBalancing, Thp
 
 Pool = tuple[int | None, int]  # node (None: any), page size in bytes
 
-_THP = "/sys/kernel/mm/transparent_hugepage/enabled"
-_KSM = "/sys/kernel/mm/ksm/run"
-_BALANCING = "/proc/sys/kernel/numa_balancing"
+_THP, _KSM, _BALANCING = Thp.path, Ksm.path, NumaBalancing.path
 
 
 # --- huge pages ----------------------------------------------------------------------------------------------

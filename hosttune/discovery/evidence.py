@@ -20,6 +20,7 @@ from hosttune.model.guestplan import PLACE, UNREADABLE, GuestPlan
 from hosttune.model.host import Host
 from hosttune.model.values import MAX_SIZE
 from hosttune.reader import Reader
+from hosttune.settings.memory import Ksm, NumaBalancing, Thp
 from hosttune.tuned import ACTIVE
 
 if TYPE_CHECKING:
@@ -49,9 +50,9 @@ _ABSENT = (
     sysfs.PCI_DEVICES,
     sysfs.NODES,
     "/sys/kernel/mm/hugepages",
-    "/sys/kernel/mm/ksm/run",
-    "/sys/kernel/mm/transparent_hugepage/enabled",
-    "/proc/sys/kernel/numa_balancing",
+    Ksm.path,
+    Thp.path,
+    NumaBalancing.path,
     "/sys/module/kvm_amd",
     "/sys/module/kvm_amd/parameters/avic",
     "/sys/module/kvm_intel",

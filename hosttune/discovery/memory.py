@@ -18,6 +18,7 @@ from hosttune.model.host import HugePages, Hugetlbfs, MemorySettings, NumaNode
 from hosttune.model.limits import check_count
 from hosttune.model.values import MAX_SIZE, CpuSet, format_size
 from hosttune.reader import Reader, number
+from hosttune.settings.memory import Ksm, NumaBalancing, Thp
 
 _NODES = sysfs.NODES
 _HUGEPAGES = "/sys/kernel/mm/hugepages"
@@ -61,10 +62,10 @@ def read_memory_settings(reader: Reader) -> MemorySettings:
     """Host-wide settings in the kernel's words; a file that this kernel does not have gives None."""
     default_bytes = default_page_bytes(reader.text("/proc/meminfo") or "")
     return MemorySettings(
-        thp=_chosen_word(reader, f"{_THP}/enabled"),
+        thp=_chosen_word(reader, Thp.path),
         thp_defrag=_chosen_word(reader, f"{_THP}/defrag"),
-        ksm_run=reader.count("/sys/kernel/mm/ksm/run"),
-        numa_balancing=reader.count("/proc/sys/kernel/numa_balancing"),
+        ksm_run=reader.count(Ksm.path),
+        numa_balancing=reader.count(NumaBalancing.path),
         default_hugepage_bytes=default_bytes,
         overcommit_hugepages=_overcommit(reader),
         hugetlbfs=_hugetlbfs(reader, default_bytes),

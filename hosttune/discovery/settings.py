@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 
 from hosttune.irqbalance import irqbalance_bans
+from hosttune.knobs.files import paths_to_read
 from hosttune.model import sysfs
 from hosttune.model.host import PciDevice
 from hosttune.reader import Reader
@@ -40,7 +41,7 @@ _QUEUE = ("scheduler", "nr_requests", "rq_affinity", "wbt_lat_usec")
 
 def read_settings(reader: Reader, pci: Sequence[PciDevice]) -> dict[str, str]:
     """Values by path: ASPM of GPU and NIC links and its policy, halt polling, irqbalance, NVMe queues, sysctl."""
-    values = {path: reader.text(path) for path in _FILES}
+    values = {path: reader.text(path) for path in (*_FILES, *paths_to_read())}
     for device in pci:
         if device.is_display or (device.class_code or "").startswith("02"):
             folder = sysfs.function(device.address, "link")

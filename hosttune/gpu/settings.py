@@ -1,30 +1,30 @@
 """Settings of a GPU while its maker's driver holds it on the host; target: the GPU's PCI address, never "all".
 
 A GPU on vfio-pci has none of these here: they are its guest's. Values are those of the host document, so that what a
-plan read is what `effective` reads. Registered in `hosttune.settings.KINDS` by this module's path.
+plan read is what `effective` reads. `hosttune.transaction.kinds` lists them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from hosttune.errors import BadInput, Unreadable, WriteFailed
+from hosttune.errors import Unreadable, WriteFailed
 from hosttune.gpu import VENDORS
 from hosttune.gpu.knobs import COMPUTE_MODE, ECC, MIG_MODE, MOST_WATTS, PERSISTENCE, POWER_LIMIT, Knobs
 from hosttune.gpu.nvidia_words import COMPUTE_MODES
 from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu
-from hosttune.model.values import parse_address
-from hosttune.settings.memory import one_of
-from hosttune.settings.setting import BOOT, Setting, refuse
+from hosttune.settings.files import one_of
+from hosttune.settings.function import OfFunction, driver_of
+from hosttune.settings.setting import BOOT, refuse
+from hosttune.settings.traits import FreesDevice, TakesDevice
 from hosttune.system import System
 
-KNOBS: Mapping[str, Knobs] = {
+DRIVER_KNOBS: Mapping[str, Knobs] = {
     knobs.driver: knobs for knobs in (vendor.knobs() for vendor in VENDORS if vendor.knobs is not None)
 }
 # Why nothing is set where a driver is known and has no knobs here.
@@ -34,20 +34,10 @@ _PENDING = " pending)"
 
 
 @dataclass(frozen=True)
-class GpuSetting(Setting):
+class GpuSetting(OfFunction):
     """What they have in common: the driver that holds the GPU decides how it is read and written."""
 
     limit_seconds: ClassVar[float | None] = 60.0
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        canonical: str | None = None
-        with contextlib.suppress(BadInput):
-            canonical = parse_address(target)
-        if target != canonical:
-            raise refuse(cls.kind, target, f"{target[:40]!r} is no PCI address of a GPU", "write it like 0000:41:00.0")
-        return cls(target)
 
     @staticmethod
     @abstractmethod
@@ -61,18 +51,18 @@ class GpuSetting(Setting):
 
     def waits_for(self, system: System) -> str | None:
         """See Setting. What was set before vfio-pci took the GPU is neither seen nor lost."""
-        return "vfio-pci holds the GPU: it is its guest's" if _driver(system, self.target) == "vfio-pci" else None
+        return "vfio-pci holds the GPU: it is its guest's" if driver_of(system, self.target) == "vfio-pci" else None
 
     def write(self, system: System, value: Any) -> str | None:
         """See Setting."""
         knobs = self._knobs(system)
         if knobs is None:
-            holder = _driver(system, self.target)
+            holder = driver_of(system, self.target)
             raise WriteFailed(f"{self.kind} of {self.target}", f"the GPU is held by {holder or 'no driver'}")
         return knobs.writers[self.kind](system, self.target, value)
 
     def _knobs(self, system: System) -> Knobs | None:
-        knobs = KNOBS.get(_driver(system, self.target) or "")
+        knobs = DRIVER_KNOBS.get(driver_of(system, self.target) or "")
         return knobs if knobs and self.kind in knobs.writers else None
 
     def _gpu(self, system: System) -> Gpu | None:
@@ -80,23 +70,17 @@ class GpuSetting(Setting):
         knobs = self._knobs(system)
         if knobs is None:
             return None
-        path = f"{_DEVICES}/{self.target}/power/runtime_status"  # Documentation/ABI/testing/sysfs-devices-power
+        path = f"{self.path}/power/runtime_status"  # Documentation/ABI/testing/sysfs-devices-power
         if system.read(path) == "suspended":
             raise Unreadable(path, "the GPU is suspended, and asking its driver would wake it")
         return knobs.facts(system, self.target)
 
 
-def _driver(system: System, address: str) -> str | None:
-    target = system.link(f"{_DEVICES}/{address}/driver")
-    return None if target is None else target.rpartition("/")[2]
-
-
 @dataclass(frozen=True)
-class GpuPersistence(GpuSetting):
+class GpuPersistence(GpuSetting, FreesDevice):
     """Whether the driver keeps the GPU initialised while nobody uses it. Value: true or false."""
 
     kind: ClassVar[str] = PERSISTENCE
-    frees_device: ClassVar[bool] = True
 
     @staticmethod
     def of_gpu(gpu: Gpu) -> bool | None:
@@ -167,13 +151,12 @@ class GpuComputeMode(GpuSetting):
 
 
 @dataclass(frozen=True)
-class GpuEcc(GpuSetting):
+class GpuEcc(GpuSetting, TakesDevice):
     """Whether its memory is ECC-protected. Value: true or false; `read` is the mode that the next reset brings."""
 
     kind: ClassVar[str] = ECC
     scope: ClassVar[str] = BOOT
     disruptive: ClassVar[bool] = True
-    takes_device: ClassVar[bool] = True
     persisted_by: ClassVar[str] = "the GPU itself (its InfoROM)"
     reset_by: ClassVar[str] = "nothing"
 
@@ -202,7 +185,7 @@ class GpuEcc(GpuSetting):
 
 
 @dataclass(frozen=True)
-class GpuMigMode(GpuSetting):
+class GpuMigMode(GpuSetting, TakesDevice):
     """Multi-Instance GPU. Value: enabled or disabled; "disabled (enabled pending)" while a reset is missing.
 
     The driver resets the GPU to activate the mode; nothing else here resets it. Whether the mode outlasts a reboot is
@@ -212,7 +195,6 @@ class GpuMigMode(GpuSetting):
     kind: ClassVar[str] = MIG_MODE
     limit_seconds: ClassVar[float | None] = 180.0  # it may reset the GPU
     disruptive: ClassVar[bool] = True
-    takes_device: ClassVar[bool] = True
     reset_by: ClassVar[str] = "maybe a reboot"
 
     @staticmethod

@@ -15,7 +15,8 @@ from hosttune.discovery.libvirtd import DEFAULT_URI, URI_VARIABLE
 from hosttune.errors import CommandFailed, InUse, Unreadable, WriteFailed
 from hosttune.hugetlbfs import FOUND, NOT_FOUND, libvirts_folder
 from hosttune.hypervisor.connection import CHANGE_SECONDS, ask, virsh
-from hosttune.settings.setting import FILE, KEEP_STAGE, Setting, refuse
+from hosttune.settings.setting import FILE, KEEP_STAGE, refuse
+from hosttune.settings.traits import Disturbing, Remediable
 from hosttune.system import System
 
 # libvirt's modular and its monolithic daemon, by the socket that clients of qemu:///system find (libvirt daemons.rst).
@@ -90,7 +91,7 @@ def restart_daemon(system: System) -> None:
 
 
 @dataclass(frozen=True)
-class LibvirtRestart(Setting):
+class LibvirtRestart(Disturbing, Remediable):
     """That the libvirt daemon has found a hugetlbfs; target: where that is mounted. Value: "found" or "not found".
 
     It looks for them only when it starts, so it is restarted. There is no way back and no need of one: a daemon that

@@ -28,7 +28,8 @@ from hosttune.hugetlbfs import (
 )
 from hosttune.hypervisor.daemon import daemon_unit, jobs, restart_daemon
 from hosttune.model.values import FrozenMap
-from hosttune.settings.setting import FILE, KEEP_STAGE, Setting, refuse
+from hosttune.settings.setting import FILE, KEEP_STAGE, refuse
+from hosttune.settings.traits import ServedByOthers
 from hosttune.system import System
 
 NOW, BOOT = "now", "boot"
@@ -39,14 +40,14 @@ _MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
-class Mount(Setting):
+class Mount(ServedByOthers):
     """See the module."""
 
     kind: ClassVar[str] = "mount"
     scope: ClassVar[str] = FILE
     stage: ClassVar[int] = KEEP_STAGE
     none_is_value: ClassVar[bool] = True
-    between: ClassVar[bool] = True  # the unit's file may be there before it is enabled and started
+    may_stop_midway: ClassVar[bool] = True  # the unit's file may be there before it is enabled and started
     persisted_by: ClassVar[str] = "itself: it is a systemd unit"
     reset_by: ClassVar[str] = "nothing but a revert"
 

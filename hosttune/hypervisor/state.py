@@ -32,7 +32,7 @@ class GuestState(Setting):
 
     kind: ClassVar[str] = "guest-state"
     stage: ClassVar[int] = START_STAGE
-    between: ClassVar[bool] = True  # libvirt goes on starting when who asked is gone; it is "paused" meanwhile
+    may_stop_midway: ClassVar[bool] = True  # libvirt goes on starting when who asked is gone; it is "paused" meanwhile
     undone_later: ClassVar[bool] = False
     persisted_by: ClassVar[str] = "nothing: start it again, or virsh autostart"
 

@@ -12,7 +12,7 @@ from hosttune.model.devices import DeviceSource, Nic, Nvme, SeenDevice
 from hosttune.model.gpu import Gpu
 from hosttune.model.pci import PciDevice
 from hosttune.model.platform import RunningGuest
-from hosttune.model.values import slot_of
+from hosttune.model.values import address_key, slot_of
 
 _KIND_WORDS = {"gpu": "a GPU", "nic": "a NIC", "nvme": "an NVMe drive", "nvswitch": "an NVSwitch"}
 
@@ -81,6 +81,17 @@ class DeviceIndex:
             if device.iommu_group is not None and not device.is_bridge:
                 found.setdefault(device.iommu_group, []).append(device)
         return {number: tuple(members) for number, members in found.items()}
+
+    @cached_property
+    def virtuals(self) -> Mapping[str, tuple[str, ...]]:
+        """The virtual functions of each physical one: either side of the pair may be the one that names the other."""
+        found: dict[str, set[str]] = {}
+        for device in self._functions:
+            if device.virtfns:
+                found.setdefault(device.address, set()).update(device.virtfns)
+            if device.physfn:
+                found.setdefault(device.physfn, set()).add(device.address)
+        return {address: tuple(sorted(virtual, key=address_key)) for address, virtual in found.items()}
 
     @cached_property
     def below(self) -> Mapping[str, tuple[PciDevice, ...]]:

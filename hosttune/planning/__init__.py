@@ -5,18 +5,19 @@ from __future__ import annotations
 import msgspec
 
 from hosttune.errors import BadInput
+from hosttune.knobs.registry import check_settings
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Finding, Plan, PlannedGuest, Unplaced
+from hosttune.planning.actions import plan_actions
 from hosttune.planning.batch import check_apart, place_guests, want_of
 from hosttune.planning.guestside import guest_settings, seed_path
 from hosttune.planning.hostfindings import host_findings
 from hosttune.planning.migcheck import check_mig
+from hosttune.planning.pageactions import may_boot_pages
 from hosttune.planning.quirks import tuned_findings
-from hosttune.planning.settings import check_settings, may_boot_pages
 from hosttune.planning.sizing import read_field
 from hosttune.planning.stock import Want
-from hosttune.planning.wishes import plan_actions
 
 __all__ = ["plan"]
 

@@ -59,21 +59,10 @@ def read_catalogue(host: Host) -> Catalogue:
         groups=host.index.groups,
         nvswitches=frozenset(switch.address for switch in host.nvswitches),
         in_use=host.index.in_use,
-        virtuals=_virtual_functions(host),
+        virtuals=host.index.virtuals,
         fabric=read_fabric(host),
         kept=kept_bridges(host.pci, host.nics),
     )
-
-
-def _virtual_functions(host: Host) -> dict[str, tuple[str, ...]]:
-    """Virtual functions by physical function: either side of the pair may be the one that tells."""
-    found: dict[str, set[str]] = {}
-    for device in host.pci:
-        if device.virtfns:
-            found.setdefault(device.address, set()).update(device.virtfns)
-        if device.physfn:
-            found.setdefault(device.physfn, set()).add(device.address)
-    return {address: tuple(sorted(virtual, key=address_key)) for address, virtual in found.items()}
 
 
 def countable_gpus(host: Host, catalogue: Catalogue) -> list[Gpu]:

@@ -17,13 +17,13 @@ import msgspec
 from hosttune.gpu.mig_tables import vgpu_suffix, vgpu_type_name
 from hosttune.gpu.settings import GpuMigMode
 from hosttune.gpu.vgpu import SRIOV_MANAGE, type_folder
+from hosttune.knobs.settle import make_action
 from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host
 from hosttune.model.intent import GuestIntent
 from hosttune.model.plan import Action, Device, Finding, MigAssignment, PlannedGuest, Step
 from hosttune.model.vgpu import VgpuFunction, VgpuType
-from hosttune.planning.action import make_action
 from hosttune.planning.devices import Catalogue, address_key, identity
 from hosttune.planning.mig import MigSlot, gpu_offer, no_profiles, ready_starts, tells_ready
 from hosttune.planning.migpack import start_sets

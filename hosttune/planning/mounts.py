@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from hosttune.apparmor import LOCAL, RULE
 from hosttune.domain.elements import version_of
 from hosttune.hugetlbfs import FOUND, NOT_FOUND, PLACES
+from hosttune.knobs.settle import make_action
 from hosttune.model.host import Host
 from hosttune.model.plan import Action, Finding, PlannedGuest
 from hosttune.model.values import format_size
-from hosttune.planning.action import make_action
 
 _WHERE = "/proc/mounts"
 _WITH_CONTEXTS = (9, 0)  # libvirt's first version that has pages cleared on the CPUs of their node

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from hosttune.apparmor import LOCAL, PROFILE, RULE, allows_node_cpus, includes_local, is_ours, with_rule, without_rule
-from hosttune.settings.setting import FILE, KEEP_STAGE, Setting, refuse
+from hosttune.settings.setting import FILE, KEEP_STAGE, refuse
+from hosttune.settings.traits import ServedByOthers
 from hosttune.system import System
 
 _MODE = 0o644
 
 
 @dataclass(frozen=True)
-class AppArmorRule(Setting):
+class AppArmorRule(ServedByOthers):
     """See the module."""
 
     kind: ClassVar[str] = "apparmor-rule"

@@ -20,9 +20,10 @@ from typing import Any, ClassVar
 
 from hosttune.model.values import FrozenMap
 from hosttune.pciconfig import ASPM, decode
-from hosttune.settings.memory import one_of
-from hosttune.settings.pcie import ADDRESS, OfFunction, below, real_path
-from hosttune.settings.registers import DEVICES, LINK_ASPM, config_of, write_field
+from hosttune.settings.files import one_of
+from hosttune.settings.function import DEVICES
+from hosttune.settings.pcie import ADDRESS, OfRegister, below, real_path
+from hosttune.settings.registers import LINK_ASPM, config_of, write_field
 from hosttune.system import System
 
 SWITCHES = {"l0s_aspm": "L0s", "l1_aspm": "L1"}
@@ -32,11 +33,11 @@ _FACING_DOWN = ("root-port", "downstream-port")
 
 
 @dataclass(frozen=True)
-class Aspm(OfFunction):
+class Aspm(OfRegister):
     """See the module."""
 
     kind: ClassVar[str] = "aspm"
-    between: ClassVar[bool] = True  # two ends, several switches
+    may_stop_midway: ClassVar[bool] = True  # two ends, several switches
 
     def check(self, value: Any) -> None:
         """See Setting."""

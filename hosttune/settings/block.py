@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from hosttune.errors import BadInput, WriteFailed
-from hosttune.model.values import FrozenMap, parse_address
-from hosttune.settings.memory import chosen_word, whole_number
-from hosttune.settings.registers import DEVICES
+from hosttune.errors import WriteFailed
+from hosttune.model.values import FrozenMap
+from hosttune.settings.files import chosen_word, whole_number
+from hosttune.settings.function import DEVICES, is_address
 from hosttune.settings.setting import Setting, refuse
 from hosttune.system import System
 
@@ -34,18 +34,14 @@ class NvmeQueue(Setting):
 
     kind: ClassVar[str] = "nvme-queue"
     limit_seconds: ClassVar[float | None] = 60.0  # the queue is drained first, which a sick drive does not let end
-    between: ClassVar[bool] = True  # a new scheduler brings a depth of its own
+    may_stop_midway: ClassVar[bool] = True  # a new scheduler brings a depth of its own
     reset_by: ClassVar[str] = "a reset of the drive, a reboot"
 
     @classmethod
     def of(cls, target: str) -> Self:
         """See Setting."""
         found = _TARGET.fullmatch(target)
-        try:
-            whole = found is not None and parse_address(found[1]) == found[1]
-        except BadInput:
-            whole = False
-        if not whole:
+        if found is None or not is_address(found[1]):
             raise refuse(cls.kind, target, "not a namespace of an NVMe drive", 'write "0000:c1:00.0 n1"')
         return cls(target)
 

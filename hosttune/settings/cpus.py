@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Self
 
 from hosttune.model import sysfs
 from hosttune.model.values import CpuSet, FrozenMap
-from hosttune.settings.setting import Setting, refuse
+from hosttune.settings.setting import refuse
+from hosttune.settings.traits import Divisible
 from hosttune.system import System
 
 _CPU = sysfs.CPUS
@@ -21,10 +22,9 @@ LONGEST_LATENCY_US = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
-class PerCpu(Setting):
+class PerCpu(Divisible):
     """What the three have in common: one file a CPU, written only where it differs."""
 
-    overlaps: ClassVar[bool] = True
     file: ClassVar[str] = ""
 
     @classmethod

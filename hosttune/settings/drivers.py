@@ -11,16 +11,17 @@ import errno
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from hosttune.errors import BadInput, CommandFailed, Unreadable, WriteFailed
 from hosttune.model import sysfs
 from hosttune.model.host import Host
-from hosttune.model.values import FrozenMap, parse_address
-from hosttune.settings.setting import Setting, refuse
+from hosttune.model.values import FrozenMap
+from hosttune.settings.function import DEVICES, OfFunction, driver_of
+from hosttune.settings.setting import refuse
+from hosttune.settings.traits import TakesDevice
 from hosttune.system import System
 
-DEVICES = sysfs.PCI_DEVICES
 DRIVERS = sysfs.PCI_DRIVERS
 VFIO = "vfio-pci"
 UDEV_RULES = "/etc/udev/rules.d/10-hosttune-vfio.rules"  # before 80-drivers.rules
@@ -33,36 +34,8 @@ _IDS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
 
 
 @dataclass(frozen=True)
-class OfDevice(Setting):
-    """What settings of one PCI function have in common; target: its address in the kernel's form."""
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        try:
-            known = parse_address(target) == target
-        except BadInput:
-            known = False
-        if not known:
-            raise refuse(cls.kind, target, "not a PCI address", "write it as the kernel does: 0000:41:00.0")
-        return cls(target)
-
-    @property
-    def path(self) -> str:
-        """The function's folder."""
-        return f"{DEVICES}/{self.target}"
-
-    def require(self, system: System) -> None:
-        """Raise Unreadable where the function is not there: a device that is gone has no state, not even "none"."""
-        if not system.exists(self.path):
-            raise Unreadable(self.path, "there is no such device")
-
-
-@dataclass(frozen=True)
-class OfHolder(OfDevice):
+class OfHolder(OfFunction, TakesDevice):
     """What settings have in common that take the function, or others of its device, from the driver that holds it."""
-
-    takes_device: ClassVar[bool] = True
 
     def kept_open(self, host: Host) -> str | None:
         """See Setting."""
@@ -83,7 +56,7 @@ class Driver(OfHolder):
     kind: ClassVar[str] = "driver"
     limit_seconds: ClassVar[float | None] = 60.0  # an unbind waits in the kernel for whoever has the device open
     none_is_value: ClassVar[bool] = True
-    between: ClassVar[bool] = True
+    may_stop_midway: ClassVar[bool] = True
     hides_device: ClassVar[bool] = True  # vfio-pci keeps its maker's tools off
     persisted_by: ClassVar[str] = "a udev rule for its address"
 
@@ -189,7 +162,7 @@ class SriovVfs(OfHolder):
 
     kind: ClassVar[str] = "sriov-vfs"
     limit_seconds: ClassVar[float | None] = 120.0  # drivers probe every new function
-    between: ClassVar[bool] = True
+    may_stop_midway: ClassVar[bool] = True
     reset_by: ClassVar[str] = "a reboot, or a reload of the device's driver"
 
     def check(self, value: Any) -> None:
@@ -231,12 +204,6 @@ class SriovVfs(OfHolder):
             if driver is not None and "vfio" in driver:
                 what = f"{address} is bound to {driver}: given to a guest, or kept for one"
                 raise WriteFailed(f"{self.path}/sriov_numvfs", what, errno.EBUSY)
-
-
-def driver_of(system: System, address: str) -> str | None:
-    """The driver that holds a function, None for none. Raises Unreadable."""
-    target = system.link(f"{DEVICES}/{address}/driver")
-    return None if target is None else target.rpartition("/")[2]
 
 
 def virtual_functions(system: System, address: str) -> tuple[str, ...]:

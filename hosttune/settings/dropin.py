@@ -104,7 +104,7 @@ class DropIn(Setting):
     scope: ClassVar[str] = FILE
     stage: ClassVar[int] = KEEP_STAGE
     none_is_value: ClassVar[bool] = True
-    between: ClassVar[bool] = True  # a unit's file may be there before it is enabled
+    may_stop_midway: ClassVar[bool] = True  # a unit's file may be there before it is enabled
     persisted_by: ClassVar[str] = "itself: it is a file"
     reset_by: ClassVar[str] = "nothing but a revert"
 

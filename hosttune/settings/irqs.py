@@ -18,8 +18,9 @@ from hosttune.irqbalance import (
     parse_ban,
 )
 from hosttune.model.values import CpuSet, FrozenMap
-from hosttune.settings.drivers import VFIO, OfDevice, driver_of
-from hosttune.settings.memory import only
+from hosttune.settings.drivers import VFIO
+from hosttune.settings.files import only
+from hosttune.settings.function import OfFunction, driver_of
 from hosttune.settings.setting import AFTER_START_STAGE, FILE, Setting, refuse
 from hosttune.system import System
 
@@ -34,7 +35,7 @@ _LEFT_ALONE = {
 
 
 @dataclass(frozen=True)
-class IrqAffinity(OfDevice):
+class IrqAffinity(OfFunction):
     """The CPUs that a device's interrupts go to (core-api/irq/irq-affinity). Wanted: one CPU list for all of them.
 
     vfio requests a device's interrupts when the guest's driver switches them on and frees them when it ends, so they
@@ -45,7 +46,7 @@ class IrqAffinity(OfDevice):
 
     kind: ClassVar[str] = "irq-affinity"
     stage: ClassVar[int] = AFTER_START_STAGE
-    between: ClassVar[bool] = True
+    may_stop_midway: ClassVar[bool] = True
     reset_by: ClassVar[str] = "the guest's stop"
 
     def check(self, value: Any) -> None:
@@ -165,7 +166,7 @@ class IrqbalanceBan(Setting):
     kind: ClassVar[str] = "irqbalance-ban"
     scope: ClassVar[str] = FILE
     none_is_value: ClassVar[bool] = True
-    between: ClassVar[bool] = True
+    may_stop_midway: ClassVar[bool] = True
     persisted_by: ClassVar[str] = "its own files"
     reset_by: ClassVar[str] = "nothing"
 

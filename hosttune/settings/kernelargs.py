@@ -17,26 +17,27 @@ from hosttune.model.commandline import PAGES, split, text_of
 from hosttune.model.values import FrozenMap
 from hosttune.settings.bootloader import COMMAND_LINE_SIZE, WORD, BootLoader, Staged, boot_loader, by_hand
 from hosttune.settings.setting import BOOT, KEEP_STAGE, Setting, refuse
+from hosttune.settings.traits import WrittenTogether
 from hosttune.system import System
 
 # All that a plan may touch: a plan file is untrusted, and init= or module arguments would be a way to run anything.
-NAMES = frozenset((PAGES, "iommu", "intel_iommu", "amd_iommu", "isolcpus", "nohz_full", "mitigations"))
+NAMES = frozenset(
+    (PAGES, "iommu", "intel_iommu", "amd_iommu", "isolcpus", "nohz_full", "mitigations", "hugetlb_free_vmemmap")
+)
 NOT_STAGED = "not staged"
 _UNFINISHED, _REMOVAL = "unfinished: ", "removal"
 _PAGES = re.compile(r"hugepagesz=1G hugepages=[0-9]{1,9}(:[0-9]{1,9}(,[0-9]{1,9}:[0-9]{1,9})*)?")
 
 
 @dataclass(frozen=True)
-class KernelArguments(Setting):
+class KernelArguments(WrittenTogether):
     """Arguments of the kernel; target: a name, of a merged setting the names joined by commas."""
 
     kind: ClassVar[str] = "kernel-argument"
     scope: ClassVar[str] = BOOT
     stage: ClassVar[int] = KEEP_STAGE
     none_is_value: ClassVar[bool] = True
-    between: ClassVar[bool] = True
-    merges: ClassVar[bool] = True
-    overlaps: ClassVar[bool] = True
+    may_stop_midway: ClassVar[bool] = True
     persisted_by: ClassVar[str] = "the boot loader's configuration"
     reset_by: ClassVar[str] = "nothing but a revert, and a reboot after it"
 
@@ -48,12 +49,12 @@ class KernelArguments(Setting):
         return cls(target)
 
     @classmethod
-    def merged(cls, settings: Sequence[Setting]) -> Setting:
+    def merged(cls, settings: Sequence[Setting]) -> Self:
         """See Setting."""
         return cls.restored(",".join(sorted({name for one in settings for name in one.target.split(",")})))
 
     @classmethod
-    def restored(cls, target: str) -> Setting:
+    def restored(cls, target: str) -> Self:
         """See Setting."""
         for name in target.split(","):
             cls.of(name)

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 from hosttune.model import sysfs
 from hosttune.model.commandline import PAGES
-from hosttune.settings.setting import Setting, refuse
+from hosttune.settings.files import Form, OneFile, whole_number
+from hosttune.settings.setting import refuse
+from hosttune.settings.traits import MayGiveLess, Remediable
 from hosttune.system import System
 
-_POOL = re.compile(rf"{sysfs.NODES}/node[0-9]{{1,4}}/hugepages/hugepages-[0-9]{{1,8}}kB/nr_hugepages")
-_WORD = re.compile(r"\[([^\]\s]+)\]")
+_POOL = rf"{sysfs.NODES}/node[0-9]{{1,4}}/hugepages/hugepages-[0-9]{{1,8}}kB/nr_hugepages"
 _MOST_PAGES = 1 << 40
 _GIGABYTE = "/hugepages-1048576kB/"
 
 
-@dataclass(frozen=True)
-class HugePages(Setting):
+class HugePages(MayGiveLess, Remediable):
     """Pages of one size on one node; target: the path of `nr_hugepages`. Value: pages.
 
     A short allocation is no error to the kernel (admin-guide/mm/hugetlbpage): what it gave is in the read-back.
@@ -27,14 +26,13 @@ class HugePages(Setting):
 
     kind: ClassVar[str] = "hugepages"
     limit_seconds: ClassVar[float | None] = 300.0  # the kernel moves memory about to find whole pages
-    takes_less: ClassVar[bool] = True
-    between: ClassVar[bool] = True  # the kernel leaves off at a signal (mm/hugetlb.c, set_max_huge_pages)
+    may_stop_midway: ClassVar[bool] = True  # the kernel leaves off at a signal (mm/hugetlb.c, set_max_huge_pages)
     persisted_by: ClassVar[str] = "the boot unit; for certain only as kernel arguments (settings.boot_pages)"
 
     @classmethod
     def of(cls, target: str) -> Self:
         """See Setting."""
-        if not _POOL.fullmatch(target):
+        if not re.fullmatch(_POOL, target):
             raise refuse(cls.kind, target, "not a node's pool of huge pages", "plan again")
         return cls(target)
 
@@ -51,7 +49,7 @@ class HugePages(Setting):
         """See Setting."""
         system.write(self.target, str(value))
 
-    def enough(self, live: Any, want: Any) -> bool:
+    def satisfied_by(self, live: Any, want: Any) -> bool:
         """See Setting. More pages: somebody else has guests here, too."""
         return type(live) is int and type(want) is int and live > want
 
@@ -70,7 +68,7 @@ class HugePages(Setting):
             " profile: host, which reserves 1 GiB pages at boot"
         )
 
-    def missed(self, system: System, old: Any, left: Collection[Any] | None) -> str | None:
+    def still_in_use(self, system: System, old: Any, left: Collection[Any] | None) -> str | None:
         """See Setting: pages."""
         now = self.read(system)
         free = whole_number(system, self.target.replace("/nr_hugepages", "/free_hugepages"))
@@ -80,106 +78,31 @@ class HugePages(Setting):
         return None
 
 
-@dataclass(frozen=True)
-class Thp(Setting):
-    """Transparent huge pages (admin-guide/mm/transhuge). Value: always, madvise or never."""
+class Thp(OneFile):
+    """Transparent huge pages (admin-guide/mm/transhuge)."""
 
     kind: ClassVar[str] = "thp"
     path: ClassVar[str] = "/sys/kernel/mm/transparent_hugepage/enabled"
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        return only(cls, target, cls.path)
-
-    def check(self, value: Any) -> None:
-        """See Setting."""
-        one_of(self, value, ("always", "madvise", "never"))
-
-    def read(self, system: System) -> str | None:
-        """See Setting."""
-        return chosen_word(system, self.target)
-
-    def write(self, system: System, value: Any) -> None:
-        """See Setting."""
-        system.write(self.target, value)
+    form: ClassVar[Form] = "chosen"
+    values: ClassVar[tuple[str | int, ...]] = ("always", "madvise", "never")
 
 
-@dataclass(frozen=True)
-class Ksm(Setting):
+class Ksm(OneFile):
     """Same-page merging (admin-guide/mm/ksm): 0 stops and keeps merged pages, 1 runs, 2 stops and unmerges."""
 
     kind: ClassVar[str] = "ksm"
     path: ClassVar[str] = "/sys/kernel/mm/ksm/run"
+    form: ClassVar[Form] = "number"
+    values: ClassVar[tuple[str | int, ...]] = (0, 1, 2)
     limit_seconds: ClassVar[float | None] = 300.0  # unmerging touches every merged page
-    between: ClassVar[bool] = True  # cut off in that, it is 0 (mm/ksm.c, run_store)
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        return only(cls, target, cls.path)
-
-    def check(self, value: Any) -> None:
-        """See Setting."""
-        one_of(self, value, (0, 1, 2))
-
-    def read(self, system: System) -> int | None:
-        """See Setting."""
-        return whole_number(system, self.target)
-
-    def write(self, system: System, value: Any) -> None:
-        """See Setting."""
-        system.write(self.target, str(value))
+    may_stop_midway: ClassVar[bool] = True  # cut off in that, it is 0 (mm/ksm.c, run_store)
 
 
-@dataclass(frozen=True)
-class NumaBalancing(Setting):
+class NumaBalancing(OneFile):
     """Automatic NUMA balancing (admin-guide/sysctl/kernel): a bit mask since Linux 5.18, 0 off."""
 
     kind: ClassVar[str] = "numa-balancing"
     path: ClassVar[str] = "/proc/sys/kernel/numa_balancing"
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        return only(cls, target, "kernel.numa_balancing")
-
-    def check(self, value: Any) -> None:
-        """See Setting."""
-        one_of(self, value, (0, 1, 2, 3))
-
-    def read(self, system: System) -> int | None:
-        """See Setting."""
-        return whole_number(system, self.path)
-
-    def write(self, system: System, value: Any) -> None:
-        """See Setting."""
-        system.write(self.path, str(value))
-
-
-S = TypeVar("S", bound=Setting)
-
-
-def only(cls: type[S], target: str, known: str) -> S:
-    """The setting of a kind that exists once. Raises BadInput for any other target."""
-    if target != known:
-        raise refuse(cls.kind, target, f"no target of {cls.kind}", f"it is {known}")
-    return cls(target)
-
-
-def one_of(setting: Setting, value: Any, values: tuple[Any, ...]) -> None:
-    """Raise BadInput unless the value is one of these, of the same type."""
-    if not any(type(value) is type(known) and value == known for known in values):
-        raise refuse(setting.kind, setting.target, f"invalid value {value!r}", f"one of {values}")
-
-
-def whole_number(system: System, path: str) -> int | None:
-    """The number that a file holds; None where there is none. Raises Unreadable."""
-    text = (system.read(path) or "").strip()
-    return int(text) if text.isdecimal() and len(text) < 20 else None
-
-
-def chosen_word(system: System, path: str) -> str | None:
-    """The word in brackets of "[none] mq-deadline", None where there is none. Raises Unreadable."""
-    found = _WORD.search(system.read(path) or "")
-    return found[1] if found else None
+    target_name: ClassVar[str | None] = "kernel.numa_balancing"
+    form: ClassVar[Form] = "number"
+    values: ClassVar[tuple[str | int, ...]] = (0, 1, 2, 3)

@@ -9,23 +9,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from hosttune.errors import BadInput, WriteFailed
+from hosttune.errors import WriteFailed
 from hosttune.model import sysfs
-from hosttune.model.values import parse_address, slot_of
+from hosttune.model.values import slot_of
 from hosttune.pciconfig import ACS_BITS, ConfigFacts, decode
-from hosttune.settings.memory import one_of
+from hosttune.settings.files import one_of
+from hosttune.settings.function import DEVICES, OfFunction
 from hosttune.settings.registers import (
     ACS_CONTROL,
-    DEVICES,
     READ_REQUEST,
     RELAXED_ORDERING,
     config_of,
     config_path,
     write_field,
 )
-from hosttune.settings.setting import ISOLATION_STAGE, Setting, refuse
+from hosttune.settings.setting import ISOLATION_STAGE, refuse
 from hosttune.system import System
 
 READ_REQUEST_BYTES = (128, 256, 512, 1024, 2048, 4096)  # 128 << field; 6 and 7 are reserved
@@ -40,21 +40,10 @@ _GROUPS = sysfs.IOMMU_GROUPS
 
 
 @dataclass(frozen=True)
-class OfFunction(Setting):
-    """What the settings of a function have in common."""
+class OfRegister(OfFunction):
+    """What settings in a function's configuration space have in common."""
 
     reset_by: ClassVar[str] = "a reset of the function (of a virtual machine's device: whenever it is opened), a reboot"
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        try:
-            canonical = parse_address(target, where=f"action {cls.kind}:{target}")
-        except BadInput:
-            canonical = None
-        if canonical != target:
-            raise refuse(cls.kind, target, "not a PCI address", "write it in full and in lower case: 0000:41:00.0")
-        return cls(target)
 
     def facts(self, system: System) -> ConfigFacts:
         """What configuration space says of the function; nothing of a virtual one, whose control bits are its PF's.
@@ -66,7 +55,7 @@ class OfFunction(Setting):
 
 
 @dataclass(frozen=True)
-class ReadRequest(OfFunction):
+class ReadRequest(OfRegister):
     """The largest read that the function asks for at once, in bytes: bits 14:12 of device control."""
 
     kind: ClassVar[str] = "read-request"
@@ -85,7 +74,7 @@ class ReadRequest(OfFunction):
 
 
 @dataclass(frozen=True)
-class RelaxedOrdering(OfFunction):
+class RelaxedOrdering(OfRegister):
     """Whether the function may mark its writes as relaxed: bit 4 of device control."""
 
     kind: ClassVar[str] = "relaxed-ordering"
@@ -104,7 +93,7 @@ class RelaxedOrdering(OfFunction):
 
 
 @dataclass(frozen=True)
-class AccessControl(OfFunction):
+class AccessControl(OfRegister):
     """Access Control Services of a function: names as lspci writes them, in register order, or "none".
 
     Bits that keep devices apart are never cleared while a device below is with vfio-pci, nor where IOMMU groups rest

@@ -3,22 +3,18 @@
 A setting is a frozen value whose fields are its identity. It knows how to `read` and `write` itself through a
 System and nothing else; the transaction derives from that what is applied, verified, undone, rehearsed and
 recovered. Values are JSON: text, a number, a truth value, None, or a mapping of parts for a setting that consists
-of several alike (one per CPU), which is settled part by part.
+of several alike (one per CPU), which is settled part by part. What only some settings have is in `traits`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from hosttune.errors import BadInput
-from hosttune.model.values import freeze
 from hosttune.system import System
-
-if TYPE_CHECKING:
-    from hosttune.model.host import Host
 
 RUNTIME, FILE, BOOT = "runtime", "file", "boot"
 
@@ -44,15 +40,9 @@ class Setting(ABC):
     limit_seconds: ClassVar[float | None] = None
     none_is_value: ClassVar[bool] = False  # None is a state of it (no driver, no file), not "there is no such knob"
     disruptive: ClassVar[bool] = False  # needs its target's name in --disrupt
-    between: ClassVar[bool] = False  # an interrupted write can leave a value that is neither old nor new
-    takes_less: ClassVar[bool] = False  # less than was wanted, and be it nothing new, is what the kernel had to give
-    overlaps: ClassVar[bool] = False  # two targets can have a part in common, see `target_of`
-    merges: ClassVar[bool] = False  # what one plan wants of this kind is written together, see `merged`
+    may_stop_midway: ClassVar[bool] = False  # an interrupted write can leave a value that is neither old nor new
     undone_later: ClassVar[bool] = True  # False: taken back within its own transaction, never by a later revert
-    takes_device: ClassVar[bool] = False  # a change takes its target, a PCI function, from whoever uses it
-    hides_device: ClassVar[bool] = False  # nobody can ask its target who it is once it is set
     rehearsed_briefly: ClassVar[bool] = False  # a rehearsal tells its files by size and digest, not whole
-    frees_device: ClassVar[bool] = False  # set, the host itself has its target open no longer, see `kept_open`
     persisted_by: ClassVar[str] = "the boot unit"
     reset_by: ClassVar[str] = "a reboot"
 
@@ -60,11 +50,6 @@ class Setting(ABC):
     @abstractmethod
     def of(cls, target: str) -> Self:
         """The setting of a target. Raises BadInput for a target that this kind cannot have: plans are untrusted."""
-
-    @classmethod
-    def merged(cls, settings: Sequence[Setting]) -> Setting:
-        """Of a kind that `merges`: the one setting that stands for these; its value has a part for each target."""
-        raise NotImplementedError(cls.kind)
 
     @classmethod
     def restored(cls, target: str) -> Setting:
@@ -103,17 +88,6 @@ class Setting(ABC):
         """Why it cannot be set yet (its guest does not run), None when it can."""
         return None
 
-    def served(self, system: System, live: Any, want: Any) -> str | None:
-        """Why a value that is not the wanted one serves, being somebody else's and never ours; None: it does not.
-
-        Asked of a setting that no transaction has in force.
-        """
-        return None
-
-    def disturbed(self, system: System) -> Iterable[str]:
-        """What runs now that a change would cut off, in a few words each: refused before the first write."""
-        return ()
-
     def parts(self, value: Any) -> Mapping[str, Any]:
         """The value by part; one part, "", unless the setting consists of several."""
         return {"": value}
@@ -122,50 +96,9 @@ class Setting(ABC):
         """The value of these parts: the inverse of `parts`."""
         return parts[""]
 
-    def target_of(self, names: Collection[str]) -> str:
-        """Of a kind that `overlaps`: the target that has these parts alone."""
-        raise NotImplementedError(self.kind)
-
-    @property
-    def covered_by(self) -> tuple[str, str] | None:
-        """Kind and target of the setting that, staged for the next boot, brings then what this falls short of now."""
-        return None
-
-    @property
-    def remedy(self) -> str | None:
-        """What to plan instead where the kernel gave less than was wanted; None: nothing is known to help."""
-        return None
-
-    def taken(self, system: System) -> tuple[str, ...]:
-        """The functions that a change takes from whoever uses them. Raises Unreadable."""
-        return (self.target,) if self.takes_device else ()
-
-    def taken_back(self, system: System, old: Any) -> tuple[str, ...]:
-        """The functions that going back to `old` would take from their users; none where it is so.
-
-        Raises Unreadable.
-        """
-        moves = self.takes_device and freeze(self.read(system)) != freeze(old)
-        return self.taken(system) if moves else ()
-
-    def kept_open(self, host: Host) -> str | None:
-        """What of the host itself has its target open, so that a change would hang; None for nothing."""
-        return None
-
-    def missed(self, system: System, old: Any, left: Collection[Any] | None) -> str | None:
-        """What is in use now that going back to `old` would leave too little of; None for nothing. Raises Unreadable.
-
-        `left`: the values that were left here, any for None: at another one it is somebody else's, and stays.
-        """
-        return None
-
     def agrees(self, live: Any, want: Any) -> bool:
         """Whether a live value is the wanted one."""
         return bool(live == want) and type(live) is type(want)
-
-    def enough(self, live: Any, want: Any) -> bool:
-        """Whether a live value that is not the wanted one serves as well, so that a boot's re-apply leaves it alone."""
-        return False
 
 
 def refuse(setting: str, target: str, what: str, hint: str) -> BadInput:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hosttune.errors import Unreadable, WriteFailed
-from hosttune.settings.drivers import OfDevice
+from hosttune.settings.function import OfFunction
 from hosttune.settings.setting import refuse
 from hosttune.system import System
 
@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True)
-class VgpuType(OfDevice):
+class VgpuType(OfFunction):
     """See the module."""
 
     kind: ClassVar[str] = "vgpu-type"

@@ -18,8 +18,8 @@ from hosttune.model.result import Entry, OpenTransaction, Result
 from hosttune.model.values import to_json
 from hosttune.settings.drivers import cards, identities, merged_identities
 from hosttune.settings.dropin import own_state
-from hosttune.settings.persistence import bound, persistence
 from hosttune.settings.setting import AFTER_START_STAGE, BOOT, START_STAGE
+from hosttune.settings.traits import Remediable, TakesDevice
 from hosttune.state import load, mode_of, save
 from hosttune.system import KEPT_GPUS
 from hosttune.transaction.engine import Carried, Say, carry_out, interruptible
@@ -31,6 +31,7 @@ from hosttune.transaction.guests import (
     guest_verdicts,
     running_notes,
 )
+from hosttune.transaction.persistence import bound, persistence
 from hosttune.transaction.plancheck import check_plan
 from hosttune.transaction.rehearsal import rehearse
 from hosttune.transaction.site import Site, described, must_write, refuse_open
@@ -211,8 +212,9 @@ def _notes(carried: Carried, todo: Sequence[Prepared]) -> tuple[str, ...]:
     if carried.failed is not None:
         one, made = todo[carried.failed - 1], carried.made[carried.failed]
         notes.append(f"{one.step.name} ended the transaction: {made.outcome}{f', {made.why}' if made.why else ''}")
-        if made.outcome in ("clamped", "ignored") and one.step.setting.remedy:
-            notes.append(one.step.setting.remedy)
+        setting = one.step.setting
+        if made.outcome in ("clamped", "ignored") and isinstance(setting, Remediable) and setting.remedy:
+            notes.append(setting.remedy)
     if any(made.outcome == "stuck" for made in carried.made.values()):
         notes.append("what hung may still take effect when the kernel lets go of it: hosttune status shows it then")
     if carried.interrupted:
@@ -359,7 +361,8 @@ def lasting_actions(site: Site, plan: Plan, in_force_now: Iterable[Record]) -> t
 
 def remember_gpus(site: Site, store: Store, host: Host, todo: Sequence[Prepared]) -> None:
     """Keep who the GPUs are that are about to leave their driver: nobody can ask them afterwards. Raises Refused."""
-    if not any(one.step.setting.hides_device for one in todo):
+    settings = [one.step.setting for one in todo]
+    if not any(isinstance(setting, TakesDevice) and setting.hides_device for setting in settings):
         return
     path = os.path.join(store.folder, KEPT_GPUS)
     try:

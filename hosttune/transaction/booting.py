@@ -15,6 +15,7 @@ from hosttune.model import sysfs
 from hosttune.model.plan import Action
 from hosttune.model.result import Entry, Result
 from hosttune.settings.setting import GUEST_STAGE, RUNTIME, START_STAGE
+from hosttune.settings.traits import MayGiveLess, TakesDevice
 from hosttune.transaction.engine import Say, carry_out, interruptible
 from hosttune.transaction.site import Site, described, must_write, refuse_open
 from hosttune.transaction.steps import (
@@ -137,9 +138,9 @@ def _judged(site: Site, one: Prepared) -> Prepared:
     setting = one.step.setting
     if one.verdict != TODO:
         return one
-    if setting.enough(one.live, one.step.want):
+    if isinstance(setting, MayGiveLess) and setting.satisfied_by(one.live, one.step.want):
         return with_verdict(one, ALREADY, "more than was applied: left alone")
-    addresses = setting.taken(site.system)
+    addresses = setting.taken(site.system) if isinstance(setting, TakesDevice) else ()
     if not addresses:
         return one
     other = _another_device(site, setting.target)

@@ -19,6 +19,7 @@ from hosttune.errors import CommandFailed, HosttuneError, InUse, Stuck, Unreadab
 from hosttune.journal import Journal, JournalFailed, Record, Transaction, read_transaction
 from hosttune.model.values import FrozenMap, freeze
 from hosttune.settings.setting import RUNTIME, Setting
+from hosttune.settings.traits import MayGiveLess
 from hosttune.system import System
 from hosttune.transaction.rehearsal import Counted
 from hosttune.transaction.steps import TODO, VERDICT_OUTCOMES, Prepared, setting_of_record, text_of
@@ -184,7 +185,7 @@ def _changed(system: System, setting: Setting, old: Any, want: Any) -> Made:
         return Made("done", after, note)
     if after == old and not counted.changes:
         return Made("failed", after, f"nothing was written{f': {note}' if note else ''}", untouched=True)
-    return Made("ignored" if after == old and not setting.takes_less else "clamped", after, note)
+    return Made("ignored" if after == old and not isinstance(setting, MayGiveLess) else "clamped", after, note)
 
 
 def _write(system: System, setting: Setting, value: Any) -> str | None:
@@ -284,7 +285,7 @@ def _way_back(
     after = setting.parts(freeze(record.after)) if record.outcome in ("done", "clamped") else {}
     live = setting.parts(now)
     cut_off = record.undoing or record.undone == "failed" or record.outcome in (None, "stuck", "failed")
-    anything = setting.between and cut_off
+    anything = setting.may_stop_midway and cut_off
     restored: dict[str, Any] = {}
     foreign: dict[str, Any] = {}
     for name, original in old.items():

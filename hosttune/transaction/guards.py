@@ -9,6 +9,7 @@ from hosttune.holders import holders
 from hosttune.journal import Record, Transaction
 from hosttune.model.host import Host
 from hosttune.model.plan import Plan
+from hosttune.settings.traits import Disturbing, FreesDevice, MayGiveLess, TakesDevice
 from hosttune.system import System
 from hosttune.transaction.steps import TODO, Prepared, setting_of_record
 
@@ -88,7 +89,7 @@ def _disruptive(system: System, todo: Sequence[Prepared], disrupt: Collection[st
         setting = one.step.setting
         if setting.disruptive and setting.target not in disrupt:
             yield f"{one.step.name} disturbs {setting.target}: --disrupt {setting.target}"
-        if one.verdict == TODO:
+        if one.verdict == TODO and isinstance(setting, Disturbing):
             yield from setting.disturbed(system)
 
 
@@ -101,17 +102,17 @@ def _of_guests(host: Host, todo: Sequence[Prepared], disrupt: Collection[str]) -
         if setting.kind == "guest" and setting.target in running and setting.target not in disrupt:
             yield f"guest {setting.target} is running: its new definition holds from its next start"
         for guest in running.values():
-            if setting.takes_device and setting.target in guest.devices and one.verdict == TODO:
+            if isinstance(setting, TakesDevice) and setting.target in guest.devices and one.verdict == TODO:
                 yield f"{setting.target} is given to guest {guest.name}, which is {guest.state}: shut it down first"
 
 
 def _held(system: System, host: Host, todo: Sequence[Prepared]) -> Iterable[str]:
-    addresses = [address for one in todo if one.verdict == TODO for address in one.step.setting.taken(system)]
+    takers = [(one.step.setting, one.verdict) for one in todo if isinstance(one.step.setting, TakesDevice)]
+    addresses = [address for setting, verdict in takers if verdict == TODO for address in setting.taken(system)]
     for holder in holders(system, addresses) if addresses else ():
         yield holder.text
-    settings = [one.step.setting for one in todo]
-    freed = {setting.target for setting in settings if setting.frees_device}
-    kept = {(setting.target, setting.kept_open(host)) for setting in settings if setting.target not in freed}
+    freed = {one.step.setting.target for one in todo if isinstance(one.step.setting, FreesDevice)}
+    kept = {(setting.target, setting.kept_open(host)) for setting, _ in takers if setting.target not in freed}
     yield from sorted(f"{target}: {why}" for target, why in kept if why)
 
 
@@ -122,7 +123,7 @@ def refuse_in_use(system: System, transactions: Iterable[Transaction], ended: Co
     pages in use. `ended` names guests that the way back itself ends first.
     """
     records = [one for transaction in transactions for one in transaction.records if one.to_undo]
-    lines = [] if ended else list(_missed(system, records))
+    lines = [] if ended else list(_still_in_use(system, records))
     addresses = dict.fromkeys(address for one in records for address in _changing_hands(system, one))
     found = holders(system, tuple(addresses)) if addresses else ()
     lines += [holder.text for holder in found if holder.guest is None or holder.guest not in ended]
@@ -133,22 +134,26 @@ def refuse_in_use(system: System, transactions: Iterable[Transaction], ended: Co
 
 def _changing_hands(system: System, record: Record) -> tuple[str, ...]:
     """The functions that taking this back would take from their users; none where it is back, or cannot be seen."""
+    setting = setting_of_record(record)
     try:
-        return setting_of_record(record).taken_back(system, record.old)
+        return setting.taken_back(system, record.old) if isinstance(setting, TakesDevice) else ()
     except Unreadable:
         return ()  # the way back says what it cannot read
 
 
-def _missed(system: System, records: Sequence[Record]) -> Iterable[str]:
+def _still_in_use(system: System, records: Sequence[Record]) -> Iterable[str]:
     """Of what is still as we left it: that more is in use than the original would leave."""
     found: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         found.setdefault((record.kind, record.target), []).append(record)
     for changes in found.values():
+        setting = setting_of_record(changes[0])
+        if not isinstance(setting, MayGiveLess):
+            continue
         cut_off = any(one.outcome is None for one in changes)
         left = None if cut_off else [value for one in changes for value in (one.new, one.after)]
         try:
-            line = setting_of_record(changes[0]).missed(system, changes[0].old, left)
+            line = setting.still_in_use(system, changes[0].old, left)
         except Unreadable:
             continue  # the way back says so
         if line:

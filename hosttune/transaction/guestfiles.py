@@ -42,7 +42,7 @@ class FilesOfGuest(Setting):
     scope: ClassVar[str] = FILE
     stage: ClassVar[int] = KEEP_STAGE
     none_is_value: ClassVar[bool] = True
-    between: ClassVar[bool] = True
+    may_stop_midway: ClassVar[bool] = True
     rehearsed_briefly: ClassVar[bool] = True  # the seed's texts hold the bundle once more
     persisted_by: ClassVar[str] = "the state directory"
     reset_by: ClassVar[str] = "nothing but a revert"

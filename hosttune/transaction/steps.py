@@ -14,9 +14,10 @@ from hosttune.journal import Record
 from hosttune.model.plan import Action
 from hosttune.model.result import Entry
 from hosttune.model.values import FrozenMap, freeze, value_text
-from hosttune.settings import kind_class
 from hosttune.settings.setting import BOOT, Setting
+from hosttune.settings.traits import MayGiveLess, ServedByOthers, WrittenTogether
 from hosttune.system import System
+from hosttune.transaction.kinds import kind_class
 
 TODO, ALREADY, PENDING, AS_FOUND, ABSENT, UNREADABLE = "todo", "already", "pending", "as-found", "absent", "unreadable"
 # What is told of a step that is not carried out. `ignored` would say that it was written.
@@ -71,7 +72,7 @@ def steps_of(actions: Iterable[Action]) -> tuple[Step, ...]:
     Raises BadInput for an unknown kind, a target or value that its kind cannot have, and two actions for one setting.
     """
     single: list[Step] = []
-    merging: dict[type[Setting], list[tuple[Action, Setting]]] = {}
+    merging: dict[type[WrittenTogether], list[tuple[Action, Setting]]] = {}
     seen: set[tuple[str, str]] = set()
     for action in actions:
         where = f"action {action.kind}:{action.target}"
@@ -80,7 +81,7 @@ def steps_of(actions: Iterable[Action]) -> tuple[Step, ...]:
         seen.add((action.kind, action.target))
         kind = kind_class(action.kind, where)
         setting = kind.of(action.target)
-        if kind.merges:
+        if issubclass(kind, WrittenTogether):
             merging.setdefault(kind, []).append((action, setting))
             continue
         setting.check(action.want)
@@ -90,10 +91,10 @@ def steps_of(actions: Iterable[Action]) -> tuple[Step, ...]:
 
 def in_order(steps: Iterable[Step]) -> tuple[Step, ...]:
     """Steps in the order in which they are taken: by stage, what is written together last, else as they come."""
-    return tuple(sorted(steps, key=lambda step: (step.setting.stage, step.setting.merges)))
+    return tuple(sorted(steps, key=lambda step: (step.setting.stage, isinstance(step.setting, WrittenTogether))))
 
 
-def _merged(kind: type[Setting], found: list[tuple[Action, Setting]]) -> Step:
+def _merged(kind: type[WrittenTogether], found: list[tuple[Action, Setting]]) -> Step:
     """One step of all actions of a kind whose settings are written together; a part is an action's target."""
     setting = kind.merged([one for _, one in found])
     want = freeze({action.target: action.want for action, _ in found})
@@ -110,7 +111,7 @@ def prepare(system: System, steps: Iterable[Step], told: Mapping[tuple[str, str]
 def covered(prepared: Iterable[Prepared]) -> tuple[Prepared, ...]:
     """The same steps; what is or will be staged for the next boot brings then what falls short now, which then may."""
     found = tuple(prepared)
-    asked = {one.step.setting.covered_by for one in found}
+    asked = {covered_by(one.step.setting) for one in found}
     staged = {
         (one.step.setting.kind, part)
         for one in found
@@ -119,9 +120,14 @@ def covered(prepared: Iterable[Prepared]) -> tuple[Prepared, ...]:
         and (one.verdict in (TODO, ALREADY) or one.step.setting.agrees(one.live, one.step.want))
     }
     return tuple(
-        replace(one, step=replace(one.step, at_boot=True)) if one.step.setting.covered_by in staged else one
+        replace(one, step=replace(one.step, at_boot=True)) if covered_by(one.step.setting) in staged else one
         for one in found
     )
+
+
+def covered_by(setting: Setting) -> tuple[str, str] | None:
+    """Kind and target of the setting that brings with the next boot what this one falls short of now; None: none."""
+    return setting.covered_by if isinstance(setting, MayGiveLess) else None
 
 
 def _prepare(system: System, step: Step, record: Record | None) -> Prepared:
@@ -146,10 +152,10 @@ def _prepare(system: System, step: Step, record: Record | None) -> Prepared:
         return Prepared(step, ABSENT, why=f"this host has no {step.name}: nothing was written")
     if setting.scope == BOOT and setting.agrees(live, step.want):
         return Prepared(step, PENDING, live, effective, "staged: takes effect with the next boot")
-    served = setting.served(system, live, step.want) if record is None else None
+    served = setting.served(system, live, step.want) if isinstance(setting, ServedByOthers) and record is None else None
     if served is not None:
         return Prepared(step, ALREADY, live, effective, served)
-    if setting.covered_by is not None and all(action.effect == "reboot" for action in step.actions):
+    if covered_by(setting) is not None and all(action.effect == "reboot" for action in step.actions):
         return Prepared(step, PENDING, live, effective, "reserved by the next boot: more than is free now")
     if record is not None and _told(record, step, live):
         return Prepared(step, AS_FOUND, live, effective, record.why, record.outcome)

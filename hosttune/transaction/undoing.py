@@ -15,6 +15,7 @@ from hosttune.model.plan import Action, Plan
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.values import FrozenMap, freeze
 from hosttune.settings.setting import BOOT, Setting
+from hosttune.settings.traits import Divisible, WrittenTogether
 from hosttune.transaction.engine import Made, Say, interruptible, same, settle
 from hosttune.transaction.guards import refuse_in_use, refuse_running_guests
 from hosttune.transaction.site import Site, described, must_write, refuse_open
@@ -119,7 +120,7 @@ def _told(records: Iterable[Record], undone: Mapping[int, Made]) -> Iterable[Ent
 
 def _part(setting: Setting, action: str) -> str:
     """The part of a setting that an action of its record is about, by its id; "": all of it."""
-    return action.partition(":")[2] if setting.merges else ""
+    return action.partition(":")[2] if isinstance(setting, WrittenTogether) else ""
 
 
 def undone_entries(record: Record, made: Made) -> Iterable[Entry]:
@@ -196,7 +197,7 @@ def _as_in_force(site: Site, plan: Plan, transaction: Transaction, left_out: Col
 def _of_record(action: Action, record: Record) -> Action:
     """A plan's action with what its record is about: one of several parts may be taken back."""
     setting = setting_of_record(record)
-    if setting.merges or (action.target == record.target and action.want == record.new):
+    if isinstance(setting, WrittenTogether) or (action.target == record.target and action.want == record.new):
         return action
     return msgspec.structs.replace(action, target=record.target, current=record.old, want=record.new)
 
@@ -212,7 +213,7 @@ def _not_back(site: Site, record: Record) -> Record | None:
         return record
     old = setting.parts(freeze(record.old))
     names = [name for name, original in old.items() if not same(setting, now.get(name), original)]
-    if len(names) < len(old) and names and setting.overlaps:
+    if len(names) < len(old) and names and isinstance(setting, Divisible):
         return _only(record, setting, names)
     return record if names or not old else None
 
@@ -316,7 +317,7 @@ def _newest_parts(records: Iterable[Record]) -> Iterable[Record]:
     newer: dict[str, set[str]] = {}
     for record in reversed(tuple(records)):
         setting = setting_of_record(record)
-        if setting.overlaps:
+        if isinstance(setting, Divisible):
             taken = newer.setdefault(record.kind, set())
             mine = setting.parts(freeze(record.new)).keys()
             left = [name for name in mine if name not in taken]
@@ -329,7 +330,7 @@ def _newest_parts(records: Iterable[Record]) -> Iterable[Record]:
     return reversed(found)
 
 
-def _only(record: Record, setting: Setting, names: Collection[str]) -> Record:
+def _only(record: Record, setting: Divisible, names: Collection[str]) -> Record:
     """A record of these parts of its setting alone."""
     target = setting.target_of(names)
     part = type(setting).restored(target)
@@ -341,7 +342,8 @@ def _only(record: Record, setting: Setting, names: Collection[str]) -> Record:
             else part.joined({n: v for n, v in setting.parts(freeze(value)).items() if n in names})
         )
 
-    actions = tuple(one for one in record.actions if not setting.merges or _part(setting, one) in names)
+    whole = not isinstance(setting, WrittenTogether)
+    actions = tuple(one for one in record.actions if whole or _part(setting, one) in names)
     return msgspec.structs.replace(
         record, target=target, actions=actions, old=cut(record.old), new=cut(record.new), after=cut(record.after)
     )

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from hosttune.knobs.knob import ISOLATION_FLAGS
 from hosttune.model.commandline import options, read_boot_pages, text_of
 from hosttune.model.values import CpuSet
-from hosttune.planning.settings import ISOLATION_FLAGS
 
 Change = tuple[str, str | None, str | None]
 

@@ -16,7 +16,7 @@ from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Plan
 from hosttune.model.values import to_json
 from hosttune.planning import plan
-from hosttune.settings import setting_of
+from hosttune.transaction.kinds import setting_of
 
 A, B, C = (f"0000:{bus}:00.0" for bus in ("41", "56", "9a"))
 BOARD = {

@@ -7,23 +7,20 @@ the Linux kernel.
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from planhosts import Card, build_host, intent_of
 
 from hosttune.errors import BadInput
+from hosttune.knobs.bootargs import add_cpus, boot_pages, passthrough
+from hosttune.knobs.registry import all_knobs
 from hosttune.model.commandline import read_boot_pages
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Plan
 from hosttune.model.values import CpuSet, to_json
 from hosttune.planning import plan
-from hosttune.planning.bootargs import add_cpus, boot_pages, passthrough
-from hosttune.planning.settings import SETTINGS
 
 GIB = 1 << 30
 GPU = Card("0000:41:00.0", 0, group=1)
@@ -314,21 +311,6 @@ def test_a_list_that_is_given_is_the_list() -> None:
 # --- settings ------------------------------------------------------------------------------------------------
 
 
-def test_the_manual_lists_every_setting_with_its_profiles_and_values() -> None:
-    text = (Path(__file__).parent.parent / "docs" / "intent.md").read_text(encoding="utf-8")
-    section = text.partition("### settings")[2].partition("\n## ")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "| `" in line]
-    assert [(row[0], row[1]) for row in rows] == [
-        (f"`{name}`", ", ".join(setting.profiles) or "none") for name, setting in SETTINGS.items()
-    ]
-    for (_, _, _, values), setting in zip(rows, SETTINGS.values(), strict=True):
-        named = [yaml.safe_load(word) for word in re.findall(r"`([^`]+)`", values)]
-        assert setting.value is None or named[0] == setting.value
-        assert named
-        assert all(setting.accepts(value) for value in named)
-        assert {repr(value) for value in setting.values} <= {repr(value) for value in named}
-
-
 def test_an_unknown_setting_is_refused_with_the_known_ones() -> None:
     with pytest.raises(BadInput) as error:
         planned(build_host(), settings={"turbo": True})
@@ -406,10 +388,10 @@ def test_a_bare_off_is_a_word_and_a_false_in_its_place_is_refused() -> None:
     assert error.value.where.endswith("settings.aspm")
 
 
-@pytest.mark.parametrize("name", list(SETTINGS))
+@pytest.mark.parametrize("name", list(all_knobs()))
 def test_keep_is_a_value_of_every_setting_and_true_of_those_with_one_of_ours(name: str) -> None:
     for value in ("keep", True):
-        if value is True and SETTINGS[name].value is None:
+        if value is True and all_knobs()[name].value is None:
             with pytest.raises(BadInput, match="invalid value True"):
                 planned(build_host(cards=[GPU]), gpus=1, settings={name: value})
         else:

@@ -13,16 +13,16 @@ import pytest
 from planhosts import Card, build_host, intent_of
 
 import hosttune
+from hosttune.knobs.registry import all_knobs
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Plan
 from hosttune.model.values import FrozenMap, freeze, to_json
 from hosttune.pciconfig import CAP_EXPRESS, capability_at
 from hosttune.planning import plan
-from hosttune.planning.settings import SETTINGS, SYSCTLS
 from hosttune.scratch import Scratch
-from hosttune.settings import setting_of
 from hosttune.settings.sysctl import NAMES, sysctl_path
+from hosttune.transaction.kinds import setting_of
 
 Json = dict[str, Any]
 DRIVE = "0000:c1:00.0"
@@ -35,7 +35,7 @@ def with_drive(queue: Json | None = None, driver: str = "nvme", disk: str = "nvm
     host["nvme"] = [{"address": DRIVE, "controller": "nvme3", "namespaces": ["nvme3n1"], **nvme}]
     host["settings"] = {f"/sys/block/{disk}/queue/{name}": str(part) for name, part in (queue or {}).items()}
     host["memory_settings"] = {"thp": "madvise", "numa_balancing": 0}
-    host["settings"] |= {sysctl_path(name): str(value) for name, value in SYSCTLS.items()}
+    host["settings"] |= {sysctl_path(name): "0" for name in ("vm.zone_reclaim_mode", "vm.compaction_proactiveness")}
     return host
 
 
@@ -107,7 +107,7 @@ def test_of_a_namespace_with_several_paths_this_drive_s_own_counts() -> None:
 
 
 def test_only_sysctls_with_a_reason_come_with_the_profile() -> None:
-    assert {name for name in NAMES if SETTINGS[name].profiles} == {
+    assert {name for name in NAMES if all_knobs()[name].profiles} == {
         "vm.zone_reclaim_mode",
         "vm.compaction_proactiveness",
     }
@@ -127,9 +127,9 @@ def test_only_sysctls_with_a_reason_come_with_the_profile() -> None:
 def test_an_intent_takes_what_the_setting_takes(name: str) -> None:
     setting = setting_of("sysctl", name)
     for number in (NAMES[name][0], NAMES[name][-1]):
-        assert SETTINGS[name].accepts(number)
+        assert all_knobs()[name].accepts(number)
         setting.check(str(number))
-    assert not SETTINGS[name].accepts(NAMES[name][-1] + 1)
+    assert not all_knobs()[name].accepts(NAMES[name][-1] + 1)
 
 
 @pytest.mark.parametrize(

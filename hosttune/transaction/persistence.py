@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from hosttune.knobs.settle import make_action
 from hosttune.model.plan import Action
 from hosttune.model.values import FrozenMap
-from hosttune.settings import kind_class
 from hosttune.settings.drivers import UDEV_RULES, VFIO, Driver, udev_rules
 from hosttune.settings.dropin import BOOT_UNIT, DropIn, boot_unit, own_command
 from hosttune.settings.setting import RUNTIME, START_STAGE
+from hosttune.transaction.kinds import kind_class
 
 Wish = tuple[str, str, Any]  # kind, target, wanted value
 
@@ -38,27 +39,15 @@ def persistence(
     made: list[Action] = []
     rules = udev_rules(bound(wishes), ids)
     if rules:
-        made.append(_action(UDEV_RULES, rules, "devices of guests are vfio-pci's from boot on, by address"))
+        why = "devices of guests are vfio-pci's from boot on, by address"
+        made.append(make_action(DropIn.kind, UDEV_RULES, None, rules, why))
     unit = boot_unit(own_command(), state)
     if unit and any(_goes_with_a_reboot(kind) for kind, _ in wanted):
-        made.append(_action(BOOT_UNIT, unit, "sets again after boot what a reboot undoes, before guests start"))
+        why = "sets again after boot what a reboot undoes, before guests start"
+        made.append(make_action(DropIn.kind, BOOT_UNIT, None, unit, why))
     return tuple(made)
 
 
 def _goes_with_a_reboot(kind: str) -> bool:
     found = kind_class(kind, f"action {kind}")
     return found.scope == RUNTIME and found.stage != START_STAGE  # guests start by their own autostart
-
-
-def _action(path: str, text: str, why: str) -> Action:
-    return Action(
-        id=f"{DropIn.kind}:{path}",
-        kind=DropIn.kind,
-        target=path,
-        current=None,
-        want=text,
-        effect="now",
-        needed=False,
-        reversible=True,
-        why=why,
-    )

@@ -15,7 +15,7 @@ from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Plan
 from hosttune.model.values import FrozenMap, to_json
 from hosttune.planning import plan
-from hosttune.settings import setting_of
+from hosttune.transaction.kinds import setting_of
 
 Json = dict[str, Any]
 ROOT, UP = "0000:3e:01.0", "0000:3f:00.0"

@@ -1,0 +1,88 @@
+"""Knobs of the CPUs that guests are pinned to: clock and idle states. One action covers CPUs that are alike now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+
+from hosttune.knobs.context import PlanningContext
+from hosttune.knobs.knob import GUEST, HOST, Change, Knob, wanted
+from hosttune.knobs.settle import settle
+from hosttune.model import sysfs
+from hosttune.model.host import Cpu
+from hosttune.model.plan import Action, Finding
+from hosttune.model.values import CpuSet
+from hosttune.settings.cpus import LONGEST_LATENCY_US, EnergyPreference, Governor, ResumeLatency
+
+Cpus = Sequence[Cpu]
+# These drivers choose frequencies themselves and take a preference instead of a governor (admin-guide/pm).
+PREFERENCE_DRIVERS = frozenset(("intel_pstate", "amd-pstate-epp", "amd_pstate_epp"))
+_THE_DRIVER = "the frequency driver"  # in a reason: a host's own is named where it is known
+
+
+def _each(now: Callable[[Cpu], str | None]) -> Callable[[Cpus, str | int], Iterable[Change]]:
+    """One change for each group of CPUs that have the same value now."""
+
+    def changes(cpus: Cpus, value: str | int) -> Iterable[Change]:
+        want = str(value)
+        groups: dict[str | None, list[int]] = {}
+        for cpu in cpus:
+            if now(cpu) != want:
+                groups.setdefault(now(cpu), []).append(cpu.id)
+        for current, ids in sorted(groups.items(), key=lambda row: row[1]):
+            yield Change(f"cpus {CpuSet(ids)}", current, want)
+
+    return changes
+
+
+GOVERNOR: Knob[Cpus] = Knob(
+    name="governor",
+    setting=Governor,
+    profiles=GUEST,
+    value="performance",
+    values=("performance", "powersave", "schedutil", "ondemand", "conservative", "userspace"),
+    changes=_each(lambda cpu: cpu.governor),
+    sets="governor of pinned CPUs",
+    why=f"pinned vCPUs should not wait for {_THE_DRIVER} to raise the clock",
+    source="Documentation/admin-guide/pm/cpufreq",
+)
+ENERGY_PREFERENCE: Knob[Cpus] = Knob(
+    name="energy_preference",
+    setting=EnergyPreference,
+    profiles=GUEST,
+    value="performance",
+    values=("performance", "balance_performance", "default", "balance_power", "power"),
+    changes=_each(lambda cpu: cpu.energy_preference),
+    sets="where the driver takes a preference instead of a governor",
+    why=f"{_THE_DRIVER} takes a preference, not a governor",
+    source="Documentation/admin-guide/pm/intel_pstate, amd-pstate",
+)
+RESUME_LATENCY: Knob[Cpus] = Knob(
+    name="resume_latency_us",
+    setting=ResumeLatency,
+    profiles=HOST,
+    value=10,
+    values=("n/a",),
+    numbers=range(1, LONGEST_LATENCY_US + 1),  # not 0: to the kernel it means no limit, the opposite of its looks
+    changes=_each(lambda cpu: cpu.resume_latency_us),
+    sets="deepest C-state of pinned CPUs, by wake-up latency",
+    takes="`10`; any number from 1, or `n/a` for none at all",
+    why="bounds how long an idle core takes to wake (pm_qos_resume_latency_us; 0 would mean no limit)",
+    source="Documentation/ABI/testing/sysfs-devices-power",
+)
+KNOBS = (GOVERNOR, ENERGY_PREFERENCE, RESUME_LATENCY)
+
+
+def plan_cpus(ctx: PlanningContext) -> Iterator[Action | Finding]:
+    """Governor or preference of the pinned CPUs, whichever their frequency driver takes; then their idle states."""
+    cpus = [cpu for cpu in ctx.host.cpus if cpu.id in ctx.pinned]
+    driver = ctx.host.cpu_model.scaling_driver if ctx.host.cpu_model else None
+    frequency = ENERGY_PREFERENCE if driver in PREFERENCE_DRIVERS else GOVERNOR
+    if any(cpu.governor is not None for cpu in cpus):
+        named = msgspec.structs.replace(frequency, why=frequency.why.replace(_THE_DRIVER, driver or _THE_DRIVER))
+        yield from settle(ctx.intent, (named,), (cpus,))
+    elif wanted(ctx.intent, GOVERNOR) or wanted(ctx.intent, ENERGY_PREFERENCE):
+        text = "no frequency driver is visible: governor and energy preference are left alone"
+        yield Finding(level="info", text=text, where=f"{sysfs.CPUS}/cpufreq")
+    yield from settle(ctx.intent, (RESUME_LATENCY,), (cpus,))

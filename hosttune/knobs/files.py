@@ -1,0 +1,98 @@
+"""Knobs that are one file of the kernel each. To add one, declare it here: nothing else of the product names it.
+
+Declare its kind (a `OneFile`: kind, path, form, values) and its knob (`file_knob`), and put the knob into `KNOBS`.
+Discovery then reads the file, a plan compares it, apply writes it and reads it back, status and validation see whether
+it is still so, `revert` puts back what was there, and the manual lists it. A package of its own calls `register`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from hosttune.knobs.knob import HOST, Change, Knob
+from hosttune.model.host import Host
+from hosttune.settings.files import OneFile
+from hosttune.settings.memory import Ksm, NumaBalancing, Thp
+
+
+def file_knob(setting: type[OneFile], *, now: Callable[[Host], Any] | None = None, **declared: Any) -> Knob[Host]:
+    """The knob of a file that there is once on a host; `declared`: the fields of `Knob`.
+
+    Its values are those of the kind unless `declared` narrows them. Its value now is read from `Host.settings`, where
+    discovery puts the file's text, unless `now` takes it from a field of the host document.
+    """
+    known = now or (lambda host: setting.parse((host.settings or {}).get(setting.path)))
+    given = {"values": setting.values, "numbers": setting.numbers, **declared}
+    return Knob(setting=setting, target=lambda host: setting.target_name or setting.path, now=known, **given)
+
+
+def _ksm(host: Host, value: int) -> Iterable[Change]:
+    """Only where it runs."""
+    if host.memory_settings is not None and host.memory_settings.ksm_run == 1:
+        why = "asked for by name: settings.ksm; 0 stops merging and keeps the merged pages" if value == 0 else None
+        yield Change(Ksm.path, 1, value, why)
+
+
+THP = file_knob(
+    Thp,
+    name="thp",
+    profiles=HOST,
+    value="madvise",
+    now=lambda host: host.memory_settings.thp if host.memory_settings else None,
+    sets="transparent huge pages",
+    why="guests have their own pages; the host asks for its",
+    source="Documentation/admin-guide/mm/transhuge",
+)
+NUMA_BALANCING = file_knob(
+    NumaBalancing,
+    name="numa_balancing",
+    profiles=HOST,
+    value=0,
+    now=lambda host: host.memory_settings.numa_balancing if host.memory_settings else None,
+    sets="`kernel.numa_balancing`",
+    why="page scanning costs time and cannot move pinned memory",
+    source="Documentation/admin-guide/sysctl/kernel",
+)
+KSM = file_knob(
+    Ksm,
+    name="ksm",
+    profiles=HOST,
+    value=2,
+    values=(0, 2),
+    now=lambda host: host.memory_settings.ksm_run if host.memory_settings else None,
+    changes=_ksm,
+    sets="only where it runs",
+    takes="`2` (stop and unmerge), `0` (stop)",
+    why="2 stops merging and unmerges; 0 would keep the merged pages",
+    source="Documentation/admin-guide/mm/ksm",
+)
+KNOBS: tuple[Knob[Host], ...] = (THP, NUMA_BALANCING, KSM)
+# Whose value now is in a field of the host document, which its own reader fills.
+_IN_THE_DOCUMENT = frozenset((Thp.path, NumaBalancing.path, Ksm.path))
+_REGISTERED: dict[str, Knob[Host]] = {}
+
+
+def register(knob: Knob[Host]) -> None:
+    """Add a knob of a file from outside of this module. Raises ValueError for a name or kind that there is already."""
+    if not issubclass(knob.setting, OneFile):
+        raise ValueError(f"knob {knob.name}: {knob.setting.__name__} is not a kind of one file")  # noqa: TRY004
+    if any(knob.name == one.name or knob.setting.kind == one.setting.kind for one in file_knobs()):
+        raise ValueError(f"knob {knob.name}: its name or its kind {knob.setting.kind} is taken")
+    _REGISTERED[knob.name] = knob
+
+
+def unregister(name: str) -> None:
+    """Take a registered knob out again."""
+    del _REGISTERED[name]
+
+
+def file_knobs() -> tuple[Knob[Host], ...]:
+    """The knobs of files, those of this module first."""
+    return (*KNOBS, *_REGISTERED.values())
+
+
+def paths_to_read() -> tuple[str, ...]:
+    """The files whose text discovery puts into `Host.settings`."""
+    paths = (knob.setting.path for knob in file_knobs() if issubclass(knob.setting, OneFile))
+    return tuple(path for path in paths if path not in _IN_THE_DOCUMENT)

@@ -1,0 +1,72 @@
+"""Knobs of interrupts: those of the host stay off the CPUs of guests, those of passed devices go beside their guest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from hosttune.irqbalance import IRQBALANCE, IRQBALANCE_THEIRS
+from hosttune.knobs.context import PlanningContext
+from hosttune.knobs.knob import GUEST, Change, Knob
+from hosttune.knobs.settle import settle
+from hosttune.model.plan import Action, Device, Finding, PlannedGuest
+from hosttune.model.values import CpuSet, parse_cpus
+from hosttune.settings.irqs import IrqAffinity, IrqbalanceBan, cpu_list
+
+
+class PassedDevice(NamedTuple):
+    """A device that a planned guest gets."""
+
+    ctx: PlanningContext
+    guest: PlannedGuest
+    device: Device
+
+
+def _ban(ctx: PlanningContext, _: bool) -> Iterable[Change]:
+    """A list replaces what irqbalance leaves alone by itself, isolated and nohz_full CPUs (cputree.c), and what the
+    administrator's own file bans: both stay banned.
+    """
+    known = ctx.host.settings or {}
+    now = next((known[path] for path in IRQBALANCE if path in known), None)
+    theirs = next((known[path] for path in IRQBALANCE_THEIRS if path in known), None)
+    quiet = [cpu.id for cpu in ctx.host.cpus if cpu.isolated or cpu.nohz_full]
+    cpus = CpuSet(ctx.pinned | ctx.held_cpus)
+    yield Change("irqbalance", now, str(cpus | quiet | CpuSet.parse(cpu_list(theirs) or "")))
+
+
+def _affinity(place: PassedDevice, _: bool) -> Iterable[Change]:
+    """The guest's emulator CPUs that are on the device's node, if any; a device has no interrupts before its start."""
+    service = parse_cpus(place.guest.emulator_cpus)
+    node = place.device.host_node
+    near = service & place.ctx.node_cpus.get(node, service) if node is not None else service
+    yield Change(place.device.address, None, str(near or service))
+
+
+IRQBALANCE_BAN: Knob[PlanningContext] = Knob(
+    name="irqbalance_ban",
+    setting=IrqbalanceBan,
+    profiles=GUEST,
+    value=True,
+    changes=_ban,
+    sets="keeps irqbalance off pinned CPUs",
+    why="interrupts of the host stay off pinned CPUs",
+    source="irqbalance(1)",
+)
+IRQ_AFFINITY: Knob[PassedDevice] = Knob(
+    name="irq_affinity",
+    setting=IrqAffinity,
+    profiles=GUEST,
+    value=True,
+    changes=_affinity,
+    sets="interrupts of passed devices go to the guest's housekeeping CPUs",
+    why="its interrupts are handled beside the guest; they exist only once it runs: pending until then",
+    source="Documentation/core-api/irq/irq-affinity",
+)
+KNOBS = (IRQBALANCE_BAN, IRQ_AFFINITY)
+
+
+def plan_interrupts(ctx: PlanningContext) -> Iterator[Action | Finding]:
+    """The ban for irqbalance, and where the interrupts of passed devices go; those of a vGPU are its driver's."""
+    yield from settle(ctx.intent, (IRQBALANCE_BAN,), (ctx,))
+    devices = (PassedDevice(ctx, guest, device) for guest in ctx.guests for device in guest.devices)
+    yield from settle(ctx.intent, (IRQ_AFFINITY,), (one for one in devices if not one.device.vgpu_type))

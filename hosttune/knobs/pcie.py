@@ -1,0 +1,180 @@
+"""Knobs of PCIe: ASPM of links, ACS of bridges, and the endpoints that the host keeps.
+
+Pure. vfio resets a passed endpoint whenever it is opened (drivers/vfio/pci), so its own bits are its guest's work and
+only the bridge above gets an action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from hosttune.knobs.bootargs import values
+from hosttune.knobs.context import PlanningContext
+from hosttune.knobs.knob import BY_NAME, GUEST, HOST, Change, Knob, wanted
+from hosttune.knobs.settle import settle
+from hosttune.model.host import PciDevice
+from hosttune.model.index import DeviceIndex
+from hosttune.model.plan import Action, Finding
+from hosttune.model.values import FrozenMap, address_key
+from hosttune.settings.aspm import Aspm
+from hosttune.settings.pcie import READ_REQUEST_BYTES, AccessControl, ReadRequest, RelaxedOrdering, acs_text
+
+# What keeps devices apart without taking anything from one that translates its addresses itself (PCIe 5.0, 6.12).
+# Not translation blocking, which takes ATS away, nor egress control, which is nothing without its vector.
+ACS_ISOLATION = ("SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd")
+_FACING_DOWN = ("root-port", "downstream-port", None)
+_NOT_KEPT = (None, "vfio-pci", "pci-stub")
+
+
+class Function(NamedTuple):
+    """A PCI function, and the devices that it is among. `device` None: it is not seen."""
+
+    address: str
+    device: PciDevice | None
+    devices: DeviceIndex
+
+
+def _function(ctx: PlanningContext, address: str) -> Function:
+    return Function(address, ctx.devices.pci.get(address), ctx.devices)
+
+
+def _link_states(place: Function) -> Any:
+    """ASPM of the link below a port: of both ends where they agree, else by address (as `settings.aspm` reads it)."""
+    port = place.device
+    if port is None:
+        return None
+    ends = [end for end in place.devices.below.get(port.address, ()) if end.physfn is None]
+    states = {end.address: end.aspm for end in (*ends, port) if end.aspm is not None}
+    return port.aspm if port.aspm is None or set(states.values()) == {port.aspm} else FrozenMap(states)
+
+
+def _acs(place: Function, value: str) -> Iterable[Change | Finding]:
+    """Bits are only added; those that a bridge cannot have are told where it ought to."""
+    address, bridge, _ = place
+    if bridge is None or bridge.acs is None:
+        yield Finding(level="warn", text="its ACS is unknown: left alone", where=address)
+        return
+    asked = value.split()
+    missing = [name for name in asked if name not in bridge.acs.capable]
+    if missing and bridge.port_type in ("root-port", "downstream-port"):
+        yield Finding(level="info", text=f"it has no ACS {' '.join(missing)}", where=address)
+    more = [name for name in asked if name in bridge.acs.capable and name not in bridge.acs.enabled]
+    now, want = acs_text(bridge.acs.enabled), acs_text((*bridge.acs.enabled, *more))
+    if more:
+        yield Change(address, now, want, ACS.why)
+
+
+def _relaxed_ordering(place: Function, value: bool) -> Iterable[Change | Finding]:
+    now = place.device.relaxed_ordering if place.device else None
+    flawed = _flawed_root(place)
+    if flawed and now != value:
+        text = f"relaxed ordering stays off: the kernel knows the root port {flawed} to break it"
+        yield Finding(level="info", text=text, where=place.address)
+    else:
+        yield Change(place.address, now, value)
+
+
+def _flawed_root(place: Function) -> str | None:
+    """The root port above, where it is one that the kernel keeps relaxed ordering from (drivers/pci/quirks.c)."""
+    root = place.devices.pci.get((place.devices.above(place.address) or ("",))[-1])
+    if root is None or root.device_id is None:
+        return None
+    number = int(root.device_id, 16)
+    intel = root.vendor_id == "8086" and (0x2F01 <= number <= 0x2F0E or 0x6F01 <= number <= 0x6F0E)
+    amd = root.vendor_id == "1022" and 0x1A00 <= number <= 0x1A02
+    return root.address if intel or amd else None
+
+
+ASPM: Knob[Function] = Knob(
+    name="aspm",
+    setting=Aspm,
+    profiles=GUEST,
+    value="off",
+    values=("off",),
+    false_means="off",
+    target=lambda port: port.address,
+    now=_link_states,
+    sets="links to passed devices, by the port above; the device's own end inside the guest",
+    why="the link to a passed device leaves its low-power states too slowly; set at the port above, for vfio resets the"
+    " endpoint whenever it is opened: its own end is seen to again inside the guest",
+    source="PCIe 5.0, 5.4.1; Documentation/ABI/testing/sysfs-bus-pci",
+)
+READ_REQUEST: Knob[Function] = Knob(
+    name="read_request_bytes",
+    setting=ReadRequest,
+    profiles=HOST,
+    value=4096,
+    values=READ_REQUEST_BYTES,
+    target=lambda place: place.address,
+    now=lambda place: place.device.read_request_bytes if place.device else None,
+    sets="largest read of GPUs and RDMA NICs: of those that stay with the host; of a guest's, inside it",
+    takes=", ".join(f"`{size}`" for size in reversed(READ_REQUEST_BYTES)),
+    why="longer reads need fewer requests",
+    source="PCIe 5.0, 7.5.3.4",
+)
+RELAXED_ORDERING: Knob[Function] = Knob(
+    name="relaxed_ordering",
+    setting=RelaxedOrdering,
+    profiles=HOST,
+    value=True,
+    changes=_relaxed_ordering,
+    sets="on for GPUs and RDMA NICs, likewise; not below root ports that the kernel knows to break it",
+    why="its writes need not wait for each other",
+    source="PCIe 5.0, 7.5.3.4; drivers/pci/quirks.c",
+)
+ACS: Knob[Function] = Knob(
+    name="acs",
+    setting=AccessControl,
+    profiles=BY_NAME,
+    value=" ".join(ACS_ISOLATION),
+    names=(*ACS_ISOLATION, "DirectTrans"),
+    changes=_acs,
+    sets="ACS bits added on the bridges above passed devices, by name only; none is ever taken away",
+    takes=f"`{' '.join(ACS_ISOLATION)}`; any of these and `DirectTrans`",
+    why="asked for by name: settings.acs; bits are only added",
+    source="PCIe 5.0, 6.12",
+)
+KNOBS = (ASPM, READ_REQUEST, RELAXED_ORDERING, ACS)
+_OF_ENDPOINTS = (READ_REQUEST, RELAXED_ORDERING)
+
+
+def plan_pcie(ctx: PlanningContext) -> Iterator[Action | Finding]:
+    """ASPM at the ports above passed devices, ACS of all bridges above them, and the endpoints that the host keeps."""
+    yield from settle(ctx.intent, (ASPM,), _ports(ctx))
+    above = {bridge for guest in ctx.guests for device in guest.devices for bridge in ctx.devices.above(device.address)}
+    yield from settle(ctx.intent, (ACS,), (_function(ctx, address) for address in sorted(above, key=address_key)))
+    yield from _endpoints(ctx)
+
+
+def _ports(ctx: PlanningContext) -> Iterator[Function]:
+    """The ports right above passed devices that have a link."""
+    ports = {function.parent for function in ctx.passed() if function.parent}
+    for place in (_function(ctx, address) for address in sorted(ports, key=address_key)):
+        if place.device and place.device.link is not None and place.device.port_type in _FACING_DOWN:
+            yield place
+
+
+def _endpoints(ctx: PlanningContext) -> Iterator[Action | Finding]:
+    knobs = [knob for knob in _OF_ENDPOINTS if wanted(ctx.intent, knob) is not None]
+    if READ_REQUEST in knobs and "pcie_bus_perf" in values(ctx.host.kernel_args, "pci"):
+        # admin-guide/kernel-parameters, pci=pcie_bus_perf: payloads may differ along a path, and reads must stay small.
+        text = "the kernel keeps read requests as small as payloads: their size is left alone"
+        yield Finding(level="info", text=text, where="kernel argument pci=pcie_bus_perf")
+        knobs.remove(READ_REQUEST)
+    for place in _kept(ctx) if knobs else ():
+        if place.device is None or place.device.read_request_bytes is None:
+            text = "its device control cannot be read: read-request size and relaxed ordering are left alone"
+            yield Finding(level="info", text=text, where=place.address)
+        else:
+            yield from settle(ctx.intent, knobs, (place,))
+
+
+def _kept(ctx: PlanningContext) -> Iterator[Function]:
+    """GPUs and RDMA NICs that the host's own drivers hold, in address order; neither virtual nor the boot display."""
+    gpus = [gpu.address for gpu in ctx.host.index.accelerators]
+    nics = [nic.address for nic in ctx.host.nics if nic.rdma]
+    for address in sorted({*gpus, *nics} - ctx.given, key=address_key):
+        function = ctx.devices.pci.get(address)
+        if function and function.driver not in _NOT_KEPT and not function.physfn and not function.boot_display:
+            yield _function(ctx, address)

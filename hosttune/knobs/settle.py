@@ -1,0 +1,45 @@
+"""Knobs of an intent, at places of a host → actions: the one loop that compares wanted and actual values. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+from hosttune.knobs.knob import Change, Knob, P, reason, wanted
+from hosttune.model.intent import Intent
+from hosttune.model.plan import Action, Finding
+from hosttune.settings.setting import BOOT
+
+
+def settle(intent: Intent, knobs: Collection[Knob[P]], places: Iterable[P]) -> Iterator[Action | Finding]:
+    """The actions and findings of some knobs at some places, place by place. Nothing is asked where none is wanted."""
+    wants = [(knob, value) for knob in knobs if (value := wanted(intent, knob)) is not None]
+    for place in places if wants else ():
+        for knob, value in wants:
+            for found in knob.at(place, value):
+                if isinstance(found, Finding):
+                    yield found
+                elif found.always or found.current != found.want:
+                    yield action_of(intent, knob, found)
+
+
+def action_of(intent: Intent, knob: Knob[Any], change: Change) -> Action:
+    """The action of a change."""
+    why = change.why or reason(intent, knob)
+    effect = "reboot" if knob.setting.scope == BOOT else "now"
+    return make_action(knob.setting.kind, change.target, change.current, change.want, why, effect=effect)
+
+
+def make_action(kind: str, target: str, current: Any, want: Any, why: str, **more: Any) -> Action:
+    """An action that takes effect now, is not needed and can be undone, unless `more` says otherwise."""
+    rest = {"effect": "now", "needed": False, "reversible": True, **more}
+    return Action(id=f"{kind}:{target}", kind=kind, target=target, current=current, want=want, why=why, **rest)
+
+
+def divided(found: Iterable[Action | Finding]) -> tuple[list[Action], list[Finding]]:
+    """Actions and findings, each in their order."""
+    actions: list[Action] = []
+    findings: list[Finding] = []
+    for one in found:
+        (findings if isinstance(one, Finding) else actions).append(one)  # type: ignore[arg-type]
+    return actions, findings

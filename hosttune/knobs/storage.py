@@ -1,0 +1,93 @@
+"""Knobs of the NVMe drives that stay with the host. The three are parts of one setting: see `settings.block`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from hosttune.knobs.context import PlanningContext
+from hosttune.knobs.knob import HOST, Knob, by_name, wanted
+from hosttune.knobs.settle import make_action
+from hosttune.model.host import Host, Nvme
+from hosttune.model.plan import Action
+from hosttune.model.values import FrozenMap, address_key
+from hosttune.settings.block import (
+    AFFINITIES,
+    AFFINITY,
+    FEWEST_REQUESTS,
+    MOST_REQUESTS,
+    REQUESTS,
+    SCHEDULER,
+    NvmeQueue,
+)
+
+_NAMESPACE = re.compile(r"nvme([0-9]+)n([0-9]+)")
+_WHY = "the drive has queues enough: sorting before them costs time, and answers go to who asked"
+_SOURCE = "Documentation/ABI/stable/sysfs-block"
+
+# Part of a queue -> its knob.
+PARTS: Mapping[str, Knob[Host]] = {
+    SCHEDULER: Knob(
+        name="nvme_scheduler",
+        setting=NvmeQueue,
+        profiles=HOST,
+        value="none",
+        values=("none", "mq-deadline", "kyber", "bfq"),
+        sets="of the drives that stay with the host",
+        why=_WHY,
+        source=_SOURCE,
+    ),
+    REQUESTS: Knob(
+        name="nvme_requests",
+        setting=NvmeQueue,
+        profiles=HOST,
+        value=1023,
+        numbers=range(FEWEST_REQUESTS, MOST_REQUESTS + 1),
+        sets="likewise; a drive that holds fewer takes what it holds, which is told",
+        takes=f"`1023`; any number from {FEWEST_REQUESTS} to `{MOST_REQUESTS}`",
+        why=_WHY,
+        source=_SOURCE,
+    ),
+    AFFINITY: Knob(
+        name="nvme_affinity",
+        setting=NvmeQueue,
+        profiles=HOST,
+        value=2,
+        values=AFFINITIES,
+        sets="likewise: which CPU completes a request",
+        takes="`2` (the one that made it), `1` (one near it), `0` (any)",
+        why=_WHY,
+        source=_SOURCE,
+    ),
+}
+KNOBS = tuple(PARTS.values())
+
+
+def plan_queues(ctx: PlanningContext) -> Iterator[Action]:
+    """Queues of the drives that stay with the host; of one whose queue is known, only what it has."""
+    values = {part: wanted(ctx.intent, knob) for part, knob in PARTS.items()}
+    wants = {part: value for part, value in values.items() if value is not None}
+    for drive in sorted(ctx.host.nvme, key=lambda drive: address_key(drive.address)):
+        function = ctx.devices.pci.get(drive.address)
+        if not wants or drive.address in ctx.given or function is None or function.driver != "nvme":
+            continue
+        for namespace in drive.namespaces:
+            now = _queue(ctx.host.settings or {}, drive, namespace)
+            want = {**now, **{part: value for part, value in wants.items() if part in now}} if now else wants
+            if now != want:
+                target = f"{drive.address} n{namespace.rpartition('n')[2]}"
+                named = [PARTS[part].name for part, value in wants.items() if value != PARTS[part].value]
+                why = by_name(*named) if named else _WHY
+                yield make_action(NvmeQueue.kind, target, FrozenMap(now) if now else None, FrozenMap(want), why)
+
+
+def _queue(settings: Mapping[str, str], drive: Nvme, namespace: str) -> dict[str, str | int]:
+    """What is known of a namespace's queue; of one with several paths, this drive's own (`settings.block`)."""
+    found = _NAMESPACE.fullmatch(namespace)
+    own = f"nvme{found[1]}c{(drive.controller or '').removeprefix('nvme')}n{found[2]}" if found else namespace
+    for name in (own, namespace):
+        texts = {part: settings.get(f"/sys/block/{name}/queue/{part}") for part in PARTS}
+        known = {part: text.strip() for part, text in texts.items() if text is not None}
+        if known:
+            return {part: int(text) if text.isdecimal() else text for part, text in known.items()}
+    return {}

@@ -1,0 +1,91 @@
+"""Settings that are one file of the kernel, which there is once on a host; class variables say which and how."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar, Literal, Self, TypeVar
+
+from hosttune.settings.setting import Setting, refuse
+from hosttune.system import System
+
+Form = Literal["text", "chosen", "number"]
+_WORD = r"\[([^\]\s]+)\]"
+
+
+class OneFile(Setting):
+    """One file. `target_name`: the target in plans, where it is not the path.
+
+    `form`: what the file holds: "text" as it is, "chosen" of several words the one in brackets ("[none] bfq"), "number"
+    a whole number. What a plan can want of it: one of `values`, or one of `numbers`.
+    """
+
+    path: ClassVar[str]
+    target_name: ClassVar[str | None] = None
+    form: ClassVar[Form] = "text"
+    values: ClassVar[tuple[str | int, ...]] = ()
+    numbers: ClassVar[range | None] = None
+
+    @classmethod
+    def of(cls, target: str) -> Self:
+        """See Setting."""
+        return only(cls, target, cls.target_name or cls.path)
+
+    def check(self, value: Any) -> None:
+        """See Setting."""
+        if self.numbers is None:
+            one_of(self, value, self.values)
+        elif type(value) is not int or value not in self.numbers:
+            allowed = f"{self.numbers[0]} to {self.numbers[-1]}"
+            raise refuse(self.kind, self.target, f"invalid value {value!r}", allowed)
+
+    @classmethod
+    def parse(cls, text: str | None) -> Any:
+        """The value of the file's text; None where it has none."""
+        return parsed(cls.form, text)
+
+    def read(self, system: System) -> Any:
+        """See Setting."""
+        return self.parse(system.read(self.path))
+
+    def write(self, system: System, value: Any) -> None:
+        """See Setting."""
+        system.write(self.path, str(value))
+
+
+S = TypeVar("S", bound=Setting)
+
+
+def only(cls: type[S], target: str, known: str) -> S:
+    """The setting of a kind that exists once. Raises BadInput for any other target."""
+    if target != known:
+        raise refuse(cls.kind, target, f"no target of {cls.kind}", f"it is {known}")
+    return cls(target)
+
+
+def one_of(setting: Setting, value: Any, values: tuple[Any, ...]) -> None:
+    """Raise BadInput unless the value is one of these, of the same type."""
+    if not any(type(value) is type(known) and value == known for known in values):
+        raise refuse(setting.kind, setting.target, f"invalid value {value!r}", f"one of {values}")
+
+
+def parsed(form: Form, text: str | None) -> Any:
+    """The value of a kernel file's text, None where it has none; see `OneFile`."""
+    if form == "chosen":
+        found = re.search(_WORD, text or "")
+        return found[1] if found else None
+    stripped = (text or "").strip()
+    if form == "number":
+        return int(stripped) if stripped.isdecimal() and len(stripped) < 20 else None
+    return stripped or None
+
+
+def whole_number(system: System, path: str) -> int | None:
+    """The number that a file holds; None where there is none. Raises Unreadable."""
+    number: int | None = parsed("number", system.read(path))
+    return number
+
+
+def chosen_word(system: System, path: str) -> str | None:
+    """The word in brackets of "[none] mq-deadline", None where there is none. Raises Unreadable."""
+    word: str | None = parsed("chosen", system.read(path))
+    return word

@@ -1,0 +1,51 @@
+"""Settings of one PCI function; the target is its address in the kernel's form ("0000:41:00.0")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from hosttune.errors import BadInput, Unreadable
+from hosttune.model import sysfs
+from hosttune.model.values import parse_address
+from hosttune.settings.setting import Setting, refuse
+from hosttune.system import System
+
+DEVICES = sysfs.PCI_DEVICES
+
+
+@dataclass(frozen=True)
+class OfFunction(Setting):
+    """What settings of one function have in common."""
+
+    @classmethod
+    def of(cls, target: str) -> Self:
+        """See Setting."""
+        if not is_address(target):
+            what = f"{target[:40]!r} is not a PCI address"
+            raise refuse(cls.kind, target, what, "write it as the kernel does, in full and in lower case: 0000:41:00.0")
+        return cls(target)
+
+    @property
+    def path(self) -> str:
+        """The function's folder."""
+        return f"{DEVICES}/{self.target}"
+
+    def require(self, system: System) -> None:
+        """Raise Unreadable where the function is not there: a device that is gone has no state, not even "none"."""
+        if not system.exists(self.path):
+            raise Unreadable(self.path, "there is no such device")
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is a PCI address in the kernel's form."""
+    try:
+        return parse_address(text) == text
+    except BadInput:
+        return False
+
+
+def driver_of(system: System, address: str) -> str | None:
+    """The driver that holds a function, None for none. Raises Unreadable."""
+    target = system.link(f"{DEVICES}/{address}/driver")
+    return None if target is None else target.rpartition("/")[2]

@@ -1,0 +1,57 @@
+"""The kinds of setting that a plan can name, and the class of each: all rooms' kinds meet here.
+
+Kinds of files, registers and processes are in `hosttune.settings`, those of GPUs in `hosttune.gpu.settings`, those of
+guests in `hosttune.hypervisor`. A test wants each of them exercised and killed at every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hosttune.errors import BadInput
+from hosttune.gpu.settings import GpuComputeMode, GpuEcc, GpuMigMode, GpuPersistence, GpuPowerLimit
+from hosttune.hypervisor.daemon import LibvirtRestart
+from hosttune.hypervisor.definition import Guest
+from hosttune.hypervisor.hugemount import Mount
+from hosttune.hypervisor.state import GuestState
+from hosttune.knobs.files import file_knobs
+from hosttune.settings.apparmor import AppArmorRule
+from hosttune.settings.aspm import Aspm
+from hosttune.settings.block import NvmeQueue
+from hosttune.settings.cpus import EnergyPreference, Governor, ResumeLatency
+from hosttune.settings.drivers import Driver, SriovVfs
+from hosttune.settings.dropin import DropIn
+from hosttune.settings.irqs import IrqAffinity, IrqbalanceBan
+from hosttune.settings.kernelargs import KernelArguments
+from hosttune.settings.memory import HugePages
+from hosttune.settings.pcie import AccessControl, ReadRequest, RelaxedOrdering
+from hosttune.settings.setting import Setting
+from hosttune.settings.sysctl import Sysctl
+from hosttune.settings.vgpu import VgpuType
+from hosttune.transaction.guestfiles import FilesOfGuest
+
+_CLASSES: tuple[type[Setting], ...] = (
+    HugePages, Governor, EnergyPreference, ResumeLatency,
+    Aspm, ReadRequest, RelaxedOrdering, AccessControl, NvmeQueue, Sysctl,
+    AppArmorRule, Mount, LibvirtRestart, FilesOfGuest, Guest, GuestState,
+    GpuPersistence, GpuPowerLimit, GpuComputeMode, GpuEcc, GpuMigMode,
+    Driver, SriovVfs, VgpuType, IrqAffinity, IrqbalanceBan, KernelArguments, DropIn,
+)  # fmt: skip
+
+
+def kinds() -> Mapping[str, type[Setting]]:
+    """Every kind by its name in a plan; those of one file each come from their knobs."""
+    return {cls.kind: cls for cls in (*_CLASSES, *(knob.setting for knob in file_knobs()))}
+
+
+def kind_class(kind: str, where: str) -> type[Setting]:
+    """The class of a kind. Raises BadInput for one that this version does not know."""
+    found = kinds().get(kind)
+    if found is None:
+        raise BadInput(f"no kind of setting {kind!r}", where=where, hint="plan again with this version of hosttune")
+    return found
+
+
+def setting_of(kind: str, target: str) -> Setting:
+    """The setting that an action names. Raises BadInput."""
+    return kind_class(kind, f"action {kind}:{target}").of(target)

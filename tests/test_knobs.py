@@ -1,0 +1,198 @@
+"""Declared knobs: the manual's table is made of them, their kinds take their values, and one module adds another."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import applyroots
+import pytest
+import yaml
+from applyroots import Cli, outcomes
+from planhosts import Card, build_host, intent_of
+
+from hosttune.errors import BadInput
+from hosttune.knobs import files
+from hosttune.knobs.files import file_knob, register, unregister
+from hosttune.knobs.knob import HOST, Knob
+from hosttune.knobs.registry import all_knobs
+from hosttune.model.host import Host
+from hosttune.model.intent import Intent
+from hosttune.model.plan import Plan
+from hosttune.model.values import to_json
+from hosttune.planning import plan as make_plan
+from hosttune.settings.files import Form, OneFile
+from hosttune.settings.memory import Ksm
+from hosttune.transaction.kinds import kinds, setting_of
+
+MANUAL = Path(__file__).parent.parent / "docs" / "intent.md"
+HEAD = "| name | in profiles | what it sets | values, the profile's first |\n|---|---|---|---|\n"
+GPU, DRIVE, NIC = "0000:41:00.0", "0000:c1:00.0", "0000:81:00.0"
+
+root = applyroots.root
+cli = applyroots.cli
+plan = applyroots.plan
+
+
+# --- the manual ----------------------------------------------------------------------------------------------
+
+
+def test_the_table_of_the_manual_is_made_of_the_declarations(request: pytest.FixtureRequest) -> None:
+    """`pytest --regenerate` writes it."""
+    text = MANUAL.read_text(encoding="utf-8")
+    before, head, rest = text.partition(HEAD)
+    assert head, "docs/intent.md has no table of settings"
+    table, _, after = rest.partition("\n\n")
+    made = "\n".join(knob.row for knob in all_knobs().values())
+    if request.config.getoption("--regenerate"):
+        MANUAL.write_text(f"{before}{head}{made}\n\n{after}", encoding="utf-8")
+    else:
+        assert table == made
+
+
+@pytest.mark.parametrize("knob", all_knobs().values(), ids=lambda knob: knob.name)
+def test_a_row_names_values_that_an_intent_may_give(knob: Knob[Any]) -> None:
+    named = [yaml.safe_load(word) for word in re.findall(r"`([^`]+)`", knob.row.split("|")[4])]
+    assert named
+    assert knob.value is None or named[0] == knob.value
+    assert all(knob.accepts(value) for value in named)
+    assert {repr(value) for value in knob.values} <= {repr(value) for value in named}
+
+
+@pytest.mark.parametrize("knob", all_knobs().values(), ids=lambda knob: knob.name)
+def test_a_declaration_is_whole(knob: Knob[Any]) -> None:
+    assert knob.sets
+    assert knob.why
+    assert knob.source
+    assert knob.setting in kinds().values()
+
+
+# --- what a plan wants, apply takes --------------------------------------------------------------------------
+
+
+def planned(name: str, value: Any) -> Plan:
+    """A plan with one knob, on a host where nothing is as it is wanted, or nothing is known."""
+    cards = [Card(GPU, 0, group=1), Card("0000:42:00.0", 0, group=2, driver="nvidia"), Card(NIC, 0, "nic", group=3)]
+    host = build_host(cards=[*cards, Card(DRIVE, 0, "nvme", group=9, driver="nvme")])
+    host["nvme"] = [{"address": DRIVE, "controller": "nvme3", "namespaces": ["nvme3n1"]}]
+    host["memory_settings"] = {"ksm_run": 1}
+    document = intent_of(vcpus=4, memory="4GiB", gpus=[GPU], profile="none", settings={name: value})
+    return make_plan(Host.from_json(to_json(host)), Intent.from_json(to_json(document)))
+
+
+def values_of(knob: Knob[Any]) -> Iterator[Any]:
+    """Every word that an intent may give, the ends of its numbers, a CPU list."""
+    yield from knob.values
+    if knob.numbers is not None:
+        yield from (knob.numbers[0], knob.numbers[-1])
+    if knob.cpus:
+        yield from ("2-3,5", "domain,2-3")
+    yield from knob.names
+    if knob.value is not None:
+        yield True
+
+
+@pytest.mark.parametrize("knob", all_knobs().values(), ids=lambda knob: knob.name)
+def test_what_an_intent_may_want_its_kind_takes(knob: Knob[Any]) -> None:
+    """A value that a plan offers and apply refuses would be found on the host, when it is too late."""
+    for value in values_of(knob):
+        for action in planned(knob.name, value).actions:
+            setting_of(action.kind, action.target).check(action.want)
+
+
+# --- a knob in one module ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Toy(OneFile):
+    """How long the kernel protects the pages that were used last (Documentation/admin-guide/mm/multigen_lru)."""
+
+    kind: ClassVar[str] = "lru-protection"
+    path: ClassVar[str] = "/sys/kernel/mm/lru_gen/min_ttl_ms"
+    form: ClassVar[Form] = "number"
+    numbers: ClassVar[range | None] = range(10_001)
+
+
+TOY = file_knob(
+    Toy,
+    name="lru_protection_ms",
+    profiles=HOST,
+    value=1000,
+    sets="pages used within so many ms are kept",
+    takes="`1000`; any number to `10000`",
+    why="what was used a moment ago is needed again",
+    source="Documentation/admin-guide/mm/multigen_lru",
+)
+ACTION = f"{Toy.kind}:{Toy.path}"
+INTENT = "version: 1\nprofile: none\nsettings: {lru_protection_ms: %s}\nguests: []\n"
+
+
+@pytest.fixture
+def toy() -> Iterator[None]:
+    register(TOY)
+    yield
+    unregister(TOY.name)
+
+
+def wanting(value: Any, tmp_path: Path) -> str:
+    path = tmp_path / "intent.yaml"
+    path.write_text(INTENT % value)
+    return str(path)
+
+
+def test_a_registered_knob_is_planned_applied_watched_and_reverted(cli: Cli, toy: None, tmp_path: Path) -> None:
+    file = Toy.path.removeprefix("/")
+    cli.root.put(file, "0\n")
+    host = json.loads(cli("discover", "-o", "json")[1])
+    assert host["settings"][Toy.path] == "0"
+    wanted = wanting(500, tmp_path)
+    found = json.loads(cli("plan", "-f", wanted, "-o", "json")[1])
+    assert [(action["id"], action["current"], action["want"]) for action in found["actions"]] == [(ACTION, 0, 500)]
+
+    assert outcomes(cli.json("apply", "--intent", wanted, "--yes"))[ACTION] == "done"
+    assert cli.root.get(file).strip() == "500"
+    assert cli.json("apply", "--intent", wanted, "--yes")["changed"] is False
+    status = cli.json("status")
+    assert outcomes(status)[ACTION] == "done"
+    assert status["drift"] == []
+
+    cli.root.put(file, "7\n")
+    assert [(drift["action"], drift["expected"], drift["actual"]) for drift in cli.json("status", code=1)["drift"]] == [
+        (ACTION, 500, 7)
+    ]
+    cli.root.put(file, "500\n")
+    assert outcomes(cli.json("revert"))[ACTION] == "reverted"
+    assert cli.root.get(file).strip() == "0"
+
+
+def test_a_profile_brings_it_and_the_intent_keeps_it_away(toy: None) -> None:
+    def of(**top: Any) -> list[tuple[Any, Any, str]]:
+        host = build_host() | {"settings": {Toy.path: "0\n"}}
+        made = make_plan(Host.from_json(to_json(host)), Intent.from_json(to_json({"version": 1, "guests": [], **top})))
+        return [(action.current, action.want, action.why) for action in made.actions if action.kind == Toy.kind]
+
+    assert of(profile="host") == [(0, 1000, TOY.why)]
+    assert of(profile="host", settings={TOY.name: 0}) == []
+    assert of(profile="host", settings={TOY.name: "keep"}) == of(profile="guest") == []
+    assert of(settings={TOY.name: 20}) == [(0, 20, f"asked for by name: settings.{TOY.name}")]
+    with pytest.raises(BadInput, match="invalid value 10001") as error:
+        of(settings={TOY.name: 10_001})
+    assert error.value.hint == "allowed: a whole number from 0 to 10000, true, false, keep"
+
+
+def test_the_manual_would_list_it(toy: None) -> None:
+    assert all_knobs()[TOY.name].row == (
+        "| `lru_protection_ms` | host | pages used within so many ms are kept | `1000`; any number to `10000` |"
+    )
+
+
+def test_a_name_or_kind_that_is_taken_is_refused(toy: None) -> None:
+    with pytest.raises(ValueError, match="lru_protection_ms"):
+        register(TOY)
+    with pytest.raises(ValueError, match="kind ksm is taken"):
+        register(file_knob(Ksm, name="another", profiles=HOST, value=2, sets="s", why="w", source="s"))
+    assert files.file_knobs()[-1] is TOY
