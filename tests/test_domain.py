@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from domain_shapes import ONE_GPU, SHAPES, TWO_CELLS, changed, device, emulated, plan_of
 
-from hosttune.domain import differences, domain_xml, known_elements, read_domain
+from hosttune.domain import differences, domain_xml, known_elements, read_domain, same_guest
 from hosttune.domain.facts import AddressWidth, DomainFacts
+from hosttune.domain.sameness import LEFT_OPEN
 from hosttune.errors import BadInput
 from hosttune.model.intent import Boot, Network
 from hosttune.model.plan import PlannedGuest
@@ -164,6 +165,10 @@ MUTATIONS: tuple[tuple[PlannedGuest, str, str, str], ...] = (
 )
 
 
+# A guest that is defined anew keeps its UUID.
+NOT_COMPARED = ("uuid",)
+
+
 def named(guest: PlannedGuest, xml: str) -> set[str]:
     """The fields that differ, without the numbers of list items."""
     return {re.sub(r"\[\d+\]", "", text.split(":")[0]) for text in differences(guest, read_domain(xml))}
@@ -307,6 +312,20 @@ def test_unknown_versions_count_as_the_oldest_targets(unknown: str | None) -> No
         ("maxphysaddr-limit", "needs libvirt 9.3, this one is of unknown version, taken for 9.0"),
         ("dma-translation", "needs libvirt 10.7, this one is of unknown version, taken for 9.0"),
     )
+
+
+# --- what libvirt keeps -----------------------------------------------------------------------------------------
+
+
+def test_what_libvirt_may_choose_are_fields() -> None:
+    assert {name for of, names in LEFT_OPEN.items() for name in names if name not in of.__struct_fields__} == set()
+
+
+@pytest.mark.parametrize(("guest", "old", "new", "field"), MUTATIONS)
+def test_what_the_proof_names_is_another_guest(guest: PlannedGuest, old: str, new: str, field: str) -> None:
+    xml = domain_xml(plan_of(guest), guest.name)
+    assert same_guest(xml, xml) == ()
+    assert bool(same_guest(xml.replace(old, new), xml)) is (field not in NOT_COMPARED), field
 
 
 # --- reading -------------------------------------------------------------------------------------------------

@@ -329,7 +329,7 @@ def _next_start(reader: Reader, domain: RawDomain) -> tuple[str, ...] | None:
     except BadInput as error:
         reader.problem("no kept definition", where, f"{error.what}: how its next start differs is unknown")
         return None
-    names = tuple(text.partition(": wanted ")[0] for text in told)
+    names = tuple(text.partition(": wanted ")[0].partition("[")[0] for text in told)
     ours = (_LIVE_MEMORY, *(_LIVE_CPU if modelled else ()))
     return tuple(dict.fromkeys(name for name in names if name not in ours))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hosttune.domain import implied
+from hosttune.domain.compare import compare
 from hosttune.domain.facts import (
     Controller,
     CpuTopology,
@@ -26,24 +27,13 @@ from hosttune.domain.facts import (
     VirtualIommu,
 )
 from hosttune.model.plan import Device, PciController, PlannedGuest
-from hosttune.model.values import CpuSet, Value, parse_cpus
+from hosttune.model.values import CpuSet, parse_cpus
 
 
 def differences(guest: PlannedGuest, facts: DomainFacts) -> tuple[str, ...]:
     """What differs between a planned guest and the XML written for it, one text a fact; empty when they agree."""
-    return tuple(_compare("", planned_facts(guest), facts))
-
-
-def _compare(at: str, planned: object, read: object) -> Iterator[str]:
-    """Values field by field, lists of values one by one where they are as long, all else as a whole."""
-    if isinstance(planned, Value) and type(planned) is type(read):
-        for name in planned.__struct_fields__:
-            yield from _compare(f"{at}.{name}" if at else name, getattr(planned, name), getattr(read, name))
-    elif isinstance(planned, tuple) and isinstance(read, tuple) and len(planned) == len(read):
-        for n, (one, other) in enumerate(zip(planned, read, strict=True)):
-            yield from _compare(f"{at}[{n}]", one, other)
-    elif planned != read:
-        yield f"{at}: planned {planned}, XML {read}"
+    compared = compare(planned_facts(guest), facts, {})
+    return tuple(f"{field}: planned {planned}, XML {read}" for field, planned, read in compared)
 
 
 # --- the facts of a plan -------------------------------------------------------------------------------------
