@@ -11,7 +11,7 @@ from collections import Counter
 
 from msgspec.structs import replace
 
-from hosttune.domain.compare import compare
+from hosttune.domain.compare import LeftOpen, compare
 from hosttune.domain.facts import (
     Controller,
     Disk,
@@ -27,7 +27,7 @@ from hosttune.domain.xml import parse
 from hosttune.errors import BadInput
 
 # What libvirt chooses where the wanted XML says nothing. All other fields are as wanted, also those that are None.
-LEFT_OPEN = {
+LEFT_OPEN: LeftOpen = {
     DomainFacts: ("arch", "machine", "secure_boot", "random", "balloon"),
     GuestCpu: ("model", "check", "migratable"),
     Controller: ("model", "address", "chassis", "port", "bus_nr", "node", "pcihole64_bytes", "hotplug"),
