@@ -48,47 +48,37 @@ def planned_facts(guest: PlannedGuest) -> DomainFacts:
         type="kvm" if implied.with_kvm(guest) else "qemu",
         name=guest.name,
         uuid=guest.uuid.lower() if guest.uuid else None,
-        arch="x86_64",
-        machine=guest.machine,
-        firmware=guest.firmware,
-        secure_boot=implied.secure_boot(guest),
+        arch="x86_64", machine=guest.machine, firmware=guest.firmware, secure_boot=implied.secure_boot(guest),
         kernel=boot.kernel if boot else None,
         initrd=boot.initrd if boot else None,
         cmdline=boot.cmdline if boot else None,
-        vcpus=len(guest.vcpu_pins),
-        vcpu_placement="static",
+        vcpus=len(guest.vcpu_pins), vcpu_placement="static",
         vcpu_pins=tuple(sorted((_pin(pin.vcpu, pin.cpus) for pin in guest.vcpu_pins), key=lambda pin: pin.id)),
         emulator_cpus=_cpus(guest.emulator_cpus) or None,
         iothreads=len(guest.iothread_cpus),
         iothread_pins=tuple(_pin(number, cpus) for number, cpus in enumerate(guest.iothread_cpus, 1)),
-        memory_bytes=memory_bytes,
-        current_memory_bytes=memory_bytes,
-        backing=_backing(guest),
-        numatune=_numatune(guest),
-        cpu=_cpu(guest),
-        cells=tuple(
-            GuestCell(
-                id=cell.id,
-                vcpus=_cpus(cell.vcpus),
-                memory_bytes=cell.memory_bytes,
-                distances=tuple(enumerate(cell.distances)),
-            )
-            for cell in guest.cells
-        ),
+        memory_bytes=memory_bytes, current_memory_bytes=memory_bytes,
+        backing=_backing(guest), numatune=_numatune(guest), cpu=_cpu(guest), cells=_cells(guest),
         features=("acpi", "apic", *(("kvm",) if kvm_features else ()), *(("ioapic",) if guest.iommu_eim else ())),
         kvm_features=kvm_features,
         ioapic="qemu" if guest.iommu_eim else None,
         controllers=_controllers(guest),
         hostdevs=tuple(_hostdev(device) for device in guest.devices),
-        disks=tuple(_disks(guest)),
-        interfaces=_interfaces(guest),
-        serial=True,
-        channels=(implied.AGENT_CHANNEL,),
-        random=implied.RANDOM_SOURCE,
-        pit=implied.pit_policy(guest),
-        balloon="none",
-        iommu=_iommu(guest),
+        disks=tuple(_disks(guest)), interfaces=_interfaces(guest), serial=True, channels=(implied.AGENT_CHANNEL,),
+        random=implied.RANDOM_SOURCE, pit=implied.pit_policy(guest), balloon="none", iommu=_iommu(guest),
         qemu_arguments=implied.qemu_arguments(guest),
+    )  # fmt: skip
+
+
+def _cells(guest: PlannedGuest) -> tuple[GuestCell, ...]:
+    return tuple(
+        GuestCell(
+            id=cell.id,
+            vcpus=_cpus(cell.vcpus),
+            memory_bytes=cell.memory_bytes,
+            distances=tuple(enumerate(cell.distances)),
+        )
+        for cell in guest.cells
     )
 
 

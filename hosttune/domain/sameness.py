@@ -1,8 +1,8 @@
-"""Whether the XML that libvirt keeps still says what the XML that it was given said.
+"""Whether the definition that libvirt keeps still means what the XML that it was given means.
 
 libvirt fills in defaults when it defines a guest (addresses, ports, models, a PS/2 mouse), so texts cannot be compared.
-What the wanted XML says must be said; what it leaves to libvirt may be anything; what it leaves out on purpose (a
-device, huge pages, a hard limit, arguments to QEMU) must stay out.
+What the wanted XML sets must be so; what it leaves to libvirt (`LEFT_OPEN`) may be anything; what it leaves out on
+purpose (a device, huge pages, a hard limit, arguments to QEMU) must stay out.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ _WORDS = {
 # Devices that libvirt adds by itself (formatdomain), and those that are compared one by one.
 _ADDED = frozenset(("emulator", "controller", "input", "audio", "watchdog", "memballoon", "serial", "console"))
 _COMPARED = frozenset(("hostdev", "disk", "interface", "iommu"))
-# What every guest of ours says and `DomainFacts` does not hold.
+# What every guest of ours has and `DomainFacts` does not hold.
 _SECTIONS = ("clock", "on_poweroff", "on_reboot", "on_crash", "pm")
 
 
 def same_guest(live_xml: str, want_xml: str) -> tuple[str, ...]:
-    """What the live XML says otherwise than the wanted one, one text a field; empty when they mean the same guest.
+    """How the live XML differs from the wanted one, one text a field; empty when they mean the same guest.
 
     Not compared: the UUID (a guest that is redefined keeps its own), titles, and what libvirt chooses where the wanted
     XML does not. Live XML that cannot be read differs. Raises BadInput for wanted XML that is no domain.
@@ -71,9 +71,9 @@ def same_guest(live_xml: str, want_xml: str) -> tuple[str, ...]:
         *((_word(field), wanted, found) for field, wanted, found in compare(want, _allowed(live, want), LEFT_OPEN)),
         ("other devices", _other_devices(want_xml), _other_devices(live_xml)),
     ]
-    told = [f"{field}: wanted {wanted}, found {found}" for field, wanted, found in compared if wanted != found]
-    missing = _said(want_xml) - _said(live_xml)
-    return (*told, *(f"{said}: no longer said" for said in sorted(missing)))
+    texts = [f"{field}: wanted {wanted}, found {found}" for field, wanted, found in compared if wanted != found]
+    missing = sorted(_sections(want_xml) - _sections(live_xml))
+    return (*texts, *(f"{element}: missing" for element in missing))
 
 
 def _word(path: str) -> str:
@@ -138,8 +138,8 @@ def _other_devices(xml: str) -> dict[str, int]:
     return dict(Counter(tag for tag in tags if tag not in _ADDED | _COMPARED))
 
 
-def _said(xml: str) -> set[str]:
-    """What the sections that every guest of ours has say, one text an element: tag, attributes, text."""
+def _sections(xml: str) -> set[str]:
+    """The sections that every guest of ours has, one text an element: tag, attributes, text."""
     root = parse(xml)
     elements = (element for tag in _SECTIONS for section in root.iterfind(tag) for element in section.iter())
     return {
