@@ -187,9 +187,9 @@ def test_a_device_of_unknown_node_leaves_a_doubt() -> None:
 # --- guest-pins ----------------------------------------------------------------------------------------------
 
 PINS = {
-    "a vCPU floats": ({}, thread("CPU 1/KVM", "0-7"), "fail", "vCPU 1 may run on CPUs 0-7, its pin is 5"),
-    "a vCPU of another": ({}, thread("CPU 1/KVM", "6"), "fail", "its pin is 5"),
-    "the I/O thread": ({}, thread("IO iothread1", "2"), "fail", "iothread1 may run on CPUs 2, its pin is 4"),
+    "a vCPU floats": ({}, thread("CPU 1/KVM", "0-7"), "fail", "vCPU 1 may run on CPUs 0-7, expected 5"),
+    "a vCPU of another": ({}, thread("CPU 1/KVM", "6"), "fail", "expected 5"),
+    "the I/O thread": ({}, thread("IO iothread1", "2"), "fail", "I/O thread 1 may run on CPUs 2, expected 4"),
     "an emulator thread": ({}, thread("worker", "0-1"), "fail", "thread 'worker' may run on CPUs 0-1"),
     "a helper that a vCPU asked for": ({}, thread("worker", "5"), "pass", "are where they belong"),
     "the second I/O thread alone pinned": ({"iothread_cpus": ("2",)}, thread("IO iothread1", "2"), "fail", "worker"),
@@ -238,16 +238,22 @@ def test_a_vcpu_without_a_thread_was_taken_out_or_not_recorded() -> None:
 # --- guest-memory --------------------------------------------------------------------------------------------
 
 SMALL = GuestMemory(node=0, memory_bytes=4 * GIB)
+CELLS = tuple(GuestMemory(node=node, memory_bytes=size * GIB, page_bytes=GIB) for node, size in ((0, 3), (1, 1)))
 TWO = (HOME, GuestMemory(node=1, memory_bytes=GIB, page_bytes=2 << 20))
 MEMORY = {
     "half elsewhere": ({}, {"memory_by_node": {"0": 2 * GIB, "1": 2 * GIB}}, "fail", "2048 MiB on node 1"),
-    "one page elsewhere": ({}, {"memory_by_node": {"0": 3 * GIB, "1": GIB}}, "fail", "its definition says node 0"),
-    "other pages": ({}, {"page_sizes": (2 << 20,)}, "fail", "pages of 2048 KiB, wanted 1048576 KiB"),
-    "ordinary pages": ({}, {"page_sizes": ()}, "fail", "wanted 1048576 KiB"),
-    "pages of two sizes, one unasked": ({}, {"page_sizes": (2 << 20, GIB)}, "fail", "wanted 1048576 KiB"),
+    "one page elsewhere": ({}, {"memory_by_node": {"0": 3 * GIB, "1": GIB}}, "fail", "expected on node 0"),
+    "other pages": ({}, {"page_sizes": (2 << 20,)}, "fail", "on pages of 2048 KiB, expected pages of 1048576 KiB"),
+    "ordinary pages": ({}, {"page_sizes": ()}, "fail", "expected pages of 1048576 KiB"),
+    "pages of two sizes, one unasked": ({}, {"page_sizes": (2 << 20, GIB)}, "fail", "expected pages of 1048576 KiB"),
     "pages of two sizes, as asked": (
         {"memory": TWO}, {"page_sizes": (2 << 20, GIB), "memory_by_node": {"0": 4 * GIB, "1": GIB}}, "pass", "node 1",
     ),
+    "cells that changed places": (
+        {"memory": CELLS}, {"memory_by_node": {"0": GIB, "1": 3 * GIB}}, "fail",
+        "1024 MiB on node 0, expected 3072 MiB",
+    ),
+    "cells in their places": ({"memory": CELLS}, {"memory_by_node": {"0": 3 * GIB, "1": GIB}}, "pass", "on node 1"),
     "plugged in while it ran": (
         {"memory_bytes": 5 * GIB}, {"memory_by_node": {"0": 4 * GIB, "1": GIB}}, "pass", "1024 MiB on node 1",
     ),
@@ -317,13 +323,20 @@ def applied(plan: PlannedGuest, *guests: RunningGuest, **more: Any) -> CheckResu
 
 
 PLANNED = {
-    "as planned": ({}, "pass", "agree"),
-    "other pins": ({"pins": (1, 2)}, "fail", "vCPU pins differ (1)"),
-    "fewer pins": ({"pins": (1,)}, "fail", "vCPU pins differ (1)"),
-    "more pins": ({"pins": (1, 5, 6)}, "fail", "vCPU pins differ (their number)"),
-    "no emulator pin": ({"emulator_cpus": None}, "fail", "on any CPU, planned 0"),
-    "other memory": ({"memory_bytes": GIB}, "fail", f"memory is {GIB} bytes, planned {4 * GIB}"),
-    "no device": ({"devices": ()}, "fail", f"missing {GPU}, not planned none"),
+    "as planned": ({}, "pass", "as planned: vCPUs, emulator threads, I/O threads, memory, page size, devices"),
+    "other pins": ({"pins": (1, 2)}, "fail", "vCPU 1 on 2, not 5"),
+    "fewer pins": ({"pins": (1,)}, "fail", "vCPU 1 on no pin, not 5"),
+    "more pins": ({"pins": (1, 5, 6)}, "fail", "vCPU 2 on 6, not planned"),
+    "more vCPUs": ({"vcpus": 3}, "fail", "3 vCPUs in all, not 2"),
+    "no emulator pin": ({"emulator_cpus": None}, "fail", "emulator threads: any CPU, planned host CPUs 0"),
+    "other I/O threads": ({"iothread_cpus": ("2",)}, "fail", "I/O threads: 1 on host CPUs 2, planned 1 on host CPUs 4"),
+    "I/O threads not known": ({"iothread_cpus": None}, "unknown", "I/O threads"),
+    "other memory": ({"memory_bytes": GIB}, "fail", "memory: 1 GiB in all; 4 GiB on node 0, planned 4 GiB on node 0"),
+    "memory elsewhere": ({"memory": (FAR,)}, "fail", "memory: 4 GiB on node 1, planned 4 GiB on node 0"),
+    "its node not known": ({"memory": None}, "unknown", "memory"),
+    "other pages": ({"page_bytes": 2 << 20}, "fail", "page size: 2 MiB, planned 1 GiB"),
+    "pages not known": ({"page_bytes": None}, "unknown", "page size"),
+    "no device": ({"devices": ()}, "fail", f"missing {GPU}"),
     "another device": ({"devices": (GPU, "0000:19:00.0")}, "fail", "not planned 0000:19:00.0"),
 }
 

@@ -72,21 +72,21 @@ def test_a_device_held_through_its_own_file(tmp_path: Path) -> None:
 
 
 ASTRAY = {
-    "a vCPU floats": ({"5003": ("CPU 3/KVM", "0-127")}, "vCPU 3: planned on CPUs 5, may run on CPUs 0-127"),
-    "a vCPU is another's": ({"5003": ("CPU 4/KVM", "5")}, "vCPU 3: planned on CPUs 5, 0 threads of that name"),
-    "one too many": ({"5999": ("CPU 16/KVM", "5")}, "vCPU 16: not planned, found"),
-    "the I/O thread": ({"4250": ("IO iothread1", "2")}, "I/O thread 1: planned on CPUs 0-1, may run on CPUs 2"),
+    "a vCPU floats": ({"5003": ("CPU 3/KVM", "0-127")}, "vCPU 3 may run on CPUs 0-127, expected 5"),
+    "a vCPU is another's": ({"5003": ("CPU 4/KVM", "5")}, "vCPU 3: no thread of it, expected on CPUs 5"),
+    "one too many": ({"5999": ("CPU 16/KVM", "5")}, "vCPU 16 is not expected"),
+    "the I/O thread": ({"4250": ("IO iothread1", "2")}, "I/O thread 1 may run on CPUs 2, expected 0-1"),
     "QEMU itself": (
         {"4242": ("qemu-system-x86", "0-5")},
-        "emulator thread 'qemu-system-x86': planned on CPUs 0-1, may run on CPUs 0-5",
+        "emulator thread 'qemu-system-x86' may run on CPUs 0-5, expected 0-1",
     ),
     "a helper on no vCPU's own": (
         {"4255": ("worker", "0-127")},
-        "emulator thread 'worker': planned on CPUs 0-1, may run on CPUs 0-127",
+        "emulator thread 'worker' may run on CPUs 0-127, expected 0-1",
     ),
     "its monitor": (
         {"4251": ("IO mon_iothread", "9")},
-        "emulator thread 'IO mon_iothread': planned on CPUs 0-1, may run on CPUs 9",
+        "emulator thread 'IO mon_iothread' may run on CPUs 9, expected 0-1",
     ),
 }
 
@@ -96,32 +96,29 @@ def test_a_thread_elsewhere_is_told(tmp_path: Path, changes: dict[str, tuple[str
     assert why in verify_running(proc(tmp_path, THREADS | changes), GUEST, PROCESS)
 
 
-RAM = "7f0000000000 bind:0 file=/x/ram-node0 huge dirty=64"
+RAM = "7f0000000000 bind:0 file=/x/ram-node0 huge dirty="
 MISPLACED = {
     "half elsewhere": (
-        [f"{RAM} N0=32 N1=32 kernelpagesize_kB=1048576"],
+        [f"{RAM}64 N0=32 N1=32 kernelpagesize_kB=1048576"],
         (
-            "memory: planned 65536 MiB on node 0, found 32768 MiB",
-            "memory: none planned on node 1, found 32768 MiB",
-            "memory of cell 0: planned on node 0, found on node 1 too",
+            "memory: 32768 MiB on node 1, expected on node 0",
+            "memory: 32768 MiB on node 0, expected 65536 MiB",
+            "memory of cell 0: on node 0-1, expected on node 0",
         ),
     ),
     "one page short": (
-        [f"{RAM} N0=63 kernelpagesize_kB=1048576"],
-        ("memory: planned 65536 MiB on node 0, found 64512 MiB",),
+        [f"{RAM}63 N0=63 kernelpagesize_kB=1048576"],
+        ("memory: 64512 MiB on node 0, expected 65536 MiB",),
     ),
     "other pages": (
-        [f"{RAM} N0=32768 kernelpagesize_kB=2048"],
-        (
-            "memory: planned on pages of 1048576 KiB, found pages of 2048 KiB",
-            "memory: planned 65536 MiB on node 0, found 0 MiB",
-        ),
+        [f"{RAM}32768 N0=32768 kernelpagesize_kB=2048"],
+        ("memory: on pages of 2048 KiB, expected pages of 1048576 KiB",),
     ),
     "ordinary pages": (
         ["7f0000000000 bind:0 anon=16777216 dirty=16777216 N0=16777216 kernelpagesize_kB=4"],
-        ("memory: planned 65536 MiB on node 0, found 0 MiB",),
+        ("memory: on ordinary pages, expected pages of 1048576 KiB",),
     ),
-    "nothing shown": ([], (f"memory: unknown, {PROC}/numa_maps says nothing",)),
+    "nothing shown": ([], ("memory: where it is, is unknown",)),
 }
 
 
@@ -133,14 +130,14 @@ def test_memory_elsewhere_is_told(tmp_path: Path, maps: list[str], why: tuple[st
 def test_two_cells_that_changed_places(tmp_path: Path) -> None:
     two = changed(SHAPES["two-cells"], devices=())
     threads = {str(n): (f"CPU {n}/KVM", pin.cpus) for n, pin in enumerate(two.vcpu_pins)}
-    threads |= {"900": ("qemu-kvm", "0-1"), "901": ("IO iothread1", "0-1")}
+    threads |= {"4242": ("qemu-kvm", "0-1"), "901": ("IO iothread1", "0-1")}
     line = "7f0000000000 bind:{} file=/x/ram-node{} huge dirty=64 N{}=64 kernelpagesize_kB=1048576"
     capture = proc(tmp_path / "right", threads, [line.format(n, n, n) for n in (0, 1)])
     assert verify_running(capture, two, PROCESS) == ()
     capture = proc(tmp_path / "wrong", threads, [line.format(1 - n, n, 1 - n) for n in (0, 1)])
     assert verify_running(capture, two, PROCESS) == (
-        "memory of cell 0: planned on node 0, found on node 1 too",
-        "memory of cell 1: planned on node 1, found on node 0 too",
+        "memory of cell 0: on node 1, expected on node 0",
+        "memory of cell 1: on node 0, expected on node 1",
     )
 
 
@@ -149,11 +146,11 @@ def test_ordinary_pages(tmp_path: Path) -> None:
     ram = "7f0000000000 bind:0 anon=16777216 dirty=16777216 N{}=16777216 kernelpagesize_kB=4"
     assert verify_running(proc(tmp_path / "right", maps=[ram.format(0)]), plain, PROCESS) == ()
     assert verify_running(proc(tmp_path / "wrong", maps=[ram.format(1)]), plain, PROCESS) == (
-        "memory: planned 65536 MiB on node 0, found 0 MiB",
+        "memory: 65536 MiB on node 1, expected on node 0",
+        "memory: 0 MiB on node 0, expected 65536 MiB",
     )
     assert verify_running(proc(tmp_path / "huge"), plain, PROCESS) == (
-        "memory: planned on ordinary pages, found pages of 1048576 KiB",
-        "memory: planned 65536 MiB on node 0, found 0 MiB",
+        "memory: on pages of 1048576 KiB, expected ordinary pages",
     )
 
 
@@ -171,13 +168,15 @@ def test_what_cannot_be_read_is_no_proof(tmp_path: Path) -> None:
     proc(tmp_path)
     capture = Capture(str(tree(tmp_path, {"/.hosttune/unreadable": refused})))
     assert verify_running(capture, GUEST, PROCESS) == (
-        f"threads: unknown, cannot read {PROC}/task: Permission denied",
-        f"memory: unknown, cannot read {PROC}/numa_maps: Permission denied",
+        f"unreadable: {PROC}/numa_maps: Permission denied",
+        f"unreadable: {PROC}/task: Permission denied",
+        f"threads: unknown, process {PROCESS} shows none",
+        "memory: where it is, is unknown",
         f"devices: unknown, cannot read {PROC}/fd: Permission denied",
     )
     assert verify_running(Capture(str(tree(tmp_path / "empty", {"/x": ""}))), GUEST, PROCESS) == (
         f"threads: unknown, process {PROCESS} shows none",
-        f"memory: unknown, {PROC}/numa_maps says nothing",
+        "memory: where it is, is unknown",
         f"device {GPU}: planned on vfio-pci, bound to no driver",
         f"device {GPU}: unknown, it has no IOMMU group",
     )

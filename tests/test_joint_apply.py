@@ -87,6 +87,19 @@ def test_drift_of_one_guest_is_told_of_that_one(cli: Cli, plan: Path) -> None:
     assert "node0" not in told
 
 
+def test_drift_of_a_definition_names_what_was_edited(cli: Cli, plan: Path) -> None:
+    assert cli("apply", str(plan), "--yes")[0] == 0
+    xml = cli.root.get(DEFINED.format("far"))
+    pin = next(guest for guest in Plan.from_json(plan.read_text()).guests if guest.name == "far").vcpu_pins[1].cpus
+    cli.root.put(DEFINED.format("far"), xml.replace(f"vcpu='1' cpuset='{pin}'", "vcpu='1' cpuset='0'"))
+    (drift,) = cli.json("status", code=1)["drift"]
+    assert (drift["action"], drift["why"]) == ("guest:far", f"vcpupin[1] cpus: wanted {pin}, found 0")
+    assert drift["actual"] != drift["expected"]
+    code, out, _ = cli("status")
+    assert code == 1
+    assert f"vcpupin[1] cpus: wanted {pin}, found 0" in " ".join(out.split())
+
+
 def test_a_second_apply_changes_nothing(cli: Cli, plan: Path) -> None:
     assert cli("apply", str(plan), "--yes")[0] == 0
     before = cli.root.tree()

@@ -150,6 +150,7 @@ def test_a_guest_that_is_as_planned() -> None:
     [
         ({"vcpu_pins": (VcpuPin(vcpu=0, cpus="0-7"),)}, "vCPUs", "vCPU 0 on 0-7, not 4"),
         ({"emulator_cpus": "0-7"}, "emulator threads", "host CPUs 0-7"),
+        ({"emulator_cpus": None}, "emulator threads", "any CPU"),
         ({"memory": (GuestMemory(node=1, memory_bytes=8 * GIB),)}, "memory", "8 GiB on node 1"),
         ({"memory": (GuestMemory(node=None, memory_bytes=8 * GIB),)}, "memory", "8 GiB on node any"),
         ({"page_bytes": 4096}, "page size", "4 KiB"),
@@ -162,7 +163,7 @@ def test_a_guest_that_is_not_as_planned(change: dict[str, object], what: str, wo
     assert words in next(row.actual for row in guest.rows if row.what == what)
 
 
-@pytest.mark.parametrize("field", ["vcpu_pins", "emulator_cpus", "memory", "page_bytes"])
+@pytest.mark.parametrize("field", ["vcpu_pins", "memory", "page_bytes"])
 def test_what_a_host_does_not_tell_of_a_guest_is_unknown(field: str) -> None:
     (guest,) = reality((planned(),), host(guests=(running(**{field: None}),)))
     assert [row.state for row in guest.rows].count(UNKNOWN) == 1

@@ -14,6 +14,7 @@ from hosttune.model import sysfs
 from hosttune.model.evidence import LIBVIRT_ANSWER, LIST_UNREAD, OUTSIDE, Evidence
 from hosttune.model.gpu import OTHER, Gpu
 from hosttune.model.host import Host, Nic, Nvme, NvSwitch, PciDevice, RunningGuest, SeenDevice
+from hosttune.model.listing import some
 from hosttune.model.plan import PlannedGuest
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import CpuSet, address_key, parse_cpus
@@ -216,9 +217,9 @@ def named_nodes(host: Host) -> set[int]:
     return named | {device.numa_node for device in host.pci if device.numa_node is not None}
 
 
-def own_pins(guest: RunningGuest) -> dict[int, CpuSet]:
-    """The CPUs of each vCPU that has a pin."""
-    return {pin.vcpu: parse_cpus(pin.cpus) for pin in guest.vcpu_pins or ()}
+def only_node(host: Host) -> int | None:
+    """The single NUMA node of a host on which nothing names another one; None where there are several."""
+    return host.numa_nodes[0].id if len(host.numa_nodes) == 1 and len(named_nodes(host)) == 1 else None
 
 
 def online(host: Host) -> CpuSet:
@@ -343,8 +344,7 @@ def refused(evidence: Evidence, *paths: str) -> str | None:
 
 def listed(names: Sequence[str], most: int = 6) -> str:
     """The first few of many names, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    return some(names, most)
 
 
 def spread(values: Iterable[tuple[str, int]]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.facts import (
@@ -13,18 +13,19 @@ from hosttune.checks.facts import (
     guests_known,
     guests_or_why,
     listed,
-    named_nodes,
     online,
-    own_pins,
+    only_node,
     planned_guests,
     undefined,
 )
 from hosttune.checks.guestthreads import CHECKS as THREAD_CHECKS
+from hosttune.domain.expectedguest import ExpectedGuest
+from hosttune.domain.guestdiff import DIFFERENT, UNKNOWN, compare_definition
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host, RunningGuest
 from hosttune.model.plan import PlannedGuest
 from hosttune.model.validation import CheckResult
-from hosttune.model.values import CpuSet, parse_cpus
+from hosttune.model.values import CpuSet
 
 _NUMA, _NEXT, _PLANNED = "guest-numa", "guest-definition", "guest-planned"
 _LIBVIRT = "libvirt"
@@ -47,8 +48,7 @@ def guest_numa(evidence: Evidence) -> Iterable[CheckResult]:
 
 def _nodes_of_devices(host: Host) -> dict[str, int | None]:
     """Nodes by address. On a machine with a single node everything is there, whatever a device says."""
-    single = len(host.numa_nodes) == 1 and len(named_nodes(host)) == 1
-    only = host.numa_nodes[0].id if single and host.hypervisor is False else None
+    only = only_node(host) if host.hypervisor is False else None
     return {address: device.numa_node if only is None else only for address, device in host.index.pci.items()}
 
 
@@ -59,10 +59,11 @@ def _numa(
         return unknown(_NUMA, guest.name, expected=expected, why=_UNREAD, hint=AS_LIBVIRT, source=_LIBVIRT)
     if not guest.devices:
         return skipped(_NUMA, guest.name, "it has no host device")
+    defined = ExpectedGuest.of_definition(guest, only_node=only_node(host))
     devices = _nodes(of_device.get(address) for address in guest.devices)
-    cpus = _nodes(_cpu_nodes(host, guest))
-    memory = _nodes(_memory_nodes(host, guest))
-    floats = _floats(host, guest)
+    cpus = _nodes(_cpu_nodes(host, defined))
+    memory = CpuSet(node for part in defined.memory or () for node in part.nodes)
+    floats = _floats(host, defined)
     actual = f"vCPUs on node {cpus or '?'}, memory on node {memory or '?'}, devices on node {devices or '?'}"
     if floats:
         actual = f"its vCPUs float over the host; {actual}"
@@ -71,22 +72,22 @@ def _numa(
         actual += f"; no vCPU on node {without}, where it has GPUs" if without else ""
         hint = _PLACE.format(guest.name)
         return failed(_NUMA, guest.name, expected=expected, actual=actual, source=_LIBVIRT, hint=hint)
-    return _unknown_or_loose(host, guest, of_device, expected, actual)
+    unplaced = [address for address in guest.devices if of_device.get(address) is None]
+    return _unknown_or_loose(host, defined, unplaced, expected, actual)
 
 
 def _unknown_or_loose(
-    host: Host, guest: RunningGuest, of_device: Mapping[str, int | None], expected: str, actual: str
+    host: Host, guest: ExpectedGuest, unplaced: Sequence[str], expected: str, actual: str
 ) -> CheckResult:
     """Nothing lies elsewhere, as far as is known: what is not known, and memory that may come from anywhere."""
-    stray = [address for address in guest.devices if of_device.get(address) is None]
-    if stray:
+    if unplaced:
         hint = "see the numa-affinity check of each GPU: the firmware has to name the nodes of devices"
-        why = f"the node of {listed(stray, 3)} is not known; {actual}"
+        why = f"the node of {listed(unplaced, 3)} is not known; {actual}"
         return unknown(_NUMA, guest.name, expected=expected, why=why, hint=hint, source=_LIBVIRT)
     if guest.vcpu_pins is None or guest.memory is None or None in _cpu_nodes(host, guest):
         why = f"the nodes of its vCPUs or its memory are not known; {actual}"
         return unknown(_NUMA, guest.name, expected=expected, why=why, hint=AS_LIBVIRT, source=_LIBVIRT)
-    if None in _memory_nodes(host, guest):
+    if not guest.memory or not all(part.nodes for part in guest.memory):
         actual += "; memory without a node of its own may come from any"
         hint = _PLACE.format(guest.name)
         return warned(_NUMA, guest.name, expected=expected, actual=actual, source=_LIBVIRT, hint=hint)
@@ -97,29 +98,22 @@ def _nodes(found: Iterable[int | None]) -> CpuSet:
     return CpuSet(node for node in found if node is not None)
 
 
-def _floats(host: Host, guest: RunningGuest) -> bool:
+def _floats(host: Host, guest: ExpectedGuest) -> bool:
     """Whether a vCPU may run on every CPU: it has no pin, or one that names all."""
-    everywhere = online(host)
-    pins = own_pins(guest)
-    return guest.vcpu_pins is not None and (
+    everywhere, pins = online(host), guest.vcpu_pins
+    return pins is not None and (
         len(pins) < (guest.vcpus or 1) or any(everywhere and everywhere <= cpus for cpus in pins.values())
     )
 
 
-def _cpu_nodes(host: Host, guest: RunningGuest) -> set[int | None]:
+def _cpu_nodes(host: Host, guest: ExpectedGuest) -> set[int | None]:
     """The nodes of the CPUs that its vCPUs may run on; None among them: of one it is not known."""
     if guest.vcpu_pins is None:
         return {None}
     of_cpu = {cpu.id: cpu.numa_node for cpu in host.cpus}
-    cpus = set(of_cpu) if _floats(host, guest) else {cpu for pins in own_pins(guest).values() for cpu in pins}
+    cpus = set(of_cpu) if _floats(host, guest) else {cpu for pins in guest.vcpu_pins.values() for cpu in pins}
     # A CPU that is offline has no node, and runs nothing.
     return {of_cpu.get(cpu) for cpu in cpus if cpu not in of_cpu or cpu in online(host)} or {None}
-
-
-def _memory_nodes(host: Host, guest: RunningGuest) -> set[int | None]:
-    """The nodes that its memory comes from; None among them: it may come from any of several."""
-    only = host.numa_nodes[0].id if len(host.numa_nodes) == 1 and len(named_nodes(host)) == 1 else None
-    return {only if part.node is None else part.node for part in guest.memory or ()} or {only}
 
 
 # --- what it is against what it shall be ---------------------------------------------------------------------
@@ -174,30 +168,18 @@ def _as_planned(plan: PlannedGuest, guest: RunningGuest | None, expected: str) -
         return warned(_PLANNED, name, expected=expected, actual=actual, source=_LIBVIRT, hint=hint)
     if undefined(guest):
         return unknown(_PLANNED, name, expected=expected, why=_UNREAD, hint=AS_LIBVIRT, source=_LIBVIRT)
-    differences = list(_differences(plan, guest))
-    if differences:
+    rows = compare_definition(ExpectedGuest.of_plan(plan), ExpectedGuest.of_definition(guest))
+    words = [f"{row.what}: {row.actual}, planned {row.planned}" for row in rows if row.state == DIFFERENT]
+    if words:
         hint = f"define it as planned: hosttune apply --disrupt {name}"
-        actual = listed(differences, 3)
+        actual = "; ".join(words)
         return failed(_PLANNED, name, expected=expected, actual=actual, source=_LIBVIRT, hint=hint)
-    actual = "pins, memory and devices agree"
+    unread = [row.what for row in rows if row.state == UNKNOWN]
+    if unread:
+        why = f"of its definition was not read: {listed(unread)}"
+        return unknown(_PLANNED, name, expected=expected, why=why, hint=AS_LIBVIRT, source=_LIBVIRT)
+    actual = f"as planned: {listed([row.what for row in rows])}"
     return passed(_PLANNED, name, expected=expected, actual=actual, source=_LIBVIRT)
-
-
-def _differences(plan: PlannedGuest, guest: RunningGuest) -> Iterator[str]:
-    pins = own_pins(guest)
-    moved = [pin.vcpu for pin in plan.vcpu_pins if pins.get(pin.vcpu) != parse_cpus(pin.cpus)]
-    if moved or len(pins) != len(plan.vcpu_pins):
-        yield f"vCPU pins differ ({CpuSet(moved) or 'their number'})"
-    if guest.emulator_cpus is None or parse_cpus(guest.emulator_cpus) != parse_cpus(plan.emulator_cpus):
-        yield f"the emulator's threads are on {guest.emulator_cpus or 'any CPU'}, planned {plan.emulator_cpus}"
-    memory = sum(cell.memory_bytes for cell in plan.cells)
-    if guest.memory_bytes != memory:
-        yield f"memory is {guest.memory_bytes} bytes, planned {memory}"
-    devices = {device.address.casefold() for device in plan.devices}
-    has = {device.casefold() for device in (*guest.devices, *guest.mdevs)}
-    if devices != has:
-        missing, more = sorted(devices - has), sorted(has - devices)
-        yield f"devices differ (missing {listed(missing) or 'none'}, not planned {listed(more) or 'none'})"
 
 
 _FORMATDOMAIN = "libvirt formatdomain: CPU Tuning, NUMA Node Tuning, Memory Backing"

@@ -329,17 +329,15 @@ def _next_start(reader: Reader, domain: RawDomain) -> tuple[str, ...] | None:
     except BadInput as error:
         reader.problem("no kept definition", where, f"{error.what}: how its next start differs is unknown")
         return None
-    names = tuple(text.partition(": wanted ")[0] for text in told)
+    names = tuple(text.partition(": wanted ")[0].partition("[")[0] for text in told)
     ours = (_LIVE_MEMORY, *(_LIVE_CPU if modelled else ()))
     return tuple(dict.fromkeys(name for name in names if name not in ours))
 
 
 def _pins(facts: DomainFacts) -> tuple[VcpuPin, ...]:
-    """Pins as libvirt applies them: a vCPU without its own has those of `<vcpu cpuset=…>`; without both it floats."""
-    pins = {pin.id: pin.cpus for pin in facts.vcpu_pins}
-    if facts.vcpu_cpus:
-        pins = dict.fromkeys(range(facts.vcpus), facts.vcpu_cpus) | pins
-    return tuple(VcpuPin(vcpu=vcpu, cpus=pins[vcpu]) for vcpu in sorted(pins))
+    pins = facts.pins
+    texts = {cpus: str(cpus) for cpus in set(pins.values())}  # once each: thousands of vCPUs may share a long list
+    return tuple(VcpuPin(vcpu=vcpu, cpus=texts[pins[vcpu]]) for vcpu in sorted(pins))
 
 
 def _memory(reader: Reader, facts: DomainFacts) -> tuple[GuestMemory, ...]:

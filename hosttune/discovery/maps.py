@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 
 from hosttune.model.values import Value, close_mappings
 from hosttune.reader import number
-from hosttune.system import System
 
 _ON_NODE = re.compile(r"N([0-9]{1,4})=([0-9]{1,15})")
 
@@ -26,11 +25,6 @@ class Mapped(Value, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         close_mappings(self, "pages")
-
-
-def read_maps(system: System, process: int) -> tuple[Mapped, ...]:
-    """The mappings of a process that have pages; empty where the kernel shows none. Raises Unreadable."""
-    return tuple(parse_maps(system.read(f"/proc/{process}/numa_maps") or ""))
 
 
 def unread_line(text: str) -> str | None:

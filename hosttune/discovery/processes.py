@@ -22,6 +22,7 @@ _COUNT = re.compile(r"^Threads:\s*([0-9]{1,7})\s*$", re.MULTILINE)
 _LOST = GuestThread(name="", cpus=None)  # stands for threads that were not read
 _MDEVS = "/sys/bus/mdev/devices"
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_CELL = re.compile(r"\bram-node([0-9]{1,4})\b")  # libvirt's name of a cell's memory, part of its file's name
 
 
 def read_processes(reader: Reader, host: Host) -> tuple[GuestProcess, ...] | None:
@@ -34,8 +35,11 @@ def read_processes(reader: Reader, host: Host) -> tuple[GuestProcess, ...] | Non
 
 def _process(reader: Reader, name: str, pids: Mapping[str, Sequence[int]]) -> GuestProcess:
     pid = _own_pid(reader, name, pids)
-    if pid is None:
-        return GuestProcess(guest=name)
+    return GuestProcess(guest=name) if pid is None else read_process(reader, name, pid)
+
+
+def read_process(reader: Reader, name: str, pid: int) -> GuestProcess:
+    """The threads and the memory of a guest's process; what cannot be read is None, and a problem of the reader."""
     maps = _maps(reader, f"/proc/{pid}/numa_maps")
     return GuestProcess(
         guest=name,
@@ -43,6 +47,7 @@ def _process(reader: Reader, name: str, pids: Mapping[str, Sequence[int]]) -> Gu
         threads=_threads(reader, pid),
         memory_by_node=_by_node(maps),
         page_sizes=tuple(sorted({mapped.page_bytes for mapped in maps if mapped.huge and mapped.page_bytes})),
+        memory_by_cell=_by_cell(maps),
     )
 
 
@@ -130,6 +135,18 @@ def _by_node(maps: Sequence[Mapped]) -> dict[str, int] | None:
         for node, pages in mapped.pages.items():
             held[node] = held.get(node, 0) + pages * (mapped.page_bytes or 0)
     return held
+
+
+def _by_cell(maps: Sequence[Mapped]) -> dict[str, dict[str, int]] | None:
+    """Bytes by guest cell and node, where the file behind a mapping names its cell; None where none does."""
+    held: dict[str, dict[str, int]] = {}
+    for mapped in maps:
+        named = _CELL.search(mapped.file or "")
+        if named and mapped.page_bytes is not None:
+            of_cell = held.setdefault(named[1], {})
+            for node, pages in mapped.pages.items():
+                of_cell[node] = of_cell.get(node, 0) + pages * mapped.page_bytes
+    return held or None
 
 
 def read_leftovers(reader: Reader, host: Host) -> Leftovers:

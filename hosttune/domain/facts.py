@@ -7,7 +7,7 @@ index as the bus.
 
 from __future__ import annotations
 
-from hosttune.model.values import Value
+from hosttune.model.values import CpuSet, Value, parse_cpus
 
 
 class Pin(Value, frozen=True, kw_only=True):
@@ -211,3 +211,10 @@ class DomainFacts(Value, frozen=True, kw_only=True):
     balloon: str | None = None
     iommu: VirtualIommu | None = None
     qemu_arguments: tuple[str, ...] = ()
+
+    @property
+    def pins(self) -> dict[int, CpuSet]:
+        """The CPUs of each vCPU as libvirt applies them: of one without a pin those of `<vcpu cpuset=…>`, if any."""
+        default = parse_cpus(self.vcpu_cpus)
+        pins = dict.fromkeys(range(self.vcpus), default) if default else {}
+        return pins | {pin.id: parse_cpus(pin.cpus) for pin in self.vcpu_pins}

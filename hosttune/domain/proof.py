@@ -1,207 +1,201 @@
-"""The proof that XML says what the plan says: planned facts against facts read back, field by field."""
+"""The proof that XML says what its plan says: the facts that follow from the plan, against the facts read back.
+
+`planned_facts` is written from the plan and the rules in `implied` alone, and never looks at the template, so that an
+error in either shows. What libvirt makes of the XML afterwards is compared by `sameness`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from hosttune.domain import implied
-from hosttune.domain.facts import CpuTopology, DomainFacts, HostDevice
-from hosttune.model.plan import Device, PlannedGuest
+from hosttune.domain.compare import compare
+from hosttune.domain.facts import (
+    Controller,
+    CpuTopology,
+    Disk,
+    DomainFacts,
+    GuestCell,
+    GuestCpu,
+    HostDevice,
+    Interface,
+    Memnode,
+    MemoryBacking,
+    Numatune,
+    Pages,
+    Pin,
+    VirtualIommu,
+)
+from hosttune.model.plan import Device, PciController, PlannedGuest
 from hosttune.model.values import CpuSet, parse_cpus
-
-Comparison = tuple[str, object, object]
 
 
 def differences(guest: PlannedGuest, facts: DomainFacts) -> tuple[str, ...]:
-    """What differs between a planned guest and the XML read back, one text a field; empty when they agree.
-
-    Judges what the plan decides and what that implies: vCPUs, pins, the CPU and its hints, memory, pages, cells,
-    topology, controllers, devices, disk, networks, boot, firmware, windows. Devices and controllers that libvirt adds
-    by itself do not count.
-    """
-    compared = (
-        *_compute(guest, facts),
-        *_cpu(guest, facts),
-        *_memory(guest, facts),
-        *_backing(guest, facts),
-        *_machine(guest, facts),
-        *_io(guest, facts),
-        *_pci(guest, facts),
-    )
-    return tuple(f"{field}: planned {planned}, XML {read}" for field, planned, read in compared if planned != read)
+    """What differs between a planned guest and the XML written for it, one text a fact; empty when they agree."""
+    compared = compare(planned_facts(guest), facts, {})
+    return tuple(f"{field}: planned {planned}, XML {read}" for field, planned, read in compared)
 
 
-def _compute(guest: PlannedGuest, facts: DomainFacts) -> Iterator[Comparison]:
-    yield "vcpus", len(guest.vcpu_pins), facts.vcpus
-    yield "vcpus_current", len(guest.vcpu_pins), facts.vcpus if facts.vcpus_current is None else facts.vcpus_current
-    yield (
-        "vcpu_pins",
-        {pin.vcpu: parse_cpus(pin.cpus) for pin in guest.vcpu_pins},
-        {pin.id: parse_cpus(pin.cpus) for pin in facts.vcpu_pins},
-    )
-    yield "emulator_cpus", parse_cpus(guest.emulator_cpus), parse_cpus(facts.emulator_cpus)
-    yield (
-        "iothread_cpus",
-        {n: parse_cpus(cpus) for n, cpus in enumerate(guest.iothread_cpus, 1)},
-        {pin.id: parse_cpus(pin.cpus) for pin in facts.iothread_pins},
-    )
-    yield "iothreads", len(guest.iothread_cpus), facts.iothreads
+# --- the facts of a plan -------------------------------------------------------------------------------------
 
 
-def _cpu(guest: PlannedGuest, facts: DomainFacts) -> Iterator[Comparison]:
-    cpu = facts.cpu
-    yield "cpu_mode", implied.cpu_mode(guest), cpu.mode
-    yield "cpu_check", "none", cpu.check
-    yield "migratable", False, cpu.migratable
-    yield "cpu_cache", "passthrough", cpu.cache
-    yield "cpu_features", implied.cpu_features(guest), cpu.features
-    yield "maxphysaddr", implied.address_width(guest), cpu.address_width
-    yield "kvm_features", sorted(implied.kvm_features(guest)), sorted(facts.kvm_features)
-    if guest.topology:
-        planned = guest.topology
-        topology = CpuTopology(
-            sockets=planned.sockets, dies=planned.dies, clusters=1, cores=planned.cores, threads=planned.threads
-        )
-        yield "topology", topology, facts.cpu.topology
-
-
-def _memory(guest: PlannedGuest, facts: DomainFacts) -> Iterator[Comparison]:
+def planned_facts(guest: PlannedGuest) -> DomainFacts:
+    """What the XML of a planned guest must say, all of it. Raises ValueError for a list that is none of CPUs."""
     memory_bytes = sum(cell.memory_bytes for cell in guest.cells)
-    yield "memory_bytes", memory_bytes, facts.memory_bytes
-    yield "current_memory_bytes", memory_bytes, facts.current_memory_bytes
-    yield (
-        "cells",
-        [(cell.id, parse_cpus(cell.vcpus), cell.memory_bytes, cell.distances) for cell in guest.cells],
-        [
-            (cell.id, parse_cpus(cell.vcpus), cell.memory_bytes, tuple(value for _, value in cell.distances))
-            for cell in facts.cells
-        ],
-    )
-    planned_nodes = {cell.id: parse_cpus(cell.host_nodes) for cell in guest.cells if cell.host_nodes}
-    yield (
-        "memnodes",
-        {cell: ("strict", nodes) for cell, nodes in planned_nodes.items()},
-        {memnode.cell: (memnode.mode, parse_cpus(memnode.nodes)) for memnode in facts.numatune.memnodes},
-    )
-    yield (
-        "numatune",
-        ("strict" if planned_nodes else None, CpuSet(node for nodes in planned_nodes.values() for node in nodes)),
-        (facts.numatune.mode, parse_cpus(facts.numatune.nodes)),
-    )
-
-
-def _backing(guest: PlannedGuest, facts: DomainFacts) -> Iterator[Comparison]:
-    page_bytes = implied.huge_page_bytes(guest)
-    backing = facts.backing
-    yield (
-        "page_bytes",
-        {cell.id: page_bytes for cell in guest.cells} if page_bytes else {},
-        {cell: page.size_bytes for page in backing.pages or () for cell in parse_cpus(page.cells)},
-    )
-    yield "locked", False, backing.locked
-    yield "nosharepages", True, backing.nosharepages
-    yield (
-        "allocation",
-        ("immediate", implied.allocation_threads(guest)),
-        (backing.allocation, backing.allocation_threads),
-    )
-    yield "hard_limit_bytes", None, facts.hard_limit_bytes
-    yield "memballoon", "none", facts.balloon
-
-
-def _machine(guest: PlannedGuest, facts: DomainFacts) -> Iterator[Comparison]:
-    yield "name", guest.name, facts.name
-    if guest.uuid:
-        yield "uuid", guest.uuid.lower(), facts.uuid
-    yield "accelerator", "kvm" if implied.with_kvm(guest) else "qemu", facts.type
-    yield "arch", "x86_64", facts.arch
-    # libvirt resolves the alias to the newest version it has ("pc-q35-7.2").
-    yield "machine", True, guest.machine in (facts.machine or "").split("-")
-    yield "firmware", guest.firmware, facts.firmware
-    yield "secure_boot", implied.secure_boot(guest), facts.secure_boot
-    yield "features", {"acpi", "apic"}, {"acpi", "apic"}.intersection(facts.features)
     boot = guest.boot
-    yield (
-        "boot",
-        (boot.kernel, boot.initrd, boot.cmdline) if boot else (None, None, None),
-        (facts.kernel, facts.initrd, facts.cmdline),
-    )
-    yield "qemu_arguments", implied.qemu_arguments(guest), facts.qemu_arguments
-    yield "pit", implied.pit_policy(guest), facts.pit
-    yield "channels", (implied.AGENT_CHANNEL,), facts.channels
-    yield "random", implied.RANDOM_SOURCE, facts.random
+    kvm_features = implied.kvm_features(guest)
+    return DomainFacts(
+        type="kvm" if implied.with_kvm(guest) else "qemu",
+        name=guest.name,
+        uuid=guest.uuid.lower() if guest.uuid else None,
+        arch="x86_64", machine=guest.machine, firmware=guest.firmware, secure_boot=implied.secure_boot(guest),
+        kernel=boot.kernel if boot else None,
+        initrd=boot.initrd if boot else None,
+        cmdline=boot.cmdline if boot else None,
+        vcpus=len(guest.vcpu_pins), vcpu_placement="static",
+        vcpu_pins=tuple(sorted((_pin(pin.vcpu, pin.cpus) for pin in guest.vcpu_pins), key=lambda pin: pin.id)),
+        emulator_cpus=_cpus(guest.emulator_cpus) or None,
+        iothreads=len(guest.iothread_cpus),
+        iothread_pins=tuple(_pin(number, cpus) for number, cpus in enumerate(guest.iothread_cpus, 1)),
+        memory_bytes=memory_bytes, current_memory_bytes=memory_bytes,
+        backing=_backing(guest), numatune=_numatune(guest), cpu=_cpu(guest), cells=_cells(guest),
+        features=("acpi", "apic", *(("kvm",) if kvm_features else ()), *(("ioapic",) if guest.iommu_eim else ())),
+        kvm_features=kvm_features,
+        ioapic="qemu" if guest.iommu_eim else None,
+        controllers=_controllers(guest),
+        hostdevs=tuple(_hostdev(device) for device in guest.devices),
+        disks=tuple(_disks(guest)), interfaces=_interfaces(guest), serial=True, channels=(implied.AGENT_CHANNEL,),
+        random=implied.RANDOM_SOURCE, pit=implied.pit_policy(guest), balloon="none", iommu=_iommu(guest),
+        qemu_arguments=implied.qemu_arguments(guest),
+    )  # fmt: skip
 
 
-def _io(guest: PlannedGuest, facts: DomainFacts) -> Iterator[Comparison]:
-    iommu = facts.iommu
-    # Extended interrupt mode needs interrupt remapping, which needs QEMU's own IOAPIC; VFIO needs caching mode.
-    yield (
-        "iommu",
-        ("intel", True, True, True, True, implied.dma_translation(guest)) if guest.iommu_eim else None,
-        iommu and (iommu.model, iommu.intremap, iommu.caching_mode, iommu.eim, iommu.iotlb, iommu.dma_translation),
-    )
-    yield "ioapic", "qemu" if guest.iommu_eim else None, facts.ioapic
-    iothread = 1 if guest.iothread_cpus else None
-    drives = [disk for disk in facts.disks if disk.device == "cdrom"]
-    yield (
-        "disk",
-        [(guest.disk, *implied.disk_form(guest.disk), "virtio", "none", "native", iothread)] if guest.disk else [],
-        [
-            (disk.source, disk.type, disk.format, disk.bus, disk.cache, disk.io, disk.iothread)
-            for disk in facts.disks
-            if disk not in drives
-        ],
-    )
-    yield (
-        "seed",
-        [(guest.seed, "file", "raw", "sata", True, None)] if guest.seed else [],
-        [(drive.source, drive.type, drive.format, drive.bus, drive.readonly, drive.boot_order) for drive in drives],
-    )
-    queues = implied.network_queues(guest)
-    yield (
-        "networks",
-        [
-            ("bridge" if net.bridge else "network", net.bridge or net.network, "virtio", queues)
-            for net in guest.networks
-        ],
-        [(interface.type, interface.source, interface.model, interface.queues) for interface in facts.interfaces],
-    )
-
-
-def _pci(guest: PlannedGuest, facts: DomainFacts) -> Iterator[Comparison]:
-    planned = sorted((_planned_device(device) for device in guest.devices), key=repr)
-    yield "devices", planned, sorted((_read_device(device) for device in facts.hostdevs), key=repr)
-    by_index = {controller.index: controller for controller in facts.controllers}
-    fixed = {index for index, controller in by_index.items() if controller.hotplug is False}
-    yield "fixed_ports", implied.fixed_ports(guest), frozenset(fixed)
-    for wanted in guest.controllers:
-        found = by_index.get(wanted.index)
-        at = None
-        if wanted.bus is not None and wanted.slot is not None:
-            at = f"0000:{wanted.bus:02x}:{wanted.slot:02x}.{wanted.function}"
-        yield (
-            f"controllers[{wanted.index}]",
-            (wanted.model, at, wanted.chassis, wanted.port, wanted.bus_nr, wanted.node),
-            found and (found.model, found.address, found.chassis, found.port, found.bus_nr, found.node),
+def _cells(guest: PlannedGuest) -> tuple[GuestCell, ...]:
+    return tuple(
+        GuestCell(
+            id=cell.id,
+            vcpus=_cpus(cell.vcpus),
+            memory_bytes=cell.memory_bytes,
+            distances=tuple(enumerate(cell.distances)),
         )
-    if guest.pci_hole64_bytes and any(controller.model == "pcie-root" for controller in guest.controllers):
-        root = by_index.get(0)
-        yield "pci_hole64_bytes", guest.pci_hole64_bytes, root and root.pcihole64_bytes
+        for cell in guest.cells
+    )
 
 
-def _planned_device(device: Device) -> tuple[object, ...]:
+def _cpus(cpus: str) -> str:
+    return str(parse_cpus(cpus))
+
+
+def _pin(number: int, cpus: str) -> Pin:
+    return Pin(id=number, cpus=_cpus(cpus))
+
+
+def _backing(guest: PlannedGuest) -> MemoryBacking:
+    page_bytes = implied.huge_page_bytes(guest)
+    pages = Pages(size_bytes=page_bytes, cells=str(CpuSet(cell.id for cell in guest.cells)))
+    return MemoryBacking(
+        pages=(pages,) if page_bytes else None,
+        nosharepages=True,
+        allocation="immediate",
+        allocation_threads=implied.allocation_threads(guest),
+    )
+
+
+def _numatune(guest: PlannedGuest) -> Numatune:
+    placed = (cell for cell in guest.cells if cell.host_nodes)
+    bound = tuple(Memnode(cell=cell.id, mode="strict", nodes=_cpus(cell.host_nodes)) for cell in placed)
+    if not bound:
+        return Numatune()
+    nodes = CpuSet(node for memnode in bound for node in parse_cpus(memnode.nodes))
+    return Numatune(mode="strict", nodes=str(nodes), memnodes=bound)
+
+
+def _cpu(guest: PlannedGuest) -> GuestCpu:
+    planned = guest.topology
+    return GuestCpu(
+        mode=implied.cpu_mode(guest),
+        check="none",
+        migratable=False,
+        topology=None
+        if planned is None
+        else CpuTopology(
+            sockets=planned.sockets, dies=planned.dies, clusters=1, cores=planned.cores, threads=planned.threads
+        ),
+        cache="passthrough",
+        address_width=implied.address_width(guest),
+        features=implied.cpu_features(guest),
+    )
+
+
+def _controllers(guest: PlannedGuest) -> tuple[Controller, ...]:
+    fixed = implied.fixed_ports(guest)
+    found = (_controller(guest, controller, fixed) for controller in guest.controllers)
+    return tuple(sorted(found, key=lambda controller: controller.index))
+
+
+def _controller(guest: PlannedGuest, planned: PciController, fixed: frozenset[int]) -> Controller:
+    at = None
+    if planned.bus is not None and planned.slot is not None:
+        at = f"0000:{planned.bus:02x}:{planned.slot:02x}.{planned.function}"
+    return Controller(
+        index=planned.index,
+        model=planned.model,
+        address=at,
+        chassis=planned.chassis,
+        port=planned.port,
+        bus_nr=planned.bus_nr,
+        node=planned.node,
+        pcihole64_bytes=(guest.pci_hole64_bytes or None) if planned.model == "pcie-root" else None,
+        hotplug=False if planned.index in fixed else None,
+    )
+
+
+def _hostdev(device: Device) -> HostDevice:
     if device.kind == "mdev":
-        return device.address, device.guest_address, "mdev", "", "vfio-pci", False, True
-    return device.address, device.guest_address, "pci", "vfio", "", device.managed, device.rom_bar
+        return HostDevice(
+            kind="mdev", source=device.address, managed=False, guest_address=device.guest_address, model="vfio-pci"
+        )
+    return HostDevice(
+        kind="pci",
+        source=device.address,
+        managed=device.managed,
+        guest_address=device.guest_address,
+        rom_bar=None if device.rom_bar else False,
+        driver="vfio",
+    )
 
 
-def _read_device(device: HostDevice) -> tuple[object, ...]:
-    return (
-        device.source or "",
-        device.guest_address or "",
-        device.kind,
-        device.driver or "",
-        device.model or "",
-        bool(device.managed),
-        device.rom_bar is not False,
+def _disks(guest: PlannedGuest) -> Iterator[Disk]:
+    if guest.disk:
+        kind, image = implied.disk_form(guest.disk)
+        yield Disk(
+            source=guest.disk, target="vda", bus="virtio", type=kind, format=image, cache="none", io="native",
+            iothread=1 if guest.iothread_cpus else None, boot_order=1, device="disk",
+        )  # fmt: skip
+    if guest.seed:
+        yield Disk(
+            source=guest.seed, target="sda", bus="sata", type="file", format="raw", device="cdrom", readonly=True
+        )
+
+
+def _interfaces(guest: PlannedGuest) -> tuple[Interface, ...]:
+    queues = implied.network_queues(guest)
+    return tuple(
+        Interface(
+            type="bridge" if network.bridge else "network",
+            source=network.bridge or network.network,
+            model="virtio",
+            queues=queues,
+        )
+        for network in guest.networks
+    )
+
+
+def _iommu(guest: PlannedGuest) -> VirtualIommu | None:
+    """Extended interrupt mode needs interrupt remapping, which needs QEMU's own IOAPIC; VFIO needs caching mode."""
+    if not guest.iommu_eim:
+        return None
+    translation = implied.dma_translation(guest)
+    return VirtualIommu(
+        model="intel", intremap=True, caching_mode=True, eim=True, iotlb=True, dma_translation=translation
     )

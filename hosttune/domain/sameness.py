@@ -1,203 +1,134 @@
-"""Whether the XML that libvirt keeps still says what the XML that it was given said.
+"""Whether the definition that libvirt keeps still means what the XML that it was given means.
 
 libvirt fills in defaults when it defines a guest (addresses, ports, models, a PS/2 mouse), so texts cannot be compared.
-What the wanted XML says must be said; what it leaves to libvirt may be anything; what it leaves out on purpose (a
-device, huge pages, a hard limit, arguments to QEMU) must stay out.
+What the wanted XML sets must be so; what it leaves to libvirt (`LEFT_OPEN`) may be anything; what it leaves out on
+purpose (a device, huge pages, a hard limit, arguments to QEMU) must stay out.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import TypeVar
 
-from hosttune.domain.facts import DomainFacts, HostDevice, MemoryBacking, Pin
+from msgspec.structs import replace
+
+from hosttune.domain.compare import LeftOpen, compare
+from hosttune.domain.facts import (
+    Controller,
+    Disk,
+    DomainFacts,
+    GuestCpu,
+    HostDevice,
+    Interface,
+    MemoryBacking,
+    VirtualIommu,
+)
 from hosttune.domain.reader import read_domain
 from hosttune.domain.xml import parse
 from hosttune.errors import BadInput
-from hosttune.model.values import CpuSet, parse_cpus
 
-Comparison = tuple[str, object, object]
-T = TypeVar("T")
-
-# Devices that libvirt adds by itself (formatdomain), and those that are compared one by one below.
+# What libvirt chooses where the wanted XML says nothing. All other fields are as wanted, also those that are None.
+LEFT_OPEN: LeftOpen = {
+    DomainFacts: ("arch", "machine", "secure_boot", "random", "balloon"),
+    GuestCpu: ("model", "check", "migratable"),
+    Controller: ("model", "address", "chassis", "port", "bus_nr", "node", "pcihole64_bytes", "hotplug"),
+    HostDevice: ("guest_address", "driver", "model"),
+    Disk: ("device", "bus", "type", "format", "cache", "io", "guest_address"),
+    Interface: ("model", "guest_address", "queues"),
+    VirtualIommu: ("intremap", "caching_mode", "eim", "iotlb", "dma_translation", "aw_bits"),
+}
+# Fields in libvirt's words; the others are named as they are.
+_WORDS = {
+    "vcpu_pins": "vcpupin",
+    "emulator_cpus": "emulatorpin",
+    "iothread_pins": "iothreadpin",
+    "memory_bytes": "memory",
+    "current_memory_bytes": "current memory",
+    "max_memory_bytes": "maximum memory",
+    "hard_limit_bytes": "hard limit",
+    "backing": "memory backing",
+    "hostdevs": "host devices",
+    "qemu_arguments": "arguments to QEMU",
+}
+# Devices that libvirt adds by itself (formatdomain), and those that are compared one by one.
 _ADDED = frozenset(("emulator", "controller", "input", "audio", "watchdog", "memballoon", "serial", "console"))
 _COMPARED = frozenset(("hostdev", "disk", "interface", "iommu"))
-# What every guest of ours says and `DomainFacts` does not hold.
+# What every guest of ours has and `DomainFacts` does not hold.
 _SECTIONS = ("clock", "on_poweroff", "on_reboot", "on_crash", "pm")
 
 
 def same_guest(live_xml: str, want_xml: str) -> tuple[str, ...]:
-    """What the live XML says otherwise than the wanted one, one text a field; empty when they mean the same guest.
+    """How the live XML differs from the wanted one, one text a field; empty when they mean the same guest.
 
     Not compared: the UUID (a guest that is redefined keeps its own), titles, and what libvirt chooses where the wanted
     XML does not. Live XML that cannot be read differs. Raises BadInput for wanted XML that is no domain.
     """
-    want = read_domain(want_xml, where="wanted XML")
+    want = _comparable(read_domain(want_xml, where="wanted XML"))
     try:
-        live = read_domain(live_xml, where="live XML")
+        live = _comparable(read_domain(live_xml, where="live XML"))
     except BadInput as error:
         return (f"{error.where}: {error.what}",)
-    compared = (
-        *_machine(want, live),
-        *_cpus(want, live),
-        *_memory(want, live),
-        *_backing(want, live),
-        *_controllers(want, live),
-        *_devices(want, live),
+    compared = [
+        *((_word(field), wanted, found) for field, wanted, found in compare(want, _allowed(live, want), LEFT_OPEN)),
         ("other devices", _other_devices(want_xml), _other_devices(live_xml)),
-    )
-    told = [f"{field}: wanted {planned}, found {read}" for field, planned, read in compared if planned != read]
-    missing = _said(want_xml) - _said(live_xml)
-    return (*told, *(f"{said}: no longer said" for said in sorted(missing)))
-
-
-def _left_open(want: T | None, live: T | None) -> T | None:
-    """The live value; what the wanted XML leaves to libvirt counts as left so, whatever libvirt chose."""
-    return None if want is None else live
-
-
-def _machine(want: DomainFacts, live: DomainFacts) -> Iterator[Comparison]:
-    yield "name", want.name, live.name
-    yield "type", want.type, live.type
-    yield "arch", want.arch, _left_open(want.arch, live.arch)
-    # libvirt resolves an alias ("q35") to the newest version it has ("pc-q35-7.2").
-    resolved = want.machine in (live.machine or "").split("-")
-    yield "machine", want.machine, want.machine if resolved else _left_open(want.machine, live.machine)
-    yield "firmware", want.firmware, live.firmware
-    yield "secure boot", want.secure_boot, _left_open(want.secure_boot, live.secure_boot)
-    yield "boot", (want.kernel, want.initrd, want.cmdline), (live.kernel, live.initrd, live.cmdline)
-    yield "features", set(want.features), set(want.features).intersection(live.features)
-    yield "kvm features", set(want.kvm_features), set(live.kvm_features)
-    yield "ioapic", want.ioapic, live.ioapic
-    yield "arguments to QEMU", want.qemu_arguments, live.qemu_arguments
-
-
-def _cpus(want: DomainFacts, live: DomainFacts) -> Iterator[Comparison]:
-    yield "vcpus", (want.vcpus, want.vcpus_current or want.vcpus), (live.vcpus, live.vcpus_current or live.vcpus)
-    yield "vcpu cpuset", parse_cpus(want.vcpu_cpus), parse_cpus(live.vcpu_cpus)
-    yield "vcpu placement", want.vcpu_placement or "static", live.vcpu_placement or "static"
-    yield "vcpupin", _pins(want.vcpu_pins), _pins(live.vcpu_pins)
-    yield "emulatorpin", parse_cpus(want.emulator_cpus), parse_cpus(live.emulator_cpus)
-    yield "iothreads", want.iothreads, live.iothreads
-    yield "iothreadpin", _pins(want.iothread_pins), _pins(live.iothread_pins)
-    mine, theirs = want.cpu, live.cpu
-    yield "cpu mode", mine.mode, theirs.mode
-    yield "cpu model", mine.model, _left_open(mine.model, theirs.model)
-    yield "cpu check", mine.check, _left_open(mine.check, theirs.check)
-    yield "migratable", mine.migratable, _left_open(mine.migratable, theirs.migratable)
-    yield "topology", mine.topology, theirs.topology
-    yield "cpu cache", mine.cache, theirs.cache
-    yield "maxphysaddr", mine.address_width, theirs.address_width
-    yield "cpu features", set(mine.features), set(theirs.features)
-
-
-def _pins(pins: tuple[Pin, ...]) -> dict[int, CpuSet]:
-    return {pin.id: parse_cpus(pin.cpus) for pin in pins}
-
-
-def _memory(want: DomainFacts, live: DomainFacts) -> Iterator[Comparison]:
-    yield "memory", want.memory_bytes, live.memory_bytes
-    yield (
-        "current memory",
-        want.current_memory_bytes or want.memory_bytes,
-        live.current_memory_bytes or live.memory_bytes,
-    )
-    yield "maximum memory", want.max_memory_bytes, live.max_memory_bytes
-    yield "hard limit", want.hard_limit_bytes, live.hard_limit_bytes
-    yield "cells", _cells(want), _cells(live)
-    yield (
-        "numatune",
-        (want.numatune.mode, parse_cpus(want.numatune.nodes)),
-        (live.numatune.mode, parse_cpus(live.numatune.nodes)),
-    )
-    yield "memnodes", _memnodes(want), _memnodes(live)
-
-
-def _cells(facts: DomainFacts) -> list[tuple[object, ...]]:
-    return [
-        (cell.id, parse_cpus(cell.vcpus), cell.memory_bytes, sorted(cell.distances), cell.access, cell.discard)
-        for cell in facts.cells
     ]
+    texts = [f"{field}: wanted {wanted}, found {found}" for field, wanted, found in compared if wanted != found]
+    missing = sorted(_sections(want_xml) - _sections(live_xml))
+    return (*texts, *(f"{element}: missing" for element in missing))
 
 
-def _memnodes(facts: DomainFacts) -> dict[int, tuple[str | None, CpuSet]]:
-    return {memnode.cell: (memnode.mode, parse_cpus(memnode.nodes)) for memnode in facts.numatune.memnodes}
+def _word(path: str) -> str:
+    """A field for people: "cpu.mode" is "cpu mode", "vcpu_pins[3].cpus" is "vcpupin[3] cpus"."""
+    top = path.partition(".")[0].partition("[")[0]
+    return (_WORDS.get(top, top) + path.removeprefix(top)).replace(".", " ").replace("_", " ")
 
 
-def _backing(want: DomainFacts, live: DomainFacts) -> Iterator[Comparison]:
-    mine, theirs = want.backing, live.backing
-    yield "pages", _pages(mine), _pages(theirs)
-    for field in ("locked", "nosharepages", "allocation", "allocation_threads", "source", "access"):
-        yield f"memory backing: {field}", getattr(mine, field), getattr(theirs, field)
+def _comparable(facts: DomainFacts) -> DomainFacts:
+    """The facts in one form: with the defaults of what is not written, without order where order means nothing.
 
-
-def _pages(backing: MemoryBacking) -> set[tuple[CpuSet, int | None]] | None:
-    return None if backing.pages is None else {(parse_cpus(page.cells), page.size_bytes) for page in backing.pages}
-
-
-def _controllers(want: DomainFacts, live: DomainFacts) -> Iterator[Comparison]:
-    """Those that were wanted; libvirt adds some for what it adds."""
-    found = {controller.index: controller for controller in live.controllers}
-    left = ("model", "address", "chassis", "port", "bus_nr", "node", "pcihole64_bytes", "hotplug")
-    for wanted in want.controllers:
-        other = found.get(wanted.index)
-        yield (
-            f"controllers[{wanted.index}]",
-            _seen(wanted, wanted, (), left),
-            None if other is None else _seen(wanted, other, (), left),
-        )
-
-
-def _devices(want: DomainFacts, live: DomainFacts) -> Iterator[Comparison]:
-    mine, theirs = sorted(want.hostdevs, key=_source), sorted(live.hostdevs, key=_source)
-    yield from _each("host device", mine, theirs, ("kind", "source", "interface"), ("guest_address", "driver", "model"))
-    yield "host devices: managed, rom bar", _switches(want), _switches(live)
-    chosen = ("device", "bus", "type", "format", "cache", "io", "guest_address")
-    yield from _each("disk", want.disks, live.disks, ("source", "target", "iothread", "boot_order"), chosen)
-    yield (
-        "read-only disks",
-        [disk.readonly or disk.device == "cdrom" for disk in want.disks],
-        [disk.readonly or disk.device == "cdrom" for disk in live.disks],
+    Left out are the UUID, the PIT, which is in `_SECTIONS`, and who chose the nodes of the memory (placement).
+    """
+    cpu, numatune = facts.cpu, facts.numatune
+    return replace(
+        facts,
+        uuid=None,
+        pit=None,
+        vcpus_current=facts.vcpus_current or facts.vcpus,
+        vcpu_cpus=facts.vcpu_cpus or None,
+        vcpu_placement=facts.vcpu_placement or "static",
+        emulator_cpus=facts.emulator_cpus or None,
+        current_memory_bytes=facts.current_memory_bytes or facts.memory_bytes,
+        backing=_backing(facts.backing),
+        numatune=replace(
+            numatune, placement=None, memnodes=tuple(sorted(numatune.memnodes, key=lambda memnode: memnode.cell))
+        ),
+        cpu=replace(cpu, features=tuple(sorted(set(cpu.features)))),
+        cells=tuple(replace(cell, distances=tuple(sorted(cell.distances))) for cell in facts.cells),
+        kvm_features=tuple(sorted(set(facts.kvm_features))),
+        hostdevs=tuple(sorted(map(_hostdev, facts.hostdevs), key=lambda device: (device.kind, device.source or ""))),
+        disks=tuple(replace(disk, readonly=disk.readonly or disk.device == "cdrom") for disk in facts.disks),
+        channels=tuple(sorted(facts.channels)),
     )
-    left = ("model", "guest_address", "queues")
-    yield from _each("interface", want.interfaces, live.interfaces, ("type", "source"), left)
-    yield "serial console", want.serial, live.serial
-    yield "channels", sorted(want.channels), sorted(live.channels)
-    yield "random numbers", want.random, _left_open(want.random, live.random)
-    yield "balloon", want.balloon, _left_open(want.balloon, live.balloon)
-    of_iommu = ("intremap", "caching_mode", "eim", "iotlb", "dma_translation", "aw_bits")
-    yield from _each("iommu", _some(want.iommu), _some(live.iommu), ("model",), of_iommu)
 
 
-def _some(value: T | None) -> tuple[T, ...]:
-    return () if value is None else (value,)
+def _backing(backing: MemoryBacking) -> MemoryBacking:
+    pages = (replace(page, cells=page.cells or None) for page in backing.pages or ())
+    in_order = tuple(sorted(pages, key=lambda page: (page.cells or "", page.size_bytes or 0)))
+    return replace(backing, pages=None if backing.pages is None else in_order)
 
 
-def _switches(facts: DomainFacts) -> list[tuple[object, ...]]:
-    return sorted((_source(d), bool(d.managed), d.rom_bar is not False) for d in facts.hostdevs)
+def _hostdev(device: HostDevice) -> HostDevice:
+    return replace(device, managed=bool(device.managed), rom_bar=device.rom_bar is not False)
 
 
-def _source(device: HostDevice) -> tuple[str, str]:
-    return device.kind, device.source or ""
-
-
-def _each(
-    what: str, want: Sequence[object], live: Sequence[object], decided: tuple[str, ...], left: tuple[str, ...]
-) -> Iterator[Comparison]:
-    """Alike devices in order; where their numbers differ, all of them at once."""
-    if len(want) != len(live):
-        yield f"{what}s", [_seen(w, w, decided, ()) for w in want], [_seen(r, r, decided, ()) for r in live]
-        return
-    for n, (wanted, found) in enumerate(zip(want, live, strict=True)):
-        yield f"{what} {n}", _seen(wanted, wanted, decided, left), _seen(wanted, found, decided, left)
-
-
-def _seen(want: object, live: object, decided: tuple[str, ...], left: tuple[str, ...]) -> tuple[object, ...]:
-    """The live fields: the decided ones as they are, the others where the wanted XML says something."""
-    return (
-        *(getattr(live, field) for field in decided),
-        *(_left_open(getattr(want, field), getattr(live, field)) for field in left),
+def _allowed(live: DomainFacts, want: DomainFacts) -> DomainFacts:
+    """The live facts without what libvirt may add: a version of the machine ("pc-q35-7.2"), features, controllers."""
+    wanted = {controller.index for controller in want.controllers}
+    resolved = want.machine in (live.machine or "").split("-")
+    return replace(
+        live,
+        machine=want.machine if resolved else live.machine,
+        features=tuple(feature for feature in want.features if feature in live.features),
+        controllers=tuple(controller for controller in live.controllers if controller.index in wanted),
     )
 
 
@@ -207,8 +138,8 @@ def _other_devices(xml: str) -> dict[str, int]:
     return dict(Counter(tag for tag in tags if tag not in _ADDED | _COMPARED))
 
 
-def _said(xml: str) -> set[str]:
-    """What the sections that every guest of ours has say, one text an element: tag, attributes, text."""
+def _sections(xml: str) -> set[str]:
+    """The sections that every guest of ours has, one text an element: tag, attributes, text."""
     root = parse(xml)
     elements = (element for tag in _SECTIONS for section in root.iterfind(tag) for element in section.iter())
     return {

@@ -56,10 +56,7 @@ class Scene:
     @cached_property
     def pins(self) -> dict[int, CpuSet]:
         """vCPU -> host CPUs it may run on; a `<vcpu cpuset>` stands for pins that are not written."""
-        default = parse_cpus(self.guest.vcpu_cpus) if self.guest.vcpu_cpus else None
-        pins = {} if default is None else dict.fromkeys(range(self.guest.vcpus), default)
-        pins |= {pin.id: parse_cpus(pin.cpus) for pin in self.guest.vcpu_pins if pin.id < self.guest.vcpus}
-        return pins
+        return {vcpu: cpus for vcpu, cpus in self.guest.pins.items() if vcpu < self.guest.vcpus}
 
     @cached_property
     def pinned(self) -> CpuSet:

@@ -22,6 +22,7 @@ from hosttune.hypervisor.connection import (
 )
 from hosttune.hypervisor.texts import with_identity
 from hosttune.model.intent import is_guest_name
+from hosttune.settings.explains import Explains
 from hosttune.settings.setting import FILE, GUEST_STAGE, Setting, refuse
 from hosttune.system import System
 
@@ -75,7 +76,7 @@ _TYPES = {
 
 
 @dataclass(frozen=True)
-class Guest(Setting):
+class Guest(Setting, Explains):
     """The persistent definition of a guest; target: its name. Value: domain XML, None = not defined.
 
     libvirt fills in what the XML leaves open, so values agree when they mean the same guest (`domain.same_guest`). A
@@ -117,6 +118,10 @@ class Guest(Setting):
         if live is None or want is None:
             return live is None and want is None
         return not same_guest(live, want)
+
+    def differences(self, live: Any, want: Any) -> tuple[str, ...]:
+        """See Explains."""
+        return () if live is None or want is None else same_guest(live, want)
 
     def write(self, system: System, value: Any) -> None:
         """See Setting. The definition is replaced as a whole, in one call to libvirt."""

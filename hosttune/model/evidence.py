@@ -94,6 +94,7 @@ class GuestProcess(Value, frozen=True, kw_only=True):
     """A running guest as /proc shows it. `pid` None: its process was not found, and nothing else is known.
 
     `memory_by_node`: bytes by node, of huge pages where it has any (`page_sizes`, in bytes), else of everything.
+    `memory_by_cell`: bytes by guest cell and node, of what has a file that names its cell; None: nothing has.
     """
 
     guest: str
@@ -101,9 +102,10 @@ class GuestProcess(Value, frozen=True, kw_only=True):
     threads: tuple[GuestThread, ...] | None = None
     memory_by_node: Mapping[str, int] | None = None
     page_sizes: tuple[int, ...] = ()
+    memory_by_cell: Mapping[str, Mapping[str, int]] | None = None
 
     def __post_init__(self) -> None:
-        close_mappings(self, "memory_by_node")
+        close_mappings(self, "memory_by_node", "memory_by_cell")
 
 
 class Leftovers(Value, frozen=True, kw_only=True):

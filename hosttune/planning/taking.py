@@ -10,32 +10,12 @@ from dataclasses import replace
 
 import msgspec
 
-from hosttune.model.host import GuestMemory, RunningGuest, VcpuPin
+from hosttune.domain.expectedguest import as_defined
 from hosttune.model.plan import PlannedGuest
 from hosttune.model.values import CpuSet, parse_cpus
 from hosttune.planning.pages import NodeMemory, Pool
 from hosttune.planning.resources import NodeResources
 from hosttune.planning.sizing import Field
-
-
-def defined(guest: PlannedGuest) -> RunningGuest:
-    """A planned guest as the host document has it once it is defined."""
-    return RunningGuest(
-        name=guest.name,
-        state="shut off",
-        vcpus=len(guest.vcpu_pins),
-        vcpu_pins=tuple(VcpuPin(vcpu=pin.vcpu, cpus=pin.cpus) for pin in guest.vcpu_pins),
-        emulator_cpus=guest.emulator_cpus,
-        iothread_cpus=guest.iothread_cpus,
-        memory_bytes=sum(cell.memory_bytes for cell in guest.cells),
-        memory=tuple(
-            GuestMemory(node=int(cell.host_nodes), memory_bytes=cell.memory_bytes, page_bytes=guest.page_bytes)
-            for cell in guest.cells
-        ),
-        page_bytes=guest.page_bytes,
-        devices=tuple(device.address for device in guest.devices),
-        uuid=guest.uuid,
-    )
 
 
 def pins_of(guest: PlannedGuest) -> CpuSet:
@@ -48,7 +28,7 @@ def take(field: Field, guest: PlannedGuest, *, exclusive: bool = False) -> Field
 
     `exclusive`: the idle siblings of its CPUs are for nobody either. Of guests that exist already, that is not known.
     """
-    entry = defined(guest)
+    entry = as_defined(guest)
     pins = pins_of(guest)
     service = parse_cpus(guest.emulator_cpus).union(*(parse_cpus(cpus) for cpus in guest.iothread_cpus))
     taken = CpuSet(pins | service if field.reserve.cores_per_node else pins)  # as `read_resources`

@@ -6,7 +6,10 @@ import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from hosttune.model.values import CpuSet, Value
+from hosttune.model.listing import LONG_LIST as LONG_LIST
+from hosttune.model.listing import short_list as short_list
+from hosttune.model.listing import some as some
+from hosttune.model.values import Value
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -14,9 +17,7 @@ if TYPE_CHECKING:
 STYLES = {"plain": "", "strong": "bold", "dim": "dim", "warn": "yellow", "error": "bold red"}
 
 
-LONG_LIST = 32  # characters of a CPU list that fit a line without a second thought
 FACT = 45  # characters: a part between commas that is longer is prose
-PLACES = 4  # names given of a long list before "and N more"
 
 
 class Branch(Value, frozen=True, kw_only=True):
@@ -89,34 +90,6 @@ def say(text: str, console: Console, style: str = "plain") -> None:
 def printable(text: str) -> str:
     """Text from a document, safe for a terminal: control characters (a capture may hold any) become "?"."""
     return "".join(character if character.isprintable() else "?" for character in text)
-
-
-def some(names: Iterable[str], most: int = PLACES) -> str:
-    """The first few of many names, and how many more there are."""
-    names = tuple(names)
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
-
-
-def short_list(ids: Iterable[int]) -> str:
-    """CPU ids for people: the kernel's list format, and "0,2..222" for even steps, where that list would be long."""
-    plain = str(CpuSet(ids))
-    if len(plain) <= LONG_LIST:
-        return plain
-    ordered = sorted(set(CpuSet.parse(plain)))
-    runs: list[list[int]] = []
-    for cpu in ordered:
-        if runs and (len(runs[-1]) < 2 or cpu - runs[-1][-1] == runs[-1][1] - runs[-1][0]):
-            runs[-1].append(cpu)
-        else:
-            runs.append([cpu])
-    return ",".join(_run(run) for run in runs)
-
-
-def _run(run: list[int]) -> str:
-    if len(run) < 3:
-        return ",".join(map(str, run))
-    return f"{run[0]}-{run[-1]}" if run[1] == run[0] + 1 else f"{run[0]},{run[1]}..{run[-1]}"
 
 
 def count(number: int, noun: str) -> str:

@@ -14,6 +14,7 @@ from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Plan
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.values import FrozenMap, freeze
+from hosttune.settings.explains import Explains
 from hosttune.settings.setting import BOOT, Setting
 from hosttune.settings.traits import Divisible, WrittenTogether
 from hosttune.transaction.engine import Made, Say, interruptible, same, settle
@@ -361,7 +362,8 @@ def _look(site: Site, record: Record) -> Drift | str | None:
     if not _as_left(setting, record, now):
         if setting.waits_for(site.system) is not None:
             return None  # nothing to see of it now: its guest does not run, or has the device
-        return Drift(action=record.actions[0], expected=expected, actual=now)
+        why = "; ".join(setting.differences(now, expected)) if isinstance(setting, Explains) else ""
+        return Drift(action=record.actions[0], expected=expected, actual=now, why=why or None)
     if setting.scope == BOOT and not setting.agrees(works, freeze(record.new)):
         return "pending"
     return None

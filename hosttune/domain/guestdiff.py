@@ -1,0 +1,330 @@
+"""How a guest differs from what is expected of it, as named differences. Pure; the callers judge them.
+
+`compare_definition` sets two guests side by side, one row a subject. `compare_threads` and `compare_memory` look at the
+process of a running guest. QEMU names its threads as libvirt asks it to (-name debug-threads=on): "CPU 3/KVM",
+"IO iothread1"; all others are the emulator's, which is libvirt's own division (formatdomain, emulatorpin).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from hosttune.domain.expectedguest import ExpectedGuest
+from hosttune.model.evidence import GuestProcess, GuestThread
+from hosttune.model.listing import short_list, some
+from hosttune.model.values import CpuSet, format_size, parse_cpus
+
+SAME, DIFFERENT, UNKNOWN = "as planned", "differs", "unknown"
+# What is wrong with what a difference is about: it is somewhere else, it is not there, it is there and is not
+# expected, or where it is cannot be read.
+ELSEWHERE, MISSING, UNEXPECTED, UNREAD = "elsewhere", "missing", "unexpected", "unread"
+
+_VCPU = re.compile(r"CPU ([0-9]{1,5})/(?:KVM|TCG)")
+_IO_THREAD = re.compile(r"IO iothread([0-9]{1,5})")
+# QEMU's thread-context: it clears a cell's memory from that cell's node before the guest runs, and sleeps ever after.
+_CLEARING = re.compile(r"TC tc-ram-node[0-9]*")
+# QEMU's pool for file I/O: a thread of it runs where the thread that asked for it does, a vCPU's where the firmware
+# writes its variables, and ends after ten seconds without work (util/thread-pool.c).
+_POOL = "worker"
+_SMALL_PAGE_BYTES = 4096
+_MANY = 6  # devices that are named before "and N more"
+# On ordinary pages QEMU's own memory cannot be told from its guest's: so small a part elsewhere is no difference.
+_OWN_PART = 16
+
+
+# --- two definitions -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One subject of a guest: as planned and as it is, in words, and whether that is SAME, DIFFERENT or UNKNOWN."""
+
+    what: str
+    planned: str
+    actual: str
+    state: str
+
+
+def compare_definition(expected: ExpectedGuest, actual: ExpectedGuest) -> tuple[Comparison, ...]:
+    """A planned guest beside its definition, one row each: vCPUs, emulator threads, I/O threads, memory, page size,
+    devices. I/O threads and page size are left out where neither has them."""
+    rows = (
+        _vcpus(expected, actual),
+        _emulator(expected, actual),
+        _iothreads(expected, actual),
+        _memory(expected, actual),
+        _page_size(expected, actual),
+        _devices(expected, actual),
+    )
+    return tuple(row for row in rows if row is not None)
+
+
+def _row(what: str, planned: str, actual: str | None, *, same: bool = False) -> Comparison:
+    """A row; `actual` None is not known."""
+    state = UNKNOWN if actual is None else SAME if same else DIFFERENT
+    return Comparison(what=what, planned=planned, actual="unknown" if actual is None else actual, state=state)
+
+
+def _vcpus(expected: ExpectedGuest, actual: ExpectedGuest) -> Comparison:
+    want, have = expected.vcpu_pins or {}, actual.vcpu_pins
+    if have is None:
+        return _row("vCPUs", _pins(want), None)
+    wrong = [vcpu for vcpu in sorted({*want, *have}) if want.get(vcpu) != have.get(vcpu)]
+    texts = [f"vCPU {vcpu} on {have.get(vcpu) or 'no pin'}, not {want.get(vcpu) or 'planned'}" for vcpu in wrong]
+    if actual.vcpus is not None and expected.vcpus is not None and actual.vcpus != expected.vcpus:
+        texts.insert(0, f"{actual.vcpus} vCPUs in all, not {expected.vcpus}")
+    return _row("vCPUs", _pins(want), "; ".join(filter(None, (_pins(have), some(texts, 3, "; ")))), same=not texts)
+
+
+def _pins(pins: Mapping[int, CpuSet]) -> str:
+    cpus = CpuSet(cpu for one in pins.values() for cpu in one)
+    return f"{len(pins)} on host CPUs {short_list(cpus)}" if pins else "none pinned"
+
+
+def _emulator(expected: ExpectedGuest, actual: ExpectedGuest) -> Comparison:
+    want, have = expected.emulator_cpus or CpuSet(), actual.emulator_cpus
+    return _row("emulator threads", _cpus(want), None if have is None else _cpus(have), same=have == want)
+
+
+def _cpus(cpus: CpuSet) -> str:
+    return f"host CPUs {short_list(cpus)}" if cpus else "any CPU"
+
+
+def _iothreads(expected: ExpectedGuest, actual: ExpectedGuest) -> Comparison | None:
+    want, have = expected.iothread_cpus or (), actual.iothread_cpus
+    if not want and not have:
+        return None
+    words = None if have is None else _each_cpus(have)
+    return _row("I/O threads", _each_cpus(want), words, same=have == want)
+
+
+def _each_cpus(threads: Sequence[CpuSet]) -> str:
+    return f"{len(threads)} on host CPUs {'; '.join(map(short_list, threads))}" if threads else "none pinned"
+
+
+def _memory(expected: ExpectedGuest, actual: ExpectedGuest) -> Comparison:
+    want, have = _by_nodes(expected) or {}, _by_nodes(actual)
+    total = actual.memory_bytes
+    texts = [f"{format_size(total)} in all"] if total is not None and total != sum(want.values()) else []
+    same = have == want and not texts
+    texts += [] if have is None else [_sizes(have)]
+    return _row("memory", _sizes(want), "; ".join(texts) or None, same=same)
+
+
+def _by_nodes(guest: ExpectedGuest) -> dict[CpuSet, int] | None:
+    """Bytes by the set of nodes that they come from; None where they are not all known."""
+    found: dict[CpuSet, int] = {}
+    for part in guest.memory or ():
+        if part.size_bytes is None:
+            return None
+        found[part.nodes] = found.get(part.nodes, 0) + part.size_bytes
+    return None if guest.memory is None else found
+
+
+def _sizes(by_nodes: Mapping[CpuSet, int]) -> str:
+    parts = sorted(by_nodes.items(), key=lambda part: sorted(part[0]))
+    return ", ".join(f"{format_size(size)} on node {nodes or 'any'}" for nodes, size in parts) or "none"
+
+
+def _page_size(expected: ExpectedGuest, actual: ExpectedGuest) -> Comparison | None:
+    want, have = expected.page_bytes, actual.page_bytes
+    if want is None and (have or 0) <= _SMALL_PAGE_BYTES:
+        return None
+    words = "ordinary pages" if want is None else format_size(want)
+    return _row("page size", words, None if have is None else format_size(have), same=have == want)
+
+
+def _devices(expected: ExpectedGuest, actual: ExpectedGuest) -> Comparison:
+    want = sorted(expected.devices or ())
+    if actual.devices is None:
+        return _row("devices", some(want, _MANY) or "none", None)
+    have = sorted(actual.devices)
+    missing, extra = sorted({*want} - {*have}), sorted({*have} - {*want})
+    texts = [f"missing {some(missing, _MANY)}"] if missing else []
+    texts += [f"not planned {some(extra, _MANY)}"] if extra else []
+    words = "; ".join((some(have, _MANY) or "none", *texts))
+    return _row("devices", some(want, _MANY) or "none", words, same=want == have)
+
+
+# --- a running process ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Something of a running guest that is not as expected: ELSEWHERE, MISSING, UNEXPECTED or UNREAD, and a text of it.
+
+    `size_bytes`: how much memory is elsewhere or missing; 0 for all else.
+    """
+
+    kind: str
+    text: str
+    size_bytes: int = 0
+
+
+def vcpu_of(thread: GuestThread) -> int | None:
+    """The vCPU that a thread of QEMU runs; None for any other thread."""
+    found = _VCPU.fullmatch(thread.name)
+    return int(found[1]) if found else None
+
+
+def compare_threads(
+    expected: ExpectedGuest, threads: Sequence[GuestThread], *, online: CpuSet | None = None
+) -> Iterator[Difference]:
+    """The threads of a guest that may run elsewhere, are missing or are not expected.
+
+    `online`: the CPUs that are online. Others are left out on both sides: the kernel may or may not list them.
+    """
+    pins, iothreads = expected.vcpu_pins or {}, expected.iothread_cpus or ()
+    yield from _pinned("vCPU", pins, _numbered(threads, _VCPU), online, exactly=expected.from_plan)
+    by_number = _numbered(threads, _IO_THREAD)
+    if expected.from_plan:
+        yield from _pinned("I/O thread", dict(enumerate(iothreads, 1)), by_number, online, exactly=True)
+    elif iothreads:  # a definition has no numbers: each thread is on the CPUs of one of the pins
+        alike = [(number, thread) for number, found in sorted(by_number.items()) for thread in found]
+        for number, thread in alike:
+            if not any(_agree(thread, cpus, online) for cpus in iothreads):
+                yield _elsewhere(f"I/O thread {number}", thread, " or ".join(map(str, dict.fromkeys(iothreads))))
+    yield from _others(expected, threads, online)
+
+
+def _numbered(threads: Sequence[GuestThread], form: re.Pattern[str]) -> dict[int, list[GuestThread]]:
+    found: dict[int, list[GuestThread]] = defaultdict(list)
+    for thread in threads:
+        named = form.fullmatch(thread.name)
+        if named:
+            found[int(named[1])].append(thread)
+    return found
+
+
+def _pinned(
+    what: str,
+    pins: Mapping[int, CpuSet],
+    by_number: Mapping[int, Sequence[GuestThread]],
+    online: CpuSet | None,
+    *,
+    exactly: bool,
+) -> Iterator[Difference]:
+    """Each pinned thread once, and on its CPUs exactly; `exactly`: and none that has no pin."""
+    for number in sorted(pins.keys() | by_number.keys()):
+        wanted, alike = pins.get(number), by_number.get(number, ())
+        if wanted is None:
+            if exactly:
+                yield Difference(kind=UNEXPECTED, text=f"{what} {number} is not expected")
+            continue
+        if not alike:
+            yield Difference(kind=MISSING, text=f"{what} {number}: no thread of it, expected on CPUs {wanted}")
+        elif len(alike) > 1:
+            yield Difference(kind=UNEXPECTED, text=f"{what} {number}: {len(alike)} threads of that name")
+        for thread in alike:
+            if not _agree(thread, wanted, online):
+                yield _elsewhere(f"{what} {number}", thread, str(wanted))
+
+
+def _others(expected: ExpectedGuest, threads: Sequence[GuestThread], online: CpuSet | None) -> Iterator[Difference]:
+    """The emulator's threads: on its CPUs, or on those of an I/O thread, whose helpers start where it runs."""
+    if not expected.emulator_cpus:
+        return
+    allowed = CpuSet(expected.emulator_cpus.union(*(expected.iothread_cpus or ())))
+    pins = (expected.vcpu_pins or {}).values()
+    for thread in threads:
+        if any(form.fullmatch(thread.name) for form in (_VCPU, _IO_THREAD, _CLEARING)):
+            continue
+        if thread.name == _POOL and any(_agree(thread, cpus, online) for cpus in pins):
+            continue
+        cpus = _visible(thread, online)
+        # Threads that the kernel adds for KVM and vhost may be held to fewer.
+        if not cpus or not cpus <= allowed:
+            yield _elsewhere(f"emulator thread {thread.name!r}", thread, str(expected.emulator_cpus))
+
+
+def _visible(thread: GuestThread, online: CpuSet | None) -> CpuSet | None:
+    """The CPUs that a thread may run on, those that are offline left out; None: not known."""
+    if thread.cpus is None:
+        return None
+    cpus = parse_cpus(thread.cpus)
+    return cpus & online if online else cpus
+
+
+def _agree(thread: GuestThread, wanted: CpuSet, online: CpuSet | None) -> bool:
+    return _visible(thread, online) == (wanted & online if online else wanted)
+
+
+def _elsewhere(what: str, thread: GuestThread, wanted: str) -> Difference:
+    if thread.cpus is None:
+        return Difference(kind=UNREAD, text=f"{what}: the CPUs that it may run on are unknown, expected {wanted}")
+    return Difference(kind=ELSEWHERE, text=f"{what} may run on CPUs {thread.cpus}, expected {wanted}")
+
+
+def compare_memory(expected: ExpectedGuest, process: GuestProcess) -> Iterator[Difference]:
+    """The memory of a guest that is on other nodes, in pages of another size, or not shown.
+
+    Where a part has huge pages, only these are looked at: they are all taken before the guest runs (libvirt has QEMU
+    do so: qemu_command.c, memory-backend-file with prealloc), and all else is QEMU's own.
+    """
+    if expected.memory is None or process.memory_by_node is None:
+        yield Difference(kind=UNREAD, text="memory: where it is, is unknown")
+        return
+    yield from _pages(expected, process)
+    held = {int(node): size for node, size in process.memory_by_node.items()}
+    yield from _strays(expected, held, huge=bool(process.page_sizes))
+    yield from _shortage(expected, held)
+    yield from _cells(expected, process)
+
+
+def _pages(expected: ExpectedGuest, process: GuestProcess) -> Iterator[Difference]:
+    wanted = {part.page_bytes for part in expected.memory or () if part.page_bytes}
+    found = set(process.page_sizes)
+    if wanted and not (found and found <= wanted):
+        yield Difference(kind=ELSEWHERE, text=f"memory: on {_kib(found)}, expected {_kib(wanted)}")
+    if found and not wanted and expected.from_plan:
+        yield Difference(kind=UNEXPECTED, text=f"memory: on {_kib(found)}, expected {_kib(())}")
+
+
+def _kib(sizes: Collection[int]) -> str:
+    return f"pages of {', '.join(f'{size >> 10} KiB' for size in sorted(sizes))}" if sizes else "ordinary pages"
+
+
+def _strays(expected: ExpectedGuest, held: Mapping[int, int], *, huge: bool) -> Iterator[Difference]:
+    """Memory on nodes where none is expected, but for what may lie anywhere: what was plugged in while the guest ran,
+    which no cell holds, and on ordinary pages QEMU's own."""
+    parts = expected.memory or ()
+    if not parts or not all(part.nodes for part in parts):
+        return
+    plugged = max((expected.memory_bytes or 0) - sum(part.size_bytes or 0 for part in parts), 0)
+    tolerated = plugged + (0 if huge else sum(held.values()) // _OWN_PART)
+    nodes = CpuSet(node for part in parts for node in part.nodes)
+    strays = {node: size for node, size in sorted(held.items()) if node not in nodes}
+    if sum(strays.values()) > tolerated:
+        for node, size in strays.items():
+            text = f"memory: {size >> 20} MiB on node {node}, expected on node {nodes}"
+            yield Difference(kind=ELSEWHERE, text=text, size_bytes=size)
+
+
+def _shortage(expected: ExpectedGuest, held: Mapping[int, int]) -> Iterator[Difference]:
+    """Memory that is not where it is expected, by the set of nodes; of parts that may come from any node, the rest."""
+    parts = expected.memory or ()
+    huge = expected.has_huge_pages
+    wanted: dict[CpuSet, int] = defaultdict(int)
+    for part in parts:
+        if part.page_bytes or not huge:
+            wanted[part.nodes] += part.size_bytes or 0
+    bound = sum(size for nodes, size in wanted.items() if nodes)
+    for nodes, size in sorted(wanted.items(), key=lambda one: sorted(one[0])):
+        found = sum(held.get(node, 0) for node in nodes) if nodes else max(sum(held.values()) - bound, 0)
+        if found < size:
+            text = f"memory: {found >> 20} MiB on node {nodes or 'any'}, expected {size >> 20} MiB"
+            yield Difference(kind=MISSING, text=text, size_bytes=size - found)
+
+
+def _cells(expected: ExpectedGuest, process: GuestProcess) -> Iterator[Difference]:
+    """Where the kernel tells the cells apart, each cell's memory is on that cell's nodes."""
+    nodes = {part.cell: part.nodes for part in expected.memory or () if part.nodes}
+    for cell, held in sorted((process.memory_by_cell or {}).items()):
+        wanted = nodes.get(int(cell))
+        strays = {int(node): size for node, size in held.items() if wanted is not None and int(node) not in wanted}
+        if strays:
+            text = f"memory of cell {cell}: on node {CpuSet(map(int, held))}, expected on node {wanted}"
+            yield Difference(kind=ELSEWHERE, text=text, size_bytes=sum(strays.values()))
