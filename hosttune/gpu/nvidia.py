@@ -440,6 +440,6 @@ NVIDIA = Vendor(
     must_list=True,
     reset_doubts=RESET_DOUBTS,
     bench=Bench(
-        backends=frozenset(("PyTorch", "CuPy", "nvbandwidth", "nccl-tests", "DCGM")), parts=parts, watch="nvidia-smi"
+        backends=frozenset(("PyTorch", "nvbandwidth", "nccl-tests", "DCGM")), parts=parts, watch="nvidia-smi"
     ),
 )
