@@ -20,7 +20,7 @@ from hosttune.errors import BadInput
 from hosttune.model.limits import LIMITS as TABLE
 from hosttune.model.values import Value, format_size
 from hosttune.recorded import OWN, Archive, Capture
-from hosttune.system import System, join_link
+from hosttune.system import Machine, System, join_link
 
 if TYPE_CHECKING:
     import tarfile
@@ -42,6 +42,11 @@ class Limits(Value, frozen=True, kw_only=True):
 
 
 LIMITS = Limits()
+
+
+def open_system(root: str | None) -> System:
+    """This machine, or the captured host of `open_root`. Raises BadInput."""
+    return Machine() if root is None else open_root(root)
 
 
 def open_root(path: str, limits: Limits = LIMITS) -> System:

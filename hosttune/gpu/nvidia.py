@@ -439,7 +439,5 @@ NVIDIA = Vendor(
     lists=_lists,
     must_list=True,
     reset_doubts=RESET_DOUBTS,
-    bench=Bench(
-        backends=frozenset(("PyTorch", "nvbandwidth", "nccl-tests", "DCGM")), parts=parts, watch="nvidia-smi"
-    ),
+    bench=Bench(backends=frozenset(("PyTorch", "nvbandwidth", "nccl-tests", "DCGM")), parts=parts, watch="nvidia-smi"),
 )
