@@ -57,8 +57,6 @@ def open_site(
     in errors, which is read-only. Raises BadInput.
     """
     if host is not None:
-        if root is not None:
-            raise BadInput("both root and host", where="arguments", hint="give one of the two")
         return replace(site_of(Archive({}, {}, where)), hostname=host.hostname), lambda: host
     system = open_system(root)
 
