@@ -17,6 +17,7 @@ from functools import cache
 from typing import IO, TYPE_CHECKING, Protocol
 
 from hosttune.errors import BadInput
+from hosttune.machine import Machine
 from hosttune.model.limits import LIMITS as TABLE
 from hosttune.model.values import Value, format_size
 from hosttune.recorded import OWN, Archive, Capture
@@ -42,6 +43,11 @@ class Limits(Value, frozen=True, kw_only=True):
 
 
 LIMITS = Limits()
+
+
+def open_system(root: str | None) -> System:
+    """This machine, or the captured host of `open_root`. Raises BadInput."""
+    return Machine() if root is None else open_root(root)
 
 
 def open_root(path: str, limits: Limits = LIMITS) -> System:

@@ -20,15 +20,18 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from hosttune.errors import BadInput, HosttuneError, Refused, WriteFailed
+from hosttune.files import make_folder, open_new, read_whole, sync_folder
+from hosttune.jsonlines import JsonLines, cut_torn, decoded, whole_lines
 from hosttune.model.limits import check_size
 from hosttune.model.values import Value, close_mappings, to_builtins
-from hosttune.state import mode_of, read_whole
-from hosttune.system import let_go, make_folder, open_new, put_file, sync_folder
+from hosttune.state import mode_of
+from hosttune.system import let_go, put_file
 
 JOURNAL_SCHEMA = "hosttune.journal/v1"
 OPEN_STATES = ("applying", "reverting")
@@ -140,6 +143,9 @@ class Transaction(Value, frozen=True, kw_only=True):
         return self.state in ("applied", "kept") and self.header.verb == "apply"
 
 
+_HEADER, _LINE = msgspec.json.Decoder(Header), msgspec.json.Decoder(Line)
+
+
 # --- reading -------------------------------------------------------------------------------------------------
 
 
@@ -149,18 +155,16 @@ def read_transaction(path: str) -> Transaction | None:
         check_size(os.path.getsize(path), "journal", path)
     except BadInput as error:
         raise _unreadable(path, 1, error.what) from error
-    data = read_whole(path)
-    whole = data[: data.rfind(b"\n") + 1]  # what follows the last line end was never promised
-    lines = whole.splitlines()
+    lines = list(whole_lines(read_whole(path)))
     if not lines:
         return None
-    header = _decode(lines[0], Header, path, 1)
+    header = decoded(lines[0][1], _HEADER.decode, lambda why: _unreadable(path, 1, why))
     if header.schema != JOURNAL_SCHEMA:
         raise _unreadable(path, 1, f"schema {header.schema!r}, this version writes {JOURNAL_SCHEMA!r}")
     records: dict[int, Record] = {}
     state = "applying"
-    for number, text in enumerate(lines[1:], 2):
-        line = _decode(text, Line, path, number)
+    for number, text in lines[1:]:
+        line = decoded(text, _LINE.decode, partial(_unreadable, path, number))
         try:
             state = _take(records, line, state)
         except (KeyError, ValueError) as error:
@@ -202,13 +206,6 @@ def _take(records: dict[int, Record], line: Line, state: str) -> str:
     raise ValueError(f"no event {line.event!r}")
 
 
-def _decode(text: bytes, kind: type[Any], path: str, number: int) -> Any:
-    try:
-        return msgspec.json.decode(text, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _unreadable(path, number, str(error)) from error
-
-
 def _unreadable(path: str, number: int, why: str) -> Refused:
     return Refused(
         f"a journal that cannot be read: {why}",
@@ -221,35 +218,23 @@ def _unreadable(path: str, number: int, why: str) -> Refused:
 
 
 class Journal:
-    """A journal file that is being written. `sync` is os.fsync, but for tests that end the process there."""
+    """A journal file that is being written: each line is on the disk before the next step is taken."""
 
-    def __init__(self, path: str, fd: int, sync: Callable[[int], None] = os.fsync) -> None:
+    def __init__(self, path: str, lines: JsonLines) -> None:
         self.path = path
-        self._fd = fd
-        self._sync = sync
+        self._lines = lines
 
     def append(self, value: Value) -> None:
         """One line, on disk when this returns. Raises JournalFailed; the file then ends with its last whole line."""
-        line = msgspec.json.encode(to_builtins(value)) + b"\n"
-        end = os.fstat(self._fd).st_size
-        try:
-            while line:
-                line = line[os.write(self._fd, line) :]
-            self._sync(self._fd)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, end)
-            raise JournalFailed(
-                f"cannot write the journal: {error.strerror or error}", where=self.path, hint="make room on that disk"
-            ) from error
+        self._lines.add(msgspec.json.encode(to_builtins(value)))
 
     def write(self, event: str, **fields: Any) -> None:
         """One event, with its time. Raises JournalFailed."""
         self.append(Line(event=event, at=now(), **fields))
 
     def close(self) -> None:
-        """Let go of the file. Each line is on disk by then: what a close says can be of none of them."""
-        let_go(self._fd)
+        """Close the file. Each line is on disk by then."""
+        self._lines.close()
 
 
 def now() -> str:
@@ -324,7 +309,7 @@ class Store:
             raise JournalFailed(
                 f"cannot begin a journal: {error.strerror}", where=path, hint="make room on that disk"
             ) from error
-        journal = Journal(path, fd, self._sync)
+        journal = self._journal(path, fd)
         try:
             journal.append(Header(schema=JOURNAL_SCHEMA, number=number, at=now(), **facts))
             sync_folder(self._journals)
@@ -366,13 +351,19 @@ class Store:
         """The journal of a transaction, to go on with. What a crash left of its last line is cut away."""
         try:
             fd = os.open(transaction.path, os.O_RDWR | os.O_CLOEXEC | os.O_APPEND)
-            data = os.pread(fd, os.fstat(fd).st_size, 0)
-            os.ftruncate(fd, data.rfind(b"\n") + 1)
+            cut_torn(fd)
         except OSError as error:
             raise JournalFailed(
                 f"cannot write the journal: {error.strerror}", where=transaction.path, hint="run as root"
             ) from error
-        return Journal(transaction.path, fd, self._sync)
+        return self._journal(transaction.path, fd)
+
+    def _journal(self, path: str, fd: int) -> Journal:
+        def failed(error: OSError) -> JournalFailed:
+            why = error.strerror or str(error)
+            return JournalFailed(f"cannot write the journal: {why}", where=path, hint="make room on that disk")
+
+        return Journal(path, JsonLines(fd, failed, fsync=self._sync))
 
     def forget(self, transaction: Transaction) -> None:
         """Delete the journal of a transaction of which nothing is in force any more."""

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from typing import TextIO
 
 from hosttune.errors import BadInput
+from hosttune.files import make_folder as make_folders
+from hosttune.files import read_all, write_whole
 from hosttune.model.limits import check_size
-from hosttune.system import KEPT_GPUS, MADE_FOLDERS, let_go, write_new
-from hosttune.system import make_folder as make_folders
+from hosttune.system import KEPT_GPUS, MADE_FOLDERS, let_go
 from hosttune.system import state_directory as state_directory
 
 
@@ -87,21 +88,9 @@ def save(path: str, text: str, *, make_folder: bool = False, mode: int | None = 
         target = os.path.realpath(path)
         if make_folder:
             make_folders(os.path.dirname(target))
-        _replace(target, text.encode(), mode)
+        write_whole(target, text.encode(), mode)
     except OSError as error:
         raise BadInput(f"cannot write {path}: {error.strerror}", where=path, hint=hint) from error
-
-
-def read_whole(path: str) -> bytes:
-    """The bytes of a file. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        chunks = []
-        while chunk := os.read(fd, 1 << 20):
-            chunks.append(chunk)
-    finally:
-        let_go(fd)
-    return b"".join(chunks)
 
 
 def holds(path: str, text: str) -> bool:
@@ -116,40 +105,17 @@ def holds(path: str, text: str) -> bool:
         return False
 
 
-def _replace(path: str, data: bytes, mode: int | None) -> None:
-    temporary = f"{path}.{os.getpid()}.tmp"
-    write_new(temporary, data, _users_mode() if mode is None else mode)
-    try:
-        os.replace(temporary, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):  # renamed: as it should be
-            os.unlink(temporary)
-
-
-def _users_mode() -> int:
-    """What the umask leaves of 0644. It can only be read by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return 0o644 & ~mask
-
-
 def load(path: str, *, what: str, size: str = "document") -> bytes:
     """Read a file that the user named ("-" is standard input); `size` names its bound (`limits`). Raises BadInput."""
     try:
         fd = 0 if path == "-" else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            chunks = []
-            taken = 0
-            while chunk := os.read(fd, 1 << 20):
-                chunks.append(chunk)
-                taken += len(chunk)
-                check_size(taken, size, path)
+            return read_all(fd, lambda taken: check_size(taken, size, path))
         finally:
             if fd:
                 let_go(fd)
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}", where=path, hint=f"give {what}") from error
-    return b"".join(chunks)
 
 
 def load_text(path: str, *, what: str, size: str = "document") -> str:

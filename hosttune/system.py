@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 
 from hosttune.child import let_go as let_go
 from hosttune.errors import Refused, Unreadable, WriteFailed
+from hosttune.files import make_folder, sync_folder, write_whole
 
 MAX_FILE_BYTES = 64 << 20
 MAX_LINKS = 40  # as the kernel's own limit (MAXSYMLINKS)
@@ -178,27 +179,10 @@ def put_file(path: str, data: bytes, mode: int = 0o644) -> None:
     temporary = f"{path}.hosttune-new"  # one name: what a crash leaves, the next try replaces
     try:
         make_folder(os.path.dirname(path))
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        write_new(temporary, data, mode)
-        os.replace(temporary, path)
+        write_whole(path, data, mode, temporary=temporary)
         sync_folder(os.path.dirname(path))
     except OSError as error:
         raise WriteFailed(path, error.strerror or str(error), error.errno) from error
-    finally:
-        with contextlib.suppress(OSError):  # renamed, as it should be; a full disk or an interrupt leaves no half
-            os.unlink(temporary)
-
-
-def make_folder(path: str, mode: int = 0o755) -> None:
-    """Make a folder and those above it that are missing, with this mode whatever the umask is. Raises OSError."""
-    if os.path.isdir(path):
-        return
-    make_folder(os.path.dirname(path) or "/", mode)
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(path, mode)
-    if os.stat(path).st_mode & 0o777 != mode:
-        os.chmod(path, mode)
 
 
 class MadeFolders:
@@ -250,34 +234,6 @@ class MadeFolders:
 def made_here() -> MadeFolders:
     """Those of this machine, noted in its state."""
     return MadeFolders(f"{state_directory()}/{MADE_FOLDERS}/")
-
-
-def open_new(path: str, mode: int, flags: int = 0) -> int:
-    """Make a file that is not there yet, with this mode whatever the umask is; open for writing. Raises OSError."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW | flags, mode)
-    try:
-        if os.fstat(fd).st_mode & 0o777 != mode:
-            os.fchmod(fd, mode)  # before there is anything to read in it
-    except BaseException:
-        let_go(fd)
-        os.unlink(path)
-        raise
-    return fd
-
-
-def write_new(path: str, data: bytes, mode: int) -> None:
-    """Make a file that is not there yet, written and synced; where that fails, it is gone again. Raises OSError."""
-    fd = open_new(path, mode)
-    try:
-        try:
-            while data:
-                data = data[os.write(fd, data) :]
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-    except BaseException:  # an interrupt, too
-        os.unlink(path)
-        raise
 
 
 def take_file(path: str, root: str = "") -> None:
@@ -334,15 +290,6 @@ def _is_ours(folder: str) -> bool:
         or folder.endswith(".service.d")
         or folder.startswith(f"{state_directory()}/")
     )
-
-
-def sync_folder(path: str) -> None:
-    """Make the names in a folder last through a power cut. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        let_go(fd)
 
 
 def join_link(directory: str, target: str) -> str | None:

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from hosttune import manifest
 from hosttune.archive import open_root
-from hosttune.capture import Recording
 from hosttune.checks import judge
 from hosttune.discovery.evidence import gather
 from hosttune.model.validation import CheckResult, verdict_of
 from hosttune.recorded import Archive
+from hosttune.recording import Recording
 from hosttune.system import COMMANDS, COMPLETE, UNREADABLE
 
 OWN = (COMPLETE, UNREADABLE)  # what a capture says of itself, which is no evidence of the machine

@@ -16,9 +16,10 @@ from typing import Any
 from hosttune.fleet.course import Course, Hands, Outcome, carry_out, opening, resumed, waves_of
 from hosttune.fleet.gate import Gate, Standing
 from hosttune.fleet.record import Began, Line, Past, Resumed, decode, encode, past_run
-from hosttune.fleet.results import RECORD, Journal, answer_path, held
+from hosttune.fleet.results import RECORD, answer_path, held
 from hosttune.fleet.runner import Event, Order, Played, Stop
 from hosttune.fleet.waves import parse_sizes
+from hosttune.jsonlines import JsonLines
 
 STEPS: Mapping[str, tuple[str, ...]] = {
     "discover": ("discover",),
@@ -169,7 +170,7 @@ def lines_in(results: Path) -> tuple[Line, ...]:
     return decode((results / RECORD).read_bytes())
 
 
-def add(journal: Journal, lines: Iterable[Line]) -> None:
+def add(journal: JsonLines, lines: Iterable[Line]) -> None:
     """Record lines."""
     for line in lines:
         journal.add(encode(line))

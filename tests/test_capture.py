@@ -16,12 +16,12 @@ import pytest
 from sweeps import sample
 
 from hosttune.archive import open_root
-from hosttune.capture import Recording, write_capture
 from hosttune.discovery import discover
 from hosttune.errors import BadInput, Unreadable
 from hosttune.model.host import Host
 from hosttune.model.values import to_builtins
 from hosttune.recorded import Archive, Capture
+from hosttune.recording import Recording, write_capture
 from hosttune.scrub import Scrub
 
 HOSTS = Path(__file__).parent / "hosts"

@@ -24,14 +24,15 @@ from hosttune.checks import judge
 from hosttune.checks.expected import Forgotten, of_document, of_validation, with_expectations
 from hosttune.checks.facts import accelerators, known_devices
 from hosttune.cli import run
-from hosttune.cli.validate import decide, expecting
 from hosttune.discovery.evidence import gather
 from hosttune.errors import BadInput
+from hosttune.history import with_expected
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import DeviceSource, Host, NvSwitch, PciDevice, SeenDevice
 from hosttune.model.validation import CheckResult, KnownDevice, Machine, Validation, verdict_of
 from hosttune.recorded import Archive
+from hosttune.validating import decide
 
 GPUS = tuple(f"0000:{bus}:00.0" for bus in ("18", "29", "41", "56", "9a", "aa", "ba", "da"))
 SWITCHES = tuple(f"0000:{bus}:00.0" for bus in ("83", "84", "85", "86"))
@@ -378,7 +379,7 @@ def test_a_device_is_forgotten_until_it_is_seen_again() -> None:
 
 def test_a_kept_validation_names_what_was_there_and_what_should_have_been() -> None:
     found = expected(quietly_lost(), kept(LOST))
-    _, known = expecting(None, found, None)
+    _, known = with_expected(None, found, None)
     document = decide(found, 1, None, live=False, known=known)
     devices = {one.address: one for one in (document.machine or Machine()).devices or ()}
     assert {LOST, *GPUS, *SWITCHES} <= devices.keys()

@@ -12,7 +12,6 @@ import pytest
 from fabrichosts import GPUS, H200, MODULES, SMALL, answered
 
 import hosttune
-from hosttune.capture import write_capture
 from hosttune.discovery import discover
 from hosttune.discovery.fabric import CONFIG, read_fabric, recall_modules
 from hosttune.errors import CommandFailed
@@ -21,6 +20,7 @@ from hosttune.model.host import Host, NvSwitch, PciDevice
 from hosttune.model.intent import Intent
 from hosttune.reader import Reader
 from hosttune.recorded import Capture
+from hosttune.recording import write_capture
 from hosttune.scratch import Scratch
 
 SMI = Path(__file__).parent / "cases" / "gpu" / "smi-text" / "h100-x8-535.txt"

@@ -96,7 +96,7 @@ def test_the_default_waves(tmp_path: Path) -> None:
         tmp_path, [f"h{n}" for n in range(9)], hosttune_command=canned(tmp_path).variables["hosttune_command"]
     )
     out = fleet.play("apply").out
-    waves = [part.count("changed: [") for part in out.split("PLAY [Apply in waves]")[1:]]
+    waves = [part.count("changed: [") for part in out.split("PLAY [Change hosts in waves]")[1:]]
     assert waves == [1, 1, 2, 5]
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from ast import literal_eval
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +13,7 @@ from hypothesis import strategies as st
 from hosttune.errors import BadInput
 from hosttune.fleet.waves import DEFAULT, cut, hosts_of, parse_sizes, shards
 
+PLAYBOOKS = Path(__file__).resolve().parent.parent / "playbooks"
 NUMBERS = st.integers(1, 400).map(str)
 PERCENTAGES = st.integers(1, 100).map(lambda number: f"{number}%")
 SIZES = st.lists(NUMBERS | PERCENTAGES, min_size=1, max_size=6).map(tuple)
@@ -86,3 +91,11 @@ def test_shards_hold_every_host_once_and_are_about_equal(total: int, most: int) 
     assert all(0 < len(part) <= most for part in parts)
     assert len(parts) == -(-total // most)
     assert not parts or max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_the_playbooks_have_the_same_default_and_say_it_once() -> None:
+    """ansible-playbook alone cuts waves by `serial`, in one playbook and with the sizes of `hosttune fleet`."""
+    found = {path.name: path.read_text() for path in PLAYBOOKS.rglob("*.yml") if "serial:" in path.read_text()}
+    assert list(found) == ["waves.yml"]
+    sizes = re.findall(r"hosttune_waves \| default\((\[.*?\])\)", found["waves.yml"])
+    assert [tuple(map(str, literal_eval(text))) for text in sizes] == [parse_sizes(DEFAULT)]

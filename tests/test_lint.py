@@ -40,8 +40,10 @@ ROOMS = frozenset(
         "recorded.py",
         "scratch.py",
         "archive.py",
-        "capture.py",
+        "recording.py",
         "state.py",
+        "files.py",
+        "jsonlines.py",
         "journal.py",
         "child.py",
         "locked.py",
@@ -66,6 +68,21 @@ def doors(path: Path) -> list[str]:
             if module in ("os", "subprocess", "shutil") and name in DOORS:
                 found.append(f"{path.relative_to(ROOT)}:{node.lineno} {module}.{name}")
     return found
+
+
+def test_only_the_command_line_calls_the_functions_of_the_package() -> None:
+    """The package's functions import every room, so that no room below the command line may go through them."""
+    package = ROOT / "hosttune"
+    modules = {path.stem for path in package.iterdir()} | {"__version__"}
+    found = []
+    for path in package.rglob("*.py"):
+        for line in re.findall(
+            r"^ *(import hosttune\b(?!\.).*|from hosttune import .+)$", path.read_text(), re.MULTILINE
+        ):
+            names = set(re.findall(r"\w+", line.partition(" import ")[2]))
+            if path.parts[-2] != "cli" and not (names and names <= modules):
+                found.append(f"{path.relative_to(ROOT)}: {line}")
+    assert found == ["hosttune/__init__.py: import hosttune"], "its docstring shows how it is used"
 
 
 def test_only_a_few_rooms_touch_files_and_processes() -> None:

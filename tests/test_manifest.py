@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from hosttune import manifest
 from hosttune.archive import open_root
-from hosttune.capture import write_capture
 from hosttune.discovery import discover
 from hosttune.errors import BadInput, Unreadable
 from hosttune.machine import Machine
 from hosttune.recorded import Archive
+from hosttune.recording import write_capture
 from hosttune.scratch import Scratch
 from hosttune.system import COMPLETE
 

@@ -13,8 +13,9 @@ import applyroots
 import pytest
 from applyroots import GPU, STATE, Root
 
+from hosttune.files import make_folder
 from hosttune.state import MODES, mode_of, save
-from hosttune.system import make_folder, put_file
+from hosttune.system import put_file
 
 ROOT = Path(__file__).resolve().parent.parent
 root = applyroots.root
@@ -25,7 +26,7 @@ os.umask(int(sys.argv[1], 8))
 from hosttune.cli import run
 root, state, intent = sys.argv[2:]
 assert run(["apply", "--root", root, "--intent", intent, "--yes"]) == 0
-from hosttune.cli.validate import keep
+from hosttune.history import keep
 from hosttune.model.validation import Validation
 os.environ["HOSTTUNE_STATE"] = state
 keep(Validation(host=None, level=1, verdict="pass", results=(), at="2026-01-01T00:00:00+00:00"))

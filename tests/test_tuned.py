@@ -18,7 +18,6 @@ from planhosts import Card, build_host, intent_of
 from sickhosts import EXAMPLE
 
 from hosttune import manifest
-from hosttune.capture import Recording
 from hosttune.discovery import discover
 from hosttune.discovery.tuned import MOST_BYTES, MOST_FILES, MOST_KEYS, read_tuned
 from hosttune.model.host import Host, Tuned, TunedKey
@@ -28,6 +27,7 @@ from hosttune.model.values import FrozenMap, to_json
 from hosttune.planning import plan
 from hosttune.reader import Reader
 from hosttune.recorded import Archive
+from hosttune.recording import Recording
 from hosttune.tuned import OTHERWISE, OVERRULED, UNSURE, Wish, fights
 
 BALANCED = "[main]\nsummary=x\n[cpu]\ngovernor=schedutil|powersave\nenergy_performance_preference=balance_performance\n"

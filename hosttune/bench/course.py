@@ -20,8 +20,8 @@ from hosttune.model.host import Host, Link
 from hosttune.model.validation import CheckResult, Outcome, Sample, Validation
 from hosttune.system import System
 
-_FIND = "import importlib.util as u; print(*(n for n in ('torch', 'cupy', 'habana_frameworks') if u.find_spec(n)))"
-_LIBRARIES = frozenset(("torch", "cupy", "habana_frameworks"))
+_FIND = "import importlib.util as u; print(*(n for n in ('torch', 'habana_frameworks') if u.find_spec(n)))"
+_LIBRARIES = frozenset(("torch", "habana_frameworks"))
 _BURN_SECONDS = 300.0
 _GEN2, _GEN5 = 5.0, 32.0  # GT/s
 

@@ -1,4 +1,4 @@
-"""GPU benchmarks: PyTorch (also for ROCm and Gaudi) and CuPy in children of ours; nvbandwidth, nccl-tests and DCGM."""
+"""GPU benchmarks: PyTorch (also for ROCm and Gaudi) in child processes; nvbandwidth, nccl-tests and DCGM."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from hosttune.system import System
 # Groups of figures, as jobs of the children are called.
 _TORCH = frozenset(("host-copies", "device-copy", "peer-copy", "gemm", "collectives", "burn"))
 _GAUDI = frozenset(("host-copies", "device-copy", "gemm"))
-_CUPY = frozenset(("host-copies", "device-copy", "peer-copy", "gemm"))
 _BUDGET = {1: 90.0, 2: 900.0, 3: 900.0}
 _PART_BUDGET = {1: 60.0, 2: 300.0, 3: 300.0}  # of one part, which has fewer figures
 
@@ -46,9 +45,9 @@ def places(host: Host, gpu: Gpu) -> dict[str, object]:
 
 
 def _children(library: str, ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
-    """One child for all GPUs together, and one for each part (not by CuPy, which is told no environment here)."""
+    """One child for all GPUs together, and one for each part."""
     whole = (_together(library, ask, groups),) if ask.gpus else ()
-    return (*whole, *(_alone(library, ask, groups, part) for part in ask.parts if library != "cupy"))
+    return (*whole, *(_alone(library, ask, groups, part) for part in ask.parts))
 
 
 def _together(library: str, ask: Ask, groups: frozenset[str]) -> Command:
@@ -131,7 +130,6 @@ TORCH = Backend("PyTorch", _TORCH, partial(_library, ("torch",)), partial(_child
 GAUDI = Backend(
     "PyTorch for Gaudi", _GAUDI, partial(_library, ("torch", "habana_frameworks")), partial(_children, "hpu")
 )
-CUPY = Backend("CuPy", _CUPY, partial(_library, ("cupy",)), partial(_children, "cupy"))
 NVBANDWIDTH = Backend(
     "nvbandwidth", frozenset(("host-copies", "peer-copy")), partial(_every_gpu, "nvbandwidth"), _nvbandwidth
 )
@@ -139,4 +137,4 @@ NCCL_TESTS = Backend("nccl-tests", frozenset(("collectives",)), partial(_every_g
 DCGM = Backend("DCGM", frozenset(("dcgm",)), partial(_every_gpu, "dcgmi"), _dcgm, frozenset((2, 3)))
 
 # The first that is there measures a group. Ours come first: their runs are single figures, with memory placed by node.
-GPU_BACKENDS = (TORCH, GAUDI, CUPY, NVBANDWIDTH, NCCL_TESTS, DCGM)
+GPU_BACKENDS = (TORCH, GAUDI, NVBANDWIDTH, NCCL_TESTS, DCGM)

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m hosttune.bench.gpu_child")
-    parser.add_argument("--library", choices=("torch", "cupy", "hpu"), default="torch")
+    parser.add_argument("--library", choices=("torch", "hpu"), default="torch")
     parser.add_argument("--level", type=int, choices=(1, 2, 3), default=1)
     parser.add_argument("--gpus", default="all", help="PCI addresses, with commas")
     parser.add_argument("--kinds", default="all", help="kinds of measurement, with commas")

@@ -79,24 +79,34 @@ def of_host(host: Host, name: str, read: str) -> Expectation:
 
 def of_document(text: bytes, where: str) -> Expectation:
     """A host document, a plan or a validation, told apart by its schema. Raises BadInput, also where no device is."""
-    found = _of_document(text, where)
+    return of_value(_read(text, where), where)
+
+
+def of_value(value: Host | Plan | Validation, where: str = "expect") -> Expectation:
+    """The devices of a document; `where` names it. Raises BadInput for one that names no device."""
+    if isinstance(value, Host):
+        found = of_host(value, f"the host document {where}", where)
+    elif isinstance(value, Plan):
+        found = of_plan(value, f"the plan {where}", where)
+    else:
+        found = of_validation(value, f"the validation {where}", where)
     if not found.devices:
         raise BadInput("it names no device that could be expected here", where=where, hint=_WHICH)
     return found
 
 
-def _of_document(text: bytes, where: str) -> Expectation:
+def _read(text: bytes, where: str) -> Host | Plan | Validation:
     try:
         document: Any = msgspec.json.decode(text)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise BadInput(f"not JSON: {error}", where=where, hint=_WHICH) from error
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema == HOST_SCHEMA:
-        return of_host(Host.from_json(text, where=where), f"the host document {where}", where)
+        return Host.from_json(text, where=where)
     if schema == PLAN_SCHEMA:
-        return of_plan(Plan.from_json(text, where=where), f"the plan {where}", where)
+        return Plan.from_json(text, where=where)
     if schema == VALIDATION_SCHEMA:
-        return of_validation(Validation.from_json(text, where=where), f"the validation {where}", where)
+        return Validation.from_json(text, where=where)
     raise BadInput(f"its schema is {str(schema)[:60]!r}", where=where, hint=_WHICH)
 
 

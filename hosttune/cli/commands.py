@@ -6,6 +6,7 @@ A new command is a row of `COMMANDS` and, in the module that the row names, a fu
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hosttune import __version__
-from hosttune.cli.output import emit
+from hosttune.cli.output import emit, shown, tell
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -45,19 +46,30 @@ def host_options(command: F) -> F:
     return click.option("--root", metavar="DIR|TAR", help="Use a captured host instead of this machine.")(command)
 
 
+def read_document(root: str | None, document: str | None) -> Host | None:
+    """The host document of --host; None where it is not given. Raises BadInput, also where --root is given too."""
+    if document is None:
+        return None
+    if root is not None:
+        raise BadInput("both --root and --host", where="command line", hint="give one of the two")
+    from hosttune.model.host import Host
+    from hosttune.state import load
+
+    return Host.from_json(load(document, what="a host document"), where=document)
+
+
 def read_host(root: str | None, document: str | None) -> Host:
     """The host a command works on. Raises BadInput."""
-    from hosttune.model.host import Host
-
-    if root is not None and document is not None:
-        raise BadInput("both --root and --host", where="command line", hint="give one of the two")
-    if document is not None:
-        from hosttune.state import load
-
-        return Host.from_json(load(document, what="a host document"), where=document)
     import hosttune
 
-    return hosttune.discover(root)
+    return read_document(root, document) or hosttune.discover(root)
+
+
+def progress() -> Callable[[str], None]:
+    """Says each step on stderr where that is a terminal, else nothing."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        return lambda text: tell(shown(text))
+    return lambda text: None
 
 
 def show_help(ctx: click.Context, _: click.Parameter, asked: bool) -> None:

@@ -35,11 +35,9 @@ def capture(root: str | None, document: str | None, file: str) -> None:
     """Write a scrubbed capture of this host that --root replays."""
     if document is not None:
         raise BadInput("a host document cannot be captured", where="--host", hint="capture a machine, or use --root")
-    from hosttune.archive import open_root
-    from hosttune.capture import write_capture
-    from hosttune.machine import Machine
+    import hosttune
 
-    write_capture(Machine() if root is None else open_root(root), file, tell_plainly)
+    hosttune.capture(file, root, say=tell_plainly)
     tell(f"capture written: {file}")
 
 

@@ -82,7 +82,7 @@ def plan(
     asked, chosen_guest = asked_of_mig(asked, output)
     intent, where = read_intent(asked)
     host = read_host(root, document)
-    decided = None if document is not None else standing_plan(root, host, intent)
+    decided = None if document is not None else plan_in_place(root, host, intent)
     decided = decided or decide(host, intent, where)
     show_plan(decided, host, output, chosen_guest, annotate, mig=asked["mig"])
     live = root is None and document is None
@@ -222,20 +222,13 @@ def decide(host: Host, intent: Intent, where: str) -> Plan:
         raise as_option(error) from error
 
 
-def standing_plan(root: str | None, host: Host, intent: Intent) -> Plan | None:
-    """The plan in force that was made from this intent, where its guests are defined here already; else None.
+def plan_in_place(root: str | None, host: Host, intent: Intent) -> Plan | None:
+    """The plan of this intent that is applied here, if it is. Raises BadInput, Refused."""
+    from hosttune.transaction import calls
 
-    Their names are taken by themselves, so that planning anew would refuse what is in place. Raises BadInput, Refused.
-    """
-    if not {guest.name for guest in intent.guests} & {guest.name for guest in host.guests or ()}:
-        return None
-    from hosttune.cli.transaction import at_site
-    from hosttune.transaction import plan_in_force
-
-    found = plan_in_force(at_site(root, None)[0], intent)
-    if found is None or found.host_digest != host.digest:
-        return None
-    tell("this intent is applied here: its plan in force follows")
+    found = calls.plan_in_place(root, host, intent)
+    if found is not None:
+        tell("this intent is applied here: its plan in force follows")
     return found
 
 

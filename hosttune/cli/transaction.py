@@ -1,25 +1,22 @@
-"""`apply`, `status`, `revert`, `recover`: the commands that change a machine, or say what was changed."""
+"""`apply`, `status`, `revert`, `recover`: the commands that change a machine, or show what was changed."""
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from hosttune.cli.commands import Command, host_options
+from hosttune.cli.commands import Command, host_options, progress, read_document
 from hosttune.cli.output import emit, emit_page, shown, tell
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
-    from hosttune.model.host import Host
+    from hosttune.model.intent import Intent
     from hosttune.model.plan import Plan
     from hosttune.model.result import Result
-    from hosttune.system import System
-    from hosttune.transaction.site import Site
+    from hosttune.transaction.calls import Here
     from hosttune.transaction.steps import Prepared
 
 OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -60,7 +57,8 @@ def apply(
     hosttune apply --intent intent.yaml
     hosttune apply plan.json --yes --disrupt 0000:41:00.0
     """
-    from hosttune.transaction import Options, apply_plan, reapply, rehearse_apply
+    from hosttune.transaction import calls
+    from hosttune.transaction.applying import Options
 
     if no_guests and start:
         raise BadInput("both --no-guests and --start", where="command line", hint="give one of the two")
@@ -68,16 +66,16 @@ def apply(
         raise BadInput("both a plan and an intent", where="command line", hint="give one of the two")
     if boot and (plan is not None or intent is not None or dry_run or no_guests or start or disrupt):
         raise BadInput("--boot with a plan or another option of apply", where="command line", hint="give --boot alone")
-    options = Options(guests=not no_guests, start=start, disrupt=frozenset(disrupt))
-    site, discover = at_site(root, document)
+    here = place(root, document)
     if boot:
-        finish(context, output, reapply(site, progress()))
+        finish(context, output, calls.set_again(here, progress()))
         return
-    wanted = wanted_plan(site, plan, intent, discover, refuse=not dry_run)
-    if dry_run:
-        finish(context, output, rehearse_apply(site, wanted, options, discover))
-        return
-    finish(context, output, apply_plan(site, wanted, options, discover, asking(yes), progress()))
+    options = Options(guests=not no_guests, start=start, disrupt=frozenset(disrupt))
+    done = calls.apply(
+        here, lambda: asked_plan(plan, intent), options,
+        confirm=asking(yes), say=progress(), dry_run=dry_run, where=intent or "intent",
+    )  # fmt: skip
+    finish(context, output, done)
 
 
 @click.command(cls=Command)
@@ -86,10 +84,9 @@ def apply(
 @click.pass_context
 def status(context: click.Context, /, root: str | None, document: str | None, output: str) -> None:
     """Show what is applied, what has drifted from it, and what waits for a reboot or for recover."""
-    from hosttune.transaction import status as look
+    from hosttune.transaction import calls
 
-    site, _ = at_site(root, document)
-    finish(context, output, look(site))
+    finish(context, output, calls.status(place(root, document)))
 
 
 @click.command(cls=Command)
@@ -99,10 +96,9 @@ def status(context: click.Context, /, root: str | None, document: str | None, ou
 @click.pass_context
 def revert(context: click.Context, /, root: str | None, document: str | None, force: bool, output: str) -> None:
     """Put everything back to what it was before hosttune, newest first."""
-    from hosttune.transaction import revert as take_back
+    from hosttune.transaction import calls
 
-    site, _ = at_site(root, document)
-    finish(context, output, take_back(site, progress(), force=force))
+    finish(context, output, calls.revert(place(root, document), progress(), force=force))
 
 
 @click.command(cls=Command)
@@ -121,88 +117,27 @@ def recover(
     output: str,
 ) -> None:
     """Settle a transaction that was cut off: what it had done is taken back."""
-    from hosttune.transaction import recover as settle
+    from hosttune.transaction import calls
 
-    site, _ = at_site(root, document)
-    finish(context, output, settle(site, progress(), force=force, disrupt=frozenset(disrupt)))
-
-
-def at_site(root: str | None, document: str | None) -> tuple[Site, Callable[[], Host]]:
-    """(where to work, how to discover the host there). Raises BadInput."""
-    from hosttune.transaction.site import site_of
-
-    if root is not None and document is not None:
-        raise BadInput("both --root and --host", where="command line", hint="give one of the two")
-    if document is not None:
-        from hosttune.model.host import Host
-        from hosttune.recorded import Archive
-        from hosttune.state import load
-
-        host = Host.from_json(load(document, what="a host document"), where=document)
-        return replace(site_of(Archive({}, {}, document)), hostname=host.hostname), lambda: host
-    system = open_system(root)
-    return site_of(system), lambda: discover_on(system)
+    finish(context, output, calls.recover(place(root, document), progress(), force=force, disrupt=disrupt))
 
 
-def open_system(root: str | None) -> System:
-    """This machine, or what --root names."""
-    if root is None:
-        from hosttune.machine import Machine
+def place(root: str | None, document: str | None) -> Here:
+    """Where to work: this machine, --root or --host. Raises BadInput."""
+    from hosttune.transaction.site import open_site
 
-        return Machine()
-    from hosttune.archive import open_root
-
-    return open_root(root)
+    host = read_document(root, document)
+    return open_site(root, host, document or "")
 
 
-def discover_on(system: System) -> Host:
-    """The host behind a System."""
-    from hosttune.discovery import discover
+def asked_plan(plan: str | None, intent: str | None) -> Plan | Intent | None:
+    """The plan or the intent that is named; None: the saved plan. Raises BadInput."""
+    from hosttune.cli.plan import intent_of_file
+    from hosttune.transaction.calls import read_plan
 
-    return discover(system)
-
-
-def wanted_plan(
-    site: Site, plan: str | None, intent: str | None, discover: Callable[[], Host], *, refuse: bool
-) -> Plan:
-    """The plan to apply: that of a file, of an intent, or the saved one. Raises BadInput, Refused."""
-    return read_plan(site, plan, refuse=refuse) if intent is None else plan_of_intent(site, intent, discover, refuse)
-
-
-def plan_of_intent(site: Site, path: str, discover: Callable[[], Host], refuse: bool) -> Plan:
-    """What an intent's plan is here: the one in force that was made from it, else the saved one, else a new one.
-
-    So a second apply of an intent has nothing to do, and what an operator has read in a saved plan is what is applied;
-    where the host has changed since, that plan is stale and refused as ever. Raises BadInput, Refused.
-    """
-    from hosttune.cli.plan import decide, intent_of_file
-    from hosttune.model.plan import Plan
-    from hosttune.state import load
-    from hosttune.transaction import plan_in_force
-    from hosttune.transaction.site import must_write, saved_plan_path
-
-    if refuse:
-        must_write(site)
-    intent, where = intent_of_file(path, None)
-    found = plan_in_force(site, intent)
-    if found is None and site.store is not None and os.path.exists(saved := saved_plan_path(site)):
-        kept = Plan.from_json(load(saved, what="a plan (hosttune plan saves one)"), where=saved)
-        found = kept if kept.intent == intent else None
-    return found or decide(discover(), intent, where)
-
-
-def read_plan(site: Site, path: str | None, *, refuse: bool) -> Plan:
-    """The plan of a file, or the saved one. `refuse`: a site that cannot be changed is told before its plan is read."""
-    from hosttune.model.plan import Plan
-    from hosttune.state import load
-    from hosttune.transaction.site import must_write, saved_plan_path
-
-    if refuse:
-        must_write(site)
-    where = path if path is not None else saved_plan_path(site)
-    if path is None and not os.path.exists(where):
-        raise BadInput("no plan is saved", where=where, hint="make one: hosttune plan; or name a plan document")
-    return Plan.from_json(load(where, what="a plan (hosttune plan saves one)"), where=where)
+    if intent is not None:
+        return intent_of_file(intent, None)[0]
+    return read_plan(plan) if plan is not None else None
 
 
 def asking(yes: bool) -> Callable[[Sequence[Prepared]], bool]:
@@ -211,13 +146,10 @@ def asking(yes: bool) -> Callable[[Sequence[Prepared]], bool]:
     def ask(todo: Sequence[Prepared]) -> bool:
         if yes:
             return True
-        from hosttune.report.result_text import wanted_lines
-        from hosttune.transaction.guests import definition_change
+        from hosttune.transaction.calls import change_lines
 
-        for line in wanted_lines(todo):
+        for line in change_lines(todo):
             tell(shown(line))
-        for change in filter(None, map(definition_change, todo)):
-            tell(shown(change))
         if sys.stdin is None or not sys.stdin.isatty():
             raise BadInput("nobody can be asked: stdin is no terminal", where="prompt", hint="give --yes")
         # Not click.confirm: on stderr its input() does not hear a Ctrl-C (CPython 3.11, without readline).
@@ -227,16 +159,9 @@ def asking(yes: bool) -> Callable[[Sequence[Prepared]], bool]:
     return ask
 
 
-def progress() -> Callable[[str], None]:
-    """Says each step on stderr where that is a terminal, else nothing."""
-    if sys.stderr is not None and sys.stderr.isatty():
-        return lambda text: tell(shown(text))
-    return lambda text: None
-
-
-def finish(context: click.Context, output: str, outcome: tuple[Result, int]) -> None:
+def finish(context: click.Context, output: str, result: Result) -> None:
     """Print a result and leave with its code."""
-    result, code = outcome
+    code = result.exit_code or 0
     if output == "json":
         emit(result.to_json())
     else:

@@ -20,10 +20,11 @@ from hosttune.fleet.gate import WAVES, Gate
 from hosttune.fleet.inventory import Inventory, read_inventory, tool
 from hosttune.fleet.live import Progress, watch
 from hosttune.fleet.record import Began, Line, Past, Resumed, decode, encode, new_run, now, past_run
-from hosttune.fleet.results import RECORD, Journal, held, read_file
+from hosttune.fleet.results import RECORD, held, read_file
 from hosttune.fleet.runner import Order, Stop, playbook
 from hosttune.fleet.waves import DEFAULT as DEFAULT_WAVES
 from hosttune.fleet.waves import parse_sizes
+from hosttune.jsonlines import JsonLines
 from hosttune.state import load, load_text
 
 DEFAULT_RESULTS = "hosttune-results"
@@ -104,7 +105,7 @@ def conduct(request: Request, tell: Callable[[str], None]) -> Conducted:
     return Conducted(course, outcome, inventory, began.at)
 
 
-def _watched(course: Course, journal: Journal, stop: Stop, tell: Callable[[str], None]) -> Outcome:
+def _watched(course: Course, journal: JsonLines, stop: Stop, tell: Callable[[str], None]) -> Outcome:
     progress = Progress(course.verb, len(course.todo), len(course.waves))
     with watch(progress, sys.stderr, tell) as shown:
         return carry_out(course, Hands(journal, stop, shown.heard, shown.settled))

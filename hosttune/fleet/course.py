@@ -15,9 +15,10 @@ from hosttune.errors import BadInput
 from hosttune.fleet.answers import read_answer, was_asked
 from hosttune.fleet.gate import ONLY_IF_ASKED, WAVES, Gate, Standing, exit_code, judge, phases, stands
 from hosttune.fleet.record import Asked, Began, Done, Ended, Judged, Line, Members, Past, Stopped, encode, now
-from hosttune.fleet.results import RECORD, Journal, forget
+from hosttune.fleet.results import RECORD, forget
 from hosttune.fleet.runner import Event, Order, Played, Stop, first_error, play
 from hosttune.fleet.waves import cut, shards
+from hosttune.jsonlines import JsonLines
 from hosttune.model.fleet import Wave
 
 INTERRUPTED = "interrupted"
@@ -71,7 +72,7 @@ class Hands:
     `heard` gets ansible's events, `settled` each host's wave and standing once its files were read.
     """
 
-    journal: Journal
+    journal: JsonLines
     stop: Stop
     heard: Callable[[Event], None]
     settled: Callable[[int, Standing], None]

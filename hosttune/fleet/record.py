@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from hosttune.errors import BadInput
 from hosttune.fleet.gate import Gate
+from hosttune.jsonlines import decoded, whole_lines
 from hosttune.model.fleet import AnswerOutcome
 from hosttune.model.validation import Verdict
 from hosttune.model.values import Value, to_builtins
@@ -127,18 +129,12 @@ def encode(line: Line) -> bytes:
 
 def decode(data: bytes, *, where: str = "run.jsonl") -> tuple[Line, ...]:
     """The lines of a record. A last line without its end is left out; any other that does not read raises BadInput."""
-    lines = data.split(b"\n")[:-1]  # what stands behind the last newline was not finished
-    found = []
-    for number, line in enumerate(lines, 1):
-        try:
-            found.append(_DECODER.decode(line))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise BadInput(
-                f"a line of the record does not read: {error}",
-                where=f"{where}:{number}",
-                hint="begin a new run, or give a results folder of its own with --results",
-            ) from error
-    return tuple(found)
+
+    def broken(number: int, why: str) -> BadInput:
+        hint = "begin a new run, or give a results folder of its own with --results"
+        return BadInput(f"a line of the record does not read: {why}", where=f"{where}:{number}", hint=hint)
+
+    return tuple(decoded(line, _DECODER.decode, partial(broken, number)) for number, line in whole_lines(data))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterator
 
 from hosttune.errors import BadInput, Refused
+from hosttune.files import read_all, write_new, write_whole
+from hosttune.jsonlines import JsonLines, cut_torn
 from hosttune.model.limits import check_size
 from hosttune.system import let_go
 
@@ -74,7 +76,7 @@ def read_file(path: str) -> bytes | None:
     try:
         size = os.fstat(fd).st_size
         check_size(size, "record of a fleet" if os.path.basename(path) == RECORD else "document", path)
-        return _all_of(fd)
+        return read_all(fd)
     except OSError as error:
         raise _unreadable(path, error) from error
     finally:
@@ -92,27 +94,14 @@ def forget(results: str, host: str, phase: str) -> None:
         raise _unwritable(path, error) from error
 
 
-def _all_of(fd: int) -> bytes:
-    chunks = []
-    while chunk := os.read(fd, 1 << 20):
-        chunks.append(chunk)
-    return b"".join(chunks)
-
-
 def replace_file(path: str, data: bytes) -> None:
     """Write a file of a host's folder whole or not at all. Not synced: what is written here can be made again.
 
     Raises BadInput.
     """
-    temporary = f"{path}.{os.getpid()}.tmp"
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
+        write_whole(path, data, None, sync=False)
     except OSError as error:
-        with contextlib.suppress(OSError):  # the first error is the one to tell
-            os.unlink(temporary)
         raise _unwritable(path, error) from error
 
 
@@ -132,47 +121,16 @@ def _unreadable(path: str, error: OSError) -> BadInput:
 def limit_file(folder: str, hosts: tuple[str, ...]) -> str:
     """A file that names these hosts, a line each, for ansible's `--limit @FILE`; its path."""
     path = os.path.join(folder, "limit")
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        data = "".join(f"{host}\n" for host in hosts).encode("utf-8", "surrogateescape")
-        while data:
-            data = data[os.write(fd, data) :]
-    finally:
-        os.close(fd)
+    lines = "".join(f"{host}\n" for host in hosts)
+    write_new(path, lines.encode("utf-8", "surrogateescape"), 0o600, sync=False)
     return path
 
 
-class Journal:
-    """The record, open for one run: whole lines are added to its end and nothing else is ever written.
-
-    A last line without its end was promised to nobody (the controller died on it): it is cut off on opening. Each
-    line is on its way to the disk when `add` returns; what a power cut takes away makes a host asked twice, no pass.
-    """
-
-    def __init__(self, fd: int, path: str) -> None:
-        self._fd = fd
-        self.path = path
-
-    def add(self, line: bytes) -> None:
-        """Add one line (without its newline). Raises BadInput where the disk will not take it."""
-        data = line + b"\n"
-        try:
-            while data:
-                data = data[os.write(self._fd, data) :]
-        except OSError as error:
-            raise _unwritable(self.path, error) from error
-
-    def sync(self) -> None:
-        """What was added so far is on the disk for good when this returns. Raises BadInput."""
-        try:
-            os.fsync(self._fd)
-        except OSError as error:
-            raise _unwritable(self.path, error) from error
-
-
 @contextlib.contextmanager
-def held(results: str, *, wait_seconds: float = 60.0) -> Iterator[Journal]:
+def held(results: str, *, wait_seconds: float = 60.0) -> Iterator[JsonLines]:
     """The results folder for one run alone, made where it is not there, and its record to write into.
+
+    A line that a power cut takes away makes a host asked twice, no pass: the record is not synced after each.
 
     Raises BadInput where the folder cannot be written, Refused where another run has it, or where the ansible of a
     run that was killed is still asking hosts after `wait_seconds`: two that ask at once would mix their answers.
@@ -186,8 +144,9 @@ def held(results: str, *, wait_seconds: float = 60.0) -> Iterator[Journal]:
         lock, asking, record = fds
         _take(lock, results)
         _wait_for(asking, results, wait_seconds)
-        _cut_torn(record)
-        yield Journal(record, os.path.join(results, RECORD))
+        cut_torn(record)
+        path = os.path.join(results, RECORD)
+        yield JsonLines(record, lambda error: _unwritable(path, error), synced=False)
     except OSError as error:
         raise _unwritable(results, error) from error
     finally:
@@ -227,18 +186,3 @@ def _wait_for(fd: int, results: str, seconds: float) -> None:
         else:
             fcntl.flock(fd, fcntl.LOCK_UN)
             return
-
-
-def _cut_torn(fd: int) -> None:
-    """Cut a last line that has no end."""
-    size = os.fstat(fd).st_size
-    kept = size
-    while kept:
-        start = max(0, kept - 65536)
-        found = os.pread(fd, kept - start, start).rfind(b"\n")
-        if found >= 0:
-            kept = start + found + 1
-            break
-        kept = start
-    if kept != size:
-        os.ftruncate(fd, kept)

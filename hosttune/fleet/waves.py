@@ -2,6 +2,8 @@
 
 The sizes mean what they mean to Ansible's `serial`: a number of hosts, or a percentage of all of them rounded down but
 at least one host; the last size is repeated until no host is left (playbooks_strategies, "Setting the batch size").
+`hosttune fleet` gets its waves here and nowhere else; ansible-playbook alone cuts the same ones by that `serial`, in
+playbooks/waves.yml.
 """
 
 from __future__ import annotations

@@ -394,7 +394,5 @@ NVIDIA = Vendor(
     # nvidia-smi(1): -pm, -pl; a reboot ends both (nvml.h: nvmlDeviceSetPersistenceMode). NVIDIA/nccl, src/graph/xml.h
     inside=Inside(tool="nvidia-smi", nccl="1"),
     traces=TRACES,
-    bench=Bench(
-        backends=frozenset(("PyTorch", "CuPy", "nvbandwidth", "nccl-tests", "DCGM")), parts=parts, watch="nvidia-smi"
-    ),
+    bench=Bench(backends=frozenset(("PyTorch", "nvbandwidth", "nccl-tests", "DCGM")), parts=parts, watch="nvidia-smi"),
 )

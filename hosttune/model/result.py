@@ -72,6 +72,7 @@ class Result(Value, frozen=True, kw_only=True):
     entries: tuple[Entry, ...] = ()
     drift: tuple[Drift, ...] = ()
     open_transaction: OpenTransaction | None = None
+    exit_code: int | None = None  # of the command: 0, 1 or 4; None in results of older versions
     notes: tuple[str, ...] = ()  # what a person should know besides
     differences: tuple[str, ...] = ()  # of a rehearsal: how a guest's definition would change, as a unified diff
     writes: tuple[str, ...] = ()  # of a rehearsal: every change in order; guests' files by size and sha256

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
+from hosttune.archive import open_system
 from hosttune.errors import BadInput, Refused
 from hosttune.journal import Store, Transaction
+from hosttune.model.host import Host
 from hosttune.model.result import OpenTransaction
+from hosttune.recorded import Archive
 from hosttune.scratch import Scratch
 from hosttune.state import state_directory
 from hosttune.system import STATE_INSIDE as STATE_INSIDE
@@ -44,6 +48,24 @@ class Site:
                 if record.to_undo:
                     setting_of_record(record, one.path)
         return found
+
+
+def open_site(
+    root: str | None, host: Host | None = None, where: str = "host document"
+) -> tuple[Site, Callable[[], Host]]:
+    """(where to work, how to discover the host there): this machine; a captured one; or a host document, named `where`
+    in errors, which is read-only. Raises BadInput.
+    """
+    if host is not None:
+        return replace(site_of(Archive({}, {}, where)), hostname=host.hostname), lambda: host
+    system = open_system(root)
+
+    def discover() -> Host:
+        from hosttune.discovery import discover as read
+
+        return read(system)
+
+    return site_of(system), discover
 
 
 def site_of(system: System) -> Site:

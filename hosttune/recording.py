@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING
 
 from hosttune import manifest
 from hosttune.errors import BadInput, Unreadable
+from hosttune.files import write_whole
 from hosttune.model import sysfs
 from hosttune.scrub import Scrub
 from hosttune.system import COMMANDS, COMPLETE, MAX_LINKS, UNREADABLE, System, join_link
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
-
     from hosttune.model.host import Host
 
 EXTRA_FACTS = (
@@ -300,19 +299,10 @@ def _relative(path: str, target: str) -> str:
 
 
 def _write(path: str, entries: list[Entry]) -> None:
-    """Write the archive under a temporary name and give it its own only when it is whole."""
-    partial = f"{path}.{os.getpid()}.partial"
+    """Write the archive whole or not at all. Raises BadInput."""
+    packed = _pack(entries)
     try:
-        # Only for its owner: whoever sends it decides who reads it.
-        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with os.fdopen(fd, "wb") as file:
-                _pack(file, entries)
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(partial, path)  # unlike a rename, this never replaces a file
-        finally:
-            os.unlink(partial)
+        write_whole(path, packed, 0o600, replace=False)  # only for its owner: whoever sends it decides who reads it
     except FileExistsError as error:
         raise _exists(path) from error
     except OSError as error:
@@ -321,12 +311,13 @@ def _write(path: str, entries: list[Entry]) -> None:
         ) from error
 
 
-def _pack(file: BinaryIO, entries: list[Entry]) -> None:
+def _pack(entries: list[Entry]) -> bytes:
     """A tar.gz with fixed owners and times: the same facts give the same bytes."""
     import gzip
     import io
     import tarfile
 
+    file = io.BytesIO()
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as stream,
         tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as tar,
@@ -344,6 +335,7 @@ def _pack(file: BinaryIO, entries: list[Entry]) -> None:
             else:
                 member.size = len(content)
                 tar.addfile(member, io.BytesIO(content))
+    return file.getvalue()
 
 
 def _exists(path: str) -> BadInput:

@@ -1,0 +1,177 @@
+"""Validation: what a machine shows → checks and benchmarks → a Validation, compared with an earlier one and kept.
+
+Changes no setting. `history` knows what the state directory holds; the checks and the judgement of figures are pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hosttune import __version__, history
+from hosttune.checks import judge
+from hosttune.checks.expected import Expectation
+from hosttune.errors import BadInput, Refused
+from hosttune.model.evidence import Evidence
+from hosttune.model.host import Host
+from hosttune.model.validation import Gpu, KnownDevice, Machine, Validation, verdict_of
+from hosttune.system import System
+
+if TYPE_CHECKING:
+    from hosttune.bench.course import Measured
+
+# What exits 1, of (the verdict is fail or unknown, something is worse than before).
+_GATES = {"verdict": (True, False), "worse": (False, True), "either": (True, True)}
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a validation. Errors name the command's options, as `--duration`.
+
+    `level`: 0 checklist, 1 quick benchmarks (about a minute), 2 full benchmarks, 3 burn-in of `duration` seconds (None:
+    300). `guest`: the machine is a guest. `against`: what to compare with. `expect`: devices that must be here.
+    `forget`: addresses of devices that are expected no more, with the reason `why`. From level 1 on: `scratch`, a path
+    to measure storage in; `peers`, hosts to measure the network to; `floors`, the text of a fleet's own floors (TOML).
+    """
+
+    level: int = 0
+    guest: bool = False
+    against: Validation | None = None
+    expect: Expectation | None = None
+    forget: tuple[str, ...] = ()
+    why: str | None = None
+    duration: float | None = None
+    scratch: str | None = None
+    peers: tuple[str, ...] = ()
+    floors: str | None = None
+
+
+@dataclass(frozen=True)
+class Validated:
+    """A validation, and the evidence that it was made from."""
+
+    validation: Validation
+    evidence: Evidence
+
+
+def validate(
+    place: System | Host, request: Request, *, say: Tell = lambda text: None, tell: Tell = lambda text: None
+) -> Validated:
+    """Validate a machine, or a host document, of which only the checks of a document can be made.
+
+    `say` gets each step of a measurement, `tell` what a person should know besides. A validation of this machine is
+    kept (`history.keep`) where it measured or where the machine's state may be written.
+
+    Raises BadInput for what makes no sense or cannot be read, Refused for a level above 0 that would measure no machine
+    or load a GPU that is in use.
+    """
+    system = place if isinstance(place, System) else None
+    check_request(request, captured=system is None or system.captured)
+    out = history.check_forget(request.forget, request.why)
+    evidence = _evidence(place, request.guest)
+    if out:
+        history.forget(system, evidence, request.expect, out, request.why or "")
+        tell(f"expected no more: {', '.join(out)}")
+    evidence, known = history.with_expected(system, evidence, request.expect)
+    measured = _measure(system, evidence, request, say) if request.level and system is not None else None
+    live = system is not None and not system.captured
+    found = decide(evidence, request.level, measured, live=live, known=known)
+    if measured is not None or (live and history.keeps_state()):
+        try:
+            history.keep(found)
+        except BadInput as error:
+            tell(f"not kept for later comparison: {error.what}")
+    return Validated(_compared(found, request.against), evidence)
+
+
+def check_request(request: Request, *, captured: bool) -> None:
+    """Refuse to measure what is no machine, and options that this level does nothing with. Raises Refused, BadInput."""
+    if request.level and captured:
+        raise Refused(
+            f"level {request.level} measures a machine, and a captured host is none",
+            where="--level",
+            hint="run it on the host itself, or use --level 0",
+        )
+    if request.duration is not None and request.level != 3:
+        raise BadInput("only level 3 has a duration", where="--duration", hint="add --level 3, or leave it out")
+    measuring = {"--scratch": request.scratch, "--peer": request.peers, "--fleet": request.floors}
+    given = next((option for option, value in measuring.items() if value and not request.level), None)
+    if given is not None:
+        raise BadInput("level 0 measures nothing", where=given, hint="add --level 1, 2 or 3, or leave it out")
+
+
+def exit_code(validation: Validation, gate: str = "verdict") -> int:
+    """1 for what `gate` names: `verdict` (a fail or unknown), `worse` (than before) or `either` of them; else 0."""
+    bad = (validation.verdict not in ("pass", "warn"), bool(validation.worse))
+    return int(any(found and counts for found, counts in zip(bad, _GATES[gate], strict=True)))
+
+
+def _evidence(place: System | Host, inside: bool) -> Evidence:
+    return Evidence(host=place, inside=inside) if isinstance(place, Host) else history.gather(place, inside=inside)
+
+
+def _measure(system: System, evidence: Evidence, request: Request, say: Tell) -> Measured:
+    from hosttune.bench import measure
+
+    return measure(
+        system,
+        evidence.host,
+        request.level,
+        seconds=request.duration,
+        scratch_path=request.scratch,
+        peers=request.peers,
+        say=say,
+        history=evidence.history,
+        fleet=request.floors,
+    )
+
+
+def decide(
+    evidence: Evidence,
+    level: int,
+    measured: Measured | None,
+    *,
+    live: bool,
+    known: tuple[KnownDevice, ...] | None = None,
+) -> Validation:
+    """The checks, and from level 1 on what was measured, with their verdict. `known`: what a later one expects."""
+    if measured is not None:  # what is read under load decides over what was read at rest
+        evidence = msgspec.structs.replace(evidence, loaded_links=dict(measured.links))
+    results = (*judge(evidence), *(measured.results if measured else ()))
+    return Validation(
+        host=evidence.host.hostname,
+        level=level,
+        verdict=verdict_of(results),
+        results=results,
+        samples=measured.samples if measured else (),
+        facts=dict(measured.facts) if measured else None,
+        at=datetime.now(UTC).isoformat(timespec="seconds") if live else None,
+        version=__version__,
+        machine=_machine(evidence.host, known),
+    )
+
+
+def _machine(host: Host, known: tuple[KnownDevice, ...] | None) -> Machine:
+    """What tells with which machines the figures of this one can be compared."""
+    ids = {one.address: f"{one.vendor_id}:{one.device_id}" for one in host.pci if one.vendor_id and one.device_id}
+    gpus = tuple(
+        Gpu(address=gpu.address, model=gpu.model or f"{gpu.vendor} GPU", id=ids.get(gpu.address))
+        for gpu in host.gpus
+        if gpu.vendor not in (None, "other")
+    )
+    product = host.platform.product if host.platform is not None else None
+    return Machine(digest=host.digest, product=product, gpus=gpus, devices=known)
+
+
+def _compared(validation: Validation, before: Validation | None) -> Validation:
+    """The validation with what is worse than before, where there is a before."""
+    if before is None:
+        return validation
+    from hosttune.bench.regression import regressions
+
+    return msgspec.structs.replace(validation, worse=regressions(before, validation))
