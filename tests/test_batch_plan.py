@@ -32,3 +32,14 @@ def test_batches_are_planned_as_well_as_they_can_be(portion: int) -> None:
         if lines := faults(found.host, found.intent, planned(found.host, found.intent)):
             wrong[seed] = lines
     assert wrong == {}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_one_guest_is_planned_as_in_a_batch(seed: int) -> None:
+    """Beside a guest that has no place anywhere, a guest is what it is alone."""
+    found = case(seed, guests=1)
+    alone = planned(found.host, found.intent)
+    giant = {"name": "giant", "gpus": 0, "vcpus": 4096, "memory": "1GiB", "numa": 1}
+    beside = planned(found.host, {**found.intent, "guests": [*found.intent["guests"], giant]})
+    assert beside["guests"] == alone["guests"]
+    assert [row["guest"] for row in beside["unplaced"]] == [*(row["guest"] for row in alone["unplaced"]), "giant"]

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
-from itertools import permutations
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import reduce
+from itertools import combinations, permutations
 from typing import Any
 
 import pytest
@@ -14,9 +18,14 @@ from planhosts import Card, Held, Shape, build_host, intent_of
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent, Reserve
 from hosttune.model.values import parse_cpus
-from hosttune.planning import placement, plan
+from hosttune.planning import plan
+from hosttune.planning import shape as cut
+from hosttune.planning.batch import want_of
+from hosttune.planning.cores import choose_cores, fits, has_whole_cores
+from hosttune.planning.fragmentation import Fragmentation, Fragments, joined
+from hosttune.planning.search import search_problem
+from hosttune.planning.shape import CellDemand
 from hosttune.planning.sizing import Field, read_field
-from hosttune.planning.ties import ties_of
 
 Json = dict[str, Any]
 GIB = 1 << 30
@@ -116,76 +125,86 @@ def field_of(host: Json) -> Field:
     return read_field(Host.from_json(json.dumps(host)), Reserve())
 
 
+def broken_by(field: Field, cells: Sequence[CellDemand], nodes: Sequence[int], taken: Sequence[int]) -> Fragmentation:
+    """What cells on these nodes break up, for a guest that takes a GPU of each node of `taken`."""
+    fragments, shape = Fragments(field), cut.Shape(tuple(cells), 2, None, share_cores=False)
+    pairs = zip(cells, nodes, strict=True)
+    of_cells = (fragments.of_cell(cell, shape, node, Counter(taken)) for cell, node in pairs)
+    return reduce(joined, of_cells, fragments.of_gpus(()))
+
+
 @given(crowded(), st.lists(st.sampled_from((2, 4, 6)), min_size=1, max_size=3), st.booleans())
-def test_the_search_finds_the_lightest_of_the_cheapest(host: Json, vcpus: list[int], equal: bool) -> None:
+def test_the_first_placement_breaks_up_least_of_the_cheapest(host: Json, vcpus: list[int], equal: bool) -> None:
+    """Against every way to put the cells on nodes; the guest has the GPU of node 0 where the host has one there."""
     field = field_of(host)
-    ties = ties_of(field.resources, field.memory, dict.fromkeys(field.resources.nodes, 1))
-    cells = tuple(placement.CellDemand(vcpus[0] if equal else own, GIB) for own in vcpus)
-    shape = placement.Shape(cells, 2, None, share_cores=False)
+    resources = field.resources
+    cells = tuple(CellDemand(vcpus[0] if equal else own, GIB) for own in vcpus)
+    numa = [{"vcpus": cell.vcpus, "memory": "1GiB"} for cell in cells]
+    gpus = [address for address in GPUS if field.catalogue.node(address) == 0][:1]
+    guest = intent_of(gpus=gpus, numa=numa, hugepages="none")["guests"][0]
+    want = want_of(field, Intent.from_json(json.dumps({"version": 1, "guests": [guest]})).guests[0], "guest")
+    searched = search_problem(field, [want])
+    found = searched.streams[0].get(0)
 
-    def weight(nodes: tuple[int, ...]) -> int:
-        return sum(ties.weigh(node, cell, shape) for node, cell in zip(nodes, cells, strict=True))
+    def cost(nodes: tuple[int, ...]) -> Fraction:
+        shares = [Fraction(cell.vcpus, sum(vcpu.vcpus for vcpu in cells)) for cell in cells]
+        near = sum((s * resources.distance(n, 0) for s, n in zip(shares, nodes, strict=True)), Fraction(0))
+        return near * len(gpus) + sum(resources.distance(a, b) for a, b in combinations(nodes, 2))
 
+    shape = cut.Shape(cells, 2, None, share_cores=False)
     able = [
-        (placement.cost_of(shape, field.resources, nodes, [0]), weight(nodes))
-        for nodes in permutations(field.resources.nodes, len(cells))
+        (cost(nodes), broken_by(field, cells, nodes, [0] * len(gpus)))
+        for nodes in permutations(resources.nodes, len(cells))
         if all(
-            placement.fits(field.resources.nodes[node], field.memory[node], cell, shape)
+            fits(resources.nodes[node], field.memory[node], cell, shape)
             for node, cell in zip(nodes, cells, strict=True)
         )
     ]
-    found = placement.place(shape, field.resources, field.memory, [0], ties.weigh)
-    assert (found and (found.cost, found.weight)) == min(able, default=None)
+    assert (found is None) == (not able)
     if found:
-        assert (found.cost, found.weight) == (
-            placement.cost_of(shape, field.resources, found.nodes, [0]),
-            weight(found.nodes),
-        )
+        best = found.nodes
+        assert (cost(best), broken_by(field, cells, best, [0] * len(gpus))) == min(able)
+        assert Fraction(found.rank.cost, searched.problem.unit) == min(able)[0]
 
 
 @given(crowded(), st.integers(1, 2))
-def test_numbers_compare_as_the_rule_says(host: Json, count: int) -> None:
-    """The packed numbers against the rule written out, over every set of nodes."""
+def test_fragmentation_compares_as_the_rule_says(host: Json, count: int) -> None:
+    """The sums over cells against the rule written out, over every set of nodes."""
     field = field_of(host)
     nodes = field.resources.nodes
-    gpus = {node: node % 3 for node in nodes}
-    ties = ties_of(field.resources, field.memory, gpus)
-    shape = placement.Shape((placement.CellDemand(4, GIB),) * count, 2, None, share_cores=False)
+    gpus = Counter(field.catalogue.node(address) for address in GPUS)
+    cells = (CellDemand(4, GIB),) * count
+    shape = cut.Shape(cells, 2, None, share_cores=False)
 
     def caches(node: int) -> tuple[int, int]:
         here = nodes[node]
-        taken = placement.choose_cores(here, 4, shape)
+        taken = choose_cores(here, 4, shape)
         by_cache = {c.llc: {o.id for o in here.cores if o.llc == c.llc and o not in here.reserved} for c in taken}
         free = {core.id for core in here.free}
         whole = [own for own in by_cache.values() if own <= free]
         return len(by_cache), sum(not own <= {core.id for core in taken} for own in whole)
 
-    def told(chosen: tuple[int, ...]) -> Any:
+    def rule(chosen: tuple[int, ...]) -> Any:
         taken = [caches(node) for node in chosen]
         room = sorted((len(nodes[node].free) for node in chosen), reverse=True)
-        cut = sum(broken for _, broken in taken)
-        return sum(c for c, _ in taken), sum(gpus[node] for node in chosen), room, cut, sorted(chosen)
+        return sum(c for c, _ in taken), sum(gpus[node] for node in chosen), room, sum(cut for _, cut in taken)
 
-    able = [node for node in nodes if placement.has_whole_cores(nodes[node], 4, 2)]
+    able = [node for node in nodes if has_whole_cores(nodes[node], 4, 2)]
     sets = [chosen for chosen in permutations(able, count) if list(chosen) == sorted(chosen)]
-    weights = {chosen: sum(ties.weigh(node, shape.cells[0], shape) for node in chosen) for chosen in sets}
-    assert sorted(sets, key=weights.__getitem__) == sorted(sets, key=told)
-    for chosen in sets:
-        assert ties.split(weights[chosen])[0] == told(chosen)[0]
+    broken = {chosen: broken_by(field, cells, chosen, ()) for chosen in sets}
+    assert sorted(sets, key=broken.__getitem__) == sorted(sets, key=rule)
+    assert all(broken[chosen].caches == rule(chosen)[0] for chosen in sets)
 
 
 @given(crowded())
-def test_of_all_gpus_the_one_is_taken_that_spoils_least(host: Json) -> None:
+def test_of_all_gpus_the_one_is_taken_that_breaks_up_least(host: Json) -> None:
     """Every GPU is as near to CPUs of its own node as any other, so that only ties decide; none is passed over."""
     field = field_of(host)
-    nodes = field.resources.nodes
-    shape = placement.Shape((placement.CellDemand(4, GIB),), 2, None, share_cores=False)
+    cells = (CellDemand(4, GIB),)
     homes = [node for node in map(field.catalogue.node, GPUS) if node is not None]
-    able = [node for node in set(homes) if placement.has_whole_cores(nodes[node], 4, 2)]
-    ties = ties_of(field.resources, field.memory, {node: homes.count(node) for node in nodes})
+    able = sorted(node for node in set(homes) if has_whole_cores(field.resources.nodes[node], 4, 2))
     if able:
-        best = min(able, key=lambda node: ties.without([node]).weigh(node, shape.cells[0], shape))
-        assert nodes_taken(host, gpus=1) == [best]
+        assert nodes_taken(host, gpus=1) == [min(able, key=lambda node: broken_by(field, cells, [node], [node]))]
 
 
 @pytest.mark.parametrize("numa", [1, 2, 4])

@@ -1,7 +1,8 @@
-"""Several guests, one decision: which of them fit together, on which nodes, with which devices.
+"""All guests of an intent, one decision: which of them fit, on which nodes, with which devices.
 
-Pure. Guests that cannot be placed even alone are told so for themselves. The others are decided together (`search`):
-the most guests, then the contract's objective; then each is built, one after the other, on what the others leave.
+Pure. Guests that have no place even alone get the reasons for that. The others are decided together (`search`): the
+most guests, then the contract's objective; then each is built, one after the other, on what the others leave. One guest
+is a batch of one.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from hosttune.errors import BadInput
-from hosttune.model.intent import GuestIntent
+from hosttune.model.intent import GuestIntent, NicRequest
 from hosttune.model.plan import Finding, Unplaced
 from hosttune.model.values import CpuSet, parse_address, parse_cpus
 from hosttune.planning.builder import Builder
 from hosttune.planning.candidates import gpu_candidates
-from hosttune.planning.devices import named_gpus
-from hosttune.planning.guests import Placed, named_of, place_guest, refusal_of
+from hosttune.planning.devices import named_devices, named_gpus
+from hosttune.planning.guests import Placed
 from hosttune.planning.mig import is_vgpu_guest, mig_changes, mig_refusal
-from hosttune.planning.relax import shortage
-from hosttune.planning.search import Found, Stage, all_fit, best_of, set_stage
+from hosttune.planning.nearest import too_few
+from hosttune.planning.relax import has_room, relaxations, shortage
+from hosttune.planning.search import SearchProblem, all_fit, best_of, search_problem
 from hosttune.planning.sizing import Field
-from hosttune.planning.stock import Want
+from hosttune.planning.stock import Want, counted_nics, counted_nvme
 from hosttune.planning.taking import pins_of, take
 
 MOST_RIVALS = 32  # guests among which a smallest set that is in the way is looked for
@@ -33,7 +35,12 @@ Outcome = Placed | Unplaced
 
 def want_of(field: Field, guest: GuestIntent, where: str) -> Want:
     """A guest with the devices that it names and the sets of GPUs that it may have. Raises BadInput."""
-    named = named_of(field, guest, where)
+    nics = guest.nics if isinstance(guest.nics, tuple) else ()
+    nvme = guest.nvme if isinstance(guest.nvme, tuple) else ()
+    named = (
+        *named_devices(field.catalogue, nics, "nic", f"{where}.nics"),
+        *named_devices(field.catalogue, nvme, "nvme", f"{where}.nvme"),
+    )
     return Want(guest, where, named, gpu_candidates(field, guest, named, f"{where}.gpus"))
 
 
@@ -69,18 +76,19 @@ def _nics(want: Want) -> frozenset[str]:
 
 def place_guests(field: Field, wants: Sequence[Want]) -> tuple[tuple[Outcome, ...], tuple[Finding, ...]]:
     """(what became of each guest, findings about the whole)."""
-    if len(wants) == 1 and not is_vgpu_guest(wants[0].guest):
-        return (place_guest(field, wants[0].guest, wants[0].where),), ()
-    refused = {i: refusal for i, want in enumerate(wants) if (refusal := _refused_alone(field, want)) is not None}
-    together = _decide_together(field, wants, refused)
+    searched = search_problem(field, wants)
+    alone = [_decided(searched, [i]) for i in range(len(wants))]
+    refused = {i: outcome for i, found in enumerate(alone) if isinstance(outcome := found.outcomes[i], Unplaced)}
+    able = [i for i in range(len(wants)) if i not in refused]
+    together = alone[able[0]] if len(able) == 1 else _decided(searched, able)
+    refused |= {i: outcome for i, outcome in together.outcomes.items() if isinstance(outcome, Unplaced)}
     outcomes: dict[int, Outcome] = dict(together.placed)
     after = field
     for placed in together.placed.values():
         after = take(after, placed.guest, exclusive=placed.exclusive)
     left_out = [i for i in range(len(wants)) if i not in outcomes]
     for n, i in enumerate(left_out):
-        whole = n < MOST_EXPLAINED
-        outcomes[i] = outcome = _left_out(field, after, wants, i, refused.get(i), together, whole=whole)
+        outcomes[i] = outcome = _left_out(_Rest(field, after, wants, searched, together), i, refused.get(i), n)
         if isinstance(outcome, Placed):  # what a search that was cut off has missed
             after = take(after, outcome.guest, exclusive=outcome.exclusive)
     everyone = [outcomes[i] for i in range(len(wants))]
@@ -104,47 +112,65 @@ def _off_pins(outcome: Outcome, everyone: Sequence[Outcome]) -> Outcome:
 
 
 @dataclass(frozen=True)
-class _Together:
-    """What was decided for all guests at once; `stage` None: for none of them."""
+class _Decided:
+    """What was decided for some guests at once. One that is not among the `outcomes` was left out for the others."""
 
-    placed: dict[int, Placed]
-    findings: tuple[Finding, ...] = ()
-    stage: Stage | None = None
-    members: tuple[int, ...] = ()  # the guests on the stage
+    outcomes: dict[int, Outcome]
+    proven: bool
+
+    @property
+    def placed(self) -> dict[int, Placed]:
+        """The guests that have a place."""
+        return {i: outcome for i, outcome in self.outcomes.items() if isinstance(outcome, Placed)}
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Where the search was cut off, the plan holds but may not be the best."""
+        if self.proven:
+            return ()
+        text = (
+            "the search for the best plan was cut off: this one is valid, but more guests or nearer nodes may be"
+            " possible"
+        )
+        return (Finding(level="warn", text=text, where="guests"),)
 
 
-def _refused_alone(field: Field, want: Want) -> Unplaced | None:
-    """Why a guest could not be placed if it were the only one; None where it could."""
-    if not is_vgpu_guest(want.guest):
-        return refusal_of(field, want.guest, want.where)
-    if all_fit(set_stage(field, [want]), [0]):
-        return None
-    why = mig_refusal(field, want.guest) or shortage(field, want.guest, want.candidates)
-    return Unplaced(guest=want.guest.name, why=why)
-
-
-def _decide_together(field: Field, wants: Sequence[Want], refused: dict[int, Unplaced]) -> _Together:
-    """The best plan for all guests that could be placed alone. What no amount shows ends it for a guest (`refused`)."""
-    while members := tuple(i for i in range(len(wants)) if i not in refused):
-        stage = set_stage(field, [wants[i] for i in members])
-        found = best_of(stage)
-        built = dict(zip(members, Builder(stage, found).build(), strict=True))
-        failed = {i: outcome for i, outcome in built.items() if isinstance(outcome, Unplaced)}
+def _decided(searched: SearchProblem, members: Sequence[int]) -> _Decided:
+    """The best plan for some guests. What amounts do not show is refused while a guest is built; the others go on."""
+    problem = searched.problem
+    refused: dict[int, Outcome] = {}
+    while left := [i for i in members if i not in refused]:
+        found = best_of(searched, left)
+        built = {i: one for i, one in enumerate(Builder(problem, found).build()) if one is not None}
+        failed: dict[int, Outcome] = {i: one for i, one in built.items() if isinstance(one, Unplaced)}
+        if len(left) == 1 and not built:
+            failed = {left[0]: _no_place(problem.field, problem.wants[left[0]])}
         if not failed:
-            placed = {i: outcome for i, outcome in built.items() if isinstance(outcome, Placed)}
-            return _Together(placed, _doubts(found), stage, members)
+            return _Decided(refused | built, found.proven)
         refused |= failed
-    return _Together({})
+    return _Decided(refused, True)
 
 
-def _doubts(found: Found) -> tuple[Finding, ...]:
-    """Where the search was cut off, the plan holds but may not be the best."""
-    if found.proven:
-        return ()
-    text = (
-        "the search for the best plan was cut off: this one is valid, but more guests or nearer nodes may be possible"
-    )
-    return (Finding(level="warn", text=text, where="guests"),)
+def _no_place(field: Field, want: Want) -> Unplaced:
+    """Why a guest has no place even alone."""
+    guest, candidates = want.guest, want.candidates
+    if candidates.first() is None:
+        return Unplaced(guest=guest.name, why=candidates.why)
+    if is_vgpu_guest(guest):
+        return Unplaced(guest=guest.name, why=mig_refusal(field, guest) or shortage(field, guest, candidates))
+    nics = guest.nics.count if isinstance(guest.nics, NicRequest) else guest.nics
+    missing: list[str] = []
+    if isinstance(nics, int):
+        missing += too_few("NICs", nics, len(counted_nics(field, want)), len(field.host.nics))
+    if isinstance(guest.nvme, int):
+        missing += too_few("NVMe drives", guest.nvme, len(counted_nvme(field, want)), len(field.host.nvme))
+    room = () if missing and has_room(field, guest, candidates) else shortage(field, guest, candidates)
+    return Unplaced(guest=guest.name, why=(*missing, *room))
+
+
+def _alone(field: Field, guest: GuestIntent, where: str) -> Outcome:
+    """What would become of a guest if it were the only one. Raises BadInput."""
+    return _decided(search_problem(field, [want_of(field, guest, where)]), [0]).outcomes[0]
 
 
 def _unexplained(count: int) -> tuple[Finding, ...]:
@@ -158,44 +184,59 @@ def _unexplained(count: int) -> tuple[Finding, ...]:
     return (Finding(level="info", text=text, where="guests"),)
 
 
-def _left_out(
-    field: Field,
-    after: Field,
-    wants: Sequence[Want],
-    which: int,
-    refused: Unplaced | None,
-    together: _Together,
-    *,
-    whole: bool,
-) -> Outcome:
-    """Why a guest has no place; `whole`: also who is in the way, and what would give it one beside the others."""
-    want = wants[which]
-    if is_vgpu_guest(want.guest):
-        line = f"no GPU has room for {_instances(want.guest)} beside what they take"
-        helpful = _other_mig(field, wants, which, tuple(together.placed)) if whole else ()
-        beside: Outcome = Unplaced(guest=want.guest.name, why=(line,), relaxation=helpful)
-    else:
-        beside = place_guest(after, want.guest, want.where, suggest=whole)
+@dataclass(frozen=True)
+class _Rest:
+    """A host before and after the guests that were decided `together` have their part."""
+
+    field: Field
+    after: Field
+    wants: Sequence[Want]
+    searched: SearchProblem
+    together: _Decided
+
+
+def _left_out(rest: _Rest, which: int, refused: Outcome | None, number: int) -> Outcome:
+    """Why a guest has no place; of the first ones also who is in the way, and what would give it one."""
+    whole = number < MOST_EXPLAINED
+    beside = _beside(rest, which, refused, suggest=whole)
     if isinstance(beside, Placed):
         return beside
-    if refused is not None:
+    if isinstance(refused, Unplaced):
         return msgspec.structs.replace(beside, why=refused.why)
     if not whole:
         return msgspec.structs.replace(beside, why=("alone it fits; it has no place beside the others", *beside.why))
-    rivals = [wants[i].guest.name for i in _in_the_way(together, which)]
+    rivals = [rest.wants[i].guest.name for i in _in_the_way(rest, which)]
     why = f"alone it fits; it has no place beside {_listed(rivals)}"
     return msgspec.structs.replace(beside, why=(why, *beside.why))
 
 
-def _in_the_way(together: _Together, which: int) -> list[int]:
-    """Placed guests beside which it does not fit, none of whom can be left out of that."""
-    rivals = list(together.placed)
-    if together.stage is None or len(rivals) > MOST_RIVALS:
+def _beside(rest: _Rest, which: int, refused: Outcome | None, *, suggest: bool) -> Outcome:
+    """What becomes of a guest beside those that have a place; `suggest`: with changes that would give it one."""
+    want = rest.wants[which]
+    if is_vgpu_guest(want.guest):
+        line = f"no GPU has room for {_instances(want.guest)} beside what they take"
+        helpful = _other_mig(rest.field, rest.wants, which, tuple(rest.together.placed)) if suggest else ()
+        return Unplaced(guest=want.guest.name, why=(line,), relaxation=helpful)
+    outcome = _alone(rest.after, want.guest, want.where) if rest.together.placed or refused is None else refused
+    if isinstance(outcome, Placed) or not suggest:
+        return outcome
+
+    def would_place(on: Field, changed: GuestIntent) -> bool:
+        return isinstance(_alone(on, changed, want.where), Placed)
+
+    candidates = want_of(rest.after, want.guest, want.where).candidates
+    helpful = relaxations(rest.after, want.guest, candidates, would_place)
+    return msgspec.structs.replace(outcome, relaxation=(*helpful, *outcome.relaxation))
+
+
+def _in_the_way(rest: _Rest, which: int) -> list[int]:
+    """Placed guests beside which it does not fit; as far as short searches can say, none of them can be left out."""
+    rivals = list(rest.together.placed)
+    if len(rivals) > MOST_RIVALS:
         return rivals
-    number = {i: n for n, i in enumerate(together.members)}
-    for other in together.placed:
+    for other in rest.together.placed:
         fewer = [i for i in rivals if i != other]
-        if not all_fit(together.stage, [number[i] for i in (*fewer, which)]):
+        if all_fit(rest.searched, (*fewer, which)) is False:
             rivals = fewer
     return rivals
 
@@ -216,8 +257,8 @@ def _other_mig(field: Field, wants: Sequence[Want], which: int, placed: Sequence
             other = want_of(field, changed, want.where)
         except BadInput:
             continue
-        trial = set_stage(field, [*(wants[i] for i in placed), other])
-        if all_fit(trial, range(len(trial.wants))):
+        trial = search_problem(field, [*(wants[i] for i in placed), other])
+        if all_fit(trial, range(len(trial.streams))):
             helpful[kind] = text
     return tuple(helpful.values())
 

@@ -13,14 +13,15 @@ from hosttune.model.intent import NicRequest
 from hosttune.model.plan import PlannedGuest, Unplaced
 from hosttune.model.values import CpuSet, parse_cpus
 from hosttune.planning.choice import Choice
+from hosttune.planning.cores import fits
 from hosttune.planning.devices import address_key
 from hosttune.planning.fabric import lost
 from hosttune.planning.guests import Devices, Placed, build_guest
 from hosttune.planning.mig import mig_share
 from hosttune.planning.migguest import plan_mig_guest
 from hosttune.planning.nearest import pick
-from hosttune.planning.placement import Placement, cost_of, fits
-from hosttune.planning.search import Found, Stage
+from hosttune.planning.problem import Problem
+from hosttune.planning.search import Found
 from hosttune.planning.sizing import Field, Spoken, enlarge
 from hosttune.planning.taking import pins_of, take
 
@@ -28,10 +29,9 @@ from hosttune.planning.taking import pins_of, take
 class Builder:
     """Builds the guests of one search, each on what those before it left."""
 
-    def __init__(self, stage: Stage, found: Found) -> None:
-        self._field, self._wants = stage.field, stage.wants
-        self._options = {i: option for i, option in enumerate(found.options) if option is not None}
-        self._kinds = {kind.index: kind for kind in stage.stock.kinds}
+    def __init__(self, problem: Problem, found: Found) -> None:
+        self._field, self._wants, self._stock = problem.field, problem.wants, problem.stock
+        self._placements = {i: one for i, one in enumerate(found.placements) if one is not None}
 
     def build(self) -> list[Placed | Unplaced | None]:
         """What became of each guest; None = the search left it out."""
@@ -49,7 +49,8 @@ class Builder:
             built[i] = placed
             if isinstance(placed, Placed):
                 ready.append((i, field, devices))
-                field = take(field, _unserved(placed), exclusive=placed.exclusive)
+                if order[turn + 1 :]:
+                    field = take(field, _unserved(placed), exclusive=placed.exclusive)
                 taken.update(device.address for device in placed.guest.devices)
         pins = {i: pins_of(outcome.guest) for i, outcome in built.items() if isinstance(outcome, Placed)}
         everyone = CpuSet(cpu for own in pins.values() for cpu in own)
@@ -62,7 +63,7 @@ class Builder:
     def _missing(self, field: Field, which: int, devices: Devices) -> Unplaced | None:
         """What amounts do not show: cores of unequal width that others took, NICs that cannot go with its GPUs."""
         guest, choice = self._wants[which].guest, devices.choice
-        for node, cell in zip(choice.placement.nodes, choice.shape.cells, strict=True):
+        for node, cell in zip(choice.nodes, choice.shape.cells, strict=True):
             if not fits(field.resources.nodes[node], field.memory.get(node), cell, choice.shape):
                 return Unplaced(
                     guest=guest.name, why=(f"what is left of node {node} does not hold a cell as it was cut",)
@@ -78,35 +79,31 @@ class Builder:
         """Those of fixed size first, then those that take what is left, then those that share cores."""
 
         def late(i: int) -> tuple[bool, bool, int]:
-            return self._options[i].sizes.shape.share_cores, self._options[i].sizes.short, i
+            return self._placements[i].sizes.shape.share_cores, self._placements[i].sizes.short, i
 
-        return sorted(self._options, key=late)
+        return sorted(self._placements, key=late)
 
     def _devices(self, field: Field, which: int, taken: set[str], functions: set[str], later: Sequence[int]) -> Devices:
         """Addresses for the kinds that a guest was given, and its final size."""
-        want, option = self._wants[which], self._options[which]
+        want, placement = self._wants[which], self._placements[which]
         gpus: list[str] = []
         counted: list[str] = []
-        for index, count in option.picks:
-            kind = self._kinds[index]
+        for index, count in placement.picks:
+            kind = self._stock.kind(index)
             if kind.trait.of_gpus:
                 left = [bundle for bundle in kind.bundles if taken.isdisjoint(bundle)]
                 left.sort(key=lambda bundle: lost(field.catalogue.fabric, bundle))  # else by address, as they are
                 gpus += [address for bundle in left[:count] for address in bundle]
         mine = tuple(sorted(gpus, key=address_key))
-        near = mine or tuple(sorted({slot.gpu for slot in option.slots}, key=address_key))
+        near = mine or tuple(sorted({slot.gpu for slot in placement.slots}, key=address_key))
         for what in ("nic", "nvme"):
             counted += self._nearest(field, which, what, near, (*mine, *want.named, *counted), taken, later)
         spoken = self._spoken(later)
-        parts = mig_share(field, option.slots) if option.slots else None
-        shape = enlarge(field, option.sizes, want.guest, near, option.nodes, spoken, parts)
-        cut = (slot.gpu for slot in option.slots)
-        nodes = [field.catalogue.node(address) for address in (*mine, *cut, *want.named, *counted)]
-        homes = [node for node in nodes if node is not None and node in field.resources.nodes]
-        cost = cost_of(shape, field.resources, option.nodes, homes)
-        placement = Placement(option.nodes, cost, 0)
-        choice = Choice(mine, placement, shape, option.sizes.short, option.extra_cells, option.slots, parts)
-        vgpus = plan_mig_guest(field, want.guest, option.slots, functions) if option.slots else None
+        parts = mig_share(field, placement.slots) if placement.slots else None
+        shape = enlarge(field, placement.sizes, want.guest, near, placement.nodes, spoken, parts)
+        short, extra = placement.sizes.short, placement.extra_cells
+        choice = Choice(mine, placement.nodes, shape, short, extra, placement.slots, parts)
+        vgpus = plan_mig_guest(field, want.guest, placement.slots, functions) if placement.slots else None
         return Devices.of(field, choice, want.named, tuple(counted), vgpus)
 
     def _nearest(
@@ -123,12 +120,12 @@ class Builder:
 
         Devices of one node cost the same, so that any of them will do that no later guest was given.
         """
-        option = self._options[which]
-        kinds = [kind for kind in self._kinds.values() if (which, what, 0) in kind.trait.labels]
+        placement = self._placements[which]
+        kinds = self._stock.of((which, what, 0))
         needed: dict[tuple[int | None, ...], int] = {}
-        for index, count in option.picks:
+        for index, count in placement.picks:
             if any(kind.index == index for kind in kinds):
-                home = self._kinds[index].trait.node, *self._kinds[index].trait.along
+                home = self._stock.kind(index).trait.node, *self._stock.kind(index).trait.along
                 needed[home] = needed.get(home, 0) + count
         chosen: list[str] = []
         gone = {*taken, *own, *(address for i in later for address in self._wants[i].named)}
@@ -137,18 +134,18 @@ class Builder:
                 pool: list[str] = []
                 for kind in kinds:
                     free = [a for (a,) in kind.bundles if a not in gone and a not in chosen]
-                    spare = len(free) - sum(n for i in later for k, n in self._options[i].picks if k == kind.index)
+                    spare = len(free) - sum(n for i in later for k, n in self._placements[i].picks if k == kind.index)
                     pool += free if (kind.trait.node, *kind.trait.along) == home and spare > 0 else []
                 gpu = (gpus[len(chosen) % len(gpus)],) if gpus else ()
-                chosen += pick(field, pool, 1, gpu, option.nodes, (*own, *chosen))
+                chosen += pick(field, pool, 1, gpu, placement.nodes, (*own, *chosen))
         return chosen
 
     def _spoken(self, later: Sequence[int]) -> Mapping[int, Spoken]:
         """What guests whose turn comes later need of each node at the least."""
         found: dict[int, Spoken] = {}
         for i in later:
-            sizes = self._options[i].sizes
-            for node, cell in zip(self._options[i].nodes, sizes.shape.cells, strict=True):
+            sizes = self._placements[i].sizes
+            for node, cell in zip(self._placements[i].nodes, sizes.shape.cells, strict=True):
                 before = found.get(node, Spoken())
                 found[node] = Spoken(
                     before.cpus + cell.vcpus,

@@ -6,7 +6,7 @@ many GPUs from each node, not one for every set of addresses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hosttune.model.gpu import Gpu
@@ -33,15 +33,11 @@ Pool = tuple[tuple[int | None, Reach], ...]
 Taken = tuple[tuple[int | None, int], ...]  # nodes and how many GPUs of each
 
 
-def _ways(
-    pool: Pool, nodes: int, count: int, taken: Taken, hopeless: Callable[[Taken], bool] | None
-) -> Iterator[Taken]:
+def _ways(pool: Pool, nodes: int, count: int, taken: Taken = ()) -> Iterator[Taken]:
     """Every way to take `count` more GPUs from `nodes` more nodes of the pool, at least one of each."""
     if nodes == 0:
         if count == 0:
             yield taken
-        return
-    if taken and hopeless is not None and hopeless(taken):
         return
     for i, (node, reach) in enumerate(pool):
         rest = pool[i + 1 :]
@@ -50,7 +46,7 @@ def _ways(
             return
         for size in sorted(reach):
             if size and nodes - 1 <= count - size <= most:
-                yield from _ways(rest, nodes - 1, count - size, (*taken, (node, size)), hopeless)
+                yield from _ways(rest, nodes - 1, count - size, (*taken, (node, size)))
 
 
 @dataclass(frozen=True)
@@ -70,35 +66,19 @@ class Candidates:
     sets: tuple[GpuSet, ...] | None = None
     set_nodes: tuple[int, ...] = ()
 
-    def over(self, nodes: int, hopeless: Callable[[Taken], bool] | None = None) -> Iterator[GpuSet]:
-        """The sets that come from exactly so many nodes, each once.
-
-        `hopeless` is shown what is taken so far and may cut a whole branch of choices.
-        """
-        if self.named is not None:
-            if nodes == 0:
-                yield self.named
-            return
-        found: set[GpuSet] = set()
-        for gpus, spread in zip(self.sets or (), self.set_nodes, strict=True):
-            if spread == nodes:
-                yield gpus
-        for pool in self.pools:
-            for taken in _ways(pool, nodes, self.count, (), hopeless):
-                reach = dict(pool)
-                gpus = tuple(sorted((a for node, size in taken for a in reach[node][size]), key=address_key))
-                if gpus not in found:
-                    found.add(gpus)
-                    yield gpus
-
-    def spreads(self) -> range:
-        """The numbers of nodes that `over` may be asked for."""
-        most = max(min(self.count, max(map(len, self.pools), default=0)), max(self.set_nodes, default=0))
-        return range(1) if self.named is not None else range(1, 1 + most)
-
     def first(self) -> GpuSet | None:
         """Some set over the fewest nodes, None when there is none."""
-        return next((gpus for n in self.spreads() for gpus in self.over(n)), None)
+        if self.named is not None:
+            return self.named
+        if self.sets:
+            return min(zip(self.set_nodes, range(len(self.sets)), self.sets, strict=True))[2]
+        for nodes in range(1, 1 + min(self.count, max(map(len, self.pools), default=0))):
+            for pool in self.pools:
+                taken = next(_ways(pool, nodes, self.count), None)
+                if taken is not None:
+                    reach = dict(pool)
+                    return tuple(sorted((a for node, size in taken for a in reach[node][size]), key=address_key))
+        return None
 
 
 def gpu_candidates(field: Field, guest: GuestIntent, others: tuple[str, ...], where: str) -> Candidates:

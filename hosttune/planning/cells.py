@@ -17,7 +17,7 @@ FARTHEST = 254
 
 def guest_cells(resources: Resources, choice: Choice, at: str) -> tuple[tuple[Cell, ...], tuple[Finding, ...]]:
     """(cells, findings). Without a known table of the host's, cells carry no distances: none are made up."""
-    nodes = choice.placement.nodes
+    nodes = choice.nodes
     known = resources.knows_distances(nodes)
     findings: list[Finding] = []
     if not known and len(nodes) > 1:

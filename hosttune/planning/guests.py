@@ -1,6 +1,6 @@
-"""One guest, decided: cores, cells, memory, devices, its PCIe tree, and the reasons.
+"""One guest, decided, written down: cores, cells, memory, devices, its PCIe tree, and the reasons.
 
-Pure. `place_guest` gives a PlannedGuest with the findings it raises, or an Unplaced with the reasons.
+Pure. `build_guest` gives a PlannedGuest with the findings it raises, or an Unplaced with the reasons.
 """
 
 from __future__ import annotations
@@ -10,19 +10,16 @@ from dataclasses import dataclass
 
 import msgspec
 
-from hosttune.model.intent import GuestIntent, NicRequest
-from hosttune.model.plan import Device, Finding, PlannedGuest, PlannedPin, Unplaced
+from hosttune.model.intent import GuestIntent
+from hosttune.model.plan import Cell, Device, Finding, PlannedGuest, PlannedPin, Unplaced
 from hosttune.model.values import CpuSet
-from hosttune.planning.candidates import gpu_candidates
 from hosttune.planning.cells import guest_cells
-from hosttune.planning.choice import Choice, choose, some_choice
-from hosttune.planning.devices import Closure, address_key, close_groups, identity, named_devices
+from hosttune.planning.choice import Choice
+from hosttune.planning.devices import Closure, address_key, close_groups, identity
 from hosttune.planning.migguest import MigParts, as_devices, mig_inside
-from hosttune.planning.nearest import nearest_nics, nearest_nvme
 from hosttune.planning.pcie import NoRoomOnBus, Tree, build_tree, tree_findings, with_host_places
-from hosttune.planning.pinning import pin_guest
+from hosttune.planning.pinning import Pinning, pin_guest
 from hosttune.planning.reasons import Decision, guest_findings, reasons
-from hosttune.planning.relax import relaxations, shortage
 from hosttune.planning.resources import Core
 from hosttune.planning.sizing import Field
 from hosttune.planning.vcpus import needs_iommu
@@ -75,84 +72,15 @@ class Devices:
         return tuple(one.function for one in self.vgpus.devices) if self.vgpus else ()
 
 
-def place_guest(field: Field, guest: GuestIntent, where: str, *, suggest: bool = True) -> Placed | Unplaced:
-    """Decide one guest. Raises BadInput for addresses that do not exist or cannot be given away.
-
-    `suggest`: for a guest that is not placed, changes that would help are tried as a whole.
-    """
-    result = _decide(field, guest, where)
-    if isinstance(result, Placed) or not suggest:
-        return result
-    candidates = gpu_candidates(field, guest, named_of(field, guest, where), f"{where}.gpus")
-
-    def would_place(on: Field, changed: GuestIntent) -> bool:
-        return isinstance(_decide(on, changed, where, trial=True), Placed)
-
-    helpful = relaxations(field, guest, candidates, would_place)
-    return msgspec.structs.replace(result, relaxation=(*helpful, *result.relaxation))
-
-
-def refusal_of(field: Field, guest: GuestIntent, where: str) -> Unplaced | None:
-    """Why a guest could not be placed if it were the only one; None where it could. Raises BadInput."""
-    if isinstance(_decide(field, guest, where, trial=True), Placed):
-        return None
-    result = _decide(field, guest, where)  # a trial looks at one choice of GPUs
-    return None if isinstance(result, Placed) else result
-
-
-def named_of(field: Field, guest: GuestIntent, where: str) -> tuple[str, ...]:
-    """NICs and drives that the intent names."""
-    nics = guest.nics if isinstance(guest.nics, tuple) else ()
-    nvme = guest.nvme if isinstance(guest.nvme, tuple) else ()
-    return (
-        *named_devices(field.catalogue, nics, "nic", f"{where}.nics"),
-        *named_devices(field.catalogue, nvme, "nvme", f"{where}.nvme"),
-    )
-
-
-def _decide(field: Field, guest: GuestIntent, where: str, *, trial: bool = False) -> Placed | Unplaced:
-    """Decide a guest; a `trial` only wants to know whether it would be placed."""
-    named = named_of(field, guest, where)
-    candidates = gpu_candidates(field, guest, named, f"{where}.gpus")
-    if candidates.first() is None:
-        return Unplaced(guest=guest.name, why=candidates.why)
-    choice = (some_choice if trial else choose)(field, guest, candidates, named)
-    if choice is None:
-        return Unplaced(guest=guest.name, why=shortage(field, guest, candidates))
-    counted, missing = _nearest(field, guest, choice, named)
-    if missing:
-        return Unplaced(guest=guest.name, why=missing)
-    return build_guest(field, guest, Devices.of(field, choice, named, counted))
-
-
-def _nearest(
-    field: Field, guest: GuestIntent, choice: Choice, named: tuple[str, ...]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(addresses of NICs and drives chosen by count, why there are too few)."""
-    chosen: list[str] = []
-    missing: list[str] = []
-    taken = (*choice.gpus, *named)
-    if isinstance(guest.nics, int | NicRequest):
-        request = guest.nics if isinstance(guest.nics, NicRequest) else NicRequest(count=guest.nics)
-        found, why = nearest_nics(field, request, choice.gpus, choice.placement.nodes, taken)
-        chosen += found
-        missing += why
-    if isinstance(guest.nvme, int):
-        found, why = nearest_nvme(field, guest.nvme, choice.gpus, choice.placement.nodes, taken)
-        chosen += found
-        missing += why
-    return tuple(chosen), tuple(missing)
-
-
 def build_guest(field: Field, guest: GuestIntent, devices: Devices, others: CpuSet | None = None) -> Placed | Unplaced:
     """A guest as decided, written down; Unplaced where its devices cannot go together or its tree has no room.
 
     `others` are the CPUs of guests that are planned with it: its emulator threads keep off them.
     """
     choice, closure = devices.choice, devices.closure
+    at = f"guest {guest.name}"
     if closure.conflicts:
         return Unplaced(guest=guest.name, why=closure.conflicts)
-    at = f"guest {guest.name}"
     cell_of = _cells_of(field, devices)
     extra_ports = OWN_PORTS + (guest.disk is not None) + len(guest.networks or ())
     try:
@@ -166,31 +94,35 @@ def build_guest(field: Field, guest: GuestIntent, devices: Devices, others: CpuS
     pinning = pin_guest(field.resources, choice, at, others)
     cells, told = guest_cells(field.resources, choice, at)
     inside, of_mig = mig_inside(field, guest, choice.gpus) if choice.gpus else ((), ())
-    of_mig = devices.vgpus.findings if devices.vgpus else of_mig
+    if devices.vgpus:
+        inside, of_mig = devices.vgpus.mig, devices.vgpus.findings
     decision = Decision(
-        guest,
-        choice,
-        devices.named,
-        devices.counted,
-        closure,
-        pinning.cores,
-        width=width,
-        window=window,
-        functions=devices.functions,
+        guest, choice, devices.named, devices.counted, closure, pinning.cores, width, window, devices.functions
+    )
+    planned = _written(field, decision, pinning, cells, tree)
+    planned = msgspec.structs.replace(
+        planned,
+        devices=with_host_places(field.catalogue, _devices(field, devices, cell_of, tree)),
+        mig=inside,
+        steps=devices.vgpus.steps if devices.vgpus else (),
+        why=(*planned.why, *(devices.vgpus.why if devices.vgpus else ())),
     )
     said = (*pinning.findings, *told, *tree_findings(tree, at), *guest_findings(field, decision, at), *of_mig)
-    planned = PlannedGuest(
+    return Placed(planned, said, pinning.cores, devices.functions, guest.smt == "cores")
+
+
+def _written(field: Field, decision: Decision, pinning: Pinning, cells: tuple[Cell, ...], tree: Tree) -> PlannedGuest:
+    """The document of a guest, but for its devices."""
+    guest, window, width = decision.guest, decision.window, decision.width
+    return PlannedGuest(
         name=guest.name,
         uuid=str(uuid.uuid5(GUEST_NAMESPACE, f"{field.host.hostname or ''}/{guest.name}")),
         vcpu_pins=tuple(PlannedPin(vcpu=i, cpus=str(cpu)) for i, cpu in enumerate(pinning.cpus)),
         emulator_cpus=str(pinning.emulator),
         iothread_cpus=(str(pinning.emulator),),
         cells=cells,
-        page_bytes=choice.shape.page,
-        devices=with_host_places(field.catalogue, _devices(field, devices, cell_of, tree)),
-        mig=devices.vgpus.mig if devices.vgpus else inside,
-        steps=devices.vgpus.steps if devices.vgpus else (),
-        why=(*reasons(field, decision), *(devices.vgpus.why if devices.vgpus else ())),
+        page_bytes=decision.choice.shape.page,
+        why=reasons(field, decision),
         firmware=guest.firmware,
         accelerator=guest.accelerator,
         cpu_vendor=field.host.cpu_model.vendor if field.host.cpu_model else None,
@@ -208,7 +140,6 @@ def build_guest(field: Field, guest: GuestIntent, devices: Devices, others: CpuS
         networks=guest.networks or (),
         boot=guest.boot,
     )
-    return Placed(planned, said, pinning.cores, devices.functions, guest.smt == "cores")
 
 
 def _hole(window: Window) -> int | None:
@@ -219,7 +150,7 @@ def _hole(window: Window) -> int | None:
 
 def _cells_of(field: Field, devices: Devices) -> dict[str, int | None]:
     """The guest cell of each host function; one that carries a vGPU is where its GPU is."""
-    nodes = devices.choice.placement.nodes
+    nodes = devices.choice.nodes
     vgpus = devices.vgpus.devices if devices.vgpus else ()
     whole = {address: _cell_of(field, address, nodes) for address in devices.closure.members}
     return whole | {one.function: _cell_of(field, one.gpu, nodes) for one in vgpus}

@@ -6,13 +6,18 @@ Pure but for its own books: a way is taken and given back. Two states in which t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
+from operator import itemgetter
+from typing import NamedTuple
 
 from hosttune.gpu.mig_tables import SLICES
+from hosttune.planning.cores import cores_needed
 from hosttune.planning.devices import countable_gpus
-from hosttune.planning.options import Option, View
-from hosttune.planning.pages import NodeMemory
-from hosttune.planning.placement import CellDemand, Shape, cores_needed
+from hosttune.planning.placements import Placement
+from hosttune.planning.problem import Problem
+from hosttune.planning.selections import View
+from hosttune.planning.shape import CellDemand, Shape
 from hosttune.planning.sizing import Field
 from hosttune.planning.stock import Stock, atom_of, instances_of
 
@@ -20,76 +25,61 @@ from hosttune.planning.stock import Stock, atom_of, instances_of
 class Ledger:
     """The books of one search. `left` are the amounts of the stock; `work` counts what looking costs."""
 
-    def __init__(self, field: Field, stock: Stock) -> None:
+    def __init__(self, problem: Problem) -> None:
+        field, stock = problem.field, problem.stock
         self.field, self.stock = field, stock
         self.left = list(stock.capacity)
         self.work = 0
-        self._room = {n: m.creatable_bytes for n, m in field.memory.items()}
-        self._now = {n: m.room_bytes() for n, m in field.memory.items()}  # of that, without a reboot
-        self._asked: dict[tuple[int, int | None], int] = {}
-        self._twins = _twins(field, stock)
+        self._memory = Memory(field)
+        self._twins: list[list[tuple[int, Picker]]] | None = None  # asked for by `state` alone
+        self._homeless = picker(stock.homeless)
+        self._cores = picker([index for (_, least), index in stock.cores.items() if least == 1])
+        self._threads = picker(list(stock.threads.values()))
         cut = [address for address in field.catalogue.gpus if instances_of(address) in stock.parts]
-        self._slices = [stock.parts[atom_of(address, bit)] for address in cut for bit in range(SLICES)]
+        self._slices = picker([stock.parts[atom_of(address, bit)] for address in cut for bit in range(SLICES)])
 
     def spend(self, work: int) -> None:
         """Count work that somebody did for this search."""
         self.work += work
 
-    def fits(self, option: Option) -> bool:
-        """Whether what is left holds a way."""
+    def fits(self, placement: Placement) -> bool:
+        """Whether what is left holds a placement."""
         self.work += 1
         left = self.left
-        for index, amount in option.use:
+        for index, amount in placement.use:
             if left[index] < amount:
                 return False
-        rooms = [self._room] if option.sizes.shape.at_boot else [self._room, self._now]
-        for node, page, size in option.memory:
-            for there in rooms:
-                room = there.get(node)
-                if room is not None and spends(self.field.memory[node], self._asked, page, size) > room:
-                    return False
-        return True
+        at_boot = placement.sizes.shape.at_boot
+        return all(self._memory.holds(node, page, size, at_boot) for node, page, size in placement.memory)
 
-    def take(self, option: Option, sign: int) -> None:
-        """Take what an option needs (1), or give it back (-1)."""
-        for index, amount in option.use:
+    def take(self, placement: Placement, sign: int) -> None:
+        """Take what a placement needs (1), or give it back (-1)."""
+        for index, amount in placement.use:
             self.left[index] -= sign * amount
-        for node, page, size in option.memory:
-            if sign < 0:
-                self._asked[node, page] -= size
-            for there in [self._room] if option.sizes.shape.at_boot else [self._room, self._now]:
-                room = there.get(node)
-                if room is not None:
-                    there[node] = room - sign * spends(self.field.memory[node], self._asked, page, size)
-            if sign > 0:
-                self._asked[node, page] = self._asked.get((node, page), 0) + size
+        at_boot = placement.sizes.shape.at_boot
+        for node, page, size in placement.memory:
+            self._memory.take(node, page, size, at_boot, sign)
 
     def state(self) -> object:
         """What is left, with twin nodes in any order: what can still be done depends on nothing else."""
-        rows: dict[object, list[object]] = {}
-        pages = sorted({page for _, page in self._asked if page is not None})
-        for node, (group, places) in self._twins.items():
-            amounts = tuple(self.left[i] for i in places)
-            asked = tuple(self._asked.get((node, page), 0) for page in pages)
-            rooms = self._room.get(node) or 0, self._now.get(node) or 0
-            rows.setdefault(group, []).append((amounts, rooms, asked))
-        homed = tuple((group, tuple(sorted(found))) for group, found in rows.items())  # type: ignore[type-var]
-        return homed, tuple(self.left[i] for i in self.stock.homeless)
+        if self._twins is None:
+            self._twins = _twin_groups(self.field, self.stock)
+        left, memory = self.left, self._memory
+        found = []
+        for group in self._twins:
+            rows = [(amounts(left), memory.state(node)) for node, amounts in group]
+            if len(rows) > 1:
+                rows.sort()
+            found.append(tuple(rows))
+        return tuple(found), self._homeless(left)
 
     def memory_left(self, node: int) -> int | None:
         """The most memory that any cell could get on a node now; None = unknown."""
-        room = self._room.get(node)
-        if room is None:
-            return None
-        memory = self.field.memory[node]
-        free = (memory.pages_free(page) * page - self._asked.get((node, page), 0) for page in memory.pools)
-        return room + max(0, max(free, default=0))
+        return self._memory.most(node)
 
     def view(self) -> View:
-        """What there is now, for drawing ways that fit; it does not change with what is taken later."""
-        left, asked = tuple(self.left), dict(self._asked)
-        at_boot, now = dict(self._room), dict(self._now)
-        stock, memory = self.stock, self.field.memory
+        """What there is now, for drawing placements that fit; it does not change with what is taken later."""
+        left, memory, stock = tuple(self.left), self._memory.copy(), self.stock
 
         def holds(node: int, cell: CellDemand, shape: Shape) -> bool:
             if shape.share_cores:
@@ -97,36 +87,129 @@ class Ledger:
                     return False
             elif left[stock.cores[node, shape.threads]] < cores_needed(cell.vcpus, shape.threads):
                 return False
-            have = (at_boot if shape.at_boot else now).get(node)
-            return have is None or spends(memory[node], asked, shape.page, cell.memory_bytes) <= have
+            return memory.holds(node, shape.page, cell.memory_bytes, shape.at_boot)
 
         return View(left, holds, self.spend)
 
-    def totals(self) -> tuple[int, int | None, int, int, int]:
-        """(cores, bytes, GPUs, CPUs, memory slices of GPUs) that are left on the whole host; None = unknown."""
-        stock, left = self.stock, self.left
-        rooms = list(self._room.values())
-        known = len(rooms) == len(self.field.resources.nodes)  # a node without a row never refuses
-        memory = None if None in rooms or not known else sum(rooms)  # type: ignore[arg-type]
-        pooled = sum(
-            max(0, m.pages_free(page) * page - self._asked.get((m.node, page), 0))
-            for m in self.field.memory.values()
-            for page in m.pools
+    def totals(self) -> Totals:
+        """What is left on the whole host."""
+        left = self.left
+        return Totals(
+            cores=sum(self._cores(left)),
+            memory_bytes=self._memory.total(),
+            gpus=self._of("any-gpu"),
+            cpus=sum(self._threads(left)),
+            slices=sum(self._slices(left)),
+            counted_gpus=self._of("gpu"),
+            nics=self._of("nic"),
+            drives=self._of("nvme"),
         )
-        cores = sum(left[index] for (_, least), index in stock.cores.items() if least == 1)
-        threads = sum(left[index] for index in stock.threads.values())
-        gpus = sum(left[kind.index] * kind.trait.size for kind in stock.kinds if kind.trait.of_gpus)
-        slices = sum(left[index] for index in self._slices)
-        return (cores, None if memory is None or not self.field.memory else memory + pooled, gpus, threads, slices)
+
+    def _of(self, what: str) -> int:
+        return sum(self.left[index] * size for index, size in self.stock.pools[what])
 
 
-def spends(memory: NodeMemory, asked: Mapping[tuple[int, int | None], int], page: int | None, size: int) -> int:
-    """What a cell takes of the memory that no pool holds, after what was `asked` of the pools already."""
-    if page is None:
-        return size
-    free = memory.pages_free(page) * page
-    before = asked.get((memory.node, page), 0)
-    return max(0, before + size - free) - max(0, before - free)
+class Totals(NamedTuple):
+    """Amounts of the whole host: what is left, or what a guest needs at the least. `memory_bytes` None: unknown.
+
+    `counted_gpus`, `nics`, `drives`: of those that some guest could be given by count.
+    """
+
+    cores: int
+    memory_bytes: int | None
+    gpus: int
+    cpus: int
+    slices: int
+    counted_gpus: int
+    nics: int
+    drives: int
+
+
+class Memory:
+    """The memory of the nodes. Free pages of a pool are taken first; what is missing is made of other memory."""
+
+    def __init__(self, field: Field) -> None:
+        rows = field.memory.items()
+        self._room = {n: m.creatable_bytes for n, m in rows}
+        self._now = {n: m.room_bytes() for n, m in rows}  # of that, without a reboot
+        free = {(n, page): m.pages_free(page) * page for n, m in rows for page in m.pools}
+        self._pooled = {key: size for key, size in free.items() if size}
+        self._asked = dict.fromkeys(self._pooled, 0)  # of each pool
+        # A node without a row never refuses.
+        self._known = bool(rows) and None not in self._room.values() and len(rows) == len(field.resources.nodes)
+
+    def copy(self) -> Memory:
+        """The same, of its own."""
+        found = copy(self)
+        found._room, found._now, found._asked = dict(self._room), dict(self._now), dict(self._asked)
+        return found
+
+    def _spends(self, node: int, page: int | None, size: int) -> int:
+        """What so much in such pages takes of the memory that no pool holds."""
+        key = node, page or 0
+        free = self._pooled.get(key)
+        if free is None:
+            return size
+        before = self._asked[key]
+        return max(0, before + size - free) - max(0, before - free)
+
+    def holds(self, node: int, page: int | None, size: int, at_boot: bool) -> bool:
+        """Whether a node has so much left; memory of unknown size never refuses."""
+        room, now = self._room.get(node), self._now.get(node)
+        spends = self._spends(node, page, size)
+        return (room is None or spends <= room) and (at_boot or now is None or spends <= now)
+
+    def take(self, node: int, page: int | None, size: int, at_boot: bool, sign: int) -> None:
+        """Take so much (1), or give it back (-1)."""
+        key = node, page or 0
+        if sign < 0 and key in self._asked:
+            self._asked[key] -= size
+        spends = sign * self._spends(node, page, size)
+        for there in (self._room,) if at_boot else (self._room, self._now):
+            room = there.get(node)
+            if room is not None:
+                there[node] = room - spends
+        if sign > 0 and key in self._asked:
+            self._asked[key] += size
+
+    def state(self, node: int) -> tuple[int, ...]:
+        """All that decides what a node can still hold."""
+        asked = (size for (there, _), size in self._asked.items() if there == node) if self._asked else ()
+        return (self._room.get(node) or 0, self._now.get(node) or 0, *asked)
+
+    def most(self, node: int) -> int | None:
+        """The most memory that any cell could get on a node; None = unknown."""
+        room = self._room.get(node)
+        if room is None or not self._pooled:
+            return room
+        return room + max((self._free(key) for key in self._pooled if key[0] == node), default=0)
+
+    def total(self) -> int | None:
+        """What is left on all nodes; None = unknown."""
+        if not self._known:
+            return None
+        return sum(room or 0 for room in self._room.values()) + sum(map(self._free, self._pooled))
+
+    def _free(self, key: tuple[int, int]) -> int:
+        return max(0, self._pooled[key] - self._asked[key])
+
+
+Picker = Callable[[Sequence[int]], tuple[int, ...]]
+
+
+def picker(indices: Sequence[int]) -> Picker:
+    """Picks the amounts of these indices."""
+    if len(indices) > 1:
+        return itemgetter(*indices)
+    return lambda left: tuple(left[index] for index in indices)
+
+
+def _twin_groups(field: Field, stock: Stock) -> list[list[tuple[int, Picker]]]:
+    """Nodes by the group of their twins, each with what picks its amounts."""
+    groups: dict[object, list[tuple[int, Picker]]] = {}
+    for node, (group, places) in _twins(field, stock).items():
+        groups.setdefault(group, []).append((node, picker(places)))
+    return list(groups.values())
 
 
 Twin = tuple[object, tuple[int, ...]]  # nodes of one group may stand for each other; where a node's amounts are

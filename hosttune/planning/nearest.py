@@ -66,25 +66,9 @@ def free_nics(field: Field, request: NicRequest) -> list[str]:
     ]
 
 
-def nearest_nics(
-    field: Field, request: NicRequest, gpus: Sequence[str], nodes: Sequence[int], taken: tuple[str, ...]
-) -> tuple[list[str], list[str]]:
-    """(addresses, why there are too few). NICs that carry the host are left out."""
-    chosen = pick(field, free_nics(field, request), request.count, gpus, nodes, taken)
-    return chosen, _too_few("NICs", request.count, len(chosen), len(field.host.nics))
-
-
-def nearest_nvme(
-    field: Field, count: int, gpus: Sequence[str], nodes: Sequence[int], taken: tuple[str, ...]
-) -> tuple[list[str], list[str]]:
-    """(addresses, why there are too few). Drives that the host has mounted are left out."""
-    pool = [drive.address for drive in field.host.nvme]
-    chosen = pick(field, pool, count, gpus, nodes, taken)
-    return chosen, _too_few("NVMe drives", count, len(chosen), len(field.host.nvme))
-
-
-def _too_few(what: str, count: int, found: int, have: int) -> list[str]:
-    if found >= count:
+def too_few(what: str, wanted: int, found: int, have: int) -> list[str]:
+    """Why a count of NICs or drives cannot be had; nothing where enough were found."""
+    if found >= wanted:
         return []
     rest = "the rest are in use, share groups or carry the GPUs' fabric"
-    return [f"{count} {what} wanted, {found} can be given away ({have} on this host; {rest})"]
+    return [f"{wanted} {what} wanted, {found} can be given away ({have} on this host; {rest})"]

@@ -8,20 +8,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hosttune.gpu.mig_tables import SLICES
+from hosttune.model.intent import GuestIntent, NicRequest
 from hosttune.model.values import parse_size
+from hosttune.planning.cores import cores_needed
 from hosttune.planning.devices import gpu_count
-from hosttune.planning.ledger import Ledger
+from hosttune.planning.ledger import Ledger, Totals
 from hosttune.planning.mig import is_vgpu_guest
 from hosttune.planning.migpack import most
-from hosttune.planning.options import Picks
 from hosttune.planning.pages import HUGE_1G
-from hosttune.planning.placement import cores_needed
+from hosttune.planning.problem import Problem
+from hosttune.planning.selections import Picks
 from hosttune.planning.sizing import Field
 from hosttune.planning.stock import Stock, Want, functions_of, gpu_pools, gpu_sets, occupied
 
 WORK_OF_SLICES = 30  # what looking for MIG slices costs, where looking at one way costs 1
 WORK_OF_ROOM = 8
-Amounts = tuple[int, int, int, int, int]  # cores, bytes, GPUs, CPUs, memory slices of GPUs
 
 
 @dataclass(frozen=True)
@@ -29,19 +30,21 @@ class Need:
     """One guest's needs: `least` on the whole host, and where the devices come from (index of the stock, count).
 
     `named` are those that it names, `sets` those of which it has one, `pools` those from which `gpus` are counted
-    (index, devices in each bundle).
+    (index, devices in each bundle), `counted` the NICs and drives that it may have, and how many of them it wants.
     """
 
     want: Want
-    least: Amounts
+    least: Totals
     named: Picks
     sets: tuple[Picks, ...]
     pools: tuple[Picks, ...]
     gpus: int
+    counted: tuple[tuple[tuple[int, ...], int], ...]
 
 
-def need_of(field: Field, stock: Stock, want: Want, which: int) -> Need:
+def need_of(problem: Problem, which: int) -> Need:
     """The needs of the guest of this number."""
+    stock, want = problem.stock, problem.wants[which]
 
     def listed(what: str, part: int) -> Picks:
         return tuple((kind.index, len(kind.bundles)) for kind in stock.of((which, what, part)))
@@ -50,41 +53,63 @@ def need_of(field: Field, stock: Stock, want: Want, which: int) -> Need:
         tuple((kind.index, kind.trait.size) for kind in stock.of((which, "gpu", part)))
         for part in range(len(gpu_pools(want)))
     )
-    sets = tuple(listed("set", part) for part in range(len(gpu_sets(want.candidates))))
+    named, sets = listed("named", 0), tuple(listed("set", part) for part in range(len(gpu_sets(want.candidates))))
     count = 0 if sets else gpu_count(want.guest) or 0
-    return Need(want, _least(field, stock, want), listed("named", 0), sets, pools or ((),), count)
+
+    def in_pool(what: str, taken: Picks) -> int:
+        """How many devices of a pool these are."""
+        sizes = dict(stock.pools[what])
+        return sum(sizes.get(index, 0) * bundles for index, bundles in taken)
+
+    nics = want.guest.nics.count if isinstance(want.guest.nics, NicRequest) else want.guest.nics
+    wanted = {what: count for what, count in (("nic", nics), ("nvme", want.guest.nvme)) if isinstance(count, int)}
+    counted = tuple((tuple(kind.index for kind in stock.of((which, w, 0))), count) for w, count in wanted.items())
+    cores, cpus = _least_cpus(problem, want.guest)
+    least = Totals(
+        cores=cores,
+        memory_bytes=_least_memory(want.guest),
+        gpus=min((in_pool("any-gpu", one) for one in sets), default=count),
+        cpus=cpus,
+        slices=_least_slices(stock, want.guest),
+        counted_gpus=min((in_pool("gpu", one) for one in sets), default=count),
+        nics=in_pool("nic", named) + wanted.get("nic", 0),
+        drives=in_pool("nvme", named) + wanted.get("nvme", 0),
+    )
+    return Need(want, least, named, sets, pools or ((),), count, counted)
 
 
-def _least(field: Field, stock: Stock, want: Want) -> Amounts:
-    guest = want.guest
-    threads = field.resources.threads_per_core
+def _least_cpus(problem: Problem, guest: GuestIntent) -> tuple[int, int]:
+    """(whole cores, CPUs) that a guest takes at the least; one that shares cores takes no whole ones."""
     if isinstance(guest.numa, tuple):
-        cores = sum(cores_needed(cell.vcpus, threads) for cell in guest.numa)
-        size = sum(parse_size(cell.memory, where="numa") for cell in guest.numa)
+        vcpus = [cell.vcpus for cell in guest.numa]
     else:
-        cores = cores_needed(guest.vcpus, threads) if isinstance(guest.vcpus, int) else 1
-        size = 0 if guest.memory == "auto" else parse_size(guest.memory, where="memory")
-    count = gpu_count(guest)
-    gpus = len(want.candidates.named or ()) if count is None else count
-    shares = guest.smt == "threads"
-    cpus = sum(cell.vcpus for cell in guest.numa) if isinstance(guest.numa, tuple) else guest.vcpus
-    least = min(stock.narrowest.values(), default=1)
-    threads = (cpus if isinstance(cpus, int) else 1) if shares else cores * least
-    slices = 0
-    if guest.mig is not None and is_vgpu_guest(guest):
-        sites = stock.sites[guest.mig.profile]
-        slices = guest.mig.count * min((site.profile.size or 1 for _, site in sites), default=1)
-    return (0 if shares else cores), size, gpus, threads, slices
+        vcpus = [guest.vcpus if isinstance(guest.vcpus, int) else 1]
+    if guest.smt == "threads":
+        return 0, sum(vcpus)
+    cores = sum(cores_needed(count, problem.field.resources.threads_per_core) for count in vcpus)
+    return cores, cores * min(problem.stock.narrowest.values(), default=1)
+
+
+def _least_memory(guest: GuestIntent) -> int:
+    if isinstance(guest.numa, tuple):
+        return sum(parse_size(cell.memory, where="numa") for cell in guest.numa)
+    return 0 if guest.memory == "auto" else parse_size(guest.memory, where="memory")
+
+
+def _least_slices(stock: Stock, guest: GuestIntent) -> int:
+    if guest.mig is None or not is_vgpu_guest(guest):
+        return 0
+    return guest.mig.count * min((site.profile.size or 1 for _, site in stock.sites[guest.mig.profile]), default=1)
 
 
 def weight(field: Field, need: Need) -> float:
     """How much of the host a guest takes, by the resource of which it takes most."""
-    cores, size, gpus, _, slices = need.least
+    least = need.least
     memory = sum(node.memory_bytes or 0 for node in field.memory.values())
     all_cores = sum(len(node.cores) for node in field.resources.nodes.values())
     all_gpus = len(field.catalogue.gpus)
-    whole = gpus + slices / SLICES
-    return max(cores / max(1, all_cores), size / max(1, memory), whole / max(1, all_gpus))
+    whole = least.gpus + least.slices / SLICES
+    return max(least.cores / max(1, all_cores), (least.memory_bytes or 0) / max(1, memory), whole / max(1, all_gpus))
 
 
 def is_dead(ledger: Ledger, need: Need) -> bool:
@@ -100,6 +125,8 @@ def is_dead(ledger: Ledger, need: Need) -> bool:
     if need.sets and not any(all(left[index] >= count for index, count in one) for one in need.sets):
         return True
     if need.gpus and max(sum(left[index] * size for index, size in pool) for pool in need.pools) < need.gpus:
+        return True
+    if any(sum(left[index] for index in pool) < count for pool, count in need.counted):
         return True
     return not _has_room(ledger, need)
 
@@ -134,9 +161,9 @@ def _has_room(ledger: Ledger, need: Need) -> bool:
         return len(cells) <= len(nodes) and all(able(cpus, size) for cpus, size in cells)
     total = 0 if guest.memory == "auto" else parse_size(guest.memory, where="memory")
     for k in range(1, len(nodes) + 1) if guest.numa == "auto" else (guest.numa,):
-        if not isinstance(guest.vcpus, int):
-            if able(1, 0) >= k:
-                return True
-        elif guest.vcpus % k == 0 and able(units(guest.vcpus // k), total // k - HUGE_1G) >= k:
+        if isinstance(guest.vcpus, int) and guest.vcpus % k:
+            continue
+        cpus = units(guest.vcpus // k) if isinstance(guest.vcpus, int) else 1
+        if able(cpus, total // k - HUGE_1G) >= k:
             return True
     return False

@@ -11,7 +11,7 @@ from math import gcd
 from hosttune.model.plan import Finding, Topology
 from hosttune.model.values import CpuSet
 from hosttune.planning.choice import Choice
-from hosttune.planning.placement import choose_cores, has_whole_cores, pin
+from hosttune.planning.cores import choose_cores, has_whole_cores, pin
 from hosttune.planning.resources import Core, Resources
 
 
@@ -31,7 +31,7 @@ def pin_guest(resources: Resources, choice: Choice, at: str, others: CpuSet | No
 
     `others` are the CPUs of guests that are planned with it: its emulator threads keep off them.
     """
-    nodes, shape = choice.placement.nodes, choice.shape
+    nodes, shape = choice.nodes, choice.shape
     cores = tuple(
         tuple(choose_cores(resources.nodes[node], cell.vcpus, shape))
         for node, cell in zip(nodes, shape.cells, strict=True)

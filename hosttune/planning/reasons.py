@@ -85,9 +85,7 @@ def _home(field: Field, address: str) -> str:
 
 def _cell_lines(field: Field, decision: Decision) -> Iterator[str]:
     choice = decision.choice
-    for i, (node, demand, chosen) in enumerate(
-        zip(choice.placement.nodes, choice.shape.cells, decision.cores, strict=True)
-    ):
+    for i, (node, demand, chosen) in enumerate(zip(choice.nodes, choice.shape.cells, decision.cores, strict=True)):
         caches = len({core.llc for core in chosen})
         isolated = sum(bool(core.isolated) for core in chosen)
         yield (
@@ -151,7 +149,7 @@ def guest_findings(field: Field, decision: Decision, at: str) -> tuple[Finding, 
 
 def _affinity(field: Field, decision: Decision, address: str, say: Say) -> None:
     node = field.catalogue.node(address)
-    nodes = decision.choice.placement.nodes
+    nodes = decision.choice.nodes
     if node is None or node not in field.resources.nodes:
         what = "GPU " if address in decision.choice.gpus else ""
         say("warn", f"the NUMA node of {what}{address} is unknown: it did not influence the placement")
@@ -212,7 +210,7 @@ def _size(field: Field, decision: Decision, say: Say) -> None:
 def _shortfall(field: Field, choice: Choice) -> tuple[str, str]:
     """Why an `auto` guest is smaller than its share: what each node of it and of its GPUs has to give."""
     homes = (field.catalogue.node(address) for address in choice.gpus)
-    nodes = {*choice.placement.nodes, *(home for home in homes if home in field.resources.nodes)}
+    nodes = {*choice.nodes, *(home for home in homes if home in field.resources.nodes)}
     level, parts = "info", []
     for node in sorted(n for n in nodes if n is not None):
         resources = field.resources.nodes[node]
@@ -236,7 +234,7 @@ def _shortfall(field: Field, choice: Choice) -> tuple[str, str]:
 
 def _capped(field: Field, choice: Choice) -> bool:
     share = auto_share(field, choice.sharing, choice.parts)
-    cells = 1 if share.of_host else len(choice.placement.nodes)
+    cells = 1 if share.of_host else len(choice.nodes)
     return share.cores * choice.shape.threads * cells > field.vcpus.most
 
 

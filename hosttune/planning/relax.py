@@ -13,10 +13,10 @@ import msgspec
 from hosttune.model.intent import GpuRequest, GuestIntent
 from hosttune.model.values import format_size, parse_size
 from hosttune.planning.candidates import Candidates
+from hosttune.planning.cores import cores_needed, fits
 from hosttune.planning.devices import gpu_count
 from hosttune.planning.mig import mig_changes
 from hosttune.planning.pages import MIB, SMALL_PAGE, page_sizes
-from hosttune.planning.placement import cores_needed, possible
 from hosttune.planning.sizing import Field, base_cells, read_field, shapes
 
 GIB = 1 << 30
@@ -115,6 +115,11 @@ def _changes(field: Field, guest: GuestIntent, candidates: Candidates) -> Iterat
         yield "hugepages: 2MiB", replace(guest, hugepages="2MiB")
 
 
+def has_room(field: Field, guest: GuestIntent, candidates: Candidates) -> bool:
+    """Whether enough nodes hold the cells of a guest, in some number of them; its devices are not looked at."""
+    return any(_has_room(field, guest, candidates, cells) for cells in _cell_counts(field, guest, candidates))
+
+
 def _cell_counts(field: Field, guest: GuestIntent, candidates: Candidates) -> range:
     base = base_cells(field, guest, candidates.first() or ())
     return range(base.cells, 1 + (len(field.resources.nodes) if base.may_grow else base.cells))
@@ -147,8 +152,17 @@ def _lower_memory(field: Field, guest: GuestIntent, wanted: int, candidates: Can
 
 
 def _has_room(field: Field, guest: GuestIntent, candidates: Candidates, cells: int) -> bool:
-    cuts = shapes(field, guest, candidates.first() or (), cells)
-    return any(possible(sizes.shape, field.resources, field.memory) for sizes in cuts)
+    """Whether enough nodes hold the equal cells of some cut (a few may be a page larger)."""
+    for sizes in shapes(field, guest, candidates.first() or (), cells):
+        largest_first = sorted(sizes.shape.cells, key=lambda cell: cell.memory_bytes, reverse=True)
+        nodes = field.resources.nodes.values()
+        able = {
+            cell: sum(fits(node, field.memory.get(node.id), cell, sizes.shape) for node in nodes)
+            for cell in set(largest_first)
+        }
+        if all(able[cell] > i for i, cell in enumerate(largest_first)):
+            return True
+    return False
 
 
 def _uncut(guest: GuestIntent) -> GuestIntent:

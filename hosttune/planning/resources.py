@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from hosttune.model.host import Cpu, Host, NumaNode, RunningGuest
 from hosttune.model.intent import Reserve
@@ -58,7 +59,7 @@ class NodeResources:
     free_threads: CpuSet
     info: NumaNode | None
 
-    @property
+    @cached_property
     def assignable(self) -> tuple[Core, ...]:
         """Cores that are not reserved, held by guests or not: what `auto` shares out."""
         kept = {core.id for core in self.reserved}

@@ -1,10 +1,9 @@
-"""Several guests at once: the most that fit, and of those the best, by branch and bound.
+"""Which placements for one guest or several: the most guests that fit, and of those plans the best.
 
-Pure. Guests are taken one after the other, the largest first; each tries its ways from the cheapest on, or stays
-out. A branch ends where what it cannot avoid is no better than the best plan found: the least rank of every guest
-that is left, on what is left of the host, and what its cores, memory and GPUs cannot hold together. States that were
-seen before (nodes that are twins may stand for each other) are not searched again. What is equal in rank is tried in
-the order of what leaves most: fewest last-level caches, no CPUs beside GPUs for guests without, fullest nodes.
+Pure. Branch and bound. Guests are taken one after the other, the largest first; each tries its placements from the
+best on, or stays out. A branch ends where what it cannot avoid is no better than the best plan found: the least rank
+of every guest that is left, on what is left of the host, and what its cores, memory and GPUs cannot hold together.
+States that were seen before (nodes that are twins may stand for each other) are not searched again.
 """
 
 from __future__ import annotations
@@ -19,22 +18,23 @@ import msgspec
 from hosttune.planning.ledger import Ledger
 from hosttune.planning.mig import is_vgpu_guest
 from hosttune.planning.needs import instances_left, is_dead, need_of, weight
-from hosttune.planning.options import Option, Options, Scale, scale_of
-from hosttune.planning.placement import choose_cores, llcs_spanned
+from hosttune.planning.placements import Placement, PlacementStream
+from hosttune.planning.problem import Problem, read_problem
+from hosttune.planning.rank import LEFT_OUT, NEXT, NOTHING, Rank, minus, plus, times, total
 from hosttune.planning.sizing import Field
-from hosttune.planning.stock import Stock, Want, read_stock
+from hosttune.planning.stock import Want
 
-MOST_WORK = 3_000_000  # ways looked at before the search is cut off: some seconds
-KEPT = 64  # ways of a guest that are kept; further ones are drawn for what is left of the host
+MOST_WORK = 3_000_000  # placements looked at before the search is cut off: some seconds
+SHORT_WORK = 30_000  # the same where nothing but an explanation depends on the answer
+KEPT = 64  # placements of a guest that are kept; further ones are drawn for what is left of the host
 WORK_OF_DRAWING = 500
-SAME_RANK = 64  # ways of one rank that are put in order before they are tried
 
 
 @dataclass(frozen=True)
 class Found:
-    """The way of each guest (None: left out), and whether nothing better exists for certain."""
+    """The placement of each guest (None: left out), and whether nothing better exists for certain."""
 
-    options: tuple[Option | None, ...]
+    placements: tuple[Placement | None, ...]
     proven: bool
 
 
@@ -43,195 +43,197 @@ class _Enough(Exception):
 
 
 @dataclass(frozen=True)
-class Stage:
-    """What every search over (some of) the guests of a batch has in common."""
+class SearchProblem:
+    """A problem and the placements of each of its guests, for every search over some of them."""
 
-    field: Field
-    stock: Stock
-    scale: Scale
-    wants: tuple[Want, ...]
-    ways: tuple[Options, ...]
+    problem: Problem
+    streams: tuple[PlacementStream, ...]
 
 
-def set_stage(field: Field, wants: Sequence[Want]) -> Stage:
-    """Count what these guests compete for."""
-    stock, scale = read_stock(field, wants), scale_of(field, wants)
-    return Stage(field, stock, scale, tuple(wants), tuple(_ways(field, stock, scale, wants)))
+def search_problem(field: Field, wants: Sequence[Want]) -> SearchProblem:
+    """Count what these guests compete for.
+
+    Guests that ask for the same and name no device of their own have their placements in common.
+    """
+    problem = read_problem(field, wants)
+    found: dict[object, PlacementStream] = {}
+    streams: list[PlacementStream] = []
+    for i, want in enumerate(wants):
+        alike = msgspec.structs.replace(want.guest, name="", disk=None, networks=None, sysctl=None)
+        key: object = i if want.named or want.candidates.named else repr(alike)
+        if key not in found:
+            found[key] = PlacementStream(problem, i)
+        streams.append(found[key])
+    return SearchProblem(problem, tuple(streams))
 
 
-def best_of(stage: Stage) -> Found:
-    """The most guests that fit together, and of those plans the best."""
-    return _Search(stage, range(len(stage.wants)), MOST_WORK).best()
+def best_of(searched: SearchProblem, members: Sequence[int]) -> Found:
+    """The most of these guests that fit together, and of those plans the best; guests that are no members stay out."""
+    return _Search(searched, members, MOST_WORK).best()
 
 
-def all_fit(stage: Stage, members: Sequence[int]) -> bool:
-    """Whether these guests of a batch fit together, as far as a short search can tell."""
-    return _Search(stage, members, MOST_WORK // 20).fits()
+def all_fit(searched: SearchProblem, members: Sequence[int]) -> bool | None:
+    """Whether these guests fit together; None where a short search cannot say."""
+    return _Search(searched, members, SHORT_WORK).fits()
 
 
 class _Search:
-    """One search over some guests of a batch; for one use."""
+    """One search over some guests of a problem; for one use."""
 
-    def __init__(self, stage: Stage, members: Sequence[int], most_work: int) -> None:
-        field, stock, wants = stage.field, stage.stock, stage.wants
-        self._field, self._stock, self._scale, self._wants, self._ways = field, stock, stage.scale, wants, stage.ways
+    def __init__(self, searched: SearchProblem, members: Sequence[int], most_work: int) -> None:
+        self._problem, self._streams = searched.problem, searched.streams
+        self._field, self._wants = self._problem.field, self._problem.wants
         self._members = tuple(members)
-        self._ledger = Ledger(field, stock)
-        self._needs = {i: need_of(field, stock, wants[i], i) for i in members}
-        self._weights = {i: weight(field, need) for i, need in self._needs.items()}
+        self._ledger = Ledger(self._problem)
+        self._needs = {i: need_of(self._problem, i) for i in members}
+        self._dead = {i for i, need in self._needs.items() if is_dead(self._ledger, need)}
+        self._weights = {i: weight(self._field, need) for i, need in self._needs.items()}
         self._order = sorted(members, key=lambda i: (-self._weights[i], i))
         self._sums = [self._suffix(part) for part in range(len(self._ledger.totals()))]
-        self._llcs: dict[tuple[int, int, int], int] = {}
-        self._seen: dict[object, int] = {}
-        self._chosen: list[Option | None] = [None] * len(wants)
-        self._best: tuple[int, tuple[Option | None, ...]] = (1 + len(wants)) * self._scale.unplaced, tuple(self._chosen)
+        self._seen: dict[object, Rank] = {}
+        self._chosen: list[Placement | None] = [None] * len(self._wants)
+        self._best: tuple[Rank, tuple[Placement | None, ...]] = times(LEFT_OUT, 1 + len(members)), tuple(self._chosen)
         self._most_work = most_work
-        self._floor = 0
+        self._enough = NOTHING  # a plan below this rank ends the search
 
     def best(self) -> Found:
         """The best plan, and whether that is certain."""
-        proven = self._explore(None)
+        proven = self._explore(NOTHING)
         return Found(self._best[1], proven)
 
-    def fits(self) -> bool:
-        """Whether there is a plan that leaves nobody out."""
-        self._explore(self._scale.unplaced - 1)
-        return self._best[0] < self._scale.unplaced
+    def fits(self) -> bool | None:
+        """Whether there is a plan that leaves nobody out; None where the search was cut off before it knew."""
+        certain = self._explore(LEFT_OUT)
+        return True if self._best[0] < LEFT_OUT else False if certain else None
 
-    def _explore(self, enough: int | None) -> bool:
-        """Search until nothing better can be, or a plan is good `enough`; whether nothing better can be for certain."""
+    def _explore(self, enough: Rank) -> bool:
+        """Search until nothing better can be, or a plan is below `enough`; say whether nothing better exists."""
         firsts = [0] * len(self._wants)
         floor = self._bound(0, firsts)[0]
-        self._floor = floor if enough is None else max(floor, enough)
-        if enough is not None and floor > enough:
+        if NOTHING < enough <= floor:
             return True
+        self._enough = max(plus(floor, NEXT), enough)
         needs, weights = self._needs, self._weights
         by_amount = [
             sorted(self._members, key=lambda i: (needs[i].least[part], weights[i], i))
             for part in range(len(self._sums))
+            if any(needs[i].least[part] for i in self._members)
         ]
         for order in (self._order, *by_amount):
-            if self._best[0] // self._scale.unplaced > floor // self._scale.unplaced:
+            if self._best[0].unplaced > floor.unplaced:
                 self._dive(order)
         try:
-            self._descend(0, 0, firsts)
+            self._descend(0, NOTHING, firsts)
         except _Enough:
             return self._best[0] <= floor
-        return not any(ways.cut_off for ways in self._ways)
+        return not any(stream.cut_off for stream in self._streams)
 
     def _dive(self, order: Sequence[int]) -> None:
-        """One plan without looking back: each guest takes its best way, or stays out."""
-        taken: list[Option] = []
-        rank = 0
+        """One plan without looking back: each guest takes its best placement, or stays out."""
+        taken: list[Placement] = []
+        rank = NOTHING
         for which in order:
-            run = next(self._runs(which, 0, rank, bounded=False), None)
-            if run is None:
-                rank += self._scale.unplaced
+            placement = next(self._fitting(which, 0, None), None)
+            if placement is None:
+                rank = plus(rank, LEFT_OUT)
                 continue
-            self._ledger.take(run[0], 1)
-            self._chosen[which] = run[0]
-            taken.append(run[0])
-            rank += run[0].rank
+            self._ledger.take(placement, 1)
+            self._chosen[which] = placement
+            taken.append(placement)
+            rank = plus(rank, placement.rank)
         if rank < self._best[0]:
             self._best = rank, tuple(self._chosen)
-        for option in reversed(taken):
-            self._ledger.take(option, -1)
+        for placement in reversed(taken):
+            self._ledger.take(placement, -1)
         self._chosen = [None] * len(self._wants)
 
     # --- the tree -----------------------------------------------------------------------------------------------
 
-    def _descend(self, depth: int, rank: int, firsts: list[int]) -> None:
-        """All ways of the guests from `depth` on; `firsts` are their first ways that may still fit."""
+    def _descend(self, depth: int, rank: Rank, firsts: list[int]) -> None:
+        """All placements of the guests from `depth` on; `firsts` are their first ones that may still fit."""
         left, nodes = len(self._order) - depth, len(self._field.resources.nodes)
         self._ledger.spend(20 + 10 * left + 5 * nodes + left * nodes // 2)
-        if self._ledger.work > self._most_work or self._best[0] <= self._floor:
+        if self._ledger.work > self._most_work or self._best[0] < self._enough:
             raise _Enough
         if depth == len(self._order):
             self._best = rank, tuple(self._chosen)
             return
         key = depth, self._ledger.state()
-        if self._seen.get(key, rank + 1) <= rank:
+        seen = self._seen.get(key)
+        if seen is not None and seen <= rank:
             return
         firsts = list(firsts)
         bound, own = self._bound(depth, firsts)
-        if self._hopeless(rank + bound):
+        if self._hopeless(plus(rank, bound)):
             return
-        rest = rank + bound - own
+        rest = minus(plus(rank, bound), own)  # of all but this guest
         which = self._order[depth]
-        for options in self._runs(which, firsts[which], rest):
-            for option in options:
-                if self._hopeless(rest + option.rank):
-                    break
-                self._ledger.take(option, 1)
-                self._chosen[which] = option
-                self._descend(depth + 1, rank + option.rank, firsts)
-                self._chosen[which] = None
-                self._ledger.take(option, -1)
-        if not self._hopeless(rank + self._scale.unplaced):
-            self._descend(depth + 1, rank + self._scale.unplaced, firsts)
+        for placement in self._fitting(which, firsts[which], rest):
+            self._ledger.take(placement, 1)
+            self._chosen[which] = placement
+            self._descend(depth + 1, plus(rank, placement.rank), firsts)
+            self._chosen[which] = None
+            self._ledger.take(placement, -1)
+        without = plus(rank, LEFT_OUT)
+        if not self._hopeless(without):
+            self._descend(depth + 1, without, firsts)
         self._seen[key] = rank
 
-    def _hopeless(self, rank: int) -> bool:
+    def _hopeless(self, rank: Rank) -> bool:
         return rank >= self._best[0]
 
-    def _runs(self, which: int, number: int, rest: int, *, bounded: bool = True) -> Iterator[list[Option]]:
-        """Ways that fit and could still be better, those of one rank together, those that leave most first."""
+    def _fitting(self, which: int, number: int, rest: Rank | None) -> Iterator[Placement]:
+        """Placements of a guest that fit, the best first; with the `rest` of a plan, those that could be better."""
         if is_dead(self._ledger, self._needs[which]):
             return
-        found: list[Option] = []
-        for option in self._listed(which, number):
-            if bounded and self._hopeless(rest + option.rank):
-                break
-            if found and (option.rank != found[0].rank or len(found) >= SAME_RANK):
-                yield sorted(found, key=lambda one: self._leaves(which, one))
-                found = []
-            if self._ledger.fits(option):
-                found.append(option)
-        if found:
-            yield sorted(found, key=lambda one: self._leaves(which, one))
-
-    def _listed(self, which: int, number: int) -> Iterator[Option]:
-        """A guest's ways from a number on; where those as if it were alone are too many, those for what is left."""
-        last = 0
-        while number < KEPT and not is_vgpu_guest(self._wants[which].guest):
-            option = self._ways[which].get(number)
-            if option is None:
+        for placement in self._listed(which, number):
+            if rest is not None and self._hopeless(plus(rest, placement.rank)):
                 return
-            yield option
-            last, number = option.rank, number + 1
+            if self._ledger.fits(placement):
+                yield placement
+
+    def _listed(self, which: int, number: int) -> Iterator[Placement]:
+        """A guest's placements from a number on: first those as if it were alone, then those on what is left."""
+        last = NOTHING
+        while number < KEPT and not is_vgpu_guest(self._wants[which].guest):
+            placement = self._streams[which].get(number)
+            if placement is None:
+                return
+            yield placement
+            last, number = placement.rank, number + 1
         self._ledger.spend(WORK_OF_DRAWING)
-        drawn = Options(self._field, self._stock, self._scale, self._wants, which, self._ledger.view())
+        drawn = PlacementStream(self._problem, which, self._ledger.view())
         number = 0
-        while (option := drawn.get(number)) is not None:
-            if option.rank >= last:
-                yield option
+        while (placement := drawn.get(number)) is not None:
+            if placement.rank >= last:
+                yield placement
             number += 1
 
     # --- bounds -------------------------------------------------------------------------------------------------
 
-    def _bound(self, depth: int, firsts: list[int]) -> tuple[int, int]:
+    def _bound(self, depth: int, firsts: list[int]) -> tuple[Rank, Rank]:
         """(the least that the guests from `depth` on can come to, the most of it that is due to the first of them)."""
-        unplaced = self._scale.unplaced
-        ranks: list[int] = []
+        ranks: list[Rank] = []
         for which in self._order[depth:]:
-            ways, number = self._ways[which], firsts[which]
-            option = ways.get(number)
-            if option is not None and is_vgpu_guest(self._wants[which].guest):
-                # Its ways stand for those on other GPUs like them: whether one is left is asked as a whole.
-                option = None if is_dead(self._ledger, self._needs[which]) else option
-            elif option is not None and not self._ledger.fits(option):
+            stream, number = self._streams[which], firsts[which]
+            placement = None if which in self._dead else stream.get(number)
+            if placement is not None and is_vgpu_guest(self._wants[which].guest):
+                # Its placements stand for those on other GPUs like them: whether one is left is asked as a whole.
+                placement = None if is_dead(self._ledger, self._needs[which]) else placement
+            elif placement is not None and not self._ledger.fits(placement):
                 if is_dead(self._ledger, self._needs[which]):
-                    option = None
-                while option is not None and number < KEPT - 1 and not self._ledger.fits(option):
+                    placement = None
+                while placement is not None and number < KEPT - 1 and not self._ledger.fits(placement):
                     number += 1
-                    option = ways.get(number)
+                    placement = stream.get(number)
                 firsts[which] = number
-            ranks.append(unplaced if option is None else option.rank)
-        total = sum(ranks)
-        more = max(self._too_many(depth), self._too_many_vgpus(depth)) - ranks.count(unplaced)
+            ranks.append(LEFT_OUT if placement is None else placement.rank)
+        least = total(ranks)
+        more = max(self._too_many(depth), self._too_many_vgpus(depth)) - ranks.count(LEFT_OUT)
         if more > 0:  # that many of those that could be placed alone stay out as well: the dearest, at the best
-            total += more * unplaced - sum(sorted(rank for rank in ranks if rank != unplaced)[-more:])
-        return total, ranks[0] if ranks else 0
+            dearest = total(sorted(rank for rank in ranks if rank != LEFT_OUT)[-more:])
+            least = plus(least, minus(times(LEFT_OUT, more), dearest))
+        return least, ranks[0] if ranks else NOTHING
 
     def _too_many(self, depth: int) -> int:
         """How many of the guests from `depth` on cannot all be placed: by each amount, the smallest first."""
@@ -257,40 +259,5 @@ class _Search:
 
     def _suffix(self, part: int) -> list[list[int]]:
         """For each depth, what the 1, 2, 3, … smallest of the guests from there on need at the least."""
-        needs = [self._needs[i].least[part] for i in self._order]
+        needs = [self._needs[i].least[part] or 0 for i in self._order]
         return [list(accumulate(sorted(needs[depth:]))) for depth in range(len(needs) + 1)]
-
-    # --- ties ---------------------------------------------------------------------------------------------------
-
-    def _leaves(self, which: int, option: Option) -> tuple[int, int, list[int], tuple[int, ...]]:
-        """What a way spoils, as `ties` has it: caches, GPUs beside a guest without, room of the emptiest node first."""
-        shape = option.sizes.shape
-        caches = 0
-        room: list[int] = []
-        for node, cell in zip(option.nodes, shape.cells, strict=True):
-            key = node, cell.vcpus, shape.threads
-            if key not in self._llcs:
-                self._llcs[key] = llcs_spanned(choose_cores(self._field.resources.nodes[node], cell.vcpus, shape))
-            caches += self._llcs[key]
-            room.append(self._ledger.left[self._stock.cores[node, 1]])
-        beside = 0
-        if not option.picks:
-            beside = sum(
-                self._ledger.left[kind.index] * kind.trait.size
-                for kind in self._stock.kinds
-                if kind.trait.of_gpus and kind.trait.node in option.nodes
-            )
-        return caches, beside, sorted(room, reverse=True), option.nodes
-
-
-def _ways(field: Field, stock: Stock, scale: Scale, wants: Sequence[Want]) -> list[Options]:
-    """The ways of each guest; guests that ask for the same and name no device of their own have them in common."""
-    found: dict[object, Options] = {}
-    ways: list[Options] = []
-    for i, want in enumerate(wants):
-        alike = msgspec.structs.replace(want.guest, name="", disk=None, networks=None, sysctl=None)
-        key: object = i if want.named or want.candidates.named else repr(alike)
-        if key not in found:
-            found[key] = Options(field, stock, scale, wants, i)
-        ways.append(found[key])
-    return ways

@@ -10,14 +10,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 
 from hosttune.model.host import Host
 from hosttune.model.intent import CellRequest, GuestIntent, Reserve
 from hosttune.model.values import format_size, parse_size
+from hosttune.planning.cores import cores_needed, fitting_cores
 from hosttune.planning.devices import Catalogue, countable_gpus, read_catalogue
 from hosttune.planning.pages import HUGE_1G, SMALL_PAGE, NodeMemory, page_sizes, read_memory, split_evenly
-from hosttune.planning.placement import CellDemand, Shape, cores_needed, fitting_cores
 from hosttune.planning.resources import NodeResources, Resources, read_resources
+from hosttune.planning.shape import CellDemand, Shape
 from hosttune.planning.vcpus import VcpuLimit, vcpu_limit
 
 
@@ -57,6 +59,18 @@ class Field:
     vcpus: VcpuLimit
     boot_pages: bool | None = None
 
+    @cached_property
+    def countable(self) -> Mapping[str, int | None]:
+        """The GPUs that `auto` divides a node by, each with its node."""
+        return {gpu.address: self.catalogue.node(gpu.address) for gpu in countable_gpus(self.host, self.catalogue)}
+
+    @cached_property
+    def thread_options(self) -> tuple[int, ...]:
+        """Threads of a core that a guest may use, most first: as many as some free core has, down to one."""
+        nodes = self.resources.nodes.values()
+        most = max((len(core.cpus) for node in nodes for core in node.free), default=1)
+        return tuple(range(most, 0, -1))
+
 
 def read_field(host: Host, reserve: Reserve, boot_pages: bool | None = None) -> Field:
     """Gather what planning on a host looks at."""
@@ -70,8 +84,8 @@ Parts = Mapping[str, Fraction]  # what part of each GPU a guest has
 
 def auto_share(field: Field, gpus: tuple[str, ...], parts: Parts | None = None) -> Share:
     """The share of one guest with these GPUs (at least one), whole or, where `parts` say so, a part of each."""
-    counted = {gpu.address for gpu in countable_gpus(field.host, field.catalogue)} | set(gpus)
-    total = Counter(field.catalogue.node(address) for address in counted)
+    counted = {**field.countable, **{address: field.catalogue.node(address) for address in gpus}}
+    total = Counter(counted.values())
     mine: dict[int | None, Fraction] = {}
     for address in gpus:
         home = field.catalogue.node(address)
@@ -113,12 +127,6 @@ def nothing_to_share(field: Field, gpus: tuple[str, ...]) -> str | None:
         if node in field.memory and (reason := field.memory[node].nothing_to_share):
             return reason
     return None
-
-
-def thread_options(resources: Resources) -> list[int]:
-    """Threads of a core that a guest may use, most first: as many as some free core has, down to one."""
-    most = max((len(core.cpus) for node in resources.nodes.values() for core in node.free), default=1)
-    return list(range(most, 0, -1))
 
 
 @dataclass(frozen=True)
@@ -165,7 +173,7 @@ def shapes(
     listed = guest.numa if isinstance(guest.numa, tuple) else None
     asked = gpus and listed is None and "auto" in (guest.vcpus, guest.memory)
     share = auto_share(field, gpus, parts) if asked else None
-    for threads in thread_options(field.resources):
+    for threads in field.thread_options:
         for page, at_boot in _backings(field, guest):
             demands = _listed(listed, page) if listed else _equal(field, guest, share, cells, threads, page)
             fewer = share is not None and guest.vcpus == "auto" and threads < field.resources.threads_per_core

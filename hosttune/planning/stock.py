@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from hosttune.model.intent import GpuRequest, GuestIntent, NicRequest
 from hosttune.planning.candidates import Candidates, GpuSet
@@ -77,6 +78,25 @@ class Stock:
     sites: Mapping[str, Sites]  # by MIG profile, the GPUs that could carry vGPUs of it
     parts: Mapping[str, int]  # where the amount of a named thing is: slices and functions of GPUs that can be cut up
     homeless: tuple[int, ...]  # amounts of no node: devices of unknown node, things that several bundles bring along
+
+    @cached_property
+    def pools(self) -> Mapping[str, tuple[tuple[int, int], ...]]:
+        """(index, devices in each bundle) of the kinds that some guest could be given by count: "gpu", "nic", "nvme".
+
+        "any-gpu": of all GPUs.
+        """
+        found = {"any-gpu": tuple((kind.index, kind.trait.size) for kind in self.kinds if kind.trait.of_gpus)}
+        for what in ("gpu", "nic", "nvme"):
+            found[what] = tuple(
+                (kind.index, kind.trait.size)
+                for kind in self.kinds
+                if any(label[1] == what for label in kind.trait.labels)
+            )
+        return found
+
+    def kind(self, index: int) -> Kind:
+        """The kind of this index."""
+        return self.kinds[index - self.kinds[0].index]
 
     def of(self, label: Label) -> tuple[Kind, ...]:
         """The kinds that a guest may take for one of its requests."""

@@ -1,0 +1,25 @@
+"""A sequence whose items are made as they are asked for, and kept. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Drawn(Generic[T]):
+    """The items of a source, each drawn once."""
+
+    def __init__(self, source: Iterator[T]) -> None:
+        self._source = source
+        self._kept: list[T] = []
+
+    def get(self, number: int) -> T | None:
+        """The item of this number from 0 on; None past the last."""
+        while len(self._kept) <= number:
+            try:
+                self._kept.append(next(self._source))
+            except StopIteration:
+                return None
+        return self._kept[number]
