@@ -16,14 +16,16 @@ import os
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from hosttune.child import let_go as let_go
+from hosttune.descriptors import let_go as let_go
 from hosttune.errors import CommandFailed, Refused, Unreadable, WriteFailed
-from hosttune.locked import NAMES, LockedReads
 
 if TYPE_CHECKING:
     import subprocess
+
+    from hosttune.locked import LockedReads
 
 MAX_FILE_BYTES = 64 << 20
 MAX_LINKS = 40  # as the kernel's own limit (MAXSYMLINKS)
@@ -35,6 +37,7 @@ STATE_INSIDE = "/var/lib/hosttune"  # where root and scratch roots keep their st
 MADE_FOLDERS = "folders"  # in there: a note for each folder that was made for a file of ours
 KEPT_GPUS = "gpus.json"  # in there: what was known of GPUs before vfio-pci took them
 _CHUNK = 65536
+_BEHIND_A_LOCK = ("/driver_override", "/sriov_numvfs")  # see `locked`
 # Not there, or a file whose driver says that it has no such fact (EINVAL: the speed of a port that is down).
 _ABSENT = frozenset(
     (
@@ -175,12 +178,15 @@ class Machine(System):
     complete = True
     origin = "this machine"
 
-    def __init__(self) -> None:
-        self._locked = LockedReads()
+    @cached_property
+    def _locked(self) -> LockedReads:
+        from hosttune.locked import LockedReads
+
+        return LockedReads()
 
     def read_bytes(self, path: str) -> bytes | None:
         """See System."""
-        if path.endswith(NAMES):
+        if path.endswith(_BEHIND_A_LOCK):
             try:
                 return self._locked.read(path)
             except OSError as error:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from hosttune.discovery.sets import read_list, read_set
 from hosttune.hugetlbfs import MOUNTS, default_page_bytes, libvirts_folder, read_hugetlbfs
-from hosttune.model.evidence import PAGES_UNSURE
 from hosttune.model.host import HugePages, Hugetlbfs, MemorySettings, NumaNode
 from hosttune.model.limits import check_count
+from hosttune.model.problems import PAGES_UNSURE
 from hosttune.model.values import MAX_SIZE, CpuSet, format_size
 from hosttune.reader import Reader, number
 

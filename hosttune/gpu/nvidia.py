@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hosttune.errors import BadInput, CommandFailed
-from hosttune.gpu.mig import parts
-from hosttune.gpu.vendor import Answer, Bench, Listing, Vendor, always, ask, awake, fill
+from hosttune.gpu.vendor import Answer, Bench, Listing, Part, Vendor, always, ask, awake, fill
 from hosttune.model.gpu import Gpu, Mig, Peer
 from hosttune.model.host import PciDevice, Problem
 from hosttune.reader import Reader
@@ -108,7 +107,6 @@ def _enrich(reader: Reader, devices: tuple[PciDevice, ...], gpus: tuple[Gpu, ...
 
 def _from_nvml(reader: Reader, addresses: tuple[str, ...]) -> dict[str, Gpu]:
     """NVML's facts of the GPUs asked about; a failure of the library itself is left to nvidia-smi."""
-    from hosttune.gpu.nvml_facts import parse_nvml
 
     def live() -> str:
         from hosttune.gpu.nvml import ask_nvml
@@ -119,7 +117,7 @@ def _from_nvml(reader: Reader, addresses: tuple[str, ...]) -> dict[str, Gpu]:
     if text is None:
         return {}
     try:
-        answer = parse_nvml(text, only=addresses[0] if len(addresses) == 1 else None)
+        answer = _parse_nvml(text, only=addresses[0] if len(addresses) == 1 else None)
     except BadInput as error:
         reader.problem("NVML did not answer", NVML, error.what)
         return {}
@@ -136,10 +134,8 @@ def _join(reader: Reader, answer: Answer, addresses: tuple[str, ...], source: st
 
 def _from_smi(reader: Reader, addresses: tuple[str, ...], *, all_awake: bool) -> dict[str, Gpu]:
     """nvidia-smi's facts. It opens every GPU: live, it is not run while one of them is asleep (`all_awake` False)."""
-    from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
-
     answers: list[Answer] = []
-    for name, parse in (("nvidia-smi-q-x", parse_smi_xml), ("nvidia-smi-q", parse_smi_text)):
+    for name, parse in (("nvidia-smi-q-x", _parse_smi_xml), ("nvidia-smi-q", _parse_smi_text)):
         if answers and not reader.system.captured:
             break
         text = _command(reader, name, all_awake=all_awake)
@@ -161,6 +157,33 @@ def _from_smi(reader: Reader, addresses: tuple[str, ...], *, all_awake: bool) ->
 
 
 _FORMS = "nvidia-smi -q and nvidia-smi -q -x"
+
+
+# The parsers are loaded by the first answer: many hosts have none.
+
+
+def _parse_nvml(text: str, only: str | None = None) -> Answer:
+    from hosttune.gpu.nvml_facts import parse_nvml
+
+    return parse_nvml(text, only=only)
+
+
+def _parse_smi_xml(text: str) -> Answer:
+    from hosttune.gpu.nvidia_smi import parse_smi_xml
+
+    return parse_smi_xml(text)
+
+
+def _parse_smi_text(text: str) -> Answer:
+    from hosttune.gpu.nvidia_smi import parse_smi_text
+
+    return parse_smi_text(text)
+
+
+def _parts(gpu: Gpu) -> tuple[Part, ...] | str | None:
+    from hosttune.gpu.mig import parts
+
+    return parts(gpu)
 
 
 def _parse(reader: Reader, name: str, text: str, parse: Callable[[str], Answer]) -> Answer:
@@ -373,26 +396,28 @@ HELD = "/proc/driver/nvidia/gpus"  # a folder for each GPU that the module holds
 
 def _lists(reader: Reader) -> tuple[Listing, ...]:
     """The module's own folder, and what a capture holds of NVML, nvidia-smi and its topology matrix."""
-    from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
-    from hosttune.gpu.nvidia_topo import parse_topo_matrix
-    from hosttune.gpu.nvml_facts import parse_nvml
-
     held = tuple(Gpu(address=name, vendor="nvidia") for name in reader.names(HELD) if _ADDRESS.fullmatch(name))
     found = [Listing(name="the nvidia module", read=HELD, gpus=held)] if held else []
     for name, words, parse in (
-        (NVML, "NVML", parse_nvml),
-        ("nvidia-smi-q-x", "nvidia-smi -q -x", parse_smi_xml),
-        ("nvidia-smi-q", "nvidia-smi -q", parse_smi_text),
+        (NVML, "NVML", _parse_nvml),
+        ("nvidia-smi-q-x", "nvidia-smi -q -x", _parse_smi_xml),
+        ("nvidia-smi-q", "nvidia-smi -q", _parse_smi_text),
     ):
+        text = ask(reader, name, _nobody)
+        if not text:
+            continue
         try:
-            answer = parse(ask(reader, name, _nobody) or "")
+            answer = parse(text)
         except BadInput:
             continue  # said where its facts are read
         known = tuple(_seen(gpu) for gpu in answer.gpus if gpu.uuid or gpu.model)  # one that is lost says neither
         found += [Listing(name=words, read=words, gpus=known)] if known else []
-    matrix = parse_topo_matrix(ask(reader, "nvidia-smi-topo-m", _nobody) or "")
-    if matrix is not None:
-        found.append(Listing(name="the topology matrix", read="nvidia-smi topo -m", count=len(matrix.gpus)))
+    if text := ask(reader, "nvidia-smi-topo-m", _nobody):
+        from hosttune.gpu.nvidia_topo import parse_topo_matrix
+
+        matrix = parse_topo_matrix(text)
+        if matrix is not None:
+            found.append(Listing(name="the topology matrix", read="nvidia-smi topo -m", count=len(matrix.gpus)))
     return tuple(found)
 
 
@@ -440,6 +465,6 @@ NVIDIA = Vendor(
     must_list=True,
     reset_doubts=RESET_DOUBTS,
     bench=Bench(
-        backends=frozenset(("PyTorch", "CuPy", "nvbandwidth", "nccl-tests", "DCGM")), parts=parts, watch="nvidia-smi"
+        backends=frozenset(("PyTorch", "CuPy", "nvbandwidth", "nccl-tests", "DCGM")), parts=_parts, watch="nvidia-smi"
     ),
 )
