@@ -11,7 +11,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-HOSTTUNE = str(Path(sys.executable).with_name("hosttune"))
+# hosttune as it is on a host, which `make bench` installs; without that, the checkout's own beside what tests need.
+_HOST = ROOT / ".bench/host/bin"
+_BIN = _HOST if (_HOST / "hosttune").exists() else Path(sys.executable).parent
+HOSTTUNE, PYTHON = str(_BIN / "hosttune"), str(_BIN / "python")
 ROUNDS = 25
 
 

@@ -22,7 +22,7 @@ from applying import applying
 from batch import batches
 from bounds import bounds
 from online import online
-from rows import HOSTTUNE, Row, interleaved
+from rows import HOSTTUNE, PYTHON, Row, interleaved
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
@@ -40,7 +40,7 @@ def unpack(target: str) -> str:
 
 def start_up() -> list[Row]:
     """Start-up against a bare Python."""
-    bare, version = interleaved([sys.executable, "-c", "pass"], [HOSTTUNE, "--version"])
+    bare, version = interleaved([PYTHON, "-c", "pass"], [HOSTTUNE, "--version"])
     extra = (version - bare) * 1000
     return [
         Row(
@@ -56,14 +56,14 @@ def discovery(root: str) -> list[Row]:
     """Whole-process discovery against lstopo on the same root, and what of it is not reading the host."""
     discover = [HOSTTUNE, "discover", "-o", "json", "--root", root]
     lstopo = ["lstopo-no-graphics", "--whole-io", "--of", "xml", "-i", root]
-    bare = [sys.executable, "-c", "pass"]
-    libraries = [sys.executable, "-c", "import click, msgspec"]
+    bare = [PYTHON, "-c", "pass"]
+    libraries = [PYTHON, "-c", "import msgspec"]
     ours, peer, start, imports = interleaved(discover, lstopo, bare, libraries)
     rest = ours - imports
     return [
         Row("`discover -o json`, 517 PCI functions, against `lstopo`", f"{ours / peer:.1f}×", "≤ 4×", ours <= 4 * peer),
         Row(
-            "… of which a bare Python start, its two libraries, reading and writing",
+            "… of which a bare Python start, msgspec, reading and writing",
             f"{start / peer:.1f}× + {(imports - start) / peer:.1f}× + {rest / peer:.1f}×",
             "",
             True,

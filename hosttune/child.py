@@ -11,20 +11,12 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, NoReturn
 
+from hosttune.descriptors import let_go
 from hosttune.errors import CommandFailed, HosttuneError, Stuck, WriteFailed
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _GRACE_SECONDS = 1.0
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-def let_go(fd: int) -> None:
-    """Close a file that was only read: what the kernel says then (a quota, a network disk) is of no data of ours.
-
-    Of a file that was written, a close that fails is a write that failed.
-    """
-    with contextlib.suppress(OSError):
-        os.close(fd)
 
 
 def in_child(work: Callable[[], str | None], seconds: float, what: str) -> str | None:

@@ -9,7 +9,7 @@ import contextlib
 import os
 from collections.abc import Callable
 
-from hosttune.child import let_go
+from hosttune.descriptors import let_go
 
 
 def write_whole(

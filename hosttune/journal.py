@@ -25,13 +25,14 @@ from typing import Any
 
 import msgspec
 
+from hosttune.descriptors import let_go
 from hosttune.errors import BadInput, HosttuneError, Refused, WriteFailed
 from hosttune.files import make_folder, open_new, read_whole, sync_folder
 from hosttune.jsonlines import JsonLines, cut_torn, decoded, whole_lines
 from hosttune.model.limits import check_size
 from hosttune.model.values import Value, close_mappings, to_builtins
 from hosttune.state import mode_of
-from hosttune.system import let_go, put_file
+from hosttune.system import put_file
 
 JOURNAL_SCHEMA = "hosttune.journal/v1"
 OPEN_STATES = ("applying", "reverting")

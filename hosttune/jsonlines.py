@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from hosttune.child import let_go
+from hosttune.descriptors import let_go
 from hosttune.errors import HosttuneError
 
 T = TypeVar("T")

@@ -13,10 +13,10 @@ import select
 import signal
 import struct
 
-from hosttune.child import let_go, start_child
+from hosttune.child import start_child
+from hosttune.descriptors import let_go
 from hosttune.errors import Unreadable
 
-NAMES = ("/driver_override", "/sriov_numvfs")
 SECONDS = 5.0
 _LENGTH = struct.Struct("=i")  # of what follows; less than 0: an errno instead
 

@@ -6,11 +6,11 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from hosttune.child import let_go
+from hosttune.descriptors import let_go
 from hosttune.errors import CommandFailed, Unreadable, WriteFailed
-from hosttune.locked import NAMES, LockedReads
 from hosttune.system import (
     MAX_FILE_BYTES,
     System,
@@ -27,7 +27,10 @@ from hosttune.system import (
 if TYPE_CHECKING:
     import subprocess
 
+    from hosttune.locked import LockedReads
+
 _CHUNK = 65536
+_BEHIND_A_LOCK = ("/driver_override", "/sriov_numvfs")  # see `locked`
 
 
 class Machine(System):
@@ -37,12 +40,15 @@ class Machine(System):
     complete = True
     origin = "this machine"
 
-    def __init__(self) -> None:
-        self._locked = LockedReads()
+    @cached_property
+    def _locked(self) -> LockedReads:
+        from hosttune.locked import LockedReads
+
+        return LockedReads()
 
     def read_bytes(self, path: str) -> bytes | None:
         """See System."""
-        if path.endswith(NAMES):
+        if path.endswith(_BEHIND_A_LOCK):
             try:
                 return self._locked.read(path)
             except OSError as error:

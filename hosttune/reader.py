@@ -7,12 +7,12 @@ refuses, or whose text makes no sense, is None *and* a problem, so that nothing 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from hosttune.errors import Unreadable
 from hosttune.model.host import Problem
 from hosttune.model.values import MAX_ID, MAX_SIZE, CpuSet
-from hosttune.system import System
+from hosttune.system import Folder, System
 
 # What the kernel prints; int() also takes "+1", "1_2" and the digits of other scripts.
 _WHOLE = {10: re.compile(r"-?[0-9]{1,19}"), 16: re.compile(r"(?:0x)?[0-9a-fA-F]{1,16}")}
@@ -35,6 +35,7 @@ class Reader:
         self._noted: set[Problem] = set()
         self.sets: dict[tuple[str, bool], CpuSet] = {}  # lists and masks that were parsed: see discovery.sets
         self.ids_named = 0
+        self._opened: dict[str, frozenset[str]] = {}  # the names of each folder that was opened
 
     def problem(self, what: str, where: str, why: str) -> None:
         """Note a doubt (once)."""
@@ -121,6 +122,21 @@ class Reader:
         except Unreadable as error:
             self.problem("unreadable", path, error.reason)
             return []
+
+    def folder(self, path: str) -> Folder:
+        """A directory of which several files are wanted; without names, and with a problem, when it is unreadable."""
+        try:
+            folder = self.system.folder(path)
+        except Unreadable as error:
+            self.problem("unreadable", path, error.reason)
+            folder = Folder(self.system, path, ())
+        self._opened[path] = folder.names
+        return folder
+
+    def names_again(self, path: str) -> Collection[str]:
+        """The names in a directory, in no order; those of one that was opened (`folder`) are not read a second time."""
+        known = self._opened.get(path)
+        return self.names(path) if known is None else known
 
     def link(self, path: str) -> str | None:
         """Where a link leads (a path inside the machine), None when it is none."""

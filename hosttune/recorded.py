@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from hosttune import manifest
+from hosttune.descriptors import let_go
 from hosttune.errors import BadInput, Unreadable
 from hosttune.model.limits import LIMITS, check_size, file_limit
 from hosttune.system import (
@@ -24,7 +25,6 @@ from hosttune.system import (
     System,
     clean_names,
     join_link,
-    let_go,
     printable,
     unless_absent,
 )
@@ -293,14 +293,16 @@ class Capture(Recorded):
         known = self._real_dirs.get(path, "")
         if known != "":
             return known
-        real = self._resolve(path, 0)
+        parent, _, name = path.rpartition("/")
+        above = self._real_dirs.get(parent)
+        real = self._resolve(path, 0) if above is None else self._resolve(name, 0, above.rstrip("/"))
         self._real_dirs[path] = real
         return real
 
-    def _resolve(self, path: str, depth: int) -> str | None:
+    def _resolve(self, path: str, depth: int, current: str = "") -> str | None:
+        """The directory `path` below `current`, which has no links on the way."""
         if depth > MAX_LINKS:
             raise self._bad(f"{path} is a loop of links", "capture the host again")
-        current = ""
         parts = path.split("/")
         for i, part in enumerate(parts):
             if part in ("", "."):

@@ -7,11 +7,12 @@ import os
 from collections.abc import Mapping
 from typing import TextIO
 
+from hosttune.descriptors import let_go
 from hosttune.errors import BadInput
 from hosttune.files import make_folder as make_folders
 from hosttune.files import read_all, write_whole
 from hosttune.model.limits import check_size
-from hosttune.system import KEPT_GPUS, MADE_FOLDERS, let_go
+from hosttune.system import KEPT_GPUS, MADE_FOLDERS
 from hosttune.system import state_directory as state_directory
 
 

@@ -17,7 +17,6 @@ import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
-from hosttune.child import let_go as let_go
 from hosttune.errors import Refused, Unreadable, WriteFailed
 from hosttune.files import make_folder, sync_folder, write_whole
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from hosttune.checks import results_of
 from hosttune.gpu.nvidia_smi import parse_smi_text
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
@@ -55,7 +56,7 @@ def told_by_smi(name: str, device_id: str, **rest: Any) -> Evidence:
 def results(found: Evidence, *families: str) -> tuple[CheckResult, ...]:
     """All results of these families."""
     modules = (import_module(f"hosttune.checks.{family}") for family in families)
-    return tuple(result for module in modules for check in module.CHECKS for result in check.judge(found))
+    return tuple(result for module in modules for check in module.CHECKS for result in results_of(check, found))
 
 
 def of(found: Evidence, check: str, *families: str) -> dict[str, CheckResult]:

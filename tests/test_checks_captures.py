@@ -1,20 +1,25 @@
-"""What validation finds on every captured host: counts, and every fail and unknown line, as golden texts.
+"""What validation finds on every captured host: its verdict, and each fail, unknown and warning, as golden texts.
 
 Read a difference critically: each unknown must be a fact that the capture really lacks, each fail a fault that its
-machine really has. A capture that lacks nearly everything says so in many lines.
+machine really has. A capture that lacks nearly everything says so in many lines. What passes, or does not apply, is not
+in these texts: a new check changes none of a host that passes it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from hosttune.archive import open_root
-from hosttune.checks import judge
+from hosttune.checks import checks, judge, results_of
+from hosttune.checks.check import Check, failed, passed
 from hosttune.discovery.evidence import gather
+from hosttune.model.evidence import Evidence
+from hosttune.model.host import Host
 from hosttune.model.validation import CheckResult, verdict_of
 
 TESTS = Path(__file__).parent
@@ -32,15 +37,18 @@ XE9680, AZURE, MI300X, OCI = (
 
 
 @cache
+def evidence(name: str) -> Evidence:
+    return gather(open_root(str(ARCHIVES[name])))
+
+
+@cache
 def results(name: str) -> tuple[CheckResult, ...]:
-    return tuple(judge(gather(open_root(str(ARCHIVES[name])))))
+    return tuple(judge(evidence(name)))
 
 
-def told(name: str) -> str:
-    """Counts, then what failed and what is unknown, alike together."""
-    found = results(name)
-    counted = Counter(result.outcome for result in found)
-    lines = [f"{verdict_of(found)}: " + ", ".join(f"{n} {word}" for word, n in sorted(counted.items()))]
+def told(found: tuple[CheckResult, ...]) -> str:
+    """The verdict, then what failed, is unknown or warns, alike together."""
+    lines: list[str] = [verdict_of(found)]
     for outcome in ("fail", "unknown", "warn"):
         alike: dict[tuple[str, str], list[str]] = {}
         for result in found:
@@ -59,8 +67,8 @@ def told(name: str) -> str:
 def test_what_is_found_on_a_capture(name: str, request: pytest.FixtureRequest) -> None:
     path = GOLDEN / f"{name}.txt"
     if request.config.getoption("--regenerate"):
-        path.write_text(told(name))
-    assert told(name) == path.read_text()
+        path.write_text(told(results(name)))
+    assert told(results(name)) == path.read_text()
 
 
 def test_no_golden_text_is_left_of_a_capture_that_is_gone() -> None:
@@ -121,8 +129,8 @@ ports are no evidence. Faulty GPUs (a B200 off NVLink, HW slowdown on eight H100
 known from their tools' answers alone, not from whole hosts: tests/test_checks_gpus.py, test_checks_fabric.py and
 test_checks_health.py hold those, each fault failing its own GPU and no other.
 
-| capture | verdict | pass | warn | fail | skip | unknown | fails, warnings |
-|---|---|---|---|---|---|---|---|
+| capture | verdict | warn | fail | unknown | fails, warnings |
+|---|---|---|---|---|---|
 """
 
 
@@ -131,7 +139,7 @@ def row(name: str) -> str:
     found = results(name)
     counted = Counter(result.outcome for result in found)
     amiss = dict.fromkeys(result.check for result in found if result.outcome in ("fail", "warn"))
-    numbers = " | ".join(str(counted[word]) for word in ("pass", "warn", "fail", "skip", "unknown"))
+    numbers = " | ".join(str(counted[word]) for word in ("warn", "fail", "unknown"))
     return f"| {name} | {verdict_of(found)} | {numbers} | {', '.join(amiss) or '-'} |\n"
 
 
@@ -140,3 +148,53 @@ def test_the_published_table_is_what_is_found(request: pytest.FixtureRequest) ->
     if request.config.getoption("--regenerate"):
         TABLE.write_text(text)
     assert text == TABLE.read_text()
+
+
+# --- a new check ---------------------------------------------------------------------------------------------
+
+ASKED: list[str | None] = []
+
+
+def has_nodes(of: Evidence) -> list[CheckResult]:
+    """A toy: whether the host shows NUMA nodes."""
+    ASKED.append(of.host.hostname)
+    words = {"expected": "some", "actual": f"{len(of.host.numa_nodes)} nodes", "source": "sysfs"}
+    if of.host.numa_nodes:
+        return [passed("toy", "host", **words)]
+    return [failed("toy", "host", **words, hint="look with: numactl -H")]
+
+
+TOY = Check("toy", "NUMA nodes", "host", "a test", "this test", has_nodes)
+
+
+@pytest.mark.parametrize("name", [XE9680, "example-hgx-h200-8"])
+def test_a_new_check_is_one_value_and_changes_no_golden_text_of_a_host_that_passes_it(name: str) -> None:
+    found = tuple(judge(evidence(name), (*checks(evidence(name).inside), TOY)))
+    assert [result.outcome for result in found if result.check == "toy"] == ["pass"]
+    assert told(found) == (GOLDEN / f"{name}.txt").read_text()
+
+
+def test_a_new_check_adds_its_line_to_the_golden_text_of_a_host_that_fails_it() -> None:
+    name = "hwloc-2i386-2c-nohugepage"
+    found = tuple(judge(evidence(name), (*checks(), TOY)))
+    added = set(told(found).splitlines()) - set((GOLDEN / f"{name}.txt").read_text().splitlines())
+    assert added == {"fail", "fail toy (host): 0 nodes"}
+
+
+def test_a_check_for_guests_is_not_asked_on_a_host_that_has_neither_gpus_nor_guests() -> None:
+    declared = replace(TOY, for_guests=True)
+    nobody = Evidence(host=Host(guests=()), complete=True, absent=("/",))
+    ASKED.clear()
+    assert [(one.outcome, one.actual) for one in results_of(declared, nobody)] == [("skip", "no GPU and no guest here")]
+    lost = Evidence(host=Host())
+    assert [one.outcome for one in results_of(declared, lost)] == ["unknown"], "whether it has any was not read"
+    assert not ASKED
+    assert [one.outcome for one in results_of(declared, evidence(XE9680))] == ["pass"]
+    assert ASKED
+
+
+def test_a_check_without_a_subject_says_what_is_not_here_and_only_where_that_is_known() -> None:
+    declared = replace(TOY, judge=lambda _: (), none="quantum card")
+    nobody = Evidence(host=Host(), complete=True, absent=("/",))
+    assert [(one.outcome, one.actual) for one in results_of(declared, nobody)] == [("skip", "no quantum card here")]
+    assert [one.outcome for one in results_of(declared, Evidence(host=Host()))] == ["unknown"]

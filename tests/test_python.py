@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import applyroots
@@ -17,7 +18,11 @@ root = applyroots.root
 
 
 def test_a_captured_host_is_rehearsed_and_never_changed() -> None:
-    for change in (lambda: hosttune.apply(INTENT, str(EXAMPLE)), lambda: hosttune.revert(str(EXAMPLE))):
+    changes: list[Callable[[], object]] = [
+        lambda: hosttune.apply(INTENT, str(EXAMPLE)),
+        lambda: hosttune.revert(str(EXAMPLE)),
+    ]
+    for change in changes:
         with pytest.raises(hosttune.Refused, match="a captured host cannot be changed") as refused:
             change()
         assert refused.value.where == str(EXAMPLE)

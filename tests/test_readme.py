@@ -53,7 +53,7 @@ def test_the_transcripts_are_what_is_printed(request: pytest.FixtureRequest) -> 
 
 
 def test_every_command_of_the_readme_is_one() -> None:
-    from hosttune.cli import cli
+    from hosttune.cli.commands import cli
 
     named = {line.split()[1] for line in README.read_text().splitlines() if line.startswith("    hosttune ")}
     assert named >= {"discover", "capture", "plan", "schema"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 
 from hosttune.checks.check import Check
@@ -40,9 +40,24 @@ def checks(inside: bool = False) -> tuple[Check, ...]:
     return tuple(check for check in found if check.inside or not inside)
 
 
-def judge(evidence: Evidence) -> Iterable[CheckResult]:
-    """The results of all checks that apply to what the evidence is of, in the order of the list."""
+def judge(evidence: Evidence, listed: Sequence[Check] | None = None) -> Iterable[CheckResult]:
+    """The results of the checks (of `listed`; without it, of all that apply to what the evidence is of), in order.
+
+    A device that is lost, or that sources contradict, passes none of them.
+    """
     from hosttune.checks.presence import guarded
 
-    for check in checks(evidence.inside):
-        yield from guarded(check, evidence, check.judge(evidence))
+    for check in checks(evidence.inside) if listed is None else listed:
+        yield from guarded(check, evidence, results_of(check, evidence))
+
+
+def results_of(check: Check, evidence: Evidence) -> Sequence[CheckResult]:
+    """The results of one check: at least one, and what its declaration says of hosts without GPUs or guests, or without
+    its subjects.
+    """
+    from hosttune.checks.facts import at_rest, none_here
+
+    if check.for_guests and (rest := at_rest(evidence, check.id)) is not None:
+        return (rest,)
+    found = tuple(check.judge(evidence))
+    return found if found or check.none is None else (none_here(evidence, check.id, check.none),)

@@ -13,8 +13,13 @@ from hosttune.model.validation import CheckResult
 class Check:
     """One check. `id` is stable and kebab-case; one result for each subject, at least one in all.
 
-    `subjects` says what it looks at, `why` what it protects from, `source` where its rule comes from. `inside`: it
-    makes sense in a guest too, where the host's own settings are none of its business.
+    `subjects` says what it looks at, `why` what it protects from, `source` where its rule comes from. What many checks
+    have in common is declared, and done for them by `checks.results_of`:
+
+    `inside`: it makes sense in a guest too, where the settings of the host are not to be judged.
+    `for_guests`: it matters only on a host with GPUs or guests, and is skipped on others without asking `judge`.
+    `none`: what a host lacks where `judge` finds no subject at all ("GPU"), for the one result that says so.
+    `of_tree`: it looks at the PCI tree alone, though it is about each GPU: unknown for a GPU that the tree has lost.
     """
 
     id: str
@@ -24,6 +29,9 @@ class Check:
     source: str
     judge: Callable[[Evidence], Iterable[CheckResult]]
     inside: bool = False
+    for_guests: bool = False
+    none: str | None = None
+    of_tree: bool = False
 
 
 def passed(check: str, subject: str, *, expected: str, actual: str, source: str) -> CheckResult:

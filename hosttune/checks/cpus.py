@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
-from hosttune.checks.facts import HOST, at_rest, lacks, pinned, planned_guests, refused, spread, wanted
+from hosttune.checks.facts import HOST, lacks, pinned, planned_guests, refused, spread, wanted
 from hosttune.knobs.cpus import ENERGY_PREFERENCE, GOVERNOR, PREFERENCE_DRIVERS
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
@@ -50,10 +50,6 @@ def _asked_for(evidence: Evidence, kind: str, cpus: Sequence[Cpu]) -> set[str]:
 def cpu_frequency(evidence: Evidence) -> Iterable[CheckResult]:
     """Governor, or energy preference where the driver takes one."""
     check = "cpu-frequency"
-    rest = at_rest(evidence, check)
-    if rest is not None:
-        yield rest
-        return
     model = evidence.host.cpu_model
     driver = model.scaling_driver if model else None
     for subject, cpus in _parties(evidence):
@@ -147,10 +143,6 @@ def _judged(
 def cpu_idle(evidence: Evidence) -> Iterable[CheckResult]:
     """How long an idle core may take to wake: bounded where a plan asks; never without any idle state at all."""
     check = "cpu-idle"
-    rest = at_rest(evidence, check)
-    if rest is not None:
-        yield rest
-        return
     model = evidence.host.cpu_model
     for subject, cpus in _parties(evidence):
         known = [cpu for cpu in cpus if cpu.resume_latency_us is not None]
@@ -202,10 +194,6 @@ def _latency(evidence: Evidence, check: str, subject: str, cpus: Sequence[Cpu], 
 def smt(evidence: Evidence) -> Iterable[CheckResult]:
     """Siblings: the same on every core of a kind, and no core in two guests."""
     check = "smt"
-    rest = at_rest(evidence, check)
-    if rest is not None:
-        yield rest
-        return
     yield _siblings(evidence, check)
     guests = pinned(evidence)
     if len(guests) > 1:
@@ -271,6 +259,7 @@ CHECKS = (
         why="a vCPU that waits for its core to speed up delays the GPU that waits for it",
         source="Linux Documentation/admin-guide/pm: cpufreq, intel_pstate, amd-pstate",
         judge=cpu_frequency,
+        for_guests=True,
     ),
     Check(
         id="cpu-idle",
@@ -282,6 +271,7 @@ CHECKS = (
             " admin-guide/pm/cpuidle, admin-guide/kernel-parameters (intel_idle.max_cstate)"
         ),
         judge=cpu_idle,
+        for_guests=True,
     ),
     Check(
         id="smt",
@@ -290,5 +280,6 @@ CHECKS = (
         why="a core with a missing sibling breaks the guests' topology; what shares a core can read its caches",
         source="Linux Documentation/ABI/testing/sysfs-devices-system-cpu (smt), admin-guide/hw-vuln/l1tf, mds",
         judge=smt,
+        for_guests=True,
     ),
 )

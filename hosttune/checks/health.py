@@ -43,8 +43,6 @@ def aer(evidence: Evidence) -> Iterable[CheckResult]:
     wanted = [gpu.address for gpu in accelerators(host)]
     wanted += [device.address for part in (host.nics, host.nvme, host.nvswitches) for device in part]
     subjects = [a for a in dict.fromkeys(wanted) if a in functions and functions[a].physfn is None]
-    if not subjects:
-        yield none_here(evidence, _AER, "GPU, NIC, NVMe drive or NVSwitch")
     for address in subjects:
         yield _link(evidence, functions[address])
 
@@ -119,8 +117,6 @@ def _corrected(evidence: Evidence, device: PciDevice, count: int, actual: str, r
 
 def disk_health(evidence: Evidence) -> Iterable[CheckResult]:
     """Each NVMe drive: alive, and what its own log says where nvme-cli can ask it."""
-    if not evidence.host.nvme:
-        yield none_here(evidence, _DISK, "NVMe drive")
     functions = evidence.host.index.pci
     disks = (evidence.health.disks if evidence.health else None) or {}
     told = {name for words in disks.values() for name in words}
@@ -270,6 +266,8 @@ CHECKS: tuple[Check, ...] = (
         "A link that corrects many errors is slow and about to fail; an uncorrected one ends a guest",
         "Linux Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats, Documentation/PCI/pcieaer-howto.rst",
         aer,
+        none="GPU, NIC, NVMe drive or NVSwitch",
+        of_tree=True,
     ),
     Check(
         _DISK,
@@ -278,6 +276,7 @@ CHECKS: tuple[Check, ...] = (
         "A drive that fails under a guest takes its data with it",
         "NVM Express base specification: SMART / Health Information; Linux drivers/nvme/host/hwmon.c",
         disk_health,
+        none="NVMe drive",
         inside=True,
     ),
     Check(

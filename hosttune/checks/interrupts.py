@@ -8,7 +8,6 @@ from hosttune.checks.check import Check, failed, passed, skipped, unknown, warne
 from hosttune.checks.facts import (
     HOST,
     RUNNING,
-    at_rest,
     holders,
     lacks,
     none_given,
@@ -27,12 +26,11 @@ from hosttune.settings.irqs import cpu_list
 def irq_affinity(evidence: Evidence) -> Iterable[CheckResult]:
     """Interrupts of devices of running guests: as planned, else on the device's node and on no vCPU of a guest."""
     check = "irq-affinity"
-    rest = at_rest(evidence, check)
     functions = evidence.host.index.pci
     running = {guest.name for guest in evidence.host.guests or () if (guest.state or "running") in RUNNING}
     held = {a: names for a, names in holders(evidence).items() if set(names) & running and a in functions}
-    if rest is not None or not held:
-        yield rest or none_given(evidence, check, "no guest runs with a device: its interrupts exist only then")
+    if not held:
+        yield none_given(evidence, check, "no guest runs with a device: its interrupts exist only then")
         return
     for address in held:
         yield _judge(evidence, check, functions[address])
@@ -89,11 +87,11 @@ def irqbalance(evidence: Evidence) -> Iterable[CheckResult]:
     check = "irqbalance"
     taken = CpuSet(cpu for cpus in pinned(evidence).values() for cpu in cpus)
     host = evidence.host
-    rest = at_rest(evidence, check)
-    if rest is None and evidence.irqbalance is False:
-        rest = skipped(check, HOST, "irqbalance is not installed, or masked")
-    if rest is not None or not taken:
-        yield rest or none_given(evidence, check, "no guest is pinned")
+    if evidence.irqbalance is False:
+        yield skipped(check, HOST, "irqbalance is not installed, or masked")
+        return
+    if not taken:
+        yield none_given(evidence, check, "no guest is pinned")
         return
     source = next((path for path in IRQBALANCE if path in (host.settings or {})), IRQBALANCE[0])
     expected = f"banned from CPUs {taken}"
@@ -127,6 +125,7 @@ CHECKS = (
         why="an interrupt on another node or on a vCPU's core delays both the device and the vCPU",
         source="Linux Documentation/core-api/irq/irq-affinity",
         judge=irq_affinity,
+        for_guests=True,
     ),
     Check(
         id="irqbalance",
@@ -135,5 +134,6 @@ CHECKS = (
         why="irqbalance moves the host's interrupts onto any CPU that it is not banned from",
         source="irqbalance(1), IRQBALANCE_BANNED_CPULIST (1.8 or later)",
         judge=irqbalance,
+        for_guests=True,
     ),
 )

@@ -9,14 +9,12 @@ from hosttune.checks.facts import (
     HOST,
     RECORD,
     accelerators,
-    at_rest,
     driver_unread,
     for_vfio,
     given,
     holders,
     lacks,
     listed,
-    none_here,
 )
 from hosttune.gpu.vgpu import stays_with_driver
 from hosttune.model import sysfs
@@ -40,10 +38,6 @@ _YES, _NO = ("Y", "1"), ("N", "0")
 def iommu_mode(evidence: Evidence) -> Iterable[CheckResult]:
     """On, with groups; which default domain it gives to host-owned devices is a matter of taste."""
     check = "iommu-mode"
-    rest = at_rest(evidence, check)
-    if rest is not None:
-        yield rest
-        return
     host = evidence.host
     present = host.iommu.present if host.iommu else None
     if present is None and any(device.iommu_group is not None for device in host.pci):
@@ -67,10 +61,6 @@ def interrupt_remapping(evidence: Evidence) -> Iterable[CheckResult]:
     """Without it a device that a guest owns can raise any interrupt of the host."""
     check = "interrupt-remapping"
     host = evidence.host
-    rest = at_rest(evidence, check)
-    if rest is not None:
-        yield rest
-        return
     why_not = None
     # The kernel's word and /proc/cpuinfo have to agree (see `arch`): one of them alone is not believed.
     model = host.cpu_model
@@ -109,9 +99,6 @@ def vfio_unsafe_interrupts(evidence: Evidence) -> Iterable[CheckResult]:
 
 def _parameter(evidence: Evidence, check: str, module: str, name: str) -> CheckResult:
     """One parameter of a VFIO module that has to be off: as it is, and as the kernel's arguments set it."""
-    rest = at_rest(evidence, check)
-    if rest is not None:
-        return rest
     host = evidence.host
     path = f"/sys/module/{module}/parameters/{name}"
     expected = f"{module}.{name} off"
@@ -149,10 +136,6 @@ def _switched_on(module: str, name: str) -> tuple[str, ...]:
 def iommu_groups(evidence: Evidence) -> Iterable[CheckResult]:
     """A group goes to one guest as a whole: devices of one group can reach each other past the IOMMU."""
     check = "iommu-groups"
-    rest = at_rest(evidence, check)
-    if rest is not None:
-        yield rest
-        return
     members: dict[int, list[PciDevice]] = {}
     doubtful = evidence.host.index.contradicted  # what reads as a bridge may be none
     for device in evidence.host.pci:
@@ -161,8 +144,6 @@ def iommu_groups(evidence: Evidence) -> Iterable[CheckResult]:
     passed_on = {device.address: device for device in given(evidence)}
     gpus = {gpu.address for gpu in accelerators(evidence.host)}
     subjects = [device for device in evidence.host.pci if device.address in passed_on or device.address in gpus]
-    if not subjects:
-        yield none_here(evidence, check, "GPU, and no device that a guest has")
     held = holders(evidence)
     for device in subjects:
         if device.iommu_group is None:
@@ -253,6 +234,7 @@ CHECKS = (
         why="without it no device can be given to a guest, and nothing keeps a device's DMA from the host's memory",
         source="Linux Documentation/driver-api/vfio, ABI/testing/sysfs-kernel-iommu_groups, kernel-parameters (iommu)",
         judge=iommu_mode,
+        for_guests=True,
     ),
     Check(
         id="interrupt-remapping",
@@ -261,6 +243,7 @@ CHECKS = (
         why="without it a guest's device can raise interrupts that are not its own",
         source="Linux drivers/vfio/vfio_iommu_type1.c (allow_unsafe_interrupts); Intel VT-d specification, chapter 5",
         judge=interrupt_remapping,
+        for_guests=True,
     ),
     Check(
         id="vfio-no-iommu",
@@ -269,6 +252,7 @@ CHECKS = (
         why="in this mode a device reaches all memory of the host, and no guest can use it: it buys nothing",
         source="Linux drivers/vfio/Kconfig (VFIO_NOIOMMU)",
         judge=vfio_no_iommu,
+        for_guests=True,
     ),
     Check(
         id="vfio-unsafe-interrupts",
@@ -277,6 +261,7 @@ CHECKS = (
         why="it lets devices be given away although they can raise any interrupt",
         source="Linux drivers/vfio/vfio_iommu_type1.c (allow_unsafe_interrupts)",
         judge=vfio_unsafe_interrupts,
+        for_guests=True,
     ),
     Check(
         id="iommu-groups",
@@ -285,5 +270,8 @@ CHECKS = (
         why="members of a group reach each other past the IOMMU: in two hands they are not isolated",
         source="Linux Documentation/driver-api/vfio (groups; a viable group)",
         judge=iommu_groups,
+        none="GPU, and no device that a guest has",
+        of_tree=True,
+        for_guests=True,
     ),
 )

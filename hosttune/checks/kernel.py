@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
-from hosttune.checks.facts import HOST, at_rest, lacks, listed, refused
+from hosttune.checks.facts import HOST, lacks, listed, refused
 from hosttune.model.evidence import STATE, Evidence
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.validation import CheckResult
@@ -53,10 +53,6 @@ _HARMFUL: tuple[_Rule, ...] = (
 def kernel_arguments(evidence: Evidence) -> Iterable[CheckResult]:
     """Arguments of the running kernel that undo isolation or cost what they are said to bring."""
     check = "kernel-arguments"
-    rest = at_rest(evidence, check)
-    if rest is not None:
-        yield rest
-        return
     words = evidence.host.kernel_args
     expected = "none that undoes isolation"
     if words is None:
@@ -98,10 +94,6 @@ _OPTIONS = (
 def module_options(evidence: Evidence) -> Iterable[CheckResult]:
     """Parameters of the VFIO modules that take safety or speed away."""
     check = "module-options"
-    rest = at_rest(evidence, check)
-    if rest is not None:
-        yield rest
-        return
     platform = evidence.host.platform
     modules = {module.name: module.parameters for module in platform.modules} if platform else {}
     for name in dict.fromkeys(row[0] for row in _OPTIONS):
@@ -287,6 +279,7 @@ CHECKS = (
         why="some arguments from the internet undo the isolation of guests or switch the IOMMU off",
         source="Linux Documentation/admin-guide/kernel-parameters, admin-guide/hw-vuln; it knows no pcie_acs_override",
         judge=kernel_arguments,
+        for_guests=True,
     ),
     Check(
         id="module-options",
@@ -295,6 +288,7 @@ CHECKS = (
         why="an option set for another device once stays in force for all of them",
         source="modinfo vfio_pci, vfio_iommu_type1",
         judge=module_options,
+        for_guests=True,
     ),
     Check(
         id="kernel-arguments-pending",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from hosttune.checks.check import Check, passed, skipped, unknown, warned
-from hosttune.checks.facts import HOST, at_rest, lacks, refused
+from hosttune.checks.facts import HOST, lacks, refused
 from hosttune.model.evidence import Evidence
 from hosttune.model.validation import CheckResult
 
@@ -43,10 +43,6 @@ _SWITCHES = {
 def interrupt_virtualisation(evidence: Evidence) -> Iterable[CheckResult]:
     """APICv, AVIC, and interrupts that the IOMMU posts: without them a passed device's interrupt stops its vCPU."""
     check = "interrupt-virtualisation"
-    rest = at_rest(evidence, check)
-    if rest is not None:
-        yield rest
-        return
     model = evidence.host.cpu_model
     vendor = model.vendor if model else None
     switch = _SWITCHES.get(vendor or "")
@@ -154,5 +150,6 @@ CHECKS = (
         " admin-guide/kernel-parameters.txt (intremap, amd_iommu_intr); drivers/iommu/intel/irq_remapping.c"
         " (set_irq_posting_cap); Intel VT-d specification, CAP_REG.PI",
         judge=interrupt_virtualisation,
+        for_guests=True,
     ),
 )

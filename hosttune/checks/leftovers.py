@@ -11,14 +11,12 @@ from hosttune.checks.facts import (
     RUNNING,
     SOFTWARE,
     accelerators,
-    at_rest,
     driver_unread,
     for_vfio,
     guests_known,
     holders,
     lacks,
     listed,
-    none_here,
     planned_guests,
     undefined,
 )
@@ -35,10 +33,6 @@ _ROOT = "run hosttune validate as root, on the host itself"
 def leftover_mdevs(evidence: Evidence) -> Iterable[CheckResult]:
     """Mediated devices that belong to no guest: neither to one that libvirt knows, nor to one of an applied plan."""
     expected = "no mediated device without a guest"
-    rest = at_rest(evidence, _MDEVS)
-    if rest is not None:
-        yield rest
-        return
     found = evidence.leftovers.mdevs if evidence.leftovers else None
     if found is None:
         yield unknown(_MDEVS, HOST, expected=expected, why="/sys/bus/mdev was not recorded", hint=_ROOT)
@@ -74,8 +68,6 @@ def leftover_vfs(evidence: Evidence) -> Iterable[CheckResult]:
         why = "whether it has virtual functions was not read"
         hint = f"look with: cat /sys/bus/pci/devices/{device.address}/sriov_numvfs"
         yield unknown(_VFS, device.address, expected=expected, why=why, hint=hint)
-    if not physical and not doubtful:
-        yield none_here(evidence, _VFS, "device with virtual functions")
     held = holders(evidence)
     for device in physical:
         there = functions.get(device.address, [])
@@ -122,17 +114,15 @@ def _virtual(evidence: Evidence, device: PciDevice, listed_vfs: int, idle: list[
 
 def leftover_pages(evidence: Evidence) -> Iterable[CheckResult]:
     """Huge pages in use on each node against those of the guests that run."""
-    rest = at_rest(evidence, _PAGES)
     nodes = evidence.host.numa_nodes
     every = [(node, pool) for node in nodes for pool in node.hugepages or () if pool.size_bytes]
     pools = [(node, pool) for node, pool in every if pool.total != 0 or in_doubt(evidence.host, pool.size_bytes)]
     pools += [(NumaNode(id=node), HugePages(size_bytes=size)) for node, size in unread_pools(evidence.host)]
-    if rest is None and not pools and (not nodes or any(node.hugepages is None for node in nodes)):
+    if not pools and (not nodes or any(node.hugepages is None for node in nodes)):
         expected, why = "pages in use are those of running guests", "the pools of the nodes are unknown"
-        rest = unknown(_PAGES, HOST, expected=expected, why=why, hint=RECORD)
-    if rest is not None or not pools:
-        yield rest or skipped(_PAGES, HOST, "no huge pages are reserved")
-        return
+        yield unknown(_PAGES, HOST, expected=expected, why=why, hint=RECORD)
+    elif not pools:
+        yield skipped(_PAGES, HOST, "no huge pages are reserved")
     for node, pool in pools:
         yield _pool(evidence, node, pool)
 
@@ -183,6 +173,7 @@ CHECKS = (
         why="a device made for a guest that is gone keeps its share of a GPU, and may keep its memory's contents",
         source="Linux Documentation/driver-api/vfio-mediated-device",
         judge=leftover_mdevs,
+        for_guests=True,
     ),
     Check(
         id=_VFS,
@@ -191,6 +182,7 @@ CHECKS = (
         why="they take queues and bandwidth, and whoever gets one next gets it as it was left",
         source="Linux Documentation/PCI/pci-iov-howto",
         judge=leftover_vfs,
+        none="device with virtual functions",
     ),
     Check(
         id=_PAGES,
@@ -199,5 +191,6 @@ CHECKS = (
         why="pages that something else holds are missing when the next guest starts",
         source="Linux Documentation/admin-guide/mm/hugetlbpage",
         judge=leftover_pages,
+        for_guests=True,
     ),
 )

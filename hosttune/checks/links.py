@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown
-from hosttune.checks.facts import SOFTWARE, accelerators, as_root, lacks, none_here
+from hosttune.checks.facts import SOFTWARE, accelerators, as_root, lacks
 from hosttune.gpu.idling import IDLING_DRIVERS, LOADED_DRIVERS
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
@@ -61,8 +61,6 @@ def pcie_link(evidence: Evidence) -> Iterable[CheckResult]:
     others += [drive.address for drive in host.nvme]
     others += [switch.address for switch in host.nvswitches]
     subjects = [*gpus, *(a for a in others if a not in functions or functions[a].physfn is None)]
-    if not subjects:
-        yield none_here(evidence, _ID, "GPU, NIC, NVMe drive or NVSwitch")
     others_tell = _others(functions)
     for address in dict.fromkeys(subjects):
         device = functions.get(address)
@@ -358,5 +356,6 @@ CHECKS = (
         ),
         judge=pcie_link,
         inside=True,
+        none="GPU, NIC, NVMe drive or NVSwitch",
     ),
 )

@@ -9,7 +9,6 @@ from hosttune.checks.facts import (
     HOST,
     RECORD,
     RUNNING,
-    at_rest,
     guests_known,
     lacks,
     named_nodes,
@@ -35,10 +34,6 @@ _THP, _KSM, _BALANCING = Thp.path, Ksm.path, NumaBalancing.path
 def hugepages(evidence: Evidence) -> Iterable[CheckResult]:
     """Are enough reserved for the guests that are defined or planned and do not run."""
     check = "hugepages"
-    rest = at_rest(evidence, check)
-    if rest is not None:
-        yield rest
-        return
     demand = _demand(evidence)
     pools: dict[Pool, tuple[int | None, int | None]] = {
         (node.id, pool.size_bytes): (pool.total, pool.free)
@@ -211,7 +206,7 @@ def numa_balancing(evidence: Evidence) -> Iterable[CheckResult]:
     settings = evidence.host.memory_settings
     mode = settings.numa_balancing if settings else None
     nodes = [node for node in evidence.host.numa_nodes if node.kind in ("cpu", "memory", None)]
-    if len(nodes) == 1 and len(named_nodes(evidence.host)) == 1 and at_rest(evidence, "numa-balancing") is None:
+    if len(nodes) == 1 and len(named_nodes(evidence.host)) == 1:
         yield skipped("numa-balancing", HOST, "one NUMA node: there is nothing to balance")
         return
     yield _word(
@@ -229,9 +224,6 @@ def _word(
     evidence: Evidence, check: str, value: str | None, path: str, *, good: Mapping[str, str], expected: str, hint: str
 ) -> CheckResult:
     """One setting in the kernel's own word: good, or as an applied plan asks, or else a warning."""
-    rest = at_rest(evidence, check)
-    if rest is not None:
-        return rest
     if value is None:
         why = refused(evidence, path)
         if lacks(evidence, path):
@@ -254,6 +246,7 @@ CHECKS = (
         why="a guest whose pages are missing, or mounted nowhere, does not start; pages that are free belong to nobody",
         source="Linux Documentation/admin-guide/mm/hugetlbpage; libvirt src/qemu/qemu_conf.c (hugetlbfs)",
         judge=hugepages,
+        for_guests=True,
     ),
     Check(
         id="thp",
@@ -262,6 +255,7 @@ CHECKS = (
         why="always lets the kernel compact memory for everybody beside guests that have pages of their own",
         source="Linux Documentation/admin-guide/mm/transhuge",
         judge=thp,
+        for_guests=True,
     ),
     Check(
         id="ksm",
@@ -270,6 +264,7 @@ CHECKS = (
         why="it cannot merge pinned guest memory, costs CPU time, and shows one guest what another one has by timing",
         source="Linux Documentation/admin-guide/mm/ksm; Suzaki et al., EuroSec 2011, memory deduplication as a threat",
         judge=ksm,
+        for_guests=True,
     ),
     Check(
         id="numa-balancing",
@@ -278,5 +273,6 @@ CHECKS = (
         why="its page scanning costs time and cannot move pinned memory",
         source="Linux Documentation/admin-guide/sysctl/kernel (numa_balancing)",
         judge=numa_balancing,
+        for_guests=True,
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from hosttune.checks.check import Check, failed, passed, unknown, warned
-from hosttune.checks.facts import as_root, at_rest, given, holders, listed, none_given
+from hosttune.checks.facts import as_root, given, holders, listed, none_given
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import PciDevice
@@ -25,9 +25,8 @@ def acs(evidence: Evidence) -> Iterable[CheckResult]:
     """Ports above devices of guests: what the kernel switched on when it made the groups must still be on."""
     check = "acs"
     passed_on = given(evidence)
-    rest = at_rest(evidence, check)
-    if rest is not None or not passed_on:
-        yield rest or none_given(evidence, check, "no device is given to a guest")
+    if not passed_on:
+        yield none_given(evidence, check, "no device is given to a guest")
         return
     functions = evidence.host.index.pci
     below: dict[str, list[PciDevice]] = {}
@@ -89,10 +88,6 @@ def _merged(index: DeviceIndex, devices: Iterable[PciDevice]) -> bool:
 def ats(evidence: Evidence) -> Iterable[CheckResult]:
     """Of a guest that has a GPU and an RDMA NIC below one switch: can they talk to each other directly."""
     check = "ats"
-    rest = at_rest(evidence, check)
-    if rest is not None:
-        yield rest
-        return
     functions = evidence.host.index.pci
     pairs = _pairs(evidence, functions)
     if not pairs:
@@ -169,6 +164,7 @@ CHECKS = (
         why="the kernel made the IOMMU groups with these bits on; off, devices of two tenants can reach each other",
         source="PCI Express Base 5.0, 6.12 Access Control Services; Linux drivers/iommu/iommu.c (REQ_ACS_FLAGS)",
         judge=acs,
+        for_guests=True,
     ),
     Check(
         id="ats",
@@ -177,5 +173,6 @@ CHECKS = (
         why="with ACS redirecting, only translated requests stay below the switch; the others share the root complex",
         source="PCI Express Base 5.0, 6.12.1.1 ACS Direct Translated P2P and 10 ATS Specification",
         judge=ats,
+        for_guests=True,
     ),
 )

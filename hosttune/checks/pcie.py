@@ -9,11 +9,9 @@ from hosttune.checks.facts import (
     RECORD,
     accelerators,
     as_root,
-    at_rest,
     given,
     lacks,
     listed,
-    none_here,
 )
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
@@ -44,11 +42,7 @@ def _worth(evidence: Evidence, *, others: bool) -> list[PciDevice]:
 def pcie_payload(evidence: Evidence) -> Iterable[CheckResult]:
     """Maximum payload size: one value along each path."""
     check = "pcie-payload"
-    rest = at_rest(evidence, check)
     devices = [d for d in _worth(evidence, others=True) if d.address.endswith(".0")]
-    if rest is not None or not devices:
-        yield rest or none_here(evidence, check, "GPU, NIC or NVMe drive")
-        return
     for device in devices:
         yield _path(evidence, check, device, evidence.host.index.bridges(device.address))
 
@@ -90,12 +84,8 @@ def _path(evidence: Evidence, check: str, device: PciDevice, bridges: tuple[PciD
 def aspm(evidence: Evidence) -> Iterable[CheckResult]:
     """Link power states of GPUs and of devices that guests have: off at both ends."""
     check = "aspm"
-    rest = at_rest(evidence, check)
     functions = evidence.host.index.pci
     devices = _worth(evidence, others=False)
-    if rest is not None or not devices:
-        yield rest or none_here(evidence, check, "GPU, and no device that a guest has")
-        return
     for device in devices:
         yield _link_power(evidence, check, device, functions.get(device.parent or ""))
 
@@ -138,8 +128,6 @@ def bar_size(evidence: Evidence) -> Iterable[CheckResult]:
     check = "bar-size"
     gpus = accelerators(evidence.host)
     functions = evidence.host.index.pci
-    if not gpus:
-        yield none_here(evidence, check, "GPU")
     # A machine on which no function at all has a BAR does not exist: nobody recorded them.
     unrecorded = not any(one.bars for one in functions.values())
     for gpu in gpus:
@@ -221,6 +209,9 @@ CHECKS = (
         why="a packet larger than a port takes is malformed: a fatal error, or silence",
         source="PCI Express Base 5.0, 2.2.2 and 7.5.3.4 Device Control; kernel-parameters (pci=pcie_bus_*)",
         judge=pcie_payload,
+        none="GPU, NIC or NVMe drive",
+        of_tree=True,
+        for_guests=True,
     ),
     Check(
         id="aspm",
@@ -229,6 +220,9 @@ CHECKS = (
         why="a link that sleeps wakes within microseconds: each short transfer pays for it",
         source="PCI Express Base 5.0, 5.4.1 Active State Power Management; kernel-parameters (pcie_aspm)",
         judge=aspm,
+        none="GPU, and no device that a guest has",
+        of_tree=True,
+        for_guests=True,
     ),
     Check(
         id="bar-size",
@@ -237,6 +231,7 @@ CHECKS = (
         why="a GPU without its window does not work, with a small one peers and NICs reach only a part of its memory",
         source="Linux Documentation/ABI/testing/sysfs-bus-pci (resource, resource<N>_resize)",
         judge=bar_size,
+        none="GPU",
         inside=True,
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hosttune.checks.check import Check, failed, passed, unknown, warned
-from hosttune.checks.facts import accelerators, lacks, named_nodes, none_here
+from hosttune.checks.facts import accelerators, lacks, named_nodes
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
@@ -26,8 +26,6 @@ def numa_affinity(evidence: Evidence) -> Iterable[CheckResult]:
     """One result for each GPU of a known maker, given to a guest or not."""
     host = evidence.host
     gpus = accelerators(host)
-    if not gpus:
-        yield none_here(evidence, _ID, "GPU")
     functions = host.index.pci
     for gpu in gpus:
         yield _judge(evidence, gpu, functions.get(gpu.address))
@@ -97,6 +95,7 @@ CHECKS = (
         why="memory and CPUs of another node halve the bandwidth to a GPU; what is unknown cannot be placed",
         source="Linux Documentation/ABI/testing/sysfs-bus-pci (numa_node); ACPI 6.5, 5.2.16 SRAT and 6.2.14 _PXM",
         judge=numa_affinity,
+        none="GPU",
         inside=True,
     ),
 )

@@ -37,8 +37,6 @@ _GONE = (
 )
 _FORGET = "if it was taken out on purpose: hosttune validate --forget {0} --why TEXT"
 KEPT = "/validations/"  # in the path of a kept validation
-# Checks that look only at what is in the PCI tree, though they are about each GPU.
-_OF_THE_TREE = frozenset(("pcie-payload", "aspm", "iommu-groups", "aer"))
 
 _ALONE = (1, 2, 4, 8, 16)  # GPUs on boards of four and eight; one or two may sit on an adapter
 _UNREAD = "restore the file, or remove it where it is of no use any more"
@@ -249,7 +247,7 @@ def guarded(check: Check, evidence: Evidence, results: Iterable[CheckResult]) ->
         yield from results
         return
     found = list(results)
-    silent = lost - {result.subject for result in found} if check.id in _OF_THE_TREE else set()
+    silent = lost - {result.subject for result in found} if check.of_tree else set()
     for result in found:
         if result.subject in doubtful and result.outcome in ("pass", "warn", "skip"):
             yield _not_told(check, result, doubtful[result.subject])

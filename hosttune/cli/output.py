@@ -8,8 +8,6 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
-import click
-
 from hosttune.errors import BadInput, HosttuneError
 from hosttune.state import drop
 
@@ -72,8 +70,11 @@ def unwritable(why: str | None) -> BadInput:
 
 def tell(text: str) -> None:
     """A line on stderr. Where stderr itself cannot be written nothing more can be told: the exit code remains."""
+    if sys.stderr is None:
+        return
     try:
-        click.echo(text, err=True)
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
     except OSError:
         drop(sys.stderr)
 

@@ -10,10 +10,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-import click
-
-from hosttune.cli.commands import cli
-from hosttune.cli.output import ReaderGone, say, tell
+from hosttune.cli.output import ReaderGone, emit, say, tell
+from hosttune.cli.quick import document
 from hosttune.errors import BadInput, HosttuneError, Refused
 from hosttune.state import drop
 from hosttune.system import let_go_of_devices
@@ -51,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
     except ReaderGone:
         drop(sys.stdout)
         return 0
-    except click.Abort:
+    except KeyboardInterrupt:
         return 130
     except Exception as error:  # the one catch-all: whatever arrives here is a defect of ours
         if debug:
@@ -72,15 +70,29 @@ def split_debug(arguments: Sequence[str]) -> tuple[bool, list[str]]:
 
 
 def invoke(arguments: list[str]) -> int:
-    """Run one command through click, whose usage errors become ours."""
+    """Run one command through click, whose usage errors become ours; `quick` answers one call without it."""
+    if any("\0" in word for word in arguments):
+        raise BadInput("an argument with a NUL byte", where="command line", hint="take it out")
+    text = document(arguments)
+    if text is not None:
+        emit(text)
+        return 0
+    return _through_click(arguments)
+
+
+def _through_click(arguments: list[str]) -> int:
+    import click
+
+    from hosttune.cli.commands import cli
+
     if not arguments:
         tell(cli.get_help(click.Context(cli, info_name="hosttune", **cli.context_settings)))
         return BadInput.exit_code
-    if any("\0" in word for word in arguments):
-        raise BadInput("an argument with a NUL byte", where="command line", hint="take it out")
     try:
         result = cli.main(args=arguments, prog_name="hosttune", standalone_mode=False)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "hosttune"
         raise BadInput(error.format_message(), where="command line", hint=f"see {command} --help") from error
+    except click.Abort:
+        return 130
     return result if isinstance(result, int) else 0

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from hosttune.discovery.cpuinfo import all_blocks, blocks_by_cpu, first_block, model_of, vendor_of
+from hosttune.discovery.cpuinfo import blocks_by_cpu, first_block, model_of, values_of, vendor_of
 from hosttune.discovery.sets import parse_list, read_list, read_set
 from hosttune.discovery.topology import CPUS, read_caches, read_homes, read_kinds, read_places
 from hosttune.model.host import Cpu, CpuModel, NumaNode
@@ -241,7 +241,7 @@ def _read_running(reader: Reader, online: CpuSet, first: int | None, names: Sequ
 
 def _vendor(reader: Reader, cpuinfo: str) -> str | None:
     """The CPUs' maker; None, with a problem, where they name several (no machine mixes them)."""
-    named = {block["vendor_id"] for block in all_blocks(cpuinfo) if block.get("vendor_id")}
+    named = values_of(cpuinfo, "vendor_id") - {""}
     if len(named) > 1:
         reader.problem("CPUs of several makers", "/proc/cpuinfo", " and ".join(sorted(named))[:80])
         return None

@@ -27,9 +27,9 @@ def first_block(cpuinfo: str) -> dict[str, str]:
     return _block(cpuinfo.partition("\n\n")[0])
 
 
-def all_blocks(cpuinfo: str) -> list[dict[str, str]]:
-    """The "key : value" lines of each block that has any; on x86 a block is a CPU."""
-    return [block for text in cpuinfo.split("\n\n") if (block := _block(text))]
+def values_of(cpuinfo: str, key: str) -> set[str]:
+    """Every different value of a key, of whichever CPU."""
+    return set(re.findall(rf"^[ \t]*{key}[ \t]*:[ \t]*(.*?)[ \t]*$", cpuinfo, re.MULTILINE))
 
 
 def _block(text: str) -> dict[str, str]:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hosttune import apparmor
 from hosttune.discovery.libvirtd import (
     STATES,
     LibvirtFacts,
@@ -27,9 +26,9 @@ from hosttune.discovery.libvirtd import (
     read_versions,
 )
 from hosttune.errors import BadInput, Unreadable
-from hosttune.model.evidence import LIST_UNREAD, OUTSIDE
 from hosttune.model.host import DomainCapabilities, GuestMemory, RunningGuest, VcpuPin, Virtualization
 from hosttune.model.limits import check_size
+from hosttune.model.problems import LIST_UNREAD, OUTSIDE
 from hosttune.model.values import CpuSet, recorded_json
 from hosttune.reader import Reader, number
 from hosttune.system import COMMANDS, System
@@ -72,6 +71,8 @@ def read_guests(reader: Reader) -> tuple[tuple[RunningGuest, ...] | None, Virtua
 
 def _ask_profile(system: System) -> str | None:
     """Whether libvirt's AppArmor profile lets QEMU read the CPUs of nodes: yes or no; None where none confines it."""
+    from hosttune import apparmor
+
     try:
         if system.read(apparmor.ENABLED) != "Y" or (profile := system.read(apparmor.PROFILE)) is None:
             return None

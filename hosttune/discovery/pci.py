@@ -72,6 +72,7 @@ def read_pci(
 def _read_functions(reader: Reader) -> dict[str, Function]:
     functions: dict[str, Function] = {}
     bars: dict[bytes, tuple[Bar, ...] | None] = {}
+    bridges: dict[str, tuple[str, ...]] = {}  # by folder: those whose folders it is in, nearest first
     names = reader.names(DEVICES)
     check_count(len(names), "PCI functions", f"{reader.system.origin}: {DEVICES}")
     for address in sorted(names, key=lambda name: (len(name), name)):
@@ -79,12 +80,14 @@ def _read_functions(reader: Reader) -> dict[str, Function]:
             reader.problem("not a PCI address", f"{DEVICES}/{address}", "left out")
             continue
         path = reader.link(f"{DEVICES}/{address}") or f"{DEVICES}/{address}"
-        directories = path.split("/")[:-1]
-        above = tuple(name for name in reversed(directories) if ADDRESS.fullmatch(name))
+        folder, _, own = path.rpartition("/")
+        if folder not in bridges:
+            bridges[folder] = tuple(name for name in reversed(folder.split("/")) if ADDRESS.fullmatch(name))
+        above = bridges[folder]
         # Below a host bridge of its own ("pci10000:00", made by Intel VMD) a function is on a root bus, even though
         # the path goes through the VMD device, which still tells where the domain sits.
-        parent = above[0] if above and directories[-1] == above[0] else None
-        if path.rpartition("/")[2] != address:
+        parent = above[0] if above and folder.endswith(f"/{above[0]}") else None
+        if own != address:
             why = f"its link leads to {path}, the folder of another function"
             reader.problem("PCI function contradicts itself", f"{DEVICES}/{address}", why)
             functions[address] = not_read(address, why)

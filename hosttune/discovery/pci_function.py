@@ -147,12 +147,7 @@ def read_function(
 
     `physical`: its link to a physical function is not believed, and left unread.
     """
-    try:
-        folder = reader.system.folder(path)
-    except Unreadable as error:
-        reader.problem("unreadable", path, error.reason)
-        folder = Folder(reader.system, path, ())
-    with folder:
+    with reader.folder(path) as folder:
         files = _Files(reader, path, folder)
         files.names = files.names - {"physfn"} if physical else files.names
         return _read(files, address, above, parent, seen_bars)

@@ -24,7 +24,6 @@ PATHS = (
 
 _VENDOR_LINE = re.compile(rb"\n[0-9a-f]")
 _DEVICE_LINE = re.compile(rb"\n\t[0-9a-f]")
-_HEX = b"0123456789abcdef"
 _NEAR = 512  # bytes that are searched line by line after halving
 
 Names = tuple[str | None, str | None]
@@ -51,11 +50,12 @@ def lookup(data: bytes | None, ids: Iterable[tuple[str, str]]) -> dict[tuple[str
         return {}
     end = _vendors_end(data)
     named: dict[tuple[str, str], Names] = {}
-    last, start, stop = "", end, end
+    last, start, stop, after = "", end, end, 0
     for vendor, device in sorted(set(ids)):
         if vendor != last:
-            start = _find(data, 0, end, vendor.encode(), _VENDOR_LINE)
+            start = _vendor(data, vendor.encode(), after, end)
             stop = _next(data, start + 4, end, _VENDOR_LINE)
+            after = start if start < end else after
             last = vendor
         at = _find(data, start, stop, device.encode(), _DEVICE_LINE)
         named[vendor, device] = (_name(data, start, end), _name(data, at, stop))
@@ -93,8 +93,19 @@ def _vendors_end(data: bytes) -> int:
     return len(data) if at < 0 else at
 
 
+def _vendor(data: bytes, vendor: bytes, after: int, end: int) -> int:
+    """Where the id of a vendor's line is, looked for from the vendor before it on; `end` when it is not listed.
+
+    Not halved: of one with thousands of devices the next vendor's line is far from the middle.
+    """
+    if data.startswith(vendor):
+        return 0
+    at = data.find(b"\n" + vendor, after, end)
+    return end if at < 0 else at + 1
+
+
 def _find(data: bytes, start: int, end: int, key: bytes, line: re.Pattern[bytes]) -> int:
-    """Where the id of the line of `key` is, `end` when it is not listed.
+    """Where the id of a device's line, `key`, is; `end` when it is not listed.
 
     pci.ids is kept sorted, so the range is halved. In a file edited out of order a device may stay nameless: a
     full search for every id that is not listed would cost more than all the rest, and a name is only a name.
@@ -115,8 +126,6 @@ def _find(data: bytes, start: int, end: int, key: bytes, line: re.Pattern[bytes]
 
 def _next(data: bytes, at: int, end: int, line: re.Pattern[bytes]) -> int:
     """Where the id of the first line of its kind at or after `at` starts, else `end`."""
-    if at == 0 and line is _VENDOR_LINE and data[:1] in _HEX:
-        return 0
     match = line.search(data, max(at - 2, 0), end)
     while match and match.end() - 1 < at:
         match = line.search(data, match.end(), end)

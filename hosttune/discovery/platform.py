@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from hosttune.discovery.cpuinfo import all_blocks, first_block
+from hosttune.discovery.cpuinfo import first_block, values_of
 from hosttune.gpu import VENDORS
 from hosttune.model import sysfs
 from hosttune.model.commandline import split
@@ -174,8 +174,7 @@ def _hypervisor(reader: Reader, dmi: dict[str, str | None]) -> tuple[bool | None
     """
     named = _named_hypervisor(reader, dmi)
     cpuinfo = reader.text("/proc/cpuinfo") or ""
-    blocks = all_blocks(cpuinfo)
-    flagged = {"hypervisor" in block["flags"].split() for block in blocks if "flags" in block}
+    flagged = {"hypervisor" in flags.split() for flags in values_of(cpuinfo, "flags")}
     if flagged:
         return _x86_hypervisor(reader, flagged, named, dmi)
     control = reader.text("/proc/sysinfo") or ""  # s390: "VM00 Control Program: KVM/Linux"
@@ -184,7 +183,7 @@ def _hypervisor(reader: Reader, dmi: dict[str, str | None]) -> tuple[bool | None
     if "emulated by qemu" in cpuinfo:  # POWER: "platform : pSeries (emulated by qemu)"
         return True, "qemu"
     # Without the flags of x86 CPUs that were not read, the firmware's name is one source of two.
-    other = _arch_of_cpuinfo(blocks[0] if blocks else {}) not in (None, "x86_64", "i686")
+    other = _arch_of_cpuinfo(first_block(cpuinfo)) not in (None, "x86_64", "i686")
     if other and named and named not in _BARE_METAL_CLOUDS:
         return True, named
     return None, None

@@ -261,7 +261,7 @@ def _folders(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
     inner = [f"{_DEVICES}/{name}" for name in reader.names(_DEVICES) if _ROOT.fullmatch(name)]
     while inner:
         path = inner.pop()
-        below = [name for name in reader.names(path) if ADDRESS.fullmatch(name)]
+        below = [name for name in reader.names_again(path) if ":" in name and ADDRESS.fullmatch(name)]
         found.update(below)
         inner += [f"{path}/{name}" for name in below]
     if found:

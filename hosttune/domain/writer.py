@@ -23,7 +23,7 @@ from hosttune.model.values import parse_cpus
 if TYPE_CHECKING:
     from jinja2 import Template
 
-_UNWRITABLE = re.compile(f"[\ufffe\uffff]|{UNSAFE.pattern}|[\t\n]")
+_UNWRITABLE = re.compile(f"[\ufffe\uffff]|{UNSAFE}|[\t\n]")
 
 
 def domain_xml(plan: Plan, name: str, *, annotate: bool = False) -> str:

@@ -14,11 +14,11 @@ import re
 import time
 from collections.abc import Iterator
 
+from hosttune.descriptors import let_go
 from hosttune.errors import BadInput, Refused
 from hosttune.files import read_all, write_new, write_whole
 from hosttune.jsonlines import JsonLines, cut_torn
 from hosttune.model.limits import check_size
-from hosttune.system import let_go
 
 RECORD = "run.jsonl"
 _LOCK = ".lock"  # held by the run itself; a host's folder never begins with a dot

@@ -1,28 +1,34 @@
 """NVIDIA's baseboards with NVSwitches: which one a host has, and the partitions that it makes by default.
 
-Pure look-ups in `boards.toml`, which names its sources. The partitions stand in only where the Fabric Manager cannot be
-asked, and whoever plans with them says so.
+The partitions stand in only where the Fabric Manager itself cannot be asked, and the plan says so then.
+
+Sources: NVIDIA, Fabric Manager for NVIDIA NVSwitch systems, user guide, appendix "GPU partitions" (partition ids and
+the physical ids of their GPUs, which are NVML's module ids); pci.ids (pciutils/pciids 2026.08.22) for device ids.
+A published listing of an HGX H200 agrees; none of a B200 was found, and no such host was at hand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from hosttune.assets import read_table
 from hosttune.gpu import vendor_of
 from hosttune.model.gpu import FabricPartition, Gpu
 from hosttune.model.host import Host
 
-_GENERATIONS = ("ampere", "hopper", "blackwell")
 GUIDE = "NVIDIA, Fabric Manager user guide, GPU partitions"
+_GPUS = 8  # on each kind of board
+_NVLINKS = 18  # of each GPU in a partition of several, Hopper and Blackwell alike; 0 in one of a single GPU
+# Cards that stand in a PCI Express slot: on no baseboard, whatever else the host has (pci.ids).
+_CARDS = frozenset(
+    (
+        *("20b1", "20b5", "20b7", "2235", "2236", "2321", "2322", "2331", "233a", "233b", "26b5", "26b9", "27b8"),
+        *("2bb1", "2bb4", "2bb5"),
+    )
+)
 
 
-@dataclass(frozen=True)
-class Board:
+class Board(NamedTuple):
     """A kind of baseboard. `partitions` are its default ones, None where they are not known whole."""
 
     generation: str
@@ -30,9 +36,30 @@ class Board:
     partitions: tuple[FabricPartition, ...] | None
 
 
-@cache
-def _table() -> Mapping[str, Any]:
-    return read_table(Path(__file__).with_suffix(".toml"))
+class _Kind(NamedTuple):
+    """How a kind of board is recognised (device ids of its NVSwitches or of its GPUs), and its default partitions.
+
+    `partitions`: the module ids of each, in the order of the partitions' ids, which begin at `first_id`.
+    """
+
+    switches: frozenset[str] = frozenset()
+    gpus: frozenset[str] = frozenset()
+    first_id: int = 0
+    partitions: tuple[tuple[int, ...], ...] | None = None
+
+
+_SINGLES = tuple((module,) for module in range(1, _GPUS + 1))
+_HALVES = ((1, 2, 3, 4, 5, 6, 7, 8), (1, 2, 3, 4), (5, 6, 7, 8))
+_KINDS = {
+    # A100: one or two boards of six NVSwitches. The guide's list is not at hand whole: nothing is assumed.
+    "ampere": _Kind(switches=frozenset(("1af1",))),
+    # H100, H200, H800, H20: four NVSwitches.
+    "hopper": _Kind(switches=frozenset(("22a3",)), partitions=(*_HALVES, (1, 3), (2, 4), (5, 7), (6, 8), *_SINGLES)),
+    # B200, B300: no NVSwitch that is a PCI function.
+    "blackwell": _Kind(
+        gpus=frozenset(("2901", "3182")), first_id=1, partitions=(*_HALVES, (1, 2), (3, 4), (5, 6), (7, 8), *_SINGLES)
+    ),
+}
 
 
 def board_of(host: Host) -> Board | None:
@@ -42,25 +69,20 @@ def board_of(host: Host) -> Board | None:
     """
     switches = {host.index.device_id(switch.address) for switch in host.nvswitches}
     gpus = {host.index.device_id(gpu.address) for gpu in host.gpus}
-    found = [
-        name
-        for name in _GENERATIONS
-        if switches & set(_table()[name]["switches"]) or gpus & set(_table()[name]["gpus"])
-    ]
+    found = [name for name, kind in _KINDS.items() if switches & kind.switches or gpus & kind.gpus]
     return _board(found[0]) if len(found) == 1 else None
 
 
 @cache
 def _board(generation: str) -> Board:
-    row = _table()[generation]
-    listed = row.get("partitions")
-    if listed is None:
-        return Board(generation, _table()["gpus_per_board"], None)
+    kind = _KINDS[generation]
+    if kind.partitions is None:
+        return Board(generation, _GPUS, None)
     partitions = (
-        FabricPartition(id=int(name), module_ids=tuple(modules), nvlinks=row["nvlinks"] if len(modules) > 1 else 0)
-        for name, modules in listed.items()
+        FabricPartition(id=number, module_ids=modules, nvlinks=_NVLINKS if len(modules) > 1 else 0)
+        for number, modules in enumerate(kind.partitions, kind.first_id)
     )
-    return Board(generation, _table()["gpus_per_board"], tuple(sorted(partitions, key=lambda part: part.id)))
+    return Board(generation, _GPUS, tuple(partitions))
 
 
 def has_fabric(host: Host) -> bool:
@@ -85,7 +107,7 @@ def fabric_gpus(host: Host) -> tuple[Gpu, ...]:
     found = []
     for gpu in host.gpus:
         vendor, device = vendor_of(gpu.vendor), functions.get(gpu.address)
-        if vendor is None or not vendor.fabric or (device and (device.physfn or device.device_id in _table()["cards"])):
+        if vendor is None or not vendor.fabric or (device and (device.physfn or device.device_id in _CARDS)):
             continue
         if gpu.fabric_state is not None or "fabric_state" not in (gpu.lacks or ()):
             found.append(gpu)

@@ -9,7 +9,7 @@ the vital product data of the limited ones says SMDL=SW_MNG, that of the full on
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hosttune.model.host import Nic, PciDevice
 from hosttune.model.values import slot_of
@@ -43,8 +43,7 @@ def bridges_among(marks: dict[str, bool | None]) -> dict[str, bool | None]:
     }
 
 
-@dataclass(frozen=True)
-class Kept:
+class Kept(NamedTuple):
     """A function that stays with the host, and why. `known`: it is a bridge; else nobody knows that it is none."""
 
     known: bool

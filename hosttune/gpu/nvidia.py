@@ -13,10 +13,9 @@ import msgspec
 
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu.inside import Inside
-from hosttune.gpu.mig import parts
-from hosttune.gpu.nvidia_host import DRIVER, NVML, TRACES, lists
+from hosttune.gpu.nvidia_host import DRIVER, NVML, TRACES, lists, read_nvml, read_smi_text, read_smi_xml
 from hosttune.gpu.nvidia_words import TELLS
-from hosttune.gpu.vendor import Answer, Bench, Vendor, always, ask, awake, fill
+from hosttune.gpu.vendor import Answer, Bench, Part, Vendor, always, ask, awake, fill
 from hosttune.model.gpu import Gpu, Mig, Peer
 from hosttune.model.host import PciDevice, Problem
 from hosttune.reader import Reader
@@ -108,7 +107,6 @@ def _enrich(reader: Reader, devices: tuple[PciDevice, ...], gpus: tuple[Gpu, ...
 
 def _from_nvml(reader: Reader, addresses: tuple[str, ...]) -> dict[str, Gpu]:
     """NVML's facts of the GPUs asked about; a failure of the library itself is left to nvidia-smi."""
-    from hosttune.gpu.nvml_facts import parse_nvml
 
     def live() -> str:
         from hosttune.gpu.nvml import ask_nvml
@@ -119,7 +117,7 @@ def _from_nvml(reader: Reader, addresses: tuple[str, ...]) -> dict[str, Gpu]:
     if text is None:
         return {}
     try:
-        answer = parse_nvml(text, only=addresses[0] if len(addresses) == 1 else None)
+        answer = read_nvml(text, only=addresses[0] if len(addresses) == 1 else None)
     except BadInput as error:
         reader.problem("NVML did not answer", NVML, error.what)
         return {}
@@ -136,10 +134,8 @@ def _join(reader: Reader, answer: Answer, addresses: tuple[str, ...], source: st
 
 def _from_smi(reader: Reader, addresses: tuple[str, ...], *, all_awake: bool) -> dict[str, Gpu]:
     """nvidia-smi's facts. It opens every GPU: live, it is not run while one of them is asleep (`all_awake` False)."""
-    from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
-
     answers: list[Answer] = []
-    for name, parse in (("nvidia-smi-q-x", parse_smi_xml), ("nvidia-smi-q", parse_smi_text)):
+    for name, parse in (("nvidia-smi-q-x", read_smi_xml), ("nvidia-smi-q", read_smi_text)):
         if answers and not reader.system.captured:
             break
         text = _command(reader, name, all_awake=all_awake)
@@ -161,6 +157,12 @@ def _from_smi(reader: Reader, addresses: tuple[str, ...], *, all_awake: bool) ->
 
 
 _FORMS = "nvidia-smi -q and nvidia-smi -q -x"
+
+
+def _parts(gpu: Gpu) -> tuple[Part, ...] | str | None:
+    from hosttune.gpu.mig import parts
+
+    return parts(gpu)
 
 
 def _parse(reader: Reader, name: str, text: str, parse: Callable[[str], Answer]) -> Answer:
@@ -394,5 +396,5 @@ NVIDIA = Vendor(
     # nvidia-smi(1): -pm, -pl; a reboot ends both (nvml.h: nvmlDeviceSetPersistenceMode). NVIDIA/nccl, src/graph/xml.h
     inside=Inside(tool="nvidia-smi", nccl="1"),
     traces=TRACES,
-    bench=Bench(backends=frozenset(("PyTorch", "nvbandwidth", "nccl-tests", "DCGM")), parts=parts, watch="nvidia-smi"),
+    bench=Bench(backends=frozenset(("PyTorch", "nvbandwidth", "nccl-tests", "DCGM")), parts=_parts, watch="nvidia-smi"),
 )

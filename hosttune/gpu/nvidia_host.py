@@ -6,7 +6,7 @@ import re
 
 from hosttune.errors import BadInput
 from hosttune.gpu import nvswitches
-from hosttune.gpu.vendor import LOGGED_ADDRESS, Listing, LogRecords, Traces, ask
+from hosttune.gpu.vendor import LOGGED_ADDRESS, Answer, Listing, LogRecords, Traces, ask
 from hosttune.model.gpu import Gpu
 from hosttune.reader import Reader
 
@@ -16,28 +16,54 @@ _ADDRESS = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 HELD = "/proc/driver/nvidia/gpus"  # a folder for each GPU that the module holds, named by address (nv-procfs.c)
 
 
-def lists(reader: Reader) -> tuple[Listing, ...]:
-    """See `Vendor.lists`: the module's folder, and what a capture holds of NVML, nvidia-smi and the topology matrix."""
-    from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
-    from hosttune.gpu.nvidia_topo import parse_topo_matrix
+# The parsers are loaded by the first answer: many hosts have none.
+
+
+def read_nvml(text: str, only: str | None = None) -> Answer:
+    """NVML's answer. Raises BadInput."""
     from hosttune.gpu.nvml_facts import parse_nvml
 
+    return parse_nvml(text, only=only)
+
+
+def read_smi_xml(text: str) -> Answer:
+    """nvidia-smi's answer as XML. Raises BadInput."""
+    from hosttune.gpu.nvidia_smi import parse_smi_xml
+
+    return parse_smi_xml(text)
+
+
+def read_smi_text(text: str) -> Answer:
+    """nvidia-smi's answer as text. Raises BadInput."""
+    from hosttune.gpu.nvidia_smi import parse_smi_text
+
+    return parse_smi_text(text)
+
+
+def lists(reader: Reader) -> tuple[Listing, ...]:
+    """See `Vendor.lists`: the module's folder, and what a capture holds of NVML, nvidia-smi and the topology matrix."""
     held = tuple(Gpu(address=name, vendor="nvidia") for name in reader.names(HELD) if re.fullmatch(_ADDRESS, name))
     found = [Listing(name="the nvidia module", read=HELD, gpus=held)] if held else []
     for name, words, parse in (
-        (NVML, "NVML", parse_nvml),
-        ("nvidia-smi-q-x", "nvidia-smi -q -x", parse_smi_xml),
-        ("nvidia-smi-q", "nvidia-smi -q", parse_smi_text),
+        (NVML, "NVML", read_nvml),
+        ("nvidia-smi-q-x", "nvidia-smi -q -x", read_smi_xml),
+        ("nvidia-smi-q", "nvidia-smi -q", read_smi_text),
     ):
+        text = ask(reader, name, _nobody)
+        if not text:
+            continue
         try:
-            answer = parse(ask(reader, name, _nobody) or "")
+            answer = parse(text)
         except BadInput:
             continue  # said where its facts are read
         known = tuple(_seen(gpu) for gpu in answer.gpus if gpu.uuid or gpu.model)  # one that is lost says neither
         found += [Listing(name=words, read=words, gpus=known)] if known else []
-    matrix = parse_topo_matrix(ask(reader, "nvidia-smi-topo-m", _nobody) or "")
-    if matrix is not None:
-        found.append(Listing(name="the topology matrix", read="nvidia-smi topo -m", count=len(matrix.gpus)))
+    if text := ask(reader, "nvidia-smi-topo-m", _nobody):
+        from hosttune.gpu.nvidia_topo import parse_topo_matrix
+
+        matrix = parse_topo_matrix(text)
+        if matrix is not None:
+            found.append(Listing(name="the topology matrix", read="nvidia-smi topo -m", count=len(matrix.gpus)))
     return tuple(found)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 PAGES = "hugepages"
 HUGE_1G = 1 << 30
@@ -64,8 +64,7 @@ def without(arguments: Sequence[str], names: Collection[str]) -> tuple[str, ...]
     return tuple(kept)
 
 
-@dataclass(frozen=True)
-class BootPages:
+class BootPages(NamedTuple):
     """The 1 GiB pages that a command line asks for: by node, or `anywhere` spread over the nodes by the kernel."""
 
     arguments: tuple[str, ...] = ()

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from hosttune.model.guestplan import GuestPlan
 from hosttune.model.host import Host, Problem
 from hosttune.model.plan import Plan
+from hosttune.model.problems import LIST_UNREAD as LIST_UNREAD
+from hosttune.model.problems import OUTSIDE as OUTSIDE
+from hosttune.model.problems import PAGES_UNSURE as PAGES_UNSURE
 from hosttune.model.result import Result
 from hosttune.model.validation import Validation
 from hosttune.model.values import Value, close_lists, close_mappings
 
 LIBVIRT_ANSWER = "/.hosttune/commands/libvirt.json"  # where a capture keeps what libvirt said; absent: there is none
-PAGES_UNSURE = "number of huge pages in doubt"  # a problem of the host: of its default size, else of all sizes
-LIST_UNREAD = "list of guests unknown"  # a problem of the host: there may be more guests than are known
-OUTSIDE = "a QEMU guest outside libvirt"  # how a problem of the host begins: a process of a guest that is not listed
 STATE = "hosttune's own state is unreadable"  # a problem of the evidence: what is applied here is not known
 
 

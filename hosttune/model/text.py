@@ -14,15 +14,16 @@ from collections.abc import Mapping
 from hosttune.errors import BadInput
 
 _ABOVE_ASCII = "\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
-UNSAFE = re.compile(f"[\x00-\x08\x0b-\x1f{_ABOVE_ASCII}]")
-_UNSAFE_IN_JSON = re.compile(f"[{_ABOVE_ASCII}]")  # below U+0020 JSON has escapes of its own
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_CONTROL = re.compile(f"[\x00-\x1f{_ABOVE_ASCII}]")
+UNSAFE = f"[\x00-\x08\x0b-\x1f{_ABOVE_ASCII}]"  # a pattern
+# Compiled by the first text that is not plain: most documents have none.
+_UNSAFE_IN_JSON = f"[{_ABOVE_ASCII}]"  # below U+0020 JSON has escapes of its own
+_SURROGATE = "[\ud800-\udfff]"
+_CONTROL = f"[\x00-\x1f{_ABOVE_ASCII}]"
 
 
 def visible(text: str) -> str:
     """The text with an escape ("\\x9b", "\\u202e") for each unsafe character; tab and line end stay."""
-    return UNSAFE.sub(_escape, text)
+    return re.sub(UNSAFE, _escape, text)
 
 
 def _escape(match: re.Match[str]) -> str:
@@ -34,13 +35,13 @@ def json_escaped(text: str) -> str:
     """A JSON text with JSON's own escapes for unsafe characters: it reads back as the same value."""
     if text.isascii() and "\x7f" not in text:
         return text
-    return _UNSAFE_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return re.sub(_UNSAFE_IN_JSON, lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def refuse_unwritable(value: object, where: str) -> None:
     """Raise BadInput, with the path, for a text of a plain value that holds an unsafe character, tab or line end."""
     for path, text in _texts(value, ""):
-        if not text.isprintable() and (found := _CONTROL.search(text)):
+        if not text.isprintable() and (found := re.search(_CONTROL, text)):
             what = f"{text[:80]!r} holds the control character U+{ord(found[0]):04X}"
             raise BadInput(what, where=f"{where}: {path}", hint="take it out")
 
@@ -48,7 +49,7 @@ def refuse_unwritable(value: object, where: str) -> None:
 def refuse_surrogates(value: object, where: str) -> None:
     """Raise BadInput, with the path, for a text of a plain value that is no Unicode: no encoding can write it."""
     for path, text in _texts(value, ""):
-        if not text.isascii() and (found := _SURROGATE.search(text)):
+        if not text.isascii() and (found := re.search(_SURROGATE, text)):
             what = f"{text[:80]!r} cannot be written in UTF-8: it holds half a character, U+{ord(found[0]):04X}"
             raise BadInput(what, where=f"{where}: {path}", hint="correct the text")
 
