@@ -30,8 +30,9 @@ _CPU_KEYS = {
 }
 _PAGE_KEYS = ("vm.nr_hugepages", "vm.nr_hugepages_mempolicy")
 _KSM_SERVICES = ("service.ksm", "service.ksmtuned")
-# What a profile of TuneD can reach of what hosttune sets.
-KINDS = frozenset(
+_SYSFS = "/sys/"
+# What its other plugins reach, whatever the target.
+_KINDS = frozenset(
     (
         *_CPU_KEYS, "thp", "numa-balancing", "ksm", "sysctl", "hugepages", "irqbalance-ban", "irq-affinity",
         "kernel-argument", "nvme-queue",
@@ -61,10 +62,15 @@ class Fight(NamedTuple):
         return f"{self.wish.kind} ({self.key.key}={self.key.value} in {self.key.where}, here {want})"
 
 
+def reaches(kind: str, target: str) -> bool:
+    """Whether a profile of TuneD can set what such a setting of ours is about; any file of sysfs it can."""
+    return kind in _KINDS or target.startswith(_SYSFS)
+
+
 def fights(tuned: Tuned, wishes: Iterable[Wish], kernel_args: Iterable[str] | None) -> tuple[Fight, ...]:
     """Each kind of setting that a key of the profile is about and does not prove to set the same; once a key."""
     found: dict[tuple[str, TunedKey, str], Fight] = {}
-    wanted = [wish for wish in wishes if wish.kind in KINDS]
+    wanted = [wish for wish in wishes if reaches(wish.kind, wish.target)]
     for key in tuned.keys:
         for wish in wanted:
             how = _judged(tuned, key, wish, kernel_args)
@@ -163,7 +169,7 @@ def _sysfs(key: TunedKey, wish: Wish) -> str | None:
     if wish.kind in _CPU_FILES:
         cpus = _cpus(wish.target.removeprefix("cpus ")) or ()
         paths = tuple(f"{sysfs.CPUS}/cpu{cpu}/{_CPU_FILES[wish.kind]}" for cpu in cpus)
-    elif wish.kind not in ("thp", "ksm", "hugepages"):
+    elif not wish.target.startswith(_SYSFS):
         return None
     return _value(key.value, wish.want) if any(fnmatchcase(path, key.key) for path in paths) else None
 

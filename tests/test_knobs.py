@@ -20,7 +20,7 @@ from hosttune.knobs import files
 from hosttune.knobs.files import file_knob, register, unregister
 from hosttune.knobs.knob import HOST, Knob
 from hosttune.knobs.registry import all_knobs
-from hosttune.model.host import Host
+from hosttune.model.host import Host, Tuned, TunedKey
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan
 from hosttune.model.values import to_json
@@ -28,6 +28,7 @@ from hosttune.planning import plan as make_plan
 from hosttune.settings.files import Form, OneFile
 from hosttune.settings.memory import Ksm
 from hosttune.transaction.kinds import kinds, setting_of
+from hosttune.tuned import Wish, fights
 
 MANUAL = Path(__file__).parent.parent / "docs" / "intent.md"
 HEAD = "| name | in profiles | what it sets | values, the profile's first |\n|---|---|---|---|\n"
@@ -122,8 +123,7 @@ TOY = file_knob(
     name="lru_protection_ms",
     profiles=HOST,
     value=1000,
-    sets="pages used within so many ms are kept",
-    takes="`1000`; any number to `10000`",
+    sets="pages used within these ms are kept",
     why="what was used a moment ago is needed again",
     source="Documentation/admin-guide/mm/multigen_lru",
 )
@@ -186,8 +186,15 @@ def test_a_profile_brings_it_and_the_intent_keeps_it_away(toy: None) -> None:
 
 def test_the_manual_would_list_it(toy: None) -> None:
     assert all_knobs()[TOY.name].row == (
-        "| `lru_protection_ms` | host | pages used within so many ms are kept | `1000`; any number to `10000` |"
+        "| `lru_protection_ms` | host | pages used within these ms are kept | `1000`, any number from `0` to `10000` |"
     )
+
+
+def test_what_tuned_sets_otherwise_is_seen(toy: None) -> None:
+    key = TunedKey(plugin="sysfs", key=Toy.path, value="5", where="tuned.conf", sure=True)
+    tuned = Tuned(profiles=("mine",), keys=(key,))
+    assert [fight.how for fight in fights(tuned, (Wish(Toy.kind, Toy.path, 500),), ())] == ["otherwise"]
+    assert not list(fights(tuned, (Wish(Toy.kind, Toy.path, 5),), ()))
 
 
 def test_a_name_or_kind_that_is_taken_is_refused(toy: None) -> None:

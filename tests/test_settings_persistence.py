@@ -17,7 +17,7 @@ from hosttune.scratch import Scratch
 from hosttune.settings.drivers import UDEV_RULES, udev_rules
 from hosttune.settings.dropin import BOOT_UNIT, FILES, OURS, DropIn, boot_unit, own_command, own_state
 from hosttune.transaction.kinds import setting_of
-from hosttune.transaction.persistence import Wish, persistence
+from hosttune.transaction.persistence import Wanted, persistence
 
 RULES = udev_rules(["0000:41:00.0"])
 UNIT = boot_unit(own_command(), own_state()) or ""
@@ -33,7 +33,7 @@ def scratch(tmp_path: Path, files: Mapping[str, str], kind: type[Scratch] = Scra
     return kind(str(tmp_path))
 
 
-def following(*wishes: Wish) -> dict[str, str]:
+def following(*wishes: Wanted) -> dict[str, str]:
     """Path -> text of the files that follow."""
     actions = persistence(wishes, own_state())
     for action in actions:
@@ -53,7 +53,7 @@ def test_nothing_follows_from_nothing() -> None:
 
 
 def test_devices_of_earlier_applies_keep_their_rule() -> None:
-    earlier: Wish = ("driver", "0000:41:00.0", "vfio-pci")
+    earlier: Wanted = ("driver", "0000:41:00.0", "vfio-pci")
     found = following(earlier, ("driver", "0000:c1:00.0", "vfio-pci"))
     assert found[UDEV_RULES] == udev_rules(["0000:41:00.0", "0000:c1:00.0"])
     assert set(found) == {UDEV_RULES, BOOT_UNIT}

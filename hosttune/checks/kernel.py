@@ -10,7 +10,7 @@ from hosttune.model.evidence import STATE, Evidence
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import value_text
-from hosttune.tuned import ACTIVE, KINDS, OTHERWISE, UNSURE, Wish, fights, told
+from hosttune.tuned import ACTIVE, OTHERWISE, UNSURE, Wish, fights, reaches, told
 
 _CMDLINE = "/proc/cmdline"
 _TUNED = "TuneD"  # the subject
@@ -250,7 +250,7 @@ def _tuned(evidence: Evidence, check: str, standing: Result) -> Iterable[CheckRe
 def _wishes(entry: Entry) -> Iterable[Wish]:
     """What an entry wants, as settings; arguments of the kernel that were written together one by one."""
     kind, _, target = entry.action.partition(":")
-    if kind not in KINDS:
+    if not reaches(kind, target):
         return ()
     if kind == "kernel-argument" and isinstance(entry.want, Mapping):
         return tuple(Wish(kind, name, want) for name, want in entry.want.items())

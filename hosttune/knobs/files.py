@@ -41,7 +41,7 @@ THP = file_knob(
     value="madvise",
     now=lambda host: host.memory_settings.thp if host.memory_settings else None,
     sets="transparent huge pages",
-    why="guests have their own pages; the host asks for its",
+    why="guests have their own huge pages; of the host, only programs that ask for them get some",
     source="Documentation/admin-guide/mm/transhuge",
 )
 NUMA_BALANCING = file_knob(
@@ -50,7 +50,7 @@ NUMA_BALANCING = file_knob(
     profiles=HOST,
     value=0,
     now=lambda host: host.memory_settings.numa_balancing if host.memory_settings else None,
-    sets="`kernel.numa_balancing`",
+    sets="automatic NUMA balancing, `kernel.numa_balancing`",
     why="page scanning costs time and cannot move pinned memory",
     source="Documentation/admin-guide/sysctl/kernel",
 )
@@ -62,7 +62,7 @@ KSM = file_knob(
     values=(0, 2),
     now=lambda host: host.memory_settings.ksm_run if host.memory_settings else None,
     changes=_ksm,
-    sets="only where it runs",
+    sets="same-page merging; only where it runs",
     takes="`2` (stop and unmerge), `0` (stop)",
     why="2 stops merging and unmerges; 0 would keep the merged pages",
     source="Documentation/admin-guide/mm/ksm",

@@ -121,7 +121,7 @@ PERSISTENCE_MODE = _knob(
     profiles=HOST,
     value=True,
     sets="persistence mode of the GPUs that stay with the host",
-    why="without it the driver lets go of a GPU that nobody uses, and forgets what was set on it",
+    why="without it the driver releases a GPU that is not in use, and its settings are lost",
 )
 POWER_LIMIT = _knob(
     "power_limit_watts",
@@ -154,7 +154,7 @@ def plan_gpus(ctx: PlanningContext) -> Iterator[Action | Finding]:
     knobs = [knob for knob in KNOBS if wanted(ctx.intent, knob) is not None]
     if COMPUTE in knobs and wanted(ctx.intent, MIG_MODE) == "enabled":
         knobs.remove(COMPUTE)
-        text = f"{_MIGS_OWN}, and it is to be enabled: compute_mode is left alone"
+        text = f"{_MIGS_OWN}, and settings.mig_mode enables it: compute_mode is not changed"
         yield Finding(level="warn", text=text, where="settings.compute_mode")
     unset: dict[str, list[str]] = {}
     for gpu in _kept(ctx) if knobs else ():
@@ -175,7 +175,7 @@ def let_go(gpu: Gpu | None, driver: str | None) -> Iterator[Action]:
     """What a GPU's driver needs before it can let go of it: an unbind hangs while persistence mode holds the GPU."""
     known = DRIVER_KNOBS.get(driver or "")
     if gpu is not None and gpu.persistence and known is not None and PERSISTENCE in known.writers:
-        why = "its driver cannot let go of a GPU that persistence mode holds"
+        why = "the driver cannot release a GPU while its persistence mode is on"
         yield make_action(PERSISTENCE, gpu.address, True, False, why, needed=True)
 
 

@@ -59,7 +59,7 @@ IRQ_AFFINITY: Knob[PassedDevice] = Knob(
     value=True,
     changes=_affinity,
     sets="interrupts of passed devices go to the guest's housekeeping CPUs",
-    why="its interrupts are handled beside the guest; they exist only once it runs: pending until then",
+    why="the device's interrupts go to the guest's housekeeping CPUs: pending until the guest runs",
     source="Documentation/core-api/irq/irq-affinity",
 )
 KNOBS = (IRQBALANCE_BAN, IRQ_AFFINITY)

@@ -44,8 +44,8 @@ def _as_given(name: str) -> Callable[[PlanningContext, str], Iterable[Change | F
 def _mitigations(ctx: PlanningContext, value: str) -> Iterable[Change | Finding]:
     if value == "off":
         text = (
-            "mitigations=off lets a guest read what is not its own through the CPU: never on a host that serves several"
-            " tenants"
+            "mitigations=off lets a guest read the data of others through flaws of the CPU: never use it on a host of"
+            " several tenants"
         )
         yield Finding(level="warn", text=text, where="settings.mitigations")
     yield from _as_given("mitigations")(ctx, value)
@@ -57,7 +57,7 @@ IOMMU_PASSTHROUGH: Knob[PlanningContext] = Knob(
     profiles=HOST,
     value=True,
     sets="kernel argument `iommu=pt`; the profile leaves it out where SEV-SNP is on, which it would end",
-    why="host-owned devices bypass translation; guests keep theirs",
+    why="DMA of devices that stay with the host is not translated; that of guests still is",
     source=_SOURCE,
 )
 BOOT_PAGES: Knob[PlanningContext] = Knob(

@@ -97,8 +97,13 @@ class Knob(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
     @property
     def row(self) -> str:
         """Its row of the table in docs/intent.md: name, profiles, what it sets, values with the profile's first."""
-        values = sorted(self.values, key=lambda value: value != self.value) or [self.value]
-        takes = self.takes or ", ".join(f"`{_yaml(value)}`" for value in values)
+        ours = () if self.value is None or self.value in self.values else (self.value,)
+        values = (*ours, *sorted(self.values, key=lambda value: value != self.value))
+        few = self.numbers if self.numbers is not None and len(self.numbers) < 3 else ()
+        made = [f"`{_yaml(value)}`" for value in (*values, *few)]
+        if self.numbers is not None and not few:
+            made.append(f"any number from `{self.numbers[0]}` to `{self.numbers[-1]}`")
+        takes = self.takes or ", ".join(made)
         return f"| `{self.name}` | {', '.join(self.profiles) or 'none'} | {self.sets} | {takes} |"
 
     def at(self, place: P, value: Any) -> Iterable[Change | Finding]:

@@ -69,7 +69,7 @@ def _relaxed_ordering(place: Function, value: bool) -> Iterable[Change | Finding
     now = place.device.relaxed_ordering if place.device else None
     flawed = _flawed_root(place)
     if flawed and now != value:
-        text = f"relaxed ordering stays off: the kernel knows the root port {flawed} to break it"
+        text = f"relaxed ordering stays off: the kernel lists the root port {flawed} as one that handles it wrongly"
         yield Finding(level="info", text=text, where=place.address)
     else:
         yield Change(place.address, now, value)
@@ -96,8 +96,8 @@ ASPM: Knob[Function] = Knob(
     target=lambda port: port.address,
     now=_link_states,
     sets="links to passed devices, by the port above; the device's own end inside the guest",
-    why="the link to a passed device leaves its low-power states too slowly; set at the port above, for vfio resets the"
-    " endpoint whenever it is opened: its own end is seen to again inside the guest",
+    why="the link to a passed device leaves its low-power states too slowly; it is set at the port above, because vfio"
+    " resets the device whenever it is opened: the device's own end is set again inside the guest",
     source="PCIe 5.0, 5.4.1; Documentation/ABI/testing/sysfs-bus-pci",
 )
 READ_REQUEST: Knob[Function] = Knob(
@@ -119,8 +119,8 @@ RELAXED_ORDERING: Knob[Function] = Knob(
     profiles=HOST,
     value=True,
     changes=_relaxed_ordering,
-    sets="on for GPUs and RDMA NICs, likewise; not below root ports that the kernel knows to break it",
-    why="its writes need not wait for each other",
+    sets="on for GPUs and RDMA NICs, likewise; not below root ports that the kernel lists as handling it wrongly",
+    why="writes of the device need not wait for each other",
     source="PCIe 5.0, 7.5.3.4; drivers/pci/quirks.c",
 )
 ACS: Knob[Function] = Knob(

@@ -22,7 +22,10 @@ from hosttune.settings.block import (
 )
 
 _NAMESPACE = re.compile(r"nvme([0-9]+)n([0-9]+)")
-_WHY = "the drive has queues enough: sorting before them costs time, and answers go to who asked"
+_WHY = (
+    "an NVMe drive has enough queues of its own: an I/O scheduler only adds latency, and the CPU that made a request"
+    " completes it"
+)
 _SOURCE = "Documentation/ABI/stable/sysfs-block"
 
 # Part of a queue -> its knob.
@@ -43,8 +46,7 @@ PARTS: Mapping[str, Knob[Host]] = {
         profiles=HOST,
         value=1023,
         numbers=range(FEWEST_REQUESTS, MOST_REQUESTS + 1),
-        sets="likewise; a drive that holds fewer takes what it holds, which is told",
-        takes=f"`1023`; any number from {FEWEST_REQUESTS} to `{MOST_REQUESTS}`",
+        sets="likewise; a drive whose queue is smaller gets what its queue holds, and the result says so",
         why=_WHY,
         source=_SOURCE,
     ),

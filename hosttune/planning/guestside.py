@@ -69,12 +69,12 @@ def _left_inside(intent: Intent, catalogue: Catalogue, guest: PlannedGuest) -> I
             left.append(text)
     if left:
         said = (
-            f"{' and '.join(left) if len(left) < 3 else ', '.join(left)} of the passed endpoints themselves: left to"
-            " the guest, whose seed (or bundle) sets them, for vfio resets an endpoint whenever it is opened"
+            f"{' and '.join(left) if len(left) < 3 else ', '.join(left)} of the passed endpoints themselves: set"
+            " inside the guest by its seed or bundle, because vfio resets a device whenever it is opened"
         )
         if _ON_ENDPOINTS[ASPM] in left:
             # linux, drivers/vfio/pci/vfio_pci_config.c, init_pci_cap_exp_perm: no link control
-            said += "; where vfio keeps link control to itself, the seed says so"
+            said += "; where vfio does not let the guest write link control, the seed reports it"
         yield Finding(level="info", text=said, where=f"guest {guest.name}")
 
 

@@ -64,7 +64,7 @@ def _of_size(host: Host, page: int, names: str, findings: list[Finding]) -> Iter
         findings.append(Finding(level="error", text=text, where=_WHERE))
         return
     if not alike:
-        why = f"guests with {size} pages ({names}) need a file system of them; libvirt starts none without"
+        why = f"guests with {size} pages ({names}) need a hugetlbfs of that page size: libvirt starts none without it"
         yield make_action("mount", place, None, page, why, needed=True)
     if not any(mount.libvirt is not False for mount in alike):
         why = (

@@ -14,7 +14,7 @@ from hosttune.model.host import Host, Tuned
 from hosttune.model.plan import Action, Device, Finding, PlannedGuest
 from hosttune.model.values import format_size
 from hosttune.planning.devices import Catalogue
-from hosttune.tuned import ACTIVE, KINDS, OTHERWISE, OVERRULED, UNSURE, Wish, fights, told
+from hosttune.tuned import ACTIVE, OTHERWISE, OVERRULED, UNSURE, Wish, fights, reaches, told
 
 # Mapping BARs of 256 GiB each took minutes to over an hour for 4 to 8 GPUs with QEMU 8.2, and no longer with 10.1
 # (Ubicloud, "Virtualizing NVIDIA HGX B200 GPUs"); from four of them on it is said.
@@ -87,7 +87,8 @@ def _bus(device: Device) -> int:
 def tuned_findings(host: Host, actions: Iterable[Action]) -> Iterator[Finding]:
     """Settings of the plan that an active profile of TuneD sets otherwise, again at each of its starts."""
     profile = " ".join((host.settings or {}).get(ACTIVE, "").split())
-    wishes = [Wish(action.kind, action.target, action.want) for action in actions if action.kind in KINDS]
+    reached = [action for action in actions if reaches(action.kind, action.target)]
+    wishes = [Wish(action.kind, action.target, action.want) for action in reached]
     if not wishes or not (profile or host.tuned):
         return
     tuned = host.tuned or Tuned(profiles=(profile,), unread=(f"{ACTIVE}: the files of its profile",))

@@ -17,27 +17,27 @@ from hosttune.settings.dropin import BOOT_UNIT, DropIn, boot_unit, own_command
 from hosttune.settings.setting import RUNTIME, START_STAGE
 from hosttune.transaction.kinds import kind_class
 
-Wish = tuple[str, str, Any]  # kind, target, wanted value
+Wanted = tuple[str, str, Any]  # kind, target, wanted value
 
 
-def bound(wishes: Iterable[Wish]) -> tuple[str, ...]:
-    """The functions that are to be vfio-pci's, by address: the last wish for each counts."""
-    wanted = {(kind, target): want for kind, target, want in wishes}
+def bound(settings: Iterable[Wanted]) -> tuple[str, ...]:
+    """The functions that are to be vfio-pci's, by address: the last one for each counts."""
+    wanted = {(kind, target): want for kind, target, want in settings}
     return tuple(target for (kind, target), want in wanted.items() if kind == Driver.kind and want == VFIO)
 
 
 def persistence(
-    wishes: Collection[Wish], state: str | None, ids: Mapping[str, str] = FrozenMap({})
+    settings: Collection[Wanted], state: str | None, ids: Mapping[str, str] = FrozenMap({})
 ) -> tuple[Action, ...]:
-    """The actions that write our files. `wishes`: all that is in force, then what is to be applied; the last counts.
+    """The actions that write our files. `settings`: all that is in force, then what is to be applied; the last counts.
 
     `state`: the state directory where it is not the usual one; `ids`: see `udev_rules`. Applies add up, and so do
     these files: each holds what all of them need. There is no unit where hosttune, or its state, lies at a path that
     a unit cannot name. Raises BadInput for an unknown kind.
     """
-    wanted = {(kind, target): want for kind, target, want in wishes}
+    wanted = {(kind, target): want for kind, target, want in settings}
     made: list[Action] = []
-    rules = udev_rules(bound(wishes), ids)
+    rules = udev_rules(bound(settings), ids)
     if rules:
         why = "devices of guests are vfio-pci's from boot on, by address"
         made.append(make_action(DropIn.kind, UDEV_RULES, None, rules, why))
