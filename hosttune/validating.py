@@ -116,7 +116,7 @@ def _evidence(place: System | Host, inside: bool) -> Evidence:
 
 
 def _measure(system: System, evidence: Evidence, request: Request, say: Tell) -> Measured:
-    from hosttune.bench import measure
+    from hosttune.bench.course import measure
 
     return measure(
         system,
