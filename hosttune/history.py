@@ -109,16 +109,16 @@ def with_expected(
 
 
 def check_forget(addresses: Sequence[str], why: str | None) -> tuple[str, ...]:
-    """The addresses of devices that are to be expected no more, in the kernel's spelling. Raises BadInput."""
+    """The addresses of devices that are no longer expected, in the kernel's spelling. Raises BadInput."""
     if bool(addresses) != (why is not None):
         missing = "--why" if addresses else "--forget"
         raise BadInput(f"{missing} is missing", where=missing, hint="give both: --forget BDF --why TEXT")
     if why is not None and not (why.strip() and why.isprintable() and len(why) <= forgotten.MOST_WHY):
-        hint = f"say in one line of at most {forgotten.MOST_WHY} characters why the device is gone"
-        raise BadInput("no reason that can be kept", where="--why", hint=hint)
+        hint = f"write in one line of at most {forgotten.MOST_WHY} characters why the device is gone"
+        raise BadInput("not a valid reason", where="--why", hint=hint)
     found = tuple(parse_address(address, where="--forget") for address in addresses)
     if len(set(found)) != len(found):
-        raise BadInput("a device named twice", where="--forget", hint="name each device once")
+        raise BadInput("a device is named twice", where="--forget", hint="name each device once")
     return found
 
 
@@ -132,7 +132,7 @@ def forget(
     folder = _folder(system) if system is not None else None
     if folder is None:
         where = "--host" if system is None else system.origin
-        raise Refused("a captured host keeps no record", where=where, hint="run it on the host itself")
+        raise Refused("a captured host has no state to write to", where=where, hint="run it on the host itself")
     expected = {one.address for found in (*standing(evidence), *((named,) if named else ())) for one in found.devices}
     strange = [address for address in addresses if address not in expected]
     if strange:

@@ -362,7 +362,7 @@ class Store:
     def _journal(self, path: str, fd: int) -> Journal:
         def failed(error: OSError) -> JournalFailed:
             why = error.strerror or str(error)
-            return JournalFailed(f"cannot write the journal: {why}", where=path, hint="make room on that disk")
+            return JournalFailed(f"cannot write the journal: {why}", where=path, hint="free space on that disk")
 
         return Journal(path, JsonLines(fd, failed, fsync=self._sync))
 

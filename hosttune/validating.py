@@ -67,8 +67,8 @@ def validate(
     `say` gets each step of a measurement, `tell` what a person should know besides. A validation of this machine is
     kept (`history.keep`) where it measured or where the machine's state may be written.
 
-    Raises BadInput for what makes no sense or cannot be read, Refused for a level above 0 that would measure no machine
-    or load a GPU that is in use.
+    Raises BadInput for options that make no sense and files that cannot be read, Refused for a level above 0 on a
+    captured host or with a GPU that is in use.
     """
     system = place if isinstance(place, System) else None
     check_request(request, captured=system is None or system.captured)
@@ -76,7 +76,7 @@ def validate(
     evidence = _evidence(place, request.guest)
     if out:
         history.forget(system, evidence, request.expect, out, request.why or "")
-        tell(f"expected no more: {', '.join(out)}")
+        tell(f"no longer expected: {', '.join(out)}")
     evidence, known = history.with_expected(system, evidence, request.expect)
     measured = _measure(system, evidence, request, say) if request.level and system is not None else None
     live = system is not None and not system.captured
@@ -90,19 +90,19 @@ def validate(
 
 
 def check_request(request: Request, *, captured: bool) -> None:
-    """Refuse to measure what is no machine, and options that this level does nothing with. Raises Refused, BadInput."""
+    """Refuse to measure a captured host, and options that have no effect at this level. Raises Refused, BadInput."""
     if request.level and captured:
         raise Refused(
-            f"level {request.level} measures a machine, and a captured host is none",
+            f"level {request.level} runs benchmarks, and a captured host cannot be measured",
             where="--level",
             hint="run it on the host itself, or use --level 0",
         )
     if request.duration is not None and request.level != 3:
-        raise BadInput("only level 3 has a duration", where="--duration", hint="add --level 3, or leave it out")
+        raise BadInput("--duration is only for level 3", where="--duration", hint="add --level 3, or leave it out")
     measuring = {"--scratch": request.scratch, "--peer": request.peers, "--fleet": request.floors}
     given = next((option for option, value in measuring.items() if value and not request.level), None)
     if given is not None:
-        raise BadInput("level 0 measures nothing", where=given, hint="add --level 1, 2 or 3, or leave it out")
+        raise BadInput("level 0 runs no benchmarks", where=given, hint="add --level 1, 2 or 3, or leave it out")
 
 
 def exit_code(validation: Validation, gate: str = "verdict") -> int:
@@ -116,7 +116,7 @@ def _evidence(place: System | Host, inside: bool) -> Evidence:
 
 
 def _measure(system: System, evidence: Evidence, request: Request, say: Tell) -> Measured:
-    from hosttune.bench import measure
+    from hosttune.bench.course import measure
 
     return measure(
         system,

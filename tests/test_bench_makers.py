@@ -15,8 +15,8 @@ from cutshort import put, put_link
 from standins import install, told
 from test_bench_course import CHILD, FOUND, GPUS, MEMORY, document, host, machine, outcomes, process, record
 
-from hosttune.bench import gpu_child, measure
-from hosttune.bench.course import Measured
+from hosttune.bench import gpu_child
+from hosttune.bench.course import Measured, measure
 from hosttune.bench.parse import child
 from hosttune.bench.parse.answer import Answer
 from hosttune.errors import Refused

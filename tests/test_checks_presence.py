@@ -451,7 +451,7 @@ def test_plan_validation_and_file_are_expectations_and_forgetting_is_kept(
         assert cli(*where, "--forget", "0000:99:00.0", "--why", "x")[0] == 2
         assert not (root.path / "var/lib/hosttune/forgotten.json").exists()
         code, _, err = cli(*where, "--forget", LOST, "--why", "sent back, RMA 4711")
-        assert (code, f"expected no more: {LOST}" in err) == (1, True)
+        assert (code, f"no longer expected: {LOST}" in err) == (1, True)
         record = json.loads(root.get("var/lib/hosttune/forgotten.json"))["devices"]
         assert [(row["address"], row["why"], bool(row["who"]), bool(row["at"])) for row in record] == [
             (LOST, "sent back, RMA 4711", True, True)

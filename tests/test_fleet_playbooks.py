@@ -101,14 +101,14 @@ def test_handover_is_level_2_which_no_captured_host_can_do(lone: Fleet) -> None:
     assert set(lone.outcomes("handover").values()) == {"refused"}
     document = lone.document("h1", "handover")
     assert (document["verdict"], document["level"]) == ("unknown", 2)
-    assert "level 2 measures a machine, and a captured host is none" in out
+    assert "level 2 runs benchmarks, and a captured host cannot be measured" in out
 
 
 def test_the_level_of_an_inventory_lowers_no_handover(lone: Fleet) -> None:
     lone.variables["hosttune_level"] = 0
     lone.play("handover", code=2)
     assert lone.outcomes("handover") == {"h1": "refused"}
-    assert "level 2 measures a machine" in lone.document("h1", "handover")["fleet"]["why"]
+    assert "level 2 runs benchmarks" in lone.document("h1", "handover")["fleet"]["why"]
 
 
 def test_handover_at_a_level_of_the_operator_says_so(lone: Fleet) -> None:

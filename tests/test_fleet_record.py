@@ -58,7 +58,7 @@ def test_a_record_that_was_cut_off_anywhere_gives_its_whole_lines(size: int) -> 
 
 @pytest.mark.parametrize("line", [b"", b"{", b"[]", b'{"event":"else"}', b'{"event":"ended","run":"r"}', b"\xff"])
 def test_any_other_line_that_does_not_read_is_named(line: bytes) -> None:
-    with pytest.raises(BadInput, match="a line of the record does not read") as refused:
+    with pytest.raises(BadInput, match="a line of the record cannot be read") as refused:
         decode(encode(BEGAN) + b"\n" + line + b"\n" + encode(LINES[1]) + b"\n", where="results/run.jsonl")
     assert refused.value.where == "results/run.jsonl:2"
 

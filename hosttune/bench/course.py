@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from hosttune.bench.backend import Ask, Backend, Command, run
-from hosttune.bench.baselines import Standard, pair_links, shipped
+from hosttune.bench.baselines import Standard, pair_links, with_fleet
 from hosttune.bench.gpu_backends import GPU_BACKENDS
 from hosttune.bench.guard import Chosen, choose, running
 from hosttune.bench.host_backends import HOST_BACKENDS
@@ -46,13 +46,15 @@ def measure(
     peers: Iterable[str] | None = None,
     say: Callable[[str], None] = lambda text: None,
     history: tuple[Validation, ...] = (),
-    standard: Standard | None = None,
+    fleet: str | None = None,
 ) -> Measured:
     """Measure this machine at a level (1 within a minute, 2 in full, 3 with `seconds` of burn-in).
 
-    Changes no setting. `standard` replaces the shipped floors (a fleet's own). Raises Refused for a captured host and
-    for a GPU that somebody holds, BadInput for a scratch path or peer that is none.
+    Changes no setting. `history`: earlier validations of this host, oldest first. `fleet`: the text of a TOML file of
+    floors, beside the shipped ones. Raises Refused for a captured host and for a GPU that somebody holds, BadInput for
+    a scratch path, peer or floors that are none.
     """
+    standard = with_fleet(fleet)
     if system.captured:
         raise Refused("a captured host cannot be measured", where=system.origin, hint="run it on the host itself")
     chosen = choose(system, host)
@@ -71,24 +73,24 @@ def measure(
     )
     plans, skips = _planned(system, ask)
     answers = [_answer(system, backend, command, say) for backend, command in plans]
-    links = pair_links(host, [gpu.address for gpu in chosen.gpus])
-    kinds = _device_ids(host)
-    pieces = {part.subject: kinds[part.address] for part in chosen.parts if not part.whole and part.address in kinds}
-    scene = Scene(standard or shipped(), kinds, len(chosen.gpus), history, links, _rdma_ports(host), pieces)
+    scene = _scene(host, chosen, history, standard)
     samples = tuple(sample for answer in answers for sample in answer.samples)
     figures = (
         *judge(samples, scene),
         *missing(lost for answer in answers for lost in answer.lost),
         *(result for answer in answers for result in answer.results),
     )
-    results = (
-        *(_with_doubt(row, chosen) for row in figures),
-        *_left_out(chosen),
-        *_not_taken(chosen, plans),
-        *skips,
-    )
+    results = (*(_with_doubt(row, chosen) for row in figures), *_left_out(chosen), *_not_taken(chosen, plans), *skips)
     facts = {name: value for answer in answers for name, value in answer.facts.items()}
     return Measured(worst_of_each(results), samples, {**_versions(host), **facts}, loaded_links(samples))
+
+
+def _scene(host: Host, chosen: Chosen, history: tuple[Validation, ...], standard: Standard) -> Scene:
+    """What figures are judged by, besides themselves."""
+    links = pair_links(host, [gpu.address for gpu in chosen.gpus])
+    kinds = _device_ids(host)
+    pieces = {part.subject: kinds[part.address] for part in chosen.parts if not part.whole and part.address in kinds}
+    return Scene(standard, kinds, len(chosen.gpus), history, links, _rdma_ports(host), pieces)
 
 
 def _planned(system: System, ask: Ask) -> tuple[list[tuple[Backend, Command]], list[CheckResult]]:

@@ -228,7 +228,7 @@ def plan_in_place(root: str | None, host: Host, intent: Intent) -> Plan | None:
 
     found = calls.plan_in_place(root, host, intent)
     if found is not None:
-        tell("this intent is applied here: its plan in force follows")
+        tell("this intent is already applied here; its plan follows")
     return found
 
 

@@ -23,19 +23,23 @@ GATES = ("verdict", "worse", "either")
 @host_options
 @click.option("--level", type=click.IntRange(0, 3), default=0, show_default=True,
               help="0 checklist, 1 quick benchmarks, 2 full benchmarks, 3 burn-in.")  # fmt: skip
-@click.option("--guest", is_flag=True, help="This machine is a guest: look at it as one.")
-@click.option("--list", "listing", is_flag=True, help="Say what every check is about; check nothing.")
+@click.option("--guest", is_flag=True, help="This machine is a guest.")
+@click.option("--list", "listing", is_flag=True, help="List all checks and their reasons; check nothing.")
 @click.option("--against", metavar="FILE", help="Compare with an earlier validation (JSON).")
-@click.option("--gate", type=click.Choice(GATES), help="What exits 1 (default: the verdict). worse: what is worse"
-              " than in --against, whatever the verdict; either: both.")  # fmt: skip
+@click.option("--gate", type=click.Choice(GATES), help="Which result causes exit code 1: a bad verdict (the"
+              " default), anything worse than in --against, or either of them.")  # fmt: skip
 @click.option("--duration", type=click.FloatRange(min=1, max=7 * 86400), metavar="SECONDS",
-              help="How long level 3 burns in (default 300).")  # fmt: skip
-@click.option("--scratch", metavar="PATH", help="Measure storage here; nothing else is written.")
-@click.option("--peer", "peers", multiple=True, metavar="HOST", help="Measure the network to this host (repeatable).")
-@click.option("--fleet", metavar="FILE", help="Your fleet's own floors (TOML), beside the shipped ones.")
-@click.option("--expect", metavar="FILE", help="The devices of this host document, plan or validation must be here.")
-@click.option("--forget", multiple=True, metavar="BDF", help="Expect this device no more (repeatable; with --why).")
-@click.option("--why", metavar="TEXT", help="Why the devices of --forget are gone; kept with your name and the time.")
+              help="How long the burn-in of level 3 takes (default 300).")  # fmt: skip
+@click.option("--scratch", metavar="PATH", help="Directory in which to measure storage; nothing else is written.")
+@click.option(
+    "--peer", "peers", multiple=True, metavar="HOST", help="Also measure the network to this host (repeatable)."
+)
+@click.option("--fleet", metavar="FILE", help="Your fleet's own floors (TOML), in addition to the shipped ones.")
+@click.option("--expect", metavar="FILE", help="The devices of this host document, plan or validation must be present.")
+@click.option("--forget", multiple=True, metavar="BDF", help="Stop expecting this device (repeatable; needs --why).")
+@click.option(
+    "--why", metavar="TEXT", help="Why the devices of --forget are gone; recorded with your name and the time."
+)
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.pass_context
 def validate(
@@ -112,7 +116,7 @@ def read_fleet(path: str | None) -> str | None:
 
 
 def list_checks(inside: bool, output: str) -> None:
-    """Every check with its words, in the order of the report."""
+    """Print every check with its description, in the order of the report."""
     from hosttune.checks import checks
 
     if output not in ("text", "json"):

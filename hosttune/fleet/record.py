@@ -131,8 +131,8 @@ def decode(data: bytes, *, where: str = "run.jsonl") -> tuple[Line, ...]:
     """The lines of a record. A last line without its end is left out; any other that does not read raises BadInput."""
 
     def broken(number: int, why: str) -> BadInput:
-        hint = "begin a new run, or give a results folder of its own with --results"
-        return BadInput(f"a line of the record does not read: {why}", where=f"{where}:{number}", hint=hint)
+        hint = "begin a new run, or name another results folder with --results"
+        return BadInput(f"a line of the record cannot be read: {why}", where=f"{where}:{number}", hint=hint)
 
     return tuple(decoded(line, _DECODER.decode, partial(broken, number)) for number, line in whole_lines(data))
 
