@@ -28,7 +28,7 @@ def discover(root: str | None = None) -> Host:
     from hosttune.discovery import discover as read
 
     if root is None:
-        from hosttune.system import Machine
+        from hosttune.machine import Machine
 
         return read(Machine())
     from hosttune.archive import open_root

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from hosttune import manifest
 from hosttune.errors import BadInput, Unreadable
+from hosttune.model import sysfs
 from hosttune.scrub import Scrub
 from hosttune.system import COMMANDS, COMPLETE, MAX_LINKS, UNREADABLE, System, join_link
 
@@ -30,8 +31,8 @@ EXTRA_FACTS = (
     "/proc/meminfo",
     "/proc/modules",
     "/proc/version",
-    "/sys/devices/system/cpu/isolated",
-    "/sys/devices/system/cpu/nohz_full",
+    f"{sysfs.CPUS}/isolated",
+    f"{sysfs.CPUS}/nohz_full",
 )
 # Where links depend on who asks; taken as the directories that they seem to be.
 _MAGIC = ("/proc/self", "/proc/thread-self")

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from hosttune.model import sysfs
 from hosttune.reader import Reader
 
-_DEVICES = "/sys/bus/pci/devices"
+_DEVICES = sysfs.PCI_DEVICES
 _BLOCK = "/sys/class/block"
 _BTRFS = "/sys/fs/btrfs"
 _ZFS = "/proc/spl/kstat/zfs"

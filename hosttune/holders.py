@@ -15,39 +15,31 @@ from dataclasses import dataclass
 
 from hosttune.disks import block_uses, disk_uses, namespace_of, nvme_names, partitions
 from hosttune.errors import Unreadable
+from hosttune.gpu import VENDORS, nvswitches
+from hosttune.model import sysfs
 from hosttune.reader import Reader
 from hosttune.system import System
 
-_DEVICES = "/sys/bus/pci/devices"
+_DEVICES = sysfs.PCI_DEVICES
 _NET = "/sys/class/net"
 _UP = 0x1  # IFF_UP, linux/if.h
 # Folder below a function -> where its entries have their nodes (devtmpfs names them so: each class's `devnode`).
 _NODES = {
     "drm": "/dev/dri/",
     "accel": "/dev/accel/",
-    "habanalabs": "/dev/",
     "infiniband_verbs": "/dev/infiniband/",
     "infiniband_mad": "/dev/infiniband/",
     "infiniband_cm": "/dev/infiniband/",
     "vfio-dev": "/dev/vfio/devices/",
     "nvme": "/dev/",
     "block": "/dev/",
-}
-_MINOR = re.compile(r"^Device Minor:\s*([0-9]{1,4})\s*$", re.MULTILINE)
-# NVIDIA does not tell which NVSwitch has which node: whoever has any open counts for each.
-_SWITCH_NODE = re.compile(r"/dev/nvidia-nvswitch[0-9]+")
-_SWITCHES = "/dev/nvidia-nvswitch*"
+} | {folder: place for vendor in VENDORS for folder, place in vendor.traces.node_classes.items()}
 _CONTAINER = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
 _PARENT = re.compile(r"^PPid:\s*([0-9]{1,10})\s*$", re.MULTILINE)
 _DEEPEST = 64  # generations of processes: far more than there are between us and what we start
 _COMM = 15  # bytes of a process's name that the kernel keeps
 # What ends those that hold GPUs on every other host, where no unit of systemd says it.
-_ENDS = {
-    "nvidia-persistenced": "systemctl stop nvidia-persistenced",
-    "nv-hostengine": "systemctl stop nvidia-dcgm",
-    "dcgm-exporter": "stop dcgm-exporter, and what would start it again",
-    "nv-fabricmanager": "systemctl stop nvidia-fabricmanager",
-}
+_ENDS = {name: hint for vendor in VENDORS for name, hint in vendor.traces.daemons.items() if hint}
 
 
 @dataclass(frozen=True)
@@ -114,7 +106,7 @@ def device_nodes(reader: Reader, address: str) -> tuple[str, ...]:
     names = reader.names(path)
     driver = reader.link_name(f"{path}/driver") or ""
     nodes = [node for folder in _with_virtio(path, names) for node in _class_nodes(reader, folder)]
-    nodes += _nvidia_nodes(reader, address, driver)
+    nodes += [node for vendor in VENDORS for node in vendor.traces.nodes(reader, address, driver)]
     if "vfio" in driver or "vfio-dev" in names:
         group = reader.link_name(f"{path}/iommu_group")
         nodes += [f"/dev/vfio/{group}", f"/dev/vfio/noiommu-{group}"] if group else []
@@ -144,19 +136,6 @@ def _below(reader: Reader, folder: str) -> Iterator[str]:
             yield from (f"/dev/{part}" for part in partitions(reader, head))
         elif re.fullmatch(r"ng[0-9]+n[0-9]+", name) or name.startswith(folder.rpartition("/")[2]):
             yield f"/dev/{name}"
-
-
-def _nvidia_nodes(reader: Reader, address: str, driver: str) -> list[str]:
-    """The node of a GPU by its minor number, which is not its index; the nodes of NVSwitches."""
-    if driver == "nvidia-nvswitch":
-        return [_SWITCHES]
-    if driver != "nvidia":
-        return []
-    path = f"/proc/driver/nvidia/gpus/{address}/information"
-    minor = _MINOR.search(reader.text(path) or "")
-    if minor is None and not reader.system.scratch:
-        reader.problem("no minor number", path, "which /dev/nvidiaN this is is unknown")
-    return [f"/dev/nvidia{minor[1]}"] if minor else []
 
 
 # --- processes -----------------------------------------------------------------------------------------------
@@ -198,7 +177,7 @@ def _files(system: System, pid: int) -> Iterator[str]:
         target = system.link(f"{folder}/{name}")
         if target is not None and target.startswith("/dev/"):
             target = target.removesuffix(" (deleted)")
-            yield _SWITCHES if _SWITCH_NODE.fullmatch(target) else target
+            yield nvswitches.NODES if nvswitches.NODE.fullmatch(target) else target
 
 
 def _is_ours(reader: Reader, pid: int) -> bool:

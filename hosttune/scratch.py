@@ -18,14 +18,15 @@ from collections.abc import Callable
 from hosttune import manifest
 from hosttune.errors import BadInput, WriteFailed
 from hosttune.hugetlbfs import MOUNTS, PLACES, UNITS_FOLDER, Mounted, read_hugetlbfs
+from hosttune.model import sysfs
 from hosttune.pciconfig import CAP_EXPRESS, capability_at
 from hosttune.recorded import Capture
 from hosttune.system import COMMANDS, MadeFolders, put_file, take_file, tidy_file
 
 NOTES = "/var/lib/hosttune/scratch"
 RAN = f"{NOTES}/ran"  # one JSON list of words a line: the commands that were noted
-_DEVICES = "/sys/bus/pci/devices"
-_DRIVERS = "/sys/bus/pci/drivers"
+_DEVICES = sysfs.PCI_DEVICES
+_DRIVERS = sysfs.PCI_DRIVERS
 _CHOICE = re.compile(r"\[([^]\s]+)\]")
 _ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-1][0-9a-f]\.[0-7]")
 _LIBVIRT = ("libvirtd.service", "virtqemud.service")
@@ -358,7 +359,7 @@ def _chosen(path: str, held: bytes, text: str) -> bytes:
 _DOORS: tuple[tuple[re.Pattern[str], Callable[[Scratch, re.Match[str], str], None]], ...] = (
     (re.compile(rf"{_DRIVERS}/(?P<driver>[^/]+)/unbind"), Scratch._unbind),
     (re.compile(rf"{_DRIVERS}/(?P<driver>[^/]+)/bind"), Scratch._bind_to),
-    (re.compile(r"/sys/bus/pci/drivers_probe"), Scratch._probe),
+    (re.compile(rf"{sysfs.PCI_DRIVERS}_probe"), Scratch._probe),
     (re.compile(rf"{_DEVICES}/(?P<address>[^/]+)/driver_override"), Scratch._override),
     (re.compile(rf"{_DEVICES}/(?P<address>[^/]+)/link/(?P<state>l0s|l1)_aspm"), Scratch._aspm),
     (re.compile(r"(?P<pool>.*/hugepages-[0-9]+kB)/nr_hugepages"), Scratch._pages),

@@ -1,6 +1,6 @@
 """The only door to a machine: files, links and read-only commands, of this machine or of a captured one.
 
-`discovery` reads through a `System` and nothing else. `Machine` is the live host; `hosttune.recorded` holds
+`discovery` reads through a `System` and nothing else. `hosttune.machine` is the live host; `hosttune.recorded` holds
 the captured ones. Paths are absolute inside the machine that is looked at ("/sys/bus/pci/devices").
 
 What a capture holds beside the machine's own files lies in `/.hosttune`: `commands/NAME` the answers of
@@ -16,16 +16,9 @@ import os
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from functools import cached_property
-from typing import TYPE_CHECKING
 
 from hosttune.descriptors import let_go as let_go
-from hosttune.errors import CommandFailed, Refused, Unreadable, WriteFailed
-
-if TYPE_CHECKING:
-    import subprocess
-
-    from hosttune.locked import LockedReads
+from hosttune.errors import Refused, Unreadable, WriteFailed
 
 MAX_FILE_BYTES = 64 << 20
 MAX_LINKS = 40  # as the kernel's own limit (MAXSYMLINKS)
@@ -36,8 +29,6 @@ SCRATCH = "/.hosttune/scratch"
 STATE_INSIDE = "/var/lib/hosttune"  # where root and scratch roots keep their state
 MADE_FOLDERS = "folders"  # in there: a note for each folder that was made for a file of ours
 KEPT_GPUS = "gpus.json"  # in there: what was known of GPUs before vfio-pci took them
-_CHUNK = 65536
-_BEHIND_A_LOCK = ("/driver_override", "/sriov_numvfs")  # see `locked`
 # Not there, or a file whose driver says that it has no such fact (EINVAL: the speed of a port that is down).
 _ABSENT = frozenset(
     (
@@ -171,139 +162,6 @@ class System(ABC):
         return Refused(f"{what} cannot be changed on a captured host", where=self.origin, hint="run on the host itself")
 
 
-class Machine(System):
-    """This machine, live."""
-
-    captured = False
-    complete = True
-    origin = "this machine"
-
-    @cached_property
-    def _locked(self) -> LockedReads:
-        from hosttune.locked import LockedReads
-
-        return LockedReads()
-
-    def read_bytes(self, path: str) -> bytes | None:
-        """See System."""
-        if path.endswith(_BEHIND_A_LOCK):
-            try:
-                return self._locked.read(path)
-            except OSError as error:
-                unless_absent(path, error)
-                return None
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError as error:
-            unless_absent(path, error)
-            return None
-        try:
-            # A kernel file ends at the first short chunk only when that chunk is no whole page: seq files hand
-            # out page by page.
-            chunk = os.read(fd, _CHUNK)
-            chunks = [chunk]
-            size = len(chunk)
-            while chunk and (len(chunk) % 4096 == 0 or not path.startswith("/sys/")):
-                chunk = os.read(fd, _CHUNK)
-                chunks.append(chunk)
-                size += len(chunk)
-                if size > MAX_FILE_BYTES:
-                    raise Unreadable(path, f"larger than {MAX_FILE_BYTES >> 20} MiB")
-        except OSError as error:
-            unless_absent(path, error)
-            return None
-        finally:
-            let_go(fd)
-        return b"".join(chunks)
-
-    def list(self, path: str) -> list[str]:
-        """See System."""
-        try:
-            return clean_names(os.listdir(path))
-        except OSError as error:
-            unless_absent(path, error)
-            return []
-
-    def link(self, path: str) -> str | None:
-        """See System. Of a link on a path through links, the target is counted from the real directory."""
-        try:
-            target = os.readlink(path)
-        except OSError as error:
-            if error.errno == errno.EINVAL:
-                return None
-            unless_absent(path, error)
-            return None
-        directory = os.path.dirname(path)
-        if target.startswith("../"):
-            directory = os.path.realpath(directory)
-        return printable(os.path.normpath(os.path.join(directory, target)))
-
-    def exists(self, path: str) -> bool:
-        """See System."""
-        return os.path.exists(path)
-
-    def lacks(self, path: str) -> bool:
-        """See System."""
-        try:
-            os.lstat(path)
-        except OSError as error:
-            return error.errno in (errno.ENOENT, errno.ENOTDIR)
-        return False
-
-    def query(self, name: str, live: Callable[[], str | None]) -> str | None:
-        """See System."""
-        return live()
-
-    def run(self, argv: tuple[str, ...], *, timeout: float = 20.0) -> str:
-        """See System. No shell; the C locale; every other variable passes through untouched."""
-        return run_command(argv, timeout)
-
-    def write(self, path: str, text: str) -> None:
-        """See System. Neither made nor cut: an attribute that is not there is an error, not a new file."""
-        self._write(path, text.encode(), None)
-
-    def write_register(self, path: str, offset: int, data: bytes) -> None:
-        """See System."""
-        self._write(path, data, offset)
-
-    def _write(self, path: str, data: bytes, offset: int | None) -> None:
-        try:
-            fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-            try:
-                written = os.write(fd, data) if offset is None else os.pwrite(fd, data, offset)
-            finally:
-                os.close(fd)
-        except OSError as error:
-            raise WriteFailed(path, error.strerror or str(error), error.errno) from error
-        if written != len(data):
-            raise WriteFailed(path, f"only {written} of {len(data)} bytes were taken")
-
-    def replace(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        """See System."""
-        folder = os.path.dirname(path)
-        if not f"{folder}/".startswith(f"{state_directory()}/"):
-            _made_here().make(folder)
-        put_file(path, data, mode)
-
-    def remove(self, path: str) -> None:
-        """See System."""
-        take_file(path)
-        _made_here().take(os.path.dirname(path))
-
-    def tidy(self, path: str) -> None:
-        """See System."""
-        tidy_file(path)
-        _made_here().take(os.path.dirname(path))
-
-    def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:
-        """See System."""
-        return run_command(argv, timeout, stdin)
-
-    def tell(self, name: str, value: str, live: Callable[[], None]) -> None:
-        """See System."""
-        live()
-
-
 def state_directory() -> str:
     """$HOSTTUNE_STATE, else /var/lib/hosttune for root, else $XDG_STATE_HOME/hosttune."""
     named = os.environ.get("HOSTTUNE_STATE")
@@ -389,7 +247,8 @@ class MadeFolders:
         return f"{self._inside(os.path.dirname(name))}/{os.path.basename(name)}"
 
 
-def _made_here() -> MadeFolders:
+def made_here() -> MadeFolders:
+    """Those of this machine, noted in its state."""
     return MadeFolders(f"{state_directory()}/{MADE_FOLDERS}/")
 
 
@@ -484,53 +343,6 @@ def sync_folder(path: str) -> None:
         os.fsync(fd)
     finally:
         let_go(fd)
-
-
-def run_command(argv: tuple[str, ...], timeout: float, stdin: str | None = None) -> str:
-    """Run a command, return its stdout. No shell; the C locale. Raises CommandFailed."""
-    import subprocess
-
-    try:
-        child = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "LC_ALL": "C"},
-            start_new_session=True,
-        )
-    except FileNotFoundError as error:
-        raise CommandFailed(argv, "not installed") from error
-    except OSError as error:
-        raise CommandFailed(argv, error.strerror or str(error)) from error
-    try:
-        out, err = child.communicate(None if stdin is None else stdin.encode(), timeout=timeout)
-    except subprocess.TimeoutExpired as error:
-        _abandon(child)
-        raise CommandFailed(argv, f"no answer within {timeout:g} s") from error
-    except BaseException:  # a Ctrl-C: what it began must not go on beside what takes it back
-        _abandon(child)
-        raise
-    output = out.decode("utf-8", "replace")
-    if child.returncode != 0:
-        raise CommandFailed(argv, f"exit status {child.returncode}", err.decode("utf-8", "replace") or output)
-    return output
-
-
-def _abandon(child: subprocess.Popen[bytes]) -> None:
-    """Kill a command and all it started, without waiting: a driver's tool can hang where no signal reaches it."""
-    import signal
-    import subprocess
-
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
-    for pipe in (child.stdin, child.stdout, child.stderr):
-        if pipe is not None:
-            pipe.close()
-    try:
-        child.wait(timeout=1)
-    except subprocess.TimeoutExpired:
-        child.returncode = -signal.SIGKILL  # init reaps it when the kernel lets go; Popen must not warn
 
 
 def join_link(directory: str, target: str) -> str | None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
+from hosttune.model import sysfs
 from hosttune.model.commandline import split, text_of
 from hosttune.model.host import Tuned, TunedKey
 from hosttune.model.values import CpuSet
@@ -161,7 +162,7 @@ def _sysfs(key: TunedKey, wish: Wish) -> str | None:
     paths: tuple[str, ...] = (wish.target,)
     if wish.kind in _CPU_FILES:
         cpus = _cpus(wish.target.removeprefix("cpus ")) or ()
-        paths = tuple(f"/sys/devices/system/cpu/cpu{cpu}/{_CPU_FILES[wish.kind]}" for cpu in cpus)
+        paths = tuple(f"{sysfs.CPUS}/cpu{cpu}/{_CPU_FILES[wish.kind]}" for cpu in cpus)
     elif wish.kind not in ("thp", "ksm", "hugepages"):
         return None
     return _value(key.value, wish.want) if any(fnmatchcase(path, key.key) for path in paths) else None

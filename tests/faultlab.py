@@ -24,11 +24,12 @@ from typing import Any
 
 from hosttune.errors import CommandFailed, HosttuneError, WriteFailed
 from hosttune.journal import Record, Store, Transaction
+from hosttune.machine import Machine
 from hosttune.model.result import Result
 from hosttune.model.values import freeze
 from hosttune.recorded import Capture
 from hosttune.scratch import Scratch
-from hosttune.system import Machine, System
+from hosttune.system import System
 from hosttune.transaction.site import STATE_INSIDE, Site
 from hosttune.transaction.steps import setting_of_record
 

@@ -21,10 +21,10 @@ from hosttune.bench.parse import child
 from hosttune.bench.parse.answer import Answer
 from hosttune.errors import Refused
 from hosttune.gpu import habana, mig
+from hosttune.machine import Machine
 from hosttune.model.gpu import Gpu, Mig, MigInstance, MigProfile
 from hosttune.model.host import Host, PciDevice, RunningGuest
 from hosttune.model.validation import CheckResult, Sample, Validation
-from hosttune.system import Machine
 
 A, B = GPUS
 UUIDS = ("MIG-11111111-2222-3333-4444-555555555555", "MIG-99999999-2222-3333-4444-555555555555")

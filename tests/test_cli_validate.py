@@ -18,12 +18,12 @@ from hosttune.checks import checks
 from hosttune.cli import run
 from hosttune.cli.validate import decide, page_of
 from hosttune.discovery.evidence import IRQBALANCE_UNIT, gather, read_irqbalance
+from hosttune.machine import Machine
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, Link, PciDevice
 from hosttune.model.validation import Sample, Validation, verdict_of
 from hosttune.reader import Reader
-from hosttune.system import Machine
 
 ROOT = Path(__file__).resolve().parent.parent
 HOSTS = Path(__file__).resolve().parent / "hosts"

@@ -22,11 +22,12 @@ from hosttune.discovery.libvirtd import (
     strip_facts,
 )
 from hosttune.errors import BadInput, CommandFailed
+from hosttune.machine import Machine
 from hosttune.model.evidence import LIST_UNREAD
 from hosttune.model.host import DomainCapabilities, GuestMemory, RunningGuest, VcpuPin, Virtualization
 from hosttune.reader import Reader
 from hosttune.recorded import Archive
-from hosttune.system import COMMANDS, Machine
+from hosttune.system import COMMANDS
 
 UUID = "4c4c4544-0043-5910-8052-b4c04f4d3732"
 PINNED = f"""<domain type='test'>

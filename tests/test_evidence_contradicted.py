@@ -15,7 +15,6 @@ from damage import with_damage as damaged
 from sickhosts import EXAMPLE
 
 from hosttune.discovery.evidence import gather
-from hosttune.model.doubts import contradicted
 from hosttune.model.host import Host
 from hosttune.system import COMMANDS
 
@@ -112,7 +111,7 @@ def read(host: Files) -> Host:
 def test_a_contradiction_says_what_and_where() -> None:
     moved = Damage("", "", f"{folder(GPU)}/driver", target="/sys/bus/pci/drivers/vfio-pci")
     host = read(damaged(sick(), moved))
-    assert contradicted(host) == {
+    assert host.index.contradicted == {
         GPU: "10de:2335 of class 030200, on vfio-pci, in the PCI tree; NVIDIA H200, held by nvidia in nvidia-smi -q -x"
     }
     assert any(problem.where == f"{FUNCTIONS}/{GPU}" and "another driver" in problem.why for problem in host.problems)
@@ -122,7 +121,7 @@ def test_a_driver_that_was_asked_for_is_believed() -> None:
     """A scratch root, or a tool's answer of before: `driver_override` and the link agree."""
     moved = Damage("", "", f"{folder(GPU)}/driver", target="/sys/bus/pci/drivers/vfio-pci")
     host = damaged(sick(), moved).put({f"{folder(GPU)}/driver_override": "vfio-pci\n"})
-    assert contradicted(read(host)) == {}
+    assert read(host).index.contradicted == {}
 
 
 def with_virtual(host: Files, address: str, *, numbered: bool) -> Files:
@@ -154,7 +153,7 @@ def test_a_usb_adapter_is_no_other_kind_of_its_controller() -> None:
         if path.endswith("/class") and data.startswith((b"0x0c", b"0x06")) and "/pci" in path
     )
     links = {**host.links, "/sys/class/net/usb0": f"{controller}/usb1/1-1/1-1:1.0/net/usb0"}
-    assert contradicted(read(Files(host.files, links, host.dirs, host.origin))) == {}
+    assert read(Files(host.files, links, host.dirs, host.origin)).index.contradicted == {}
 
 
 def test_a_member_that_denies_its_group_leaves_nobody_of_it_known() -> None:

@@ -12,10 +12,10 @@ import pytest
 from cutshort import put, put_link, scratch_root
 
 from hosttune.holders import Holder, device_nodes, holders
+from hosttune.machine import Machine
 from hosttune.reader import Reader
 from hosttune.recorded import Capture
 from hosttune.scratch import Scratch
-from hosttune.system import Machine
 
 GPU, OTHER = "0000:41:00.0", "0000:42:00.0"
 DEVICES = "/sys/bus/pci/devices"

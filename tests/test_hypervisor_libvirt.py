@@ -17,8 +17,8 @@ from hosttune.errors import CommandFailed, Unreadable, WriteFailed
 from hosttune.hypervisor import process_of, read_state, verify_running, xml_difference
 from hosttune.hypervisor.definition import Guest
 from hosttune.hypervisor.state import GuestState
+from hosttune.machine import Machine
 from hosttune.model.plan import Cell, PlannedGuest, PlannedPin, Topology
-from hosttune.system import Machine
 
 __all__ = ["libvirtd"]
 

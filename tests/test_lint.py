@@ -33,6 +33,7 @@ DOORS = frozenset(("open", "fdopen", "listdir", "scandir", "readlink", "system",
 ROOMS = frozenset(
     (
         "system.py",
+        "machine.py",
         "recorded.py",
         "scratch.py",
         "archive.py",
@@ -69,3 +70,21 @@ def test_only_a_few_rooms_touch_files_and_processes() -> None:
     assert len(product) > 30
     assert [door for path in product for door in doors(path)] == []
     assert doors(ROOT / "hosttune" / "system.py")  # the search finds what it looks for
+
+
+PATHS = ("/sys/bus/pci/d", "/sys/kernel/iommu_groups", "/sys/devices/system/cpu", "/sys/devices/system/node")
+
+
+def sysfs_paths(path: Path) -> list[str]:
+    """Texts of a module, but for docstrings, that begin with a path which `hosttune.model.sysfs` has."""
+    tree = ast.parse(path.read_text())
+    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    texts = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in documentation)
+    return [text.value for text in texts if isinstance(text.value, str) and text.value.startswith(PATHS)]
+
+
+def test_paths_of_sysfs_are_in_one_place() -> None:
+    product = ROOT / "hosttune"
+    found = {str(path.relative_to(product)): paths for path in product.rglob("*.py") if (paths := sysfs_paths(path))}
+    assert len(found.pop("model/sysfs.py")) == 5
+    assert found.keys() == {"apparmor.py"}  # a rule of AppArmor, not a path

@@ -16,9 +16,10 @@ from hosttune.archive import open_root
 from hosttune.capture import write_capture
 from hosttune.discovery import discover
 from hosttune.errors import BadInput, Unreadable
+from hosttune.machine import Machine
 from hosttune.recorded import Archive
 from hosttune.scratch import Scratch
-from hosttune.system import COMPLETE, Machine
+from hosttune.system import COMPLETE
 
 GPU = "/sys/devices/pci0000:00/0000:00:01.0/0000:02:00.0"
 LINKS = {"/sys/bus/pci/devices/0000:02:00.0": GPU, f"{GPU}/driver": "/sys/bus/pci/drivers/nvidia"}

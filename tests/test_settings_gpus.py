@@ -22,9 +22,9 @@ from hosttune.errors import BadInput, CommandFailed, Unreadable, WriteFailed
 from hosttune.gpu.nvidia_set import activation, call_nvml
 from hosttune.gpu.nvidia_smi import QUERY_FIELDS
 from hosttune.gpu.settings import KNOBS, GpuComputeMode, GpuEcc, GpuMigMode, GpuPersistence, GpuPowerLimit, GpuSetting
+from hosttune.machine import Machine
 from hosttune.scratch import Scratch
 from hosttune.settings import KINDS, kind_class, setting_of
-from hosttune.system import Machine
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 H200 = Path(__file__).parent / "hosts" / "h200"

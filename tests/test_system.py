@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from hosttune.errors import BadInput, CommandFailed, Refused, Unreadable
+from hosttune.machine import Machine
 from hosttune.reader import Reader
 from hosttune.recorded import Archive, Capture
-from hosttune.system import MAX_FILE_BYTES, Machine, System, join_link
+from hosttune.system import MAX_FILE_BYTES, System, join_link
 
 Tree = dict[str, str | bytes | None]  # path -> text, bytes, None: directory, or "-> TARGET": a link
 

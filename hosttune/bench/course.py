@@ -193,17 +193,16 @@ def _with_doubt(row: CheckResult, chosen: Chosen) -> CheckResult:
 
 def _device_ids(host: Host) -> dict[str, str]:
     """Kinds of devices, vendor:device, of GPUs by address and of RDMA devices by name."""
-    kinds = {row.address: f"{row.vendor_id}:{row.device_id}" for row in host.pci if row.vendor_id and row.device_id}
-    gpus = {gpu.address: kinds[gpu.address] for gpu in host.gpus if gpu.vendor != "other" and gpu.address in kinds}
+    kinds = {row.address: row.ids for row in host.pci if row.ids}
+    gpus = {gpu.address: kinds[gpu.address] for gpu in host.index.accelerators if gpu.address in kinds}
     return gpus | {nic.rdma: kinds[nic.address] for nic in host.nics if nic.rdma and nic.address in kinds}
 
 
 def _rdma_ports(host: Host) -> dict[str, Port]:
     """The RDMA ports by name: their rate, and what the slot of their NIC carries (encoding taken off, packets not)."""
-    links = {device.address: device.link for device in host.pci}
-    return {
-        nic.rdma: Port(nic.rate_gbps, _carries(links.get(nic.physfn or nic.address))) for nic in host.nics if nic.rdma
-    }
+    functions = host.index.pci
+    slots = {nic.rdma: (nic, functions.get(nic.physfn or nic.address)) for nic in host.nics if nic.rdma}
+    return {name: Port(nic.rate_gbps, _carries(at.link if at else None)) for name, (nic, at) in slots.items()}
 
 
 def _carries(link: Link | None) -> float | None:

@@ -118,10 +118,11 @@ def _dcgm(ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
 def _every_gpu(tool: str, system: System, ask: Ask) -> str | None:
     """NVIDIA's tools take all GPUs that the driver has: only where all of those may be loaded."""
     chosen = {gpu.address for gpu in ask.gpus}
-    drivers = {device.address: device.driver for device in ask.host.pci}
     for gpu in ask.host.gpus:
         maker = vendor_of(gpu.vendor)
-        if maker is not None and drivers.get(gpu.address) == maker.driver and gpu.address not in chosen:
+        function = ask.host.index.pci.get(gpu.address)
+        held = maker is not None and function is not None and function.driver == maker.driver
+        if held and gpu.address not in chosen:
             return f"{tool} takes every GPU that the driver has, and {gpu.address} is not to be loaded as a whole"
     return installed(system, tool)
 

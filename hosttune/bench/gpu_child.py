@@ -21,7 +21,7 @@ from hosttune.bench.collectives import collectives
 from hosttune.bench.gpu_jobs import BETWEEN, GIVES, Device, collective_job, worker_jobs
 from hosttune.bench.supervise import Job, Record, run_jobs
 from hosttune.errors import CommandFailed
-from hosttune.system import run_command
+from hosttune.machine import run_command
 
 _QUERY = "pci.bus_id,clocks.sm,clocks.mem,power.draw,temperature.gpu"
 _LOADED = (("load-sm-clock", "MHz"), ("load-memory-clock", "MHz"), ("load-power", "W"), ("load-temperature", "°C"))
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
         jobs = tuple(
             job for job in worker_jobs(options.level, devices, kinds, options.seconds) if not _left_out(job, options)
         )
-        watch = _Watch() if options.watch else lambda job: ()
+        watch = _Watch(options.watch) if options.watch else lambda job: ()
         records.extend(run_jobs(jobs, _worker(work), until=until, watch=watch))
         if len(devices) > 1 and "collectives" in kinds:
             records.extend(collectives(collective_job(options.level, devices), until))
@@ -68,9 +68,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--alone", help="name of the only device that the environment shows")
     parser.add_argument("--multiprocessors", type=int, help="how many that device must have")
     parser.add_argument("--without", default="", help="metrics that are not to be taken, with commas")
-    parser.add_argument(
-        "--watch", choices=("", "nvidia-smi"), default="", help="what tells clocks and power under load"
-    )
+    parser.add_argument("--watch", default="", help="the tool that tells clocks and power under load (`Bench.watch`)")
     parser.add_argument("--seconds", type=float, default=60.0, help="of burn-in (level 3)")
     parser.add_argument("--budget", type=float, default=100.0, help="seconds for everything")
     return parser.parse_args(arguments)
@@ -178,14 +176,15 @@ class _Watch:
     The one value here that changes: when it looked last, and whether that tool answers at all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tool: str) -> None:
+        self._tool = tool
         self._next = 0.0
 
     def __call__(self, job: Job) -> Iterator[Record]:
         if time.monotonic() < self._next:
             return
         try:
-            text = run_command(("nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"), 10.0)
+            text = run_command((self._tool, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"), 10.0)
         except CommandFailed as error:
             self._next = float("inf")
             yield {"metrics": [name for name, _ in _LOADED], "subject": "all GPUs", "error": str(error)}

@@ -14,15 +14,14 @@ from hosttune.errors import Refused, Unreadable
 from hosttune.gpu import VENDORS, vendor_of
 from hosttune.gpu.vendor import Bench, Part
 from hosttune.holders import Holder, holders
+from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, PciDevice
 from hosttune.reader import Reader
 from hosttune.system import System
 
-# Daemons of the driver that keep GPUs open and compute nothing.
-_KEEPERS = frozenset(
-    ("nvidia-persistenced", "nvidia-persiste", "nv-fabricmanager", "nv-hostengine", "dcgm-exporter", "nvidia-topologyd")
-)
+# Daemons of the drivers that keep GPUs open and compute nothing.
+_KEEPERS = frozenset(name for vendor in VENDORS for name in vendor.traces.daemons)
 # Names of vGPU types end so, "NVIDIA H200X-1-18C", "GRID A100X-40C" (NVIDIA, virtual GPU types for Hopper and Ampere).
 _VGPU = re.compile(r"[A-Z0-9]-(?:[0-9]{1,2}-)?[0-9]{1,3}(?:C|CME|Q|B|A)$")
 
@@ -54,8 +53,7 @@ def choose(system: System, host: Host) -> Chosen:
     Raises Refused for one that a process or guest holds, or where that cannot be told: by an unprivileged user who
     sees no other process, unless the driver itself counts none.
     """
-    devices = {device.address: device for device in host.pci}
-    reasons = {gpu.address: _unfit(gpu, devices.get(gpu.address)) for gpu in host.gpus if gpu.vendor != "other"}
+    reasons = {gpu.address: _unfit(gpu, host.index.pci.get(gpu.address)) for gpu in host.index.accelerators}
     fit = tuple(gpu for gpu in host.gpus if gpu.address in reasons and reasons[gpu.address] is None)
     maker = next((vendor for vendor in VENDORS if any(gpu.vendor == vendor.name for gpu in fit)), None)
     bench = maker.bench if maker is not None else None
@@ -100,9 +98,7 @@ def _unfit(gpu: Gpu, device: PciDevice | None) -> str | None:
 
 def _refuse_used(system: System, host: Host, gpus: tuple[Gpu, ...]) -> None:
     for gpu in gpus:
-        mediated = [
-            name for name in Reader(system).names(f"/sys/bus/pci/devices/{gpu.address}") if _UUID.fullmatch(name)
-        ]
+        mediated = [name for name in Reader(system).names(sysfs.function(gpu.address)) if _UUID.fullmatch(name)]
         if mediated:
             raise Refused(
                 f"it has {len(mediated)} mediated devices, for guests", where=gpu.address, hint="measure inside a guest"

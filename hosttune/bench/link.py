@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 
 from hosttune.bench.supervise import Record
+from hosttune.model import sysfs
 
 SPEED, WIDTH = "load-link-speed", "load-link-width"
 RUNS = 7
-_FOLDER = "/sys/bus/pci/devices"
+_FOLDER = sysfs.PCI_DEVICES
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _SPEED = re.compile(r"([0-9]{1,3}(?:\.[0-9])?) GT/s\b")
 _PAUSE_SECONDS, _MOST_SECONDS = 0.01, 3.0
@@ -61,7 +62,7 @@ def _reading(address: str, read: Callable[[str], str]) -> tuple[float, float]:
 def read_machine(path: str) -> str:
     """The text of a file of this machine. Raises OSError."""
     from hosttune.errors import Unreadable
-    from hosttune.system import Machine
+    from hosttune.machine import Machine
 
     try:
         data = Machine().read_bytes(path)

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Sequence
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.facts import HOST, lacks, pinned, planned_guests, refused, spread, wanted
+from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Cpu
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import CpuSet, parse_cpus
 
-_CPUS = "/sys/devices/system/cpu"
+_CPUS = sysfs.CPUS
 # These drivers choose frequencies themselves and take a preference instead of a governor (admin-guide/pm).
 _PREFERENCE_DRIVERS = frozenset(("intel_pstate", "amd-pstate-epp", "amd_pstate_epp"))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from hosttune.checks.facts import by_address, known_devices
+from hosttune.checks.facts import known_devices
 from hosttune.errors import BadInput
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import HOST_SCHEMA, DeviceSource, Host, SeenDevice
@@ -176,13 +176,12 @@ def is_out(address: str, expectation: Expectation, forgotten: Mapping[str, Forgo
 
 
 def _source(host: Host, expectation: Expectation, wanted: list[SeenDevice], *, other: bool) -> DeviceSource:
-    functions = by_address(host)
+    functions = host.index.pci
     there = {address: device for address, device in functions.items() if device.is_there}
     beyond = []
     for device in wanted:
         here = there.get(device.address)
-        known = f"{here.vendor_id}:{here.device_id}" if here and here.vendor_id and here.device_id else None
-        if here is None or (None not in (device.id, known) and device.id != known):
+        if here is None or (None not in (device.id, here.ids) and device.id != here.ids):
             beyond.append(device)
     return DeviceSource(
         name=expectation.name,

@@ -12,18 +12,16 @@ from hosttune.checks.facts import (
     HOST,
     RECORD,
     accelerators,
-    by_address,
     for_vfio,
     lacks,
     no_switch,
-    none_here,
 )
-from hosttune.checks.gpufacts import Fact, each_gpu, mig_on, not_judged, source, uncontradicted
-from hosttune.gpu import vendor_of
-from hosttune.model.doubts import contradicted
+from hosttune.checks.gpufacts import Fact, each_gpu, every_gpu, mig_on, not_judged, sisters, source
+from hosttune.gpu import nvswitches, vendor_of
+from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
-from hosttune.model.host import NvSwitch
+from hosttune.model.host import NvSwitch, PciDevice
 from hosttune.model.validation import CheckResult
 
 _GUIDE = "NVIDIA, Fabric Manager for NVIDIA NVSwitch systems, user guide"
@@ -31,7 +29,11 @@ _GUIDE = "NVIDIA, Fabric Manager for NVIDIA NVSwitch systems, user guide"
 # --- links between GPUs --------------------------------------------------------------------------------------
 
 _NVLINK = Fact(
-    "nvlink", "as many links and peers as the other GPUs of its model", ("nvlinks_active",), "nvmlDeviceGetNvLinkState"
+    "nvlink",
+    "as many links and peers as the other GPUs of its model",
+    ("nvlinks_active",),
+    "nvmlDeviceGetNvLinkState",
+    tables=True,
 )
 _PEERS = Fact("nvlink", _NVLINK.expected, ("peers",), "nvmlDeviceGetP2PStatus")
 _NAMES = {"nvlink": "NVLink", "xgmi": "XGMI"}
@@ -48,25 +50,19 @@ def nvlink(evidence: Evidence) -> Iterable[CheckResult]:
 
 def xgmi(evidence: Evidence) -> Iterable[CheckResult]:
     """XGMI peers of each GPU against those of the others of its model."""
-    return _links(evidence, "xgmi", (Fact("xgmi", "XGMI to each GPU of its model", ("peers",), ""),))
+    return _links(evidence, "xgmi", (Fact("xgmi", "XGMI to each GPU of its model", ("peers",), "", tables=True),))
 
 
 def _links(evidence: Evidence, kind: str, facts: tuple[Fact, ...]) -> Iterable[CheckResult]:
-    gpus = accelerators(evidence.host)
-    if not gpus:
-        yield none_here(evidence, facts[0].check, "GPU")
-    functions = by_address(evidence.host)
-    for gpu in gpus:
+    def judged(gpu: Gpu, device: PciDevice | None) -> CheckResult:
         vendor = vendor_of(gpu.vendor)
         if vendor is None or vendor.link != kind:
-            yield skipped(facts[0].check, gpu.address, f"its maker's GPUs are not joined by {_NAMES[kind]}")
-            continue
-        others = [other for other in gpus if other.model == gpu.model and other.address != gpu.address]
+            return skipped(facts[0].check, gpu.address, f"its maker's GPUs are not joined by {_NAMES[kind]}")
+        others = sisters(evidence, gpu)
         # A GPU that is alone has no peers to ask about. Half of the evidence can show a fault, never that all is well.
         asked = [fact for fact in facts if others or fact.needs != ("peers",)] or facts
-        doubts = [not_judged(evidence, fact, gpu, functions.get(gpu.address)) for fact in asked]
+        doubts = [not_judged(evidence, fact, gpu, device) for fact in asked]
         whys = [why for why in doubts if why is not None]
-        device = functions.get(gpu.address)
         found = None
         if len(whys) < len(asked):
             found = _joined(evidence, kind, facts[0], gpu, others, device.device_id if device else None)
@@ -74,8 +70,9 @@ def _links(evidence: Evidence, kind: str, facts: tuple[Fact, ...]) -> Iterable[C
         linkless = found is not None and found.outcome == "skip" and bool(others) and gpu.peers is not None
         hidden = found is not None and found.outcome == "skip" and _off(gpu)
         seen = found is not None and (not whys or found.outcome == "fail" or hidden or linkless)
-        result = found if found is not None and seen else whys[0]
-        yield uncontradicted(evidence, facts[0], gpu, result, tables=True)
+        return found if found is not None and seen else whys[0]
+
+    return every_gpu(evidence, facts[0], judged)
 
 
 def _joined(
@@ -179,7 +176,7 @@ def _fabric_state(gpu: Gpu) -> CheckResult:
 
 
 _SWITCH = "nvswitch"
-_SWITCH_DRIVERS = ("nvidia-nvswitch", "nvidia")  # the former is its name in /sys/bus/pci/drivers
+_SWITCH_DRIVERS = (nvswitches.DRIVER, nvswitches.MODULE)
 
 
 def nvswitch(evidence: Evidence) -> Iterable[CheckResult]:
@@ -195,18 +192,17 @@ def nvswitch(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def _all_there(evidence: Evidence, switches: tuple[NvSwitch, ...]) -> CheckResult:
-    ids = {device.address: device.device_id for device in evidence.host.pci}
-    kinds = {ids.get(switch.address) or "" for switch in switches}
+    kinds = {evidence.host.index.device_id(switch.address) or "" for switch in switches}
     board = table("boards")["switches"].get(next(iter(kinds))) if len(kinds) == 1 else None
     count = len(switches)
-    doubtful = contradicted(evidence.host)
+    doubtful = evidence.host.index.contradicted
     if board is None and any(switch.address in doubtful for switch in switches):
         why, hint = "what they are is contradicted", "see device-present of each"
         return unknown(_SWITCH, HOST, expected="those of each baseboard", why=why, hint=hint)
     if board is None:
         return skipped(_SWITCH, HOST, f"{count} NVSwitches, of which it is not known how many a board has")
     expected = f"{board} on each baseboard"
-    read = "/sys/bus/pci/devices"
+    read = sysfs.PCI_DEVICES
     if count % board == 0:
         return passed(_SWITCH, HOST, expected=expected, actual=str(count), source=read)
     hint = "power-cycle the host; if it comes back, the baseboard needs service"
@@ -218,7 +214,7 @@ def _all_there(evidence: Evidence, switches: tuple[NvSwitch, ...]) -> CheckResul
 def _switch(evidence: Evidence, switch: NvSwitch, *, mixed: bool) -> CheckResult:
     """nvidia where the Fabric Manager runs here; vfio-pci where a guest has all of them with all GPUs."""
     expected = "on nvidia-nvswitch, or on vfio-pci with all the others and the GPUs"
-    read = f"/sys/bus/pci/devices/{switch.address}/driver"
+    read = sysfs.function(switch.address, "driver")
     driver = switch.driver
     if driver is None and not lacks(evidence, read):
         return unknown(_SWITCH, switch.address, expected=expected, why="driver not recorded", hint=RECORD)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from hosttune.checks.check import Check, failed, passed, skipped, unknown
 from hosttune.checks.facts import HOST, RECORD, driver_unread, listed
 from hosttune.gpu.bridges import DRIVER, has_bridges, may_be_bridge
+from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import PciDevice
 from hosttune.model.validation import CheckResult
@@ -38,8 +39,8 @@ def fabric_bridges(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def _bridge(evidence: Evidence, device: PciDevice) -> CheckResult:
-    source = f"/sys/bus/pci/devices/{device.address}/driver"
-    if driver_unread(evidence, device.address, {device.address: device.driver}):
+    source = sysfs.function(device.address, "driver")
+    if driver_unread(evidence, device.address):
         return unknown(_CHECK, device.address, expected=_EXPECTED, why="driver not recorded", hint=RECORD)
     actual = f"on {device.driver}" if device.driver else "no driver"
     if device.driver == DRIVER:

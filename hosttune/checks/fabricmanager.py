@@ -10,22 +10,19 @@ from hosttune.checks.facts import (
     HOST,
     RECORD,
     accelerators,
-    by_address,
     driver_unread,
     for_vfio,
     none_given,
     none_here,
     switches_missed,
 )
-from hosttune.gpu import vendor_of
-from hosttune.model.doubts import contradicted
+from hosttune.gpu import nvswitches, vendor_of
 from hosttune.model.evidence import Evidence, FabricManager
 from hosttune.model.gpu import Gpu
 from hosttune.model.validation import CheckResult
 
 _GUIDE = "NVIDIA, Fabric Manager for NVIDIA NVSwitch systems, user guide"
 _SERVICE, _VERSION, _MODE = "fabric-manager", "driver-fm-version", "fabric-manager-mode"
-_CONFIG = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
 _NOTHING = FabricManager()
 _MODES = {
     0: "0 (bare metal or full passthrough)",
@@ -38,14 +35,14 @@ def _idle(evidence: Evidence, check: str) -> CheckResult | None:
     """What a check says where no Fabric Manager is needed on this machine; None where it is."""
     host = evidence.host
     switches = host.nvswitches
-    doubtful = contradicted(host)
+    doubtful = host.index.contradicted
     if switches and all(for_vfio(switch.driver) and switch.address not in doubtful for switch in switches):
         return skipped(check, HOST, "all NVSwitches are on vfio-pci: it runs in the guest that has them")
     if switches or switches_missed(evidence) is not None:
         return None
     if host.hypervisor:
         return skipped(check, HOST, "no NVSwitch in this guest: it runs on the host")
-    functions = by_address(host)
+    functions = host.index.pci
     bridged = table("boards")["bridged"]["gpus"]
     gpus = [functions.get(gpu.address) for gpu in accelerators(host)]
     if any(device is not None and device.device_id in bridged for device in gpus):
@@ -130,9 +127,9 @@ def _versions_of_gpus(evidence: Evidence) -> list[str]:
 
 def _held(evidence: Evidence) -> bool:
     """Whether a GPU with a fabric is held by its maker's driver, whose library would tell of it."""
-    functions = by_address(evidence.host)
-    drivers = {gpu.address: functions[gpu.address].driver for gpu in _with_fabric(evidence) if gpu.address in functions}
-    return any(driver is not None and not for_vfio(driver) for driver in drivers.values())
+    functions = evidence.host.index.pci
+    drivers = [functions[gpu.address].driver for gpu in _with_fabric(evidence) if gpu.address in functions]
+    return any(driver is not None and not for_vfio(driver) for driver in drivers)
 
 
 def _with_fabric(evidence: Evidence) -> list[Gpu]:
@@ -142,7 +139,7 @@ def _with_fabric(evidence: Evidence) -> list[Gpu]:
 def _module_version(evidence: Evidence) -> str | None:
     platform = evidence.host.platform
     modules = platform.modules if platform else ()
-    return next((module.version for module in modules if module.name == "nvidia" and module.version), None)
+    return next((module.version for module in modules if module.name == nvswitches.MODULE and module.version), None)
 
 
 def fabric_manager_mode(evidence: Evidence) -> Iterable[CheckResult]:
@@ -151,7 +148,7 @@ def fabric_manager_mode(evidence: Evidence) -> Iterable[CheckResult]:
     In mode 0 the daemon opens every route. CUDA then works in all guests, and nothing separates them.
     """
     idle = _idle(evidence, _MODE)
-    functions = by_address(evidence.host)
+    functions = evidence.host.index.pci
     given = [
         gpu.address
         for gpu in accelerators(evidence.host)
@@ -160,8 +157,7 @@ def fabric_manager_mode(evidence: Evidence) -> Iterable[CheckResult]:
         and for_vfio(functions[gpu.address].driver if gpu.address in functions else None)
     ]
     manager = evidence.fabric_manager or _NOTHING
-    drivers = {address: device.driver for address, device in functions.items()}
-    unread = any(driver_unread(evidence, gpu.address, drivers) for gpu in accelerators(evidence.host))
+    unread = any(driver_unread(evidence, gpu.address) for gpu in accelerators(evidence.host))
     if idle is None and not given and not unread:
         idle = skipped(_MODE, HOST, "no GPU is on vfio-pci: nobody to be kept apart")
     if idle is None and not given:
@@ -173,15 +169,18 @@ def fabric_manager_mode(evidence: Evidence) -> Iterable[CheckResult]:
         return
     expected = "1 (shared NVSwitch) or 2 (vGPU) while guests have GPUs"
     if manager.mode is None or manager.running is None:
-        hint = f"read FABRIC_MODE in {_CONFIG}" if evidence.complete else RECORD
+        hint = f"read FABRIC_MODE in {nvswitches.MANAGER_CONFIG}" if evidence.complete else RECORD
         yield unknown(_MODE, HOST, expected=expected, why="its mode is not known", hint=hint)
     elif manager.mode == 0:
-        hint = f"set FABRIC_MODE=1 in {_CONFIG}, restart nvidia-fabricmanager, and activate a partition for each guest"
+        hint = (
+            f"set FABRIC_MODE=1 in {nvswitches.MANAGER_CONFIG}, restart nvidia-fabricmanager, and activate a partition"
+        )
+        hint += " for each guest"
         actual = f"{_MODES[0]}, with {len(given)} GPUs on vfio-pci: tenants are not isolated on NVLink"
-        yield failed(_MODE, HOST, expected=expected, actual=actual, source=_CONFIG, hint=hint)
+        yield failed(_MODE, HOST, expected=expected, actual=actual, source=nvswitches.MANAGER_CONFIG, hint=hint)
     else:
         actual = _MODES.get(manager.mode, str(manager.mode))
-        yield passed(_MODE, HOST, expected=expected, actual=actual, source=_CONFIG)
+        yield passed(_MODE, HOST, expected=expected, actual=actual, source=nvswitches.MANAGER_CONFIG)
 
 
 CHECKS: tuple[Check, ...] = (

@@ -8,7 +8,6 @@ from hosttune.checks.check import Check, failed, passed, skipped, unknown
 from hosttune.checks.facts import HOST, RUNNING, accelerators, none_given
 from hosttune.gpu import vendor_of
 from hosttune.gpu.boards import fabric_gpus
-from hosttune.model.doubts import contradicted
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import FabricPartition
 from hosttune.model.host import Host, RunningGuest
@@ -44,7 +43,7 @@ def _none_on_a_fabric(host: Host) -> bool:
     vendors = [(gpu, vendor_of(gpu.vendor)) for gpu in gpus]
     return (
         bool(gpus)
-        and not contradicted(host)
+        and not host.index.contradicted
         and not any(
             vendor is not None and vendor.fabric and "fabric_state" not in (gpu.lacks or ()) for gpu, vendor in vendors
         )

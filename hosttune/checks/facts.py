@@ -1,18 +1,18 @@
-"""What several checks ask of the evidence: bridges above a device, who has which device, which CPUs guests run on.
+"""What several checks ask of the evidence: which devices there are, who has which, which CPUs guests run on.
 
 Pure. A guest is known by libvirt, or planned by an applied plan; where both say something, what is there counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from hosttune.checks.check import skipped, unknown
 from hosttune.checks.data import table
-from hosttune.gpu import maker_of
-from hosttune.model.doubts import contradicted
+from hosttune.gpu import maker_of, nvswitches
+from hosttune.model import sysfs
 from hosttune.model.evidence import LIBVIRT_ANSWER, LIST_UNREAD, OUTSIDE, Evidence
-from hosttune.model.gpu import Gpu
+from hosttune.model.gpu import OTHER, Gpu
 from hosttune.model.host import Host, Nic, Nvme, NvSwitch, PciDevice, RunningGuest, SeenDevice
 from hosttune.model.plan import PlannedGuest
 from hosttune.model.validation import CheckResult
@@ -35,7 +35,7 @@ def accelerators(host: Host) -> tuple[Gpu, ...]:
 
     After those of the PCI tree come `lost_gpus`, of which nothing can be judged.
     """
-    return (*(gpu for gpu in host.gpus if gpu.vendor != "other"), *lost_gpus(host))
+    return (*host.index.accelerators, *lost_gpus(host))
 
 
 def lost_gpus(host: Host) -> tuple[Gpu, ...]:
@@ -44,8 +44,8 @@ def lost_gpus(host: Host) -> tuple[Gpu, ...]:
     The other source may be a tool, the kernel, a plan in force or an earlier validation. No fact of theirs is kept
     but who they are: what a tool told of a GPU that is not there proves nothing.
     """
-    listed = {gpu.address for gpu in host.gpus}
-    of_makers = {gpu.address for gpu in host.gpus if gpu.vendor != "other"}
+    listed = set(host.index.gpus)
+    of_makers = {gpu.address for gpu in host.index.accelerators}
     found: dict[str, Gpu] = {}
     shown = [(seen, listed) for source in host.sources or () for seen in source.beyond]
     shown += [(seen, of_makers) for source in host.sources or () for seen in source.contrary]
@@ -55,12 +55,12 @@ def lost_gpus(host: Host) -> tuple[Gpu, ...]:
             vendor = seen.vendor or _maker(seen.id)
             found[seen.address] = Gpu(
                 address=seen.address,
-                vendor=vendor if vendor and known.vendor == "other" else known.vendor,
+                vendor=known.vendor if known.is_accelerator else vendor or known.vendor,
                 model=known.model or seen.model,
             )
     for device in host.pci:
         if device.responds is False and (device.class_code or "").startswith(("0302", "12")):
-            vendor = _maker(device.vendor_id) or "other"
+            vendor = _maker(device.vendor_id) or OTHER
             found.setdefault(device.address, Gpu(address=device.address, vendor=vendor, model=device.device_name))
     return tuple(found[address] for address in sorted(found, key=address_key))
 
@@ -72,7 +72,7 @@ def known_devices(host: Host) -> dict[str, SeenDevice]:
     what is not in the tree, and functions of which the tree has the address alone or that do not answer. Where there
     is no tree, what is of no known kind is left out: most of it are bridges.
     """
-    functions = by_address(host)
+    functions = host.index.pci
     found: dict[str, SeenDevice] = {}
     parts = (("gpu", accelerators(host)), ("nic", host.nics), ("nvme", host.nvme), ("nvswitch", host.nvswitches))
     for kind, devices in parts:
@@ -93,35 +93,18 @@ def known_devices(host: Host) -> dict[str, SeenDevice]:
 
 
 def _seen(device: Gpu | Nic | Nvme | NvSwitch, kind: str, function: PciDevice | None) -> SeenDevice:
-    ids = (function.vendor_id, function.device_id) if function and function.is_there else (None, None)
     return SeenDevice(
         address=device.address,
         kind=kind,
         vendor=device.vendor if isinstance(device, Gpu) else None,
         model=None if isinstance(device, Nic) else device.model,
-        id=":".join(part for part in ids if part) if all(ids) else None,
+        id=function.ids if function and function.is_there else None,
     )
 
 
 def _maker(pci_id: str | None) -> str | None:
     maker = maker_of((pci_id or "").partition(":")[0])
     return maker.name if maker else None
-
-
-def by_address(host: Host) -> dict[str, PciDevice]:
-    """The PCI functions by address."""
-    return {device.address: device for device in host.pci}
-
-
-def above(functions: Mapping[str, PciDevice], address: str) -> tuple[PciDevice, ...]:
-    """The bridges above a function, nearest first; a loop of parents ends where it closes."""
-    found: dict[str, PciDevice] = {}
-    device = functions.get(address)
-    while device is not None and device.parent and device.parent not in found and device.parent != address:
-        device = functions.get(device.parent)
-        if device is not None:
-            found[device.address] = device
-    return tuple(found.values())
 
 
 def planned_guests(evidence: Evidence) -> dict[str, PlannedGuest]:
@@ -195,8 +178,7 @@ def none_given(evidence: Evidence, check: str, what: str) -> CheckResult:
     if why is None:
         host = evidence.host
         parts = (host.gpus, host.nics, host.nvme, host.nvswitches)
-        drivers = {device.address: device.driver for device in host.pci}
-        silent = [one.address for part in parts for one in part if driver_unread(evidence, one.address, drivers)]
+        silent = [one.address for part in parts for one in part if driver_unread(evidence, one.address)]
         why, hint = f"the driver of {listed(silent, 3)} was not read" if silent else None, RECORD
     if why is None:
         return skipped(check, HOST, what)
@@ -212,11 +194,13 @@ def _guests_unread(evidence: Evidence) -> str | None:
     return f"the definition of {listed(blank, 3)} could not be read" if blank else None
 
 
-def driver_unread(evidence: Evidence, address: str, drivers: Mapping[str, str | None]) -> bool:
+def driver_unread(evidence: Evidence, address: str) -> bool:
     """Whether the driver of a function is not known: contradicted, or none was read and that it has none not proven."""
-    if address in contradicted(evidence.host):
+    index = evidence.host.index
+    if address in index.contradicted:
         return True
-    return drivers.get(address) is None and not lacks(evidence, f"/sys/bus/pci/devices/{address}/driver")
+    device = index.pci.get(address)
+    return (device is None or device.driver is None) and not lacks(evidence, sysfs.function(address, "driver"))
 
 
 def undefined(guest: RunningGuest) -> bool:
@@ -277,9 +261,9 @@ def unlisted(evidence: Evidence) -> str | None:
     """Why the list of PCI functions does not show every device; None where it does."""
     host = evidence.host
     if not host.pci:
-        return None if lacks(evidence, "/sys/bus/pci/devices") else "no PCI function was read"
+        return None if lacks(evidence, sysfs.PCI_DEVICES) else "no PCI function was read"
     blank = [device.address for device in host.pci if device.class_code is None or device.vendor_id in (None, "ffff")]
-    doubtful = list(contradicted(host))
+    doubtful = list(host.index.contradicted)
     if doubtful and not blank:
         return f"what {listed(doubtful, 3)} is, or which driver holds it, is contradicted"
     return f"what {listed(blank, 3)} is could not be read" if blank else None
@@ -292,7 +276,7 @@ def switches_missed(evidence: Evidence) -> str | None:
     are PCI functions (`boards`: with NVLinks, not bridged). A guest need not have any.
     """
     host, boards = evidence.host, table("boards")
-    functions = by_address(host)
+    functions = host.index.pci
     for gpu in () if host.nvswitches or host.hypervisor else accelerators(host):
         device = functions.get(gpu.address)
         known = device.device_id if device else None
@@ -310,7 +294,7 @@ def no_switch(evidence: Evidence, check: str) -> CheckResult:
     missed = switches_missed(evidence)
     if missed is None:
         return none_here(evidence, check, "NVSwitch that is a PCI function")
-    hint = "look with: lspci -d 10de: (class 0680); power-cycle the host if they are gone"
+    hint = f"look with: lspci -d {nvswitches.VENDOR_ID}: (class 0680); power-cycle the host if they are gone"
     return unknown(check, HOST, expected="the NVSwitches of the GPUs' board", why=missed, hint=hint)
 
 

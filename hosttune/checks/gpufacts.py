@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from hosttune.checks.check import skipped, unknown
 from hosttune.checks.data import table
-from hosttune.checks.facts import RECORD, accelerators, by_address, for_vfio, lacks, none_here
+from hosttune.checks.facts import RECORD, accelerators, for_vfio, lacks, none_here
 from hosttune.gpu import vendor_of
 from hosttune.gpu.inside import is_vgpu
+from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import PciDevice
 from hosttune.model.validation import CheckResult
-
-_CALLS: Mapping[str, str] = {
-    "nvidia-smi": "nvidia-smi -q",
-    "amdgpu": "sysfs of amdgpu",
-    "habanalabs": "sysfs of habanalabs",
-}
 
 
 @dataclass(frozen=True)
@@ -27,7 +22,8 @@ class Fact:
     """What a check of GPUs is about: its id, what it expects, the fields it needs, and NVML's name for them.
 
     A GPU is judged when all of `needs` are known. It does not pass unless all of `whole` are, and those of `also`,
-    which not every driver tells, as far as another GPU of its model has them.
+    which not every driver tells, as far as another GPU of its model has them. `tables`: it is a path between GPUs, or
+    MIG, of which other recorded answers tell too than those of the driver's facts.
     """
 
     check: str
@@ -36,6 +32,7 @@ class Fact:
     call: str
     whole: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
+    tables: bool = False
 
 
 UNREADABLE = "unreadable"  # `Problem.what` of an answer that was recorded and is lost or too long (gpu.vendor.ask)
@@ -61,28 +58,36 @@ def below_sisters(evidence: Evidence, fact: Fact, gpu: Gpu, name: str, found: Ch
 
 def source(gpu: Gpu, call: str) -> str:
     """Who told: `call` names NVML's function."""
-    return _CALLS.get(gpu.source or "", f"NVML {call}")
+    vendor = vendor_of(gpu.vendor)
+    return (vendor.tellers if vendor else {}).get(gpu.source or "", f"NVML {call}")
 
 
 def each_gpu(evidence: Evidence, fact: Fact, judge: Judge) -> Iterable[CheckResult]:
     """One result for each accelerator: judged, or why not; one for the host where there is none."""
+
+    def judged(gpu: Gpu, device: PciDevice | None) -> CheckResult:
+        return not_judged(evidence, fact, gpu, device) or whole(evidence, fact, gpu, judge(gpu))
+
+    return every_gpu(evidence, fact, judged)
+
+
+def every_gpu(
+    evidence: Evidence, fact: Fact, judge: Callable[[Gpu, PciDevice | None], CheckResult]
+) -> Iterable[CheckResult]:
+    """The same where the check itself decides which GPUs it can judge; `judge` gets the PCI function too."""
     gpus = accelerators(evidence.host)
     if not gpus:
         yield none_here(evidence, fact.check, "GPU")
-    functions = by_address(evidence.host)
     for gpu in gpus:
-        found = not_judged(evidence, fact, gpu, functions.get(gpu.address)) or whole(evidence, fact, gpu, judge(gpu))
-        yield uncontradicted(evidence, fact, gpu, found)
+        yield _uncontradicted(evidence, fact, gpu, judge(gpu, evidence.host.index.pci.get(gpu.address)))
 
 
-def uncontradicted(
-    evidence: Evidence, fact: Fact, gpu: Gpu, found: CheckResult, *, tables: bool = False
-) -> CheckResult:
+def _uncontradicted(evidence: Evidence, fact: Fact, gpu: Gpu, found: CheckResult) -> CheckResult:
     """A pass or warning is unknown where an answer is lost, or cannot be read, that could have contradicted it: one
-    that tells the same facts; of paths between GPUs and MIG (`tables`) any of its maker's.
+    that tells the same facts; of paths between GPUs and MIG (`Fact.tables`) any of its maker's.
     """
     vendor = vendor_of(gpu.vendor)
-    names = () if vendor is None else vendor.queries if tables else vendor.compared
+    names = () if vendor is None else vendor.queries if fact.tables else vendor.compared
     lost = next((one for one in evidence.host.problems if one.what == UNREADABLE and one.where in names), None)
     if lost is None or found.outcome not in ("pass", "warn") or gpu.source in (None, "sysfs"):
         return found
@@ -145,11 +150,11 @@ def _certain(evidence: Evidence, gpu: Gpu, name: str) -> bool:
     """
     if is_vgpu(gpu.model) or mig_on(gpu) or (name == "ecc_uncorrected" and gpu.ecc is False):
         return False
-    ids = {device.address: device.device_id for device in evidence.host.pci}
-    switches = {ids.get(switch.address) for switch in evidence.host.nvswitches}
+    index = evidence.host.index
+    switches = {index.device_id(switch.address) for switch in evidence.host.nvswitches}
     return any(
         name in row["fields"]
-        and ids.get(gpu.address) in row["gpus"]
+        and index.device_id(gpu.address) in row["gpus"]
         and ("switches" not in row or switches.intersection(row["switches"]))
         for row in table("boards")["certain"]
     )
@@ -186,7 +191,7 @@ def _lacking(evidence: Evidence, fact: Fact, gpu: Gpu, having: list[Gpu]) -> Che
 def _silent(evidence: Evidence, gpu: Gpu, device: PciDevice | None, driver: str) -> tuple[str, str]:
     """Why a fact that its driver could tell is unknown, and what to do."""
     held = device.driver if device else None
-    if held is None and lacks(evidence, f"/sys/bus/pci/devices/{gpu.address}/driver"):
+    if held is None and lacks(evidence, sysfs.function(gpu.address, "driver")):
         return "no driver holds it", f"bind it to {driver} to look at it"
     if held is None:
         return "not recorded which driver holds it", RECORD

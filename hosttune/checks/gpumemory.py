@@ -8,8 +8,8 @@ from functools import partial
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.data import table
-from hosttune.checks.facts import RECORD, accelerators, by_address, none_here, wanted
-from hosttune.checks.gpufacts import Fact, each_gpu, not_judged, source, uncontradicted
+from hosttune.checks.facts import RECORD, accelerators, wanted
+from hosttune.checks.gpufacts import Fact, each_gpu, source
 from hosttune.gpu import vendor_of
 from hosttune.gpu.knobs import ECC
 from hosttune.model.evidence import Evidence
@@ -27,7 +27,7 @@ _MODE = Fact("ecc-mode", "enabled", ("ecc",), "nvmlDeviceGetEccMode", whole=("ec
 
 def ecc_mode(evidence: Evidence) -> Iterable[CheckResult]:
     """ECC on; off fails on a data-centre part (one that hosttune has by name) and warns on any other."""
-    functions = by_address(evidence.host)
+    functions = evidence.host.index.pci
     plan = wanted(evidence, ECC)
     return each_gpu(evidence, _MODE, lambda gpu: _ecc_mode(plan.get(gpu.address), gpu, functions.get(gpu.address)))
 
@@ -119,17 +119,13 @@ _RETIRED = Fact("retired-pages", "none pending", ("retired_pending",), "nvmlDevi
 
 def retired_pages(evidence: Evidence) -> Iterable[CheckResult]:
     """Pages that wait to be retired, of GPUs that retire pages: those that remap rows have no such thing."""
-    gpus = accelerators(evidence.host)
-    if not gpus:
-        yield none_here(evidence, _RETIRED.check, "GPU")
-    functions = by_address(evidence.host)
-    for gpu in gpus:
-        device = functions.get(gpu.address)
-        found = not_judged(evidence, _RETIRED, gpu, device) or _retired(gpu)
-        found = uncontradicted(evidence, _RETIRED, gpu, found)
-        if found.outcome == "unknown" and _remaps(gpu, device):
-            found = skipped(_RETIRED.check, gpu.address, "it remaps rows instead of retiring pages: see row-remap")
-        yield found
+    functions = evidence.host.index.pci
+    remapping = {gpu.address for gpu in accelerators(evidence.host) if _remaps(gpu, functions.get(gpu.address))}
+    for found in each_gpu(evidence, _RETIRED, _retired):
+        if found.outcome == "unknown" and found.subject in remapping:
+            yield skipped(_RETIRED.check, found.subject, "it remaps rows instead of retiring pages: see row-remap")
+        else:
+            yield found
 
 
 def _remaps(gpu: Gpu, device: PciDevice | None) -> bool:
@@ -173,7 +169,7 @@ def errors_allowed(speed_gts: float, width: int) -> int | None:
 
 def pcie_replay(evidence: Evidence) -> Iterable[CheckResult]:
     """Replays of each GPU's link since its reset, over the time that the host is up: no less than their rate then."""
-    functions = by_address(evidence.host)
+    functions = evidence.host.index.pci
     up = evidence.health.uptime_seconds if evidence.health else None
     return each_gpu(evidence, _REPLAY, lambda gpu: _replay(up, gpu, functions.get(gpu.address)))
 

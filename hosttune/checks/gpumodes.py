@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
-from hosttune.checks.facts import accelerators, by_address, none_here, planned_guests, wanted
-from hosttune.checks.gpufacts import Fact, each_gpu, not_judged, source, uncontradicted
+from hosttune.checks.facts import planned_guests, wanted
+from hosttune.checks.gpufacts import Fact, each_gpu, every_gpu, not_judged, source
 from hosttune.gpu.knobs import COMPUTE_MODE, MIG_MODE, PERSISTENCE
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu, Mig
+from hosttune.model.host import PciDevice
 from hosttune.model.validation import CheckResult
 
 _NVML = "NVIDIA, NVML API reference (nvml.h)"
@@ -63,8 +64,8 @@ def _processes(gpu: Gpu) -> CheckResult:
 
 # --- MIG -----------------------------------------------------------------------------------------------------
 
-_MODE = Fact("mig-mode", "as planned, and nothing pending", ("mig",), "nvmlDeviceGetMigMode")
-_INSTANCES = Fact("mig-instances", "the planned instances", ("mig",), "nvmlDeviceGetGpuInstances")
+_MODE = Fact("mig-mode", "as planned, and nothing pending", ("mig",), "nvmlDeviceGetMigMode", tables=True)
+_INSTANCES = Fact("mig-instances", "the planned instances", ("mig",), "nvmlDeviceGetGpuInstances", tables=True)
 _GUIDE = "NVIDIA, Multi-Instance GPU user guide"
 
 
@@ -84,19 +85,15 @@ def mig_instances(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def _each_mig(evidence: Evidence, fact: Fact, judge: Callable[[Gpu, Mig], CheckResult]) -> Iterable[CheckResult]:
-    gpus = accelerators(evidence.host)
-    if not gpus:
-        yield none_here(evidence, fact.check, "GPU")
-    functions = by_address(evidence.host)
-    for gpu in gpus:
+    def judged(gpu: Gpu, device: PciDevice | None) -> CheckResult:
         if gpu.mig is not None and gpu.mig.mode is not None:
-            yield uncontradicted(evidence, fact, gpu, judge(gpu, gpu.mig), tables=True)
-        else:
-            why = not_judged(evidence, fact, gpu, functions.get(gpu.address))
-            hint = f"nvidia-smi -i {gpu.address} -q -d MIG_MODE, or nvidia-smi -q, shows it"
-            yield why or unknown(
-                fact.check, gpu.address, expected=fact.expected, why="its MIG mode is not told", hint=hint
-            )
+            return judge(gpu, gpu.mig)
+        hint = f"nvidia-smi -i {gpu.address} -q -d MIG_MODE, or nvidia-smi -q, shows it"
+        return not_judged(evidence, fact, gpu, device) or unknown(
+            fact.check, gpu.address, expected=fact.expected, why="its MIG mode is not told", hint=hint
+        )
+
+    return every_gpu(evidence, fact, judged)
 
 
 def _mig_mode(want: object, gpu: Gpu, mig: Mig) -> CheckResult:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
-from hosttune.checks.facts import RECORD, accelerators, by_address, for_vfio, lacks, none_here, wanted
-from hosttune.checks.gpufacts import Fact, below_sisters, each_gpu, not_judged, source, uncontradicted
+from hosttune.checks.facts import RECORD, accelerators, for_vfio, lacks, none_here, wanted
+from hosttune.checks.gpufacts import Fact, below_sisters, each_gpu, every_gpu, not_judged, source
 from hosttune.gpu import vendor_of
 from hosttune.gpu.knobs import POWER_LIMIT
+from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import PciDevice
@@ -27,7 +28,7 @@ def gpu_driver(evidence: Evidence) -> Iterable[CheckResult]:
     gpus = accelerators(evidence.host)
     if not gpus:
         yield none_here(evidence, _DRIVER, "GPU")
-    functions = by_address(evidence.host)
+    functions = evidence.host.index.pci
     for gpu in gpus:
         yield _driver(evidence, gpu, functions.get(gpu.address))
 
@@ -37,7 +38,7 @@ def _driver(evidence: Evidence, gpu: Gpu, device: PciDevice | None) -> CheckResu
     own = vendor.driver if vendor and vendor.driver else None
     held = device.driver if device else None
     expected = f"held by {own or 'its driver'}, which answers; or by vfio-pci for a guest"
-    where = f"/sys/bus/pci/devices/{gpu.address}/driver"
+    where = sysfs.function(gpu.address, "driver")
     if for_vfio(held):
         return CheckResult(
             check=_DRIVER,
@@ -96,16 +97,14 @@ _RECOVERY = Fact("gpu-status", "no recovery asked for", ("recovery_action",), "N
 
 def gpu_status(evidence: Evidence) -> Iterable[CheckResult]:
     """What the driver itself asks for: a reset, a reboot; of a Gaudi, its status."""
-    gpus = accelerators(evidence.host)
-    if not gpus:
-        yield none_here(evidence, _STATUS.check, "GPU")
-    functions = by_address(evidence.host)
-    for gpu in gpus:
+
+    def judged(gpu: Gpu, device: PciDevice | None) -> CheckResult:
         vendor = vendor_of(gpu.vendor)
         by_word = vendor is not None and "status" in vendor.tells
         fact, judge = (_STATUS, _status) if by_word else (_RECOVERY, _recovery)
-        found = not_judged(evidence, fact, gpu, functions.get(gpu.address)) or judge(gpu)
-        yield uncontradicted(evidence, fact, gpu, found)
+        return not_judged(evidence, fact, gpu, device) or judge(gpu)
+
+    return every_gpu(evidence, _STATUS, judged)
 
 
 def _recovery(gpu: Gpu) -> CheckResult:

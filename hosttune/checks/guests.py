@@ -10,7 +10,6 @@ from hosttune.checks.facts import (
     HOST,
     RUNNING,
     accelerators,
-    by_address,
     guests_known,
     guests_or_why,
     listed,
@@ -50,7 +49,7 @@ def _nodes_of_devices(host: Host) -> dict[str, int | None]:
     """Nodes by address. On a machine with a single node everything is there, whatever a device says."""
     single = len(host.numa_nodes) == 1 and len(named_nodes(host)) == 1
     only = host.numa_nodes[0].id if single and host.hypervisor is False else None
-    return {address: device.numa_node if only is None else only for address, device in by_address(host).items()}
+    return {address: device.numa_node if only is None else only for address, device in host.index.pci.items()}
 
 
 def _numa(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown
-from hosttune.checks.facts import HOST, by_address
+from hosttune.checks.facts import HOST
+from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.guestplan import PLACE, UNREADABLE, ExpectedCell, ExpectedDevice, ExpectedPair
 from hosttune.model.host import Host, PciDevice
-from hosttune.model.pcitree import Functions, grade
+from hosttune.model.index import DeviceIndex
+from hosttune.model.pcitree import grade
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import format_size, parse_cpus
 
@@ -34,18 +36,18 @@ def guest_topology(evidence: Evidence) -> Iterable[CheckResult]:
             yield skipped(_ID, HOST, f"no plan of a guest is here: a planned guest's seed or bundle brings {PLACE}")
         return
     host = evidence.host
-    functions = by_address(host)
+    index = host.index
     for cell in plan.cells:
         yield _node(host, cell)
     for device in plan.devices:
-        yield _device(functions, device)
+        yield _device(index.pci, device)
     for pair in plan.pairs:
-        yield _pair(functions, pair)
+        yield _pair(index, pair)
 
 
 def _node(host: Host, cell: ExpectedCell) -> CheckResult:
     subject = f"node {cell.id}"
-    source = f"/sys/devices/system/node/node{cell.id}"
+    source = f"{sysfs.NODES}/node{cell.id}"
     expected = f"CPUs {cell.cpus}, {format_size(cell.memory_bytes)}"
     found = next((node for node in host.numa_nodes if node.id == cell.id), None)
     if found is None and not host.numa_nodes:
@@ -64,8 +66,8 @@ def _node(host: Host, cell: ExpectedCell) -> CheckResult:
     return failed(_ID, subject, expected=expected, actual=actual, source=source, hint=_AGAIN)
 
 
-def _device(functions: Functions, device: ExpectedDevice) -> CheckResult:
-    source = f"/sys/bus/pci/devices/{device.address}"
+def _device(functions: Mapping[str, PciDevice], device: ExpectedDevice) -> CheckResult:
+    source = sysfs.function(device.address)
     expected = _named(device.kind, device.ids, device.node)
     found = functions.get(device.address)
     if found is None and not functions:
@@ -73,12 +75,11 @@ def _device(functions: Functions, device: ExpectedDevice) -> CheckResult:
         return unknown(_ID, device.address, expected=expected, why=why, hint=hint, source=source)
     if found is None:
         return failed(_ID, device.address, expected=expected, actual="nothing there", source=source, hint=_AGAIN)
-    ids = f"{found.vendor_id}:{found.device_id}" if found.vendor_id and found.device_id else None
-    actual = _named(device.kind if ids == device.ids else "a device", ids, found.numa_node)
-    if device.ids is not None and ids is None:
+    actual = _named(device.kind if found.ids == device.ids else "a device", found.ids, found.numa_node)
+    if device.ids is not None and found.ids is None:
         hint = f"read {source}/vendor and {source}/device"
         return unknown(_ID, device.address, expected=expected, why="its ids are unknown", hint=hint, source=source)
-    if device.ids not in (None, ids) or device.node not in (None, found.numa_node):
+    if device.ids not in (None, found.ids) or device.node not in (None, found.numa_node):
         return failed(_ID, device.address, expected=expected, actual=actual, source=source, hint=_AGAIN)
     return passed(_ID, device.address, expected=expected, actual=actual, source=source)
 
@@ -87,10 +88,10 @@ def _named(kind: str, ids: str | None, node: int | None) -> str:
     return f"{kind} {ids or 'of unknown ids'} {'of no node' if node is None else f'on node {node}'}"
 
 
-def _pair(functions: Functions, pair: ExpectedPair) -> CheckResult:
+def _pair(index: DeviceIndex, pair: ExpectedPair) -> CheckResult:
     subject = f"{pair.gpu} {pair.nic}"
     source = "/sys/devices/pci*"
-    found = _grade(functions, pair)
+    found = _grade(index, pair)
     if found is None:
         hint = "see to the two functions first; then run hosttune validate as root"
         why = "how near they are is unknown: one is not there, or its node is not known"
@@ -100,9 +101,9 @@ def _pair(functions: Functions, pair: ExpectedPair) -> CheckResult:
     return failed(_ID, subject, expected=pair.grade, actual=found, source=source, hint=_AGAIN)
 
 
-def _grade(functions: Functions, pair: ExpectedPair) -> str | None:
-    ends: list[PciDevice | None] = [functions.get(pair.gpu), functions.get(pair.nic)]
-    return None if None in ends else grade(functions, pair.gpu, pair.nic)
+def _grade(index: DeviceIndex, pair: ExpectedPair) -> str | None:
+    ends: list[PciDevice | None] = [index.pci.get(pair.gpu), index.pci.get(pair.nic)]
+    return None if None in ends else grade(index, pair.gpu, pair.nic)
 
 
 CHECKS = (

@@ -10,7 +10,6 @@ from hosttune.checks.facts import (
     HOST,
     RECORD,
     accelerators,
-    by_address,
     for_vfio,
     lacks,
     listed,
@@ -20,7 +19,7 @@ from hosttune.checks.gpufacts import OLDER
 from hosttune.checks.gpumemory import NO_BOUND, errors_allowed
 from hosttune.checks.kernelevents import CHECKS as EVENT_CHECKS
 from hosttune.gpu import vendor_of
-from hosttune.model.doubts import contradicted
+from hosttune.model import sysfs
 from hosttune.model.evidence import STATE, Evidence, KernelEvent
 from hosttune.model.host import Nvme, PciDevice
 from hosttune.model.validation import CheckResult
@@ -40,7 +39,7 @@ def aer(evidence: Evidence) -> Iterable[CheckResult]:
     The host sees them of devices in guests as well.
     """
     host = evidence.host
-    functions = by_address(host)
+    functions = host.index.pci
     wanted = [gpu.address for gpu in accelerators(host)]
     wanted += [device.address for part in (host.nics, host.nvme, host.nvswitches) for device in part]
     subjects = [a for a in dict.fromkeys(wanted) if a in functions and functions[a].physfn is None]
@@ -80,7 +79,7 @@ def _link(evidence: Evidence, device: PciDevice) -> CheckResult:
 
 
 def _counters(end: str) -> list[str]:
-    return [f"/sys/bus/pci/devices/{end}/aer_dev_{kind}" for kind in _KINDS]
+    return [f"{sysfs.PCI_DEVICES}/{end}/aer_dev_{kind}" for kind in _KINDS]
 
 
 def _described(counted: Mapping[str, Mapping[str, int]], sums: Mapping[str, int], events: list[KernelEvent]) -> str:
@@ -118,7 +117,7 @@ def _corrected(evidence: Evidence, device: PciDevice, count: int, actual: str, r
 
 def disk_health(evidence: Evidence) -> Iterable[CheckResult]:
     """Each NVMe drive: alive, and what its own log says where nvme-cli can ask it."""
-    functions = by_address(evidence.host)
+    functions = evidence.host.index.pci
     disks = (evidence.health.disks if evidence.health else None) or {}
     told = {name for words in disks.values() for name in words}
     for drive in evidence.host.nvme:
@@ -214,8 +213,8 @@ def monitoring_baseline(evidence: Evidence) -> Iterable[CheckResult]:
         for gpu in accelerators(evidence.host)
         if vendor_of(gpu.vendor) is not None and gpu.driver_version
     }
-    functions = by_address(evidence.host)
-    doubtful = contradicted(evidence.host)
+    functions = evidence.host.index.pci
+    doubtful = evidence.host.index.contradicted
     silent = [
         gpu.address
         for gpu in accelerators(evidence.host)
@@ -227,7 +226,7 @@ def monitoring_baseline(evidence: Evidence) -> Iterable[CheckResult]:
             or device.driver in (None, vendor.driver)
             or gpu.address in doubtful
         )
-        and not lacks(evidence, f"/sys/bus/pci/devices/{gpu.address}/driver")
+        and not lacks(evidence, sysfs.function(gpu.address, "driver"))
     ]
     if not versions and (silent or not accelerators(evidence.host)):
         why = f"the driver's version of {listed(silent, 3)} is not known" if silent else None

@@ -8,7 +8,6 @@ from hosttune.checks.check import Check, failed, passed, skipped, unknown, warne
 from hosttune.checks.facts import (
     HOST,
     RUNNING,
-    by_address,
     holders,
     lacks,
     none_given,
@@ -27,7 +26,7 @@ from hosttune.settings.irqs import cpu_list
 def irq_affinity(evidence: Evidence) -> Iterable[CheckResult]:
     """Interrupts of devices of running guests: as planned, else on the device's node and on no vCPU of a guest."""
     check = "irq-affinity"
-    functions = by_address(evidence.host)
+    functions = evidence.host.index.pci
     running = {guest.name for guest in evidence.host.guests or () if (guest.state or "running") in RUNNING}
     held = {a: names for a, names in holders(evidence).items() if set(names) & running and a in functions}
     if not held:

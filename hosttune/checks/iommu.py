@@ -16,13 +16,14 @@ from hosttune.checks.facts import (
     lacks,
     listed,
 )
-from hosttune.model.doubts import contradicted
+from hosttune.gpu.vgpu import stays_with_driver
+from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import PciDevice
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import slot_of
 
-_GROUPS = "/sys/kernel/iommu_groups"
+_GROUPS = sysfs.IOMMU_GROUPS
 _ON = {
     "GenuineIntel": "switch VT-d on in the firmware, add intel_iommu=on to the kernel's arguments, reboot",
     "AuthenticAMD": "switch AMD-Vi (IOMMU) on in the firmware, take amd_iommu=off and iommu=off away, reboot",
@@ -136,7 +137,7 @@ def iommu_groups(evidence: Evidence) -> Iterable[CheckResult]:
     """A group goes to one guest as a whole: devices of one group can reach each other past the IOMMU."""
     check = "iommu-groups"
     members: dict[int, list[PciDevice]] = {}
-    doubtful = contradicted(evidence.host)  # what reads as a bridge may be none
+    doubtful = evidence.host.index.contradicted  # what reads as a bridge may be none
     for device in evidence.host.pci:
         if device.iommu_group is not None and (not device.is_bridge or device.address in doubtful):
             members.setdefault(device.iommu_group, []).append(device)
@@ -154,13 +155,12 @@ def iommu_groups(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def _no_group(evidence: Evidence, check: str, device: PciDevice, *, is_given: bool) -> CheckResult:
-    source = f"/sys/bus/pci/devices/{device.address}/iommu_group"
+    source = sysfs.function(device.address, "iommu_group")
     expected = "in an IOMMU group that is whole"
-    vgpu = device.physfn is not None and device.driver == "nvidia"
     present = evidence.host.iommu.present if evidence.host.iommu else None
     if not is_given and present is False:
         return skipped(check, device.address, "the IOMMU is off, and no guest has it (see iommu-mode)")
-    if is_given and lacks(evidence, source) and not vgpu:
+    if is_given and lacks(evidence, source) and not stays_with_driver(device):
         hint = "no guest may have it so: switch the IOMMU on (see iommu-mode), and vfio-no-iommu off"
         return failed(check, device.address, expected=expected, actual="in no group", source=source, hint=hint)
     hint = f"look with: readlink {source}; {RECORD}"
@@ -171,11 +171,10 @@ def _unplaced(evidence: Evidence, device: PciDevice) -> list[str]:
     """Functions beside this one, below the same bridge, whose own group is not known: they may be in its group."""
     return [
         other.address
-        for other in evidence.host.pci
+        for other in evidence.host.index.siblings(device)
         if other.iommu_group is None
         and not other.is_bridge
-        and (other.parent or slot_of(other.address)) == (device.parent or slot_of(device.address))
-        and not lacks(evidence, f"/sys/bus/pci/devices/{other.address}/iommu_group")
+        and not lacks(evidence, sysfs.function(other.address, "iommu_group"))
     ]
 
 
@@ -196,15 +195,14 @@ def _given_group(
         hint = "give all of the group to one of them; ACS at the ports above would part the devices (see acs)"
         actual = f"group {group} is shared by guests {', '.join(owners)}"
         return failed(check, device.address, expected=expected, actual=actual, source=source, hint=hint)
-    foreign = [m for m in members if not for_vfio(m.driver) and m.driver not in _VIABLE and not _is_vgpu(m)]
+    foreign = [m for m in members if not for_vfio(m.driver) and m.driver not in _VIABLE and not stays_with_driver(m)]
     foreign = [member for member in foreign if member.address != device.address]
     if foreign:
         names = listed([f"{member.address} ({member.driver})" for member in foreign])
         actual = f"group {group} also holds {names}: VFIO will not open it"
         hint = "give these to the same guest (name them in the intent), or bind them to vfio-pci; see acs to part them"
         return failed(check, device.address, expected=expected, actual=actual, source=source, hint=hint)
-    drivers = {member.address: member.driver for member in members}
-    silent = [m.address for m in members if driver_unread(evidence, m.address, drivers)]
+    silent = [m.address for m in members if driver_unread(evidence, m.address)]
     if silent:
         return _doubt(evidence, check, device, expected, f"the driver of {listed(silent, 3)} was not read")
     if unplaced := _unplaced(evidence, device):
@@ -226,11 +224,6 @@ def _kept_group(evidence: Evidence, check: str, device: PciDevice, members: list
     actual = f"group {device.iommu_group} also holds {listed(others)}"
     hint = "ACS at the ports above parts them (firmware setting, or settings: acs); else one guest gets all of them"
     return warned(check, device.address, expected=expected, actual=actual, source=source, hint=hint)
-
-
-def _is_vgpu(device: PciDevice) -> bool:
-    """A virtual function that stays with its maker's driver, which is its VFIO driver too."""
-    return device.physfn is not None and device.driver == "nvidia"
 
 
 CHECKS = (

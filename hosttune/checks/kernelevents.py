@@ -14,7 +14,6 @@ from hosttune.checks.facts import (
     HOST,
     RECORD,
     accelerators,
-    by_address,
     for_vfio,
     listed,
     no_switch,
@@ -94,7 +93,7 @@ def xid(evidence: Evidence) -> Iterable[CheckResult]:
     other list, and has XIDs, was here since boot.
     """
     gpus = [gpu.address for gpu in accelerators(evidence.host) if _logs_xids(gpu)]
-    functions = by_address(evidence.host)
+    functions = evidence.host.index.pci
     events = _events(evidence, "xid", "lost")
     addresses = dict.fromkeys([*gpus, *(event.address or HOST for event in events)])
     if not addresses:

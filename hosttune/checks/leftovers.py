@@ -21,6 +21,7 @@ from hosttune.checks.facts import (
     undefined,
 )
 from hosttune.checks.memory import in_doubt, unread_pools
+from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import HugePages, NumaNode, PciDevice, RunningGuest
 from hosttune.model.validation import CheckResult
@@ -83,13 +84,13 @@ def _may_have_functions(evidence: Evidence, device: PciDevice) -> bool:
     # Extended configuration space, where ACS is too, holds the capability; without it only the kernel's file tells.
     host = evidence.host
     kinds = {one.address for part in (accelerators(host), host.nics, host.nvme) for one in part}
-    unseen = device.acs is None and not lacks(evidence, f"/sys/bus/pci/devices/{device.address}/sriov_totalvfs")
+    unseen = device.acs is None and not lacks(evidence, sysfs.function(device.address, "sriov_totalvfs"))
     return device.address in kinds and device.vendor_id not in SOFTWARE and unseen
 
 
 def _virtual(evidence: Evidence, device: PciDevice, listed_vfs: int, idle: list[PciDevice]) -> CheckResult:
     """One physical function: `idle` are its virtual functions that neither a guest nor a driver of the host has."""
-    source = f"/sys/bus/pci/devices/{device.address}/sriov_numvfs"
+    source = sysfs.function(device.address, "sriov_numvfs")
     expected = "each virtual function has a guest, or a driver of the host's"
     count = max(device.sriov_vfs or 0, len(device.virtfns), listed_vfs)
     guests = guests_known(evidence)
@@ -98,7 +99,7 @@ def _virtual(evidence: Evidence, device: PciDevice, listed_vfs: int, idle: list[
         why = f"{count - listed_vfs} of {count} virtual functions are not in the list of PCI functions"
     elif idle and (guests is None or any(undefined(guest) for guest in guests)):
         why = "what guests have is not known"
-    elif any(driver_unread(evidence, vf.address, {vf.address: vf.driver}) for vf in idle):
+    elif any(driver_unread(evidence, vf.address) for vf in idle):
         why = "which drivers its virtual functions have was not recorded"
     if why is not None:
         return unknown(_VFS, device.address, expected=expected, why=why, hint=_ROOT, source=source)
@@ -128,7 +129,7 @@ def leftover_pages(evidence: Evidence) -> Iterable[CheckResult]:
 
 def _pool(evidence: Evidence, node: NumaNode, pool: HugePages) -> CheckResult:
     subject = f"node {node.id}, {pool.size_bytes >> 10} KiB"
-    source = f"/sys/devices/system/node/node{node.id}/hugepages/hugepages-{pool.size_bytes >> 10}kB"
+    source = sysfs.pool(node.id, pool.size_bytes)
     expected = "pages in use are those of running guests"
     if pool.free is None or pool.total is None:
         why = "how many there are, or are free, is unknown"

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import msgspec
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown
-from hosttune.checks.facts import SOFTWARE, accelerators, as_root, by_address, lacks
+from hosttune.checks.facts import SOFTWARE, accelerators, as_root, lacks
 from hosttune.gpu.idling import IDLING_DRIVERS, LOADED_DRIVERS
+from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Link, LinkFigures, PciDevice
@@ -53,7 +54,7 @@ class _Others(NamedTuple):
 def pcie_link(evidence: Evidence) -> Iterable[CheckResult]:
     """One result for each GPU, NIC, NVMe drive and NVSwitch; virtual functions of NICs share their parent's link."""
     host = evidence.host
-    functions = by_address(host)
+    functions = host.index.pci
     accelerated = {gpu.address: gpu for gpu in accelerators(host)}
     gpus = list(accelerated)
     others = [nic.address for nic in host.nics]
@@ -310,7 +311,7 @@ def _without_link(evidence: Evidence, device: PciDevice | None, address: str, *,
         return skipped(_ID, address, "part of the root complex: it has no link")
     if device is not None and device.vendor_id in SOFTWARE:
         return skipped(_ID, address, "a virtual device of the hypervisor: there is no wire")
-    if device is not None and not is_gpu and lacks(evidence, f"/sys/bus/pci/devices/{address}/current_link_speed"):
+    if device is not None and not is_gpu and lacks(evidence, sysfs.function(address, "current_link_speed")):
         return skipped(_ID, address, "it reports no PCIe link: a virtual or conventional PCI device")
     why = "the device itself is not in the list of PCI functions" if device is None else "no link speed or width"
     hint = as_root(evidence)

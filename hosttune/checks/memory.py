@@ -16,6 +16,7 @@ from hosttune.checks.facts import (
     refused,
     wanted,
 )
+from hosttune.model import sysfs
 from hosttune.model.evidence import PAGES_UNSURE, Evidence
 from hosttune.model.host import Host
 from hosttune.model.validation import CheckResult
@@ -84,7 +85,7 @@ def _demand(evidence: Evidence) -> dict[Pool, int]:
 def _no_pages(evidence: Evidence, check: str) -> CheckResult:
     """Nothing is reserved and nothing asks for pages, as far as is known."""
     host = evidence.host
-    source = "/sys/devices/system/node/node*/hugepages"
+    source = f"{sysfs.NODES}/node*/hugepages"
     expected = "pages for the guests that ask for them"
     if guests_known(evidence) is None and not evidence.plans:
         why = "libvirt could not be asked which guests there are"
@@ -103,7 +104,7 @@ def _pool(
     node, size = key
     subject = f"node{node} {format_size(size)}" if node is not None else f"{HOST} {format_size(size)}"
     counts = [pool for (at, page), pool in pools.items() if page == size and node in (None, at)]
-    place = f"/sys/devices/system/node/node{'*' if node is None else node}/hugepages/hugepages-{size >> 10}kB"
+    place = sysfs.pool("*" if node is None else node, size)
     pages = -(-need // size)
     expected = f"{pages} free for guests that do not run yet" if pages else "as reserved, no guest waits for them"
     if not counts or any(part is None for pool in counts for part in pool):

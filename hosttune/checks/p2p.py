@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from hosttune.checks.check import Check, failed, passed, unknown, warned
-from hosttune.checks.facts import above, as_root, by_address, given, holders, listed, none_given
+from hosttune.checks.facts import as_root, given, holders, listed, none_given
+from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import PciDevice
+from hosttune.model.index import DeviceIndex
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import slot_of
 
@@ -26,10 +28,10 @@ def acs(evidence: Evidence) -> Iterable[CheckResult]:
     if not passed_on:
         yield none_given(evidence, check, "no device is given to a guest")
         return
-    functions = by_address(evidence.host)
+    functions = evidence.host.index.pci
     below: dict[str, list[PciDevice]] = {}
     for device in passed_on:
-        for bridge in above(functions, device.address):
+        for bridge in evidence.host.index.bridges(device.address):
             if bridge.port_type in _FACING_DOWN or bridge.port_type is None:
                 below.setdefault(bridge.address, []).append(device)
     gone = {device.parent for device in passed_on if device.parent and device.parent not in functions}
@@ -39,18 +41,16 @@ def acs(evidence: Evidence) -> Iterable[CheckResult]:
     if not below and not gone:
         yield none_given(evidence, check, "no bridge above the devices of guests")
     for address, devices in sorted(below.items()):
-        yield _port(evidence, check, functions, functions[address], devices)
+        yield _port(evidence, check, functions[address], devices)
 
 
-def _port(
-    evidence: Evidence, check: str, functions: Functions, port: PciDevice, devices: list[PciDevice]
-) -> CheckResult:
-    source = f"/sys/bus/pci/devices/{port.address}/config (ACS Control)"
+def _port(evidence: Evidence, check: str, port: PciDevice, devices: list[PciDevice]) -> CheckResult:
+    source = f"{sysfs.PCI_DEVICES}/{port.address}/config (ACS Control)"
     expected = f"{' '.join(_REQUIRED)}, as far as the port has them"
     if port.acs is None:
         return _unread(evidence, check, port, expected, source)
     missing = [name for name in _REQUIRED if name in port.acs.capable and name not in port.acs.enabled]
-    merged = _merged(functions, devices)
+    merged = _merged(evidence.host.index, devices)
     if not port.acs.capable:
         actual = "it has no ACS: " + ("its devices share a group" if merged else "the kernel's groups say enough")
         return passed(check, port.address, expected=expected, actual=actual, source=source)
@@ -73,11 +73,11 @@ def _unread(evidence: Evidence, check: str, port: PciDevice, expected: str, sour
     return unknown(check, port.address, expected=expected, why=why, hint=hint, source=source)
 
 
-def _merged(functions: Functions, devices: Iterable[PciDevice]) -> bool:
+def _merged(index: DeviceIndex, devices: Iterable[PciDevice]) -> bool:
     """Whether each device's group also holds functions of other slots: the kernel knows that they reach each other."""
     for device in devices:
-        mates = [f for f in functions.values() if f.iommu_group == device.iommu_group and not f.is_bridge]
-        if device.iommu_group is None or all(slot_of(mate.address) == slot_of(device.address) for mate in mates):
+        mates = () if device.iommu_group is None else index.groups[device.iommu_group]
+        if all(slot_of(mate.address) == slot_of(device.address) for mate in mates):
             return False
     return True
 
@@ -88,7 +88,7 @@ def _merged(functions: Functions, devices: Iterable[PciDevice]) -> bool:
 def ats(evidence: Evidence) -> Iterable[CheckResult]:
     """Of a guest that has a GPU and an RDMA NIC below one switch: can they talk to each other directly."""
     check = "ats"
-    functions = by_address(evidence.host)
+    functions = evidence.host.index.pci
     pairs = _pairs(evidence, functions)
     if not pairs:
         yield none_given(evidence, check, "no guest has a GPU and an RDMA NIC below one switch")
@@ -109,26 +109,26 @@ def _pairs(evidence: Evidence, functions: Functions) -> dict[str, list[str]]:
         near = [
             gpu
             for gpu in sorted(gpus & set(held))
-            if set(held[gpu]) & set(names) and _one_switch(functions, gpu, address)
+            if set(held[gpu]) & set(names) and _one_switch(evidence.host.index, gpu, address)
         ]
         if near:
             found[address] = near
     return found
 
 
-def _one_switch(functions: Functions, a: str, b: str) -> bool:
+def _one_switch(index: DeviceIndex, a: str, b: str) -> bool:
     """Whether the nearest bridge above both is the upstream port of a switch."""
-    others = {bridge.address for bridge in above(functions, b)}
-    nearest = next((bridge for bridge in above(functions, a) if bridge.address in others), None)
+    others = index.above(b)
+    nearest = next((bridge for bridge in index.bridges(a) if bridge.address in others), None)
     return nearest is not None and nearest.port_type == "upstream-port"
 
 
 def _judge_nic(evidence: Evidence, check: str, functions: Functions, nic: str, gpus: list[str]) -> CheckResult:
     function = functions[nic]
     physical = functions.get(function.physfn or "", function)
-    ports = [above(functions, end)[0] for end in (nic, *gpus)]
+    ports = [evidence.host.index.bridges(end)[0] for end in (nic, *gpus)]
     redirecting = [port for port in ports if port.acs and "ReqRedir" in port.acs.enabled]
-    source = f"/sys/bus/pci/devices/{physical.address}/config (ATS Control)"
+    source = f"{sysfs.PCI_DEVICES}/{physical.address}/config (ATS Control)"
     expected = f"direct traffic with {listed(gpus)} below the same switch"
     if not redirecting and all(port.acs is not None for port in ports):
         actual = "ports do not redirect: it is direct, and past the IOMMU"

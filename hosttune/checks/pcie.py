@@ -7,14 +7,13 @@ from collections.abc import Iterable, Mapping
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.facts import (
     RECORD,
-    above,
     accelerators,
     as_root,
-    by_address,
     given,
     lacks,
     listed,
 )
+from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import PciDevice
@@ -29,7 +28,7 @@ _IN_THE_ROOT = ("root-complex-endpoint", "root-complex-event-collector")
 def _worth(evidence: Evidence, *, others: bool) -> list[PciDevice]:
     """GPUs of known makers and devices of guests; with `others` also NICs and NVMe drives. No virtual functions."""
     host = evidence.host
-    functions = by_address(host)
+    functions = host.index.pci
     names = [gpu.address for gpu in accelerators(host)] + [device.address for device in given(evidence)]
     if others:
         names += [nic.address for nic in host.nics] + [drive.address for drive in host.nvme]
@@ -44,15 +43,14 @@ def pcie_payload(evidence: Evidence) -> Iterable[CheckResult]:
     """Maximum payload size: one value along each path."""
     check = "pcie-payload"
     devices = [d for d in _worth(evidence, others=True) if d.address.endswith(".0")]
-    functions = by_address(evidence.host)
     for device in devices:
-        yield _path(evidence, check, device, above(functions, device.address))
+        yield _path(evidence, check, device, evidence.host.index.bridges(device.address))
 
 
 def _path(evidence: Evidence, check: str, device: PciDevice, bridges: tuple[PciDevice, ...]) -> CheckResult:
     """One device with the bridges above it."""
     address = device.address
-    source = f"/sys/bus/pci/devices/{address}/config (Device Control), the same of {len(bridges)} bridges above"
+    source = f"{sysfs.PCI_DEVICES}/{address}/config (Device Control), the same of {len(bridges)} bridges above"
     expected = "one maximum payload size from the root port down"
     if (not bridges and not device.parent) or device.port_type in _IN_THE_ROOT:
         return skipped(check, address, "nothing above it: a virtual root bus, or part of the root complex")
@@ -86,7 +84,7 @@ def _path(evidence: Evidence, check: str, device: PciDevice, bridges: tuple[PciD
 def aspm(evidence: Evidence) -> Iterable[CheckResult]:
     """Link power states of GPUs and of devices that guests have: off at both ends."""
     check = "aspm"
-    functions = by_address(evidence.host)
+    functions = evidence.host.index.pci
     devices = _worth(evidence, others=False)
     for device in devices:
         yield _link_power(evidence, check, device, functions.get(device.parent or ""))
@@ -94,7 +92,7 @@ def aspm(evidence: Evidence) -> Iterable[CheckResult]:
 
 def _link_power(evidence: Evidence, check: str, device: PciDevice, port: PciDevice | None) -> CheckResult:
     address = device.address
-    source = f"/sys/bus/pci/devices/{address}/config (Link Control)" + (f", of {port.address} too" if port else "")
+    source = f"{sysfs.PCI_DEVICES}/{address}/config (Link Control)" + (f", of {port.address} too" if port else "")
     expected = "off at both ends"
     linkless = device.link is None and device.aspm is None and _linkless(evidence, device)
     if device.port_type in _IN_THE_ROOT or linkless:
@@ -119,7 +117,7 @@ def _link_power(evidence: Evidence, check: str, device: PciDevice, port: PciDevi
 
 def _linkless(evidence: Evidence, device: PciDevice) -> bool:
     """Whether the kernel shows no link of it: it has no PCI Express capability."""
-    return lacks(evidence, f"/sys/bus/pci/devices/{device.address}/current_link_speed")
+    return lacks(evidence, sysfs.function(device.address, "current_link_speed"))
 
 
 # --- BARs ----------------------------------------------------------------------------------------------------
@@ -129,7 +127,7 @@ def bar_size(evidence: Evidence) -> Iterable[CheckResult]:
     """Memory windows of GPUs: assigned, as large as those of sister cards, and as their resizable BAR can be."""
     check = "bar-size"
     gpus = accelerators(evidence.host)
-    functions = by_address(evidence.host)
+    functions = evidence.host.index.pci
     # A machine on which no function at all has a BAR does not exist: nobody recorded them.
     unrecorded = not any(one.bars for one in functions.values())
     for gpu in gpus:
@@ -138,7 +136,7 @@ def bar_size(evidence: Evidence) -> Iterable[CheckResult]:
 
 def _window(evidence: Evidence, check: str, gpu: Gpu, functions: Functions, unrecorded: bool) -> CheckResult:
     device = functions.get(gpu.address)
-    source = f"/sys/bus/pci/devices/{gpu.address}/resource"
+    source = sysfs.function(gpu.address, "resource")
     expected = "its memory within reach of the CPU and of other devices"
     if device is None or device.bars is None or unrecorded:
         hint = f"look with: cat {source}" if evidence.complete else RECORD

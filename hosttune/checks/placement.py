@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hosttune.checks.check import Check, failed, passed, unknown, warned
-from hosttune.checks.facts import accelerators, by_address, lacks, named_nodes
+from hosttune.checks.facts import accelerators, lacks, named_nodes
+from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, PciDevice
@@ -25,14 +26,14 @@ def numa_affinity(evidence: Evidence) -> Iterable[CheckResult]:
     """One result for each GPU of a known maker, given to a guest or not."""
     host = evidence.host
     gpus = accelerators(host)
-    functions = by_address(host)
+    functions = host.index.pci
     for gpu in gpus:
         yield _judge(evidence, gpu, functions.get(gpu.address))
 
 
 def _judge(evidence: Evidence, gpu: Gpu, device: PciDevice | None) -> CheckResult:
     host = evidence.host
-    source = f"/sys/bus/pci/devices/{gpu.address}/numa_node"
+    source = sysfs.function(gpu.address, "numa_node")
     node = device.numa_node if device else None
     lost = next((p for p in host.problems if p.what == _NOT_READ and gpu.address in p.where), None)
     if lost is not None:
@@ -45,7 +46,7 @@ def _judge(evidence: Evidence, gpu: Gpu, device: PciDevice | None) -> CheckResul
         hint = "update the firmware, whose tables name a node that it does not describe; plan with numa: 0 until then"
         actual = f"node {node}, which this host does not have"
         return failed(_ID, gpu.address, expected=_EXPECTED, actual=actual, source=source, hint=hint)
-    if not known and not lacks(evidence, "/sys/devices/system/node"):
+    if not known and not lacks(evidence, sysfs.NODES):
         why = f"node {node}; which nodes this host has was not read"
         hint = "look with: ls -d /sys/devices/system/node/node*"
         return unknown(_ID, gpu.address, expected=_EXPECTED, why=why, hint=hint, source=source)

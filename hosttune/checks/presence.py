@@ -15,20 +15,20 @@ from hosttune.checks.data import table
 from hosttune.checks.facts import (
     HOST,
     RECORD,
-    by_address,
     known_devices,
     listed,
     lost_gpus,
     refused,
 )
-from hosttune.model.doubts import contradicted
+from hosttune.gpu import nvswitches
+from hosttune.model import sysfs
 from hosttune.model.evidence import STATE, Evidence
 from hosttune.model.host import DeviceSource, PciDevice, SeenDevice
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import address_key
 
 _ID = "device-present"
-_TREE = "/sys/bus/pci/devices"
+_TREE = sysfs.PCI_DEVICES
 _EXPECTED = "in the PCI tree, and in every source that could show it"
 _WHOLE = "a PCI tree that was read, and no source that knows of more"
 _GONE = (
@@ -46,10 +46,10 @@ Contradiction = tuple[str, str, str, str]  # outcome, what, source, hint
 
 def device_present(evidence: Evidence) -> Iterator[CheckResult]:
     """One result for the host, and one for each device that any source knows."""
-    functions = by_address(evidence.host)
+    functions = evidence.host.index.pci
     yield _host(evidence)
     known = known_devices(evidence.host)
-    doubtful = contradicted(evidence.host)
+    doubtful = evidence.host.index.contradicted
     shown: dict[str, list[tuple[DeviceSource, SeenDevice]]] = {}
     lacking: dict[str, list[DeviceSource]] = {}
     for source in evidence.host.sources or ():
@@ -201,7 +201,7 @@ def _boards(evidence: Evidence) -> Iterator[Contradiction]:
     if host.hypervisor is True or not host.pci:
         return
     board = table("boards")["baseboard"]
-    ids = {device.address: device.device_id for device in host.pci if device.vendor_id == "10de"}
+    ids = {device.address: device.device_id for device in host.pci if device.vendor_id == nvswitches.VENDOR_ID}
     lost = len(lost_gpus(host))
     for switch, per_board in table("boards")["switches"].items():
         gpus = [gpu for gpu in host.gpus if ids.get(gpu.address) in board.get(switch, ())]
@@ -241,7 +241,7 @@ def guarded(check: Check, evidence: Evidence, results: Iterable[CheckResult]) ->
         yield from results
         return
     lost = {gpu.address for gpu in lost_gpus(evidence.host)}
-    doubtful = contradicted(evidence.host)
+    doubtful = evidence.host.index.contradicted
     gone = lost | {device.address for device in evidence.host.pci if device.responds is False}
     if not gone and not doubtful:
         yield from results

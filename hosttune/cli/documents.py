@@ -37,7 +37,7 @@ def capture(root: str | None, document: str | None, file: str) -> None:
         raise BadInput("a host document cannot be captured", where="--host", hint="capture a machine, or use --root")
     from hosttune.archive import open_root
     from hosttune.capture import write_capture
-    from hosttune.system import Machine
+    from hosttune.machine import Machine
 
     write_capture(Machine() if root is None else open_root(root), file, tell_plainly)
     tell(f"capture written: {file}")

@@ -147,7 +147,7 @@ def at_site(root: str | None, document: str | None) -> tuple[Site, Callable[[], 
 def open_system(root: str | None) -> System:
     """This machine, or what --root names."""
     if root is None:
-        from hosttune.system import Machine
+        from hosttune.machine import Machine
 
         return Machine()
     from hosttune.archive import open_root

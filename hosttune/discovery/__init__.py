@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hosttune.errors import BadInput
+from hosttune.model import sysfs
 from hosttune.model.host import Host, Tuned
 from hosttune.reader import Reader
 
@@ -31,7 +32,7 @@ def discover(system: System) -> Host:
     from hosttune.discovery.sources import read_sources
     from hosttune.gpu import read_gpus
     from hosttune.gpu.vgpu import read_vgpu
-    from hosttune.system import Machine
+    from hosttune.machine import Machine
     from hosttune.tuned import ACTIVE
 
     _check_is_host(system)
@@ -95,11 +96,11 @@ def _read_tuned(reader: Reader, active: str | None, arch: str | None) -> Tuned |
 
 def _doubt_flat_guest(reader: Reader, host: Host) -> None:
     """Say that a guest's own view hides where its GPUs really are."""
-    places = {device.address: device.numa_node for device in host.pci}
-    if host.hypervisor and host.gpus and all(places.get(gpu.address) is None for gpu in host.gpus):
+    functions = [host.index.pci.get(gpu.address) for gpu in host.gpus]
+    if host.hypervisor and functions and all(one is None or one.numa_node is None for one in functions):
         reader.problem(
             "topology hidden",
-            "/sys/bus/pci/devices",
+            sysfs.PCI_DEVICES,
             "this machine is a guest and its hypervisor shows no NUMA node for any GPU: their affinity is unknown",
         )
 

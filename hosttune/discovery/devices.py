@@ -15,13 +15,14 @@ import re
 
 import msgspec
 
-from hosttune.discovery.pci_function import NVSWITCHES
 from hosttune.disks import block_uses, disk_uses, nvme_names
+from hosttune.gpu import nvswitches
 from hosttune.gpu.bridges import MARK, bridges_among, has_bridges, may_be_bridge
+from hosttune.model import sysfs
 from hosttune.model.host import Nic, Nvme, NvSwitch, PciDevice
 from hosttune.reader import Reader
 
-_DEVICES = "/sys/bus/pci/devices"
+_DEVICES = sysfs.PCI_DEVICES
 _NET = "/sys/class/net"
 _RDMA = "/sys/class/infiniband"
 _NIC_CLASSES = ("0200", "0207", "0280")
@@ -245,14 +246,9 @@ def read_nvswitches(reader: Reader, pci: tuple[PciDevice, ...]) -> tuple[NvSwitc
     return tuple(
         NvSwitch(
             address=device.address,
-            model=NVSWITCHES.get(device.device_id or "") or device.device_name,
+            model=nvswitches.MODELS.get(device.device_id or "") or device.device_name,
             driver=device.driver,
         )
         for device in pci
-        if device.vendor_id == "10de" and _is_nvswitch(device)
+        if nvswitches.is_one(device)
     )
-
-
-def _is_nvswitch(device: PciDevice) -> bool:
-    known = device.device_id in NVSWITCHES
-    return known or ((device.class_code or "")[:4] == "0680" and "NVSwitch" in (device.device_name or ""))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from hosttune.discovery import discover
 from hosttune.errors import BadInput
 from hosttune.irqbalance import IRQBALANCE
+from hosttune.model import sysfs
 from hosttune.model.evidence import LIBVIRT_ANSWER, Evidence
 from hosttune.model.guestplan import PLACE, UNREADABLE, GuestPlan
 from hosttune.model.host import Host
@@ -45,8 +46,8 @@ _UNITS = tuple(
 IRQBALANCE_UNIT = "irqbalance-unit"  # the query: absent, masked or installed
 # Whose absence means that the kernel, or the machine, has no such thing. Of each CPU and each function, those below.
 _ABSENT = (
-    "/sys/bus/pci/devices",
-    "/sys/devices/system/node",
+    sysfs.PCI_DEVICES,
+    sysfs.NODES,
     "/sys/kernel/mm/hugepages",
     "/sys/kernel/mm/ksm/run",
     "/sys/kernel/mm/transparent_hugepage/enabled",
@@ -130,8 +131,8 @@ def read_guest_plan(reader: Reader, host: Host) -> GuestPlan | None:
 def read_absent(reader: Reader, host: Host) -> tuple[str, ...]:
     """The paths that the machine is proven not to have, of those whose absence some check takes for an answer."""
     asked = [*_ABSENT]
-    asked += [f"/sys/devices/system/cpu/cpu{cpu.id}/{name}" for cpu in host.cpus for name in _ABSENT_OF_CPU]
-    asked += [f"/sys/bus/pci/devices/{one.address}/{name}" for one in host.pci for name in _ABSENT_OF_FUNCTION]
+    asked += [f"{sysfs.CPUS}/cpu{cpu.id}/{name}" for cpu in host.cpus for name in _ABSENT_OF_CPU]
+    asked += [f"{sysfs.PCI_DEVICES}/{one.address}/{name}" for one in host.pci for name in _ABSENT_OF_FUNCTION]
     return tuple(path for path in asked if reader.lacks(path))
 
 
@@ -142,7 +143,7 @@ def read_bar_limits(reader: Reader, host: Host) -> dict[str, int]:
     """
     limits: dict[str, int] = {}
     for gpu in host.gpus:
-        folder = f"/sys/bus/pci/devices/{gpu.address}"
+        folder = sysfs.function(gpu.address)
         masks = {name: reader.text(f"{folder}/{name}") or "" for name in (f"resource{bar}_resize" for bar in range(6))}
         read = {name: int(mask, 16) for name, mask in masks.items() if _MASK.fullmatch(mask)}
         if all(name in read or reader.lacks(f"{folder}/{name}") for name in masks):

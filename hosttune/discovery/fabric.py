@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hosttune.errors import BadInput, CommandFailed
-from hosttune.gpu import vendor_of
+from hosttune.gpu import nvswitches, vendor_of
 from hosttune.gpu.boards import board_of, has_fabric
 from hosttune.model.gpu import Fabric, FabricPartition, Gpu
 from hosttune.model.host import Host, PciDevice
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from hosttune.model.evidence import FabricManager
 
 # Fabric Manager user guide, "Fabric Manager Config Options".
-CONFIG = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
-SERVICE = "nvidia-fabricmanager.service"
+CONFIG = nvswitches.MANAGER_CONFIG
+SERVICE = nvswitches.MANAGER_SERVICE
 _PROGRAM = "/usr/bin/nv-fabricmanager"
 _LIST = "fabric-manager-partitions"
 _QUERIES: Mapping[str, tuple[str, ...]] = {

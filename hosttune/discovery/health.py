@@ -13,12 +13,13 @@ from typing import Any
 
 from hosttune.discovery.kernellog import read_kernel_log
 from hosttune.errors import BadInput, CommandFailed
+from hosttune.model import sysfs
 from hosttune.model.evidence import Health
 from hosttune.model.host import Host
 from hosttune.model.values import recorded_json
 from hosttune.reader import Reader, number
 
-_DEVICES = "/sys/bus/pci/devices"
+_DEVICES = sysfs.PCI_DEVICES
 _NVME = "/sys/class/nvme"
 _EDAC = "/sys/devices/system/edac/mc"
 _CONTROLLER = re.compile(r"nvme[0-9]{1,5}")

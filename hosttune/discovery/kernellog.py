@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from hosttune.errors import BadInput, CommandFailed
+from hosttune.gpu import VENDORS
+from hosttune.gpu.vendor import LOGGED_ADDRESS
 from hosttune.model.evidence import KernelEvent
 from hosttune.model.values import Value, recorded_json
 from hosttune.reader import Reader
@@ -23,10 +25,13 @@ QUERY = "kernel-log"
 _DMESG_JSON = ("dmesg", "--kernel", "--json")  # util-linux 2.38 on
 _DMESG = ("dmesg", "--kernel")
 _FIRST = "Linux version "  # the first line of every boot
+_MAKERS = tuple(vendor.traces.log for vendor in VENDORS if vendor.traces.log is not None)
 # What the journal is searched for: all that can be an event.
 _WANTED = (
-    r"NVRM: |nvidia-nvswitch[0-9]+: SXid|AER: |PCIe Bus Error|DPC: containment|\[Hardware Error\]|mce: "
-    r"|EDAC (MC|DEVICE)[0-9]|^Missed [0-9]+ kernel messages|" + _FIRST
+    "".join(f"{log.wanted}|" for log in _MAKERS)
+    + r"AER: |PCIe Bus Error|DPC: containment|\[Hardware Error\]|mce: "
+    + r"|EDAC (MC|DEVICE)[0-9]|^Missed [0-9]+ kernel messages|"
+    + _FIRST
 )
 # The kernel's records, and what journald itself says: it counts the records whose sequence numbers it never saw.
 _JOURNAL = (
@@ -246,7 +251,7 @@ def _seconds(value: Any) -> float | None:
 
 # --- events ------------------------------------------------------------------------------------------------------
 
-_BDF = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
+_BDF = LOGGED_ADDRESS
 _SEVERITY = r"(?P<severity>Correct(?:ed|able)|Uncorrect(?:ed|able) \((?:Non-Fatal|Fatal)\))"
 
 
@@ -258,27 +263,10 @@ class _Shape(NamedTuple):
     severity: str | None = None
 
 
-# Sources: NVIDIA, "XID Errors" (form of the record; 144 to 150: Xid catalogue, WORKFLOW_NVLINK5_ERR; 154: its row) and
-# Fabric Manager user guide, appendix D (SXid); Linux drivers/pci/pcie/{aer,dpc}.c, whose words changed in 6.10
-# ("Corrected error received" → "Correctable error message received"), drivers/edac/{edac_mc,edac_device}.c;
-# open-gpu-kernel-modules (RmInitAdapter, "fallen off the bus").
+# Sources: Linux drivers/pci/pcie/{aer,dpc}.c, whose words changed in 6.10 ("Corrected error received" → "Correctable
+# error message received"), drivers/edac/{edac_mc,edac_device}.c. Those of GPU makers are in `hosttune.gpu`.
 _SHAPES = (
-    _Shape(
-        "xid",
-        re.compile(
-            rf"NVRM: Xid \((?:PCI:)?(?P<address>{_BDF})(?: GPU-I:[0-9]+)?\): (?P<code>[0-9]{{1,4}})\b(?P<rest>.*)",
-            re.DOTALL,
-        ),
-    ),
-    _Shape(
-        "sxid",
-        re.compile(
-            rf"nvidia-nvswitch[0-9]+: SXid \((?:PCI:)?(?P<address>{_BDF})\): (?P<code>[0-9]{{1,6}}), "
-            r"(?P<severity>Fatal|Non-fatal)\b"
-        ),
-    ),
-    _Shape("lost", re.compile(rf"NVRM: GPU (?P<address>{_BDF}): (?:GPU has fallen off the bus|RmInitAdapter failed)")),
-    _Shape("lost", re.compile(rf"NVRM: The NVIDIA GPU (?P<address>{_BDF})")),
+    *(_Shape(kind, re.compile(pattern)) for log in _MAKERS for kind, pattern in log.shapes),
     _Shape(
         "aer", re.compile(rf"\S+ (?P<address>{_BDF}): (?:AER: )?PCIe Bus Error: severity={_SEVERITY}", re.IGNORECASE)
     ),
@@ -292,10 +280,10 @@ _SHAPES = (
         "edac", re.compile(r"EDAC (?:MC|DEVICE)(?P<code>[0-9]{1,4}): (?:(?P<count>[0-9]{1,9}) )?(?P<severity>[CU]E)\b")
     ),
 )
-# How records begin that are events. NVSwitches add lines of data and severity to theirs.
+# How records begin that are events.
 _BEGINNINGS = re.compile(
-    r"NVRM: Xid\b|nvidia-nvswitch[0-9]{1,4}: SXid\b(?! \([^)]{1,30}\): [0-9]{1,6}, (?:Data \{|Severity [0-9]))"
-    r"|\S{1,40} [0-9a-fA-F:.]{7,16}: (?:AER: )?PCIe Bus Error: |EDAC (?:MC|DEVICE)[0-9]{1,4}: [0-9]"
+    "".join(f"{log.begins}|" for log in _MAKERS)
+    + r"\S{1,40} [0-9a-fA-F:.]{7,16}: (?:AER: )?PCIe Bus Error: |EDAC (?:MC|DEVICE)[0-9]{1,4}: [0-9]"
     r"|\{[0-9]{1,9}\}\[Hardware Error\]: *event severity: (?!info\b)"
 )
 _NVLINK5_CODES = frozenset(str(code) for code in range(144, 151))

@@ -10,17 +10,18 @@ import re
 from collections.abc import Sequence
 
 from hosttune.discovery.sets import read_list, read_set
+from hosttune.gpu import VENDORS
 from hosttune.hugetlbfs import MOUNTS, default_page_bytes, libvirts_folder, read_hugetlbfs
+from hosttune.model import sysfs
 from hosttune.model.host import HugePages, Hugetlbfs, MemorySettings, NumaNode
 from hosttune.model.limits import check_count
 from hosttune.model.problems import PAGES_UNSURE
 from hosttune.model.values import MAX_SIZE, CpuSet, format_size
 from hosttune.reader import Reader, number
 
-_NODES = "/sys/devices/system/node"
+_NODES = sysfs.NODES
 _HUGEPAGES = "/sys/kernel/mm/hugepages"
 _THP = "/sys/kernel/mm/transparent_hugepage"
-_GPUS = "/proc/driver/nvidia/gpus"
 
 _NODE_NAME = re.compile(r"node([0-9]{1,6})")
 _CPU_NAME = re.compile(r"cpu([0-9]{1,6})")
@@ -94,12 +95,13 @@ def _online_nodes(reader: Reader, ids: Sequence[int]) -> Sequence[int]:
 
 
 def _gpu_nodes(reader: Reader) -> frozenset[int]:
-    """Nodes that are a GPU's memory, as the NVIDIA driver says of each GPU it onlined as a node (POWER9, Grace)."""
+    """Nodes that are a GPU's memory, as a driver says of each GPU that it onlined as a node (POWER9, Grace)."""
     nodes = set[int]()
-    for gpu in reader.names(_GPUS):
-        status = reader.text(f"{_GPUS}/{gpu}/numa_status")
-        if status and (match := _GPU_NODE_LINE.search(status)):
-            nodes.add(int(match[1]))
+    for folder in (vendor.traces.proc for vendor in VENDORS if vendor.traces.proc):
+        for gpu in reader.names(folder):
+            status = reader.text(f"{folder}/{gpu}/numa_status")
+            if status and (match := _GPU_NODE_LINE.search(status)):
+                nodes.add(int(match[1]))
     return frozenset(nodes)
 
 

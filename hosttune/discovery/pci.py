@@ -24,13 +24,14 @@ from hosttune.discovery.pci_function import (
 )
 from hosttune.discovery.pci_link import Links
 from hosttune.discovery.sets import parsed, plain
+from hosttune.model import sysfs
 from hosttune.model.host import Bar, Link, NumaNode, PciDevice
 from hosttune.model.limits import check_count
 from hosttune.model.values import MAX_ID, CpuSet, parse_cpus, slot_of
 from hosttune.reader import Reader, number
 
-DEVICES = "/sys/bus/pci/devices"
-GROUPS = "/sys/kernel/iommu_groups"
+DEVICES = sysfs.PCI_DEVICES
+GROUPS = sysfs.IOMMU_GROUPS
 
 Place = tuple[int | None, str]
 

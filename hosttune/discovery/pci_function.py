@@ -12,6 +12,8 @@ import re
 
 from hosttune.discovery.sets import parsed, read_set
 from hosttune.errors import Unreadable
+from hosttune.gpu import nvswitches
+from hosttune.model import sysfs
 from hosttune.model.host import Bar, Irq, LinkFigures
 from hosttune.model.values import MAX_ID, MAX_SIZE, Value
 from hosttune.pciconfig import WIDTHS, ConfigFacts, decode
@@ -31,7 +33,6 @@ _LINK_FILES = frozenset(("current_link_speed", "current_link_width", "max_link_s
 _UNCORE = ("08", "11")  # system peripherals, signal processing
 AFFINITY = ("numa_node", "local_cpulist")  # a kernel shows both of every function, or with no NUMA the list alone
 MAX_NODES = 1 << 20
-NVSWITCHES = {"1af1": "A100 NVSwitch", "22a3": "H100/H200 NVSwitch"}  # 10de; class 0680
 
 
 class Figures(Value, frozen=True, kw_only=True):
@@ -98,7 +99,7 @@ class Function(Value, frozen=True, kw_only=True):
 def matters(class_code: str | None, vendor: str | None, device: str | None) -> bool:
     """Whether a function of this class and id is something that guests or tuning are about."""
     kind = class_code or ""
-    return kind[:2] in ("03", "12", "02") or kind[:4] == "0108" or (vendor == "10de" and device in NVSWITCHES)
+    return kind[:2] in ("03", "12", "02") or kind[:4] == "0108" or nvswitches.is_known(vendor, device)
 
 
 _NO_CONFIG = ConfigFacts()
@@ -154,7 +155,7 @@ def read_function(
 
 def not_read(address: str, why: str) -> Function:
     """A function of which nothing is known but its address, because `why`."""
-    path = f"/sys/bus/pci/devices/{address}"
+    path = sysfs.function(address)
     return Function(
         address=address, path=path, above=(), parent=None, names=frozenset(), vendor=None, device=None,
         subsystem_vendor=None, subsystem_device=None, revision=None, class_code=None, config=_NO_CONFIG,
@@ -363,7 +364,7 @@ def _figures(files: _Files, config: ConfigFacts, power_state: str | None) -> tup
     registers = Figures(
         speed=config.speed_gts, width=config.width, max_speed=config.max_speed_gts, max_width=config.max_width
     )
-    folder = f"/sys/bus/pci/devices/{files.path.rpartition('/')[2]}"
+    folder = sysfs.function(files.path.rpartition("/")[2])
     told = [_told(f"{folder}/{_braced(filed)}", own)] if filed else []
     told += [] if registers.silent else [_told(f"{folder}/config", registers)]
     return own if filed else registers, tuple(told)

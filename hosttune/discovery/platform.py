@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from hosttune.discovery.cpuinfo import first_block, values_of
+from hosttune.gpu import VENDORS
+from hosttune.model import sysfs
 from hosttune.model.commandline import split
 from hosttune.model.host import Iommu, Module, NumaNode, PciDevice, Platform
 from hosttune.model.values import Value
 from hosttune.reader import Reader
 
-_MODULES = ("vfio", "kvm", "nvidia", "irqbypass", "iommufd", "mdev")
+_MODULES = ("vfio", "kvm", "irqbypass", "iommufd", "mdev", *(name for v in VENDORS for name in v.traces.modules))
 # What firmware or hypervisors write into DMI sys_vendor, product_name, bios_vendor (as systemd-detect-virt has it).
 _DMI_HYPERVISORS = (
     ("KVM", "kvm"),
@@ -281,7 +283,7 @@ def read_iommu(reader: Reader, pci: Sequence[PciDevice]) -> Iommu:
     `interrupt_posting`: whether all of them can (CAP_REG.PI, bit 59); one that cannot ends it for all
     (drivers/iommu/intel/irq_remapping.c, set_irq_posting_cap).
     """
-    groups = reader.listing("/sys/kernel/iommu_groups")
+    groups = reader.listing(sysfs.IOMMU_GROUPS)
     units = reader.names("/sys/class/iommu")
     registers = _intel_capabilities(reader, units)
     if groups or any(device.iommu_group is not None for device in pci):
@@ -303,7 +305,7 @@ def _iommu_mode(reader: Reader, groups: Iterable[str], pci: Sequence[PciDevice])
     types = {device.iommu_group: device.iommu_group_type for device in pci if device.iommu_group is not None}
     found: Iterable[str | None] = types.values()
     if not types:
-        found = [reader.text(f"/sys/kernel/iommu_groups/{group}/type") for group in groups]
+        found = [reader.text(f"{sysfs.IOMMU_GROUPS}/{group}/type") for group in groups]
     counted = Counter(sorted(kind for kind in found if kind))
     return counted.most_common(1)[0][0] if counted else None
 
@@ -351,7 +353,7 @@ def read_digest(reader: Reader, nodes: Sequence[NumaNode]) -> str | None:
     if reader.system.captured and not reader.system.scratch:
         return None
     machine_id = reader.text("/etc/machine-id")
-    present = reader.text("/sys/devices/system/cpu/present")
+    present = reader.text(f"{sysfs.CPUS}/present")
     if not machine_id or machine_id == "uninitialized" or not present:
         return None
     import hashlib

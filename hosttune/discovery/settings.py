@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 
 from hosttune.irqbalance import irqbalance_bans
+from hosttune.model import sysfs
 from hosttune.model.host import PciDevice
 from hosttune.reader import Reader
 from hosttune.tuned import ACTIVE
@@ -42,7 +43,7 @@ def read_settings(reader: Reader, pci: Sequence[PciDevice]) -> dict[str, str]:
     values = {path: reader.text(path) for path in _FILES}
     for device in pci:
         if device.is_display or (device.class_code or "").startswith("02"):
-            folder = f"/sys/bus/pci/devices/{device.address}/link"
+            folder = sysfs.function(device.address, "link")
             values |= {f"{folder}/{name}": reader.text(f"{folder}/{name}") for name in reader.names(folder)}
     for path, ban in irqbalance_bans(reader.text):
         values[path] = ban

@@ -13,16 +13,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from hosttune.discovery.pci_function import ADDRESS, NVSWITCHES
-from hosttune.gpu import VENDORS, maker_of
+from hosttune.discovery.pci_function import ADDRESS
+from hosttune.gpu import VENDORS, maker_of, nvswitches
 from hosttune.gpu.vendor import Listing, Vendor
+from hosttune.model import sysfs
 from hosttune.model.host import DeviceSource, Host, PciDevice, Problem, SeenDevice
 from hosttune.model.values import address_key
 from hosttune.reader import Reader
 
-TREE = "/sys/bus/pci/devices"
-GROUPS = "/sys/kernel/iommu_groups"
-_DRIVERS = "/sys/bus/pci/drivers"
+TREE = sysfs.PCI_DEVICES
+GROUPS = sysfs.IOMMU_GROUPS
+_DRIVERS = sysfs.PCI_DRIVERS
 _DEVICES = "/sys/devices"
 _ROOT = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
 _PROC = "/proc/bus/pci/devices"
@@ -30,7 +31,7 @@ _LINE = re.compile(r"([0-9a-f]{2})([0-9a-f]{2})\t([0-9a-f]{4})([0-9a-f]{4})\t")
 # Folders of sysfs whose links lead through a device's own directory, and what is in them.
 _CLASSES = (("/sys/class/nvme", "nvme"), ("/sys/class/infiniband", "nic"), ("/sys/class/net", "nic"))
 # Drivers that hold nothing but one kind of device; those of GPU makers say so themselves.
-_KINDS = {"nvidia-nvswitch": "nvswitch", "nvme": "nvme"}
+_KINDS = {nvswitches.DRIVER: "nvswitch", "nvme": "nvme"}
 _HOSTS_OWN = "a driver of the host"  # which one is not told, but none that gives its device to guests
 # In a class link, what follows the function whose own device it is: a USB adapter is none of its controller.
 _OWN = re.compile(r"(/virtio[0-9]+)?(/(net|infiniband|nvme)/[^/]+)?")
@@ -124,7 +125,7 @@ def _is_another(seen: SeenDevice, function: PciDevice) -> bool:
         return seen.kind == "gpu"  # a GPU by this source alone: then that is what it is
     if not code:
         return False
-    is_switch = function.vendor_id == "10de" and code[:4] == "0680"
+    is_switch = nvswitches.may_be_one(function)
     if seen.kind == "gpu":
         maker = maker_of(function.vendor_id)
         made_so = seen.vendor is None or (maker is not None and maker.name == seen.vendor)
@@ -231,7 +232,7 @@ def _by_id(vendor_id: str, device_id: str) -> dict[str, str]:
     maker = maker_of(vendor_id)
     if maker is not None and device_id in maker.models:
         return {"kind": "gpu", "vendor": maker.name, "model": maker.models[device_id]}
-    return {"kind": "nvswitch"} if vendor_id == "10de" and device_id in NVSWITCHES else {}
+    return {"kind": "nvswitch"} if nvswitches.is_known(vendor_id, device_id) else {}
 
 
 def _drivers(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:

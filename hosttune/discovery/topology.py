@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 from hosttune.discovery.cpuinfo import blocks_by_cpu, ids_of
 from hosttune.discovery.sets import read_set
+from hosttune.model import sysfs
 from hosttune.model.host import NumaNode
 from hosttune.model.values import CpuSet
 from hosttune.reader import Reader
 
-CPUS = "/sys/devices/system/cpu"
+CPUS = sysfs.CPUS
 _NODE_NAME = re.compile(r"node([0-9]+)")
 
 # New name first; the *_siblings are its older aliases, and captures of old kernels have only the masks.
@@ -48,10 +49,10 @@ def read_homes(reader: Reader, nodes: Sequence[NumaNode], online: CpuSet) -> dic
         homes[cpu] = [node for node in own if node in homes[cpu]] or homes[cpu]
     if disputed:
         why = f"CPUs {disputed} are in the lists of several nodes: each is on the node it links to, else the lowest"
-        reader.problem("nodes share CPUs", "/sys/devices/system/node", why)
+        reader.problem("nodes share CPUs", sysfs.NODES, why)
     homeless = online - CpuSet(homes)
     if nodes and homeless:
-        reader.problem("CPUs without a node", "/sys/devices/system/node", f"no node lists CPUs {homeless}")
+        reader.problem("CPUs without a node", sysfs.NODES, f"no node lists CPUs {homeless}")
     return {cpu: listed[0] for cpu, listed in homes.items()}
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from hosttune.domain.scene import Fault, Scene, named
+from hosttune.model import sysfs
 from hosttune.model.values import CpuSet, parse_cpus
 
 _PINS = "/domain/cputune/vcpupin"
@@ -13,7 +14,7 @@ _EMULATOR = "/domain/cputune/emulatorpin"
 _IOTHREAD = "/domain/cputune/iothreadpin"
 _TOPOLOGY = "/domain/cpu/topology"
 _CELLS = "/domain/cpu/numa/cell"
-_SYSFS = "/sys/devices/system/cpu"
+_SYSFS = sysfs.CPUS
 
 
 def cpu_faults(scene: Scene) -> Iterator[Fault]:

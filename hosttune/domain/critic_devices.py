@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from hosttune.domain.facts import HostDevice
 from hosttune.domain.scene import Fault, Scene, named
+from hosttune.model import sysfs
 from hosttune.model.values import CpuSet
 
 _HOSTDEV = "/domain/devices/hostdev"
 _PORTS = ("pcie-root-port", "pcie-switch-downstream-port")
-_DEVICES = "/sys/bus/pci/devices"
+_DEVICES = sysfs.PCI_DEVICES
 
 
 def device_faults(scene: Scene) -> Iterator[Fault]:

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from hosttune.domain.facts import GuestCell
 from hosttune.domain.scene import Fault, Scene
+from hosttune.model import sysfs
 from hosttune.model.host import NumaNode
 from hosttune.model.values import CpuSet, format_size, parse_cpus
 
 _NUMATUNE = "/domain/numatune"
 _BACKING = "/domain/memoryBacking"
-_NODES = "/sys/devices/system/node"
+_NODES = sysfs.NODES
 _VFIO_RESERVE = 1 << 30  # libvirt's own allowance for MMIO beside the guest's memory
 
 

@@ -22,10 +22,8 @@ def shared_faults(scene: Scene) -> Iterator[Fault]:
 
 
 def _used_by_host(scene: Scene) -> Iterator[Fault]:
-    uses = {drive.address: drive.in_use for drive in scene.host.nvme}
-    uses |= {nic.address: nic.in_use for nic in scene.host.nics}
     for device in scene.passed:
-        if use := uses.get(device.source or ""):
+        if use := scene.host.index.in_use.get(device.source or ""):
             yield Fault("error", f"{device.source} is in use by the host: {use}", scene.place_of(device))
     kept = kept_bridges(scene.host.pci, scene.host.nics)
     for device in scene.passed:

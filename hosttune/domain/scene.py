@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -87,9 +87,9 @@ class Scene:
         )
 
     @cached_property
-    def pci(self) -> dict[str, PciDevice]:
+    def pci(self) -> Mapping[str, PciDevice]:
         """The host's PCI functions by address."""
-        return {device.address: device for device in self.host.pci}
+        return self.host.index.pci
 
     @cached_property
     def gpus(self) -> tuple[HostDevice, ...]:

@@ -10,6 +10,7 @@ import msgspec
 from hosttune.errors import BadInput
 from hosttune.fleet.medians import Hardware
 from hosttune.fleet.results import answer_path, read_file
+from hosttune.model.gpu import OTHER
 from hosttune.model.validation import Validation
 
 
@@ -82,6 +83,6 @@ def read_machine(results: str, host: str) -> Machine | None:
     gpus = {
         gpu.address: (gpu.model or f"{gpu.vendor} GPU", ids.get(gpu.address))
         for gpu in found.gpus
-        if gpu.vendor not in (None, "other")
+        if gpu.vendor not in (None, OTHER)
     }
     return Machine(found.hostname, Hardware(gpus, found.platform.product if found.platform is not None else None))

@@ -13,8 +13,8 @@ import msgspec
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.fleet.environment import environment, said_by_config
 from hosttune.fleet.results import refuse_names
+from hosttune.machine import Machine
 from hosttune.model.values import Value
-from hosttune.system import Machine
 
 _SECONDS = 600.0  # dynamic inventories ask a cloud or a database
 _COUNT = re.compile(r"  hosts \(([0-9]+)\):")

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from hosttune.gpu.amd import AMD
 from hosttune.gpu.habana import HABANA
+from hosttune.gpu.inside import Inside
 from hosttune.gpu.intel import INTEL
 from hosttune.gpu.nvidia import NVIDIA
 from hosttune.gpu.vendor import Vendor
-from hosttune.model.gpu import Gpu
+from hosttune.model.gpu import OTHER, Gpu
 from hosttune.model.host import PciDevice
 from hosttune.model.limits import check_count
 from hosttune.reader import Reader
 
-__all__ = ["VENDORS", "maker_of", "read_gpus", "vendor_of"]
+__all__ = ["VENDORS", "inside", "maker_of", "read_gpus", "vendor_of"]
 
 VENDORS: tuple[Vendor, ...] = (NVIDIA, AMD, HABANA, INTEL)
 
@@ -52,7 +53,7 @@ def _gpu(device: PciDevice, vendor: Vendor | None) -> Gpu:
     model = vendor.models.get(device.device_id or "") if vendor else None
     return Gpu(
         address=device.address,
-        vendor=vendor.name if vendor else "other",
+        vendor=vendor.name if vendor else OTHER,
         model=model or device.device_name,
         source="sysfs",
     )
@@ -66,3 +67,9 @@ def vendor_of(name: str) -> Vendor | None:
 def maker_of(vendor_id: str | None) -> Vendor | None:
     """The maker with this PCI vendor id ("10de"); None for any other."""
     return next((vendor for vendor in VENDORS if vendor.vendor_id == vendor_id), None)
+
+
+def inside(vendor_id: str | None) -> Inside:
+    """What is known of a maker's GPUs inside a guest, by its PCI vendor id; nothing of any other's."""
+    maker = maker_of(vendor_id)
+    return maker.inside if maker else Inside()

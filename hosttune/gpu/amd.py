@@ -8,7 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 
+from hosttune.gpu.inside import Inside
+from hosttune.gpu.knobs import Knobs
 from hosttune.gpu.vendor import Bench, Listing, Vendor, awake, fill
+from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu, Peer
 from hosttune.model.host import PciDevice
 from hosttune.model.values import MAX_ID
@@ -73,7 +76,7 @@ def _blocks(reader: Reader, devices: Collection[PciDevice]) -> dict[str, frozens
     """The RAS blocks that a GPU counts errors of, by address: those of all GPUs here that have its device id."""
     found: dict[str | None, frozenset[str]] = {}
     for device in devices:
-        names = _ras_blocks(reader, f"/sys/bus/pci/devices/{device.address}")
+        names = _ras_blocks(reader, sysfs.function(device.address))
         found[device.device_id] = found.get(device.device_id, frozenset()) | frozenset(names)
     return {device.address: found[device.device_id] for device in devices}
 
@@ -85,7 +88,7 @@ def _facts(
 
     The UUID has ROCm's form GPU-<unique_id> (ROCR_VISIBLE_DEVICES).
     """
-    folder = f"/sys/bus/pci/devices/{address}"
+    folder = sysfs.function(address)
     unique = reader.text(f"{folder}/unique_id")
     sensors = _sensors(reader, folder)
     caps = sensors and f"{sensors}/power1_cap"
@@ -252,6 +255,13 @@ TELLS = frozenset(
     )
 )
 
+
+def _knobs() -> Knobs:
+    from hosttune.gpu.amd_set import AMD_KNOBS
+
+    return AMD_KNOBS
+
+
 AMD = Vendor(
     name="amd",
     vendor_id="1002",
@@ -262,6 +272,10 @@ AMD = Vendor(
     tells=TELLS,
     link="xgmi",
     lists=_lists,
+    tellers={"amdgpu": "sysfs of amdgpu"},
+    knobs=_knobs,
+    # The version: ROCm/rccl, src/graph/xml.h.
+    inside=Inside(note="AMD: no persistence or power setting has a source, so none is made", nccl="2"),
     # PyTorch for ROCm speaks torch.cuda, and tells each device's PCI address (torch/csrc/cuda/Module.cpp).
     bench=Bench(backends=frozenset(("PyTorch",)), unproven="unproven: not seen on a machine with AMD GPUs"),
 )

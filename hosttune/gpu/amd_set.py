@@ -10,6 +10,7 @@ from typing import Any
 
 from hosttune.errors import Unreadable, WriteFailed
 from hosttune.gpu.knobs import POWER_LIMIT, Knobs
+from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu
 from hosttune.reader import number
 from hosttune.system import System
@@ -31,7 +32,7 @@ def facts(system: System, address: str) -> Gpu:
 
 def _cap(system: System, address: str) -> str | None:
     """The file of the cap. The kernel numbers its monitors anew at every boot."""
-    folder = f"/sys/bus/pci/devices/{address}/hwmon"
+    folder = sysfs.function(address, "hwmon")
     monitors = system.list(folder)
     return f"{folder}/{monitors[0]}/power1_cap" if monitors else None
 

@@ -67,9 +67,8 @@ def board_of(host: Host) -> Board | None:
 
     Where ids tell of several, there is no answer either.
     """
-    ids = {device.address: device.device_id for device in host.pci}
-    switches = {ids.get(switch.address) for switch in host.nvswitches}
-    gpus = {ids.get(gpu.address) for gpu in host.gpus}
+    switches = {host.index.device_id(switch.address) for switch in host.nvswitches}
+    gpus = {host.index.device_id(gpu.address) for gpu in host.gpus}
     found = [name for name, kind in _KINDS.items() if switches & kind.switches or gpus & kind.gpus]
     return _board(found[0]) if len(found) == 1 else None
 
@@ -104,7 +103,7 @@ def fabric_gpus(host: Host) -> tuple[Gpu, ...]:
     """The GPUs on the fabric: whole ones of its maker that are no cards and do not say that they have no fabric."""
     if not has_fabric(host):
         return ()
-    functions = {device.address: device for device in host.pci}
+    functions = host.index.pci
     found = []
     for gpu in host.gpus:
         vendor, device = vendor_of(gpu.vendor), functions.get(gpu.address)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 
 from hosttune.errors import BadInput, CommandFailed
-from hosttune.gpu.vendor import Answer, Bench, Listing, Part, Vendor, always, ask, awake, fill
+from hosttune.gpu.inside import Inside
+from hosttune.gpu.vendor import Answer, Bench, Listing, Part, Traces, Vendor, always, ask, awake, fill
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import PciDevice, Problem
 from hosttune.model.values import MAX_ID, MAX_SIZE, parse_address
@@ -161,6 +162,15 @@ HABANA = Vendor(
     driver=DRIVER,
     tells=frozenset(("driver_version", "power_limit_watts", "status")),
     lists=_lists,
+    tellers={DRIVER: "sysfs of habanalabs"},
+    # Documentation/ABI/testing/sysfs-driver-habanalabs has max_power, without a range, a default or a way back.
+    unset={
+        DRIVER: "no source gives Gaudi's power limits a range or a default, and hl-smi sets none that is documented"
+    },
+    inside=Inside(
+        note="Gaudi: no persistence or power limit is known, and no official sysctl list: only what the intent names"
+    ),
+    traces=Traces(node_classes={"habanalabs": "/dev/"}),
     bench=Bench(
         backends=frozenset(("PyTorch for Gaudi",)),
         parts=_parts,

@@ -1,15 +1,12 @@
-"""What is known of each maker's GPUs inside a guest: the tool that sets persistence and power, or that nothing is.
-
-A table and a look-up, and how the name of a vGPU is told. They stand beside the makers' modules because only this
-package tells makers apart. Pure.
-"""
+"""What is known of a maker's GPUs inside a guest, and how the name of a vGPU is told. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from hosttune.model.values import Value
+
+NCCL_FOLDER = "/var/run/nvidia-topologyd"  # where NCCL and RCCL look for a topology file (src/graph/topo.cc)
 
 
 class Inside(Value, frozen=True, kw_only=True):
@@ -22,26 +19,6 @@ class Inside(Value, frozen=True, kw_only=True):
     tool: str | None = None
     note: str = ""
     nccl: str | None = None
-
-
-_NOTHING = Inside()
-_INSIDE: Mapping[str, Inside] = {
-    # nvidia-smi(1): -pm, -pl; NVML documents both as not persistent across reboots (nvml.h,
-    # nvmlDeviceSetPersistenceMode, nvmlDeviceSetPowerManagementLimit).
-    "10de": Inside(tool="nvidia-smi", nccl="1"),  # NVIDIA/nccl, src/graph/xml.h, NCCL_TOPO_XML_VERSION
-    "1002": Inside(
-        note="AMD: no persistence or power setting has a source, so none is made", nccl="2"
-    ),  # ROCm/rccl, src/graph/xml.h
-    "1da3": Inside(
-        note="Gaudi: no persistence or power limit is known, and no official sysctl list: only what the intent names"
-    ),
-    "8086": Inside(note="Intel: no persistence or power limit is known"),
-}
-
-
-def inside(vendor_id: str) -> Inside:
-    """What is known of a maker by its PCI vendor id; nothing for all others."""
-    return _INSIDE.get(vendor_id, _NOTHING)
 
 
 # NVIDIA, Virtual GPU Software User Guide, "vGPU types": a board, the memory in GB and the series (A, B, C or Q), as in

@@ -5,6 +5,7 @@ Integrated graphics is a function on the root bus (0000:00:02.0) and no accelera
 
 from __future__ import annotations
 
+from hosttune.gpu.inside import Inside
 from hosttune.gpu.vendor import Vendor
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import PciDevice
@@ -31,4 +32,12 @@ def _enrich(reader: Reader, devices: tuple[PciDevice, ...], gpus: tuple[Gpu, ...
     return gpus
 
 
-INTEL = Vendor(name="intel", vendor_id="8086", models=MODELS, makes=_makes, enrich=_enrich)
+INTEL = Vendor(
+    name="intel",
+    vendor_id="8086",
+    models=MODELS,
+    makes=_makes,
+    enrich=_enrich,
+    unset=dict.fromkeys(("i915", "xe"), "no source names a setting of it"),
+    inside=Inside(note="Intel: no persistence or power limit is known"),
+)

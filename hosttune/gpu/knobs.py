@@ -6,8 +6,7 @@ What is set, and what its values look like, is the same for all makers and stand
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from hosttune.model.gpu import Gpu
 from hosttune.system import System
@@ -22,8 +21,7 @@ MOST_WATTS = 10_000  # of a power limit: far above any board, whose own range is
 Writer = Callable[[System, str, Any], str | None]
 
 
-@dataclass(frozen=True)
-class Knobs:
+class Knobs(NamedTuple):
     """What one driver lets be set, by kind, each for a single GPU.
 
     `facts(system, address)`: the GPU's settings now; raises Unreadable. It returns in bounded time: a driver can hang.

@@ -6,14 +6,17 @@ by NVML on a host. Sources are asked in order: NVML, `nvidia-smi -q -x`, `nvidia
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from hosttune.errors import BadInput, CommandFailed
-from hosttune.gpu.vendor import Answer, Bench, Listing, Part, Vendor, always, ask, awake, fill
+from hosttune.gpu.inside import Inside
+from hosttune.gpu.knobs import Knobs
+from hosttune.gpu.nvidia_host import DRIVER, NVML, TRACES, lists, parse_nvml, parse_smi_text, parse_smi_xml
+from hosttune.gpu.nvidia_words import TELLS
+from hosttune.gpu.vendor import Answer, Bench, Part, Vendor, always, ask, awake, fill
 from hosttune.model.gpu import Gpu, Mig, Peer
 from hosttune.model.host import PciDevice, Problem
 from hosttune.reader import Reader
@@ -67,9 +70,6 @@ _HANGS = (
     " the host is power-cycled): end its guests seldom, and keep driver, VBIOS and kernel recent"
 )
 RESET_DOUBTS = dict.fromkeys(("2bb1", "2bb4", "2bb5"), _HANGS)
-DRIVER = "nvidia"
-NVML = "nvml.json"
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 COMMANDS = {
     "nvidia-smi-q-x": ("nvidia-smi", "-q", "-x"),
     "nvidia-smi-q": ("nvidia-smi", "-q"),
@@ -117,7 +117,7 @@ def _from_nvml(reader: Reader, addresses: tuple[str, ...]) -> dict[str, Gpu]:
     if text is None:
         return {}
     try:
-        answer = _parse_nvml(text, only=addresses[0] if len(addresses) == 1 else None)
+        answer = parse_nvml(text, only=addresses[0] if len(addresses) == 1 else None)
     except BadInput as error:
         reader.problem("NVML did not answer", NVML, error.what)
         return {}
@@ -135,7 +135,7 @@ def _join(reader: Reader, answer: Answer, addresses: tuple[str, ...], source: st
 def _from_smi(reader: Reader, addresses: tuple[str, ...], *, all_awake: bool) -> dict[str, Gpu]:
     """nvidia-smi's facts. It opens every GPU: live, it is not run while one of them is asleep (`all_awake` False)."""
     answers: list[Answer] = []
-    for name, parse in (("nvidia-smi-q-x", _parse_smi_xml), ("nvidia-smi-q", _parse_smi_text)):
+    for name, parse in (("nvidia-smi-q-x", parse_smi_xml), ("nvidia-smi-q", parse_smi_text)):
         if answers and not reader.system.captured:
             break
         text = _command(reader, name, all_awake=all_awake)
@@ -157,27 +157,6 @@ def _from_smi(reader: Reader, addresses: tuple[str, ...], *, all_awake: bool) ->
 
 
 _FORMS = "nvidia-smi -q and nvidia-smi -q -x"
-
-
-# The parsers are loaded by the first answer: many hosts have none.
-
-
-def _parse_nvml(text: str, only: str | None = None) -> Answer:
-    from hosttune.gpu.nvml_facts import parse_nvml
-
-    return parse_nvml(text, only=only)
-
-
-def _parse_smi_xml(text: str) -> Answer:
-    from hosttune.gpu.nvidia_smi import parse_smi_xml
-
-    return parse_smi_xml(text)
-
-
-def _parse_smi_text(text: str) -> Answer:
-    from hosttune.gpu.nvidia_smi import parse_smi_text
-
-    return parse_smi_text(text)
 
 
 def _parts(gpu: Gpu) -> tuple[Part, ...] | str | None:
@@ -389,65 +368,11 @@ def fabric_doubts(gpus: tuple[Gpu, ...]) -> tuple[Problem, ...]:
     return tuple(doubts)
 
 
-# --- which GPUs there are, by whoever lists them ---------------------------------------------------------------
+def _knobs() -> Knobs:
+    from hosttune.gpu.nvidia_set import NVIDIA_KNOBS
 
-HELD = "/proc/driver/nvidia/gpus"  # a folder for each GPU that the module holds, named by address (nv-procfs.c)
+    return NVIDIA_KNOBS
 
-
-def _lists(reader: Reader) -> tuple[Listing, ...]:
-    """The module's own folder, and what a capture holds of NVML, nvidia-smi and its topology matrix."""
-    held = tuple(Gpu(address=name, vendor="nvidia") for name in reader.names(HELD) if _ADDRESS.fullmatch(name))
-    found = [Listing(name="the nvidia module", read=HELD, gpus=held)] if held else []
-    for name, words, parse in (
-        (NVML, "NVML", _parse_nvml),
-        ("nvidia-smi-q-x", "nvidia-smi -q -x", _parse_smi_xml),
-        ("nvidia-smi-q", "nvidia-smi -q", _parse_smi_text),
-    ):
-        text = ask(reader, name, _nobody)
-        if not text:
-            continue
-        try:
-            answer = parse(text)
-        except BadInput:
-            continue  # said where its facts are read
-        known = tuple(_seen(gpu) for gpu in answer.gpus if gpu.uuid or gpu.model)  # one that is lost says neither
-        found += [Listing(name=words, read=words, gpus=known)] if known else []
-    if text := ask(reader, "nvidia-smi-topo-m", _nobody):
-        from hosttune.gpu.nvidia_topo import parse_topo_matrix
-
-        matrix = parse_topo_matrix(text)
-        if matrix is not None:
-            found.append(Listing(name="the topology matrix", read="nvidia-smi topo -m", count=len(matrix.gpus)))
-    return tuple(found)
-
-
-def _nobody() -> None:
-    """Nothing is asked live: a tool opens every GPU."""
-    return
-
-
-def _seen(gpu: Gpu) -> Gpu:
-    return Gpu(address=gpu.address, vendor="nvidia", model=gpu.model, uuid=gpu.uuid)
-
-
-# Fields of `Gpu` that NVML and nvidia-smi can tell; a GPU that has no such thing says so (`Gpu.lacks`).
-TELLS = frozenset(
-    (
-        *("application_clock_mhz", "clock_reasons", "compute_mode", "default_application_clock_mhz", "driver_version"),
-        *("ecc", "ecc_corrected", "ecc_pending", "ecc_uncorrected", "fabric_state", "nvlinks_active", "peers"),
-        *("pcie_replays", "persistence", "power_default_watts", "power_limit_watts", "processes", "recovery_action"),
-        *(
-            "remap_banks_none",
-            "remapped_correctable",
-            "remapped_failed",
-            "remapped_pending",
-            "remapped_uncorrectable",
-            "retired_pending",
-            "sram_threshold_exceeded",
-        ),
-        *("temperature_c", "temperature_margin_c", "temperature_slowdown_c", "unrepairable_memory", "mig"),
-    )
-)
 
 NVIDIA = Vendor(
     name="nvidia",
@@ -461,9 +386,16 @@ NVIDIA = Vendor(
     tells=TELLS,
     fabric=True,
     link="nvlink",
-    lists=_lists,
+    lists=lists,
     must_list=True,
+    tellers={"nvidia-smi": "nvidia-smi -q"},
     reset_doubts=RESET_DOUBTS,
+    serves_vfio=True,
+    mig=True,
+    knobs=_knobs,
+    # nvidia-smi(1): -pm, -pl; a reboot ends both (nvml.h: nvmlDeviceSetPersistenceMode). NVIDIA/nccl, src/graph/xml.h
+    inside=Inside(tool="nvidia-smi", nccl="1"),
+    traces=TRACES,
     bench=Bench(
         backends=frozenset(("PyTorch", "CuPy", "nvbandwidth", "nccl-tests", "DCGM")), parts=_parts, watch="nvidia-smi"
     ),

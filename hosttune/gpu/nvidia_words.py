@@ -38,6 +38,24 @@ FABRIC_MISCONFIGURATIONS = {
     6: "incompatible GPU firmware",
     7: "invalid location",
 }
+# Fields of `Gpu` that NVML and nvidia-smi can tell; a GPU that has no such thing says so (`Gpu.lacks`).
+TELLS = frozenset(
+    (
+        *("application_clock_mhz", "clock_reasons", "compute_mode", "default_application_clock_mhz", "driver_version"),
+        *("ecc", "ecc_corrected", "ecc_pending", "ecc_uncorrected", "fabric_state", "nvlinks_active", "peers"),
+        *("pcie_replays", "persistence", "power_default_watts", "power_limit_watts", "processes", "recovery_action"),
+        *(
+            "remap_banks_none",
+            "remapped_correctable",
+            "remapped_failed",
+            "remapped_pending",
+            "remapped_uncorrectable",
+            "retired_pending",
+            "sram_threshold_exceeded",
+        ),
+        *("temperature_c", "temperature_margin_c", "temperature_slowdown_c", "unrepairable_memory", "mig"),
+    )
+)
 
 
 def fabric_told(mask: int) -> frozenset[int] | None:

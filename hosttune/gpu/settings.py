@@ -14,25 +14,22 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from hosttune.errors import BadInput, Unreadable, WriteFailed
-from hosttune.gpu.amd_set import AMD_KNOBS
+from hosttune.gpu import VENDORS
 from hosttune.gpu.knobs import COMPUTE_MODE, ECC, MIG_MODE, MOST_WATTS, PERSISTENCE, POWER_LIMIT, Knobs
-from hosttune.gpu.nvidia_set import NVIDIA_KNOBS
 from hosttune.gpu.nvidia_words import COMPUTE_MODES
+from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu
 from hosttune.model.values import parse_address
 from hosttune.settings.memory import one_of
 from hosttune.settings.setting import BOOT, Setting, refuse
 from hosttune.system import System
 
-KNOBS: Mapping[str, Knobs] = {knobs.driver: knobs for knobs in (NVIDIA_KNOBS, AMD_KNOBS)}
-# Why nothing is set where a driver is known and has no knobs here.
-NO_KNOBS: Mapping[str, str] = {
-    # Documentation/ABI/testing/sysfs-driver-habanalabs has max_power, without a range, a default or a way back.
-    "habanalabs": "no source gives Gaudi's power limits a range or a default, and hl-smi sets none that is documented",
-    "i915": "no source names a setting of it",
-    "xe": "no source names a setting of it",
+KNOBS: Mapping[str, Knobs] = {
+    knobs.driver: knobs for knobs in (vendor.knobs() for vendor in VENDORS if vendor.knobs is not None)
 }
-_DEVICES = "/sys/bus/pci/devices"
+# Why nothing is set where a driver is known and has no knobs here.
+NO_KNOBS: Mapping[str, str] = {driver: why for vendor in VENDORS for driver, why in vendor.unset.items()}
+_DEVICES = sysfs.PCI_DEVICES
 _PENDING = " pending)"
 
 

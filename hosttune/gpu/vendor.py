@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from hosttune.errors import Unreadable
+from hosttune.gpu.inside import Inside
+from hosttune.gpu.knobs import Knobs
 from hosttune.model.gpu import Gpu, Mig
 from hosttune.model.host import PciDevice, Problem
 from hosttune.model.values import Value
@@ -92,6 +94,46 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
     unproven: str = ""
 
 
+def _no_nodes(reader: Reader, address: str, driver: str) -> list[str]:
+    return []
+
+
+# An address as records of the kernel log have it: the domain and the function may be left out.
+LOGGED_ADDRESS = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
+
+
+class LogRecords(msgspec.Struct, frozen=True, kw_only=True):
+    """Events that a maker's driver writes to the kernel log, as regular expressions.
+
+    `wanted` finds lines that may be one (without groups: journalctl searches with it); `begins` how one begins that is
+    an event; `shapes` the forms of record by kind, with the groups address, code, severity and rest as far as it has
+    them ("xid", "sxid" and "lost" are known, see `hosttune.discovery.kernellog`).
+    """
+
+    wanted: str
+    begins: str
+    shapes: tuple[tuple[str, str], ...]
+
+
+class Traces(msgspec.Struct, frozen=True, kw_only=True):
+    """What tells of a maker's driver on a host, besides the facts of its GPUs.
+
+    `modules`: beginnings of the names of kernel modules that the host document lists (`Platform.modules`).
+    `proc`: a folder of /proc with a folder for each GPU that the driver holds, named by address; "": there is none.
+    `nodes(reader, address, driver)`: device nodes of a function that its folder in sysfs does not show.
+    `node_classes`: folders of sysfs below a function -> where their entries have their nodes.
+    `daemons`: processes that keep GPUs open and compute nothing -> how one is stopped, "" where systemd says it.
+    `log`: its events in the kernel log; None where none is known.
+    """
+
+    modules: tuple[str, ...] = ()
+    proc: str = ""
+    nodes: Callable[[Reader, str, str], list[str]] = _no_nodes
+    node_classes: Mapping[str, str] = {}
+    daemons: Mapping[str, str] = {}
+    log: LogRecords | None = None
+
+
 class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     """One maker of accelerators.
 
@@ -105,8 +147,11 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     fabric that a daemon on the host must set up. `link`: what joins its GPUs besides PCIe, as in `Peer.kind`.
     `lists` reads what is recorded, or lies in a file, of the GPUs that the maker's driver holds; it asks no tool, which
     could wake a GPU. `must_list`: a driver that holds GPUs has such a list, so that none at all means that it is lost.
-    `reset_doubts` says by device id what is known of a reset between two guests that does not come back. `bench` is how
-    benchmarks load its GPUs; None: none can.
+    `tellers`: how a `Gpu.source` is named for people. `reset_doubts` says by device id what is known of a reset between
+    two guests from which the GPU does not come back. `bench` is how benchmarks load its GPUs; None: none can.
+    `serves_vfio`: its driver is the VFIO driver of its virtual functions too, so that these stay with it (vGPUs).
+    `mig`: its GPUs can be divided into instances. `knobs` gives what its driver lets be set; `unset` says by driver why
+    nothing is set there. `inside`: what is known of its GPUs in a guest. `traces`: what tells of its driver on a host.
     """
 
     name: str
@@ -122,8 +167,15 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     link: str = ""
     lists: Callable[[Reader], tuple[Listing, ...]] = lambda _: ()
     must_list: bool = False
+    tellers: Mapping[str, str] = {}
     reset_doubts: Mapping[str, str] = {}
     bench: Bench | None = None
+    serves_vfio: bool = False
+    mig: bool = False
+    knobs: Callable[[], Knobs] | None = None
+    unset: Mapping[str, str] = {}
+    inside: Inside = Inside()
+    traces: Traces = Traces()
 
 
 def always(device: PciDevice, bridge: PciDevice | None) -> bool:

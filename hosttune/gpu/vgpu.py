@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 
 from hosttune.errors import CommandFailed
+from hosttune.gpu import VENDORS
+from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import PciDevice
 from hosttune.model.vgpu import Vgpu, VgpuFunction, VgpuGpu, VgpuType, is_type_id
@@ -18,17 +20,29 @@ from hosttune.reader import Reader
 
 SERVICE = "nvidia-vgpu-mgr.service"
 SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"
-NVIDIA = "10de"
-_DEVICES = "/sys/bus/pci/devices"
+_DEVICES = sysfs.PCI_DEVICES
 _TYPE = re.compile(r"\s*([1-9][0-9]{0,8})\s*:\s*(\S.{0,99}?)\s*")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+_SERVING = {vendor.driver: vendor.vendor_id for vendor in VENDORS if vendor.serves_vfio}
+
+
+def stays_with_driver(device: PciDevice | None) -> bool:
+    """Whether it is the function of a vGPU: a virtual one, whose maker's driver is its VFIO driver too and keeps it."""
+    return device is not None and device.physfn is not None and device.driver in _SERVING
+
+
+def type_folder(function: str) -> str:
+    """The folder of a virtual function's vGPU types: `creatable_vgpu_types`, `current_vgpu_type`."""
+    return f"{_DEVICES}/{function}/nvidia"
 
 
 def read_vgpu(reader: Reader, pci: tuple[PciDevice, ...], gpus: tuple[Gpu, ...]) -> Vgpu | None:
     """The vGPU side of this host; None where NVIDIA's driver holds no physical GPU, so that nobody could make one."""
     functions = {device.address: device for device in pci}
     held = [functions[gpu.address] for gpu in gpus if gpu.address in functions]
-    physical = [d for d in held if d.vendor_id == NVIDIA and d.driver == "nvidia" and d.physfn is None]
+    physical = [d for d in held if d.vendor_id == _SERVING.get(d.driver or "", "") and d.physfn is None]
     if not physical:
         return None
     found = tuple(_gpu(reader, device) for device in physical)
@@ -66,7 +80,7 @@ def _manager(reader: Reader, framework: bool) -> bool | None:
 def _gpu(reader: Reader, device: PciDevice) -> VgpuGpu:
     """A physical GPU by what its virtual functions offer, and it itself (mediated devices without SR-IOV)."""
     addresses = (*device.virtfns, device.address)
-    vendor = [address for address in device.virtfns if reader.exists(f"{_DEVICES}/{address}/nvidia/current_vgpu_type")]
+    vendor = [address for address in device.virtfns if reader.exists(f"{type_folder(address)}/current_vgpu_type")]
     if vendor:
         return VgpuGpu(
             address=device.address,
@@ -86,10 +100,10 @@ def _gpu(reader: Reader, device: PciDevice) -> VgpuGpu:
 
 
 def _vendor_function(reader: Reader, address: str) -> VgpuFunction:
-    text = reader.text(f"{_DEVICES}/{address}/nvidia/current_vgpu_type")
+    text = reader.text(f"{type_folder(address)}/current_vgpu_type")
     number = text if text and text.isascii() and text.isdecimal() and len(text) < 10 else None
     if text and number is None:
-        reader.problem("not a vGPU type", f"{_DEVICES}/{address}/nvidia/current_vgpu_type", f"reads {text[:40]!r}")
+        reader.problem("not a vGPU type", f"{type_folder(address)}/current_vgpu_type", f"reads {text[:40]!r}")
     return VgpuFunction(address=address, current_type=number)
 
 
@@ -97,7 +111,7 @@ def _vendor_types(reader: Reader, addresses: list[str]) -> tuple[VgpuType, ...]:
     """What any of the functions can become: "1414 : NVIDIA H200X-1-18C" a line; the list shrinks as types are taken."""
     found: dict[str, str] = {}
     for address in addresses:
-        text = reader.text(f"{_DEVICES}/{address}/nvidia/creatable_vgpu_types") or ""
+        text = reader.text(f"{type_folder(address)}/creatable_vgpu_types") or ""
         matches = (_TYPE.fullmatch(line) for line in text.splitlines())
         found |= {match[1]: match[2] for match in matches if match}
     return tuple(VgpuType(id=number, name=name) for number, name in sorted(found.items(), key=lambda row: int(row[0])))

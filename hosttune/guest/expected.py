@@ -6,6 +6,7 @@ from hosttune.guest.nccl import is_gpu, is_nic
 from hosttune.guest.places import ids_of
 from hosttune.model.guestplan import ExpectedCell, ExpectedDevice, ExpectedPair, GuestPlan
 from hosttune.model.host import PciDevice
+from hosttune.model.index import DeviceIndex
 from hosttune.model.pcitree import grade
 from hosttune.model.plan import PciController, PlannedGuest
 
@@ -19,9 +20,10 @@ _PORTS = {
 def expected(guest: PlannedGuest) -> GuestPlan:
     """The document for this guest. A grade that the guest's own tree cannot tell is left out."""
     tree = guest_tree(guest)
+    index = DeviceIndex(tuple(tree.values()))
     gpus = [device.guest_address for device in guest.devices if is_gpu(device)]
     nics = [device.guest_address for device in guest.devices if is_nic(device)]
-    pairs = ((gpu, nic, grade(tree, gpu, nic)) for gpu in gpus for nic in nics)
+    pairs = ((gpu, nic, grade(index, gpu, nic)) for gpu in gpus for nic in nics)
     return GuestPlan(
         name=guest.name,
         cells=tuple(ExpectedCell(id=cell.id, cpus=cell.vcpus, memory_bytes=cell.memory_bytes) for cell in guest.cells),

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from hosttune.gpu.inside import inside
+from hosttune.gpu import inside
+from hosttune.gpu.inside import NCCL_FOLDER
 from hosttune.guest.places import ids_of
 from hosttune.model.pcitree import telling_switches
 from hosttune.model.plan import Cell, Device, PciController, PlannedGuest
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from lxml.etree import _Element
 
 FILE = "virtualTopology.xml"
-PLACE = f"/var/run/nvidia-topologyd/{FILE}"
+PLACE = f"{NCCL_FOLDER}/{FILE}"
 NOWHERE = "-1"  # the kernel's word, and NCCL's, for a device of no node
 _BRIDGE = "060400"
 _CLASSES = {"gpu": "030200", "nic": "020000"}  # where the host did not tell

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 
 from hosttune.errors import BadInput
-from hosttune.gpu.inside import Inside, inside
+from hosttune.gpu import inside
+from hosttune.gpu.inside import Inside
 from hosttune.gpu.mig_tables import is_profile_name
 from hosttune.model.plan import Device, PciController, PlannedGuest
 from hosttune.model.values import Value, parse_address

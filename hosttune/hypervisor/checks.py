@@ -27,7 +27,7 @@ def ready(host: Host, guest: PlannedGuest) -> tuple[str, ...]:
     guest, or has no driver but vfio-pci or pci-stub and is no other guest's.
     """
     reasons = [] if host.guests is not None else ["libvirt cannot be asked which guests there are"]
-    by_address = {device.address: device for device in host.pci}
+    by_address = host.index.pci
     given = {device.address for device in guest.devices}
     for device in _functions(guest):
         function = by_address.get(device.address)
@@ -68,7 +68,7 @@ def startable(host: Host, guest: PlannedGuest) -> tuple[str, ...]:
         return (f"it is {state}",)
     reasons = [*ready(host, guest), *_without_kvm(host, guest), *_short_of_pages(host, guest)]
     reasons += _without_mount(host, guest)
-    by_address = {device.address: device for device in host.pci}
+    by_address = host.index.pci
     reasons += _without_type(host, guest)
     for device in _functions(guest):
         function = by_address.get(device.address)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from hosttune.discovery.maps import Mapped, read_maps
 from hosttune.domain.implied import huge_page_bytes
 from hosttune.errors import Unreadable
+from hosttune.model import sysfs
 from hosttune.model.plan import Device, PlannedGuest
 from hosttune.model.values import CpuSet, Value, parse_cpus
 from hosttune.system import System
@@ -180,7 +181,7 @@ def _devices(system: System, guest: PlannedGuest, process: int) -> Iterator[str]
     for device in guest.devices:
         mediated = device.kind == "mdev"
         if not mediated:
-            driver = (system.link(f"/sys/bus/pci/devices/{device.address}/driver") or "").rpartition("/")[2]
+            driver = (system.link(sysfs.function(device.address, "driver")) or "").rpartition("/")[2]
             if driver != "vfio-pci":
                 yield f"device {device.address}: planned on vfio-pci, bound to {driver or 'no driver'}"
         doors = _doors(system, device)

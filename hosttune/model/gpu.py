@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from hosttune.model.values import Value
 
+OTHER = "other"  # `Gpu.vendor` of a display of no known accelerator maker
+
 
 class Peer(Value, frozen=True, kw_only=True):
     """Another GPU of this host and the best path to it; `links` counts NVLinks or XGMI links."""
@@ -57,7 +59,7 @@ class Gpu(Value, frozen=True, kw_only=True):
     """
 
     address: str
-    vendor: str = "other"
+    vendor: str = OTHER
     model: str | None = None
     memory_bytes: int | None = None
     uuid: str | None = None
@@ -110,6 +112,11 @@ class Gpu(Value, frozen=True, kw_only=True):
     recovery_action: str | None = None  # what its driver asks for: "none", "reset", "reboot", …
     status: str | None = None  # the driver's word for the device ("operational", "malfunction", …)
     lacks: tuple[str, ...] | None = None
+
+    @property
+    def is_accelerator(self) -> bool:
+        """Whether it is of a known accelerator maker; any other (`other`) is a display, used only where it is named."""
+        return self.vendor != OTHER
 
 
 class FabricPartition(Value, frozen=True, kw_only=True):

@@ -9,45 +9,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from hosttune.model.host import PciDevice
+from hosttune.model.index import DeviceIndex
 from hosttune.model.values import slot_of
 
-Functions = Mapping[str, PciDevice]
 GRADES = ("PIX", "PXB", "PHB", "NODE", "SYS")  # nearest first
 
 
-def bridges_above(functions: Functions, address: str) -> tuple[str, ...]:
-    """The bridges above a function, nearest first; a loop of parents ends where it closes."""
-    found: dict[str, None] = {}
-    device = functions.get(address)
-    while device is not None and device.parent and device.parent not in found and device.parent != address:
-        found[device.parent] = None
-        device = functions.get(device.parent)
-    return tuple(found)
-
-
-def switches_above(functions: Functions, address: str) -> tuple[str, ...]:
+def switches_above(index: DeviceIndex, address: str) -> tuple[str, ...]:
     """The switches above a function, nearest first, each named by its upstream port.
 
     Where a bridge's kind was not read (configuration space needs root), the tree tells: below a root port come an
     upstream port, its downstream ports, and so on in turn; and only a switch has several slots on its bus.
     """
-    chain = bridges_above(functions, address)
-    return tuple(bridge for n, bridge in enumerate(chain) if _is_switch(functions, chain, n))
+    chain = index.above(address)
+    return tuple(bridge for n, bridge in enumerate(chain) if _is_switch(index, chain, n))
 
 
-def _is_switch(functions: Functions, chain: tuple[str, ...], n: int) -> bool:
-    bridge = functions.get(chain[n])
+def _is_switch(index: DeviceIndex, chain: tuple[str, ...], n: int) -> bool:
+    bridge = index.pci.get(chain[n])
     kind = bridge.port_type if bridge else None
     if kind in ("upstream-port", "root-port", "downstream-port"):
         return kind == "upstream-port"
     in_turn = kind is None and n > 0 and (len(chain) - 1 - n) % 2 == 1
-    return in_turn or _several_slots(functions, chain[n])
+    return in_turn or _several_slots(index, chain[n])
 
 
-def _several_slots(functions: Functions, bridge: str) -> bool:
+def _several_slots(index: DeviceIndex, bridge: str) -> bool:
     """Whether functions of several slots sit on the bus directly below a bridge; virtual functions are not counted."""
-    below = (device for device in functions.values() if device.parent == bridge and device.physfn is None)
+    below = (device for device in index.below.get(bridge, ()) if device.physfn is None)
     return len({slot_of(device.address) for device in below}) > 1
 
 
@@ -75,23 +64,23 @@ def _telling(placed: Sequence[tuple[str, tuple[str, ...]]], *, shared: bool) -> 
         yield from _telling(inner, shared=shared or joins)
 
 
-def host_bridge(functions: Functions, address: str) -> str:
+def host_bridge(index: DeviceIndex, address: str) -> str:
     """Domain and number of the root bus above a function ("0000:15")."""
-    top = (address, *bridges_above(functions, address))[-1]
+    top = (address, *index.above(address))[-1]
     return top.rpartition(":")[0]
 
 
-def grade(functions: Functions, a: str, b: str) -> str | None:
+def grade(index: DeviceIndex, a: str, b: str) -> str | None:
     """The grade of a pair of functions; None where that is a matter of NUMA nodes that are not known."""
     if slot_of(a) == slot_of(b):
         return "PIX"
-    ours, theirs = switches_above(functions, a), switches_above(functions, b)
+    ours, theirs = switches_above(index, a), switches_above(index, b)
     shared = next((switch for switch in ours if switch in theirs), None)
     if shared is not None:
         return "PIX" if shared == ours[0] == theirs[0] else "PXB"
-    if host_bridge(functions, a) == host_bridge(functions, b):
+    if host_bridge(index, a) == host_bridge(index, b):
         return "PHB"
-    nodes = [device.numa_node if device else None for device in (functions.get(a), functions.get(b))]
+    nodes = [device.numa_node if device else None for device in (index.pci.get(a), index.pci.get(b))]
     if None in nodes:
         return None
     return "NODE" if nodes[0] == nodes[1] else "SYS"

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from hosttune.errors import BadInput
 from hosttune.gpu.bridges import Kept, kept_bridges
-from hosttune.model.doubts import contradicted
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, PciDevice
+from hosttune.model.index import DeviceIndex
 from hosttune.model.intent import GpuRequest, GuestIntent
 from hosttune.model.values import address_key as address_key
 from hosttune.model.values import parse_address, slot_of
@@ -23,11 +23,12 @@ from hosttune.planning.fabric import Fabric, read_fabric
 class Catalogue:
     """The host's devices by address, and who has which.
 
-    `holders`: the existing guest that holds a device. `in_use`: why the host itself needs a NIC or drive.
-    `virtuals`: the virtual functions that a physical function has now. `fabric`: what joins the GPUs. `doubts`: why it
-    is not certain what a device is, or who holds it.
+    `index`: how they are connected, and what is in doubt. `holders`: the existing guest that holds a device.
+    `in_use`: why the host itself needs a NIC or drive. `virtuals`: the virtual functions that a physical function has
+    now. `fabric`: what joins the GPUs.
     """
 
+    index: DeviceIndex
     pci: Mapping[str, PciDevice]
     gpus: Mapping[str, Gpu]
     holders: Mapping[str, str]
@@ -36,7 +37,6 @@ class Catalogue:
     in_use: Mapping[str, str]
     virtuals: Mapping[str, tuple[str, ...]]
     fabric: Fabric
-    doubts: Mapping[str, str]
     kept: Mapping[str, Kept]  # functions that carry the GPUs' fabric, or may
 
     def node(self, address: str) -> int | None:
@@ -46,33 +46,21 @@ class Catalogue:
 
     def above(self, address: str) -> tuple[str, ...]:
         """The bridges above a device, nearest first."""
-        chain: list[str] = []
-        device = self.pci.get(address)
-        while device and device.parent and device.parent not in chain:
-            chain.append(device.parent)
-            device = self.pci.get(device.parent)
-        return tuple(chain)
+        return self.index.above(address)
 
 
 def read_catalogue(host: Host) -> Catalogue:
     """Index a host document."""
-    groups: dict[int, list[PciDevice]] = {}
-    for device in host.pci:
-        if device.iommu_group is not None and not device.is_bridge:
-            groups.setdefault(device.iommu_group, []).append(device)
     return Catalogue(
-        pci={device.address: device for device in host.pci},
-        gpus={gpu.address: gpu for gpu in host.gpus},
-        holders={address: guest.name for guest in host.guests or () for address in guest.devices},
-        groups={number: tuple(members) for number, members in groups.items()},
+        index=host.index,
+        pci=host.index.pci,
+        gpus=host.index.gpus,
+        holders=host.index.holders,
+        groups=host.index.groups,
         nvswitches=frozenset(switch.address for switch in host.nvswitches),
-        in_use={
-            **{nic.address: nic.in_use for nic in host.nics if nic.in_use is not None},
-            **{drive.address: drive.in_use for drive in host.nvme if drive.in_use is not None},
-        },
+        in_use=host.index.in_use,
         virtuals=_virtual_functions(host),
         fabric=read_fabric(host),
-        doubts=contradicted(host),
         kept=kept_bridges(host.pci, host.nics),
     )
 
@@ -92,8 +80,8 @@ def countable_gpus(host: Host, catalogue: Catalogue) -> list[Gpu]:
     """GPUs that counts and `auto` mean: of a known maker, whole (no virtual function), not the boot display."""
     return [
         gpu
-        for gpu in host.gpus
-        if gpu.vendor != "other" and not _is_virtual(catalogue, gpu.address) and not _is_boot(catalogue, gpu.address)
+        for gpu in host.index.accelerators
+        if not _is_virtual(catalogue, gpu.address) and not _is_boot(catalogue, gpu.address)
     ]
 
 
@@ -244,8 +232,8 @@ def _claims(catalogue: Catalogue, address: str, members: Sequence[str], *, invit
         yield f"{address} is held by guest {catalogue.holders[address]}"
     if _is_boot(catalogue, address):
         yield f"{address} is the boot display"
-    if address in catalogue.doubts:
-        yield f"sources disagree on what {address} is, or on who holds it: {catalogue.doubts[address]}"
+    if address in catalogue.index.contradicted:
+        yield f"sources disagree on what {address} is, or on who holds it: {catalogue.index.contradicted[address]}"
     if address in catalogue.kept:
         yield f"{address} stays with the host: it {catalogue.kept[address].why}"
     if not invited and address in catalogue.in_use:

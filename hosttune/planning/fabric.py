@@ -93,7 +93,7 @@ def read_fabric(host: Host) -> Fabric:
     if not gpus:
         return Fabric()
     members = tuple(sorted((gpu.address for gpu in gpus), key=address_key))
-    holders = {address: guest.name for guest in host.guests or () for address in guest.devices}
+    holders = host.index.holders
     switches = tuple(sorted((switch.address for switch in host.nvswitches), key=address_key))
     board, (modules, claimed) = board_of(host), _modules({gpu.address: gpu.module_id for gpu in gpus})
     mode, service = _mode(host, switches, holders, frozenset(members))

@@ -164,8 +164,8 @@ def let_go(gpu: Gpu | None, driver: str | None) -> Iterator[Action]:
 def _kept(host: Host, catalogue: Catalogue, guests: Iterable[PlannedGuest]) -> Iterator[Gpu]:
     """The accelerators that no guest has or is to have, nor a virtual function of them, in the host's order."""
     given = {device.address for guest in guests for device in guest.devices} | set(catalogue.holders)
-    for gpu in host.gpus:
-        if gpu.vendor != "other" and given.isdisjoint((gpu.address, *catalogue.virtuals.get(gpu.address, ()))):
+    for gpu in host.index.accelerators:
+        if given.isdisjoint((gpu.address, *catalogue.virtuals.get(gpu.address, ()))):
             yield gpu
 
 

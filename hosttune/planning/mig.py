@@ -19,6 +19,7 @@ from itertools import combinations_with_replacement, product, zip_longest
 
 import msgspec
 
+from hosttune.gpu import vendor_of
 from hosttune.gpu.mig_tables import SLICES, Offer, offer_of
 from hosttune.gpu.vgpu import SRIOV_MANAGE
 from hosttune.model.gpu import Gpu, MigProfile
@@ -230,8 +231,9 @@ def gpu_offer(known: Known, gpu: Gpu) -> Offer:
 
 
 def mig_unknown(known: Known, gpu: Gpu) -> bool:
-    """Whether a GPU may have MIG, and nothing tells: only those of NVIDIA have it, and some say that they lack it."""
-    return gpu.vendor == "nvidia" and "mig" not in (gpu.lacks or ()) and not gpu_offer(known, gpu).profiles
+    """Whether a GPU may have MIG, and nothing tells: only some makers' have it, and some say that they lack it."""
+    vendor = vendor_of(gpu.vendor)
+    return vendor is not None and vendor.mig and "mig" not in (gpu.lacks or ()) and not gpu_offer(known, gpu).profiles
 
 
 def no_profiles(known: Known, gpu: Gpu) -> str:

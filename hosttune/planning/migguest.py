@@ -16,7 +16,8 @@ import msgspec
 
 from hosttune.gpu.mig_tables import vgpu_suffix, vgpu_type_name
 from hosttune.gpu.settings import GpuMigMode
-from hosttune.gpu.vgpu import SRIOV_MANAGE
+from hosttune.gpu.vgpu import SRIOV_MANAGE, type_folder
+from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host
 from hosttune.model.intent import GuestIntent
@@ -31,7 +32,7 @@ from hosttune.planning.sizing import Field
 
 VGPU_TYPE = "vgpu-type"
 _NAMESPACE = uuid.UUID("6b1f4c52-9f2e-5a54-8f0c-6a1d0c5d1f7e")
-_DEVICES = "/sys/bus/pci/devices"
+_DEVICES = sysfs.PCI_DEVICES
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,7 @@ def _after(field: Field, slots: Sequence[MigSlot], devices: Sequence[MigDevice])
         if device.kind == "mdev":
             yield _step("stop", f"echo 1 > /sys/bus/mdev/devices/{device.address}/remove")
         else:
-            yield _step("stop", f"echo 0 > {_DEVICES}/{device.function}/nvidia/current_vgpu_type")
+            yield _step("stop", f"echo 0 > {type_folder(device.function)}/current_vgpu_type")
     for address in dict.fromkeys(slot.gpu for slot in slots):
         starts = ", ".join(str(slot.start) for slot in slots if slot.gpu == address)
         text = f"nvidia-smi mig -i {address} -dgi -gi ID, for the instances that start at {starts} (mig -lgi)"
@@ -286,7 +287,7 @@ def with_type_steps(host: Host, catalogue: Catalogue, guests: tuple[PlannedGuest
 
 
 def _typed(one: _Typing, why: str) -> Step:
-    folder = f"{_DEVICES}/{one.function}/nvidia"
+    folder = type_folder(one.function)
     text = f"write the number of {one.name} in {folder}/creatable_vgpu_types to {folder}/current_vgpu_type"
     return _step("start", text, why)
 

@@ -173,7 +173,7 @@ def with_host_places(catalogue: Catalogue, devices: tuple[Device, ...]) -> tuple
             class_code=function.class_code if function else None,
             link_speed_gts=speed,
             link_width=width,
-            switches=switches_above(catalogue.pci, device.address),
+            switches=switches_above(catalogue.index, device.address),
         )
 
     return tuple(placed(device) for device in devices)

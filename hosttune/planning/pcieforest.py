@@ -47,11 +47,11 @@ def settled(catalogue: Catalogue, cell_of: Mapping[str, int | None]) -> dict[str
     known = sorted((address for address, cell in cell_of.items() if cell is not None), key=address_key)
     found: dict[str, int] = {}
     for address in known:
-        for place in (*_slot(catalogue, address), *switches_above(catalogue.pci, address)):
+        for place in (*_slot(catalogue, address), *switches_above(catalogue.index, address)):
             found.setdefault(place, cell_of[address] or 0)
 
     def cell(address: str) -> int | None:
-        places = (*_slot(catalogue, address), *switches_above(catalogue.pci, address))
+        places = (*_slot(catalogue, address), *switches_above(catalogue.index, address))
         return next((found[place] for place in places if place in found), None)
 
     return {address: cell(address) if own is None else own for address, own in cell_of.items()}
@@ -65,7 +65,7 @@ def _slot(catalogue: Catalogue, address: str) -> tuple[str, ...]:
 
 def nested(catalogue: Catalogue, slots: Sequence[Slot]) -> tuple[Node, ...]:
     """The slots below every switch that tells their grades apart."""
-    chains = {slot.members[0]: switches_above(catalogue.pci, slot.members[0]) for slot in slots}
+    chains = {slot.members[0]: switches_above(catalogue.index, slot.members[0]) for slot in slots}
     shown = telling_switches(chains)
     return _grow([(slot, [s for s in chains[slot.members[0]][::-1] if s in shown]) for slot in slots])
 

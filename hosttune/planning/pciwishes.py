@@ -79,7 +79,7 @@ def _aspm(intent: Intent, catalogue: Catalogue, guests: Iterable[PlannedGuest]) 
 
 def _link_states(catalogue: Catalogue, port: PciDevice) -> Any:
     """ASPM of the link below a port: of both ends where they agree, else by address (as `settings.aspm` reads it)."""
-    ends = [d for d in catalogue.pci.values() if d.parent == port.address and d.physfn is None]
+    ends = [d for d in catalogue.index.below.get(port.address, ()) if d.physfn is None]
     states = {end.address: end.aspm for end in (*ends, port) if end.aspm is not None}
     if port.aspm is None or set(states.values()) == {port.aspm}:
         return port.aspm
@@ -164,7 +164,7 @@ def _kept_endpoints(
 def _kept(host: Host, catalogue: Catalogue, guests: Iterable[PlannedGuest]) -> Iterator[PciDevice]:
     """GPUs and RDMA NICs that the host's own drivers hold, in address order; neither virtual nor the boot display."""
     given = {device.address for guest in guests for device in guest.devices} | set(catalogue.holders)
-    gpus = [gpu.address for gpu in host.gpus if gpu.vendor != "other"]
+    gpus = [gpu.address for gpu in host.index.accelerators]
     nics = [nic.address for nic in host.nics if nic.rdma]
     for address in sorted({*gpus, *nics} - given, key=address_key):
         function = catalogue.pci.get(address)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from hosttune.gpu import vendor_of
 from hosttune.model.intent import GuestIntent
 from hosttune.model.plan import Finding
 from hosttune.model.values import format_size
@@ -179,13 +180,15 @@ def _busy(field: Field, decision: Decision, address: str, say: Say) -> None:
 
 
 def _partitioned(field: Field, address: str, say: Say) -> None:
-    """A GPU that is only a virtual function; NVIDIA's need their vGPU type and their own driver (no vfio-pci)."""
+    """A GPU that is only a virtual function; a vGPU needs its type and its maker's driver (no vfio-pci)."""
     device = field.catalogue.pci.get(address)
     if device is None or not device.physfn:
         return
     part = f"GPU {address} is a virtual function of {device.physfn}"
-    if field.catalogue.gpus[address].vendor == "nvidia":
-        say("error", f"{part}: a vGPU needs its type set and stays with the nvidia driver; vfio-pci would break it")
+    vendor = vendor_of(field.catalogue.gpus[address].vendor)
+    if vendor is not None and vendor.serves_vfio:
+        stays = f"stays with the {vendor.driver} driver; vfio-pci would break it"
+        say("error", f"{part}: a vGPU needs its type set and {stays}")
     else:
         say("warn", f"{part}: it is a share of that GPU and lasts only as long as its driver keeps it")
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from hosttune.gpu.vgpu import stays_with_driver
 from hosttune.irqbalance import IRQBALANCE, IRQBALANCE_THEIRS
+from hosttune.model import sysfs
 from hosttune.model.commandline import text_of
 from hosttune.model.host import Cpu, Host
 from hosttune.model.intent import Intent
@@ -117,7 +119,7 @@ def _pages(
         pool = memory[node].pools.get(page) if node in memory else None
         current = pool.total if pool else None
         want = memory[node].pages_wanted(page, size) if node in memory else missing
-        target = f"/sys/devices/system/node/node{node}/hugepages/hugepages-{page // 1024}kB/nr_hugepages"
+        target = f"{sysfs.pool(node, page)}/nr_hugepages"
         have = "none known" if pool is None else f"{pool.free} free" if pool.counted else "how many are free is unknown"
         why = f"guests on node {node} need {-(-size // page)} pages of {format_size(page)}, {have}"
         if page == HUGE_1G and node in late:
@@ -242,7 +244,7 @@ def _iommu_off(host: Host, findings: list[Finding]) -> list[Action]:
     if present is not None:
         state = "though the kernel runs an IOMMU" if present else "the kernel runs no IOMMU"
     text = f"no IOMMU groups are visible, {state}: no device can be given to a guest until its group is read"
-    findings.append(Finding(level="error", text=text, where="/sys/kernel/iommu_groups"))
+    findings.append(Finding(level="error", text=text, where=sysfs.IOMMU_GROUPS))
     if present:
         return []
     vendor = host.cpu_model.vendor if host.cpu_model else None
@@ -279,7 +281,7 @@ def _drivers(catalogue: Catalogue, guests: tuple[PlannedGuest, ...]) -> Iterable
         for device in guest.devices:
             function = catalogue.pci.get(device.address)
             driver = function.driver if function else None
-            if device.vgpu_type or (function is not None and function.physfn and driver == "nvidia"):
+            if device.vgpu_type or stays_with_driver(function):
                 continue  # a vGPU's virtual function stays with its maker's driver, which is its VFIO driver too
             if driver != "vfio-pci":
                 yield from let_go(catalogue.gpus.get(device.address), driver)
@@ -299,7 +301,7 @@ def _cpus(host: Host, intent: Intent, pinned: CpuSet, findings: list[Finding]) -
     known = [cpu for cpu in cpus if cpu.governor is not None]
     if not known and (wanted(intent, "governor") or wanted(intent, "energy_preference")):
         text = "no frequency driver is visible: governor and energy preference are left alone"
-        findings.append(Finding(level="info", text=text, where="/sys/devices/system/cpu/cpufreq"))
+        findings.append(Finding(level="info", text=text, where=f"{sysfs.CPUS}/cpufreq"))
     elif driver in PREFERENCE_DRIVERS:
         value = wanted(intent, "energy_preference")
         why = f"{driver} takes a preference, not a governor"

@@ -11,6 +11,7 @@ from itertools import pairwise
 
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, Link, Nic, Nvme, PciDevice
+from hosttune.model.index import DeviceIndex
 from hosttune.model.values import Value, format_size, slot_of
 from hosttune.report.branch import Branch, count
 
@@ -20,11 +21,16 @@ _KIND_WIDTH = 9
 class Shown(Value, frozen=True, kw_only=True):
     """Indexes over one host that every line needs."""
 
-    pci: Mapping[str, PciDevice]
+    devices: DeviceIndex
     labels: Mapping[str, tuple[str, str]]  # address -> (kind, what its class says of it)
     holders: Mapping[str, str]  # address -> guest that holds it
     problems: Mapping[str, int]  # what a problem says of places -> its number
     groups: bool  # whether the host has IOMMU groups at all
+
+    @property
+    def pci(self) -> Mapping[str, PciDevice]:
+        """The PCI functions by address."""
+        return self.devices.pci
 
 
 def shown(host: Host, problems: Mapping[str, int]) -> Shown:
@@ -35,9 +41,9 @@ def shown(host: Host, problems: Mapping[str, int]) -> Shown:
     labels.update({switch.address: ("NVSwitch", switch.model or "") for switch in host.nvswitches})
     labels.update({gpu.address: (_gpu_kind(gpu), _gpu(gpu)) for gpu in host.gpus})
     return Shown(
-        pci={device.address: device for device in host.pci},
+        devices=host.index,
         labels=labels,
-        holders={address: guest.name for guest in host.guests or () for address in guest.devices},
+        holders=host.index.holders,
         problems=problems,
         groups=any(device.iommu_group is not None for device in host.pci),
     )
@@ -52,21 +58,13 @@ def device_branches(index: Shown, addresses: Iterable[str]) -> tuple[Branch, ...
     """The host bridges that lead to these devices, in bus order, each with its branch of the tree."""
     by_bridge: dict[str, list[tuple[str, ...]]] = {}
     for address in sorted(addresses, key=_order):
-        path = _path(index, address)
+        path = index.devices.path(address)
         by_bridge.setdefault(path[0].rpartition(":")[0], []).append(path)
     return tuple(Branch(text=f"host bridge {bus}", children=_forks(index, paths)) for bus, paths in by_bridge.items())
 
 
 def _order(address: str) -> tuple[int, str]:
     return int(address.partition(":")[0], 16), address
-
-
-def _path(index: Shown, address: str) -> tuple[str, ...]:
-    """The device and the bridges above it, top first; stops at a parent that the document does not hold."""
-    path = [address]
-    while (device := index.pci.get(path[0])) and device.parent and device.parent not in path:
-        path.insert(0, device.parent)
-    return tuple(path)
 
 
 def _forks(index: Shown, paths: list[tuple[str, ...]]) -> tuple[Branch, ...]:
@@ -164,7 +162,7 @@ def _ids(device: PciDevice | None) -> str:
 
 
 def _gpu_kind(gpu: Gpu) -> str:
-    return "display" if gpu.vendor == "other" else "GPU"
+    return "GPU" if gpu.is_accelerator else "display"
 
 
 def _gpu(gpu: Gpu) -> str:

@@ -6,7 +6,7 @@ Where the plan was saved is said by `cli`, which did it. ASCII, except for names
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hosttune.model.host import Host, PciDevice
@@ -73,7 +73,7 @@ def _print_guest(guest: PlannedGuest, host: Host, console: Console) -> None:
     draw_rows(rows, console)
     if guest.devices:
         say("  devices", console)
-        index = {device.address: device for device in host.pci}
+        index = host.index.pci
         models = {gpu.address: gpu.model for gpu in host.gpus}
         draw_rows([_device_row(device, index, models) for device in guest.devices], console, indent=4)
     _print_steps(guest, console)
@@ -166,7 +166,7 @@ def _window(guest: PlannedGuest) -> str:
     return ", ".join(facts)
 
 
-def _device_row(device: Device, index: dict[str, PciDevice], models: dict[str, str | None]) -> tuple[str, ...]:
+def _device_row(device: Device, index: Mapping[str, PciDevice], models: dict[str, str | None]) -> tuple[str, ...]:
     seen = index.get(device.address)
     cell = "no cell" if device.guest_cell is None else f"cell {device.guest_cell}"
     node = "node unknown" if device.host_node is None else f"node {device.host_node}"

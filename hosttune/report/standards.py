@@ -43,12 +43,8 @@ def device_kinds(host: Host | None) -> dict[str, str]:
     """vendor:device of each GPU by address; graphics that are nobody's accelerator are left out."""
     if host is None:
         return {}
-    gpus = {gpu.address for gpu in host.gpus if gpu.vendor != "other"}
-    return {
-        device.address: f"{device.vendor_id}:{device.device_id}"
-        for device in host.pci
-        if device.address in gpus and device.vendor_id and device.device_id
-    }
+    gpus = {gpu.address for gpu in host.index.accelerators}
+    return {device.address: device.ids for device in host.pci if device.address in gpus and device.ids}
 
 
 def roofs(host: Host | None, standard: Standard) -> dict[str, Roof]:

@@ -174,7 +174,7 @@ def _virtualization(host: Host) -> str:
 def _devices(host: Host) -> str:
     counts: dict[str, int] = {}
     for gpu in host.gpus:
-        name = "other display" if gpu.vendor == "other" else gpu.model or f"{gpu.vendor} GPU"
+        name = (gpu.model or f"{gpu.vendor} GPU") if gpu.is_accelerator else "other display"
         counts[name] = counts.get(name, 0) + 1
     facts = [f"{number} x {name}" for name, number in counts.items()]
     nics = sum(1 for nic in host.nics if not nic.physfn)

@@ -119,9 +119,8 @@ def _machine(host: Host | None) -> list[str]:
     sizes = [node.memory_bytes for node in host.numa_nodes if node.memory_bytes]
     facts += [f"{format_size(sum(sizes))} in {len(sizes)} node{'s' if len(sizes) > 1 else ''}"] if sizes else []
     gpus: dict[str, int] = {}
-    for gpu in host.gpus:
-        if gpu.vendor != "other":
-            gpus[gpu.model or f"{gpu.vendor} GPU"] = gpus.get(gpu.model or f"{gpu.vendor} GPU", 0) + 1
+    for gpu in host.index.accelerators:
+        gpus[gpu.model or f"{gpu.vendor} GPU"] = gpus.get(gpu.model or f"{gpu.vendor} GPU", 0) + 1
     facts += [f"{number} × {name}" for name, number in gpus.items()]
     facts += [f"kernel {host.kernel}"] if host.kernel else []
     return [fact for fact in facts if fact]

@@ -10,11 +10,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+from hosttune.model import sysfs
 from hosttune.model.values import CpuSet, FrozenMap
 from hosttune.settings.setting import Setting, refuse
 from hosttune.system import System
 
-_CPU = "/sys/devices/system/cpu"
+_CPU = sysfs.CPUS
 _WORD = re.compile(r"[a-z_]{1,32}")
 LONGEST_LATENCY_US = (1 << 31) - 1
 

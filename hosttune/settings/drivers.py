@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from hosttune.errors import BadInput, CommandFailed, Unreadable, WriteFailed
+from hosttune.model import sysfs
 from hosttune.model.host import Host
 from hosttune.model.values import FrozenMap, parse_address
 from hosttune.settings.setting import Setting, refuse
 from hosttune.system import System
 
-DEVICES = "/sys/bus/pci/devices"
-DRIVERS = "/sys/bus/pci/drivers"
+DEVICES = sysfs.PCI_DEVICES
+DRIVERS = sysfs.PCI_DRIVERS
 VFIO = "vfio-pci"
 UDEV_RULES = "/etc/udev/rules.d/10-hosttune-vfio.rules"  # before 80-drivers.rules
 _UDEV_RUNS = "/run/udev/control"  # what `udevadm settle` itself looks for
@@ -334,7 +335,7 @@ def identities(host: Host) -> dict[str, dict[str, Any]]:
     {"device": "10de:2335:10de:18be", "model", "uuid", "serial", "module_id"}; None for what is unknown. The module id
     joins a GPU to Fabric Manager's partitions and is not the order of addresses.
     """
-    functions = {function.address: function for function in host.pci}
+    functions = host.index.pci
     found: dict[str, dict[str, Any]] = {}
     for gpu in host.gpus:
         function = functions.get(gpu.address)

@@ -7,11 +7,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeVar
 
+from hosttune.model import sysfs
 from hosttune.model.commandline import PAGES
 from hosttune.settings.setting import Setting, refuse
 from hosttune.system import System
 
-_POOL = re.compile(r"/sys/devices/system/node/node[0-9]{1,4}/hugepages/hugepages-[0-9]{1,8}kB/nr_hugepages")
+_POOL = re.compile(rf"{sysfs.NODES}/node[0-9]{{1,4}}/hugepages/hugepages-[0-9]{{1,8}}kB/nr_hugepages")
 _WORD = re.compile(r"\[([^\]\s]+)\]")
 _MOST_PAGES = 1 << 40
 _GIGABYTE = "/hugepages-1048576kB/"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from hosttune.errors import BadInput, WriteFailed
+from hosttune.model import sysfs
 from hosttune.model.values import parse_address, slot_of
 from hosttune.pciconfig import ACS_BITS, ConfigFacts, decode
 from hosttune.settings.memory import one_of
@@ -35,7 +36,7 @@ _BIT = {name: bit for bit, name in ACS_BITS}
 _ISOLATING = 0x1F
 # REQ_ACS_FLAGS of drivers/iommu/iommu.c: what IOMMU groups were made by, once, when the device appeared.
 _GROUPING = 0x1D
-_GROUPS = "/sys/kernel/iommu_groups"
+_GROUPS = sysfs.IOMMU_GROUPS
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hosttune.errors import WriteFailed
+from hosttune.model import sysfs
 from hosttune.pciconfig import CAP_EXPRESS, EXT_ACS, capability_at, extended_capability_at
 from hosttune.system import System
 
-DEVICES = "/sys/bus/pci/devices"
+DEVICES = sysfs.PCI_DEVICES
 _GONE = 0xFFFF
 
 

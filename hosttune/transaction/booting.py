@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hosttune import __version__
 from hosttune.holders import holders
 from hosttune.journal import Record, Store, Transaction, in_force
+from hosttune.model import sysfs
 from hosttune.model.plan import Action
 from hosttune.model.result import Entry, Result
 from hosttune.settings.setting import GUEST_STAGE, RUNTIME, START_STAGE
@@ -154,7 +155,7 @@ def _another_device(site: Site, address: str) -> str | None:
     known = {device.address: device.identity for p in applied_plans(site) for g in p.guests for device in g.devices}
     _, _, facts = known.get(address, "").partition(" ")
     planned = facts.partition(" ")[0]  # "10de:2335"
-    read = (site.system.read(f"/sys/bus/pci/devices/{address}/{name}") or "?" for name in ("vendor", "device"))
+    read = (site.system.read(f"{sysfs.PCI_DEVICES}/{address}/{name}") or "?" for name in ("vendor", "device"))
     now = ":".join(text.strip().removeprefix("0x") for text in read)
     if not planned or "?" in f"{planned}{now}" or planned == now:
         return None

@@ -31,7 +31,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, "/mnt/tree")
 from hosttune.errors import WriteFailed
 from hosttune.settings import setting_of
-from hosttune.system import Machine
+from hosttune.machine import Machine
 machine = Machine()
 def attempt(work):
     try:

@@ -190,7 +190,7 @@ def _pair_cell(bundle: Bundle, one: str, other: str, x: float, y: float) -> tupl
 def _outside(host: Host, found: Sequence[Bundle]) -> list[str]:
     """GPUs in no bundle: those that told of their peers, and those whose links are unknown."""
     inside = {address for bundle in found for address in bundle.gpus}
-    out = [gpu for gpu in host.gpus if gpu.vendor != "other" and gpu.address not in inside]
+    out = [gpu for gpu in host.index.accelerators if gpu.address not in inside]
     alone = [gpu.address for gpu in out if gpu.peers is not None]
     unknown = [gpu.address for gpu in out if gpu.peers is None]
     lines = [f"In no bundle, no such link seen: {', '.join(alone)}"] if alone else []

@@ -146,7 +146,7 @@ def _framed(view: Scene, block: Block, full: float) -> Picture:
     body = shifted(block, MARGIN, top)
     counts = [
         f"{len(host.numa_nodes)} NUMA nodes",
-        f"{sum(1 for gpu in host.gpus if gpu.vendor != 'other')} GPUs",
+        f"{len(host.index.accelerators)} GPUs",
         f"{sum(1 for nic in host.nics if not nic.physfn)} NICs",
         f"{len(host.nvme)} NVMe drives",
         "guests unknown" if host.guests is None else f"{len(host.guests)} guests",

@@ -233,10 +233,8 @@ def trees(view: Scene, addresses: Iterable[str]) -> dict[str, tuple[Place, ...]]
 
 def _path(view: Scene, address: str) -> tuple[str, ...]:
     """The device and the bridges above it, top first; stops at a parent that the document does not hold."""
-    path = [address]
-    while (device := view.device(path[0])) and device.parent and device.parent not in path:
-        path.insert(0, device.parent)
-    return tuple(path) if len(path) <= DEEPEST else (*path[: DEEPEST // 2], *path[-DEEPEST // 2 :])
+    path = view.host.index.path(address)
+    return path if len(path) <= DEEPEST else (*path[: DEEPEST // 2], *path[-DEEPEST // 2 :])
 
 
 def _forks(view: Scene, paths: list[tuple[str, ...]]) -> tuple[Place, ...]:

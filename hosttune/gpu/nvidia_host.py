@@ -1,0 +1,135 @@
+"""What tells of NVIDIA's driver on a host: which GPUs it and its tools list, its device nodes, its daemons."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from hosttune.errors import BadInput
+from hosttune.gpu import nvswitches
+from hosttune.gpu.vendor import LOGGED_ADDRESS, Answer, Listing, LogRecords, Traces, ask
+from hosttune.model.gpu import Gpu
+from hosttune.reader import Reader
+
+if TYPE_CHECKING:
+    from hosttune.gpu.nvidia_topo import TopoMatrix
+
+DRIVER = "nvidia"
+NVML = "nvml.json"
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+HELD = "/proc/driver/nvidia/gpus"  # a folder for each GPU that the module holds, named by address (nv-procfs.c)
+
+
+def lists(reader: Reader) -> tuple[Listing, ...]:
+    """See `Vendor.lists`: the module's folder, and what a capture holds of NVML, nvidia-smi and the topology matrix."""
+    held = tuple(Gpu(address=name, vendor="nvidia") for name in reader.names(HELD) if _ADDRESS.fullmatch(name))
+    found = [Listing(name="the nvidia module", read=HELD, gpus=held)] if held else []
+    for name, words, parse in (
+        (NVML, "NVML", parse_nvml),
+        ("nvidia-smi-q-x", "nvidia-smi -q -x", parse_smi_xml),
+        ("nvidia-smi-q", "nvidia-smi -q", parse_smi_text),
+    ):
+        text = ask(reader, name, _nobody)
+        if not text:
+            continue
+        try:
+            answer = parse(text)
+        except BadInput:
+            continue  # said where its facts are read
+        known = tuple(_seen(gpu) for gpu in answer.gpus if gpu.uuid or gpu.model)  # one that is lost says neither
+        found += [Listing(name=words, read=words, gpus=known)] if known else []
+    matrix = _matrix(ask(reader, "nvidia-smi-topo-m", _nobody))
+    if matrix is not None:
+        found.append(Listing(name="the topology matrix", read="nvidia-smi topo -m", count=len(matrix.gpus)))
+    return tuple(found)
+
+
+def _matrix(text: str | None) -> TopoMatrix | None:
+    if not text:
+        return None
+    from hosttune.gpu.nvidia_topo import parse_topo_matrix
+
+    return parse_topo_matrix(text)
+
+
+def _nobody() -> None:
+    """Nothing is asked live: a tool opens every GPU."""
+    return
+
+
+def _seen(gpu: Gpu) -> Gpu:
+    return Gpu(address=gpu.address, vendor="nvidia", model=gpu.model, uuid=gpu.uuid)
+
+
+# --- parsers, loaded by the first answer: many hosts have none ---------------------------------------------------
+
+
+def parse_nvml(text: str, only: str | None = None) -> Answer:
+    """See `nvml_facts`."""
+    from hosttune.gpu.nvml_facts import parse_nvml as parse
+
+    return parse(text, only=only)
+
+
+def parse_smi_xml(text: str) -> Answer:
+    """See `nvidia_smi`."""
+    from hosttune.gpu.nvidia_smi import parse_smi_xml as parse
+
+    return parse(text)
+
+
+def parse_smi_text(text: str) -> Answer:
+    """See `nvidia_smi`."""
+    from hosttune.gpu.nvidia_smi import parse_smi_text as parse
+
+    return parse(text)
+
+
+# --- what tells of the driver on a host --------------------------------------------------------------------------
+
+_MINOR = re.compile(r"^Device Minor:\s*([0-9]{1,4})\s*$", re.MULTILINE)
+# What ends those that hold GPUs on every other host, where no unit of systemd says it; a process's name may be cut off.
+_DAEMONS = {
+    "nvidia-persistenced": "systemctl stop nvidia-persistenced",
+    "nvidia-persiste": "",
+    "nv-hostengine": "systemctl stop nvidia-dcgm",
+    "dcgm-exporter": "stop dcgm-exporter, and what would start it again",
+    "nv-fabricmanager": "systemctl stop nvidia-fabricmanager",
+    "nvidia-topologyd": "",
+}
+
+
+def _nodes(reader: Reader, address: str, driver: str) -> list[str]:
+    """The node of a GPU by its minor number, which is not its index; the nodes of NVSwitches."""
+    if driver == nvswitches.DRIVER:
+        return [nvswitches.NODES]
+    if driver != DRIVER:
+        return []
+    path = f"{HELD}/{address}/information"
+    minor = _MINOR.search(reader.text(path) or "")
+    if minor is None and not reader.system.scratch:
+        reader.problem("no minor number", path, "which /dev/nvidiaN this is is unknown")
+    return [f"/dev/nvidia{minor[1]}"] if minor else []
+
+
+# Sources: NVIDIA, "XID Errors" (form of the record; 144 to 150: Xid catalogue, WORKFLOW_NVLINK5_ERR; 154: its row) and
+# Fabric Manager user guide, appendix D (SXid); open-gpu-kernel-modules (RmInitAdapter, "fallen off the bus").
+_GPU = rf"(?P<address>{LOGGED_ADDRESS})"
+_LOG = LogRecords(
+    wanted=r"NVRM: |nvidia-nvswitch[0-9]+: SXid",
+    # NVSwitches add lines of data and severity to theirs.
+    begins=r"NVRM: Xid\b"
+    r"|nvidia-nvswitch[0-9]{1,4}: SXid\b(?! \([^)]{1,30}\): [0-9]{1,6}, (?:Data \{|Severity [0-9]))",
+    shapes=(
+        ("xid", rf"NVRM: Xid \((?:PCI:)?{_GPU}(?: GPU-I:[0-9]+)?\): (?P<code>[0-9]{{1,4}})\b(?P<rest>(?s:.*))"),
+        (
+            "sxid",
+            rf"nvidia-nvswitch[0-9]+: SXid \((?:PCI:)?{_GPU}\): (?P<code>[0-9]{{1,6}}), "
+            r"(?P<severity>Fatal|Non-fatal)\b",
+        ),
+        ("lost", rf"NVRM: GPU {_GPU}: (?:GPU has fallen off the bus|RmInitAdapter failed)"),
+        ("lost", rf"NVRM: The NVIDIA GPU {_GPU}"),
+    ),
+)
+
+TRACES = Traces(modules=("nvidia",), proc=HELD, nodes=_nodes, daemons=_DAEMONS, log=_LOG)

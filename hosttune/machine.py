@@ -1,0 +1,213 @@
+"""This machine, live: its files, its commands, and what changes them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from hosttune.descriptors import let_go
+from hosttune.errors import CommandFailed, Unreadable, WriteFailed
+from hosttune.system import (
+    MAX_FILE_BYTES,
+    System,
+    clean_names,
+    made_here,
+    printable,
+    put_file,
+    state_directory,
+    take_file,
+    tidy_file,
+    unless_absent,
+)
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from hosttune.locked import LockedReads
+
+_CHUNK = 65536
+_BEHIND_A_LOCK = ("/driver_override", "/sriov_numvfs")  # see `locked`
+
+
+class Machine(System):
+    """This machine, live."""
+
+    captured = False
+    complete = True
+    origin = "this machine"
+
+    @cached_property
+    def _locked(self) -> LockedReads:
+        from hosttune.locked import LockedReads
+
+        return LockedReads()
+
+    def read_bytes(self, path: str) -> bytes | None:
+        """See System."""
+        if path.endswith(_BEHIND_A_LOCK):
+            try:
+                return self._locked.read(path)
+            except OSError as error:
+                unless_absent(path, error)
+                return None
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            unless_absent(path, error)
+            return None
+        try:
+            # A kernel file ends at the first short chunk only when that chunk is no whole page: seq files hand
+            # out page by page.
+            chunk = os.read(fd, _CHUNK)
+            chunks = [chunk]
+            size = len(chunk)
+            while chunk and (len(chunk) % 4096 == 0 or not path.startswith("/sys/")):
+                chunk = os.read(fd, _CHUNK)
+                chunks.append(chunk)
+                size += len(chunk)
+                if size > MAX_FILE_BYTES:
+                    raise Unreadable(path, f"larger than {MAX_FILE_BYTES >> 20} MiB")
+        except OSError as error:
+            unless_absent(path, error)
+            return None
+        finally:
+            let_go(fd)
+        return b"".join(chunks)
+
+    def list(self, path: str) -> list[str]:
+        """See System."""
+        try:
+            return clean_names(os.listdir(path))
+        except OSError as error:
+            unless_absent(path, error)
+            return []
+
+    def link(self, path: str) -> str | None:
+        """See System. Of a link on a path through links, the target is counted from the real directory."""
+        try:
+            target = os.readlink(path)
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return None
+            unless_absent(path, error)
+            return None
+        directory = os.path.dirname(path)
+        if target.startswith("../"):
+            directory = os.path.realpath(directory)
+        return printable(os.path.normpath(os.path.join(directory, target)))
+
+    def exists(self, path: str) -> bool:
+        """See System."""
+        return os.path.exists(path)
+
+    def lacks(self, path: str) -> bool:
+        """See System."""
+        try:
+            os.lstat(path)
+        except OSError as error:
+            return error.errno in (errno.ENOENT, errno.ENOTDIR)
+        return False
+
+    def query(self, name: str, live: Callable[[], str | None]) -> str | None:
+        """See System."""
+        return live()
+
+    def run(self, argv: tuple[str, ...], *, timeout: float = 20.0) -> str:
+        """See System. No shell; the C locale; every other variable passes through untouched."""
+        return run_command(argv, timeout)
+
+    def write(self, path: str, text: str) -> None:
+        """See System. Neither made nor cut: an attribute that is not there is an error, not a new file."""
+        self._write(path, text.encode(), None)
+
+    def write_register(self, path: str, offset: int, data: bytes) -> None:
+        """See System."""
+        self._write(path, data, offset)
+
+    def _write(self, path: str, data: bytes, offset: int | None) -> None:
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                written = os.write(fd, data) if offset is None else os.pwrite(fd, data, offset)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise WriteFailed(path, error.strerror or str(error), error.errno) from error
+        if written != len(data):
+            raise WriteFailed(path, f"only {written} of {len(data)} bytes were taken")
+
+    def replace(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """See System."""
+        folder = os.path.dirname(path)
+        if not f"{folder}/".startswith(f"{state_directory()}/"):
+            made_here().make(folder)
+        put_file(path, data, mode)
+
+    def remove(self, path: str) -> None:
+        """See System."""
+        take_file(path)
+        made_here().take(os.path.dirname(path))
+
+    def tidy(self, path: str) -> None:
+        """See System."""
+        tidy_file(path)
+        made_here().take(os.path.dirname(path))
+
+    def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:
+        """See System."""
+        return run_command(argv, timeout, stdin)
+
+    def tell(self, name: str, value: str, live: Callable[[], None]) -> None:
+        """See System."""
+        live()
+
+
+def run_command(argv: tuple[str, ...], timeout: float, stdin: str | None = None) -> str:
+    """Run a command, return its stdout. No shell; the C locale. Raises CommandFailed."""
+    import subprocess
+
+    try:
+        child = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "LC_ALL": "C"},
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise CommandFailed(argv, "not installed") from error
+    except OSError as error:
+        raise CommandFailed(argv, error.strerror or str(error)) from error
+    try:
+        out, err = child.communicate(None if stdin is None else stdin.encode(), timeout=timeout)
+    except subprocess.TimeoutExpired as error:
+        _abandon(child)
+        raise CommandFailed(argv, f"no answer within {timeout:g} s") from error
+    except BaseException:  # a Ctrl-C: what it began must not go on beside what takes it back
+        _abandon(child)
+        raise
+    output = out.decode("utf-8", "replace")
+    if child.returncode != 0:
+        raise CommandFailed(argv, f"exit status {child.returncode}", err.decode("utf-8", "replace") or output)
+    return output
+
+
+def _abandon(child: subprocess.Popen[bytes]) -> None:
+    """Kill a command and all it started, without waiting: a driver's tool can hang where no signal reaches it."""
+    import signal
+    import subprocess
+
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    for pipe in (child.stdin, child.stdout, child.stderr):
+        if pipe is not None:
+            pipe.close()
+    try:
+        child.wait(timeout=1)
+    except subprocess.TimeoutExpired:
+        child.returncode = -signal.SIGKILL  # init reaps it when the kernel lets go; Popen must not warn

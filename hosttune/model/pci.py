@@ -1,0 +1,139 @@
+"""PCI functions of a host document: who they are, their place, their link."""
+
+from __future__ import annotations
+
+from hosttune.model.values import Value
+
+
+class LinkEnd(Value, frozen=True, kw_only=True):
+    """The port at the other end of a device's link, and what it can do."""
+
+    address: str
+    speed_gts: float | None = None
+    width: int | None = None
+    max_speed_gts: float | None = None
+    max_width: int | None = None
+
+
+class LinkFigures(Value, frozen=True, kw_only=True):
+    """What one source says of a link by itself. `read` names the files that were read."""
+
+    read: str
+    speed_gts: float | None = None
+    width: int | None = None
+    max_speed_gts: float | None = None
+    max_width: int | None = None
+
+
+class Link(Value, frozen=True, kw_only=True):
+    """A PCIe link as one function sees it, with the port above it in `upstream`.
+
+    `state`: "full" runs at this device's most; "by-design" lower, because the other end can do no more;
+    "degraded" lower than both ends can; "idle" speed lower, width full, and the device is suspended or known
+    to slow its idle link; "unknown" cannot be told (a virtual port, a device in D3, missing figures).
+    `told`: what each source says by itself, the files of sysfs before configuration space; None: not kept apart.
+    """
+
+    speed_gts: float | None = None
+    width: int | None = None
+    max_speed_gts: float | None = None
+    max_width: int | None = None
+    upstream: LinkEnd | None = None
+    state: str | None = None
+    why: str | None = None
+    told: tuple[LinkFigures, ...] | None = None
+
+
+class Bar(Value, frozen=True, kw_only=True):
+    """One base address register, sized from sysfs `resource`. `index` is the region number (6 = ROM is left out)."""
+
+    index: int
+    size_bytes: int
+    prefetchable: bool | None = None
+    is_64bit: bool | None = None
+
+
+class Acs(Value, frozen=True, kw_only=True):
+    """Access Control Services: names of lspci ("SrcValid", "ReqRedir", …) that are capable and enabled."""
+
+    capable: tuple[str, ...] = ()
+    enabled: tuple[str, ...] = ()
+
+
+class Irq(Value, frozen=True, kw_only=True):
+    """One interrupt of a device and the CPUs it may go to, and really goes to."""
+
+    irq: int
+    affinity: str | None = None
+    effective: str | None = None
+
+
+class PciDevice(Value, frozen=True, kw_only=True):
+    """One PCI function. `parent` is the bridge directly above, None on a root bus.
+
+    `numa_source`: "device" said so itself; "bridge" the nearest bridge above that knows; "firmware" the
+    local CPU list; "unknown". Fields past `virtfns` are read from config space and may need root. `responds` False: its
+    ids or its configuration space read all ones, so nothing answers at this address any more. `contradicted`: where
+    what sysfs says of it contradicts itself, so that what it is cannot be told; None where nothing does.
+    """
+
+    address: str
+    vendor_id: str | None = None
+    device_id: str | None = None
+    subsystem_vendor_id: str | None = None
+    subsystem_device_id: str | None = None
+    revision: str | None = None
+    class_code: str | None = None
+    vendor_name: str | None = None
+    device_name: str | None = None
+    numa_node: int | None = None
+    numa_source: str | None = None
+    local_cpus: str | None = None
+    iommu_group: int | None = None
+    iommu_group_type: str | None = None
+    driver: str | None = None
+    unbound: bool | None = None  # True: it is proven to have no driver; else a missing `driver` may have been lost
+    driver_override: str | None = None
+    parent: str | None = None
+    link: Link | None = None
+    bars: tuple[Bar, ...] | None = None
+    physfn: str | None = None
+    virtfns: tuple[str, ...] = ()
+    sriov_total_vfs: int | None = None
+    sriov_vfs: int | None = None
+    boot_display: bool | None = None
+    power_state: str | None = None
+    runtime_status: str | None = None
+    reset_methods: tuple[str, ...] | None = None
+    irqs: tuple[Irq, ...] | None = None
+    port_type: str | None = None  # endpoint, legacy-endpoint, root-port, upstream-port, downstream-port, …
+    acs: Acs | None = None
+    ats_enabled: bool | None = None
+    aspm: str | None = None  # enabled states: "off", "L0s", "L1", "L0s L1"
+    aspm_supported: str | None = None
+    max_payload_bytes: int | None = None
+    max_payload_supported_bytes: int | None = None
+    read_request_bytes: int | None = None
+    relaxed_ordering: bool | None = None
+    responds: bool | None = None
+    contradicted: str | None = None
+
+    @property
+    def ids(self) -> str | None:
+        """Vendor and device id ("10de:2335"), None where one of them is unknown."""
+        return f"{self.vendor_id}:{self.device_id}" if self.vendor_id and self.device_id else None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it was seen to be a device: it says what it is, and does not read all ones."""
+        return self.responds is not False and bool(self.vendor_id or self.class_code)
+
+    @property
+    def is_bridge(self) -> bool:
+        """A PCI-to-PCI or host bridge (class 06 00 or 06 04): never passed to a guest, never counted in a group."""
+        return (self.class_code or "")[:4] in ("0600", "0604")
+
+    @property
+    def is_display(self) -> bool:
+        """Display (03xx) or processing accelerator (12xx): what the host document lists as a GPU."""
+        return (self.class_code or "")[:2] in ("03", "12")

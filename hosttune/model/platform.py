@@ -1,0 +1,140 @@
+"""The machine, its virtualization stack and the guests that libvirt knows: parts of a host document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hosttune.model.values import Value, close_mappings
+
+
+class VcpuPin(Value, frozen=True, kw_only=True):
+    """A vCPU and the host CPUs it may run on (a plan names exactly one)."""
+
+    vcpu: int
+    cpus: str | tuple[int, ...]
+
+
+class GuestMemory(Value, frozen=True, kw_only=True):
+    """Memory of a guest that comes from one host node."""
+
+    node: int | None = None
+    memory_bytes: int | None = None
+    page_bytes: int | None = None
+
+
+class RunningGuest(Value, frozen=True, kw_only=True):
+    """A guest that libvirt knows on this host, running or merely defined: it keeps what it holds."""
+
+    name: str
+    state: str | None = None
+    vcpus: int | None = None
+    vcpu_pins: tuple[VcpuPin, ...] | None = None
+    emulator_cpus: str | tuple[int, ...] | None = None
+    iothread_cpus: tuple[str, ...] | None = None
+    memory_bytes: int | None = None
+    memory: tuple[GuestMemory, ...] | None = None
+    page_bytes: int | None = None
+    devices: tuple[str, ...] = ()
+    mdevs: tuple[str, ...] = ()  # UUIDs of its mediated devices
+    uuid: str | None = None
+    next_start: tuple[str, ...] | None = None  # in what its next start would differ from what runs; None: unknown
+
+
+class Iommu(Value, frozen=True, kw_only=True):
+    """`present`: the kernel runs an IOMMU with groups; `mode`: default domain type of most groups.
+
+    `interrupt_posting`: whether every Intel unit can post interrupts to vCPUs; None: of other makers, or not read.
+    """
+
+    present: bool | None = None
+    mode: str | None = None
+    vendor: str | None = None  # "intel", "amd", "smmu"
+    address_bits: int | None = None
+    interrupt_remapping: bool | None = None
+    interrupt_posting: bool | None = None
+
+
+class Module(Value, frozen=True, kw_only=True):
+    """A loaded kernel module and its parameters."""
+
+    name: str
+    version: str | None = None
+    parameters: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "parameters")
+
+
+class Platform(Value, frozen=True, kw_only=True):
+    """The machine as firmware names it, and the kernel modules that matter here."""
+
+    vendor: str | None = None
+    product: str | None = None
+    bios_version: str | None = None
+    uuid: str | None = None
+    virtualization: str | None = None  # which hypervisor runs this machine, None when none is seen
+    modules: tuple[Module, ...] = ()
+    os: str | None = None
+    boot_loader: str | None = None
+
+
+class DomainCapabilities(Value, frozen=True, kw_only=True):
+    """What the installed libvirt and QEMU offer for a q35 x86-64 guest (`virsh domcapabilities`).
+
+    `domain_type` is what they were asked for: "kvm", or "qemu" where the host has no KVM. `iothreads` and
+    `hostdev_vfio` (host devices through VFIO) are None where this libvirt does not say.
+    """
+
+    machine: str | None = None
+    max_vcpus: int | None = None
+    firmwares: tuple[str, ...] | None = None
+    loaders: tuple[str, ...] | None = None
+    cpu_modes: tuple[str, ...] | None = None
+    host_cpu_model: str | None = None
+    features: tuple[str, ...] | None = None
+    domain_type: str | None = None
+    iothreads: bool | None = None
+    hostdev_vfio: bool | None = None
+
+
+class Virtualization(Value, frozen=True, kw_only=True):
+    """The virtualization stack of this host. `kvm` is True when /dev/kvm works here.
+
+    The versions are the running daemon's and its QEMU's; of the installed programs where libvirt cannot be asked.
+    `reads_node_cpus`: whether AppArmor lets QEMU read which CPUs a node has; None: it confines no guest, or unknown.
+    """
+
+    kvm: bool | None = None
+    libvirt_version: str | None = None
+    qemu_version: str | None = None
+    uri: str | None = None
+    capabilities: DomainCapabilities | None = None
+    schema_elements: tuple[str, ...] | None = None  # optional XML elements that libvirt's installed schema knows
+    reads_node_cpus: bool | None = None
+
+
+class TunedKey(Value, frozen=True, kw_only=True):
+    """What a profile of TuneD sets: a key of one of its plugins. `where`: the file that says so.
+
+    `sure` False: it holds only of some devices or machines, or its value is worked out when TuneD starts.
+    """
+
+    plugin: str
+    key: str
+    value: str
+    where: str
+    sure: bool = True
+
+
+class Tuned(Value, frozen=True, kw_only=True):
+    """TuneD's active profiles, in order, and what they set together. `unread`: what could not be read, and why.
+
+    `reapply_sysctl`: it applies the files of sysctl.d again after its own values, but for names that match one of
+    `reapply_sysctl_exclude` (tuned-main.conf).
+    """
+
+    profiles: tuple[str, ...]
+    keys: tuple[TunedKey, ...] = ()
+    unread: tuple[str, ...] = ()
+    reapply_sysctl: bool = True
+    reapply_sysctl_exclude: tuple[str, ...] = ()

@@ -1,0 +1,97 @@
+"""CPUs, NUMA nodes and memory of a host document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hosttune.model.values import Value, close_mappings
+
+
+class Cpu(Value, frozen=True, kw_only=True):
+    """One logical CPU. `core`, `llc` and `l2` are named by the lowest CPU id of the group.
+
+    An offline CPU has no places (all None). `allowed` is False where a cpuset hides the CPU from guests.
+    `kind` tells the cores of a hybrid part apart ("performance", "efficiency").
+    """
+
+    id: int
+    core: int | None = None
+    package: int | None = None
+    die: int | None = None
+    numa_node: int | None = None
+    llc: int | None = None
+    l2: int | None = None
+    online: bool | None = True
+    isolated: bool | None = False
+    nohz_full: bool | None = False
+    allowed: bool | None = True
+    kind: str | None = None
+    governor: str | None = None
+    energy_preference: str | None = None
+    resume_latency_us: str | None = None  # pm_qos_resume_latency_us verbatim: "0" no limit, "n/a" none tolerated
+
+
+class CpuModel(Value, frozen=True, kw_only=True):
+    """What is common to the host's CPUs."""
+
+    vendor: str | None = None  # "GenuineIntel", "AuthenticAMD", …
+    model: str | None = None
+    physical_address_bits: int | None = None
+    virtual_address_bits: int | None = None
+    flags: tuple[str, ...] | None = None
+    possible: str | None = None
+    present: str | None = None
+    smt_control: str | None = None  # on, off, forceoff, notsupported, notimplemented
+    smt_active: bool | None = None
+    scaling_driver: str | None = None
+    idle_driver: str | None = None
+    hybrid: bool | None = None
+
+
+class HugePages(Value, frozen=True, kw_only=True):
+    """One size of huge page on one node; counts are pages."""
+
+    size_bytes: int
+    total: int | None = None
+    free: int | None = None
+
+
+class NumaNode(Value, frozen=True, kw_only=True):
+    """One node directory of sysfs. `cpus` is the kernel's list verbatim.
+
+    `kind`: "cpu" has CPUs, "memory" has memory and no CPU, "gpu" is a GPU's own memory, "empty" has neither.
+    """
+
+    id: int
+    cpus: str | None = None
+    memory_bytes: int | None = None
+    free_bytes: int | None = None
+    distances: Mapping[str, int] | None = None
+    hugepages: tuple[HugePages, ...] | None = None
+    kind: str | None = None
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "distances")
+
+
+class Hugetlbfs(Value, frozen=True, kw_only=True):
+    """A mounted file system of huge pages. `libvirt`: the libvirt daemon has found it (it looks when it starts)."""
+
+    path: str
+    size_bytes: int | None = None
+    libvirt: bool | None = None
+
+
+class MemorySettings(Value, frozen=True, kw_only=True):
+    """Host-wide memory settings, in the kernel's own words. `hugetlbfs` None: the mounts could not be read."""
+
+    thp: str | None = None  # the bracketed word of transparent_hugepage/enabled
+    thp_defrag: str | None = None
+    ksm_run: int | None = None
+    numa_balancing: int | None = None
+    default_hugepage_bytes: int | None = None
+    overcommit_hugepages: Mapping[str, int] | None = None  # page size in bytes -> nr_overcommit_hugepages
+    hugetlbfs: tuple[Hugetlbfs, ...] | None = None
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "overcommit_hugepages")
