@@ -177,7 +177,7 @@ def _files(system: System, pid: int) -> Iterator[str]:
         target = system.link(f"{folder}/{name}")
         if target is not None and target.startswith("/dev/"):
             target = target.removesuffix(" (deleted)")
-            yield nvswitches.NODES if nvswitches.NODE.fullmatch(target) else target
+            yield nvswitches.NODES if re.fullmatch(nvswitches.NODE, target) else target
 
 
 def _is_ours(reader: Reader, pid: int) -> bool:

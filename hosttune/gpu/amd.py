@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from hosttune.gpu.inside import Inside
-from hosttune.gpu.knobs import Knobs
 from hosttune.gpu.vendor import Bench, Listing, Vendor, awake, fill
 from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu, Peer
 from hosttune.model.host import PciDevice
 from hosttune.model.values import MAX_ID
 from hosttune.reader import Reader, number
+
+if TYPE_CHECKING:
+    from hosttune.gpu.knobs import Knobs
 
 # pci.ids (pciutils/pciids 2026.08.22), vendor 1002.
 MODELS = {

@@ -6,7 +6,8 @@ What is set, and what its values look like, is the same for all makers and stand
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from hosttune.model.gpu import Gpu
 from hosttune.system import System
@@ -21,7 +22,8 @@ MOST_WATTS = 10_000  # of a power limit: far above any board, whose own range is
 Writer = Callable[[System, str, Any], str | None]
 
 
-class Knobs(NamedTuple):
+@dataclass(frozen=True)
+class Knobs:
     """What one driver lets be set, by kind, each for a single GPU.
 
     `facts(system, address)`: the GPU's settings now; raises Unreadable. It returns in bounded time: a driver can hang.

@@ -13,7 +13,6 @@ import msgspec
 
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu.inside import Inside
-from hosttune.gpu.knobs import Knobs
 from hosttune.gpu.nvidia_host import DRIVER, NVML, TRACES, lists, parse_nvml, parse_smi_text, parse_smi_xml
 from hosttune.gpu.nvidia_words import TELLS
 from hosttune.gpu.vendor import Answer, Bench, Part, Vendor, always, ask, awake, fill
@@ -22,6 +21,7 @@ from hosttune.model.host import PciDevice, Problem
 from hosttune.reader import Reader
 
 if TYPE_CHECKING:
+    from hosttune.gpu.knobs import Knobs
     from hosttune.gpu.nvidia_topo import NvlinkStatus, TopoMatrix
 
 # pci.ids (pciutils/pciids 2026.08.22); product names of open-gpu-kernel-modules g_nv_name_released.h and nvidia-smi.

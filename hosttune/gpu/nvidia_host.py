@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 DRIVER = "nvidia"
 NVML = "nvml.json"
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_ADDRESS = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 HELD = "/proc/driver/nvidia/gpus"  # a folder for each GPU that the module holds, named by address (nv-procfs.c)
 
 
 def lists(reader: Reader) -> tuple[Listing, ...]:
     """See `Vendor.lists`: the module's folder, and what a capture holds of NVML, nvidia-smi and the topology matrix."""
-    held = tuple(Gpu(address=name, vendor="nvidia") for name in reader.names(HELD) if _ADDRESS.fullmatch(name))
+    held = tuple(Gpu(address=name, vendor="nvidia") for name in reader.names(HELD) if re.fullmatch(_ADDRESS, name))
     found = [Listing(name="the nvidia module", read=HELD, gpus=held)] if held else []
     for name, words, parse in (
         (NVML, "NVML", parse_nvml),
@@ -87,7 +87,7 @@ def parse_smi_text(text: str) -> Answer:
 
 # --- what tells of the driver on a host --------------------------------------------------------------------------
 
-_MINOR = re.compile(r"^Device Minor:\s*([0-9]{1,4})\s*$", re.MULTILINE)
+_MINOR = r"(?m)^Device Minor:\s*([0-9]{1,4})\s*$"
 # What ends those that hold GPUs on every other host, where no unit of systemd says it; a process's name may be cut off.
 _DAEMONS = {
     "nvidia-persistenced": "systemctl stop nvidia-persistenced",
@@ -106,7 +106,7 @@ def _nodes(reader: Reader, address: str, driver: str) -> list[str]:
     if driver != DRIVER:
         return []
     path = f"{HELD}/{address}/information"
-    minor = _MINOR.search(reader.text(path) or "")
+    minor = re.search(_MINOR, reader.text(path) or "")
     if minor is None and not reader.system.scratch:
         reader.problem("no minor number", path, "which /dev/nvidiaN this is is unknown")
     return [f"/dev/nvidia{minor[1]}"] if minor else []

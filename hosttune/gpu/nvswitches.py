@@ -5,8 +5,6 @@ Pure. Source of the ids: pci.ids; of the daemon's names: NVIDIA, Fabric Manager 
 
 from __future__ import annotations
 
-import re
-
 from hosttune.model.host import PciDevice
 
 VENDOR_ID = "10de"
@@ -14,7 +12,7 @@ MODELS = {"1af1": "A100 NVSwitch", "22a3": "H100/H200 NVSwitch"}  # by device id
 DRIVER = "nvidia-nvswitch"  # its name in /sys/bus/pci/drivers
 MODULE = "nvidia"  # the kernel module that it is part of
 # No file tells which switch has which device node: whoever has any open counts for each.
-NODE = re.compile(r"/dev/nvidia-nvswitch[0-9]+")
+NODE = r"/dev/nvidia-nvswitch[0-9]+"
 NODES = "/dev/nvidia-nvswitch*"
 MANAGER_CONFIG = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
 MANAGER_SERVICE = "nvidia-fabricmanager.service"

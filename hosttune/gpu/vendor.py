@@ -7,16 +7,19 @@ tool enriches what its driver holds. What it tells is a partial `Gpu`, joined to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from hosttune.errors import Unreadable
 from hosttune.gpu.inside import Inside
-from hosttune.gpu.knobs import Knobs
 from hosttune.model.gpu import Gpu, Mig
 from hosttune.model.host import PciDevice, Problem
 from hosttune.model.values import Value
 from hosttune.reader import Reader
+
+if TYPE_CHECKING:
+    from hosttune.gpu.knobs import Knobs
 
 MAX_ANSWER = 4 << 20  # characters; nvidia-smi -q -x says about 30 KB a GPU
 
