@@ -237,6 +237,7 @@ CHECKS: tuple[Check, ...] = (
         f"NVIDIA, NVML API reference (nvml.h): nvmlDeviceGetNvLinkState; data sheets: links of a board; {_GUIDE}",
         nvlink,
         inside=True,
+        none="GPU",
     ),
     Check(
         "xgmi",
@@ -246,6 +247,7 @@ CHECKS: tuple[Check, ...] = (
         "Linux drivers/gpu/drm/amd/amdkfd/kfd_topology.c: io_links",
         xgmi,
         inside=True,
+        none="GPU",
     ),
     Check(
         _STATE.check,
@@ -255,6 +257,7 @@ CHECKS: tuple[Check, ...] = (
         f"NVIDIA, NVML API reference (nvml.h): nvmlGpuFabricInfoV_t, NVML_GPU_FABRIC_HEALTH_MASK_*; {_GUIDE}",
         lambda evidence: each_gpu(evidence, _STATE, _fabric_state),
         inside=True,
+        none="GPU",
     ),
     Check(
         _SWITCH,

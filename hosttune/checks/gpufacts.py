@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hosttune.checks.check import skipped, unknown
 from hosttune.checks.data import table
-from hosttune.checks.facts import RECORD, accelerators, for_vfio, lacks, none_here
+from hosttune.checks.facts import RECORD, accelerators, for_vfio, lacks
 from hosttune.gpu import vendor_of
 from hosttune.gpu.inside import is_vgpu
 from hosttune.model import sysfs
@@ -63,7 +63,7 @@ def source(gpu: Gpu, call: str) -> str:
 
 
 def each_gpu(evidence: Evidence, fact: Fact, judge: Judge) -> Iterable[CheckResult]:
-    """One result for each accelerator: judged, or why not; one for the host where there is none."""
+    """One result for each accelerator: judged, or why not."""
 
     def judged(gpu: Gpu, device: PciDevice | None) -> CheckResult:
         return not_judged(evidence, fact, gpu, device) or whole(evidence, fact, gpu, judge(gpu))
@@ -75,10 +75,7 @@ def every_gpu(
     evidence: Evidence, fact: Fact, judge: Callable[[Gpu, PciDevice | None], CheckResult]
 ) -> Iterable[CheckResult]:
     """The same where the check itself decides which GPUs it can judge; `judge` gets the PCI function too."""
-    gpus = accelerators(evidence.host)
-    if not gpus:
-        yield none_here(evidence, fact.check, "GPU")
-    for gpu in gpus:
+    for gpu in accelerators(evidence.host):
         yield _uncontradicted(evidence, fact, gpu, judge(gpu, evidence.host.index.pci.get(gpu.address)))
 
 

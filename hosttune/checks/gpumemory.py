@@ -206,6 +206,7 @@ CHECKS: tuple[Check, ...] = (
         f"{_NVML}: nvmlDeviceGetEccMode",
         ecc_mode,
         inside=True,
+        none="GPU",
     ),
     Check(
         _ERRORS.check,
@@ -215,6 +216,7 @@ CHECKS: tuple[Check, ...] = (
         f"{_NVML}: nvmlDeviceGetTotalEccErrors; Documentation/gpu/amdgpu/ras.rst; {_REMAP_GUIDE}",
         partial(each_gpu, fact=_ERRORS, judge=_ecc_errors),
         inside=True,
+        none="GPU",
     ),
     Check(
         _REMAP.check,
@@ -224,6 +226,7 @@ CHECKS: tuple[Check, ...] = (
         f"{_NVML}: nvmlDeviceGetRemappedRows; {_REMAP_GUIDE}",
         partial(each_gpu, fact=_REMAP, judge=_row_remap),
         inside=True,
+        none="GPU",
     ),
     Check(
         _RETIRED.check,
@@ -233,6 +236,7 @@ CHECKS: tuple[Check, ...] = (
         f"{_NVML}: nvmlDeviceGetRetiredPagesPendingStatus",
         retired_pages,
         inside=True,
+        none="GPU",
     ),
     Check(
         _REPLAY.check,
@@ -242,5 +246,6 @@ CHECKS: tuple[Check, ...] = (
         "PCI Express base specification: bit error rate 10^-12; NVIDIA/DCGM modules/health/DcgmHealthWatch.cpp",
         pcie_replay,
         inside=True,
+        none="GPU",
     ),
 )

@@ -174,6 +174,7 @@ CHECKS: tuple[Check, ...] = (
         f"{_NVML}: nvmlDeviceSetPersistenceMode",
         _persistences,
         inside=True,
+        none="GPU",
     ),
     Check(
         _COMPUTE.check,
@@ -183,6 +184,7 @@ CHECKS: tuple[Check, ...] = (
         f"{_NVML}: nvmlComputeMode_t",
         _compute_modes,
         inside=True,
+        none="GPU",
     ),
     Check(
         _MODE.check,
@@ -192,6 +194,7 @@ CHECKS: tuple[Check, ...] = (
         f"{_NVML}: nvmlDeviceGetMigMode; {_GUIDE}",
         mig_mode,
         inside=True,
+        none="GPU",
     ),
     Check(
         _INSTANCES.check,
@@ -201,6 +204,7 @@ CHECKS: tuple[Check, ...] = (
         f"{_NVML}: nvmlDeviceGetGpuInstances; {_GUIDE}",
         mig_instances,
         inside=True,
+        none="GPU",
     ),
     Check(
         _BUSY.check,
@@ -210,5 +214,6 @@ CHECKS: tuple[Check, ...] = (
         f"{_NVML}: nvmlDeviceGetComputeRunningProcesses",
         lambda evidence: each_gpu(evidence, _BUSY, _processes),
         inside=True,
+        none="GPU",
     ),
 )

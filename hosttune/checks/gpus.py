@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
-from hosttune.checks.facts import RECORD, accelerators, for_vfio, lacks, none_here, wanted
+from hosttune.checks.facts import RECORD, accelerators, for_vfio, lacks, wanted
 from hosttune.checks.gpufacts import Fact, below_sisters, each_gpu, every_gpu, not_judged, source
 from hosttune.gpu import vendor_of
 from hosttune.gpu.knobs import POWER_LIMIT
@@ -25,11 +25,8 @@ _DRIVER = "gpu-driver"
 
 def gpu_driver(evidence: Evidence) -> Iterable[CheckResult]:
     """Whether a driver that can tell of the GPU holds it, and answers; its module and its library of one version."""
-    gpus = accelerators(evidence.host)
-    if not gpus:
-        yield none_here(evidence, _DRIVER, "GPU")
     functions = evidence.host.index.pci
-    for gpu in gpus:
+    for gpu in accelerators(evidence.host):
         yield _driver(evidence, gpu, functions.get(gpu.address))
 
 
@@ -254,6 +251,7 @@ CHECKS: tuple[Check, ...] = (
         f"{_NVML}: NVML_ERROR_LIB_RM_VERSION_MISMATCH; Documentation/driver-api/vfio.rst",
         gpu_driver,
         inside=True,
+        none="GPU",
     ),
     Check(
         _STATUS.check,
@@ -263,6 +261,7 @@ CHECKS: tuple[Check, ...] = (
         f"{_NVML}: nvmlDeviceGpuRecoveryAction_t; Documentation/ABI/testing/sysfs-driver-habanalabs: status",
         gpu_status,
         inside=True,
+        none="GPU",
     ),
     Check(
         _CLOCKS.check,
@@ -272,6 +271,7 @@ CHECKS: tuple[Check, ...] = (
         f"{_NVML}: nvmlClocksEventReasons",
         lambda evidence: each_gpu(evidence, _CLOCKS, _clock_reasons),
         inside=True,
+        none="GPU",
     ),
     Check(
         _APPLICATION.check,
@@ -281,6 +281,7 @@ CHECKS: tuple[Check, ...] = (
         f"{_NVML}: nvmlDeviceGetApplicationsClock",
         _all_application_clocks,
         inside=True,
+        none="GPU",
     ),
     Check(
         _POWER.check,
@@ -290,6 +291,7 @@ CHECKS: tuple[Check, ...] = (
         f"{_NVML}: nvmlDeviceGetPowerManagementLimit; Documentation/gpu/amdgpu/thermal.rst: power1_cap",
         _power_limits,
         inside=True,
+        none="GPU",
     ),
     Check(
         _HEAT.check,
@@ -299,5 +301,6 @@ CHECKS: tuple[Check, ...] = (
         f"{_NVML}: nvmlDeviceGetMarginTemperature; Documentation/gpu/amdgpu/thermal.rst: temp1_crit",
         lambda evidence: each_gpu(evidence, _HEAT, _temperature),
         inside=True,
+        none="GPU",
     ),
 )

@@ -13,7 +13,7 @@ import msgspec
 
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu.inside import Inside
-from hosttune.gpu.nvidia_host import DRIVER, NVML, TRACES, lists, read_nvml, read_smi_text, read_smi_xml
+from hosttune.gpu.nvidia_host import DRIVER, NVML, TRACES, lists, parse_nvml, parse_smi_text, parse_smi_xml
 from hosttune.gpu.nvidia_words import TELLS
 from hosttune.gpu.vendor import Answer, Bench, Part, Vendor, always, ask, awake, fill
 from hosttune.model.gpu import Gpu, Mig, Peer
@@ -117,7 +117,7 @@ def _from_nvml(reader: Reader, addresses: tuple[str, ...]) -> dict[str, Gpu]:
     if text is None:
         return {}
     try:
-        answer = read_nvml(text, only=addresses[0] if len(addresses) == 1 else None)
+        answer = parse_nvml(text, only=addresses[0] if len(addresses) == 1 else None)
     except BadInput as error:
         reader.problem("NVML did not answer", NVML, error.what)
         return {}
@@ -135,7 +135,7 @@ def _join(reader: Reader, answer: Answer, addresses: tuple[str, ...], source: st
 def _from_smi(reader: Reader, addresses: tuple[str, ...], *, all_awake: bool) -> dict[str, Gpu]:
     """nvidia-smi's facts. It opens every GPU: live, it is not run while one of them is asleep (`all_awake` False)."""
     answers: list[Answer] = []
-    for name, parse in (("nvidia-smi-q-x", read_smi_xml), ("nvidia-smi-q", read_smi_text)):
+    for name, parse in (("nvidia-smi-q-x", parse_smi_xml), ("nvidia-smi-q", parse_smi_text)):
         if answers and not reader.system.captured:
             break
         text = _command(reader, name, all_awake=all_awake)

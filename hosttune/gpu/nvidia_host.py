@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from hosttune.errors import BadInput
 from hosttune.gpu import nvswitches
@@ -10,34 +11,13 @@ from hosttune.gpu.vendor import LOGGED_ADDRESS, Answer, Listing, LogRecords, Tra
 from hosttune.model.gpu import Gpu
 from hosttune.reader import Reader
 
+if TYPE_CHECKING:
+    from hosttune.gpu.nvidia_topo import TopoMatrix
+
 DRIVER = "nvidia"
 NVML = "nvml.json"
 _ADDRESS = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 HELD = "/proc/driver/nvidia/gpus"  # a folder for each GPU that the module holds, named by address (nv-procfs.c)
-
-
-# The parsers are loaded by the first answer: many hosts have none.
-
-
-def read_nvml(text: str, only: str | None = None) -> Answer:
-    """NVML's answer. Raises BadInput."""
-    from hosttune.gpu.nvml_facts import parse_nvml
-
-    return parse_nvml(text, only=only)
-
-
-def read_smi_xml(text: str) -> Answer:
-    """nvidia-smi's answer as XML. Raises BadInput."""
-    from hosttune.gpu.nvidia_smi import parse_smi_xml
-
-    return parse_smi_xml(text)
-
-
-def read_smi_text(text: str) -> Answer:
-    """nvidia-smi's answer as text. Raises BadInput."""
-    from hosttune.gpu.nvidia_smi import parse_smi_text
-
-    return parse_smi_text(text)
 
 
 def lists(reader: Reader) -> tuple[Listing, ...]:
@@ -45,9 +25,9 @@ def lists(reader: Reader) -> tuple[Listing, ...]:
     held = tuple(Gpu(address=name, vendor="nvidia") for name in reader.names(HELD) if re.fullmatch(_ADDRESS, name))
     found = [Listing(name="the nvidia module", read=HELD, gpus=held)] if held else []
     for name, words, parse in (
-        (NVML, "NVML", read_nvml),
-        ("nvidia-smi-q-x", "nvidia-smi -q -x", read_smi_xml),
-        ("nvidia-smi-q", "nvidia-smi -q", read_smi_text),
+        (NVML, "NVML", parse_nvml),
+        ("nvidia-smi-q-x", "nvidia-smi -q -x", parse_smi_xml),
+        ("nvidia-smi-q", "nvidia-smi -q", parse_smi_text),
     ):
         text = ask(reader, name, _nobody)
         if not text:
@@ -58,13 +38,18 @@ def lists(reader: Reader) -> tuple[Listing, ...]:
             continue  # said where its facts are read
         known = tuple(_seen(gpu) for gpu in answer.gpus if gpu.uuid or gpu.model)  # one that is lost says neither
         found += [Listing(name=words, read=words, gpus=known)] if known else []
-    if text := ask(reader, "nvidia-smi-topo-m", _nobody):
-        from hosttune.gpu.nvidia_topo import parse_topo_matrix
-
-        matrix = parse_topo_matrix(text)
-        if matrix is not None:
-            found.append(Listing(name="the topology matrix", read="nvidia-smi topo -m", count=len(matrix.gpus)))
+    matrix = _matrix(ask(reader, "nvidia-smi-topo-m", _nobody))
+    if matrix is not None:
+        found.append(Listing(name="the topology matrix", read="nvidia-smi topo -m", count=len(matrix.gpus)))
     return tuple(found)
+
+
+def _matrix(text: str | None) -> TopoMatrix | None:
+    if not text:
+        return None
+    from hosttune.gpu.nvidia_topo import parse_topo_matrix
+
+    return parse_topo_matrix(text)
 
 
 def _nobody() -> None:
@@ -74,6 +59,30 @@ def _nobody() -> None:
 
 def _seen(gpu: Gpu) -> Gpu:
     return Gpu(address=gpu.address, vendor="nvidia", model=gpu.model, uuid=gpu.uuid)
+
+
+# --- parsers, loaded by the first answer: many hosts have none ---------------------------------------------------
+
+
+def parse_nvml(text: str, only: str | None = None) -> Answer:
+    """See `nvml_facts`."""
+    from hosttune.gpu.nvml_facts import parse_nvml as parse
+
+    return parse(text, only=only)
+
+
+def parse_smi_xml(text: str) -> Answer:
+    """See `nvidia_smi`."""
+    from hosttune.gpu.nvidia_smi import parse_smi_xml as parse
+
+    return parse(text)
+
+
+def parse_smi_text(text: str) -> Answer:
+    """See `nvidia_smi`."""
+    from hosttune.gpu.nvidia_smi import parse_smi_text as parse
+
+    return parse(text)
 
 
 # --- what tells of the driver on a host --------------------------------------------------------------------------
