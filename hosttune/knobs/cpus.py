@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
+from hosttune.knobs.actions import actions_for
 from hosttune.knobs.context import PlanningContext
 from hosttune.knobs.knob import GUEST, HOST, Change, Knob, wanted
-from hosttune.knobs.settle import settle
 from hosttune.model import sysfs
 from hosttune.model.host import Cpu
 from hosttune.model.plan import Action, Finding
@@ -81,8 +81,8 @@ def plan_cpus(ctx: PlanningContext) -> Iterator[Action | Finding]:
     frequency = ENERGY_PREFERENCE if driver in PREFERENCE_DRIVERS else GOVERNOR
     if any(cpu.governor is not None for cpu in cpus):
         named = msgspec.structs.replace(frequency, why=frequency.why.replace(_THE_DRIVER, driver or _THE_DRIVER))
-        yield from settle(ctx.intent, (named,), (cpus,))
+        yield from actions_for(ctx.intent, (named,), (cpus,))
     elif wanted(ctx.intent, GOVERNOR) or wanted(ctx.intent, ENERGY_PREFERENCE):
         text = "no frequency driver is visible: governor and energy preference are left alone"
         yield Finding(level="info", text=text, where=f"{sysfs.CPUS}/cpufreq")
-    yield from settle(ctx.intent, (RESUME_LATENCY,), (cpus,))
+    yield from actions_for(ctx.intent, (RESUME_LATENCY,), (cpus,))

@@ -2,7 +2,8 @@
 
 Declare its kind (a `OneFile`: kind, path, form, values) and its knob (`file_knob`), and put the knob into `KNOBS`.
 Discovery then reads the file, a plan compares it, apply writes it and reads it back, status and validation see whether
-it is still so, `revert` puts back what was there, and the manual lists it. A package of its own calls `register`.
+it is still so, `revert` puts back what was there, and the manual lists it. A program that uses hosttune as a library
+calls `register` instead.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ from hosttune.gpu.settings import (
     GpuSetting,
     out_of_range,
 )
+from hosttune.knobs.actions import actions_for, make_action
 from hosttune.knobs.context import PlanningContext
 from hosttune.knobs.knob import BY_NAME, HOST, Change, Knob, wanted
-from hosttune.knobs.settle import make_action, settle
 from hosttune.model.gpu import Gpu
 from hosttune.model.plan import Action, Finding
 
@@ -162,7 +162,7 @@ def plan_gpus(ctx: PlanningContext) -> Iterator[Action | Finding]:
         driver = (function.driver if function else None) or ""
         if driver in DRIVER_KNOBS:
             settable = [knob for knob in knobs if knob.setting.kind in DRIVER_KNOBS[driver].writers]
-            yield from settle(ctx.intent, settable, (gpu,))
+            yield from actions_for(ctx.intent, settable, (gpu,))
         elif driver in NO_KNOBS:
             unset.setdefault(driver, []).append(gpu.address)
     names = ", ".join(knob.name for knob in knobs)
@@ -171,7 +171,7 @@ def plan_gpus(ctx: PlanningContext) -> Iterator[Action | Finding]:
         yield Finding(level="info", text=text, where=f"driver {driver}")
 
 
-def let_go(gpu: Gpu | None, driver: str | None) -> Iterator[Action]:
+def release_actions(gpu: Gpu | None, driver: str | None) -> Iterator[Action]:
     """What a GPU's driver needs before it can let go of it: an unbind hangs while persistence mode holds the GPU."""
     known = DRIVER_KNOBS.get(driver or "")
     if gpu is not None and gpu.persistence and known is not None and PERSISTENCE in known.writers:

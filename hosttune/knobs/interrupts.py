@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from hosttune.irqbalance import IRQBALANCE, IRQBALANCE_THEIRS
+from hosttune.knobs.actions import actions_for
 from hosttune.knobs.context import PlanningContext
 from hosttune.knobs.knob import GUEST, Change, Knob
-from hosttune.knobs.settle import settle
 from hosttune.model.plan import Action, Device, Finding, PlannedGuest
 from hosttune.model.values import CpuSet, parse_cpus
 from hosttune.settings.irqs import IrqAffinity, IrqbalanceBan, cpu_list
@@ -67,6 +67,6 @@ KNOBS = (IRQBALANCE_BAN, IRQ_AFFINITY)
 
 def plan_interrupts(ctx: PlanningContext) -> Iterator[Action | Finding]:
     """The ban for irqbalance, and where the interrupts of passed devices go; those of a vGPU are its driver's."""
-    yield from settle(ctx.intent, (IRQBALANCE_BAN,), (ctx,))
+    yield from actions_for(ctx.intent, (IRQBALANCE_BAN,), (ctx,))
     devices = (PassedDevice(ctx, guest, device) for guest in ctx.guests for device in guest.devices)
-    yield from settle(ctx.intent, (IRQ_AFFINITY,), (one for one in devices if not one.device.vgpu_type))
+    yield from actions_for(ctx.intent, (IRQ_AFFINITY,), (one for one in devices if not one.device.vgpu_type))

@@ -2,7 +2,7 @@
 
 A declaration says the name, the profiles that bring it, the values it may have, what it sets, why and by which source,
 and the kind of `hosttune.settings` that reads, writes and compares it. `target` and `now` say, of one place on a host
-(the host itself, a PCI function, a GPU), the target of that kind and its value now. `hosttune.knobs.settle` turns all
+(the host itself, a PCI function, a GPU), the target of that kind and its value now. `hosttune.knobs.actions` turns all
 that into actions; apply, status, the checks of what is in force and the manual's table follow from the declaration.
 """
 

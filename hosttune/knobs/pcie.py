@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from hosttune.knobs.actions import actions_for
 from hosttune.knobs.bootargs import values
 from hosttune.knobs.context import PlanningContext
 from hosttune.knobs.knob import BY_NAME, GUEST, HOST, Change, Knob, wanted
-from hosttune.knobs.settle import settle
 from hosttune.model.host import PciDevice
 from hosttune.model.index import DeviceIndex
 from hosttune.model.plan import Action, Finding
@@ -141,9 +141,9 @@ _OF_ENDPOINTS = (READ_REQUEST, RELAXED_ORDERING)
 
 def plan_pcie(ctx: PlanningContext) -> Iterator[Action | Finding]:
     """ASPM at the ports above passed devices, ACS of all bridges above them, and the endpoints that the host keeps."""
-    yield from settle(ctx.intent, (ASPM,), _ports(ctx))
+    yield from actions_for(ctx.intent, (ASPM,), _ports(ctx))
     above = {bridge for guest in ctx.guests for device in guest.devices for bridge in ctx.devices.above(device.address)}
-    yield from settle(ctx.intent, (ACS,), (_function(ctx, address) for address in sorted(above, key=address_key)))
+    yield from actions_for(ctx.intent, (ACS,), (_function(ctx, address) for address in sorted(above, key=address_key)))
     yield from _endpoints(ctx)
 
 
@@ -167,7 +167,7 @@ def _endpoints(ctx: PlanningContext) -> Iterator[Action | Finding]:
             text = "its device control cannot be read: read-request size and relaxed ordering are left alone"
             yield Finding(level="info", text=text, where=place.address)
         else:
-            yield from settle(ctx.intent, knobs, (place,))
+            yield from actions_for(ctx.intent, knobs, (place,))
 
 
 def _kept(ctx: PlanningContext) -> Iterator[Function]:

@@ -7,9 +7,9 @@ from typing import Any
 
 from hosttune.errors import BadInput
 from hosttune.knobs import cpus, files, gpus, interrupts, kernelargs, pcie, storage, sysctl
+from hosttune.knobs.actions import actions_for
 from hosttune.knobs.context import PlanningContext
 from hosttune.knobs.knob import Knob
-from hosttune.knobs.settle import settle
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Finding
 
@@ -46,18 +46,18 @@ def check_settings(intent: Intent, where: str = "intent") -> None:
 
 def plan_isolation(ctx: PlanningContext) -> Iterator[Action | Finding]:
     """CPUs that the next boot keeps for guests."""
-    return settle(ctx.intent, kernelargs.ISOLATION, (ctx,))
+    return actions_for(ctx.intent, kernelargs.ISOLATION, (ctx,))
 
 
 def plan_guests_knobs(ctx: PlanningContext) -> Iterator[Action | Finding]:
     """The actions of knobs that are about the guests, in the order of applying, and what is worth knowing about them.
 
-    None of PCIe for a request that finds no place: `_for_nothing`.
+    None of PCIe for a request that finds no place: `_no_guest_fits`.
     """
     if ctx.guests:
         yield from cpus.plan_cpus(ctx)
         yield from interrupts.plan_interrupts(ctx)
-    if not _for_nothing(ctx):
+    if not _no_guest_fits(ctx):
         yield from pcie.plan_pcie(ctx)
 
 
@@ -66,14 +66,14 @@ def plan_host_knobs(ctx: PlanningContext) -> Iterator[Action | Finding]:
 
     `iommu_passthrough` and `boot_pages` are planned by `hosttune.planning`, with the IOMMU and the guests' pages.
     """
-    if not _for_nothing(ctx):
-        yield from settle(ctx.intent, files.file_knobs(), (ctx.host,))
+    if not _no_guest_fits(ctx):
+        yield from actions_for(ctx.intent, files.file_knobs(), (ctx.host,))
         yield from storage.plan_queues(ctx)
-        yield from settle(ctx.intent, sysctl.KNOBS, (ctx.host,))
-        yield from settle(ctx.intent, kernelargs.AS_GIVEN, (ctx,))
+        yield from actions_for(ctx.intent, sysctl.KNOBS, (ctx.host,))
+        yield from actions_for(ctx.intent, kernelargs.AS_GIVEN, (ctx,))
     yield from gpus.plan_gpus(ctx)
 
 
-def _for_nothing(ctx: PlanningContext) -> bool:
+def _no_guest_fits(ctx: PlanningContext) -> bool:
     """Whether guests are asked for and none of them finds a place."""
     return bool(ctx.intent.guests) and not ctx.guests

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from hosttune.knobs.actions import make_action
 from hosttune.knobs.context import PlanningContext
 from hosttune.knobs.knob import HOST, Knob, by_name, wanted
-from hosttune.knobs.settle import make_action
 from hosttune.model.host import Host, Nvme
 from hosttune.model.plan import Action
 from hosttune.model.values import FrozenMap, address_key

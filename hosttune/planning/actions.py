@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from hosttune.gpu.vgpu import stays_with_driver
+from hosttune.knobs.actions import make_action, split_findings
 from hosttune.knobs.context import PlanningContext
-from hosttune.knobs.gpus import let_go
+from hosttune.knobs.gpus import release_actions
 from hosttune.knobs.registry import plan_guests_knobs, plan_host_knobs, plan_isolation
-from hosttune.knobs.settle import divided, make_action
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Finding, PlannedGuest
@@ -50,13 +50,13 @@ def plan_actions(
         *page_actions(host, intent, memory, guests, findings),
         *mount_actions(host, guests, findings),
         *iommu_actions(host, intent, catalogue, guests, findings),
-        *divided(plan_isolation(ctx))[0],
+        *split_findings(plan_isolation(ctx))[0],
         *boot_page_actions(host, intent, memory, guests, findings),
         *_drivers(catalogue, guests),
         *mig_actions(host, catalogue, guests),
     ]
-    of_guests, about_guests = divided(plan_guests_knobs(ctx))
-    of_host, about_host = divided(plan_host_knobs(ctx))
+    of_guests, about_guests = split_findings(plan_guests_knobs(ctx))
+    of_host, about_host = split_findings(plan_host_knobs(ctx))
     inside = [found for guest in guests for found in inside_findings(intent, host, catalogue, guest)]
     return (*needed, *of_guests, *of_host), (*findings, *about_guests, *inside, *about_host)
 
@@ -69,7 +69,7 @@ def _drivers(catalogue: Catalogue, guests: tuple[PlannedGuest, ...]) -> Iterable
             if device.vgpu_type or stays_with_driver(function):
                 continue  # a vGPU's virtual function stays with its maker's driver, which is its VFIO driver too
             if driver != VFIO:
-                yield from let_go(catalogue.gpus.get(device.address), driver)
+                yield from release_actions(catalogue.gpus.get(device.address), driver)
                 yield make_action(
                     Driver.kind,
                     device.address,

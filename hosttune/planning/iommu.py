@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hosttune.knobs.actions import make_action
 from hosttune.knobs.bootargs import off_arguments, passthrough, values, without_off
 from hosttune.knobs.kernelargs import IOMMU_PASSTHROUGH
 from hosttune.knobs.knob import wanted
-from hosttune.knobs.settle import make_action
 from hosttune.model import sysfs
 from hosttune.model.commandline import text_of
 from hosttune.model.host import Host

@@ -17,7 +17,7 @@ import msgspec
 from hosttune.gpu.mig_tables import vgpu_suffix, vgpu_type_name
 from hosttune.gpu.settings import GpuMigMode
 from hosttune.gpu.vgpu import SRIOV_MANAGE, type_folder
-from hosttune.knobs.settle import make_action
+from hosttune.knobs.actions import make_action
 from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host

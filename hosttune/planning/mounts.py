@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from hosttune.apparmor import LOCAL, RULE
 from hosttune.domain.elements import version_of
 from hosttune.hugetlbfs import FOUND, NOT_FOUND, PLACES
-from hosttune.knobs.settle import make_action
+from hosttune.knobs.actions import make_action
 from hosttune.model.host import Host
 from hosttune.model.plan import Action, Finding, PlannedGuest
 from hosttune.model.values import format_size

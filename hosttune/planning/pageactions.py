@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from hosttune.knobs.actions import make_action
 from hosttune.knobs.bootargs import boot_pages
 from hosttune.knobs.kernelargs import BOOT_PAGES, HUGETLB_FREE_VMEMMAP
 from hosttune.knobs.knob import wanted
-from hosttune.knobs.settle import make_action
 from hosttune.model import sysfs
 from hosttune.model.commandline import text_of
 from hosttune.model.host import Host

@@ -11,8 +11,8 @@ from hosttune.model.plan import Action, Finding
 from hosttune.settings.setting import BOOT
 
 
-def settle(intent: Intent, knobs: Collection[Knob[P]], places: Iterable[P]) -> Iterator[Action | Finding]:
-    """The actions and findings of some knobs at some places, place by place. Nothing is asked where none is wanted."""
+def actions_for(intent: Intent, knobs: Collection[Knob[P]], places: Iterable[P]) -> Iterator[Action | Finding]:
+    """The actions and findings of some knobs, place by place. `places` is not read where none of them is wanted."""
     wants = [(knob, value) for knob in knobs if (value := wanted(intent, knob)) is not None]
     for place in places if wants else ():
         for knob, value in wants:
@@ -20,10 +20,10 @@ def settle(intent: Intent, knobs: Collection[Knob[P]], places: Iterable[P]) -> I
                 if isinstance(found, Finding):
                     yield found
                 elif found.always or found.current != found.want:
-                    yield action_of(intent, knob, found)
+                    yield _action_of(intent, knob, found)
 
 
-def action_of(intent: Intent, knob: Knob[Any], change: Change) -> Action:
+def _action_of(intent: Intent, knob: Knob[Any], change: Change) -> Action:
     """The action of a change."""
     why = change.why or reason(intent, knob)
     effect = "reboot" if knob.setting.scope == BOOT else "now"
@@ -36,7 +36,7 @@ def make_action(kind: str, target: str, current: Any, want: Any, why: str, **mor
     return Action(id=f"{kind}:{target}", kind=kind, target=target, current=current, want=want, why=why, **rest)
 
 
-def divided(found: Iterable[Action | Finding]) -> tuple[list[Action], list[Finding]]:
+def split_findings(found: Iterable[Action | Finding]) -> tuple[list[Action], list[Finding]]:
     """Actions and findings, each in their order."""
     actions: list[Action] = []
     findings: list[Finding] = []
