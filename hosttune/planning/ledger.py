@@ -73,9 +73,11 @@ class Ledger:
             found.append(tuple(rows))
         return tuple(found), self._homeless(left)
 
-    def memory_left(self, node: int) -> int | None:
-        """The most memory that any cell could get on a node now; None = unknown."""
-        return self._memory.most(node)
+    def rooms(self, *, shared: bool) -> list[tuple[int, int | None]]:
+        """(free cores, the most memory that any cell could get) of each node; `shared`: CPUs instead of cores."""
+        left, stock, memory = self.left, self.stock, self._memory
+        places = stock.threads.items() if shared else ((node, stock.cores[node, 1]) for node in stock.threads)
+        return [(left[index], memory.most(node)) for node, index in places]
 
     def view(self) -> View:
         """What there is now, for drawing placements that fit; it does not change with what is taken later."""

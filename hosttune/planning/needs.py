@@ -24,13 +24,16 @@ from hosttune.planning.stock import Stock, Want, functions_of, gpu_pools, gpu_se
 WORK_OF_SLICES = 30  # what looking for MIG slices costs, where looking at one way costs 1
 WORK_OF_ROOM = 8
 
+CellNeed = tuple[int, int, int]  # cores (CPUs, where they are shared), bytes, and how many nodes must have so much
+
 
 @dataclass(frozen=True)
 class Need:
     """One guest's needs: `least` on the whole host, and where the devices come from (index of the stock, count).
 
     `named` are those that it names, `sets` those of which it has one, `pools` those from which `gpus` are counted
-    (index, devices in each bundle), `counted` the NICs and drives that it may have, and how many of them it wants.
+    (index, devices in each bundle), `counted` the NICs and drives that it may have, and how many of them it wants,
+    `cells` what its cells need for each number of them that it may have.
     """
 
     want: Want
@@ -40,6 +43,7 @@ class Need:
     pools: tuple[Picks, ...]
     gpus: int
     counted: tuple[tuple[tuple[int, ...], int], ...]
+    cells: tuple[tuple[CellNeed, ...], ...]
 
 
 def need_of(problem: Problem, which: int) -> Need:
@@ -75,7 +79,7 @@ def need_of(problem: Problem, which: int) -> Need:
         nics=in_pool("nic", named) + wanted.get("nic", 0),
         drives=in_pool("nvme", named) + wanted.get("nvme", 0),
     )
-    return Need(want, least, named, sets, pools or ((),), count, counted)
+    return Need(want, least, named, sets, pools or ((),), count, counted, _cells_of(problem, want.guest))
 
 
 def _least_cpus(problem: Problem, guest: GuestIntent) -> tuple[int, int]:
@@ -143,27 +147,31 @@ def instances_left(ledger: Ledger, profile: str) -> int:
 
 
 def _has_room(ledger: Ledger, need: Need) -> bool:
-    """Whether enough nodes have room for some number of cells; less exact than a way, never too strict."""
-    guest = need.want.guest
-    most = ledger.field.resources.threads_per_core
-    shares = guest.smt == "threads"
-    places = ledger.stock.threads.items() if shares else ((n, ledger.stock.cores[n, 1]) for n in ledger.stock.threads)
-    nodes = [(ledger.left[index], ledger.memory_left(node)) for node, index in places]
-
-    def units(vcpus: int) -> int:
-        return vcpus if shares else cores_needed(vcpus, most)
+    """Whether enough nodes have room for some number of cells; less exact than a placement, never too strict."""
+    nodes = ledger.rooms(shared=need.want.guest.smt == "threads")
 
     def able(cpus: int, size: int) -> int:
         return sum(have >= cpus and (room is None or room >= size) for have, room in nodes)
 
+    return any(all(able(cpus, size) >= count for cpus, size, count in cells) for cells in need.cells)
+
+
+def _cells_of(problem: Problem, guest: GuestIntent) -> tuple[tuple[CellNeed, ...], ...]:
+    """Every number of cells that the guest may have, with what those need at the least."""
+    nodes = len(problem.field.resources.nodes)
+    most = problem.field.resources.threads_per_core
+
+    def units(vcpus: int) -> int:
+        return vcpus if guest.smt == "threads" else cores_needed(vcpus, most)
+
     if isinstance(guest.numa, tuple):
-        cells = [(units(cell.vcpus), parse_size(cell.memory, where="numa")) for cell in guest.numa]
-        return len(cells) <= len(nodes) and all(able(cpus, size) for cpus, size in cells)
+        listed = [(units(cell.vcpus), parse_size(cell.memory, where="numa"), 1) for cell in guest.numa]
+        return (tuple(listed),) if len(listed) <= nodes else ()
     total = 0 if guest.memory == "auto" else parse_size(guest.memory, where="memory")
-    for k in range(1, len(nodes) + 1) if guest.numa == "auto" else (guest.numa,):
-        if isinstance(guest.vcpus, int) and guest.vcpus % k:
+    found: list[tuple[CellNeed, ...]] = []
+    for count in range(1, nodes + 1) if guest.numa == "auto" else (guest.numa,):
+        if isinstance(guest.vcpus, int) and guest.vcpus % count:
             continue
-        cpus = units(guest.vcpus // k) if isinstance(guest.vcpus, int) else 1
-        if able(cpus, total // k - HUGE_1G) >= k:
-            return True
-    return False
+        cpus = units(guest.vcpus // count) if isinstance(guest.vcpus, int) else 1
+        found.append(((cpus, total // count - HUGE_1G, count),))  # memory in whole pages of 1 GiB may be cut unevenly
+    return tuple(found)

@@ -27,7 +27,8 @@ from hosttune.planning.stock import slots_use
 
 WORK_OF_A_SELECTION = 40  # what looking at one choice of GPUs costs, where looking at one placement costs 1
 NO_GPUS: tuple[str, ...] = ()
-MOST_COMPARED = 1024  # families of a placement's own rank that are looked into for one that breaks up less
+MOST_FAMILIES = 4000  # looked into for one placement, before the rest of its level is left out
+MOST_COMPARED = 512  # families of a placement's own rank that are looked into for one that breaks up less
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +74,20 @@ class _OnNodes:
 
 
 Family = Partial | Selection | _Cut | _OnNodes
-_NEARLY_DONE = {_OnNodes: 0, _Cut: 1, Selection: 2, Partial: 3}  # of equal bounds, the least comes first
 Bound = tuple[Rank, tuple[Fragmentation, ...]]  # no fragmentation where nothing is known of it yet
+
+
+def _steps_left(family: Family) -> int:
+    """How far a family is from placements: of equal bounds, the nearest comes first."""
+    match family:
+        case _OnNodes():
+            return 0
+        case _Cut():
+            return 1
+        case Selection():
+            return 2
+        case Partial():
+            return 2 + family.left
 
 
 class PlacementStream:
@@ -92,12 +105,13 @@ class PlacementStream:
         self._auto = not isinstance(guest.numa, tuple) and "auto" in (guest.vcpus, guest.memory)
         self._roomy: dict[int, bool] = {}
         self._numbers = numbers()
+        self._cut_off = False
         self._drawn = Drawn(self._draw())
 
     @property
     def cut_off(self) -> bool:
         """Whether there are more placements than are looked at."""
-        return self._selections.cut_off
+        return self._cut_off or self._selections.cut_off
 
     def get(self, number: int) -> Placement | None:
         """The placement of this number, the best first; None past the last."""
@@ -139,17 +153,21 @@ class PlacementStream:
                 if isinstance(one, Placement):
                     heapq.heappush(found, (bound, next(self._numbers), one))
                 else:
-                    heapq.heappush(families, (bound, _NEARLY_DONE[type(one)], next(self._numbers), one))
+                    heapq.heappush(families, (bound, _steps_left(one), next(self._numbers), one))
 
         add(self._bounded(self._selections.begin(), level, mixed))
-        compared = 0
+        compared = looked_into = 0
         while families or found:
             first = not families or bool(found and found[0][0] <= families[0][0])
             as_good = bool(families and found) and found[0][0][0] <= families[0][0][0]
             if first or (as_good and compared >= MOST_COMPARED):
                 yield heapq.heappop(found)[2]
-                compared = 0
+                compared = looked_into = 0
+            elif looked_into == MOST_FAMILIES:
+                self._cut_off = True
+                families.clear()  # what was found is still given, the best first
             else:
+                looked_into += 1
                 compared += as_good
                 add(self._inside(heapq.heappop(families)[3], level, mixed))
 

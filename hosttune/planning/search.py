@@ -1,9 +1,10 @@
 """Which placements for one guest or several: the most guests that fit, and of those plans the best.
 
-Pure. Branch and bound. Guests are taken one after the other, the largest first; each tries its placements from the
-best on, or stays out. A branch ends where what it cannot avoid is no better than the best plan found: the least rank
-of every guest that is left, on what is left of the host, and what its cores, memory and GPUs cannot hold together.
-States that were seen before (nodes that are twins may stand for each other) are not searched again.
+Pure. Branch and bound. Guests are taken one after the other, those that name devices and then the largest first; each
+tries its placements from the best on, or stays out. A branch ends where what it cannot avoid is no better than the best
+plan found: the least rank of every guest that is left, on what is left of the host, and how many guests its cores,
+memory and devices cannot hold together. States that were seen before (nodes that are twins may stand for each other)
+are not searched again.
 """
 
 from __future__ import annotations
@@ -88,13 +89,15 @@ class _Search:
         self._needs = {i: need_of(self._problem, i) for i in members}
         self._dead = {i for i, need in self._needs.items() if is_dead(self._ledger, need)}
         self._weights = {i: weight(self._field, need) for i, need in self._needs.items()}
-        self._order = sorted(members, key=lambda i: (-self._weights[i], i))
+        self._vgpus = {i for i in members if is_vgpu_guest(self._wants[i].guest)}
+        self._order = sorted(members, key=lambda i: (not self._names_devices(i), -self._weights[i], i))
         self._sums = [self._suffix(part) for part in range(len(self._ledger.totals()))]
         self._seen: dict[object, Rank] = {}
         self._chosen: list[Placement | None] = [None] * len(self._wants)
         self._best: tuple[Rank, tuple[Placement | None, ...]] = times(LEFT_OUT, 1 + len(members)), tuple(self._chosen)
         self._most_work = most_work
         self._enough = NOTHING  # a plan below this rank ends the search
+        self._cut_off = False  # whether some placements were not looked at
 
     def best(self) -> Found:
         """The best plan, and whether that is certain."""
@@ -119,14 +122,18 @@ class _Search:
             for part in range(len(self._sums))
             if any(needs[i].least[part] for i in self._members)
         ]
-        for order in (self._order, *by_amount):
+        for order in dict.fromkeys(map(tuple, (self._order, *by_amount))):
             if self._best[0].unplaced > floor.unplaced:
                 self._dive(order)
         try:
             self._descend(0, NOTHING, firsts)
         except _Enough:
             return self._best[0] <= floor
-        return not any(stream.cut_off for stream in self._streams)
+        return not self._cut_off and not any(stream.cut_off for stream in self._streams)
+
+    def _names_devices(self, which: int) -> bool:
+        want = self._wants[which]
+        return bool(want.candidates.named or want.named)
 
     def _dive(self, order: Sequence[int]) -> None:
         """One plan without looking back: each guest takes its best placement, or stays out."""
@@ -195,7 +202,7 @@ class _Search:
     def _listed(self, which: int, number: int) -> Iterator[Placement]:
         """A guest's placements from a number on: first those as if it were alone, then those on what is left."""
         last = NOTHING
-        while number < KEPT and not is_vgpu_guest(self._wants[which].guest):
+        while number < KEPT and which not in self._vgpus:
             placement = self._streams[which].get(number)
             if placement is None:
                 return
@@ -208,6 +215,7 @@ class _Search:
             if placement.rank >= last:
                 yield placement
             number += 1
+        self._cut_off = self._cut_off or drawn.cut_off
 
     # --- bounds -------------------------------------------------------------------------------------------------
 
@@ -215,18 +223,12 @@ class _Search:
         """(the least that the guests from `depth` on can come to, the most of it that is due to the first of them)."""
         ranks: list[Rank] = []
         for which in self._order[depth:]:
-            stream, number = self._streams[which], firsts[which]
-            placement = None if which in self._dead else stream.get(number)
-            if placement is not None and is_vgpu_guest(self._wants[which].guest):
+            placement = None if which in self._dead else self._streams[which].get(firsts[which])
+            if placement is not None and which in self._vgpus:
                 # Its placements stand for those on other GPUs like them: whether one is left is asked as a whole.
                 placement = None if is_dead(self._ledger, self._needs[which]) else placement
             elif placement is not None and not self._ledger.fits(placement):
-                if is_dead(self._ledger, self._needs[which]):
-                    placement = None
-                while placement is not None and number < KEPT - 1 and not self._ledger.fits(placement):
-                    number += 1
-                    placement = stream.get(number)
-                firsts[which] = number
+                placement = self._next_fitting(which, firsts)
             ranks.append(LEFT_OUT if placement is None else placement.rank)
         least = total(ranks)
         more = max(self._too_many(depth), self._too_many_vgpus(depth)) - ranks.count(LEFT_OUT)
@@ -234,6 +236,18 @@ class _Search:
             dearest = total(sorted(rank for rank in ranks if rank != LEFT_OUT)[-more:])
             least = plus(least, minus(times(LEFT_OUT, more), dearest))
         return least, ranks[0] if ranks else NOTHING
+
+    def _next_fitting(self, which: int, firsts: list[int]) -> Placement | None:
+        """The next placement of a guest that fits, or one that is no worse than it; None where it has none."""
+        if is_dead(self._ledger, self._needs[which]):
+            return None
+        placement = None
+        for number in range(firsts[which] + 1, KEPT):
+            firsts[which] = number
+            placement = self._streams[which].get(number)
+            if placement is None or self._ledger.fits(placement):
+                return placement
+        return placement or self._streams[which].get(KEPT - 1)
 
     def _too_many(self, depth: int) -> int:
         """How many of the guests from `depth` on cannot all be placed: by each amount, the smallest first."""

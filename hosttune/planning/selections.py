@@ -6,10 +6,11 @@ counted request is made up node by node; each part has a bound on the contract's
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations, islice
+from itertools import accumulate, combinations, islice
 
 from hosttune.planning.cores import cores_needed
 from hosttune.planning.devices import address_key, gpu_count
@@ -192,7 +193,13 @@ class Selections:
         taken = Counter({node: count for node, count in found.taken if node is not None})
         if level or not self.has_own_nodes or self._few_cores(len(taken) + 1):
             return self._on_any_nodes(taken, 1)
-        return min(self._on_own_nodes(taken, found.left, more) for more in range(1, found.left + 1))
+        return min(self._on_own_nodes(taken, found.left, more) for more in range(self._fewest(found), found.left + 1))
+
+    def _fewest(self, part: Partial) -> int:
+        """From how many nodes the GPUs that are left come at the least."""
+        rooms = (sum(k.trait.size * self._view.left[k.index] for k in kinds) for _, kinds in part.pool[part.at :])
+        found = list(accumulate(sorted(rooms, reverse=True)))
+        return min(1 + bisect_left(found, part.left), part.left)
 
     def _few_cores(self, nodes: int) -> bool:
         """Whether a guest has fewer cores than nodes with its GPUs, so that it gets a single cell."""
