@@ -158,11 +158,9 @@ def decide(
 
 def _machine(host: Host, known: tuple[KnownDevice, ...] | None) -> Machine:
     """What tells with which machines the figures of this one can be compared."""
-    ids = {one.address: f"{one.vendor_id}:{one.device_id}" for one in host.pci if one.vendor_id and one.device_id}
     gpus = tuple(
-        Gpu(address=gpu.address, model=gpu.model or f"{gpu.vendor} GPU", id=ids.get(gpu.address))
-        for gpu in host.gpus
-        if gpu.vendor not in (None, "other")
+        Gpu(address=gpu.address, model=gpu.model or f"{gpu.vendor} GPU", id=host.index.ids(gpu.address))
+        for gpu in host.index.accelerators
     )
     product = host.platform.product if host.platform is not None else None
     return Machine(digest=host.digest, product=product, gpus=gpus, devices=known)

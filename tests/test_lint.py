@@ -145,6 +145,7 @@ def test_no_module_names_a_module_of_a_room_above_in_a_string() -> None:
     found = [
         f"{path.relative_to(ROOT)} {name}"
         for path in sorted((ROOT / "hosttune").rglob("*.py"))
+        if path != ROOT / "hosttune" / "__init__.py"  # the package itself stands above all rooms
         for name in upward_names(path.read_text(), path.relative_to(ROOT / "hosttune").parts[0].removesuffix(".py"))
     ]
     assert found == []

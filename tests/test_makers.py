@@ -41,7 +41,7 @@ MAY = {
     "discovery/cpuinfo.py": {"NVIDIA": "a maker of Arm CPUs (MIDR_EL1, implementer 0x4e)"},
     "discovery/platform.py": {"intel": "Iommu.vendor, a field of the host document", "amd": "likewise"},
     "domain/proof.py": {"intel": "libvirt's model of a guest's IOMMU"},
-    "planning/pciwishes.py": {"intel": "root ports of CPUs", "amd": "likewise", "8086": "likewise"},
+    "knobs/pcie.py": {"intel": "root ports of CPUs", "amd": "likewise", "8086": "likewise"},
     "planning/window.py": {"amd": "AMD's CPUs, whose address map has a hole"},
     "bench/course.py": {"habana_frameworks": "the Python library that a backend is made for"},
     "bench/gpu_backends.py": {"habana_frameworks": "likewise", "GAUDI": "likewise", "_GAUDI": "likewise"},

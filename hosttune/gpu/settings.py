@@ -16,7 +16,6 @@ from hosttune.errors import Unreadable, WriteFailed
 from hosttune.gpu import VENDORS
 from hosttune.gpu.knobs import COMPUTE_MODE, ECC, MIG_MODE, MOST_WATTS, PERSISTENCE, POWER_LIMIT, Knobs
 from hosttune.gpu.nvidia_words import COMPUTE_MODES
-from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu
 from hosttune.settings.files import one_of
 from hosttune.settings.function import OfFunction, driver_of
@@ -29,7 +28,6 @@ DRIVER_KNOBS: Mapping[str, Knobs] = {
 }
 # Why nothing is set where a driver is known and has no knobs here.
 NO_KNOBS: Mapping[str, str] = {driver: why for vendor in VENDORS for driver, why in vendor.unset.items()}
-_DEVICES = sysfs.PCI_DEVICES
 _PENDING = " pending)"
 
 
