@@ -111,7 +111,7 @@ def test_a_plan_of_what_is_applied_is_the_plan_in_force(cli: Cli, intent: Path) 
     cli.json("apply", "--intent", str(intent), "--yes")
     code, again, err = planned_here(cli, intent)
     assert (code, again) == (0, first)
-    assert err == f"this intent is applied here: its plan in force follows\nplan unchanged: {saved(cli)}\n"
+    assert err == f"this intent is already applied here; its plan follows\nplan unchanged: {saved(cli)}\n"
 
 
 def test_another_intent_may_not_take_the_name_of_a_guest(cli: Cli, intent: Path) -> None:

@@ -121,7 +121,7 @@ MISPLACED = {
         ["7f0000000000 bind:0 anon=16777216 dirty=16777216 N0=16777216 kernelpagesize_kB=4"],
         ("memory: planned 65536 MiB on node 0, found 0 MiB",),
     ),
-    "nothing shown": ([], (f"memory: unknown, {PROC}/numa_maps says nothing",)),
+    "nothing shown": ([], (f"memory: unknown, {PROC}/numa_maps is empty",)),
 }
 
 
@@ -177,7 +177,7 @@ def test_what_cannot_be_read_is_no_proof(tmp_path: Path) -> None:
     )
     assert verify_running(Capture(str(tree(tmp_path / "empty", {"/x": ""}))), GUEST, PROCESS) == (
         f"threads: unknown, process {PROCESS} shows none",
-        f"memory: unknown, {PROC}/numa_maps says nothing",
+        f"memory: unknown, {PROC}/numa_maps is empty",
         f"device {GPU}: planned on vfio-pci, bound to no driver",
         f"device {GPU}: unknown, it has no IOMMU group",
     )

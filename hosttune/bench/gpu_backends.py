@@ -122,7 +122,7 @@ def _every_gpu(tool: str, system: System, ask: Ask) -> str | None:
     for gpu in ask.host.gpus:
         maker = vendor_of(gpu.vendor)
         if maker is not None and drivers.get(gpu.address) == maker.driver and gpu.address not in chosen:
-            return f"{tool} takes every GPU that the driver has, and {gpu.address} is not to be loaded as a whole"
+            return f"{tool} takes every GPU that the driver has, and {gpu.address} must not be loaded as a whole"
     return installed(system, tool)
 
 

@@ -251,7 +251,7 @@ CHECKS = (
         id="hugepages",
         title="Huge pages reserved and used",
         subjects="each pool (node and page size) that is reserved, or that a guest asks for",
-        why="a guest whose pages are missing, or mounted nowhere, does not start; pages that are free belong to nobody",
+        why="a guest whose pages are missing, or mounted nowhere, does not start; free pages are of no use to others",
         source="Linux Documentation/admin-guide/mm/hugetlbpage; libvirt src/qemu/qemu_conf.c (hugetlbfs)",
         judge=hugepages,
     ),

@@ -49,7 +49,7 @@ def same_guest(live_xml: str, want_xml: str) -> tuple[str, ...]:
     )
     told = [f"{field}: wanted {planned}, found {read}" for field, planned, read in compared if planned != read]
     missing = _said(want_xml) - _said(live_xml)
-    return (*told, *(f"{said}: no longer said" for said in sorted(missing)))
+    return (*told, *(f"{said}: no longer written" for said in sorted(missing)))
 
 
 def _left_open(want: T | None, live: T | None) -> T | None:

@@ -134,9 +134,9 @@ def decode(data: bytes, *, where: str = "run.jsonl") -> tuple[Line, ...]:
             found.append(_DECODER.decode(line))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise BadInput(
-                f"a line of the record does not read: {error}",
+                f"a line of the record cannot be read: {error}",
                 where=f"{where}:{number}",
-                hint="begin a new run, or give a results folder of its own with --results",
+                hint="begin a new run, or name another results folder with --results",
             ) from error
     return tuple(found)
 

@@ -116,7 +116,7 @@ def _shown(thread: Thread) -> str:
 def _memory(system: System, guest: PlannedGuest, process: int) -> Iterator[str]:
     maps = read_maps(system, process)
     if not maps:
-        yield f"memory: unknown, /proc/{process}/numa_maps says nothing"
+        yield f"memory: unknown, /proc/{process}/numa_maps is empty"
         return
     page_bytes = huge_page_bytes(guest)
     huge = [mapped for mapped in maps if mapped.huge]

@@ -52,7 +52,7 @@ def kind_class(kind: str, where: str) -> type[Setting]:
     from importlib import import_module
 
     if kind not in KINDS:
-        raise BadInput(f"no kind of setting {kind!r}", where=where, hint="plan again with this version of hosttune")
+        raise BadInput(f"unknown setting kind {kind!r}", where=where, hint="plan again with this version of hosttune")
     module, name = KINDS[kind]
     path = module if "." in module else f"hosttune.settings.{module}"
     found: type[Setting] = getattr(import_module(path), name)

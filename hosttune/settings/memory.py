@@ -40,7 +40,7 @@ class HugePages(Setting):
     def check(self, value: Any) -> None:
         """See Setting."""
         if type(value) is not int or not 0 <= value <= _MOST_PAGES:
-            raise refuse(self.kind, self.target, f"{value!r} is no number of pages", "plan again")
+            raise refuse(self.kind, self.target, f"{value!r} is not a number of pages", "plan again")
 
     def read(self, system: System) -> int | None:
         """See Setting."""
@@ -162,7 +162,7 @@ S = TypeVar("S", bound=Setting)
 def only(cls: type[S], target: str, known: str) -> S:
     """The setting of a kind that exists once. Raises BadInput for any other target."""
     if target != known:
-        raise refuse(cls.kind, target, f"no target of {cls.kind}", f"it is {known}")
+        raise refuse(cls.kind, target, f"not a target of {cls.kind}", f"it is {known}")
     return cls(target)
 
 
