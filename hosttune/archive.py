@@ -198,7 +198,7 @@ def _too_much(limits: Limits, where: str) -> BadInput:
     return BadInput(f"larger than {format_size(limits.total_bytes)} when unpacked", where=where, hint=_BOMB_HINT)
 
 
-_BOMB_HINT = "no captured host is like that; do not trust this archive"
+_BOMB_HINT = "no real capture is like that; do not trust this archive"
 
 
 def _members(stream: _Bounded, origin: str) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
@@ -285,7 +285,7 @@ def _take(contents: _Contents, tar: tarfile.TarFile, member: tarfile.TarInfo, st
         raise BadInput("neither file, directory nor link", where=where, hint=_HOSTILE)
 
 
-_HARD_LINK = "no file of a captured machine is another one: pack a directory with tar --hard-dereference"
+_HARD_LINK = "a capture has no hard links: pack a directory with tar --hard-dereference"
 _HOSTILE = "a capture holds files, directories and links inside it only; do not trust this archive"
 
 
@@ -321,9 +321,9 @@ def _archive(contents: _Contents, origin: str) -> Archive:
         end = join_link(path.rpartition("/")[0], target)
         outside = end is None or (target.startswith("/") and not (end in files or end in parents or end in links))
         if end is None or outside:
-            raise BadInput(f"a link that leads out ({target})", where=f"{origin}: {path[1:]}", hint=_HOSTILE)
+            raise BadInput(f"a link that points outside ({target})", where=f"{origin}: {path[1:]}", hint=_HOSTILE)
         if path == OWN or path.startswith(f"{OWN}/"):
-            raise BadInput("a link among what hosttune writes", where=f"{origin}: {path[1:]}", hint=_HOSTILE)
+            raise BadInput("a link among hosttune's own files", where=f"{origin}: {path[1:]}", hint=_HOSTILE)
         if path in files or path in parents:
             raise BadInput("a link that is a file or directory, too", where=f"{origin}: {path[1:]}", hint=_HOSTILE)
         resolved[path] = end

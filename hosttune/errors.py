@@ -87,4 +87,4 @@ class InUse(WriteFailed):
 
     def __init__(self, path: str, users: str) -> None:
         super().__init__(path, f"in use: {users}")
-        self.hint = "end what uses it, then try again"
+        self.hint = "stop what uses it, then try again"

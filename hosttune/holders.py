@@ -64,7 +64,7 @@ class Holder:
     def text(self) -> str:
         """One line for people."""
         if self.unknown:
-            return f"{self.address}: whether somebody uses it is unknown: {self.what}: {self.hint}"
+            return f"{self.address}: whether anything uses it is unknown: {self.what}: {self.hint}"
         if self.pid is None:
             return f"{self.address}: {self.what}: {self.hint}"
         who = f"guest {self.guest}, {self.name}" if self.guest else self.name
@@ -93,7 +93,7 @@ def holders(system: System, addresses: Sequence[str]) -> tuple[Holder, ...]:
     found.sort(key=lambda holder: addresses.index(holder.address))
     doubts = (*_unseen(system, opened), *(f"{doubt.where} ({doubt.why})" for doubt in reader.problems))
     everyone = ", ".join(addresses)
-    hint = "run as root on the machine itself, or see what the kernel says of it"
+    hint = "run as root on the machine itself, or check the kernel log"
     return (*found, *(Holder(everyone, doubt, hint, unknown=True) for doubt in doubts if addresses))
 
 
@@ -198,7 +198,7 @@ def _unseen(system: System, opened: _Opened) -> Iterator[str]:
         many = "1 process" if len(opened.hidden) == 1 else f"{len(opened.hidden)} processes"
         yield f"the open files of {many} are hidden ({some}: {'; '.join(opened.reasons)})"
     if opened.processes == 0 and not system.scratch:
-        yield "no process is to be seen in /proc"
+        yield "no process is visible in /proc"
 
 
 def _process_holder(reader: Reader, pid: int, address: str, nodes: list[str]) -> Holder:

@@ -211,7 +211,7 @@ def _unreadable(path: str, number: int, why: str) -> Refused:
     return Refused(
         f"a journal that cannot be read: {why}",
         where=f"{path}, line {number}",
-        hint="read it, put the host right by hand if it is unfinished, and move it out of the folder",
+        hint="read it, restore the host by hand if it is unfinished, and move it out of the folder",
     )
 
 
@@ -270,7 +270,7 @@ class Store:
             except OSError as error:
                 holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
                 raise Refused(
-                    f"another hosttune (process {holder}) is changing this host", where=path, hint="wait for its end"
+                    f"another hosttune (process {holder}) is changing this host", where=path, hint="wait until it ends"
                 ) from error
             with contextlib.suppress(OSError):  # the lock holds on a full disk, too
                 os.ftruncate(fd, 0)
@@ -308,7 +308,7 @@ class Store:
             fd = open_new(path, mode_of("transactions/NAME"), os.O_APPEND)
         except OSError as error:
             raise JournalFailed(
-                f"cannot begin a journal: {error.strerror}", where=path, hint="make room on that disk"
+                f"cannot begin a journal: {error.strerror}", where=path, hint="free space on that disk"
             ) from error
         journal = self._journal(path, fd)
         try:
@@ -336,10 +336,10 @@ class Store:
             put_file(os.path.join(self._journals, f"{number:06d}{_PLAN}"), text.encode(), mode_of("transactions/NAME"))
         except OSError as error:
             what = f"cannot keep the plan: {error.strerror}"
-            raise JournalFailed(what, where=self._journals, hint="make room on that disk") from error
+            raise JournalFailed(what, where=self._journals, hint="free space on that disk") from error
         except WriteFailed as error:
             what = f"cannot keep the plan: {error.reason}"
-            raise JournalFailed(what, where=error.path, hint="make room on that disk") from error
+            raise JournalFailed(what, where=error.path, hint="free space on that disk") from error
 
     def plan_of(self, transaction: Transaction) -> str | None:
         """The plan that a transaction applied, as JSON; None where none was kept."""

@@ -198,7 +198,7 @@ def write_capture(system: System, path: str, say: Say = lambda text: None) -> Ho
     entries = list(_entries(recording, Scrub(_key(system), host.hostname), say))
     _write(path, entries)
     for name in _other_answers(system, {name for name, _ in entries}):
-        say(f"left out: {COMMANDS}{name}, which nothing of hosttune's reads here")
+        say(f"left out: {COMMANDS}{name}, which hosttune does not read here")
     return host
 
 

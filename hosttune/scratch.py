@@ -143,7 +143,7 @@ class Scratch(Capture):
         inside = f"{self.root}{real.rstrip('/')}{folder[len(known) :]}/{name}"
         try:
             if not stat.S_ISREG(os.lstat(inside).st_mode):
-                raise BadInput(f"{path} is no plain file", where=self.origin, hint="capture the host again")
+                raise BadInput(f"{path} is not a plain file", where=self.origin, hint="capture the host again")
         except FileNotFoundError:
             pass  # a new one
         except OSError as error:

@@ -27,7 +27,7 @@ PREFERENCE = "sys/devices/system/cpu/cpu{}/cpufreq/energy_performance_preference
 BOOT_ID = "proc/sys/kernel/random/boot_id"
 STATE = "var/lib/hosttune"
 JOURNAL = f"{STATE}/transactions/000001.jsonl"
-# What a scratch root may keep of an apply that was taken back: its state, answers of its stand-in for libraries, and
+# What a scratch root may keep of an apply that was rolled back: its state, answers of its stand-in for libraries, and
 # a driver that was loaded.
 _LEFT_BEHIND = (STATE, ".hosttune/commands/nvml", "sys/bus/pci/drivers/vfio-pci")
 _MADE_ON_THE_WAY = ("var", "var/lib", "sys/bus/pci/drivers")  # folders that a capture may lack

@@ -160,7 +160,7 @@ def judge(root: Path, path: Path, number: int, what: str, touched: list[str]) ->
     touched.clear()
     code, output, errors = call(["apply", str(path), "--root", str(root), "--start"])
     wrong = [f"touched {name}" for name in touched if not name.endswith("/var/lib/hosttune/lock")]
-    accepted = "nobody can be asked" in errors
+    accepted = "cannot ask for confirmation" in errors
     if code not in (0, 1, 2, 3) or "Traceback" in errors or "internal error" in errors:
         wrong.append(f"exit {code}: {errors[-300:]}")
     elif code == 0 and '"changed": true' in output:

@@ -129,8 +129,8 @@ HOSTILE: dict[str, tuple[Members, str]] = {
     "absolute name": ([(member("/etc/cron.d/x", size=1), b"x")], "an absolute name"),
     "dots first": ([(member("../evil", size=1), b"x")], "leads upwards"),
     "dots inside": ([(member("sys/../../evil", size=1), b"x")], "leads upwards"),
-    "link up and out": ([(member("sys/evil", tarfile.SYMTYPE, "../../etc/passwd"), b"")], "a link that leads out"),
-    "absolute link out": ([(member("sys/evil", tarfile.SYMTYPE, "/etc/passwd"), b"")], "a link that leads out"),
+    "link up and out": ([(member("sys/evil", tarfile.SYMTYPE, "../../etc/passwd"), b"")], "a link that points outside"),
+    "absolute link out": ([(member("sys/evil", tarfile.SYMTYPE, "/etc/passwd"), b"")], "a link that points outside"),
     "hard link out": ([(member("sys/evil", tarfile.LNKTYPE, "../etc/passwd"), b"")], "a hard link to"),
     "hard link": ([(member("sys/evil", tarfile.LNKTYPE, "sys/bus/one"), b"")], "a hard link to"),
     "file twice": (
@@ -147,7 +147,7 @@ HOSTILE: dict[str, tuple[Members, str]] = {
     ),
     "answer that is a link": (
         [(member(".hosttune/commands/evil", tarfile.SYMTYPE, "other"), b"")],
-        "a link among what hosttune writes",
+        "a link among hosttune's own files",
     ),
     "character device": ([(member("dev/evil", tarfile.CHRTYPE), b"")], "neither file, directory nor link"),
     "block device": ([(member("dev/evil", tarfile.BLKTYPE), b"")], "neither file, directory nor link"),
@@ -184,7 +184,7 @@ def test_a_link_out_of_the_wrapper_is_a_link_out(tmp_path: Path) -> None:
     path.write_bytes(
         packed([*renamed(GOOD, "host1/"), (member("host1/sys/evil", tarfile.SYMTYPE, "../../other"), b"")])
     )
-    with pytest.raises(BadInput, match="a link that leads out"):
+    with pytest.raises(BadInput, match="a link that points outside"):
         open_root(str(path))
 
 

@@ -62,7 +62,7 @@ def ran(*kinds: str, seconds: float = 5.0) -> list[Record]:
         ("hang", "no answer within 0.3 s"),
         ("crash", "signal 11 (SIGSEGV)"),
         ("fail", "RuntimeError: CUDA error: unspecified launch failure"),
-        ("leave", "without a word"),
+        ("leave", "without a result"),
     ],
 )
 def test_a_job_that_goes_wrong_is_lost_by_name_and_the_rest_is_done(kind: str, why: str) -> None:

@@ -228,7 +228,7 @@ def test_beside_running_guests_nothing_loads_the_whole_host(tmp_path: Path) -> N
     ("answer", "why"),
     [
         ("!no answer within 85 s", "no answer within 85 s"),
-        ("", "no JSON object"),
+        ("", "not a JSON object"),
         (GOOD.replace("55.3", "95.3", 1), "checksum"),
         ('{"records": []}', "checksum"),
         (document(), "gave no figure"),

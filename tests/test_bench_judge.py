@@ -57,7 +57,7 @@ def test_too_few_runs_and_impossible_figures_are_unknown() -> None:
     assert verdict(GOOD[:4]).outcome == "unknown"
     impossible = verdict((70.0,) * 5)
     assert impossible.outcome == "unknown"
-    assert "not believed" in str(impossible.actual)
+    assert "not credible" in str(impossible.actual)
     assert "63" in str(impossible.expected)
 
 

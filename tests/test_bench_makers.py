@@ -74,7 +74,7 @@ def test_amd_gpus_are_told_by_their_pci_addresses_and_not_by_their_order(library
     ("devices", "why"),
     [
         ((MI300X[0], MI300X[1], MI300X[1]), "shows 2 devices at this address"),
-        ((MI300X[0], {"arch": "gfx942"}), "does not tell the PCI addresses"),
+        ((MI300X[0], {"arch": "gfx942"}), "does not report the PCI addresses"),
         ((MI300X[0],), "shows no device at this address"),
     ],
 )
@@ -91,7 +91,7 @@ def test_a_gpu_that_is_none_of_the_librarys_devices_is_unknown_and_never_guessed
 def test_a_gpu_of_another_function_than_the_first_is_not_taken_for_the_first(library: Any) -> None:
     answer = library(told(MI300X, **ROCM), "--gpus", "0000:19:00.1", "--kinds", "device-copy")
     assert figures(answer) == set()
-    assert "tells no function numbers" in lost(answer)["device-copy", "0000:19:00.1"]
+    assert "reports no function numbers" in lost(answer)["device-copy", "0000:19:00.1"]
 
 
 @pytest.mark.parametrize("name", ["HSA_ENABLE_SDMA", "HSA_ENABLE_PEER_SDMA"])

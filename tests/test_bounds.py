@@ -110,7 +110,7 @@ def test_what_a_large_host_can_really_have_is_no_excess() -> None:
     ("text", "what"),
     [
         ("#" * (limit("intent") + 1), "larger than 256 KiB"),
-        ("version: 1\n" + "".join(f"{n}: 1\n" for n in range(20_000)), "key 0 is no text"),
+        ("version: 1\n" + "".join(f"{n}: 1\n" for n in range(20_000)), "key 0 is not a text"),
         ("version: 1\n" + "".join(f"k{n}: 1\n" for n in range(20_000)), "unknown key 'k0'"),
         ("version: 1\nx: [" + "1," * 60_000 + "]", "more than 50,000 keys and values"),
         ("version: 1\nx: " + "[" * 65, "nested deeper than 64"),

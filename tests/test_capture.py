@@ -489,7 +489,7 @@ def test_what_the_readers_need_of_it_is_kept(tmp_path: Path) -> None:
 def test_what_is_left_out_is_said(tmp_path: Path) -> None:
     _, said, replay = by_hand(tmp_path)
     assert [line for line in said if "notes-of-the-operator" in line] == [
-        "left out: /.hosttune/commands/notes-of-the-operator, which nothing of hosttune's reads here"
+        "left out: /.hosttune/commands/notes-of-the-operator, which hosttune does not read here"
     ]
     assert any("virsh-dumpxml-tenant-a only CPUs, memory and host devices are kept" in line for line in said)
     assert not replay.exists("/.hosttune/commands/notes-of-the-operator")

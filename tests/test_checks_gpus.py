@@ -119,7 +119,7 @@ def test_a_gpu_that_sleeps_is_not_woken() -> None:
     gpu = Gpu(address=A, vendor="nvidia", source="sysfs")
     found = evidence(gpu, host={"pci": (function(A, runtime_status="suspended"),)})
     result = of(found, "persistence", *GPUS)[A]
-    assert (result.outcome, result.actual) == ("unknown", "asleep: asking would wake it")
+    assert (result.outcome, result.actual) == ("unknown", "suspended: asking would wake it")
 
 
 def test_a_host_without_gpus_skips_once_a_check() -> None:
@@ -297,7 +297,7 @@ def test_what_a_sister_tells_and_a_gpu_does_not_is_unknown() -> None:
     good: dict[str, Any] = {"ecc_uncorrected": 0, "sram_threshold_exceeded": False}
     told = of(evidence(nvidia(**good), nvidia(B, ecc_uncorrected=0)), "ecc-errors", *GPUS)
     assert (told[A].outcome, told[B].outcome) == ("pass", "unknown")
-    assert "sram threshold exceeded not told" in (told[B].actual or "")
+    assert "sram threshold exceeded not reported" in (told[B].actual or "")
 
 
 def test_a_fact_that_only_one_gpu_of_a_model_lacks_is_no_proof() -> None:
@@ -495,7 +495,7 @@ def test_processes(count: int, expected: tuple[str, str]) -> None:
 
 def test_virtual_functions_are_told_of_by_their_parent() -> None:
     found = evidence(Gpu(address=C, vendor="nvidia"), host={"pci": (function(C, physfn=A),)})
-    assert of(found, "ecc-mode", *GPUS)[C].actual == f"a virtual function: told of {A}"
+    assert of(found, "ecc-mode", *GPUS)[C].actual == f"a virtual function: reported for {A}"
 
 
 def test_a_gpu_without_a_function_is_unknown() -> None:

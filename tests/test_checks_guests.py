@@ -202,8 +202,8 @@ PINS = {
     "a list that was none": ({}, thread("CPU 1/KVM", None), "unknown", "does not show all"),
     "no threads": ({}, _process(threads=None), "unknown", "does not show all"),
     "no names": ({}, _process(threads=(GuestThread(name="qemu", cpus="0"),)), "unknown", "which is which"),
-    "no process": ({}, _process(pid=None), "unknown", "its process is not to be seen"),
-    "nothing of it": ({}, None, "unknown", "its process is not to be seen"),
+    "no process": ({}, _process(pid=None), "unknown", "its process is not visible"),
+    "nothing of it": ({}, None, "unknown", "its process is not visible"),
 }  # fmt: skip
 
 

@@ -95,9 +95,9 @@ def vfs(of: Evidence) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("drivers", "expected"),
     [
-        (("vfio-pci", "vfio-pci"), ("warn", f"2 of 2 are nobody's: {', '.join(VFS)}")),
-        (("mlx5_vfio_pci", "mlx5_core"), ("warn", f"1 of 2 are nobody's: {VFS[0]}")),
-        ((None, "mlx5_core"), ("warn", f"1 of 2 are nobody's: {VFS[0]}")),
+        (("vfio-pci", "vfio-pci"), ("warn", f"2 of 2 are unused: {', '.join(VFS)}")),
+        (("mlx5_vfio_pci", "mlx5_core"), ("warn", f"1 of 2 are unused: {VFS[0]}")),
+        ((None, "mlx5_core"), ("warn", f"1 of 2 are unused: {VFS[0]}")),
         (("mlx5_core", "mlx5_core"), ("pass", "2 virtual functions, all in use")),
         (("iavf", "uio_pci_generic"), ("pass", "2 virtual functions, all in use")),
     ],
@@ -110,7 +110,7 @@ def test_functions_on_a_driver_of_the_hosts_are_its_own(
 
 def test_functions_of_guests_are_theirs() -> None:
     one = guest(devices=(VFS[0],), state="shut off")
-    assert vfs(functions("vfio-pci", "vfio-pci", guests=(one,))) == ("warn", f"1 of 2 are nobody's: {VFS[1]}")
+    assert vfs(functions("vfio-pci", "vfio-pci", guests=(one,))) == ("warn", f"1 of 2 are unused: {VFS[1]}")
     assert vfs(functions("vfio-pci", guests=(one,)))[0] == "pass"
 
 

@@ -250,7 +250,7 @@ def test_options_that_make_no_intent(cli: Cli, options: tuple[str, ...], error: 
             ": guests[1].name",
         ),
         ("version: 1\nsettings: {turbo: 1}\nguests: [{name: a, gpus: 1}]", "no setting 'turbo'", ": settings.turbo"),
-        ("version: 1\nversion: 1", "stands twice", ""),
+        ("version: 1\nversion: 1", "is there twice", ""),
         ("a: &x [*x]", "aliases are not accepted", ""),
         ("{", "not a YAML document", ""),
         ("version: 1\nreserve: {cores_per_node: -1}", "cannot be negative", ": reserve.cores_per_node"),

@@ -177,7 +177,7 @@ def change_identity(old: str, new: str) -> Callable[[list[Any]], list[Any]]:
 )
 def test_another_device_in_its_place(no: Cli, plan: Path, tmp_path: Path, old: str, new: str) -> None:
     said = never(no, edited(plan, tmp_path / "p", guests=change_identity(old, new)), "--yes", code=3)
-    assert said["error"].startswith("the plan is stale: devices are others now")
+    assert said["error"].startswith("the plan is stale: the host has other devices now")
     assert f"{GPU} (guest gpu-guest)" in said["error"]
     assert new in said["error"]
 
@@ -200,11 +200,11 @@ def test_a_plan_with_an_unplaced_guest_is_no(no: Cli, plan: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("added", "error", "where"),
     [
-        ([action("frobnicate", "x", 1)], "no kind of setting 'frobnicate'", "action frobnicate:x"),
-        ([action("thp", "/etc/passwd", "never")], "no target of thp", "action thp:/etc/passwd"),
+        ([action("frobnicate", "x", 1)], "unknown setting kind 'frobnicate'", "action frobnicate:x"),
+        ([action("thp", "/etc/passwd", "never")], "not a target of thp", "action thp:/etc/passwd"),
         ([action("hugepages", f"/{PAGES}", 3)], "two actions for one setting", f"action hugepages:/{PAGES}"),
-        ([action("driver", "0000:18:00.0", "nouveau")], "'nouveau' is no driver that a plan can want", ""),
-        ([action("drop-in", "/etc/cron.d/x", "# Written by hosttune\n")], "drop-in is no action of a plan", ""),
+        ([action("driver", "0000:18:00.0", "nouveau")], "'nouveau' is not a driver that a plan can ask for", ""),
+        ([action("drop-in", "/etc/cron.d/x", "# Written by hosttune\n")], "drop-in cannot be an action of a plan", ""),
         ([{**action("ksm", "/sys/kernel/mm/ksm/run", 2), "id": "x"}], "id 'x' is not its kind and target", ""),
         ([action("ksm", "/sys/kernel/mm/ksm/run", True)], "invalid value True", ""),
     ],
@@ -228,7 +228,7 @@ def test_a_file_that_is_no_plan(no: Cli, tmp_path: Path, text: str) -> None:
 def test_a_plan_with_a_key_that_stands_twice(no: Cli, plan: Path, tmp_path: Path) -> None:
     path = tmp_path / "p"
     path.write_text(plan.read_text().rstrip().removesuffix("}") + ', "guests": []}')
-    assert never(no, str(path), "--yes", code=2)["error"] == "a key that stands twice in an object"
+    assert never(no, str(path), "--yes", code=2)["error"] == "a key that is there twice in an object"
 
 
 def test_a_journal_without_end(cli: Cli, plan: Path) -> None:
@@ -414,7 +414,7 @@ def test_a_journal_of_another_machine_is_refused(cli: Cli, plan: Path, command: 
         ("vcpu_pins", [{"vcpu": 0, "cpus": "1"}, {"vcpu": 1, "cpus": "1"}], "not one CPU of its own"),
         ("vcpu_pins", [{"vcpu": 0, "cpus": "1-2"}], "not one CPU of its own"),
         ("accelerator", "ONE", "'ONE' is none"),
-        *(("page_bytes", size, f"{size} is no size of a huge page") for size in (0, 3, -1, 3 << 20, 1 << 60)),
+        *(("page_bytes", size, f"{size} is not a size of a huge page") for size in (0, 3, -1, 3 << 20, 1 << 60)),
     ],
 )
 def test_a_guest_that_no_planner_writes(no: Cli, plan: Path, tmp_path: Path, field: str, value: Any, what: str) -> None:

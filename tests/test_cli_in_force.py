@@ -78,7 +78,7 @@ def test_a_rehearsal_on_a_host_document_names_what_it_cannot_tell(
     assert run(["apply", "--host", str(document), str(plan), "--dry-run", "-o", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert outcomes(found)[f"driver:{GPU}"] == "planned"
-    assert f"(driver {GPU}: cannot be told here, its state is not recorded)" in found["writes"]
+    assert f"(driver {GPU}: unknown here, its state is not recorded)" in found["writes"]
 
 
 def test_what_a_rehearsal_says_of_a_guests_files(cli: Cli, plan: Path) -> None:

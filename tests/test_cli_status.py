@@ -366,5 +366,5 @@ def test_a_plan_that_does_not_read_leaves_the_journal_to_tell(cli: Cli, plan: Pa
     found = cli.json("status")
     assert outcomes(found) == before
     assert any(
-        "000001.jsonl does not read: what it wants of the next boot is unknown" in note for note in found["notes"]
+        "000001.jsonl cannot be read: what it stages for the next boot is unknown" in note for note in found["notes"]
     )

@@ -238,7 +238,7 @@ def test_a_program_that_fails_is_not_one_that_is_missing() -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"domains": 1}', '{"domains": [{}]}', "[" * 100_000])
 def test_a_record_that_makes_no_sense_is_bad_input(text: str) -> None:
-    with pytest.raises(BadInput, match="not libvirt's facts") as caught:
+    with pytest.raises(BadInput, match="not facts of libvirt") as caught:
         read_guests(recorded({"libvirt.json": text}))
     assert caught.value.where == "test: .hosttune/commands/libvirt.json"
 
@@ -521,5 +521,5 @@ def test_a_list_with_a_guest_twice_is_unread(states: tuple[str, str]) -> None:
 
 
 def test_a_guest_twice_in_libvirts_facts_is_bad_input() -> None:
-    with pytest.raises(BadInput, match="stands twice"):
+    with pytest.raises(BadInput, match="is listed twice"):
         read_guests(recorded({"libvirt.json": '{"domains": [{"name": "a"}, {"name": "a"}]}'}))

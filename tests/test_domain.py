@@ -309,8 +309,8 @@ def test_elements_follow_the_versions_installed() -> None:
 def test_unknown_versions_count_as_the_oldest_targets(unknown: str | None) -> None:
     assert known_elements(unknown, unknown)[0] == known_elements("9.0", "7.2")[0]
     assert known_elements(unknown, unknown)[1] == (
-        ("maxphysaddr-limit", "needs libvirt 9.3, this one is of unknown version, taken for 9.0"),
-        ("dma-translation", "needs libvirt 10.7, this one is of unknown version, taken for 9.0"),
+        ("maxphysaddr-limit", "needs libvirt 9.3, this one is of unknown version, assumed to be 9.0"),
+        ("dma-translation", "needs libvirt 10.7, this one is of unknown version, assumed to be 9.0"),
     )
 
 
@@ -385,8 +385,8 @@ LAUGHS = "<!DOCTYPE d [<!ENTITY a 'ha'><!ENTITY b '&a;&a;&a;'>]><domain><name>&b
         ("<domain>" + " " * (4 << 20) + "</domain>", "larger than 4 MiB", "f.xml"),
         ("<domain>\n<vcpu>x</vcpu></domain>", "'x' is not a whole number", "f.xml: line 2, <vcpu>"),
         ("<domain><vcpu>99999999</vcpu></domain>", "out of range", "f.xml: line 1, <vcpu>"),
-        ("<domain><memory unit='parsec'>1</memory></domain>", "no unit of size", "f.xml: line 1, <memory>"),
-        ("<domain><memory>-1</memory></domain>", "no size", "f.xml: line 1, <memory>"),
+        ("<domain><memory unit='parsec'>1</memory></domain>", "not a unit of size", "f.xml: line 1, <memory>"),
+        ("<domain><memory>-1</memory></domain>", "not a size", "f.xml: line 1, <memory>"),
         (
             "<domain><cputune><vcpupin vcpu='0' cpuset='0-'/></cputune></domain>",
             "'0-' is not a CPU or node list",
@@ -394,14 +394,14 @@ LAUGHS = "<!DOCTYPE d [<!ENTITY a 'ha'><!ENTITY b '&a;&a;&a;'>]><domain><name>&b
         ),
         (
             "<domain><cputune><emulatorpin cpuset='0-99999999'/></cputune></domain>",
-            "no range",
+            "not a range",
             "f.xml: line 1, <emulatorpin>",
         ),
         ("<domain><cputune><vcpupin cpuset='0'/></cputune></domain>", "has no vcpu", "f.xml: line 1, <vcpupin>"),
         (
             "<domain><devices><hostdev type='pci'><source><address bus='0x100' slot='0'/></source></hostdev>"
             "</devices></domain>",
-            "no PCI address",
+            "not a PCI address",
             "f.xml: line 1, <address>",
         ),
         (
@@ -431,5 +431,5 @@ def test_bad_xml_is_refused_with_its_place(xml: str | bytes, what: str, where: s
 def test_what_stands_twice_in_a_definition_makes_it_none(what: str, copy: str) -> None:
     xml = domain_xml(plan_of(TWO_CELLS), TWO_CELLS.name)
     assert re.search(what, xml, re.DOTALL), what
-    with pytest.raises(BadInput, match="stands more than once"):
+    with pytest.raises(BadInput, match="is there more than once"):
         read_domain(re.sub(f"(?s)({what})", lambda found: copy + found[0], xml, count=1))

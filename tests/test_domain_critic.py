@@ -140,7 +140,7 @@ def test_an_odd_guest_is_not_blamed_for_its_threads() -> None:
         (
             [("threads='2'", "threads='1'"), ("cores='8'", "cores='16'")],
             "warn",
-            "told threads=1",
+            "has threads=1",
             "/domain/cpu/topology",
         ),
         (
@@ -205,7 +205,7 @@ def test_an_odd_guest_is_not_blamed_for_its_threads() -> None:
         (
             [("memory='67108864'", "memory='67110912'")],
             "error",
-            "no whole number of 1 GiB pages",
+            "not a whole number of 1 GiB pages",
             "/domain/cpu/numa/cell",
         ),
         (

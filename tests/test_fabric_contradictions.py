@@ -17,7 +17,7 @@ def test_mode_0_and_a_list_of_partitions_contradict_each_other() -> None:
     assert found.guests[0].fabric_partition == 3
     (text,) = told(found, "warn")
     assert "FABRIC_MODE=0 is configured here" in text
-    assert "the two contradict each other. The list is believed" in text
+    assert "the two contradict each other. The list is used" in text
     assert told(decide(board(shared()), {"gpus": [AT[1], AT[3]]}), "warn") == []
 
 
@@ -25,7 +25,7 @@ def test_a_list_under_an_unknown_mode_is_believed_aloud() -> None:
     found = decide(board({**shared(), "mode": None}), {"gpus": [AT[1], AT[3]]})
     assert found.guests[0].fabric_partition == 3
     (text,) = told(found, "warn")
-    assert "the mode is unknown, and there is a list of partitions: taken for mode 1" in text
+    assert "the mode is unknown, and there is a list of partitions: assumed to be mode 1" in text
 
 
 def test_the_list_of_a_service_vm_is_no_contradiction() -> None:

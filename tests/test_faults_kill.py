@@ -2,7 +2,7 @@
 
 The points are found by the lab (`faultlab`); the kinds are those of `hosttune.transaction.kinds`. `make test` takes a
 sample of the points, `make lab-full` all. `HOSTTUNE_SWEEP=full pytest --regenerate` on this file writes the figures
-that the README quotes (tests/golden/faults.txt).
+that docs/measurements.md quotes (tests/golden/faults.txt).
 """
 
 from __future__ import annotations

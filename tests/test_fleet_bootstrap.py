@@ -306,7 +306,7 @@ def test_an_archive_with_a_path_in_it_is_refused(prefix: Path, wheelhouse: Path,
         (folder / "bin").mkdir()
         (folder / "bin" / "hosttune").write_text("#!/bin/sh\n")
 
-    with pytest.raises(Refused, match="holds 'bin', which is no plain file of a wheelhouse"):
+    with pytest.raises(Refused, match="holds 'bin', which is not a plain file of a wheelhouse"):
         settle(prefix, changed(wheelhouse, room, slip))
 
 

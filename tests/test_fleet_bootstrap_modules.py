@@ -113,7 +113,7 @@ def test_a_prefix_that_cannot_stand_in_a_script_is_refused(bad: str) -> None:
 
 @pytest.mark.parametrize("bad", ["", "../../etc", "AB" * 32, "ab" * 31])
 def test_a_hash_that_is_none_is_refused(tmp_path: Path, bad: str) -> None:
-    with pytest.raises(install.Refused, match="is no SHA-256"):
+    with pytest.raises(install.Refused, match="is not a SHA-256"):
         install.check_ask(asked(tmp_path, sha256=bad))
 
 

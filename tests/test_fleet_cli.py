@@ -45,17 +45,17 @@ def stubs(tmp_path: Path) -> Stubs:
         ("discover -i a, b", "unexpected argument 'b'"),
         ("discover -i a, --limit b", "Could not match supplied host pattern"),
         ("discover -i a, -- -K", "would ask for a password"),
-        ("discover -i a, -e x", "'x' is no variable"),
+        ("discover -i a, -e x", "'x' is not a variable"),
         ("discover -i a, -e @none.yml", "cannot read none.yml"),
         ("discover -i a, -e hosttune_results=x", "hosttune_results cannot be given as a variable"),
         ("discover -i a, --level 1", "No such option"),
         ("discover -i a, --forks 0", "is not in the range"),
-        ("discover -i a, --resume", "no run of discover to go on with"),
+        ("discover -i a, --resume", "no run of discover to continue"),
         ("apply -i a, --resume --retry", "both --resume and --retry"),
-        ("apply -i a, --check --retry", "there is nothing to go on with"),
-        ("apply -i a, --resume --waves 1", "no run of apply to go on with"),
-        ("apply -i a, --waves=", "'' is no size of a wave"),
-        ("apply -i a, --waves 1,0%", "'0%' is no size of a wave"),
+        ("apply -i a, --check --retry", "there is nothing to continue"),
+        ("apply -i a, --resume --waves 1", "no run of apply to continue"),
+        ("apply -i a, --waves=", "'' is not a size of a wave"),
+        ("apply -i a, --waves 1,0%", "'0%' is not a size of a wave"),
         ("apply -i a, --gate open", "is not one of"),
         ("apply -i a, --reboot-guests", "--reboot-guests without --reboot"),
         ("apply -i a, --intent none.yml", "cannot read none.yml"),
@@ -129,7 +129,7 @@ def test_a_canary_that_fails_stops_the_run_and_resume_goes_on_from_there(stubs: 
     stubs.tell("a", "validate verdict fail")
     done = stubs.fleet("apply", "--waves", "1,2,100%", code=1)
     assert stubs.calls() == ["a validate", "a apply", "a validate"]
-    assert "stopped: the gate behind wave 1 of 3 stayed shut" in done.stderr
+    assert "stopped: the gate after wave 1 of 3 did not open" in done.stderr
     assert "--resume" in done.stderr
     stubs.tell("a", "")
     refused = stubs.fleet("apply", "--waves", "2,100%", "--resume", code=2)
@@ -227,7 +227,7 @@ def test_no_secret_is_in_the_record_and_no_file_is_left_elsewhere(stubs: Stubs) 
 
 def test_a_playbook_that_does_not_work_is_told(stubs: Stubs) -> None:
     done = stubs.fleet("discover", "--", "-e", "@/nowhere/vars.yml", code=1)
-    assert "stopped: ansible asked no host" in done.stderr
+    assert "stopped: ansible contacted no host" in done.stderr
     assert "/nowhere/vars.yml" in done.stderr
 
 

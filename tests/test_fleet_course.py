@@ -50,7 +50,7 @@ def test_a_canary_that_is_not_good_stops_the_run(results: Path, phase: str, outc
     else:
         assert done.standings["h000"].line == f"h000: {phase}: {outcome}: as scripted"
     assert fleet.asked == ["h000"]
-    assert done.stopped == "the gate behind wave 1 of 3 stayed shut"
+    assert done.stopped == "the gate after wave 1 of 3 did not open"
     assert done.exit_code == 1
     assert [wave.passed for wave in done.waves] == [False, None, None]
     assert done.standings["h007"].why == "not asked"
@@ -121,7 +121,7 @@ def test_files_of_another_run_prove_nothing(results: Path) -> None:
     silent = Fleet(dead=True)
     done = begin(course_of(results, "apply", HOSTS, run="new"), results, silent)
     assert done.standings["h000"].line == "h000: before: unknown: no answer of this run"
-    assert done.stopped == "ansible asked no host: [ERROR]: the playbook is broken"
+    assert done.stopped == "ansible contacted no host: [ERROR]: the playbook is broken"
     assert done.exit_code == 1
     assert len(silent.orders) == 1
 
@@ -167,7 +167,7 @@ def test_a_host_that_left_the_inventory_stays_unknown_and_is_told(results: Path)
     now = [host for host in HOSTS if host not in ("h000", "h001")]
     done = go_on(results, "apply", [*now, "new"], fleet)
     assert fleet.asked == []
-    assert done.stopped == "the gate behind wave 2 of 3 stayed shut"
+    assert done.stopped == "the gate after wave 2 of 3 did not open"
     assert done.standings["h001"].why == "no longer in the inventory"
     assert done.standings["h000"].good  # it was proven while it was there
     past = past_in(results, "apply")

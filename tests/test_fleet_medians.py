@@ -245,7 +245,7 @@ STRANGE = Median(model="X", device="dead:beef", metric="h2d-ce", unit="GB/s", me
     ("medians", "why"),
     [
         (seen([55.0] * 4)[0], "4 hosts, fewer than 5"),
-        (seen([60.0] * 6, "load-temperature", "°C")[0], "told, not judged"),
+        (seen([60.0] * 6, "load-temperature", "°C")[0], "reported, not judged"),
         (seen([0.0] * 6, "burn-wrong-results", "count")[0], "the median is 0"),
         (seen([9000.0] * 6)[0], "above the physical peak"),
         (seen([0.01] * 6)[0], "it could not fail"),

@@ -194,7 +194,7 @@ def test_a_reference_to_a_variable_becomes_its_value(tmp_path: Path) -> None:
 
 NOWHERE: list[tuple[dict[str, Any], str]] = [
     ({"hosttune_intent": "{{ a }}", "a": "{{ b }}", "b": "{{ a }}"}, "refer to each other"),
-    ({"hosttune_intent": {"x": "{{ nobody }}"}}, "hosttune_intent.x refers to nobody, which is no variable"),
+    ({"hosttune_intent": {"x": "{{ nobody }}"}}, "hosttune_intent.x refers to nobody, which is not a variable"),
     ({"hosttune_intent": {"x": "{{ hostvars }}"}}, "refers to hostvars"),
     ({"hosttune_intent": {"x": "{{ vars }}"}}, "refers to vars"),
     ({"hosttune_intent": {"x": "in {{ a }}"}, "a": [1]}, "hosttune_intent.x: a is a list in the middle of a text"),
@@ -239,7 +239,7 @@ def test_numbers_dates_and_keys_that_are_no_json(tmp_path: Path) -> None:
     inventory = fleet.inventory()
     for text, why in (
         ("{version: 1, day: 2026-01-01}", "hosttune_intent.day: neither text, number, list nor mapping: "),
-        ("{version: 1, 7: x}", "hosttune_intent: a key that is no text: 7"),
+        ("{version: 1, 7: x}", "hosttune_intent: a key that is not a text: 7"),
         ("{version: 1, x: .nan}", "cannot be written as JSON"),
     ):
         extra = tmp_path / "extra.yml"

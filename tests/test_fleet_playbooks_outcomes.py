@@ -46,7 +46,7 @@ CASES: list[tuple[str, str, str]] = [
     (told({**PASS, "results": []}), "unknown", "without results or verdict"),
     (told({**PASS, "schema": "hosttune.validation/v2"}), "wrong-version", "hosttune.validation/v2"),
     (told({**PASS, "schema": "hosttune.result/v1"}), "unknown", "hosttune.result/v1"),
-    (told({**PASS, "version": "9.9.9"}), "wrong-version", "hosttune 9.9.9 answered, and 0.1.0 is asked for"),
+    (told({**PASS, "version": "9.9.9"}), "wrong-version", "hosttune 9.9.9 answered, and 0.1.0 is required"),
     (f"{told({**PASS, 'verdict': 'fail'})}exit 1", "no", ""),
     (f"printf '{BLOCK}' >&2; exit 1", "no", "the plan is stale (gpu 1)"),
     ("echo Traceback >&2; exit 1", "unknown", "no document, exit code 1: Traceback"),
@@ -139,7 +139,7 @@ def test_another_version_is_told_before_the_command_is_run(tmp_path: Path) -> No
     answer = fleet.document("h1", "before")["fleet"]
     assert (answer["outcome"], answer["why"]) == (
         "wrong-version",
-        "hosttune 9.9.9 is installed, and 0.1.0 is asked for",
+        "hosttune 9.9.9 is installed, and 0.1.0 is required",
     )
     assert not ran.exists()
     assert "apply" not in fleet.records("h1")
@@ -186,10 +186,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"level": 7}, "hosttune_level is 7"),
     ({"level": True}, "hosttune_level is True"),
     ({"gate": "shut"}, "hosttune_gate is 'shut'"),
-    ({"timeout": "soon"}, "hosttune_timeout is no number"),
+    ({"timeout": "soon"}, "hosttune_timeout is not a number"),
     ({"timeout": -1}, "hosttune_timeout is -1 s"),
     ({"root": ""}, "hosttune_root is empty"),
-    ({"root": ["/"]}, "hosttune_root is no text"),
+    ({"root": ["/"]}, "hosttune_root is not a text"),
     ({"command": {"a": 1}}, "hosttune_command is neither a path nor a list"),
     ({"command": []}, "hosttune_command is neither a path nor a list"),
     ({"start": "perhaps"}, "hosttune_start is neither true nor false"),

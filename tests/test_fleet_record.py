@@ -39,7 +39,7 @@ LINES = (
     Members(run="r1", wave=2, hosts=("b\n", "ü{{ c }}")),
     Asked(run="r1", at=AT, wave=1, hosts=1),
     Done(run="r1", wave=1, host="a", outcome="slow", phase="apply", why='said "no"\nand went'),
-    Stopped(run="r1", at=AT, why="the gate behind wave 1 of 2 stayed shut"),
+    Stopped(run="r1", at=AT, why="the gate after wave 1 of 2 did not open"),
     Ended(run="r1", at=AT, exit_code=1),
 )
 DATA = b"".join(encode(line) + b"\n" for line in LINES)
@@ -76,7 +76,7 @@ def test_a_run_is_put_together_from_its_own_lines() -> None:
     assert past.done["a"].outcome == "slow"
     assert past.asked == {1}
     assert past.exit_code == 1
-    assert past.stopped == "the gate behind wave 1 of 2 stayed shut"
+    assert past.stopped == "the gate after wave 1 of 2 did not open"
 
 
 def test_the_last_run_of_the_verb_counts_and_check_mode_is_none() -> None:

@@ -67,7 +67,7 @@ BROKEN: dict[str, bytes | None] = {
     "no object": b"[]",
     "null": b"null",
     "no bytes of text": b"\xff\xfe\x00",
-    "nothing of the fleet": msgspec.json.encode(of(GOOD)),
+    "no fleet record": msgspec.json.encode(of(GOOD)),
     "deep": b"[" * 100_000,
 }
 

@@ -13,7 +13,7 @@ from hosttune.model.fleet import Answer, AnswerOutcome, Wave
 WAVES = (Wave(number=1, hosts=1, passed=True), Wave(number=2, hosts=1, passed=None))
 
 
-@pytest.mark.parametrize("stopped", [None, "the gate behind wave 1 of 2 stayed shut"])
+@pytest.mark.parametrize("stopped", [None, "the gate after wave 1 of 2 did not open"])
 def test_a_host_whose_first_phase_failed_is_told_with_that_alone(stopped: str | None, tmp_path: Path) -> None:
     write(tmp_path, Answer(host="a", phase="before", run=RUN, outcome="unreachable", why="refused"))
     (line,) = report_of(str(tmp_path), ["a"], Asked("apply", run=RUN, stopped=stopped)).hosts

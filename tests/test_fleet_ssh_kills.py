@@ -160,7 +160,7 @@ def test_a_broken_canary_stops_the_run(runs: Runs) -> None:
     assert runs.answer(CANARY, "apply")["outcome"] == "ok"
     assert any("pcie-link" in line for line in runs.document(CANARY, "validate")["worse"])
     assert [wave["passed"] for wave in report["waves"]] == [False, None, None]
-    assert report["stopped"] == "the gate behind wave 1 of 3 stayed shut"
+    assert report["stopped"] == "the gate after wave 1 of 3 did not open"
     assert {host["verdict"] for host in report["hosts"] if host["host"] != CANARY} == {"unknown"}
     assert {name: runs.host(name).executions for name in SOME} == before
     assert {name: runs.host(name).tree() for name in SOME} == untouched

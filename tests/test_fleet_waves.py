@@ -74,7 +74,7 @@ def test_the_default_begins_with_one_host() -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "0%", "101%", "5 %", "1,,2", "a", "-1", "1.5%", "1;2", "１", "9" * 8])
 def test_what_is_no_size_is_named(text: str) -> None:
-    with pytest.raises(BadInput, match="is no size of a wave") as refused:
+    with pytest.raises(BadInput, match="is not a size of a wave") as refused:
         parse_sizes(text)
     assert refused.value.where == "--waves"
 

@@ -371,7 +371,7 @@ def test_entries_that_exchanged_their_addresses_join_no_function() -> None:
 
 def test_a_record_of_more_gpus_than_a_driver_has_numbers_for_is_refused() -> None:
     entries = {str(n): {"busId": f"{n:04x}:01:00.0", "nvlinks": []} for n in range(1000)}
-    with pytest.raises(BadInput, match="1,000 GPUs that NVIDIA's driver tells of, more than 248") as caught:
+    with pytest.raises(BadInput, match="1,000 GPUs that NVIDIA's driver reports, more than 248") as caught:
         parse_nvml(msgspec.json.encode(entries).decode())
     assert caught.value.where == "nvml.json"
 

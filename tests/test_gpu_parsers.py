@@ -192,7 +192,7 @@ def test_a_gpu_that_stands_twice_and_differs_is_left_out() -> None:
     ids = ("0000:18:00.0", "0000:18:00.0")
     answer = parse_smi_xml(smi(ROWS.format("Yes"), ROWS.format("No"), ids=ids))
     assert answer.gpus == ()
-    assert [(one.what, one.where) for one in answer.problems] == [("GPU told twice", "0000:18:00.0")]
+    assert [(one.what, one.where) for one in answer.problems] == [("GPU listed twice", "0000:18:00.0")]
     assert len(parse_smi_xml(smi(ROWS.format("Yes"), ROWS.format("Yes"), ids=ids)).gpus) == 1
 
 
@@ -207,11 +207,11 @@ ENTRY = '{{"busId": "00000000:18:00.0", "nvmlDeviceGetRemappedRows": [0, 0, {}, 
 @pytest.mark.parametrize("key", ["9", "00"])
 def test_two_nvml_entries_of_one_bus_id_are_a_contradiction(key: str) -> None:
     answer = parse_nvml(f'{{"0": {ENTRY.format(1)}, "{key}": {ENTRY.format(0)}}}')
-    assert (answer.gpus, answer.problems[-1].what) == ((), "GPU told twice")
+    assert (answer.gpus, answer.problems[-1].what) == ((), "GPU listed twice")
 
 
 def test_an_nvml_answer_with_a_key_twice_is_none() -> None:
-    with pytest.raises(BadInput, match="stands twice"):
+    with pytest.raises(BadInput, match="is there twice"):
         parse_nvml(f'{{"0": {ENTRY.format(1)}, "0": {ENTRY.format(0)}}}')
 
 

@@ -264,8 +264,8 @@ def test_hidden_files_are_not_nobody(tmp_path: Path) -> None:
     found = holders(capture(tmp_path), [GPU, OTHER])
     assert [(holder.pid, holder.unknown) for holder in found] == [(7, False), (None, True)]
     assert found[1].text == (
-        f"{GPU}, {OTHER}: whether somebody uses it is unknown: the open files of 1 process are hidden"
-        " (1: Permission denied): run as root on the machine itself, or see what the kernel says of it"
+        f"{GPU}, {OTHER}: whether anything uses it is unknown: the open files of 1 process are hidden"
+        " (1: Permission denied): run as root on the machine itself, or check the kernel log"
     )
 
 
@@ -289,7 +289,7 @@ def test_a_disk_whose_mounts_are_not_known(tmp_path: Path) -> None:
 def test_no_process_at_all_is_no_answer(tmp_path: Path) -> None:
     function(tmp_path, GPU, "nvidia", minor=3)
     (found,) = holders(capture(tmp_path), [GPU])
-    assert (found.unknown, found.what) == (True, "no process is to be seen in /proc")
+    assert (found.unknown, found.what) == (True, "no process is visible in /proc")
 
 
 def test_a_scratch_root_has_no_processes(tmp_path: Path) -> None:

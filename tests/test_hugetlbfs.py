@@ -217,7 +217,7 @@ def test_a_mount_of_somebody_elses_is_used_and_never_ours(tmp_path: Path) -> Non
     result, code = applying(Example("theirs", files, lab.wants))(site_on(root))
     outcomes = {entry.action: (entry.outcome, entry.why) for entry in result.entries}
     assert code == 0
-    assert outcomes[f"mount:{PLACE}"] == ("already", "somebody else has mounted it: used as it is")
+    assert outcomes[f"mount:{PLACE}"] == ("already", "already mounted, not by hosttune: used as it is")
     result, code = reverting(lab)(site_on(root))
     assert (code, (root / "proc/mounts").read_text()) == (0, ONE_GIB)
     assert not (root / UNIT[1:]).exists()
@@ -242,7 +242,7 @@ def test_a_unit_or_a_mount_of_somebody_elses_is_not_replaced(tmp_path: Path) -> 
     system = scratch(tmp_path, **{UNIT: "[Mount]\n"})
     setting = Mount.of(PLACE)
     assert setting.read(system) == FrozenMap({"now": None, "boot": FOREIGN})
-    with pytest.raises(WriteFailed, match="somebody else has put a unit there"):
+    with pytest.raises(WriteFailed, match="there is a unit that hosttune did not write"):
         setting.write(system, GIB)
     system = scratch(tmp_path, ONE_GIB.replace("1024M", "2M"), **{UNIT: unit_text(PLACE, folder_found=False)})
     with pytest.raises(WriteFailed, match="pages of another size"):
@@ -251,7 +251,7 @@ def test_a_unit_or_a_mount_of_somebody_elses_is_not_replaced(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("target", ["", "/", "/dev/hugepages", "/dev/hugepages1G/", "/dev/hugepages1G\n", "../x"])
 def test_places_of_somebody_elses(target: str) -> None:
-    with pytest.raises(BadInput, match=r"not a place of hosttune's"):
+    with pytest.raises(BadInput, match=r"not a mount point of hosttune"):
         setting_of("mount", target)
 
 

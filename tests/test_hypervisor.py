@@ -205,7 +205,7 @@ HOSTILE: dict[str, tuple[Callable[[str], object], str]] = {
     "a socket of the host": (put("<channel type='unix'>", "<channel type='unix'><source path='/x'/>"), "a <source>"),
     "no XML": (lambda xml: xml[:40], "not an XML document"),
     "a document type": (lambda xml: f"<!DOCTYPE domain [<!ENTITY x 'y'>]>{xml}", "document type"),
-    "a number": (lambda xml: 7, "int is no domain XML"),
+    "a number": (lambda xml: 7, "int is not domain XML"),
 }
 
 
@@ -222,7 +222,7 @@ def test_xml_that_is_not_ours_is_refused(change: Callable[[str], object], why: s
 
 @pytest.mark.parametrize("value", ["shut off", "paused", None, True, 1])
 def test_no_guest_can_be_wanted_ended(value: object) -> None:
-    with pytest.raises(BadInput, match="cannot be wanted"):
+    with pytest.raises(BadInput, match="is not a state"):
         GuestState.of("g").check(value)
 
 

@@ -185,7 +185,7 @@ def test_nothing_is_said_of_ats_without_a_pair_below_one_switch() -> None:
 def test_an_argument_that_forbids_ats_is_said() -> None:
     host = switched({NIC: {"ats_enabled": False}}) | {"kernel_args": ["pci=realloc,noats"]}
     (text,) = said(planned(host, nics=[NIC]), NIC, "ATS is")
-    assert "pci=noats has to go" in text
+    assert "pci=noats must be removed" in text
 
 
 def test_ports_are_told_what_direct_traffic_needs_and_lacks() -> None:

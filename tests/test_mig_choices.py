@@ -160,7 +160,7 @@ def test_without_a_manager_the_whole_gpu_is_offered() -> None:
     host["vgpu"] = {"manager": False, "gpus": [{"address": A}]}
     field = field_of(host)
     (reason,) = mig_refusal(field, guest_of())
-    assert reason.startswith("no vGPU manager runs on this host: a MIG instance is no PCI function")
+    assert reason.startswith("no vGPU manager runs on this host: a MIG instance is not a PCI function")
     ((text, changed),) = mig_changes(field, guest_of(count=9))
     assert text == "the whole GPU with MIG inside the guest: gpus: 1, mig: {profile: 1g.18gb, count: 7}"
     assert changed.gpus == 1
@@ -291,7 +291,7 @@ def test_a_profile_that_does_not_exist_is_refused_with_those_that_do(gpus: Any) 
 
 @pytest.mark.parametrize("name", ["", "1g", "1c.3g.71gb", "1g.18gb; reboot", "x"])
 def test_what_is_no_profile_is_refused_without_any_gpu(name: str) -> None:
-    with pytest.raises(BadInput, match="no MIG profile"):
+    with pytest.raises(BadInput, match="not a MIG profile"):
         check_mig(field_of(mig_host()), _intent(guest_of(name)), "intent")
 
 
@@ -309,7 +309,7 @@ def test_where_nothing_tells_of_mig_the_guest_is_not_placed(gpus: Any) -> None:
     decided = plan(field_of(host).host, _intent(guest))
     (unplaced,) = decided.unplaced
     assert any(f"whether GPU {A} has MIG is unknown" in line for line in unplaced.why), unplaced.why
-    with pytest.raises(BadInput, match="is no MIG profile"):
+    with pytest.raises(BadInput, match="is not a MIG profile"):
         check_mig(field_of(host), _intent(guest_of("1g", gpus=gpus)), "intent")
 
 

@@ -36,11 +36,11 @@ def test_without_a_number_it_is_one_guest() -> None:
 @pytest.mark.parametrize(
     ("asked", "where", "what"),
     [
-        ({"mig": "1g.18gb:0"}, "--mig", "'0' is no number of guests"),
-        ({"mig": "1g.18gb:"}, "--mig", "'' is no number of guests"),
-        ({"mig": "1g.18gb:7:7"}, "--mig", "'7:7' is no number of guests"),
-        ({"mig": "1g.18gb:99999"}, "--mig", "'99999' is no number of guests"),
-        ({"mig": "1g.18gb:-1"}, "--mig", "'-1' is no number of guests"),
+        ({"mig": "1g.18gb:0"}, "--mig", "'0' is not a number of guests"),
+        ({"mig": "1g.18gb:"}, "--mig", "'' is not a number of guests"),
+        ({"mig": "1g.18gb:7:7"}, "--mig", "'7:7' is not a number of guests"),
+        ({"mig": "1g.18gb:99999"}, "--mig", "'99999' is not a number of guests"),
+        ({"mig": "1g.18gb:-1"}, "--mig", "'-1' is not a number of guests"),
         ({"mig": "1g.18gb", "gpus": 1}, "--mig", "--mig together with whole GPUs"),
         ({"mig": "1g.18gb", "addresses": ("0000:41:00.0",)}, "--mig", "--mig together with whole GPUs"),
         ({"mig": "1g.18gb:2", "disk": "/a.qcow2"}, "--disk", "one disk for 2 guests"),
@@ -83,5 +83,5 @@ def test_xml_of_one_of_several(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "<name>small-1</name>" in capsys.readouterr().out
     assert run([*asked, "--name", "small"]) == 2
     error = capsys.readouterr().err
-    assert "3 guests, and XML is of one" in error
+    assert "3 guests, but -o xml prints one" in error
     assert "--name small-K with --mig 1g.18gb:3 prints the XML of small-K, K from 0 to 2" in error

@@ -338,7 +338,7 @@ def test_a_document_with_a_vgpu_twice_is_refused() -> None:
     for change in (_gpu_twice, _function_twice, _type_twice):
         host = mig_host(A, B)
         change(host)
-        with pytest.raises(BadInput, match="stands twice, first in") as caught:
+        with pytest.raises(BadInput, match="is there twice, first in") as caught:
             field_of(host)
         places.append(caught.value.where)
     assert places == [

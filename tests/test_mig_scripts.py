@@ -159,12 +159,12 @@ def test_a_guest_that_makes_instances_has_a_seed() -> None:
 
 @pytest.mark.parametrize("profile", ["1g.18gb;reboot", "$(reboot)", "1g.18gb 1", "", "x@1"])
 def test_a_profile_that_is_none_is_refused(profile: str) -> None:
-    with pytest.raises(BadInput, match="is no MIG profile") as caught:
+    with pytest.raises(BadInput, match="is not a MIG profile") as caught:
         guest_files(plan_of(guest_of(*on(FIRST, profile, 0))), TWO_CELLS.name)
     assert caught.value.where == "plan: guests['two-cells'].mig[0].profile"
 
 
 @pytest.mark.parametrize("start", [-1, 16])
 def test_a_start_that_is_none_is_refused(start: int) -> None:
-    with pytest.raises(BadInput, match="no memory slice"):
+    with pytest.raises(BadInput, match="not a memory slice"):
         guest_files(plan_of(guest_of(*on(FIRST, "1g.18gb", start))), TWO_CELLS.name)

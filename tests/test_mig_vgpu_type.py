@@ -39,7 +39,7 @@ def test_there_and_back(tmp_path: Path) -> None:
 
 def test_a_vgpu_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     system = root(tmp_path, "1428\n")
-    with pytest.raises(WriteFailed, match="carries vGPU type 1428: somebody has it"):
+    with pytest.raises(WriteFailed, match="carries vGPU type 1428: it is in use"):
         VgpuType(VF).write(system, "1414")
     assert VgpuType(VF).read(system) == "1428"
 
@@ -59,7 +59,7 @@ def test_nonsense_is_unknown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [None, 0, 1414, "0", "", "01", "-1", "1414\n", "NVIDIA H200X-1-18C", "9" * 10, True])
 def test_a_plan_can_want_a_number_only(value: object) -> None:
-    with pytest.raises(BadInput, match="no vGPU type"):
+    with pytest.raises(BadInput, match="not a vGPU type"):
         VgpuType(VF).check(value)
 
 

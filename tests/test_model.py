@@ -93,14 +93,14 @@ AT = f"pci[{index_of(GPU)}]"
 def test_a_double_is_refused_where_it_stands(path: str, value: object) -> None:
     error = refusal(put(path, value))
     assert error.where == f"h.json: $.{path}"
-    assert error.what.startswith(f"{value!r} stands twice, first in $.")
+    assert error.what.startswith(f"{value!r} is there twice, first in $.")
 
 
 @pytest.mark.parametrize("kind", ["gpus", "nics", "nvme", "nvswitches"])
 def test_a_device_listed_twice(kind: str) -> None:
     error = refusal(put(kind, [{"address": "0000:01:00.0"}, {"address": "0000:02:00.0"}, {"address": "0000:01:00.0"}]))
     assert error.where == f"h.json: $.{kind}[2].address"
-    assert error.what == f"'0000:01:00.0' stands twice, first in $.{kind}[0]"
+    assert error.what == f"'0000:01:00.0' is there twice, first in $.{kind}[0]"
 
 
 def test_pages_and_bars_listed_twice() -> None:
@@ -207,10 +207,10 @@ def test_a_cpu_out_of_bounds_in_a_list_of_ids() -> None:
         ("0", 0, "distance 0"),
         ("1", -21, "distance -21"),
         ("1", 256, "distance 256"),
-        ("x", 10, "'x' is no node number"),
-        ("-1", 10, "'-1' is no node number"),
-        ("01", 10, "'01' is no node number"),
-        ("9" * 5000, 10, f"'{'9' * 5000}' is no node number"),
+        ("x", 10, "'x' is not a node number"),
+        ("-1", 10, "'-1' is not a node number"),
+        ("01", 10, "'01' is not a node number"),
+        ("9" * 5000, 10, f"'{'9' * 5000}' is not a node number"),
     ],
 )
 def test_a_distance_that_is_none(key: str, distance: int, what: str) -> None:
@@ -312,7 +312,7 @@ def test_a_document_reads_back_as_it_was_written() -> None:
 def test_a_set_of_cpus_is_bounded() -> None:
     assert len(CpuSet.parse(f"0-{MAX_SET - 1}")) == MAX_SET
     for text in ("0-1048575", f"0-{MAX_SET}", ",".join(f"{n}-{n + 999}" for n in range(0, 100_000, 1000)), "0-9999999"):
-        with pytest.raises(ValueError, match=r"more than 65536 ids|no CPU range"):
+        with pytest.raises(ValueError, match=r"more than 65536 ids|not a CPU range"):
             CpuSet.parse(text)
 
 

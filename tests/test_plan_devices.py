@@ -65,7 +65,9 @@ def test_a_companion_that_the_host_uses_is_named_and_the_guest_unplaced() -> Non
     port = "0000:31:00.1"
     host = build_host(cards=[Card(NIC, kind="nic", group=4), Card(port, kind="nic", group=4)])
     row(host, port, "nics")["in_use"] = "default route"
-    assert f"{port} would have to go along, and the host uses it (default route)" in refused(decide(host, nics=[NIC]))
+    assert f"{port} would have to go to the same guest, and the host uses it (default route)" in refused(
+        decide(host, nics=[NIC])
+    )
 
 
 def test_a_companion_of_a_gpu_that_is_the_boot_display_unplaces_the_guest() -> None:
@@ -102,13 +104,15 @@ def test_what_goes_along_with_counted_devices_is_told() -> None:
     host = build_host(cards=[Card(a, kind="nic", group=4) for a in ports])
     result = decide(host, nics=1)
     assert passed(result) == ports
-    assert f"goes along by IOMMU group: {ports[1]}" in said(result, "info")
+    assert f"goes to the same guest, by IOMMU group: {ports[1]}" in said(result, "info")
 
 
 def test_a_device_named_in_capitals_does_not_go_along_with_itself() -> None:
     address = "0000:3a:00.0"
     host = build_host(cards=[Card(address, kind="nic", group=4)])
-    assert [text for text in said(decide(host, nics=[address.upper()]), "info") if "goes along" in text] == []
+    assert [
+        text for text in said(decide(host, nics=[address.upper()]), "info") if "goes to the same guest" in text
+    ] == []
 
 
 def test_a_device_named_twice_is_bad_input_in_an_intent_that_was_built_by_hand_too() -> None:

@@ -53,9 +53,9 @@ def test_cells_are_told_distances_that_libvirt_takes(host: list[list[int]], gues
     result = two_cells(host)
     assert [cell.distances for cell in result.guests[0].cells] == guest
     changed = [(a, b) for a in (0, 1) for b in (0, 1) if host[a][b] != guest[a][b]]
-    told = [text for text in said(result) if "is told as" in text]
+    told = [text for text in said(result) if "is written as" in text]
     starts = [
-        f"the host's distance {host[a][b]} from node {a} to node {b} is told as {guest[a][b]}:" for a, b in changed
+        f"the host's distance {host[a][b]} from node {a} to node {b} is written as {guest[a][b]}:" for a, b in changed
     ]
     assert [text.startswith(start) for text, start in zip(told, starts, strict=True)] == [True] * len(changed)
 
@@ -70,7 +70,7 @@ def test_unknown_distances_are_left_out_and_said() -> None:
     host = without_distances(build_host())
     result = decide(host, gpus=0, vcpus=8, memory="8GiB", numa=2)
     assert [cell.distances for cell in result.guests[0].cells] == [(), ()]
-    assert "the distances between its nodes are unknown: its cells are told none" in said(result)
+    assert "the distances between its nodes are unknown: its cells get none" in said(result)
     assert "<distances>" not in domain_xml(result, "g")
     assert "<distances>" in domain_xml(two_cells([[10, 21], [21, 10]]), "g")
 

@@ -170,7 +170,7 @@ def test_kernel_install_forth_and_back(tmp_path: Path) -> None:
 
 def test_somebody_elses_command_line_is_left_alone(tmp_path: Path) -> None:
     system = bls(tmp_path, {"etc/kernel/cmdline": "root=/dev/vda1 ro mine\n"})
-    with pytest.raises(WriteFailed, match="is not ours: add iommu=pt, then run kernel-install"):
+    with pytest.raises(WriteFailed, match="is not hosttune's: add iommu=pt, then run kernel-install"):
         both("iommu").write(system, {"iommu": "iommu=pt"})
     assert (tmp_path / "etc/kernel/cmdline").read_text() == "root=/dev/vda1 ro mine\n"
     assert not system.exists(STATE)

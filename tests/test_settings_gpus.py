@@ -528,7 +528,7 @@ def test_amdgpu_without_a_cap_has_no_limit(tmp_path: Path) -> None:
 
 def test_amdgpus_cap_that_is_no_number_is_unknown(tmp_path: Path) -> None:
     system, _ = amd(tmp_path, **{**MI300X, "now": "much"})
-    with pytest.raises(Unreadable, match="no number"):
+    with pytest.raises(Unreadable, match="not a number"):
         GpuPowerLimit.of(MI).read(system)
 
 

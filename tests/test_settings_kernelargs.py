@@ -154,7 +154,7 @@ def test_a_value_for_each_argument_is_wanted() -> None:
 
 def test_what_a_capture_without_boot_files_would_get_is_grubs(tmp_path: Path) -> None:
     system = scratch(tmp_path, {})
-    assert "stands for one" in (both("iommu").write(system, {"iommu": "iommu=pt"}) or "")
+    assert "one is assumed" in (both("iommu").write(system, {"iommu": "iommu=pt"}) or "")
     assert system.exists(DROP_IN)
 
 

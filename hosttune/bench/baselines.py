@@ -199,7 +199,7 @@ def _baseline(row: Mapping[str, Any], place: str) -> Baseline:
     _known(row, _FIELDS, place)
     for name in sorted(_FIELDS - _OPTIONAL):
         if name not in row:
-            raise BadInput(f"no {name}", where=place, hint="every baseline names it; a source above all")
+            raise BadInput(f"no {name}", where=place, hint="every baseline needs it, the source above all")
     metric, device, source = (_text(row, name, place) for name in ("metric", "device", "source"))
     family = metric_of(metric)
     if family is None:
@@ -219,7 +219,7 @@ def _baseline(row: Mapping[str, Any], place: str) -> Baseline:
         raise BadInput("gpus is a number of GPUs", where=f"{place}.gpus", hint="1 or more")
     links = _nvlinks(row, place)
     if links is not None and not family.pair and (family.peak, gpus) != ("scale-up", 2):
-        raise BadInput(f"{metric} is not between two GPUs", where=f"{place}.nvlinks", hint="leave it out")
+        raise BadInput(f"{metric} is not measured between two GPUs", where=f"{place}.nvlinks", hint="leave it out")
     return Baseline(
         metric, device, expected, float(tolerance), family.direction, family.unit, source, kind, gpus, links
     )
@@ -233,7 +233,7 @@ def _plausible(row: Baseline, standard: Standard, where: str) -> None:
     peak = standard.peak(row.metric, row.device)
     if peak is None:
         raise BadInput(
-            f"no peak {family.peak!r} of {row.device} to hold {row.metric} against",
+            f"no peak {family.peak!r} of {row.device} to compare {row.metric} with",
             where=where,
             hint="add it to roofline.toml, with its source",
         )
@@ -259,11 +259,11 @@ def _rows(text: str, table: str, where: str) -> Iterable[tuple[str, Mapping[str,
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise BadInput(f"no TOML: {error}", where=where, hint="correct the file") from error
+        raise BadInput(f"not valid TOML: {error}", where=where, hint="correct the file") from error
     _known(document, frozenset((table,)), where)
     rows = document.get(table, [])
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise BadInput(f"{table} is no list of tables", where=where, hint=f"write [[{table}]]")
+        raise BadInput(f"{table} is not a list of tables", where=where, hint=f"write [[{table}]]")
     return [(f"{where}: {table} {number}", row) for number, row in enumerate(rows, 1)]
 
 
@@ -276,13 +276,13 @@ def _known(row: Mapping[str, Any], names: frozenset[str], where: str) -> None:
 def _text(row: Mapping[str, Any], name: str, where: str) -> str:
     value = row.get(name)
     if not isinstance(value, str) or not value.strip():
-        raise BadInput(f"{name} is missing or no text", where=f"{where}.{name}", hint="give it")
+        raise BadInput(f"{name} is missing or not a text", where=f"{where}.{name}", hint="give it")
     return value
 
 
 def _device(value: str, where: str) -> None:
     if not _DEVICE.fullmatch(value):
-        raise BadInput(f"{value!r} is no PCI id", where=where, hint='vendor:device, "10de:2335"')
+        raise BadInput(f"{value!r} is not a PCI id", where=where, hint='vendor:device, "10de:2335"')
 
 
 def _nvlinks(row: Mapping[str, Any], place: str) -> int | None:
@@ -301,5 +301,5 @@ def _number(value: object) -> bool:
 def _positive(row: Mapping[str, Any], name: str, where: str) -> float:
     value = row.get(name)
     if not _number(value) or value <= 0:  # type: ignore[operator]  # a number, as the line says
-        raise BadInput(f"{name} is no positive number", where=f"{where}.{name}", hint="give it")
+        raise BadInput(f"{name} is not a positive number", where=f"{where}.{name}", hint="give it")
     return float(value)  # type: ignore[arg-type]

@@ -87,7 +87,7 @@ def _change(
 
 def _doubt(metric: str, old: Sequence[float], new: Sequence[float], unit: str | None, new_unit: str | None) -> str:
     if metric_of(metric) is None:
-        return "not a metric of ours"
+        return "not a metric that hosttune knows"
     if not old or not new:
         return "measured only " + ("after" if new else "before")
     if unit != new_unit:

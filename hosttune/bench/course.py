@@ -173,7 +173,7 @@ def _not_taken(chosen: Chosen, plans: list[tuple[Backend, Command]]) -> Iterator
     measured = {command.subject for _, command in plans}
     for part in chosen.parts:
         if part.subject not in measured:
-            why = "PyTorch alone measures it, which is not there"
+            why = "only PyTorch measures it, and it is not installed"
             yield _not_loaded(part.subject, "skip", why)
             continue
         for metric, why in part.without.items():

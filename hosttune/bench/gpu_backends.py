@@ -122,7 +122,7 @@ def _every_gpu(tool: str, system: System, ask: Ask) -> str | None:
         function = ask.host.index.pci.get(gpu.address)
         held = maker is not None and function is not None and function.driver == maker.driver
         if held and gpu.address not in chosen:
-            return f"{tool} takes every GPU that the driver has, and {gpu.address} is not to be loaded as a whole"
+            return f"{tool} takes every GPU that the driver has, and {gpu.address} must not be loaded as a whole"
     return installed(system, tool)
 
 

@@ -141,9 +141,9 @@ def _why_missing(name: str, rows: Sequence[Mapping[str, Any]], document: Mapping
     if same > 1:
         return f"{library} shows {same} devices at this address: the GPU is cut into partitions, none of which is it"
     if any(row["address"] is None for row in rows):
-        return f"{library} does not tell the PCI addresses of its devices: which one this is cannot be told"
+        return f"{library} does not report the PCI addresses of its devices: cannot tell which one this is"
     if any(str(row["address"]).rpartition(".")[0] == name.rpartition(".")[0] for row in rows):
-        return f"{library} tells no function numbers: whether its device in this slot is this GPU cannot be told"
+        return f"{library} reports no function numbers: cannot tell whether its device in this slot is this GPU"
     return (
         f"{library or document.get('library')} shows no device at this address: is it built for this maker's GPUs, does"
         " a variable (CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES) hide it?"

@@ -167,7 +167,7 @@ def where_of(host: Any, size: int, node: int | None) -> list[int] | None:
             raise
         return None
     if node is not None and found != [node]:
-        raise NotPlaced(f"memory asked for on node {node} lies on {found}")
+        raise NotPlaced(f"memory requested on node {node} is on {found}")
     return found
 
 
@@ -236,7 +236,7 @@ def gemm(options: dict[str, Any]) -> Iterator[Record]:
     dtype, size, subjects = options["dtype"], options["n"], options["subjects"]
     if dtype == "tf32" and _rocm() is not None:
         # torch/testing: TF32 of hipBLASLt is behind HIPBLASLT_ALLOW_TF32, and for some GPUs only; else it is FP32.
-        why = "PyTorch for ROCm does not tell whether it computes TF32 or FP32: not measured"
+        why = "PyTorch for ROCm does not report whether it computes TF32 or FP32: not measured"
         yield from ({"metric": "gemm-tf32", "subject": subject, "skip": why} for subject in subjects.values())
         return
     pace = Pace(**options["pace"])

@@ -86,7 +86,7 @@ def _unfit(gpu: Gpu, device: PciDevice | None) -> str | None:
     if "vfio" in driver:
         return f"on {driver}, for a guest: measure it inside the guest, or give it back (hosttune revert) first"
     if maker is None or maker.bench is None:
-        return f"no benchmark for GPUs of {gpu.vendor} here: not measured, and held against nothing"
+        return f"no benchmark for GPUs of {gpu.vendor} here: not measured, not compared"
     if driver != maker.driver:
         return f"on {driver}, through which no library reaches it: bind {maker.driver} to measure it"
     if device.virtfns:
@@ -115,9 +115,9 @@ def _refuse_used(system: System, host: Host, gpus: tuple[Gpu, ...]) -> None:
     idle = {gpu.address for gpu in gpus if _counts_none(gpu)}
     if not all(gpu.address in idle for gpu in gpus) and not _sees_all_processes(system):
         raise Refused(
-            "whether somebody uses it is unknown: its driver counts no processes, and from here not all are to be seen",
+            "whether anything uses it is unknown: its driver counts no processes, and not all are visible from here",
             where=_words(gpu.address for gpu in gpus if gpu.address not in idle),
-            hint="run on the machine itself, in no container: readlink /proc/self/ns/pid says " + _ALL_PROCESSES,
+            hint="run on the machine itself, not in a container: readlink /proc/self/ns/pid says " + _ALL_PROCESSES,
         )
     for holder in holders(system, [gpu.address for gpu in gpus]):
         if holder.unknown:

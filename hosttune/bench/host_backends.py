@@ -99,7 +99,7 @@ def _scratch(system: System, ask: Ask) -> str | None:
         return "no scratch folder was named"
     if not ask.scratch.startswith("/") or ":" in ask.scratch or ask.scratch.startswith("/dev/"):
         raise BadInput(
-            f"{ask.scratch} is no scratch folder", where="scratch path", hint="name a folder with an absolute path"
+            f"{ask.scratch} is not a scratch folder", where="scratch path", hint="name a folder with an absolute path"
         )
     if not system.exists(f"{ask.scratch}/."):
         raise BadInput(f"no folder {ask.scratch}", where="scratch path", hint="make it, on the disk to be measured")
@@ -128,10 +128,10 @@ def _disk(ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
 
 
 def _network_needs(system: System, ask: Ask) -> str | None:
-    """Raises BadInput for a peer that is no host name."""
+    """Raises BadInput for a peer that is not a host name."""
     for peer in ask.peers:
         if not _PEER.fullmatch(peer):
-            raise BadInput(f"{peer!r} is no host name", where="peers", hint="name hosts that run ib_write_bw")
+            raise BadInput(f"{peer!r} is not a host name", where="peers", hint="name hosts that run ib_write_bw")
     if not ask.peers:
         return "no other host was named"
     return installed(system, "ib_write_bw") or (None if _ports(ask) else "no active RDMA port here")

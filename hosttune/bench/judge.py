@@ -116,7 +116,7 @@ def spread(values: Sequence[float]) -> float:
 def _result(metric: str, subject: str, values: list[float], scene: Scene) -> CheckResult:
     family = metric_of(metric)
     if family is None:
-        return _unknown(metric, subject, "a metric of ours", f"{metric} is none", "report this")
+        return _unknown(metric, subject, "a metric that hosttune knows", f"{metric} is unknown", "report this")
     if family.unit == "count":
         return _count(metric, subject, values)
     device = scene.device(subject)
@@ -130,7 +130,7 @@ def _result(metric: str, subject: str, values: list[float], scene: Scene) -> Che
     peak = scene.standard.most(metric, bound, links) if port is None or port.rate is None else port.rate
     if peak is not None and middle > peak * _SLACK:
         expected = f"at most {peak:.4g} {family.unit}, the physical peak"
-        return _unknown(metric, subject, expected, f"{actual}: not believed", "measure again")
+        return _unknown(metric, subject, expected, f"{actual}: not credible", "measure again")
     rows = scene.standard.of(metric, device, scene.at_once(subject), links)
     if port is not None:
         rows = (*rows, *_of_port(metric, subject, device, port))

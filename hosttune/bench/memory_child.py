@@ -98,7 +98,7 @@ def _thread(cpu: int, node: int, runs: int, seconds: float, start: threading.Bar
         for place in places:
             found = nodes_of(place, _BUFFER)
             if found != {node}:
-                raise NotPlaced(f"memory asked for on node {node} lies on {sorted(found)}")
+                raise NotPlaced(f"memory requested on node {node} is on {sorted(found)}")
         rates = []
         for _ in range(runs):
             start.wait()

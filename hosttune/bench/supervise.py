@@ -60,7 +60,7 @@ def run_jobs(
             yield from (lost(job, "not run: the time for all benchmarks was used up") for job in left)
             return
         done = 0
-        why = "the worker ended without a word"
+        why = "the worker ended without a result"
         for message in _follow(left, work, until, watch):
             if "done" in message:
                 done += 1
@@ -171,7 +171,7 @@ def end_worker(pid: int) -> str | None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
-    return "does not end: the kernel holds it"
+    return "does not end: it waits in the kernel"
 
 
 def _ending(status: int) -> str | None:

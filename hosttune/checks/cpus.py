@@ -182,7 +182,7 @@ def _latency(evidence: Evidence, check: str, subject: str, cpus: Sequence[Cpu], 
         why = f"{actual}; the kernel's arguments were not read, which may switch idle states off"
         return unknown(check, subject, expected=expected, why=why, hint="look with: cat /proc/cmdline", source=source)
     if "intel_idle.max_cstate=0" in arguments:
-        hint = "take the argument away: it hands idling to acpi_idle; to bound it use settings: resume_latency_us"
+        hint = "remove the argument: it hands idling to acpi_idle; to bound it use settings: resume_latency_us"
         said = f"{actual}; intel_idle.max_cstate=0 switches intel_idle off, not idle states"
         return warned(check, subject, expected=expected, actual=said, source="/proc/cmdline", hint=hint)
     return passed(check, subject, expected=expected, actual=actual, source=source)

@@ -160,7 +160,9 @@ def _fabric_state(gpu: Gpu) -> CheckResult:
         return passed(_STATE.check, gpu.address, expected=_STATE.expected, actual=actual, source=told)
     if gpu.fabric_state == "completed" and gpu.fabric_status is None:
         hint = "nvidia-smi -q shows the fabric's status"
-        return unknown(_STATE.check, gpu.address, expected=_STATE.expected, why=f"{actual}; status not told", hint=hint)
+        return unknown(
+            _STATE.check, gpu.address, expected=_STATE.expected, why=f"{actual}; no status reported", hint=hint
+        )
     if mig_on(gpu) and (gpu.nvlinks_active or not _off(gpu)):
         why = f"{actual}; MIG is on, by which its NVLinks are off, and {gpu.nvlinks_active or 'no'} are active"
         why = why if _off(gpu) else f"{actual}; MIG is on, and goes off with its next reset"
@@ -233,7 +235,7 @@ CHECKS: tuple[Check, ...] = (
         "nvlink",
         "NVLinks active, all GPUs of a board joined",
         "each GPU",
-        "A GPU off NVLink slows every job over it to PCIe, and nothing else tells",
+        "A GPU off NVLink slows every job over it to PCIe, and nothing else reports it",
         f"NVIDIA, NVML API reference (nvml.h): nvmlDeviceGetNvLinkState; data sheets: links of a board; {_GUIDE}",
         nvlink,
         inside=True,

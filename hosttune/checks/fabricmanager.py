@@ -100,7 +100,7 @@ def driver_fm_version(evidence: Evidence) -> Iterable[CheckResult]:
         yield unknown(_VERSION, HOST, expected="the driver's version", why=why, hint=hint, source=read)
         return
     if manager.version == driver and not told and _held(evidence):
-        why = f"{manager.version}, as the loaded module; the version that the driver's library tells was not read"
+        why = f"{manager.version}, as the loaded module; the version that the driver's library reports was not read"
         hint = "compare with: nvidia-smi --query-gpu=driver_version --format=csv"
         yield unknown(_VERSION, HOST, expected=expected, why=why, hint=hint, source=read)
         return
@@ -159,11 +159,11 @@ def fabric_manager_mode(evidence: Evidence) -> Iterable[CheckResult]:
     manager = evidence.fabric_manager or _NOTHING
     unread = any(driver_unread(evidence, gpu.address) for gpu in accelerators(evidence.host))
     if idle is None and not given and not unread:
-        idle = skipped(_MODE, HOST, "no GPU is on vfio-pci: nobody to be kept apart")
+        idle = skipped(_MODE, HOST, "no GPU is on vfio-pci: no guests to isolate from each other")
     if idle is None and not given:
-        idle = none_given(evidence, _MODE, "no GPU is on vfio-pci: nobody to be kept apart")
+        idle = none_given(evidence, _MODE, "no GPU is on vfio-pci: no guests to isolate from each other")
     if idle is None and manager.running is False:
-        idle = skipped(_MODE, HOST, "no Fabric Manager runs here, which is its own fault (see fabric-manager)")
+        idle = skipped(_MODE, HOST, "no Fabric Manager runs here (see fabric-manager)")
     if idle is not None:
         yield idle
         return
@@ -204,7 +204,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         _MODE,
-        "Fabric Manager keeps tenants apart",
+        "Fabric Manager isolates tenants",
         "host",
         "In mode 0 with GPUs in guests every NVLink route is open between tenants",
         f"{_GUIDE}: FABRIC_MODE, Shared NVSwitch virtualization",

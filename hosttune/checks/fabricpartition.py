@@ -56,7 +56,7 @@ def _judged(
     missing = [address for address, module in gpus.items() if module is None]
     if partitions is None or missing:
         why = f"the module ids of {', '.join(missing)} are unknown" if missing else "no list of partitions was read"
-        hint = f"compare {_READ} with the module ids that nvidia-smi -q told before the GPUs went to vfio-pci"
+        hint = f"compare {_READ} with the module ids that nvidia-smi -q reported before the GPUs went to vfio-pci"
         return unknown(_PARTITION, guest.name, expected=_EXPECTED, why=why, hint=hint)
     mine = {module for module in gpus.values() if module is not None}
     touching = [part for part in partitions if part.active and mine & set(part.module_ids)]
@@ -65,7 +65,7 @@ def _judged(
     if len(touching) == 1 and set(touching[0].module_ids) == mine:
         return passed(_PARTITION, guest.name, expected=_EXPECTED, actual=actual, source=_READ)
     own = [part.id for part in partitions if set(part.module_ids) == mine]
-    hint = "stop it and plan it again: its GPUs are no partition, and NVLink between them fails or reaches others"
+    hint = "stop it and plan it again: its GPUs are not a partition, and NVLink between them fails or reaches others"
     if own:
         others = "".join(f"fmpm -d {part.id}, " for part in touching if part.id != own[0])
         hint = f"{others}fmpm -a {own[0]}: until then CUDA fails in it (error 802)"
@@ -77,7 +77,7 @@ CHECKS: tuple[Check, ...] = (
         _PARTITION,
         "The GPUs of each guest are one active partition",
         "host, each running guest with GPUs of an NVSwitch fabric",
-        "Without its partition CUDA does not start; with GPUs of two, copies fail and tenants are not kept apart",
+        "Without its partition CUDA does not start; with GPUs of two, copies fail and tenants are not isolated",
         "NVIDIA, Fabric Manager for NVIDIA NVSwitch systems, user guide: Shared NVSwitch virtualization model",
         fabric_partition,
     ),

@@ -88,7 +88,7 @@ def _uncontradicted(evidence: Evidence, fact: Fact, gpu: Gpu, found: CheckResult
     lost = next((one for one in evidence.host.problems if one.what == UNREADABLE and one.where in names), None)
     if lost is None or found.outcome not in ("pass", "warn") or gpu.source in (None, "sysfs"):
         return found
-    why = f"{found.actual}; but {lost.where}, which tells of it too, cannot be read: {lost.why}"
+    why = f"{found.actual}; but {lost.where}, which reports it too, cannot be read: {lost.why}"
     return unknown(
         fact.check, gpu.address, expected=found.expected or fact.expected, why=why, hint=RECORD, source=found.source
     )
@@ -105,7 +105,7 @@ def whole(evidence: Evidence, fact: Fact, gpu: Gpu, found: CheckResult) -> Check
     ]
     if not missing or found.outcome in ("fail", "unknown"):
         return found
-    why = f"{found.actual}; {', '.join(name.replace('_', ' ') for name in missing)} not told"
+    why = f"{found.actual}; {', '.join(name.replace('_', ' ') for name in missing)} not reported"
     hint = f"nvidia-smi -q shows what its driver knows; {OLDER}" if evidence.complete else RECORD
     return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint, source=found.source)
 
@@ -120,11 +120,11 @@ def not_judged(evidence: Evidence, fact: Fact, gpu: Gpu, device: PciDevice | Non
     vendor = vendor_of(gpu.vendor)
     driver = device.driver if device else None
     if vendor is None or not vendor.tells.issuperset(fact.needs):
-        return skipped(fact.check, gpu.address, f"{vendor.driver if vendor else 'its driver'} does not tell it")
+        return skipped(fact.check, gpu.address, f"{vendor.driver if vendor else 'its driver'} does not report it")
     if for_vfio(driver):
         return skipped(fact.check, gpu.address, f"on {driver}: its guest sees it (hosttune validate --guest in there)")
     if device is not None and device.physfn is not None:
-        return skipped(fact.check, gpu.address, f"a virtual function: told of {device.physfn}")
+        return skipped(fact.check, gpu.address, f"a virtual function: reported for {device.physfn}")
     missing = [name for name in fact.needs if getattr(gpu, name) is None]
     if not missing:
         return None
@@ -174,15 +174,15 @@ def _lacking(evidence: Evidence, fact: Fact, gpu: Gpu, having: list[Gpu]) -> Che
         return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint)
     hint = "nvidia-smi -q shows it again; look for XIDs in the kernel log (check xid)"
     if having:
-        why = f"its driver says that it has no such thing, and {having[0].address}, of the same model, has"
+        why = f"its driver reports that it does not have this, and {having[0].address}, of the same model, has"
         return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint)
     if any(_certain(evidence, gpu, name) for name in fact.needs):
-        why = "its driver says that it has no such thing, and every GPU of its model has"
+        why = "its driver reports that it does not have this, and every GPU of its model has"
         return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint)
     if any(getattr(gpu, _IMPLIED.get(name, ""), None) for name in fact.needs):
-        why = "its driver says that it has no such thing, and other facts say that it has"
+        why = "its driver reports that it does not have this, and other facts say that it has"
         return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint)
-    return skipped(fact.check, gpu.address, "the GPU has no such thing, its driver says")
+    return skipped(fact.check, gpu.address, "the GPU does not have this, its driver reports")
 
 
 def _silent(evidence: Evidence, gpu: Gpu, device: PciDevice | None, driver: str) -> tuple[str, str]:
@@ -193,10 +193,10 @@ def _silent(evidence: Evidence, gpu: Gpu, device: PciDevice | None, driver: str)
     if held is None:
         return "not recorded which driver holds it", RECORD
     if held != driver:
-        return f"{held} holds it, which does not tell", f"bind it to {driver} to look at it"
+        return f"{held} holds it, which does not report it", f"bind it to {driver} to look at it"
     if device is not None and device.runtime_status == "suspended":
-        return "asleep: asking would wake it", f"echo on > /sys/bus/pci/devices/{gpu.address}/power/control"
+        return "suspended: asking would wake it", f"echo on > /sys/bus/pci/devices/{gpu.address}/power/control"
     if gpu.source in (None, "sysfs"):
-        return f"{driver} holds it, and neither its library nor its tool told of it", "see gpu-driver"
+        return f"{driver} holds it, and neither its library nor its tool reported it", "see gpu-driver"
     hint = f"nvidia-smi -q shows what its driver knows; {OLDER}" if evidence.complete else RECORD
-    return f"{gpu.source} did not tell it", hint
+    return f"{gpu.source} did not report it", hint

@@ -70,7 +70,7 @@ _GUIDE = "NVIDIA, Multi-Instance GPU user guide"
 
 
 def mig_mode(evidence: Evidence) -> Iterable[CheckResult]:
-    """MIG's mode on each GPU that knows MIG, against the applied plans."""
+    """MIG's mode on each GPU that supports MIG, against the applied plans."""
     plan = wanted(evidence, MIG_MODE)
     return _each_mig(evidence, _MODE, lambda gpu, mig: _mig_mode(plan.get(gpu.address), gpu, mig))
 
@@ -90,7 +90,7 @@ def _each_mig(evidence: Evidence, fact: Fact, judge: Callable[[Gpu, Mig], CheckR
             return judge(gpu, gpu.mig)
         hint = f"nvidia-smi -i {gpu.address} -q -d MIG_MODE, or nvidia-smi -q, shows it"
         return not_judged(evidence, fact, gpu, device) or unknown(
-            fact.check, gpu.address, expected=fact.expected, why="its MIG mode is not told", hint=hint
+            fact.check, gpu.address, expected=fact.expected, why="its MIG mode is not reported", hint=hint
         )
 
     return every_gpu(evidence, fact, judged)
@@ -105,7 +105,7 @@ def _mig_mode(want: object, gpu: Gpu, mig: Mig) -> CheckResult:
         return warned(_MODE.check, gpu.address, expected=_MODE.expected, actual=actual, source=told, hint=hint)
     if want in (None, mode) and mig.pending is None:
         hint = f"nvidia-smi -i {gpu.address} -q shows Current and Pending of its MIG mode"
-        why = f"{mode}; whether another mode is pending is not told"
+        why = f"{mode}; whether another mode is pending is not reported"
         return unknown(_MODE.check, gpu.address, expected=_MODE.expected, why=why, hint=hint, source=told)
     if want in (None, mode):
         return passed(_MODE.check, gpu.address, expected=_MODE.expected, actual=mode, source=told)
@@ -124,7 +124,7 @@ def _mig_instances(planned: list[tuple[str, int | None]], gpu: Gpu, mig: Mig) ->
             actual = f"{len(mig.instances)} instances"
             return passed(_INSTANCES.check, address, expected=expected, actual=actual, source=told)
         hint = "nvidia-smi mig -lgi lists them; install NVML's bindings, or run as root"
-        return unknown(_INSTANCES.check, address, expected=expected, why="not told which they are", hint=hint)
+        return unknown(_INSTANCES.check, address, expected=expected, why="not reported which they are", hint=hint)
     found = [(one.profile or "", one.start) for one in mig.instances or ()]
     actual = _named(found) if found else "none"
     if planned and not _same(planned, found):
@@ -170,7 +170,7 @@ CHECKS: tuple[Check, ...] = (
         _PERSISTENCE.check,
         "Persistence mode is on",
         "each GPU that its driver holds",
-        "Without it the driver lets go of an idle GPU: the next start takes seconds, and limits and modes are lost",
+        "Without it the driver shuts an idle GPU down: the next start takes seconds, and limits and modes are lost",
         f"{_NVML}: nvmlDeviceSetPersistenceMode",
         _persistences,
         inside=True,
@@ -189,8 +189,8 @@ CHECKS: tuple[Check, ...] = (
     Check(
         _MODE.check,
         "MIG mode as planned, nothing pending",
-        "each GPU that knows MIG",
-        "A pending mode takes effect with a reset that nobody expects; MIG turns NVLink P2P off",
+        "each GPU that supports MIG",
+        "A pending mode takes effect with the next reset, unexpectedly; MIG turns NVLink P2P off",
         f"{_NVML}: nvmlDeviceGetMigMode; {_GUIDE}",
         mig_mode,
         inside=True,

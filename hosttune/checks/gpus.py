@@ -83,7 +83,7 @@ def _answers(evidence: Evidence, gpu: Gpu, own: str, expected: str) -> CheckResu
         actual = f"held by {own}, which lists other GPUs and not this one"
         hint = "look for XID 79 and RmInitAdapter in the kernel log; power-cycle the host if the GPU is off the bus"
         return failed(_DRIVER, gpu.address, expected=expected, actual=actual, source="NVML", hint=hint)
-    why = f"held by {own} {version}, and neither its library nor its tool told of it"
+    why = f"held by {own} {version}, and neither its library nor its tool reported it"
     hint = "install the driver's library or tool (nvidia-smi), or run as root" if evidence.complete else RECORD
     return unknown(_DRIVER, gpu.address, expected=expected, why=why, hint=hint)
 
@@ -128,9 +128,9 @@ _CLOCKS = Fact(
     "clock-reasons", "not slowed down by hardware or heat", ("clock_reasons",), "nvmlDeviceGetCurrentClocksEventReasons"
 )
 _HELD_DOWN = {
-    "hw_slowdown": "hardware slowdown: too hot, or told to brake",
+    "hw_slowdown": "hardware slowdown: too hot, or the power brake is active",
     "hw_thermal_slowdown": "too hot",
-    "hw_power_brake_slowdown": "the power brake is pulled: power supplies or the BMC ask for less",
+    "hw_power_brake_slowdown": "the power brake is active: power supplies or the BMC ask for less power",
 }
 _COOL = "check power supplies, the BMC's power cap, fans and air flow; nvidia-smi -q -d PERFORMANCE shows it go"
 
@@ -213,7 +213,7 @@ def _temperature(gpu: Gpu) -> CheckResult:
     actual = f"{now:g} °C" + ("" if left is None else f", {left:g} °C left")
     if left is None:
         hint = "nvidia-smi -q -d TEMPERATURE shows the limits"
-        return unknown(_HEAT.check, gpu.address, expected=_HEAT.expected, why=f"{actual}; limit not told", hint=hint)
+        return unknown(_HEAT.check, gpu.address, expected=_HEAT.expected, why=f"{actual}; no limit reported", hint=hint)
     if left > 0:
         return passed(_HEAT.check, gpu.address, expected=_HEAT.expected, actual=actual, source=told)
     hint = "check fans, air flow and the inlet temperature"
@@ -267,7 +267,7 @@ CHECKS: tuple[Check, ...] = (
         _CLOCKS.check,
         "Nothing holds the clocks down",
         "each GPU",
-        "A GPU whose power brake is pulled or that is too hot runs at a fraction of its clock and says nothing else",
+        "A GPU that is too hot or whose power brake is active runs at a fraction of its clock without any other sign",
         f"{_NVML}: nvmlClocksEventReasons",
         lambda evidence: each_gpu(evidence, _CLOCKS, _clock_reasons),
         inside=True,
@@ -277,7 +277,7 @@ CHECKS: tuple[Check, ...] = (
         _APPLICATION.check,
         "Application clocks at the board's default",
         "each GPU",
-        "Clocks that somebody lowered for a test stay lowered while the driver is loaded",
+        "Clocks that were lowered for a test stay lowered while the driver is loaded",
         f"{_NVML}: nvmlDeviceGetApplicationsClock",
         _all_application_clocks,
         inside=True,

@@ -39,7 +39,7 @@ def _running(evidence: Evidence, check: str, expected: str, judge: _Judge) -> It
         elif guest.state not in RUNNING:
             yield skipped(check, guest.name, f"it is {guest.state}")
         elif process is None or process.pid is None:
-            yield unknown(check, guest.name, expected=expected, why="its process is not to be seen", hint=AS_LIBVIRT)
+            yield unknown(check, guest.name, expected=expected, why="its process is not visible", hint=AS_LIBVIRT)
         else:
             yield judge(evidence, guest, process, expected)
 
@@ -60,11 +60,11 @@ def _pins(evidence: Evidence, guest: RunningGuest, process: GuestProcess, expect
     loose = list(_loose(defined, known))
     place = _PLACE.format(guest.name)
     if wrong or (loose and guest.devices):
-        hint = f"virsh vcpupin and emulatorpin put it right at once; for good: {place}"
+        hint = f"virsh vcpupin and emulatorpin correct it at once; permanently: {place}"
         actual = listed([*loose, *wrong], 4)
         return failed(_PINS, guest.name, expected=expected, actual=actual, source=source, hint=hint)
     if loose:
-        hint = f"pin it, so that it takes no time from guests that are: {place}"
+        hint = f"pin it, so that it takes no time from pinned guests: {place}"
         return warned(_PINS, guest.name, expected=expected, actual=listed(loose, 4), source=source, hint=hint)
     count = sum(vcpu_of(thread) is not None for thread in threads)
     actual = f"{count} vCPUs and the emulator's threads are where they belong"
@@ -148,7 +148,7 @@ CHECKS = (
         id=_PINS,
         title="Threads where they were pinned",
         subjects="each running guest",
-        why="XML says what was asked for; a thread that floats takes time from vCPUs, its own or another guest's",
+        why="XML says what was asked for; an unpinned thread takes time from vCPUs, its own or another guest's",
         source="proc(5), /proc/PID/task/TID/status (Cpus_allowed_list); libvirt formatdomain, CPU Tuning",
         judge=guest_pins,
     ),

@@ -230,13 +230,13 @@ def monitoring_baseline(evidence: Evidence) -> Iterable[CheckResult]:
     ]
     if not versions and (silent or not accelerators(evidence.host)):
         why = f"the driver's version of {listed(silent, 3)} is not known" if silent else None
-        hint = "nvidia-smi -q, or gpu-driver, says why its driver does not tell"
+        hint = "nvidia-smi -q, or gpu-driver, says why its driver does not report it"
         expected = "a stored level 1 validation with this driver"
         none = none_here(evidence, _BASELINE, "GPU")
         yield unknown(_BASELINE, HOST, expected=expected, why=why, hint=hint) if why else none
         return
     if not versions:
-        yield skipped(_BASELINE, HOST, "no GPU that its driver holds and tells of: nothing to be measured here")
+        yield skipped(_BASELINE, HOST, "no GPU that its driver holds and reports: nothing to measure here")
         return
     now = ", ".join(sorted(versions))
     expected = f"a stored level 1 validation with driver {now}"

@@ -26,7 +26,7 @@ from hosttune.model.values import slot_of
 _GROUPS = sysfs.IOMMU_GROUPS
 _ON = {
     "GenuineIntel": "switch VT-d on in the firmware, add intel_iommu=on to the kernel's arguments, reboot",
-    "AuthenticAMD": "switch AMD-Vi (IOMMU) on in the firmware, take amd_iommu=off and iommu=off away, reboot",
+    "AuthenticAMD": "switch AMD-Vi (IOMMU) on in the firmware, remove amd_iommu=off and iommu=off, reboot",
 }
 _ANY = "switch the IOMMU on in the firmware and in the kernel's arguments (intel_iommu=on), reboot"
 # What a VFIO group needs of each member besides a VFIO driver (Documentation/driver-api/vfio).
@@ -80,7 +80,7 @@ def interrupt_remapping(evidence: Evidence) -> Iterable[CheckResult]:
     elif state:
         yield passed(check, HOST, expected=expected, actual="on", source=source)
     else:
-        hint = "switch interrupt remapping (x2APIC, VT-d) on in the firmware, take intremap=off away, reboot"
+        hint = "switch interrupt remapping (x2APIC, VT-d) on in the firmware, remove intremap=off, reboot"
         yield failed(check, HOST, expected=expected, actual="off", source=source, hint=hint)
 
 
@@ -192,7 +192,7 @@ def _given_group(
     expected = "its whole group free for the same guest"
     owners = sorted({name for member in members for name in held.get(member.address, ())})
     if len(owners) > 1:
-        hint = "give all of the group to one of them; ACS at the ports above would part the devices (see acs)"
+        hint = "give all of the group to one of them; ACS at the ports above would separate the devices (see acs)"
         actual = f"group {group} is shared by guests {', '.join(owners)}"
         return failed(check, device.address, expected=expected, actual=actual, source=source, hint=hint)
     foreign = [m for m in members if not for_vfio(m.driver) and m.driver not in _VIABLE and not stays_with_driver(m)]
@@ -200,7 +200,7 @@ def _given_group(
     if foreign:
         names = listed([f"{member.address} ({member.driver})" for member in foreign])
         actual = f"group {group} also holds {names}: VFIO will not open it"
-        hint = "give these to the same guest (name them in the intent), or bind them to vfio-pci; see acs to part them"
+        hint = "give these to the same guest (name them in the intent), or bind them to vfio-pci; see acs to split them"
         return failed(check, device.address, expected=expected, actual=actual, source=source, hint=hint)
     silent = [m.address for m in members if driver_unread(evidence, m.address)]
     if silent:
@@ -222,7 +222,7 @@ def _kept_group(evidence: Evidence, check: str, device: PciDevice, members: list
     if not others:
         return passed(check, device.address, expected=expected, actual=f"group {device.iommu_group}", source=source)
     actual = f"group {device.iommu_group} also holds {listed(others)}"
-    hint = "ACS at the ports above parts them (firmware setting, or settings: acs); else one guest gets all of them"
+    hint = "ACS at the ports above separates them (firmware setting, or settings: acs); else one guest gets all of them"
     return warned(check, device.address, expected=expected, actual=actual, source=source, hint=hint)
 
 
@@ -249,7 +249,7 @@ CHECKS = (
         id="vfio-no-iommu",
         title="VFIO without IOMMU",
         subjects="the host",
-        why="in this mode a device reaches all memory of the host, and no guest can use it: it buys nothing",
+        why="in this mode a device reaches all memory of the host, and no guest can use it: it has no benefit",
         source="Linux drivers/vfio/Kconfig (VFIO_NOIOMMU)",
         judge=vfio_no_iommu,
         for_guests=True,
@@ -267,7 +267,7 @@ CHECKS = (
         id="iommu-groups",
         title="Whole IOMMU groups",
         subjects="each GPU of a known maker, and each device that a guest has or that is bound for one",
-        why="members of a group reach each other past the IOMMU: in two hands they are not isolated",
+        why="members of a group reach each other past the IOMMU: given to two guests they are not isolated",
         source="Linux Documentation/driver-api/vfio (groups; a viable group)",
         judge=iommu_groups,
         none="GPU, and no device that a guest has",

@@ -34,18 +34,18 @@ _HARMFUL: tuple[_Rule, ...] = (
         lambda word: word.startswith("pcie_acs_override"),
         "fail",
         "groups that it splits are not isolated (a patch outside the kernel)",
-        "take it away: give whole IOMMU groups, or use another slot",
+        "remove it: give whole IOMMU groups, or use another slot",
     ),
-    (_option("iommu", "off"), "fail", "no device can be given to a guest", "take iommu=off away"),
-    (_option("intel_iommu", "off"), "fail", "no device can be given to a guest", "say intel_iommu=on"),
-    (_option("amd_iommu", "off"), "fail", "no device can be given to a guest", "take amd_iommu=off away"),
-    (_option("intremap", "off"), "fail", "interrupts of guests' devices are not checked", "take intremap=off away"),
-    (_option("pci", "noats"), "warn", "GPUDirect RDMA below a switch cannot be direct", "take pci=noats away"),
+    (_option("iommu", "off"), "fail", "no device can be given to a guest", "remove iommu=off"),
+    (_option("intel_iommu", "off"), "fail", "no device can be given to a guest", "use intel_iommu=on"),
+    (_option("amd_iommu", "off"), "fail", "no device can be given to a guest", "remove amd_iommu=off"),
+    (_option("intremap", "off"), "fail", "interrupts of guests' devices are not checked", "remove intremap=off"),
+    (_option("pci", "noats"), "warn", "GPUDirect RDMA below a switch cannot be direct", "remove pci=noats"),
     (
         _option("mitigations", "off"),
         "warn",
         "a guest may read what is not its own: never with several tenants",
-        "take mitigations=off away",
+        "remove mitigations=off",
     ),
 )
 
@@ -54,7 +54,7 @@ def kernel_arguments(evidence: Evidence) -> Iterable[CheckResult]:
     """Arguments of the running kernel that undo isolation or cost what they are said to bring."""
     check = "kernel-arguments"
     words = evidence.host.kernel_args
-    expected = "none that undoes isolation"
+    expected = "no argument that undoes isolation"
     if words is None:
         why = refused(evidence, _CMDLINE) or "not recorded"
         yield unknown(check, HOST, expected=expected, why=why, hint=f"look with: cat {_CMDLINE}", source=_CMDLINE)
@@ -78,15 +78,15 @@ _OPTIONS = (
         "disable_denylist",
         ("Y", "1"),
         "devices known to break out may be given",
-        "options vfio-pci: take it away",
+        "options vfio-pci: remove it",
     ),
-    ("vfio_pci", "nointxmask", ("Y", "1"), "guests' interrupts share no line: some devices stop", "take it away"),
+    ("vfio_pci", "nointxmask", ("Y", "1"), "guests' interrupts share no line: some devices stop", "remove it"),
     (
         "vfio_iommu_type1",
         "disable_hugepages",
         ("Y", "1"),
         "the IOMMU maps guest memory 4 KiB at a time",
-        "take it away",
+        "remove it",
     ),
 )
 
@@ -119,7 +119,7 @@ def module_options(evidence: Evidence) -> Iterable[CheckResult]:
             yield passed(check, name, expected=expected, actual=_said(parameters, name), source=source)
             continue
         actual = "; ".join(f"{row[1]}={parameters[row[1]]}: {row[3]}" for row in bad)
-        hint = f"in /etc/modprobe.d take away: {', '.join(row[1] for row in bad)}; then reload the module or reboot"
+        hint = f"in /etc/modprobe.d remove: {', '.join(row[1] for row in bad)}; then reload the module or reboot"
         yield warned(check, name, expected=expected, actual=actual, source=source, hint=hint)
 
 
@@ -151,7 +151,7 @@ def pending_reboot(evidence: Evidence) -> Iterable[CheckResult]:
     if not waiting and not standing.reboot_required:
         yield passed(check, HOST, expected=expected, actual="all staged arguments are in force", source=source)
         return
-    actual = f"staged: {listed(waiting)}" if waiting else "what was taken back still works until the next boot"
+    actual = f"staged: {listed(waiting)}" if waiting else "what was reverted still works until the next boot"
     hint = "reboot, then validate again"
     if by_hand := [entry.action for entry in standing.entries if entry.is_unstaged]:
         actual = f"asked for, and not staged: {listed(by_hand)}"
@@ -192,8 +192,8 @@ def _in_force(check: str, standing: Result) -> CheckResult:
     kept = number - len(standing.drift)
     short = [entry.action for entry in standing.entries if entry.outcome in ("clamped", "ignored", "stuck", "failed")]
     if told["conflict"]:
-        actual = f"{kept} in force; a revert left to whoever had changed it: {listed(told['conflict'])}"
-        hint = "hosttune revert --force takes it back"
+        actual = f"{kept} in force; not reverted, since something else had changed it: {listed(told['conflict'])}"
+        hint = "hosttune revert --force reverts it"
         return warned(check, HOST, expected=expected, actual=actual, source="hosttune status", hint=hint)
     if short:
         actual = f"{kept} in force; the kernel gave less than asked for: {listed(short)}"
@@ -266,7 +266,7 @@ def _standing(evidence: Evidence, check: str, expected: str) -> tuple[Result | N
         return None, found
     standing = evidence.standing
     if standing is None:
-        return None, skipped(check, HOST, "a captured host keeps no state: what was applied to it is not told")
+        return None, skipped(check, HOST, "a captured host keeps no state: what was applied to it is unknown")
     nothing = not standing.entries and not standing.reboot_required and standing.open_transaction is None
     return None if nothing else standing, skipped(check, HOST, "hosttune has applied nothing here")
 
@@ -303,7 +303,7 @@ CHECKS = (
         title="Applied settings in force",
         subjects="the host where something is applied, each setting that has drifted, and TuneD where its active"
         " profile sets otherwise, or what it sets is not known",
-        why="somebody else's change since makes what was proven untrue",
+        why="a later change by something else makes an earlier validation untrue",
         source="hosttune's own journals, read back; TuneD's profiles (hosttune.tuned)",
         judge=settings_in_force,
     ),

@@ -47,7 +47,7 @@ def _read(evidence: Evidence) -> str | None:
         return f"{health.events_unread} records of the kernel log could not be read"
     since = health.events_since
     if since is None:
-        return "the kernel log is empty or its times are not known: somebody cleared it, or it is damaged"
+        return "the kernel log is empty or its times are not known: it was cleared, or it is damaged"
     if since > table("limits")["xids"]["whole_log_seconds"]:
         return f"the kernel log is only known since {since / 3600:.3g} h after boot: older lines are lost"
     return None
@@ -228,7 +228,7 @@ CHECKS: tuple[Check, ...] = (
         _XID,
         "No XID that says a GPU failed",
         "each NVIDIA GPU, and each device that the log has an XID of",
-        "The driver tells of failing hardware in the kernel log first, and often nowhere else",
+        "The driver reports failing hardware in the kernel log first, and often nowhere else",
         f"{_XIDS}; NVIDIA/DCGM modules/health/DcgmHealthWatch.cpp: BuildXidMappings",
         xid,
         inside=True,

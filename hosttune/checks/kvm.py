@@ -108,7 +108,7 @@ def _posted(evidence: Evidence, check: str, switch: _Switch, actual: str) -> Che
     iommu = host.iommu
     if is_intel and iommu is not None and iommu.interrupt_posting is False:
         source = "/sys/class/iommu/dmar*/intel-iommu/cap (bit 59)"
-        hint = "nothing to switch on: this IOMMU cannot; passed devices that interrupt often cost guests more here"
+        hint = "nothing to switch on: this IOMMU lacks it; passed devices that interrupt often cost guests more here"
         said = f"{actual}, and an IOMMU unit cannot post interrupts, so the kernel posts none"
         return warned(check, HOST, expected=expected, actual=said, source=source, hint=hint)
     if iommu is not None and iommu.interrupt_remapping is False:

@@ -105,8 +105,8 @@ def _virtual(evidence: Evidence, device: PciDevice, listed_vfs: int, idle: list[
         return unknown(_VFS, device.address, expected=expected, why=why, hint=_ROOT, source=source)
     if idle:
         names = listed([vf.address for vf in idle], 3)
-        actual = f"{len(idle)} of {count} are nobody's: {names}"
-        hint = f"take them away if no guest is to have them: echo 0 > {source}"
+        actual = f"{len(idle)} of {count} are unused: {names}"
+        hint = f"remove them if no guest needs them: echo 0 > {source}"
         return warned(_VFS, device.address, expected=expected, actual=actual, source=source, hint=hint)
     actual = f"{count} virtual functions, all in use"
     return passed(_VFS, device.address, expected=expected, actual=actual, source=source)
@@ -179,14 +179,14 @@ CHECKS = (
         id=_VFS,
         title="No virtual functions of a former tenant",
         subjects="each device that has virtual functions now",
-        why="they take queues and bandwidth, and whoever gets one next gets it as it was left",
+        why="they take queues and bandwidth, and the next user gets one as it was left",
         source="Linux Documentation/PCI/pci-iov-howto",
         judge=leftover_vfs,
         none="device with virtual functions",
     ),
     Check(
         id=_PAGES,
-        title="No huge pages held by nobody's guest",
+        title="No huge pages held without a guest",
         subjects="each pool of huge pages",
         why="pages that something else holds are missing when the next guest starts",
         source="Linux Documentation/admin-guide/mm/hugetlbpage",

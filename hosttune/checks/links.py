@@ -180,7 +180,7 @@ def _other_end(functions: Functions, others: _Others, device: PciDevice, link: L
     other = above.link
     if other is None or other.width is None:
         lost = others.ports_tell and device.runtime_status != "suspended"
-        return f"{above.address} above tells no lanes in use, and other ports do" if lost else None
+        return f"{above.address} above reports no lanes in use, and other ports do" if lost else None
     if _less((other.max_speed_gts or float("inf"), other.max_width or max(WIDTHS)), (link.speed_gts, link.width)):
         return None
     differ = _differ((*_told_of(device, link), *_told_of(above, other)), *_now(device))
@@ -347,8 +347,8 @@ CHECKS = (
         id=_ID,
         title="PCIe generation and width, both ends",
         subjects="each GPU of a known maker, NIC, NVMe drive and NVSwitch, given to a guest or not",
-        why="a link that trained low costs half its bandwidth or more, and nothing else says so; of a GPU at rest only"
-        " a look under load (level 1) can tell",
+        why="a link that trained low costs half its bandwidth or more, and nothing else shows it; a GPU at rest can"
+        " only be judged under load (level 1)",
         source=(
             "PCI Express Base 5.0, 7.5.3.6 Link Capabilities and 7.5.3.8 Link Status;"
             " Linux Documentation/ABI/testing/sysfs-bus-pci (current_link_speed); nvidia-smi documentation: the current"

@@ -36,7 +36,7 @@ def acs(evidence: Evidence) -> Iterable[CheckResult]:
                 below.setdefault(bridge.address, []).append(device)
     gone = {device.parent for device in passed_on if device.parent and device.parent not in functions}
     for address in sorted(gone):
-        why = "it stands above a device of a guest and is not in the list of PCI functions"
+        why = "it is above a device of a guest and is not in the list of PCI functions"
         yield unknown(check, address, expected=" ".join(_REQUIRED), why=why, hint=f"look with: lspci -s {address}")
     if not below and not gone:
         yield none_given(evidence, check, "no bridge above the devices of guests")
@@ -61,7 +61,7 @@ def _port(evidence: Evidence, check: str, port: PciDevice, devices: list[PciDevi
         said = f"{actual}, which share a group with what they can reach (see iommu-groups)"
         return passed(check, port.address, expected=expected, actual=said, source=source)
     hint = (
-        f"somebody cleared them after boot, and the groups are older: settings: acs: {' '.join(missing)}, then apply;"
+        f"they were cleared after boot, and the groups are older: settings: acs: {' '.join(missing)}, then apply;"
         " a reboot puts them back too"
     )
     return failed(check, port.address, expected=expected, actual=actual, source=source, hint=hint)
@@ -147,7 +147,7 @@ def _judge_nic(evidence: Evidence, check: str, functions: Functions, nic: str, g
     if physical.vendor_id == _MELLANOX:
         step = f"mlxconfig -d {physical.address} set ATS_ENABLED=1, then reboot"
     if any("noats" in word.removeprefix("pci=").split(",") for word in _pci(evidence)):
-        step += "; and the kernel argument pci=noats has to go"
+        step += "; and the kernel argument pci=noats must be removed"
     actual = "ATS is off: its traffic goes through the root complex"
     return warned(check, nic, expected=expected, actual=actual, source=source, hint=step)
 

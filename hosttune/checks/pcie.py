@@ -56,7 +56,7 @@ def _path(evidence: Evidence, check: str, device: PciDevice, bridges: tuple[PciD
         return skipped(check, address, "nothing above it: a virtual root bus, or part of the root complex")
     last = (device, *bridges)[-1]
     if last.parent and last.parent not in (device.address, *(bridge.address for bridge in bridges)):
-        why = f"{last.parent}, which stands above it, is not in the list of PCI functions"
+        why = f"{last.parent}, which is above it, is not in the list of PCI functions"
         return unknown(check, address, expected=expected, why=why, hint=f"look with: lspci -s {last.parent}")
     sizes = {one.address: one.max_payload_bytes for one in (device, *bridges)}
     unread = [name for name, size in sizes.items() if size is None]

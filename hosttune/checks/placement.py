@@ -16,9 +16,9 @@ _ID = "numa-affinity"
 _NOT_READ, _NOT_COMPARED = "NUMA node not read", "NUMA node not compared"  # problems of discovery (pci)
 _EXPECTED = "its NUMA node is known"
 _TOLD_BY = {
-    "device": "the device says so",
-    "bridge": "the bridge above says so",
-    "firmware": "its local CPUs lie there",
+    "device": "from the device itself",
+    "bridge": "from the bridge above",
+    "firmware": "from its local CPUs",
 }
 
 

@@ -39,7 +39,7 @@ _FORGET = "if it was taken out on purpose: hosttune validate --forget {0} --why 
 KEPT = "/validations/"  # in the path of a kept validation
 
 _ALONE = (1, 2, 4, 8, 16)  # GPUs on boards of four and eight; one or two may sit on an adapter
-_UNREAD = "restore the file, or remove it where it is of no use any more"
+_UNREAD = "restore the file, or remove it if it is no longer needed"
 
 Contradiction = tuple[str, str, str, str]  # outcome, what, source, hint
 
@@ -274,7 +274,7 @@ CHECKS = (
         id=_ID,
         title="Every device that any source knows is there",
         subjects="the host; each GPU, NIC, NVMe drive, NVSwitch and device that another source or an expectation names",
-        why="a GPU that fell off the bus is in no list that a check could fail: only what knew it before can tell",
+        why="a GPU that fell off the bus is in no list that a check could fail: only earlier records show it",
         source=(
             "Linux Documentation/ABI/testing/sysfs-bus-pci; NVIDIA, NVML API reference (nvml.h): only GPUs that the"
             " driver holds; NVIDIA, XID 79 (GPU has fallen off the bus)"

@@ -24,17 +24,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # Command: (its module in this package, its line in `hosttune --help`, which is how its own help begins).
 COMMANDS = {
-    "apply": ("transaction", "Make the machine match a plan (default: the saved one), or leave it as it was."),
-    "capture": ("documents", "Write a scrubbed capture of this host that --root replays."),
-    "discover": ("documents", "Show the host: NUMA nodes, PCIe tree, GPUs, NICs, guests, and what is doubtful."),
-    "fleet": ("fleet", "Run discover, plan, apply, validate, handover or revert over many hosts, through Ansible."),
-    "plan": ("plan", "Decide guests and the host settings they want."),
-    "recover": ("transaction", "Settle a transaction that was cut off: what it had done is taken back."),
-    "revert": ("transaction", "Put everything back to what it was before hosttune, newest first."),
+    "apply": ("transaction", "Configure the host as a plan says; roll back on failure."),
+    "capture": ("documents", "Record this host, without serial numbers, for use with --root."),
+    "discover": ("documents", "Show the host: NUMA nodes, PCIe tree, GPUs, NICs, guests."),
+    "fleet": ("fleet", "Run hosttune on many hosts, through Ansible."),
+    "plan": ("plan", "Decide where guests run and which settings the host needs."),
+    "recover": ("transaction", "Roll back an interrupted apply or revert."),
+    "revert": ("transaction", "Restore the values from before hosttune, newest change first."),
     "schema": ("documents", "Print the JSON Schema of a document."),
     "status": (
         "transaction",
-        "Show what is applied, what has drifted from it, and what waits for a reboot or for recover.",
+        "Show what is applied, what drifted, what waits for a reboot.",
     ),
     "validate": ("validate", "Check that a host is fit for a tenant, and measure it."),
 }
@@ -129,6 +129,6 @@ def command(name: str) -> click.Command:
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help="Show the version."
 )
-@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an internal error (anywhere).")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an internal error.")
 def cli() -> None:
     """Discover, plan, tune and validate KVM hosts for GPU guests."""

@@ -13,7 +13,7 @@ from hosttune.errors import BadInput
 @host_options
 @click.option("-o", "--output", type=click.Choice(["text", "json", "svg"]), default="text", show_default=True)
 def discover(root: str | None, document: str | None, output: str) -> None:
-    """Show the host: NUMA nodes, PCIe tree, GPUs, NICs, guests, and what is doubtful."""
+    """Show the host: NUMA nodes, PCIe tree, GPUs, NICs, guests."""
     host = read_host(root, document)
     if output == "json":
         emit(host.to_json())
@@ -32,7 +32,7 @@ def discover(root: str | None, document: str | None, output: str) -> None:
 @host_options
 @click.argument("file", metavar="FILE.tar.gz")
 def capture(root: str | None, document: str | None, file: str) -> None:
-    """Write a scrubbed capture of this host that --root replays."""
+    """Record this host, without serial numbers, for use with --root."""
     if document is not None:
         raise BadInput("a host document cannot be captured", where="--host", hint="capture a machine, or use --root")
     import hosttune

@@ -28,7 +28,7 @@ class Verbs(Command, click.Group):
 
 @click.group(cls=Verbs, no_args_is_help=False)
 def fleet() -> None:
-    """Run discover, plan, apply, validate, handover or revert over many hosts, through Ansible.
+    """Run hosttune on many hosts, through Ansible.
 
     \b
     hosttune fleet validate -i inventory.yml --limit rack7
@@ -55,15 +55,15 @@ def run_options(command: F) -> F:
     options = (
         click.option("-i", "--inventory", "inventories", multiple=True, required=True, metavar="INVENTORY",
                      help="Ansible's inventory: a file, a directory, or HOST,… (repeatable)."),
-        click.option("--limit", metavar="PATTERN", help="Only these hosts and groups, as Ansible's --limit."),
+        click.option("--limit", metavar="PATTERN", help="Only these hosts and groups, as with Ansible's --limit."),
         results_option,
-        click.option("--forks", type=click.IntRange(1, 5000), metavar="N", help="Ask so many hosts at once (50)."),
+        click.option("--forks", type=click.IntRange(1, 5000), metavar="N", help="Hosts to ask at once (default 50)."),
         click.option("--shard", type=click.IntRange(1, 100000), metavar="N",
-                     help="Give one ansible process at most so many hosts."),
+                     help="Most hosts per ansible process (default 500)."),
         click.option("--timeout", type=click.FloatRange(min=1, max=7 * 86400 - 1), metavar="SECONDS",
-                     help="How long a phase may take on a host."),
-        click.option("--resume", is_flag=True, help="Go on with the last run: what is not proven, then the rest."),
-        click.option("--retry", is_flag=True, help="Ask again the hosts of the last run that were not good, no other."),
+                     help="Time limit of a phase on a host."),
+        click.option("--resume", is_flag=True, help="Continue the last run: unproven hosts first, then the rest."),
+        click.option("--retry", is_flag=True, help="Repeat the last run for the hosts that failed or are unknown."),
         click.option("-e", "extra", multiple=True, metavar="KEY=VALUE|@FILE",
                      help="A variable for the playbooks (repeatable)."),
         output_option,
@@ -82,20 +82,20 @@ def intent_option(command: F) -> F:
 
 def level_option(command: F) -> F:
     """--level: how much is measured."""
-    return click.option("--level", type=click.IntRange(0, 3), help="The level of validation (0).")(command)
+    return click.option("--level", type=click.IntRange(0, 3), help="The level of validation (default 0).")(command)
 
 
 def change_options(command: F) -> F:
     """The options of verbs that change hosts."""
     options = (
         level_option,
-        click.option("--waves", metavar="SIZES", help="Hosts or percentages, wave by wave (1,5%,25%,100%)."),
+        click.option("--waves", metavar="SIZES", help="Sizes of the waves: hosts or percent (default 1,5%,25%,100%)."),
         click.option("--gate", type=click.Choice(("either", "worse", "verdict")),
-                     help="What stops a run: a bad verdict, what got worse, or either of them (either)."),
-        click.option("--check", is_flag=True, help="Change nothing; say of every host what would change."),
+                     help="What stops a run: a bad verdict, a result worse than before, or either (default)."),
+        click.option("--check", is_flag=True, help="Change nothing; list for every host what would change."),
         click.option("--reboot", is_flag=True, help="Reboot hosts that need it; never one with running guests."),
         click.option("--reboot-guests", is_flag=True, help="Reboot also hosts with running guests."),
-        click.option("--recover", is_flag=True, help="First take back what a host that died half-way had begun."),
+        click.option("--recover", is_flag=True, help="First roll back what an interrupted run left unfinished."),
     )  # fmt: skip
     for option in reversed(options):
         command = option(command)
@@ -106,17 +106,17 @@ def change_options(command: F) -> F:
 @run_options
 @click.pass_context
 def discover(context: click.Context, /, **asked: Any) -> None:
-    """Discover every host: its host document in the results folder."""
+    """Discover every host; store its host document."""
     run(context, "discover", asked)
 
 
 @fleet.command(cls=Command)
 @run_options
 @intent_option
-@click.option("--check", is_flag=True, help="Save no plan on the hosts.")
+@click.option("--check", is_flag=True, help="Do not save the plans on the hosts.")
 @click.pass_context
 def plan(context: click.Context, /, **asked: Any) -> None:
-    """Plan every host from its intent; changes nothing but the saved plan."""
+    """Plan every host from its intent. Changes only the saved plan."""
     run(context, "plan", asked)
 
 
@@ -126,10 +126,10 @@ def plan(context: click.Context, /, **asked: Any) -> None:
 @change_options
 @click.pass_context
 def apply(context: click.Context, /, **asked: Any) -> None:
-    """Make every host match its plan, in waves; each must prove itself before the next begins.
+    """Apply every host's plan, in waves, with a gate after each.
 
     Per host: validate, drain hook, apply, reboot where it is needed and allowed, confirm, validate against before,
-    undrain hook. A wave whose gate stays shut stops the run; --resume goes on from there.
+    undrain hook. If a wave is not proven good, the run stops; --resume continues from there.
     """
     run(context, "apply", asked)
 
@@ -139,7 +139,7 @@ def apply(context: click.Context, /, **asked: Any) -> None:
 @level_option
 @click.pass_context
 def validate(context: click.Context, /, **asked: Any) -> None:
-    """Validate every host. Exits 1 on a failure, an unknown, or a host without an answer."""
+    """Validate every host. Exits 1 if a result failed or is unknown, or a host did not answer."""
     run(context, "validate", asked)
 
 
@@ -147,7 +147,7 @@ def validate(context: click.Context, /, **asked: Any) -> None:
 @run_options
 @click.pass_context
 def handover(context: click.Context, /, **asked: Any) -> None:
-    """Is every host fit for its next tenant? Full validation, nothing left of the last one; unknown fails."""
+    """Check that every host is fit for its next tenant. Full validation, no leftovers; an unknown result fails."""
     run(context, "handover", asked)
 
 
@@ -156,7 +156,7 @@ def handover(context: click.Context, /, **asked: Any) -> None:
 @change_options
 @click.pass_context
 def revert(context: click.Context, /, **asked: Any) -> None:
-    """Put every host back to what it was before hosttune, in waves."""
+    """Restore on every host the values from before hosttune, in waves."""
     run(context, "revert", asked)
 
 
@@ -164,13 +164,13 @@ def revert(context: click.Context, /, **asked: Any) -> None:
 @results_option
 @click.option("--run", "run_id", metavar="ID", help="The report of this run (default: the last one).")
 @click.option("--verb", type=click.Choice(("discover", "plan", "apply", "validate", "handover", "revert")),
-              help="What hosts last answered to this, whoever asked, in place of a run.")  # fmt: skip
+              help="Instead of a run: the last answer of each host to this command.")  # fmt: skip
 @click.option("-i", "--inventory", "inventories", multiple=True, metavar="INVENTORY",
-              help="With --verb: the hosts of this inventory, not those that have answered.")  # fmt: skip
+              help="With --verb: the hosts of this inventory instead of those that have answered.")  # fmt: skip
 @click.option("--limit", metavar="PATTERN", help="With -i: only these hosts and groups.")
 @output_option
 def report(results: str, run_id: str | None, output: str, **last: Any) -> None:
-    """Report over the answers that lie in the results folder, of its last run or of one; asks no host."""
+    """Report on the answers in the results folder. Asks no host."""
     from hosttune.fleet.reporting import report_of_past
 
     if last["verb"] is None and (last["inventories"] or last["limit"]):
@@ -197,7 +197,7 @@ def last_answers(
 @results_option
 @click.option("--run", "run_id", metavar="ID", help="The medians of this run (default: the last one).")
 def floors(results: str, run_id: str | None) -> None:
-    """Print the fleet's medians as floors (TOML) for `validate --fleet`."""
+    """Print the fleet's medians as floors, for validate --fleet."""
     from hosttune.fleet.medians import floors_toml
     from hosttune.fleet.reporting import report_of_past
 
@@ -247,7 +247,7 @@ def tell_end(done: Conducted, *, reasons: bool) -> None:
     for line in shut[0].why if reasons and shut and done.outcome.exit_code != INTERRUPTED else ():
         tell(shown(f"  {line}"))
     if not done.course.check:
-        tell("the same command with --resume goes on from here, with --retry it asks only the hosts that failed")
+        tell("the same command with --resume continues from here; with --retry it asks only the hosts that failed")
 
 
 def show_changes(done: Conducted) -> None:

@@ -65,7 +65,7 @@ def standard_output() -> TextIO:
 
 def unwritable(why: str | None) -> BadInput:
     """The error of an output that cannot be written."""
-    return BadInput(f"cannot write the output: {why}", where="standard output", hint="write it to another place")
+    return BadInput(f"cannot write the output: {why}", where="standard output", hint="write it somewhere else")
 
 
 def tell(text: str) -> None:

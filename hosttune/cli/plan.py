@@ -34,28 +34,28 @@ WITH_FILE = ("file", "name", "profile")  # options of `plan` that an intent in a
 @click.command(cls=Command)
 @host_options
 @click.option("--gpu", "addresses", multiple=True, metavar="BDF", help="Give this GPU to the guest (repeatable).")
-@click.option("--gpus", type=COUNT, metavar="N", help="Give the guest N GPUs of the planner's choice.")
-@click.option(
-    "--mig", metavar="PROFILE[:N]", help="Plan N guests NAME-0 ... (default one), each with one MIG instance."
-)
+@click.option("--gpus", type=COUNT, metavar="N", help="Give the guest N GPUs, chosen by the planner.")
+@click.option("--mig", metavar="PROFILE[:N]", help="Plan N guests (default 1), NAME-0 ..., each with one MIG instance.")
 @click.option("-f", "--file", "file", metavar="INTENT", help="Plan what this intent (YAML or JSON) asks for.")
 @click.option("--name", help=NAME_HELP)
 @click.option("--vcpus", metavar="N|auto", help="vCPUs of the guest (default auto).")
-@click.option("--memory", metavar="SIZE|auto", help="Memory of the guest, like 200GiB (default auto).")
+@click.option("--memory", metavar="SIZE|auto", help="Memory of the guest, for example 200GiB (default auto).")
 @click.option("--numa", metavar="N|auto", help="NUMA cells of the guest (default auto).")
-@click.option("--smt", type=click.Choice(["cores", "threads"]), help="Whole cores (default), or free threads too.")
+@click.option(
+    "--smt", type=click.Choice(["cores", "threads"]), help="Whole cores (default), or also single free threads."
+)
 @click.option("--hugepages", type=click.Choice(["auto", "1GiB", "2MiB", "none"]), help="Page size (default auto).")
 @click.option("--nics", type=COUNT, metavar="N", help="Give the guest the N nearest NICs.")
 @click.option("--nvme", type=COUNT, metavar="N", help="Give the guest the N nearest NVMe drives.")
 @click.option("--disk", metavar="PATH", help="Disk image of the guest.")
 @click.option("--network", "networks", multiple=True, metavar="NAME", help="libvirt network (repeatable).")
 @click.option("--bridge", "bridges", multiple=True, metavar="NAME", help="Host bridge (repeatable).")
-@click.option("--firmware", type=click.Choice(["efi", "bios"]))
-@click.option("--accelerator", type=click.Choice(["kvm", "tcg"]), help="tcg only for tests without KVM.")
+@click.option("--firmware", type=click.Choice(["efi", "bios"]), help="Firmware of the guest (default efi).")
+@click.option("--accelerator", type=click.Choice(["kvm", "tcg"]), help="tcg is slow: for tests without KVM.")
 @click.option("--profile", type=click.Choice(["guest", "host", "none"]), help="Which host settings to plan.")
-@click.option("--out", metavar="FILE", help="Save the JSON plan here besides what -o prints.")
+@click.option("--out", metavar="FILE", help="Save the plan (JSON) here as well.")
 @click.option("--annotate", is_flag=True, help="With -o xml: a comment with the reason at each pin.")
-@click.option("--check-xml", "check_xml", metavar="FILE", help="Criticise an existing domain XML instead of planning.")
+@click.option("--check-xml", "check_xml", metavar="FILE", help="Check an existing domain XML instead of planning.")
 @click.option("-o", "--output", type=click.Choice(["text", "json", "xml"]), default="text", show_default=True)
 @click.pass_context
 def plan(
@@ -69,7 +69,7 @@ def plan(
     check_xml: str | None,
     **asked: Any,
 ) -> None:
-    """Decide guests and the host settings they want. Changes nothing.
+    """Decide where guests run and which settings the host needs. Changes nothing.
 
     \b
     hosttune plan --gpu 0000:41:00.0
@@ -122,7 +122,7 @@ def refuse_unclear(asked: dict[str, Any]) -> None:
         hint = "give --gpu BDF, --gpus N, --mig PROFILE[:N] or -f INTENT"
         raise BadInput("nothing to plan", where="command line", hint=hint)
     if asked["addresses"] and asked["gpus"] is not None:
-        raise BadInput("both --gpu and --gpus", where="command line", hint="name the GPUs or count them")
+        raise BadInput("both --gpu and --gpus", where="command line", hint="name the GPUs or give their number")
     if asked["mig"] is not None and (asked["addresses"] or asked["gpus"] is not None):
         hint = (
             "for instances that a guest makes on its own GPUs write an intent: gpus: 1, mig: {profile: ..., count: ...}"
@@ -148,7 +148,7 @@ def profile_and_count(text: str) -> tuple[str, int]:
     """PROFILE[:N] of --mig. Raises BadInput."""
     profile, colon, number = text.partition(":")
     if colon and not re.fullmatch(r"[1-9][0-9]{0,3}", number):
-        raise BadInput(f"{number!r} is no number of guests", where="--mig", hint=f"write it like {profile}:7")
+        raise BadInput(f"{number!r} is not a number of guests", where="--mig", hint=f"write it like {profile}:7")
     return profile, int(number) if colon else 1
 
 
@@ -257,7 +257,7 @@ def several_of_mig(mig: str, names: Sequence[str]) -> BadInput:
     """The refusal of -o xml for the guests of --mig PROFILE:N where --name chooses none of them."""
     base, last = names[0].removesuffix("-0"), len(names) - 1
     hint = f"--name {base}-K with --mig {mig} prints the XML of {base}-K, K from 0 to {last}"
-    return BadInput(f"{len(names)} guests, and XML is of one", where="--name", hint=hint)
+    return BadInput(f"{len(names)} guests, but -o xml prints one", where="--name", hint=hint)
 
 
 def xml_of(decided: Plan, name: str | None, annotate: bool) -> str:
@@ -275,7 +275,7 @@ def chosen(name: str | None, names: Sequence[str]) -> str:
     if not names:
         raise BadInput("the intent asks for no guest", where="-f", hint="list one under `guests`")
     if name is None or name not in names:
-        what = f"no guest {name!r}" if name is not None else f"{len(names)} guests, and XML is of one"
+        what = f"no guest {name!r}" if name is not None else f"{len(names)} guests, but -o xml prints one"
         raise BadInput(what, where="--name", hint=f"name one of: {', '.join(names)}")
     return name
 

@@ -25,11 +25,11 @@ OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), def
 @click.command(cls=Command)
 @host_options
 @click.argument("plan", metavar="[PLAN]", required=False)
-@click.option("--intent", metavar="FILE", help="The plan that is in force or saved for this intent, else a new one.")
+@click.option("--intent", metavar="FILE", help="Use the plan in force or saved for this intent, else make one.")
 @click.option("--dry-run", is_flag=True, help="Print each write, guests' files by size and sha256; write nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--no-guests", is_flag=True, help="Host settings only: define and start no guest.")
-@click.option("--start", is_flag=True, help="Start the guests when all is in place.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--no-guests", is_flag=True, help="Change host settings only; neither define nor start guests.")
+@click.option("--start", is_flag=True, help="Also start the guests, once everything they need is ready.")
 @click.option("--disrupt", multiple=True, metavar="GPU|GUEST", help="May be reset or redefined (repeatable).")
 @click.option("--boot", is_flag=True, hidden=True, help="Set again what the reboot has undone (the boot unit).")
 @OUTPUT
@@ -49,7 +49,7 @@ def apply(
     boot: bool,
     output: str,
 ) -> None:
-    """Make the machine match a plan (default: the saved one), or leave it as it was.
+    """Configure the host as a plan says; roll back on failure.
 
     \b
     hosttune apply --dry-run
@@ -83,7 +83,7 @@ def apply(
 @OUTPUT
 @click.pass_context
 def status(context: click.Context, /, root: str | None, document: str | None, output: str) -> None:
-    """Show what is applied, what has drifted from it, and what waits for a reboot or for recover."""
+    """Show what is applied, what drifted, what waits for a reboot."""
     from hosttune.transaction import calls
 
     finish(context, output, calls.status(place(root, document)))
@@ -91,11 +91,11 @@ def status(context: click.Context, /, root: str | None, document: str | None, ou
 
 @click.command(cls=Command)
 @host_options
-@click.option("--force", is_flag=True, help="Take back also what somebody else has changed since.")
+@click.option("--force", is_flag=True, help="Also revert settings that something else has changed since.")
 @OUTPUT
 @click.pass_context
 def revert(context: click.Context, /, root: str | None, document: str | None, force: bool, output: str) -> None:
-    """Put everything back to what it was before hosttune, newest first."""
+    """Restore the values from before hosttune, newest change first."""
     from hosttune.transaction import calls
 
     finish(context, output, calls.revert(place(root, document), progress(), force=force))
@@ -103,8 +103,8 @@ def revert(context: click.Context, /, root: str | None, document: str | None, fo
 
 @click.command(cls=Command)
 @host_options
-@click.option("--force", is_flag=True, help="Take back also what somebody else has changed since.")
-@click.option("--disrupt", multiple=True, metavar="GUEST", help="May be ended: it was started by what was cut off.")
+@click.option("--force", is_flag=True, help="Also revert settings that something else has changed since.")
+@click.option("--disrupt", multiple=True, metavar="GUEST", help="May be stopped: the interrupted apply started it.")
 @OUTPUT
 @click.pass_context
 def recover(
@@ -116,7 +116,7 @@ def recover(
     disrupt: tuple[str, ...],
     output: str,
 ) -> None:
-    """Settle a transaction that was cut off: what it had done is taken back."""
+    """Roll back an interrupted apply or revert."""
     from hosttune.transaction import calls
 
     finish(context, output, calls.recover(place(root, document), progress(), force=force, disrupt=disrupt))
@@ -151,7 +151,7 @@ def asking(yes: bool) -> Callable[[Sequence[Prepared]], bool]:
         for line in change_lines(todo):
             tell(shown(line))
         if sys.stdin is None or not sys.stdin.isatty():
-            raise BadInput("nobody can be asked: stdin is no terminal", where="prompt", hint="give --yes")
+            raise BadInput("cannot ask for confirmation: stdin is not a terminal", where="prompt", hint="give --yes")
         # Not click.confirm: on stderr its input() does not hear a Ctrl-C (CPython 3.11, without readline).
         click.echo(f"change {len(todo)} setting{'' if len(todo) == 1 else 's'}? [y/N]: ", nl=False, err=True)
         return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -102,7 +102,7 @@ def _not_agreed(reader: Reader, cpus: CpuSet, online: CpuSet) -> CpuSet:
     doubtful = CpuSet(cpu for cpu, word in files.items() if word is not None and word != (cpu in online))
     if doubtful:
         why = f"CPUs {doubtful} are online in one of it and {CPUS}/cpuN/online, and offline in the other"
-        reader.problem("which CPUs are online is told in two ways", f"{CPUS}/online", why)
+        reader.problem("two sources disagree on which CPUs are online", f"{CPUS}/online", why)
     return doubtful
 
 

@@ -83,7 +83,7 @@ def _installed(reader: Reader, loaded: str | None) -> bool | None:
 def _service(reader: Reader) -> tuple[str | None, str | None]:
     """systemd's ActiveState and LoadState of the service (systemctl(1)).
 
-    None where systemd cannot be asked, and for a line that stands more than once and differs.
+    None where systemd cannot be asked, and for a line that is there more than once and differs.
     """
     text = _ask(reader, "fabric-manager-service") or ""
     words: dict[str, set[str]] = {}
@@ -209,7 +209,7 @@ def recall_modules(reader: Reader, pci: tuple[PciDevice, ...], gpus: tuple[Gpu, 
     uses = Counter([*found.values(), *(gpu.module_id for gpu in gpus)])
     doubted = {address for address, module in found.items() if uses[module] > 1}
     for address in sorted(doubted):
-        reader.problem("module id not unique", address, f"{found[address]} was kept for it, another GPU says it too")
+        reader.problem("module id not unique", address, f"{found[address]} was kept for it, and another GPU has it too")
     return tuple(
         msgspec.structs.replace(gpu, module_id=found[gpu.address], module_id_source="kept before vfio-pci took it")
         if gpu.address in found.keys() - doubted

@@ -135,11 +135,11 @@ def _facts(reader: Reader) -> LibvirtFacts | None:
     try:
         facts = msgspec.json.decode(text, type=LibvirtFacts)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise BadInput(f"not libvirt's facts: {error}", where=where, hint="capture the host again") from error
+        raise BadInput(f"not facts of libvirt: {error}", where=where, hint="capture the host again") from error
     recorded_json(text, where=where)
     names = [domain.name for domain in facts.domains or ()]
     if len(set(names)) != len(names):
-        raise BadInput("a guest that stands twice in libvirt's facts", where=where, hint="capture the host again")
+        raise BadInput("a guest that is listed twice in libvirt's facts", where=where, hint="capture the host again")
     if facts.domains is None:
         return facts
     if not system.scratch:

@@ -72,7 +72,7 @@ def read_kernel_log(reader: Reader) -> KernelLog | None:
         return None
     kept = _kept(text)
     if kept is None:
-        reader.problem("kernel log not understood", QUERY, "its record is no answer of this tool")
+        reader.problem("kernel log not understood", QUERY, "its record is not output of this tool")
         return None
     since, source, records = kept
     return KernelLog(events=parse_events(records.lines), since=since, source=source, unread=records.unread)

@@ -233,10 +233,10 @@ class _NodeFinder:
         where = f"{DEVICES}/{function.address}/numa_node"
         bridge, blank = self._bridge(function)
         if self._lost(function, "numa_node"):
-            self._note(function, "NUMA node not read", where, "it was lost, or is no number; other functions have one")
+            self._note(function, "NUMA node not read", where, "lost, or not a number; other functions have one")
             return None, "unknown"
         if blank is not None:
-            why = f"the numa_node of {blank}, above it, was lost or is no number"
+            why = f"the numa_node of {blank}, above it, was lost or is not a number"
             self._note(function, "NUMA node not compared", where, why)
         if self._lost(function, "local_cpulist") or not self.near(function).real:
             why = "its local_cpulist was lost, or names CPUs that no node has"
@@ -348,7 +348,7 @@ class _Groups:
         name = name or self._listed[address]
         why = self._why_not(address, name)
         if why is None and name in self._doubtful:
-            why = f"leads to group {name}, and who else is in that group is told in two ways"
+            why = f"leads to group {name}, and two sources disagree on what else is in that group"
         if why is not None:
             self._reader.problem("IOMMU groups disagree", where, why)
             return {}

@@ -100,7 +100,9 @@ def judge(device: Function, port: Function | None, lead: Function | None = None)
     if own.speed is None or own.width is None or own.max_speed is None or own.max_width is None:
         return "unknown", "the link reports no speed or width: not trained, or not readable"
     if port is None or port.figures.max_speed is None or port.figures.max_width is None:
-        return _alone(own, "no port above: the other end is not visible" if port is None else f"{port.address} is mute")
+        return _alone(
+            own, "no port above: the other end is not visible" if port is None else f"{port.address} is silent"
+        )
     if port.vendor == _QEMU_VENDOR:
         return _alone(own, f"{port.address} is a virtual port: the real other end is not visible")
     if own.speed > port.figures.max_speed or own.width > port.figures.max_width:

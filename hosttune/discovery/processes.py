@@ -116,7 +116,7 @@ def _allowed(reader: Reader, folder: str, status: str) -> str | None:
     """
     told = set(_ALLOWED.findall(status))
     if len(told) > 1:
-        reader.problem("not a CPU list", f"{folder}/status", "Cpus_allowed_list stands there more than once")
+        reader.problem("not a CPU list", f"{folder}/status", "Cpus_allowed_list is there more than once")
         return None
     try:
         return str(parsed(reader, told.pop())) or None if told else None

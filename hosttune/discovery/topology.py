@@ -121,7 +121,7 @@ def _check_packages(reader: Reader, packages: Mapping[int, int], siblings: Mappi
     wrong = {package for listed, package in lists if listed != members[package]}
     if wrong:
         why = f"the sibling lists of packages {CpuSet(wrong)} do not list the CPUs with that package id"
-        reader.problem("package lists disagree", where, f"{why}: physical_package_id is believed")
+        reader.problem("package lists disagree", where, f"{why}: physical_package_id is used")
     return dict(packages)
 
 
@@ -288,7 +288,7 @@ def _check_cache(reader: Reader, cpu: int, cache: _Cache, online: CpuSet, packag
     other = _cache_at(reader, last, cache.directory, online) if last != cpu else cache
     if other is None or other.cpus != cache.cpus:
         listed = "none" if other is None else str(other.cpus)
-        why = f"CPU {cpu} shares it with {cache.cpus}, CPU {last} with {listed}: the lower CPU is believed"
+        why = f"CPU {cpu} shares it with {cache.cpus}, CPU {last} with {listed}: the list of the lower CPU is used"
         reader.problem("cache lists disagree", where, why)
     if len({packages.get(member) for member in cache.cpus}) > 1:
         why = f"CPUs {cache.cpus} share a cache but are in several packages: both are kept as read"

@@ -121,7 +121,7 @@ def _load(profile: _Profile, name: str) -> None:
     """Merge a profile into what is merged so far, what it includes first. A file is taken once: so a loop ends."""
     optional, plain = name.startswith("-"), name.removeprefix("-").rpartition("/")[2]
     if not _NAME.fullmatch(plain):
-        profile.unread.append(f"{ACTIVE}: {name[:80]!r} is no name of a profile")
+        profile.unread.append(f"{ACTIVE}: {name[:80]!r} is not the name of a profile")
         return
     profile.names += 1
     if profile.names > MOST_FILES:
@@ -211,7 +211,7 @@ def _parsed(data: bytes) -> Sections:
         elif text.startswith("[") and "]" in text[2:]:
             options, last = sections.setdefault(text[1 : text.rindex("]")], {}), ""
         elif options is None or "=" not in text or text.startswith("="):
-            raise _Unreadable(f"line {number} is no configuration")
+            raise _Unreadable(f"line {number} is not configuration")
         else:
             key, _, value = text.partition("=")
             last, indent = key.strip(), depth

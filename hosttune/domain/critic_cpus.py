@@ -37,7 +37,7 @@ def _pit(scene: Scene) -> Iterator[Fault]:
     if scene.guest.type == "kvm" and scene.guest.pit != "discard" and scene.host.switched_on("kvm_amd", "avic"):
         text = (
             f"PIT with tickpolicy {scene.guest.pit or 'not written (QEMU: delay)'}: KVM switches AVIC, which is on"
-            " here, off for this guest; say discard"
+            " here, off for this guest; use discard"
         )
         yield Fault("warn", text, "/domain/clock/timer[@name='pit']")
 
@@ -45,7 +45,7 @@ def _pit(scene: Scene) -> Iterator[Fault]:
 def _unpinned(scene: Scene) -> Iterator[Fault]:
     loose = [vcpu for vcpu in range(scene.guest.vcpus) if vcpu not in scene.pins]
     if loose:
-        text = f"vCPUs {CpuSet(loose)} have no vcpupin: they float over all CPUs of the host"
+        text = f"vCPUs {CpuSet(loose)} have no vcpupin: they may run on all CPUs of the host"
         yield Fault("warn", text, _PINS)
     wide = [vcpu for vcpu, cpus in scene.pins.items() if len(cpus) > 1]
     if wide:
@@ -137,7 +137,7 @@ def _flat_threads(scene: Scene) -> Iterator[Fault]:
         return
     core, cpus = min(used.items())
     text = (
-        f"the guest is told threads=1, but its vCPUs share {len(used)} host cores (core {core} is CPUs {CpuSet(cpus)}, "
+        f"the guest has threads=1, but its vCPUs share {len(used)} host cores (core {core} is CPUs {CpuSet(cpus)}, "
         f"{_SYSFS}/cpu{core}/topology/thread_siblings_list): it schedules siblings as if they were cores"
     )
     yield Fault("warn", text, _TOPOLOGY)
@@ -147,7 +147,7 @@ def _emulator(scene: Scene) -> Iterator[Fault]:
     emulator = parse_cpus(scene.guest.emulator_cpus)
     if not emulator:
         if scene.pins or scene.passed:
-            text = "no emulatorpin: the emulator's threads float over all CPUs, those of vCPUs included"
+            text = "no emulatorpin: the emulator's threads may run on all CPUs, those of vCPUs included"
             yield Fault("warn", text, _EMULATOR)
         return
     yield from _on_vcpus(scene, emulator, "emulator threads", _EMULATOR)
@@ -158,7 +158,7 @@ def _iothreads(scene: Scene) -> Iterator[Fault]:
     pinned = {pin.id for pin in scene.guest.iothread_pins}
     loose = scene.guest.iothreads - len(pinned)
     if loose > 0 and (scene.pins or scene.passed):
-        text = f"{loose} of {scene.guest.iothreads} I/O threads have no iothreadpin: they float over all CPUs"
+        text = f"{loose} of {scene.guest.iothreads} I/O threads have no iothreadpin: they may run on all CPUs"
         yield Fault("warn", text, _IOTHREAD)
     cpus = CpuSet(cpu for pin in scene.guest.iothread_pins for cpu in parse_cpus(pin.cpus))
     yield from _on_vcpus(scene, cpus, "I/O threads", _IOTHREAD)

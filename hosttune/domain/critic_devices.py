@@ -148,7 +148,7 @@ def _flat(scene: Scene) -> Iterator[Fault]:
         known = [gpu.source for gpu in scene.gpus if scene.device_node(gpu) is not None]
         if known:
             text = (
-                f"flat topology: {len(scene.guest.cells)} cells, but {named(known)} hang on no pcie-expander-bus: the "
-                "guest cannot tell which cell a GPU is near"
+                f"flat topology: {len(scene.guest.cells)} cells, but {named(known)} are not below an expander bus: the "
+                "guest cannot see which cell a GPU is near"
             )
             yield Fault("warn", text, "/domain/devices/controller")

@@ -49,7 +49,7 @@ def _policy(scene: Scene) -> Iterator[Fault]:
         if loose or (not scene.guest.cells and scene.memory_nodes(None) is None):
             mode = numatune.mode or next((memnode.mode for memnode in numatune.memnodes), None)
             said = f"numatune mode is {mode}" if mode else "there is no numatune"
-            text = f"memory is not bound: {said}, so it may come from any node ({_NODES}), in silence"
+            text = f"memory is not bound: {said}, so it may come from any node ({_NODES}), without a warning"
             yield Fault("warn", text, _NUMATUNE)
     known = {node.id: node for node in scene.host.numa_nodes}
     if not known:
@@ -95,12 +95,12 @@ def _pages(scene: Scene) -> Iterator[Fault]:
     for cell in scene.guest.cells:
         size = _page_size(scene, cell.id)
         if size and cell.memory_bytes is not None and cell.memory_bytes % size:
-            text = f"cell {cell.id}: {cell.memory_bytes} bytes is no whole number of {format_size(size)} pages"
+            text = f"cell {cell.id}: {cell.memory_bytes} bytes is not a whole number of {format_size(size)} pages"
             yield Fault("error", text, "/domain/cpu/numa/cell")
     total = scene.guest.memory_bytes
     size = _page_size(scene, None)
     if not scene.guest.cells and size and total is not None and total % size:
-        text = f"{total} bytes is no whole number of {format_size(size)} pages"
+        text = f"{total} bytes is not a whole number of {format_size(size)} pages"
         yield Fault("error", text, "/domain/memory")
 
 

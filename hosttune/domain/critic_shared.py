@@ -29,7 +29,7 @@ def _used_by_host(scene: Scene) -> Iterator[Fault]:
     for device in scene.passed:
         bridge = kept.get(device.source or "")
         if bridge is not None and bridge.known:
-            yield Fault("error", f"{device.source} is no NIC: it {bridge.why}", scene.place_of(device))
+            yield Fault("error", f"{device.source} is not an ordinary NIC: it {bridge.why}", scene.place_of(device))
 
 
 def _devices(scene: Scene, other: RunningGuest) -> Iterator[Fault]:

@@ -90,7 +90,7 @@ def known_elements(
 def _lacking(installed: tuple[tuple[str, Version | None, Version], ...], since: list[Version]) -> Iterator[str]:
     for (software, version, assumed), needed in zip(installed, since, strict=True):
         if (version or assumed) < needed:
-            have = _text(version) if version else f"of unknown version, taken for {_text(assumed)}"
+            have = _text(version) if version else f"of unknown version, assumed to be {_text(assumed)}"
             yield f"needs {software} {_text(needed)}, this one is {have}"
 
 

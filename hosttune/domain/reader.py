@@ -104,13 +104,13 @@ def _check_once(root: _Element) -> None:
     for path in _ONCE:
         found = root.findall(path)
         if len(found) > 1:
-            raise Malformed(found[1], "stands more than once")
+            raise Malformed(found[1], "is there more than once")
     for path, of in _ONCE_AN_ID:
         seen: set[int] = set()
         for element in root.iterfind(path):
             named = number(element, attribute(element, of))
             if named is not None and named in seen:
-                raise Malformed(element, f"{of} {named} stands more than once")
+                raise Malformed(element, f"{of} {named} is there more than once")
             seen.update(() if named is None else (named,))
 
 

@@ -111,7 +111,7 @@ def _notes(plan: Plan, guest: PlannedGuest) -> dict[str, Any]:
 def _kib(size_bytes: int, where: str) -> int:
     if size_bytes % 1024:
         raise BadInput(
-            f"{size_bytes} bytes is no whole number of KiB", where=f"plan: {where}", hint="give whole pages of memory"
+            f"{size_bytes} bytes are not whole KiB", where=f"plan: {where}", hint="give whole pages of memory"
         )
     return size_bytes // 1024
 
@@ -210,7 +210,7 @@ def _refuse_foreign_seed(guest: PlannedGuest) -> None:
     own = parts[0] == "" and "" not in parts[1:] and not {".", ".."}.intersection(parts)
     if not own or parts[-3:] != ["guests", guest.name, "seed.iso"]:
         raise BadInput(
-            f"{guest.seed!r} is no seed of this guest",
+            f"{guest.seed!r} is not a seed of this guest",
             where=f"plan: guests[{guest.name!r}].seed",
             hint="it is guests/NAME/seed.iso in the state directory: plan the guest again",
         )

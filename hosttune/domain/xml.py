@@ -65,10 +65,10 @@ def size(element: _Element | None, value: str | None, unit: str | None) -> int |
         return None
     scale = _UNITS.get((unit or "KiB").lower())
     if scale is None:
-        _reject(element, f"{unit!r} is no unit of size")
+        _reject(element, f"{unit!r} is not a unit of size")
     count = number(element, value) or 0
     if count < 0:
-        _reject(element, f"{value!r} is no size")
+        _reject(element, f"{value!r} is not a size")
     return count * scale
 
 
@@ -89,7 +89,7 @@ def cpu_list(element: _Element | None, value: str | None) -> str | None:
             _reject(element, f"{value!r} is not a CPU or node list")
         first, last = int(low), int(high if dash else low)
         if last < first or last > MAX_CPU_ID:
-            _reject(element, f"{part!r} is no range of CPU or node ids")
+            _reject(element, f"{part!r} is not a range of CPU or node ids")
         span = range(first, last + 1)
         ids = ids.difference(span) if exclude else ids.union(span)
     return str(CpuSet(ids))
@@ -104,7 +104,7 @@ def pci_address(element: _Element | None) -> str | None:
         return None
     domain, bus, slot, function = (part or 0 for part in parts)
     if not (0 <= domain < 1 << 32 and 0 <= bus <= 0xFF and 0 <= slot <= 0x1F and 0 <= function <= 7):
-        _reject(element, "no PCI address")
+        _reject(element, "not a PCI address")
     return f"{domain:04x}:{bus:02x}:{slot:02x}.{function}"
 
 

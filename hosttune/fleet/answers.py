@@ -47,10 +47,10 @@ def read_answer(results: str, host: str, phase: str, run: str | None, *, check: 
     try:
         sealed = _DECODER.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return _unknown(host, phase, run, f"the result file does not read: {error}")
+        return _unknown(host, phase, run, f"the result file cannot be read: {error}")
     answer = sealed.fleet
     if answer is None:
-        return _unknown(host, phase, run, "the result file says nothing of the fleet")
+        return _unknown(host, phase, run, "the result file has no fleet record")
     if (answer.host, answer.phase, answer.check) != (host, phase, check):
         return _unknown(host, phase, run, "the result file is of another host or phase")
     if run is not None and answer.run != run:

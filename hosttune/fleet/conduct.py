@@ -171,11 +171,11 @@ def check_request(request: Request) -> None:
     for name, verbs in _ONLY.items():
         if request.verb not in verbs and getattr(request, name) not in (None, False):
             hint = f"it is for {' and '.join(verbs)}"
-            raise BadInput(f"{request.verb} has no use for it", where=f"--{name.replace('_', '-')}", hint=hint)
+            raise BadInput(f"{request.verb} does not take it", where=f"--{name.replace('_', '-')}", hint=hint)
     if request.resume and request.retry:
         raise BadInput("both --resume and --retry", where="command line", hint="give one of the two")
     if request.check and (request.resume or request.retry):
-        raise BadInput("--check changes nothing, so there is nothing to go on with", where="--check", hint="drop one")
+        raise BadInput("--check changes nothing, so there is nothing to continue", where="--check", hint="drop one")
     if request.reboot_guests and not request.reboot:
         raise BadInput("--reboot-guests without --reboot", where="--reboot-guests", hint="give both")
     parse_sizes(request.waves if request.waves is not None else DEFAULT_WAVES)
@@ -188,7 +188,7 @@ def _check_extra(word: str) -> None:
     if word.startswith("@"):
         load(word[1:], what="a file of variables (YAML or JSON)")
     elif "=" not in word and not word.lstrip().startswith("{"):
-        raise BadInput(f"{word[:80]!r} is no variable", where="-e", hint="write KEY=VALUE, or @FILE")
+        raise BadInput(f"{word[:80]!r} is not a variable", where="-e", hint="write KEY=VALUE, or @FILE")
     handed_on.check_variable(word)
 
 
@@ -238,7 +238,7 @@ def past_of(request: Request) -> Past | None:
         return None
     past = read_past(request.results, request.verb)
     if past is None:
-        raise BadInput(f"no run of {request.verb} to go on with", where=request.results, hint="begin one: drop it")
+        raise BadInput(f"no run of {request.verb} to continue", where=request.results, hint="leave it out to begin one")
     if request.limit not in (None, past.began.limit):
         began = f"--limit {past.began.limit}" if past.began.limit is not None else "no --limit"
         raise BadInput(f"the run began with {began}", where="--limit", hint="leave it out, or begin a new run")

@@ -111,7 +111,7 @@ def carry_out(course: Course, hands: Hands) -> Outcome:
         if course.gated:
             waves[number - 1] = _pass_gate(course, number, standings, hands)
             if why is None and not waves[number - 1].passed and number < len(course.waves):
-                why = f"the gate behind wave {number} of {len(course.waves)} stayed shut"
+                why = f"the gate after wave {number} of {len(course.waves)} did not open"
         if why is not None:
             break
     for host in course.hosts:
@@ -155,7 +155,7 @@ def _ask_wave(course: Course, number: int, standings: dict[str, Standing], hands
             return INTERRUPTED
         if not any(answered):
             said += played.said
-            return f"ansible asked no host: {first_error(played.said) or f'it ended with {played.code}'}"
+            return f"ansible contacted no host: {first_error(played.said) or f'it ended with {played.code}'}"
     return None
 
 

@@ -221,7 +221,7 @@ def _floor(one: Median, source: str, peaks: Mapping[str, Peaks]) -> str:
 
 def _no_floor(one: Median) -> str | None:
     if one.metric.startswith(_TELEMETRY):
-        return "it is told, not judged"
+        return "it is reported, not judged"
     if one.hosts < FEWEST_HOSTS:
         return f"{one.hosts} hosts, fewer than {FEWEST_HOSTS}"
     if one.median <= 0:

@@ -129,14 +129,14 @@ def _validation(results: str, host: str, phase: str, asked: Asked) -> tuple[Vali
     try:
         data = read_file(path)
         if data is None:
-            return None, "the result file went away"
+            return None, "the result file has disappeared"
         if msgspec.json.decode(data, type=_Schema).schema != VALIDATION_SCHEMA:
             return None, "the result file holds no validation"
         return Validation.from_json(data, where=path), None
     except BadInput as error:
         return None, error.what
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return None, f"the result file does not read: {error}"
+        return None, f"the result file cannot be read: {error}"
 
 
 class _Schema(msgspec.Struct):
@@ -212,7 +212,7 @@ def _regressed(seen: _Seen, made: Sequence[CheckResult], asked: Asked) -> tuple[
     if seen.validation is None or judged is None or judged.outcome != "no" or verdict_of(made) in ("fail", "unknown"):
         return ()
     worse = seen.validation.worse or ()
-    actual = f"{len(worse)} worse: {'; '.join(worse)}" if worse else "the answer is no, and no result says why"
+    actual = f"{len(worse)} worse: {'; '.join(worse)}" if worse else "the answer is no, and no result gives a reason"
     return (
         CheckResult(
             check="regression",
@@ -221,7 +221,7 @@ def _regressed(seen: _Seen, made: Sequence[CheckResult], asked: Asked) -> tuple[
             expected="nothing worse than before",
             actual=actual,
             source=f"phase {judged.phase}",
-            hint="compare the host's results before and after; hosttune revert takes the change back",
+            hint="compare the host's results before and after; hosttune revert undoes the change",
         ),
     )
 
@@ -240,7 +240,7 @@ def _no_answer(subject: str, why: str, hint: str) -> CheckResult:
 def _result(answer: Answer, asked: Asked) -> CheckResult:
     why = answer.why or f"the answer is {answer.outcome}"
     if not was_asked(answer) and asked.stopped:
-        return _no_answer("host", "not asked: the run stopped before", "mend what stopped the run, then run --resume")
+        return _no_answer("host", "not asked: the run stopped before", "fix what stopped the run, then run --resume")
     if not was_asked(answer) and _to_come(answer.host, asked):
         return _no_answer("host", "not asked: the run has not come to its wave", "go on with --resume")
     if answer.outcome not in ("unknown", "no"):
@@ -269,8 +269,8 @@ HINTS: Mapping[str, str] = {
     "no": "read the host's own result file: it says what does not fit or was reverted",
     "bad-input": "correct the intent or the variables of this host",
     "refused": "see what the guard names (a busy device, a stale plan); if a transaction is unfinished, add --recover",
-    "needs-person": "log in: a revert failed; hosttune status says what is in force, hosttune recover settles it",
-    "internal": "a defect of hosttune: keep the result file and report it",
+    "needs-person": "log in: a revert failed; look at hosttune status, then run hosttune recover",
+    "internal": "a bug in hosttune: keep the result file and report it",
     "unreachable": "check power, network, ssh port, user and keys of the host, then run again with --retry",
     "slow": "look at the load of the host, or give a longer --timeout; then run again with --retry",
     "died": "look at the host's kernel log and whether it restarted; then go on, after apply or revert with --recover",
@@ -330,7 +330,7 @@ def _notes(measured: int, strange: int) -> tuple[str, ...]:
         return ()
     return (
         f"{strange} of {measured} measured hosts have no host document beside their results, so that their figures are "
-        "compared with nobody's: run `hosttune fleet discover` into the same folder",
+        "not compared: run `hosttune fleet discover` into the same folder",
     )
 
 
@@ -340,6 +340,6 @@ def _twice(named: Mapping[str, Sequence[str]]) -> Iterator[str]:
         if len(hosts) > 1:
             some = ", ".join(hosts[:5]) + (f" and {len(hosts) - 5} more" if len(hosts) > 5 else "")
             yield (
-                f"the same machine (machine id, CPUs and nodes) answered as {some}: look for an address that stands "
-                "twice in the inventory, or for a machine id that was cloned"
+                f"the same machine (machine id, CPUs and nodes) answered as {some}: look for an address that is "
+                "listed twice in the inventory, or for a machine id that was cloned"
             )

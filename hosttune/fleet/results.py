@@ -58,7 +58,7 @@ def refuse_names(hosts: tuple[str, ...]) -> None:
             why = (
                 "the record has that name"
                 if name == RECORD
-                else f"of 1 to {_LONGEST} bytes is possible, it takes {len(name)}"
+                else f"it may have 1 to {_LONGEST} bytes, it has {len(name)}"
             )
             raise BadInput(
                 f"a host cannot be called {host[:80]!r}: {why}", where="inventory", hint="give it another name there"

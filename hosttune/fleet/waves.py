@@ -25,7 +25,7 @@ def parse_sizes(text: str) -> tuple[str, ...]:
         match = _SIZE.fullmatch(size)
         if match is None or not 1 <= int(match[1]) <= (100 if match[2] else 10**7):
             raise BadInput(
-                f"{size!r} is no size of a wave",
+                f"{size!r} is not a size of a wave",
                 where="--waves",
                 hint=f"write hosts or percentages with commas, as in {DEFAULT}",
             )

@@ -120,7 +120,7 @@ def _sensors(reader: Reader, folder: str) -> str:
     monitors = [name for name in reader.names(f"{folder}/hwmon") if re.fullmatch(r"hwmon[0-9]{1,9}", name)]
     if len(monitors) > 1:
         why = f"it has {' and '.join(monitors[:3])}: its power limits and temperature are unknown"
-        reader.problem("sensors of a GPU told more than once", f"{folder}/hwmon", why)
+        reader.problem("sensors of a GPU listed more than once", f"{folder}/hwmon", why)
     return f"{folder}/hwmon/{monitors[0]}" if len(monitors) == 1 else ""
 
 

@@ -43,7 +43,7 @@ def _watts(system: System, path: str | None) -> float | None:
         return None
     microwatts = number(text)
     if microwatts is None:
-        raise Unreadable(path or "", f"reads {text[:40]!r}, which is no number")
+        raise Unreadable(path or "", f"reads {text[:40]!r}, which is not a number")
     return microwatts / _MICROWATTS
 
 

@@ -145,9 +145,7 @@ WITHOUT = {
 
 def _parts(gpu: Gpu) -> tuple[Part, ...] | str:
     if gpu.module_id is None:
-        return (
-            "its module id is not known, by which PyTorch for Gaudi is told which one to load: read hl-smi -Q module_id"
-        )
+        return "its module id is not known, which PyTorch for Gaudi needs to select it: read hl-smi -Q module_id"
     environment = {"HABANA_VISIBLE_MODULES": str(gpu.module_id), "PT_HPU_LAZY_MODE": "0"}
     return (Part(subject=gpu.address, address=gpu.address, environment=environment, without=WITHOUT),)
 

@@ -85,7 +85,7 @@ def resolve(gpu: Gpu, device: PciDevice | None, name: str, where: str) -> MigPro
     model = gpu.model or "this GPU"
     have = ", ".join(profile.name for profile in offer.profiles)
     hint = f"{model} has {have}" if have else f"no MIG profile of {model} is known"
-    raise BadInput(f"{name!r} is no MIG profile of {model} ({gpu.address})", where=where, hint=hint)
+    raise BadInput(f"{name!r} is not a MIG profile of {model} ({gpu.address})", where=where, hint=hint)
 
 
 def vgpu_type_name(device: PciDevice | None, profile: str) -> str | None:

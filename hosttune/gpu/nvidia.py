@@ -328,7 +328,7 @@ def _name_missing(reader: Reader, addresses: tuple[str, ...], told: dict[str, Gp
     """Say which GPUs the driver holds that nobody could tell of: no library, or a GPU lost to its driver."""
     missing = [address for address in addresses if address not in told]
     if len(missing) == len(addresses):
-        why = f"neither NVML nor nvidia-smi told of the {len(missing)} GPUs that the driver holds: {', '.join(missing)}"
+        why = f"NVML and nvidia-smi did not report the {len(missing)} GPUs that the driver holds: {', '.join(missing)}"
         reader.problem("GPU facts unknown", DRIVER, why)
         return
     for address in missing:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # The bound of the GPUs in one answer (hosttune.model.limits).
-MOST = "GPUs that NVIDIA's driver tells of"
+MOST = "GPUs that NVIDIA's driver reports"
 # nvmlClocksEventReasons in bit order (nvml.h), in the words of `nvidia-smi --query-gpu=clocks_event_reasons.…`.
 CLOCK_REASONS = (
     "gpu_idle",

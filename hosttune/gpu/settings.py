@@ -106,7 +106,7 @@ class GpuPowerLimit(GpuSetting):
         """See Setting. Drivers count in milliwatts."""
         known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         if not known or not 0 < value <= MOST_WATTS or round(value, 3) != value:
-            raise refuse(self.kind, self.target, f"{value!r} is no power limit", f"watts, at most {MOST_WATTS}")
+            raise refuse(self.kind, self.target, f"{value!r} is not a power limit", f"watts, at most {MOST_WATTS}")
 
     def agrees(self, live: Any, want: Any) -> bool:
         """See Setting. 700 and 700.0 W are the same."""

@@ -43,7 +43,7 @@ def told_once(answer: Answer, where: str) -> Answer:
     alike = {gpu.address: gpu for gpu in answer.gpus}
     doubted = {gpu.address for gpu in answer.gpus if gpu != alike[gpu.address]}
     problems = tuple(
-        Problem(what="GPU told twice", where=address, why=f"{where} has it more than once, and differs: none is taken")
+        Problem(what="GPU listed twice", where=address, why=f"{where} has it twice, and they differ: neither is used")
         for address in sorted(doubted)
     )
     kept = tuple(gpu for address, gpu in alike.items() if address not in doubted)
@@ -210,7 +210,7 @@ def ask(reader: Reader, name: str, live: Callable[[], str | None]) -> str | None
         reader.problem("unreadable", name, error.reason)
         return None
     if text is not None and len(text) > MAX_ANSWER:
-        reader.problem("unreadable", name, f"longer than {MAX_ANSWER >> 20} MiB: no tool says that much")
+        reader.problem("unreadable", name, f"longer than {MAX_ANSWER >> 20} MiB: no tool prints that much")
         return None
     return text
 

@@ -63,7 +63,7 @@ def _descriptors(image: bytes) -> Iterator[int]:
             return
         if image[at] in (_PRIMARY, _SUPPLEMENTARY):
             yield at
-    raise ValueError("no ISO 9660 image: its volume descriptors do not end")
+    raise ValueError("not an ISO 9660 image: its volume descriptors do not end")
 
 
 def _records(image: bytes, root: int) -> Iterator[int]:

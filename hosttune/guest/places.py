@@ -52,7 +52,7 @@ def places(guest: PlannedGuest) -> tuple[Place, ...]:
         where = f"plan: guests[{guest.name!r}].devices[{n}].guest_address"
         address = parse_address(device.guest_address, where=where)
         if address in found:
-            raise BadInput(f"{address} stands twice", where=where, hint="each device has an address of its own")
+            raise BadInput(f"{address} is there twice", where=where, hint="each device has an address of its own")
         found[address] = _place(guest, device, address)
     _refuse_strange_mig(guest)
     return tuple(found.values())
@@ -63,9 +63,9 @@ def _refuse_strange_mig(guest: PlannedGuest) -> None:
     for n, one in enumerate(guest.mig):
         where = f"plan: guests[{guest.name!r}].mig[{n}]"
         if not is_profile_name(one.profile):
-            raise BadInput(f"{one.profile!r} is no MIG profile", where=f"{where}.profile", hint="plan again")
+            raise BadInput(f"{one.profile!r} is not a MIG profile", where=f"{where}.profile", hint="plan again")
         if not 0 <= one.start <= _LAST_START:
-            raise BadInput(f"{one.start} is no memory slice", where=f"{where}.start", hint="plan again")
+            raise BadInput(f"{one.start} is not a memory slice", where=f"{where}.start", hint="plan again")
 
 
 def _place(guest: PlannedGuest, device: Device, address: str) -> Place:

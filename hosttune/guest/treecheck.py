@@ -30,7 +30,7 @@ def check_tree(guest: PlannedGuest) -> None:
 def _cpus(guest: PlannedGuest) -> Iterator[tuple[str, str]]:
     for n, pin in enumerate(guest.vcpu_pins):
         if not 0 <= pin.vcpu < MAX_VCPUS:
-            yield f"vcpu_pins[{n}].vcpu", f"{pin.vcpu} is no vCPU"
+            yield f"vcpu_pins[{n}].vcpu", f"{pin.vcpu} is not a vCPU"
     for n, cell in enumerate(guest.cells):
         for field in ("vcpus", "host_nodes"):
             try:
@@ -41,9 +41,9 @@ def _cpus(guest: PlannedGuest) -> Iterator[tuple[str, str]]:
                 if max(ids, default=0) >= MAX_VCPUS:
                     yield f"cells[{n}].{field}", f"{max(ids)} is above {MAX_VCPUS - 1}"
         if not 0 <= cell.id < MAX_VCPUS:
-            yield f"cells[{n}].id", f"{cell.id} is no cell"
+            yield f"cells[{n}].id", f"{cell.id} is not a cell"
     if guest.cpu_vendor is not None and not _VENDOR.fullmatch(guest.cpu_vendor):
-        yield "cpu_vendor", f"{guest.cpu_vendor!r} is no maker of CPUs"
+        yield "cpu_vendor", f"{guest.cpu_vendor!r} is not a maker of CPUs"
 
 
 def _controllers(guest: PlannedGuest) -> Iterator[tuple[str, str]]:
@@ -55,7 +55,7 @@ def _controllers(guest: PlannedGuest) -> Iterator[tuple[str, str]]:
             (controller.function, _FUNCTIONS),
         )
         if any(number not in allowed for number, allowed in numbers):
-            yield f"controllers[{n}]", "stands where no PCI function can be"
+            yield f"controllers[{n}]", "is where no PCI function can be"
 
 
 def _device(device: Device, where: str) -> Iterator[tuple[str, str]]:
@@ -63,4 +63,4 @@ def _device(device: Device, where: str) -> Iterator[tuple[str, str]]:
     if address != device.guest_address or not address.startswith("0000:"):
         yield "guest_address", f"{device.guest_address!r} is not written as a guest's address is: {address}"
     if device.class_code is not None and not _CLASS.fullmatch(device.class_code):
-        yield "class_code", f"{device.class_code!r} is no PCI class"
+        yield "class_code", f"{device.class_code!r} is not a PCI class"

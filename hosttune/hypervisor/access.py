@@ -90,7 +90,7 @@ def _reader(system: System) -> Reader:
     }
     found = next((match for label in models.get("dac", ()) if (match := _LABEL.fullmatch(label.strip()))), None)
     if found is None:
-        raise Unreadable("virsh capabilities", "it does not say as whom QEMU runs (host/secmodel dac)")
+        raise Unreadable("virsh capabilities", "it does not say which user QEMU runs as (host/secmodel dac)")
     given = _OWNERSHIP.findall(system.read(_QEMU_CONF) or "")
     owns = not given or given[-1] != "0"
     return Reader(int(found[1]), int(found[2]), tuple(name for name in models if name != "dac"), owns)
@@ -100,7 +100,7 @@ def _judged(system: System, reader: Reader, file: Given) -> Iterator[str]:
     path = os.path.normpath(file.path)
     who = f"QEMU (user {reader.user}, group {reader.group})"
     if not system.exists(path):
-        yield f"there is no {path}, which is to be the {file.what}"
+        yield f"there is no {path}, which should be the {file.what}"
         return
     how = ("-r", "-w") if file.written else ("-r",)
     if not all(_may(system, reader, one, path) for one in how):

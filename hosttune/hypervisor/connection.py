@@ -72,7 +72,7 @@ def known_uuid(system: System, name: str) -> str:
     """The UUID of a guest that must be there. Raises WriteFailed, Unreadable."""
     uuid = uuid_of(system, name)
     if uuid is None:
-        raise WriteFailed(f"guest {name}", "libvirt knows none of that name")
+        raise WriteFailed(f"guest {name}", "libvirt has no guest of that name")
     return uuid
 
 

@@ -114,7 +114,7 @@ class LibvirtRestart(Disturbing, Remediable):
     def check(self, value: Any) -> None:
         """See Setting."""
         if value != FOUND:
-            raise refuse(self.kind, self.target, f"{value!r} cannot be wanted of it", f"it is {FOUND!r}")
+            raise refuse(self.kind, self.target, f"{value!r} is not a value that it can have", f"it is {FOUND!r}")
 
     def waits_for(self, system: System) -> str | None:
         """See Setting."""
@@ -143,7 +143,7 @@ class LibvirtRestart(Disturbing, Remediable):
 
     def disturbed(self, system: System) -> Iterator[str]:
         """See Setting."""
-        yield from (f"libvirt is to be restarted, and has work to do: {text}" for text in jobs(system))
+        yield from (f"libvirt must be restarted, and it is working: {text}" for text in jobs(system))
 
     @property
     def remedy(self) -> str | None:

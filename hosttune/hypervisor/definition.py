@@ -101,7 +101,7 @@ class Guest(Setting, Explains):
         if value is None:
             return
         if not isinstance(value, str):
-            raise refuse(self.kind, self.target, f"{type(value).__name__} is no domain XML", "plan again")
+            raise refuse(self.kind, self.target, f"{type(value).__name__} is not domain XML", "plan again")
         facts = read_domain(value, where=f"action {self.kind}:{self.target}")
         if facts.name != self.target:
             raise refuse(self.kind, self.target, f"the XML is that of {facts.name!r}", "plan again")
@@ -128,7 +128,7 @@ class Guest(Setting, Explains):
         state = read_state(system, self.target)
         old = read_definition(system, self.target)
         if value is None:
-            self._refuse_running(state, "it runs: shut it down first, or it would be gone with its next stop")
+            self._refuse_running(state, "it runs: shut it down first, or it would disappear when it stops")
             system.tell(DEFINITION + self.target, "", lambda: _undefine(system, self.target))
             return
         if old is None:

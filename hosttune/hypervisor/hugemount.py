@@ -33,7 +33,7 @@ from hosttune.settings.traits import ServedByOthers
 from hosttune.system import System
 
 NOW, BOOT = "now", "boot"
-NOT_ENABLED, FOREIGN = "not enabled", "somebody else's unit"
+NOT_ENABLED, FOREIGN = "not enabled", "a unit that hosttune did not write"
 _SYSTEMD_RUNS = "/run/systemd/system"  # sd_booted(3)
 _SECONDS = 60.0
 _MOST_NAMED = 5
@@ -55,7 +55,7 @@ class Mount(ServedByOthers):
     def of(cls, target: str) -> Self:
         """See Setting."""
         if page_size_of(target) is None:
-            raise refuse(cls.kind, target, "not a place of hosttune's", f"one of {', '.join(PLACES.values())}")
+            raise refuse(cls.kind, target, "not a mount point of hosttune", f"one of {', '.join(PLACES.values())}")
         return cls(target)
 
     def check(self, value: Any) -> None:
@@ -91,7 +91,7 @@ class Mount(ServedByOthers):
     def served(self, system: System, live: Any, want: Any) -> str | None:
         """See Setting."""
         if self.parts(live) == {NOW: want, BOOT: None}:
-            return "somebody else has mounted it: used as it is"
+            return "already mounted, not by hosttune: used as it is"
         return None
 
     def write(self, system: System, value: Any) -> str | None:
@@ -128,9 +128,9 @@ class Mount(ServedByOthers):
     def _mount(self, system: System) -> str | None:
         held, mounted = self._held(system), self._mounted(system)
         if held is not None and not held.startswith(OURS):
-            raise WriteFailed(unit_path(self.target), "somebody else has put a unit there: move it away first")
+            raise WriteFailed(unit_path(self.target), "there is a unit that hosttune did not write: move it away first")
         if mounted not in (None, page_size_of(self.target)):
-            raise WriteFailed(self.target, "somebody else has mounted pages of another size there: unmount it first")
+            raise WriteFailed(self.target, "pages of another size are mounted there: unmount them first")
         found = system.exists(self.target) if held is None else FOLDER_FOUND in held
         system.replace(unit_path(self.target), unit_text(self.target, folder_found=found).encode(), 0o644)
         system.change(("systemctl", "daemon-reload"), timeout=_SECONDS)
@@ -161,7 +161,7 @@ class Mount(ServedByOthers):
         tell = system.exists(libvirts_folder(self.target)) if mounted else ours
         tell = tell and daemon_unit(system) is not None
         if tell and (doing := "; ".join(jobs(system))):
-            raise InUse(self.target, f"libvirt, which is to be restarted, has work to do: {doing}")
+            raise InUse(self.target, f"libvirt must be restarted, and it is working: {doing}")
         if mounted:
             if users := ", ".join(users_of(system, self.target)):
                 raise InUse(self.target, users)

@@ -44,7 +44,7 @@ class GuestState(Setting):
     def check(self, value: Any) -> None:
         """See Setting."""
         if value != RUNNING:
-            raise refuse(self.kind, self.target, f"{value!r} cannot be wanted of a guest", f"it is {RUNNING!r}")
+            raise refuse(self.kind, self.target, f"{value!r} is not a state a plan can ask for", f"it is {RUNNING!r}")
 
     def read(self, system: System) -> str:
         """See Setting."""

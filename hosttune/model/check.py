@@ -130,7 +130,7 @@ def _double(at: str, key: str, values: Sequence[Hashable]) -> Iterator[Fault]:
     first: dict[Hashable, int] = {}
     for i, value in enumerate(values):
         if first.setdefault(value, i) != i:
-            yield f"{at}[{i}].{key}", f"{value!r} stands twice, first in {at}[{first[value]}]", "list each once"
+            yield f"{at}[{i}].{key}", f"{value!r} is there twice, first in {at}[{first[value]}]", "list each once"
 
 
 def _double_vgpus(host: Host) -> Iterator[Fault]:
@@ -143,7 +143,7 @@ def _double_vgpus(host: Host) -> Iterator[Fault]:
         for n, function in enumerate(card.functions):
             at = f"$.vgpu.gpus[{i}].functions[{n}]"
             if first.setdefault(function.address, at) != at:
-                what = f"{function.address!r} stands twice, first in {first[function.address]}"
+                what = f"{function.address!r} is there twice, first in {first[function.address]}"
                 yield f"{at}.address", what, "list each once"
 
 
@@ -164,7 +164,7 @@ def _no_vgpu_types(host: Host) -> Iterator[Fault]:
     for i, card in enumerate(host.vgpu.gpus if host.vgpu else ()):
         for n, one in enumerate(card.types or ()):
             if not is_type_id(one.id):
-                yield f"$.vgpu.gpus[{i}].types[{n}].id", f"{one.id!r} is no vGPU type", "a number, or nvidia-NUMBER"
+                yield f"$.vgpu.gpus[{i}].types[{n}].id", f"{one.id!r} is not a vGPU type", "a number, or nvidia-NUMBER"
 
 
 def _addresses(host: Host) -> Iterator[tuple[str, str]]:
@@ -233,7 +233,7 @@ def _distances(host: Host) -> Iterator[Fault]:
         for key, distance in (node.distances or {}).items():
             at = f"$.numa_nodes[{i}].distances.{key}"
             if not (key.isascii() and key.isdecimal() and len(key) < 8 and str(int(key)) == key):
-                yield at, f"{key!r} is no node number", "name each node by its id"
+                yield at, f"{key!r} is not a node number", "name each node by its id"
             elif not 1 <= distance <= _MAX_DISTANCE:
                 yield at, f"distance {distance}", f"write 1 to {_MAX_DISTANCE} (10 is local), or leave it out"
 

@@ -242,7 +242,7 @@ def _check_guest(guest: GuestIntent, at: str) -> None:
     for name, value in (guest.sysctl or {}).items():
         if not is_sysctl(name, value):
             _refuse(
-                f"{name} = {value!r} is no sysctl", f"{at}.sysctl", "write names such as vm.nr_hugepages, and one line"
+                f"{name} = {value!r} is not a sysctl", f"{at}.sysctl", "use names such as vm.nr_hugepages, and one line"
             )
     if not guest.mig and guest.gpus in (None, 0, ()) and not isinstance(guest.numa, tuple):
         for key in ("vcpus", "memory"):

@@ -47,7 +47,7 @@ LIMITS: Mapping[str, Limit] = {
     "CPUs named in all lists": Limit(2_000_000, "", "each list counted once, 768 CPUs name some 10,000"),
     "PCI functions": Limit(8192, "", "a host with 16 NICs of 256 virtual functions each has some 5,000"),
     "GPUs of a host": Limit(1024, "", "8 GPUs of 32 virtual functions each are 264"),
-    "GPUs that NVIDIA's driver tells of": Limit(
+    "GPUs that NVIDIA's driver reports": Limit(
         248, "", "a driver numbers its GPUs from 0 to 247 (NV_MINOR_DEVICE_NUMBER_REGULAR_MAX, nv-linux.h)"
     ),
     "guests of a host": Limit(1024, "", "a MIG host has at most 7 on each of 16 GPUs"),
@@ -62,7 +62,7 @@ LIMITS: Mapping[str, Limit] = {
     "/proc/cpuinfo": Limit(16 * MIB, "bytes", "768 CPUs are 1.3 MiB"),
     "definitions of all guests": Limit(16 * MIB, "bytes", "112 guests of a MIG host are 2 MiB"),
     "pci.ids": Limit(8 * MIB, "bytes", "the file of 2026 is 1.6 MiB"),
-    "other file of a capture": Limit(4 * MIB, "bytes", "nvidia-smi -q -x says some 30 KB a GPU"),
+    "other file of a capture": Limit(4 * MIB, "bytes", "nvidia-smi -q -x prints some 30 KB a GPU"),
     # what an intent can ask for
     "guests": Limit(256, "", "a host of 16 GPUs with 7 MIG instances each has 112"),
     "vcpus": Limit(4096, "", "the most that QEMU's q35 takes (max_cpus since QEMU 9.0)"),

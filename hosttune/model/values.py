@@ -74,7 +74,7 @@ class CpuSet(frozenset[int]):
             low = int(match[1]) if match else 0
             high = int(match[2] or low) if match else -1
             if high < low or high > MAX_ID:
-                raise ValueError(f"{part[:40]!r} is no CPU range")
+                raise ValueError(f"{part[:40]!r} is not a CPU range")
             named += high - low + 1  # counted before they are made: overlapping ranges cost time too
             if named > MAX_SET:
                 raise ValueError(f"more than {MAX_SET} ids")
@@ -322,7 +322,7 @@ def _refuse_repeated_keys(document: Any, text: str, where: str, hint: str) -> No
             todo += value
     # Of a key that stands twice the decoder has kept one; each text that a colon follows is a key.
     if sum(1 for found in _TEXT.finditer(text) if found[1]) != kept:
-        raise BadInput("a key that stands twice in an object", where=where, hint=hint)
+        raise BadInput("a key that is there twice in an object", where=where, hint=hint)
 
 
 def from_json(kind: type[T], text: str | bytes, *, schema: str, where: str, once: bool = False) -> T:

@@ -102,9 +102,9 @@ class _Values:
             key = self.value(event, depth)
             line = event.start_mark.line + 1
             if not isinstance(key, str):
-                raise _Refused(f"key {key!r} is no text, at line {line}")
+                raise _Refused(f"key {key!r} is not a text, at line {line}")
             if key in found:
-                raise _Refused(f"key {key!r} stands twice, at line {line}")
+                raise _Refused(f"key {key!r} is there twice, at line {line}")
             found[key] = self.value(next(self._events), depth)
         return found
 

@@ -21,7 +21,7 @@ def guest_cells(resources: Resources, choice: Choice, at: str) -> tuple[tuple[Ce
     known = resources.knows_distances(nodes)
     findings: list[Finding] = []
     if not known and len(nodes) > 1:
-        text = "the distances between its nodes are unknown: its cells are told none"
+        text = "the distances between its nodes are unknown: its cells get none"
         findings.append(Finding(level="info", text=text, where=at))
     cells: list[Cell] = []
     first = 0
@@ -48,5 +48,5 @@ def _written(resources: Resources, a: int, b: int, at: str) -> tuple[int, Findin
     if value == found:
         return value, None
     most = f"{LOCAL_DISTANCE} within a cell and {NEAREST_REMOTE} to {FARTHEST} between cells"
-    text = f"the host's distance {found} from node {a} to node {b} is told as {value}: libvirt takes {most}"
+    text = f"the host's distance {found} from node {a} to node {b} is written as {value}: libvirt accepts {most}"
     return value, Finding(level="info", text=text, where=at)

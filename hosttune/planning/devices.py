@@ -117,13 +117,13 @@ def named_devices(catalogue: Catalogue, addresses: tuple[str, ...], kind: str, w
         address = parse_address(text, where=where)
         device = catalogue.pci.get(address)
         if device is None or not (device.class_code or prefix).startswith(prefix):
-            what = f"no device {address}" if device is None else f"{address} is no {kind} but {_describe(device)}"
+            what = f"no device {address}" if device is None else f"{address} is not a {kind} but {_describe(device)}"
             raise BadInput(what, where=where, hint=f"this host has {', '.join(have[:16]) or 'none'}")
         if address in result:
             raise BadInput(f"{address} is named twice", where=where, hint="name each device once")
         if address in catalogue.kept and catalogue.kept[address].known:
             raise BadInput(
-                f"{address} is no NIC to give away: it {catalogue.kept[address].why}",
+                f"{address} is not a NIC that can be given away: it {catalogue.kept[address].why}",
                 where=where,
                 hint="choose another; without it no GPU of the board has NVLink",
             )
@@ -226,7 +226,7 @@ def _claims(catalogue: Catalogue, address: str, members: Sequence[str], *, invit
     if address in catalogue.kept:
         yield f"{address} stays with the host: it {catalogue.kept[address].why}"
     if not invited and address in catalogue.in_use:
-        yield f"{address} would have to go along, and the host uses it ({catalogue.in_use[address]})"
+        yield f"{address} would have to go to the same guest, and the host uses it ({catalogue.in_use[address]})"
     for virtual in catalogue.virtuals.get(address, ()):
         if virtual in catalogue.holders:
             yield f"{_ends(virtual, address)}; guest {catalogue.holders[virtual]} holds it"

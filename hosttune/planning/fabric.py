@@ -143,17 +143,17 @@ def _mode(
     if owner is None or any(holders.get(gpu) == owner for gpu in members):
         listed = host.fabric is not None and bool(host.fabric.partitions)
         return (told, None) if told or not listed else (SHARED, _contradiction(told))
-    return SHARED, f"guest {owner} has the NVSwitches and no GPU: taken for the service VM of a shared fabric"
+    return SHARED, f"guest {owner} has the NVSwitches and no GPU: assumed to be the service VM of a shared fabric"
 
 
 def _contradiction(mode: int | None) -> str:
     """Of a list where the configured mode has none: the list is believed, since only a daemon of mode 1 or 2 has it."""
     if mode is None:
-        return "the mode is unknown, and there is a list of partitions: taken for mode 1 (shared NVSwitch)"
+        return "the mode is unknown, and there is a list of partitions: assumed to be mode 1 (shared NVSwitch)"
     return (
         "FABRIC_MODE=0 is configured here, where there are no partitions, and yet a list of partitions was read: the"
-        " two contradict each other. The list is believed, as that of a Fabric Manager elsewhere in mode 1 (shared"
-        " NVSwitch); if there is none, nothing keeps guests apart"
+        " two contradict each other. The list is used, as that of a Fabric Manager elsewhere in mode 1 (shared"
+        " NVSwitch); if there is none, guests are not isolated"
     )
 
 
@@ -210,7 +210,7 @@ def unnamed(gpus: Iterable[str], modules: Mapping[str, int], claimed: Mapping[st
     mine = tuple(gpus)
     missing = [address for address in mine if address not in modules and address not in claimed]
     reasons = (
-        [f"the module ids of {', '.join(missing)} are unknown: only the nvidia driver tells them"] if missing else []
+        [f"the module ids of {', '.join(missing)} are unknown: only the nvidia driver reports them"] if missing else []
     )
     for module in sorted({claimed[address] for address in mine if address in claimed}):
         rivals = [address for address, other in claimed.items() if other == module]
@@ -292,7 +292,7 @@ def refusal(fabric: Fabric, gpus: Iterable[str], *, mig: bool = False) -> str | 
     found = exactly(fabric, mine)
     if found is None:
         return (
-            f"{_named(fabric, mine)} are no partition of this host's NVSwitch fabric;"
+            f"{_named(fabric, mine)} are not a partition of this host's NVSwitch fabric;"
             f" {_nearest(fabric, frozenset(mine))}"
         )
     return blocked(fabric, found)
@@ -302,11 +302,11 @@ def _refused_passthrough(fabric: Fabric, mine: GpuSet) -> str | None:
     mode = "the Fabric Manager is in mode 0 (bare metal or full passthrough)"
     if fabric.tenants:
         names = ", ".join(dict.fromkeys(fabric.tenants.values()))
-        return f"{mode}, where guests are not kept apart, and {names} has GPUs of it: several guests need FABRIC_MODE=1"
+        return f"{mode}, which does not isolate guests, and {names} has GPUs of it: several guests need FABRIC_MODE=1"
     if len(mine) == 1 or fabric.whole(mine):
         return None
     if len(mine) == len(fabric.members):
-        missing = "its NVSwitches are no PCI functions that could go along" if _is_board(fabric) else "GPUs are missing"
+        missing = "its NVSwitches are not PCI functions" if _is_board(fabric) else "GPUs are missing"
         return f"{mode}: all GPUs go with all NVSwitches, and {missing}"
     return f"{mode}: a guest gets 1 GPU, or all {len(fabric.members)} with the NVSwitches; FABRIC_MODE=1 has partitions"
 

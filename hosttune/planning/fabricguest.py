@@ -99,7 +99,7 @@ def not_startable(host: Host, guest: PlannedGuest) -> str | None:
 def _not_startable_passthrough(fabric: Fabric, guest: PlannedGuest) -> str | None:
     gpus = fabric_of(fabric, guest)
     if any(name != guest.name for name in fabric.tenants.values()):
-        return "the Fabric Manager is in mode 0, where guests are not kept apart, and another guest has GPUs of it"
+        return "the Fabric Manager is in mode 0, which does not isolate guests, and another guest has GPUs of it"
     switches = {device.address for device in guest.devices if device.kind == "nvswitch"}
     if len(gpus) == 1 or guest.mig or (fabric.whole(gpus) and switches >= set(fabric.switches)):
         return None
@@ -174,7 +174,7 @@ def _say_mig(fabric: Fabric, guest: PlannedGuest, say: Say) -> None:
         return
     text = (
         f"guest {guest.name} cuts its GPUs with MIG inside and needs no partition: none that joins them with other GPUs"
-        " may be active while it has them (fmpm -l), for MIG is the guest's own to turn off"
+        " may be active while it has them (fmpm -l), because the guest can turn MIG off"
     )
     doubt = unsure_routes(fabric, guest)
     if doubt:

@@ -47,7 +47,7 @@ def _shared(fabric: Fabric, guest: PlannedGuest, gpus: tuple[str, ...], number: 
     yield Step(when=START, text=f"fmpm -l: partition {number} is that of module ids {modules}, and {state}")
     yield from _resets(START, gpus)
     yield Step(when=START, text=f"fmpm -a {number}, then fmpm -l: partition {number} is active")
-    text = f"start guest {guest.name} (hosttune apply --start) with its GPUs and no NVSwitch; reset none any more"
+    text = f"start guest {guest.name} (hosttune apply --start) with its GPUs and no NVSwitch; do not reset them again"
     yield Step(when=START, text=text)
     yield Step(when=STOP, text=f"virsh domstate {guest.name}: shut off (never deactivate under a running guest)")
     yield from _resets(STOP, gpus)
@@ -66,7 +66,7 @@ def _whole(fabric: Fabric, guest: PlannedGuest) -> Iterator[Step]:
     # A driver cannot let go of NVSwitches that the daemon holds open: so it ends before apply binds them.
     yield _applied((*fabric.members, *fabric.switches), ", after systemctl stop nvidia-fabricmanager")
     yield from _resets(START, (*fabric.members, *fabric.switches))
-    yield Step(when=START, text=f"start guest {guest.name} with all GPUs and NVSwitches; reset none of them any more")
+    yield Step(when=START, text=f"start guest {guest.name} with all GPUs and NVSwitches; do not reset them again")
     yield Step(when=START, text="inside it: the Fabric Manager of exactly its driver's version, FABRIC_MODE=0, running")
     yield Step(when=STOP, text=f"virsh domstate {guest.name}: shut off")
     yield from _resets(STOP, (*fabric.members, *fabric.switches))

@@ -81,7 +81,7 @@ def _guest_iommu(
     text = f"{vcpus} vCPUs with APIC ids up to {last}: the guest gets an IOMMU device with extended interrupt mode"
     if {DMA_TRANSLATION, DMA_TRANSLATION_GLOBAL}.isdisjoint(names):
         text += (
-            f" that translates DMA, too: it cannot be told not to ({left_out[DMA_TRANSLATION_GLOBAL]}). Boot its kernel"
+            f" that always translates DMA, too ({left_out[DMA_TRANSLATION_GLOBAL]}). Boot its kernel"
             " with intel_iommu=off, else each mapping counts against VFIO's limit of 65535"
         )
         say("warn", text, where)
@@ -139,7 +139,7 @@ def _platform(host: Host, say: Say) -> None:
     elif not kvm:
         say("error", "no KVM on this host: guests cannot start until it is there", "/dev/kvm")
     if host.guests is None:
-        say("info", "libvirt could not be asked: guests that run here, if any, are not respected", "libvirt")
+        say("info", "libvirt could not be asked: guests that run here, if any, are not taken into account", "libvirt")
 
 
 def _groups(catalogue: Catalogue, guests: tuple[PlannedGuest, ...], say: Say) -> None:

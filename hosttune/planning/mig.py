@@ -239,7 +239,7 @@ def mig_unknown(known: Known, gpu: Gpu) -> bool:
 def no_profiles(known: Known, gpu: Gpu) -> str:
     """What there is to say of a GPU without a MIG profile that is known."""
     if mig_unknown(known, gpu):
-        return f"whether GPU {gpu.address} has MIG is unknown: neither it nor a table tells its profiles"
+        return f"whether GPU {gpu.address} has MIG is unknown: neither it nor a table lists its profiles"
     return f"GPU {gpu.address} has no MIG"
 
 

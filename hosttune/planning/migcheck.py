@@ -48,7 +48,7 @@ def _check_profile(field: Field, guest: GuestIntent, at: str) -> None:
     )
     if gpus or not is_profile_name(name):
         none = "none of its GPUs has MIG" if is_profile_name(name) else "a profile is named like 1g.18gb"
-        raise BadInput(f"{name!r} is no MIG profile of this host's GPUs", where=key, hint=have or none)
+        raise BadInput(f"{name!r} is not a MIG profile of this host's GPUs", where=key, hint=have or none)
 
 
 def _in_question(field: Field, guest: GuestIntent, at: str) -> list[Gpu]:

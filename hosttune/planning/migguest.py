@@ -234,7 +234,7 @@ def _after(field: Field, slots: Sequence[MigSlot], devices: Sequence[MigDevice])
     for address in dict.fromkeys(slot.gpu for slot in slots):
         starts = ", ".join(str(slot.start) for slot in slots if slot.gpu == address)
         text = f"nvidia-smi mig -i {address} -dgi -gi ID, for the instances that start at {starts} (mig -lgi)"
-        yield _step("stop", text, "only if nobody else is to have them")
+        yield _step("stop", text, "only if nothing else needs them")
 
 
 def _step(when: str, text: str, why: str | None = None) -> Step:

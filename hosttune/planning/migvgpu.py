@@ -81,7 +81,7 @@ def manager_off(known: Known) -> bool:
 def no_manager(known: Known) -> str | None:
     """Why this host makes no vGPU at all; None where its manager runs, or seems to."""
     vgpu = known.host.vgpu
-    only = "a MIG instance is no PCI function, and only a vGPU of the maker's manager takes one into a guest"
+    only = "a MIG instance is not a PCI function, and only a vGPU of the maker's manager takes one into a guest"
     if manager_off(known):
         return f"no vGPU manager runs on this host: {only}"
     if vgpu is None or not any(vgpu_of(known, gpu.address) for gpu in vgpu.gpus):

@@ -184,7 +184,7 @@ def tree_findings(tree: Tree, where: str) -> tuple[Finding, ...]:
     if tree.note is None:
         return ()
     text = (
-        f"not enough PCI bus numbers for the host's tree: {tree.note}; the guest's NCCL topology file still tells "
+        f"not enough PCI bus numbers for the host's tree: {tree.note}; the guest's NCCL topology file still shows "
         "which devices share a switch"
     )
     return (Finding(level="warn", text=text, where=where),)

@@ -53,7 +53,7 @@ def _no_ats(host: Host, nic: PciDevice, gpus: Sequence[str], guest: PlannedGuest
     if nic.vendor_id == _MELLANOX:
         step = f"mlxconfig -d {nic.address} set ATS_ENABLED=1, then reboot"
     if any(option == "noats" for word in host.kernel_args or () for option in pci_options(word)):
-        step += "; and the kernel argument pci=noats has to go"
+        step += "; and the kernel argument pci=noats must be removed"
     text = f"ATS is {state}: traffic with {', '.join(gpus)} below the same switch goes through the root complex; {step}"
     yield Finding(level="warn" if state == "off" else "info", text=text, where=f"guest {guest.name}: {nic.address}")
 

@@ -68,7 +68,7 @@ def _topology(resources: Resources, choice: Choice, at: str, *, broken: bool) ->
         text = f"an odd number of vCPUs: the last sibling of a core stays idle in {cells}; threads=1"
         findings.append(Finding(level="info", text=text, where=at))
     elif broken and resources.threads_per_core > 1:
-        findings.append(Finding(level="info", text="vCPUs on parts of cores: the guest is told threads=1", where=at))
+        findings.append(Finding(level="info", text="vCPUs on parts of cores: the guest gets threads=1", where=at))
     elif shape.threads < resources.threads_per_core:
         most = resources.threads_per_core
         text = f"too few whole cores are free: {shape.threads} of {most} threads of each core are used"

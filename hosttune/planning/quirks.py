@@ -104,7 +104,7 @@ def tuned_findings(host: Host, actions: Iterable[Action]) -> Iterator[Finding]:
             yield Finding(level=level, text=f"TuneD's profile {name} {said}: {texts}: {mend}", where=ACTIVE)
     texts = "; ".join(told(found, OVERRULED))
     if texts:
-        text = f"TuneD's profile {name} sets {texts}, then applies /etc/sysctl.d again, where ours stands: ours stays"
+        text = f"TuneD's profile {name} sets {texts}, then applies /etc/sysctl.d again: hosttune's value stays in force"
         yield Finding(level="info", text=text, where=ACTIVE)
     if tuned.unread:
         kinds = ", ".join(sorted({wish.kind for wish in wishes}))

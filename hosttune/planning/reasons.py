@@ -61,7 +61,7 @@ def reasons(field: Field, decision: Decision) -> tuple[str, ...]:
         )
     if not set(decision.closure.members) <= set(decision.functions):
         lines.append(
-            "managed='no': the plan's own vfio-pci binding holds, so that stopping the guest does not hand the device"
+            "managed='no': the plan itself binds it to vfio-pci, so that stopping the guest does not hand the device"
             " back to the host's driver, its persistence daemon or Fabric Manager"
         )
     return tuple(lines)
@@ -133,17 +133,17 @@ def guest_findings(field: Field, decision: Decision, at: str) -> tuple[Finding, 
     fabric = field.catalogue.fabric.companions(decision.choice.gpus)
     along = [address for address in decision.closure.members if address not in (*asked, *fabric)]
     if along:
-        say("info", f"goes along by IOMMU group: {', '.join(along)}")
+        say("info", f"goes to the same guest, by IOMMU group: {', '.join(along)}")
     if fabric:
-        say("info", f"goes along with all GPUs, the Fabric Manager being in mode 0: {', '.join(fabric)}")
+        say("info", f"goes with all GPUs, since the Fabric Manager is in mode 0: {', '.join(fabric)}")
     if decision.width.finding:
         say(*decision.width.finding)
     if decision.window.doubt:
         say("warn", decision.window.doubt)
     if decision.window.refusal:
-        say("warn", f"{decision.window.refusal}; under tcg this is only said")
+        say("warn", f"{decision.window.refusal}; under tcg this is only a finding")
     if decision.guest.accelerator == "tcg":
-        say("warn", "accelerator tcg: software emulation, for tests; its speed says nothing")
+        say("warn", "accelerator tcg: software emulation, for tests; its speed means nothing")
     return tuple(found)
 
 
@@ -227,7 +227,7 @@ def _shortfall(field: Field, choice: Choice) -> tuple[str, str]:
     share = auto_share(field, choice.sharing, choice.parts)
     each = "in all" if share.of_host else "a cell"
     if not share.cores:
-        return level, f"its auto share is no whole core {each}, it gets one: {'; '.join(parts)}"
+        return level, f"its auto share is not a whole core {each}, it gets one: {'; '.join(parts)}"
     wanted = f"{share.cores} cores and {format_size(share.memory_bytes)} {each}"
     return level, f"less than the auto share of {wanted}: {'; '.join(parts)}"
 

@@ -59,7 +59,7 @@ def _no_cut(field: Field, guest: GuestIntent) -> str:
     if guest.memory == "auto":
         return "auto memory needs the nodes' memory sizes, which are unknown: give memory"
     unit = page_sizes(field.host, guest.hugepages)[-1] or SMALL_PAGE
-    return f"its memory is no whole number of {format_size(unit)} pages for every cell"
+    return f"its memory is not a whole number of {format_size(unit)} pages for every cell"
 
 
 def relaxations(field: Field, guest: GuestIntent, candidates: Candidates, would_place: WouldPlace) -> tuple[str, ...]:

@@ -146,7 +146,7 @@ def find_cores(host: Host) -> tuple[list[Core], list[Finding]]:
         groups.setdefault((node, cpu.id if cpu.core is None else cpu.core), []).append(cpu)
     if not places.known:
         node = next(iter(places.nodes.values()))
-        text = f"which CPU is on which node is unknown: all are taken for CPUs of node {node}"
+        text = f"which CPU is on which node is unknown: all are assumed to be CPUs of node {node}"
         findings.append(_warn(text, "cpus[].numa_node"))
     if homeless:
         findings.append(_warn(f"CPUs {CpuSet(homeless)} belong to no known node and are not used", "cpus[].numa_node"))

@@ -21,14 +21,14 @@ VERDICT_WORDS = {"fail": "failed", "unknown": "unknown", "warn": "with warnings"
 # What each answer means, worst first: of a host with several, the first in this order is told.
 ANSWERS: Mapping[AnswerOutcome, str] = {
     "needs-person": "needs a person: a revert failed",
-    "internal": "a defect of hosttune",
+    "internal": "a bug in hosttune",
     "died": "connection or command died",
     "unreachable": "not reached",
     "slow": "no answer in time",
     "disk-full": "disk full",
     "not-installed": "hosttune is not installed",
     "wrong-version": "another version of hosttune",
-    "unknown": "no answer, or none to trust",
+    "unknown": "no answer, or one that cannot be trusted",
     "refused": "refused by a guard",
     "bad-input": "input refused",
     "no": "answered no",
@@ -125,13 +125,13 @@ def meaning(report: FleetReport) -> str:
     number_of = verdicts(report)
     unchecked = report.verb in ("discover", "plan")  # these answer, and judge nothing
     if report.verdict == "fail":
-        unfit = "did not do as asked" if unchecked else "must not go to a tenant"
-        lost = f" {count(number_of['unknown'], 'host')} unknown: that is no pass." if number_of["unknown"] else ""
+        unfit = "failed" if unchecked else "must not go to a tenant"
+        lost = f" {count(number_of['unknown'], 'host')} unknown: that is not a pass." if number_of["unknown"] else ""
         return f"{count(number_of['fail'], 'host')} {unfit}.{lost}"
     return {
-        "unknown": f"No host failed, but {count(number_of['unknown'], 'host')} unknown: that is no pass.",
-        "warn": "Every host is fit for use; the warnings cost something, or may.",
-        "pass": "Every host did as asked" + ("." if unchecked else ", and every check that applies to it passed."),
+        "unknown": f"No host failed, but {count(number_of['unknown'], 'host')} unknown: that is not a pass.",
+        "warn": "Every host is fit for use; the warnings may cost performance.",
+        "pass": "Every host succeeded" + ("." if unchecked else ", and every check that applies to it passed."),
     }[report.verdict]
 
 

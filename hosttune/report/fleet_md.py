@@ -112,7 +112,7 @@ def _hosts(lines: Sequence[HostLine]) -> list[str]:
         for line in lines
         if line.verdict in ("fail", "unknown") or line.worse
     ]
-    return _table("## Hosts that are not well", ("verdict", "host", "answer", "what"), rows)
+    return _table("## Hosts with problems", ("verdict", "host", "answer", "what"), rows)
 
 
 def _table(heading: str, names: Sequence[str], rows: Sequence[Sequence[str | None]]) -> list[str]:

@@ -131,7 +131,7 @@ def _print_hosts(lines: Sequence[HostLine], console: Console) -> None:
     bad = [line for line in lines if line.verdict in ("fail", "unknown") or line.worse]
     if not bad:
         return
-    _heading(f"hosts that are not well: {len(bad)} of {len(lines)}", console)
+    _heading(f"hosts with problems: {len(bad)} of {len(lines)}", console)
     for line in bad[:MOST_HOSTS]:
         text = f"{SIGNS[line.verdict]} {line.host}: {summary(line, warnings=False)}"
         prose(text, 2, console, _STYLES[line.verdict], hang=2)

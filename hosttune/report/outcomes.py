@@ -92,9 +92,9 @@ def meaning(validation: Validation) -> str:
     if not validation.results:
         return "Nothing was checked: this says nothing about the host."
     return {
-        "fail": "Do not give this host to a tenant until the failures are mended.",
-        "unknown": "Nothing failed, but what could not be read is not proven: this is no pass.",
-        "warn": "Fit for use; the warnings cost something, or may.",
+        "fail": "Do not give this host to a tenant until the failures are fixed.",
+        "unknown": "Nothing failed, but some checks could not be made: this is not a pass.",
+        "warn": "Fit for use; the warnings may cost performance.",
         "pass": "Every check that applies to this host passed.",
     }[validation.verdict]
 

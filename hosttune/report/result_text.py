@@ -60,7 +60,7 @@ def print_result(result: Result, console: Console, code: int = SUCCESS) -> None:
         say("a reboot is required: what is staged takes effect then", console, "warn")
     if result.open_transaction:
         opened = result.open_transaction
-        text = f"transaction {opened.number} is unfinished ({opened.verb}, {opened.state}): hosttune recover settles it"
+        text = f"transaction {opened.number} is unfinished ({opened.verb}, {opened.state}): run hosttune recover"
         say(text, console, "error")
         say(f"  its journal: {opened.journal}", console)
 
@@ -80,7 +80,7 @@ def verdict(result: Result, code: int = SUCCESS) -> str:
     counted = {word: sum(1 for entry in result.entries if entry.outcome == word) for word in _ORDER}
     facts = [f"{number} {word}" for word, number in counted.items() if number]
     said = f" ({', '.join(facts)})" if facts else ""
-    verb = "rehearsal of apply" if _is_rehearsal(result) else result.verb
+    verb = "dry run of apply" if _is_rehearsal(result) else result.verb
     return f"{verb} on {result.host or 'this host'}: {_ending(result, code)}{said}"
 
 
@@ -91,18 +91,18 @@ def _is_rehearsal(result: Result) -> bool:
 def _ending(result: Result, code: int) -> str:
     """What a command came to, in words."""
     if code == PERSON:
-        return "NOT ALL COULD BE TAKEN BACK, this host needs a person"
+        return "NOT EVERYTHING COULD BE REVERTED, this host needs a person"
     if result.verb == "apply":
         if _is_rehearsal(result):
             return "nothing was written"
         if code == SUCCESS:
             return "changed" if result.changed else "nothing to change"
-        return "changed, but NOT ALL OF IT" if result.changed else "FAILED, the host is as it was"
+        return "changed, but NOT COMPLETELY" if result.changed else "FAILED, the host is as it was"
     if code != SUCCESS:
-        return "taken back, but NOT ALL OF IT" if result.changed else "NOTHING WAS TAKEN BACK"
+        return "NOT COMPLETE" if result.changed else "NOTHING WAS REVERTED"
     if not result.entries:
         return "nothing is applied" if result.verb == "revert" else "nothing is unfinished"
-    return "taken back" if result.changed else "nothing to change"
+    return "done" if result.changed else "nothing to change"
 
 
 # --- rows ----------------------------------------------------------------------------------------------------
@@ -126,10 +126,10 @@ def _print_drift(drift: Sequence[Drift], console: Console) -> None:
     if not drift:
         return
     say("", console)
-    say("drift: no longer as it was left", console, "strong")
+    say("drift: changed since it was applied", console, "strong")
     for one in drift:
         say(f"  {setting_text(one.action)}", console, "warn")
-        text = one.why or f"{short_value(one.expected)} was left, now {short_value(one.actual)}"
+        text = one.why or f"was {short_value(one.expected)}, now {short_value(one.actual)}"
         for line in wrap(text, console.width - 4):
             say(f"    {line}", console)
 

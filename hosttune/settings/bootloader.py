@@ -153,7 +153,7 @@ def lacking(lines: Iterable[Sequence[str]], arguments: Mapping[str, str | None])
 def prove(path: str, why: str | None) -> None:
     """Raise WriteFailed, naming the generated configuration, where it lacks what was staged."""
     if why:
-        raise WriteFailed(path, f"the boot loader's tool succeeded, but {why}: something sets them after ours")
+        raise WriteFailed(path, f"the boot loader's tool succeeded, but {why}: something sets them after hosttune")
 
 
 def was_written(system: System, path: str, data: bytes) -> bool:

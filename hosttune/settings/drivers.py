@@ -63,7 +63,7 @@ class Driver(OfHolder):
     def check(self, value: Any) -> None:
         """See Setting."""
         if value != VFIO:
-            raise refuse(self.kind, self.target, f"{value!r} is no driver that a plan can want", f"it is {VFIO}")
+            raise refuse(self.kind, self.target, f"{value!r} is not a driver that a plan can ask for", f"it is {VFIO}")
 
     def read(self, system: System) -> Any:
         """See Setting."""
@@ -136,7 +136,7 @@ class Driver(OfHolder):
             driver, override = value, VFIO if value == VFIO else None
         for name in (driver, override):
             if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
-                raise refuse(self.kind, self.target, f"{name!r} is no driver's name", "plan again")
+                raise refuse(self.kind, self.target, f"{name!r} is not the name of a driver", "plan again")
         return driver, override
 
     def _refuse(self, system: System) -> None:
@@ -168,7 +168,7 @@ class SriovVfs(OfHolder):
     def check(self, value: Any) -> None:
         """See Setting."""
         if type(value) is not int or not 0 <= value <= _MOST_FUNCTIONS:
-            raise refuse(self.kind, self.target, f"{value!r} is no number of virtual functions", "0 to 65535")
+            raise refuse(self.kind, self.target, f"{value!r} is not a number of virtual functions", "0 to 65535")
 
     def read(self, system: System) -> int | None:
         """See Setting."""
@@ -225,7 +225,7 @@ def settle(system: System) -> str | None:
     try:
         system.change(("udevadm", "settle", f"--timeout={_SETTLE_SECONDS}"), timeout=_SETTLE_SECONDS + 5)
     except CommandFailed as error:
-        return f"udev has not settled: {error.reason}"
+        return f"udev has not finished: {error.reason}"
     return None
 
 
@@ -274,7 +274,7 @@ def _is_card(card: str | None, of: str) -> str:
     if card is None:
         return ""
     if not _IDS.fullmatch(card):
-        raise BadInput(f"{card!r} are no device ids", where=UDEV_RULES, hint='write them like "10de:2335"')
+        raise BadInput(f"{card!r} are not device ids", where=UDEV_RULES, hint='write them like "10de:2335"')
     vendor, _, device = card.partition(":")
     return f' ATTR{{{of}vendor}}=="0x{vendor}", ATTR{{{of}device}}=="0x{device}",'
 

@@ -112,7 +112,7 @@ class DropIn(Setting):
     def of(cls, target: str) -> Self:
         """See Setting."""
         if target not in FILES:
-            raise refuse(cls.kind, target, "not a file of hosttune's", f"one of {', '.join(sorted(FILES))}")
+            raise refuse(cls.kind, target, "not a file of hosttune", f"one of {', '.join(sorted(FILES))}")
         return cls(target)
 
     def check(self, value: Any) -> None:
@@ -155,7 +155,7 @@ class DropIn(Setting):
     def _refuse_others(self, system: System) -> None:
         held = system.read_bytes(self.target)
         if held is not None and not held.startswith(OURS.encode()):
-            raise WriteFailed(self.target, "somebody else has put a file there: move it away first")
+            raise WriteFailed(self.target, "there is a file that hosttune did not write: move it away first")
 
 
 def _put(system: System, path: str, text: str | None) -> None:
@@ -190,5 +190,5 @@ def _reload_rules(system: System) -> str | None:
     try:
         system.change(("udevadm", "control", "--reload"), timeout=30.0)
     except CommandFailed as error:
-        return f"udev was not told: {error.reason}"
+        return f"udev was not notified: {error.reason}"
     return None

@@ -58,7 +58,7 @@ S = TypeVar("S", bound=Setting)
 def only(cls: type[S], target: str, known: str) -> S:
     """The setting of a kind that exists once. Raises BadInput for any other target."""
     if target != known:
-        raise refuse(cls.kind, target, f"no target of {cls.kind}", f"it is {known}")
+        raise refuse(cls.kind, target, f"not a target of {cls.kind}", f"it is {known}")
     return cls(target)
 
 

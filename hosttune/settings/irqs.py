@@ -52,7 +52,7 @@ class IrqAffinity(OfFunction):
     def check(self, value: Any) -> None:
         """See Setting."""
         if cpu_list(value) in (None, ""):
-            raise refuse(self.kind, self.target, f"{value!r} is no list of CPUs", 'write "0-1,64"')
+            raise refuse(self.kind, self.target, f"{value!r} is not a list of CPUs", 'write "0-1,64"')
 
     def read(self, system: System) -> Mapping[str, str]:
         """See Setting. Empty while the device has no interrupts."""
@@ -178,7 +178,7 @@ class IrqbalanceBan(Setting):
     def check(self, value: Any) -> None:
         """See Setting."""
         if cpu_list(value) is None or cpu_list(value) != value:
-            raise refuse(self.kind, self.target, f"{value!r} is no list of CPUs", 'write "2-7,16"')
+            raise refuse(self.kind, self.target, f"{value!r} is not a list of CPUs", 'write "2-7,16"')
 
     def effective(self, system: System) -> str | None:
         """See Setting: the ban that irqbalance finds."""

@@ -143,11 +143,11 @@ def _plain(value: Any) -> str | None:
 
 def _told(system: System, loader: BootLoader) -> str:
     note = f"by {loader.name}"
-    return f"{note}: this capture holds no boot loader, it stands for one" if system.captured else note
+    return f"{note}: this capture has no boot loader: one is assumed" if system.captured else note
 
 
 NO_LOADER = (
-    "no boot loader that hosttune can tell its arguments (GRUB with /etc/default/grub.d, grubby, kernel-install): add"
+    "no boot loader that hosttune can configure (GRUB with /etc/default/grub.d, grubby, kernel-install): add"
     " them by hand and reboot"
 )
 
@@ -156,6 +156,6 @@ def _no_loader(parts: Mapping[str, str | None]) -> WriteFailed:
     wanted = {name: text for name, text in parts.items() if text != NOT_STAGED}
     return WriteFailed(
         "/boot",
-        "no boot loader that hosttune can tell its arguments (GRUB with /etc/default/grub.d, grubby, kernel-install): "
+        "no boot loader that hosttune can configure (GRUB with /etc/default/grub.d, grubby, kernel-install): "
         f"{by_hand(wanted)} by hand, reboot, then apply again",
     )

@@ -65,7 +65,7 @@ class KernelInstall(ToolLoader):
         held = read_state(system, State)
         now = _text(system, LINE)
         if now is not None and now not in (held.was, held.line if held.base is not None else None):
-            raise WriteFailed(LINE, f"is not ours: {by_hand(arguments)}, then run kernel-install for each kernel")
+            raise WriteFailed(LINE, f"is not hosttune's: {by_hand(arguments)}, then run kernel-install for each kernel")
         kernels = tuple(_kernels(system))
         if not kernels:
             raise WriteFailed("/usr/lib/modules", "no kernel is found whose boot entry could be written")

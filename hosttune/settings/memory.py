@@ -39,7 +39,7 @@ class HugePages(MayGiveLess, Remediable):
     def check(self, value: Any) -> None:
         """See Setting."""
         if type(value) is not int or not 0 <= value <= _MOST_PAGES:
-            raise refuse(self.kind, self.target, f"{value!r} is no number of pages", "plan again")
+            raise refuse(self.kind, self.target, f"{value!r} is not a number of pages", "plan again")
 
     def read(self, system: System) -> int | None:
         """See Setting."""

@@ -73,7 +73,7 @@ def write_field(system: System, address: str, field: Field, bits: int) -> str | 
     """
     path = config_path(address)
     if field not in WRITABLE or bits & ~field.mask:
-        raise WriteFailed(path, f"{bits:#06x} of {field.register} is nothing that may be written")
+        raise WriteFailed(path, f"{bits:#06x} of {field.register} must not be written")
     config = config_of(system, address)
     at = field_at(config, field)
     if at is None:

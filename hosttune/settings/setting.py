@@ -58,7 +58,7 @@ class Setting(ABC):
 
     @abstractmethod
     def check(self, value: Any) -> None:
-        """Raise BadInput for a value that cannot be wanted of it. Called before anything is written."""
+        """Raise BadInput for a value that is not a value that it can have. Called before anything is written."""
 
     @abstractmethod
     def read(self, system: System) -> Any:

@@ -42,14 +42,14 @@ class Sysctl(Setting):
     def of(cls, target: str) -> Self:
         """See Setting."""
         if target not in NAMES:
-            raise refuse(cls.kind, target, "no sysctl that hosttune sets", f"one of {', '.join(NAMES)}")
+            raise refuse(cls.kind, target, "not a sysctl that hosttune sets", f"one of {', '.join(NAMES)}")
         return cls(target)
 
     def check(self, value: Any) -> None:
         """See Setting."""
         numbers = NAMES[self.target]
         if not (isinstance(value, str) and value.isdecimal() and value.isascii() and len(value) < 11):
-            raise refuse(self.kind, self.target, f"{value!r} is no number as text", 'write "0"')
+            raise refuse(self.kind, self.target, f"{value!r} is not a number as text", 'write "0"')
         if int(value) not in numbers or str(int(value)) != value:
             raise refuse(self.kind, self.target, f"invalid value {value!r}", f"{numbers[0]} to {numbers[-1]}")
 

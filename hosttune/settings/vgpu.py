@@ -37,7 +37,7 @@ class VgpuType(OfFunction):
     def check(self, value: Any) -> None:
         """See Setting. A plan gives a type; that there is none is the way back only."""
         if not isinstance(value, str) or not _NUMBER.fullmatch(value) or value == NONE:
-            raise refuse(self.kind, self.target, f"{value!r} is no vGPU type", "its number in creatable_vgpu_types")
+            raise refuse(self.kind, self.target, f"{value!r} is not a vGPU type", "its number in creatable_vgpu_types")
 
     def read(self, system: System) -> str | None:
         """See Setting. None where the function is not there, or offers no vGPU."""
@@ -60,5 +60,5 @@ class VgpuType(OfFunction):
         if now is None:
             raise WriteFailed(self.file, "the function is not there, or offers no vGPU", errno.ENOENT)
         if NONE not in (now, value):
-            raise WriteFailed(self.file, f"the function carries vGPU type {now}: somebody has it", errno.EBUSY)
+            raise WriteFailed(self.file, f"the function carries vGPU type {now}: it is in use", errno.EBUSY)
         system.write(self.file, str(value))

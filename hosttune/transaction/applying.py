@@ -216,11 +216,11 @@ def _notes(carried: Carried, todo: Sequence[Prepared]) -> tuple[str, ...]:
         if made.outcome in ("clamped", "ignored") and isinstance(setting, Remediable) and setting.remedy:
             notes.append(setting.remedy)
     if any(made.outcome == "stuck" for made in carried.made.values()):
-        notes.append("what hung may still take effect when the kernel lets go of it: hosttune status shows it then")
+        notes.append("what hung may still take effect when the kernel finishes it: hosttune status shows it then")
     if carried.interrupted:
-        notes.append("interrupted: what had been done was taken back")
+        notes.append("interrupted: what had been done was rolled back")
     if carried.unjournalled:
-        notes.append("the journal could not be written to its end: make room, then hosttune recover")
+        notes.append("the journal could not be written to its end: free space, then run hosttune recover")
     return tuple(notes)
 
 
@@ -277,7 +277,7 @@ def _entry_of_made(site: Site, one: Prepared, number: int, carried: Carried, rec
         return tuple(undone_entries(record, undone))
     outcome, why = made.outcome, made.why
     if undone is not None:
-        why = f"{f'{why}; ' if why else ''}taken back: {undone.outcome}"
+        why = f"{f'{why}; ' if why else ''}rolled back: {undone.outcome}"
     if outcome == "done" and one.step.setting.scope == BOOT:
         works = one.step.setting.effective(site.system)
         if not one.step.setting.agrees(works, one.step.want):
@@ -312,7 +312,7 @@ def rehearse_apply(site: Site, plan: Plan, options: Options, discover: Discover)
             *_refusals(unfinished),
             *(f"apply would fail: {one.step.name} is needed" for one in _lacking(prepared)),
             *(f"apply would fail: {one.step.name} {why}" for one, why in refused if not one.unrecorded),
-            "a rehearsal: nothing was written",
+            "dry run: nothing was written",
         ),
     )
     return result, SUCCESS
@@ -335,7 +335,7 @@ def _lines(one: Prepared, changes: Sequence[str], why: str | None) -> Iterable[s
     """The changes of one step, and why there is no more of them."""
     yield from changes
     if why is not None:
-        yield f"({one.step.name}: {'cannot be told here, its state is not recorded' if one.unrecorded else why})"
+        yield f"({one.step.name}: {'unknown here, its state is not recorded' if one.unrecorded else why})"
 
 
 # --- what follows from a plan --------------------------------------------------------------------------------

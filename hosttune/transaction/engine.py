@@ -124,7 +124,7 @@ def carry_out(
         interrupted = True
     with uninterrupted():
         system.forget()
-        say("taking back what was done, newest first")
+        say("rolling back what was done, newest first")
         transaction = read_transaction(journal.path)
         undone, whole = take_back(system, journal, transaction.records if transaction else (), say, same_boot=True)
         unjournalled = not (whole and _close(journal, undone))
@@ -172,9 +172,9 @@ def _changed(system: System, setting: Setting, old: Any, want: Any) -> Made:
     try:
         now = freeze(setting.read(system))
         if now != old and setting.agrees(now, want):  # by an earlier step: a reset for MIG brings the default limit
-            return Made("done", now, "was so when its turn came")
+            return Made("done", now, "had that value when its turn came")
         if now != old:
-            return Made("conflict", now, f"changed from {text_of(old)} to {text_of(now)} since it was looked at")
+            return Made("conflict", now, f"changed from {text_of(old)} to {text_of(now)} since it was read")
         note = _write(counted, setting, want)
         after = freeze(setting.read(system))
     except Stuck as error:
@@ -321,7 +321,7 @@ def _judged(
 
 def _foreign(now: Any, foreign: Mapping[str, Any]) -> Made:
     which = text_of(foreign[""] if set(foreign) == {""} else foreign)
-    return Made("conflict", now, f"it is {which} now, which hosttune did not set: left alone (--force takes it back)")
+    return Made("conflict", now, f"it is {which} now, which hosttune did not set: left alone (--force reverts it)")
 
 
 def _gone(setting: Setting, record: Record, now: Any, same_boot: bool) -> str:

@@ -19,12 +19,12 @@ _OPTIONAL = ("sub", "serial", "uuid", "module_id", "machine")
 
 def check_machine(plan: Plan, host: Host) -> None:
     """Refuse a plan for another machine, or one that does not say for which. Raises Refused."""
-    hint = "plan again on this machine, or carry the intent instead of the plan"
+    hint = "plan again on this machine, or copy the intent there instead of the plan"
     if plan.host_digest is None:
         what = "the plan names no machine: it was made from a capture, or where the machine id or the CPUs are unknown"
         raise Refused(what, where="plan: host_digest", hint=hint)
     if host.digest is None:
-        raise Refused("this machine cannot be told: its machine id is unknown", where="/etc/machine-id", hint=hint)
+        raise Refused("this machine cannot be identified: no machine id", where="/etc/machine-id", hint=hint)
     if plan.host_digest != host.digest:
         made = f" ({plan.hostname})" if plan.hostname else ""
         what = f"the plan is of another machine{made}, or CPUs, nodes or the machine id changed since"
@@ -45,7 +45,7 @@ def check_identities(plan: Plan, host: Host) -> None:
         if not same_device(device.identity, now)
     ]
     if changed:
-        what = "the plan is stale: devices are others now\n" + "\n".join(changed)
+        what = "the plan is stale: the host has other devices now\n" + "\n".join(changed)
         raise Refused(what, where="plan", hint="plan again: hosttune plan")
 
 
@@ -80,7 +80,7 @@ def refuse_busy(system: System, host: Host, todo: Sequence[Prepared], disrupt: C
         raise Refused(
             "in use, or disruptive:\n" + "\n".join(f"  {line}" for line in lines),
             where="this host",
-            hint="end what holds it, then apply again; a reset or a running guest needs its name in --disrupt",
+            hint="stop what uses it, then apply again; a reset or a running guest needs its name in --disrupt",
         )
 
 
@@ -129,7 +129,7 @@ def refuse_in_use(system: System, transactions: Iterable[Transaction], ended: Co
     lines += [holder.text for holder in found if holder.guest is None or holder.guest not in ended]
     if lines:
         what = "in use:\n" + "\n".join(f"  {line}" for line in lines)
-        raise Refused(what, where="this host", hint="end what uses it, then try again; nothing was taken back")
+        raise Refused(what, where="this host", hint="stop what uses it, then try again; nothing was reverted")
 
 
 def _changing_hands(system: System, record: Record) -> tuple[str, ...]:

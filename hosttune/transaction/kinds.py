@@ -48,7 +48,7 @@ def kind_class(kind: str, where: str) -> type[Setting]:
     """The class of a kind. Raises BadInput for one that this version does not know."""
     found = kinds().get(kind)
     if found is None:
-        raise BadInput(f"no kind of setting {kind!r}", where=where, hint="plan again with this version of hosttune")
+        raise BadInput(f"unknown setting kind {kind!r}", where=where, hint="plan again with this version of hosttune")
     return found
 
 

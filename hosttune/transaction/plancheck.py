@@ -37,7 +37,7 @@ def check_plan(plan: Plan) -> None:
         _check_pins(guest, at)
         page = guest.page_bytes
         if page is not None and (not _SMALLEST_HUGE <= page <= _LARGEST_HUGE or page & (page - 1)):
-            raise BadInput(f"{page} is no size of a huge page", where=f"{at}.page_bytes", hint="plan again")
+            raise BadInput(f"{page} is not a size of a huge page", where=f"{at}.page_bytes", hint="plan again")
         for n, device in enumerate(guest.devices):
             if device.kind != "mdev" and parse_address(device.address, where=f"{at}.devices[{n}]") != device.address:
                 raise BadInput(
@@ -70,6 +70,6 @@ def _check_actions(plan: Plan) -> None:
         if action.id != f"{action.kind}:{action.target}":
             raise BadInput(f"id {action.id!r} is not its kind and target", where=f"{at}.id", hint="plan again")
         if action.effect not in ("now", "reboot"):
-            raise BadInput(f"{action.effect!r} is no effect", where=f"{at}.effect", hint="now or reboot")
+            raise BadInput(f"{action.effect!r} is not an effect", where=f"{at}.effect", hint="now or reboot")
         if action.kind in _FOLLOWS:
-            raise BadInput(f"{action.kind} is no action of a plan, it follows from one", where=at, hint="plan again")
+            raise BadInput(f"{action.kind} cannot be an action of a plan", where=at, hint="plan again")

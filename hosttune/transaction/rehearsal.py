@@ -174,7 +174,7 @@ def rehearse(system: System, setting: Setting, value: Any) -> tuple[tuple[str, .
     except (WriteFailed, CommandFailed) as error:
         why = f"would be refused: {error.what}"
     except Unreadable as error:
-        why = f"cannot be told here: {error.what}"
+        why = f"unknown here: {error.what}"
     if not rehearsal.changes and why is None:
         why = "nothing would be written"
     return tuple(rehearsal.changes), why

@@ -97,7 +97,7 @@ def must_write(site: Site) -> Store:
         raise Refused(
             "a captured host cannot be changed",
             where=site.system.origin,
-            hint="run it on the host itself, or rehearse it there with --dry-run",
+            hint="run it on the host itself, or try it there with --dry-run",
         )
     if not site.system.captured and os.geteuid() != 0:
         raise Refused("not root", where="this machine", hint="run it as root")
@@ -128,5 +128,5 @@ def refuse_open(transactions: tuple[Transaction, ...]) -> None:
             raise Refused(
                 f"transaction {transaction.header.number} was not finished",
                 where=transaction.path,
-                hint="settle it first: hosttune recover",
+                hint="run hosttune recover first",
             )

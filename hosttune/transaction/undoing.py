@@ -105,7 +105,7 @@ def _settled(
         reboot_required=reboot_required(site, site.transactions()),
         entries=tuple(entries),
         open_transaction=described(left) if left else None,
-        notes=() if whole else ("the journal could not be written to its end: make room, then hosttune recover",),
+        notes=() if whole else ("the journal could not be written to its end: free space, then run hosttune recover",),
     )
     if outcomes & {"failed", "stuck"}:
         return result, PERSON
@@ -235,7 +235,7 @@ def status(site: Site) -> tuple[Result, int]:
     try:
         unstaged = tuple(_never_staged(site, transactions))
     except BadInput as error:  # the journal alone says what is in force
-        notes = (*notes, f"the plan of {error.where} does not read: what it wants of the next boot is unknown")
+        notes = (*notes, f"the plan of {error.where} cannot be read: what it stages for the next boot is unknown")
     result = Result(
         host=site.hostname,
         verb="status",
@@ -286,7 +286,7 @@ def _kept(site: Site, record: Record) -> Iterable[Entry]:
         now = freeze(record.after)
     if now != freeze(record.old):
         made = Made(
-            "conflict", now, "a revert left it to whoever had changed it: hosttune revert --force takes it back"
+            "conflict", now, "something else changed it, so revert left it alone: hosttune revert --force reverts it"
         )
         yield from undone_entries(record, made)
 

@@ -246,7 +246,7 @@ def text_of(name: str, value: object) -> str | None:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return str(value)
     if value is not None and (not isinstance(value, str) or "\0" in value):
-        raise BadInput(f"hosttune_{name} is no text: {value!r:.80}")
+        raise BadInput(f"hosttune_{name} is not a text: {value!r:.80}")
     if value == "" and name == "root":
         raise BadInput("hosttune_root is empty: leave it out for the machine itself")
     return value or None
@@ -283,7 +283,7 @@ def seconds_of(value: object, phase: str, level: int) -> float:
     try:
         seconds = float(value)
     except (TypeError, ValueError) as error:
-        raise BadInput(f"hosttune_timeout is no number of seconds: {value!r:.80}") from error
+        raise BadInput(f"hosttune_timeout is not a number of seconds: {value!r:.80}") from error
     if not 0 < seconds < 7 * 86400:
         raise BadInput(f"hosttune_timeout is {seconds:g} s; more than 0 and less than a week is possible")
     return seconds
@@ -293,7 +293,7 @@ def names_of(value: object) -> list[str]:
     """Names of GPUs and guests. Raises BadInput."""
     found = [] if value is None else [value] if isinstance(value, str) else value
     if not isinstance(found, list) or not all(isinstance(name, str) and "\0" not in name for name in found):
-        raise BadInput(f"hosttune_disrupt is no list of names: {value!r:.80}")
+        raise BadInput(f"hosttune_disrupt is not a list of names: {value!r:.80}")
     return list(found)
 
 
@@ -375,7 +375,7 @@ def earlier(path: str | None, record: str) -> str:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(f"no record {record!r} to compare with: {where}: {one_line(str(error))}") from error
     if outcome not in ("ok", "no"):
-        raise BadInput(f"the record {record!r} is no validation to compare with: {outcome}")
+        raise BadInput(f"the record {record!r} is not a validation to compare with: {outcome}")
     return text
 
 

@@ -151,7 +151,7 @@ class Ask:
 def check_ask(ask: Ask) -> None:
     """Raises Refused for a hash that is none, a path that cannot stand in a script, a folder that others may write."""
     if not re.fullmatch(r"[0-9a-f]{64}", ask.sha256):
-        raise Refused(f"{ask.sha256!r} is no SHA-256: make the wheelhouse again")
+        raise Refused(f"{ask.sha256!r} is not a SHA-256: make the wheelhouse again")
     prefix = ask.prefix
     if not PREFIX.fullmatch(prefix) or len(prefix) > LONGEST_PREFIX:
         raise Refused(f"{prefix!r} cannot be the prefix: an absolute path of letters, digits and _ . + -, not too long")
@@ -231,7 +231,7 @@ def unpack(archive: str, sha256: str, into: str) -> None:
             for member in tar:
                 content = tar.extractfile(member) if member.isreg() else None
                 if content is None or not MEMBER.fullmatch(member.name):
-                    raise Refused(f"the archive holds {member.name!r}, which is no plain file of a wheelhouse")
+                    raise Refused(f"the archive holds {member.name!r}, which is not a plain file of a wheelhouse")
                 with open(os.path.join(into, member.name), "xb") as out:
                     shutil.copyfileobj(content, out)
 
@@ -338,7 +338,7 @@ def in_use(ask: Ask) -> bool:
     if not os.path.lexists(ask.link):
         return False
     if not os.path.islink(ask.link):
-        raise Refused(f"{ask.link} is not a link of the bootstrap's: take it away, or choose another hosttune_prefix")
+        raise Refused(f"{ask.link} is not a link of the bootstrap's: remove it, or choose another hosttune_prefix")
     return os.readlink(ask.link) == ask.target
 
 

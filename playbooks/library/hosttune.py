@@ -29,13 +29,13 @@ module: hosttune
 short_description: One phase of hosttune on a host, in one remote execution
 description:
   - Runs the installed C(hosttune) command once, as a list of arguments and never through a shell, and stores the
-    document that it prints as RESULTS/HOST/RECORD.json on the controller, with one key C(fleet) more that says what
-    became of the phase.
-  - An answer that is missing, empty or cut is C(unknown), never C(ok). Such a file is there too; while a host is being
-    asked it already says so.
+    document that it prints as RESULTS/HOST/RECORD.json on the controller, with an extra key C(fleet) for the
+    outcome of the phase.
+  - An answer that is missing, empty or incomplete is C(unknown), never C(ok). A file is written then, too; while a
+    host is being asked, its file already says C(unknown).
   - Every option but O(phase), O(answer) and O(rescue) defaults to the variable C(hosttune_) and its name. These
-    variables are read as data. C({{ name }}) with nothing but a variable's name in it is replaced by that variable.
-    Outside an intent expressions that can do nothing are evaluated too (C({{ inventory_dir | dirname }}), C(default),
+    variables are read literally. A C({{ name }}) that contains only a variable's name is replaced by its value.
+    Outside an intent, expressions without side effects are evaluated too (C({{ inventory_dir | dirname }}), C(default),
     see docs/playbooks.md); any other template there is an error of that host, and inside an intent plain text, unless
     C(hosttune_templates) is true. Options given in a task are templated by Ansible as usual.
 version_added: "0.1.0"
@@ -43,9 +43,9 @@ author: hosttune's authors (@hosttune)
 options:
   phase:
     description:
-      - What to do. V(discover) and V(status) look; V(plan) decides and keeps the plan; V(apply) makes the host match
-        its intent; V(revert) takes back what was applied; V(recover) takes back what an apply or revert that was cut
-        off had begun; V(validate) checks and measures; V(handover) is a validation for the next tenant, at level 2.
+      - What to do. V(discover) and V(status) read; V(plan) decides and saves the plan; V(apply) makes the host match
+        its intent; V(revert) restores the original values; V(recover) rolls back an interrupted apply or
+        revert; V(validate) checks and measures; V(handover) is a validation for the next tenant, at level 2.
     type: str
     required: true
     choices: [discover, plan, apply, status, validate, handover, revert, recover]
@@ -64,7 +64,7 @@ options:
         ansible-vault has encrypted). Needed by V(plan); without it V(apply) takes the plan that is saved.
     type: raw
   level:
-    description: How deep to validate, 0 checklist to 3 burn-in. Default 0, for V(handover) 2. Always 0 in check mode.
+    description: Level of validation, 0 checklist to 3 burn-in. Default 0, for V(handover) 2. Always 0 in check mode.
     type: int
     choices: [0, 1, 2, 3]
   against:
@@ -81,13 +81,13 @@ options:
     type: path
   timeout:
     description:
-      - Seconds that the command may take. After that it is asked to end (a transaction then takes itself back), and
+      - Seconds that the command may take. After that it is stopped (a transaction is then rolled back), and
         the outcome is C(slow). Default 300; 3600 to apply, revert and recover; 1800, 7200 and 14400 for
         levels 1, 2 and 3.
     type: float
   version:
     description:
-      - The hosttune version that hosts must have, told from the installed package before the command is run and from
+      - The hosttune version that hosts must have, read from the installed package before the command is run and from
         its document after. Default that of the hosttune installed with the controller's Ansible, if there is one.
     type: str
   start:
@@ -104,7 +104,7 @@ options:
     elements: str
     default: []
   force:
-    description: V(revert) and V(recover) take back also what somebody else has changed since (C(--force)).
+    description: V(revert) and V(recover) also revert settings that something else has changed since (C(--force)).
     type: bool
     default: false
   results:
@@ -116,7 +116,7 @@ options:
     description: Name of the stored answer. Default the phase. In check mode C(.check) is added.
     type: str
   run:
-    description: Name of the run, so that an old answer is never taken for a new one. Default start time and process.
+    description: Name of the run, so that an old answer is never used for a new one. Default start time and process.
     type: str
   keep:
     description: Return the parsed document as well. Always so where nothing is stored.
@@ -132,26 +132,26 @@ options:
         against asking.
     type: dict
   carried:
-    description: Texts that the action plugin brings along. Not for playbooks.
+    description: Texts from the action plugin. Not for playbooks.
     type: dict
     default: {}
 attributes:
   check_mode:
-    description: Nothing is written on the host. V(apply) is rehearsed; V(revert), V(recover) and V(validate) only look.
+    description: Nothing is written on the host. V(apply) is a dry run; V(revert), V(recover) and V(validate) only read.
     support: full
   diff_mode:
     description: What V(plan) would change and V(apply) changes or would change, setting by setting.
     support: full
 notes:
-  - One remote execution a call, given pipelining (C(ansible_pipelining=true); hosttune's playbooks set it). The
-    interpreter is C(/usr/bin/python3) where the inventory names none, for discovering one would be a second execution.
+  - One remote execution per call, with pipelining (C(ansible_pipelining=true); hosttune's playbooks set it). The
+    interpreter is C(/usr/bin/python3) unless the inventory names one; discovering one would be a second execution.
   - Intents and validations to compare with go through standard input and memory, never through a file on the host.
   - Nothing of the call is logged on the host.
   - The playbooks' variables, hooks, waves and reboots are in docs/playbooks.md.
 """
 
 EXAMPLES = r"""
-- name: What is this host, and is it fit for a tenant
+- name: Discover and validate the host
   hosttune:
     phase: "{{ item }}"
     results: /srv/fleet/results
@@ -181,7 +181,7 @@ outcome:
   type: str
   returned: always
 why:
-  description: One line for whatever is not ok.
+  description: The reason in one line, if the outcome is not ok.
   type: str
   returned: always
   sample: "GPU 0000:41:00.0 is held by guest train (0000:41:00.0)"
@@ -252,7 +252,7 @@ def installed(command: list[str] | None, wanted: str | None) -> list[str]:
         )
     version = package_version(found)
     if wanted and version and version != wanted:
-        raise NoAnswer("wrong-version", f"hosttune {version} is installed, and {wanted} is asked for")
+        raise NoAnswer("wrong-version", f"hosttune {version} is installed, and {wanted} is required")
     return [found, *words[1:]]
 
 
@@ -353,7 +353,7 @@ def ended(asked: dict, check: bool) -> dict:
             code, out, err = run([*command, *words], text, fds, asked["timeout"] or 300.0)
         found = {"exit_code": code, "out": out.decode("utf-8"), "err": err.decode("utf-8", "replace")}
     except UnicodeDecodeError:
-        found = {"outcome": "unknown", "why": "the document is no UTF-8", "exit_code": code}
+        found = {"outcome": "unknown", "why": "the document is not UTF-8", "exit_code": code}
     except NoAnswer as stop:
         found = {"outcome": stop.outcome, "why": str(stop)}
     except OSError as error:

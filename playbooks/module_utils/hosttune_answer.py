@@ -84,7 +84,7 @@ def outcome_of(asked: dict, check: bool, code: int, document: dict, why: str) ->
     if code == 0 and phase == "status" and document.get("reboot_required"):
         return "no", "a reboot is pending"
     if code == 0 and phase == "status" and document.get("open_transaction"):
-        return "no", "a transaction is unfinished: hosttune recover settles it"
+        return "no", "a transaction is unfinished: run hosttune recover"
     if code == 0 and verdict in ("fail", "unknown") and asked["gate"] != "worse":
         raise NoAnswer("unknown", f"exit code 0 beside the verdict {verdict}")
     if code == 0 and asked["gate"] in ("worse", "either") and document.get("worse"):
@@ -110,7 +110,7 @@ def read(asked: dict, out: bytes) -> dict:
         raise NoAnswer(word, f"the document's schema is {schema!r}, not hosttune.{name}/v1")
     version = document.get("version")
     if asked["version"] and version and version != asked["version"]:
-        raise NoAnswer("wrong-version", f"hosttune {version} answered, and {asked['version']} is asked for")
+        raise NoAnswer("wrong-version", f"hosttune {version} answered, and {asked['version']} is required")
     if name == "validation" and not (
         document.get("results") and document.get("verdict") in ("pass", "warn", "fail", "unknown")
     ):

@@ -71,7 +71,7 @@ def resolved(value: object, where: str, variables: Mapping, *, strict: bool = Tr
         return referred(value, where, variables, strict, depth) if is_trusted_as_template(value) else str(value)
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):
-            raise BadInput(f"{where}: a key that is no text: {next(k for k in value if not isinstance(k, str))!r}")
+            raise BadInput(f"{where}: a key that is not a text: {next(k for k in value if not isinstance(k, str))!r}")
         return {
             str(key): resolved(item, f"{where}.{key}", variables, strict=strict, depth=depth + 1)
             for key, item in value.items()
@@ -93,7 +93,7 @@ def referred(text: str, where: str, variables: Mapping, strict: bool, depth: int
     def value_of(match: re.Match) -> object:
         name = match[1]
         if name not in variables or name in ("vars", "hostvars"):
-            raise BadInput(f"{where} refers to {name}, which is no variable of this host")
+            raise BadInput(f"{where} refers to {name}, which is not a variable of this host")
         return resolved(variables[name], f"{where} ({name})", variables, strict=strict, depth=depth + 1)
 
     def text_of_value(match: re.Match) -> str:

@@ -150,7 +150,7 @@
   const fit = document.getElementById("fit");
   const context = canvas.getContext("2d");
   const NAMES = { f: "fail", u: "unknown", w: "warn", p: "pass", s: "skip", x: "unknown", "-": "none" };
-  const MEANS = { f: "failed", u: "unknown", w: "warning", p: "passed", s: "not applicable", x: "no answer from the host: unknown", "-": "not made there" };
+  const MEANS = { f: "failed", u: "unknown", w: "warning", p: "passed", s: "not applicable", x: "no answer from the host: unknown", "-": "not checked there" };
   const HEAD = 150; // pixels of the slanted names of checks, and how far the last one leans out
   const SLANT = 80;
   const MOST = 640; // pixels of the map's window

@@ -50,7 +50,7 @@ def test_the_gate_stays_shut_behind_a_host_that_got_worse(rollout: Rollout) -> N
     assert asked.files[CANARY]["validate"]["worse"] == ["ksm host: pass -> warn, 1"]
     assert asked.report["waves"][0]["why"] == [f"{CANARY}: validate: no: worse than before: ksm host: pass -> warn, 1"]
     assert f"{CANARY}: validate: no: worse than before: ksm host" in asked.errors
-    assert asked.report["stopped"] == "the gate behind wave 1 of 2 stayed shut"
+    assert asked.report["stopped"] == "the gate after wave 1 of 2 did not open"
     assert asked.hooks == [(DRAIN, CANARY)]
 
 

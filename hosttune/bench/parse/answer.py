@@ -45,7 +45,7 @@ def number(value: object, tool: str, what: str, *, least: float = 0.0) -> float:
     try:
         found = float(value)  # type: ignore[arg-type]  # whatever is no number raises
     except (TypeError, ValueError) as error:
-        raise NotUnderstood(tool, f"{what} is no number: {str(value)[:40]!r}") from error
+        raise NotUnderstood(tool, f"{what} is not a number: {str(value)[:40]!r}") from error
     if isinstance(value, bool) or not math.isfinite(found) or found < least:
         raise NotUnderstood(tool, f"{what} cannot be {str(value)[:40]!r}")
     return found
@@ -65,9 +65,9 @@ def document(text: str, tool: str) -> dict[str, Any]:
     try:
         found, _ = json.JSONDecoder().raw_decode(text[start:]) if start >= 0 else (None, 0)
     except (ValueError, RecursionError) as error:
-        raise NotUnderstood(tool, f"no JSON: {error}") from error
+        raise NotUnderstood(tool, f"not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise NotUnderstood(tool, "no JSON object")
+        raise NotUnderstood(tool, "not a JSON object")
     return found
 
 

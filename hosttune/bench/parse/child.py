@@ -33,7 +33,7 @@ def _samples(record: dict[str, Any]) -> Iterator[Sample]:
     metric = part(record.get("metric"), str, TOOL, "metric")
     family = metric_of(metric)
     if family is None or record.get("unit") != family.unit:
-        raise NotUnderstood(TOOL, f"{metric!r} in {record.get('unit')!r} is no metric of ours")
+        raise NotUnderstood(TOOL, f"{metric!r} in {record.get('unit')!r} is not a metric that hosttune knows")
     subject = part(record.get("subject"), str, TOOL, "subject")
     for value in part(record["values"], list, TOOL, "values"):
         yield Sample(metric=metric, subject=subject, value=number(value, TOOL, metric), unit=family.unit)

@@ -73,7 +73,7 @@ def _from_text(text: str) -> Answer:
             name, rows = match[1], []
         elif match := _SUM.match(line):
             if name != match[1]:
-                raise NotUnderstood(TOOL, f"the sum of {match[1]} stands below {name}")
+                raise NotUnderstood(TOOL, f"the sum of {match[1]} is below {name}")
             if name in TESTS:
                 header, *body = rows or [()]
                 for row in body:
