@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from batch_cases import case
@@ -10,10 +11,12 @@ from batch_judge import faults
 from plan_facts import Json
 from sweeps import sample
 
+import hosttune
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.planning import plan
 
+EXAMPLE = str(Path(__file__).parent.parent / "examples" / "hgx-h200-8.tar.xz")
 BATCHES = sample("batches", range(300), 48)  # `make bench` judges as many again
 PORTIONS = 6  # one test judges many seeds and names those that are wrong
 
@@ -43,3 +46,13 @@ def test_one_guest_is_planned_as_in_a_batch(seed: int) -> None:
     beside = planned(found.host, {**found.intent, "guests": [*found.intent["guests"], giant]})
     assert beside["guests"] == alone["guests"]
     assert [row["guest"] for row in beside["unplaced"]] == [*(row["guest"] for row in alone["unplaced"]), "giant"]
+
+
+def test_nics_by_count_are_those_beside_the_gpus() -> None:
+    """On the example as many NICs are on the same node off the GPUs' switches: equally far by node, and not taken."""
+    host = hosttune.discover(EXAMPLE)
+    intent = Intent.from_yaml("version: 1\nguests: [{name: g, gpus: 2, nics: 2}]")
+    devices = plan(host, intent).guests[0].devices
+    gpus, nics = ([int(d.address[5:7], 16) for d in devices if d.kind == kind] for kind in ("gpu", "nic"))
+    assert nics == [bus + 1 for bus in gpus]  # each behind the switch of its GPU
+    assert len(nics) == 2

@@ -13,7 +13,8 @@ from hosttune.planning.devices import Catalogue, address_key, close_groups
 from hosttune.planning.sizing import Field
 
 
-def _shared_bridges(catalogue: Catalogue, a: str, b: str) -> int:
+def shared_bridges(catalogue: Catalogue, a: str, b: str) -> int:
+    """How many bridges are above both functions: the more, the nearer they are."""
     return len(set(catalogue.above(a)) & set(catalogue.above(b)))
 
 
@@ -25,7 +26,7 @@ def _remoteness(field: Field, device: str, gpu: str | None, nodes: Sequence[int]
     distance = 1 << 16
     if node is not None and known:
         distance = min(field.resources.distance(home, node) for home in known)
-    shared = _shared_bridges(field.catalogue, device, gpu) if gpu else 0
+    shared = shared_bridges(field.catalogue, device, gpu) if gpu else 0
     return -shared, distance, address_key(device)
 
 

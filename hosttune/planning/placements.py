@@ -17,6 +17,7 @@ from hosttune.planning.cores import cores_needed, fits
 from hosttune.planning.drawn import Drawn
 from hosttune.planning.fragmentation import Fragmentation
 from hosttune.planning.mig import MigSlot, mig_share
+from hosttune.planning.nearest import shared_bridges
 from hosttune.planning.nodesets import Cells, NodeSet, Prices, node_sets
 from hosttune.planning.problem import Problem
 from hosttune.planning.rank import NEXT, Rank, plus
@@ -104,6 +105,7 @@ class PlacementStream:
         guest = self._want.guest
         self._auto = not isinstance(guest.numa, tuple) and "auto" in (guest.vcpus, guest.memory)
         self._roomy: dict[int, bool] = {}
+        self._shared: dict[tuple[int, tuple[str, ...]], list[int]] = {}
         self._numbers = numbers()
         self._cut_off = False
         self._drawn = Drawn(self._draw())
@@ -319,7 +321,24 @@ class PlacementStream:
                 kinds = self._stock.of((self._which, what, 0))
                 several = handed_out(kinds, self._view.left, count)
                 ways = [(*a, *b) for a in ways for b in several]
-        return sorted(((way, self._cost(cut, nodes, way)) for way in ways), key=lambda way: way[1])
+        found = [(way, self._cost(cut, nodes, way)) for way in ways]
+        if len(found) > 1:
+            found.sort(key=lambda way: (way[1], -self._beside(way[0], cut.selection.gpus)))
+        return found
+
+    def _beside(self, picks: Picks, gpus: tuple[str, ...]) -> int:
+        """How near NICs and drives are to these GPUs on the PCIe tree: bridges that they share, the most first."""
+        most = 0
+        for index, count in picks:
+            key = index, gpus
+            if key not in self._shared:
+                devices = (address for bundle in self._stock.kind(index).bundles for address in bundle)
+                nearest = (
+                    max((shared_bridges(self._field.catalogue, d, gpu) for gpu in gpus), default=0) for d in devices
+                )
+                self._shared[key] = sorted(nearest, reverse=True)
+            most += sum(self._shared[key][:count])
+        return most
 
     def _cost(self, cut: _Cut, nodes: tuple[int, ...], picks: Picks) -> int:
         """What devices add, with all that goes along: each function counts once, whoever brings it."""

@@ -30,7 +30,7 @@ Picks = tuple[tuple[int, int], ...]  # (index of a kind, bundles of it)
 class View:
     """What there is for a guest: the amounts that are left, and whether a node could hold a cell of some shape.
 
-    `spend` is told how much work was done, so that a search can end in time.
+    `spend` gets the work that was done, so that a search can end in time.
     """
 
     left: Sequence[int]
@@ -56,6 +56,7 @@ class Partial:
     """A counted request that is made up in part: from nodes before `at` of a pool; `left` GPUs are still wanted."""
 
     pool: tuple[tuple[Node, tuple[Kind, ...]], ...]
+    rooms: tuple[int, ...]  # GPUs there are on each node of the pool
     left: int
     at: int = 0
     picks: Picks = ()
@@ -74,6 +75,9 @@ class Selections:
         self.cut_off = False  # whether there are more ways to place MIG instances than are looked at
         resources = self._field.resources
         self._own = min((resources.distance(node, node) for node in resources.nodes), default=0)
+        nodes = list(resources.nodes)
+        self._near = {a: min((resources.distance(a, b) for b in nodes if b != a), default=0) for a in nodes}
+        self._nearest = min(self._near.values(), default=0)
         self._pools = [self._pool(part) for part in range(len(gpu_pools(self._want)))]
         self.has_own_nodes = self._may_be_own()
 
@@ -110,7 +114,9 @@ class Selections:
         elif not gpu_count(guest):
             yield self.select(())
         else:
-            yield from (Partial(pool, gpu_count(guest) or 0) for pool in self._pools)
+            for pool in self._pools:
+                rooms = (sum(kind.trait.size * self._view.left[kind.index] for kind in kinds) for _, kinds in pool)
+                yield Partial(pool, tuple(rooms), gpu_count(guest) or 0)
 
     def spreads(self) -> range:
         """How many cells the guest may begin with: as many as asked for, or one on each node with its GPUs."""
@@ -124,11 +130,10 @@ class Selections:
 
     def grown(self, part: Partial, mixed: int) -> Iterator[Selection | Partial]:
         """A part with GPUs of one node more, in every way, of at most so many models beyond the first."""
-        rooms = [sum(k.trait.size * self._view.left[k.index] for k in kinds) for _, kinds in part.pool]
         for i in range(part.at, len(part.pool)):
             node, kinds = part.pool[i]
-            later = sum(rooms[i + 1 :])
-            for size in range(max(1, part.left - later), min(rooms[i], part.left) + 1):
+            later = sum(part.rooms[i + 1 :])
+            for size in range(max(1, part.left - later), min(part.rooms[i], part.left) + 1):
                 for picks in handed_out(kinds, self._view.left, size):
                     self._view.spend(1)
                     models = part.models.union(*(self._stock.kind(index).trait.models for index, _ in picks))
@@ -197,8 +202,7 @@ class Selections:
 
     def _fewest(self, part: Partial) -> int:
         """From how many nodes the GPUs that are left come at the least."""
-        rooms = (sum(k.trait.size * self._view.left[k.index] for k in kinds) for _, kinds in part.pool[part.at :])
-        found = list(accumulate(sorted(rooms, reverse=True)))
+        found = list(accumulate(sorted(part.rooms[part.at :], reverse=True)))
         return min(1 + bisect_left(found, part.left), part.left)
 
     def _few_cores(self, nodes: int) -> bool:
@@ -213,14 +217,15 @@ class Selections:
 
     def _on_own_nodes(self, taken: Counter[int], left: int, more: int) -> int:
         """A cell on each node with GPUs, when `left` GPUs from `more` other nodes are still to come."""
-        distance, unit, pair = self._field.resources.distance, self._problem.unit, self._problem.pair
+        distance, unit = self._field.resources.distance, self._problem.unit
         cells = len(taken) + more
-        nearest = min(pair.values(), default=0) // unit
-        near = {a: min((pair[a, b] for b in self._field.resources.nodes if b != a), default=0) // unit for a in taken}
+        nearest, near = self._nearest, self._near
         known = sum(count * distance(cell, node) for node, count in taken.items() for cell in taken)
         known += sum(count * more * near[node] for node, count in taken.items())
         to_come = left * (self._own + (cells - 1) * nearest)
-        pairs = sum(distance(a, b) for a, b in combinations(sorted(taken), 2)) + more * sum(near.values())
+        pairs = sum(distance(a, b) for a, b in combinations(sorted(taken), 2)) + more * sum(
+            near[node] for node in taken
+        )
         pairs += more * (more - 1) // 2 * nearest
         return unit * (known + to_come) // cells + unit * pairs
 
@@ -228,8 +233,8 @@ class Selections:
         """So many cells on the nodes nearest to the GPUs, as near to each other as can be."""
         resources = self._field.resources
         distances = (sum(count * resources.distance(n, node) for node, count in taken.items()) for n in resources.nodes)
-        nearest = min(self._problem.pair.values(), default=0)
-        return self._problem.unit * sum(sorted(distances)[:cells]) // cells + nearest * (cells * (cells - 1) // 2)
+        pairs = self._nearest * (cells * (cells - 1) // 2)
+        return self._problem.unit * (sum(sorted(distances)[:cells])) // cells + self._problem.unit * pairs
 
 
 def handed_out(kinds: Sequence[Kind], left: Sequence[int], count: int) -> list[Picks]:

@@ -123,6 +123,25 @@ def read_stock(field: Field, wants: Sequence[Want]) -> Stock:
     for name, amount in sorted(shared.items()):
         places[name] = len(capacity)
         capacity.append(amount)
+    groups = _alike(field, labels, cut, places)
+    kinds: list[Kind] = []
+    for trait, bundles in groups.items():
+        members = tuple(close_groups(field.catalogue, bundle).members for bundle in bundles)
+        kinds.append(Kind(len(capacity), trait, tuple(bundles), members))
+        capacity.append(len(bundles))
+    homeless = (*places.values(), *(kind.index for kind in kinds if kind.trait.node is None))
+    narrowest: dict[tuple[int, int], int] = {}
+    for node_id, least in cores:
+        widths = (len(core.cpus) for core in field.resources.nodes[node_id].free)
+        narrowest[node_id, least] = min((width for width in widths if width >= least), default=1)
+    shares = any(want.guest.smt == "threads" for want in wants)
+    return Stock(tuple(capacity), cores, threads, tuple(kinds), narrowest, shares, sites, places, homeless)
+
+
+def _alike(
+    field: Field, labels: Mapping[Bundle, set[Label]], cut: Mapping[str, int], places: Mapping[str, int]
+) -> dict[Trait, list[Bundle]]:
+    """Bundles by what makes them alike, in the order of their addresses; `places`: where shared things are counted."""
     groups: dict[Trait, list[Bundle]] = {}
     for bundle in sorted(labels, key=lambda b: [address_key(a) for a in b]):
         brings = sorted(_brings(field, bundle, cut).items())
@@ -139,18 +158,7 @@ def read_stock(field: Field, wants: Sequence[Want]) -> Stock:
             along=_along(field, bundle),
         )
         groups.setdefault(trait, []).append(bundle)
-    kinds: list[Kind] = []
-    for trait, bundles in groups.items():
-        members = tuple(close_groups(field.catalogue, bundle).members for bundle in bundles)
-        kinds.append(Kind(len(capacity), trait, tuple(bundles), members))
-        capacity.append(len(bundles))
-    homeless = (*places.values(), *(kind.index for kind in kinds if kind.trait.node is None))
-    narrowest: dict[tuple[int, int], int] = {}
-    for node_id, least in cores:
-        widths = (len(core.cpus) for core in field.resources.nodes[node_id].free)
-        narrowest[node_id, least] = min((width for width in widths if width >= least), default=1)
-    shares = any(want.guest.smt == "threads" for want in wants)
-    return Stock(tuple(capacity), cores, threads, tuple(kinds), narrowest, shares, sites, places, homeless)
+    return groups
 
 
 def _labels(field: Field, wants: Sequence[Want]) -> dict[Bundle, set[Label]]:
