@@ -543,7 +543,7 @@ def test_version_and_discover_import_nothing_heavy(host_root: Callable[[str], Pa
     heavy = {"jinja2", "rich", "lxml.etree", "yaml", "subprocess", "tarfile", "pynvml", "libvirt"}
     # The document of a host is what a fleet asks for most: it does without click, and without what only plans,
     # validations and answers of GPU tools need.
-    quick = {"click", "dataclasses", "difflib", "pathlib", "tomllib", "hosttune.model.plan", "hosttune.gpu.nvml_facts"}
+    quick = {"click", "difflib", "pathlib", "tomllib", "hosttune.model.plan", "hosttune.gpu.nvml_facts"}
     for arguments, more in ((["--version"], {"msgspec"}), (["discover", "-o", "json", "--root", root], quick)):
         code = (
             "import sys, io; from hosttune.cli import run; sys.stdout = io.StringIO();"
