@@ -16,9 +16,9 @@ from hosttune.guest.nccl import FILE
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan, PlannedGuest
-from hosttune.planning.devices import read_catalogue
-from hosttune.planning.pcie import Tree as Planned
-from hosttune.planning.pcie import build_tree
+from hosttune.planning.inventory.devices import read_catalogue
+from hosttune.planning.pcie.tree import Tree as Planned
+from hosttune.planning.pcie.tree import build_tree
 
 
 def planned(host: Host, **guest: Any) -> Plan:

@@ -16,9 +16,9 @@ from hosttune.model.host import Host, PciDevice
 from hosttune.model.intent import GuestIntent, Intent, MigRequest
 from hosttune.model.plan import PlannedGuest
 from hosttune.model.values import to_builtins, to_json
-from hosttune.planning.mig import mig_choices
-from hosttune.planning.migguest import MigParts, as_devices, plan_mig_guest
-from hosttune.planning.sizing import Field, read_field
+from hosttune.planning.inventory.sizing import Field, read_field
+from hosttune.planning.mig.guest import MigParts, as_devices, plan_mig_guest
+from hosttune.planning.mig.instances import mig_choices
 
 A, B, C, D = "0000:41:00.0", "0000:42:00.0", "0000:81:00.0", "0000:82:00.0"
 NODES = {A: 0, B: 0, C: 1, D: 1}

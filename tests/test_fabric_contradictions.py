@@ -9,7 +9,7 @@ from fabrichosts import AT, GPUS, H200, MODULES, SWITCHES, board, decide, gpus_o
 from planhosts import Held
 
 from hosttune.model.host import Host
-from hosttune.planning.fabricguest import not_startable
+from hosttune.planning.fabric.guest import not_startable
 
 
 def test_mode_0_and_a_list_of_partitions_contradict_each_other() -> None:

@@ -12,9 +12,9 @@ from planhosts import Held
 
 from hosttune.model.host import Host
 from hosttune.model.plan import MigAssignment, PlannedGuest
-from hosttune.planning.fabric import Fabric, read_fabric, refusal
-from hosttune.planning.fabricguest import fabric_findings, fabric_reasons, guest_partition, not_startable
-from hosttune.planning.fabricsteps import fabric_steps
+from hosttune.planning.fabric.guest import fabric_findings, fabric_reasons, guest_partition, not_startable
+from hosttune.planning.fabric.partitions import Fabric, read_fabric, refusal
+from hosttune.planning.fabric.steps import fabric_steps
 
 Json = dict[str, Any]
 TWO = [AT[1], AT[2]]

@@ -29,8 +29,8 @@ from hosttune.gpu.boards import board_of
 from hosttune.model.host import Host
 from hosttune.model.plan import Plan
 from hosttune.model.values import to_builtins
-from hosttune.planning.fabric import Fabric, partition_of, placeable, read_fabric
-from hosttune.planning.fabricguest import not_startable
+from hosttune.planning.fabric.guest import not_startable
+from hosttune.planning.fabric.partitions import Fabric, partition_of, placeable, read_fabric
 
 Json = dict[str, Any]
 

@@ -222,7 +222,8 @@ def test_only_settings_change_a_system() -> None:
 
 
 def _imported(module: str) -> set[str]:
-    path = PRODUCT.parent / f"{module.replace('.', '/')}.py"
+    place = PRODUCT.parent / module.replace(".", "/")
+    path = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     tree = ast.parse(path.read_text()) if path.exists() else ast.parse("")
     return {
         node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module != module

@@ -16,8 +16,8 @@ import hosttune
 from hosttune.domain import domain_xml
 from hosttune.model.host import Host
 from hosttune.model.plan import Plan
-from hosttune.planning.devices import read_catalogue
-from hosttune.planning.pcie import build_tree
+from hosttune.planning.inventory.devices import read_catalogue
+from hosttune.planning.pcie.tree import build_tree
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "hgx-h200-8.tar.xz"
 MATRIX_NAMES = sorted(path.name.removesuffix(".txt") for path in MATRICES.glob("*.txt"))

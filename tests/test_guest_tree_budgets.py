@@ -24,8 +24,8 @@ from hosttune.guest.nccl import FILE
 from hosttune.model.host import Host
 from hosttune.model.plan import Device, Plan
 from hosttune.model.values import parse_cpus
-from hosttune.planning.devices import read_catalogue
-from hosttune.planning.pcie import LAST_BUS, NoRoomOnBus, with_host_places
+from hosttune.planning.inventory.devices import read_catalogue
+from hosttune.planning.pcie.tree import LAST_BUS, NoRoomOnBus, with_host_places
 
 __all__ = ["libvirtd"]
 

@@ -118,7 +118,7 @@ _MODULE = re.compile(r"hosttune\.([a-z_0-9]*)(\.[A-Za-z_0-9]*)*")
 def floors() -> dict[str, int]:
     """The floor of each room in pyproject.toml, 0 the highest."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    (layers,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
+    (layers,) = [contract["layers"] for contract in contracts if contract["name"] == "layers, top to bottom"]
     return {
         room.strip().removeprefix("hosttune."): floor for floor, line in enumerate(layers) for room in line.split("|")
     }

@@ -15,7 +15,9 @@ from mighosts import A, B, C, D, field_of, functions_of, gpu_row, guest_of, mig_
 from hosttune.errors import BadInput
 from hosttune.model.intent import GuestIntent, Intent
 from hosttune.planning import plan
-from hosttune.planning.mig import (
+from hosttune.planning.inventory.sizing import Field
+from hosttune.planning.mig.check import check_mig
+from hosttune.planning.mig.instances import (
     MigSlot,
     is_vgpu_guest,
     mig_changes,
@@ -23,9 +25,7 @@ from hosttune.planning.mig import (
     mig_refusal,
     mig_share,
 )
-from hosttune.planning.migcheck import check_mig
-from hosttune.planning.migpack import FULL, MEDIA
-from hosttune.planning.sizing import Field
+from hosttune.planning.mig.packing import FULL, MEDIA
 
 ALL = (A, B, C, D)
 

@@ -17,8 +17,8 @@ from hosttune.model.host import PciDevice
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, PlannedGuest
 from hosttune.planning import plan
-from hosttune.planning.mig import counts_inside
-from hosttune.planning.migguest import (
+from hosttune.planning.inventory.sizing import Field
+from hosttune.planning.mig.guest import (
     MigParts,
     inside_refusal,
     mig_actions,
@@ -26,7 +26,7 @@ from hosttune.planning.migguest import (
     takes_inside,
     with_type_steps,
 )
-from hosttune.planning.sizing import Field
+from hosttune.planning.mig.instances import counts_inside
 
 VFS = functions_of(A)
 

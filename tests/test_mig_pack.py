@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hosttune.gpu.mig_tables import offer_of
 from hosttune.model.gpu import Gpu, MigProfile
 from hosttune.model.host import PciDevice
-from hosttune.planning.migpack import FULL, MEDIA, atoms_of, free_starts, most, pack, room, start_sets
+from hosttune.planning.mig.packing import FULL, MEDIA, atoms_of, free_starts, most, pack, room, start_sets
 
 H200 = offer_of(Gpu(address="0000:41:00.0"), PciDevice(address="0000:41:00.0", vendor_id="10de", device_id="2335"))
 BY_NAME = {profile.name: profile for profile in H200.profiles}

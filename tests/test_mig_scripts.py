@@ -12,7 +12,7 @@ from hosttune.errors import BadInput
 from hosttune.guest import guest_files
 from hosttune.model.intent import GuestIntent, MigRequest
 from hosttune.model.plan import MigAssignment, PlannedGuest
-from hosttune.planning.guestside import seed_path
+from hosttune.planning.host.inside import seed_path
 
 # As the real tool: "mig -lgi" prints a table, "No MIG-enabled devices found." with MIG off (H200, driver 580).
 MIG_SMI = r"""#!/bin/sh

@@ -14,8 +14,8 @@ from hosttune.model.intent import Intent, Reserve
 from hosttune.model.plan import Plan
 from hosttune.model.values import to_json
 from hosttune.planning import plan
-from hosttune.planning.pages import NodeMemory, read_memory, reserve_bytes
-from hosttune.planning.resources import LOCAL_DISTANCE, REMOTE_DISTANCE, Resources, read_resources
+from hosttune.planning.inventory.pages import NodeMemory, read_memory, reserve_bytes
+from hosttune.planning.inventory.resources import LOCAL_DISTANCE, REMOTE_DISTANCE, Resources, read_resources
 
 GIB = 1 << 30
 MIB = 1 << 20

@@ -13,8 +13,8 @@ from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.values import to_json
 from hosttune.planning import plan
-from hosttune.planning.sizing import Field, read_field
-from hosttune.planning.taking import take
+from hosttune.planning.guest.reserve import take
+from hosttune.planning.inventory.sizing import Field, read_field
 
 SEEDS = range(40)
 

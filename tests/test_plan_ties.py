@@ -19,13 +19,13 @@ from hosttune.model.host import Host
 from hosttune.model.intent import Intent, Reserve
 from hosttune.model.values import parse_cpus
 from hosttune.planning import plan
-from hosttune.planning import shape as cut
 from hosttune.planning.batch import want_of
-from hosttune.planning.cores import choose_cores, fits, has_whole_cores
-from hosttune.planning.fragmentation import Fragmentation, Fragments, joined
-from hosttune.planning.search import search_problem
-from hosttune.planning.shape import CellDemand
-from hosttune.planning.sizing import Field, read_field
+from hosttune.planning.inventory import shape as cut
+from hosttune.planning.inventory.cores import choose_cores, fits, has_whole_cores
+from hosttune.planning.inventory.shape import CellDemand
+from hosttune.planning.inventory.sizing import Field, read_field
+from hosttune.planning.search.branch_and_bound import search_problem
+from hosttune.planning.search.fragmentation import Fragmentation, Fragments, joined
 
 Json = dict[str, Any]
 GIB = 1 << 30

@@ -13,7 +13,7 @@ from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan, Topology
 from hosttune.model.values import to_json
 from hosttune.planning import plan
-from hosttune.planning.vcpus import last_apic_id, needs_iommu
+from hosttune.planning.inventory.vcpus import last_apic_id, needs_iommu
 
 GPU = Card("0000:41:00.0", 0, group=1)
 

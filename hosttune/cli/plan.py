@@ -41,9 +41,7 @@ WITH_FILE = ("file", "name", "profile")  # options of `plan` that an intent in a
 @click.option("--vcpus", metavar="N|auto", help="vCPUs of the guest (default auto).")
 @click.option("--memory", metavar="SIZE|auto", help="Memory of the guest, for example 200GiB (default auto).")
 @click.option("--numa", metavar="N|auto", help="NUMA cells of the guest (default auto).")
-@click.option(
-    "--smt", type=click.Choice(["cores", "threads"]), help="Whole cores (default) or also single threads."
-)
+@click.option("--smt", type=click.Choice(["cores", "threads"]), help="Whole cores (default) or also single threads.")
 @click.option("--hugepages", type=click.Choice(["auto", "1GiB", "2MiB", "none"]), help="Page size (default auto).")
 @click.option("--nics", type=COUNT, metavar="N", help="Give the guest the N nearest NICs.")
 @click.option("--nvme", type=COUNT, metavar="N", help="Give the guest the N nearest NVMe drives.")

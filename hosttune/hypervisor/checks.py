@@ -60,7 +60,7 @@ def _not_whole(host: Host, guest: PlannedGuest, function: PciDevice, others: lis
 
 def startable(host: Host, guest: PlannedGuest) -> tuple[str, ...]:
     """Why the guest, though defined, must not be started now; empty when it may be."""
-    from hosttune.planning.fabricguest import not_startable  # the planner: a third of what `validate` would import
+    from hosttune.planning.fabric.guest import not_startable  # the planner: a third of what `validate` would import
 
     running = [other for other in host.guests or () if is_active(other.state)]
     state = next((other.state for other in running if other.name == guest.name), None)

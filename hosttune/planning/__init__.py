@@ -9,15 +9,15 @@ from hosttune.knobs.registry import check_settings
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Finding, Plan, PlannedGuest, Unplaced
-from hosttune.planning.actions import plan_actions
 from hosttune.planning.batch import check_apart, place_guests, want_of
-from hosttune.planning.guestside import guest_settings, seed_path
-from hosttune.planning.hostfindings import host_findings
-from hosttune.planning.migcheck import check_mig
-from hosttune.planning.pageactions import may_boot_pages
-from hosttune.planning.quirks import tuned_findings
-from hosttune.planning.sizing import read_field
-from hosttune.planning.stock import Want
+from hosttune.planning.host.actions import plan_actions
+from hosttune.planning.host.findings import host_findings
+from hosttune.planning.host.inside import guest_settings, seed_path
+from hosttune.planning.host.page_actions import may_boot_pages
+from hosttune.planning.host.quirks import tuned_findings
+from hosttune.planning.inventory.sizing import read_field
+from hosttune.planning.mig.check import check_mig
+from hosttune.planning.request.resource_pool import Want
 
 __all__ = ["plan"]
 

@@ -16,17 +16,17 @@ from hosttune.errors import BadInput
 from hosttune.model.intent import GuestIntent, NicRequest
 from hosttune.model.plan import Finding, Unplaced
 from hosttune.model.values import CpuSet, parse_address, parse_cpus
-from hosttune.planning.builder import Builder
-from hosttune.planning.candidates import gpu_candidates
-from hosttune.planning.devices import named_devices, named_gpus
-from hosttune.planning.guests import Placed
-from hosttune.planning.mig import is_vgpu_guest, mig_changes, mig_refusal
-from hosttune.planning.nearest import too_few
-from hosttune.planning.relax import has_room, relaxations, shortage
-from hosttune.planning.search import SearchProblem, all_fit, best_of, search_problem
-from hosttune.planning.sizing import Field
-from hosttune.planning.stock import Want, counted_nics, counted_nvme
-from hosttune.planning.taking import pins_of, take
+from hosttune.planning.guest.builder import Builder
+from hosttune.planning.guest.document import Placed
+from hosttune.planning.guest.reserve import pins_of, take
+from hosttune.planning.inventory.devices import named_devices, named_gpus
+from hosttune.planning.inventory.sizing import Field
+from hosttune.planning.mig.instances import is_vgpu_guest, mig_changes, mig_refusal
+from hosttune.planning.request.candidates import gpu_candidates
+from hosttune.planning.request.nearest import too_few
+from hosttune.planning.request.resource_pool import Want, counted_nics, counted_nvme
+from hosttune.planning.search.branch_and_bound import SearchProblem, all_fit, best_of, search_problem
+from hosttune.planning.suggestions import has_room, relaxations, shortage
 
 MOST_RIVALS = 32  # guests among which a smallest set that is in the way is looked for
 MOST_EXPLAINED = 8  # guests without a place for which that set, and what would help, are worked out: each takes a while

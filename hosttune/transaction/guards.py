@@ -33,7 +33,7 @@ def check_machine(plan: Plan, host: Host) -> None:
 
 def check_identities(plan: Plan, host: Host) -> None:
     """Refuse a plan whose devices are others now. Raises Refused with every difference."""
-    from hosttune.planning.devices import identity, read_catalogue
+    from hosttune.planning.inventory.devices import identity, read_catalogue
 
     catalogue = read_catalogue(host)
     changed = [

@@ -1,0 +1,215 @@
+"""Planned guests on the NVSwitch fabric: the partition of each, whether it may start, and what an operator should know.
+
+Pure. A guest that cuts its whole GPUs with MIG needs no partition, since MIG turns NVLink off; but MIG is on only once
+the guest itself has switched it on, and off whenever it likes. So what keeps it apart from other tenants is that no
+partition of several GPUs is active with its GPUs in it. Sources: NVIDIA, Fabric Manager for NVIDIA NVSwitch systems,
+user guide ("Interoperability with MIG", "Shared NVSwitch virtualization model"); docs/fabric.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from hosttune.model.host import Host
+from hosttune.model.plan import PlannedGuest
+from hosttune.planning.fabric.partitions import (
+    VGPU,
+    Fabric,
+    GpuSet,
+    blocked,
+    exactly,
+    partition_of,
+    read_fabric,
+    unnamed,
+)
+
+Say = Callable[[str, str, str], None]  # level, text, where
+_WHERE = "Fabric Manager"
+
+
+def fabric_of(fabric: Fabric, guest: PlannedGuest) -> GpuSet:
+    """The guest's whole GPUs that are on the fabric."""
+    return tuple(d.address for d in guest.devices if d.kind == "gpu" and d.address in fabric.members)
+
+
+def guest_partition(fabric: Fabric, guest: PlannedGuest) -> int | None:
+    """The partition that a planned guest has to have active; None where it needs none, or that is not known."""
+    return None if needs_none(fabric, guest) else partition_of(fabric, fabric_of(fabric, guest))
+
+
+def needs_none(fabric: Fabric, guest: PlannedGuest) -> bool:
+    """Whether it has MIG on whole GPUs, and partitions keep it apart (user guide, "Interoperability with MIG")."""
+    return bool(guest.mig and fabric_of(fabric, guest)) and fabric.known and not fabric.passthrough
+
+
+def open_partitions(fabric: Fabric, guest: PlannedGuest) -> tuple[int, ...]:
+    """Active partitions that join the guest's GPUs with others than its own: NVLink routes are open between them."""
+    mine = {fabric.modules[address] for address in fabric_of(fabric, guest) if address in fabric.modules}
+    return tuple(number for number, modules in sorted(fabric.active.items()) if modules & mine and modules - mine)
+
+
+def unsure_routes(fabric: Fabric, guest: PlannedGuest) -> str | None:
+    """Why nobody knows whether such a partition is active; None where that is known."""
+    gpus = fabric_of(fabric, guest)
+    if missing := unnamed(gpus, fabric.modules, fabric.claimed):
+        return missing
+    if fabric.partitions == ():
+        return fabric.why
+    mine = frozenset(gpus)
+    unread = [p.id for p in fabric.partitions or () if p.active is None and p.gpus & mine and p.gpus - mine]
+    return f"whether partitions {', '.join(map(str, unread))} are active could not be read" if unread else None
+
+
+def fabric_reasons(fabric: Fabric, guest: PlannedGuest) -> tuple[str, ...]:
+    """Why a guest with GPUs of the fabric has no partition, where it needs none."""
+    if not needs_none(fabric, guest):
+        return ()
+    return ("no partition of the NVSwitch fabric: MIG, which the guest switches on inside, turns NVLink off",)
+
+
+# --- starting ----------------------------------------------------------------------------------------------------
+
+
+def not_startable(host: Host, guest: PlannedGuest) -> str | None:
+    """Why a planned guest must not be started on a host as its fabric is now; None where that says nothing against.
+
+    An inactive partition is a reason: CUDA in the guest would fail with error 802 until it is activated. For a guest
+    with MIG inside an active one is, and one of which that is not known.
+    """
+    fabric = read_fabric(host)
+    gpus = fabric_of(fabric, guest)
+    if not gpus:
+        return None
+    if fabric.passthrough and guest.fabric_partition is None:
+        return _not_startable_passthrough(fabric, guest)
+    if needs_none(fabric, guest):
+        return _not_startable_mig(fabric, guest)
+    if guest.fabric_partition is None:
+        return "its GPUs are on an NVSwitch fabric and which partition holds them is unknown"
+    if not fabric.known or any(address not in fabric.modules for address in gpus):
+        return None
+    found = exactly(fabric, gpus)
+    if found is None or found.id != guest.fabric_partition:
+        return f"partition {guest.fabric_partition} of the NVSwitch fabric does not hold exactly its GPUs now"
+    if found.active is False:
+        return f"partition {found.id} of the NVSwitch fabric is not active: fmpm -a {found.id}"
+    return None
+
+
+def _not_startable_passthrough(fabric: Fabric, guest: PlannedGuest) -> str | None:
+    gpus = fabric_of(fabric, guest)
+    if any(name != guest.name for name in fabric.tenants.values()):
+        return "the Fabric Manager is in mode 0, which does not isolate guests, and another guest has GPUs of it"
+    switches = {device.address for device in guest.devices if device.kind == "nvswitch"}
+    if len(gpus) == 1 or guest.mig or (fabric.whole(gpus) and switches >= set(fabric.switches)):
+        return None
+    return "the Fabric Manager is in mode 0, and it has neither one GPU nor all with the NVSwitches"
+
+
+def _not_startable_mig(fabric: Fabric, guest: PlannedGuest) -> str | None:
+    joined = open_partitions(fabric, guest)
+    if joined:
+        step = f"fmpm -d {joined[0]} once no guest uses it"
+        return f"partition {joined[0]} of the NVSwitch fabric is active and joins its GPUs with others: {step}"
+    why = unsure_routes(fabric, guest)
+    return (
+        f"whether an active partition of the NVSwitch fabric joins its GPUs with others is unknown: {why}"
+        if why
+        else None
+    )
+
+
+# --- what there is to say ----------------------------------------------------------------------------------------
+
+
+def fabric_findings(fabric: Fabric, guests: Iterable[PlannedGuest], say: Say) -> None:
+    """What an operator should know of the planned guests' GPUs on the fabric."""
+    mine = [guest for guest in guests if fabric_of(fabric, guest)]
+    if mine and fabric.assumed:
+        say("warn", f"{fabric.assumed}; compare with fmpm -l before a guest starts", _WHERE)
+    for guest in mine:
+        if fabric.passthrough:
+            _say_passthrough(fabric, guest, say)
+        elif needs_none(fabric, guest):
+            _say_mig(fabric, guest, say)
+        elif partition_of(fabric, fabric_of(fabric, guest)) is None:
+            _say_none(fabric, guest, say)
+        elif fabric.mode == VGPU:
+            say(
+                "error",
+                f"guest {guest.name} gets whole GPUs, and the Fabric Manager is in mode 2 (vGPU), which activates"
+                " partitions with virtual functions only: whole GPUs need FABRIC_MODE=1",
+                _WHERE,
+            )
+
+
+def _say_none(fabric: Fabric, guest: PlannedGuest, say: Say) -> None:
+    """A guest whose partition is not known, or cannot be activated now."""
+    gpus = fabric_of(fabric, guest)
+    found = exactly(fabric, gpus)
+    why = unnamed(gpus, fabric.modules, fabric.claimed) or fabric.why or (found and blocked(fabric, found))
+    what = "whose partitions are unknown" if fabric.partitions is None else "and which partition holds them is unknown"
+    if fabric.claimed.keys() & set(gpus):
+        what = "whose module ids contradict each other"
+    say(
+        "error",
+        f"guest {guest.name} gets GPUs of an NVSwitch fabric {what}: it is not started until one partition holds"
+        f" exactly these GPUs{f' ({why})' if why else ''}",
+        _WHERE,
+    )
+
+
+def _say_mig(fabric: Fabric, guest: PlannedGuest, say: Say) -> None:
+    """A guest that cuts its GPUs itself: the routes of every active partition around them are open until it does."""
+    for number in open_partitions(fabric, guest):
+        others = ", ".join(_beside(fabric, guest, number))
+        say(
+            "error",
+            f"guest {guest.name} cuts its GPUs with MIG inside, and partition {number}, which is active, joins them"
+            f" with {others}: until MIG is on inside, and whenever the guest turns it off, the NVLinks between them are"
+            f" open to whoever has those. Before it starts: fmpm -d {number} once no guest uses the partition",
+            _WHERE,
+        )
+    if open_partitions(fabric, guest):
+        return
+    text = (
+        f"guest {guest.name} cuts its GPUs with MIG inside and needs no partition: none that joins them with other GPUs"
+        " may be active while it has them (fmpm -l), because the guest can turn MIG off"
+    )
+    doubt = unsure_routes(fabric, guest)
+    if doubt:
+        say("error", f"{text}; that is not known: {doubt}; it is not started until it is", _WHERE)
+    else:
+        say("info", text, _WHERE)
+
+
+def _beside(fabric: Fabric, guest: PlannedGuest, number: int) -> list[str]:
+    """The other GPUs of an active partition, with who holds them; those that nobody can place by their module id."""
+    at = {module: address for address, module in fabric.modules.items()}
+    mine = set(fabric_of(fabric, guest))
+    found = []
+    for module in sorted(fabric.active[number]):
+        address = at.get(module)
+        if address not in mine:
+            holder = fabric.tenants.get(address or "")
+            found.append((address or f"module {module}") + (f" (guest {holder})" if holder else ""))
+    return found
+
+
+def _say_passthrough(fabric: Fabric, guest: PlannedGuest, say: Say) -> None:
+    gpus = fabric_of(fabric, guest)
+    if fabric.whole(gpus):
+        say(
+            "info",
+            f"guest {guest.name} gets the whole NVSwitch fabric: the Fabric Manager runs inside it, of its driver's own"
+            " version; stop the host's first, it needs the NVSwitches",
+            _WHERE,
+        )
+        return
+    say(
+        "error",
+        f"guest {guest.name} gets a GPU of an NVSwitch fabric in mode 0 (no partition): its NVLinks stay open to the"
+        " other GPUs unless they are disabled, which only the guest itself can do here (NVreg_NvLinkDisable=1, no"
+        " isolation): give no other tenant a GPU of this host, or use FABRIC_MODE=1",
+        _WHERE,
+    )

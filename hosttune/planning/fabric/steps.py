@@ -1,0 +1,97 @@
+"""What a person does to the NVSwitch fabric before a guest starts and after it has ended, in order.
+
+Pure. hosttune carries none of it out. Sources: NVIDIA, Fabric Manager user guide ("Full passthrough virtualization
+model", "Shared NVSwitch virtualization model", "vGPU multitenancy"); NVIDIA/Fabric-Manager-Client, README.md; Linux
+Documentation/ABI/testing/sysfs-bus-pci (reset). Where in the shared model the GPUs are reset has no public source, and
+the order was tried on no such machine: every step is marked unproven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from hosttune.model.plan import PlannedGuest, Step
+from hosttune.planning.fabric.guest import fabric_of, needs_none, open_partitions
+from hosttune.planning.fabric.partitions import VGPU, Fabric, partition_of
+
+START, STOP = "start", "stop"
+
+
+def fabric_steps(fabric: Fabric, guest: PlannedGuest) -> tuple[Step, ...]:
+    """The steps around a guest with whole GPUs of the fabric; none where its partition is unknown.
+
+    With MIG inside it needs no partition: there is something to do only where an active one joins its GPUs with others.
+    """
+    gpus = fabric_of(fabric, guest)
+    if needs_none(fabric, guest):
+        return tuple(_deactivated(number) for number in open_partitions(fabric, guest))
+    if not gpus or guest.mig:
+        return ()
+    if fabric.passthrough:
+        return tuple(_whole(fabric, guest) if fabric.whole(gpus) else _alone(guest, gpus[0]))
+    number = partition_of(fabric, gpus)
+    if number is None:
+        return ()
+    return tuple(_with_functions(guest, number) if fabric.mode == VGPU else _shared(fabric, guest, gpus, number))
+
+
+def _shared(fabric: Fabric, guest: PlannedGuest, gpus: tuple[str, ...], number: int) -> Iterator[Step]:
+    modules = ", ".join(str(module) for module in sorted(fabric.modules[address] for address in gpus))
+    active = next(partition.active for partition in fabric.partitions or () if partition.id == number)
+    yield _applied(gpus)
+    state = {
+        True: f"active now: once no guest uses it, fmpm -d {number}",
+        False: "not active",
+        None: f"not active; if it is, fmpm -d {number} once no guest uses it",
+    }[active]
+    yield Step(when=START, text=f"fmpm -l: partition {number} is that of module ids {modules}, and {state}")
+    yield from _resets(START, gpus)
+    yield Step(when=START, text=f"fmpm -a {number}, then fmpm -l: partition {number} is active")
+    text = f"start guest {guest.name} (hosttune apply --start) with its GPUs and no NVSwitch; do not reset them again"
+    yield Step(when=START, text=text)
+    yield Step(when=STOP, text=f"virsh domstate {guest.name}: shut off (never deactivate under a running guest)")
+    yield from _resets(STOP, gpus)
+    yield Step(when=STOP, text=f"fmpm -d {number}, then fmpm -l: partition {number} is not active")
+
+
+def _with_functions(guest: PlannedGuest, number: int) -> Iterator[Step]:
+    text = f"activate partition {number} with one virtual function of each GPU, in the order of the partition's GPUs"
+    yield Step(when=START, text=f"{text} (fmActivateFabricPartitionWithVFs of libnvfm; fmpm has no command for it)")
+    yield Step(when=START, text=f"start guest {guest.name}")
+    yield Step(when=STOP, text=f"virsh domstate {guest.name}: shut off (never deactivate under a running guest)")
+    yield Step(when=STOP, text=f"fmpm -d {number}, then fmpm -l: partition {number} is not active")
+
+
+def _whole(fabric: Fabric, guest: PlannedGuest) -> Iterator[Step]:
+    # A driver cannot let go of NVSwitches that the daemon holds open: so it ends before apply binds them.
+    yield _applied((*fabric.members, *fabric.switches), ", after systemctl stop nvidia-fabricmanager")
+    yield from _resets(START, (*fabric.members, *fabric.switches))
+    yield Step(when=START, text=f"start guest {guest.name} with all GPUs and NVSwitches; do not reset them again")
+    yield Step(when=START, text="inside it: the Fabric Manager of exactly its driver's version, FABRIC_MODE=0, running")
+    yield Step(when=STOP, text=f"virsh domstate {guest.name}: shut off")
+    yield from _resets(STOP, (*fabric.members, *fabric.switches))
+
+
+def _alone(guest: PlannedGuest, gpu: str) -> Iterator[Step]:
+    yield _applied((gpu,))
+    yield from _resets(START, (gpu,))
+    text = "options nvidia NVreg_NvLinkDisable=1 in its /etc/modprobe.d, before its driver loads (no isolation)"
+    yield Step(when=START, text=f"inside guest {guest.name}: {text}")
+    yield Step(when=STOP, text=f"virsh domstate {guest.name}: shut off")
+    yield from _resets(STOP, (gpu,))
+
+
+def _deactivated(number: int) -> Step:
+    text = f"fmpm -d {number} once no guest uses it, then fmpm -l: partition {number} is not active"
+    return Step(when=START, text=text)
+
+
+def _applied(addresses: Iterable[str], after: str = "") -> Step:
+    """The plan's own actions, without the start: only what vfio-pci has may be reset."""
+    return Step(when=START, text=f"hosttune apply, without --start{after}: vfio-pci has {' '.join(addresses)}")
+
+
+def _resets(when: str, addresses: Iterable[str]) -> Iterator[Step]:
+    """One step: every function's own reset file."""
+    files = " ".join(addresses)
+    yield Step(when=when, text=f"reset each of: {files} (echo 1 > /sys/bus/pci/devices/ADDRESS/reset)")

@@ -1,0 +1,1 @@
+"""A chosen placement, written down as a planned guest. Pure."""

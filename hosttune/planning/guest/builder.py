@@ -1,0 +1,165 @@
+"""The guests of one search, built one after the other on what those before them left.
+
+Pure. A search decides amounts; here they become addresses, cores, final `auto` sizes, and whole PlannedGuests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from hosttune.model.intent import NicRequest
+from hosttune.model.plan import PlannedGuest, Unplaced
+from hosttune.model.values import CpuSet, parse_cpus
+from hosttune.planning.fabric.partitions import lost
+from hosttune.planning.guest.choice import Choice
+from hosttune.planning.guest.document import Devices, Placed, build_guest
+from hosttune.planning.guest.reserve import pins_of, take
+from hosttune.planning.inventory.cores import fits
+from hosttune.planning.inventory.devices import address_key
+from hosttune.planning.inventory.sizing import Field, Spoken, enlarge
+from hosttune.planning.mig.guest import plan_mig_guest
+from hosttune.planning.mig.instances import mig_share
+from hosttune.planning.request.nearest import pick
+from hosttune.planning.search.branch_and_bound import Found
+from hosttune.planning.search.problem import Problem
+
+
+class Builder:
+    """Builds the guests of one search, each on what those before it left."""
+
+    def __init__(self, problem: Problem, found: Found) -> None:
+        self._field, self._wants, self._stock = problem.field, problem.wants, problem.stock
+        self._placements = {i: one for i, one in enumerate(found.placements) if one is not None}
+
+    def build(self) -> list[Placed | Unplaced | None]:
+        """What became of each guest; None = the search left it out."""
+        field = self._field
+        taken: set[str] = set()
+        functions: set[str] = set()
+        built: dict[int, Placed | Unplaced] = {}
+        ready: list[tuple[int, Field, Devices]] = []
+        order = self._order()
+        for turn, i in enumerate(order):
+            devices = self._devices(field, i, taken, functions, order[turn + 1 :])
+            functions.update(devices.functions)
+            missing = self._missing(field, i, devices)
+            placed = missing or build_guest(field, self._wants[i].guest, devices)
+            built[i] = placed
+            if isinstance(placed, Placed):
+                ready.append((i, field, devices))
+                if order[turn + 1 :]:
+                    field = take(field, _unserved(placed), exclusive=placed.exclusive)
+                taken.update(device.address for device in placed.guest.devices)
+        pins = {i: pins_of(outcome.guest) for i, outcome in built.items() if isinstance(outcome, Placed)}
+        everyone = CpuSet(cpu for own in pins.values() for cpu in own)
+        for i, before, devices in ready:
+            outcome = built[i]
+            if isinstance(outcome, Placed) and not _service(outcome).isdisjoint(everyone - pins[i]):
+                built[i] = build_guest(before, self._wants[i].guest, devices, CpuSet(everyone - pins[i]))
+        return [built.get(i) for i in range(len(self._wants))]
+
+    def _missing(self, field: Field, which: int, devices: Devices) -> Unplaced | None:
+        """What amounts do not show: cores of unequal width that others took, NICs that cannot go with its GPUs."""
+        guest, choice = self._wants[which].guest, devices.choice
+        for node, cell in zip(choice.nodes, choice.shape.cells, strict=True):
+            if not fits(field.resources.nodes[node], field.memory.get(node), cell, choice.shape):
+                return Unplaced(
+                    guest=guest.name, why=(f"what is left of node {node} does not hold a cell as it was cut",)
+                )
+        nics = guest.nics.count if isinstance(guest.nics, NicRequest) else guest.nics
+        wanted = sum(count for count in (nics, guest.nvme) if isinstance(count, int))
+        if len(devices.counted) < wanted:
+            found = f"{len(devices.counted)} of {wanted} NICs and drives can go along with its other devices"
+            return Unplaced(guest=guest.name, why=(found,))
+        return None
+
+    def _order(self) -> list[int]:
+        """Those of fixed size first, then those that take what is left, then those that share cores."""
+
+        def late(i: int) -> tuple[bool, bool, int]:
+            return self._placements[i].sizes.shape.share_cores, self._placements[i].sizes.short, i
+
+        return sorted(self._placements, key=late)
+
+    def _devices(self, field: Field, which: int, taken: set[str], functions: set[str], later: Sequence[int]) -> Devices:
+        """Addresses for the kinds that a guest was given, and its final size."""
+        want, placement = self._wants[which], self._placements[which]
+        gpus: list[str] = []
+        counted: list[str] = []
+        for index, count in placement.picks:
+            kind = self._stock.kind(index)
+            if kind.trait.of_gpus:
+                left = [bundle for bundle in kind.bundles if taken.isdisjoint(bundle)]
+                left.sort(key=lambda bundle: lost(field.catalogue.fabric, bundle))  # else by address, as they are
+                gpus += [address for bundle in left[:count] for address in bundle]
+        mine = tuple(sorted(gpus, key=address_key))
+        near = mine or tuple(sorted({slot.gpu for slot in placement.slots}, key=address_key))
+        for what in ("nic", "nvme"):
+            counted += self._nearest(field, which, what, near, (*mine, *want.named, *counted), taken, later)
+        spoken = self._spoken(later)
+        parts = mig_share(field, placement.slots) if placement.slots else None
+        shape = enlarge(field, placement.sizes, want.guest, near, placement.nodes, spoken, parts)
+        short, extra = placement.sizes.short, placement.extra_cells
+        choice = Choice(mine, placement.nodes, shape, short, extra, placement.slots, parts)
+        vgpus = plan_mig_guest(field, want.guest, placement.slots, functions) if placement.slots else None
+        return Devices.of(field, choice, want.named, tuple(counted), vgpus)
+
+    def _nearest(
+        self,
+        field: Field,
+        which: int,
+        what: str,
+        gpus: tuple[str, ...],
+        own: tuple[str, ...],
+        taken: set[str],
+        later: Sequence[int],
+    ) -> list[str]:
+        """NICs or drives by count, as many of each node as was decided: each GPU in turn takes the nearest there is.
+
+        Devices of one node cost the same, so that any of them will do that no later guest was given.
+        """
+        placement = self._placements[which]
+        kinds = self._stock.of((which, what, 0))
+        needed: dict[tuple[int | None, ...], int] = {}
+        for index, count in placement.picks:
+            if any(kind.index == index for kind in kinds):
+                home = self._stock.kind(index).trait.node, *self._stock.kind(index).trait.along
+                needed[home] = needed.get(home, 0) + count
+        chosen: list[str] = []
+        gone = {*taken, *own, *(address for i in later for address in self._wants[i].named)}
+        for home, count in needed.items():
+            for _ in range(count):
+                pool: list[str] = []
+                for kind in kinds:
+                    free = [a for (a,) in kind.bundles if a not in gone and a not in chosen]
+                    spare = len(free) - sum(n for i in later for k, n in self._placements[i].picks if k == kind.index)
+                    pool += free if (kind.trait.node, *kind.trait.along) == home and spare > 0 else []
+                gpu = (gpus[len(chosen) % len(gpus)],) if gpus else ()
+                chosen += pick(field, pool, 1, gpu, placement.nodes, (*own, *chosen))
+        return chosen
+
+    def _spoken(self, later: Sequence[int]) -> Mapping[int, Spoken]:
+        """What guests whose turn comes later need of each node at the least."""
+        found: dict[int, Spoken] = {}
+        for i in later:
+            sizes = self._placements[i].sizes
+            for node, cell in zip(self._placements[i].nodes, sizes.shape.cells, strict=True):
+                before = found.get(node, Spoken())
+                found[node] = Spoken(
+                    before.cpus + cell.vcpus,
+                    before.memory_bytes + cell.memory_bytes,
+                    before.sharers + sizes.short,
+                )
+        return found
+
+
+def _service(placed: Placed) -> CpuSet:
+    service = (placed.guest.emulator_cpus, *placed.guest.iothread_cpus)
+    return CpuSet(cpu for cpus in service for cpu in parse_cpus(cpus))
+
+
+def _unserved(placed: Placed) -> PlannedGuest:
+    """The guest without its emulator threads: those make room for whoever is planned with it."""
+    return msgspec.structs.replace(placed.guest, emulator_cpus="", iothread_cpus=())

@@ -1,0 +1,34 @@
+"""What was chosen for one guest: its GPUs, the node of each cell, its final shape. A pure value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hosttune.planning.inventory.devices import address_key
+from hosttune.planning.inventory.shape import Shape
+from hosttune.planning.inventory.sizing import Parts
+from hosttune.planning.mig.instances import MigSlot
+from hosttune.planning.request.candidates import GpuSet
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A guest's GPUs, host nodes and cells.
+
+    `nodes`: the host node of each cell. `short`: an `auto` size was cut short. `extra_cells`: more than one on each
+    node that holds one of its GPUs. `slots`: the MIG instances that it gets as vGPUs; `parts`: what part of each GPU
+    those are.
+    """
+
+    gpus: GpuSet
+    nodes: tuple[int, ...]
+    shape: Shape
+    short: bool
+    extra_cells: int
+    slots: tuple[MigSlot, ...] = ()
+    parts: Parts | None = None
+
+    @property
+    def sharing(self) -> GpuSet:
+        """The GPUs that its `auto` size is a share of."""
+        return self.gpus or tuple(sorted({slot.gpu for slot in self.slots}, key=address_key))

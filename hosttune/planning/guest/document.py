@@ -1,0 +1,216 @@
+"""One guest, decided, written down: cores, cells, memory, devices, its PCIe tree, and the reasons.
+
+Pure. `build_guest` gives a PlannedGuest with the findings it raises, or an Unplaced with the reasons.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+import msgspec
+
+from hosttune.model.intent import GuestIntent
+from hosttune.model.plan import Cell, Device, Finding, PlannedGuest, PlannedPin, Unplaced
+from hosttune.model.values import CpuSet
+from hosttune.planning.guest.cells import guest_cells
+from hosttune.planning.guest.choice import Choice
+from hosttune.planning.guest.pinning import Pinning, pin_guest
+from hosttune.planning.guest.reasons import Decision, guest_findings, reasons
+from hosttune.planning.inventory.devices import Closure, address_key, close_groups, identity
+from hosttune.planning.inventory.resources import Core
+from hosttune.planning.inventory.sizing import Field
+from hosttune.planning.inventory.vcpus import needs_iommu
+from hosttune.planning.inventory.width import AddressWidth, address_width
+from hosttune.planning.mig.guest import MigParts, as_devices, mig_inside
+from hosttune.planning.pcie.tree import NoRoomOnBus, Tree, build_tree, tree_findings, with_host_places
+from hosttune.planning.pcie.window import DEFAULT_HOLE, Window, firmware_of, remedies, size_window
+
+OWN_PORTS = 3  # the controller of the guest agent's channel, the device of random numbers, and one to plug something in
+ALLOCATION_THREADS = 8  # touching a terabyte of pages with one thread takes minutes
+GUEST_NAMESPACE = uuid.UUID("6b1f4c52-9f2e-5a54-8f0c-6a1d0c5d1f7e")
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A guest with what there is to say about it, and the cores it took."""
+
+    guest: PlannedGuest
+    findings: tuple[Finding, ...]
+    cores: tuple[tuple[Core, ...], ...]
+    functions: tuple[str, ...] = ()  # those that carry its vGPUs
+    exclusive: bool = True  # its cores are nobody else's, their idle siblings either (smt: cores)
+
+
+@dataclass(frozen=True)
+class Devices:
+    """A choice of GPUs and nodes, the NICs and drives that were `named` or `counted`, and all that goes together."""
+
+    choice: Choice
+    named: tuple[str, ...]
+    counted: tuple[str, ...]
+    closure: Closure
+    vgpus: MigParts | None = None
+
+    @classmethod
+    def of(
+        cls,
+        field: Field,
+        choice: Choice,
+        named: tuple[str, ...],
+        counted: tuple[str, ...],
+        vgpus: MigParts | None = None,
+    ) -> Devices:
+        """The devices of a choice with all that goes along with them; virtual functions carry `vgpus`."""
+        functions = tuple(one.function for one in vgpus.devices if one.kind == "vf") if vgpus else ()
+        chosen = (*choice.gpus, *named, *counted, *functions)
+        return cls(choice, named, counted, close_groups(field.catalogue, chosen), vgpus)
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """The host functions that carry its vGPUs."""
+        return tuple(one.function for one in self.vgpus.devices) if self.vgpus else ()
+
+
+def build_guest(field: Field, guest: GuestIntent, devices: Devices, others: CpuSet | None = None) -> Placed | Unplaced:
+    """A guest as decided, written down; Unplaced where its devices cannot go together or its tree has no room.
+
+    `others` are the CPUs of guests that are planned with it: its emulator threads keep off them.
+    """
+    choice, closure = devices.choice, devices.closure
+    at = f"guest {guest.name}"
+    if closure.conflicts:
+        return Unplaced(guest=guest.name, why=closure.conflicts)
+    cell_of = _cells_of(field, devices)
+    extra_ports = OWN_PORTS + (guest.disk is not None) + len(guest.networks or ())
+    try:
+        tree = build_tree(field.catalogue, cell_of, len(choice.shape.cells), extra_ports)
+    except NoRoomOnBus as error:
+        return Unplaced(guest=guest.name, why=(str(error),), relaxation=("fewer devices",))
+    width = address_width(field.host, guest.accelerator, devices=bool(closure.members))
+    window = _window(field, guest, devices, width)
+    if isinstance(window, Unplaced):
+        return window
+    pinning = pin_guest(field.resources, choice, at, others)
+    cells, told = guest_cells(field.resources, choice, at)
+    inside, of_mig = mig_inside(field, guest, choice.gpus) if choice.gpus else ((), ())
+    if devices.vgpus:
+        inside, of_mig = devices.vgpus.mig, devices.vgpus.findings
+    decision = Decision(
+        guest, choice, devices.named, devices.counted, closure, pinning.cores, width, window, devices.functions
+    )
+    planned = _written(field, decision, pinning, cells, tree)
+    planned = msgspec.structs.replace(
+        planned,
+        devices=with_host_places(field.catalogue, _devices(field, devices, cell_of, tree)),
+        mig=inside,
+        steps=devices.vgpus.steps if devices.vgpus else (),
+        why=(*planned.why, *(devices.vgpus.why if devices.vgpus else ())),
+    )
+    said = (*pinning.findings, *told, *tree_findings(tree, at), *guest_findings(field, decision, at), *of_mig)
+    return Placed(planned, said, pinning.cores, devices.functions, guest.smt == "cores")
+
+
+def _written(field: Field, decision: Decision, pinning: Pinning, cells: tuple[Cell, ...], tree: Tree) -> PlannedGuest:
+    """The document of a guest, but for its devices."""
+    guest, window, width = decision.guest, decision.window, decision.width
+    return PlannedGuest(
+        name=guest.name,
+        uuid=str(uuid.uuid5(GUEST_NAMESPACE, f"{field.host.hostname or ''}/{guest.name}")),
+        vcpu_pins=tuple(PlannedPin(vcpu=i, cpus=str(cpu)) for i, cpu in enumerate(pinning.cpus)),
+        emulator_cpus=str(pinning.emulator),
+        iothread_cpus=(str(pinning.emulator),),
+        cells=cells,
+        page_bytes=decision.choice.shape.page,
+        why=reasons(field, decision),
+        firmware=guest.firmware,
+        accelerator=guest.accelerator,
+        cpu_vendor=field.host.cpu_model.vendor if field.host.cpu_model else None,
+        topology=pinning.topology,
+        controllers=tree.controllers,
+        physical_address_bits=width.bits,
+        physical_address_limit_bits=width.limit,
+        mmio64_bytes=window.mmio64_bytes,
+        mmio_note=window.note,
+        pci_hole64_bytes=_hole(window),
+        ovmf_window_mib=window.floor_mib,
+        iommu_eim=needs_iommu(len(pinning.cpus), pinning.topology),
+        allocation_threads=min(ALLOCATION_THREADS, len(pinning.cpus)),
+        disk=guest.disk,
+        networks=guest.networks or (),
+        boot=guest.boot,
+    )
+
+
+def _hole(window: Window) -> int | None:
+    """QEMU's 64-bit hole: as large as the window, where its default is too small and the guest can address it."""
+    too_small = (window.mmio64_bytes or 0) > DEFAULT_HOLE
+    return window.mmio64_bytes if too_small and not window.refusal else None
+
+
+def _cells_of(field: Field, devices: Devices) -> dict[str, int | None]:
+    """The guest cell of each host function; one that carries a vGPU is where its GPU is."""
+    nodes = devices.choice.nodes
+    vgpus = devices.vgpus.devices if devices.vgpus else ()
+    whole = {address: _cell_of(field, address, nodes) for address in devices.closure.members}
+    return whole | {one.function: _cell_of(field, one.gpu, nodes) for one in vgpus}
+
+
+def _cell_of(field: Field, address: str, nodes: tuple[int, ...]) -> int | None:
+    """The guest cell of a device: its node's, else the nearest node's; None where its node is unknown."""
+    node = field.catalogue.node(address)
+    if node is None or node not in field.resources.nodes:
+        return None
+    return min(range(len(nodes)), key=lambda cell: (field.resources.distance(nodes[cell], node), cell))
+
+
+def _window(field: Field, guest: GuestIntent, devices: Devices, width: AddressWidth) -> Window | Unplaced:
+    """The MMIO window; Unplaced where it cannot be had (under tcg that is only said)."""
+    choice, members = devices.choice, devices.closure.members
+    memory = sum(cell.memory_bytes for cell in choice.shape.cells)
+    firmware = firmware_of(field.host, guest.firmware, guest.accelerator)
+    window = size_window(field.catalogue, members, memory, width, firmware)
+    if window.refusal is None or guest.accelerator != "kvm":
+        return window
+    advice = remedies(field.catalogue, members, choice.gpus, memory, width, firmware)
+    why = [window.refusal]
+    if not advice:
+        bits = "the firmware" if width.usable is None else f"{width.usable} address bits"
+        why.append(f"neither less memory nor fewer GPUs help: {bits} cannot hold one of them")
+    return Unplaced(guest=guest.name, why=tuple(why), relaxation=advice)
+
+
+def _devices(field: Field, devices: Devices, cell_of: dict[str, int | None], tree: Tree) -> tuple[Device, ...]:
+    vgpus = as_devices(devices.vgpus, cell_of, tree.addresses) if devices.vgpus else ()
+    whole = tuple(
+        Device(
+            address=address,
+            kind=_kind(field, address),
+            guest_cell=cell_of[address],
+            guest_address=tree.addresses[address],
+            identity=identity(field.catalogue, address, field.host),
+            host_node=field.catalogue.node(address),
+            name=_name(field, address),
+        )
+        for address in sorted(devices.closure.members, key=address_key)
+        if address not in devices.functions
+    )
+    return (*whole, *vgpus)
+
+
+def _kind(field: Field, address: str) -> str:
+    device = field.catalogue.pci.get(address)
+    class_code = (device.class_code if device else None) or ""
+    if device and device.physfn:
+        return "vf"
+    if address in field.catalogue.gpus:
+        return "gpu"
+    if address in field.catalogue.nvswitches:
+        return "nvswitch"
+    return "nic" if class_code.startswith("02") else "nvme" if class_code.startswith("0108") else "other"
+
+
+def _name(field: Field, address: str) -> str | None:
+    gpu = field.catalogue.gpus.get(address)
+    device = field.catalogue.pci.get(address)
+    return (gpu.model if gpu else None) or (device.device_name if device else None)

@@ -1,0 +1,242 @@
+"""What there is to say about a placed guest: the reasons of each decision, and what the operator should know.
+
+Pure. Reasons name the file or figure that they rest on; where that is unknown, they say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from hosttune.gpu import vendor_of
+from hosttune.model.intent import GuestIntent
+from hosttune.model.plan import Finding
+from hosttune.model.values import format_size
+from hosttune.planning.guest.choice import Choice
+from hosttune.planning.inventory.devices import Closure
+from hosttune.planning.inventory.resources import Core
+from hosttune.planning.inventory.sizing import Field, auto_share, nothing_to_share
+from hosttune.planning.inventory.width import AddressWidth
+from hosttune.planning.pcie.window import Window
+
+Say = Callable[[str, str], None]  # level, text
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Everything decided about one guest. `named` and `counted` are the NICs and drives, `closure` all devices."""
+
+    guest: GuestIntent
+    choice: Choice
+    named: tuple[str, ...]
+    counted: tuple[str, ...]
+    closure: Closure
+    cores: tuple[tuple[Core, ...], ...]
+    width: AddressWidth
+    window: Window
+    functions: tuple[str, ...] = ()  # those that carry its vGPUs
+
+
+# --- reasons -------------------------------------------------------------------------------------------------
+
+
+def reasons(field: Field, decision: Decision) -> tuple[str, ...]:
+    """The reasons of a placement, one a line."""
+    choice, guest = decision.choice, decision.guest
+    lines = [f"GPU {address} {_home(field, address)}" for address in choice.gpus]
+    lines += _cell_lines(field, decision)
+    if "auto" in (guest.vcpus, guest.memory) and not isinstance(guest.numa, tuple):
+        lines.append(f"auto size: {auto_share(field, choice.sharing, choice.parts).why}")
+    page = choice.shape.page
+    if page:
+        largest = "the largest in which every cell is whole and fits its node"
+        asked = f"pages of {format_size(page)}, as asked"
+        lines.append(f"pages of {format_size(page)}: {largest}" if guest.hugepages == "auto" else asked)
+    if decision.window.why:
+        lines.append(decision.window.why)
+    if decision.functions:
+        lines.append(
+            "managed='no': the function of a vGPU stays on its maker's driver, which is its VFIO driver too; vfio-pci"
+            " would break it"
+        )
+    if not set(decision.closure.members) <= set(decision.functions):
+        lines.append(
+            "managed='no': the plan itself binds it to vfio-pci, so that stopping the guest does not hand the device"
+            " back to the host's driver, its persistence daemon or Fabric Manager"
+        )
+    return tuple(lines)
+
+
+def _home(field: Field, address: str) -> str:
+    """Where a GPU is, and who says so."""
+    node = field.catalogue.node(address)
+    if node is None:
+        return "is anywhere: its NUMA node is unknown"
+    if node not in field.resources.nodes:
+        return f"is on node {node}, which is none of this host's"
+    device = field.catalogue.pci.get(address)
+    told = {
+        "device": "its own numa_node file",
+        "bridge": "from the bridge above; its own file says -1",
+        "firmware": "from its local CPU list; its own file says -1",
+    }
+    return f"is on node {node} ({told.get((device and device.numa_source) or '', 'as the host document says')})"
+
+
+def _cell_lines(field: Field, decision: Decision) -> Iterator[str]:
+    choice = decision.choice
+    for i, (node, demand, chosen) in enumerate(zip(choice.nodes, choice.shape.cells, decision.cores, strict=True)):
+        caches = len({core.llc for core in chosen})
+        isolated = sum(bool(core.isolated) for core in chosen)
+        yield (
+            f"cell {i} on node {node}: {_count(demand.vcpus, 'vCPU')} on {_count(len(chosen), 'core')} in"
+            f" {_count(caches, 'last-level cache')}{f', {isolated} of them isolated' if isolated else ''},"
+            f" {format_size(demand.memory_bytes)}{_distances(field, node, choice.gpus)}"
+        )
+
+
+def _distances(field: Field, node: int, gpus: tuple[str, ...]) -> str:
+    """The distances from a node to each GPU's, with their file; unknown where the host has no such table."""
+    if not gpus:
+        return ""
+    known = []
+    unknown = []
+    for address in gpus:
+        home = field.catalogue.node(address)
+        if home is None or home not in field.resources.nodes or not field.resources.knows_distances((node, home)):
+            unknown.append(address)
+        else:
+            known.append(f"{field.resources.distance(node, home)} to {address}")
+    if not known:
+        return "; distance to its GPUs unknown"
+    rest = f", unknown to {', '.join(unknown)}" if unknown else ""
+    return f"; distance {', '.join(known)} (/sys/devices/system/node/node{node}/distance){rest}"
+
+
+# --- findings ------------------------------------------------------------------------------------------------
+
+
+def guest_findings(field: Field, decision: Decision, at: str) -> tuple[Finding, ...]:
+    """What the operator should know about a placed guest; `at` names it."""
+    found: list[Finding] = []
+
+    def say(level: str, text: str) -> None:
+        found.append(Finding(level=level, text=text, where=at))
+
+    for address in decision.closure.members:
+        _affinity(field, decision, address, say)
+        _busy(field, decision, address, say)
+    for address in decision.choice.gpus:
+        _partitioned(field, address, say)
+    _size(field, decision, say)
+    asked = {*decision.choice.gpus, *decision.named, *decision.counted, *decision.functions}
+    fabric = field.catalogue.fabric.companions(decision.choice.gpus)
+    along = [address for address in decision.closure.members if address not in (*asked, *fabric)]
+    if along:
+        say("info", f"goes to the same guest, by IOMMU group: {', '.join(along)}")
+    if fabric:
+        say("info", f"goes with all GPUs, since the Fabric Manager is in mode 0: {', '.join(fabric)}")
+    if decision.width.finding:
+        say(*decision.width.finding)
+    if decision.window.doubt:
+        say("warn", decision.window.doubt)
+    if decision.window.refusal:
+        say("warn", f"{decision.window.refusal}; under tcg this is only a finding")
+    if decision.guest.accelerator == "tcg":
+        say("warn", "accelerator tcg: software emulation, for tests; its speed means nothing")
+    return tuple(found)
+
+
+def _affinity(field: Field, decision: Decision, address: str, say: Say) -> None:
+    node = field.catalogue.node(address)
+    nodes = decision.choice.nodes
+    if node is None or node not in field.resources.nodes:
+        what = "GPU " if address in decision.choice.gpus else ""
+        say("warn", f"the NUMA node of {what}{address} is unknown: it did not influence the placement")
+    elif node not in nodes:
+        known = [field.resources.distance(n, node) for n in nodes if field.resources.knows_distances((n, node))]
+        near = f"at distance {min(known)}" if known else "at an unknown distance"
+        say("warn", f"{address} is on node {node}, where the guest has no cell: its nearest is {near}")
+
+
+def _busy(field: Field, decision: Decision, address: str, say: Say) -> None:
+    """Who uses a device now: the host, processes, or guests of its virtual functions."""
+    catalogue = field.catalogue
+    if address in decision.named and address in catalogue.in_use:
+        say("error", f"{address} is asked for, but the host uses it ({catalogue.in_use[address]}): apply will refuse")
+    virtual = catalogue.virtuals.get(address, ())
+    if virtual:
+        used = [f"{v} ({catalogue.in_use[v]})" for v in virtual if v in catalogue.in_use]
+        say("warn", f"{address} has {len(virtual)} virtual function(s): they end when it is given away")
+        if used:
+            say("error", f"the host uses virtual functions of {address}: {', '.join(used)}: apply will refuse")
+    gpu = catalogue.gpus.get(address)
+    if gpu and gpu.processes:
+        say("warn", f"GPU {address} is in use by {gpu.processes} process(es) now: apply will refuse until they end")
+    if gpu and gpu.mig and gpu.mig.instances:
+        say("warn", f"GPU {address} holds {len(gpu.mig.instances)} MIG instance(s): they end when it is given away")
+
+
+def _partitioned(field: Field, address: str, say: Say) -> None:
+    """A GPU that is only a virtual function; a vGPU needs its type and its maker's driver (no vfio-pci)."""
+    device = field.catalogue.pci.get(address)
+    if device is None or not device.physfn:
+        return
+    part = f"GPU {address} is a virtual function of {device.physfn}"
+    vendor = vendor_of(field.catalogue.gpus[address].vendor)
+    if vendor is not None and vendor.serves_vfio:
+        stays = f"stays with the {vendor.driver} driver; vfio-pci would break it"
+        say("error", f"{part}: a vGPU needs its type set and {stays}")
+    else:
+        say("warn", f"{part}: it is a share of that GPU and lasts only as long as its driver keeps it")
+
+
+def _size(field: Field, decision: Decision, say: Say) -> None:
+    auto = "auto" in (decision.guest.vcpus, decision.guest.memory) and not isinstance(decision.guest.numa, tuple)
+    if auto and decision.choice.gpus and (reason := nothing_to_share(field, decision.choice.gpus)):
+        say("warn", f"{reason}: auto is a share of the whole host")
+    choice, guest = decision.choice, decision.guest
+    if choice.short:
+        level, text = _shortfall(field, choice)
+        say(level, text)
+    if choice.extra_cells:
+        say("info", f"{choice.extra_cells} more cell(s) than nodes with its GPUs: it does not fit on fewer")
+    if choice.gpus and choice.shape.page is None:
+        say("warn", "hugepages: none with a GPU: all of its memory is pinned in 4 KiB pages, slow to start and to map")
+    if guest.vcpus == "auto" and not isinstance(guest.numa, tuple) and _capped(field, choice):
+        say("info", f"auto stops at {field.vcpus.most} vCPUs: {field.vcpus.why}")
+
+
+def _shortfall(field: Field, choice: Choice) -> tuple[str, str]:
+    """Why an `auto` guest is smaller than its share: what each node of it and of its GPUs has to give."""
+    homes = (field.catalogue.node(address) for address in choice.gpus)
+    nodes = {*choice.nodes, *(home for home in homes if home in field.resources.nodes)}
+    level, parts = "info", []
+    for node in sorted(n for n in nodes if n is not None):
+        resources = field.resources.nodes[node]
+        memory = field.memory.get(node)
+        size = resources.info.memory_bytes if resources.info else None
+        at_boot = choice.shape.at_boot
+        room = memory.capacity_bytes(choice.shape.page, at_boot=at_boot) if memory else None
+        now = " (of what is free now; what caches hold counts as used)"
+        limit = now if memory and memory.short_now and not at_boot else ""
+        cores = f"{len(resources.free)} of {len(resources.cores)} cores free" if resources.cores else "no CPUs"
+        give = "no memory" if size == 0 else f"{format_size(room)} to give{limit}"
+        level = "warn" if size == 0 or not resources.cores else level
+        parts.append(f"node {node} has {cores} and {give}")
+    share = auto_share(field, choice.sharing, choice.parts)
+    each = "in all" if share.of_host else "a cell"
+    if not share.cores:
+        return level, f"its auto share is not a whole core {each}, it gets one: {'; '.join(parts)}"
+    wanted = f"{share.cores} cores and {format_size(share.memory_bytes)} {each}"
+    return level, f"less than the auto share of {wanted}: {'; '.join(parts)}"
+
+
+def _capped(field: Field, choice: Choice) -> bool:
+    share = auto_share(field, choice.sharing, choice.parts)
+    cells = 1 if share.of_host else len(choice.nodes)
+    return share.cores * choice.shape.threads * cells > field.vcpus.most
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,154 @@
+"""What an operator should know about this host before trusting a plan made for it.
+
+Pure. Also settles which optional XML elements the installed libvirt and QEMU know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import msgspec
+
+from hosttune.domain.elements import DMA_TRANSLATION, DMA_TRANSLATION_GLOBAL
+from hosttune.model.host import Host, Virtualization
+from hosttune.model.plan import Finding, PlannedGuest
+from hosttune.planning.fabric.guest import fabric_findings, fabric_reasons, guest_partition
+from hosttune.planning.fabric.steps import fabric_steps
+from hosttune.planning.host.quirks import guest_quirks
+from hosttune.planning.inventory.devices import Catalogue
+from hosttune.planning.inventory.vcpus import last_apic_id
+from hosttune.planning.inventory.width import known_to
+from hosttune.planning.mig.guest import Sight, with_type_steps
+from hosttune.planning.mig.vgpu import vgpu_doubts
+
+LAST_AVIC_ID = 254  # arch/x86/kvm/svm/avic.c: 0xff is the broadcast; avic_init_backing_page refuses what is beyond
+Say = Callable[[str, str, str], None]  # level, text, where
+
+
+def host_findings(
+    host: Host, catalogue: Catalogue, guests: tuple[PlannedGuest, ...]
+) -> tuple[tuple[PlannedGuest, ...], tuple[Finding, ...]]:
+    """(guests with their XML elements and fabric partition settled, findings about the host)."""
+    found: list[Finding] = []
+
+    def say(level: str, text: str, where: str) -> None:
+        found.append(Finding(level=level, text=text, where=where))
+
+    _platform(host, say)
+    fabric_findings(catalogue.fabric, guests, say)
+    _groups(catalogue, guests, say)
+    found += vgpu_doubts(Sight(host, catalogue))
+    guests = with_type_steps(host, catalogue, guests)
+    stack = host.virtualization
+    names, left_out = known_to(stack)
+    if guests:
+        if stack is None or stack.libvirt_version is None or stack.qemu_version is None:
+            say(
+                "info",
+                "libvirt or QEMU is unknown: only elements that libvirt 9.0 and QEMU 7.2 know are used",
+                "virtualization",
+            )
+        for element, reason in left_out:
+            if element not in (DMA_TRANSLATION, DMA_TRANSLATION_GLOBAL):  # told below, where they matter
+                say("info", f"left out of the XML: {element}, which {reason}", "virtualization")
+    for guest in guests:
+        _guest_iommu(host, guest, names, dict(left_out), say)
+        found += guest_quirks(host, catalogue, guest)
+    if stack is not None:
+        _offered(stack, guests, say)
+    settled = (
+        msgspec.structs.replace(
+            guest,
+            elements=tuple(names),
+            fabric_partition=guest_partition(catalogue.fabric, guest),
+            steps=(*guest.steps, *fabric_steps(catalogue.fabric, guest)),
+            why=(*guest.why, *fabric_reasons(catalogue.fabric, guest)),
+        )
+        for guest in guests
+    )
+    return tuple(settled), tuple(found)
+
+
+def _guest_iommu(
+    host: Host, guest: PlannedGuest, names: Collection[str], left_out: Mapping[str, str], say: Say
+) -> None:
+    """A guest whose vCPUs need an IOMMU device: what it does, and what the host's KVM makes of so many."""
+    if not guest.iommu_eim:
+        return
+    where = f"guest {guest.name}"
+    vcpus = len(guest.vcpu_pins)
+    last = last_apic_id(guest.topology) if guest.topology else vcpus - 1
+    text = f"{vcpus} vCPUs with APIC ids up to {last}: the guest gets an IOMMU device with extended interrupt mode"
+    if {DMA_TRANSLATION, DMA_TRANSLATION_GLOBAL}.isdisjoint(names):
+        text += (
+            f" that always translates DMA, too ({left_out[DMA_TRANSLATION_GLOBAL]}). Boot its kernel"
+            " with intel_iommu=off, else each mapping counts against VFIO's limit of 65535"
+        )
+        say("warn", text, where)
+    else:
+        say("info", f"{text}, which leaves DMA alone", where)
+    if host.switched_on("kvm_amd", "avic") and last > LAST_AVIC_ID:
+        text = (
+            f"kvm_amd.avic is on, and APIC ids go up to {last}: kernels whose AVIC ends at {LAST_AVIC_ID} (511 with"
+            " x2AVIC) refuse such a vCPU; if the start fails, load kvm_amd with avic=0"
+        )
+        say("warn", text, where)
+
+
+def _offered(stack: Virtualization, guests: tuple[PlannedGuest, ...], say: Say) -> None:
+    """What the installed QEMU does not offer of what a guest's XML asks for, as libvirt's domain capabilities tell."""
+    where = "virsh domcapabilities"
+    offered = stack.capabilities
+    if offered is None:
+        if guests and stack.libvirt_version is not None:
+            say(
+                "info",
+                "the domain capabilities are unknown: what this QEMU offers was not checked",
+                where,
+            )
+        return
+    for guest in guests:
+        if guest.firmware == "efi" and offered.firmwares is not None and "efi" not in offered.firmwares:
+            text = f"guest {guest.name}: libvirt finds no UEFI firmware; install OVMF (edk2), or ask for firmware: bios"
+            say("error", text, where)
+        mode = "host-passthrough" if guest.accelerator == "kvm" else "maximum"
+        if offered.cpu_modes is not None and mode not in offered.cpu_modes:
+            has = ", ".join(offered.cpu_modes) or "none"
+            say("error", f"guest {guest.name}: CPU mode {mode} is not offered here, only {has}", where)
+        vcpus = len(guest.vcpu_pins)
+        if offered.max_vcpus is not None and vcpus > offered.max_vcpus:
+            say("error", f"guest {guest.name}: {vcpus} vCPUs, this QEMU's machine takes {offered.max_vcpus}", where)
+
+
+def _platform(host: Host, say: Say) -> None:
+    if host.hypervisor is None:
+        say("info", "whether this host is itself a guest is unknown", "hypervisor")
+    elif host.hypervisor:
+        say(
+            "warn",
+            "this host is itself a guest: its topology is what its hypervisor shows, and nesting may be off",
+            "/proc/cpuinfo",
+        )
+    if host.arch is None:
+        say("warn", "the architecture is unknown: planned as x86-64", "arch")
+    if host.cpu_model is None or host.cpu_model.physical_address_bits is None:
+        say("warn", "the CPUs' physical address width is unknown", "/proc/cpuinfo: address sizes")
+    kvm = host.virtualization.kvm if host.virtualization else None
+    if kvm is None:
+        say("info", "whether KVM works here is unknown", "/dev/kvm")
+    elif not kvm:
+        say("error", "no KVM on this host: guests cannot start until it is there", "/dev/kvm")
+    if host.guests is None:
+        say("info", "libvirt could not be asked: guests that run here, if any, are not taken into account", "libvirt")
+
+
+def _groups(catalogue: Catalogue, guests: tuple[PlannedGuest, ...], say: Say) -> None:
+    if not catalogue.groups:
+        return  # said where the IOMMU is switched on
+    for guest in guests:
+        for device in guest.devices:
+            if device.kind == "mdev":
+                continue  # it does not exist yet, and gets a group of its own when it is made
+            function = catalogue.pci.get(device.address)
+            if function is None or function.iommu_group is None:
+                say("error", f"{device.address} is in no IOMMU group: it cannot be given to a guest", "iommu_group")

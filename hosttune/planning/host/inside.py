@@ -1,0 +1,88 @@
+"""What a plan wants inside its guests: settings that only the guest can make, and the seed that carries them.
+
+Pure. vfio resets a passed device when the guest opens it and again when it closes it (drivers/vfio/pci), and the
+host's driver does not hold it: persistence, power limit and the endpoint's own PCIe bits are the guest's work.
+`hosttune.guest` turns the values into files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hosttune.knobs.gpus import PERSISTENCE_MODE, POWER_LIMIT
+from hosttune.knobs.knob import GUEST, KEEP, Knob, wanted
+from hosttune.knobs.pcie import ACS, ASPM, READ_REQUEST, RELAXED_ORDERING
+from hosttune.model.host import Host
+from hosttune.model.intent import GuestIntent, Intent
+from hosttune.model.plan import Finding, PlannedGuest
+from hosttune.planning.inventory.devices import Catalogue
+from hosttune.planning.mig.instances import counts_inside
+from hosttune.planning.pcie.direct import direct_findings
+
+# Where the applier keeps a guest's files: the state directory of root.
+GUESTS_FOLDER = "/var/lib/hosttune/guests"
+# Knobs whose part on the passed endpoint is made in the guest, in the plan's order, and their names for people. The
+# name of each is that of its field of a PciDevice.
+_ON_ENDPOINTS: Mapping[Knob[Any], str] = {
+    ASPM: "ASPM",
+    READ_REQUEST: "read-request size",
+    RELAXED_ORDERING: "relaxed ordering",
+}
+_ENDPOINTS = ("gpu", "nic", "nvme")
+
+
+def seed_path(guest: GuestIntent) -> str | None:
+    """The seed image of a guest that asks for one, or whose MIG instances it has to make; None for the others."""
+    return f"{GUESTS_FOLDER}/{guest.name}/seed.iso" if guest.seed or counts_inside(guest) else None
+
+
+def guest_settings(intent: Intent, guest: GuestIntent) -> Mapping[str, Any] | None:
+    """What the intent wants inside a guest, resolved, by name; None where that is nothing.
+
+    `profile: none` brings nothing, the others bring persistence: inside the guest it is the guest's own affair, so
+    `guest` brings it as `host` does. A power limit only where the intent gives one, a sysctl only by its name.
+    """
+    values = {
+        PERSISTENCE_MODE.name: _persistence(intent),
+        POWER_LIMIT.name: _watts(intent),
+        **{knob.name: wanted(intent, knob) for knob in _ON_ENDPOINTS},
+        "sysctl": guest.sysctl or None,
+    }
+    return {name: value for name, value in values.items() if value is not None} or None
+
+
+def inside_findings(intent: Intent, host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Iterator[Finding]:
+    """What of a guest's endpoints is left to the guest, and what keeps its GPUs and NICs from talking directly."""
+    yield from _left_inside(intent, catalogue, guest)
+    yield from direct_findings(host, catalogue, guest, (wanted(intent, ACS) or "").split())
+
+
+def _left_inside(intent: Intent, catalogue: Catalogue, guest: PlannedGuest) -> Iterator[Finding]:
+    """What of a guest's endpoints is not as wanted and left to the guest."""
+    functions = [catalogue.pci.get(device.address) for device in guest.devices if device.kind in _ENDPOINTS]
+    whole = [function for function in functions if function is not None and function.physfn is None]
+    left = []
+    for knob, text in _ON_ENDPOINTS.items():
+        want = wanted(intent, knob)
+        if want is not None and any(getattr(function, knob.name) != want for function in whole):
+            left.append(text)
+    if left:
+        said = (
+            f"{' and '.join(left) if len(left) < 3 else ', '.join(left)} of the passed endpoints themselves: set"
+            " inside the guest by its seed or bundle, because vfio resets a device whenever it is opened"
+        )
+        if _ON_ENDPOINTS[ASPM] in left:
+            # linux, drivers/vfio/pci/vfio_pci_config.c, init_pci_cap_exp_perm: no link control
+            said += "; where vfio does not let the guest write link control, the seed reports it"
+        yield Finding(level="info", text=said, where=f"guest {guest.name}")
+
+
+def _persistence(intent: Intent) -> bool | None:
+    given = (intent.settings or {}).get(PERSISTENCE_MODE.name, intent.profile in GUEST)
+    return None if given is False or given == KEEP else True
+
+
+def _watts(intent: Intent) -> int | None:
+    given = (intent.settings or {}).get(POWER_LIMIT.name)
+    return given if isinstance(given, int) and not isinstance(given, bool) else None

@@ -1,0 +1,157 @@
+"""Huge pages of the planned guests, as actions: pools that grow now, 1 GiB pages that the next boot reserves. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from hosttune.knobs.actions import make_action
+from hosttune.knobs.bootargs import boot_pages
+from hosttune.knobs.kernelargs import BOOT_PAGES, HUGETLB_FREE_VMEMMAP
+from hosttune.knobs.knob import wanted
+from hosttune.model import sysfs
+from hosttune.model.commandline import text_of
+from hosttune.model.host import Host
+from hosttune.model.intent import Intent
+from hosttune.model.plan import Action, Finding, PlannedGuest
+from hosttune.model.values import CpuSet, format_size
+from hosttune.planning.inventory.pages import GIB, HUGE_1G, NodeMemory
+from hosttune.settings.kernelargs import KernelArguments
+from hosttune.settings.memory import HugePages
+
+VMEMMAP = "/proc/sys/vm/hugetlb_optimize_vmemmap"
+VMEMMAP_OF_1G = 16 << 20  # struct pages of 64 bytes for 262144 pages of 4 KiB
+
+Pages = dict[tuple[int, int], int]  # (node, page size) -> bytes, or pages
+
+
+def _page_demand(guests: tuple[PlannedGuest, ...]) -> Pages:
+    """What the planned guests take of each pool."""
+    demand: Pages = {}
+    for guest in guests:
+        for cell in guest.cells if guest.page_bytes else ():
+            key = int(cell.host_nodes), guest.page_bytes or 0
+            demand[key] = demand.get(key, 0) + cell.memory_bytes
+    return demand
+
+
+def _missing(memory: Mapping[int, NodeMemory], guests: tuple[PlannedGuest, ...]) -> Pages:
+    """How many pages each pool has to grow by."""
+    return {
+        (node, page): memory[node].missing_pages(page, size) if node in memory else -(-size // page)
+        for (node, page), size in _page_demand(guests).items()
+    }
+
+
+def _at_boot(memory: Mapping[int, NodeMemory], guests: tuple[PlannedGuest, ...]) -> frozenset[int]:
+    """Nodes whose 1 GiB pages wait for a reboot: what is free now does not give what the guests need."""
+    missing = _missing(memory, guests)
+    new: dict[int, int] = {}
+    for (node, page), pages in missing.items():
+        new[node] = new.get(node, 0) + pages * page
+    return frozenset(
+        node
+        for node, size in new.items()
+        if missing.get((node, HUGE_1G)) and node in memory and memory[node].short_now
+        if size > (memory[node].room_bytes() or 0)
+    )
+
+
+def page_actions(
+    host: Host,
+    intent: Intent,
+    memory: Mapping[int, NodeMemory],
+    guests: tuple[PlannedGuest, ...],
+    findings: list[Finding],
+) -> Iterable[Action]:
+    """Pools of pages that have to grow for the guests, and why the kernel may give fewer."""
+    free = {node.id: node.free_bytes for node in host.numa_nodes}
+    late = _at_boot(memory, guests)
+    missing_pages = _missing(memory, guests)
+    for (node, page), size in sorted(_page_demand(guests).items()):
+        missing = missing_pages[node, page]
+        if not missing:
+            continue
+        pool = memory[node].pools.get(page) if node in memory else None
+        current = pool.total if pool else None
+        want = memory[node].pages_wanted(page, size) if node in memory else missing
+        target = f"{sysfs.pool(node, page)}/nr_hugepages"
+        have = "none known" if pool is None else f"{pool.free} free" if pool.counted else "how many are free is unknown"
+        why = f"guests on node {node} need {-(-size // page)} pages of {format_size(page)}, {have}"
+        if page == HUGE_1G and node in late:
+            why += f"; {format_size(free.get(node))} of the node is free now: the next boot reserves them"
+            yield make_action(HugePages.kind, target, current, want, why, needed=True, effect="reboot")
+            continue
+        yield make_action(HugePages.kind, target, current, want, why, needed=True)
+        if current is None:
+            text = (
+                f"the pages that node {node} has now are unknown: {want} is what this plan needs, and writing it takes"
+                " pages from others where there are more"
+            )
+            findings.append(Finding(level="warn", text=text, where=target))
+        findings += _page_doubts(intent, node, page, missing, free.get(node), target)
+
+
+def _page_doubts(
+    intent: Intent, node: int, page: int, missing: int, free_bytes: int | None, target: str
+) -> Iterable[Finding]:
+    """Why the kernel may give fewer pages than an action wants."""
+    if free_bytes is not None and free_bytes < missing * page:
+        text = (
+            f"node {node} has {format_size(free_bytes)} free now, {format_size(missing * page)} of new pages are"
+            " wanted: the kernel may give fewer"
+        )
+        yield Finding(level="warn", text=text, where=target)
+    elif page == HUGE_1G and wanted(intent, BOOT_PAGES) is None:
+        text = (
+            "1 GiB pages need unbroken memory: on a host that has run for a while the kernel may give fewer;"
+            " hugepages: 2MiB or profile: host (reserved at boot) avoid that"
+        )
+        yield Finding(level="info", text=text, where=target)
+
+
+def boot_page_actions(
+    host: Host,
+    intent: Intent,
+    memory: Mapping[int, NodeMemory],
+    guests: tuple[PlannedGuest, ...],
+    findings: list[Finding],
+) -> Iterable[Action]:
+    """1 GiB pages of the planned guests, reserved at boot besides what the pools hold now.
+
+    As the profile wants, and on the nodes that have too little free memory for them now.
+    """
+    late = _at_boot(memory, guests)
+    every = bool(wanted(intent, BOOT_PAGES))
+    needed = {
+        node: memory[node].pages_wanted(page, size) if node in memory else -(-size // page)
+        for (node, page), size in _page_demand(guests).items()
+        if page == HUGE_1G and (every or node in late)
+    }
+    if not needed:
+        return
+    saved = sum(needed.values()) * VMEMMAP_OF_1G
+    asked = wanted(intent, HUGETLB_FREE_VMEMMAP) or text_of(host.kernel_args, "hugetlb_free_vmemmap")
+    if saved >= GIB and not asked and (host.settings or {}).get(VMEMMAP, "0").strip() == "0":
+        text = (
+            f"the kernel's records of these pages take {format_size(saved)}: settings: {{hugetlb_free_vmemmap: true}}"
+            " gives that back, but the kernel then needs memory to give a page back and takes longer over it"
+        )
+        findings.append(Finding(level="info", text=text, where=VMEMMAP))
+    totals = {node.node: node.pages_known(HUGE_1G) for node in memory.values() if node.has_memory}
+    change = boot_pages(host.kernel_args, totals, needed)
+    if change:
+        why = BOOT_PAGES.why
+        if late:
+            why = f"node {CpuSet(late)} has too little free memory for these pages now; no node gets fewer than it has"
+        yield make_action(KernelArguments.kind, *change, why, effect="reboot", needed=bool(late))
+
+
+def may_boot_pages(intent: Intent) -> bool | None:
+    """Whether a reboot may reserve 1 GiB pages: as the profile or the intent says, None where neither does.
+
+    None: where a guest of a size that was asked for by number cannot be had without (the contract: kernel arguments
+    only if something planned cannot work without them).
+    """
+    if wanted(intent, BOOT_PAGES):
+        return True
+    return False if BOOT_PAGES.name in (intent.settings or {}) else None

@@ -1,0 +1,115 @@
+"""What is known to go wrong, or to cost something, with a planned guest on this host, and is nobody's setting. Pure.
+
+Each text names what happens, where, and what to do; its source stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from hosttune.domain.elements import version_of
+from hosttune.gpu import vendor_of
+from hosttune.guest.nccl import is_gpu, is_nic
+from hosttune.model.host import Host, Tuned
+from hosttune.model.plan import Action, Device, Finding, PlannedGuest
+from hosttune.model.values import format_size
+from hosttune.planning.inventory.devices import Catalogue
+from hosttune.tuned import ACTIVE, OTHERWISE, OVERRULED, UNSURE, Wish, fights, reaches, told
+
+# Mapping BARs of 256 GiB each took minutes to over an hour for 4 to 8 GPUs with QEMU 8.2, and no longer with 10.1
+# (Ubicloud, "Virtualizing NVIDIA HGX B200 GPUs"); from four of them on it is said.
+HUGE_BARS = 1 << 40
+FAST_BARS = (10, 1)
+ROOT_PORT_GTS = 16.0  # what QEMU's root port says of its link (hw/pci-bridge/gen_pcie_root_port.c, x-speed)
+MOST_UNREAD = 4  # of the files that could not be read, how many a finding names
+
+
+def guest_quirks(host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Iterator[Finding]:
+    """What to know of one guest."""
+    where = f"guest {guest.name}"
+    for device in guest.devices:
+        gpu, function = catalogue.gpus.get(device.address), catalogue.pci.get(device.address)
+        vendor = vendor_of(gpu.vendor) if gpu else None
+        doubt = vendor.reset_doubts.get((function.device_id if function else None) or "") if vendor else None
+        if doubt is not None:
+            yield Finding(level="warn", text=f"GPU {device.address}: {doubt}", where=where)
+    yield from _slow_start(host, catalogue, guest, where)
+    yield from _emulated_ports(guest, where)
+
+
+def _slow_start(host: Host, catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[Finding]:
+    stack = host.virtualization
+    version = version_of(stack.qemu_version) if stack else None
+    functions = [catalogue.pci.get(device.address) for device in guest.devices]
+    size = sum(bar.size_bytes for function in functions if function for bar in function.bars or ())
+    if version is None or version >= FAST_BARS or size < HUGE_BARS:
+        return
+    text = (
+        f"its devices have BARs of {format_size(size)}, and QEMU before 10.1 maps them slowly: the start can take"
+        " minutes, with many such GPUs more than an hour on an older kernel; wait for it, or use QEMU 10.1"
+    )
+    yield Finding(level="info", text=text, where=where)
+
+
+def _emulated_ports(guest: PlannedGuest, where: str) -> Iterator[Finding]:
+    """GPUs that look slower in the guest than they are, by what QEMU's emulated ports say of their own link.
+
+    A switch's ports say 2.5 GT/s x1 (hw/pci-bridge/xio3130_downstream.c: no x-speed, no x-width), a root port 16 GT/s
+    x32 from QEMU 4.0 on (hw/pci-bridge/gen_pcie_root_port.c, x-speed and x-width; still so in 10.1). libvirt sets
+    neither. NCCL takes the lesser of device and port (nccl, src/graph/xml.cc, ncclTopoGetXmlFromSys), but only of a
+    device whose link no file tells; ours tells it, from the host's (`guest.nccl`). A guest of one GPU and no NIC has
+    nothing that NCCL would weigh.
+    """
+    if guest.seed is not None or sum(is_gpu(device) or is_nic(device) for device in guest.devices) < 2:
+        return
+    mend = "and NCCL takes the lesser of device and port: put the guest's topology file (its bundle, or seed: true)"
+    models = {controller.index: controller.model for controller in guest.controllers}
+    gpus = [(models.get(_bus(device)), device) for device in guest.devices if device.kind == "gpu"]
+    below = sum(model == "pcie-switch-downstream-port" for model, _ in gpus)
+    if below:
+        text = f"GPUs below an emulated PCIe switch: {below}. Its ports say 2.5 GT/s x1, {mend} into the guest"
+        yield Finding(level="warn", text=text, where=where)
+    speeds = [device.link_speed_gts or 0 for model, device in gpus if model == "pcie-root-port"]
+    faster = [speed for speed in speeds if speed > ROOT_PORT_GTS]
+    if faster:
+        text = (
+            f"GPUs on an emulated root port: {len(faster)} with a link of {max(faster):g} GT/s. The port says"
+            f" {ROOT_PORT_GTS:g} GT/s at most, {mend} into the guest"
+        )
+        yield Finding(level="warn", text=text, where=where)
+
+
+def _bus(device: Device) -> int:
+    """The bus that a passed function is on in the guest, which is its controller's index."""
+    return int(device.guest_address.split(":")[1], 16)
+
+
+def tuned_findings(host: Host, actions: Iterable[Action]) -> Iterator[Finding]:
+    """Settings of the plan that an active profile of TuneD sets otherwise, again at each of its starts."""
+    profile = " ".join((host.settings or {}).get(ACTIVE, "").split())
+    reached = [action for action in actions if reaches(action.kind, action.target)]
+    wishes = [Wish(action.kind, action.target, action.want) for action in reached]
+    if not wishes or not (profile or host.tuned):
+        return
+    tuned = host.tuned or Tuned(profiles=(profile,), unread=(f"{ACTIVE}: the files of its profile",))
+    name = " ".join(tuned.profiles) or "(of unknown name)"
+    found = fights(tuned, wishes, host.kernel_args)
+    mend = "leave each to one of the two (tuned-adm off, a profile of your own, or settings: NAME: keep)"
+    for how, level, said in (
+        (OTHERWISE, "warn", "sets otherwise, again at each start of TuneD"),
+        (UNSURE, "warn", "may set otherwise, which is known only when TuneD starts"),
+    ):
+        texts = "; ".join(told(found, how))
+        if texts:
+            yield Finding(level=level, text=f"TuneD's profile {name} {said}: {texts}: {mend}", where=ACTIVE)
+    texts = "; ".join(told(found, OVERRULED))
+    if texts:
+        text = f"TuneD's profile {name} sets {texts}, then applies /etc/sysctl.d again: hosttune's value stays in force"
+        yield Finding(level="info", text=text, where=ACTIVE)
+    if tuned.unread:
+        kinds = ", ".join(sorted({wish.kind for wish in wishes}))
+        text = (
+            f"not all is known that TuneD's profile {name} sets, and it may set {kinds} otherwise: not read:"
+            f" {'; '.join(tuned.unread[:MOST_UNREAD])}: compare with: tuned-adm verify after applying"
+        )
+        yield Finding(level="warn", text=text, where=ACTIVE)

@@ -1,0 +1,303 @@
+"""How large a guest is: the contract's `auto`, and how a guest is cut into equal cells.
+
+Pure. `auto` = what a node has that is not reserved, held by guests or not, divided by its GPUs, times this
+guest's GPUs there, rounded down to whole cores and pages; GPUs of unknown node share the whole host.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+
+from hosttune.model.host import Host
+from hosttune.model.intent import CellRequest, GuestIntent, Reserve
+from hosttune.model.values import format_size, parse_size
+from hosttune.planning.inventory.cores import cores_needed, fitting_cores
+from hosttune.planning.inventory.devices import Catalogue, countable_gpus, read_catalogue
+from hosttune.planning.inventory.pages import HUGE_1G, SMALL_PAGE, NodeMemory, page_sizes, read_memory, split_evenly
+from hosttune.planning.inventory.resources import NodeResources, Resources, read_resources
+from hosttune.planning.inventory.shape import CellDemand, Shape
+from hosttune.planning.inventory.vcpus import VcpuLimit, vcpu_limit
+
+
+@dataclass(frozen=True)
+class Share:
+    """What `auto` gives: whole cores and bytes per cell; for GPUs of unknown node, of the whole guest."""
+
+    cores: int
+    memory_bytes: int | None
+    of_host: bool
+    why: str
+
+    def cores_of(self, cells: int) -> int:
+        """Cores of each cell."""
+        return self.cores // cells if self.of_host else self.cores
+
+    def memory_of(self, cells: int) -> int | None:
+        """Bytes of each cell; None where the nodes' sizes are unknown."""
+        if self.memory_bytes is None or not self.of_host:
+            return self.memory_bytes
+        return self.memory_bytes // cells
+
+
+@dataclass(frozen=True)
+class Field:
+    """What sizing looks at, gathered once a plan.
+
+    `vcpus`: the most of an `auto` guest. `boot_pages`: whether 1 GiB pages may be reserved by a reboot. None: only for
+    a size that was asked for by number.
+    """
+
+    host: Host
+    resources: Resources
+    memory: dict[int, NodeMemory]
+    catalogue: Catalogue
+    reserve: Reserve
+    vcpus: VcpuLimit
+    boot_pages: bool | None = None
+
+    @cached_property
+    def countable(self) -> Mapping[str, int | None]:
+        """The GPUs that `auto` divides a node by, each with its node."""
+        return {gpu.address: self.catalogue.node(gpu.address) for gpu in countable_gpus(self.host, self.catalogue)}
+
+    @cached_property
+    def thread_options(self) -> tuple[int, ...]:
+        """Threads of a core that a guest may use, most first: as many as some free core has, down to one."""
+        nodes = self.resources.nodes.values()
+        most = max((len(core.cpus) for node in nodes for core in node.free), default=1)
+        return tuple(range(most, 0, -1))
+
+
+def read_field(host: Host, reserve: Reserve, boot_pages: bool | None = None) -> Field:
+    """Gather what planning on a host looks at."""
+    memory = read_memory(host, reserve)
+    resources, catalogue = read_resources(host, reserve), read_catalogue(host)
+    return Field(host, resources, memory, catalogue, reserve, vcpu_limit(host), boot_pages)
+
+
+Parts = Mapping[str, Fraction]  # what part of each GPU a guest has
+
+
+def auto_share(field: Field, gpus: tuple[str, ...], parts: Parts | None = None) -> Share:
+    """The share of one guest with these GPUs (at least one), whole or, where `parts` say so, a part of each."""
+    counted = {**field.countable, **{address: field.catalogue.node(address) for address in gpus}}
+    total = Counter(counted.values())
+    mine: dict[int | None, Fraction] = {}
+    for address in gpus:
+        home = field.catalogue.node(address)
+        mine[home] = mine.get(home, Fraction(0)) + (parts or {}).get(address, Fraction(1))
+    all_mine = sum(mine.values(), Fraction(0))
+    barren = nothing_to_share(field, gpus)
+    if barren is not None:
+        cores = sum(len(node.assignable) for node in field.resources.nodes.values())
+        sizes = [memory.assignable_bytes for memory in field.memory.values()]
+        size = None if None in sizes or not sizes else int(sum(s or 0 for s in sizes) * all_mine / len(counted))
+        why = f"{all_mine} of {len(counted)} GPUs of the whole host, since {barren}"
+        return Share(int(cores * all_mine / len(counted)), size, True, why)
+    cores_by_node = []
+    bytes_by_node: list[int | None] = []
+    lines = []
+    for node, count in sorted((n, c) for n, c in mine.items() if n is not None):
+        have = len(field.resources.nodes[node].assignable)
+        cores_by_node.append(int(have * count / total[node]))
+        assignable = field.memory[node].assignable_bytes if node in field.memory else None
+        bytes_by_node.append(None if assignable is None else int(assignable * count / total[node]))
+        lines.append(
+            f"{count} of {total[node]} GPUs of node {node} ({have} cores, {format_size(assignable)} unreserved)"
+        )
+    known_bytes = [size for size in bytes_by_node if size is not None]
+    memory = min(known_bytes) if known_bytes and len(known_bytes) == len(bytes_by_node) else None
+    return Share(min(cores_by_node), memory, False, "; ".join(lines))
+
+
+def nothing_to_share(field: Field, gpus: tuple[str, ...]) -> str | None:
+    """Why the nodes of these GPUs have no share to give (then `auto` means the whole host); None where they have."""
+    if not field.resources.cpu_nodes_known:
+        return "nothing says which CPU is on which node"
+    for address in gpus:
+        node = field.catalogue.node(address)
+        if node is None or node not in field.resources.nodes:
+            return f"the node of {address} is unknown"
+        if not field.resources.nodes[node].assignable:
+            return f"node {node} has no core to share"
+        if node in field.memory and (reason := field.memory[node].nothing_to_share):
+            return reason
+    return None
+
+
+@dataclass(frozen=True)
+class Base:
+    """The cells a guest begins with; `nodes` where the contract names them, `may_grow` where more may be tried."""
+
+    cells: int
+    may_grow: bool
+    nodes: frozenset[int] | None = None
+
+
+def base_cells(field: Field, guest: GuestIntent, gpus: tuple[str, ...]) -> Base:
+    """As the intent says; `auto`: one cell on each node that holds one of the GPUs.
+
+    One cell anywhere without GPUs, with unknown nodes, or with fewer cores than nodes.
+    """
+    if isinstance(guest.numa, tuple):
+        return Base(len(guest.numa), False)
+    if isinstance(guest.numa, int):
+        return Base(guest.numa, False)
+    known = {node for node in map(field.catalogue.node, gpus) if node is not None and node in field.resources.nodes}
+    if not gpus or any(field.catalogue.node(address) not in known for address in gpus):
+        return Base(1, True)
+    if isinstance(guest.vcpus, int) and cores_needed(guest.vcpus, field.resources.threads_per_core) < len(known):
+        return Base(1, True)
+    return Base(len(known), True, frozenset(known))
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """One way to cut a guest. `short` counts the cores and bytes that `auto` had to leave out."""
+
+    shape: Shape
+    short: bool
+
+
+def shapes(
+    field: Field, guest: GuestIntent, gpus: tuple[str, ...], cells: int, parts: Parts | None = None
+) -> Iterator[Sizes]:
+    """Every way to cut the guest into so many cells, full sizes first; nothing where it cannot be cut.
+
+    `gpus` and `parts` are what `auto` is a share of.
+    """
+    listed = guest.numa if isinstance(guest.numa, tuple) else None
+    asked = gpus and listed is None and "auto" in (guest.vcpus, guest.memory)
+    share = auto_share(field, gpus, parts) if asked else None
+    for threads in field.thread_options:
+        for page, at_boot in _backings(field, guest):
+            demands = _listed(listed, page) if listed else _equal(field, guest, share, cells, threads, page)
+            fewer = share is not None and guest.vcpus == "auto" and threads < field.resources.threads_per_core
+            for cut, short in demands:
+                yield Sizes(Shape(cut, threads, page, guest.smt == "threads", at_boot), short or fewer)
+
+
+def _backings(field: Field, guest: GuestIntent) -> list[tuple[int | None, bool]]:
+    """(page size, whether a reboot reserves the pages) to try, best first: what is free now before what needs one."""
+    pages = page_sizes(field.host, guest.hugepages)
+    found: list[tuple[int | None, bool]] = [(page, False) for page in pages]
+    by_number = guest.memory != "auto" or isinstance(guest.numa, tuple)
+    may = by_number if field.boot_pages is None else field.boot_pages
+    if may and HUGE_1G in pages and any(memory.short_now for memory in field.memory.values()):
+        found.append((HUGE_1G, True))
+    return found
+
+
+Cut = tuple[tuple[CellDemand, ...], bool]  # cells, and whether `auto` had to leave something out
+
+
+def _listed(cells: Sequence[CellRequest], page: int | None) -> Iterator[Cut]:
+    listed = tuple(CellDemand(c.vcpus, parse_size(c.memory, where="numa")) for c in cells)
+    if all(cell.memory_bytes % (page or SMALL_PAGE) == 0 for cell in listed):
+        yield listed, False
+
+
+def _equal(
+    field: Field, guest: GuestIntent, share: Share | None, cells: int, threads: int, page: int | None
+) -> Iterator[Cut]:
+    for vcpus, vcpus_short in _cell_vcpus(guest, share, cells, threads, field.vcpus.most):
+        for memory, memory_short in _cell_memory(guest, share, cells, page):
+            yield tuple(CellDemand(vcpus, size) for size in memory), vcpus_short or memory_short
+
+
+def _cell_vcpus(
+    guest: GuestIntent, share: Share | None, cells: int, threads: int, most: int
+) -> Iterator[tuple[int, bool]]:
+    """vCPUs of each of `cells` equal cells: as asked, else the share and, last, a single core to be enlarged."""
+    if isinstance(guest.vcpus, int):
+        if guest.vcpus % cells == 0:
+            yield guest.vcpus // cells, False
+    elif share is not None:
+        full = min(share.cores_of(cells), max(1, most // cells // threads))
+        if full >= 1:
+            yield full * threads, False
+        if full != 1:
+            yield threads, True
+
+
+def _cell_memory(
+    guest: GuestIntent, share: Share | None, cells: int, page: int | None
+) -> Iterator[tuple[list[int], bool]]:
+    unit = page or SMALL_PAGE
+    if guest.memory != "auto":
+        sizes = split_evenly(parse_size(guest.memory, where="memory"), cells, page)
+        if sizes:
+            yield sizes, False
+    elif share is not None and share.memory_bytes is not None:  # a share of an unknown amount is no number
+        each = (share.memory_of(cells) or 0) // unit * unit
+        if each:
+            yield [each] * cells, False
+        yield [unit] * cells, True
+
+
+def _free_cpus(node: NodeResources, shape: Shape) -> int:
+    """CPUs that a cell of this shape could take on a node."""
+    if shape.share_cores:
+        return len(node.free_threads)
+    return len(fitting_cores(node, shape.threads)) * shape.threads
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """What others that are placed after a guest need of a node, and how many of them share out the rest with it."""
+
+    cpus: int = 0
+    memory_bytes: int = 0
+    sharers: int = 0
+
+
+def enlarge(
+    field: Field,
+    sizes: Sizes,
+    guest: GuestIntent,
+    gpus: tuple[str, ...],
+    nodes: tuple[int, ...],
+    spoken: Mapping[int, Spoken] | None = None,
+    parts: Parts | None = None,
+) -> Shape:
+    """Grow an `auto` guest that was placed small: every cell takes what the fullest of its nodes still has.
+
+    Where others are `spoken` for, they keep what they need, and the rest is shared out evenly.
+    """
+    shape = sizes.shape
+    if not sizes.short:
+        return shape
+    vcpus = [cell.vcpus for cell in shape.cells]
+    memory = [cell.memory_bytes for cell in shape.cells]
+    cells = len(nodes)
+    share = auto_share(field, gpus, parts)
+    others = [(spoken or {}).get(node, Spoken()) for node in nodes]
+    if guest.vcpus == "auto":
+        most = field.vcpus.most // cells // shape.threads * shape.threads
+        room = min(
+            _part(_free_cpus(field.resources.nodes[node], shape), vcpus[i], others[i].cpus, others[i].sharers)
+            for i, node in enumerate(nodes)
+        )
+        room = room // shape.threads * shape.threads
+        vcpus = [max(1, min(max(share.cores_of(cells), 1) * shape.threads, most, room))] * cells
+    if guest.memory == "auto" and share.memory_bytes is not None:
+        unit = shape.page or SMALL_PAGE
+        rooms = [share.memory_of(cells) or 0]
+        for i, node in enumerate(nodes):
+            memory_of = field.memory.get(node)
+            have = memory_of.capacity_bytes(shape.page, at_boot=shape.at_boot) if memory_of else None
+            if have is not None:
+                rooms.append(_part(have, memory[i], others[i].memory_bytes, others[i].sharers))
+        size = min(rooms) // unit * unit
+        memory = [max(unit, size)] * cells
+    demands = tuple(CellDemand(v, m) for v, m in zip(vcpus, memory, strict=True))
+    return replace(shape, cells=demands)
+
+
+def _part(have: int, own: int, others: int, sharers: int) -> int:
+    """What one of several may take of a room: what it has for certain, and an even part of what nobody has."""
+    return own + max(0, have - own - others) // (1 + sharers) if sharers or others else have

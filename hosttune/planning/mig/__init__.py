@@ -1,0 +1,1 @@
+"""MIG instances and vGPUs for guests. Pure."""

@@ -1,0 +1,409 @@
+"""What a guest's MIG instances become: functions or mediated devices with their vGPU types, actions, ordered steps.
+
+Pure. Order (NVIDIA virtual GPU software documentation, "Configuring a GPU for MIG-Backed vGPUs"; NVIDIA's
+vgpu-device-manager and mig-parted): MIG mode, GPU instances, virtual functions, vGPU types, then the guest. What has
+been tried on no such hardware here is a step for a person, marked unproven; MIG mode is an action, and so are the types
+of functions whose instances are there, if it is certain which of them the functions get.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from hosttune.gpu.mig_tables import vgpu_suffix, vgpu_type_name
+from hosttune.gpu.settings import GpuMigMode
+from hosttune.gpu.vgpu import SRIOV_MANAGE, type_folder
+from hosttune.knobs.actions import make_action
+from hosttune.model import sysfs
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Host
+from hosttune.model.intent import GuestIntent
+from hosttune.model.plan import Action, Device, Finding, MigAssignment, PlannedGuest, Step
+from hosttune.model.vgpu import VgpuFunction, VgpuType
+from hosttune.planning.inventory.devices import Catalogue, address_key, identity
+from hosttune.planning.inventory.sizing import Field
+from hosttune.planning.mig.instances import MigSlot, gpu_offer, no_profiles, ready_starts, tells_ready
+from hosttune.planning.mig.packing import start_sets
+from hosttune.planning.mig.vgpu import Known, free_functions, vgpu_of
+
+VGPU_TYPE = "vgpu-type"
+_NAMESPACE = uuid.UUID("6b1f4c52-9f2e-5a54-8f0c-6a1d0c5d1f7e")
+_DEVICES = sysfs.PCI_DEVICES
+
+
+@dataclass(frozen=True)
+class Sight:
+    """A host and its devices, where no `Field` is at hand."""
+
+    host: Host
+    catalogue: Catalogue
+
+
+@dataclass(frozen=True)
+class MigDevice:
+    """A vGPU before it has its guest address: `address` is its function's, or its UUID as a mediated device.
+
+    `kind`: "vf" or "mdev". `name` is its vGPU type, `type_id` that type's number on this host, None = not listed now.
+    `function` is the host function that it is on, `gpu` the physical GPU.
+    """
+
+    address: str
+    kind: str
+    gpu: str
+    function: str
+    identity: str
+    host_node: int | None
+    name: str
+    type_id: str | None
+
+
+@dataclass(frozen=True)
+class MigParts:
+    """What chosen slots come to for one guest: devices in the order of the slots, and what there is to say."""
+
+    devices: tuple[MigDevice, ...]
+    mig: tuple[MigAssignment, ...]
+    steps: tuple[Step, ...]
+    why: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+
+# --- vGPUs ---------------------------------------------------------------------------------------------------
+
+
+def plan_mig_guest(field: Field, guest: GuestIntent, slots: Sequence[MigSlot], taken: Collection[str]) -> MigParts:
+    """A guest's slots as vGPUs. `taken` are functions that other planned guests have.
+
+    `mig_choices` gives no more slots on a GPU than it has free functions; functions are taken in address order.
+    """
+    devices: list[MigDevice] = []
+    used = set(taken)
+    for slot in slots:
+        free = next(f for f in free_functions(field, slot.gpu) if f.address not in used)
+        used.add(free.address)
+        devices.append(_device(field, guest, slot, free))
+    return MigParts(
+        devices=tuple(devices),
+        mig=tuple(MigAssignment(gpu=slot.gpu, profile=slot.profile, start=slot.start) for slot in slots),
+        steps=(*_before(field, slots, devices), *_after(field, slots, devices)),
+        why=tuple(_why(slot, device) for slot, device in zip(slots, devices, strict=True)),
+        findings=tuple(_findings(field, guest, slots)),
+    )
+
+
+def as_devices(parts: MigParts, cell_of: Mapping[str, int | None], addresses: Mapping[str, str]) -> tuple[Device, ...]:
+    """The vGPUs as devices of a plan. Both mappings are by host function: the guest's cell, and its guest address."""
+    return tuple(
+        Device(
+            address=device.address,
+            kind=device.kind,
+            guest_cell=cell_of[device.function],
+            guest_address=addresses[device.function],
+            identity=device.identity,
+            rom_bar=device.kind == "mdev",  # which has no ROM that could be switched off
+            host_node=device.host_node,
+            name=device.name,
+            vgpu_type=device.name,
+        )
+        for device in parts.devices
+    )
+
+
+def _device(field: Field, guest: GuestIntent, slot: MigSlot, function: VgpuFunction) -> MigDevice:
+    catalogue = field.catalogue
+    framework = vgpu_of(field, slot.gpu)
+    mediated = framework is not None and framework.framework == "mdev"
+    found = _type(field, slot)
+    expected = vgpu_type_name(catalogue.pci.get(slot.gpu), slot.profile)
+    address = function.address
+    who = identity(catalogue, address, field.host)
+    if mediated:
+        name = f"{field.host.hostname or ''}/{guest.name}/mig/{slot.gpu}/{slot.start}"
+        address = str(uuid.uuid5(_NAMESPACE, name))
+        who = f"{address} on {function.address}"
+    return MigDevice(
+        address=address,
+        kind="mdev" if mediated else "vf",
+        gpu=slot.gpu,
+        function=function.address,
+        identity=who,
+        host_node=catalogue.node(slot.gpu),
+        name=found.name if found else expected or f"vGPU type ending in -{vgpu_suffix(slot.profile) or slot.profile}",
+        type_id=found.id if found else None,
+    )
+
+
+def _type(field: Field, slot: MigSlot) -> VgpuType | None:
+    """The vGPU type of a slot among those that the GPU lists now: by its whole name, else by how that ends.
+
+    All types of a list are of its own board, so that the ending tells which instance backs one.
+    """
+    framework = vgpu_of(field, slot.gpu)
+    listed = (framework.types if framework else None) or ()
+    expected = vgpu_type_name(field.catalogue.pci.get(slot.gpu), slot.profile)
+    suffix = vgpu_suffix(slot.profile)
+    exact = [one for one in listed if one.name == expected]
+    ending = [one for one in listed if suffix is not None and one.name.endswith(f"-{suffix}")]
+    return next((found[0] for found in (exact, ending) if len(found) == 1), None)
+
+
+def _why(slot: MigSlot, device: MigDevice) -> str:
+    slices = f"slice {slot.start}" if slot.size == 1 else f"slices {slot.start}-{slot.start + slot.size - 1}"
+    on = f"{device.function}" if device.kind == "vf" else f"a mediated device of {device.function}"
+    return f"MIG {slot.profile} on GPU {slot.gpu}, memory {slices}, as {device.name} on {on}"
+
+
+def _findings(field: Field, guest: GuestIntent, slots: Sequence[MigSlot]) -> Iterator[Finding]:
+    at = f"guest {guest.name}"
+    vgpu = field.host.vgpu
+    if vgpu is not None and vgpu.manager is None:
+        text = "whether the vGPU manager runs is unknown; its functions are there, which only its driver makes"
+        yield Finding(level="warn", text=text, where=at)
+    for address in dict.fromkeys(slot.gpu for slot in slots):
+        gpu = field.catalogue.gpus[address]
+        offer = gpu_offer(field, gpu)
+        if offer.doubt:
+            yield Finding(level="warn", text=f"GPU {address}: {offer.doubt}", where=at)
+        if not _on(gpu):
+            text = f"GPU {address}: MIG mode has to be switched on, which resets it: apply wants --disrupt {address}"
+            yield Finding(level="warn", text=text, where=at)
+        if gpu.processes and not _on(gpu):
+            text = f"GPU {address} is in use by {gpu.processes} process(es) now: MIG mode needs an idle GPU"
+            yield Finding(level="warn", text=text, where=at)
+    text = (
+        "its vGPUs were planned from documents and tried on no hardware: the steps around its start are marked"
+        " unproven, and it is not started before its functions carry their types"
+    )
+    yield Finding(level="warn", text=text, where=at)
+
+
+def _on(gpu: Gpu) -> bool:
+    return gpu.mig is not None and gpu.mig.mode == "enabled"
+
+
+# --- steps ---------------------------------------------------------------------------------------------------
+
+
+def _before(field: Field, slots: Sequence[MigSlot], devices: Sequence[MigDevice]) -> Iterator[Step]:
+    """What has to be done before the guest starts, GPU by GPU, in order."""
+    for address in dict.fromkeys(slot.gpu for slot in slots):
+        gpu = field.catalogue.gpus[address]
+        if not _on(gpu):
+            mode = f"MIG mode of {address} on (hosttune apply --disrupt {address}); it must be idle, and wants a reset"
+            yield _step("start", f"{SRIOV_MANAGE} -d {address}", "its virtual functions end with the switch of mode")
+            yield _step("start", mode)
+        missing = _missing(field, gpu, [slot for slot in slots if slot.gpu == address])
+        if missing:
+            command = f"nvidia-smi mig -i {address} -cgi {','.join(missing)}"
+            yield _step("start", command, "instances at their starts; none outlasts a reset or a reboot")
+        if not _on(gpu):
+            yield _step("start", f"{SRIOV_MANAGE} -e {address}", "the virtual functions again, by the same addresses")
+        for device in devices:
+            if device.gpu == address and device.kind == "mdev":
+                yield _mediated(device)
+
+
+def _missing(field: Field, gpu: Gpu, slots: Sequence[MigSlot]) -> list[str]:
+    """The instances that are not there yet, as nvidia-smi takes them: "NAME:START" (nvidia-smi mig --help)."""
+    found: list[str] = []
+    for slot in slots:
+        profile = gpu_offer(field, gpu).find(slot.profile)
+        if profile is not None and slot.start not in ready_starts(field, gpu, profile):
+            found.append(f"{slot.profile}:{slot.start}")
+    return found
+
+
+def _mediated(device: MigDevice) -> Step:
+    kind = device.type_id or "TYPE"
+    why = f"the mediated device of {device.name}" + ("" if device.type_id else ", TYPE being the folder so named")
+    create = f"{_DEVICES}/{device.function}/mdev_supported_types/{kind}/create"
+    return _step("start", f"echo {device.address} > {create}", why)
+
+
+def _after(field: Field, slots: Sequence[MigSlot], devices: Sequence[MigDevice]) -> Iterator[Step]:
+    """What gives everything back once the guest has stopped for good."""
+    for device in devices:
+        if device.kind == "mdev":
+            yield _step("stop", f"echo 1 > /sys/bus/mdev/devices/{device.address}/remove")
+        else:
+            yield _step("stop", f"echo 0 > {type_folder(device.function)}/current_vgpu_type")
+    for address in dict.fromkeys(slot.gpu for slot in slots):
+        starts = ", ".join(str(slot.start) for slot in slots if slot.gpu == address)
+        text = f"nvidia-smi mig -i {address} -dgi -gi ID, for the instances that start at {starts} (mig -lgi)"
+        yield _step("stop", text, "only if nothing else needs them")
+
+
+def _step(when: str, text: str, why: str | None = None) -> Step:
+    return Step(when=when, text=f"{text}: {why}" if why else text)
+
+
+# --- types of functions, and actions -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Typing:
+    """A function that gets a vGPU type. `now` and `number`: its type and the wanted one, None = unknown, not listed.
+
+    `by_hand`: why writing it is a step; None: it is an action.
+    """
+
+    guest: str
+    function: str
+    name: str
+    now: str | None
+    number: str | None
+    by_hand: str | None
+
+
+def mig_actions(host: Host, catalogue: Catalogue, guests: Iterable[PlannedGuest]) -> Iterator[Action]:
+    """What the host needs for planned vGPUs, in order: MIG mode of each GPU, then the type of each function."""
+    with_vgpus = _with_vgpus(guests)
+    for address in sorted({one.gpu for guest in with_vgpus for one in guest.mig}, key=address_key):
+        gpu = catalogue.gpus.get(address)
+        now = GpuMigMode.of_gpu(gpu) if gpu else None
+        if now != "enabled":
+            why = "a vGPU backed by MIG needs the mode; the driver resets the GPU"
+            yield make_action(GpuMigMode.kind, address, now, "enabled", why, needed=True)
+    for one in _typings(Sight(host, catalogue), with_vgpus):
+        if one.number is not None and one.by_hand is None:
+            why = f"guest {one.guest} gets {one.function} as {one.name}"
+            yield make_action(VGPU_TYPE, one.function, one.now, one.number, why, needed=True)
+
+
+def with_type_steps(host: Host, catalogue: Catalogue, guests: tuple[PlannedGuest, ...]) -> tuple[PlannedGuest, ...]:
+    """The guests of a whole plan, with a step for each type that cannot be an action; it is the last before a start."""
+    typings = list(_typings(Sight(host, catalogue), _with_vgpus(guests)))
+    found: list[PlannedGuest] = []
+    for guest in guests:
+        steps = [_typed(one, one.by_hand) for one in typings if one.guest == guest.name and one.by_hand is not None]
+        before = [step for step in guest.steps if step.when == "start"]
+        after = [step for step in guest.steps if step.when != "start"]
+        found.append(msgspec.structs.replace(guest, steps=(*before, *steps, *after)) if steps else guest)
+    return tuple(found)
+
+
+def _typed(one: _Typing, why: str) -> Step:
+    folder = type_folder(one.function)
+    text = f"write the number of {one.name} in {folder}/creatable_vgpu_types to {folder}/current_vgpu_type"
+    return _step("start", text, why)
+
+
+def _with_vgpus(guests: Iterable[PlannedGuest]) -> list[PlannedGuest]:
+    return [guest for guest in guests if any(device.vgpu_type for device in guest.devices)]
+
+
+def _typings(known: Known, guests: Sequence[PlannedGuest]) -> Iterator[_Typing]:
+    """Every virtual function that gets a type, guest by guest. A guest's vGPUs are in the order of its instances."""
+    planned = {(one.gpu, one.profile, one.start) for guest in guests for one in guest.mig}
+    for guest in guests:
+        vgpus = [device for device in guest.devices if device.vgpu_type]
+        for device, instance in zip(vgpus, guest.mig, strict=True):
+            if device.kind == "vf":
+                now, number = _number(known.host, device.address, device.vgpu_type)
+                why = _by_hand(known, instance, planned, listed=number is not None)
+                yield _Typing(guest.name, device.address, device.vgpu_type or "", now, number, why)
+
+
+def _by_hand(
+    known: Known, instance: MigAssignment, planned: Collection[tuple[str, str, int]], *, listed: bool
+) -> str | None:
+    """Why hosttune does not write the type of an instance's function; None where it does.
+
+    The driver puts a vGPU on any unused instance of its profile. So all of the plan have to be there, and no others.
+    """
+    gpu = known.catalogue.gpus.get(instance.gpu)
+    if gpu is None:
+        return "nothing is known of its GPU"
+    there = {name: _ready(known, gpu, name) for address, name, _ in planned if address == instance.gpu}
+    made = all(start in there[name] for address, name, start in planned if address == instance.gpu)
+    others = _others(gpu, instance, planned)
+    if made and listed and not others:
+        return None
+    first = "" if made else "once every instance of the plan on its GPU is there, which lists it; "
+    if others:
+        rivals = f"there are others of {instance.profile} (at {', '.join(map(str, others))})"
+        return f"{first}its driver takes any that is unused, and {rivals}: look which it took, then apply this plan"
+    then = "hosttune plan then makes an action of it" if tells_ready(known, gpu) else "then apply this plan"
+    return f"{first or 'once it is listed; '}{then}"
+
+
+def _others(gpu: Gpu, instance: MigAssignment, planned: Collection[tuple[str, str, int]]) -> tuple[int, ...]:
+    """Starts of a GPU's instances of a profile that are not the plan's, and may be unused."""
+    mine = {start for address, name, start in planned if (address, name) == (instance.gpu, instance.profile)}
+    found = (gpu.mig.instances if gpu.mig and _on(gpu) else None) or ()
+    alike = [one for one in found if one.profile == instance.profile and (one.uuid is None or gpu.source != "nvml")]
+    return tuple(sorted(one.start for one in alike if one.start is not None and one.start not in mine))
+
+
+def _ready(known: Known, gpu: Gpu, name: str) -> tuple[int, ...]:
+    profile = gpu_offer(known, gpu).find(name)
+    return ready_starts(known, gpu, profile) if profile is not None and _on(gpu) else ()
+
+
+def _number(host: Host, address: str, name: str | None) -> tuple[str | None, str | None]:
+    """(the number of a function's vGPU type now, that of the named type among those that its GPU lists)."""
+    vgpu = host.vgpu
+    for gpu in vgpu.gpus if vgpu else ():
+        for function in gpu.functions:
+            if function.address == address:
+                number = next((one.id for one in gpu.types or () if one.name == name), None)
+                return function.current_type, number
+    return None, None
+
+
+# --- instances inside a guest --------------------------------------------------------------------------------
+
+
+def mig_inside(
+    field: Field, guest: GuestIntent, gpus: Sequence[str]
+) -> tuple[tuple[MigAssignment, ...], tuple[Finding, ...]]:
+    """The instances that a guest makes on its own whole GPUs, `count` on each, and what there is to say of them.
+
+    A GPU comes to its guest without instances: those of the host end when it is given away. Call it for GPUs on which
+    `takes_inside` holds.
+    """
+    request = guest.mig
+    if request is None:
+        return (), ()
+    found: list[MigAssignment] = []
+    said: list[Finding] = []
+    for address in gpus:
+        offer = gpu_offer(field, field.catalogue.gpus[address])
+        profile = offer.find(request.profile)
+        sets = start_sets(profile, request.count, 0, offer.profiles) if profile else ()
+        found += [MigAssignment(gpu=address, profile=request.profile, start=n) for n in (sets[0] if sets else ())]
+        if offer.doubt:
+            said.append(Finding(level="warn", text=f"GPU {address}: {offer.doubt}", where=f"guest {guest.name}"))
+    text = (
+        "its MIG instances are made inside it, by its seed or bundle at every boot: none outlasts a reboot, and where"
+        " the guest's driver cannot reset the GPU, MIG mode waits for a restart of the guest"
+    )
+    said.append(Finding(level="info", text=text, where=f"guest {guest.name}"))
+    return tuple(found), tuple(said)
+
+
+def takes_inside(field: Field, guest: GuestIntent, address: str) -> bool:
+    """Whether a whole GPU takes all instances that its guest wants to make on it; True where none are wanted."""
+    if guest.mig is None:
+        return True
+    offer = gpu_offer(field, field.catalogue.gpus[address])
+    profile = offer.find(guest.mig.profile)
+    return profile is not None and bool(start_sets(profile, guest.mig.count, 0, offer.profiles))
+
+
+def inside_refusal(field: Field, guest: GuestIntent, address: str) -> str:
+    """Why a whole GPU does not take the instances that its guest wants to make on it."""
+    name, count = (guest.mig.profile, guest.mig.count) if guest.mig else ("", 0)
+    offer = gpu_offer(field, field.catalogue.gpus[address])
+    profile = offer.find(name)
+    if not offer.profiles:
+        return no_profiles(field, field.catalogue.gpus[address])
+    if profile is None:
+        have = ", ".join(one.name for one in offer.profiles)
+        return f"GPU {address} has no MIG profile {name}; it has {have}"
+    fits = len([n for n in range(1, count) if start_sets(profile, n, 0, offer.profiles)])
+    return f"{count} x {name} wanted on each GPU, {address} takes {fits}"

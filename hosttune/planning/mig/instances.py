@@ -1,0 +1,398 @@
+"""MIG instances as vGPUs for guests: which GPUs can carry them, every way to place them, and why there is none.
+
+Pure. A MIG instance is no PCI function: only a vGPU of the maker's manager takes one into a guest (MIG user guide,
+"Virtualization"). Existing instances stay where they are and are in the way.
+
+An existing instance of the wanted profile that nobody uses is taken as it is.
+
+Best first means: the fewest GPUs touched, then the fewest whose MIG mode must be switched on, then the fewest busy
+ones, then the fewest new instances, then what stays placeable on these GPUs (`migpack.room`), then the lowest
+addresses and starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import combinations_with_replacement, product, zip_longest
+
+import msgspec
+
+from hosttune.gpu import vendor_of
+from hosttune.gpu.mig_tables import SLICES, Offer, offer_of
+from hosttune.gpu.vgpu import SRIOV_MANAGE
+from hosttune.model.gpu import Gpu, MigProfile
+from hosttune.model.intent import GuestIntent
+from hosttune.planning.inventory.devices import address_key, countable_gpus, gpu_count
+from hosttune.planning.inventory.sizing import Field
+from hosttune.planning.mig.packing import FULL, Profiles, Starts, atoms_of, most, room, start_sets
+from hosttune.planning.mig.vgpu import Known, carries, manager_off, no_manager, vgpu_of
+from hosttune.planning.mig.vgpu import free_functions as free_functions
+
+VFIO = "vfio-pci"
+
+
+@dataclass(frozen=True)
+class MigSlot:
+    """An instance at its place. `atoms`: what it takes of its GPU, memory slices as bits 0-7 and bit 8 for `+me`."""
+
+    gpu: str
+    profile: str
+    start: int
+    size: int
+    atoms: int
+
+
+@dataclass(frozen=True)
+class Space:
+    """A GPU on which instances of one profile can be made; alike in all but their address are alike for a guest.
+
+    `occupied` are the bits that are taken; `ready` starts of existing instances of the profile that nobody uses;
+    `most_functions` how many vGPUs it has functions for.
+    """
+
+    node: int | None
+    model: str | None
+    profile: MigProfile
+    profiles: Profiles
+    occupied: int
+    ready: Starts
+    enabled: bool
+    busy: bool
+    most_functions: int
+
+    @property
+    def capacity(self) -> int:
+        """How many more instances of the profile it takes."""
+        return min(most(self.profile, self.occupied), self.most_functions)
+
+    def sets(self, count: int) -> tuple[Starts, ...]:
+        """Every set of starts for so many instances, best first: as few new ones as can be."""
+        found = start_sets(self.profile, count, self.occupied, self.profiles)
+        return tuple(sorted(found, key=self.new)) if self.ready else found
+
+    def new(self, starts: Starts) -> int:
+        """How many instances would have to be made."""
+        return sum(start not in self.ready for start in starts)
+
+
+Spaces = Mapping[Space, tuple[str, ...]]  # GPUs that are alike, by what they have in common
+Sites = tuple[tuple[str, Space], ...]  # GPUs by address
+_Share = tuple[Space, int, int]  # GPUs of this kind, instances on each, how many such GPUs
+
+
+# --- choices -------------------------------------------------------------------------------------------------
+
+
+def mig_choices(
+    field: Field, guest: GuestIntent, occupied: Mapping[str, int], where: str, sites: Sites | None = None
+) -> Iterator[tuple[MigSlot, ...]]:
+    """Every distinct way worth trying to give a guest its MIG instances as vGPUs, best first; none where none fits.
+
+    `occupied` is what other planned guests take, by GPU address (FULL: the whole GPU); existing instances are added
+    here. `where` names the guest in errors. GPUs that are alike are tried once, the lowest addresses first. `sites` are
+    those of the guest's profile, where the caller has them.
+    """
+    del where  # what is wrong with the request itself `check_mig` has refused
+    request = guest.mig
+    if request is None:
+        return
+    spaces = spaces_of(mig_sites(field, request.profile) if sites is None else sites, occupied)
+    total = sum(len(addresses) for addresses in spaces.values())
+    for touched in range(1, min(request.count, total) + 1):
+        ways = _distributions(tuple(spaces.items()), touched, request.count)
+        for shares in sorted(ways, key=lambda shares: _rank(shares, spaces)):
+            yield from _placed(shares, spaces)
+
+
+def _distributions(
+    spaces: Sequence[tuple[Space, tuple[str, ...]]], gpus: int, count: int, cap: int | None = None
+) -> Iterator[tuple[_Share, ...]]:
+    """How many instances each of so many GPUs gets; alike GPUs get theirs in falling order, so that none is twice."""
+    if not gpus or not spaces:
+        if not gpus and not count:
+            yield ()
+        return
+    (space, addresses), rest = spaces[0], spaces[1:]
+    limit = space.capacity if cap is None else min(cap, space.capacity)
+    for each in range(min(limit, count), 0, -1):
+        for number in range(min(gpus, len(addresses), count // each), 0, -1):
+            left = ((space, addresses[number:]), *rest)
+            for more in _distributions(left, gpus - number, count - each * number, each - 1 or -1):
+                yield ((space, each, number), *more)
+    yield from _distributions(rest, gpus, count)
+
+
+def _rank(shares: tuple[_Share, ...], spaces: Spaces) -> tuple[object, ...]:
+    switched = sum(number for space, _, number in shares if not space.enabled)
+    busy = sum(number for space, _, number in shares if space.busy)
+    new = 0
+    lost: list[int] = []
+    for space, each, number in shares:
+        best = space.sets(each)[0]
+        new += space.new(best) * number
+        loss = [one * number for one in _loss(space, best)]
+        lost = [sum(pair) for pair in zip_longest(lost, loss, fillvalue=0)]
+    names = [address_key(address) for address in sorted(_addresses(shares, spaces), key=address_key)]
+    return switched, busy, new, tuple(lost), tuple(names)
+
+
+def _loss(space: Space, starts: Starts) -> Iterator[int]:
+    """What is no longer placeable, the largest profile first."""
+    before = taken = space.occupied | sum(atoms_of(space.profile, start) for start in space.ready)
+    for start in starts:
+        taken |= atoms_of(space.profile, start)
+    for old, now in zip(room(space.profiles, before), room(space.profiles, taken), strict=True):
+        yield old - now
+
+
+def _addresses(shares: tuple[_Share, ...], spaces: Spaces) -> list[str]:
+    """The GPUs of the shares, in their order: the next ones of their kind."""
+    used: dict[Space, int] = {}
+    found: list[str] = []
+    for space, _, number in shares:
+        first = used.get(space, 0)
+        found += spaces[space][first : first + number]
+        used[space] = first + number
+    return found
+
+
+def _placed(shares: tuple[_Share, ...], spaces: Spaces) -> Iterator[tuple[MigSlot, ...]]:
+    """The slots of a distribution, for every combination of starts; GPUs that are alike swap none."""
+    choices = [tuple(combinations_with_replacement(space.sets(each), number)) for space, each, number in shares]
+    addresses = _addresses(shares, spaces)
+    for ways in product(*choices):
+        starts = [one for way in ways for one in way]
+        profiles = [space.profile for space, _, number in shares for _ in range(number)]
+        slots = [
+            slot_of_start(address, profile, start)
+            for address, profile, of_gpu in zip(addresses, profiles, starts, strict=True)
+            for start in of_gpu
+        ]
+        yield tuple(sorted(slots, key=lambda slot: (address_key(slot.gpu), slot.start)))
+
+
+def slot_of_start(gpu: str, profile: MigProfile, start: int) -> MigSlot:
+    """The slot of an instance of a profile at a start."""
+    return MigSlot(gpu, profile.name, start, profile.size or 1, atoms_of(profile, start))
+
+
+# --- GPUs that can carry instances -----------------------------------------------------------------------------
+
+
+def mig_sites(field: Field, profile: str) -> Sites:
+    """The GPUs on which a vGPU of this profile could be made, as they are before anything is planned on them."""
+    found: list[tuple[str, Space]] = []
+    if manager_off(field):
+        return ()
+    for gpu in sorted(countable_gpus(field.host, field.catalogue), key=lambda gpu: address_key(gpu.address)):
+        offer = gpu_offer(field, gpu)
+        wanted = offer.find(profile)
+        taken = existing_atoms(gpu, offer)
+        if wanted is None or taken is None or why_no_vgpu(field, gpu) is not None:
+            continue
+        ready = ready_starts(field, gpu, wanted)
+        free = sum(atoms_of(wanted, start) for start in ready)
+        space = Space(
+            node=field.catalogue.node(gpu.address),
+            model=gpu.model,
+            profile=wanted,
+            profiles=offer.profiles,
+            occupied=taken & ~free,
+            ready=ready,
+            enabled=_enabled(gpu),
+            busy=bool(gpu.processes) and not _enabled(gpu),
+            most_functions=len(free_functions(field, gpu.address)),
+        )
+        found.append((gpu.address, space))
+    return tuple(found)
+
+
+def spaces_of(sites: Sites, occupied: Mapping[str, int]) -> Spaces:
+    """The sites that have room once this is taken, those that are alike together."""
+    found: dict[Space, list[str]] = {}
+    for address, site in sites:
+        taken = occupied.get(address, 0)
+        space = replace(site, occupied=site.occupied | taken) if taken else site
+        if space.capacity:
+            found.setdefault(space, []).append(address)
+    return {space: tuple(addresses) for space, addresses in found.items()}
+
+
+def mig_spaces(field: Field, profile: str, occupied: Mapping[str, int]) -> Spaces:
+    """The GPUs on which a vGPU of this profile could be made, those that are alike together."""
+    return spaces_of(mig_sites(field, profile), occupied)
+
+
+def gpu_offer(known: Known, gpu: Gpu) -> Offer:
+    """What MIG profiles a GPU has."""
+    return offer_of(gpu, known.catalogue.pci.get(gpu.address))
+
+
+def mig_unknown(known: Known, gpu: Gpu) -> bool:
+    """Whether a GPU may have MIG, and nothing tells: only some makers' have it, and some say that they lack it."""
+    vendor = vendor_of(gpu.vendor)
+    return vendor is not None and vendor.mig and "mig" not in (gpu.lacks or ()) and not gpu_offer(known, gpu).profiles
+
+
+def no_profiles(known: Known, gpu: Gpu) -> str:
+    """What there is to say of a GPU without a MIG profile that is known."""
+    if mig_unknown(known, gpu):
+        return f"whether GPU {gpu.address} has MIG is unknown: neither it nor a table lists its profiles"
+    return f"GPU {gpu.address} has no MIG"
+
+
+def existing_atoms(gpu: Gpu, offer: Offer) -> int | None:
+    """What the GPU's existing instances take; None where that is unknown. Without MIG mode there are none."""
+    mig = gpu.mig
+    if mig is None or (mig.mode != "enabled" and not mig.instances):
+        return 0
+    if mig.instances is None:
+        return None
+    taken = 0
+    for instance in mig.instances:
+        known = offer.find(instance.profile or "")
+        size = instance.size or (known.size if known else None)
+        if instance.start is None or size is None or not 0 <= instance.start < instance.start + size <= SLICES:
+            return None
+        taken |= ((1 << size) - 1) << instance.start
+        taken |= atoms_of(known, instance.start) if known else 0
+    return taken & FULL
+
+
+def ready_starts(known: Known, gpu: Gpu, profile: MigProfile) -> Starts:
+    """Starts of the GPU's instances of a profile that a vGPU can take as they are: nobody uses them.
+
+    Only where that is certain: NVML has listed them, they have no compute instance (then they would have a UUID), and
+    no function of the GPU carries a vGPU, for which instance a vGPU is on is not told.
+    """
+    instances = gpu.mig.instances if gpu.mig else None
+    if not tells_ready(known, gpu):
+        return ()
+    unused = [one for one in instances or () if one.profile == profile.name and one.uuid is None]
+    starts = {one.start for one in unused if one.start is not None}
+    return tuple(start for start in sorted(profile.starts or ()) if start in starts)
+
+
+def tells_ready(known: Known, gpu: Gpu) -> bool:
+    """Whether it can be told which of a GPU's instances nobody uses."""
+    found = vgpu_of(known, gpu.address)
+    free = found is not None and not any(carries(known, function) for function in found.functions)
+    return free and gpu.source == "nvml"
+
+
+def _enabled(gpu: Gpu) -> bool:
+    return gpu.mig is not None and gpu.mig.mode == "enabled"
+
+
+def why_no_vgpu(field: Field, gpu: Gpu) -> str | None:
+    """Why no vGPU backed by MIG can be made on this GPU; None where one can, as far as is known."""
+    address = gpu.address
+    device = field.catalogue.pci.get(address)
+    offer = gpu_offer(field, gpu)
+    if not offer.profiles:
+        return no_profiles(field, gpu)
+    if address in field.catalogue.holders:
+        return f"GPU {address} is held as a whole by guest {field.catalogue.holders[address]}"
+    if device is not None and device.driver == VFIO:
+        return f"GPU {address} is bound to {VFIO}, to be given away as a whole"
+    if existing_atoms(gpu, offer) is None:
+        return f"GPU {address} has MIG on, and which instances it has is unknown"
+    found = vgpu_of(field, address)
+    make = f"{SRIOV_MANAGE} -e {address}, then plan again"
+    if found is None:
+        return f"GPU {address} has no function that offers a vGPU type: {make}"
+    if not found.functions:
+        return f"GPU {address} has no virtual function that could carry a vGPU: {make}"
+    if not _enabled(gpu) and any(carries(field, function) for function in found.functions):
+        return f"GPU {address} carries vGPUs without MIG: they would end with the switch"
+    if not free_functions(field, address):
+        return f"every function of GPU {address} that can carry a vGPU is taken"
+    return None
+
+
+# --- shares and reasons ----------------------------------------------------------------------------------------
+
+
+def mig_share(field: Field, slots: Sequence[MigSlot]) -> dict[str, Fraction]:
+    """What part of each GPU a guest has: the compute slices of its instances ÷ those of the GPU."""
+    shares: dict[str, Fraction] = {}
+    for slot in slots:
+        offer = gpu_offer(field, field.catalogue.gpus[slot.gpu])
+        profile = offer.find(slot.profile)
+        part = Fraction((profile.compute_slices if profile else None) or 1, offer.compute_slices)
+        shares[slot.gpu] = shares.get(slot.gpu, Fraction(0)) + part
+    return shares
+
+
+def is_vgpu_guest(guest: GuestIntent) -> bool:
+    """Whether `mig` means vGPUs: it stands alone."""
+    return guest.mig is not None and not counts_inside(guest)
+
+
+def counts_inside(guest: GuestIntent) -> bool:
+    """Whether a guest makes MIG instances itself, on whole GPUs of its own: `mig` stands beside `gpus`."""
+    named = isinstance(guest.gpus, tuple) and bool(guest.gpus)
+    return guest.mig is not None and (named or bool(gpu_count(guest)))
+
+
+def mig_refusal(field: Field, guest: GuestIntent) -> tuple[str, ...]:
+    """Why there is no way at all to give a guest its vGPUs on this host; () where there is one."""
+    request = guest.mig
+    if request is None or next(mig_choices(field, guest, {}, ""), None) is not None:
+        return ()
+    missing = no_manager(field)
+    if missing is not None:
+        gpus = countable_gpus(field.host, field.catalogue)
+        return (missing, *(no_profiles(field, gpu) for gpu in gpus if mig_unknown(field, gpu)))
+    spaces = mig_spaces(field, request.profile, {})
+    lines: list[str] = []
+    for space, addresses in spaces.items():
+        lines += [f"GPU {address} has room for {space.capacity} more" for address in addresses]
+    for gpu in countable_gpus(field.host, field.catalogue):
+        if not any(gpu.address in addresses for addresses in spaces.values()):
+            lines.append(why_no_vgpu(field, gpu) or _no_room(field, gpu, request.profile))
+    total = sum(space.capacity * len(addresses) for space, addresses in spaces.items())
+    head = f"{request.count} x {request.profile} wanted, room for {total}"
+    return (head, *lines)
+
+
+def _no_room(field: Field, gpu: Gpu, profile: str) -> str:
+    if gpu_offer(field, gpu).find(profile) is None:
+        return f"GPU {gpu.address} ({gpu.model or 'model unknown'}) has no {profile}"
+    return f"GPU {gpu.address} has no room for another {profile} beside its instances"
+
+
+def mig_changes(field: Field, guest: GuestIntent) -> Iterator[tuple[str, GuestIntent]]:
+    """Changes to a guest's `mig` that are worth trying, each with its text: fewer instances, or a whole GPU."""
+    request = guest.mig
+    if request is None:
+        return
+    replace = msgspec.structs.replace
+    fewer = replace(guest, mig=replace(request, count=1))
+    if is_vgpu_guest(guest):
+        for count in range(min(request.count - 1, _room_for(field, request.profile)), 0, -1):
+            text = f"mig: {{profile: {request.profile}, count: {count}}}"
+            yield text, replace(guest, mig=replace(request, count=count))
+    each = most_inside(field, guest)
+    if each:
+        count = min(request.count, each)
+        whole = replace(fewer, gpus=1 if is_vgpu_guest(guest) else guest.gpus, mig=replace(request, count=count))
+        if whole != guest:
+            how = f"gpus: 1, mig: {{profile: {request.profile}, count: {count}}}"
+            prefix = "the whole GPU with MIG inside the guest: " if is_vgpu_guest(guest) else ""
+            text = f"{prefix}{how}" if prefix else how.removeprefix("gpus: 1, ")
+            yield text, whole
+
+
+def _room_for(field: Field, profile: str) -> int:
+    spaces = mig_spaces(field, profile, {})
+    return sum(space.capacity * len(addresses) for space, addresses in spaces.items())
+
+
+def most_inside(field: Field, guest: GuestIntent) -> int:
+    """The most instances of a guest's profile that a whole GPU of this host takes, when the guest makes them."""
+    name = guest.mig.profile if guest.mig else ""
+    offers = (gpu_offer(field, gpu) for gpu in countable_gpus(field.host, field.catalogue))
+    return max((most(profile, 0) for offer in offers if (profile := offer.find(name))), default=0)

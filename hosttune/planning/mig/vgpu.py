@@ -1,0 +1,92 @@
+"""The vGPU side of a host as far as it can be believed: frameworks that are known, functions that are a GPU's own.
+
+Pure. A host document may come from anywhere. A vGPU is on a virtual function of its GPU, or as a mediated device on
+the GPU itself (NVIDIA virtual GPU software documentation); anything else named there is ignored, and that is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import msgspec
+
+from hosttune.gpu.vgpu import SRIOV_MANAGE
+from hosttune.model.host import Host
+from hosttune.model.plan import Finding
+from hosttune.model.vgpu import FRAMEWORKS, VgpuFunction, VgpuGpu
+from hosttune.planning.inventory.devices import Catalogue, address_key
+
+
+class Known(Protocol):
+    """What is looked at here: a `Field`, or its host and catalogue alone."""
+
+    @property
+    def host(self) -> Host:
+        """The host document."""
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """Its devices by address."""
+
+
+def vgpu_of(known: Known, address: str) -> VgpuGpu | None:
+    """A GPU's vGPU framework, with those functions that are its own; None where no framework is known of it."""
+    vgpu = known.host.vgpu
+    found = next((gpu for gpu in vgpu.gpus if gpu.address == address), None) if vgpu else None
+    if found is None or found.framework not in FRAMEWORKS:
+        return None
+    own = tuple(function for function in found.functions if _is_own(known, found, function.address))
+    return msgspec.structs.replace(found, functions=own)
+
+
+def _is_own(known: Known, gpu: VgpuGpu, address: str) -> bool:
+    device = known.catalogue.pci.get(address)
+    virtual = device is not None and device.physfn == gpu.address
+    return virtual or (gpu.framework == "mdev" and address == gpu.address)
+
+
+def vgpu_doubts(known: Known) -> Iterator[Finding]:
+    """What the host document says of vGPUs and is not believed."""
+    for gpu in known.host.vgpu.gpus if known.host.vgpu else ():
+        at = f"vgpu: GPU {gpu.address}"
+        if gpu.framework is not None and gpu.framework not in FRAMEWORKS:
+            text = f"framework {gpu.framework!r} is neither of {', '.join(FRAMEWORKS)}: taken as unknown"
+            yield Finding(level="warn", text=text, where=at)
+            continue
+        others = [function.address for function in gpu.functions if not _is_own(known, gpu, function.address)]
+        if others:
+            text = f"no virtual function of this GPU by `pci`, so ignored: {', '.join(others)}"
+            yield Finding(level="warn", text=text, where=at)
+
+
+def free_functions(known: Known, address: str) -> tuple[VgpuFunction, ...]:
+    """The functions of a GPU that carry no vGPU and that no guest holds, in address order."""
+    found = vgpu_of(known, address)
+    free = [function for function in (found.functions if found else ()) if not carries(known, function)]
+    return tuple(sorted(free, key=lambda function: address_key(function.address)))
+
+
+def carries(known: Known, function: VgpuFunction) -> bool:
+    """Whether a function carries a vGPU, or a guest holds it."""
+    taken = function.current_type not in (None, "0") or bool(function.mdevs)
+    return taken or function.address in known.catalogue.holders
+
+
+def manager_off(known: Known) -> bool:
+    """Whether it is known that no vGPU manager runs: then nothing makes a vGPU, whatever functions there are."""
+    return known.host.vgpu is not None and known.host.vgpu.manager is False
+
+
+def no_manager(known: Known) -> str | None:
+    """Why this host makes no vGPU at all; None where its manager runs, or seems to."""
+    vgpu = known.host.vgpu
+    only = "a MIG instance is not a PCI function, and only a vGPU of the maker's manager takes one into a guest"
+    if manager_off(known):
+        return f"no vGPU manager runs on this host: {only}"
+    if vgpu is None or not any(vgpu_of(known, gpu.address) for gpu in vgpu.gpus):
+        if vgpu is not None and vgpu.manager:
+            tool = f"{SRIOV_MANAGE} -e ADDRESS"
+            return f"the vGPU manager runs, and no GPU has a function that offers a vGPU type: {tool}, then plan again"
+        return f"no vGPU manager is seen on this host: {only}"
+    return None

@@ -1,0 +1,114 @@
+"""What of the host's PCIe tree a guest is to see: its passed slots below the switches that they share. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hosttune.model.host import PciDevice
+from hosttune.model.pcitree import switches_above, telling_switches
+from hosttune.model.values import slot_of
+from hosttune.planning.inventory.devices import Catalogue, address_key
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The passed functions that share a slot of the guest, in address order."""
+
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A switch of the host, by its upstream port, and what is passed below it."""
+
+    host: str
+    below: tuple[Slot | Switch, ...]
+
+
+Node = Slot | Switch
+
+
+def slots_of(catalogue: Catalogue, devices: Iterable[str]) -> list[Slot]:
+    """Devices that share a guest slot: the functions of one host slot; virtual functions stand alone."""
+    slots: dict[str, list[str]] = {}
+    for address in sorted(devices, key=address_key):
+        device = catalogue.pci.get(address)
+        slots.setdefault(address if device and device.physfn else slot_of(address), []).append(address)
+    return [Slot(tuple(members)) for members in slots.values()]
+
+
+def settled(catalogue: Catalogue, cell_of: Mapping[str, int | None]) -> dict[str, int | None]:
+    """The guest cell of each device, also of those whose own node is unknown: None only where nothing tells it.
+
+    Functions of one slot are in one place, and a switch has one way up: what shares one with a device of known cell is
+    where that one is. The nearest switch counts, and below it the lowest address.
+    """
+    known = sorted((address for address, cell in cell_of.items() if cell is not None), key=address_key)
+    found: dict[str, int] = {}
+    for address in known:
+        for place in (*_slot(catalogue, address), *switches_above(catalogue.index, address)):
+            found.setdefault(place, cell_of[address] or 0)
+
+    def cell(address: str) -> int | None:
+        places = (*_slot(catalogue, address), *switches_above(catalogue.index, address))
+        return next((found[place] for place in places if place in found), None)
+
+    return {address: cell(address) if own is None else own for address, own in cell_of.items()}
+
+
+def _slot(catalogue: Catalogue, address: str) -> tuple[str, ...]:
+    """The slot that a function shares with others; none for what is no function of the host's, as a mediated device."""
+    device = catalogue.pci.get(address)
+    return (slot_of(address),) if device is not None and device.physfn is None else ()
+
+
+def nested(catalogue: Catalogue, slots: Sequence[Slot]) -> tuple[Node, ...]:
+    """The slots below every switch that tells their grades apart."""
+    chains = {slot.members[0]: switches_above(catalogue.index, slot.members[0]) for slot in slots}
+    shown = telling_switches(chains)
+    return _grow([(slot, [s for s in chains[slot.members[0]][::-1] if s in shown]) for slot in slots])
+
+
+def _grow(placed: Sequence[tuple[Slot, list[str]]]) -> tuple[Node, ...]:
+    """Slots with the switches still above them, outermost first, as a tree in the order of the slots."""
+    below: dict[str, list[tuple[Slot, list[str]]]] = {}
+    for slot, chain in placed:
+        below.setdefault(chain[0] if chain else slot.members[0], []).append((slot, chain[1:]))
+    first = {(chain[0] if chain else slot.members[0]): slot for slot, chain in placed}
+    switches = {chain[0] for _, chain in placed if chain}
+    return tuple(Switch(key, _grow(inner)) if key in switches else first[key] for key, inner in below.items())
+
+
+def single(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """The same with no switch below another: each slot keeps the switch directly above it, if others share that."""
+    found: list[Node] = []
+    for node in nodes:
+        if isinstance(node, Slot):
+            found.append(node)
+            continue
+        own = tuple(inner for inner in node.below if isinstance(inner, Slot))
+        found += (Switch(node.host, own),) if len(own) > 1 else own
+        found += single([inner for inner in node.below if isinstance(inner, Switch)])
+    return tuple(found)
+
+
+def flat(nodes: Sequence[Node]) -> tuple[Slot, ...]:
+    """The slots alone."""
+    found: list[Slot] = []
+    for node in nodes:
+        found += (node,) if isinstance(node, Slot) else flat(node.below)
+    return tuple(found)
+
+
+def link_limits(function: PciDevice | None) -> tuple[float | None, int | None]:
+    """The most that both ends of a function's link can do, in GT/s and lanes; None where it is not known."""
+    link = function.link if function else None
+    if link is None:
+        return None, None
+    speeds = [link.max_speed_gts, link.upstream.max_speed_gts if link.upstream else None]
+    widths = [link.max_width, link.upstream.max_width if link.upstream else None]
+    return (
+        min((speed for speed in speeds if speed is not None), default=None),
+        min((width for width in widths if width is not None), default=None),
+    )

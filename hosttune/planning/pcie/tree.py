@@ -1,0 +1,190 @@
+"""The guest's own PCIe tree.
+
+Pure. Every passed slot sits behind a port of its own (a GPU directly on pcie.0 is an integrated endpoint: CUDA
+initialisation fails with error 3 on SXM parts), on the expander bus of its cell, so that the guest's kernel and NCCL
+see which node it is near, and below a switch where the host has it below one with another passed slot.
+
+Bus numbers (QEMU, docs/pcie.txt, "Bus numbers issues"; SeaBIOS and OVMF number buses depth first, in the order of slots
+and functions): each port and each switch takes one, and the bus numbers below an expander lie between its own and the
+next one's. Controllers are numbered in that very order and expanders begin where the numbers before them end, so that
+libvirt's index of a controller is the number of its bus in the guest, and `guest_address` is what the guest shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from hosttune.model.pcitree import switches_above
+from hosttune.model.plan import Device, Finding, PciController
+from hosttune.planning.inventory.devices import Catalogue
+from hosttune.planning.pcie.forest import Node, Slot, Switch, flat, link_limits, nested, settled, single, slots_of
+
+LAST_SLOT = 0x1D  # 1e and 1f hold q35's own bridges and controllers
+SLOTS = 32
+FUNCTIONS = 8
+LAST_BUS = 255
+# Root ports beyond those asked for, where expanders take the bus numbers behind: a port that libvirt would have to add
+# for one more device has no number left.
+HEADROOM = 2
+
+Groups = Mapping[int | None, tuple[Node, ...]]  # by guest cell, None: of no cell
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Controllers in index order, and the guest address of every host device.
+
+    `note` says what of the host's tree is not shown for want of bus numbers; None where all is.
+    """
+
+    controllers: tuple[PciController, ...]
+    addresses: dict[str, str]
+    note: str | None = None
+
+
+class NoRoomOnBus(Exception):
+    """The guest would need more PCI bus numbers than there are."""
+
+
+def build_tree(catalogue: Catalogue, cell_of: dict[str, int | None], cells: int, spare_ports: int) -> Tree:
+    """Lay out the guest's PCIe tree. Raises NoRoomOnBus.
+
+    `cell_of` gives each device's guest cell, of `cells` in all; a device without one stays below a switch that it
+    shares with one that has one, and else goes to the root bus.
+    `spare_ports` are root ports on the root bus for disk, networks and hotplug. Where the bus numbers do not reach,
+    switches below switches are left out first, then all.
+    """
+    cell_of = settled(catalogue, cell_of)
+    slots = slots_of(catalogue, cell_of)
+    known = {cell for cell in cell_of.values() if cell is not None}
+    assert all(0 <= cell < cells for cell in known)
+    groups: Groups = {
+        cell: nested(catalogue, [slot for slot in slots if cell_of[slot.members[0]] == cell])
+        for cell in (None, *sorted(known))
+    }
+    spares = spare_ports + (HEADROOM if known else 0)
+    tries: tuple[tuple[Groups, str | None], ...] = (
+        (groups, None),
+        ({cell: single(nodes) for cell, nodes in groups.items()}, "switches below other switches are left out"),
+        ({cell: flat(nodes) for cell, nodes in groups.items()}, "its PCIe switches are left out"),
+    )
+    for wanted, note in tries:
+        if sum(map(_buses, wanted.values())) + len(known) + spares <= LAST_BUS:
+            return _lay(catalogue, wanted, spares, note)
+    raise NoRoomOnBus(f"{len(slots)} devices and {spares} spare ports need more than {LAST_BUS} bus numbers")
+
+
+def _buses(nodes: Sequence[Node]) -> int:
+    """Bus numbers below: one for the port above each node, and for a switch one of its own."""
+    return sum(1 if isinstance(node, Slot) else 2 + _buses(node.below) for node in nodes)
+
+
+@dataclass(frozen=True)
+class _Laid:
+    """A part of the tree: its controllers, numbered on from `first`, and the addresses of its devices."""
+
+    controllers: tuple[PciController, ...] = ()
+    addresses: tuple[tuple[str, str], ...] = ()
+
+    def __add__(self, other: _Laid) -> _Laid:
+        return _Laid(self.controllers + other.controllers, self.addresses + other.addresses)
+
+
+def _lay(catalogue: Catalogue, groups: Groups, spares: int, note: str | None) -> Tree:
+    expanders = len(groups) - 1
+    on_root: list[Node] = [*groups[None], *[Slot(())] * spares]
+    pack = len(on_root) + expanders > LAST_SLOT
+    if pack and -(-len(on_root) // FUNCTIONS) + expanders > LAST_SLOT:
+        raise NoRoomOnBus(f"{len(on_root)} root ports and {expanders} expander buses need more slots than pcie.0 has")
+    laid = _Laid((PciController(index=0, model="pcie-root"),))
+    laid += _ports(catalogue, on_root, "pcie-root-port", bus=0, first=1, pack=pack)
+    for n, (cell, nodes) in enumerate((cell, nodes) for cell, nodes in groups.items() if cell is not None):
+        bus = len(laid.controllers)
+        expander = PciController(index=bus, model="pcie-expander-bus", bus=0, slot=LAST_SLOT - n, bus_nr=bus, node=cell)
+        laid += _Laid((expander,))
+        laid += _ports(catalogue, nodes, "pcie-root-port", bus=bus, first=bus + 1, pack=len(nodes) > SLOTS)
+    return Tree(laid.controllers, dict(laid.addresses), note)
+
+
+def _ports(catalogue: Catalogue, nodes: Sequence[Node], model: str, *, bus: int, first: int, pack: bool) -> _Laid:
+    """A port on `bus` for each node, with all that is below it; indexes from `first` on, depth first."""
+    laid = _Laid()
+    for nth, node in enumerate(nodes):
+        index = first + len(laid.controllers)
+        laid += _Laid((_port(index, model, bus, nth, pack=pack),))
+        if isinstance(node, Slot):
+            places = ((address, f"0000:{index:02x}:00.{function}") for function, address in enumerate(node.members))
+            laid += _Laid(addresses=tuple(places))
+        else:
+            laid += _switch(catalogue, node, index)
+    return laid
+
+
+def _switch(catalogue: Catalogue, switch: Switch, bus: int) -> _Laid:
+    """A switch in the port whose bus is `bus`, with a downstream port for each node below it."""
+    index = bus + 1
+    speed, width = link_limits(catalogue.pci.get(switch.host))
+    upstream = PciController(
+        index=index,
+        model="pcie-switch-upstream-port",
+        bus=bus,
+        slot=0,
+        host=switch.host,
+        link_speed_gts=speed,
+        link_width=width,
+    )
+    pack = len(switch.below) > SLOTS
+    below = _ports(catalogue, switch.below, "pcie-switch-downstream-port", bus=index, first=index + 1, pack=pack)
+    return _Laid((upstream,)) + below
+
+
+def _port(index: int, model: str, bus: int, nth: int, *, pack: bool) -> PciController:
+    """The nth port of a bus: a slot each, or eight functions a slot where slots are short."""
+    first = 1 if bus == 0 else 0
+    slot, function = divmod(nth, FUNCTIONS) if pack else (nth, 0)
+    return PciController(
+        index=index,
+        model=model,
+        bus=bus,
+        slot=first + slot,
+        function=function,
+        chassis=index,
+        port=(first + slot) * FUNCTIONS + function,
+    )
+
+
+def with_host_places(catalogue: Catalogue, devices: tuple[Device, ...]) -> tuple[Device, ...]:
+    """Devices with what the guest's own tree cannot show of them: class, link and switches on the host.
+
+    A device of unknown node gets the cell that `build_tree` gives it, which is that of what it shares a switch with.
+    """
+    functions = {device.address: device.guest_cell for device in devices if device.kind != "mdev"}
+    cell_of = settled(catalogue, functions)
+
+    def placed(device: Device) -> Device:
+        function = catalogue.pci.get(device.address)
+        speed, width = link_limits(function)
+        return msgspec.structs.replace(
+            device,
+            guest_cell=cell_of.get(device.address, device.guest_cell),
+            class_code=function.class_code if function else None,
+            link_speed_gts=speed,
+            link_width=width,
+            switches=switches_above(catalogue.index, device.address),
+        )
+
+    return tuple(placed(device) for device in devices)
+
+
+def tree_findings(tree: Tree, where: str) -> tuple[Finding, ...]:
+    """What of the host's PCIe tree the guest is not shown, as a finding."""
+    if tree.note is None:
+        return ()
+    text = (
+        f"not enough PCI bus numbers for the host's tree: {tree.note}; the guest's NCCL topology file still shows "
+        "which devices share a switch"
+    )
+    return (Finding(level="warn", text=text, where=where),)

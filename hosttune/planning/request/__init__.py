@@ -1,0 +1,1 @@
+"""What a guest asks for: the devices that it may have, and what guests compete for. Pure."""

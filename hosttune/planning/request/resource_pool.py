@@ -1,0 +1,295 @@
+"""What several guests compete for, as numbers: cores, threads and devices of a host, each with how many there are.
+
+Pure. Devices that no guest could tell apart (same node, same model, wanted by the same guests) are one `Kind` with
+a count, so that a search over many guests does not try them one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from hosttune.model.intent import GpuRequest, GuestIntent, NicRequest
+from hosttune.planning.inventory.devices import address_key, close_groups
+from hosttune.planning.inventory.sizing import Field
+from hosttune.planning.mig.instances import MigSlot, Sites, free_functions, is_vgpu_guest, mig_sites
+from hosttune.planning.mig.packing import FULL
+from hosttune.planning.request.candidates import Candidates, GpuSet
+from hosttune.planning.request.nearest import can_be_counted, free_nics
+
+Bundle = tuple[str, ...]  # devices that can only be taken together
+Label = tuple[int, str, int]  # which guest, for what ("gpu", "set", "nic", "nvme"), and which of its parts
+ATOMS = FULL.bit_length()
+WHOLE_FUNCTION = 1 << 16  # what giving a physical function away takes of it; a virtual function takes 1
+
+
+@dataclass(frozen=True)
+class Want:
+    """One guest of a batch: `named` are the NICs and drives that it names, `candidates` its sets of GPUs."""
+
+    guest: GuestIntent
+    where: str
+    named: tuple[str, ...]
+    candidates: Candidates
+
+
+@dataclass(frozen=True)
+class Trait:
+    """What makes bundles of devices alike. `also`: (index, amount) of what taking some of them takes besides.
+
+    `along` are the known nodes of the functions that go along with each bundle: devices like any other.
+    """
+
+    node: int | None
+    size: int
+    models: frozenset[str | None]
+    busy: int
+    labels: frozenset[Label]
+    also: tuple[tuple[int, int], ...]
+    along: tuple[int, ...]
+
+    @property
+    def of_gpus(self) -> bool:
+        """Whether these are GPUs."""
+        return any(what in ("gpu", "set") for _, what, _ in self.labels)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Bundles of devices that are alike; `index` is their place in the stock."""
+
+    index: int
+    trait: Trait
+    bundles: tuple[Bundle, ...]
+    members: tuple[Bundle, ...]  # each bundle with all that goes along with it
+
+
+@dataclass(frozen=True)
+class Stock:
+    """Everything countable. `capacity` is indexed by `cores` (node, threads of a core), `threads` and kinds."""
+
+    capacity: tuple[int, ...]
+    cores: Mapping[tuple[int, int], int]
+    threads: Mapping[int, int]
+    kinds: tuple[Kind, ...]
+    narrowest: Mapping[tuple[int, int], int]  # CPUs of the narrowest free core with at least so many, by (node, CPUs)
+    shares: bool  # whether some guest may share cores, so that CPUs count beside cores
+    sites: Mapping[str, Sites]  # by MIG profile, the GPUs that could carry vGPUs of it
+    parts: Mapping[str, int]  # where the amount of a named thing is: slices and functions of GPUs that can be cut up
+    homeless: tuple[int, ...]  # amounts of no node: devices of unknown node, things that several bundles bring along
+
+    @cached_property
+    def pools(self) -> Mapping[str, tuple[tuple[int, int], ...]]:
+        """(index, devices in each bundle) of the kinds that some guest could be given by count: "gpu", "nic", "nvme".
+
+        "any-gpu": of all GPUs.
+        """
+        found = {"any-gpu": tuple((kind.index, kind.trait.size) for kind in self.kinds if kind.trait.of_gpus)}
+        for what in ("gpu", "nic", "nvme"):
+            found[what] = tuple(
+                (kind.index, kind.trait.size)
+                for kind in self.kinds
+                if any(label[1] == what for label in kind.trait.labels)
+            )
+        return found
+
+    def kind(self, index: int) -> Kind:
+        """The kind of this index."""
+        return self.kinds[index - self.kinds[0].index]
+
+    def of(self, label: Label) -> tuple[Kind, ...]:
+        """The kinds that a guest may take for one of its requests."""
+        return tuple(kind for kind in self.kinds if label in kind.trait.labels)
+
+
+def read_stock(field: Field, wants: Sequence[Want]) -> Stock:
+    """Count what these guests compete for."""
+    capacity: list[int] = []
+    cores: dict[tuple[int, int], int] = {}
+    threads: dict[int, int] = {}
+    for node in field.resources.nodes.values():
+        for least in range(1, field.resources.threads_per_core + 1):
+            cores[node.id, least] = len(capacity)
+            capacity.append(sum(len(core.cpus) >= least for core in node.free))
+        threads[node.id] = len(capacity)
+        capacity.append(len(node.free_threads))
+    labels = _labels(field, wants)
+    profiles = {want.guest.mig.profile for want in wants if want.guest.mig and is_vgpu_guest(want.guest)}
+    sites = {profile: mig_sites(field, profile) for profile in sorted(profiles)}
+    cut = _cut_up(field, sites.values())
+    shared = _shared(field, labels, cut) | cut
+    places: dict[str, int] = {}
+    for name, amount in sorted(shared.items()):
+        places[name] = len(capacity)
+        capacity.append(amount)
+    groups = _alike(field, labels, cut, places)
+    kinds: list[Kind] = []
+    for trait, bundles in groups.items():
+        members = tuple(close_groups(field.catalogue, bundle).members for bundle in bundles)
+        kinds.append(Kind(len(capacity), trait, tuple(bundles), members))
+        capacity.append(len(bundles))
+    homeless = (*places.values(), *(kind.index for kind in kinds if kind.trait.node is None))
+    narrowest: dict[tuple[int, int], int] = {}
+    for node_id, least in cores:
+        widths = (len(core.cpus) for core in field.resources.nodes[node_id].free)
+        narrowest[node_id, least] = min((width for width in widths if width >= least), default=1)
+    shares = any(want.guest.smt == "threads" for want in wants)
+    return Stock(tuple(capacity), cores, threads, tuple(kinds), narrowest, shares, sites, places, homeless)
+
+
+def _alike(
+    field: Field, labels: Mapping[Bundle, set[Label]], cut: Mapping[str, int], places: Mapping[str, int]
+) -> dict[Trait, list[Bundle]]:
+    """Bundles by what makes them alike, in the order of their addresses; `places`: where shared things are counted."""
+    groups: dict[Trait, list[Bundle]] = {}
+    for bundle in sorted(labels, key=lambda b: [address_key(a) for a in b]):
+        brings = sorted(_brings(field, bundle, cut).items())
+        also = tuple((places[name], much) for name, much in brings if name in places)
+        gpus = [gpu for gpu in map(field.catalogue.gpus.get, bundle) if gpu]
+        home = field.catalogue.node(bundle[0])
+        trait = Trait(
+            node=home if home in field.resources.nodes else None,
+            size=len(bundle),
+            models=frozenset(gpu.model for gpu in gpus),
+            busy=sum(bool(gpu.processes) for gpu in gpus),
+            labels=frozenset(labels[bundle]),
+            also=also,
+            along=_along(field, bundle),
+        )
+        groups.setdefault(trait, []).append(bundle)
+    return groups
+
+
+def _labels(field: Field, wants: Sequence[Want]) -> dict[Bundle, set[Label]]:
+    """Every bundle that some guest could take, with who could take it for what. Named devices stand alone."""
+    found: dict[Bundle, set[Label]] = {}
+    for i, want in enumerate(wants):
+        candidates = want.candidates
+        for part, pool in enumerate(gpu_pools(want)):
+            for bundle in pool:
+                found.setdefault(bundle, set()).add((i, "gpu", part))
+        for part, gpus in enumerate(gpu_sets(candidates)):
+            for address in gpus:
+                found.setdefault((address,), set()).add((i, "set", part))
+        for address in want.named:
+            found.setdefault((address,), set()).add((i, "named", 0))
+        for address in counted_nics(field, want):
+            found.setdefault((address,), set()).add((i, "nic", 0))
+        for address in counted_nvme(field, want):
+            found.setdefault((address,), set()).add((i, "nvme", 0))
+    return found
+
+
+def gpu_pools(want: Want) -> tuple[tuple[Bundle, ...], ...]:
+    """What a counted request may be taken from: one pool of all models, or an NVLink island each."""
+    pools = want.candidates.bundles
+    if isinstance(want.guest.gpus, GpuRequest) and want.guest.gpus.nvlink:
+        return pools
+    every = dict.fromkeys(bundle for pool in pools for bundle in pool)
+    whole = tuple(one for one in every if not any(set(one) < set(other) for other in every))
+    return (whole,) if pools else ()
+
+
+def gpu_sets(candidates: Candidates) -> tuple[GpuSet, ...]:
+    """The sets of GPUs that a guest may have as they are: the one that it names, or the partitions of its size."""
+    return (candidates.named,) if candidates.named else candidates.sets or ()
+
+
+def counted_nics(field: Field, want: Want) -> tuple[str, ...]:
+    """NICs that a guest could be given by count."""
+    nics = want.guest.nics
+    if isinstance(nics, int):
+        nics = NicRequest(count=nics)
+    if not isinstance(nics, NicRequest) or not nics.count:
+        return ()
+    return tuple(a for a in free_nics(field, nics) if can_be_counted(field, a, want.named))
+
+
+def counted_nvme(field: Field, want: Want) -> tuple[str, ...]:
+    """Drives that a guest could be given by count."""
+    if not isinstance(want.guest.nvme, int) or not want.guest.nvme:
+        return ()
+    pool = (drive.address for drive in field.host.nvme)
+    return tuple(address for address in pool if can_be_counted(field, address, want.named))
+
+
+def _cut_up(field: Field, sites: Iterable[Sites]) -> dict[str, int]:
+    """What vGPUs take of the GPUs that some guest's MIG instances could be on, with how much of it there is."""
+    found: dict[str, int] = {}
+    for address in sorted({address for able in sites for address, _ in able}):
+        found[instances_of(address)] = WHOLE_FUNCTION
+        found[functions_of(address)] = len(free_functions(field, address))
+        found |= {atom_of(address, bit): 1 for bit in range(ATOMS)}
+    return found
+
+
+def instances_of(gpu: str) -> str:
+    """The name of what instances take of a GPU so that nobody else can have it whole."""
+    return f"instances of {gpu}"
+
+
+def functions_of(gpu: str) -> str:
+    """The name of a GPU's functions that can carry a vGPU."""
+    return f"functions of {gpu}"
+
+
+def atom_of(gpu: str, bit: int) -> str:
+    """The name of one memory slice of a GPU (bits 0-7), or of its media engines (bit 8)."""
+    return f"slice {bit} of {gpu}"
+
+
+def _along(field: Field, bundle: Bundle) -> tuple[int, ...]:
+    """The nodes of what goes along with a bundle, as far as they are known."""
+    others = (address for address in close_groups(field.catalogue, bundle).members if address not in bundle)
+    nodes = (field.catalogue.node(address) for address in others)
+    return tuple(sorted(node for node in nodes if node is not None and node in field.resources.nodes))
+
+
+def _brings(field: Field, bundle: Bundle, cut: Mapping[str, int]) -> dict[str, int]:
+    """What taking a bundle takes, itself included; a virtual function takes one part of its physical one."""
+    found: dict[str, int] = {}
+    for address in close_groups(field.catalogue, bundle).members:
+        found[address] = 1
+        device = field.catalogue.pci.get(address)
+        if device and device.physfn:
+            found[f"part of {device.physfn}"] = 1
+        elif field.catalogue.virtuals.get(address):
+            found[f"part of {address}"] = WHOLE_FUNCTION
+    if field.catalogue.fabric.passthrough and not set(field.catalogue.fabric.members).isdisjoint(bundle):
+        found["the fabric itself"] = 1  # in full passthrough it has one owner
+    found |= {instances_of(a): WHOLE_FUNCTION for a in bundle if instances_of(a) in cut}
+    return found
+
+
+def _shared(field: Field, bundles: Iterable[Bundle], cut: Mapping[str, int]) -> dict[str, int]:
+    """Things that more than one bundle takes, with how much of them there is."""
+    takers: dict[str, int] = {}
+    for bundle in bundles:
+        for name in _brings(field, bundle, cut):
+            takers[name] = takers.get(name, 0) + 1
+    return {name: WHOLE_FUNCTION if name.startswith("part of ") else 1 for name, count in takers.items() if count > 1}
+
+
+def slots_use(stock: Stock, slots: Sequence[MigSlot]) -> list[tuple[int, int]]:
+    """What instances take of their GPUs: themselves, a function each, and the right to have one whole."""
+    found: dict[int, int] = {}
+    for slot in slots:
+        names = [instances_of(slot.gpu), functions_of(slot.gpu)]
+        names += [atom_of(slot.gpu, bit) for bit in range(ATOMS) if slot.atoms >> bit & 1]
+        for index in (stock.parts[name] for name in names):
+            found[index] = found.get(index, 0) + 1
+    return sorted(found.items())
+
+
+def occupied(stock: Stock, left: Sequence[int]) -> dict[str, int]:
+    """The bits of each GPU that planned guests have: `FULL` where one has it whole."""
+    found: dict[str, int] = {}
+    for name, index in stock.parts.items():
+        word, _, rest = name.partition(" ")
+        if word == "instances" and not left[index]:
+            found[rest.removeprefix("of ")] = FULL
+        elif word == "slice" and not left[index]:
+            bit, _, gpu = rest.partition(" of ")
+            found[gpu] = found.get(gpu, 0) | 1 << int(bit)
+    return found

@@ -1,0 +1,265 @@
+"""What is left of a host while guests are tried on it: amounts of its stock, and the memory of its nodes.
+
+Pure but for its own books: a way is taken and given back. Two states in which the same can still be done are equal in
+`state`, nodes that are twins standing for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from operator import itemgetter
+from typing import NamedTuple
+
+from hosttune.gpu.mig_tables import SLICES
+from hosttune.planning.inventory.cores import cores_needed
+from hosttune.planning.inventory.devices import countable_gpus
+from hosttune.planning.inventory.shape import CellDemand, Shape
+from hosttune.planning.inventory.sizing import Field
+from hosttune.planning.request.resource_pool import Stock, atom_of, instances_of
+from hosttune.planning.search.placements import Placement
+from hosttune.planning.search.problem import Problem
+from hosttune.planning.search.selections import View
+
+
+class Ledger:
+    """The books of one search. `left` are the amounts of the stock; `work` counts what looking costs."""
+
+    def __init__(self, problem: Problem) -> None:
+        field, stock = problem.field, problem.stock
+        self.field, self.stock = field, stock
+        self.left = list(stock.capacity)
+        self.work = 0
+        self._memory = Memory(field)
+        self._twins: list[list[tuple[int, Picker]]] | None = None  # asked for by `state` alone
+        self._homeless = picker(stock.homeless)
+        self._cores = picker([index for (_, least), index in stock.cores.items() if least == 1])
+        self._threads = picker(list(stock.threads.values()))
+        cut = [address for address in field.catalogue.gpus if instances_of(address) in stock.parts]
+        self._slices = picker([stock.parts[atom_of(address, bit)] for address in cut for bit in range(SLICES)])
+
+    def spend(self, work: int) -> None:
+        """Count work that somebody did for this search."""
+        self.work += work
+
+    def fits(self, placement: Placement) -> bool:
+        """Whether what is left holds a placement."""
+        self.work += 1
+        left = self.left
+        for index, amount in placement.use:
+            if left[index] < amount:
+                return False
+        at_boot = placement.sizes.shape.at_boot
+        return all(self._memory.holds(node, page, size, at_boot) for node, page, size in placement.memory)
+
+    def take(self, placement: Placement, sign: int) -> None:
+        """Take what a placement needs (1), or give it back (-1)."""
+        for index, amount in placement.use:
+            self.left[index] -= sign * amount
+        at_boot = placement.sizes.shape.at_boot
+        for node, page, size in placement.memory:
+            self._memory.take(node, page, size, at_boot, sign)
+
+    def state(self) -> object:
+        """What is left, with twin nodes in any order: what can still be done depends on nothing else."""
+        if self._twins is None:
+            self._twins = _twin_groups(self.field, self.stock)
+        left, memory = self.left, self._memory
+        found = []
+        for group in self._twins:
+            rows = [(amounts(left), memory.state(node)) for node, amounts in group]
+            if len(rows) > 1:
+                rows.sort()
+            found.append(tuple(rows))
+        return tuple(found), self._homeless(left)
+
+    def rooms(self, *, shared: bool) -> list[tuple[int, int | None]]:
+        """(free cores, the most memory that any cell could get) of each node; `shared`: CPUs instead of cores."""
+        left, stock, memory = self.left, self.stock, self._memory
+        places = stock.threads.items() if shared else ((node, stock.cores[node, 1]) for node in stock.threads)
+        return [(left[index], memory.most(node)) for node, index in places]
+
+    def view(self) -> View:
+        """What there is now, for drawing placements that fit; it does not change with what is taken later."""
+        left, memory, stock = tuple(self.left), self._memory.copy(), self.stock
+
+        def holds(node: int, cell: CellDemand, shape: Shape) -> bool:
+            if shape.share_cores:
+                if left[stock.threads[node]] < cell.vcpus:
+                    return False
+            elif left[stock.cores[node, shape.threads]] < cores_needed(cell.vcpus, shape.threads):
+                return False
+            return memory.holds(node, shape.page, cell.memory_bytes, shape.at_boot)
+
+        return View(left, holds, self.spend)
+
+    def totals(self) -> Totals:
+        """What is left on the whole host."""
+        left = self.left
+        return Totals(
+            cores=sum(self._cores(left)),
+            memory_bytes=self._memory.total(),
+            gpus=self._of("any-gpu"),
+            cpus=sum(self._threads(left)),
+            slices=sum(self._slices(left)),
+            counted_gpus=self._of("gpu"),
+            nics=self._of("nic"),
+            drives=self._of("nvme"),
+        )
+
+    def _of(self, what: str) -> int:
+        return sum(self.left[index] * size for index, size in self.stock.pools[what])
+
+
+class Totals(NamedTuple):
+    """Amounts of the whole host: what is left, or what a guest needs at the least. `memory_bytes` None: unknown.
+
+    `counted_gpus`, `nics`, `drives`: of those that some guest could be given by count.
+    """
+
+    cores: int
+    memory_bytes: int | None
+    gpus: int
+    cpus: int
+    slices: int
+    counted_gpus: int
+    nics: int
+    drives: int
+
+
+class Memory:
+    """The memory of the nodes. Free pages of a pool are taken first; what is missing is made of other memory."""
+
+    def __init__(self, field: Field) -> None:
+        rows = field.memory.items()
+        self._room = {n: m.creatable_bytes for n, m in rows}
+        self._now = {n: m.room_bytes() for n, m in rows}  # of that, without a reboot
+        free = {(n, page): m.pages_free(page) * page for n, m in rows for page in m.pools}
+        self._pooled = {key: size for key, size in free.items() if size}
+        self._asked = dict.fromkeys(self._pooled, 0)  # of each pool
+        # A node without a row never refuses.
+        self._known = bool(rows) and None not in self._room.values() and len(rows) == len(field.resources.nodes)
+
+    def copy(self) -> Memory:
+        """The same, of its own."""
+        found = copy(self)
+        found._room, found._now, found._asked = dict(self._room), dict(self._now), dict(self._asked)
+        return found
+
+    def _spends(self, node: int, page: int | None, size: int) -> int:
+        """What so much in such pages takes of the memory that no pool holds."""
+        key = node, page or 0
+        free = self._pooled.get(key)
+        if free is None:
+            return size
+        before = self._asked[key]
+        return max(0, before + size - free) - max(0, before - free)
+
+    def holds(self, node: int, page: int | None, size: int, at_boot: bool) -> bool:
+        """Whether a node has so much left; memory of unknown size never refuses."""
+        room, now = self._room.get(node), self._now.get(node)
+        spends = self._spends(node, page, size)
+        return (room is None or spends <= room) and (at_boot or now is None or spends <= now)
+
+    def take(self, node: int, page: int | None, size: int, at_boot: bool, sign: int) -> None:
+        """Take so much (1), or give it back (-1)."""
+        key = node, page or 0
+        if sign < 0 and key in self._asked:
+            self._asked[key] -= size
+        spends = sign * self._spends(node, page, size)
+        for there in (self._room,) if at_boot else (self._room, self._now):
+            room = there.get(node)
+            if room is not None:
+                there[node] = room - spends
+        if sign > 0 and key in self._asked:
+            self._asked[key] += size
+
+    def state(self, node: int) -> tuple[int, ...]:
+        """All that decides what a node can still hold."""
+        asked = (size for (there, _), size in self._asked.items() if there == node) if self._asked else ()
+        return (self._room.get(node) or 0, self._now.get(node) or 0, *asked)
+
+    def most(self, node: int) -> int | None:
+        """The most memory that any cell could get on a node; None = unknown."""
+        room = self._room.get(node)
+        if room is None or not self._pooled:
+            return room
+        return room + max((self._free(key) for key in self._pooled if key[0] == node), default=0)
+
+    def total(self) -> int | None:
+        """What is left on all nodes; None = unknown."""
+        if not self._known:
+            return None
+        return sum(room or 0 for room in self._room.values()) + sum(map(self._free, self._pooled))
+
+    def _free(self, key: tuple[int, int]) -> int:
+        return max(0, self._pooled[key] - self._asked[key])
+
+
+Picker = Callable[[Sequence[int]], tuple[int, ...]]
+
+
+def picker(indices: Sequence[int]) -> Picker:
+    """Picks the amounts of these indices."""
+    if len(indices) > 1:
+        return itemgetter(*indices)
+    return lambda left: tuple(left[index] for index in indices)
+
+
+def _twin_groups(field: Field, stock: Stock) -> list[list[tuple[int, Picker]]]:
+    """Nodes by the group of their twins, each with what picks its amounts."""
+    groups: dict[object, list[tuple[int, Picker]]] = {}
+    for node, (group, places) in _twins(field, stock).items():
+        groups.setdefault(group, []).append((node, picker(places)))
+    return list(groups.values())
+
+
+Twin = tuple[object, tuple[int, ...]]  # nodes of one group may stand for each other; where a node's amounts are
+
+
+def _twins(field: Field, stock: Stock) -> dict[int, Twin]:
+    """Nodes that no guest could tell apart but by what is left of them: same distances, same sizes, same devices."""
+    resources = field.resources
+    ids = sorted(resources.nodes)
+    kinds: dict[int | None, list[tuple[object, int]]] = {}
+    for kind in stock.kinds:
+        mark = (
+            tuple(sorted(kind.trait.labels)),
+            kind.trait.size,
+            kind.trait.busy,
+            tuple(sorted(map(str, kind.trait.models))),
+        )
+        along = tuple("here" if node == kind.trait.node else node for node in kind.trait.along)
+        kinds.setdefault(kind.trait.node, []).append(((mark, kind.trait.also, along), kind.index))
+    firsts: list[tuple[int, object]] = []
+    found: dict[int, Twin] = {}
+    for node in ids:
+        here = sorted(kinds.get(node, ()), key=repr)
+        places = [index for (where, _), index in stock.cores.items() if where == node]
+        places = [*places, stock.threads[node], *(index for _, index in here)]
+        gpus = [address for address in field.catalogue.gpus if field.catalogue.node(address) == node]
+        cut = tuple(address for address in gpus if instances_of(address) in stock.parts)
+        looks = (tuple(mark for mark, _ in here), resources.distance(node, node), _size(field, node), cut)
+        group = next((n for n, other in firsts if other == looks and _stands_for(field, ids, node, n)), None)
+        if group is None:
+            firsts.append((node, looks))
+        found[node] = (node if group is None else group), tuple(places)
+    return found
+
+
+def _size(field: Field, node: int) -> object:
+    """What `auto` and page pools see of a node."""
+    memory = field.memory.get(node)
+    pools = [(page, memory.pages_free(page)) for page in sorted(memory.pools)] if memory else []
+    countable = countable_gpus(field.host, field.catalogue)
+    gpus = sum(field.catalogue.node(gpu.address) == node for gpu in countable)
+    room = (memory.assignable_bytes, memory.creatable_bytes is None, memory.short_now) if memory else None
+    return len(field.resources.nodes[node].assignable), room, tuple(pools), gpus
+
+
+def _stands_for(field: Field, ids: Sequence[int], a: int, b: int) -> bool:
+    """Whether two nodes have the same distances to all others."""
+    distance = field.resources.distance
+    return distance(a, b) == distance(b, a) and all(
+        distance(a, n) == distance(b, n) and distance(n, a) == distance(n, b) for n in ids if n not in (a, b)
+    )

@@ -1,0 +1,177 @@
+"""What a guest needs wherever it goes, and whether it certainly has no place any more.
+
+Pure. Less exact than a way, and cheap: a search asks this often, to end branches that nothing can come of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hosttune.gpu.mig_tables import SLICES
+from hosttune.model.intent import GuestIntent, NicRequest
+from hosttune.model.values import parse_size
+from hosttune.planning.inventory.cores import cores_needed
+from hosttune.planning.inventory.devices import gpu_count
+from hosttune.planning.inventory.pages import HUGE_1G
+from hosttune.planning.inventory.sizing import Field
+from hosttune.planning.mig.instances import is_vgpu_guest
+from hosttune.planning.mig.packing import most
+from hosttune.planning.request.resource_pool import Stock, Want, functions_of, gpu_pools, gpu_sets, occupied
+from hosttune.planning.search.ledger import Ledger, Totals
+from hosttune.planning.search.problem import Problem
+from hosttune.planning.search.selections import Picks
+
+WORK_OF_SLICES = 30  # what looking for MIG slices costs, where looking at one way costs 1
+WORK_OF_ROOM = 8
+
+CellNeed = tuple[int, int, int]  # cores (CPUs, where they are shared), bytes, and how many nodes must have so much
+
+
+@dataclass(frozen=True)
+class Need:
+    """One guest's needs: `least` on the whole host, and where the devices come from (index of the stock, count).
+
+    `named` are those that it names, `sets` those of which it has one, `pools` those from which `gpus` are counted
+    (index, devices in each bundle), `counted` the NICs and drives that it may have, and how many of them it wants,
+    `cells` what its cells need for each number of them that it may have.
+    """
+
+    want: Want
+    least: Totals
+    named: Picks
+    sets: tuple[Picks, ...]
+    pools: tuple[Picks, ...]
+    gpus: int
+    counted: tuple[tuple[tuple[int, ...], int], ...]
+    cells: tuple[tuple[CellNeed, ...], ...]
+
+
+def need_of(problem: Problem, which: int) -> Need:
+    """The needs of the guest of this number."""
+    stock, want = problem.stock, problem.wants[which]
+
+    def listed(what: str, part: int) -> Picks:
+        return tuple((kind.index, len(kind.bundles)) for kind in stock.of((which, what, part)))
+
+    pools = tuple(
+        tuple((kind.index, kind.trait.size) for kind in stock.of((which, "gpu", part)))
+        for part in range(len(gpu_pools(want)))
+    )
+    named, sets = listed("named", 0), tuple(listed("set", part) for part in range(len(gpu_sets(want.candidates))))
+    count = 0 if sets else gpu_count(want.guest) or 0
+
+    def in_pool(what: str, taken: Picks) -> int:
+        """How many devices of a pool these are."""
+        sizes = dict(stock.pools[what])
+        return sum(sizes.get(index, 0) * bundles for index, bundles in taken)
+
+    nics = want.guest.nics.count if isinstance(want.guest.nics, NicRequest) else want.guest.nics
+    wanted = {what: count for what, count in (("nic", nics), ("nvme", want.guest.nvme)) if isinstance(count, int)}
+    counted = tuple((tuple(kind.index for kind in stock.of((which, w, 0))), count) for w, count in wanted.items())
+    cores, cpus = _least_cpus(problem, want.guest)
+    least = Totals(
+        cores=cores,
+        memory_bytes=_least_memory(want.guest),
+        gpus=min((in_pool("any-gpu", one) for one in sets), default=count),
+        cpus=cpus,
+        slices=_least_slices(stock, want.guest),
+        counted_gpus=min((in_pool("gpu", one) for one in sets), default=count),
+        nics=in_pool("nic", named) + wanted.get("nic", 0),
+        drives=in_pool("nvme", named) + wanted.get("nvme", 0),
+    )
+    return Need(want, least, named, sets, pools or ((),), count, counted, _cells_of(problem, want.guest))
+
+
+def _least_cpus(problem: Problem, guest: GuestIntent) -> tuple[int, int]:
+    """(whole cores, CPUs) that a guest takes at the least; one that shares cores takes no whole ones."""
+    if isinstance(guest.numa, tuple):
+        vcpus = [cell.vcpus for cell in guest.numa]
+    else:
+        vcpus = [guest.vcpus if isinstance(guest.vcpus, int) else 1]
+    if guest.smt == "threads":
+        return 0, sum(vcpus)
+    cores = sum(cores_needed(count, problem.field.resources.threads_per_core) for count in vcpus)
+    return cores, cores * min(problem.stock.narrowest.values(), default=1)
+
+
+def _least_memory(guest: GuestIntent) -> int:
+    if isinstance(guest.numa, tuple):
+        return sum(parse_size(cell.memory, where="numa") for cell in guest.numa)
+    return 0 if guest.memory == "auto" else parse_size(guest.memory, where="memory")
+
+
+def _least_slices(stock: Stock, guest: GuestIntent) -> int:
+    if guest.mig is None or not is_vgpu_guest(guest):
+        return 0
+    return guest.mig.count * min((site.profile.size or 1 for _, site in stock.sites[guest.mig.profile]), default=1)
+
+
+def weight(field: Field, need: Need) -> float:
+    """How much of the host a guest takes, by the resource of which it takes most."""
+    least = need.least
+    memory = sum(node.memory_bytes or 0 for node in field.memory.values())
+    all_cores = sum(len(node.cores) for node in field.resources.nodes.values())
+    all_gpus = len(field.catalogue.gpus)
+    whole = least.gpus + least.slices / SLICES
+    return max(least.cores / max(1, all_cores), (least.memory_bytes or 0) / max(1, memory), whole / max(1, all_gpus))
+
+
+def is_dead(ledger: Ledger, need: Need) -> bool:
+    """Whether a guest certainly has no way now: too few devices, or no number of cells finds room."""
+    ledger.spend(WORK_OF_ROOM)
+    left = ledger.left
+    guest = need.want.guest
+    if guest.mig is not None and is_vgpu_guest(guest):
+        ledger.spend(WORK_OF_SLICES)
+        return instances_left(ledger, guest.mig.profile) < guest.mig.count or not _has_room(ledger, need)
+    if any(left[index] < count for index, count in need.named):
+        return True
+    if need.sets and not any(all(left[index] >= count for index, count in one) for one in need.sets):
+        return True
+    if need.gpus and max(sum(left[index] * size for index, size in pool) for pool in need.pools) < need.gpus:
+        return True
+    if any(sum(left[index] for index in pool) < count for pool, count in need.counted):
+        return True
+    return not _has_room(ledger, need)
+
+
+def instances_left(ledger: Ledger, profile: str) -> int:
+    """How many more instances of a profile the host's GPUs take as vGPUs."""
+    stock, left = ledger.stock, ledger.left
+    taken = occupied(stock, left)
+    total = 0
+    for address, site in stock.sites[profile]:
+        room = most(site.profile, site.occupied | taken.get(address, 0))
+        total += min(room, left[stock.parts[functions_of(address)]])
+    return total
+
+
+def _has_room(ledger: Ledger, need: Need) -> bool:
+    """Whether enough nodes have room for some number of cells; less exact than a placement, never too strict."""
+    nodes = ledger.rooms(shared=need.want.guest.smt == "threads")
+
+    def able(cpus: int, size: int) -> int:
+        return sum(have >= cpus and (room is None or room >= size) for have, room in nodes)
+
+    return any(all(able(cpus, size) >= count for cpus, size, count in cells) for cells in need.cells)
+
+
+def _cells_of(problem: Problem, guest: GuestIntent) -> tuple[tuple[CellNeed, ...], ...]:
+    """Every number of cells that the guest may have, with what those need at the least."""
+    nodes = len(problem.field.resources.nodes)
+    most = problem.field.resources.threads_per_core
+
+    def units(vcpus: int) -> int:
+        return vcpus if guest.smt == "threads" else cores_needed(vcpus, most)
+
+    if isinstance(guest.numa, tuple):
+        listed = [(units(cell.vcpus), parse_size(cell.memory, where="numa"), 1) for cell in guest.numa]
+        return (tuple(listed),) if len(listed) <= nodes else ()
+    total = 0 if guest.memory == "auto" else parse_size(guest.memory, where="memory")
+    found: list[tuple[CellNeed, ...]] = []
+    for count in range(1, nodes + 1) if guest.numa == "auto" else (guest.numa,):
+        if isinstance(guest.vcpus, int) and guest.vcpus % count:
+            continue
+        cpus = units(guest.vcpus // count) if isinstance(guest.vcpus, int) else 1
+        found.append(((cpus, total // count - HUGE_1G, count),))  # memory in whole pages of 1 GiB may be cut unevenly
+    return tuple(found)

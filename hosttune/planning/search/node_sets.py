@@ -1,0 +1,129 @@
+"""Sets of host nodes for the cells of a guest, the best first.
+
+Pure. Best-first over partial sets (A*): the bound of a partial set is what its nodes cost among themselves plus, for
+each cell that is left, the least it can add, so that sets come out in order and none is listed before it is asked for.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import combinations, islice
+
+from hosttune.planning.search.fragmentation import Fragmentation, joined
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What cells cost: `shares` (one a cell), each node's sum of distances to the devices, and pairs of cells.
+
+    `shares` and `pair` are in parts of `Problem.unit`. `known` remembers, between prices with the same pairs, what
+    depends on these alone.
+    """
+
+    shares: tuple[int, ...]
+    to_devices: Mapping[int, int]
+    pair: Mapping[tuple[int, int], int]
+    known: dict[tuple[int, ...], list[dict[int, int]]]
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The cells of one cut: for each, what it breaks up on the nodes that could hold it.
+
+    A cell that is the `twin` of the one before takes a higher node, so that no set comes twice. `start`: what is broken
+    up before any cell has a place.
+    """
+
+    rooms: Sequence[Mapping[int, Fragmentation]]
+    twin: Sequence[bool]
+    start: Fragmentation
+
+
+NodeSet = tuple[int, Fragmentation, tuple[int, ...]]  # cost, what it breaks up, node of each cell
+
+
+def node_sets(prices: Prices, cells: Cells) -> Iterator[NodeSet]:
+    """Every cell on a node of its own: the cheapest first, of equally cheap sets the one that breaks up least."""
+    count = len(cells.rooms)
+    every = tuple(sorted({node for room in cells.rooms for node in room}))
+    if count == len(every) and all(cells.twin[1:]):
+        yield _of_all(prices, cells, every)
+        return
+    halves = prices.known.setdefault(every, [])
+    while len(halves) <= count:
+        halves.append(_half(prices, every, len(halves)))
+    least = _least_to_come(cells)
+    # Bound on both, -cells, nodes; then what these nodes cost and break up so far.
+    heap: list[tuple[int, Fragmentation, int, tuple[int, ...], int, Fragmentation]]
+    heap = [(0, cells.start, 0, (), 0, cells.start)]
+    while heap:
+        bound, most, _, chosen, cost, broken = heapq.heappop(heap)
+        at = len(chosen)
+        if at == count:
+            yield bound, most, chosen
+            continue
+        for node, breaks in cells.rooms[at].items():
+            if node in chosen or (cells.twin[at] and node < chosen[-1]):
+                continue
+            longer = (*chosen, node)
+            rest = _rest(prices, cells.rooms, longer, halves)
+            if rest is None:
+                continue
+            grown = cost + prices.shares[at] * prices.to_devices[node]
+            grown += sum(prices.pair[node, other] for other in chosen)
+            more = joined(broken, breaks)
+            left = (found for other, found in least[at + 1] if other not in longer)
+            end = reduce(joined, islice(left, count - at - 1), more)
+            heapq.heappush(heap, (grown + rest, end, -len(longer), longer, grown, more))
+
+
+def _of_all(prices: Prices, cells: Cells, nodes: tuple[int, ...]) -> NodeSet:
+    """Cells that are alike on every node there is for them."""
+    cost = sum(share * prices.to_devices[node] for share, node in zip(prices.shares, nodes, strict=True))
+    pairs = sum(prices.pair[pair] for pair in combinations(nodes, 2))
+    broken = (room[node] for room, node in zip(cells.rooms, nodes, strict=True))
+    return cost + pairs, reduce(joined, broken, cells.start), nodes
+
+
+def _least_to_come(cells: Cells) -> list[list[tuple[int, Fragmentation]]]:
+    """For the cells from each one on: nodes with the least that any of them breaks up there, the least first."""
+    found: list[list[tuple[int, Fragmentation]]] = [[]]
+    least: dict[int, Fragmentation] = {}
+    for room in reversed(cells.rooms):
+        better = {node: broken for node, broken in room.items() if node not in least or broken < least[node]}
+        least |= better
+        ordered = sorted(least.items(), key=lambda row: (row[1], row[0])) if better else found[-1]
+        found.append(ordered)
+    return found[::-1]
+
+
+def _half(prices: Prices, nodes: Sequence[int], left: int) -> dict[int, int]:
+    """With so many cells still to place: half of each node's least distances to the others among them."""
+    return {
+        node: sum(sorted(prices.pair[node, other] for other in nodes if other != node)[: max(0, left - 1)]) // 2
+        for node in nodes
+    }
+
+
+def _rest(
+    prices: Prices,
+    rooms: Sequence[Mapping[int, Fragmentation]],
+    chosen: tuple[int, ...],
+    halves: Sequence[Mapping[int, int]],
+) -> int | None:
+    """A bound on what the cells that are left add; None where they have no nodes."""
+    left = len(rooms) - len(chosen)
+    if not left:
+        return 0
+    share = min(prices.shares[len(chosen) :])
+    free = {node for room in rooms[len(chosen) :] for node in room}.difference(chosen)
+    if len(free) < left:
+        return None
+    each = sorted(
+        share * prices.to_devices[node] + sum(prices.pair[node, other] for other in chosen) + halves[left][node]
+        for node in free
+    )
+    return sum(each[:left])

@@ -1,0 +1,358 @@
+"""Every placement of one guest on a host, the best first, as amounts of what guests compete for.
+
+Pure. A guest may have more placements than can be listed (8 of 64 GPUs over 34 nodes), so they are drawn as they are
+asked for: best-first, each family of placements with a bound on its rank (A*).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count as numbers
+
+from hosttune.model.intent import NicRequest
+from hosttune.planning.inventory.cores import cores_needed, fits
+from hosttune.planning.inventory.shape import CellDemand, Shape
+from hosttune.planning.inventory.sizing import Sizes, base_cells, shapes
+from hosttune.planning.mig.instances import MigSlot, mig_share
+from hosttune.planning.request.nearest import shared_bridges
+from hosttune.planning.request.resource_pool import slots_use
+from hosttune.planning.search.drawn import Drawn
+from hosttune.planning.search.fragmentation import Fragmentation
+from hosttune.planning.search.node_sets import Cells, NodeSet, Prices, node_sets
+from hosttune.planning.search.problem import Problem
+from hosttune.planning.search.rank import NEXT, Rank, plus
+from hosttune.planning.search.selections import Node, Partial, Picks, Selection, Selections, View, handed_out
+
+WORK_OF_A_SELECTION = 40  # what looking at one choice of GPUs costs, where looking at one placement costs 1
+NO_GPUS: tuple[str, ...] = ()
+MOST_FAMILIES = 4000  # looked into for one placement, before the rest of its level is left out
+MOST_COMPARED = 512  # families of a placement's own rank that are looked into for one that breaks up less
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One way to place a guest: its rank, what it takes of the stock, and of the memory of each node."""
+
+    rank: Rank
+    use: tuple[tuple[int, int], ...]
+    memory: tuple[tuple[int, int | None, int], ...]  # node, page size, bytes
+    nodes: tuple[int, ...]
+    sizes: Sizes
+    picks: Picks
+    extra_cells: int
+    slots: tuple[MigSlot, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """GPUs and the cuts of the guest from one on, before the cells have nodes.
+
+    `rank` is a bound for those that follow. `only`: the nodes that the cells may be on, where not any. `given`: its
+    GPUs and named devices, and what goes along with them.
+    """
+
+    rank: Rank
+    selection: Selection
+    cuts: Drawn[Sizes]
+    extra: int
+    prices: Prices
+    given: frozenset[str]
+    only: frozenset[int] | None
+
+
+@dataclass(frozen=True)
+class _OnNodes:
+    """One cut, the next set of nodes for its cells, and those that come after."""
+
+    cut: _Cut
+    rank: Rank  # but for the cost
+    sizes: Sizes
+    following: NodeSet
+    later: Iterator[NodeSet]
+
+
+Family = Partial | Selection | _Cut | _OnNodes
+Bound = tuple[Rank, tuple[Fragmentation, ...]]  # no fragmentation where nothing is known of it yet
+
+
+def _steps_left(family: Family) -> int:
+    """How far a family is from placements: of equal bounds, the nearest comes first."""
+    match family:
+        case _OnNodes():
+            return 0
+        case _Cut():
+            return 1
+        case Selection():
+            return 2
+        case Partial():
+            return 2 + family.left
+
+
+class PlacementStream:
+    """The placements of one guest, drawn as they are asked for and kept. Without a `view`, as if it were alone."""
+
+    def __init__(self, problem: Problem, which: int, view: View | None = None) -> None:
+        self._problem, self._field, self._stock = problem, problem.field, problem.stock
+        self._view = view or View(self._stock.capacity, self._holds, lambda _: None)
+        self._want, self._which = problem.wants[which], which
+        self._selections = Selections(problem, which, self._view)
+        named = self._selections.all_of("named", 0)
+        self._named, self._named_brings = named, self._selections.select(named).brought
+        self._known: dict[tuple[int, ...], list[dict[int, int]]] = {}
+        guest = self._want.guest
+        self._auto = not isinstance(guest.numa, tuple) and "auto" in (guest.vcpus, guest.memory)
+        self._roomy: dict[int, bool] = {}
+        self._shared: dict[tuple[int, tuple[str, ...]], list[int]] = {}
+        self._numbers = numbers()
+        self._cut_off = False
+        self._drawn = Drawn(self._draw())
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether there are more placements than are looked at."""
+        return self._cut_off or self._selections.cut_off
+
+    def get(self, number: int) -> Placement | None:
+        """The placement of this number, the best first; None past the last."""
+        return self._drawn.get(number)
+
+    def _draw(self) -> Iterator[Placement]:
+        """Level by level: cells on the GPUs' own nodes, where it has such; as many anywhere; one more; and so on."""
+        mixes = range(max(1, len({model for kind in self._stock.kinds for model in kind.trait.models})))
+        for level in range(len(self._field.resources.nodes) + 1):
+            extra = max(0, level - self._selections.has_own_nodes)
+            if extra and self._want.guest.numa != "auto":
+                return
+            if any(self._has_room(spread + extra) for spread in self._selections.spreads()):
+                for mixed in mixes:
+                    yield from self._best_first(level, mixed)
+
+    def _has_room(self, cells: int) -> bool:
+        """Whether enough nodes could hold so many cells in some cut; an `auto` size depends on the GPUs: it may."""
+        nodes = self._field.resources.nodes
+        if self._auto:
+            return True
+        if cells not in self._roomy:
+            cuts, number, roomy = self._cuts(None, cells), 0, False
+            while not roomy and (sizes := cuts.get(number)) is not None:
+                number += 1
+                shape = sizes.shape
+                able = {cell: {n for n in nodes if self._view.holds(n, cell, shape)} for cell in set(shape.cells)}
+                roomy = all(able.values()) and len(set().union(*able.values())) >= cells
+            self._roomy[cells] = roomy
+        return self._roomy[cells]
+
+    def _best_first(self, level: int, mixed: int) -> Iterator[Placement]:
+        """The placements of one level and number of GPU models, the best first."""
+        families: list[tuple[Bound, int, int, Family]] = []
+        found: list[tuple[Bound, int, Placement]] = []
+
+        def add(more: Iterator[tuple[Bound, Family | Placement]]) -> None:
+            for bound, one in more:
+                if isinstance(one, Placement):
+                    heapq.heappush(found, (bound, next(self._numbers), one))
+                else:
+                    heapq.heappush(families, (bound, _steps_left(one), next(self._numbers), one))
+
+        add(self._bounded(self._selections.begin(), level, mixed))
+        compared = looked_into = 0
+        while families or found:
+            first = not families or bool(found and found[0][0] <= families[0][0])
+            as_good = bool(families and found) and found[0][0][0] <= families[0][0][0]
+            if first or (as_good and compared >= MOST_COMPARED):
+                yield heapq.heappop(found)[2]
+                compared = looked_into = 0
+            elif looked_into == MOST_FAMILIES:
+                self._cut_off = True
+                families.clear()  # what was found is still given, the best first
+            else:
+                looked_into += 1
+                compared += as_good
+                add(self._inside(heapq.heappop(families)[3], level, mixed))
+
+    def _inside(self, family: Family, level: int, mixed: int) -> Iterator[tuple[Bound, Family | Placement]]:
+        """What a family consists of, each with its bound."""
+        match family:
+            case Partial():
+                return self._bounded(self._selections.grown(family, mixed), level, mixed)
+            case Selection():
+                return self._cut_up(family, level)
+            case _Cut():
+                return self._on_nodes(family)
+            case _OnNodes():
+                return self._placements(family)
+
+    def _bounded(
+        self, found: Iterator[Selection | Partial], level: int, mixed: int
+    ) -> Iterator[tuple[Bound, Family | Placement]]:
+        for one in found:
+            if isinstance(one, Partial) or one.mixed == mixed:
+                busy = one.busy if isinstance(one, Selection) else 0
+                yield (self._rank(level, mixed, self._selections.least(one, level), busy=busy), ()), one
+
+    def _rank(self, level: int, mixed: int, cost: int, short: int = 0, busy: int = 0, order: int = 0) -> Rank:
+        """A rank. A guest without nodes of its own is not away from them: only more cells count."""
+        away = level if self._selections.has_own_nodes or not level else level + 1
+        return Rank(0, away, mixed, cost, short, busy, order)
+
+    # --- cells ----------------------------------------------------------------------------------------------------
+
+    def _cut_up(self, selection: Selection, level: int) -> Iterator[tuple[Bound, Family | Placement]]:
+        """Every cut of the guest into the cells of a level, with some choice of GPUs."""
+        self._view.spend(WORK_OF_A_SELECTION)
+        field, guest = self._field, self._want.guest
+        has_own = self._selections.has_own_nodes
+        base = base_cells(field, guest, selection.gpus)
+        own, extra = level == 0 and has_own, max(0, level - has_own)
+        cells = base.cells + extra
+        if cells > len(field.resources.nodes) or (extra and not base.may_grow) or (own and base.nodes is None):
+            return
+        if not self._has_room(cells):
+            return
+        cuts = self._cuts(selection, cells)
+        first = cuts.get(0)
+        if first is None:
+            return
+        given = selection.brought | self._named_brings
+        known = [*(selection.nodes if selection.slots else ()), *self._nodes_of(given)]
+        shares = tuple(self._problem.unit * cell.vcpus // first.shape.vcpus for cell in first.shape.cells)
+        prices = Prices(shares, self._to_devices(known), self._problem.pair, self._known)
+        rank = self._rank(level, selection.mixed, self._selections.least(selection, level), busy=selection.busy)
+        yield (rank, ()), _Cut(rank, selection, cuts, extra, prices, given, base.nodes if own else None)
+
+    def _to_devices(self, known: Sequence[Node]) -> dict[int, int]:
+        """For each node, the sum of its distances to devices on these nodes."""
+        devices = Counter(node for node in known if node is not None)
+        distance = self._field.resources.distance
+        return {n: sum(count * distance(n, d) for d, count in devices.items()) for n in self._field.resources.nodes}
+
+    def _cuts(self, selection: Selection | None, cells: int) -> Drawn[Sizes]:
+        """The guest in so many cells. Only an `auto` size depends on the GPUs, and that on their nodes alone."""
+        guest, known = self._want.guest, self._problem.cuts
+        if not self._auto or selection is None:
+            key: tuple[object, ...] = (self._which, cells)
+            gpus, parts = NO_GPUS, None
+        else:
+            key = self._which, cells, selection.nodes, selection.gpus if selection.slots else ()
+            gpus, parts = selection.gpus, mig_share(self._field, selection.slots) if selection.slots else None
+        if key not in known:
+            known[key] = Drawn(shapes(self._field, guest, gpus, cells, parts))
+        return known[key]
+
+    def _on_nodes(self, cut: _Cut) -> Iterator[tuple[Bound, Family | Placement]]:
+        """The best set of nodes for the cells of a cut, and the cuts after it."""
+        sizes = cut.cuts.get(cut.rank.order)
+        if sizes is None:
+            return
+        later = plus(cut.rank, NEXT)
+        yield (later, ()), replace(cut, rank=later)
+        shape, taken = sizes.shape, Counter(cut.selection.nodes)
+        twin = [i > 0 and cell == shape.cells[i - 1] for i, cell in enumerate(shape.cells)]
+        rooms: list[Mapping[int, Fragmentation]] = []
+        for i, cell in enumerate(shape.cells):
+            if twin[i]:
+                rooms.append(rooms[-1])
+                continue
+            able = [n for n in cut.only or self._field.resources.nodes if self._view.holds(n, cell, shape)]
+            if not able:
+                return
+            rooms.append({n: self._problem.fragments.of_cell(cell, shape, n, taken) for n in sorted(able)})
+        start = self._problem.fragments.of_gpus(cut.selection.gpus)
+        source = node_sets(cut.prices, Cells(rooms, twin, start))
+        yield from self._next_nodes(cut, cut.rank._replace(short=int(sizes.short)), sizes, source)
+
+    def _next_nodes(
+        self, cut: _Cut, rank: Rank, sizes: Sizes, source: Iterator[NodeSet]
+    ) -> Iterator[tuple[Bound, Family | Placement]]:
+        following = next(source, None)
+        if following is not None:
+            cost, broken, _ = following
+            yield (rank._replace(cost=cost), (broken,)), _OnNodes(cut, rank, sizes, following, source)
+
+    def _holds(self, node: int, cell: CellDemand, shape: Shape) -> bool:
+        return fits(self._field.resources.nodes[node], self._field.memory.get(node), cell, shape)
+
+    # --- placements -----------------------------------------------------------------------------------------------
+
+    def _placements(self, found: _OnNodes) -> Iterator[tuple[Bound, Family | Placement]]:
+        """Every way to count out NICs and drives for cells on one set of nodes; then the next set of nodes."""
+        (cost, broken, nodes), cut = found.following, found.cut
+        selection, shape = cut.selection, found.sizes.shape
+        ways = self._by_count(cut, nodes)
+        self._view.spend(1 + len(ways))
+        cells, slots = self._cells_use(shape, nodes), slots_use(self._stock, selection.slots)
+        memory = tuple((node, shape.page, c.memory_bytes) for node, c in zip(nodes, shape.cells, strict=True))
+        for more, dearer in ways:
+            picks = (*selection.picks, *more)
+            rank = found.rank._replace(cost=cost + dearer)
+            use = (*cells, *self._devices_use((*picks, *self._named)), *slots)
+            placement = Placement(rank, use, memory, nodes, found.sizes, picks, cut.extra, selection.slots)
+            yield (rank, (broken,)), placement
+        yield from self._next_nodes(cut, found.rank, found.sizes, found.later)
+
+    def _cells_use(self, shape: Shape, nodes: tuple[int, ...]) -> list[tuple[int, int]]:
+        """Cores of each node, and the CPUs that sharers could have had."""
+        found: list[tuple[int, int]] = []
+        for node, cell in zip(nodes, shape.cells, strict=True):
+            if shape.share_cores:
+                found.append((self._stock.threads[node], cell.vcpus))
+                continue
+            cores = cores_needed(cell.vcpus, shape.threads)
+            found += [(self._stock.cores[node, least], cores) for least in range(1, shape.threads + 1)]
+            if self._stock.shares:
+                found.append((self._stock.threads[node], cores * self._stock.narrowest[node, shape.threads]))
+        return found
+
+    def _devices_use(self, picks: Picks) -> list[tuple[int, int]]:
+        """Bundles, and once each what they bring along."""
+        also = {index: much for kind, _ in picks for index, much in self._stock.kind(kind).trait.also}
+        return [*picks, *sorted(also.items())]
+
+    def _by_count(self, cut: _Cut, nodes: tuple[int, ...]) -> Sequence[tuple[Picks, int]]:
+        """(NICs and drives by kind, what they add to the objective): every way, the cheapest first."""
+        guest = self._want.guest
+        nics = guest.nics.count if isinstance(guest.nics, NicRequest) else guest.nics
+        ways: list[Picks] = [()]
+        for what, count in (("nic", nics), ("nvme", guest.nvme)):
+            if isinstance(count, int) and count:
+                kinds = self._stock.of((self._which, what, 0))
+                several = handed_out(kinds, self._view.left, count)
+                ways = [(*a, *b) for a in ways for b in several]
+        found = [(way, self._cost(cut, nodes, way)) for way in ways]
+        if len(found) > 1:
+            found.sort(key=lambda way: (way[1], -self._beside(way[0], cut.selection.gpus)))
+        return found
+
+    def _beside(self, picks: Picks, gpus: tuple[str, ...]) -> int:
+        """How near NICs and drives are to these GPUs on the PCIe tree: bridges that they share, the most first."""
+        most = 0
+        for index, count in picks:
+            key = index, gpus
+            if key not in self._shared:
+                devices = (address for bundle in self._stock.kind(index).bundles for address in bundle)
+                nearest = (
+                    max((shared_bridges(self._field.catalogue, d, gpu) for gpu in gpus), default=0) for d in devices
+                )
+                self._shared[key] = sorted(nearest, reverse=True)
+            most += sum(self._shared[key][:count])
+        return most
+
+    def _cost(self, cut: _Cut, nodes: tuple[int, ...], picks: Picks) -> int:
+        """What devices add, with all that goes along: each function counts once, whoever brings it."""
+        if not picks:
+            return 0
+        distance = self._field.resources.distance
+        more = self._selections.select(picks).brought - cut.given
+        return sum(
+            share * distance(node, home)
+            for home in self._nodes_of(more)
+            for share, node in zip(cut.prices.shares, nodes, strict=True)
+        )
+
+    def _nodes_of(self, addresses: frozenset[str]) -> list[int]:
+        """The nodes of devices, as far as they are known."""
+        found = (self._field.catalogue.node(address) for address in addresses)
+        return sorted(node for node in found if node is not None and node in self._field.resources.nodes)

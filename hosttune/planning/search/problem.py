@@ -1,0 +1,54 @@
+"""What every search over the guests of an intent starts from. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import lcm
+
+from hosttune.planning.inventory.sizing import Field, Sizes
+from hosttune.planning.request.resource_pool import Stock, Want, read_stock
+from hosttune.planning.search.drawn import Drawn
+from hosttune.planning.search.fragmentation import Fragments
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Guests, the host, and what they compete for there.
+
+    `unit`: objectives are counted in parts of this size, so that each is a whole number.
+    """
+
+    field: Field
+    wants: tuple[Want, ...]
+    stock: Stock
+    unit: int
+
+    @cached_property
+    def fragments(self) -> Fragments:
+        """What placements break up on this host."""
+        return Fragments(self.field)
+
+    @cached_property
+    def pair(self) -> dict[tuple[int, int], int]:
+        """What two cells cost by the distance between their nodes, in parts of `unit`."""
+        nodes = list(self.field.resources.nodes)
+        return {(a, b): self.unit * self.field.resources.distance(a, b) for a in nodes for b in nodes if a != b}
+
+    @cached_property
+    def cuts(self) -> dict[object, Drawn[Sizes]]:
+        """The ways to cut each guest, kept for every search by `placements`."""
+        return {}
+
+
+def read_problem(field: Field, wants: Sequence[Want]) -> Problem:
+    """Count what these guests compete for."""
+    return Problem(field, tuple(wants), read_stock(field, wants), _unit(field, wants))
+
+
+def _unit(field: Field, wants: Sequence[Want]) -> int:
+    """What every share of a cell divides, twice: half a pair of cells is whole as well."""
+    parts = [*range(1, len(field.resources.nodes) + 1)]
+    parts += [sum(cell.vcpus for cell in w.guest.numa) for w in wants if isinstance(w.guest.numa, tuple)]
+    return 2 * lcm(*parts)
