@@ -16,7 +16,7 @@ from hosttune.model.host import Host, PciDevice
 from hosttune.model.intent import GuestIntent, Intent, MigRequest
 from hosttune.model.plan import PlannedGuest
 from hosttune.model.values import to_builtins, to_json
-from hosttune.planning.inventory.sizing import Field, read_field
+from hosttune.planning.inventory.sizing import PlanningContext, read_field
 from hosttune.planning.mig.guest import MigParts, as_devices, plan_mig_guest
 from hosttune.planning.mig.instances import mig_choices
 
@@ -80,7 +80,7 @@ def vgpu_row(host: dict[str, Any], address: str) -> dict[str, Any]:
     return row
 
 
-def field_of(host: dict[str, Any]) -> Field:
+def field_of(host: dict[str, Any]) -> PlanningContext:
     """What planning looks at."""
     return read_field(Host.from_json(to_json(host)), Intent(version=1).reserve)
 
@@ -90,7 +90,7 @@ def guest_of(profile: str = "1g.18gb", count: int = 1, **more: Any) -> GuestInte
     return GuestIntent(name="g", mig=MigRequest(profile=profile, count=count), **more)
 
 
-def parts_of(field: Field, guest: GuestIntent, *taken: str) -> MigParts:
+def parts_of(field: PlanningContext, guest: GuestIntent, *taken: str) -> MigParts:
     """What a guest's first choice of slots comes to."""
     return plan_mig_guest(field, guest, next(mig_choices(field, guest, {}, "")), taken)
 

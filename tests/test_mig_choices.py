@@ -15,7 +15,7 @@ from mighosts import A, B, C, D, field_of, functions_of, gpu_row, guest_of, mig_
 from hosttune.errors import BadInput
 from hosttune.model.intent import GuestIntent, Intent
 from hosttune.planning import plan
-from hosttune.planning.inventory.sizing import Field
+from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.mig.check import check_mig
 from hosttune.planning.mig.instances import (
     MigSlot,
@@ -30,7 +30,9 @@ from hosttune.planning.mig.packing import FULL, MEDIA
 ALL = (A, B, C, D)
 
 
-def ways(field: Field, guest: GuestIntent, occupied: Mapping[str, int] | None = None) -> list[list[tuple[str, int]]]:
+def ways(
+    field: PlanningContext, guest: GuestIntent, occupied: Mapping[str, int] | None = None
+) -> list[list[tuple[str, int]]]:
     found = mig_choices(field, guest, occupied or {}, "guests[0]")
     return [[(slot.gpu, slot.start) for slot in slots] for slots in found]
 

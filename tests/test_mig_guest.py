@@ -17,7 +17,7 @@ from hosttune.model.host import PciDevice
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, PlannedGuest
 from hosttune.planning import plan
-from hosttune.planning.inventory.sizing import Field
+from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.mig.guest import (
     MigParts,
     inside_refusal,
@@ -35,7 +35,7 @@ def texts(parts: MigParts, when: str = "start") -> list[str]:
     return [step.text.partition(": ")[0] for step in parts.steps if step.when == when]
 
 
-def wishes(field: Field, *guests: PlannedGuest) -> tuple[list[Action], list[str]]:
+def wishes(field: PlanningContext, *guests: PlannedGuest) -> tuple[list[Action], list[str]]:
     """(actions, steps before the starts without their reasons) of these guests as a whole plan."""
     settled = with_type_steps(field.host, field.catalogue, guests)
     steps = [step.text.partition(": ")[0] for guest in settled for step in guest.steps if step.when == "start"]

@@ -14,7 +14,7 @@ from hosttune.model.intent import Intent
 from hosttune.model.values import to_json
 from hosttune.planning import plan
 from hosttune.planning.guest.reserve import take
-from hosttune.planning.inventory.sizing import Field, read_field
+from hosttune.planning.inventory.sizing import PlanningContext, read_field
 
 SEEDS = range(40)
 
@@ -24,7 +24,7 @@ def _planned(seed: int) -> tuple[Host, Intent]:
     return Host.from_json(to_json(found.host)), Intent.from_json(to_json(found.intent))
 
 
-def _seen(field: Field) -> object:
+def _seen(field: PlanningContext) -> object:
     """All that planning reads of a field, but for the housekeeping that no guest may move."""
     nodes = {
         node.id: ([core.id for core in node.free], str(node.free_threads), [core.id for core in node.reserved])

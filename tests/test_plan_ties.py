@@ -23,7 +23,7 @@ from hosttune.planning.batch import want_of
 from hosttune.planning.inventory import shape as cut
 from hosttune.planning.inventory.cores import choose_cores, fits, has_whole_cores
 from hosttune.planning.inventory.shape import CellDemand
-from hosttune.planning.inventory.sizing import Field, read_field
+from hosttune.planning.inventory.sizing import PlanningContext, read_field
 from hosttune.planning.search.branch_and_bound import search_problem
 from hosttune.planning.search.fragmentation import Fragmentation, Fragments, joined
 
@@ -121,11 +121,13 @@ def crowded(draw: st.DrawFn) -> Json:
     return host_of(used, nodes, distances=distances, cards=cards)
 
 
-def field_of(host: Json) -> Field:
+def field_of(host: Json) -> PlanningContext:
     return read_field(Host.from_json(json.dumps(host)), Reserve())
 
 
-def broken_by(field: Field, cells: Sequence[CellDemand], nodes: Sequence[int], taken: Sequence[int]) -> Fragmentation:
+def broken_by(
+    field: PlanningContext, cells: Sequence[CellDemand], nodes: Sequence[int], taken: Sequence[int]
+) -> Fragmentation:
     """What cells on these nodes break up, for a guest that takes a GPU of each node of `taken`."""
     fragments, shape = Fragments(field), cut.Shape(tuple(cells), 2, None, share_cores=False)
     pairs = zip(cells, nodes, strict=True)

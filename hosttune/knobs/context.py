@@ -14,7 +14,7 @@ from hosttune.model.values import CpuSet, parse_cpus
 
 
 @dataclass(frozen=True)
-class PlanningContext:
+class KnobContext:
     """The host, what is wanted of it, and the guests that were planned.
 
     `held_cpus`: CPUs that existing guests hold, without housekeeping; `node_cpus`: the usable CPUs of each node.

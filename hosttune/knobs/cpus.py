@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from hosttune.knobs.actions import actions_for
-from hosttune.knobs.context import PlanningContext
+from hosttune.knobs.context import KnobContext
 from hosttune.knobs.knob import GUEST, HOST, Change, Knob, wanted
 from hosttune.model import sysfs
 from hosttune.model.host import Cpu
@@ -74,7 +74,7 @@ RESUME_LATENCY: Knob[Cpus] = Knob(
 KNOBS = (GOVERNOR, ENERGY_PREFERENCE, RESUME_LATENCY)
 
 
-def plan_cpus(ctx: PlanningContext) -> Iterator[Action | Finding]:
+def plan_cpus(ctx: KnobContext) -> Iterator[Action | Finding]:
     """Governor or preference of the pinned CPUs, whichever their frequency driver takes; then their idle states."""
     cpus = [cpu for cpu in ctx.host.cpus if cpu.id in ctx.pinned]
     driver = ctx.host.cpu_model.scaling_driver if ctx.host.cpu_model else None

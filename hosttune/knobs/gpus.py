@@ -21,7 +21,7 @@ from hosttune.gpu.settings import (
     out_of_range,
 )
 from hosttune.knobs.actions import actions_for, make_action
-from hosttune.knobs.context import PlanningContext
+from hosttune.knobs.context import KnobContext
 from hosttune.knobs.knob import BY_NAME, HOST, Change, Knob, wanted
 from hosttune.model.gpu import Gpu
 from hosttune.model.plan import Action, Finding
@@ -149,7 +149,7 @@ COMPUTE = _knob(
 KNOBS = (MIG_MODE, ECC, PERSISTENCE_MODE, POWER_LIMIT, COMPUTE)
 
 
-def plan_gpus(ctx: PlanningContext) -> Iterator[Action | Finding]:
+def plan_gpus(ctx: KnobContext) -> Iterator[Action | Finding]:
     """What is to be set on the GPUs that the host keeps; findings for what is unknown or cannot be set of them."""
     knobs = [knob for knob in KNOBS if wanted(ctx.intent, knob) is not None]
     if COMPUTE in knobs and wanted(ctx.intent, MIG_MODE) == "enabled":
@@ -179,7 +179,7 @@ def release_actions(gpu: Gpu | None, driver: str | None) -> Iterator[Action]:
         yield make_action(PERSISTENCE, gpu.address, True, False, why, needed=True)
 
 
-def _kept(ctx: PlanningContext) -> Iterator[Gpu]:
+def _kept(ctx: KnobContext) -> Iterator[Gpu]:
     """The accelerators that no guest has or is to have, nor a virtual function of them, in the host's order."""
     for gpu in ctx.host.index.accelerators:
         theirs = (gpu.address, *ctx.devices.virtuals.get(gpu.address, ()))

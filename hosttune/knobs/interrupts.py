@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from hosttune.irqbalance import IRQBALANCE, IRQBALANCE_THEIRS
 from hosttune.knobs.actions import actions_for
-from hosttune.knobs.context import PlanningContext
+from hosttune.knobs.context import KnobContext
 from hosttune.knobs.knob import GUEST, Change, Knob
 from hosttune.model.plan import Action, Device, Finding, PlannedGuest
 from hosttune.model.values import CpuSet, parse_cpus
@@ -17,12 +17,12 @@ from hosttune.settings.irqs import IrqAffinity, IrqbalanceBan, cpu_list
 class PassedDevice(NamedTuple):
     """A device that a planned guest gets."""
 
-    ctx: PlanningContext
+    ctx: KnobContext
     guest: PlannedGuest
     device: Device
 
 
-def _ban(ctx: PlanningContext, _: bool) -> Iterable[Change]:
+def _ban(ctx: KnobContext, _: bool) -> Iterable[Change]:
     """A list replaces what irqbalance leaves alone by itself, isolated and nohz_full CPUs (cputree.c), and what the
     administrator's own file bans: both stay banned.
     """
@@ -42,7 +42,7 @@ def _affinity(place: PassedDevice, _: bool) -> Iterable[Change]:
     yield Change(place.device.address, None, str(near or service))
 
 
-IRQBALANCE_BAN: Knob[PlanningContext] = Knob(
+IRQBALANCE_BAN: Knob[KnobContext] = Knob(
     name="irqbalance_ban",
     setting=IrqbalanceBan,
     profiles=GUEST,
@@ -65,7 +65,7 @@ IRQ_AFFINITY: Knob[PassedDevice] = Knob(
 KNOBS = (IRQBALANCE_BAN, IRQ_AFFINITY)
 
 
-def plan_interrupts(ctx: PlanningContext) -> Iterator[Action | Finding]:
+def plan_interrupts(ctx: KnobContext) -> Iterator[Action | Finding]:
     """The ban for irqbalance, and where the interrupts of passed devices go; those of a vGPU are its driver's."""
     yield from actions_for(ctx.intent, (IRQBALANCE_BAN,), (ctx,))
     devices = (PassedDevice(ctx, guest, device) for guest in ctx.guests for device in guest.devices)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from hosttune.knobs.bootargs import add_cpus
-from hosttune.knobs.context import PlanningContext
+from hosttune.knobs.context import KnobContext
 from hosttune.knobs.knob import BY_NAME, HOST, Change, Knob, by_name
 from hosttune.model.commandline import text_of
 from hosttune.model.plan import Finding
@@ -18,10 +18,10 @@ from hosttune.settings.kernelargs import KernelArguments
 _SOURCE = "Documentation/admin-guide/kernel-parameters"
 
 
-def _cpus(name: str) -> Callable[[PlanningContext, str | bool], Iterable[Change]]:
+def _cpus(name: str) -> Callable[[KnobContext, str | bool], Iterable[Change]]:
     """The list as it is given, or the guests' pinned CPUs besides those that are on it now."""
 
-    def changes(ctx: PlanningContext, value: str | bool) -> Iterable[Change]:
+    def changes(ctx: KnobContext, value: str | bool) -> Iterable[Change]:
         if not ctx.pinned:
             return
         arguments = ctx.host.kernel_args
@@ -33,15 +33,15 @@ def _cpus(name: str) -> Callable[[PlanningContext, str | bool], Iterable[Change]
     return changes
 
 
-def _as_given(name: str) -> Callable[[PlanningContext, str], Iterable[Change | Finding]]:
-    def changes(ctx: PlanningContext, value: str) -> Iterable[Change]:
+def _as_given(name: str) -> Callable[[KnobContext, str], Iterable[Change | Finding]]:
+    def changes(ctx: KnobContext, value: str) -> Iterable[Change]:
         known = ctx.host.kernel_args
         yield Change(name, None if known is None else text_of(known, name), f"{name}={value}")
 
     return changes
 
 
-def _mitigations(ctx: PlanningContext, value: str) -> Iterable[Change | Finding]:
+def _mitigations(ctx: KnobContext, value: str) -> Iterable[Change | Finding]:
     if value == "off":
         text = (
             "mitigations=off lets a guest read the data of others through flaws of the CPU: never use it on a host of"
@@ -51,7 +51,7 @@ def _mitigations(ctx: PlanningContext, value: str) -> Iterable[Change | Finding]
     yield from _as_given("mitigations")(ctx, value)
 
 
-IOMMU_PASSTHROUGH: Knob[PlanningContext] = Knob(
+IOMMU_PASSTHROUGH: Knob[KnobContext] = Knob(
     name="iommu_passthrough",
     setting=KernelArguments,
     profiles=HOST,
@@ -60,7 +60,7 @@ IOMMU_PASSTHROUGH: Knob[PlanningContext] = Knob(
     why="DMA of devices that stay with the host is not translated; that of guests still is",
     source=_SOURCE,
 )
-BOOT_PAGES: Knob[PlanningContext] = Knob(
+BOOT_PAGES: Knob[KnobContext] = Knob(
     name="boot_pages",
     setting=KernelArguments,
     profiles=HOST,
@@ -70,7 +70,7 @@ BOOT_PAGES: Knob[PlanningContext] = Knob(
     why="1 GiB pages are certain only at boot; no node gets fewer than it has now",
     source="Documentation/admin-guide/mm/hugetlbpage",
 )
-ISOLCPUS: Knob[PlanningContext] = Knob(
+ISOLCPUS: Knob[KnobContext] = Knob(
     name="isolcpus",
     setting=KernelArguments,
     profiles=BY_NAME,
@@ -82,7 +82,7 @@ ISOLCPUS: Knob[PlanningContext] = Knob(
     why=by_name("isolcpus"),
     source=_SOURCE,
 )
-NOHZ_FULL: Knob[PlanningContext] = Knob(
+NOHZ_FULL: Knob[KnobContext] = Knob(
     name="nohz_full",
     setting=KernelArguments,
     profiles=BY_NAME,
@@ -94,7 +94,7 @@ NOHZ_FULL: Knob[PlanningContext] = Knob(
     why=by_name("nohz_full"),
     source=_SOURCE,
 )
-HUGETLB_FREE_VMEMMAP: Knob[PlanningContext] = Knob(
+HUGETLB_FREE_VMEMMAP: Knob[KnobContext] = Knob(
     name="hugetlb_free_vmemmap",
     setting=KernelArguments,
     profiles=BY_NAME,
@@ -107,7 +107,7 @@ HUGETLB_FREE_VMEMMAP: Knob[PlanningContext] = Knob(
     why=by_name("hugetlb_free_vmemmap"),
     source="Documentation/admin-guide/mm/hugetlbpage",
 )
-MITIGATIONS: Knob[PlanningContext] = Knob(
+MITIGATIONS: Knob[KnobContext] = Knob(
     name="mitigations",
     setting=KernelArguments,
     profiles=BY_NAME,

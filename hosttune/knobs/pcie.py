@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from hosttune.knobs.actions import actions_for
 from hosttune.knobs.bootargs import values
-from hosttune.knobs.context import PlanningContext
+from hosttune.knobs.context import KnobContext
 from hosttune.knobs.knob import BY_NAME, GUEST, HOST, Change, Knob, wanted
 from hosttune.model.host import PciDevice
 from hosttune.model.index import DeviceIndex
@@ -35,7 +35,7 @@ class Function(NamedTuple):
     devices: DeviceIndex
 
 
-def _function(ctx: PlanningContext, address: str) -> Function:
+def _function(ctx: KnobContext, address: str) -> Function:
     return Function(address, ctx.devices.pci.get(address), ctx.devices)
 
 
@@ -139,7 +139,7 @@ KNOBS = (ASPM, READ_REQUEST, RELAXED_ORDERING, ACS)
 _OF_ENDPOINTS = (READ_REQUEST, RELAXED_ORDERING)
 
 
-def plan_pcie(ctx: PlanningContext) -> Iterator[Action | Finding]:
+def plan_pcie(ctx: KnobContext) -> Iterator[Action | Finding]:
     """ASPM at the ports above passed devices, ACS of all bridges above them, and the endpoints that the host keeps."""
     yield from actions_for(ctx.intent, (ASPM,), _ports(ctx))
     above = {bridge for guest in ctx.guests for device in guest.devices for bridge in ctx.devices.above(device.address)}
@@ -147,7 +147,7 @@ def plan_pcie(ctx: PlanningContext) -> Iterator[Action | Finding]:
     yield from _endpoints(ctx)
 
 
-def _ports(ctx: PlanningContext) -> Iterator[Function]:
+def _ports(ctx: KnobContext) -> Iterator[Function]:
     """The ports right above passed devices that have a link."""
     ports = {function.parent for function in ctx.passed() if function.parent}
     for place in (_function(ctx, address) for address in sorted(ports, key=address_key)):
@@ -155,7 +155,7 @@ def _ports(ctx: PlanningContext) -> Iterator[Function]:
             yield place
 
 
-def _endpoints(ctx: PlanningContext) -> Iterator[Action | Finding]:
+def _endpoints(ctx: KnobContext) -> Iterator[Action | Finding]:
     knobs = [knob for knob in _OF_ENDPOINTS if wanted(ctx.intent, knob) is not None]
     if READ_REQUEST in knobs and "pcie_bus_perf" in values(ctx.host.kernel_args, "pci"):
         # admin-guide/kernel-parameters, pci=pcie_bus_perf: payloads may differ along a path, and reads must stay small.
@@ -170,7 +170,7 @@ def _endpoints(ctx: PlanningContext) -> Iterator[Action | Finding]:
             yield from actions_for(ctx.intent, knobs, (place,))
 
 
-def _kept(ctx: PlanningContext) -> Iterator[Function]:
+def _kept(ctx: KnobContext) -> Iterator[Function]:
     """GPUs and RDMA NICs that the host's own drivers hold, in address order; neither virtual nor the boot display."""
     gpus = [gpu.address for gpu in ctx.host.index.accelerators]
     nics = [nic.address for nic in ctx.host.nics if nic.rdma]

@@ -8,7 +8,7 @@ from typing import Any
 from hosttune.errors import BadInput
 from hosttune.knobs import cpus, files, gpus, interrupts, kernelargs, pcie, storage, sysctl
 from hosttune.knobs.actions import actions_for
-from hosttune.knobs.context import PlanningContext
+from hosttune.knobs.context import KnobContext
 from hosttune.knobs.knob import Knob
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Finding
@@ -44,12 +44,12 @@ def check_settings(intent: Intent, where: str = "intent") -> None:
             raise BadInput(f"invalid value {value!r}", where=at, hint=f"allowed: {knob.allowed}")
 
 
-def plan_isolation(ctx: PlanningContext) -> Iterator[Action | Finding]:
+def plan_isolation(ctx: KnobContext) -> Iterator[Action | Finding]:
     """CPUs that the next boot keeps for guests."""
     return actions_for(ctx.intent, kernelargs.ISOLATION, (ctx,))
 
 
-def plan_guests_knobs(ctx: PlanningContext) -> Iterator[Action | Finding]:
+def plan_guests_knobs(ctx: KnobContext) -> Iterator[Action | Finding]:
     """The actions of knobs that are about the guests, in the order of applying, and what is worth knowing about them.
 
     None of PCIe for a request that finds no place: `_no_guest_fits`.
@@ -61,7 +61,7 @@ def plan_guests_knobs(ctx: PlanningContext) -> Iterator[Action | Finding]:
         yield from pcie.plan_pcie(ctx)
 
 
-def plan_host_knobs(ctx: PlanningContext) -> Iterator[Action | Finding]:
+def plan_host_knobs(ctx: KnobContext) -> Iterator[Action | Finding]:
     """The same of the host as a whole, and of the GPUs that stay with it.
 
     `iommu_passthrough` and `boot_pages` are planned by `hosttune.planning`, with the IOMMU and the guests' pages.
@@ -74,6 +74,6 @@ def plan_host_knobs(ctx: PlanningContext) -> Iterator[Action | Finding]:
     yield from gpus.plan_gpus(ctx)
 
 
-def _no_guest_fits(ctx: PlanningContext) -> bool:
+def _no_guest_fits(ctx: KnobContext) -> bool:
     """Whether guests are asked for and none of them finds a place."""
     return bool(ctx.intent.guests) and not ctx.guests

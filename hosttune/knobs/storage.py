@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from hosttune.knobs.actions import make_action
-from hosttune.knobs.context import PlanningContext
+from hosttune.knobs.context import KnobContext
 from hosttune.knobs.knob import HOST, Knob, by_name, wanted
 from hosttune.model.host import Host, Nvme
 from hosttune.model.plan import Action
@@ -65,7 +65,7 @@ PARTS: Mapping[str, Knob[Host]] = {
 KNOBS = tuple(PARTS.values())
 
 
-def plan_queues(ctx: PlanningContext) -> Iterator[Action]:
+def plan_queues(ctx: KnobContext) -> Iterator[Action]:
     """Queues of the drives that stay with the host; of one whose queue is known, only what it has."""
     values = {part: wanted(ctx.intent, knob) for part, knob in PARTS.items()}
     wants = {part: value for part, value in values.items() if value is not None}

@@ -17,7 +17,7 @@ from hosttune.planning.host.page_actions import may_boot_pages
 from hosttune.planning.host.quirks import tuned_findings
 from hosttune.planning.inventory.sizing import read_field
 from hosttune.planning.mig.check import check_mig
-from hosttune.planning.request.resource_pool import Want
+from hosttune.planning.request.resource_pool import GuestRequest
 
 __all__ = ["plan"]
 
@@ -32,12 +32,12 @@ def plan(host: Host, intent: Intent, *, where: str = "intent") -> Plan:
     """
     check_settings(intent, where)
     taken = {guest.name for guest in host.guests or ()}
-    field = read_field(host, intent.reserve, may_boot_pages(intent))
-    check_mig(field, intent, where)
+    context = read_field(host, intent.reserve, may_boot_pages(intent))
+    check_mig(context, intent, where)
     placed: list[PlannedGuest] = []
     unplaced: list[Unplaced] = []
-    findings: list[Finding] = [*field.resources.findings]
-    wants: list[Want] = []
+    findings: list[Finding] = [*context.resources.findings]
+    wants: list[GuestRequest] = []
     for i, guest in enumerate(intent.guests):
         if guest.name in taken:
             raise BadInput(
@@ -45,13 +45,13 @@ def plan(host: Host, intent: Intent, *, where: str = "intent") -> Plan:
                 where=f"{where}: guests[{i}].name",
                 hint="choose another name",
             )
-        wants.append(want_of(field, guest, f"{where}: guests[{i}]"))
-    check_apart(field, wants)
+        wants.append(want_of(context, guest, f"{where}: guests[{i}]"))
+    check_apart(context, wants)
     if host.arch is not None and host.arch not in X86_64:
         why = (f"this host is {host.arch}: guests are planned on x86-64 only",)
         unplaced += [Unplaced(guest=guest.name, why=why) for guest in intent.guests]
     elif wants:
-        outcomes, said = place_guests(field, wants)
+        outcomes, said = place_guests(context, wants)
         for want, result in zip(wants, outcomes, strict=True):
             if isinstance(result, Unplaced):
                 unplaced.append(result)
@@ -60,14 +60,14 @@ def plan(host: Host, intent: Intent, *, where: str = "intent") -> Plan:
             placed.append(msgspec.structs.replace(result.guest, guest_settings=settings, seed=seed))
             findings += result.findings
         findings += said
-    guests, known = host_findings(host, field.catalogue, tuple(placed))
-    actions, said = plan_actions(host, intent, field.resources, field.memory, field.catalogue, guests)
+    guests, known = host_findings(host, context.catalogue, tuple(placed))
+    actions, said = plan_actions(host, intent, context.resources, context.memory, context.catalogue, guests)
     return Plan(
         host_digest=host.digest,
         hostname=host.hostname,
         boot_id=host.boot_id,
         intent=intent,
-        housekeeping_cpus=str(field.resources.housekeeping),
+        housekeeping_cpus=str(context.resources.housekeeping),
         guests=guests,
         unplaced=tuple(unplaced),
         actions=actions,

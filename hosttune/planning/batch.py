@@ -20,11 +20,11 @@ from hosttune.planning.guest.builder import Builder
 from hosttune.planning.guest.document import Placed
 from hosttune.planning.guest.reserve import pins_of, take
 from hosttune.planning.inventory.devices import named_devices, named_gpus
-from hosttune.planning.inventory.sizing import Field
+from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.mig.instances import is_vgpu_guest, mig_changes, mig_refusal
 from hosttune.planning.request.candidates import gpu_candidates
 from hosttune.planning.request.nearest import too_few
-from hosttune.planning.request.resource_pool import Want, counted_nics, counted_nvme
+from hosttune.planning.request.resource_pool import GuestRequest, counted_nics, counted_nvme
 from hosttune.planning.search.branch_and_bound import SearchProblem, all_fit, best_of, search_problem
 from hosttune.planning.suggestions import has_room, relaxations, shortage
 
@@ -33,18 +33,18 @@ MOST_EXPLAINED = 8  # guests without a place for which that set, and what would 
 Outcome = Placed | Unplaced
 
 
-def want_of(field: Field, guest: GuestIntent, where: str) -> Want:
+def want_of(context: PlanningContext, guest: GuestIntent, where: str) -> GuestRequest:
     """A guest with the devices that it names and the sets of GPUs that it may have. Raises BadInput."""
     nics = guest.nics if isinstance(guest.nics, tuple) else ()
     nvme = guest.nvme if isinstance(guest.nvme, tuple) else ()
     named = (
-        *named_devices(field.catalogue, nics, "nic", f"{where}.nics"),
-        *named_devices(field.catalogue, nvme, "nvme", f"{where}.nvme"),
+        *named_devices(context.catalogue, nics, "nic", f"{where}.nics"),
+        *named_devices(context.catalogue, nvme, "nvme", f"{where}.nvme"),
     )
-    return Want(guest, where, named, gpu_candidates(field, guest, named, f"{where}.gpus"))
+    return GuestRequest(guest, where, named, gpu_candidates(context, guest, named, f"{where}.gpus"))
 
 
-def check_apart(field: Field, wants: Sequence[Want]) -> None:
+def check_apart(context: PlanningContext, wants: Sequence[GuestRequest]) -> None:
     """Refuse (BadInput, with the path of the later key) a device or disk that two guests name."""
     names: dict[str, str] = {}
     disks: dict[str, str] = {}
@@ -57,7 +57,7 @@ def check_apart(field: Field, wants: Sequence[Want]) -> None:
                 hint="give each guest an image of its own",
             )
         gpus = want.guest.gpus if isinstance(want.guest.gpus, tuple) else ()
-        keys = {**dict.fromkeys(named_gpus(field.catalogue, gpus, f"{want.where}.gpus"), "gpus")}
+        keys = {**dict.fromkeys(named_gpus(context.catalogue, gpus, f"{want.where}.gpus"), "gpus")}
         keys |= {address: "nics" if address in _nics(want) else "nvme" for address in want.named}
         for address, key in keys.items():
             if address in names:
@@ -69,26 +69,28 @@ def check_apart(field: Field, wants: Sequence[Want]) -> None:
             names[address] = want.guest.name
 
 
-def _nics(want: Want) -> frozenset[str]:
+def _nics(want: GuestRequest) -> frozenset[str]:
     nics = want.guest.nics if isinstance(want.guest.nics, tuple) else ()
     return frozenset(parse_address(text, where=f"{want.where}.nics") for text in nics)
 
 
-def place_guests(field: Field, wants: Sequence[Want]) -> tuple[tuple[Outcome, ...], tuple[Finding, ...]]:
+def place_guests(
+    context: PlanningContext, wants: Sequence[GuestRequest]
+) -> tuple[tuple[Outcome, ...], tuple[Finding, ...]]:
     """(what became of each guest, findings about the whole)."""
-    searched = search_problem(field, wants)
+    searched = search_problem(context, wants)
     alone = [_decided(searched, [i]) for i in range(len(wants))]
     refused = {i: outcome for i, found in enumerate(alone) if isinstance(outcome := found.outcomes[i], Unplaced)}
     able = [i for i in range(len(wants)) if i not in refused]
     together = alone[able[0]] if len(able) == 1 else _decided(searched, able)
     refused |= {i: outcome for i, outcome in together.outcomes.items() if isinstance(outcome, Unplaced)}
     outcomes: dict[int, Outcome] = dict(together.placed)
-    after = field
+    after = context
     for placed in together.placed.values():
         after = take(after, placed.guest, exclusive=placed.exclusive)
     left_out = [i for i in range(len(wants)) if i not in outcomes]
     for n, i in enumerate(left_out):
-        outcomes[i] = outcome = _left_out(_Rest(field, after, wants, searched, together), i, refused.get(i), n)
+        outcomes[i] = outcome = _left_out(_Rest(context, after, wants, searched, together), i, refused.get(i), n)
         if isinstance(outcome, Placed):  # what a search that was cut off has missed
             after = take(after, outcome.guest, exclusive=outcome.exclusive)
     everyone = [outcomes[i] for i in range(len(wants))]
@@ -144,33 +146,33 @@ def _decided(searched: SearchProblem, members: Sequence[int]) -> _Decided:
         built = {i: one for i, one in enumerate(Builder(problem, found).build()) if one is not None}
         failed: dict[int, Outcome] = {i: one for i, one in built.items() if isinstance(one, Unplaced)}
         if len(left) == 1 and not built:
-            failed = {left[0]: _no_place(problem.field, problem.wants[left[0]])}
+            failed = {left[0]: _no_place(problem.context, problem.wants[left[0]])}
         if not failed:
             return _Decided(refused | built, found.proven)
         refused |= failed
     return _Decided(refused, True)
 
 
-def _no_place(field: Field, want: Want) -> Unplaced:
+def _no_place(context: PlanningContext, want: GuestRequest) -> Unplaced:
     """Why a guest has no place even alone."""
     guest, candidates = want.guest, want.candidates
     if candidates.first() is None:
         return Unplaced(guest=guest.name, why=candidates.why)
     if is_vgpu_guest(guest):
-        return Unplaced(guest=guest.name, why=mig_refusal(field, guest) or shortage(field, guest, candidates))
+        return Unplaced(guest=guest.name, why=mig_refusal(context, guest) or shortage(context, guest, candidates))
     nics = guest.nics.count if isinstance(guest.nics, NicRequest) else guest.nics
     missing: list[str] = []
     if isinstance(nics, int):
-        missing += too_few("NICs", nics, len(counted_nics(field, want)), len(field.host.nics))
+        missing += too_few("NICs", nics, len(counted_nics(context, want)), len(context.host.nics))
     if isinstance(guest.nvme, int):
-        missing += too_few("NVMe drives", guest.nvme, len(counted_nvme(field, want)), len(field.host.nvme))
-    room = () if missing and has_room(field, guest, candidates) else shortage(field, guest, candidates)
+        missing += too_few("NVMe drives", guest.nvme, len(counted_nvme(context, want)), len(context.host.nvme))
+    room = () if missing and has_room(context, guest, candidates) else shortage(context, guest, candidates)
     return Unplaced(guest=guest.name, why=(*missing, *room))
 
 
-def _alone(field: Field, guest: GuestIntent, where: str) -> Outcome:
+def _alone(context: PlanningContext, guest: GuestIntent, where: str) -> Outcome:
     """What would become of a guest if it were the only one. Raises BadInput."""
-    return _decided(search_problem(field, [want_of(field, guest, where)]), [0]).outcomes[0]
+    return _decided(search_problem(context, [want_of(context, guest, where)]), [0]).outcomes[0]
 
 
 def _unexplained(count: int) -> tuple[Finding, ...]:
@@ -188,9 +190,9 @@ def _unexplained(count: int) -> tuple[Finding, ...]:
 class _Rest:
     """A host before and after the guests that were decided `together` have their part."""
 
-    field: Field
-    after: Field
-    wants: Sequence[Want]
+    context: PlanningContext
+    after: PlanningContext
+    wants: Sequence[GuestRequest]
     searched: SearchProblem
     together: _Decided
 
@@ -215,13 +217,13 @@ def _beside(rest: _Rest, which: int, refused: Outcome | None, *, suggest: bool) 
     want = rest.wants[which]
     if is_vgpu_guest(want.guest):
         line = f"no GPU has room for {_instances(want.guest)} beside what they take"
-        helpful = _other_mig(rest.field, rest.wants, which, tuple(rest.together.placed)) if suggest else ()
+        helpful = _other_mig(rest.context, rest.wants, which, tuple(rest.together.placed)) if suggest else ()
         return Unplaced(guest=want.guest.name, why=(line,), relaxation=helpful)
     outcome = _alone(rest.after, want.guest, want.where) if rest.together.placed or refused is None else refused
     if isinstance(outcome, Placed) or not suggest:
         return outcome
 
-    def would_place(on: Field, changed: GuestIntent) -> bool:
+    def would_place(on: PlanningContext, changed: GuestIntent) -> bool:
         return isinstance(_alone(on, changed, want.where), Placed)
 
     candidates = want_of(rest.after, want.guest, want.where).candidates
@@ -245,19 +247,21 @@ def _instances(guest: GuestIntent) -> str:
     return f"{guest.mig.count} x {guest.mig.profile}" if guest.mig else "nothing"
 
 
-def _other_mig(field: Field, wants: Sequence[Want], which: int, placed: Sequence[int]) -> tuple[str, ...]:
+def _other_mig(
+    context: PlanningContext, wants: Sequence[GuestRequest], which: int, placed: Sequence[int]
+) -> tuple[str, ...]:
     """Other ways to ask for MIG with each of which a guest would be placed beside these: the first of each kind."""
     want = wants[which]
     helpful: dict[str, str] = {}
-    for text, changed in mig_changes(field, want.guest):
+    for text, changed in mig_changes(context, want.guest):
         kind = text.partition(":")[0]
         if kind in helpful:
             continue
         try:
-            other = want_of(field, changed, want.where)
+            other = want_of(context, changed, want.where)
         except BadInput:
             continue
-        trial = search_problem(field, [*(wants[i] for i in placed), other])
+        trial = search_problem(context, [*(wants[i] for i in placed), other])
         if all_fit(trial, range(len(trial.streams))):
             helpful[kind] = text
     return tuple(helpful.values())

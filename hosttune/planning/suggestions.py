@@ -15,29 +15,29 @@ from hosttune.model.values import format_size, parse_size
 from hosttune.planning.inventory.cores import cores_needed, fits
 from hosttune.planning.inventory.devices import gpu_count
 from hosttune.planning.inventory.pages import MIB, SMALL_PAGE, page_sizes
-from hosttune.planning.inventory.sizing import Field, base_cells, read_field, shapes
+from hosttune.planning.inventory.sizing import PlanningContext, base_cells, read_field, shapes
 from hosttune.planning.mig.instances import mig_changes
 from hosttune.planning.request.candidates import Candidates
 
 GIB = 1 << 30
 MOST_RELEASES = 8
-WouldPlace = Callable[[Field, GuestIntent], bool]  # a whole trial: devices, window and all
+WouldPlace = Callable[[PlanningContext, GuestIntent], bool]  # a whole trial: devices, window and all
 
 
-def shortage(field: Field, guest: GuestIntent, candidates: Candidates) -> tuple[str, ...]:
+def shortage(context: PlanningContext, guest: GuestIntent, candidates: Candidates) -> tuple[str, ...]:
     """What stands against the guest, node by node, for the first set of GPUs that was tried."""
-    resources = field.resources
+    resources = context.resources
     gpus = candidates.first() or ()
-    cells = base_cells(field, guest, gpus).cells
+    cells = base_cells(context, guest, gpus).cells
     have = len([node for node in resources.nodes.values() if node.cores])
     why: list[str] = []
     if cells > have:
         why.append(f"{cells} cells wanted, {have} nodes with CPUs: every cell has a host node of its own")
     if isinstance(guest.vcpus, int) and not isinstance(guest.numa, tuple) and guest.vcpus % cells:
         why.append(f"{guest.vcpus} vCPUs do not divide into {cells} equal cells")
-    cuts = list(shapes(field, guest, gpus, cells))
+    cuts = list(shapes(context, guest, gpus, cells))
     if not cuts and not why:
-        why.append(_no_cut(field, guest))
+        why.append(_no_cut(context, guest))
     if cuts:
         shape = cuts[0].shape
         cell = max(shape.cells, key=lambda c: (c.vcpus, c.memory_bytes))
@@ -47,7 +47,7 @@ def shortage(field: Field, guest: GuestIntent, candidates: Candidates) -> tuple[
             f" {format_size(cell.memory_bytes)} on one node"
         )
         for node in resources.nodes.values():
-            memory = field.memory.get(node.id)
+            memory = context.memory.get(node.id)
             room = memory.capacity_bytes(shape.page) if memory else None
             now = " (free now)" if memory and memory.short_now else ""
             free = f"{len(node.free_threads)} CPUs" if shape.share_cores else f"{len(node.free)} cores"
@@ -55,29 +55,31 @@ def shortage(field: Field, guest: GuestIntent, candidates: Candidates) -> tuple[
     return tuple(why)
 
 
-def _no_cut(field: Field, guest: GuestIntent) -> str:
+def _no_cut(context: PlanningContext, guest: GuestIntent) -> str:
     if guest.memory == "auto":
         return "auto memory needs the nodes' memory sizes, which are unknown: give memory"
-    unit = page_sizes(field.host, guest.hugepages)[-1] or SMALL_PAGE
+    unit = page_sizes(context.host, guest.hugepages)[-1] or SMALL_PAGE
     return f"its memory is not a whole number of {format_size(unit)} pages for every cell"
 
 
-def relaxations(field: Field, guest: GuestIntent, candidates: Candidates, would_place: WouldPlace) -> tuple[str, ...]:
+def relaxations(
+    context: PlanningContext, guest: GuestIntent, candidates: Candidates, would_place: WouldPlace
+) -> tuple[str, ...]:
     """Single changes, smallest first of each kind, with each of which the guest would be placed as a whole.
 
     Of guests whose release would help, so many are named that an operator has a choice, not all of hundreds.
     """
     found: list[str] = []
-    for text, changed in _changes(field, guest, candidates):
+    for text, changed in _changes(context, guest, candidates):
         kind = text.partition(":")[0]
-        if not any(said.startswith(f"{kind}:") for said in found) and would_place(field, changed):
+        if not any(said.startswith(f"{kind}:") for said in found) and would_place(context, changed):
             found.append(text)
-    if field.boot_pages is not True and would_place(dataclasses.replace(field, boot_pages=True), guest):
+    if context.boot_pages is not True and would_place(dataclasses.replace(context, boot_pages=True), guest):
         found.append("settings: {boot_pages: true} (a reboot reserves its 1 GiB pages)")
     released = 0
-    for other in field.host.guests or ():
-        left = tuple(g for g in field.host.guests or () if g.name != other.name)
-        freed = read_field(msgspec.structs.replace(field.host, guests=left), field.reserve, field.boot_pages)
+    for other in context.host.guests or ():
+        left = tuple(g for g in context.host.guests or () if g.name != other.name)
+        freed = read_field(msgspec.structs.replace(context.host, guests=left), context.reserve, context.boot_pages)
         if would_place(freed, guest):
             found.append(f"release guest {other.name}")
             released += 1
@@ -86,28 +88,28 @@ def relaxations(field: Field, guest: GuestIntent, candidates: Candidates, would_
     return tuple(found)
 
 
-def _changes(field: Field, guest: GuestIntent, candidates: Candidates) -> Iterator[tuple[str, GuestIntent]]:
+def _changes(context: PlanningContext, guest: GuestIntent, candidates: Candidates) -> Iterator[tuple[str, GuestIntent]]:
     """Changes worth trying, each with its text; those of one kind from the smallest on."""
     replace = msgspec.structs.replace
-    for count in range(min(gpu_count(guest) or 0, len(field.host.gpus) + 1) - 1, 0, -1):
+    for count in range(min(gpu_count(guest) or 0, len(context.host.gpus) + 1) - 1, 0, -1):
         gpus = replace(guest.gpus, count=count) if isinstance(guest.gpus, GpuRequest) else count
         yield f"gpus: {count}", replace(guest, gpus=gpus)
-    yield from mig_changes(field, guest)
+    yield from mig_changes(context, guest)
     if candidates.first() is None:
         return  # no size helps where the GPUs themselves cannot be had
     if isinstance(guest.vcpus, int) and not isinstance(guest.numa, tuple):
-        for count in _lower_vcpus(field, guest, guest.vcpus, candidates):
+        for count in _lower_vcpus(context, guest, guest.vcpus, candidates):
             yield f"vcpus: {count} ({guest.vcpus - count} fewer)", replace(guest, vcpus=count)
     if guest.memory != "auto" and not isinstance(guest.numa, tuple):
-        for size in _lower_memory(field, guest, parse_size(guest.memory, where="memory"), candidates):
+        for size in _lower_memory(context, guest, parse_size(guest.memory, where="memory"), candidates):
             yield f"memory: {size_text(size)}", replace(guest, memory=size)
     if guest.numa != "auto":
         yield "numa: auto", _uncut(guest)
     if isinstance(guest.nics, int) and guest.nics:
-        for count in range(min(guest.nics, len(field.host.nics) + 1) - 1, -1, -1):
+        for count in range(min(guest.nics, len(context.host.nics) + 1) - 1, -1, -1):
             yield f"nics: {count}", replace(guest, nics=count)
     if isinstance(guest.nvme, int) and guest.nvme:
-        for count in range(min(guest.nvme, len(field.host.nvme) + 1) - 1, -1, -1):
+        for count in range(min(guest.nvme, len(context.host.nvme) + 1) - 1, -1, -1):
             yield f"nvme: {count}", replace(guest, nvme=count)
     if guest.smt == "cores":
         yield "smt: threads (shares cores with others)", replace(guest, smt="threads")
@@ -115,49 +117,49 @@ def _changes(field: Field, guest: GuestIntent, candidates: Candidates) -> Iterat
         yield "hugepages: 2MiB", replace(guest, hugepages="2MiB")
 
 
-def has_room(field: Field, guest: GuestIntent, candidates: Candidates) -> bool:
+def has_room(context: PlanningContext, guest: GuestIntent, candidates: Candidates) -> bool:
     """Whether enough nodes hold the cells of a guest, in some number of them; its devices are not looked at."""
-    return any(_has_room(field, guest, candidates, cells) for cells in _cell_counts(field, guest, candidates))
+    return any(_has_room(context, guest, candidates, cells) for cells in _cell_counts(context, guest, candidates))
 
 
-def _cell_counts(field: Field, guest: GuestIntent, candidates: Candidates) -> range:
-    base = base_cells(field, guest, candidates.first() or ())
-    return range(base.cells, 1 + (len(field.resources.nodes) if base.may_grow else base.cells))
+def _cell_counts(context: PlanningContext, guest: GuestIntent, candidates: Candidates) -> range:
+    base = base_cells(context, guest, candidates.first() or ())
+    return range(base.cells, 1 + (len(context.resources.nodes) if base.may_grow else base.cells))
 
 
-def _lower_vcpus(field: Field, guest: GuestIntent, wanted: int, candidates: Candidates) -> list[int]:
+def _lower_vcpus(context: PlanningContext, guest: GuestIntent, wanted: int, candidates: Candidates) -> list[int]:
     """For every number of cells the most vCPUs below `wanted` that find room; the largest first."""
 
     def room(cells: int, each: int) -> bool:
         changed = msgspec.structs.replace(guest, vcpus=cells * each)
-        return _has_room(field, changed, candidates, cells)
+        return _has_room(context, changed, candidates, cells)
 
-    counts = _cell_counts(field, guest, candidates)
+    counts = _cell_counts(context, guest, candidates)
     best = {cells * _largest((wanted - 1) // cells, lambda n, c=cells: room(c, n)) for cells in counts}  # type: ignore[misc]
     return sorted(best - {0}, reverse=True)
 
 
-def _lower_memory(field: Field, guest: GuestIntent, wanted: int, candidates: Candidates) -> list[int]:
+def _lower_memory(context: PlanningContext, guest: GuestIntent, wanted: int, candidates: Candidates) -> list[int]:
     """For every number of cells the most memory below `wanted` that finds room, in whole pages; the largest first."""
     found = set()
-    for unit in {page or SMALL_PAGE for page in page_sizes(field.host, guest.hugepages)}:
-        for cells in _cell_counts(field, guest, candidates):
+    for unit in {page or SMALL_PAGE for page in page_sizes(context.host, guest.hugepages)}:
+        for cells in _cell_counts(context, guest, candidates):
 
             def room(pages: int, cells: int = cells, unit: int = unit) -> bool:
                 changed = msgspec.structs.replace(guest, memory=pages * unit)
-                return _has_room(field, changed, candidates, cells)
+                return _has_room(context, changed, candidates, cells)
 
             found.add(unit * _largest((wanted - 1) // unit, room))
     return sorted(found - {0}, reverse=True)
 
 
-def _has_room(field: Field, guest: GuestIntent, candidates: Candidates, cells: int) -> bool:
+def _has_room(context: PlanningContext, guest: GuestIntent, candidates: Candidates, cells: int) -> bool:
     """Whether enough nodes hold the equal cells of some cut (a few may be a page larger)."""
-    for sizes in shapes(field, guest, candidates.first() or (), cells):
+    for sizes in shapes(context, guest, candidates.first() or (), cells):
         largest_first = sorted(sizes.shape.cells, key=lambda cell: cell.memory_bytes, reverse=True)
-        nodes = field.resources.nodes.values()
+        nodes = context.resources.nodes.values()
         able = {
-            cell: sum(fits(node, field.memory.get(node.id), cell, sizes.shape) for node in nodes)
+            cell: sum(fits(node, context.memory.get(node.id), cell, sizes.shape) for node in nodes)
             for cell in set(largest_first)
         }
         if all(able[cell] > i for i, cell in enumerate(largest_first)):

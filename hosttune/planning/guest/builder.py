@@ -18,7 +18,7 @@ from hosttune.planning.guest.document import Devices, Placed, build_guest
 from hosttune.planning.guest.reserve import pins_of, take
 from hosttune.planning.inventory.cores import fits
 from hosttune.planning.inventory.devices import address_key
-from hosttune.planning.inventory.sizing import Field, Spoken, enlarge
+from hosttune.planning.inventory.sizing import PlanningContext, Spoken, enlarge
 from hosttune.planning.mig.guest import plan_mig_guest
 from hosttune.planning.mig.instances import mig_share
 from hosttune.planning.request.nearest import pick
@@ -30,27 +30,27 @@ class Builder:
     """Builds the guests of one search, each on what those before it left."""
 
     def __init__(self, problem: Problem, found: Found) -> None:
-        self._field, self._wants, self._stock = problem.field, problem.wants, problem.stock
+        self._field, self._wants, self._stock = problem.context, problem.wants, problem.stock
         self._placements = {i: one for i, one in enumerate(found.placements) if one is not None}
 
     def build(self) -> list[Placed | Unplaced | None]:
         """What became of each guest; None = the search left it out."""
-        field = self._field
+        context = self._field
         taken: set[str] = set()
         functions: set[str] = set()
         built: dict[int, Placed | Unplaced] = {}
-        ready: list[tuple[int, Field, Devices]] = []
+        ready: list[tuple[int, PlanningContext, Devices]] = []
         order = self._order()
         for turn, i in enumerate(order):
-            devices = self._devices(field, i, taken, functions, order[turn + 1 :])
+            devices = self._devices(context, i, taken, functions, order[turn + 1 :])
             functions.update(devices.functions)
-            missing = self._missing(field, i, devices)
-            placed = missing or build_guest(field, self._wants[i].guest, devices)
+            missing = self._missing(context, i, devices)
+            placed = missing or build_guest(context, self._wants[i].guest, devices)
             built[i] = placed
             if isinstance(placed, Placed):
-                ready.append((i, field, devices))
+                ready.append((i, context, devices))
                 if order[turn + 1 :]:
-                    field = take(field, _unserved(placed), exclusive=placed.exclusive)
+                    context = take(context, _unserved(placed), exclusive=placed.exclusive)
                 taken.update(device.address for device in placed.guest.devices)
         pins = {i: pins_of(outcome.guest) for i, outcome in built.items() if isinstance(outcome, Placed)}
         everyone = CpuSet(cpu for own in pins.values() for cpu in own)
@@ -60,11 +60,11 @@ class Builder:
                 built[i] = build_guest(before, self._wants[i].guest, devices, CpuSet(everyone - pins[i]))
         return [built.get(i) for i in range(len(self._wants))]
 
-    def _missing(self, field: Field, which: int, devices: Devices) -> Unplaced | None:
+    def _missing(self, context: PlanningContext, which: int, devices: Devices) -> Unplaced | None:
         """What amounts do not show: cores of unequal width that others took, NICs that cannot go with its GPUs."""
         guest, choice = self._wants[which].guest, devices.choice
         for node, cell in zip(choice.nodes, choice.shape.cells, strict=True):
-            if not fits(field.resources.nodes[node], field.memory.get(node), cell, choice.shape):
+            if not fits(context.resources.nodes[node], context.memory.get(node), cell, choice.shape):
                 return Unplaced(
                     guest=guest.name, why=(f"what is left of node {node} does not hold a cell as it was cut",)
                 )
@@ -83,7 +83,9 @@ class Builder:
 
         return sorted(self._placements, key=late)
 
-    def _devices(self, field: Field, which: int, taken: set[str], functions: set[str], later: Sequence[int]) -> Devices:
+    def _devices(
+        self, context: PlanningContext, which: int, taken: set[str], functions: set[str], later: Sequence[int]
+    ) -> Devices:
         """Addresses for the kinds that a guest was given, and its final size."""
         want, placement = self._wants[which], self._placements[which]
         gpus: list[str] = []
@@ -92,23 +94,23 @@ class Builder:
             kind = self._stock.kind(index)
             if kind.trait.of_gpus:
                 left = [bundle for bundle in kind.bundles if taken.isdisjoint(bundle)]
-                left.sort(key=lambda bundle: lost(field.catalogue.fabric, bundle))  # else by address, as they are
+                left.sort(key=lambda bundle: lost(context.catalogue.fabric, bundle))  # else by address, as they are
                 gpus += [address for bundle in left[:count] for address in bundle]
         mine = tuple(sorted(gpus, key=address_key))
         near = mine or tuple(sorted({slot.gpu for slot in placement.slots}, key=address_key))
         for what in ("nic", "nvme"):
-            counted += self._nearest(field, which, what, near, (*mine, *want.named, *counted), taken, later)
+            counted += self._nearest(context, which, what, near, (*mine, *want.named, *counted), taken, later)
         spoken = self._spoken(later)
-        parts = mig_share(field, placement.slots) if placement.slots else None
-        shape = enlarge(field, placement.sizes, want.guest, near, placement.nodes, spoken, parts)
+        parts = mig_share(context, placement.slots) if placement.slots else None
+        shape = enlarge(context, placement.sizes, want.guest, near, placement.nodes, spoken, parts)
         short, extra = placement.sizes.short, placement.extra_cells
         choice = Choice(mine, placement.nodes, shape, short, extra, placement.slots, parts)
-        vgpus = plan_mig_guest(field, want.guest, placement.slots, functions) if placement.slots else None
-        return Devices.of(field, choice, want.named, tuple(counted), vgpus)
+        vgpus = plan_mig_guest(context, want.guest, placement.slots, functions) if placement.slots else None
+        return Devices.of(context, choice, want.named, tuple(counted), vgpus)
 
     def _nearest(
         self,
-        field: Field,
+        context: PlanningContext,
         which: int,
         what: str,
         gpus: tuple[str, ...],
@@ -137,7 +139,7 @@ class Builder:
                     spare = len(free) - sum(n for i in later for k, n in self._placements[i].picks if k == kind.index)
                     pool += free if (kind.trait.node, *kind.trait.along) == home and spare > 0 else []
                 gpu = (gpus[len(chosen) % len(gpus)],) if gpus else ()
-                chosen += pick(field, pool, 1, gpu, placement.nodes, (*own, *chosen))
+                chosen += pick(context, pool, 1, gpu, placement.nodes, (*own, *chosen))
         return chosen
 
     def _spoken(self, later: Sequence[int]) -> Mapping[int, Spoken]:

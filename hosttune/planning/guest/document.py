@@ -19,7 +19,7 @@ from hosttune.planning.guest.pinning import Pinning, pin_guest
 from hosttune.planning.guest.reasons import Decision, guest_findings, reasons
 from hosttune.planning.inventory.devices import Closure, address_key, close_groups, identity
 from hosttune.planning.inventory.resources import Core
-from hosttune.planning.inventory.sizing import Field
+from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.inventory.vcpus import needs_iommu
 from hosttune.planning.inventory.width import AddressWidth, address_width
 from hosttune.planning.mig.guest import MigParts, as_devices, mig_inside
@@ -55,7 +55,7 @@ class Devices:
     @classmethod
     def of(
         cls,
-        field: Field,
+        context: PlanningContext,
         choice: Choice,
         named: tuple[str, ...],
         counted: tuple[str, ...],
@@ -64,7 +64,7 @@ class Devices:
         """The devices of a choice with all that goes along with them; virtual functions carry `vgpus`."""
         functions = tuple(one.function for one in vgpus.devices if one.kind == "vf") if vgpus else ()
         chosen = (*choice.gpus, *named, *counted, *functions)
-        return cls(choice, named, counted, close_groups(field.catalogue, chosen), vgpus)
+        return cls(choice, named, counted, close_groups(context.catalogue, chosen), vgpus)
 
     @property
     def functions(self) -> tuple[str, ...]:
@@ -72,7 +72,9 @@ class Devices:
         return tuple(one.function for one in self.vgpus.devices) if self.vgpus else ()
 
 
-def build_guest(field: Field, guest: GuestIntent, devices: Devices, others: CpuSet | None = None) -> Placed | Unplaced:
+def build_guest(
+    context: PlanningContext, guest: GuestIntent, devices: Devices, others: CpuSet | None = None
+) -> Placed | Unplaced:
     """A guest as decided, written down; Unplaced where its devices cannot go together or its tree has no room.
 
     `others` are the CPUs of guests that are planned with it: its emulator threads keep off them.
@@ -81,51 +83,53 @@ def build_guest(field: Field, guest: GuestIntent, devices: Devices, others: CpuS
     at = f"guest {guest.name}"
     if closure.conflicts:
         return Unplaced(guest=guest.name, why=closure.conflicts)
-    cell_of = _cells_of(field, devices)
+    cell_of = _cells_of(context, devices)
     extra_ports = OWN_PORTS + (guest.disk is not None) + len(guest.networks or ())
     try:
-        tree = build_tree(field.catalogue, cell_of, len(choice.shape.cells), extra_ports)
+        tree = build_tree(context.catalogue, cell_of, len(choice.shape.cells), extra_ports)
     except NoRoomOnBus as error:
         return Unplaced(guest=guest.name, why=(str(error),), relaxation=("fewer devices",))
-    width = address_width(field.host, guest.accelerator, devices=bool(closure.members))
-    window = _window(field, guest, devices, width)
+    width = address_width(context.host, guest.accelerator, devices=bool(closure.members))
+    window = _window(context, guest, devices, width)
     if isinstance(window, Unplaced):
         return window
-    pinning = pin_guest(field.resources, choice, at, others)
-    cells, told = guest_cells(field.resources, choice, at)
-    inside, of_mig = mig_inside(field, guest, choice.gpus) if choice.gpus else ((), ())
+    pinning = pin_guest(context.resources, choice, at, others)
+    cells, told = guest_cells(context.resources, choice, at)
+    inside, of_mig = mig_inside(context, guest, choice.gpus) if choice.gpus else ((), ())
     if devices.vgpus:
         inside, of_mig = devices.vgpus.mig, devices.vgpus.findings
     decision = Decision(
         guest, choice, devices.named, devices.counted, closure, pinning.cores, width, window, devices.functions
     )
-    planned = _written(field, decision, pinning, cells, tree)
+    planned = _written(context, decision, pinning, cells, tree)
     planned = msgspec.structs.replace(
         planned,
-        devices=with_host_places(field.catalogue, _devices(field, devices, cell_of, tree)),
+        devices=with_host_places(context.catalogue, _devices(context, devices, cell_of, tree)),
         mig=inside,
         steps=devices.vgpus.steps if devices.vgpus else (),
         why=(*planned.why, *(devices.vgpus.why if devices.vgpus else ())),
     )
-    said = (*pinning.findings, *told, *tree_findings(tree, at), *guest_findings(field, decision, at), *of_mig)
+    said = (*pinning.findings, *told, *tree_findings(tree, at), *guest_findings(context, decision, at), *of_mig)
     return Placed(planned, said, pinning.cores, devices.functions, guest.smt == "cores")
 
 
-def _written(field: Field, decision: Decision, pinning: Pinning, cells: tuple[Cell, ...], tree: Tree) -> PlannedGuest:
+def _written(
+    context: PlanningContext, decision: Decision, pinning: Pinning, cells: tuple[Cell, ...], tree: Tree
+) -> PlannedGuest:
     """The document of a guest, but for its devices."""
     guest, window, width = decision.guest, decision.window, decision.width
     return PlannedGuest(
         name=guest.name,
-        uuid=str(uuid.uuid5(GUEST_NAMESPACE, f"{field.host.hostname or ''}/{guest.name}")),
+        uuid=str(uuid.uuid5(GUEST_NAMESPACE, f"{context.host.hostname or ''}/{guest.name}")),
         vcpu_pins=tuple(PlannedPin(vcpu=i, cpus=str(cpu)) for i, cpu in enumerate(pinning.cpus)),
         emulator_cpus=str(pinning.emulator),
         iothread_cpus=(str(pinning.emulator),),
         cells=cells,
         page_bytes=decision.choice.shape.page,
-        why=reasons(field, decision),
+        why=reasons(context, decision),
         firmware=guest.firmware,
         accelerator=guest.accelerator,
-        cpu_vendor=field.host.cpu_model.vendor if field.host.cpu_model else None,
+        cpu_vendor=context.host.cpu_model.vendor if context.host.cpu_model else None,
         topology=pinning.topology,
         controllers=tree.controllers,
         physical_address_bits=width.bits,
@@ -148,31 +152,31 @@ def _hole(window: Window) -> int | None:
     return window.mmio64_bytes if too_small and not window.refusal else None
 
 
-def _cells_of(field: Field, devices: Devices) -> dict[str, int | None]:
+def _cells_of(context: PlanningContext, devices: Devices) -> dict[str, int | None]:
     """The guest cell of each host function; one that carries a vGPU is where its GPU is."""
     nodes = devices.choice.nodes
     vgpus = devices.vgpus.devices if devices.vgpus else ()
-    whole = {address: _cell_of(field, address, nodes) for address in devices.closure.members}
-    return whole | {one.function: _cell_of(field, one.gpu, nodes) for one in vgpus}
+    whole = {address: _cell_of(context, address, nodes) for address in devices.closure.members}
+    return whole | {one.function: _cell_of(context, one.gpu, nodes) for one in vgpus}
 
 
-def _cell_of(field: Field, address: str, nodes: tuple[int, ...]) -> int | None:
+def _cell_of(context: PlanningContext, address: str, nodes: tuple[int, ...]) -> int | None:
     """The guest cell of a device: its node's, else the nearest node's; None where its node is unknown."""
-    node = field.catalogue.node(address)
-    if node is None or node not in field.resources.nodes:
+    node = context.catalogue.node(address)
+    if node is None or node not in context.resources.nodes:
         return None
-    return min(range(len(nodes)), key=lambda cell: (field.resources.distance(nodes[cell], node), cell))
+    return min(range(len(nodes)), key=lambda cell: (context.resources.distance(nodes[cell], node), cell))
 
 
-def _window(field: Field, guest: GuestIntent, devices: Devices, width: AddressWidth) -> Window | Unplaced:
+def _window(context: PlanningContext, guest: GuestIntent, devices: Devices, width: AddressWidth) -> Window | Unplaced:
     """The MMIO window; Unplaced where it cannot be had (under tcg that is only said)."""
     choice, members = devices.choice, devices.closure.members
     memory = sum(cell.memory_bytes for cell in choice.shape.cells)
-    firmware = firmware_of(field.host, guest.firmware, guest.accelerator)
-    window = size_window(field.catalogue, members, memory, width, firmware)
+    firmware = firmware_of(context.host, guest.firmware, guest.accelerator)
+    window = size_window(context.catalogue, members, memory, width, firmware)
     if window.refusal is None or guest.accelerator != "kvm":
         return window
-    advice = remedies(field.catalogue, members, choice.gpus, memory, width, firmware)
+    advice = remedies(context.catalogue, members, choice.gpus, memory, width, firmware)
     why = [window.refusal]
     if not advice:
         bits = "the firmware" if width.usable is None else f"{width.usable} address bits"
@@ -180,17 +184,19 @@ def _window(field: Field, guest: GuestIntent, devices: Devices, width: AddressWi
     return Unplaced(guest=guest.name, why=tuple(why), relaxation=advice)
 
 
-def _devices(field: Field, devices: Devices, cell_of: dict[str, int | None], tree: Tree) -> tuple[Device, ...]:
+def _devices(
+    context: PlanningContext, devices: Devices, cell_of: dict[str, int | None], tree: Tree
+) -> tuple[Device, ...]:
     vgpus = as_devices(devices.vgpus, cell_of, tree.addresses) if devices.vgpus else ()
     whole = tuple(
         Device(
             address=address,
-            kind=_kind(field, address),
+            kind=_kind(context, address),
             guest_cell=cell_of[address],
             guest_address=tree.addresses[address],
-            identity=identity(field.catalogue, address, field.host),
-            host_node=field.catalogue.node(address),
-            name=_name(field, address),
+            identity=identity(context.catalogue, address, context.host),
+            host_node=context.catalogue.node(address),
+            name=_name(context, address),
         )
         for address in sorted(devices.closure.members, key=address_key)
         if address not in devices.functions
@@ -198,19 +204,19 @@ def _devices(field: Field, devices: Devices, cell_of: dict[str, int | None], tre
     return (*whole, *vgpus)
 
 
-def _kind(field: Field, address: str) -> str:
-    device = field.catalogue.pci.get(address)
+def _kind(context: PlanningContext, address: str) -> str:
+    device = context.catalogue.pci.get(address)
     class_code = (device.class_code if device else None) or ""
     if device and device.physfn:
         return "vf"
-    if address in field.catalogue.gpus:
+    if address in context.catalogue.gpus:
         return "gpu"
-    if address in field.catalogue.nvswitches:
+    if address in context.catalogue.nvswitches:
         return "nvswitch"
     return "nic" if class_code.startswith("02") else "nvme" if class_code.startswith("0108") else "other"
 
 
-def _name(field: Field, address: str) -> str | None:
-    gpu = field.catalogue.gpus.get(address)
-    device = field.catalogue.pci.get(address)
+def _name(context: PlanningContext, address: str) -> str | None:
+    gpu = context.catalogue.gpus.get(address)
+    device = context.catalogue.pci.get(address)
     return (gpu.model if gpu else None) or (device.device_name if device else None)

@@ -15,7 +15,7 @@ from hosttune.model.values import format_size
 from hosttune.planning.guest.choice import Choice
 from hosttune.planning.inventory.devices import Closure
 from hosttune.planning.inventory.resources import Core
-from hosttune.planning.inventory.sizing import Field, auto_share, nothing_to_share
+from hosttune.planning.inventory.sizing import PlanningContext, auto_share, nothing_to_share
 from hosttune.planning.inventory.width import AddressWidth
 from hosttune.planning.pcie.window import Window
 
@@ -40,13 +40,13 @@ class Decision:
 # --- reasons -------------------------------------------------------------------------------------------------
 
 
-def reasons(field: Field, decision: Decision) -> tuple[str, ...]:
+def reasons(context: PlanningContext, decision: Decision) -> tuple[str, ...]:
     """The reasons of a placement, one a line."""
     choice, guest = decision.choice, decision.guest
-    lines = [f"GPU {address} {_home(field, address)}" for address in choice.gpus]
-    lines += _cell_lines(field, decision)
+    lines = [f"GPU {address} {_home(context, address)}" for address in choice.gpus]
+    lines += _cell_lines(context, decision)
     if "auto" in (guest.vcpus, guest.memory) and not isinstance(guest.numa, tuple):
-        lines.append(f"auto size: {auto_share(field, choice.sharing, choice.parts).why}")
+        lines.append(f"auto size: {auto_share(context, choice.sharing, choice.parts).why}")
     page = choice.shape.page
     if page:
         largest = "the largest in which every cell is whole and fits its node"
@@ -67,14 +67,14 @@ def reasons(field: Field, decision: Decision) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _home(field: Field, address: str) -> str:
+def _home(context: PlanningContext, address: str) -> str:
     """Where a GPU is, and who says so."""
-    node = field.catalogue.node(address)
+    node = context.catalogue.node(address)
     if node is None:
         return "is anywhere: its NUMA node is unknown"
-    if node not in field.resources.nodes:
+    if node not in context.resources.nodes:
         return f"is on node {node}, which is none of this host's"
-    device = field.catalogue.pci.get(address)
+    device = context.catalogue.pci.get(address)
     told = {
         "device": "its own numa_node file",
         "bridge": "from the bridge above; its own file says -1",
@@ -83,7 +83,7 @@ def _home(field: Field, address: str) -> str:
     return f"is on node {node} ({told.get((device and device.numa_source) or '', 'as the host document says')})"
 
 
-def _cell_lines(field: Field, decision: Decision) -> Iterator[str]:
+def _cell_lines(context: PlanningContext, decision: Decision) -> Iterator[str]:
     choice = decision.choice
     for i, (node, demand, chosen) in enumerate(zip(choice.nodes, choice.shape.cells, decision.cores, strict=True)):
         caches = len({core.llc for core in chosen})
@@ -91,22 +91,22 @@ def _cell_lines(field: Field, decision: Decision) -> Iterator[str]:
         yield (
             f"cell {i} on node {node}: {_count(demand.vcpus, 'vCPU')} on {_count(len(chosen), 'core')} in"
             f" {_count(caches, 'last-level cache')}{f', {isolated} of them isolated' if isolated else ''},"
-            f" {format_size(demand.memory_bytes)}{_distances(field, node, choice.gpus)}"
+            f" {format_size(demand.memory_bytes)}{_distances(context, node, choice.gpus)}"
         )
 
 
-def _distances(field: Field, node: int, gpus: tuple[str, ...]) -> str:
+def _distances(context: PlanningContext, node: int, gpus: tuple[str, ...]) -> str:
     """The distances from a node to each GPU's, with their file; unknown where the host has no such table."""
     if not gpus:
         return ""
     known = []
     unknown = []
     for address in gpus:
-        home = field.catalogue.node(address)
-        if home is None or home not in field.resources.nodes or not field.resources.knows_distances((node, home)):
+        home = context.catalogue.node(address)
+        if home is None or home not in context.resources.nodes or not context.resources.knows_distances((node, home)):
             unknown.append(address)
         else:
-            known.append(f"{field.resources.distance(node, home)} to {address}")
+            known.append(f"{context.resources.distance(node, home)} to {address}")
     if not known:
         return "; distance to its GPUs unknown"
     rest = f", unknown to {', '.join(unknown)}" if unknown else ""
@@ -116,7 +116,7 @@ def _distances(field: Field, node: int, gpus: tuple[str, ...]) -> str:
 # --- findings ------------------------------------------------------------------------------------------------
 
 
-def guest_findings(field: Field, decision: Decision, at: str) -> tuple[Finding, ...]:
+def guest_findings(context: PlanningContext, decision: Decision, at: str) -> tuple[Finding, ...]:
     """What the operator should know about a placed guest; `at` names it."""
     found: list[Finding] = []
 
@@ -124,13 +124,13 @@ def guest_findings(field: Field, decision: Decision, at: str) -> tuple[Finding, 
         found.append(Finding(level=level, text=text, where=at))
 
     for address in decision.closure.members:
-        _affinity(field, decision, address, say)
-        _busy(field, decision, address, say)
+        _affinity(context, decision, address, say)
+        _busy(context, decision, address, say)
     for address in decision.choice.gpus:
-        _partitioned(field, address, say)
-    _size(field, decision, say)
+        _partitioned(context, address, say)
+    _size(context, decision, say)
     asked = {*decision.choice.gpus, *decision.named, *decision.counted, *decision.functions}
-    fabric = field.catalogue.fabric.companions(decision.choice.gpus)
+    fabric = context.catalogue.fabric.companions(decision.choice.gpus)
     along = [address for address in decision.closure.members if address not in (*asked, *fabric)]
     if along:
         say("info", f"goes to the same guest, by IOMMU group: {', '.join(along)}")
@@ -147,21 +147,21 @@ def guest_findings(field: Field, decision: Decision, at: str) -> tuple[Finding, 
     return tuple(found)
 
 
-def _affinity(field: Field, decision: Decision, address: str, say: Say) -> None:
-    node = field.catalogue.node(address)
+def _affinity(context: PlanningContext, decision: Decision, address: str, say: Say) -> None:
+    node = context.catalogue.node(address)
     nodes = decision.choice.nodes
-    if node is None or node not in field.resources.nodes:
+    if node is None or node not in context.resources.nodes:
         what = "GPU " if address in decision.choice.gpus else ""
         say("warn", f"the NUMA node of {what}{address} is unknown: it did not influence the placement")
     elif node not in nodes:
-        known = [field.resources.distance(n, node) for n in nodes if field.resources.knows_distances((n, node))]
+        known = [context.resources.distance(n, node) for n in nodes if context.resources.knows_distances((n, node))]
         near = f"at distance {min(known)}" if known else "at an unknown distance"
         say("warn", f"{address} is on node {node}, where the guest has no cell: its nearest is {near}")
 
 
-def _busy(field: Field, decision: Decision, address: str, say: Say) -> None:
+def _busy(context: PlanningContext, decision: Decision, address: str, say: Say) -> None:
     """Who uses a device now: the host, processes, or guests of its virtual functions."""
-    catalogue = field.catalogue
+    catalogue = context.catalogue
     if address in decision.named and address in catalogue.in_use:
         say("error", f"{address} is asked for, but the host uses it ({catalogue.in_use[address]}): apply will refuse")
     virtual = catalogue.virtuals.get(address, ())
@@ -177,13 +177,13 @@ def _busy(field: Field, decision: Decision, address: str, say: Say) -> None:
         say("warn", f"GPU {address} holds {len(gpu.mig.instances)} MIG instance(s): they end when it is given away")
 
 
-def _partitioned(field: Field, address: str, say: Say) -> None:
+def _partitioned(context: PlanningContext, address: str, say: Say) -> None:
     """A GPU that is only a virtual function; a vGPU needs its type and its maker's driver (no vfio-pci)."""
-    device = field.catalogue.pci.get(address)
+    device = context.catalogue.pci.get(address)
     if device is None or not device.physfn:
         return
     part = f"GPU {address} is a virtual function of {device.physfn}"
-    vendor = vendor_of(field.catalogue.gpus[address].vendor)
+    vendor = vendor_of(context.catalogue.gpus[address].vendor)
     if vendor is not None and vendor.serves_vfio:
         stays = f"stays with the {vendor.driver} driver; vfio-pci would break it"
         say("error", f"{part}: a vGPU needs its type set and {stays}")
@@ -191,30 +191,30 @@ def _partitioned(field: Field, address: str, say: Say) -> None:
         say("warn", f"{part}: it is a share of that GPU and lasts only as long as its driver keeps it")
 
 
-def _size(field: Field, decision: Decision, say: Say) -> None:
+def _size(context: PlanningContext, decision: Decision, say: Say) -> None:
     auto = "auto" in (decision.guest.vcpus, decision.guest.memory) and not isinstance(decision.guest.numa, tuple)
-    if auto and decision.choice.gpus and (reason := nothing_to_share(field, decision.choice.gpus)):
+    if auto and decision.choice.gpus and (reason := nothing_to_share(context, decision.choice.gpus)):
         say("warn", f"{reason}: auto is a share of the whole host")
     choice, guest = decision.choice, decision.guest
     if choice.short:
-        level, text = _shortfall(field, choice)
+        level, text = _shortfall(context, choice)
         say(level, text)
     if choice.extra_cells:
         say("info", f"{choice.extra_cells} more cell(s) than nodes with its GPUs: it does not fit on fewer")
     if choice.gpus and choice.shape.page is None:
         say("warn", "hugepages: none with a GPU: all of its memory is pinned in 4 KiB pages, slow to start and to map")
-    if guest.vcpus == "auto" and not isinstance(guest.numa, tuple) and _capped(field, choice):
-        say("info", f"auto stops at {field.vcpus.most} vCPUs: {field.vcpus.why}")
+    if guest.vcpus == "auto" and not isinstance(guest.numa, tuple) and _capped(context, choice):
+        say("info", f"auto stops at {context.vcpus.most} vCPUs: {context.vcpus.why}")
 
 
-def _shortfall(field: Field, choice: Choice) -> tuple[str, str]:
+def _shortfall(context: PlanningContext, choice: Choice) -> tuple[str, str]:
     """Why an `auto` guest is smaller than its share: what each node of it and of its GPUs has to give."""
-    homes = (field.catalogue.node(address) for address in choice.gpus)
-    nodes = {*choice.nodes, *(home for home in homes if home in field.resources.nodes)}
+    homes = (context.catalogue.node(address) for address in choice.gpus)
+    nodes = {*choice.nodes, *(home for home in homes if home in context.resources.nodes)}
     level, parts = "info", []
     for node in sorted(n for n in nodes if n is not None):
-        resources = field.resources.nodes[node]
-        memory = field.memory.get(node)
+        resources = context.resources.nodes[node]
+        memory = context.memory.get(node)
         size = resources.info.memory_bytes if resources.info else None
         at_boot = choice.shape.at_boot
         room = memory.capacity_bytes(choice.shape.page, at_boot=at_boot) if memory else None
@@ -224,7 +224,7 @@ def _shortfall(field: Field, choice: Choice) -> tuple[str, str]:
         give = "no memory" if size == 0 else f"{format_size(room)} to give{limit}"
         level = "warn" if size == 0 or not resources.cores else level
         parts.append(f"node {node} has {cores} and {give}")
-    share = auto_share(field, choice.sharing, choice.parts)
+    share = auto_share(context, choice.sharing, choice.parts)
     each = "in all" if share.of_host else "a cell"
     if not share.cores:
         return level, f"its auto share is not a whole core {each}, it gets one: {'; '.join(parts)}"
@@ -232,10 +232,10 @@ def _shortfall(field: Field, choice: Choice) -> tuple[str, str]:
     return level, f"less than the auto share of {wanted}: {'; '.join(parts)}"
 
 
-def _capped(field: Field, choice: Choice) -> bool:
-    share = auto_share(field, choice.sharing, choice.parts)
+def _capped(context: PlanningContext, choice: Choice) -> bool:
+    share = auto_share(context, choice.sharing, choice.parts)
     cells = 1 if share.of_host else len(choice.nodes)
-    return share.cores * choice.shape.threads * cells > field.vcpus.most
+    return share.cores * choice.shape.threads * cells > context.vcpus.most
 
 
 def _count(number: int, noun: str) -> str:

@@ -15,7 +15,7 @@ from hosttune.model.plan import PlannedGuest
 from hosttune.model.values import CpuSet, parse_cpus
 from hosttune.planning.inventory.pages import NodeMemory, Pool
 from hosttune.planning.inventory.resources import NodeResources
-from hosttune.planning.inventory.sizing import Field
+from hosttune.planning.inventory.sizing import PlanningContext
 
 
 def pins_of(guest: PlannedGuest) -> CpuSet:
@@ -23,7 +23,7 @@ def pins_of(guest: PlannedGuest) -> CpuSet:
     return CpuSet(cpu for pin in guest.vcpu_pins for cpu in parse_cpus(pin.cpus))
 
 
-def take(field: Field, guest: PlannedGuest, *, exclusive: bool = False) -> Field:
+def take(context: PlanningContext, guest: PlannedGuest, *, exclusive: bool = False) -> PlanningContext:
     """What is left for others once a guest has its CPUs, memory and devices.
 
     `exclusive`: the idle siblings of its CPUs are for nobody either. Of guests that exist already, that is not known.
@@ -31,21 +31,21 @@ def take(field: Field, guest: PlannedGuest, *, exclusive: bool = False) -> Field
     entry = as_defined(guest)
     pins = pins_of(guest)
     service = parse_cpus(guest.emulator_cpus).union(*(parse_cpus(cpus) for cpus in guest.iothread_cpus))
-    taken = CpuSet(pins | service if field.reserve.cores_per_node else pins)  # as `read_resources`
-    nodes = {n: _without(node, taken, exclusive) if taken else node for n, node in field.resources.nodes.items()}
-    memory = dict(field.memory)
+    taken = CpuSet(pins | service if context.reserve.cores_per_node else pins)  # as `read_resources`
+    nodes = {n: _without(node, taken, exclusive) if taken else node for n, node in context.resources.nodes.items()}
+    memory = dict(context.memory)
     for cell in guest.cells:
         node = int(cell.host_nodes)
         if node in memory:
             memory[node] = _less(memory[node], cell.memory_bytes, guest.page_bytes)
-    holders = {**field.catalogue.holders, **dict.fromkeys(entry.devices, guest.name)}
+    holders = {**context.catalogue.holders, **dict.fromkeys(entry.devices, guest.name)}
     return replace(
-        field,
-        host=msgspec.structs.replace(field.host, guests=(*(field.host.guests or ()), entry)),
-        resources=replace(field.resources, nodes=nodes, pinned=CpuSet(field.resources.pinned | taken)),
+        context,
+        host=msgspec.structs.replace(context.host, guests=(*(context.host.guests or ()), entry)),
+        resources=replace(context.resources, nodes=nodes, pinned=CpuSet(context.resources.pinned | taken)),
         memory=memory,
         catalogue=replace(
-            field.catalogue, holders=holders, fabric=field.catalogue.fabric.given(entry.devices, guest.name)
+            context.catalogue, holders=holders, fabric=context.catalogue.fabric.given(entry.devices, guest.name)
         ),
     )
 

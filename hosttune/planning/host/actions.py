@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from hosttune.gpu.vgpu import stays_with_driver
 from hosttune.knobs.actions import make_action, split_findings
-from hosttune.knobs.context import PlanningContext
+from hosttune.knobs.context import KnobContext
 from hosttune.knobs.gpus import release_actions
 from hosttune.knobs.registry import plan_guests_knobs, plan_host_knobs, plan_isolation
 from hosttune.model.host import Host
@@ -36,7 +36,7 @@ def plan_actions(
     guests: tuple[PlannedGuest, ...],
 ) -> tuple[tuple[Action, ...], tuple[Finding, ...]]:
     """Every action of a plan in the order of applying, and what is worth knowing about them."""
-    ctx = PlanningContext(
+    ctx = KnobContext(
         host=host,
         intent=intent,
         guests=guests,

@@ -44,7 +44,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Field:
+class PlanningContext:
     """What sizing looks at, gathered once a plan.
 
     `vcpus`: the most of an `auto` guest. `boot_pages`: whether 1 GiB pages may be reserved by a reboot. None: only for
@@ -72,29 +72,29 @@ class Field:
         return tuple(range(most, 0, -1))
 
 
-def read_field(host: Host, reserve: Reserve, boot_pages: bool | None = None) -> Field:
+def read_field(host: Host, reserve: Reserve, boot_pages: bool | None = None) -> PlanningContext:
     """Gather what planning on a host looks at."""
     memory = read_memory(host, reserve)
     resources, catalogue = read_resources(host, reserve), read_catalogue(host)
-    return Field(host, resources, memory, catalogue, reserve, vcpu_limit(host), boot_pages)
+    return PlanningContext(host, resources, memory, catalogue, reserve, vcpu_limit(host), boot_pages)
 
 
 Parts = Mapping[str, Fraction]  # what part of each GPU a guest has
 
 
-def auto_share(field: Field, gpus: tuple[str, ...], parts: Parts | None = None) -> Share:
+def auto_share(context: PlanningContext, gpus: tuple[str, ...], parts: Parts | None = None) -> Share:
     """The share of one guest with these GPUs (at least one), whole or, where `parts` say so, a part of each."""
-    counted = {**field.countable, **{address: field.catalogue.node(address) for address in gpus}}
+    counted = {**context.countable, **{address: context.catalogue.node(address) for address in gpus}}
     total = Counter(counted.values())
     mine: dict[int | None, Fraction] = {}
     for address in gpus:
-        home = field.catalogue.node(address)
+        home = context.catalogue.node(address)
         mine[home] = mine.get(home, Fraction(0)) + (parts or {}).get(address, Fraction(1))
     all_mine = sum(mine.values(), Fraction(0))
-    barren = nothing_to_share(field, gpus)
+    barren = nothing_to_share(context, gpus)
     if barren is not None:
-        cores = sum(len(node.assignable) for node in field.resources.nodes.values())
-        sizes = [memory.assignable_bytes for memory in field.memory.values()]
+        cores = sum(len(node.assignable) for node in context.resources.nodes.values())
+        sizes = [memory.assignable_bytes for memory in context.memory.values()]
         size = None if None in sizes or not sizes else int(sum(s or 0 for s in sizes) * all_mine / len(counted))
         why = f"{all_mine} of {len(counted)} GPUs of the whole host, since {barren}"
         return Share(int(cores * all_mine / len(counted)), size, True, why)
@@ -102,9 +102,9 @@ def auto_share(field: Field, gpus: tuple[str, ...], parts: Parts | None = None) 
     bytes_by_node: list[int | None] = []
     lines = []
     for node, count in sorted((n, c) for n, c in mine.items() if n is not None):
-        have = len(field.resources.nodes[node].assignable)
+        have = len(context.resources.nodes[node].assignable)
         cores_by_node.append(int(have * count / total[node]))
-        assignable = field.memory[node].assignable_bytes if node in field.memory else None
+        assignable = context.memory[node].assignable_bytes if node in context.memory else None
         bytes_by_node.append(None if assignable is None else int(assignable * count / total[node]))
         lines.append(
             f"{count} of {total[node]} GPUs of node {node} ({have} cores, {format_size(assignable)} unreserved)"
@@ -114,17 +114,17 @@ def auto_share(field: Field, gpus: tuple[str, ...], parts: Parts | None = None) 
     return Share(min(cores_by_node), memory, False, "; ".join(lines))
 
 
-def nothing_to_share(field: Field, gpus: tuple[str, ...]) -> str | None:
+def nothing_to_share(context: PlanningContext, gpus: tuple[str, ...]) -> str | None:
     """Why the nodes of these GPUs have no share to give (then `auto` means the whole host); None where they have."""
-    if not field.resources.cpu_nodes_known:
+    if not context.resources.cpu_nodes_known:
         return "nothing says which CPU is on which node"
     for address in gpus:
-        node = field.catalogue.node(address)
-        if node is None or node not in field.resources.nodes:
+        node = context.catalogue.node(address)
+        if node is None or node not in context.resources.nodes:
             return f"the node of {address} is unknown"
-        if not field.resources.nodes[node].assignable:
+        if not context.resources.nodes[node].assignable:
             return f"node {node} has no core to share"
-        if node in field.memory and (reason := field.memory[node].nothing_to_share):
+        if node in context.memory and (reason := context.memory[node].nothing_to_share):
             return reason
     return None
 
@@ -138,7 +138,7 @@ class Base:
     nodes: frozenset[int] | None = None
 
 
-def base_cells(field: Field, guest: GuestIntent, gpus: tuple[str, ...]) -> Base:
+def base_cells(context: PlanningContext, guest: GuestIntent, gpus: tuple[str, ...]) -> Base:
     """As the intent says; `auto`: one cell on each node that holds one of the GPUs.
 
     One cell anywhere without GPUs, with unknown nodes, or with fewer cores than nodes.
@@ -147,10 +147,10 @@ def base_cells(field: Field, guest: GuestIntent, gpus: tuple[str, ...]) -> Base:
         return Base(len(guest.numa), False)
     if isinstance(guest.numa, int):
         return Base(guest.numa, False)
-    known = {node for node in map(field.catalogue.node, gpus) if node is not None and node in field.resources.nodes}
-    if not gpus or any(field.catalogue.node(address) not in known for address in gpus):
+    known = {node for node in map(context.catalogue.node, gpus) if node is not None and node in context.resources.nodes}
+    if not gpus or any(context.catalogue.node(address) not in known for address in gpus):
         return Base(1, True)
-    if isinstance(guest.vcpus, int) and cores_needed(guest.vcpus, field.resources.threads_per_core) < len(known):
+    if isinstance(guest.vcpus, int) and cores_needed(guest.vcpus, context.resources.threads_per_core) < len(known):
         return Base(1, True)
     return Base(len(known), True, frozenset(known))
 
@@ -164,7 +164,7 @@ class Sizes:
 
 
 def shapes(
-    field: Field, guest: GuestIntent, gpus: tuple[str, ...], cells: int, parts: Parts | None = None
+    context: PlanningContext, guest: GuestIntent, gpus: tuple[str, ...], cells: int, parts: Parts | None = None
 ) -> Iterator[Sizes]:
     """Every way to cut the guest into so many cells, full sizes first; nothing where it cannot be cut.
 
@@ -172,22 +172,22 @@ def shapes(
     """
     listed = guest.numa if isinstance(guest.numa, tuple) else None
     asked = gpus and listed is None and "auto" in (guest.vcpus, guest.memory)
-    share = auto_share(field, gpus, parts) if asked else None
-    for threads in field.thread_options:
-        for page, at_boot in _backings(field, guest):
-            demands = _listed(listed, page) if listed else _equal(field, guest, share, cells, threads, page)
-            fewer = share is not None and guest.vcpus == "auto" and threads < field.resources.threads_per_core
+    share = auto_share(context, gpus, parts) if asked else None
+    for threads in context.thread_options:
+        for page, at_boot in _backings(context, guest):
+            demands = _listed(listed, page) if listed else _equal(context, guest, share, cells, threads, page)
+            fewer = share is not None and guest.vcpus == "auto" and threads < context.resources.threads_per_core
             for cut, short in demands:
                 yield Sizes(Shape(cut, threads, page, guest.smt == "threads", at_boot), short or fewer)
 
 
-def _backings(field: Field, guest: GuestIntent) -> list[tuple[int | None, bool]]:
+def _backings(context: PlanningContext, guest: GuestIntent) -> list[tuple[int | None, bool]]:
     """(page size, whether a reboot reserves the pages) to try, best first: what is free now before what needs one."""
-    pages = page_sizes(field.host, guest.hugepages)
+    pages = page_sizes(context.host, guest.hugepages)
     found: list[tuple[int | None, bool]] = [(page, False) for page in pages]
     by_number = guest.memory != "auto" or isinstance(guest.numa, tuple)
-    may = by_number if field.boot_pages is None else field.boot_pages
-    if may and HUGE_1G in pages and any(memory.short_now for memory in field.memory.values()):
+    may = by_number if context.boot_pages is None else context.boot_pages
+    if may and HUGE_1G in pages and any(memory.short_now for memory in context.memory.values()):
         found.append((HUGE_1G, True))
     return found
 
@@ -202,9 +202,9 @@ def _listed(cells: Sequence[CellRequest], page: int | None) -> Iterator[Cut]:
 
 
 def _equal(
-    field: Field, guest: GuestIntent, share: Share | None, cells: int, threads: int, page: int | None
+    context: PlanningContext, guest: GuestIntent, share: Share | None, cells: int, threads: int, page: int | None
 ) -> Iterator[Cut]:
-    for vcpus, vcpus_short in _cell_vcpus(guest, share, cells, threads, field.vcpus.most):
+    for vcpus, vcpus_short in _cell_vcpus(guest, share, cells, threads, context.vcpus.most):
         for memory, memory_short in _cell_memory(guest, share, cells, page):
             yield tuple(CellDemand(vcpus, size) for size in memory), vcpus_short or memory_short
 
@@ -256,7 +256,7 @@ class Spoken:
 
 
 def enlarge(
-    field: Field,
+    context: PlanningContext,
     sizes: Sizes,
     guest: GuestIntent,
     gpus: tuple[str, ...],
@@ -274,12 +274,12 @@ def enlarge(
     vcpus = [cell.vcpus for cell in shape.cells]
     memory = [cell.memory_bytes for cell in shape.cells]
     cells = len(nodes)
-    share = auto_share(field, gpus, parts)
+    share = auto_share(context, gpus, parts)
     others = [(spoken or {}).get(node, Spoken()) for node in nodes]
     if guest.vcpus == "auto":
-        most = field.vcpus.most // cells // shape.threads * shape.threads
+        most = context.vcpus.most // cells // shape.threads * shape.threads
         room = min(
-            _part(_free_cpus(field.resources.nodes[node], shape), vcpus[i], others[i].cpus, others[i].sharers)
+            _part(_free_cpus(context.resources.nodes[node], shape), vcpus[i], others[i].cpus, others[i].sharers)
             for i, node in enumerate(nodes)
         )
         room = room // shape.threads * shape.threads
@@ -288,7 +288,7 @@ def enlarge(
         unit = shape.page or SMALL_PAGE
         rooms = [share.memory_of(cells) or 0]
         for i, node in enumerate(nodes):
-            memory_of = field.memory.get(node)
+            memory_of = context.memory.get(node)
             have = memory_of.capacity_bytes(shape.page, at_boot=shape.at_boot) if memory_of else None
             if have is not None:
                 rooms.append(_part(have, memory[i], others[i].memory_bytes, others[i].sharers))

@@ -10,11 +10,11 @@ from hosttune.model.gpu import Gpu
 from hosttune.model.intent import GpuRequest, GuestIntent, Intent
 from hosttune.model.values import parse_address
 from hosttune.planning.inventory.devices import countable_gpus, matches, named_gpus
-from hosttune.planning.inventory.sizing import Field
+from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.mig.instances import gpu_offer, is_vgpu_guest, mig_unknown
 
 
-def check_mig(field: Field, intent: Intent, where: str) -> None:
+def check_mig(context: PlanningContext, intent: Intent, where: str) -> None:
     """Refuse (BadInput, with the key's path) what is wrong with the MIG requests of an intent on this host.
 
     A profile that the GPUs in question do not have, with those that they have; and vGPUs where every GPU that could
@@ -23,21 +23,21 @@ def check_mig(field: Field, intent: Intent, where: str) -> None:
     """
     for i, guest in enumerate(intent.guests):
         if guest.mig is not None:
-            _check_profile(field, guest, f"{where}: guests[{i}]")
-            _check_whole(field, intent, i, f"{where}: guests[{i}].mig")
+            _check_profile(context, guest, f"{where}: guests[{i}]")
+            _check_whole(context, intent, i, f"{where}: guests[{i}].mig")
 
 
-def _check_profile(field: Field, guest: GuestIntent, at: str) -> None:
+def _check_profile(context: PlanningContext, guest: GuestIntent, at: str) -> None:
     name = guest.mig.profile if guest.mig else ""
     key = f"{at}.mig.profile"
-    gpus = _in_question(field, guest, at)
-    silent = [gpu.address for gpu in gpus if is_profile_name(name) and mig_unknown(field, gpu)]
+    gpus = _in_question(context, guest, at)
+    silent = [gpu.address for gpu in gpus if is_profile_name(name) and mig_unknown(context, gpu)]
     if isinstance(guest.gpus, tuple) and guest.gpus:
         for gpu in gpus:
             if gpu.address not in silent:
-                resolve(gpu, field.catalogue.pci.get(gpu.address), name, key)
+                resolve(gpu, context.catalogue.pci.get(gpu.address), name, key)
         return
-    offers = [(gpu, offer) for gpu in gpus if (offer := gpu_offer(field, gpu)).profiles]
+    offers = [(gpu, offer) for gpu in gpus if (offer := gpu_offer(context, gpu)).profiles]
     if silent or any(offer.find(name) for _, offer in offers):
         return
     have = "; ".join(
@@ -51,24 +51,24 @@ def _check_profile(field: Field, guest: GuestIntent, at: str) -> None:
         raise BadInput(f"{name!r} is not a MIG profile of this host's GPUs", where=key, hint=have or none)
 
 
-def _in_question(field: Field, guest: GuestIntent, at: str) -> list[Gpu]:
+def _in_question(context: PlanningContext, guest: GuestIntent, at: str) -> list[Gpu]:
     """The GPUs that a request is about: those it names, those of its model, else all that could be counted."""
     if isinstance(guest.gpus, tuple) and guest.gpus:
-        return [field.catalogue.gpus[a] for a in named_gpus(field.catalogue, guest.gpus, f"{at}.gpus")]
-    gpus = countable_gpus(field.host, field.catalogue)
+        return [context.catalogue.gpus[a] for a in named_gpus(context.catalogue, guest.gpus, f"{at}.gpus")]
+    gpus = countable_gpus(context.host, context.catalogue)
     if isinstance(guest.gpus, GpuRequest):
         request = guest.gpus
-        return [gpu for gpu in gpus if matches(gpu, field.catalogue.pci.get(gpu.address), request)]
+        return [gpu for gpu in gpus if matches(gpu, context.catalogue.pci.get(gpu.address), request)]
     return gpus
 
 
-def _check_whole(field: Field, intent: Intent, i: int, key: str) -> None:
+def _check_whole(context: PlanningContext, intent: Intent, i: int, key: str) -> None:
     """Refuse vGPUs where every GPU with the profile is named by another guest, which gets it whole."""
     guest = intent.guests[i]
     if guest.mig is None or not is_vgpu_guest(guest):
         return
-    gpus = countable_gpus(field.host, field.catalogue)
-    able = [gpu.address for gpu in gpus if gpu_offer(field, gpu).find(guest.mig.profile)]
+    gpus = countable_gpus(context.host, context.catalogue)
+    able = [gpu.address for gpu in gpus if gpu_offer(context, gpu).find(guest.mig.profile)]
     whole = _named_whole(guest for n, guest in enumerate(intent.guests) if n != i)
     if able and all(address in whole for address in able):
         given = ", ".join(f"{address} to {whole[address]}" for address in able)

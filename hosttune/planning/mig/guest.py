@@ -25,7 +25,7 @@ from hosttune.model.intent import GuestIntent
 from hosttune.model.plan import Action, Device, Finding, MigAssignment, PlannedGuest, Step
 from hosttune.model.vgpu import VgpuFunction, VgpuType
 from hosttune.planning.inventory.devices import Catalogue, address_key, identity
-from hosttune.planning.inventory.sizing import Field
+from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.mig.instances import MigSlot, gpu_offer, no_profiles, ready_starts, tells_ready
 from hosttune.planning.mig.packing import start_sets
 from hosttune.planning.mig.vgpu import Known, free_functions, vgpu_of
@@ -37,7 +37,7 @@ _DEVICES = sysfs.PCI_DEVICES
 
 @dataclass(frozen=True)
 class Sight:
-    """A host and its devices, where no `Field` is at hand."""
+    """A host and its devices, where no `PlanningContext` is at hand."""
 
     host: Host
     catalogue: Catalogue
@@ -75,7 +75,9 @@ class MigParts:
 # --- vGPUs ---------------------------------------------------------------------------------------------------
 
 
-def plan_mig_guest(field: Field, guest: GuestIntent, slots: Sequence[MigSlot], taken: Collection[str]) -> MigParts:
+def plan_mig_guest(
+    context: PlanningContext, guest: GuestIntent, slots: Sequence[MigSlot], taken: Collection[str]
+) -> MigParts:
     """A guest's slots as vGPUs. `taken` are functions that other planned guests have.
 
     `mig_choices` gives no more slots on a GPU than it has free functions; functions are taken in address order.
@@ -83,15 +85,15 @@ def plan_mig_guest(field: Field, guest: GuestIntent, slots: Sequence[MigSlot], t
     devices: list[MigDevice] = []
     used = set(taken)
     for slot in slots:
-        free = next(f for f in free_functions(field, slot.gpu) if f.address not in used)
+        free = next(f for f in free_functions(context, slot.gpu) if f.address not in used)
         used.add(free.address)
-        devices.append(_device(field, guest, slot, free))
+        devices.append(_device(context, guest, slot, free))
     return MigParts(
         devices=tuple(devices),
         mig=tuple(MigAssignment(gpu=slot.gpu, profile=slot.profile, start=slot.start) for slot in slots),
-        steps=(*_before(field, slots, devices), *_after(field, slots, devices)),
+        steps=(*_before(context, slots, devices), *_after(context, slots, devices)),
         why=tuple(_why(slot, device) for slot, device in zip(slots, devices, strict=True)),
-        findings=tuple(_findings(field, guest, slots)),
+        findings=tuple(_findings(context, guest, slots)),
     )
 
 
@@ -113,16 +115,16 @@ def as_devices(parts: MigParts, cell_of: Mapping[str, int | None], addresses: Ma
     )
 
 
-def _device(field: Field, guest: GuestIntent, slot: MigSlot, function: VgpuFunction) -> MigDevice:
-    catalogue = field.catalogue
-    framework = vgpu_of(field, slot.gpu)
+def _device(context: PlanningContext, guest: GuestIntent, slot: MigSlot, function: VgpuFunction) -> MigDevice:
+    catalogue = context.catalogue
+    framework = vgpu_of(context, slot.gpu)
     mediated = framework is not None and framework.framework == "mdev"
-    found = _type(field, slot)
+    found = _type(context, slot)
     expected = vgpu_type_name(catalogue.pci.get(slot.gpu), slot.profile)
     address = function.address
-    who = identity(catalogue, address, field.host)
+    who = identity(catalogue, address, context.host)
     if mediated:
-        name = f"{field.host.hostname or ''}/{guest.name}/mig/{slot.gpu}/{slot.start}"
+        name = f"{context.host.hostname or ''}/{guest.name}/mig/{slot.gpu}/{slot.start}"
         address = str(uuid.uuid5(_NAMESPACE, name))
         who = f"{address} on {function.address}"
     return MigDevice(
@@ -137,14 +139,14 @@ def _device(field: Field, guest: GuestIntent, slot: MigSlot, function: VgpuFunct
     )
 
 
-def _type(field: Field, slot: MigSlot) -> VgpuType | None:
+def _type(context: PlanningContext, slot: MigSlot) -> VgpuType | None:
     """The vGPU type of a slot among those that the GPU lists now: by its whole name, else by how that ends.
 
     All types of a list are of its own board, so that the ending tells which instance backs one.
     """
-    framework = vgpu_of(field, slot.gpu)
+    framework = vgpu_of(context, slot.gpu)
     listed = (framework.types if framework else None) or ()
-    expected = vgpu_type_name(field.catalogue.pci.get(slot.gpu), slot.profile)
+    expected = vgpu_type_name(context.catalogue.pci.get(slot.gpu), slot.profile)
     suffix = vgpu_suffix(slot.profile)
     exact = [one for one in listed if one.name == expected]
     ending = [one for one in listed if suffix is not None and one.name.endswith(f"-{suffix}")]
@@ -157,15 +159,15 @@ def _why(slot: MigSlot, device: MigDevice) -> str:
     return f"MIG {slot.profile} on GPU {slot.gpu}, memory {slices}, as {device.name} on {on}"
 
 
-def _findings(field: Field, guest: GuestIntent, slots: Sequence[MigSlot]) -> Iterator[Finding]:
+def _findings(context: PlanningContext, guest: GuestIntent, slots: Sequence[MigSlot]) -> Iterator[Finding]:
     at = f"guest {guest.name}"
-    vgpu = field.host.vgpu
+    vgpu = context.host.vgpu
     if vgpu is not None and vgpu.manager is None:
         text = "whether the vGPU manager runs is unknown; its functions are there, which only its driver makes"
         yield Finding(level="warn", text=text, where=at)
     for address in dict.fromkeys(slot.gpu for slot in slots):
-        gpu = field.catalogue.gpus[address]
-        offer = gpu_offer(field, gpu)
+        gpu = context.catalogue.gpus[address]
+        offer = gpu_offer(context, gpu)
         if offer.doubt:
             yield Finding(level="warn", text=f"GPU {address}: {offer.doubt}", where=at)
         if not _on(gpu):
@@ -188,15 +190,15 @@ def _on(gpu: Gpu) -> bool:
 # --- steps ---------------------------------------------------------------------------------------------------
 
 
-def _before(field: Field, slots: Sequence[MigSlot], devices: Sequence[MigDevice]) -> Iterator[Step]:
+def _before(context: PlanningContext, slots: Sequence[MigSlot], devices: Sequence[MigDevice]) -> Iterator[Step]:
     """What has to be done before the guest starts, GPU by GPU, in order."""
     for address in dict.fromkeys(slot.gpu for slot in slots):
-        gpu = field.catalogue.gpus[address]
+        gpu = context.catalogue.gpus[address]
         if not _on(gpu):
             mode = f"MIG mode of {address} on (hosttune apply --disrupt {address}); it must be idle, and wants a reset"
             yield _step("start", f"{SRIOV_MANAGE} -d {address}", "its virtual functions end with the switch of mode")
             yield _step("start", mode)
-        missing = _missing(field, gpu, [slot for slot in slots if slot.gpu == address])
+        missing = _missing(context, gpu, [slot for slot in slots if slot.gpu == address])
         if missing:
             command = f"nvidia-smi mig -i {address} -cgi {','.join(missing)}"
             yield _step("start", command, "instances at their starts; none outlasts a reset or a reboot")
@@ -207,12 +209,12 @@ def _before(field: Field, slots: Sequence[MigSlot], devices: Sequence[MigDevice]
                 yield _mediated(device)
 
 
-def _missing(field: Field, gpu: Gpu, slots: Sequence[MigSlot]) -> list[str]:
+def _missing(context: PlanningContext, gpu: Gpu, slots: Sequence[MigSlot]) -> list[str]:
     """The instances that are not there yet, as nvidia-smi takes them: "NAME:START" (nvidia-smi mig --help)."""
     found: list[str] = []
     for slot in slots:
-        profile = gpu_offer(field, gpu).find(slot.profile)
-        if profile is not None and slot.start not in ready_starts(field, gpu, profile):
+        profile = gpu_offer(context, gpu).find(slot.profile)
+        if profile is not None and slot.start not in ready_starts(context, gpu, profile):
             found.append(f"{slot.profile}:{slot.start}")
     return found
 
@@ -224,7 +226,7 @@ def _mediated(device: MigDevice) -> Step:
     return _step("start", f"echo {device.address} > {create}", why)
 
 
-def _after(field: Field, slots: Sequence[MigSlot], devices: Sequence[MigDevice]) -> Iterator[Step]:
+def _after(context: PlanningContext, slots: Sequence[MigSlot], devices: Sequence[MigDevice]) -> Iterator[Step]:
     """What gives everything back once the guest has stopped for good."""
     for device in devices:
         if device.kind == "mdev":
@@ -359,7 +361,7 @@ def _number(host: Host, address: str, name: str | None) -> tuple[str | None, str
 
 
 def mig_inside(
-    field: Field, guest: GuestIntent, gpus: Sequence[str]
+    context: PlanningContext, guest: GuestIntent, gpus: Sequence[str]
 ) -> tuple[tuple[MigAssignment, ...], tuple[Finding, ...]]:
     """The instances that a guest makes on its own whole GPUs, `count` on each, and what there is to say of them.
 
@@ -372,7 +374,7 @@ def mig_inside(
     found: list[MigAssignment] = []
     said: list[Finding] = []
     for address in gpus:
-        offer = gpu_offer(field, field.catalogue.gpus[address])
+        offer = gpu_offer(context, context.catalogue.gpus[address])
         profile = offer.find(request.profile)
         sets = start_sets(profile, request.count, 0, offer.profiles) if profile else ()
         found += [MigAssignment(gpu=address, profile=request.profile, start=n) for n in (sets[0] if sets else ())]
@@ -386,22 +388,22 @@ def mig_inside(
     return tuple(found), tuple(said)
 
 
-def takes_inside(field: Field, guest: GuestIntent, address: str) -> bool:
+def takes_inside(context: PlanningContext, guest: GuestIntent, address: str) -> bool:
     """Whether a whole GPU takes all instances that its guest wants to make on it; True where none are wanted."""
     if guest.mig is None:
         return True
-    offer = gpu_offer(field, field.catalogue.gpus[address])
+    offer = gpu_offer(context, context.catalogue.gpus[address])
     profile = offer.find(guest.mig.profile)
     return profile is not None and bool(start_sets(profile, guest.mig.count, 0, offer.profiles))
 
 
-def inside_refusal(field: Field, guest: GuestIntent, address: str) -> str:
+def inside_refusal(context: PlanningContext, guest: GuestIntent, address: str) -> str:
     """Why a whole GPU does not take the instances that its guest wants to make on it."""
     name, count = (guest.mig.profile, guest.mig.count) if guest.mig else ("", 0)
-    offer = gpu_offer(field, field.catalogue.gpus[address])
+    offer = gpu_offer(context, context.catalogue.gpus[address])
     profile = offer.find(name)
     if not offer.profiles:
-        return no_profiles(field, field.catalogue.gpus[address])
+        return no_profiles(context, context.catalogue.gpus[address])
     if profile is None:
         have = ", ".join(one.name for one in offer.profiles)
         return f"GPU {address} has no MIG profile {name}; it has {have}"

@@ -25,7 +25,7 @@ from hosttune.gpu.vgpu import SRIOV_MANAGE
 from hosttune.model.gpu import Gpu, MigProfile
 from hosttune.model.intent import GuestIntent
 from hosttune.planning.inventory.devices import address_key, countable_gpus, gpu_count
-from hosttune.planning.inventory.sizing import Field
+from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.mig.packing import FULL, Profiles, Starts, atoms_of, most, room, start_sets
 from hosttune.planning.mig.vgpu import Known, carries, manager_off, no_manager, vgpu_of
 from hosttune.planning.mig.vgpu import free_functions as free_functions
@@ -86,7 +86,7 @@ _Share = tuple[Space, int, int]  # GPUs of this kind, instances on each, how man
 
 
 def mig_choices(
-    field: Field, guest: GuestIntent, occupied: Mapping[str, int], where: str, sites: Sites | None = None
+    context: PlanningContext, guest: GuestIntent, occupied: Mapping[str, int], where: str, sites: Sites | None = None
 ) -> Iterator[tuple[MigSlot, ...]]:
     """Every distinct way worth trying to give a guest its MIG instances as vGPUs, best first; none where none fits.
 
@@ -98,7 +98,7 @@ def mig_choices(
     request = guest.mig
     if request is None:
         return
-    spaces = spaces_of(mig_sites(field, request.profile) if sites is None else sites, occupied)
+    spaces = spaces_of(mig_sites(context, request.profile) if sites is None else sites, occupied)
     total = sum(len(addresses) for addresses in spaces.values())
     for touched in range(1, min(request.count, total) + 1):
         ways = _distributions(tuple(spaces.items()), touched, request.count)
@@ -181,21 +181,21 @@ def slot_of_start(gpu: str, profile: MigProfile, start: int) -> MigSlot:
 # --- GPUs that can carry instances -----------------------------------------------------------------------------
 
 
-def mig_sites(field: Field, profile: str) -> Sites:
+def mig_sites(context: PlanningContext, profile: str) -> Sites:
     """The GPUs on which a vGPU of this profile could be made, as they are before anything is planned on them."""
     found: list[tuple[str, Space]] = []
-    if manager_off(field):
+    if manager_off(context):
         return ()
-    for gpu in sorted(countable_gpus(field.host, field.catalogue), key=lambda gpu: address_key(gpu.address)):
-        offer = gpu_offer(field, gpu)
+    for gpu in sorted(countable_gpus(context.host, context.catalogue), key=lambda gpu: address_key(gpu.address)):
+        offer = gpu_offer(context, gpu)
         wanted = offer.find(profile)
         taken = existing_atoms(gpu, offer)
-        if wanted is None or taken is None or why_no_vgpu(field, gpu) is not None:
+        if wanted is None or taken is None or why_no_vgpu(context, gpu) is not None:
             continue
-        ready = ready_starts(field, gpu, wanted)
+        ready = ready_starts(context, gpu, wanted)
         free = sum(atoms_of(wanted, start) for start in ready)
         space = Space(
-            node=field.catalogue.node(gpu.address),
+            node=context.catalogue.node(gpu.address),
             model=gpu.model,
             profile=wanted,
             profiles=offer.profiles,
@@ -203,7 +203,7 @@ def mig_sites(field: Field, profile: str) -> Sites:
             ready=ready,
             enabled=_enabled(gpu),
             busy=bool(gpu.processes) and not _enabled(gpu),
-            most_functions=len(free_functions(field, gpu.address)),
+            most_functions=len(free_functions(context, gpu.address)),
         )
         found.append((gpu.address, space))
     return tuple(found)
@@ -220,9 +220,9 @@ def spaces_of(sites: Sites, occupied: Mapping[str, int]) -> Spaces:
     return {space: tuple(addresses) for space, addresses in found.items()}
 
 
-def mig_spaces(field: Field, profile: str, occupied: Mapping[str, int]) -> Spaces:
+def mig_spaces(context: PlanningContext, profile: str, occupied: Mapping[str, int]) -> Spaces:
     """The GPUs on which a vGPU of this profile could be made, those that are alike together."""
-    return spaces_of(mig_sites(field, profile), occupied)
+    return spaces_of(mig_sites(context, profile), occupied)
 
 
 def gpu_offer(known: Known, gpu: Gpu) -> Offer:
@@ -286,28 +286,28 @@ def _enabled(gpu: Gpu) -> bool:
     return gpu.mig is not None and gpu.mig.mode == "enabled"
 
 
-def why_no_vgpu(field: Field, gpu: Gpu) -> str | None:
+def why_no_vgpu(context: PlanningContext, gpu: Gpu) -> str | None:
     """Why no vGPU backed by MIG can be made on this GPU; None where one can, as far as is known."""
     address = gpu.address
-    device = field.catalogue.pci.get(address)
-    offer = gpu_offer(field, gpu)
+    device = context.catalogue.pci.get(address)
+    offer = gpu_offer(context, gpu)
     if not offer.profiles:
-        return no_profiles(field, gpu)
-    if address in field.catalogue.holders:
-        return f"GPU {address} is held as a whole by guest {field.catalogue.holders[address]}"
+        return no_profiles(context, gpu)
+    if address in context.catalogue.holders:
+        return f"GPU {address} is held as a whole by guest {context.catalogue.holders[address]}"
     if device is not None and device.driver == VFIO:
         return f"GPU {address} is bound to {VFIO}, to be given away as a whole"
     if existing_atoms(gpu, offer) is None:
         return f"GPU {address} has MIG on, and which instances it has is unknown"
-    found = vgpu_of(field, address)
+    found = vgpu_of(context, address)
     make = f"{SRIOV_MANAGE} -e {address}, then plan again"
     if found is None:
         return f"GPU {address} has no function that offers a vGPU type: {make}"
     if not found.functions:
         return f"GPU {address} has no virtual function that could carry a vGPU: {make}"
-    if not _enabled(gpu) and any(carries(field, function) for function in found.functions):
+    if not _enabled(gpu) and any(carries(context, function) for function in found.functions):
         return f"GPU {address} carries vGPUs without MIG: they would end with the switch"
-    if not free_functions(field, address):
+    if not free_functions(context, address):
         return f"every function of GPU {address} that can carry a vGPU is taken"
     return None
 
@@ -315,11 +315,11 @@ def why_no_vgpu(field: Field, gpu: Gpu) -> str | None:
 # --- shares and reasons ----------------------------------------------------------------------------------------
 
 
-def mig_share(field: Field, slots: Sequence[MigSlot]) -> dict[str, Fraction]:
+def mig_share(context: PlanningContext, slots: Sequence[MigSlot]) -> dict[str, Fraction]:
     """What part of each GPU a guest has: the compute slices of its instances ÷ those of the GPU."""
     shares: dict[str, Fraction] = {}
     for slot in slots:
-        offer = gpu_offer(field, field.catalogue.gpus[slot.gpu])
+        offer = gpu_offer(context, context.catalogue.gpus[slot.gpu])
         profile = offer.find(slot.profile)
         part = Fraction((profile.compute_slices if profile else None) or 1, offer.compute_slices)
         shares[slot.gpu] = shares.get(slot.gpu, Fraction(0)) + part
@@ -337,34 +337,34 @@ def counts_inside(guest: GuestIntent) -> bool:
     return guest.mig is not None and (named or bool(gpu_count(guest)))
 
 
-def mig_refusal(field: Field, guest: GuestIntent) -> tuple[str, ...]:
+def mig_refusal(context: PlanningContext, guest: GuestIntent) -> tuple[str, ...]:
     """Why there is no way at all to give a guest its vGPUs on this host; () where there is one."""
     request = guest.mig
-    if request is None or next(mig_choices(field, guest, {}, ""), None) is not None:
+    if request is None or next(mig_choices(context, guest, {}, ""), None) is not None:
         return ()
-    missing = no_manager(field)
+    missing = no_manager(context)
     if missing is not None:
-        gpus = countable_gpus(field.host, field.catalogue)
-        return (missing, *(no_profiles(field, gpu) for gpu in gpus if mig_unknown(field, gpu)))
-    spaces = mig_spaces(field, request.profile, {})
+        gpus = countable_gpus(context.host, context.catalogue)
+        return (missing, *(no_profiles(context, gpu) for gpu in gpus if mig_unknown(context, gpu)))
+    spaces = mig_spaces(context, request.profile, {})
     lines: list[str] = []
     for space, addresses in spaces.items():
         lines += [f"GPU {address} has room for {space.capacity} more" for address in addresses]
-    for gpu in countable_gpus(field.host, field.catalogue):
+    for gpu in countable_gpus(context.host, context.catalogue):
         if not any(gpu.address in addresses for addresses in spaces.values()):
-            lines.append(why_no_vgpu(field, gpu) or _no_room(field, gpu, request.profile))
+            lines.append(why_no_vgpu(context, gpu) or _no_room(context, gpu, request.profile))
     total = sum(space.capacity * len(addresses) for space, addresses in spaces.items())
     head = f"{request.count} x {request.profile} wanted, room for {total}"
     return (head, *lines)
 
 
-def _no_room(field: Field, gpu: Gpu, profile: str) -> str:
-    if gpu_offer(field, gpu).find(profile) is None:
+def _no_room(context: PlanningContext, gpu: Gpu, profile: str) -> str:
+    if gpu_offer(context, gpu).find(profile) is None:
         return f"GPU {gpu.address} ({gpu.model or 'model unknown'}) has no {profile}"
     return f"GPU {gpu.address} has no room for another {profile} beside its instances"
 
 
-def mig_changes(field: Field, guest: GuestIntent) -> Iterator[tuple[str, GuestIntent]]:
+def mig_changes(context: PlanningContext, guest: GuestIntent) -> Iterator[tuple[str, GuestIntent]]:
     """Changes to a guest's `mig` that are worth trying, each with its text: fewer instances, or a whole GPU."""
     request = guest.mig
     if request is None:
@@ -372,10 +372,10 @@ def mig_changes(field: Field, guest: GuestIntent) -> Iterator[tuple[str, GuestIn
     replace = msgspec.structs.replace
     fewer = replace(guest, mig=replace(request, count=1))
     if is_vgpu_guest(guest):
-        for count in range(min(request.count - 1, _room_for(field, request.profile)), 0, -1):
+        for count in range(min(request.count - 1, _room_for(context, request.profile)), 0, -1):
             text = f"mig: {{profile: {request.profile}, count: {count}}}"
             yield text, replace(guest, mig=replace(request, count=count))
-    each = most_inside(field, guest)
+    each = most_inside(context, guest)
     if each:
         count = min(request.count, each)
         whole = replace(fewer, gpus=1 if is_vgpu_guest(guest) else guest.gpus, mig=replace(request, count=count))
@@ -386,13 +386,13 @@ def mig_changes(field: Field, guest: GuestIntent) -> Iterator[tuple[str, GuestIn
             yield text, whole
 
 
-def _room_for(field: Field, profile: str) -> int:
-    spaces = mig_spaces(field, profile, {})
+def _room_for(context: PlanningContext, profile: str) -> int:
+    spaces = mig_spaces(context, profile, {})
     return sum(space.capacity * len(addresses) for space, addresses in spaces.items())
 
 
-def most_inside(field: Field, guest: GuestIntent) -> int:
+def most_inside(context: PlanningContext, guest: GuestIntent) -> int:
     """The most instances of a guest's profile that a whole GPU of this host takes, when the guest makes them."""
     name = guest.mig.profile if guest.mig else ""
-    offers = (gpu_offer(field, gpu) for gpu in countable_gpus(field.host, field.catalogue))
+    offers = (gpu_offer(context, gpu) for gpu in countable_gpus(context.host, context.catalogue))
     return max((most(profile, 0) for offer in offers if (profile := offer.find(name))), default=0)

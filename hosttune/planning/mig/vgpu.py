@@ -19,7 +19,7 @@ from hosttune.planning.inventory.devices import Catalogue, address_key
 
 
 class Known(Protocol):
-    """What is looked at here: a `Field`, or its host and catalogue alone."""
+    """What is looked at here: a `PlanningContext`, or its host and catalogue alone."""
 
     @property
     def host(self) -> Host:

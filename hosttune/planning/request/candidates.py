@@ -22,7 +22,7 @@ from hosttune.planning.inventory.devices import (
     matches,
     named_gpus,
 )
-from hosttune.planning.inventory.sizing import Field
+from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.mig.guest import inside_refusal, takes_inside
 
 GpuSet = tuple[str, ...]
@@ -81,24 +81,26 @@ class Candidates:
         return None
 
 
-def gpu_candidates(field: Field, guest: GuestIntent, others: tuple[str, ...], where: str) -> Candidates:
+def gpu_candidates(context: PlanningContext, guest: GuestIntent, others: tuple[str, ...], where: str) -> Candidates:
     """The sets of GPUs that the intent allows. `others` are devices it names besides (they may share groups)."""
-    catalogue = field.catalogue
+    catalogue = context.catalogue
     count = gpu_count(guest)
     if not count:  # named, or none at all
         named = named_gpus(catalogue, guest.gpus, where) if isinstance(guest.gpus, tuple) else ()
         conflicts = (
-            *(inside_refusal(field, guest, a) for a in named if not takes_inside(field, guest, a)),
+            *(inside_refusal(context, guest, a) for a in named if not takes_inside(context, guest, a)),
             *_off_partition(catalogue, guest, named, where),
             *close_groups(catalogue, (*named, *others)).conflicts,
         )
         return Candidates(len(named), named=None if conflicts else named, why=conflicts)
     request = guest.gpus if isinstance(guest.gpus, GpuRequest) else GpuRequest(count=count)
-    pool = [g for g in countable_gpus(field.host, catalogue) if matches(g, catalogue.pci.get(g.address), request)]
+    pool = [g for g in countable_gpus(context.host, catalogue) if matches(g, catalogue.pci.get(g.address), request)]
     usable, excluded = _usable(catalogue, pool, others)
     free = len(usable)
-    excluded += [inside_refusal(field, guest, g.address) for g in usable if not takes_inside(field, guest, g.address)]
-    usable = [gpu for gpu in usable if takes_inside(field, guest, gpu.address)]
+    excluded += [
+        inside_refusal(context, guest, g.address) for g in usable if not takes_inside(context, guest, g.address)
+    ]
+    usable = [gpu for gpu in usable if takes_inside(context, guest, gpu.address)]
     if catalogue.fabric.known:
         partitions = _of_partitions(catalogue, usable, count, others) if guest.mig is None else None
         if partitions is not None:

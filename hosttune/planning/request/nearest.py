@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from hosttune.model.intent import NicRequest
 from hosttune.planning.inventory.devices import Catalogue, address_key, close_groups
-from hosttune.planning.inventory.sizing import Field
+from hosttune.planning.inventory.sizing import PlanningContext
 
 
 def shared_bridges(catalogue: Catalogue, a: str, b: str) -> int:
@@ -18,21 +18,23 @@ def shared_bridges(catalogue: Catalogue, a: str, b: str) -> int:
     return len(set(catalogue.above(a)) & set(catalogue.above(b)))
 
 
-def _remoteness(field: Field, device: str, gpu: str | None, nodes: Sequence[int]) -> tuple[int, int, tuple[int, ...]]:
+def _remoteness(
+    context: PlanningContext, device: str, gpu: str | None, nodes: Sequence[int]
+) -> tuple[int, int, tuple[int, ...]]:
     """Sort key, nearest first: shared bridges with the GPU, then node distance (unknown is farthest)."""
-    node = field.catalogue.node(device)
-    homes = [field.catalogue.node(gpu)] if gpu else list(nodes)
+    node = context.catalogue.node(device)
+    homes = [context.catalogue.node(gpu)] if gpu else list(nodes)
     known = [home for home in homes if home is not None]
     distance = 1 << 16
     if node is not None and known:
-        distance = min(field.resources.distance(home, node) for home in known)
-    shared = shared_bridges(field.catalogue, device, gpu) if gpu else 0
+        distance = min(context.resources.distance(home, node) for home in known)
+    shared = shared_bridges(context.catalogue, device, gpu) if gpu else 0
     return -shared, distance, address_key(device)
 
 
-def can_be_counted(field: Field, device: str, taken: tuple[str, ...]) -> bool:
+def can_be_counted(context: PlanningContext, device: str, taken: tuple[str, ...]) -> bool:
     """Whether a NIC or drive may be chosen by count beside what is taken: the host does not need it, nobody has it."""
-    catalogue = field.catalogue
+    catalogue = context.catalogue
     return (
         device not in taken
         and catalogue.in_use.keys().isdisjoint((device, *catalogue.virtuals.get(device, ())))
@@ -41,29 +43,34 @@ def can_be_counted(field: Field, device: str, taken: tuple[str, ...]) -> bool:
 
 
 def pick(
-    field: Field, pool: Iterable[str], count: int, gpus: Sequence[str], nodes: Sequence[int], taken: tuple[str, ...]
+    context: PlanningContext,
+    pool: Iterable[str],
+    count: int,
+    gpus: Sequence[str],
+    nodes: Sequence[int],
+    taken: tuple[str, ...],
 ) -> list[str]:
     """Each GPU in turn takes its nearest device that is left, until there are enough."""
-    left = [device for device in pool if can_be_counted(field, device, taken)]
+    left = [device for device in pool if can_be_counted(context, device, taken)]
     chosen: list[str] = []
     turn = 0
     while left and len(chosen) < count:
         gpu = gpus[turn % len(gpus)] if gpus else None
-        nearest = min(left, key=lambda device: _remoteness(field, device, gpu, nodes))
+        nearest = min(left, key=lambda device: _remoteness(context, device, gpu, nodes))
         left.remove(nearest)
         chosen.append(nearest)
         turn += 1
     return chosen
 
 
-def free_nics(field: Field, request: NicRequest) -> list[str]:
+def free_nics(context: PlanningContext, request: NicRequest) -> list[str]:
     """Physical functions that a count may mean; NICs that carry the host are left out later, with the reason."""
     return [
         nic.address
-        for nic in field.host.nics
+        for nic in context.host.nics
         if nic.physfn is None
         and (request.rdma is None or request.rdma == (nic.rdma is not None))
-        and not (field.catalogue.pci[nic.address].physfn if nic.address in field.catalogue.pci else None)
+        and not (context.catalogue.pci[nic.address].physfn if nic.address in context.catalogue.pci else None)
     ]
 
 

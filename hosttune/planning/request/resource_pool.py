@@ -12,7 +12,7 @@ from functools import cached_property
 
 from hosttune.model.intent import GpuRequest, GuestIntent, NicRequest
 from hosttune.planning.inventory.devices import address_key, close_groups
-from hosttune.planning.inventory.sizing import Field
+from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.mig.instances import MigSlot, Sites, free_functions, is_vgpu_guest, mig_sites
 from hosttune.planning.mig.packing import FULL
 from hosttune.planning.request.candidates import Candidates, GpuSet
@@ -25,7 +25,7 @@ WHOLE_FUNCTION = 1 << 16  # what giving a physical function away takes of it; a 
 
 
 @dataclass(frozen=True)
-class Want:
+class GuestRequest:
     """One guest of a batch: `named` are the NICs and drives that it names, `candidates` its sets of GPUs."""
 
     guest: GuestIntent
@@ -66,7 +66,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Stock:
+class ResourcePool:
     """Everything countable. `capacity` is indexed by `cores` (node, threads of a core), `threads` and kinds."""
 
     capacity: tuple[int, ...]
@@ -103,65 +103,65 @@ class Stock:
         return tuple(kind for kind in self.kinds if label in kind.trait.labels)
 
 
-def read_stock(field: Field, wants: Sequence[Want]) -> Stock:
+def read_resource_pool(context: PlanningContext, wants: Sequence[GuestRequest]) -> ResourcePool:
     """Count what these guests compete for."""
     capacity: list[int] = []
     cores: dict[tuple[int, int], int] = {}
     threads: dict[int, int] = {}
-    for node in field.resources.nodes.values():
-        for least in range(1, field.resources.threads_per_core + 1):
+    for node in context.resources.nodes.values():
+        for least in range(1, context.resources.threads_per_core + 1):
             cores[node.id, least] = len(capacity)
             capacity.append(sum(len(core.cpus) >= least for core in node.free))
         threads[node.id] = len(capacity)
         capacity.append(len(node.free_threads))
-    labels = _labels(field, wants)
+    labels = _labels(context, wants)
     profiles = {want.guest.mig.profile for want in wants if want.guest.mig and is_vgpu_guest(want.guest)}
-    sites = {profile: mig_sites(field, profile) for profile in sorted(profiles)}
-    cut = _cut_up(field, sites.values())
-    shared = _shared(field, labels, cut) | cut
+    sites = {profile: mig_sites(context, profile) for profile in sorted(profiles)}
+    cut = _cut_up(context, sites.values())
+    shared = _shared(context, labels, cut) | cut
     places: dict[str, int] = {}
     for name, amount in sorted(shared.items()):
         places[name] = len(capacity)
         capacity.append(amount)
-    groups = _alike(field, labels, cut, places)
+    groups = _alike(context, labels, cut, places)
     kinds: list[Kind] = []
     for trait, bundles in groups.items():
-        members = tuple(close_groups(field.catalogue, bundle).members for bundle in bundles)
+        members = tuple(close_groups(context.catalogue, bundle).members for bundle in bundles)
         kinds.append(Kind(len(capacity), trait, tuple(bundles), members))
         capacity.append(len(bundles))
     homeless = (*places.values(), *(kind.index for kind in kinds if kind.trait.node is None))
     narrowest: dict[tuple[int, int], int] = {}
     for node_id, least in cores:
-        widths = (len(core.cpus) for core in field.resources.nodes[node_id].free)
+        widths = (len(core.cpus) for core in context.resources.nodes[node_id].free)
         narrowest[node_id, least] = min((width for width in widths if width >= least), default=1)
     shares = any(want.guest.smt == "threads" for want in wants)
-    return Stock(tuple(capacity), cores, threads, tuple(kinds), narrowest, shares, sites, places, homeless)
+    return ResourcePool(tuple(capacity), cores, threads, tuple(kinds), narrowest, shares, sites, places, homeless)
 
 
 def _alike(
-    field: Field, labels: Mapping[Bundle, set[Label]], cut: Mapping[str, int], places: Mapping[str, int]
+    context: PlanningContext, labels: Mapping[Bundle, set[Label]], cut: Mapping[str, int], places: Mapping[str, int]
 ) -> dict[Trait, list[Bundle]]:
     """Bundles by what makes them alike, in the order of their addresses; `places`: where shared things are counted."""
     groups: dict[Trait, list[Bundle]] = {}
     for bundle in sorted(labels, key=lambda b: [address_key(a) for a in b]):
-        brings = sorted(_brings(field, bundle, cut).items())
+        brings = sorted(_brings(context, bundle, cut).items())
         also = tuple((places[name], much) for name, much in brings if name in places)
-        gpus = [gpu for gpu in map(field.catalogue.gpus.get, bundle) if gpu]
-        home = field.catalogue.node(bundle[0])
+        gpus = [gpu for gpu in map(context.catalogue.gpus.get, bundle) if gpu]
+        home = context.catalogue.node(bundle[0])
         trait = Trait(
-            node=home if home in field.resources.nodes else None,
+            node=home if home in context.resources.nodes else None,
             size=len(bundle),
             models=frozenset(gpu.model for gpu in gpus),
             busy=sum(bool(gpu.processes) for gpu in gpus),
             labels=frozenset(labels[bundle]),
             also=also,
-            along=_along(field, bundle),
+            along=_along(context, bundle),
         )
         groups.setdefault(trait, []).append(bundle)
     return groups
 
 
-def _labels(field: Field, wants: Sequence[Want]) -> dict[Bundle, set[Label]]:
+def _labels(context: PlanningContext, wants: Sequence[GuestRequest]) -> dict[Bundle, set[Label]]:
     """Every bundle that some guest could take, with who could take it for what. Named devices stand alone."""
     found: dict[Bundle, set[Label]] = {}
     for i, want in enumerate(wants):
@@ -174,14 +174,14 @@ def _labels(field: Field, wants: Sequence[Want]) -> dict[Bundle, set[Label]]:
                 found.setdefault((address,), set()).add((i, "set", part))
         for address in want.named:
             found.setdefault((address,), set()).add((i, "named", 0))
-        for address in counted_nics(field, want):
+        for address in counted_nics(context, want):
             found.setdefault((address,), set()).add((i, "nic", 0))
-        for address in counted_nvme(field, want):
+        for address in counted_nvme(context, want):
             found.setdefault((address,), set()).add((i, "nvme", 0))
     return found
 
 
-def gpu_pools(want: Want) -> tuple[tuple[Bundle, ...], ...]:
+def gpu_pools(want: GuestRequest) -> tuple[tuple[Bundle, ...], ...]:
     """What a counted request may be taken from: one pool of all models, or an NVLink island each."""
     pools = want.candidates.bundles
     if isinstance(want.guest.gpus, GpuRequest) and want.guest.gpus.nvlink:
@@ -196,30 +196,30 @@ def gpu_sets(candidates: Candidates) -> tuple[GpuSet, ...]:
     return (candidates.named,) if candidates.named else candidates.sets or ()
 
 
-def counted_nics(field: Field, want: Want) -> tuple[str, ...]:
+def counted_nics(context: PlanningContext, want: GuestRequest) -> tuple[str, ...]:
     """NICs that a guest could be given by count."""
     nics = want.guest.nics
     if isinstance(nics, int):
         nics = NicRequest(count=nics)
     if not isinstance(nics, NicRequest) or not nics.count:
         return ()
-    return tuple(a for a in free_nics(field, nics) if can_be_counted(field, a, want.named))
+    return tuple(a for a in free_nics(context, nics) if can_be_counted(context, a, want.named))
 
 
-def counted_nvme(field: Field, want: Want) -> tuple[str, ...]:
+def counted_nvme(context: PlanningContext, want: GuestRequest) -> tuple[str, ...]:
     """Drives that a guest could be given by count."""
     if not isinstance(want.guest.nvme, int) or not want.guest.nvme:
         return ()
-    pool = (drive.address for drive in field.host.nvme)
-    return tuple(address for address in pool if can_be_counted(field, address, want.named))
+    pool = (drive.address for drive in context.host.nvme)
+    return tuple(address for address in pool if can_be_counted(context, address, want.named))
 
 
-def _cut_up(field: Field, sites: Iterable[Sites]) -> dict[str, int]:
+def _cut_up(context: PlanningContext, sites: Iterable[Sites]) -> dict[str, int]:
     """What vGPUs take of the GPUs that some guest's MIG instances could be on, with how much of it there is."""
     found: dict[str, int] = {}
     for address in sorted({address for able in sites for address, _ in able}):
         found[instances_of(address)] = WHOLE_FUNCTION
-        found[functions_of(address)] = len(free_functions(field, address))
+        found[functions_of(address)] = len(free_functions(context, address))
         found |= {atom_of(address, bit): 1 for bit in range(ATOMS)}
     return found
 
@@ -239,39 +239,39 @@ def atom_of(gpu: str, bit: int) -> str:
     return f"slice {bit} of {gpu}"
 
 
-def _along(field: Field, bundle: Bundle) -> tuple[int, ...]:
+def _along(context: PlanningContext, bundle: Bundle) -> tuple[int, ...]:
     """The nodes of what goes along with a bundle, as far as they are known."""
-    others = (address for address in close_groups(field.catalogue, bundle).members if address not in bundle)
-    nodes = (field.catalogue.node(address) for address in others)
-    return tuple(sorted(node for node in nodes if node is not None and node in field.resources.nodes))
+    others = (address for address in close_groups(context.catalogue, bundle).members if address not in bundle)
+    nodes = (context.catalogue.node(address) for address in others)
+    return tuple(sorted(node for node in nodes if node is not None and node in context.resources.nodes))
 
 
-def _brings(field: Field, bundle: Bundle, cut: Mapping[str, int]) -> dict[str, int]:
+def _brings(context: PlanningContext, bundle: Bundle, cut: Mapping[str, int]) -> dict[str, int]:
     """What taking a bundle takes, itself included; a virtual function takes one part of its physical one."""
     found: dict[str, int] = {}
-    for address in close_groups(field.catalogue, bundle).members:
+    for address in close_groups(context.catalogue, bundle).members:
         found[address] = 1
-        device = field.catalogue.pci.get(address)
+        device = context.catalogue.pci.get(address)
         if device and device.physfn:
             found[f"part of {device.physfn}"] = 1
-        elif field.catalogue.virtuals.get(address):
+        elif context.catalogue.virtuals.get(address):
             found[f"part of {address}"] = WHOLE_FUNCTION
-    if field.catalogue.fabric.passthrough and not set(field.catalogue.fabric.members).isdisjoint(bundle):
+    if context.catalogue.fabric.passthrough and not set(context.catalogue.fabric.members).isdisjoint(bundle):
         found["the fabric itself"] = 1  # in full passthrough it has one owner
     found |= {instances_of(a): WHOLE_FUNCTION for a in bundle if instances_of(a) in cut}
     return found
 
 
-def _shared(field: Field, bundles: Iterable[Bundle], cut: Mapping[str, int]) -> dict[str, int]:
+def _shared(context: PlanningContext, bundles: Iterable[Bundle], cut: Mapping[str, int]) -> dict[str, int]:
     """Things that more than one bundle takes, with how much of them there is."""
     takers: dict[str, int] = {}
     for bundle in bundles:
-        for name in _brings(field, bundle, cut):
+        for name in _brings(context, bundle, cut):
             takers[name] = takers.get(name, 0) + 1
     return {name: WHOLE_FUNCTION if name.startswith("part of ") else 1 for name, count in takers.items() if count > 1}
 
 
-def slots_use(stock: Stock, slots: Sequence[MigSlot]) -> list[tuple[int, int]]:
+def slots_use(stock: ResourcePool, slots: Sequence[MigSlot]) -> list[tuple[int, int]]:
     """What instances take of their GPUs: themselves, a function each, and the right to have one whole."""
     found: dict[int, int] = {}
     for slot in slots:
@@ -282,7 +282,7 @@ def slots_use(stock: Stock, slots: Sequence[MigSlot]) -> list[tuple[int, int]]:
     return sorted(found.items())
 
 
-def occupied(stock: Stock, left: Sequence[int]) -> dict[str, int]:
+def occupied(stock: ResourcePool, left: Sequence[int]) -> dict[str, int]:
     """The bits of each GPU that planned guests have: `FULL` where one has it whole."""
     found: dict[str, int] = {}
     for name, index in stock.parts.items():

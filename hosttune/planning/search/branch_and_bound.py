@@ -16,9 +16,9 @@ from itertools import accumulate
 
 import msgspec
 
-from hosttune.planning.inventory.sizing import Field
+from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.mig.instances import is_vgpu_guest
-from hosttune.planning.request.resource_pool import Want
+from hosttune.planning.request.resource_pool import GuestRequest
 from hosttune.planning.search.ledger import Ledger
 from hosttune.planning.search.needs import instances_left, is_dead, need_of, weight
 from hosttune.planning.search.placements import Placement, PlacementStream
@@ -51,12 +51,12 @@ class SearchProblem:
     streams: tuple[PlacementStream, ...]
 
 
-def search_problem(field: Field, wants: Sequence[Want]) -> SearchProblem:
+def search_problem(context: PlanningContext, wants: Sequence[GuestRequest]) -> SearchProblem:
     """Count what these guests compete for.
 
     Guests that ask for the same and name no device of their own have their placements in common.
     """
-    problem = read_problem(field, wants)
+    problem = read_problem(context, wants)
     found: dict[object, PlacementStream] = {}
     streams: list[PlacementStream] = []
     for i, want in enumerate(wants):
@@ -83,7 +83,7 @@ class _Search:
 
     def __init__(self, searched: SearchProblem, members: Sequence[int], most_work: int) -> None:
         self._problem, self._streams = searched.problem, searched.streams
-        self._field, self._wants = self._problem.field, self._problem.wants
+        self._field, self._wants = self._problem.context, self._problem.wants
         self._members = tuple(members)
         self._ledger = Ledger(self._problem)
         self._needs = {i: need_of(self._problem, i) for i in members}

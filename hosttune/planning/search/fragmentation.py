@@ -14,7 +14,7 @@ from hosttune.planning.fabric.partitions import lost
 from hosttune.planning.inventory.cores import caches_of
 from hosttune.planning.inventory.pages import HUGE_1G
 from hosttune.planning.inventory.shape import CellDemand, Shape
-from hosttune.planning.inventory.sizing import Field
+from hosttune.planning.inventory.sizing import PlanningContext
 
 
 class Fragmentation(NamedTuple):
@@ -43,15 +43,15 @@ def joined(a: Fragmentation, b: Fragmentation) -> Fragmentation:
 class Fragments:
     """Says what cells and GPUs break up on one host; remembers what was asked before."""
 
-    def __init__(self, field: Field) -> None:
-        self._field = field
-        nodes = field.resources.nodes.values()
+    def __init__(self, context: PlanningContext) -> None:
+        self._field = context
+        nodes = context.resources.nodes.values()
         sizes = sorted({len(node.free) for node in nodes}, reverse=True)
         self._rooms = {node.id: tuple(int(size == len(node.free)) for size in sizes) for node in nodes}
         self._no_room = (0,) * len(sizes)
         self._caches: dict[tuple[int, int, int, bool], tuple[int, int]] = {}
-        held = field.catalogue.holders
-        self._free_gpus = Counter(node for address, node in field.countable.items() if address not in held)
+        held = context.catalogue.holders
+        self._free_gpus = Counter(node for address, node in context.countable.items() if address not in held)
 
     def of_gpus(self, gpus: Sequence[str]) -> Fragmentation:
         """What taking these GPUs breaks up, before any cell has a place."""

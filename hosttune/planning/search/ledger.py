@@ -15,8 +15,8 @@ from hosttune.gpu.mig_tables import SLICES
 from hosttune.planning.inventory.cores import cores_needed
 from hosttune.planning.inventory.devices import countable_gpus
 from hosttune.planning.inventory.shape import CellDemand, Shape
-from hosttune.planning.inventory.sizing import Field
-from hosttune.planning.request.resource_pool import Stock, atom_of, instances_of
+from hosttune.planning.inventory.sizing import PlanningContext
+from hosttune.planning.request.resource_pool import ResourcePool, atom_of, instances_of
 from hosttune.planning.search.placements import Placement
 from hosttune.planning.search.problem import Problem
 from hosttune.planning.search.selections import View
@@ -26,16 +26,16 @@ class Ledger:
     """The books of one search. `left` are the amounts of the stock; `work` counts what looking costs."""
 
     def __init__(self, problem: Problem) -> None:
-        field, stock = problem.field, problem.stock
-        self.field, self.stock = field, stock
+        context, stock = problem.context, problem.stock
+        self.context, self.stock = context, stock
         self.left = list(stock.capacity)
         self.work = 0
-        self._memory = Memory(field)
+        self._memory = Memory(context)
         self._twins: list[list[tuple[int, Picker]]] | None = None  # asked for by `state` alone
         self._homeless = picker(stock.homeless)
         self._cores = picker([index for (_, least), index in stock.cores.items() if least == 1])
         self._threads = picker(list(stock.threads.values()))
-        cut = [address for address in field.catalogue.gpus if instances_of(address) in stock.parts]
+        cut = [address for address in context.catalogue.gpus if instances_of(address) in stock.parts]
         self._slices = picker([stock.parts[atom_of(address, bit)] for address in cut for bit in range(SLICES)])
 
     def spend(self, work: int) -> None:
@@ -63,7 +63,7 @@ class Ledger:
     def state(self) -> object:
         """What is left, with twin nodes in any order: what can still be done depends on nothing else."""
         if self._twins is None:
-            self._twins = _twin_groups(self.field, self.stock)
+            self._twins = _twin_groups(self.context, self.stock)
         left, memory = self.left, self._memory
         found = []
         for group in self._twins:
@@ -130,15 +130,15 @@ class Totals(NamedTuple):
 class Memory:
     """The memory of the nodes. Free pages of a pool are taken first; what is missing is made of other memory."""
 
-    def __init__(self, field: Field) -> None:
-        rows = field.memory.items()
+    def __init__(self, context: PlanningContext) -> None:
+        rows = context.memory.items()
         self._room = {n: m.creatable_bytes for n, m in rows}
         self._now = {n: m.room_bytes() for n, m in rows}  # of that, without a reboot
         free = {(n, page): m.pages_free(page) * page for n, m in rows for page in m.pools}
         self._pooled = {key: size for key, size in free.items() if size}
         self._asked = dict.fromkeys(self._pooled, 0)  # of each pool
         # A node without a row never refuses.
-        self._known = bool(rows) and None not in self._room.values() and len(rows) == len(field.resources.nodes)
+        self._known = bool(rows) and None not in self._room.values() and len(rows) == len(context.resources.nodes)
 
     def copy(self) -> Memory:
         """The same, of its own."""
@@ -206,10 +206,10 @@ def picker(indices: Sequence[int]) -> Picker:
     return lambda left: tuple(left[index] for index in indices)
 
 
-def _twin_groups(field: Field, stock: Stock) -> list[list[tuple[int, Picker]]]:
+def _twin_groups(context: PlanningContext, stock: ResourcePool) -> list[list[tuple[int, Picker]]]:
     """Nodes by the group of their twins, each with what picks its amounts."""
     groups: dict[object, list[tuple[int, Picker]]] = {}
-    for node, (group, places) in _twins(field, stock).items():
+    for node, (group, places) in _twins(context, stock).items():
         groups.setdefault(group, []).append((node, picker(places)))
     return list(groups.values())
 
@@ -217,9 +217,9 @@ def _twin_groups(field: Field, stock: Stock) -> list[list[tuple[int, Picker]]]:
 Twin = tuple[object, tuple[int, ...]]  # nodes of one group may stand for each other; where a node's amounts are
 
 
-def _twins(field: Field, stock: Stock) -> dict[int, Twin]:
+def _twins(context: PlanningContext, stock: ResourcePool) -> dict[int, Twin]:
     """Nodes that no guest could tell apart but by what is left of them: same distances, same sizes, same devices."""
-    resources = field.resources
+    resources = context.resources
     ids = sorted(resources.nodes)
     kinds: dict[int | None, list[tuple[object, int]]] = {}
     for kind in stock.kinds:
@@ -237,29 +237,29 @@ def _twins(field: Field, stock: Stock) -> dict[int, Twin]:
         here = sorted(kinds.get(node, ()), key=repr)
         places = [index for (where, _), index in stock.cores.items() if where == node]
         places = [*places, stock.threads[node], *(index for _, index in here)]
-        gpus = [address for address in field.catalogue.gpus if field.catalogue.node(address) == node]
+        gpus = [address for address in context.catalogue.gpus if context.catalogue.node(address) == node]
         cut = tuple(address for address in gpus if instances_of(address) in stock.parts)
-        looks = (tuple(mark for mark, _ in here), resources.distance(node, node), _size(field, node), cut)
-        group = next((n for n, other in firsts if other == looks and _stands_for(field, ids, node, n)), None)
+        looks = (tuple(mark for mark, _ in here), resources.distance(node, node), _size(context, node), cut)
+        group = next((n for n, other in firsts if other == looks and _stands_for(context, ids, node, n)), None)
         if group is None:
             firsts.append((node, looks))
         found[node] = (node if group is None else group), tuple(places)
     return found
 
 
-def _size(field: Field, node: int) -> object:
+def _size(context: PlanningContext, node: int) -> object:
     """What `auto` and page pools see of a node."""
-    memory = field.memory.get(node)
+    memory = context.memory.get(node)
     pools = [(page, memory.pages_free(page)) for page in sorted(memory.pools)] if memory else []
-    countable = countable_gpus(field.host, field.catalogue)
-    gpus = sum(field.catalogue.node(gpu.address) == node for gpu in countable)
+    countable = countable_gpus(context.host, context.catalogue)
+    gpus = sum(context.catalogue.node(gpu.address) == node for gpu in countable)
     room = (memory.assignable_bytes, memory.creatable_bytes is None, memory.short_now) if memory else None
-    return len(field.resources.nodes[node].assignable), room, tuple(pools), gpus
+    return len(context.resources.nodes[node].assignable), room, tuple(pools), gpus
 
 
-def _stands_for(field: Field, ids: Sequence[int], a: int, b: int) -> bool:
+def _stands_for(context: PlanningContext, ids: Sequence[int], a: int, b: int) -> bool:
     """Whether two nodes have the same distances to all others."""
-    distance = field.resources.distance
+    distance = context.resources.distance
     return distance(a, b) == distance(b, a) and all(
         distance(a, n) == distance(b, n) and distance(n, a) == distance(n, b) for n in ids if n not in (a, b)
     )

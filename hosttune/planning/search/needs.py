@@ -13,10 +13,17 @@ from hosttune.model.values import parse_size
 from hosttune.planning.inventory.cores import cores_needed
 from hosttune.planning.inventory.devices import gpu_count
 from hosttune.planning.inventory.pages import HUGE_1G
-from hosttune.planning.inventory.sizing import Field
+from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.mig.instances import is_vgpu_guest
 from hosttune.planning.mig.packing import most
-from hosttune.planning.request.resource_pool import Stock, Want, functions_of, gpu_pools, gpu_sets, occupied
+from hosttune.planning.request.resource_pool import (
+    GuestRequest,
+    ResourcePool,
+    functions_of,
+    gpu_pools,
+    gpu_sets,
+    occupied,
+)
 from hosttune.planning.search.ledger import Ledger, Totals
 from hosttune.planning.search.problem import Problem
 from hosttune.planning.search.selections import Picks
@@ -36,7 +43,7 @@ class Need:
     `cells` what its cells need for each number of them that it may have.
     """
 
-    want: Want
+    want: GuestRequest
     least: Totals
     named: Picks
     sets: tuple[Picks, ...]
@@ -90,7 +97,7 @@ def _least_cpus(problem: Problem, guest: GuestIntent) -> tuple[int, int]:
         vcpus = [guest.vcpus if isinstance(guest.vcpus, int) else 1]
     if guest.smt == "threads":
         return 0, sum(vcpus)
-    cores = sum(cores_needed(count, problem.field.resources.threads_per_core) for count in vcpus)
+    cores = sum(cores_needed(count, problem.context.resources.threads_per_core) for count in vcpus)
     return cores, cores * min(problem.stock.narrowest.values(), default=1)
 
 
@@ -100,18 +107,18 @@ def _least_memory(guest: GuestIntent) -> int:
     return 0 if guest.memory == "auto" else parse_size(guest.memory, where="memory")
 
 
-def _least_slices(stock: Stock, guest: GuestIntent) -> int:
+def _least_slices(stock: ResourcePool, guest: GuestIntent) -> int:
     if guest.mig is None or not is_vgpu_guest(guest):
         return 0
     return guest.mig.count * min((site.profile.size or 1 for _, site in stock.sites[guest.mig.profile]), default=1)
 
 
-def weight(field: Field, need: Need) -> float:
+def weight(context: PlanningContext, need: Need) -> float:
     """How much of the host a guest takes, by the resource of which it takes most."""
     least = need.least
-    memory = sum(node.memory_bytes or 0 for node in field.memory.values())
-    all_cores = sum(len(node.cores) for node in field.resources.nodes.values())
-    all_gpus = len(field.catalogue.gpus)
+    memory = sum(node.memory_bytes or 0 for node in context.memory.values())
+    all_cores = sum(len(node.cores) for node in context.resources.nodes.values())
+    all_gpus = len(context.catalogue.gpus)
     whole = least.gpus + least.slices / SLICES
     return max(least.cores / max(1, all_cores), (least.memory_bytes or 0) / max(1, memory), whole / max(1, all_gpus))
 
@@ -158,8 +165,8 @@ def _has_room(ledger: Ledger, need: Need) -> bool:
 
 def _cells_of(problem: Problem, guest: GuestIntent) -> tuple[tuple[CellNeed, ...], ...]:
     """Every number of cells that the guest may have, with what those need at the least."""
-    nodes = len(problem.field.resources.nodes)
-    most = problem.field.resources.threads_per_core
+    nodes = len(problem.context.resources.nodes)
+    most = problem.context.resources.threads_per_core
 
     def units(vcpus: int) -> int:
         return vcpus if guest.smt == "threads" else cores_needed(vcpus, most)

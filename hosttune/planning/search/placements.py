@@ -95,7 +95,7 @@ class PlacementStream:
     """The placements of one guest, drawn as they are asked for and kept. Without a `view`, as if it were alone."""
 
     def __init__(self, problem: Problem, which: int, view: View | None = None) -> None:
-        self._problem, self._field, self._stock = problem, problem.field, problem.stock
+        self._problem, self._field, self._stock = problem, problem.context, problem.stock
         self._view = view or View(self._stock.capacity, self._holds, lambda _: None)
         self._want, self._which = problem.wants[which], which
         self._selections = Selections(problem, which, self._view)
@@ -203,12 +203,12 @@ class PlacementStream:
     def _cut_up(self, selection: Selection, level: int) -> Iterator[tuple[Bound, Family | Placement]]:
         """Every cut of the guest into the cells of a level, with some choice of GPUs."""
         self._view.spend(WORK_OF_A_SELECTION)
-        field, guest = self._field, self._want.guest
+        context, guest = self._field, self._want.guest
         has_own = self._selections.has_own_nodes
-        base = base_cells(field, guest, selection.gpus)
+        base = base_cells(context, guest, selection.gpus)
         own, extra = level == 0 and has_own, max(0, level - has_own)
         cells = base.cells + extra
-        if cells > len(field.resources.nodes) or (extra and not base.may_grow) or (own and base.nodes is None):
+        if cells > len(context.resources.nodes) or (extra and not base.may_grow) or (own and base.nodes is None):
             return
         if not self._has_room(cells):
             return

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import lcm
 
-from hosttune.planning.inventory.sizing import Field, Sizes
-from hosttune.planning.request.resource_pool import Stock, Want, read_stock
+from hosttune.planning.inventory.sizing import PlanningContext, Sizes
+from hosttune.planning.request.resource_pool import GuestRequest, ResourcePool, read_resource_pool
 from hosttune.planning.search.drawn import Drawn
 from hosttune.planning.search.fragmentation import Fragments
 
@@ -20,21 +20,21 @@ class Problem:
     `unit`: objectives are counted in parts of this size, so that each is a whole number.
     """
 
-    field: Field
-    wants: tuple[Want, ...]
-    stock: Stock
+    context: PlanningContext
+    wants: tuple[GuestRequest, ...]
+    stock: ResourcePool
     unit: int
 
     @cached_property
     def fragments(self) -> Fragments:
         """What placements break up on this host."""
-        return Fragments(self.field)
+        return Fragments(self.context)
 
     @cached_property
     def pair(self) -> dict[tuple[int, int], int]:
         """What two cells cost by the distance between their nodes, in parts of `unit`."""
-        nodes = list(self.field.resources.nodes)
-        return {(a, b): self.unit * self.field.resources.distance(a, b) for a in nodes for b in nodes if a != b}
+        nodes = list(self.context.resources.nodes)
+        return {(a, b): self.unit * self.context.resources.distance(a, b) for a in nodes for b in nodes if a != b}
 
     @cached_property
     def cuts(self) -> dict[object, Drawn[Sizes]]:
@@ -42,13 +42,13 @@ class Problem:
         return {}
 
 
-def read_problem(field: Field, wants: Sequence[Want]) -> Problem:
+def read_problem(context: PlanningContext, wants: Sequence[GuestRequest]) -> Problem:
     """Count what these guests compete for."""
-    return Problem(field, tuple(wants), read_stock(field, wants), _unit(field, wants))
+    return Problem(context, tuple(wants), read_resource_pool(context, wants), _unit(context, wants))
 
 
-def _unit(field: Field, wants: Sequence[Want]) -> int:
+def _unit(context: PlanningContext, wants: Sequence[GuestRequest]) -> int:
     """What every share of a cell divides, twice: half a pair of cells is whole as well."""
-    parts = [*range(1, len(field.resources.nodes) + 1)]
+    parts = [*range(1, len(context.resources.nodes) + 1)]
     parts += [sum(cell.vcpus for cell in w.guest.numa) for w in wants if isinstance(w.guest.numa, tuple)]
     return 2 * lcm(*parts)

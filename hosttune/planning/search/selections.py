@@ -68,7 +68,7 @@ class Selections:
     """The choices of GPUs of one guest of a problem."""
 
     def __init__(self, problem: Problem, which: int, view: View) -> None:
-        self._problem, self._field, self._stock = problem, problem.field, problem.stock
+        self._problem, self._field, self._stock = problem, problem.context, problem.stock
         self._want, self._which, self._view = problem.wants[which], which, view
         self._sets = gpu_sets(self._want.candidates)
         self._slots: list[Selection] | None = None
