@@ -14,7 +14,7 @@ PACKAGES_BROWSER := chromium chromium-driver
 # Hosts of a fleet are network namespaces that answer over real ssh.
 PACKAGES_SSH := openssh-server openssh-client iproute2 iptables
 PACKAGES_BENCH := hwloc-nox strace
-PACKAGES_LAB := qemu-system-x86 qemu-utils debootstrap e2fsprogs openssh-client
+PACKAGES_LAB := qemu-system-x86 qemu-utils mmdebstrap e2fsprogs openssh-client
 
 # Tests run on every core. Python may keep their byte code, whatever the shell says: reading them anew takes 12 s.
 JOBS ?= $(shell nproc)

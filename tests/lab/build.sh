@@ -7,7 +7,7 @@
 #   tests/lab/build.sh          builds when needed, prints the directory as its last line
 #
 # Everything lies in $HOSTTUNE_LAB (default: .lab beside the Makefile) under a hash of what went into it, so that a
-# second run finds it and a changed recipe builds anew. Needs root, debootstrap, e2fsprogs and a Python with pip
+# second run finds it and a changed recipe builds anew. Needs root, mmdebstrap, e2fsprogs and a Python with pip
 # ($PYTHON). Packages come from the machine's own apt sources.
 set -euo pipefail
 export LC_ALL=C DEBIAN_FRONTEND=noninteractive
@@ -50,8 +50,8 @@ key=$({ cat "$here/build.sh" "$requirements"; echo "$suite"; } | sha256sum | cut
 image=$cache/image-$suite-$key
 if [ -d "$image" ]; then echo "$image"; exit 0; fi
 
-[ "$(id -u)" = 0 ] || fail "building the emulated host needs root (debootstrap)"
-for tool in debootstrap mke2fs ssh-keygen; do command -v $tool >/dev/null || fail "$tool is not installed"; done
+[ "$(id -u)" = 0 ] || fail "building the emulated host needs root (mmdebstrap)"
+for tool in mmdebstrap mke2fs ssh-keygen; do command -v $tool >/dev/null || fail "$tool is not installed"; done
 "$python" -m pip --version >/dev/null || fail "$python has no pip; name another with PYTHON="
 mkdir -p "$cache"
 exec 9>"$cache/lock"
@@ -88,40 +88,31 @@ sources() {
     sort -u
 }
 
+# One run of apt, with the machine's own sources, for the base and all packages.
 bootstrap() {
   sources >"$work/sources"
   # Without package lists (as in a container image) apt names no targets.
   [ -s "$work/sources" ] || { apt-get update; sources >"$work/sources"; }
-  local mirror
-  mirror=$(awk -v suite="$suite" '$2 == suite && $3 == "main" { print $1; exit }' "$work/sources")
-  [ -n "$mirror" ] || { echo "no apt source has $suite main"; return 1; }
-  debootstrap --variant=minbase --include=ca-certificates "$suite" "$root" "${mirror%/}"
-  sed 's/^/deb /' "$work/sources" >"$root/etc/apt/sources.list"
-  rm -f "$root"/etc/apt/sources.list.d/*
-}
-
-# Not through debootstrap --include: it does not resolve virtual packages.
-packages() {
-  # How this machine reaches its mirrors (proxies, certificates, date checks) holds inside too, while building.
-  apt-config dump | grep '^Acquire' | grep -v IndexTargets >"$root/etc/apt/apt.conf.d/99machine"
-  cp /etc/resolv.conf "$root/etc/resolv.conf"
-  [ ! -f /etc/ssl/certs/ca-certificates.crt ] || cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
-  printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d" # nothing may start in here
-  chmod +x "$root/usr/sbin/policy-rc.d"
-  printf 'path-exclude=/usr/share/%s/*\n' doc man locale >"$root/etc/dpkg/dpkg.cfg.d/small"
-  # The distribution's initramfs holds what finds the disk, and is packed to unpack fast.
-  mkdir -p "$root/etc/initramfs-tools/conf.d"
-  printf 'MODULES=list\nCOMPRESSLEVEL=1\n' >"$root/etc/initramfs-tools/conf.d/small"
-  printf '%s\n' virtio_pci virtio_blk ext4 >"$root/etc/initramfs-tools/modules"
-  # GRUB is written to the disk below: there is no device that its package could install to.
-  echo 'grub-pc grub-pc/install_devices_empty boolean true' | chroot "$root" debconf-set-selections
-  mount -t proc proc "$root/proc"
-  chroot "$root" apt-get -q update
-  chroot "$root" apt-get -q -y -o Dpkg::Use-Pty=0 -o Dpkg::Options::=--force-unsafe-io \
-    --no-install-recommends install "${PACKAGES[@]}"
-  chroot "$root" apt-get clean
-  umount "$root/proc"
-  rm -rf "$root/usr/sbin/policy-rc.d" "$root/etc/apt/apt.conf.d/99machine" "$root"/var/lib/apt/lists/*
+  grep -q " $suite main$" "$work/sources" || { echo "no apt source has $suite main"; return 1; }
+  sed -i 's/^/deb /' "$work/sources"
+  # How this machine reaches its mirrors: proxies, certificates, date checks.
+  apt-config dump | grep '^Acquire' | grep -v IndexTargets >"$work/acquire"
+  cat >"$work/before-packages" <<'X'
+set -e
+# The distribution's initramfs holds what finds the disk, and is packed to unpack fast.
+mkdir -p "$1/etc/initramfs-tools/conf.d"
+printf 'MODULES=list\nCOMPRESSLEVEL=1\n' >"$1/etc/initramfs-tools/conf.d/small"
+printf '%s\n' virtio_pci virtio_blk ext4 >"$1/etc/initramfs-tools/modules"
+# GRUB is written to the disk below: there is no device that its package could install to.
+echo 'grub-pc grub-pc/install_devices_empty boolean true' | chroot "$1" debconf-set-selections
+X
+  mmdebstrap --quiet --mode=root --variant=minbase --include="ca-certificates,$(IFS=,; echo "${PACKAGES[*]}")" \
+    --aptopt="$work/acquire" --dpkgopt=force-unsafe-io \
+    --dpkgopt=path-exclude=/usr/share/doc/* --dpkgopt=path-exclude=/usr/share/man/* \
+    --dpkgopt=path-exclude=/usr/share/locale/* \
+    --essential-hook="sh $work/before-packages \"\$1\"" --skip=cleanup/tmp \
+    "$suite" "$root" "$work/sources"
+  rm -f "$root/etc/apt/apt.conf.d/99mmdebstrap"
 }
 
 # hosttune itself is not in the image: it runs from the working tree. Its dependencies are, for the image's Python.
@@ -290,7 +281,7 @@ disk() {
 
 # --- build ----------------------------------------------------------------------------------------------------
 
-for name in bootstrap packages dependencies settings host_initramfs guest_initramfs boot_loader disk; do step $name; done
+for name in bootstrap dependencies settings host_initramfs guest_initramfs boot_loader disk; do step $name; done
 mkdir "$work/image"
 mv "$work"/{root.raw,vmlinux,initramfs.cpio,key} "$work/image/"
 rm -rf "$cache"/image-$suite-* # older recipes: gigabytes that nothing asks for any more

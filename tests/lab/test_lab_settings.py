@@ -22,7 +22,7 @@ PLAN = "/root/plan.json"
 INSIDE = "python3 /mnt/tree/tests/lab/inside.py"
 SMALL = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages"
 LARGE = "/sys/devices/system/node/node0/hugepages/hugepages-1048576kB/nr_hugepages"
-CUTS = examples(4, full=24)
+CUTS = examples(3, full=24)
 MANAGED = 8  # queues of a drive, one for each CPU; the interrupt of its commands is the host's to move
 # How hosttune's settings are called in the machine: at the level of one setting, without a transaction.
 SETTING = """
