@@ -43,7 +43,7 @@ _ENDS = {name: hint for vendor in VENDORS for name, hint in vendor.traces.daemon
 
 
 @dataclass(frozen=True)
-class Holder:
+class DeviceUser:
     """One user of a PCI function.
 
     `what` it has: device nodes, or its use by the host. `name`: of the process, the guest or the host's use; `pid` and
@@ -72,7 +72,7 @@ class Holder:
         return f"{self.address}: {who} (process {self.pid}{place}) has {self.what} open: {self.hint}"
 
 
-def holders(system: System, addresses: Sequence[str]) -> tuple[Holder, ...]:
+def holders(system: System, addresses: Sequence[str]) -> tuple[DeviceUser, ...]:
     """Everybody who uses these PCI functions, in the order of addresses, the host's own uses first.
 
     Only nodes of the functions themselves count (/dev/nvidiactl alone holds no GPU), and processes by the name that
@@ -94,7 +94,7 @@ def holders(system: System, addresses: Sequence[str]) -> tuple[Holder, ...]:
     doubts = (*_unseen(system, opened), *(f"{doubt.where} ({doubt.why})" for doubt in reader.problems))
     everyone = ", ".join(addresses)
     hint = "run as root on the machine itself, or check the kernel log"
-    return (*found, *(Holder(everyone, doubt, hint, unknown=True) for doubt in doubts if addresses))
+    return (*found, *(DeviceUser(everyone, doubt, hint, unknown=True) for doubt in doubts if addresses))
 
 
 # --- nodes ---------------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def _unseen(system: System, opened: _Opened) -> Iterator[str]:
         yield "no process is visible in /proc"
 
 
-def _process_holder(reader: Reader, pid: int, address: str, nodes: list[str]) -> Holder:
+def _process_holder(reader: Reader, pid: int, address: str, nodes: list[str]) -> DeviceUser:
     arguments = (reader.text(f"/proc/{pid}/cmdline") or "").split("\0")
     comm = reader.text(f"/proc/{pid}/comm") or ""
     called = arguments[0].rpartition("/")[2]
@@ -209,7 +209,7 @@ def _process_holder(reader: Reader, pid: int, address: str, nodes: list[str]) ->
     guest = _guest(name, arguments)
     place = _place(reader.text(f"/proc/{pid}/cgroup") or "")
     hint = f"virsh shutdown {guest}" if guest else _end_of(name, pid, place)
-    return Holder(address, ", ".join(nodes), hint, name=name, pid=pid, place=place, guest=guest)
+    return DeviceUser(address, ", ".join(nodes), hint, name=name, pid=pid, place=place, guest=guest)
 
 
 def _guest(name: str, arguments: list[str]) -> str | None:
@@ -242,7 +242,7 @@ def _end_of(name: str, pid: int, place: str | None) -> str:
 # --- the host's own use --------------------------------------------------------------------------------------
 
 
-def _host_uses(reader: Reader, address: str) -> Iterator[Holder]:
+def _host_uses(reader: Reader, address: str) -> Iterator[DeviceUser]:
     path = f"{_DEVICES}/{address}"
     names = reader.names(path)
     for folder in _with_virtio(path, names):
@@ -250,13 +250,13 @@ def _host_uses(reader: Reader, address: str) -> Iterator[Holder]:
             use = _network_use(reader, interface)
             if use is not None:
                 hint = f"take it down if nothing needs it: ip link set {interface} down"
-                yield Holder(address, f"network interface {interface} {use}", hint)
+                yield DeviceUser(address, f"network interface {interface} {use}", hint)
     _, disks = nvme_names(reader, address)
     disks = (*disks, *(disk for folder in _with_virtio(path, names)[1:] for disk in reader.names(f"{folder}/block")))
     uses = block_uses(reader) if disks else {}
     for disk in disks:
         for use in disk_uses(reader, disk, uses):
-            yield Holder(address, use, "free it if nothing needs it: umount, swapoff, or stop the array")
+            yield DeviceUser(address, use, "free it if nothing needs it: umount, swapoff, or stop the array")
 
 
 def _network_use(reader: Reader, interface: str) -> str | None:

@@ -40,7 +40,7 @@ _KINDS = frozenset(
 )  # fmt: skip
 
 
-class Wish(NamedTuple):
+class WantedSetting(NamedTuple):
     """A setting of ours: its kind, target and wanted value, as in an action."""
 
     kind: str
@@ -48,10 +48,10 @@ class Wish(NamedTuple):
     want: Any
 
 
-class Fight(NamedTuple):
+class TunedConflict(NamedTuple):
     """A key of TuneD's that is about a setting of ours. `how`: OTHERWISE, UNSURE, or OVERRULED: ours stays in force."""
 
-    wish: Wish
+    wish: WantedSetting
     key: TunedKey
     how: str
 
@@ -67,26 +67,28 @@ def reaches(kind: str, target: str) -> bool:
     return kind in _KINDS or target.startswith(_SYSFS)
 
 
-def fights(tuned: Tuned, wishes: Iterable[Wish], kernel_args: Iterable[str] | None) -> tuple[Fight, ...]:
+def fights(
+    tuned: Tuned, wishes: Iterable[WantedSetting], kernel_args: Iterable[str] | None
+) -> tuple[TunedConflict, ...]:
     """Each kind of setting that a key of the profile is about and does not prove to set the same; once a key."""
-    found: dict[tuple[str, TunedKey, str], Fight] = {}
+    found: dict[tuple[str, TunedKey, str], TunedConflict] = {}
     wanted = [wish for wish in wishes if reaches(wish.kind, wish.target)]
     for key in tuned.keys:
         for wish in wanted:
             how = _judged(tuned, key, wish, kernel_args)
             if how is not None and how != SAME:
-                found.setdefault((wish.kind, key, how), Fight(wish, key, how))
+                found.setdefault((wish.kind, key, how), TunedConflict(wish, key, how))
     return tuple(found.values())
 
 
-def _judged(tuned: Tuned, key: TunedKey, wish: Wish, kernel_args: Iterable[str] | None) -> str | None:
+def _judged(tuned: Tuned, key: TunedKey, wish: WantedSetting, kernel_args: Iterable[str] | None) -> str | None:
     wants = wish.want.values() if isinstance(wish.want, Mapping) and wish.kind in _CPU_KEYS else (wish.want,)
     verdicts = {_of_plugin(tuned, key, wish._replace(want=want), kernel_args) for want in wants}
     how = next((one for one in (OTHERWISE, UNSURE, OVERRULED, SAME) if one in verdicts), None)
     return UNSURE if how == OTHERWISE and not key.sure else how
 
 
-def _of_plugin(tuned: Tuned, key: TunedKey, wish: Wish, kernel_args: Iterable[str] | None) -> str | None:
+def _of_plugin(tuned: Tuned, key: TunedKey, wish: WantedSetting, kernel_args: Iterable[str] | None) -> str | None:
     if key.plugin == "cpu":
         if _CPU_KEYS.get(wish.kind) != key.key:
             return None
@@ -135,7 +137,7 @@ def _unquoted(value: str) -> str:
     return value[1:-1] if len(value) > 1 and value[0] == value[-1] == '"' else value
 
 
-def _thp(key: TunedKey, wish: Wish, kernel_args: Iterable[str] | None) -> str | None:
+def _thp(key: TunedKey, wish: WantedSetting, kernel_args: Iterable[str] | None) -> str | None:
     """plugin_vm.py leaves THP alone where the kernel's arguments have it."""
     if wish.kind != "thp" or key.key not in ("transparent_hugepages", "transparent_hugepage"):
         return None
@@ -145,7 +147,7 @@ def _thp(key: TunedKey, wish: Wish, kernel_args: Iterable[str] | None) -> str | 
     return None if any(word.startswith("transparent_hugepage=") for word in kernel_args) else how
 
 
-def _sysctl(tuned: Tuned, key: TunedKey, wish: Wish) -> str | None:
+def _sysctl(tuned: Tuned, key: TunedKey, wish: WantedSetting) -> str | None:
     """After its own, TuneD applies the files of sysctl.d again, ours among them, unless it is told not to."""
     if wish.kind == "hugepages" and key.key in _PAGE_KEYS:  # of the default size, spread over the nodes
         return UNSURE
@@ -160,7 +162,7 @@ def _sysctl(tuned: Tuned, key: TunedKey, wish: Wish) -> str | None:
     return how
 
 
-def _sysfs(key: TunedKey, wish: Wish) -> str | None:
+def _sysfs(key: TunedKey, wish: WantedSetting) -> str | None:
     if wish.kind == "nvme-queue":
         head, _, part = key.key.rpartition("/queue/")
         folder, _, disk = head.rpartition("/")
@@ -180,13 +182,13 @@ def may_match(pattern: str, start: str) -> bool:
     return literal.startswith(start) or (len(literal) < len(pattern) and start.startswith(literal))
 
 
-def _queue(part: str, value: str, wish: Wish) -> str | None:
+def _queue(part: str, value: str, wish: WantedSetting) -> str | None:
     if wish.kind != "nvme-queue" or not isinstance(wish.want, Mapping) or part not in wish.want:
         return None
     return _value(value, wish.want[part])
 
 
-def _interrupts(key: TunedKey, wish: Wish) -> str | None:
+def _interrupts(key: TunedKey, wish: WantedSetting) -> str | None:
     """[irqbalance] writes the CPUs that are banned; [irq] an affinity; [scheduler] takes isolated CPUs out of all."""
     known = (("irqbalance", "banned_cpus", "irqbalance-ban"), ("irq", "affinity", "irq-affinity"))
     isolates = (key.plugin, key.key, wish.kind) == ("scheduler", "isolated_cores", "irq-affinity")
@@ -198,7 +200,7 @@ def _interrupts(key: TunedKey, wish: Wish) -> str | None:
     return OTHERWISE if (ours & theirs if isolates else ours != theirs) else SAME
 
 
-def _argument(line: str, wish: Wish) -> str | None:
+def _argument(line: str, wish: WantedSetting) -> str | None:
     """The command line that [bootloader] adds: `line` is all of it."""
     words = split(_unquoted(line))
     text = text_of(words, wish.target)
@@ -223,6 +225,6 @@ def _shown(want: Any) -> str:
     return str(want)
 
 
-def told(found: Iterable[Fight], how: str) -> Iterator[str]:
+def conflict_lines(found: Iterable[TunedConflict], how: str) -> Iterator[str]:
     """The texts of those that are so, each once."""
     yield from dict.fromkeys(fight.text for fight in found if fight.how == how)

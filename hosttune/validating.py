@@ -22,7 +22,7 @@ from hosttune.model.validation import Gpu, KnownDevice, Machine, Validation, ver
 from hosttune.system import System
 
 if TYPE_CHECKING:
-    from hosttune.bench.course import Measured
+    from hosttune.bench.measuring import Measured
 
 # What exits 1, of (the verdict is fail or unknown, something is worse than before).
 _GATES = {"verdict": (True, False), "worse": (False, True), "either": (True, True)}
@@ -116,7 +116,7 @@ def _evidence(place: System | Host, inside: bool) -> Evidence:
 
 
 def _measure(system: System, evidence: Evidence, request: Request, say: Tell) -> Measured:
-    from hosttune.bench.course import measure
+    from hosttune.bench.measuring import measure
 
     return measure(
         system,

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hosttune.fleet.course import Course, Hands, Outcome, carry_out, opening, resumed, waves_of
-from hosttune.fleet.gate import Gate, Standing
+from hosttune.fleet.gate import Gate, HostStatus
 from hosttune.fleet.record import Began, Line, Past, Resumed, decode, encode, past_run
 from hosttune.fleet.results import RECORD, answer_path, held
+from hosttune.fleet.rollout import Outcome, Rollout, RunServices, carry_out, opening, resumed, waves_of
 from hosttune.fleet.runner import Event, Order, Played, Stop
 from hosttune.fleet.waves import parse_sizes
 from hosttune.jsonlines import JsonLines
@@ -113,29 +113,29 @@ def names(count: int) -> list[str]:
 
 def course_of(
     results: Path, verb: str, hosts: Sequence[str], *, run: str = "r1", sizes: str = "1,2,100%", **others: Any
-) -> Course:
+) -> Rollout:
     """A new course over these hosts."""
     check = bool(others.get("check", False))
     order = Order(verb, ("inventory",), (), str(results), {"hosttune_run": run}, check=check)
     waves = waves_of(verb, hosts, parse_sizes(sizes), check=check)
-    return Course(run, verb, order, waves, **others)
+    return Rollout(run, verb, order, waves, **others)
 
 
 @contextmanager
 def hands(
-    results: Path, fleet: Fleet, told: list[Standing] | None = None, *, wait_seconds: float = 60.0
-) -> Iterator[Hands]:
+    results: Path, fleet: Fleet, told: list[HostStatus] | None = None, *, wait_seconds: float = 60.0
+) -> Iterator[RunServices]:
     """What a course works with: the record of a folder, and simulated hosts."""
 
-    def settled(_: int, standing: Standing) -> None:
+    def settled(_: int, standing: HostStatus) -> None:
         if told is not None:
             told.append(standing)
 
     with held(str(results), wait_seconds=wait_seconds) as journal:
-        yield Hands(journal, Stop(), lambda _: None, settled, fleet.play)
+        yield RunServices(journal, Stop(), lambda _: None, settled, fleet.play)
 
 
-def begin(course: Course, results: Path, fleet: Fleet) -> Outcome:
+def begin(course: Rollout, results: Path, fleet: Fleet) -> Outcome:
     """Begin a run and carry it out."""
     with hands(results, fleet) as those:
         began = Began(
@@ -176,6 +176,6 @@ def add(journal: JsonLines, lines: Iterable[Line]) -> None:
         journal.add(encode(line))
 
 
-def with_shard(course: Course, shard: int) -> Course:
+def with_shard(course: Rollout, shard: int) -> Rollout:
     """The course with shards of at most so many hosts."""
     return replace(course, shard=shard)

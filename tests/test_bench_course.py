@@ -11,7 +11,7 @@ import pytest
 from benchcases import CASES, Bench
 from cutshort import put, put_link
 
-from hosttune.bench.course import Measured, measure
+from hosttune.bench.measuring import Measured, measure
 from hosttune.errors import BadInput, Refused
 from hosttune.model.gpu import Gpu, Mig, Peer
 from hosttune.model.host import Cpu, Host, Nic, NumaNode, PciDevice, RunningGuest, VcpuPin

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hosttune.bench.baselines import shipped
 from hosttune.bench.compare import Change, compare, rank_test
-from hosttune.bench.judge import Port, Scene, judge, loaded_links, missing, spread
+from hosttune.bench.judge import JudgingContext, Port, judge, loaded_links, missing, spread
 from hosttune.bench.parse.answer import Lost
 from hosttune.model.validation import CheckResult, Sample, Validation
 
@@ -32,7 +32,7 @@ def verdict(
     gpus: int = 8,
     history: tuple[Validation, ...] = (),
 ) -> CheckResult:
-    (result,) = judge(runs(metric, values, subject), Scene(shipped(), {GPU: H200}, gpus, history))
+    (result,) = judge(runs(metric, values, subject), JudgingContext(shipped(), {GPU: H200}, gpus, history))
     assert result.check == f"bench-{metric}"
     assert result.subject == subject
     return result
@@ -101,7 +101,7 @@ def test_a_floor_of_copies_between_gpus_is_that_of_their_links(
     value: float, links: int | None, expected: str, said: str
 ) -> None:
     known = {} if links is None else {PAIR: links}
-    scene = Scene(shipped(), {GPU: H200, PEER: H200}, 2, links=known)
+    scene = JudgingContext(shipped(), {GPU: H200, PEER: H200}, 2, links=known)
     (result,) = judge(runs("p2p-write-ce", (value,) * 5, PAIR), scene)
     assert result.outcome == expected
     assert said in (result.expected or "")
@@ -113,7 +113,7 @@ def test_a_floor_of_copies_between_gpus_is_that_of_their_links(
 @pytest.mark.parametrize(("links", "expected"), [(12, "pass"), (None, "pass"), (0, "skip")])
 def test_a_floor_of_two_bridged_cards_is_none_for_two_without_a_bridge(links: int | None, expected: str) -> None:
     known = {} if links is None else {"2 GPUs": links}
-    scene = Scene(shipped(), {GPU: "10de:2321", PEER: "10de:2321"}, 2, links=known)
+    scene = JudgingContext(shipped(), {GPU: "10de:2321", PEER: "10de:2321"}, 2, links=known)
     (result,) = judge(runs("all-reduce-16gib", (210.0,) * 5, "2 GPUs"), scene)
     assert result.outcome == expected
     (slow,) = judge(runs("all-reduce-16gib", (40.0,) * 5, "2 GPUs"), scene)
@@ -134,7 +134,7 @@ def test_a_floor_of_two_bridged_cards_is_none_for_two_without_a_bridge(links: in
     ],
 )
 def test_an_rdma_port_is_held_against_its_own_rate(value: float, port: Port, expected: str) -> None:
-    scene = Scene(shipped(), {"mlx5_0": "15b3:1021"}, 0, ports={"mlx5_0": port})
+    scene = JudgingContext(shipped(), {"mlx5_0": "15b3:1021"}, 0, ports={"mlx5_0": port})
     (result,) = judge(runs("rdma-write", (value,) * 5, "mlx5_0->host2", "Gb/s"), scene)
     assert result.outcome == expected
     if expected in ("pass", "fail"):
@@ -148,7 +148,7 @@ def test_a_link_under_load_is_the_median_of_its_readings() -> None:
     assert loaded_links((*speeds, *widths)) == {GPU: (32.0, 16)}
     assert loaded_links(speeds) == {}
     assert loaded_links((*speeds[:4], *widths)) == {}
-    assert judge((*speeds, *widths), Scene(shipped(), {GPU: H200}, 1)) == ()
+    assert judge((*speeds, *widths), JudgingContext(shipped(), {GPU: H200}, 1)) == ()
 
 
 def test_a_host_is_held_against_its_own_history() -> None:
@@ -165,7 +165,7 @@ def test_one_wrong_product_fails_a_gpu() -> None:
 
 
 def test_clocks_and_power_are_not_judged_and_what_is_lost_is_unknown() -> None:
-    assert judge(runs("load-power", (700.0,) * 5), Scene(shipped(), {GPU: H200}, 1)) == ()
+    assert judge(runs("load-power", (700.0,) * 5), JudgingContext(shipped(), {GPU: H200}, 1)) == ()
     (result,) = missing([Lost("h2d-ce", GPU, "no answer within 30 s")])
     assert (result.outcome, result.actual) == ("unknown", "no answer within 30 s")
     assert result.hint
@@ -262,7 +262,7 @@ def test_many_runs_take_the_normal_approximation() -> None:
 
 def test_a_floor_for_eight_gpus_is_none_for_seven_of_them() -> None:
     """A GPU that the library does not show is missing from the collective as well."""
-    scene = Scene(shipped(), {GPU: H200, PEER: H200}, 8)
+    scene = JudgingContext(shipped(), {GPU: H200, PEER: H200}, 8)
     outcomes = [
         judge(runs("all-reduce-16gib", (400.0,) * 5, subject), scene)[0].outcome for subject in ("8 GPUs", "7 GPUs")
     ]
@@ -277,6 +277,6 @@ def test_between_two_mi300x_a_floor_is_that_of_their_one_link() -> None:
         (40.0, 0, "skip"),
     ):
         known = {} if links is None else {PAIR: links}
-        scene = Scene(shipped(), {GPU: "1002:74a1", PEER: "1002:74a1"}, 8, links=known)
+        scene = JudgingContext(shipped(), {GPU: "1002:74a1", PEER: "1002:74a1"}, 8, links=known)
         (result,) = judge(runs("p2p-write-ce", (value,) * 5, PAIR), scene)
         assert result.outcome == expected, value

@@ -16,7 +16,7 @@ from standins import install, told
 from test_bench_course import CHILD, FOUND, GPUS, MEMORY, document, host, machine, outcomes, process, record
 
 from hosttune.bench import gpu_child
-from hosttune.bench.course import Measured, measure
+from hosttune.bench.measuring import Measured, measure
 from hosttune.bench.parse import child
 from hosttune.bench.parse.answer import Answer
 from hosttune.errors import Refused

@@ -12,7 +12,7 @@ import pytest
 from applyroots import EXAMPLE, PREFERENCE, Root, copied
 
 from hosttune.archive import open_root
-from hosttune.bench.course import Measured
+from hosttune.bench.measuring import Measured
 from hosttune.checks import checks
 from hosttune.cli import run
 from hosttune.cli.validate import page_of

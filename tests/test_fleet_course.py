@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hosttune.errors import BadInput
-from hosttune.fleet.course import changes, resumed
 from hosttune.fleet.record import Asked, Done, Ended, Judged, Members, Stopped
 from hosttune.fleet.results import RECORD
+from hosttune.fleet.rollout import changes, resumed
 from hosttune.fleet.runner import Event, Order, Played, Stop
 
 HOSTS = names(8)  # waves of 1, 2 and 5

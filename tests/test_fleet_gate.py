@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosttune.fleet.gate import GATES, ONLY_IF_ASKED, PHASES, Gate, Standing, exit_code, judge, stands
+from hosttune.fleet.gate import GATES, ONLY_IF_ASKED, PHASES, Gate, HostStatus, exit_code, judge, stands
 from hosttune.model.fleet import Answer, AnswerOutcome
 from hosttune.model.validation import Verdict
 
@@ -27,7 +27,7 @@ def well(verb: str) -> dict[str, Answer]:
     return {phase: answer(phase) for phase in PHASES[verb] if phase not in ("status", *ONLY_IF_ASKED)}
 
 
-def standing(verb: str, gate: Gate = "either", **others: Answer | None) -> Standing:
+def standing(verb: str, gate: Gate = "either", **others: Answer | None) -> HostStatus:
     answers = {**well(verb), **others}
     return stands("h", verb, {phase: found for phase, found in answers.items() if found is not None}, gate)
 
@@ -111,7 +111,7 @@ def test_in_check_mode_the_verb_itself_decides() -> None:
 
 
 def test_every_host_of_the_wave_counts() -> None:
-    good, bad = Standing("a", "ok"), Standing("b", "slow", "apply", "no answer in time")
+    good, bad = HostStatus("a", "ok"), HostStatus("b", "slow", "apply", "no answer in time")
     assert judge(["a"], {"a": good}) == (True, ())
     assert judge(["a", "b"], {"a": good, "b": bad}) == (False, ("b: apply: slow: no answer in time",))
     assert judge(["a", "c"], {"a": good}) == (False, ("c: no phase: unknown: not asked",))
@@ -126,7 +126,9 @@ def test_the_reasons_of_very_many_hosts_are_cut() -> None:
     assert why[-1] == "and 80 more hosts"
 
 
-STANDINGS = st.builds(Standing, st.just("h"), st.sampled_from(OUTCOMES), verdict=st.none() | st.sampled_from(VERDICTS))
+STANDINGS = st.builds(
+    HostStatus, st.just("h"), st.sampled_from(OUTCOMES), verdict=st.none() | st.sampled_from(VERDICTS)
+)
 ANSWERS = st.fixed_dictionaries(
     {},
     optional={
@@ -145,7 +147,7 @@ ANSWERS = st.fixed_dictionaries(
 
 
 @given(st.lists(STANDINGS, max_size=12))
-def test_the_gate_never_opens_on_a_host_that_is_not_good(found: list[Standing]) -> None:
+def test_the_gate_never_opens_on_a_host_that_is_not_good(found: list[HostStatus]) -> None:
     standings = {f"h{number}": one for number, one in enumerate(found)}
     passed, why = judge([*standings], standings)
     assert passed == (bool(found) and all(one.outcome == "ok" for one in found))
@@ -153,7 +155,7 @@ def test_the_gate_never_opens_on_a_host_that_is_not_good(found: list[Standing]) 
 
 
 @given(st.lists(STANDINGS, min_size=1, max_size=8), STANDINGS)
-def test_one_host_more_never_opens_a_gate(found: list[Standing], one: Standing) -> None:
+def test_one_host_more_never_opens_a_gate(found: list[HostStatus], one: HostStatus) -> None:
     standings = {f"h{number}": each for number, each in enumerate(found)}
     before, _ = judge([*standings], standings)
     after, _ = judge([*standings, "x"], {**standings, "x": one})
@@ -186,14 +188,14 @@ def test_the_gate_of_both_is_at_least_as_strict_as_each(answers: dict[str, Answe
 @pytest.mark.parametrize(
     ("found", "code"),
     [
-        ([Standing("a", "ok", verdict="warn")], 0),
-        ([Standing("a", "ok"), Standing("b", "no")], 1),
-        ([Standing("a", "ok"), Standing("b", "unknown")], 1),
-        ([Standing("a", "unreachable"), Standing("b", "needs-person")], 4),
-        ([Standing("a", "ok", verdict="fail")], 1),  # the gate was `worse`: it was no worse, and is still no pass
-        ([Standing("a", "ok", verdict="unknown")], 1),
-        ([Standing("a", "internal")], 1),
+        ([HostStatus("a", "ok", verdict="warn")], 0),
+        ([HostStatus("a", "ok"), HostStatus("b", "no")], 1),
+        ([HostStatus("a", "ok"), HostStatus("b", "unknown")], 1),
+        ([HostStatus("a", "unreachable"), HostStatus("b", "needs-person")], 4),
+        ([HostStatus("a", "ok", verdict="fail")], 1),  # the gate was `worse`: it was no worse, and is still no pass
+        ([HostStatus("a", "ok", verdict="unknown")], 1),
+        ([HostStatus("a", "internal")], 1),
     ],
 )
-def test_the_worst_host_makes_the_exit_code(found: list[Standing], code: int) -> None:
+def test_the_worst_host_makes_the_exit_code(found: list[HostStatus], code: int) -> None:
     assert exit_code(found) == code

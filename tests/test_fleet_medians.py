@@ -11,7 +11,7 @@ from statistics import median
 import pytest
 
 from hosttune.bench.baselines import with_fleet
-from hosttune.bench.judge import Scene, judge
+from hosttune.bench.judge import JudgingContext, judge
 from hosttune.fleet.medians import (
     FAR,
     FEWEST_HOSTS,
@@ -223,7 +223,7 @@ def test_the_floors_are_what_validate_takes() -> None:
 
 @pytest.mark.parametrize(("part", "outcome"), [(1.0, "pass"), (0.97, "pass"), (0.88, "warn")])
 def test_a_host_that_lags_behind_its_fleet_warns(part: float, outcome: str) -> None:
-    scene = Scene(standard=with_fleet(fleet_of(MEASURED)), devices={GPU: "10de:2335"}, gpus=1)
+    scene = JudgingContext(standard=with_fleet(fleet_of(MEASURED)), devices={GPU: "10de:2335"}, gpus=1)
     (result,) = judge(runs("h2d-ce", GPU, *[55.5 * part] * 5), scene)
     assert result.outcome == outcome
     assert "fleet's median" in (result.expected or "")

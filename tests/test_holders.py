@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cutshort import put, put_link, scratch_root
 
-from hosttune.holders import Holder, device_nodes, holders
+from hosttune.holders import DeviceUser, device_nodes, holders
 from hosttune.machine import Machine
 from hosttune.reader import Reader
 from hosttune.recorded import Capture
@@ -63,7 +63,7 @@ def test_the_minor_number_tells_which_node(tmp_path: Path) -> None:
     )
     process(tmp_path, 813, "/dev/nvidiactl")  # holds no GPU
     assert holders(capture(tmp_path), [GPU, OTHER]) == (
-        Holder(GPU, "/dev/nvidia3", "end process 812", name="python3", pid=812),
+        DeviceUser(GPU, "/dev/nvidia3", "end process 812", name="python3", pid=812),
     )
     assert texts(tmp_path, GPU) == [f"{GPU}: python3 (process 812) has /dev/nvidia3 open: end process 812"]
     assert texts(tmp_path, OTHER) == []

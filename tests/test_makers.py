@@ -43,7 +43,7 @@ MAY = {
     "domain/proof.py": {"intel": "libvirt's model of a guest's IOMMU"},
     "knobs/pcie.py": {"intel": "root ports of CPUs", "amd": "likewise", "8086": "likewise"},
     "planning/pcie/window.py": {"amd": "AMD's CPUs, whose address map has a hole"},
-    "bench/course.py": {"habana_frameworks": "the Python library that a backend is made for"},
+    "bench/measuring.py": {"habana_frameworks": "the Python library that a backend is made for"},
     "bench/gpu_backends.py": {"habana_frameworks": "likewise", "GAUDI": "likewise", "_GAUDI": "likewise"},
     "bench/gpu_hpu.py": {"habana_frameworks.torch.core": "likewise"},
     "checks/xids.py": {"docs.nvidia.com/deploy/xid-errors": "the address of a document"},

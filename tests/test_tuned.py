@@ -28,7 +28,7 @@ from hosttune.planning import plan
 from hosttune.reader import Reader
 from hosttune.recorded import Archive
 from hosttune.recording import Recording
-from hosttune.tuned import OTHERWISE, OVERRULED, UNSURE, Wish, fights
+from hosttune.tuned import OTHERWISE, OVERRULED, UNSURE, WantedSetting, fights
 
 BALANCED = "[main]\nsummary=x\n[cpu]\ngovernor=schedutil|powersave\nenergy_performance_preference=balance_performance\n"
 LATENCY = """
@@ -185,7 +185,9 @@ def test_no_file_is_too_odd(text: str) -> None:
 CPUS = "cpus 0-3"
 
 
-def held(plugin: str, key: str, value: str, wish: Wish, *, sure: bool = True, args: Any = (), **more: Any) -> str:
+def held(
+    plugin: str, key: str, value: str, wish: WantedSetting, *, sure: bool = True, args: Any = (), **more: Any
+) -> str:
     tuned = Tuned(profiles=("p",), keys=(TunedKey(plugin=plugin, key=key, value=value, where="/f", sure=sure),), **more)
     found = fights(tuned, (wish,), args)
     return found[0].how if found else "none"
@@ -249,18 +251,18 @@ def test_a_key_is_held_against_a_setting(
     plugin: str, key: str, value: str, wish: tuple[str, str, Any], how: str
 ) -> None:
     want = FrozenMap(wish[2]) if isinstance(wish[2], dict) else wish[2]
-    assert held(plugin, key, value, Wish(wish[0], wish[1], want)) == how
+    assert held(plugin, key, value, WantedSetting(wish[0], wish[1], want)) == how
 
 
 def test_a_doubtful_key_is_never_a_proven_fight() -> None:
-    wish = Wish("thp", "/x", "madvise")
+    wish = WantedSetting("thp", "/x", "madvise")
     assert held("vm", "transparent_hugepages", "never", wish, sure=False) == UNSURE
     assert held("vm", "transparent_hugepages", "never", wish, args=("transparent_hugepage=madvise",)) == "none"
     assert held("vm", "transparent_hugepages", "never", wish, args=None) == UNSURE
 
 
 def test_sysctls_are_ours_unless_tuned_is_told_not_to_apply_sysctl_d_again() -> None:
-    wish = Wish("sysctl", "vm.swappiness", "60")
+    wish = WantedSetting("sysctl", "vm.swappiness", "60")
     assert held("sysctl", "vm.swappiness", "10", wish, reapply_sysctl=False) == OTHERWISE
     assert held("sysctl", "vm.swappiness", "10", wish, reapply_sysctl_exclude=("vm.*",)) == OTHERWISE
     main = {f"{USR}/p/tuned.conf": "[sysctl]\na=1\n", "/etc/tuned/tuned-main.conf": "daemon = 1\nreapply_sysctl = 0\n"}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hosttune.errors import Refused, Unreadable
 from hosttune.gpu import VENDORS, vendor_of
 from hosttune.gpu.vendor import Bench, Part
-from hosttune.holders import Holder, holders
+from hosttune.holders import DeviceUser, holders
 from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, PciDevice
@@ -161,5 +161,5 @@ def running(host: Host) -> tuple[str, ...]:
     return tuple(guest.name for guest in host.guests or () if guest.state not in ("shutoff", "shut off"))
 
 
-def _harmless(holder: Holder) -> bool:
+def _harmless(holder: DeviceUser) -> bool:
     return holder.guest is None and (holder.pid == os.getpid() or holder.name in _KEEPERS)

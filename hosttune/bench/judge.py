@@ -42,7 +42,7 @@ class Port:
 
 
 @dataclass(frozen=True)
-class Scene:
+class JudgingContext:
     """What figures are judged by: floors and peaks, device ids by subject's first address, GPUs at once, history.
 
     `links`: NVLinks of each pair of GPUs as far as they are known, 0 on PCIe. `ports`: RDMA ports by name.
@@ -71,7 +71,7 @@ class Scene:
         return kinds.pop() if subject.endswith(" GPUs") and len(kinds) == 1 else None
 
 
-def judge(samples: Iterable[Sample], scene: Scene) -> tuple[CheckResult, ...]:
+def judge(samples: Iterable[Sample], scene: JudgingContext) -> tuple[CheckResult, ...]:
     """One result for each metric and subject that was measured; telemetry (clocks, power) is not judged."""
     return tuple(
         _result(metric, subject, values, scene)
@@ -113,7 +113,7 @@ def spread(values: Sequence[float]) -> float:
     return (ordered[-1 - quarter] - ordered[quarter]) / middle if middle else 0.0
 
 
-def _result(metric: str, subject: str, values: list[float], scene: Scene) -> CheckResult:
+def _result(metric: str, subject: str, values: list[float], scene: JudgingContext) -> CheckResult:
     family = metric_of(metric)
     if family is None:
         return _unknown(metric, subject, "a metric that hosttune knows", f"{metric} is unknown", "report this")
@@ -226,7 +226,7 @@ def _behind(value: float, own: float, family: Metric) -> bool:
     return part < -_HISTORY if family.direction == "higher" else part > _HISTORY
 
 
-def _own(metric: str, subject: str, scene: Scene) -> float | None:
+def _own(metric: str, subject: str, scene: JudgingContext) -> float | None:
     """The median of the medians of this host's stored runs of the same figure."""
     found = [
         median(values)

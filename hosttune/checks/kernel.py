@@ -10,7 +10,7 @@ from hosttune.model.evidence import STATE, Evidence
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import value_text
-from hosttune.tuned import ACTIVE, OTHERWISE, UNSURE, Wish, fights, reaches, told
+from hosttune.tuned import ACTIVE, OTHERWISE, UNSURE, WantedSetting, conflict_lines, fights, reaches
 
 _CMDLINE = "/proc/cmdline"
 _TUNED = "TuneD"  # the subject
@@ -187,12 +187,12 @@ _NOT_IN_FORCE = ("ignored", "conflict")  # what `status` tells of besides
 
 def _in_force(check: str, standing: Result) -> CheckResult:
     expected = "every applied setting as it was left"
-    told = {word: [entry.action for entry in standing.entries if entry.outcome == word] for word in _NOT_IN_FORCE}
-    number = sum(not entry.is_unstaged for entry in standing.entries) - sum(map(len, told.values()))
+    by_outcome = {word: [entry.action for entry in standing.entries if entry.outcome == word] for word in _NOT_IN_FORCE}
+    number = sum(not entry.is_unstaged for entry in standing.entries) - sum(map(len, by_outcome.values()))
     kept = number - len(standing.drift)
     short = [entry.action for entry in standing.entries if entry.outcome in ("clamped", "ignored", "stuck", "failed")]
-    if told["conflict"]:
-        actual = f"{kept} in force; not reverted, since something else had changed it: {listed(told['conflict'])}"
+    if by_outcome["conflict"]:
+        actual = f"{kept} in force; not reverted, since something else had changed it: {listed(by_outcome['conflict'])}"
         hint = "hosttune revert --force reverts it"
         return warned(check, HOST, expected=expected, actual=actual, source="hosttune status", hint=hint)
     if short:
@@ -230,7 +230,7 @@ def _tuned(evidence: Evidence, check: str, standing: Result) -> Iterable[CheckRe
     tuned = host.tuned
     hint = "leave each to one of the two: tuned-adm off, a profile of your own, or settings: NAME: keep and apply again"
     found = fights(tuned, wishes, host.kernel_args) if tuned else ()
-    texts = list(told(found, OTHERWISE))
+    texts = list(conflict_lines(found, OTHERWISE))
     if tuned and texts:
         actual = f"the active profile {' '.join(tuned.profiles)} sets otherwise at its next start: {listed(texts, 4)}"
         yield warned(check, _TUNED, expected=expected, actual=actual, source=ACTIVE, hint=hint)
@@ -241,20 +241,20 @@ def _tuned(evidence: Evidence, check: str, standing: Result) -> Iterable[CheckRe
     elif tuned.unread:
         why = f"not read: {listed(list(tuned.unread), 4)}"
     elif any(fight.how == UNSURE for fight in found):
-        why = f"known only when TuneD starts: {listed(list(told(found, UNSURE)), 4)}"
+        why = f"known only when TuneD starts: {listed(list(conflict_lines(found, UNSURE)), 4)}"
     if why is not None:
         look = f"look with: cat {ACTIVE}; tuned-adm verify; hosttune status after TuneD's next start"
         yield unknown(check, _TUNED, expected=expected, why=why, hint=look, source=ACTIVE)
 
 
-def _wishes(entry: Entry) -> Iterable[Wish]:
+def _wishes(entry: Entry) -> Iterable[WantedSetting]:
     """What an entry wants, as settings; arguments of the kernel that were written together one by one."""
     kind, _, target = entry.action.partition(":")
     if not reaches(kind, target):
         return ()
     if kind == "kernel-argument" and isinstance(entry.want, Mapping):
-        return tuple(Wish(kind, name, want) for name, want in entry.want.items())
-    return () if entry.want is None else (Wish(kind, target, entry.want),)
+        return tuple(WantedSetting(kind, name, want) for name, want in entry.want.items())
+    return () if entry.want is None else (WantedSetting(kind, target, entry.want),)
 
 
 def _standing(evidence: Evidence, check: str, expected: str) -> tuple[Result | None, CheckResult]:

@@ -12,7 +12,7 @@ from hosttune.cli.output import emit, emit_page, shown, tell
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
-    from hosttune.fleet.conduct import Conducted, Request
+    from hosttune.fleet.run import FleetRun, Request
     from hosttune.model.fleet import FleetReport
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -210,12 +210,12 @@ def floors(results: str, run_id: str | None) -> None:
 
 def run(context: click.Context, verb: str, asked: dict[str, Any]) -> None:
     """Run a verb and leave with its code. Raises BadInput and Refused."""
-    from hosttune.fleet.conduct import conduct
     from hosttune.fleet.reporting import report_of_run
+    from hosttune.fleet.run import run_fleet
 
     output = asked.pop("output")
     request = request_of(verb, asked)
-    done = conduct(request, lambda line: tell(shown(line)))
+    done = run_fleet(request, lambda line: tell(shown(line)))
     try:
         show(report_of_run(done), output, done.course.order.results)
         if request.check and output == "text" and verb in ("apply", "revert"):
@@ -227,7 +227,7 @@ def run(context: click.Context, verb: str, asked: dict[str, Any]) -> None:
 
 def request_of(verb: str, asked: dict[str, Any]) -> Request:
     """The options as a request; what was not given is left to its default."""
-    from hosttune.fleet.conduct import Request
+    from hosttune.fleet.run import Request
 
     options = asked.pop("options")
     if options and not options[0].startswith("-"):
@@ -236,7 +236,7 @@ def request_of(verb: str, asked: dict[str, Any]) -> Request:
     return Request(verb=verb, options=options, **given)
 
 
-def tell_end(done: Conducted, *, reasons: bool) -> None:
+def tell_end(done: FleetRun, *, reasons: bool) -> None:
     """Why a run ended early, and how it goes on; `reasons`: the gate's, which the report as text has itself."""
     if done.outcome.stopped is None:
         return
@@ -250,7 +250,7 @@ def tell_end(done: Conducted, *, reasons: bool) -> None:
         tell("the same command with --resume continues from here; with --retry it asks only the hosts that failed")
 
 
-def show_changes(done: Conducted) -> None:
+def show_changes(done: FleetRun) -> None:
     """What would change on each host, of a run in check mode; equal hosts together."""
     from hosttune.fleet.rehearsal import rehearsals
     from hosttune.report.result_text import print_result

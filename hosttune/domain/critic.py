@@ -12,8 +12,8 @@ from hosttune.domain.critic_devices import device_faults
 from hosttune.domain.critic_memory import memory_faults
 from hosttune.domain.critic_pci import pci_faults
 from hosttune.domain.critic_shared import shared_faults
+from hosttune.domain.guest_on_host import GuestOnHost
 from hosttune.domain.reader import read_domain
-from hosttune.domain.scene import Scene
 from hosttune.model.host import Host
 from hosttune.model.plan import Finding
 
@@ -24,7 +24,7 @@ def criticise(host: Host, xml: str | bytes, *, where: str) -> tuple[Finding, ...
     error: the guest will not start, or not as meant; warn: it runs slower than it could, or disturbs others;
     info: worth knowing. `where` of a finding is the file and the XML path.
     """
-    scene = Scene(host, read_domain(xml, where=where))
+    scene = GuestOnHost(host, read_domain(xml, where=where))
     rules = (cpu_faults, memory_faults, device_faults, pci_faults, shared_faults)
     faults = (fault for rule in rules for fault in rule(scene))
     rank = {"error": 0, "warn": 1, "info": 2}

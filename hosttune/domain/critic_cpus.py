@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from hosttune.domain.scene import Fault, Scene, named
+from hosttune.domain.guest_on_host import Fault, GuestOnHost, named
 from hosttune.model import sysfs
 from hosttune.model.values import CpuSet, parse_cpus
 
@@ -17,7 +17,7 @@ _CELLS = "/domain/cpu/numa/cell"
 _SYSFS = sysfs.CPUS
 
 
-def cpu_faults(scene: Scene) -> Iterator[Fault]:
+def cpu_faults(scene: GuestOnHost) -> Iterator[Fault]:
     """All faults of this file's rules."""
     yield from _unpinned(scene)
     yield from _unusable(scene)
@@ -32,7 +32,7 @@ def cpu_faults(scene: Scene) -> Iterator[Fault]:
     yield from _pit(scene)
 
 
-def _pit(scene: Scene) -> Iterator[Fault]:
+def _pit(scene: GuestOnHost) -> Iterator[Fault]:
     """AVIC is off in a guest whose PIT gives missed ticks again, as QEMU's does by itself (`implied.pit_policy`)."""
     if scene.guest.type == "kvm" and scene.guest.pit != "discard" and scene.host.switched_on("kvm_amd", "avic"):
         text = (
@@ -42,7 +42,7 @@ def _pit(scene: Scene) -> Iterator[Fault]:
         yield Fault("warn", text, "/domain/clock/timer[@name='pit']")
 
 
-def _unpinned(scene: Scene) -> Iterator[Fault]:
+def _unpinned(scene: GuestOnHost) -> Iterator[Fault]:
     loose = [vcpu for vcpu in range(scene.guest.vcpus) if vcpu not in scene.pins]
     if loose:
         text = f"vCPUs {CpuSet(loose)} have no vcpupin: they may run on all CPUs of the host"
@@ -58,7 +58,7 @@ def _unpinned(scene: Scene) -> Iterator[Fault]:
         yield Fault("warn", text, _PINS)
 
 
-def _unusable(scene: Scene) -> Iterator[Fault]:
+def _unusable(scene: GuestOnHost) -> Iterator[Fault]:
     """CPUs that are absent, offline or hidden, for every kind of thread."""
     if not scene.cpus:
         return
@@ -77,7 +77,7 @@ def _unusable(scene: Scene) -> Iterator[Fault]:
             yield Fault("error", f"CPUs {cpus & hidden} of {who} are hidden by a cpuset from guests", where)
 
 
-def _crowded(scene: Scene) -> Iterator[Fault]:
+def _crowded(scene: GuestOnHost) -> Iterator[Fault]:
     single = {vcpu: min(cpus) for vcpu, cpus in scene.pins.items() if len(cpus) == 1}
     shared = sorted(cpu for cpu, count in Counter(single.values()).items() if count > 1)
     if shared:
@@ -86,7 +86,7 @@ def _crowded(scene: Scene) -> Iterator[Fault]:
         yield Fault("error", text, _PINS)
 
 
-def _boot_core(scene: Scene) -> Iterator[Fault]:
+def _boot_core(scene: GuestOnHost) -> Iterator[Fault]:
     if not scene.online or not scene.pins:
         return
     boot = min(scene.online)
@@ -100,7 +100,7 @@ def _boot_core(scene: Scene) -> Iterator[Fault]:
         yield Fault("warn", text, _PINS)
 
 
-def _siblings(scene: Scene) -> Iterator[Fault]:
+def _siblings(scene: GuestOnHost) -> Iterator[Fault]:
     """vCPUs that the guest takes for siblings, on CPUs that are none."""
     threads = scene.guest.cpu.topology.threads if scene.guest.cpu.topology else 1
     if threads < 2:
@@ -120,7 +120,7 @@ def _siblings(scene: Scene) -> Iterator[Fault]:
         yield Fault("warn", text, _PINS)
 
 
-def _flat_threads(scene: Scene) -> Iterator[Fault]:
+def _flat_threads(scene: GuestOnHost) -> Iterator[Fault]:
     """Whole host cores given to a guest that is told it has single-threaded ones."""
     threads = scene.guest.cpu.topology.threads if scene.guest.cpu.topology else 1
     single = [min(cpus) for cpus in scene.pins.values() if len(cpus) == 1]
@@ -143,7 +143,7 @@ def _flat_threads(scene: Scene) -> Iterator[Fault]:
     yield Fault("warn", text, _TOPOLOGY)
 
 
-def _emulator(scene: Scene) -> Iterator[Fault]:
+def _emulator(scene: GuestOnHost) -> Iterator[Fault]:
     emulator = parse_cpus(scene.guest.emulator_cpus)
     if not emulator:
         if scene.pins or scene.passed:
@@ -154,7 +154,7 @@ def _emulator(scene: Scene) -> Iterator[Fault]:
     yield from _far(scene, emulator, "emulator threads", _EMULATOR)
 
 
-def _iothreads(scene: Scene) -> Iterator[Fault]:
+def _iothreads(scene: GuestOnHost) -> Iterator[Fault]:
     pinned = {pin.id for pin in scene.guest.iothread_pins}
     loose = scene.guest.iothreads - len(pinned)
     if loose > 0 and (scene.pins or scene.passed):
@@ -165,7 +165,7 @@ def _iothreads(scene: Scene) -> Iterator[Fault]:
     yield from _far(scene, cpus, "I/O threads", _IOTHREAD)
 
 
-def _on_vcpus(scene: Scene, cpus: CpuSet, who: str, where: str) -> Iterator[Fault]:
+def _on_vcpus(scene: GuestOnHost, cpus: CpuSet, who: str, where: str) -> Iterator[Fault]:
     both = cpus & scene.single
     if both:
         text = f"{who} on vCPU CPUs {both}: a vCPU waits each time they run"
@@ -178,7 +178,7 @@ def _on_vcpus(scene: Scene, cpus: CpuSet, who: str, where: str) -> Iterator[Faul
         yield Fault("warn", text, where)
 
 
-def _far(scene: Scene, cpus: CpuSet, who: str, where: str) -> Iterator[Fault]:
+def _far(scene: GuestOnHost, cpus: CpuSet, who: str, where: str) -> Iterator[Fault]:
     """Threads that serve the guest, all of them on nodes where it has neither vCPUs nor memory."""
     cells: list[int | None] = [cell.id for cell in scene.guest.cells]
     home = scene.vcpu_nodes(None).union(*(scene.memory_nodes(cell) or () for cell in cells or [None]))
@@ -191,7 +191,7 @@ def _far(scene: Scene, cpus: CpuSet, who: str, where: str) -> Iterator[Fault]:
         yield Fault("warn", text, where)
 
 
-def _topology(scene: Scene) -> Iterator[Fault]:
+def _topology(scene: GuestOnHost) -> Iterator[Fault]:
     """Cells against sockets and sibling pairs: QEMU and guest kernels expect neither to be cut."""
     topology = scene.guest.cpu.topology
     if topology is None:
@@ -215,7 +215,7 @@ def _topology(scene: Scene) -> Iterator[Fault]:
             yield Fault("error", text, _CELLS)
 
 
-def _cells(scene: Scene) -> Iterator[Fault]:
+def _cells(scene: GuestOnHost) -> Iterator[Fault]:
     """Every vCPU in one cell: libvirt refuses more, and puts those in none into the first."""
     cells = [parse_cpus(cell.vcpus) for cell in scene.guest.cells]
     if not cells:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hosttune.domain.facts import HostDevice
-from hosttune.domain.scene import Fault, Scene, named
+from hosttune.domain.guest_on_host import Fault, GuestOnHost, named
 from hosttune.model import sysfs
 from hosttune.model.values import CpuSet
 
@@ -14,7 +14,7 @@ _PORTS = ("pcie-root-port", "pcie-switch-downstream-port")
 _DEVICES = sysfs.PCI_DEVICES
 
 
-def device_faults(scene: Scene) -> Iterator[Fault]:
+def device_faults(scene: GuestOnHost) -> Iterator[Fault]:
     """All faults of this file's rules."""
     # A device passed twice is one fault, named elsewhere.
     for device in {device.source: device for device in scene.passed}.values():
@@ -28,7 +28,7 @@ def device_faults(scene: Scene) -> Iterator[Fault]:
     yield from _flat(scene)
 
 
-def _presence(scene: Scene, device: HostDevice) -> Iterator[Fault]:
+def _presence(scene: GuestOnHost, device: HostDevice) -> Iterator[Fault]:
     if not scene.pci:
         return
     found = scene.pci.get(device.source or "")
@@ -40,7 +40,7 @@ def _presence(scene: Scene, device: HostDevice) -> Iterator[Fault]:
         )
 
 
-def _place(scene: Scene, device: HostDevice) -> Iterator[Fault]:
+def _place(scene: GuestOnHost, device: HostDevice) -> Iterator[Fault]:
     """PCIe devices belong behind a root port: on the root bus they are integrated endpoints to the guest."""
     gpu = device in scene.gpus
     machine = scene.guest.machine or ""
@@ -65,7 +65,7 @@ def _place(scene: Scene, device: HostDevice) -> Iterator[Fault]:
         yield Fault("warn", text, scene.place_of(device))
 
 
-def _options(scene: Scene, device: HostDevice) -> Iterator[Fault]:
+def _options(scene: GuestOnHost, device: HostDevice) -> Iterator[Fault]:
     if device.rom_bar is not False and not device.interface and scene.pci.get(device.source or ""):
         text = f"{device.source}: the option ROM is mapped; <rom bar='off'/> keeps the guest's firmware from running it"
         yield Fault("info", text, scene.place_of(device))
@@ -80,13 +80,13 @@ def _options(scene: Scene, device: HostDevice) -> Iterator[Fault]:
         yield Fault("info", text, scene.place_of(device))
 
 
-def _is_vgpu(scene: Scene, device: HostDevice) -> bool:
+def _is_vgpu(scene: GuestOnHost, device: HostDevice) -> bool:
     """Whether a function carries vGPUs by the vendor's own VFIO (NVIDIA vGPU documentation, vendor-specific VFIO)."""
     gpus = scene.host.vgpu.gpus if scene.host.vgpu else ()
     return any(function.address == device.source for gpu in gpus for function in gpu.functions)
 
 
-def _vcpus_near(scene: Scene, gpu: HostDevice) -> Iterator[Fault]:
+def _vcpus_near(scene: GuestOnHost, gpu: HostDevice) -> Iterator[Fault]:
     node = scene.device_node(gpu)
     cells = len(scene.guest.cells)
     cell = scene.cell_of(gpu) if cells > 1 else None
@@ -101,7 +101,7 @@ def _vcpus_near(scene: Scene, gpu: HostDevice) -> Iterator[Fault]:
         yield Fault("warn", f"vCPUs off the GPU's node: {text}", "/domain/cputune/vcpupin")
 
 
-def _memory_near(scene: Scene, gpu: HostDevice) -> Iterator[Fault]:
+def _memory_near(scene: GuestOnHost, gpu: HostDevice) -> Iterator[Fault]:
     node = scene.device_node(gpu)
     if node is None:
         return
@@ -118,7 +118,7 @@ def _memory_near(scene: Scene, gpu: HostDevice) -> Iterator[Fault]:
         yield Fault("warn", f"memory off the GPU's node: {text}", "/domain/numatune")
 
 
-def _groups(scene: Scene) -> Iterator[Fault]:
+def _groups(scene: GuestOnHost) -> Iterator[Fault]:
     """VFIO opens whole IOMMU groups: every function that is no bridge goes to one guest."""
     passed = {device.source for device in scene.passed}
     members: dict[int, set[str]] = {}
@@ -136,7 +136,7 @@ def _groups(scene: Scene) -> Iterator[Fault]:
             yield Fault("warn", text, _HOSTDEV)
 
 
-def _flat(scene: Scene) -> Iterator[Fault]:
+def _flat(scene: GuestOnHost) -> Iterator[Fault]:
     """A guest on several nodes that is not told so."""
     spread = scene.vcpu_nodes(None)
     if len(scene.guest.cells) < 2:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hosttune.domain.facts import GuestCell
-from hosttune.domain.scene import Fault, Scene
+from hosttune.domain.guest_on_host import Fault, GuestOnHost
 from hosttune.model import sysfs
 from hosttune.model.host import NumaNode
 from hosttune.model.values import CpuSet, format_size, parse_cpus
@@ -16,7 +16,7 @@ _NODES = sysfs.NODES
 _VFIO_RESERVE = 1 << 30  # libvirt's own allowance for MMIO beside the guest's memory
 
 
-def memory_faults(scene: Scene) -> Iterator[Fault]:
+def memory_faults(scene: GuestOnHost) -> Iterator[Fault]:
     """All faults of this file's rules."""
     yield from _sum(scene)
     yield from _policy(scene)
@@ -26,7 +26,7 @@ def memory_faults(scene: Scene) -> Iterator[Fault]:
     yield from _locking(scene)
 
 
-def _sum(scene: Scene) -> Iterator[Fault]:
+def _sum(scene: GuestOnHost) -> Iterator[Fault]:
     """The guest's memory against that of its cells: libvirt takes the cells' sum and drops what is written."""
     guest = scene.guest
     sizes = [cell.memory_bytes for cell in guest.cells if cell.memory_bytes is not None]
@@ -42,7 +42,7 @@ def _sum(scene: Scene) -> Iterator[Fault]:
         yield Fault("warn", text, "/domain/memory")
 
 
-def _policy(scene: Scene) -> Iterator[Fault]:
+def _policy(scene: GuestOnHost) -> Iterator[Fault]:
     numatune = scene.guest.numatune
     if len(scene.host.numa_nodes) > 1 and (scene.pins or scene.passed):
         loose = [cell.id for cell in scene.guest.cells if scene.memory_nodes(cell.id) is None]
@@ -65,7 +65,7 @@ def _policy(scene: Scene) -> Iterator[Fault]:
         yield Fault("error", f"nodes {empty} have no memory ({_NODES}/node*/meminfo)", _NUMATUNE)
 
 
-def _near_vcpus(scene: Scene) -> Iterator[Fault]:
+def _near_vcpus(scene: GuestOnHost) -> Iterator[Fault]:
     """Each cell's memory on the node of its vCPUs."""
     for cell in (*(cell.id for cell in scene.guest.cells), None):
         if cell is None and scene.guest.cells:
@@ -78,7 +78,7 @@ def _near_vcpus(scene: Scene) -> Iterator[Fault]:
             yield Fault("warn", text, f"{_NUMATUNE}/memnode")
 
 
-def _pages(scene: Scene) -> Iterator[Fault]:
+def _pages(scene: GuestOnHost) -> Iterator[Fault]:
     pages = scene.guest.backing.pages
     if pages is None:
         if scene.gpus:
@@ -108,7 +108,7 @@ def _sizes(sizes: set[int]) -> str:
     return " and ".join(format_size(size) for size in sorted(sizes))
 
 
-def _page_size(scene: Scene, cell: int | None) -> int | None:
+def _page_size(scene: GuestOnHost, cell: int | None) -> int | None:
     """The page size of a cell: the page that names it, else the one for all; None = unknown or small pages."""
     pages = scene.guest.backing.pages or ()
     for page in pages:
@@ -121,7 +121,7 @@ def _page_size(scene: Scene, cell: int | None) -> int | None:
     return fallback.size_bytes or (settings.default_hugepage_bytes if settings else None)
 
 
-def _room(scene: Scene) -> Iterator[Fault]:
+def _room(scene: GuestOnHost) -> Iterator[Fault]:
     """Whether each node can hold what is bound to it alone, and whether its pool of pages does already."""
     need: dict[int, dict[int | None, int]] = {}
     cells = scene.guest.cells or (GuestCell(id=0, vcpus="", memory_bytes=scene.guest.memory_bytes),)
@@ -158,7 +158,7 @@ def _pool(node: NumaNode, sizes: dict[int | None, int]) -> Iterator[Fault]:
         yield Fault("info", text, f"{_BACKING}/hugepages")
 
 
-def _locking(scene: Scene) -> Iterator[Fault]:
+def _locking(scene: GuestOnHost) -> Iterator[Fault]:
     guest = scene.guest
     if guest.backing.locked and guest.hard_limit_bytes is None:
         text = "<locked/> without a hard_limit: the guest may lock all memory of the host"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from hosttune.domain.facts import Controller
-from hosttune.domain.scene import Fault, Scene, named
+from hosttune.domain.guest_on_host import Fault, GuestOnHost, named
 from hosttune.model.values import format_size
 
 _CONTROLLER = "/domain/devices/controller"
@@ -17,7 +17,7 @@ _LOW_MEMORY = 2 << 30  # most that q35 puts below 4 GiB; the rest begins there (
 _FOUR_GIB = 4 << 30
 
 
-def pci_faults(scene: Scene) -> Iterator[Fault]:
+def pci_faults(scene: GuestOnHost) -> Iterator[Fault]:
     """All faults of this file's rules."""
     yield from _twice(scene)
     yield from _chassis(scene)
@@ -26,7 +26,7 @@ def pci_faults(scene: Scene) -> Iterator[Fault]:
     yield from _address_width(scene)
 
 
-def _twice(scene: Scene) -> Iterator[Fault]:
+def _twice(scene: GuestOnHost) -> Iterator[Fault]:
     sources = [device.source for device in scene.guest.hostdevs if device.source]
     for source in dict.fromkeys(sources):
         if sources.count(source) > 1:
@@ -34,7 +34,7 @@ def _twice(scene: Scene) -> Iterator[Fault]:
             yield Fault("error", text, f"/domain/devices/hostdev[{source}]")
 
 
-def _chassis(scene: Scene) -> Iterator[Fault]:
+def _chassis(scene: GuestOnHost) -> Iterator[Fault]:
     """QEMU knows a port by its chassis and slot; libvirt writes no slot, so the chassis alone must differ.
 
     Port numbers may repeat: QEMU starts with them, and ports of different buses need not differ.
@@ -50,7 +50,7 @@ def _chassis(scene: Scene) -> Iterator[Fault]:
             yield Fault("error", text, _CONTROLLER)
 
 
-def _bus_numbers(scene: Scene) -> Iterator[Fault]:
+def _bus_numbers(scene: GuestOnHost) -> Iterator[Fault]:
     """Every port takes a bus number between its root bus's own and the next root bus's (QEMU docs/pcie.txt, 4).
 
     Ports whose place libvirt is to choose are not counted: it may add more, never fewer.
@@ -91,7 +91,7 @@ def _hex(port: int | None) -> str:
     return "not written" if port is None else f"{port:#x}"
 
 
-def _hole(scene: Scene) -> Iterator[Fault]:
+def _hole(scene: GuestOnHost) -> Iterator[Fault]:
     """No error: the ACPI window grows to what the firmware placed by itself, where the firmware could."""
     hole = scene.hole_bytes
     bars = scene.bars_bytes
@@ -103,7 +103,7 @@ def _hole(scene: Scene) -> Iterator[Fault]:
         yield Fault("warn", text, f"{_CONTROLLER}[@index='0']/pcihole64")
 
 
-def _address_width(scene: Scene) -> Iterator[Fault]:
+def _address_width(scene: GuestOnHost) -> Iterator[Fault]:
     """Memory, and above it the BARs or the hole that is written, must be addressable: QEMU checks it for the hole.
 
     The gaps that alignment makes are left out: what does not fit without them fits nowhere.
@@ -130,7 +130,7 @@ def _address_width(scene: Scene) -> Iterator[Fault]:
         yield Fault("error", text, _WIDTH)
 
 
-def _width(scene: Scene) -> tuple[int | None, str]:
+def _width(scene: GuestOnHost) -> tuple[int | None, str]:
     """The guest's address bits and who says so; None where neither XML nor host tells."""
     cpu = scene.guest.cpu
     written = cpu.address_width
@@ -146,7 +146,7 @@ def _width(scene: Scene) -> tuple[int | None, str]:
     return own, "this host's, /proc/cpuinfo"
 
 
-def _overridden(scene: Scene) -> bool:
+def _overridden(scene: GuestOnHost) -> bool:
     """host-passthrough turns host-phys-bits on, and a number beside it is ignored (QEMU target/i386/host-cpu.c)."""
     written = scene.guest.cpu.address_width
     return bool(written and written.mode == "emulate" and scene.takes_host_cpu)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hosttune.domain.scene import Fault, Scene
+from hosttune.domain.guest_on_host import Fault, GuestOnHost
 from hosttune.gpu.bridges import kept_bridges
 from hosttune.model.host import RunningGuest
 from hosttune.model.values import CpuSet, parse_cpus
@@ -13,7 +13,7 @@ _PINS = "/domain/cputune/vcpupin"
 _STOPPED = ("shut off", "crashed")
 
 
-def shared_faults(scene: Scene) -> Iterator[Fault]:
+def shared_faults(scene: GuestOnHost) -> Iterator[Fault]:
     """All faults of this file's rules."""
     yield from _used_by_host(scene)
     for guest in scene.others:
@@ -21,7 +21,7 @@ def shared_faults(scene: Scene) -> Iterator[Fault]:
         yield from _cpus(scene, guest)
 
 
-def _used_by_host(scene: Scene) -> Iterator[Fault]:
+def _used_by_host(scene: GuestOnHost) -> Iterator[Fault]:
     for device in scene.passed:
         if use := scene.host.index.in_use.get(device.source or ""):
             yield Fault("error", f"{device.source} is in use by the host: {use}", scene.place_of(device))
@@ -32,7 +32,7 @@ def _used_by_host(scene: Scene) -> Iterator[Fault]:
             yield Fault("error", f"{device.source} is not an ordinary NIC: it {bridge.why}", scene.place_of(device))
 
 
-def _devices(scene: Scene, other: RunningGuest) -> Iterator[Fault]:
+def _devices(scene: GuestOnHost, other: RunningGuest) -> Iterator[Fault]:
     for device in scene.guest.hostdevs:
         if device.source not in other.devices:
             continue
@@ -43,7 +43,7 @@ def _devices(scene: Scene, other: RunningGuest) -> Iterator[Fault]:
             yield Fault("error", text, scene.place_of(device))
 
 
-def _cpus(scene: Scene, other: RunningGuest) -> Iterator[Fault]:
+def _cpus(scene: GuestOnHost, other: RunningGuest) -> Iterator[Fault]:
     """CPUs of vCPUs are for one guest alone; the threads beside them may meet on housekeeping CPUs."""
     theirs = CpuSet(cpu for pin in other.vcpu_pins or () for cpu in parse_cpus(pin.cpus))
     beside = parse_cpus(other.emulator_cpus).union(*(parse_cpus(cpus) for cpus in other.iothread_cpus or ()))
@@ -66,7 +66,7 @@ def _cpus(scene: Scene, other: RunningGuest) -> Iterator[Fault]:
         yield Fault("warn", text, _PINS)
 
 
-def _siblings(scene: Scene, cpus: CpuSet, others: CpuSet) -> CpuSet:
+def _siblings(scene: GuestOnHost, cpus: CpuSet, others: CpuSet) -> CpuSet:
     """Those CPUs whose known core has a CPU among the others."""
     cores = {scene.core_of(cpu) for cpu in others} - {None}
     return CpuSet(cpu for cpu in cpus if scene.core_of(cpu) in cores)

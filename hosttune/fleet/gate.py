@@ -35,7 +35,7 @@ _MOST_REASONS = 20
 
 
 @dataclass(frozen=True)
-class Standing:
+class HostStatus:
     """How a host stands in a run: `outcome` ok, or that of the first phase that was not, with its reason."""
 
     host: str
@@ -61,7 +61,7 @@ def phases(verb: str, *, check: bool) -> tuple[str, ...]:
     return tuple(phase for phase in PHASES[verb] if not check or phase in ("before", verb))
 
 
-def stands(host: str, verb: str, answers: Mapping[str, Answer], gate: Gate, *, check: bool = False) -> Standing:
+def stands(host: str, verb: str, answers: Mapping[str, Answer], gate: Gate, *, check: bool = False) -> HostStatus:
     """How a host stands, from its answers by phase; a phase that is not there was not answered."""
     verdict = next((answers[name].verdict for name in ("validate", "handover") if name in answers), None)
     changed = any(answer.changed for answer in answers.values())
@@ -70,8 +70,8 @@ def stands(host: str, verb: str, answers: Mapping[str, Answer], gate: Gate, *, c
         fault = _fault(phase, answer, _reboots(verb, answers), gate)
         if fault is not None:
             outcome, why = fault
-            return Standing(host, outcome, phase, why, verdict, changed)
-    return Standing(host, "ok", None, None, verdict, changed)
+            return HostStatus(host, outcome, phase, why, verdict, changed)
+    return HostStatus(host, "ok", None, None, verdict, changed)
 
 
 def _reboots(verb: str, answers: Mapping[str, Answer]) -> bool:
@@ -95,9 +95,9 @@ def _fault(phase: str, answer: Answer, reboots: bool, gate: Gate) -> tuple[Answe
     return None
 
 
-def judge(hosts: Sequence[str], standings: Mapping[str, Standing]) -> tuple[bool, tuple[str, ...]]:
+def judge(hosts: Sequence[str], standings: Mapping[str, HostStatus]) -> tuple[bool, tuple[str, ...]]:
     """(whether the next wave may go, why not: a line for each host that is not proven good, cut after some)."""
-    bad = [standings.get(host) or Standing(host, why="not asked") for host in hosts]
+    bad = [standings.get(host) or HostStatus(host, why="not asked") for host in hosts]
     reasons = [standing.line for standing in bad if not standing.good]
     told = reasons[:_MOST_REASONS]
     if len(reasons) > len(told):
@@ -105,7 +105,7 @@ def judge(hosts: Sequence[str], standings: Mapping[str, Standing]) -> tuple[bool
     return bool(hosts) and not reasons, tuple(told)
 
 
-def exit_code(standings: Iterable[Standing]) -> int:
+def exit_code(standings: Iterable[HostStatus]) -> int:
     """4 where a host needs a person, else 1 where one is not good or its verdict is a fail or unknown, else 0."""
     found = list(standings)
     if any(standing.outcome == "needs-person" for standing in found):

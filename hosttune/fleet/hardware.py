@@ -43,7 +43,7 @@ _DECODER = msgspec.json.Decoder(_Host)
 
 
 @dataclass(frozen=True)
-class Machine:
+class HostHardware:
     """A host as its last host document has it."""
 
     hostname: str | None
@@ -56,16 +56,16 @@ class Machine:
         return ", ".join(f"{number} × {model}" for model, number in counted.items()) or None
 
 
-def machine_of(validation: Validation) -> Machine | None:
+def machine_of(validation: Validation) -> HostHardware | None:
     """The machine that a validation says it is about; None where an older hosttune made it."""
     found = validation.machine
     if found is None:
         return None
     gpus = {gpu.address: (gpu.model or "GPU", gpu.id) for gpu in found.gpus}
-    return Machine(validation.host, Hardware(gpus, found.product))
+    return HostHardware(validation.host, Hardware(gpus, found.product))
 
 
-def read_machine(results: str, host: str) -> Machine | None:
+def read_machine(results: str, host: str) -> HostHardware | None:
     """The machine from RESULTS/HOST/discover.json, of whichever run wrote it; None where there is none that reads.
 
     Nothing is judged by it: it only says with whom figures are compared, and what stands beside a name.
@@ -85,4 +85,4 @@ def read_machine(results: str, host: str) -> Machine | None:
         for gpu in found.gpus
         if gpu.vendor not in (None, OTHER)
     }
-    return Machine(found.hostname, Hardware(gpus, found.platform.product if found.platform is not None else None))
+    return HostHardware(found.hostname, Hardware(gpus, found.platform.product if found.platform is not None else None))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TextIO
 
-from hosttune.fleet.gate import ONLY_IF_ASKED, PHASES, Standing
+from hosttune.fleet.gate import ONLY_IF_ASKED, PHASES, HostStatus
 from hosttune.fleet.runner import Event
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Progress:
             return new
         return False
 
-    def settle(self, wave: int, standing: Standing) -> None:
+    def settle(self, wave: int, standing: HostStatus) -> None:
         """Take in how a host stands by its files."""
         self.wave = wave
         self.now_in.pop(standing.host, None)
@@ -111,7 +111,7 @@ class Lines:
         if self._progress.hear(event):
             self._now_and_then()
 
-    def settled(self, wave: int, standing: Standing) -> None:
+    def settled(self, wave: int, standing: HostStatus) -> None:
         """A host whose files were read."""
         self._progress.settle(wave, standing)
         if not standing.good or self._progress.total <= _FEW:
@@ -150,7 +150,7 @@ class Display:
         """An event of ansible."""
         self._progress.hear(event)
 
-    def settled(self, wave: int, standing: Standing) -> None:
+    def settled(self, wave: int, standing: HostStatus) -> None:
         """A host whose files were read."""
         self._progress.settle(wave, standing)
 

@@ -13,7 +13,7 @@ import msgspec
 from hosttune.errors import BadInput
 from hosttune.fleet.answers import read_answer, was_asked
 from hosttune.fleet.gate import PHASES, WAVES, phases
-from hosttune.fleet.hardware import Machine, machine_of, read_machine
+from hosttune.fleet.hardware import HostHardware, machine_of, read_machine
 from hosttune.fleet.medians import Hardware, Row, fleet_medians, rows_of
 from hosttune.fleet.results import answer_path, host_folder, read_file
 from hosttune.model.fleet import Answer, FleetReport, HostLine, Wave
@@ -146,7 +146,7 @@ class _Schema(msgspec.Struct):
 # --- one host ------------------------------------------------------------------------------------------------
 
 
-def _line(host: str, seen: _Seen, machine: Machine | None, asked: Asked, shared: dict[str, str]) -> HostLine:
+def _line(host: str, seen: _Seen, machine: HostHardware | None, asked: Asked, shared: dict[str, str]) -> HostLine:
     made = seen.validation.results if seen.validation is not None else ()
     results = (*_said(seen, made, asked), *made)
     told = [one for one in worst_first(results) if one.outcome not in ("pass", "skip")]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hosttune.errors import BadInput
-from hosttune.fleet.conduct import Conducted, read_past
 from hosttune.fleet.inventory import Inventory
 from hosttune.fleet.overview import Asked, report_of
 from hosttune.fleet.record import Past
 from hosttune.fleet.results import hosts_in
+from hosttune.fleet.run import FleetRun, read_past
 from hosttune.model.fleet import FleetReport, Wave
 
 
-def report_of_run(done: Conducted) -> FleetReport:
+def report_of_run(done: FleetRun) -> FleetReport:
     """The report of a run that has just ended."""
     from hosttune import __version__
 

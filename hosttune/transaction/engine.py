@@ -110,7 +110,7 @@ def carry_out(
                 made[number] = Made(VERDICT_OUTCOMES[one.verdict], one.effective, one.why)
                 continue
             _step(system, journal, number, one, made)
-            say(f"[{number}/{len(todo)}] {one.step.name}: {told(one, made[number])}")
+            say(f"[{number}/{len(todo)}] {one.step.name}: {outcome_line(one, made[number])}")
             if _ends(one, made[number]):
                 failed = number
                 break
@@ -138,7 +138,7 @@ def _ends(one: Prepared, made: Made) -> bool:
     return made.outcome in _FATAL or (one.step.needed and made.outcome in _FATAL_WHEN_NEEDED)
 
 
-def told(one: Prepared, made: Made) -> str:
+def outcome_line(one: Prepared, made: Made) -> str:
     """One line about a step that was taken."""
     text = f"{text_of(one.live)} -> {text_of(one.step.want)}: {made.outcome}"
     if made.outcome != "done":

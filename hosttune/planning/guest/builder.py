@@ -18,7 +18,7 @@ from hosttune.planning.guest.document import Devices, Placed, build_guest
 from hosttune.planning.guest.reserve import pins_of, take
 from hosttune.planning.inventory.cores import fits
 from hosttune.planning.inventory.devices import address_key
-from hosttune.planning.inventory.sizing import PlanningContext, Spoken, enlarge
+from hosttune.planning.inventory.sizing import Claims, PlanningContext, enlarge
 from hosttune.planning.mig.guest import plan_mig_guest
 from hosttune.planning.mig.instances import mig_share
 from hosttune.planning.request.nearest import pick
@@ -142,14 +142,14 @@ class Builder:
                 chosen += pick(context, pool, 1, gpu, placement.nodes, (*own, *chosen))
         return chosen
 
-    def _spoken(self, later: Sequence[int]) -> Mapping[int, Spoken]:
+    def _spoken(self, later: Sequence[int]) -> Mapping[int, Claims]:
         """What guests whose turn comes later need of each node at the least."""
-        found: dict[int, Spoken] = {}
+        found: dict[int, Claims] = {}
         for i in later:
             sizes = self._placements[i].sizes
             for node, cell in zip(self._placements[i].nodes, sizes.shape.cells, strict=True):
-                before = found.get(node, Spoken())
-                found[node] = Spoken(
+                before = found.get(node, Claims())
+                found[node] = Claims(
                     before.cpus + cell.vcpus,
                     before.memory_bytes + cell.memory_bytes,
                     before.sharers + sizes.short,

@@ -14,7 +14,7 @@ from hosttune.model.host import Host, Tuned
 from hosttune.model.plan import Action, Device, Finding, PlannedGuest
 from hosttune.model.values import format_size
 from hosttune.planning.inventory.devices import Catalogue
-from hosttune.tuned import ACTIVE, OTHERWISE, OVERRULED, UNSURE, Wish, fights, reaches, told
+from hosttune.tuned import ACTIVE, OTHERWISE, OVERRULED, UNSURE, WantedSetting, conflict_lines, fights, reaches
 
 # Mapping BARs of 256 GiB each took minutes to over an hour for 4 to 8 GPUs with QEMU 8.2, and no longer with 10.1
 # (Ubicloud, "Virtualizing NVIDIA HGX B200 GPUs"); from four of them on it is said.
@@ -88,7 +88,7 @@ def tuned_findings(host: Host, actions: Iterable[Action]) -> Iterator[Finding]:
     """Settings of the plan that an active profile of TuneD sets otherwise, again at each of its starts."""
     profile = " ".join((host.settings or {}).get(ACTIVE, "").split())
     reached = [action for action in actions if reaches(action.kind, action.target)]
-    wishes = [Wish(action.kind, action.target, action.want) for action in reached]
+    wishes = [WantedSetting(action.kind, action.target, action.want) for action in reached]
     if not wishes or not (profile or host.tuned):
         return
     tuned = host.tuned or Tuned(profiles=(profile,), unread=(f"{ACTIVE}: the files of its profile",))
@@ -99,10 +99,10 @@ def tuned_findings(host: Host, actions: Iterable[Action]) -> Iterator[Finding]:
         (OTHERWISE, "warn", "sets otherwise, again at each start of TuneD"),
         (UNSURE, "warn", "may set otherwise, which is known only when TuneD starts"),
     ):
-        texts = "; ".join(told(found, how))
+        texts = "; ".join(conflict_lines(found, how))
         if texts:
             yield Finding(level=level, text=f"TuneD's profile {name} {said}: {texts}: {mend}", where=ACTIVE)
-    texts = "; ".join(told(found, OVERRULED))
+    texts = "; ".join(conflict_lines(found, OVERRULED))
     if texts:
         text = f"TuneD's profile {name} sets {texts}, then applies /etc/sysctl.d again: hosttune's value stays in force"
         yield Finding(level="info", text=text, where=ACTIVE)

@@ -247,7 +247,7 @@ def _free_cpus(node: NodeResources, shape: Shape) -> int:
 
 
 @dataclass(frozen=True)
-class Spoken:
+class Claims:
     """What others that are placed after a guest need of a node, and how many of them share out the rest with it."""
 
     cpus: int = 0
@@ -261,7 +261,7 @@ def enlarge(
     guest: GuestIntent,
     gpus: tuple[str, ...],
     nodes: tuple[int, ...],
-    spoken: Mapping[int, Spoken] | None = None,
+    spoken: Mapping[int, Claims] | None = None,
     parts: Parts | None = None,
 ) -> Shape:
     """Grow an `auto` guest that was placed small: every cell takes what the fullest of its nodes still has.
@@ -275,7 +275,7 @@ def enlarge(
     memory = [cell.memory_bytes for cell in shape.cells]
     cells = len(nodes)
     share = auto_share(context, gpus, parts)
-    others = [(spoken or {}).get(node, Spoken()) for node in nodes]
+    others = [(spoken or {}).get(node, Claims()) for node in nodes]
     if guest.vcpus == "auto":
         most = context.vcpus.most // cells // shape.threads * shape.threads
         room = min(

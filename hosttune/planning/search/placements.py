@@ -19,8 +19,8 @@ from hosttune.planning.inventory.sizing import Sizes, base_cells, shapes
 from hosttune.planning.mig.instances import MigSlot, mig_share
 from hosttune.planning.request.nearest import shared_bridges
 from hosttune.planning.request.resource_pool import slots_use
-from hosttune.planning.search.drawn import Drawn
 from hosttune.planning.search.fragmentation import Fragmentation
+from hosttune.planning.search.lazy_sequence import Drawn
 from hosttune.planning.search.node_sets import Cells, NodeSet, Prices, node_sets
 from hosttune.planning.search.problem import Problem
 from hosttune.planning.search.rank import NEXT, Rank, plus

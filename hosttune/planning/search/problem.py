@@ -9,8 +9,8 @@ from math import lcm
 
 from hosttune.planning.inventory.sizing import PlanningContext, Sizes
 from hosttune.planning.request.resource_pool import GuestRequest, ResourcePool, read_resource_pool
-from hosttune.planning.search.drawn import Drawn
 from hosttune.planning.search.fragmentation import Fragments
+from hosttune.planning.search.lazy_sequence import Drawn
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hosttune.model.host import Cpu
 from hosttune.model.values import CpuSet
 from hosttune.report.branch import count, short_list
-from hosttune.report.picture.scene import Holder, Scene
+from hosttune.report.picture.host_view import Holder, HostView
 from hosttune.report.picture.shapes import ASCENT, Block, Group, Rect, Shape, flowed, label, stacked
 from hosttune.report.picture.text import paragraph
 
@@ -18,7 +18,7 @@ CAPITAL = 0.73  # height of a capital letter, of the size
 MOST_CELLS = 512  # of one node; more cores than these share cells
 
 
-def cpu_block(view: Scene, cpus: tuple[Cpu, ...], width: float) -> Block:
+def cpu_block(view: HostView, cpus: tuple[Cpu, ...], width: float) -> Block:
     """The node's CPUs in words, and its cells below them. `cpus` are those online, at least one."""
     caches: dict[int | None, list[Cpu]] = {}
     for cpu in cpus:
@@ -53,7 +53,7 @@ def _cores(cpus: Iterable[Cpu]) -> list[tuple[Cpu, ...]]:
     return [tuple(core) for core in cores.values()]
 
 
-def _cache(view: Scene, cache: int | None, cpus: tuple[Cpu, ...], width: float, step: int) -> Block:
+def _cache(view: HostView, cache: int | None, cpus: tuple[Cpu, ...], width: float, step: int) -> Block:
     """The cells of one last-level cache in rows that fit the width, in a frame; of an unknown cache without one."""
     cores = _cores(cpus)
     cells = [tuple(cpu for core in cores[at : at + step] for cpu in core) for at in range(0, len(cores), step)]
@@ -70,7 +70,7 @@ def _cache(view: Scene, cache: int | None, cpus: tuple[Cpu, ...], width: float, 
     return Block(width=wide, height=high, groups=tuple(groups))
 
 
-def _cell(view: Scene, cpus: tuple[Cpu, ...], x: float, y: float) -> Group:
+def _cell(view: HostView, cpus: tuple[Cpu, ...], x: float, y: float) -> Group:
     held = [view.cpu_holders.get(cpu.id, ()) for cpu in cpus]
     holders = tuple({holder.letter: holder for some in held for holder in some}.values())
     states = [

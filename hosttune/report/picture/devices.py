@@ -6,7 +6,7 @@ from hosttune.model.gpu import Gpu
 from hosttune.model.host import Link, Nic, Nvme, PciDevice
 from hosttune.model.values import format_size
 from hosttune.report.devices import driver_text, link_text
-from hosttune.report.picture.scene import Mark, Scene, marks_of, virtual_functions
+from hosttune.report.picture.host_view import HostView, Mark, marks_of, virtual_functions
 from hosttune.report.picture.shapes import Block, Group, Rect, Shape, shifted, stacked
 from hosttune.report.picture.text import CHIP_HIGH, Piece, at, below, beside, chip, fits, mark_row, pair, phrase
 
@@ -21,7 +21,7 @@ def figures(link: Link | None) -> str:
     return f"{link.speed_gts:g} GT/s ×{link.width}"
 
 
-def device_block(view: Scene, address: str, width: float) -> Block:
+def device_block(view: HostView, address: str, width: float) -> Block:
     """A function's box, and in it the virtual functions that are shown one by one."""
     device = view.device(address)
     word = view.index.labels[address][0] if address in view.index.labels else _other(device)
@@ -56,7 +56,7 @@ def _other(device: PciDevice | None) -> str:
     return "bridge" if device and device.is_bridge else "device" if device else "unlisted device"
 
 
-def _lines(view: Scene, address: str, word: str, width: float) -> list[Piece]:
+def _lines(view: HostView, address: str, word: str, width: float) -> list[Piece]:
     """The name with its link, then the facts; a link without room beside the name stands beside the first fact."""
     device = view.device(address)
     loud = word == "GPU"
@@ -71,7 +71,7 @@ def _lines(view: Scene, address: str, word: str, width: float) -> list[Piece]:
     return [first, *(pair(left, right, width, 10, style=style or "dim") for left, right in rows)]
 
 
-def _facts(view: Scene, address: str, word: str) -> list[tuple[str, str]]:
+def _facts(view: HostView, address: str, word: str) -> list[tuple[str, str]]:
     """Lines below the first: (left, right)."""
     device, host = view.device(address), view.host
     gpu = _find(host.gpus, address)
@@ -139,12 +139,12 @@ def _sold_as(device: PciDevice | None) -> str:
     return product.rstrip("]") if bracket else chip_name
 
 
-def _functions(view: Scene, address: str, width: float) -> Block:
+def _functions(view: HostView, address: str, width: float) -> Block:
     """Virtual functions one by one, each with who holds it and what is wrong with it."""
     return stacked((_function(view, function, width) for function in virtual_functions(view, address)), 3)
 
 
-def _function(view: Scene, address: str, width: float) -> Block:
+def _function(view: HostView, address: str, width: float) -> Block:
     holders, marks = view.holders.get(address, ()), marks_of(view, address)
     inner = width - 8
     name = phrase(f"VF {address}", inner, CHIP_HIGH)
@@ -160,7 +160,7 @@ def _function(view: Scene, address: str, width: float) -> Block:
     )
 
 
-def _story(view: Scene, address: str, word: str) -> str:
+def _story(view: HostView, address: str, word: str) -> str:
     """Everything about a function in one line, for its tooltip."""
     device = view.device(address)
     facts = [f"{word} {address}", view.index.labels.get(address, ("", ""))[1]]

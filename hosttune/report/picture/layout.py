@@ -8,9 +8,9 @@ from hosttune.model.host import Host
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import Value
 from hosttune.report.picture.fabric import LANE, MOST_DRAWN, Bundle, Stub, bundles, fabric_panel, row_lines
+from hosttune.report.picture.host_view import HostView, marks_elsewhere, node_subjects, places_of, scene
 from hosttune.report.picture.nodes import PAD, grid, row_block
 from hosttune.report.picture.panels import guests_panel, legend, problems_panel, title_block
-from hosttune.report.picture.scene import Scene, marks_elsewhere, node_subjects, places_of, scene
 from hosttune.report.picture.shapes import Block, Group, Line, Rect, Shape, shifted
 from hosttune.report.picture.tree import COLUMN
 
@@ -64,7 +64,7 @@ def _inside(groups: Iterable[Group], bundle: Bundle) -> tuple[Group, ...]:
 
 
 def _below(
-    view: Scene,
+    view: HostView,
     groups: Sequence[Group],
     found: Sequence[Bundle],
     rows: Sequence[tuple[float, tuple[Group, ...]]],
@@ -138,7 +138,7 @@ def _within(group: Group, frame: Rect) -> bool:
     return isinstance(box, Rect) and frame.x < box.x < frame.x + frame.width
 
 
-def _framed(view: Scene, block: Block, full: float) -> Picture:
+def _framed(view: HostView, block: Block, full: float) -> Picture:
     """The title on top, and a margin around everything."""
     host = view.host
     head = title_block(view, marks_elsewhere(view, _subjects(view, block.groups)), full)
@@ -161,7 +161,7 @@ def _framed(view: Scene, block: Block, full: float) -> Picture:
     )
 
 
-def _subjects(view: Scene, groups: Iterable[Group]) -> set[str]:
+def _subjects(view: HostView, groups: Iterable[Group]) -> set[str]:
     """Subjects of checks whose marks are in the picture."""
     names = {group.name for group in groups if group.kind not in ("bridge", "panel", "node")}
     boxes = {group.name for group in groups if group.kind == "node"}

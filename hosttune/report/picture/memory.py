@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hosttune.model.host import NumaNode
 from hosttune.model.values import format_size
-from hosttune.report.picture.scene import Scene
+from hosttune.report.picture.host_view import HostView
 from hosttune.report.picture.shapes import Block, Group, Rect, Shape
 from hosttune.report.picture.text import Piece, at, below, beside, chip, paragraph
 
@@ -12,7 +12,7 @@ _BAR_HIGH = 10.0
 _SHORTEST = 0.1  # of the room: the bar of the smallest node
 
 
-def memory_block(view: Scene, node: NumaNode, width: float, longest: float) -> Block:
+def memory_block(view: HostView, node: NumaNode, width: float, longest: float) -> Block:
     """The node's memory in words, as a bar which is `longest` for the largest node, and guests' shares."""
     words = _words(node)
     pieces = [paragraph(words, width, 10)]
@@ -58,7 +58,7 @@ def _bar(node: NumaNode, total: int, width: float) -> Piece:
     return Piece(width=width, height=_BAR_HIGH, shapes=tuple(shapes))
 
 
-def _shares(view: Scene, node: int, width: float) -> Piece:
+def _shares(view: HostView, node: int, width: float) -> Piece:
     chips = [
         chip(holder, f"{holder.name} {format_size(share.memory_bytes)}", width)
         for holder, guest in zip(view.guests, view.host.guests or (), strict=True)

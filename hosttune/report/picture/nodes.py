@@ -8,8 +8,8 @@ from hosttune.model.host import Cpu, NumaNode
 from hosttune.model.values import CpuSet, Value, format_size
 from hosttune.report.branch import count
 from hosttune.report.picture.cpus import cpu_block
+from hosttune.report.picture.host_view import HostView, check_marks, node_subjects, trees
 from hosttune.report.picture.memory import memory_block
-from hosttune.report.picture.scene import Scene, check_marks, node_subjects, trees
 from hosttune.report.picture.shapes import Block, Group, Rect, shifted, stacked
 from hosttune.report.picture.text import at, below, mark_row, pair, paragraph
 from hosttune.report.picture.tree import COLUMN, WIDE, Card, card
@@ -54,7 +54,7 @@ def width_of(columns: int, gutter: float) -> float:
     return columns * (COLUMN + gutter) + 2 * PAD - gutter / 2
 
 
-def grid(view: Scene, places: dict[int | None, tuple[str, ...]], gutter: float) -> Grid:
+def grid(view: HostView, places: dict[int | None, tuple[str, ...]], gutter: float) -> Grid:
     """Nodes in order, as many beside each other as fit; devices of unknown node in a box of their own at the end."""
     boxes = [_box(view, node, places.get(node.id, ()), gutter) for node in _shown(view, places)]
     empty = {node.id for node in view.host.numa_nodes} - {box.node.id for box in boxes if box.node}
@@ -69,20 +69,20 @@ def grid(view: Scene, places: dict[int | None, tuple[str, ...]], gutter: float) 
     return Grid(rows=tuple(tuple(row) for row in _rows(view, boxes, columns, gutter)), columns=columns, gutter=gutter)
 
 
-def _stray(view: Scene) -> tuple[Cpu, ...]:
+def _stray(view: HostView) -> tuple[Cpu, ...]:
     """CPUs whose node is unknown or not in the document."""
     nodes = {node.id for node in view.host.numa_nodes}
     return tuple(cpu for node, cpus in view.cpus.items() if node not in nodes for cpu in cpus)
 
 
-def _shown(view: Scene, places: dict[int | None, tuple[str, ...]]) -> list[NumaNode]:
+def _shown(view: HostView, places: dict[int | None, tuple[str, ...]]) -> list[NumaNode]:
     """Nodes that hold anything; a board with memory on its GPUs may have dozens of empty ones."""
     nodes = sorted(view.host.numa_nodes, key=lambda node: node.id)
     some = [n for n in nodes if n.id in view.cpus or n.memory_bytes or n.memory_bytes is None or places.get(n.id)]
     return some or nodes[:1]
 
 
-def _box(view: Scene, node: NumaNode | None, addresses: tuple[str, ...], gutter: float) -> Box:
+def _box(view: HostView, node: NumaNode | None, addresses: tuple[str, ...], gutter: float) -> Box:
     cards = [card(view, bus, places, WIDEST, gutter) for bus, places in trees(view, addresses).items()]
     cards.sort(key=lambda one: not one.has_gpu)  # stable: bus order within
     tall = sum(one.block.height * one.span for one in cards)
@@ -92,7 +92,7 @@ def _box(view: Scene, node: NumaNode | None, addresses: tuple[str, ...], gutter:
     return Box(node=node, name=name, cards=tuple(cards), span=span, addresses=addresses)
 
 
-def _rows(view: Scene, boxes: Sequence[Box], columns: int, gutter: float) -> list[list[Box]]:
+def _rows(view: HostView, boxes: Sequence[Box], columns: int, gutter: float) -> list[list[Box]]:
     """Boxes in rows; what is left of a row goes to its boxes from the left."""
     rows: list[list[Box]] = [[]]
     for box in boxes:
@@ -110,13 +110,13 @@ def _stretched(row: list[Box], columns: int) -> list[tuple[Box, int]]:
     return list(zip(row, spans, strict=True))
 
 
-def _widened(view: Scene, box: Box, span: int, gutter: float) -> Box:
+def _widened(view: HostView, box: Box, span: int, gutter: float) -> Box:
     """A box of that many columns; its cards without GPUs become wide rather than tall."""
     cards = tuple(one if one.has_gpu else card(view, one.bus, one.places, span, gutter, WIDE) for one in box.cards)
     return Box(node=box.node, name=box.name, cards=cards, span=span, addresses=box.addresses)
 
 
-def row_block(view: Scene, whole: Grid, row: Sequence[Box]) -> Block:
+def row_block(view: HostView, whole: Grid, row: Sequence[Box]) -> Block:
     """One row of nodes, together as wide as the grid and all as tall as the tallest."""
     gutter, full = whole.gutter, whole.full
     gap = gutter / 2 + PAD
@@ -138,7 +138,7 @@ def _row_width(row: Sequence[Box], gutter: float) -> float:
     return sum(width_of(box.span, gutter) for box in row) + (len(row) - 1) * (gutter / 2 + PAD)
 
 
-def _node(view: Scene, box: Box, width: float, whole: Grid) -> Block:
+def _node(view: HostView, box: Box, width: float, whole: Grid) -> Block:
     inner = width - 2 * PAD
     cpus = view.cpus.get(box.node.id, ()) if box.node else ()
     if box.name == _NONE or (box.name == _UNKNOWN and view.host.numa_nodes):
@@ -151,7 +151,7 @@ def _node(view: Scene, box: Box, width: float, whole: Grid) -> Block:
     return Block(width=width, height=content.height + PAD, groups=content.groups)
 
 
-def _heading(view: Scene, box: Box, cores: int, width: float) -> Block:
+def _heading(view: HostView, box: Box, cores: int, width: float) -> Block:
     gpus = sum(1 for address in box.addresses if view.index.labels.get(address, ("",))[0] == "GPU")
     facts = [count(cores, "core")] if cores else []
     if box.node:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from hosttune.model.host import RunningGuest
 from hosttune.model.values import format_size
 from hosttune.report.branch import count, some
+from hosttune.report.picture.host_view import Holder, HostView, Mark, check_marks
 from hosttune.report.picture.metrics import text_width
-from hosttune.report.picture.scene import Holder, Mark, Scene, check_marks
 from hosttune.report.picture.shapes import SIGN, Block, Group, Line, Rect, Shape, Sign, Text, flowed, label, shifted
 from hosttune.report.picture.text import Piece, at, below, mark_row, paragraph
 from hosttune.report.text import header, problem_lines
@@ -20,7 +20,7 @@ MOST_PROBLEMS = 24
 _OUTCOMES = (("pass", "passed"), ("fail", "failed"), ("unknown", "unknown"), ("warn", "warned"), ("skip", "skipped"))
 
 
-def title_block(view: Scene, elsewhere: Sequence[Mark], width: float) -> Block:
+def title_block(view: HostView, elsewhere: Sequence[Mark], width: float) -> Block:
     """The host's name, what it is as a whole, and what is wrong with it as a whole."""
     name, _, machine = title_of(view.host).partition(": ")
     pieces = [_heading(name, 24, width), paragraph(machine, width, 12, lines=2)]
@@ -41,12 +41,12 @@ def _fact(head: str, text: str, width: float) -> Piece:
     return Piece(width=width, height=body.height, shapes=shapes)
 
 
-def _tally(view: Scene) -> str:
+def _tally(view: HostView) -> str:
     counts = {outcome: sum(1 for result in view.checked if result.outcome == outcome) for outcome, _ in _OUTCOMES}
     return ", ".join(f"{counts[outcome]} {word}" for outcome, word in _OUTCOMES if counts[outcome])
 
 
-def guests_panel(view: Scene, width: float) -> Block:
+def guests_panel(view: HostView, width: float) -> Block:
     """A card for each guest: its letter, its name, and what it holds in figures."""
     cards = [_guest(view, holder, guest) for holder, guest in zip(view.guests, view.host.guests or (), strict=True)]
     return _panel("Guests", flowed(cards, width - 24, 8), width)
@@ -60,7 +60,7 @@ def _panel(name: str, content: Block, width: float) -> Block:
     return Block(width=width, height=high, groups=(group, *shifted(content, 12, 31)))
 
 
-def _guest(view: Scene, holder: Holder, guest: RunningGuest) -> Block:
+def _guest(view: HostView, holder: Holder, guest: RunningGuest) -> Block:
     inner = _CARD - 14
     badge = max(18.0, text_width(holder.letter, 11, bold=True) + 8)
     vcpus = guest.vcpus if guest.vcpus is not None else len(guest.vcpu_pins) if guest.vcpu_pins else None
@@ -92,7 +92,7 @@ def _guest(view: Scene, holder: Holder, guest: RunningGuest) -> Block:
     return Block(width=_CARD, height=whole.height + 14, groups=(group,))
 
 
-def problems_panel(view: Scene, width: float) -> Block:
+def problems_panel(view: HostView, width: float) -> Block:
     """The host's problems, with the numbers that marks refer to."""
     lines = problem_lines(view.host)
     pieces = []

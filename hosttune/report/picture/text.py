@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hosttune.model.values import Value
+from hosttune.report.picture.host_view import Holder, Mark
 from hosttune.report.picture.metrics import clean, fitted, text_width, wrapped
-from hosttune.report.picture.scene import Holder, Mark
 from hosttune.report.picture.shapes import ASCENT, DESCENT, SIGN, Rect, Shape, Sign, label, moved
 
 LEADING = 1.3  # line pitch, of the size

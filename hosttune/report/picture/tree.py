@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hosttune.model.values import Value
 from hosttune.report.devices import link_text
 from hosttune.report.picture.devices import device_block, figures
-from hosttune.report.picture.scene import Place, Scene, marks_of
+from hosttune.report.picture.host_view import HostView, Place, marks_of
 from hosttune.report.picture.shapes import Block, Group, Line, Rect, Shape, label, shifted, stacked
 from hosttune.report.picture.text import Piece, at, below, mark_row, pair
 
@@ -30,7 +30,7 @@ class Card(Value, frozen=True, kw_only=True):
     has_gpu: bool
 
 
-def card(view: Scene, bus: str, places: Sequence[Place], most: int, gutter: float, tallest: float = TALLEST) -> Card:
+def card(view: HostView, bus: str, places: Sequence[Place], most: int, gutter: float, tallest: float = TALLEST) -> Card:
     """Lay out a host bridge; branches that would make it too tall go to further columns, `gutter` between them."""
     inner = COLUMN - 2 * _PAD
     branches = [_branch(view, place, inner) for place in places]
@@ -63,13 +63,13 @@ def _columns(branches: list[Block], number: int) -> list[list[Block]]:
     return columns
 
 
-def _branch(view: Scene, place: Place, width: float) -> Block:
+def _branch(view: HostView, place: Place, width: float) -> Block:
     if place.kind == "device" or not place.below:
         return device_block(view, place.address, width)
     return _switch(view, place, width) if place.kind == "switch" else _port(view, place, width)
 
 
-def _port(view: Scene, place: Place, width: float) -> Block:
+def _port(view: HostView, place: Place, width: float) -> Block:
     """A root port or other bridge: a line of text, with what is below it hanging from its spine."""
     head, title = _head(view, place, width)
     below_it = _hung(view, place, width, left=4.0, top=head.height + 4)
@@ -78,7 +78,7 @@ def _port(view: Scene, place: Place, width: float) -> Block:
     return Block(width=width, height=below_it.block.height, groups=(group, *below_it.block.groups))
 
 
-def _switch(view: Scene, place: Place, width: float) -> Block:
+def _switch(view: HostView, place: Place, width: float) -> Block:
     """A switch as a box around what is below it."""
     head, title = _head(view, place, width - 12)
     below_it = _hung(view, place, width - 6, left=9.0, top=head.height + 10)
@@ -89,7 +89,7 @@ def _switch(view: Scene, place: Place, width: float) -> Block:
     return Block(width=width, height=high, groups=(group, *below_it.block.groups))
 
 
-def _head(view: Scene, place: Place, width: float) -> tuple[Piece, str]:
+def _head(view: HostView, place: Place, width: float) -> tuple[Piece, str]:
     """A bridge's name and link, what is wrong with it, and its tooltip."""
     device = view.device(place.address)
     word = {"root-port": "root port", "upstream-port": "switch", "downstream-port": "switch port"}.get(
@@ -108,7 +108,7 @@ class _Hung(Value, frozen=True, kw_only=True):
     lines: tuple[Shape, ...]
 
 
-def _hung(view: Scene, place: Place, width: float, *, left: float, top: float) -> _Hung:
+def _hung(view: HostView, place: Place, width: float, *, left: float, top: float) -> _Hung:
     """What is below a bridge, and the lines that lead there from its spine at `left`."""
     indent = left + 9 if width - left - 9 >= NARROWEST else 0.0
     y = top
@@ -127,7 +127,7 @@ def _hung(view: Scene, place: Place, width: float, *, left: float, top: float) -
     return _Hung(block=Block(width=width, height=y - _GAP, groups=tuple(groups)), lines=tuple(lines))
 
 
-def _lead(view: Scene, address: str, left: float, right: float, y: float) -> Line:
+def _lead(view: HostView, address: str, left: float, right: float, y: float) -> Line:
     """The line to a device, as thick as its link is wide; dashed where the link is degraded."""
     device = view.device(address)
     link = device.link if device else None

@@ -39,7 +39,7 @@ class Place(Value, frozen=True, kw_only=True):
     below: tuple[Place, ...] = ()
 
 
-class Scene(Value, frozen=True, kw_only=True):
+class HostView(Value, frozen=True, kw_only=True):
     """One host and everything that its parts are looked up in."""
 
     host: Host
@@ -57,7 +57,7 @@ class Scene(Value, frozen=True, kw_only=True):
         return self.index.pci.get(address)
 
 
-def scene(host: Host, results: Iterable[CheckResult]) -> Scene:
+def scene(host: Host, results: Iterable[CheckResult]) -> HostView:
     """Index a host and the results of its checks."""
     results = tuple(results)
     guests = tuple(
@@ -79,7 +79,7 @@ def scene(host: Host, results: Iterable[CheckResult]) -> Scene:
     for processor in host.cpus:
         if processor.online:
             by_node.setdefault(processor.numa_node, []).append(processor)
-    return Scene(
+    return HostView(
         host=host,
         index=shown(host, problem_numbers(host)),
         guests=guests,
@@ -104,7 +104,7 @@ def _letter(number: int) -> str:
 # --- marks ---------------------------------------------------------------------------------------------------
 
 
-def marks_of(view: Scene, address: str) -> tuple[Mark, ...]:
+def marks_of(view: HostView, address: str) -> tuple[Mark, ...]:
     """What is wrong with a function: checks that did not pass, worst first, then its link, then problems."""
     marks = [*check_marks(view, (address,))]
     device = view.device(address)
@@ -119,7 +119,7 @@ def marks_of(view: Scene, address: str) -> tuple[Mark, ...]:
     return tuple(marks)
 
 
-def check_marks(view: Scene, subjects: Iterable[str]) -> tuple[Mark, ...]:
+def check_marks(view: HostView, subjects: Iterable[str]) -> tuple[Mark, ...]:
     """Checks of these subjects that failed, could not be judged, or warn: one mark an outcome."""
     found = [result for subject in subjects for result in view.results.get(subject, ())]
     return tuple(mark for outcome in _SIGNS if (mark := _mark(outcome, found)))
@@ -144,7 +144,7 @@ def node_subjects(node: int) -> tuple[str, ...]:
     return (str(node), f"node {node}", f"node{node}")
 
 
-def marks_elsewhere(view: Scene, drawn: Iterable[str]) -> tuple[Mark, ...]:
+def marks_elsewhere(view: HostView, drawn: Iterable[str]) -> tuple[Mark, ...]:
     """What did not pass and has no place in the picture, subject by subject ("host" first)."""
     places = set(drawn)
     rest = sorted(
@@ -166,7 +166,7 @@ def marks_elsewhere(view: Scene, drawn: Iterable[str]) -> tuple[Mark, ...]:
 # --- the tree ------------------------------------------------------------------------------------------------
 
 
-def places_of(view: Scene) -> dict[int | None, tuple[str, ...]]:
+def places_of(view: HostView) -> dict[int | None, tuple[str, ...]]:
     """Addresses that get a box, by node; None holds those whose node is unknown or not in the document.
 
     Devices known by their class, and any other function that a guest holds, whose link is degraded or that a check
@@ -186,7 +186,7 @@ def places_of(view: Scene) -> dict[int | None, tuple[str, ...]]:
     return {node: tuple(addresses) for node, addresses in places.items()}
 
 
-def _worth_a_box(view: Scene, address: str) -> bool:
+def _worth_a_box(view: HostView, address: str) -> bool:
     device = view.device(address)
     if _degraded(device) and address not in view.told_below:
         return True
@@ -199,18 +199,18 @@ def _degraded(device: PciDevice | None) -> bool:
     return bool(device and not device.physfn and device.link and device.link.state == "degraded")
 
 
-def _without_hosted(view: Scene, chosen: Mapping[str, None]) -> tuple[str, ...]:
+def _without_hosted(view: HostView, chosen: Mapping[str, None]) -> tuple[str, ...]:
     return tuple(address for address in chosen if _physical(view, address) not in chosen)
 
 
-def _physical(view: Scene, address: str) -> str | None:
+def _physical(view: HostView, address: str) -> str | None:
     """The physical function of a virtual one; None where it is none, or where a document names what cannot be one."""
     device = view.device(address)
     owner = view.device(device.physfn) if device and device.physfn else None
     return owner.address if owner and not owner.is_bridge and not owner.physfn and owner.address != address else None
 
 
-def virtual_functions(view: Scene, address: str) -> tuple[str, ...]:
+def virtual_functions(view: HostView, address: str) -> tuple[str, ...]:
     """Virtual functions of a physical one that are shown one by one: held by a guest, or marked by a check."""
     told = dict.fromkeys((*view.holders, *view.results))
     return tuple(sorted((one for one in told if _physical(view, one) == address), key=bus_order))
@@ -222,7 +222,7 @@ def bus_order(address: str) -> tuple[int, str]:
     return (int(domain, 16) if all(c in "0123456789abcdef" for c in domain) and domain else 0), address
 
 
-def trees(view: Scene, addresses: Iterable[str]) -> dict[str, tuple[Place, ...]]:
+def trees(view: HostView, addresses: Iterable[str]) -> dict[str, tuple[Place, ...]]:
     """The host bridges ("0000:15") that lead to these devices, in bus order, each with what is below it."""
     by_bridge: dict[str, list[tuple[str, ...]]] = {}
     for address in addresses:
@@ -231,13 +231,13 @@ def trees(view: Scene, addresses: Iterable[str]) -> dict[str, tuple[Place, ...]]
     return {bus: _forks(view, paths) for bus, paths in by_bridge.items()}
 
 
-def _path(view: Scene, address: str) -> tuple[str, ...]:
+def _path(view: HostView, address: str) -> tuple[str, ...]:
     """The device and the bridges above it, top first; stops at a parent that the document does not hold."""
     path = view.host.index.path(address)
     return path if len(path) <= DEEPEST else (*path[: DEEPEST // 2], *path[-DEEPEST // 2 :])
 
 
-def _forks(view: Scene, paths: list[tuple[str, ...]]) -> tuple[Place, ...]:
+def _forks(view: HostView, paths: list[tuple[str, ...]]) -> tuple[Place, ...]:
     groups: dict[str, list[tuple[str, ...]]] = {}
     for path in paths:
         groups.setdefault(path[0], []).append(path)
@@ -256,7 +256,7 @@ def _forks(view: Scene, paths: list[tuple[str, ...]]) -> tuple[Place, ...]:
     return tuple(places)
 
 
-def _bridge_kind(view: Scene, address: str) -> str:
+def _bridge_kind(view: HostView, address: str) -> str:
     device = view.device(address)
     kinds = {"upstream-port": "switch", "downstream-port": "downstream"}
     return kinds.get((device and device.port_type) or "", "port")

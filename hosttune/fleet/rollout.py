@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from hosttune.errors import BadInput
 from hosttune.fleet.answers import read_answer, was_asked
-from hosttune.fleet.gate import ONLY_IF_ASKED, WAVES, Gate, Standing, exit_code, judge, phases, stands
+from hosttune.fleet.gate import ONLY_IF_ASKED, WAVES, Gate, HostStatus, exit_code, judge, phases, stands
 from hosttune.fleet.record import Asked, Began, Done, Ended, Judged, Line, Members, Past, Stopped, encode, now
 from hosttune.fleet.results import RECORD, forget
 from hosttune.fleet.runner import Event, Order, Played, Stop, first_error, play
@@ -28,7 +28,7 @@ _OUTDATED = ("validate", "status", *ONLY_IF_ASKED)
 
 
 @dataclass(frozen=True)
-class Course:
+class Rollout:
     """What is to be done: the waves with their members (one wave, without a gate, for verbs that visit every host).
 
     `order` is what each ansible gets, but for its hosts. Of a run that goes on: `standings` are the hosts that it has
@@ -43,7 +43,7 @@ class Course:
     gate: Gate = "either"
     check: bool = False
     shard: int = 500
-    standings: Mapping[str, Standing] = field(default_factory=dict)
+    standings: Mapping[str, HostStatus] = field(default_factory=dict)
     unasked: Mapping[str, str] = field(default_factory=dict)
     begun: frozenset[int] = frozenset()
     only_failed: bool = False
@@ -66,7 +66,7 @@ class Course:
 
 
 @dataclass(frozen=True)
-class Hands:
+class RunServices:
     """What a course works with: its record, the wish to end, ansible, and who is told of its progress.
 
     `heard` gets ansible's events, `settled` each host's wave and standing once its files were read.
@@ -75,7 +75,7 @@ class Hands:
     journal: JsonLines
     stop: Stop
     heard: Callable[[Event], None]
-    settled: Callable[[int, Standing], None]
+    settled: Callable[[int, HostStatus], None]
     player: Callable[[Order, Callable[[Event], None], Stop], Played] = play
 
     def add(self, line: Line) -> None:
@@ -87,7 +87,7 @@ class Hands:
 class Outcome:
     """How a run ended: how each host stands, what the gates said, and why it stopped before its end, if it did."""
 
-    standings: Mapping[str, Standing]
+    standings: Mapping[str, HostStatus]
     waves: tuple[Wave, ...]
     stopped: str | None = None
     said: tuple[str, ...] = ()  # by an ansible that asked no host
@@ -98,7 +98,7 @@ class Outcome:
         return 130 if self.stopped == INTERRUPTED else exit_code(self.standings.values())
 
 
-def carry_out(course: Course, hands: Hands) -> Outcome:
+def carry_out(course: Rollout, hands: RunServices) -> Outcome:
     """Do a course to its end, and record it. Raises BadInput where ansible cannot be started or the disk is full."""
     standings = dict(course.standings)
     waves = [Wave(number=number, hosts=len(hosts)) for number, hosts in enumerate(course.waves, 1)]
@@ -115,7 +115,7 @@ def carry_out(course: Course, hands: Hands) -> Outcome:
         if why is not None:
             break
     for host in course.hosts:
-        standings.setdefault(host, Standing(host, why="not asked"))
+        standings.setdefault(host, HostStatus(host, why="not asked"))
     if why is not None:
         hands.add(Stopped(run=course.run, at=now(), why=why))
     outcome = Outcome(standings, tuple(waves), why, tuple(said))
@@ -123,7 +123,7 @@ def carry_out(course: Course, hands: Hands) -> Outcome:
     return outcome
 
 
-def _pass_gate(course: Course, number: int, standings: Mapping[str, Standing], hands: Hands) -> Wave:
+def _pass_gate(course: Rollout, number: int, standings: Mapping[str, HostStatus], hands: RunServices) -> Wave:
     """Judge a wave, and record what its gate said."""
     hosts = course.waves[number - 1]
     passed, reasons = judge(hosts, standings)
@@ -131,14 +131,16 @@ def _pass_gate(course: Course, number: int, standings: Mapping[str, Standing], h
     return Wave(number=number, hosts=len(hosts), passed=passed, why=reasons)
 
 
-def _ask_wave(course: Course, number: int, standings: dict[str, Standing], hands: Hands, said: list[str]) -> str | None:
+def _ask_wave(
+    course: Rollout, number: int, standings: dict[str, HostStatus], hands: RunServices, said: list[str]
+) -> str | None:
     """Ask the hosts of a wave that are not proven good, shard by shard. Returns why the run cannot go on, if so; `said`
     gets what an ansible that asked nobody had to say.
     """
     hosts = course.waves[number - 1]
     for host in hosts:
         if host in course.unasked:
-            standings[host] = Standing(host, why=course.unasked[host])
+            standings[host] = HostStatus(host, why=course.unasked[host])
     todo = [host for host in hosts if host not in standings]
     if todo and not hands.stop.asked:
         hands.add(Asked(run=course.run, at=now(), wave=number, hosts=len(todo)))
@@ -159,7 +161,7 @@ def _ask_wave(course: Course, number: int, standings: dict[str, Standing], hands
     return None
 
 
-def _orders(course: Course, hosts: Sequence[str]) -> Iterator[Order]:
+def _orders(course: Rollout, hosts: Sequence[str]) -> Iterator[Order]:
     """What each ansible gets. A host that this run has validated before keeps that: it may have been changed since,
     and compared with what an earlier attempt left behind it would look no worse.
     """
@@ -171,11 +173,11 @@ def _orders(course: Course, hosts: Sequence[str]) -> Iterator[Order]:
             yield replace(order, hosts=shard)
 
 
-def _measured(course: Course, host: str) -> bool:
+def _measured(course: Rollout, host: str) -> bool:
     return read_answer(course.order.results, host, "before", course.run).outcome in ("ok", "no")
 
 
-def _settle(course: Course, number: int, host: str, standings: dict[str, Standing], hands: Hands) -> bool:
+def _settle(course: Rollout, number: int, host: str, standings: dict[str, HostStatus], hands: RunServices) -> bool:
     """Read how a host stands, record it and tell it. Returns whether it has any file of this run."""
     standing, asked = standing_of(course, host)
     standings[host] = standing
@@ -185,7 +187,7 @@ def _settle(course: Course, number: int, host: str, standings: dict[str, Standin
     return asked
 
 
-def standing_of(course: Course, host: str) -> tuple[Standing, bool]:
+def standing_of(course: Rollout, host: str) -> tuple[HostStatus, bool]:
     """(how a host stands, from its files of this run; whether there is any such file)."""
     check, results = course.check, course.order.results
     asked_in = phases(course.verb, check=check)
@@ -193,7 +195,7 @@ def standing_of(course: Course, host: str) -> tuple[Standing, bool]:
     return stands(host, course.verb, answers, course.gate, check=check), any(map(was_asked, answers.values()))
 
 
-def done_line(run: str, wave: int, standing: Standing) -> Done:
+def done_line(run: str, wave: int, standing: HostStatus) -> Done:
     """A host's line in the record."""
     return Done(
         run=run,
@@ -210,7 +212,7 @@ def done_line(run: str, wave: int, standing: Standing) -> Done:
 # --- beginning, and going on ---------------------------------------------------------------------------------
 
 
-def opening(course: Course, began: Began) -> list[Line]:
+def opening(course: Rollout, began: Began) -> list[Line]:
     """The first lines of a new run: the members of all its waves are recorded before the first host is asked."""
     members = [Members(run=course.run, wave=number, hosts=hosts) for number, hosts in enumerate(course.waves, 1)]
     return [began, *members]
@@ -221,7 +223,7 @@ def waves_of(verb: str, hosts: Sequence[str], sizes: Sequence[str], *, check: bo
     return cut(hosts, sizes) if verb in WAVES and not check else (tuple(hosts),)
 
 
-def resumed(course: Course, past: Past, inventory: Sequence[str], *, only_failed: bool) -> Course:
+def resumed(course: Rollout, past: Past, inventory: Sequence[str], *, only_failed: bool) -> Rollout:
     """The course of a run that goes on: its waves as recorded, less the hosts that it has proven good.
 
     A host is proven where the record says so, or where its files of this run do (the controller died before it could
@@ -233,7 +235,7 @@ def resumed(course: Course, past: Past, inventory: Sequence[str], *, only_failed
     waves = tuple(past.members[number] for number in sorted(past.members))
     again = replace(course, run=past.run, waves=waves, only_failed=only_failed, begun=past.asked)
     known = frozenset(inventory)
-    good: dict[str, Standing] = {}
+    good: dict[str, HostStatus] = {}
     unasked = {host: GONE for host in again.hosts if host not in known}
     for host in (host for number in sorted(past.asked) for host in past.members[number]):
         standing, asked = _stood(again, past, host)
@@ -244,16 +246,16 @@ def resumed(course: Course, past: Past, inventory: Sequence[str], *, only_failed
     return replace(again, standings=good, unasked={host: why for host, why in unasked.items() if host not in good})
 
 
-def _stood(course: Course, past: Past, host: str) -> tuple[Standing, bool]:
+def _stood(course: Rollout, past: Past, host: str) -> tuple[HostStatus, bool]:
     """(how a host stood when the run ended, whether it had been asked). Another gate needs proof of its own."""
     line = past.done.get(host)
     if line is not None and line.outcome == "ok" and course.gate == past.gate:
-        return Standing(host, "ok", None, None, line.verdict, line.changed), True
+        return HostStatus(host, "ok", None, None, line.verdict, line.changed), True
     standing, asked = standing_of(course, host)
     return standing, asked or line is not None
 
 
-def changes(course: Course, past: Past, inventory: Sequence[str], intent: str | None) -> list[str]:
+def changes(course: Rollout, past: Past, inventory: Sequence[str], intent: str | None) -> list[str]:
     """What is not as it was when the run began, a line each. `intent`: its digest, None where none is given."""
     told = []
     hosts = frozenset(course.hosts)

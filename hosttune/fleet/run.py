@@ -15,12 +15,12 @@ from hosttune import __version__
 from hosttune.assets import folder
 from hosttune.errors import BadInput
 from hosttune.fleet import options as handed_on
-from hosttune.fleet.course import Course, Hands, Outcome, carry_out, changes, digest, opening, resumed, waves_of
 from hosttune.fleet.gate import WAVES, Gate
 from hosttune.fleet.inventory import Inventory, read_inventory, tool
 from hosttune.fleet.live import Progress, watch
 from hosttune.fleet.record import Began, Line, Past, Resumed, decode, encode, new_run, now, past_run
 from hosttune.fleet.results import RECORD, held, read_file
+from hosttune.fleet.rollout import Outcome, Rollout, RunServices, carry_out, changes, digest, opening, resumed, waves_of
 from hosttune.fleet.runner import Order, Stop, playbook
 from hosttune.fleet.waves import DEFAULT as DEFAULT_WAVES
 from hosttune.fleet.waves import parse_sizes
@@ -70,16 +70,16 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Conducted:
+class FleetRun:
     """A run that has ended, and what a report over it needs to know."""
 
-    course: Course
+    course: Rollout
     outcome: Outcome
     inventory: Inventory
     at: str
 
 
-def conduct(request: Request, tell: Callable[[str], None]) -> Conducted:
+def run_fleet(request: Request, tell: Callable[[str], None]) -> FleetRun:
     """Run a verb over the fleet to its end; `tell` writes a line on stderr. Raises BadInput and Refused."""
     check_request(request)
     past = past_of(request)
@@ -102,13 +102,13 @@ def conduct(request: Request, tell: Callable[[str], None]) -> Conducted:
         journal.sync()  # without its waves a run cannot go on; any later line is worth a host that is asked again
         outcome = _watched(course, journal, stop, tell)
     began = past.began if past is not None else next(line for line in lines if isinstance(line, Began))
-    return Conducted(course, outcome, inventory, began.at)
+    return FleetRun(course, outcome, inventory, began.at)
 
 
-def _watched(course: Course, journal: JsonLines, stop: Stop, tell: Callable[[str], None]) -> Outcome:
+def _watched(course: Rollout, journal: JsonLines, stop: Stop, tell: Callable[[str], None]) -> Outcome:
     progress = Progress(course.verb, len(course.todo), len(course.waves))
     with watch(progress, sys.stderr, tell) as shown:
-        return carry_out(course, Hands(journal, stop, shown.heard, shown.settled))
+        return carry_out(course, RunServices(journal, stop, shown.heard, shown.settled))
 
 
 def _tell_notes(line: Line, tell: Callable[[str], None]) -> None:
@@ -116,7 +116,7 @@ def _tell_notes(line: Line, tell: Callable[[str], None]) -> None:
         tell(f"note: {note}")
 
 
-def _new(request: Request, order: Order, inventory: Inventory, intent: str | None) -> tuple[Course, list[Line]]:
+def _new(request: Request, order: Order, inventory: Inventory, intent: str | None) -> tuple[Rollout, list[Line]]:
     """(a new run, its first lines of the record)."""
     sizes = parse_sizes(request.waves or DEFAULT_WAVES)
     run = new_run()
@@ -142,7 +142,7 @@ def _new(request: Request, order: Order, inventory: Inventory, intent: str | Non
 
 def _again(
     request: Request, order: Order, inventory: Inventory, intent: str | None, past: Past
-) -> tuple[Course, list[Line]]:
+) -> tuple[Rollout, list[Line]]:
     """(the run of the record, going on; what to record of that)."""
     kept = resumed(_base(request, order), past, inventory.hosts, only_failed=request.retry)
     course = _for_run(kept, past.run, kept.waves)
@@ -151,11 +151,11 @@ def _again(
     return course, [Resumed(run=course.run, at=now(), how=how, gate=course.gate, told=tuple(told))]
 
 
-def _base(request: Request, order: Order) -> Course:
-    return Course("", request.verb, order, (), request.gate or "either", request.check, request.shard)
+def _base(request: Request, order: Order) -> Rollout:
+    return Rollout("", request.verb, order, (), request.gate or "either", request.check, request.shard)
 
 
-def _for_run(course: Course, run: str, waves: tuple[tuple[str, ...], ...]) -> Course:
+def _for_run(course: Rollout, run: str, waves: tuple[tuple[str, ...], ...]) -> Rollout:
     """The course with the id of its run, which every answer has to bear."""
     order = replace(course.order, variables={**course.order.variables, "hosttune_run": run})
     return replace(course, run=run, waves=waves, order=order)

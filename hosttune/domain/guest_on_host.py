@@ -28,7 +28,7 @@ def named(items: Iterable[object], limit: int = 6) -> str:
 
 
 @dataclass(frozen=True)
-class Scene:
+class GuestOnHost:
     """A host and a guest read from XML."""
 
     host: Host

@@ -13,7 +13,7 @@ from hosttune.bench.baselines import Standard, pair_links, with_fleet
 from hosttune.bench.gpu_backends import GPU_BACKENDS
 from hosttune.bench.guard import Chosen, choose, running
 from hosttune.bench.host_backends import HOST_BACKENDS
-from hosttune.bench.judge import Port, Scene, judge, loaded_links, missing
+from hosttune.bench.judge import JudgingContext, Port, judge, loaded_links, missing
 from hosttune.bench.parse.answer import Answer, Lost, NotUnderstood, worst_of_each
 from hosttune.errors import CommandFailed, Refused
 from hosttune.model.host import Host, Link
@@ -85,12 +85,12 @@ def measure(
     return Measured(worst_of_each(results), samples, {**_versions(host), **facts}, loaded_links(samples))
 
 
-def _scene(host: Host, chosen: Chosen, history: tuple[Validation, ...], standard: Standard) -> Scene:
+def _scene(host: Host, chosen: Chosen, history: tuple[Validation, ...], standard: Standard) -> JudgingContext:
     """What figures are judged by, besides themselves."""
     links = pair_links(host, [gpu.address for gpu in chosen.gpus])
     kinds = _device_ids(host)
     pieces = {part.subject: kinds[part.address] for part in chosen.parts if not part.whole and part.address in kinds}
-    return Scene(standard, kinds, len(chosen.gpus), history, links, _rdma_ports(host), pieces)
+    return JudgingContext(standard, kinds, len(chosen.gpus), history, links, _rdma_ports(host), pieces)
 
 
 def _planned(system: System, ask: Ask) -> tuple[list[tuple[Backend, Command]], list[CheckResult]]:
