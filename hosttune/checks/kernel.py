@@ -51,7 +51,7 @@ _HARMFUL: tuple[_Rule, ...] = (
 
 
 def kernel_arguments(evidence: Evidence) -> Iterable[CheckResult]:
-    """Check for arguments of the running kernel that undo isolation, or that cost the performance they promise."""
+    """Check for arguments of the running kernel that undo isolation or direct transfers between devices."""
     check = "kernel-arguments"
     words = evidence.host.kernel_args
     expected = "no argument that undoes isolation"
