@@ -140,7 +140,7 @@ def standing(evidence: Evidence) -> tuple[Expectation, ...]:
     several = len(evidence.plans) > 1
     names = [f"plan {n} in force" if several else "the plan in force" for n in range(1, len(evidence.plans) + 1)]
     plans = [of_plan(plan, name, "the journal") for plan, name in zip(evidence.plans, names, strict=True)]
-    # Reading refuses a journal of another machine, so plans that are in force here are for this one.
+    # Reading refuses a journal of another machine, so every applied plan found here is for this machine.
     found = [msgspec.structs.replace(plan, digest=None) for plan in plans]
     if evidence.history:
         last = evidence.history[-1]

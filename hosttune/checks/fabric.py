@@ -214,8 +214,10 @@ def _all_there(evidence: Evidence, switches: tuple[NvSwitch, ...]) -> CheckResul
 
 
 def _switch(evidence: Evidence, switch: NvSwitch, *, mixed: bool) -> CheckResult:
-    """Judge the driver of one NVSwitch: nvidia if Fabric Manager runs here; vfio-pci if a guest has all of them and all
-    GPUs."""
+    """Judge the driver of one NVSwitch.
+
+    It must be nvidia if Fabric Manager runs here, and vfio-pci if a guest has all NVSwitches and all GPUs.
+    """
     expected = "on nvidia-nvswitch, or on vfio-pci with all the others and the GPUs"
     read = sysfs.function(switch.address, "driver")
     driver = switch.driver

@@ -116,7 +116,7 @@ def _cpu_nodes(host: Host, guest: ExpectedGuest) -> set[int | None]:
     return {of_cpu.get(cpu) for cpu in cpus if cpu not in of_cpu or cpu in online(host)} or {None}
 
 
-# --- what it is against what it shall be ---------------------------------------------------------------------
+# --- what it is, compared with what is expected -------------------------------------------------------------
 
 
 def guest_definition(evidence: Evidence) -> Iterable[CheckResult]:

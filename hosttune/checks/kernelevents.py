@@ -212,7 +212,7 @@ def _kind(event: KernelEvent) -> str:
 
 
 def _uncounted(evidence: Evidence) -> str | None:
-    """Return a memory controller that, by the log, the kernel monitors, but whose errors are unknown; else None."""
+    """Return which memory controllers, of those in the log or in sysfs, have unknown error counts; else None."""
     counts = (evidence.health.edac if evidence.health else None) or {}
     why = refused(evidence, "/sys/devices/system/edac")
     if why is not None:
