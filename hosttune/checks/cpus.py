@@ -106,7 +106,7 @@ def _preference(evidence: Evidence, check: str, subject: str, cpus: Sequence[Cpu
 
 
 def _governor(evidence: Evidence, check: str, subject: str, cpus: Sequence[Cpu], driver: str | None) -> CheckResult:
-    """Judge the governor. powersave keeps the lowest frequency with drivers that do not scale the frequency themselves."""
+    """Judge the governor. powersave keeps the lowest frequency with a driver that does not scale it itself."""
     source = f"{_CPUS}/cpu*/cpufreq/scaling_governor"
     values = [(cpu.governor or "", cpu.id) for cpu in cpus]
     bad = () if (driver or "").startswith(("intel_pstate", "amd")) else ("powersave",)

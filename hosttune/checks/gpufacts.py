@@ -145,8 +145,8 @@ def _knows(evidence: Evidence, gpu: Gpu, name: str) -> bool:
 def _certain(evidence: Evidence, gpu: Gpu, name: str) -> bool:
     """Return whether all GPUs of this model have this field, by PCI device id (boards.toml).
 
-    A driver that denies such a field is wrong. Exceptions: MIG hides fields from the driver's library, a vGPU lacks fields of its physical GPU, and with ECC off
-    there are no error counts.
+    A driver that denies such a field is wrong. Exceptions: MIG hides fields from the driver's library, a vGPU lacks
+    fields of its physical GPU, and with ECC off there are no error counts.
     """
     if is_vgpu(gpu.model) or mig_on(gpu) or (name == "ecc_uncorrected" and gpu.ecc is False):
         return False
