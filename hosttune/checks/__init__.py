@@ -1,4 +1,4 @@
-"""The checklist: Evidence → results. Pure; each module holds one family of checks and lists them as `CHECKS`."""
+"""The checklist: checks that turn Evidence into results. Pure; each module has one family, listed as `CHECKS`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hosttune.checks.check import Check
 from hosttune.model.evidence import Evidence
 from hosttune.model.validation import CheckResult
 
-# One row a family; the order is that of the report.
+# One row per family; the report shows the families in this order.
 FAMILIES: tuple[str, ...] = (
     "presence",
     "links",
@@ -35,15 +35,15 @@ FAMILIES: tuple[str, ...] = (
 
 
 def checks(inside: bool = False) -> tuple[Check, ...]:
-    """Every check; inside a guest, those that make sense there."""
+    """Return every check; with `inside`, only the checks that make sense inside a guest."""
     found = (check for family in FAMILIES for check in import_module(f"hosttune.checks.{family}").CHECKS)
     return tuple(check for check in found if check.inside or not inside)
 
 
 def judge(evidence: Evidence, listed: Sequence[Check] | None = None) -> Iterable[CheckResult]:
-    """The results of the checks (of `listed`; without it, of all that apply to what the evidence is of), in order.
+    """Yield the results of the checks, in order: of `listed`, or of all checks that apply to this kind of evidence.
 
-    A device that is lost, or that sources contradict, passes none of them.
+    A device that is lost, or about which sources contradict each other, passes no check.
     """
     from hosttune.checks.presence import guarded
 
@@ -52,8 +52,9 @@ def judge(evidence: Evidence, listed: Sequence[Check] | None = None) -> Iterable
 
 
 def results_of(check: Check, evidence: Evidence) -> Sequence[CheckResult]:
-    """The results of one check: at least one, and what its declaration says of hosts without GPUs or guests, or without
-    its subjects.
+    """Return the results of one check, at least one.
+
+    For a host without GPUs or guests, or without subjects of the check, the result follows the check's declaration.
     """
     from hosttune.checks.facts import at_rest, none_here
 

@@ -1,4 +1,4 @@
-"""How CPUs are run: governor and preference, idle states, SMT; judged on the CPUs that guests are pinned to."""
+"""Checks of CPU settings: governor and energy preference, idle states, SMT; judged on the CPUs that guests use."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hosttune.model.values import CpuSet, parse_cpus
 
 _CPUS = sysfs.CPUS
 
-# What the kernel writes into these files: admin-guide/pm/cpufreq (governors), intel_pstate (a preference is a word, or
-# a number from 0 to 255). Any other word was not read as it was written.
+# The words that the kernel writes into these files: admin-guide/pm/cpufreq (governors), intel_pstate (a preference is
+# a word, or a number from 0 to 255). Any other word means that the file was not read correctly.
 _WORDS = {
     "governor": frozenset(map(str, GOVERNOR.values)),
     "energy-preference": frozenset(map(str, ENERGY_PREFERENCE.values)) | {str(number) for number in range(256)},
@@ -24,7 +24,7 @@ _WORDS = {
 
 
 def _parties(evidence: Evidence) -> Iterable[tuple[str, tuple[Cpu, ...]]]:
-    """(subject, its CPUs): each guest with pins; without any, the host with all CPUs that are online."""
+    """Yield (subject, its CPUs): each guest with pins; if there is none, the host with all CPUs that are online."""
     online = tuple(cpu for cpu in evidence.host.cpus if cpu.online)
     guests = pinned(evidence)
     if not guests:
@@ -34,7 +34,7 @@ def _parties(evidence: Evidence) -> Iterable[tuple[str, tuple[Cpu, ...]]]:
 
 
 def _asked_for(evidence: Evidence, kind: str, cpus: Sequence[Cpu]) -> set[str]:
-    """The values that applied plans want of these CPUs."""
+    """Return the values that applied plans set for these CPUs."""
     ids = {cpu.id for cpu in cpus}
     found = set()
     for target, want in wanted(evidence, kind).items():
@@ -48,7 +48,7 @@ def _asked_for(evidence: Evidence, kind: str, cpus: Sequence[Cpu]) -> set[str]:
 
 
 def cpu_frequency(evidence: Evidence) -> Iterable[CheckResult]:
-    """Governor, or energy preference where the driver takes one."""
+    """Check the governor, or the energy preference where the driver supports one."""
     check = "cpu-frequency"
     model = evidence.host.cpu_model
     driver = model.scaling_driver if model else None
@@ -64,7 +64,7 @@ def cpu_frequency(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def _whole(found: CheckResult, cpus: Sequence[Cpu], known: Sequence[Cpu], file: str) -> CheckResult:
-    """A result for CPUs of which only some were read: what fails, fails; anything else is unknown."""
+    """Return a result for CPUs of which only some were read: a failure stays a failure; all else becomes unknown."""
     unread = CpuSet({cpu.id for cpu in cpus} - {cpu.id for cpu in known})
     if not unread or found.outcome in ("fail", "unknown"):
         return found
@@ -90,7 +90,8 @@ def _no_frequency(evidence: Evidence, check: str, subject: str, cpus: Sequence[C
 
 
 def _preference(evidence: Evidence, check: str, subject: str, cpus: Sequence[Cpu], driver: str) -> CheckResult:
-    """Under a driver that takes a preference, governor performance works like preference performance."""
+    """Judge the energy preference. With a driver that supports it, governor performance has the same effect as
+    preference performance."""
     source = f"{_CPUS}/cpu*/cpufreq/energy_performance_preference"
     expected = f"energy preference performance ({driver})"
     unread = CpuSet(cpu.id for cpu in cpus if cpu.energy_preference is None and cpu.governor != "performance")
@@ -105,7 +106,7 @@ def _preference(evidence: Evidence, check: str, subject: str, cpus: Sequence[Cpu
 
 
 def _governor(evidence: Evidence, check: str, subject: str, cpus: Sequence[Cpu], driver: str | None) -> CheckResult:
-    """powersave holds the lowest frequency under every driver that does not scale by itself."""
+    """Judge the governor. powersave keeps the lowest frequency with a driver that does not scale it itself."""
     source = f"{_CPUS}/cpu*/cpufreq/scaling_governor"
     values = [(cpu.governor or "", cpu.id) for cpu in cpus]
     bad = () if (driver or "").startswith(("intel_pstate", "amd")) else ("powersave",)
@@ -116,7 +117,7 @@ def _judged(
     evidence: Evidence, check: str, subject: str, values: list[tuple[str, int]], kind: str, expected: str, source: str,
     bad: Sequence[str],
 ) -> CheckResult:  # fmt: skip
-    """`values` by CPU against performance and what plans want; those that are `bad` fail, others cost something."""
+    """Compare `values` by CPU with performance and with applied plans: values in `bad` fail, other deviations warn."""
     ids = {cpu for _, cpu in values}
     asked = _asked_for(evidence, kind, [cpu for cpu in evidence.host.cpus if cpu.id in ids])
     actual = spread(values)
@@ -141,7 +142,7 @@ def _judged(
 
 
 def cpu_idle(evidence: Evidence) -> Iterable[CheckResult]:
-    """How long an idle core may take to wake: bounded where a plan asks; never without any idle state at all."""
+    """Check how long an idle core may take to wake: limited if a plan asks for it; no idle states at all is a fault."""
     check = "cpu-idle"
     model = evidence.host.cpu_model
     for subject, cpus in _parties(evidence):
@@ -192,7 +193,7 @@ def _latency(evidence: Evidence, check: str, subject: str, cpus: Sequence[Cpu], 
 
 
 def smt(evidence: Evidence) -> Iterable[CheckResult]:
-    """Siblings: the same on every core of a kind, and no core in two guests."""
+    """Check that SMT is the same on all cores of a kind, and that no core is shared by two guests."""
     check = "smt"
     yield _siblings(evidence, check)
     guests = pinned(evidence)
@@ -235,7 +236,7 @@ def _siblings(evidence: Evidence, check: str) -> CheckResult:
 def _shared(
     evidence: Evidence, check: str, name: str, cpus: CpuSet, guests: dict[str, CpuSet], cores: dict[int, int | None]
 ) -> CheckResult:
-    """Whether a guest has its cores to itself (L1TF, MDS: what shares a core can read its caches)."""
+    """Check that a guest shares no core with others (L1TF, MDS: a sibling thread can read the core's caches)."""
     source = "vcpu_pins of the guests"
     expected = "no core shared with another guest"
     mine = {cores.get(cpu) for cpu in cpus} - {None}

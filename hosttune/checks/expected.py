@@ -1,6 +1,6 @@
-"""What is expected to be here: plans in force, the last kept validation, and whatever `--expect` names. Pure.
+"""Expected devices: from applied plans, the last kept validation, and documents named by `--expect`. Pure.
 
-Each becomes a source of devices (`DeviceSource` with `expects`), held against the PCI tree like any other.
+Each becomes a source of devices (`DeviceSource` with `expects`) and is compared with the PCI tree like any other.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from hosttune.model.plan import PLAN_SCHEMA, Plan
 from hosttune.model.validation import VALIDATION_SCHEMA, KnownDevice, Validation
 from hosttune.model.values import Value, address_key, parse_address
 
-_NOT_A_DEVICE = ("vf", "mdev")  # what a plan makes: not there before it is applied, nor after a reboot
-_OLD_CHECKS = ("pcie-link", "nvswitch")  # whose subjects name devices, in validations that keep no list of them
+_NOT_A_DEVICE = ("vf", "mdev")  # a plan creates these: they do not exist before it is applied, nor after a reboot
+_OLD_CHECKS = ("pcie-link", "nvswitch")  # checks whose subjects name devices, in validations without a list of devices
 
 
 class Expectation(Value, frozen=True, kw_only=True):
-    """Devices that are expected here, and who says so.
+    """Devices that are expected here, and the source that expects them.
 
-    `digest`: of the machine that it is about, None where that is not known. `at`: when it was seen, None for a plan.
+    `digest`: identifies the machine that the expectation is about; None = not known. `at`: when the devices were seen;
+    None for a plan.
     """
 
     name: str
@@ -36,7 +37,7 @@ class Expectation(Value, frozen=True, kw_only=True):
 
 
 class Forgotten(Value, frozen=True, kw_only=True):
-    """A device that was taken out of the expectation: who did so, when (UTC, ISO 8601) and why."""
+    """A device that was removed from the expectation: by whom, when (UTC, ISO 8601) and why."""
 
     address: str
     why: str
@@ -48,7 +49,7 @@ class Forgotten(Value, frozen=True, kw_only=True):
 
 
 def of_plan(plan: Plan, name: str, read: str) -> Expectation:
-    """The devices that a plan gives to guests."""
+    """Return the devices that a plan gives to guests."""
     given = [device for guest in plan.guests for device in guest.devices if device.kind not in _NOT_A_DEVICE]
     seen = {device.address: SeenDevice(address=device.address, kind=device.kind) for device in given}
     for guest in plan.guests:
@@ -58,7 +59,7 @@ def of_plan(plan: Plan, name: str, read: str) -> Expectation:
 
 
 def of_validation(validation: Validation, name: str, read: str) -> Expectation:
-    """The devices that a validation knew; of one by an older version those that its results are about."""
+    """Return the devices listed in a validation; for an older version without a list, those that results are about."""
     machine = validation.machine
     if machine is not None and machine.devices is not None:
         seen = {one.address: _known(one) for one in machine.devices}
@@ -73,17 +74,20 @@ def of_validation(validation: Validation, name: str, read: str) -> Expectation:
 
 
 def of_host(host: Host, name: str, read: str) -> Expectation:
-    """The devices of a host document."""
+    """Return the devices of a host document."""
     return Expectation(name=name, read=read, devices=_ordered(known_devices(host)), digest=host.digest)
 
 
 def of_document(text: bytes, where: str) -> Expectation:
-    """A host document, a plan or a validation, told apart by its schema. Raises BadInput, also where no device is."""
+    """Return the devices of a host document, a plan or a validation; the schema says which it is.
+
+    Raises BadInput for any other document, and for one that names no device.
+    """
     return of_value(_read(text, where), where)
 
 
 def of_value(value: Host | Plan | Validation, where: str = "expect") -> Expectation:
-    """The devices of a document; `where` names it. Raises BadInput for one that names no device."""
+    """Return the devices of a document; `where` names it. Raises BadInput for a document that names no device."""
     if isinstance(value, Host):
         found = of_host(value, f"the host document {where}", where)
     elif isinstance(value, Plan):
@@ -132,11 +136,11 @@ def _is_address(text: str) -> bool:
 
 
 def standing(evidence: Evidence) -> tuple[Expectation, ...]:
-    """What the state says: the plans in force, and the last validation that was kept for this host."""
+    """Return the expectations from the state directory: applied plans and the last validation kept for this host."""
     several = len(evidence.plans) > 1
     names = [f"plan {n} in force" if several else "the plan in force" for n in range(1, len(evidence.plans) + 1)]
     plans = [of_plan(plan, name, "the journal") for plan, name in zip(evidence.plans, names, strict=True)]
-    # A journal of another machine is refused where it is read: what is in force here is of this one.
+    # Reading refuses a journal of another machine, so every applied plan found here is for this machine.
     found = [msgspec.structs.replace(plan, digest=None) for plan in plans]
     if evidence.history:
         last = evidence.history[-1]
@@ -147,10 +151,10 @@ def standing(evidence: Evidence) -> tuple[Expectation, ...]:
 def with_expectations(
     evidence: Evidence, expectations: Iterable[Expectation], forgotten: Iterable[Forgotten]
 ) -> Evidence:
-    """The evidence with each expectation as a source of devices, less what was taken out of it.
+    """Return the evidence with each expectation added as a source of devices, without the devices removed from it.
 
-    A device that a validation has seen after it was taken out is expected again. An expectation whose digest is
-    another one's may be of another machine: `could` is then None, and what it alone names is unknown, not a fault.
+    A removed device that a later validation has seen is expected again. If the digest of an expectation differs, it
+    may be about another machine: `could` is then None, and a device that only it names is unknown, not a fault.
     """
     host = evidence.host
     out = {one.address: one for one in forgotten}
@@ -167,7 +171,7 @@ def with_expectations(
 
 
 def known_here(host: Host) -> tuple[KnownDevice, ...]:
-    """The devices that a validation keeps: those that are known, and what was expected in their place."""
+    """Return the devices that a validation keeps: the known ones, and expected devices at addresses of others."""
     found = known_devices(host)
     for source in host.sources or ():
         if source.expects:
@@ -180,7 +184,7 @@ def known_here(host: Host) -> tuple[KnownDevice, ...]:
 
 
 def is_out(address: str, expectation: Expectation, forgotten: Mapping[str, Forgotten]) -> bool:
-    """Whether a device was taken out of an expectation."""
+    """Return whether a device was removed from an expectation."""
     taken = forgotten.get(address)
     return taken is not None and (expectation.at is None or taken.at is None or expectation.at <= taken.at)
 

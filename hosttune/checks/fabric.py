@@ -1,4 +1,4 @@
-"""What joins GPUs: NVLink and XGMI, the fabric's state, NVSwitches and NVIDIA's Fabric Manager."""
+"""Checks of connections between GPUs: NVLink, XGMI, fabric registration, NVSwitches (NVIDIA Fabric Manager)."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _OFF = (
 
 
 def nvlink(evidence: Evidence) -> Iterable[CheckResult]:
-    """Active NVLinks and NVLink peers of each GPU: against its board, else against the GPUs of its model."""
+    """Check active NVLinks and NVLink peers of each GPU: against its board, else against GPUs of the same model."""
     return _links(evidence, "nvlink", (_NVLINK, _PEERS))
 
 
 def xgmi(evidence: Evidence) -> Iterable[CheckResult]:
-    """XGMI peers of each GPU against those of the others of its model."""
+    """Check the XGMI peers of each GPU against those of the other GPUs of its model."""
     return _links(evidence, "xgmi", (Fact("xgmi", "XGMI to each GPU of its model", ("peers",), "", tables=True),))
 
 
@@ -59,14 +59,14 @@ def _links(evidence: Evidence, kind: str, facts: tuple[Fact, ...]) -> Iterable[C
         if vendor is None or vendor.link != kind:
             return skipped(facts[0].check, gpu.address, f"its maker's GPUs are not joined by {_NAMES[kind]}")
         others = sisters(evidence, gpu)
-        # A GPU that is alone has no peers to ask about. Half of the evidence can show a fault, never that all is well.
+        # A single GPU has no peers to compare. Incomplete evidence can show a fault, but never a pass.
         asked = [fact for fact in facts if others or fact.needs != ("peers",)] or facts
         doubts = [not_judged(evidence, fact, gpu, device) for fact in asked]
         whys = [why for why in doubts if why is not None]
         found = None
         if len(whys) < len(asked):
             found = _joined(evidence, kind, facts[0], gpu, others, device.device_id if device else None)
-        # A card without NVLink has no list of links: the matrix, in which it has a row, shows that it has none.
+        # A card without NVLink has no list of links. Its row in the topology matrix proves that it has none.
         linkless = found is not None and found.outcome == "skip" and bool(others) and gpu.peers is not None
         hidden = found is not None and found.outcome == "skip" and _off(gpu)
         seen = found is not None and (not whys or found.outcome == "fail" or hidden or linkless)
@@ -78,7 +78,7 @@ def _links(evidence: Evidence, kind: str, facts: tuple[Fact, ...]) -> Iterable[C
 def _joined(
     evidence: Evidence, kind: str, fact: Fact, gpu: Gpu, others: list[Gpu], device_id: str | None
 ) -> CheckResult:
-    """One GPU against those of its model. In MIG mode NVLink is off by design."""
+    """Compare the links of one GPU with those of its model. MIG mode switches NVLink off by design."""
     told = [other for other in others if _reach(other, kind) is not None or other.nvlinks_active is not None]
     links, reach = _count(gpu, kind), _reach(gpu, kind)
     board = table("boards")["nvlinks"].get(device_id) if kind == "nvlink" and not evidence.host.hypervisor else None
@@ -100,13 +100,13 @@ def _joined(
     read = source(gpu, fact.call)
     if (links is None or links >= most_links) and (reach is None or reach >= most_reach):
         return passed(fact.check, gpu.address, expected=expected, actual=actual, source=read)
-    # Pairs that a bridge joins: a card without one may be meant so. A fabric joins three or more.
+    # A bridge joins pairs of cards, so a card without a bridge can be intended. A fabric joins three or more GPUs.
     verdict = failed if most_reach > 1 or board else warned
     return verdict(fact.check, gpu.address, expected=expected, actual=actual, source=read, hint=_OFF)
 
 
 def _unread_peer(gpu: Gpu, others: list[Gpu]) -> str | None:
-    """One of its peers whose own peers are unknown, so that this GPU may lack a link that others have; else None."""
+    """Return a peer whose own peers are unknown, so that this GPU may lack a link that others have; else None."""
     if gpu.peers is None or all(peer.kind == "xgmi" for peer in gpu.peers):
         return None
     listed = {peer.address for peer in gpu.peers}
@@ -114,12 +114,12 @@ def _unread_peer(gpu: Gpu, others: list[Gpu]) -> str | None:
 
 
 def _off(gpu: Gpu) -> bool:
-    """Whether MIG turns its NVLinks off, now and as far as is known after its next reset."""
+    """Return whether MIG switches off its NVLinks, both now and (if known) after its next reset."""
     return mig_on(gpu) and gpu.mig is not None and gpu.mig.pending in ("enabled", None)
 
 
 def _count(gpu: Gpu, kind: str) -> int | None:
-    """Active links: as its driver counts them, else those of its best joined peer, and none where no peer is."""
+    """Return the number of active links: as the driver counts, else the most to one peer; 0 without such a peer."""
     if kind == "nvlink" and gpu.nvlinks_active is not None:
         return gpu.nvlinks_active
     if gpu.peers is None:
@@ -152,7 +152,7 @@ _STATE = Fact(
 
 
 def _fabric_state(gpu: Gpu) -> CheckResult:
-    """Registration with the fabric: completed with success, and nothing wrong in its health mask."""
+    """Judge the registration with the fabric: it must be completed with success, and the health mask without faults."""
     faults = gpu.fabric_health or ()
     words = [gpu.fabric_state or "", *((gpu.fabric_status,) if gpu.fabric_status else ()), *faults]
     told, actual = source(gpu, _STATE.call), ", ".join(words)
@@ -182,7 +182,7 @@ _SWITCH_DRIVERS = (nvswitches.DRIVER, nvswitches.MODULE)
 
 
 def nvswitch(evidence: Evidence) -> Iterable[CheckResult]:
-    """Each NVSwitch on the driver that its use needs; and as many of them as the board has."""
+    """Check that each NVSwitch has the driver that its use needs, and that the board has all of its NVSwitches."""
     switches = evidence.host.nvswitches
     if not switches:
         yield no_switch(evidence, _SWITCH)
@@ -214,14 +214,17 @@ def _all_there(evidence: Evidence, switches: tuple[NvSwitch, ...]) -> CheckResul
 
 
 def _switch(evidence: Evidence, switch: NvSwitch, *, mixed: bool) -> CheckResult:
-    """nvidia where the Fabric Manager runs here; vfio-pci where a guest has all of them with all GPUs."""
+    """Judge the driver of one NVSwitch.
+
+    It must be nvidia if Fabric Manager runs here, and vfio-pci if a guest has all NVSwitches and all GPUs.
+    """
     expected = "on nvidia-nvswitch, or on vfio-pci with all the others and the GPUs"
     read = sysfs.function(switch.address, "driver")
     driver = switch.driver
     if driver is None and not lacks(evidence, read):
         return unknown(_SWITCH, switch.address, expected=expected, why="driver not recorded", hint=RECORD)
     actual = f"on {driver}" if driver else "no driver"
-    # Not every board is all passed or all kept: what counts is that no GPU of the host needs a switch that is away.
+    # A board may be passed in part. What matters is that no GPU kept by the host needs a switch that was passed.
     kept = [gpu for gpu in accelerators(evidence.host) if gpu.nvlinks_active or gpu.fabric_state]
     wrong = mixed or driver is None or (for_vfio(driver) and kept)
     if not wrong and (for_vfio(driver) or driver in _SWITCH_DRIVERS):

@@ -1,4 +1,4 @@
-"""The ConnectX functions that stand for the NVSwitches of HGX B200 and B300: known, and on the host's driver."""
+"""Check of the ConnectX functions that represent the NVSwitches of HGX B200 and B300: known, with the host's driver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EXPECTED = f"on {DRIVER}: Fabric Manager and the subnet manager reach the NVSwi
 
 
 def fabric_bridges(evidence: Evidence) -> Iterable[CheckResult]:
-    """They look like NICs: given to a guest, or reset, they take the NVSwitches behind them along."""
+    """Check the fabric bridges. They look like NICs, but passing or resetting one affects the NVSwitches behind it."""
     host = evidence.host
     if not host.pci:
         hint = f"look with: ls /sys/bus/pci/devices; {RECORD}"

@@ -1,4 +1,4 @@
-"""NVIDIA's Fabric Manager: runs where it must, of the driver's version, in a mode that keeps tenants apart."""
+"""Checks of NVIDIA Fabric Manager: it runs where needed, matches the driver's version, and separates tenants."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MODES = {
 
 
 def _idle(evidence: Evidence, check: str) -> CheckResult | None:
-    """What a check says where no Fabric Manager is needed on this machine; None where it is."""
+    """Return the result of a check on a machine that needs no Fabric Manager; None if the machine needs one."""
     host = evidence.host
     switches = host.nvswitches
     doubtful = host.index.contradicted
@@ -51,7 +51,7 @@ def _idle(evidence: Evidence, check: str) -> CheckResult | None:
 
 
 def fabric_manager(evidence: Evidence) -> Iterable[CheckResult]:
-    """Whether it runs where this machine holds the NVSwitches."""
+    """Check that Fabric Manager runs where this machine holds the NVSwitches."""
     expected = "installed and running"
     idle = _idle(evidence, _SERVICE)
     if idle is not None:
@@ -74,9 +74,9 @@ def fabric_manager(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def driver_fm_version(evidence: Evidence) -> Iterable[CheckResult]:
-    """The Fabric Manager's version against the driver's: another branch fails, another patch level too on one host.
+    """Compare the versions of Fabric Manager and driver: any difference fails, of the branch or of the patch level.
 
-    The guide has the daemon compare both when it starts and end when they differ.
+    According to the guide, the daemon compares both when it starts, and exits if they differ.
     """
     idle = _idle(evidence, _VERSION)
     manager = evidence.fabric_manager or _NOTHING
@@ -120,13 +120,13 @@ def driver_fm_version(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def _versions_of_gpus(evidence: Evidence) -> list[str]:
-    """The versions that the driver's library told of GPUs with a fabric, each once."""
+    """Return the versions that the driver's library reported for GPUs with a fabric, without duplicates."""
     told = [gpu.driver_version for gpu in _with_fabric(evidence) if gpu.driver_version]
     return list(dict.fromkeys(told))
 
 
 def _held(evidence: Evidence) -> bool:
-    """Whether a GPU with a fabric is held by its maker's driver, whose library would tell of it."""
+    """Return whether the maker's driver, whose library would report a GPU, holds a GPU with a fabric."""
     functions = evidence.host.index.pci
     drivers = [functions[gpu.address].driver for gpu in _with_fabric(evidence) if gpu.address in functions]
     return any(driver is not None and not for_vfio(driver) for driver in drivers)
@@ -143,9 +143,9 @@ def _module_version(evidence: Evidence) -> str | None:
 
 
 def fabric_manager_mode(evidence: Evidence) -> Iterable[CheckResult]:
-    """Whether tenants are kept apart: GPUs on vfio-pci and a Fabric Manager on the host ask for shared NVSwitch mode.
+    """Check that tenants are separated: GPUs on vfio-pci with Fabric Manager on the host need shared NVSwitch mode.
 
-    In mode 0 the daemon opens every route. CUDA then works in all guests, and nothing separates them.
+    In mode 0 the daemon opens every route. CUDA then works in all guests, but nothing separates them.
     """
     idle = _idle(evidence, _MODE)
     functions = evidence.host.index.pci

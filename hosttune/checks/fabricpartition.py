@@ -1,4 +1,4 @@
-"""Guests on an NVSwitch fabric: whether the GPUs of each that runs are exactly one active partition."""
+"""Check of guests on an NVSwitch fabric: the GPUs of each running guest are exactly one active partition."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _READ = "fmpm -l"
 
 
 def fabric_partition(evidence: Evidence) -> Iterable[CheckResult]:
-    """Each running guest with whole GPUs of the fabric against the partitions that are active."""
+    """Compare each running guest that has whole GPUs of the fabric with the active partitions."""
     host = evidence.host
     modules = {gpu.address: gpu.module_id for gpu in fabric_gpus(host)}
     partitions = host.fabric.partitions if host.fabric else None
@@ -38,7 +38,7 @@ def fabric_partition(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def _none_on_a_fabric(host: Host) -> bool:
-    """Whether every GPU is of a maker without such fabrics, or its driver says that it is on none."""
+    """Return whether every GPU is from a maker without such fabrics, or reported by its driver as on no fabric."""
     gpus = accelerators(host)
     vendors = [(gpu, vendor_of(gpu.vendor)) for gpu in gpus]
     return (

@@ -1,6 +1,6 @@
-"""What several checks ask of the evidence: which devices there are, who has which, which CPUs guests run on.
+"""Facts that several checks need: which devices exist, which guest has which, and which CPUs guests run on.
 
-Pure. A guest is known by libvirt, or planned by an applied plan; where both say something, what is there counts.
+Pure. A guest is known from libvirt or from an applied plan; where both describe it, the running state counts.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from hosttune.model.plan import PlannedGuest
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import CpuSet, address_key, parse_cpus
 
-# States of libvirt in which a guest has its memory and devices (virDomainState); one that crashed is kept with both.
+# States in which a guest holds its memory and devices (libvirt virDomainState); a crashed guest still holds both.
 RUNNING = frozenset(("running", "paused", "idle", "in shutdown", "pmsuspended", "blocked", "crashed"))
-_MOST_WITHOUT_SWITCH = 3  # others that a GPU of a board without NVSwitches has links to (HGX A100 and H100, 4 GPUs)
-# Vendors whose devices are software: virtio, QEMU, VMware, Google, Microsoft.
+_MOST_WITHOUT_SWITCH = 3  # most GPUs linked to one GPU on a board without NVSwitches (HGX A100 and H100, 4 GPUs)
+# Vendors of devices that are software: virtio, QEMU, VMware, Google, Microsoft.
 SOFTWARE = ("1af4", "1b36", "15ad", "1ae0", "1414")
-HOST = "host"  # the subject of what concerns the machine as a whole
+HOST = "host"  # the subject of results about the machine as a whole
 AS_ROOT = "run hosttune validate as root: the kernel shows only the first 64 bytes of configuration space to others"
 AS_LIBVIRT = "run hosttune validate as root with libvirt running, so that its guests can be asked about"
 LIST_PCI = "look with: lspci -D; and why the host, or its capture, does not show every function in /sys/bus/pci/devices"
@@ -32,18 +32,18 @@ RECORD = "the capture does not hold it: capture the host again with this version
 
 
 def accelerators(host: Host) -> tuple[Gpu, ...]:
-    """Every GPU of a known accelerator maker that any source knows; `other` ones are left out.
+    """Return every GPU of a known accelerator maker that any source knows, without those of maker `other`.
 
-    After those of the PCI tree come `lost_gpus`, of which nothing can be judged.
+    The GPUs of the PCI tree come first, then `lost_gpus`, which cannot be judged.
     """
     return (*host.index.accelerators, *lost_gpus(host))
 
 
 def lost_gpus(host: Host) -> tuple[Gpu, ...]:
-    """GPUs that are not in the PCI tree, or do not answer there, and that another source knows; by address.
+    """Return GPUs that another source knows but that are missing or do not respond in the PCI tree, by address.
 
-    The other source may be a tool, the kernel, a plan in force or an earlier validation. No fact of theirs is kept
-    but who they are: what a tool told of a GPU that is not there proves nothing.
+    The other source may be a tool, the kernel, an applied plan or an earlier validation. Only the identity of such a
+    GPU is kept: what a tool reports about a GPU that is not in the tree proves nothing.
     """
     listed = set(host.index.gpus)
     of_makers = {gpu.address for gpu in host.index.accelerators}
@@ -67,11 +67,11 @@ def lost_gpus(host: Host) -> tuple[Gpu, ...]:
 
 
 def known_devices(host: Host) -> dict[str, SeenDevice]:
-    """Every device that matters and that any source knows, by address: what the PCI tree has first.
+    """Return every relevant device that any source knows, by address; the facts of the PCI tree come first.
 
-    Of the tree the GPUs of known makers, NICs, NVMe drives and NVSwitches, no virtual functions; of the other sources
-    what is not in the tree, and functions of which the tree has the address alone or that do not answer. Where there
-    is no tree, what is of no known kind is left out: most of it are bridges.
+    From the tree: GPUs of known makers, NICs, NVMe drives and NVSwitches, without virtual functions. From the other
+    sources: devices that are not in the tree, and functions of which the tree has only the address or that do not
+    respond. If there is no tree, devices of unknown kind are left out, because most of them are bridges.
     """
     functions = host.index.pci
     found: dict[str, SeenDevice] = {}
@@ -109,12 +109,13 @@ def _maker(pci_id: str | None) -> str | None:
 
 
 def planned_guests(evidence: Evidence) -> dict[str, PlannedGuest]:
-    """The guests of the applied plans by name; of one that several plans have, the newest."""
+    """Return the guests of the applied plans by name; if several plans have a guest, that of the newest plan."""
     return {guest.name: guest for plan in evidence.plans for guest in plan.guests}
 
 
 def holders(evidence: Evidence) -> dict[str, tuple[str, ...]]:
-    """Which guests have a device, by its address: those that libvirt knows, and planned ones that it does not."""
+    """Return the names of the guests that have a device, by its address: guests in libvirt, and planned guests that
+    libvirt does not have."""
     known = {guest.name: guest.devices for guest in evidence.host.guests or ()}
     for name, guest in planned_guests(evidence).items():
         known.setdefault(name, tuple(device.address for device in guest.devices))
@@ -126,14 +127,14 @@ def holders(evidence: Evidence) -> dict[str, tuple[str, ...]]:
 
 
 def for_vfio(driver: str | None) -> bool:
-    """Whether a driver gives its device to guests: vfio-pci, and its variants (mlx5_vfio_pci, nvgrace_gpu_vfio_pci)."""
+    """Return whether a driver is for guests' devices: vfio-pci or a variant (mlx5_vfio_pci, nvgrace_gpu_vfio_pci)."""
     return driver is not None and "vfio" in driver
 
 
 def given(evidence: Evidence) -> tuple[PciDevice, ...]:
-    """The functions that guests have, or that stand ready for them on a VFIO driver. Bridges are never given.
+    """Return the functions that guests have, or that a VFIO driver holds ready for them. Bridges are never included.
 
-    One that only some of the sources show on a VFIO driver is among them.
+    A function is included even if only some of the sources show it on a VFIO driver.
     """
     held = holders(evidence)
     shown = (seen for source in evidence.host.sources or () for seen in source.contrary)
@@ -146,10 +147,10 @@ def given(evidence: Evidence) -> tuple[PciDevice, ...]:
 
 
 def guests_known(evidence: Evidence) -> tuple[RunningGuest, ...] | None:
-    """All guests here; None: there may be others than `host.guests`.
+    """Return all guests of this host; None: there may be guests besides `host.guests`.
 
-    Discovery notes as problems a QEMU that libvirt does not list, and a list that is no whole one. Where no libvirt is
-    installed and no QEMU runs, it is known that there are none.
+    Discovery reports a problem for a QEMU process that libvirt does not list, and for an incomplete list of guests.
+    If no libvirt is installed and no QEMU runs, it is known that there are no guests.
     """
     host = evidence.host
     if any(problem.what == LIST_UNREAD or problem.what.startswith(OUTSIDE) for problem in host.problems):
@@ -163,7 +164,7 @@ def guests_known(evidence: Evidence) -> tuple[RunningGuest, ...] | None:
 def guests_or_why(
     evidence: Evidence, check: str, expected: str
 ) -> tuple[tuple[RunningGuest, ...], tuple[CheckResult, ...]]:
-    """(the guests here, what a check is to say where there are none to judge)."""
+    """Return the guests of this host, and the result of a check if there is no guest to judge."""
     guests, known = guests_known(evidence), evidence.host.guests
     if guests is None:
         why = f"which {'other ' if known else ''}guests there are is unknown"
@@ -172,7 +173,7 @@ def guests_or_why(
 
 
 def none_given(evidence: Evidence, check: str, what: str) -> CheckResult:
-    """What a check says that found no device of a guest: skipped as `what` where guests and drivers are all known."""
+    """Return the result if no device of a guest was found: skipped as `what` if all guests and drivers are known."""
     why, hint = unlisted(evidence), LIST_PCI
     if why is None:
         why, hint = _guests_unread(evidence), AS_LIBVIRT
@@ -187,7 +188,7 @@ def none_given(evidence: Evidence, check: str, what: str) -> CheckResult:
 
 
 def _guests_unread(evidence: Evidence) -> str | None:
-    """Why not all is known that guests have; None where it is."""
+    """Return why the guests' devices are not all known; None if they are."""
     guests = guests_known(evidence)
     if guests is None:
         return "which guests there are is unknown"
@@ -196,7 +197,7 @@ def _guests_unread(evidence: Evidence) -> str | None:
 
 
 def driver_unread(evidence: Evidence, address: str) -> bool:
-    """Whether the driver of a function is not known: contradicted, or none was read and that it has none not proven."""
+    """Return whether a function's driver is unknown: contradicted, or not read and not proven to be absent."""
     index = evidence.host.index
     if address in index.contradicted:
         return True
@@ -205,12 +206,12 @@ def driver_unread(evidence: Evidence, address: str) -> bool:
 
 
 def undefined(guest: RunningGuest) -> bool:
-    """Whether nothing but a guest's name and state is known: its definition could not be read."""
+    """Return whether only a guest's name and state are known, because its definition could not be read."""
     return guest.vcpus is None and guest.vcpu_pins is None and guest.memory is None and not guest.devices
 
 
 def named_nodes(host: Host) -> set[int]:
-    """The NUMA nodes that anything names: their own directories, distances, CPUs, PCI functions."""
+    """Return the NUMA nodes that any source names: node directories, distances, CPUs, PCI functions."""
     named = {node.id for node in host.numa_nodes}
     named |= {int(other) for node in host.numa_nodes for other in node.distances or {}}
     named |= {cpu.numa_node for cpu in host.cpus if cpu.numa_node is not None}
@@ -218,19 +219,19 @@ def named_nodes(host: Host) -> set[int]:
 
 
 def only_node(host: Host) -> int | None:
-    """The single NUMA node of a host on which nothing names another one; None where there are several."""
+    """Return the only NUMA node of a host if no source names another one; None if there are several."""
     return host.numa_nodes[0].id if len(host.numa_nodes) == 1 and len(named_nodes(host)) == 1 else None
 
 
 def online(host: Host) -> CpuSet:
-    """The CPUs that are online; empty where that is not known."""
+    """Return the CPUs that are online; empty if that is unknown."""
     return CpuSet(cpu.id for cpu in host.cpus if cpu.online)
 
 
 def pinned(evidence: Evidence) -> dict[str, CpuSet]:
-    """The CPUs that each guest's vCPUs are pinned to; guests without pins are left out.
+    """Return the CPUs to which each guest's vCPUs are pinned, without guests that have no pins.
 
-    A pin that names every CPU of the host is none: that is how libvirt shows a vCPU that may run anywhere.
+    A pin to all CPUs of the host does not count: libvirt shows it for a vCPU that may run anywhere.
     """
     everywhere = online(evidence.host)
     found = {}
@@ -245,12 +246,12 @@ def pinned(evidence: Evidence) -> dict[str, CpuSet]:
 
 
 def wanted(evidence: Evidence, kind: str) -> dict[str, object]:
-    """What the applied plans want of one kind of setting, by target; the newest counts."""
+    """Return the values that the applied plans set for one kind of setting, by target; the newest plan counts."""
     return {action.target: action.want for plan in evidence.plans for action in plan.actions if action.kind == kind}
 
 
 def none_here(evidence: Evidence, check: str, kinds: str) -> CheckResult:
-    """What a check says that found none of its devices: skipped where all PCI functions are known, else unknown."""
+    """Return the result of a check that found none of its devices: skipped if all functions are known, else unknown."""
     why = unlisted(evidence)
     if why is None:
         return skipped(check, HOST, f"no {kinds} here")
@@ -259,7 +260,7 @@ def none_here(evidence: Evidence, check: str, kinds: str) -> CheckResult:
 
 
 def unlisted(evidence: Evidence) -> str | None:
-    """Why the list of PCI functions does not show every device; None where it does."""
+    """Return why the list of PCI functions may not show every device; None if it shows all."""
     host = evidence.host
     if not host.pci:
         return None if lacks(evidence, sysfs.PCI_DEVICES) else "no PCI function was read"
@@ -271,10 +272,10 @@ def unlisted(evidence: Evidence) -> str | None:
 
 
 def switches_missed(evidence: Evidence) -> str | None:
-    """Why there must be NVSwitches although none is in the list of PCI functions; None where nothing says so.
+    """Return why NVSwitches must exist although the list of PCI functions has none; None if nothing proves it.
 
-    A GPU is registered with a fabric, or reaches more GPUs than boards without a switch join, of a board whose switches
-    are PCI functions (`boards`: with NVLinks, not bridged). A guest need not have any.
+    Proof is a GPU of a board whose switches are PCI functions (`boards`: with NVLinks, not bridged) that is registered
+    with a fabric, or that has links to more GPUs than a board without switches connects. A guest may have no switch.
     """
     host, boards = evidence.host, table("boards")
     functions = host.index.pci
@@ -291,7 +292,7 @@ def switches_missed(evidence: Evidence) -> str | None:
 
 
 def no_switch(evidence: Evidence, check: str) -> CheckResult:
-    """What a check of NVSwitches says that found none in the list of PCI functions."""
+    """Return the result of an NVSwitch check that found no NVSwitch in the list of PCI functions."""
     missed = switches_missed(evidence)
     if missed is None:
         return none_here(evidence, check, "NVSwitch that is a PCI function")
@@ -300,9 +301,9 @@ def no_switch(evidence: Evidence, check: str) -> CheckResult:
 
 
 def at_rest(evidence: Evidence, check: str) -> CheckResult | None:
-    """What a check of the host's settings says where they are nobody's business; None where it has GPUs, or guests.
+    """Return the result of a check of host settings if the host has neither GPUs nor guests; None if it has some.
 
-    That there are neither is known only where both could be seen.
+    It is known that there are none only if both GPUs and guests could be listed; otherwise the result is unknown.
     """
     host = evidence.host
     if evidence.plans or host.guests or any(for_vfio(device.driver) for device in host.pci):
@@ -323,19 +324,19 @@ def at_rest(evidence: Evidence, check: str) -> CheckResult | None:
 
 
 def lacks(evidence: Evidence, *paths: str) -> bool:
-    """Whether the machine is proven to have none of these paths: it was looked for, and neither refused nor lost."""
+    """Return whether the machine is proven to have none of these paths: looked for, and neither refused nor lost."""
     if "/" in evidence.absent:
         return refused(evidence, *paths) is None
     return all(path in evidence.absent or path.rpartition("/")[0] in evidence.absent for path in paths)
 
 
 def as_root(evidence: Evidence) -> str:
-    """How to read configuration space that was not read."""
+    """Return the hint how to read PCI configuration space that was not read."""
     return AS_ROOT if evidence.complete else RECORD
 
 
 def refused(evidence: Evidence, *paths: str) -> str | None:
-    """Why the kernel refused one of these files, as discovery noted it; None where it did not."""
+    """Return why the kernel refused to read one of these files, as discovery recorded it; None if it did not refuse."""
     for problem in (*evidence.host.problems, *evidence.problems):
         if problem.what == "unreadable" and any(path in problem.where for path in paths):
             return f"{problem.where}: {problem.why}"
@@ -343,12 +344,12 @@ def refused(evidence: Evidence, *paths: str) -> str | None:
 
 
 def listed(names: Sequence[str], most: int = 6) -> str:
-    """The first few of many names, and how many more there are."""
+    """Return the first few of many names, and the number of the others."""
     return some(names, most)
 
 
 def spread(values: Iterable[tuple[str, int]]) -> str:
-    """Values with the CPUs that have them: "powersave (CPUs 4-7), performance (CPUs 0-3)"."""
+    """Return values with the CPUs that have them: "powersave (CPUs 4-7), performance (CPUs 0-3)"."""
     groups: dict[str, list[int]] = {}
     for value, cpu in values:
         groups.setdefault(value, []).append(cpu)

@@ -1,4 +1,4 @@
-"""What the checks of GPUs share: which GPUs can be judged, and why the others cannot. Pure."""
+"""What the checks of GPUs share: which GPUs can be judged, and why others cannot. Pure."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from hosttune.model.validation import CheckResult
 
 @dataclass(frozen=True)
 class Fact:
-    """What a check of GPUs is about: its id, what it expects, the fields it needs, and NVML's name for them.
+    """What a check of GPUs reads: the check's id, its expectation, the fields it needs, and NVML's name for them.
 
-    A GPU is judged when all of `needs` are known. It does not pass unless all of `whole` are, and those of `also`,
-    which not every driver tells, as far as another GPU of its model has them. `tables`: it is a path between GPUs, or
-    MIG, of which other recorded answers tell too than those of the driver's facts.
+    A GPU is judged if all fields of `needs` are known. It passes only if all fields of `whole` are known as well, and
+    each field of `also` that another GPU of its model has (not every driver reports these). `tables`: the facts are
+    paths between GPUs or MIG, which other recorded answers also report, not only the answers with the driver's facts.
     """
 
     check: str
@@ -35,14 +35,15 @@ class Fact:
     tables: bool = False
 
 
-UNREADABLE = "unreadable"  # `Problem.what` of an answer that was recorded and is lost or too long (gpu.vendor.ask)
+UNREADABLE = "unreadable"  # `Problem.what` of an answer that was recorded, but is lost or too long (gpu.vendor.ask)
 OLDER = "a capture by an older version of hosttune lacks it: capture again"
 Judge = Callable[[Gpu], CheckResult]
 
 
 def below_sisters(evidence: Evidence, fact: Fact, gpu: Gpu, name: str, found: CheckResult) -> CheckResult:
-    """A pass against the board's default is unknown where the default of another GPU of its model, field `name`, is
-    higher: boards of one model have one default.
+    """Turn a pass into unknown if another GPU of the same model has a higher board default in field `name`.
+
+    The pass was judged against this GPU's own default, but boards of one model have the same default.
     """
     if found.outcome != "pass":
         return found
@@ -57,13 +58,13 @@ def below_sisters(evidence: Evidence, fact: Fact, gpu: Gpu, name: str, found: Ch
 
 
 def source(gpu: Gpu, call: str) -> str:
-    """Who told: `call` names NVML's function."""
+    """Return the source of a GPU's facts; `call` is the name of NVML's function."""
     vendor = vendor_of(gpu.vendor)
     return (vendor.tellers if vendor else {}).get(gpu.source or "", f"NVML {call}")
 
 
 def each_gpu(evidence: Evidence, fact: Fact, judge: Judge) -> Iterable[CheckResult]:
-    """One result for each accelerator: judged, or why not."""
+    """Yield one result per accelerator: the judgement, or why there is none."""
 
     def judged(gpu: Gpu, device: PciDevice | None) -> CheckResult:
         return not_judged(evidence, fact, gpu, device) or whole(evidence, fact, gpu, judge(gpu))
@@ -74,14 +75,15 @@ def each_gpu(evidence: Evidence, fact: Fact, judge: Judge) -> Iterable[CheckResu
 def every_gpu(
     evidence: Evidence, fact: Fact, judge: Callable[[Gpu, PciDevice | None], CheckResult]
 ) -> Iterable[CheckResult]:
-    """The same where the check itself decides which GPUs it can judge; `judge` gets the PCI function too."""
+    """Like `each_gpu`, but the check itself decides which GPUs it can judge; `judge` also gets the PCI function."""
     for gpu in accelerators(evidence.host):
         yield _uncontradicted(evidence, fact, gpu, judge(gpu, evidence.host.index.pci.get(gpu.address)))
 
 
 def _uncontradicted(evidence: Evidence, fact: Fact, gpu: Gpu, found: CheckResult) -> CheckResult:
-    """A pass or warning is unknown where an answer is lost, or cannot be read, that could have contradicted it: one
-    that tells the same facts; of paths between GPUs and MIG (`Fact.tables`) any of its maker's.
+    """Turn a pass or warning into unknown if an answer that could have contradicted it is lost or cannot be read.
+
+    Such an answer reports the same facts; for paths between GPUs and MIG (`Fact.tables`) it is any answer of the maker.
     """
     vendor = vendor_of(gpu.vendor)
     names = () if vendor is None else vendor.queries if fact.tables else vendor.compared
@@ -95,7 +97,7 @@ def _uncontradicted(evidence: Evidence, fact: Fact, gpu: Gpu, found: CheckResult
 
 
 def whole(evidence: Evidence, fact: Fact, gpu: Gpu, found: CheckResult) -> CheckResult:
-    """A result that does not fail is unknown where a part of the evidence for it is missing."""
+    """Turn a result that is not a failure into unknown if a part of the evidence for it is missing."""
     missing = [name for name in fact.whole if not _knows(evidence, gpu, name)]
     others = sisters(evidence, gpu)
     missing += [
@@ -111,12 +113,12 @@ def whole(evidence: Evidence, fact: Fact, gpu: Gpu, found: CheckResult) -> Check
 
 
 def sisters(evidence: Evidence, gpu: Gpu) -> list[Gpu]:
-    """The other GPUs of its model."""
+    """Return the other GPUs of the same model."""
     return [one for one in accelerators(evidence.host) if one.model == gpu.model and one.address != gpu.address]
 
 
 def not_judged(evidence: Evidence, fact: Fact, gpu: Gpu, device: PciDevice | None) -> CheckResult | None:
-    """Why this GPU cannot be judged by this fact; None where it can."""
+    """Return why this GPU cannot be judged by this fact; None if it can."""
     vendor = vendor_of(gpu.vendor)
     driver = device.driver if device else None
     if vendor is None or not vendor.tells.issuperset(fact.needs):
@@ -136,14 +138,15 @@ def not_judged(evidence: Evidence, fact: Fact, gpu: Gpu, device: PciDevice | Non
 
 
 def _knows(evidence: Evidence, gpu: Gpu, name: str) -> bool:
-    """Whether a fact is told, or rightly said not to be there."""
+    """Return whether a fact is reported, or correctly reported as not available."""
     return getattr(gpu, name) is not None or (name in (gpu.lacks or ()) and not _certain(evidence, gpu, name))
 
 
 def _certain(evidence: Evidence, gpu: Gpu, name: str) -> bool:
-    """Whether its model has this for certain, by PCI device id (boards.toml), so that a driver that denies it is wrong.
+    """Return whether all GPUs of this model have this field, by PCI device id (boards.toml).
 
-    MIG hides things from the driver's library, a vGPU lacks what its physical GPU has, and ECC that is off counts none.
+    A driver that denies such a field is wrong. Exceptions: MIG hides fields from the driver's library, a vGPU lacks
+    fields of its physical GPU, and with ECC off there are no error counts.
     """
     if is_vgpu(gpu.model) or mig_on(gpu) or (name == "ecc_uncorrected" and gpu.ecc is False):
         return False
@@ -158,16 +161,17 @@ def _certain(evidence: Evidence, gpu: Gpu, name: str) -> bool:
 
 
 def mig_on(gpu: Gpu) -> bool:
-    """Whether it is in MIG mode now, as its driver says."""
+    """Return whether the GPU is in MIG mode now, as its driver reports."""
     return gpu.mig is not None and gpu.mig.mode == "enabled"
 
 
-# What a GPU that has the one has too.
+# A field, and the field that implies it: a GPU with the second also has the first.
 _IMPLIED = {"ecc_uncorrected": "ecc"}
 
 
 def _lacking(evidence: Evidence, fact: Fact, gpu: Gpu, having: list[Gpu]) -> CheckResult:
-    """Its driver says that it has no such thing: skipped, unless its model has, or a fact belies it."""
+    """Return the result for a GPU whose driver reports that the field does not exist: skipped, unless GPUs of the same
+    model have it or another fact contradicts the driver."""
     if mig_on(gpu):
         why = "MIG is on, which hides it from the driver's library"
         hint = "look at it while MIG is off, or in the kernel log (check xid)"
@@ -186,7 +190,7 @@ def _lacking(evidence: Evidence, fact: Fact, gpu: Gpu, having: list[Gpu]) -> Che
 
 
 def _silent(evidence: Evidence, gpu: Gpu, device: PciDevice | None, driver: str) -> tuple[str, str]:
-    """Why a fact that its driver could tell is unknown, and what to do."""
+    """Return why a fact that the driver could report is unknown, and what to do."""
     held = device.driver if device else None
     if held is None and lacks(evidence, sysfs.function(gpu.address, "driver")):
         return "no driver holds it", f"bind it to {driver} to look at it"

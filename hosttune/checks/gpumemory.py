@@ -1,4 +1,4 @@
-"""Errors of GPUs that their own counters tell: ECC, remapped rows, retired pages, replays on the PCIe link."""
+"""Checks of errors that GPUs count themselves: ECC, remapped rows, retired pages, replays on the PCIe link."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MODE = Fact("ecc-mode", "enabled", ("ecc",), "nvmlDeviceGetEccMode", whole=("ec
 
 
 def ecc_mode(evidence: Evidence) -> Iterable[CheckResult]:
-    """ECC on; off fails on a data-centre part (one that hosttune has by name) and warns on any other."""
+    """Check that ECC is on; off fails on a data-centre GPU (one that hosttune knows by name) and warns on any other."""
     functions = evidence.host.index.pci
     plan = wanted(evidence, ECC)
     return each_gpu(evidence, _MODE, lambda gpu: _ecc_mode(plan.get(gpu.address), gpu, functions.get(gpu.address)))
@@ -59,7 +59,7 @@ _ERRORS = Fact(
 
 
 def _ecc_errors(gpu: Gpu) -> CheckResult:
-    """Uncorrected errors since the driver was loaded fail; so does a GPU that says its memory is beyond repair."""
+    """Judge uncorrected errors since the driver was loaded: any fails; so does memory reported as beyond repair."""
     told = source(gpu, _ERRORS.call)
     parts = [f"{gpu.ecc_uncorrected} uncorrected"]
     if gpu.ecc_corrected is not None:
@@ -92,7 +92,8 @@ _REMAP = Fact(
 
 
 def _row_remap(gpu: Gpu) -> CheckResult:
-    """Pending: a reset applies it, until then pages are merely kept out of use. Failed: no spare row was left."""
+    """Judge row remapping. Pending: a reset applies it; until then the pages are only kept out of use. Failed: no spare
+    row was left."""
     told = source(gpu, _REMAP.call)
     counts = [
         f"{count} {name}"
@@ -118,7 +119,7 @@ _RETIRED = Fact("retired-pages", "none pending", ("retired_pending",), "nvmlDevi
 
 
 def retired_pages(evidence: Evidence) -> Iterable[CheckResult]:
-    """Pages that wait to be retired, of GPUs that retire pages: those that remap rows have no such thing."""
+    """Check for pages that wait to be retired, on GPUs that retire pages; GPUs that remap rows do not retire pages."""
     functions = evidence.host.index.pci
     remapping = {gpu.address for gpu in accelerators(evidence.host) if _remaps(gpu, functions.get(gpu.address))}
     for found in each_gpu(evidence, _RETIRED, _retired):
@@ -129,7 +130,7 @@ def retired_pages(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def _remaps(gpu: Gpu, device: PciDevice | None) -> bool:
-    """Whether it remaps rows: it tells of them, or its device id is of a generation that does."""
+    """Return whether the GPU remaps rows: it reports them, or its device id is of a generation that does."""
     if gpu.remapped_pending is not None or gpu.remapped_failed is not None:
         return True
     vendor, known = vendor_of(gpu.vendor), device.device_id if device else None
@@ -157,7 +158,7 @@ NO_BOUND = "of links of 64 GT/s no bound is known: their forward error correctio
 
 
 def errors_allowed(speed_gts: float, width: int) -> int | None:
-    """Errors a minute that a link may have by its bit error rate, as DCGM has it: rounded up, 31 for Gen5 x16.
+    """Return the errors per minute that a link may have at its bit error rate, as DCGM does: rounded up; Gen5 x16: 31.
 
     None above 32 GT/s (`NO_BOUND`).
     """
@@ -168,7 +169,8 @@ def errors_allowed(speed_gts: float, width: int) -> int | None:
 
 
 def pcie_replay(evidence: Evidence) -> Iterable[CheckResult]:
-    """Replays of each GPU's link since its reset, over the time that the host is up: no less than their rate then."""
+    """Check the replays of each GPU's link since its reset. They are divided by the host's uptime, which gives a rate
+    no higher than the true one."""
     functions = evidence.host.index.pci
     up = evidence.health.uptime_seconds if evidence.health else None
     return each_gpu(evidence, _REPLAY, lambda gpu: _replay(up, gpu, functions.get(gpu.address)))

@@ -1,4 +1,4 @@
-"""Modes of GPUs, and who uses them: persistence, compute mode, MIG with its instances, processes."""
+"""Checks of GPU modes and use: persistence, compute mode, MIG with its instances, processes."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ _GUIDE = "NVIDIA, Multi-Instance GPU user guide"
 
 
 def mig_mode(evidence: Evidence) -> Iterable[CheckResult]:
-    """MIG's mode on each GPU that supports MIG, against the applied plans."""
+    """Compare the MIG mode of each GPU that supports MIG with the applied plans."""
     plan = wanted(evidence, MIG_MODE)
     return _each_mig(evidence, _MODE, lambda gpu, mig: _mig_mode(plan.get(gpu.address), gpu, mig))
 
 
 def mig_instances(evidence: Evidence) -> Iterable[CheckResult]:
-    """The instances on each GPU in MIG mode, against those that applied plans give to guests."""
+    """Compare the instances on each GPU in MIG mode with those that applied plans give to guests."""
     planned: dict[str, list[tuple[str, int | None]]] = {}
     for guest in planned_guests(evidence).values():
         for place in guest.mig:
@@ -137,7 +137,7 @@ def _mig_instances(planned: list[tuple[str, int | None]], gpu: Gpu, mig: Mig) ->
 
 
 def _same(planned: list[tuple[str, int | None]], found: list[tuple[str, int | None]]) -> bool:
-    """Whether each planned instance is there, at its start where both say one, and no other one is."""
+    """Return whether each planned instance exists, at its start if both name one, and no other instance exists."""
     rest = list(found)
     for profile, start in planned:
         match = next((one for one in rest if one[0] == profile and None in (start, one[1])), None)

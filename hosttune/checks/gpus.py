@@ -1,4 +1,4 @@
-"""GPUs as their drivers see them: driver, status, clocks, power, heat. Memory: `gpumemory`; modes: `gpumodes`."""
+"""Checks of GPUs by their drivers: driver, status, clocks, power, heat. Memory: `gpumemory`; modes: `gpumodes`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _DRIVER = "gpu-driver"
 
 
 def gpu_driver(evidence: Evidence) -> Iterable[CheckResult]:
-    """Whether a driver that can tell of the GPU holds it, and answers; its module and its library of one version."""
+    """Check that a driver that can report the GPU holds it and responds, and that its module and library have the same
+    version."""
     functions = evidence.host.index.pci
     for gpu in accelerators(evidence.host):
         yield _driver(evidence, gpu, functions.get(gpu.address))
@@ -58,7 +59,7 @@ def _driver(evidence: Evidence, gpu: Gpu, device: PciDevice | None) -> CheckResu
 
 
 def _answers(evidence: Evidence, gpu: Gpu, own: str, expected: str) -> CheckResult:
-    """The maker's driver holds it: does it tell of it?"""
+    """Judge whether the maker's driver, which holds the GPU, reports it."""
     platform = evidence.host.platform
     loaded = next((module.version for module in platform.modules if module.name == own), None) if platform else None
     mismatch = next((p for p in evidence.host.problems if "version mismatch" in p.why.casefold()), None)
@@ -93,7 +94,7 @@ _RECOVERY = Fact("gpu-status", "no recovery asked for", ("recovery_action",), "N
 
 
 def gpu_status(evidence: Evidence) -> Iterable[CheckResult]:
-    """What the driver itself asks for: a reset, a reboot; of a Gaudi, its status."""
+    """Check what the driver itself reports: a required reset or reboot; for a Gaudi, its status."""
 
     def judged(gpu: Gpu, device: PciDevice | None) -> CheckResult:
         vendor = vendor_of(gpu.vendor)
@@ -136,13 +137,13 @@ _COOL = "check power supplies, the BMC's power cap, fans and air flow; nvidia-sm
 
 
 def _clock_reasons(gpu: Gpu) -> CheckResult:
-    """Bits 0x8, 0x40 and 0x80 fail, 0x20 warns; idle, power cap and application clocks are how a GPU works."""
+    """Judge clock reasons: bits 0x8, 0x40 and 0x80 fail, 0x20 warns; idle, power cap, application clocks are normal."""
     reasons = gpu.clock_reasons or ()
     held = [name for name in reasons if name in _HELD_DOWN]
     told = source(gpu, _CLOCKS.call)
     actual = ", ".join(reasons) or "no reason"
     if held:
-        # hw_slowdown is the sum of the other two: name what it is where they say it
+        # hw_slowdown is the sum of the other two, so the text names them where they are reported.
         named = [_HELD_DOWN[name] for name in held if name != "hw_slowdown" or len(held) == 1]
         actual = f"{actual} ({'; '.join(named)})"
         return failed(_CLOCKS.check, gpu.address, expected=_CLOCKS.expected, actual=actual, source=told, hint=_COOL)

@@ -1,4 +1,4 @@
-"""Guests: where their definitions put them, what runs of them, and what the applied plans wanted."""
+"""Checks of guests: placement by their definitions, the running definition, and the applied plans."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PLACE = "plan it again and redefine it: hosttune plan, hosttune apply --disrupt
 
 
 def guest_numa(evidence: Evidence) -> Iterable[CheckResult]:
-    """CPUs and memory of every guest against the nodes of its devices, running or not."""
+    """Compare the CPUs and memory of every guest, running or not, with the nodes of its devices."""
     expected = "its CPUs and memory are on the nodes of its devices"
     guests, said = guests_or_why(evidence, _NUMA, expected)
     yield from said
@@ -47,7 +47,7 @@ def guest_numa(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def _nodes_of_devices(host: Host) -> dict[str, int | None]:
-    """Nodes by address. On a machine with a single node everything is there, whatever a device says."""
+    """Return nodes by address. On a machine with one node everything is on it, whatever a device reports."""
     only = only_node(host) if host.hypervisor is False else None
     return {address: device.numa_node if only is None else only for address, device in host.index.pci.items()}
 
@@ -79,7 +79,7 @@ def _numa(
 def _unknown_or_loose(
     host: Host, guest: ExpectedGuest, unplaced: Sequence[str], expected: str, actual: str
 ) -> CheckResult:
-    """Nothing lies elsewhere, as far as is known: what is not known, and memory that may come from anywhere."""
+    """Return the result if nothing is known to be on another node: unknown parts, or memory that may be anywhere."""
     if unplaced:
         hint = "see the numa-affinity check of each GPU: the firmware has to name the nodes of devices"
         why = f"the node of {listed(unplaced, 3)} is not known; {actual}"
@@ -99,7 +99,7 @@ def _nodes(found: Iterable[int | None]) -> CpuSet:
 
 
 def _floats(host: Host, guest: ExpectedGuest) -> bool:
-    """Whether a vCPU may run on every CPU: it has no pin, or one that names all."""
+    """Return whether a vCPU may run on every CPU: it has no pin, or a pin to all CPUs."""
     everywhere, pins = online(host), guest.vcpu_pins
     return pins is not None and (
         len(pins) < (guest.vcpus or 1) or any(everywhere and everywhere <= cpus for cpus in pins.values())
@@ -107,20 +107,20 @@ def _floats(host: Host, guest: ExpectedGuest) -> bool:
 
 
 def _cpu_nodes(host: Host, guest: ExpectedGuest) -> set[int | None]:
-    """The nodes of the CPUs that its vCPUs may run on; None among them: of one it is not known."""
+    """Return the nodes of the CPUs that its vCPUs may run on; it contains None if the node of a CPU is unknown."""
     if guest.vcpu_pins is None:
         return {None}
     of_cpu = {cpu.id: cpu.numa_node for cpu in host.cpus}
     cpus = set(of_cpu) if _floats(host, guest) else {cpu for pins in guest.vcpu_pins.values() for cpu in pins}
-    # A CPU that is offline has no node, and runs nothing.
+    # A CPU that is offline has no node, and nothing runs on it.
     return {of_cpu.get(cpu) for cpu in cpus if cpu not in of_cpu or cpu in online(host)} or {None}
 
 
-# --- what it is against what it shall be ---------------------------------------------------------------------
+# --- what it is, compared with what is expected -------------------------------------------------------------
 
 
 def guest_definition(evidence: Evidence) -> Iterable[CheckResult]:
-    """Whether every running guest runs with the definition that its next start would have."""
+    """Check that every running guest runs with the definition that its next start would use."""
     expected = "it runs with the definition that libvirt keeps"
     guests, said = guests_or_why(evidence, _NEXT, expected)
     yield from said
@@ -141,7 +141,7 @@ def guest_definition(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def guest_planned(evidence: Evidence) -> Iterable[CheckResult]:
-    """Every guest of the applied plans as libvirt has it."""
+    """Compare every guest of the applied plans with its definition in libvirt."""
     expected = "libvirt has it as the applied plan says"
     planned = planned_guests(evidence)
     if not planned:

@@ -1,4 +1,4 @@
-"""Where the threads and the memory of running guests really are, by /proc, against what their definitions say."""
+"""Checks of the threads and memory of running guests: where they are by /proc, compared with the definitions."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _Judge = Callable[[Evidence, RunningGuest, GuestProcess, str], CheckResult]
 
 
 def guest_pins(evidence: Evidence) -> Iterable[CheckResult]:
-    """Every thread of every running guest on the CPUs that its definition gives it, by /proc."""
+    """Check that every thread of every running guest is on the CPUs that its definition gives it, by /proc."""
     yield from _running(evidence, _PINS, "each thread may run where the definition says, and nowhere else", _pins)
 
 
 def guest_memory(evidence: Evidence) -> Iterable[CheckResult]:
-    """The memory of every running guest on the nodes and of the page size of its definition, by /proc."""
+    """Check that the memory of every running guest has the nodes and page size of its definition, by /proc."""
     yield from _running(evidence, _MEMORY, "its memory is on the nodes, and of the pages, of its definition", _memory)
 
 
@@ -55,7 +55,7 @@ def _pins(evidence: Evidence, guest: RunningGuest, process: GuestProcess, expect
         hint = "run hosttune validate as root, while libvirt runs"
         return unknown(_PINS, guest.name, expected=expected, why=doubt, hint=hint, source=source)
     known = online(evidence.host)
-    # A pinned vCPU without a thread was taken out of the running guest: `_doubt` has looked.
+    # A pinned vCPU without a thread was unplugged from the running guest; `_doubt` has ruled out other reasons.
     wrong = [one.text for one in compare_threads(defined, threads, online=known) if one.kind == ELSEWHERE]
     loose = list(_loose(defined, known))
     place = _PLACE.format(guest.name)
@@ -72,7 +72,7 @@ def _pins(evidence: Evidence, guest: RunningGuest, process: GuestProcess, expect
 
 
 def _doubt(evidence: Evidence, defined: ExpectedGuest, process: GuestProcess) -> str | None:
-    """Why nothing can be said of its threads; None where all of them are known."""
+    """Return why the threads cannot be judged; None if all of them are known."""
     if defined.vcpu_pins is None:
         return "its definition could not be read"
     if process.threads is None or any(thread.cpus is None for thread in process.threads):
@@ -80,13 +80,13 @@ def _doubt(evidence: Evidence, defined: ExpectedGuest, process: GuestProcess) ->
     seen = {vcpu for thread in process.threads if (vcpu := vcpu_of(thread)) is not None}
     if not seen:
         return "no thread is named as a vCPU's: which is which is not known"
-    # Live, all threads were looked at: a vCPU without one was taken out of the running guest.
+    # On a live host all threads were read: a vCPU without a thread was unplugged from the running guest.
     missing = defined.vcpu_pins.keys() - seen
     return f"vCPU {CpuSet(missing)} shows no thread" if missing and not evidence.complete else None
 
 
 def _loose(defined: ExpectedGuest, everywhere: CpuSet) -> Iterator[str]:
-    """What its definition leaves free to run anywhere. A pin that names every CPU is none: so libvirt shows it."""
+    """Yield what its definition lets run anywhere. A pin to all CPUs does not count: libvirt shows it for no pin."""
     every, emulator = defined.vcpu_pins or {}, defined.emulator_cpus
     pins = {vcpu: cpus for vcpu, cpus in every.items() if not everywhere or not everywhere <= cpus}
     count = max(defined.vcpus or 0, len(every))
@@ -112,7 +112,7 @@ def _memory(evidence: Evidence, guest: RunningGuest, process: GuestProcess, expe
     differences = list(compare_memory(defined, process))
     lacking = _lacking(defined, process)
     wrong = [one.text for one in differences if one.kind == ELSEWHERE]
-    if defined.has_huge_pages and not lacking:  # it is all there: what is missing on one node is on another
+    if defined.has_huge_pages and not lacking:  # all huge pages are present: what one node lacks is on another node
         wrong += [one.text for one in differences if one.kind == MISSING]
     actual = _held(process)
     if wrong:
@@ -131,7 +131,7 @@ def _memory(evidence: Evidence, guest: RunningGuest, process: GuestProcess, expe
 
 
 def _lacking(defined: ExpectedGuest, process: GuestProcess) -> int:
-    """Bytes of huge pages in its definition that its process does not show, wherever they are."""
+    """Return the bytes of huge pages in its definition that its process does not show on any node."""
     huge = sum(part.size_bytes or 0 for part in defined.memory or () if part.page_bytes)
     return max(huge - sum((process.memory_by_node or {}).values()), 0)
 

@@ -1,4 +1,4 @@
-"""Whether a guest finds in itself what its plan says: nodes, passed functions, GPUs as near their NICs as planned."""
+"""Check that a guest sees what its plan says: nodes, passed functions, and GPUs as near their NICs as planned."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from hosttune.model.values import format_size, parse_cpus
 
 _ID = "guest-topology"
 _AGAIN = "shut the guest down, apply its plan again on the host (hosttune apply) and start it"
-# What firmware and kernel take of a node's memory before they count it: 64 of every 4096 bytes for struct page (Linux
-# Documentation/mm/vmemmap_dedup.rst), and fixed amounts of both, the crash kernel's among them.
+# What firmware and kernel take from a node's memory before they count it: 64 of every 4096 bytes for struct page (Linux
+# Documentation/mm/vmemmap_dedup.rst), and fixed amounts for each, for example for the crash kernel.
 _LEAST_SHARE = 0.95
 _FIXED_BYTES = 1 << 30
-_SAME_NODE = ("PHB", "NODE")  # a guest has one host bridge for each node, the host may have several
+_SAME_NODE = ("PHB", "NODE")  # a guest has one host bridge per node, the host may have several
 
 
 def guest_topology(evidence: Evidence) -> Iterable[CheckResult]:
-    """One result for each node, each passed function and each pair of a GPU and a NIC that the guest's plan names."""
+    """Yield one result per node, per passed function, and per pair of GPU and NIC that the guest's plan names."""
     plan = evidence.guest_plan
     if plan is None:
         broken = next((problem for problem in evidence.problems if problem.what == UNREADABLE), None)

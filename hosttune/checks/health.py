@@ -1,4 +1,4 @@
-"""What else the host says of its health: AER on PCIe, drives, clock; and whether it was ever measured."""
+"""Other checks of the host's health: PCIe AER, drives, the clock, and whether a baseline was measured."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _WIRE = "reseat the device, its riser or cables; compare with a sister slot; upd
 
 
 def aer(evidence: Evidence) -> Iterable[CheckResult]:
-    """Errors on the link of each GPU, NIC, NVMe drive and NVSwitch, counted at both ends since boot.
+    """Check the errors on the link of each GPU, NIC, NVMe drive and NVSwitch, counted at both ends since boot.
 
-    The host sees them of devices in guests as well.
+    The host also counts errors of devices that guests use.
     """
     host = evidence.host
     functions = host.index.pci
@@ -52,7 +52,7 @@ def _link(evidence: Evidence, device: PciDevice) -> CheckResult:
     health = evidence.health
     counted = {end: counts for end in ends if (counts := (health.aer or {}).get(end))} if health else {}
     events = [e for e in (health.events or () if health else ()) if e.kind in ("aer", "dpc") and e.address in ends]
-    # A kernel makes all files of an end or none (drivers/pci/pcie/aer.c, aer_stats_attrs_are_visible).
+    # A kernel creates all AER files of an end or none (drivers/pci/pcie/aer.c, aer_stats_attrs_are_visible).
     uncounted = [end for end in ends if end not in counted and lacks(evidence, *_counters(end))]
     if not counted and not events and len(uncounted) == len(ends):
         why = "the kernel keeps no AER counts of this link (a virtual port, or firmware handles its errors)"
@@ -63,7 +63,7 @@ def _link(evidence: Evidence, device: PciDevice) -> CheckResult:
     actual = _described(counted, sums, events)
     if bad:
         return failed(_AER, device.address, expected=_NO_ERROR, actual=actual, source=read, hint=_WIRE)
-    # Both ends count, and a port that cut its link off says so in the kernel log alone.
+    # Both ends count errors. That a port disabled its link is only in the kernel log.
     silent = [end for end in ends if end not in uncounted and not all(kind in counted.get(end, {}) for kind in _KINDS)]
     if silent or health is None or health.events is None:
         lacking = "the kernel log could not be read"
@@ -74,7 +74,7 @@ def _link(evidence: Evidence, device: PciDevice) -> CheckResult:
         why = lacking if actual == "none" else f"{actual}; {lacking}"
         hint = OLDER if evidence.complete else RECORD
         return unknown(_AER, device.address, expected=_NO_ERROR, why=why, hint=hint)
-    logged = sum(event.count for event in events)  # of links whose errors no counter keeps
+    logged = sum(event.count for event in events)  # for links whose errors are in no counter
     return _corrected(evidence, device, sums["correctable"] or logged, actual, read)
 
 
@@ -92,7 +92,7 @@ def _described(counted: Mapping[str, Mapping[str, int]], sums: Mapping[str, int]
 
 
 def _corrected(evidence: Evidence, device: PciDevice, count: int, actual: str, read: str) -> CheckResult:
-    """Corrected errors by their rate over the time since boot."""
+    """Judge corrected errors by their rate since boot."""
     if not count:
         return passed(_AER, device.address, expected=_NO_ERROR, actual=actual, source=read)
     up = evidence.health.uptime_seconds if evidence.health else None
@@ -116,7 +116,7 @@ def _corrected(evidence: Evidence, device: PciDevice, count: int, actual: str, r
 
 
 def disk_health(evidence: Evidence) -> Iterable[CheckResult]:
-    """Each NVMe drive: alive, and what its own log says where nvme-cli can ask it."""
+    """Check each NVMe drive: it responds, and its own log is healthy where nvme-cli can read it."""
     functions = evidence.host.index.pci
     disks = (evidence.health.disks if evidence.health else None) or {}
     told = {name for words in disks.values() for name in words}
@@ -158,7 +158,7 @@ def _drive(
 
 
 def _lacking(words: Mapping[str, str], told: set[str], *, smart: bool) -> list[str]:
-    """What is not known of a drive: its own log counts if `smart`; of other words, each that another drive tells."""
+    """Return what is not known about a drive: its own log if `smart`, and other words that another drive reports."""
     needed = {"state", *(_SMART if smart else ()), *(told & {"alarm"})}
     lacking = sorted(name for name in needed if not words.get(name))
     lacking += sorted(name for name in _SMART if words.get(name) and not words[name].isdecimal())
@@ -168,7 +168,7 @@ def _lacking(words: Mapping[str, str], told: set[str], *, smart: bool) -> list[s
 
 
 def _faults(words: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """What fails and what warns, of a drive's words."""
+    """Return the failures and the warnings in the words that a drive reports."""
     number = {name: int(word) for name, word in words.items() if word.isdecimal() and len(word) < 40}
     bad = [f"state {words['state']}"] if words.get("state", "live") != "live" else []
     bad += ["temperature alarm"] if words.get("alarm") == "1" else []
@@ -185,7 +185,7 @@ def _faults(words: Mapping[str, str]) -> tuple[list[str], list[str]]:
 
 
 def time_sync(evidence: Evidence) -> Iterable[CheckResult]:
-    """Whether something keeps the clock right."""
+    """Check that a service keeps the clock synchronised."""
     health = evidence.health
     expected = "kept right by a time service"
     if health is None or health.time_synchronised is None:
@@ -207,7 +207,7 @@ def time_sync(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def monitoring_baseline(evidence: Evidence) -> Iterable[CheckResult]:
-    """A stored measurement (level 1 or more) of this host with the driver that is loaded now."""
+    """Check for a stored measurement (level 1 or higher) of this host with the driver that is loaded now."""
     versions = {
         gpu.driver_version
         for gpu in accelerators(evidence.host)

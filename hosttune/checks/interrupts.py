@@ -1,4 +1,4 @@
-"""Where interrupts go: those of passed devices beside their guests, the host's own off the CPUs of guests."""
+"""Checks of interrupts: those of passed devices go to their guests' nodes, those of the host not to guests' CPUs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hosttune.settings.irqs import cpu_list
 
 
 def irq_affinity(evidence: Evidence) -> Iterable[CheckResult]:
-    """Interrupts of devices of running guests: as planned, else on the device's node and on no vCPU of a guest."""
+    """Check the interrupts of running guests' devices: as planned, else on the device's node and on no guest's vCPU."""
     check = "irq-affinity"
     functions = evidence.host.index.pci
     running = {guest.name for guest in evidence.host.guests or () if (guest.state or "running") in RUNNING}
@@ -71,7 +71,7 @@ def _judge(evidence: Evidence, check: str, device: PciDevice) -> CheckResult:
 
 
 def _place(irq: Irq) -> CpuSet | None:
-    """The CPUs that an interrupt really goes to; what it may go to where the kernel does not say."""
+    """Return the CPUs that an interrupt goes to; if the kernel does not show them, the CPUs that it may go to."""
     text = cpu_list(irq.effective) or cpu_list(irq.affinity)
     return CpuSet.parse(text) if text else None
 
@@ -83,7 +83,7 @@ def _near(evidence: Evidence, device: PciDevice) -> CpuSet:
 
 
 def irqbalance(evidence: Evidence) -> Iterable[CheckResult]:
-    """Where irqbalance is installed, it is banned from the CPUs that guests are pinned to."""
+    """Check that irqbalance, if it is installed, is banned from the CPUs that guests are pinned to."""
     check = "irqbalance"
     taken = CpuSet(cpu for cpus in pinned(evidence).values() for cpu in cpus)
     host = evidence.host
@@ -102,7 +102,7 @@ def irqbalance(evidence: Evidence) -> Iterable[CheckResult]:
         hint = f"look with: cat {' '.join(IRQBALANCE)}; systemctl restart irqbalance where it owes one"
         yield unknown(check, HOST, expected=expected, why=why, hint=hint, source=source)
         return
-    # What irqbalance leaves alone by itself while no list is given: isolated and nohz_full CPUs (cputree.c).
+    # Without a list, irqbalance itself avoids isolated and nohz_full CPUs (cputree.c).
     quiet = CpuSet(cpu.id for cpu in host.cpus if cpu.isolated or cpu.nohz_full)
     banned = CpuSet.parse(cpu_list(text) or "") or quiet
     free = taken - banned

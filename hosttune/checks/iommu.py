@@ -1,4 +1,4 @@
-"""Isolation by the IOMMU: is it on, are its interrupts remapped, are its groups whole, and is no back door open."""
+"""Checks of isolation by the IOMMU: it is on, it remaps interrupts, its groups are whole, and nothing bypasses it."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _ON = {
     "AuthenticAMD": "switch AMD-Vi (IOMMU) on in the firmware, remove amd_iommu=off and iommu=off, reboot",
 }
 _ANY = "switch the IOMMU on in the firmware and in the kernel's arguments (intel_iommu=on), reboot"
-# What a VFIO group needs of each member besides a VFIO driver (Documentation/driver-api/vfio).
+# What VFIO requires of each member of a group, besides a VFIO driver (Documentation/driver-api/vfio).
 _VIABLE = (None, "pci-stub", "pcieport")
 _OTHER_ARCHES = ("aarch64", "arm", "ia64", "ppc64", "ppc64le", "riscv32", "riscv64", "s390x")
 _YES, _NO = ("Y", "1"), ("N", "0")
 
 
 def iommu_mode(evidence: Evidence) -> Iterable[CheckResult]:
-    """On, with groups; which default domain it gives to host-owned devices is a matter of taste."""
+    """Check that the IOMMU is on and has groups. Which default domain devices of the host get is not judged."""
     check = "iommu-mode"
     host = evidence.host
     present = host.iommu.present if host.iommu else None
@@ -58,11 +58,11 @@ def iommu_mode(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def interrupt_remapping(evidence: Evidence) -> Iterable[CheckResult]:
-    """Without it a device that a guest owns can raise any interrupt of the host."""
+    """Check interrupt remapping. Without it a guest's device can raise any interrupt of the host."""
     check = "interrupt-remapping"
     host = evidence.host
     why_not = None
-    # The kernel's word and /proc/cpuinfo have to agree (see `arch`): one of them alone is not believed.
+    # The kernel's report and /proc/cpuinfo must agree (see `arch`); one of them alone is not enough.
     model = host.cpu_model
     if host.arch in _OTHER_ARCHES and model and (model.vendor or model.model):
         why_not = f"interrupts of {host.arch} are not remapped this way"
@@ -84,21 +84,21 @@ def interrupt_remapping(evidence: Evidence) -> Iterable[CheckResult]:
         yield failed(check, HOST, expected=expected, actual="off", source=source, hint=hint)
 
 
-# --- back doors ----------------------------------------------------------------------------------------------
+# --- what bypasses the IOMMU ---------------------------------------------------------------------------------
 
 
 def vfio_no_iommu(evidence: Evidence) -> Iterable[CheckResult]:
-    """VFIO's no-IOMMU mode: DMA of its devices reaches all memory."""
+    """Check that VFIO's no-IOMMU mode is off: in this mode, DMA of devices reaches all memory."""
     yield _parameter(evidence, "vfio-no-iommu", "vfio", "enable_unsafe_noiommu_mode")
 
 
 def vfio_unsafe_interrupts(evidence: Evidence) -> Iterable[CheckResult]:
-    """VFIO without interrupt remapping: meant for platforms that have none."""
+    """Check that VFIO without interrupt remapping is off: it is meant for platforms that cannot remap interrupts."""
     yield _parameter(evidence, "vfio-unsafe-interrupts", "vfio_iommu_type1", "allow_unsafe_interrupts")
 
 
 def _parameter(evidence: Evidence, check: str, module: str, name: str) -> CheckResult:
-    """One parameter of a VFIO module that has to be off: as it is, and as the kernel's arguments set it."""
+    """Judge a parameter of a VFIO module that must be off, by its value and by the kernel arguments."""
     host = evidence.host
     path = f"/sys/module/{module}/parameters/{name}"
     expected = f"{module}.{name} off"
@@ -134,10 +134,10 @@ def _switched_on(module: str, name: str) -> tuple[str, ...]:
 
 
 def iommu_groups(evidence: Evidence) -> Iterable[CheckResult]:
-    """A group goes to one guest as a whole: devices of one group can reach each other past the IOMMU."""
+    """Check that a whole group goes to one guest: devices in one group can reach each other without the IOMMU."""
     check = "iommu-groups"
     members: dict[int, list[PciDevice]] = {}
-    doubtful = evidence.host.index.contradicted  # what reads as a bridge may be none
+    doubtful = evidence.host.index.contradicted  # a function read as a bridge may not be a bridge
     for device in evidence.host.pci:
         if device.iommu_group is not None and (not device.is_bridge or device.address in doubtful):
             members.setdefault(device.iommu_group, []).append(device)
@@ -168,7 +168,7 @@ def _no_group(evidence: Evidence, check: str, device: PciDevice, *, is_given: bo
 
 
 def _unplaced(evidence: Evidence, device: PciDevice) -> list[str]:
-    """Functions beside this one, below the same bridge, whose own group is not known: they may be in its group."""
+    """Return functions below the same bridge whose own group is unknown: they may be in this device's group."""
     return [
         other.address
         for other in evidence.host.index.siblings(device)
@@ -186,7 +186,7 @@ def _doubt(evidence: Evidence, check: str, device: PciDevice, expected: str, why
 def _given_group(
     evidence: Evidence, check: str, device: PciDevice, members: list[PciDevice], held: Mapping[str, tuple[str, ...]]
 ) -> CheckResult:
-    """Of a device that a guest has, or that stands ready for one."""
+    """Judge the group of a device that a guest has, or that is ready for a guest."""
     group = device.iommu_group
     source = f"{_GROUPS}/{group}/devices"
     expected = "its whole group free for the same guest"
@@ -213,7 +213,7 @@ def _given_group(
 
 
 def _kept_group(evidence: Evidence, check: str, device: PciDevice, members: list[PciDevice]) -> CheckResult:
-    """Of a GPU that the host keeps: could it be given away by itself."""
+    """Judge the group of a GPU that the host keeps: whether it could be given to a guest alone."""
     source = f"{_GROUPS}/{device.iommu_group}/devices"
     others = [m.address for m in members if slot_of(m.address) != slot_of(device.address) and m.physfn is None]
     expected = "a group of its own, so that it can be given by itself"

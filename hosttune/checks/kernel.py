@@ -1,4 +1,4 @@
-"""The kernel's arguments and modules, and whether what was applied is in force."""
+"""Checks of the kernel's arguments and modules, and of applied settings."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hosttune.model.values import value_text
 from hosttune.tuned import ACTIVE, OTHERWISE, UNSURE, WantedSetting, conflict_lines, fights, reaches
 
 _CMDLINE = "/proc/cmdline"
-_TUNED = "TuneD"  # the subject
+_TUNED = "TuneD"  # the subject of results about TuneD
 
-# (what the words of the command line say, its outcome, what it does, what to do)
+# (test of an argument, its outcome, what the argument does, what to do)
 _Rule = tuple[Callable[[str], bool], str, str, str]
 
 
 def _option(name: str, *values: str) -> Callable[[str], bool]:
-    """Whether a word of the command line gives one of these values to a comma-separated argument."""
+    """Return a test: whether a word of the command line gives one of these values to a comma-separated argument."""
 
     def matches(word: str) -> bool:
         key, _, given = word.partition("=")
@@ -51,7 +51,7 @@ _HARMFUL: tuple[_Rule, ...] = (
 
 
 def kernel_arguments(evidence: Evidence) -> Iterable[CheckResult]:
-    """Arguments of the running kernel that undo isolation or cost what they are said to bring."""
+    """Check for arguments of the running kernel that undo isolation or direct transfers between devices."""
     check = "kernel-arguments"
     words = evidence.host.kernel_args
     expected = "no argument that undoes isolation"
@@ -71,7 +71,7 @@ def kernel_arguments(evidence: Evidence) -> Iterable[CheckResult]:
 
 # --- modules -------------------------------------------------------------------------------------------------
 
-# (module, parameter, values that are no good, what they do, what to do)
+# (module, parameter, wrong values, what they do, what to do)
 _OPTIONS = (
     (
         "vfio_pci",
@@ -92,7 +92,7 @@ _OPTIONS = (
 
 
 def module_options(evidence: Evidence) -> Iterable[CheckResult]:
-    """Parameters of the VFIO modules that take safety or speed away."""
+    """Check for parameters of the VFIO modules that reduce safety or speed."""
     check = "module-options"
     platform = evidence.host.platform
     modules = {module.name: module.parameters for module in platform.modules} if platform else {}
@@ -124,7 +124,7 @@ def module_options(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def _known(evidence: Evidence, module: str, option: str, value: str | None) -> bool:
-    """Whether an option is known to be off, or on: it reads so, or this kernel's module has no such option."""
+    """Return whether an option is known: its value was read, or the module in this kernel has no such option."""
     return value in ("Y", "N", "1", "0") or (
         value is None and lacks(evidence, f"/sys/module/{module}/parameters/{option}")
     )
@@ -139,7 +139,7 @@ def _said(parameters: Mapping[str, str], name: str) -> str:
 
 
 def pending_reboot(evidence: Evidence) -> Iterable[CheckResult]:
-    """What was staged for the next boot, and has not come into force."""
+    """Check for settings that were staged for the next boot and do not have effect yet."""
     check = "kernel-arguments-pending"
     standing, result = _standing(evidence, check, "nothing waits for a reboot")
     if standing is None:
@@ -160,7 +160,7 @@ def pending_reboot(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def settings_in_force(evidence: Evidence) -> Iterable[CheckResult]:
-    """Is each setting that was applied as it was left."""
+    """Check that each applied setting still has the value that it had after the apply."""
     check = "settings-in-force"
     standing, result = _standing(evidence, check, "every applied setting as it was left")
     if standing is None:
@@ -182,7 +182,7 @@ def settings_in_force(evidence: Evidence) -> Iterable[CheckResult]:
     yield from _tuned(evidence, check, standing)
 
 
-_NOT_IN_FORCE = ("ignored", "conflict")  # what `status` tells of besides
+_NOT_IN_FORCE = ("ignored", "conflict")  # outcomes that `status` reports separately
 
 
 def _in_force(check: str, standing: Result) -> CheckResult:
@@ -208,7 +208,7 @@ def _in_force(check: str, standing: Result) -> CheckResult:
 
 
 def _drifted(check: str, drift: Drift) -> CheckResult:
-    """A setting that is no longer as it was left; one that cannot be read now is unknown."""
+    """Return the result for a setting that differs from its applied value; unknown if it cannot be read now."""
     expected = value_text(drift.expected, nothing="nothing")
     if drift.why is not None and drift.actual is None:
         return unknown(check, drift.action, expected=expected, why=drift.why, hint="run hosttune validate as root")
@@ -218,12 +218,12 @@ def _drifted(check: str, drift: Drift) -> CheckResult:
 
 
 def _tuned(evidence: Evidence, check: str, standing: Result) -> Iterable[CheckResult]:
-    """Whether TuneD's active profile sets otherwise what is in force: nothing is said where none is active."""
+    """Compare applied settings with TuneD's active profile; no result if no profile is active."""
     expected = "TuneD sets nothing else than what is in force here"
     host = evidence.host
     wishes = [wish for entry in standing.entries if entry.outcome not in _NOT_IN_FORCE for wish in _wishes(entry)]
     active = " ".join((host.settings or {}).get(ACTIVE, "").split())
-    # Where somebody else recorded the host, and nothing of TuneD, nothing says that it is there at all.
+    # If the host was recorded by another tool, and without TuneD's files, nothing shows that TuneD is installed.
     none = ACTIVE in (host.settings or {}) or lacks(evidence, ACTIVE) or (host.tuned is None and not evidence.complete)
     if not wishes or (not active and none):
         return
@@ -248,7 +248,7 @@ def _tuned(evidence: Evidence, check: str, standing: Result) -> Iterable[CheckRe
 
 
 def _wishes(entry: Entry) -> Iterable[WantedSetting]:
-    """What an entry wants, as settings; arguments of the kernel that were written together one by one."""
+    """Return the settings that an entry sets; kernel arguments that were written together become one setting each."""
     kind, _, target = entry.action.partition(":")
     if not reaches(kind, target):
         return ()
@@ -258,7 +258,7 @@ def _wishes(entry: Entry) -> Iterable[WantedSetting]:
 
 
 def _standing(evidence: Evidence, check: str, expected: str) -> tuple[Result | None, CheckResult]:
-    """(what is applied, None where nothing is or nobody knows; the result that says so then)."""
+    """Return (the applied settings, or None if there are none or they are unknown; the result to report for None)."""
     doubt = next((problem for problem in evidence.problems if problem.what == STATE), None)
     if doubt is not None:
         hint = "run hosttune validate as root; hosttune status says what is wrong with the state"

@@ -1,7 +1,7 @@
-"""What the kernel log says of hardware: XIDs of GPUs, SXids of NVSwitches, machine checks; and EDAC's own counts.
+"""Checks of hardware events in the kernel log: GPU XIDs, NVSwitch SXids, machine checks; and the counters of EDAC.
 
-Each is judged by what the log has of it. Where a part of the log is not known (older lines are lost, records could not
-be read), what is there can still fail; anything better than that is unknown.
+Each is judged by what the log contains. If a part of the log is unknown (older lines are lost, records could not be
+read), the known part can still cause a failure; any better result is unknown.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _events(evidence: Evidence, *kinds: str) -> list[KernelEvent]:
 
 
 def _read(evidence: Evidence) -> str | None:
-    """Why the kernel log cannot be judged, as a whole or in part; None where all of it since boot is known."""
+    """Return why all or part of the kernel log is unknown; None if all of it since boot is known."""
     health = evidence.health
     if health is None or health.events is None:
         return "the kernel log could not be read"
@@ -72,7 +72,7 @@ def _source(health: Health | None) -> str:
 
 
 def _actual(evidence: Evidence, told: str) -> str:
-    """What was found, and what of the log is not known."""
+    """Return what was found, and which part of the log is unknown."""
     why = _read(evidence)
     return told if why is None else f"{told}; {why}"
 
@@ -87,10 +87,10 @@ def _when(event: KernelEvent) -> str:
 
 
 def xid(evidence: Evidence) -> Iterable[CheckResult]:
-    """The XIDs of each GPU of a maker that has them, by NVIDIA's catalogue; the worst decides.
+    """Check the XIDs of each GPU of a maker that reports XIDs, by NVIDIA's catalogue; the worst XID decides.
 
-    A GPU in a guest logs in the guest's kernel: what the host's log has of it is of before. A device that is in no
-    other list, and has XIDs, was here since boot.
+    The XIDs of a GPU in a guest go to the guest's kernel log: those in the host's log are from an earlier time. If a
+    device has XIDs but is in no other list, it was present at some time since boot.
     """
     gpus = [gpu.address for gpu in accelerators(evidence.host) if _logs_xids(gpu)]
     functions = evidence.host.index.pci
@@ -139,7 +139,7 @@ def _xids(evidence: Evidence, address: str, events: list[KernelEvent]) -> CheckR
 
 
 def sxid(evidence: Evidence) -> Iterable[CheckResult]:
-    """The SXids of each NVSwitch: a fatal one fails, any other warns (the driver's own word in the record)."""
+    """Check the SXids of each NVSwitch: a fatal one fails, any other warns (the driver's own word in the record)."""
     switches = evidence.host.nvswitches
     events = _events(evidence, "sxid")
     if not switches and not events:
@@ -181,10 +181,10 @@ _PART = "ras-mc-ctl --errors or the BMC's event log names the part: memory modul
 
 
 def machine_check(evidence: Evidence) -> Iterable[CheckResult]:
-    """Machine checks, firmware-reported hardware errors and memory errors: uncorrected ones fail, corrected ones warn.
+    """Check machine checks, errors reported by firmware, and memory errors: uncorrected ones fail, corrected ones warn.
 
-    Two sources: the log, and EDAC's counters since its driver was loaded. Linux' RAS guide wants any corrected error of
-    memory reported: they announce a module that begins to fail.
+    There are two sources: the log, and EDAC's counters since its driver was loaded. Linux' RAS guide recommends
+    reporting every corrected memory error: such errors indicate a module that begins to fail.
     """
     events = _events(evidence, "mce", "edac")
     counts = (evidence.health.edac if evidence.health else None) or {}
@@ -212,7 +212,7 @@ def _kind(event: KernelEvent) -> str:
 
 
 def _uncounted(evidence: Evidence) -> str | None:
-    """A memory controller that the kernel watches, by its log, and whose errors are not known; None where all are."""
+    """Return which memory controllers, of those in the log or in sysfs, have unknown error counts; else None."""
     counts = (evidence.health.edac if evidence.health else None) or {}
     why = refused(evidence, "/sys/devices/system/edac")
     if why is not None:

@@ -1,4 +1,4 @@
-"""What KVM has the CPU do by itself for guests: their interrupts."""
+"""Check of interrupts for guests: whether the CPU and the IOMMU deliver them without KVM's help."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _YES, _NO = ("Y", "1"), ("N", "0")
 
 
 class _Switch(NamedTuple):
-    """A module's switch by CPU maker. `only`: the CPU's flag without which the kernel leaves it off by itself."""
+    """A switch of a KVM module. `only`: the CPU flag without which the kernel itself leaves the switch off."""
 
     module: str
     parameter: str
@@ -22,16 +22,16 @@ class _Switch(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """Where the module shows its switches."""
+        """Return the directory of the module's parameters."""
         return f"/sys/module/{self.module}/parameters"
 
     @property
     def path(self) -> str:
-        """Its file."""
+        """Return the path of the switch."""
         return f"{self.folder}/{self.parameter}"
 
 
-# AVIC is the kernel's default from Zen 4 on, which has x2AVIC, since commit ca2967de5a5b; before, it is off everywhere.
+# Since commit ca2967de5a5b AVIC is on by default from Zen 4 on, which has x2AVIC; on older CPUs it is off by default.
 _AMD = _Switch("kvm_amd", "avic", "x2avic")
 _SWITCHES = {
     "GenuineIntel": _Switch("kvm_intel", "enable_apicv"),
@@ -41,7 +41,7 @@ _SWITCHES = {
 
 
 def interrupt_virtualisation(evidence: Evidence) -> Iterable[CheckResult]:
-    """APICv, AVIC, and interrupts that the IOMMU posts: without them a passed device's interrupt stops its vCPU."""
+    """Check APICv or AVIC, and posted interrupts: without them a passed device's interrupt stops its vCPU."""
     check = "interrupt-virtualisation"
     model = evidence.host.cpu_model
     vendor = model.vendor if model else None
@@ -90,11 +90,11 @@ def interrupt_virtualisation(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def _posted(evidence: Evidence, check: str, switch: _Switch, actual: str) -> CheckResult:
-    """Whether the IOMMU hands a passed device's interrupts to the vCPU itself; `actual`: what the CPU does.
+    """Judge whether the IOMMU posts a passed device's interrupts to the vCPU; `actual`: what the CPU does.
 
-    Linux: drivers/iommu/irq_remapping.c (each word of each intremap= counts, nopost is not taken back),
-    drivers/iommu/amd/init.c, parse_amd_iommu_intr (the first word of the last amd_iommu_intr= counts). The
-    capability register of AMD's units is not asked: vapic is the default where the hardware has it.
+    Linux: drivers/iommu/irq_remapping.c (every word of every intremap= counts, and nopost cannot be undone),
+    drivers/iommu/amd/init.c, parse_amd_iommu_intr (the first word of the last amd_iommu_intr= counts). The capability
+    register of AMD's IOMMUs is not read: vapic is the default if the hardware has it.
     """
     host = evidence.host
     expected = "the CPU and the IOMMU hand interrupts to vCPUs"
@@ -129,7 +129,7 @@ def _posted(evidence: Evidence, check: str, switch: _Switch, actual: str) -> Che
 
 
 def _posting_off(arguments: Iterable[str], is_intel: bool) -> str | None:
-    """The kernel's argument that keeps interrupts from being posted; None where there is none."""
+    """Return the kernel argument that switches posted interrupts off; None if there is none."""
     name = "intremap=" if is_intel else "amd_iommu_intr="
     found = [word for word in arguments if word.startswith(name)]
     if is_intel:

@@ -1,4 +1,4 @@
-"""What a former tenant may have left on the host: devices made for it, pages that nobody gave back."""
+"""Checks of what a former tenant may have left on the host: devices created for it, pages that were not released."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ROOT = "run hosttune validate as root, on the host itself"
 
 
 def leftover_mdevs(evidence: Evidence) -> Iterable[CheckResult]:
-    """Mediated devices that belong to no guest: neither to one that libvirt knows, nor to one of an applied plan."""
+    """Check for mediated devices that belong to no guest: to none in libvirt, and to none of an applied plan."""
     expected = "no mediated device without a guest"
     found = evidence.leftovers.mdevs if evidence.leftovers else None
     if found is None:
@@ -56,7 +56,7 @@ def leftover_mdevs(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def leftover_vfs(evidence: Evidence) -> Iterable[CheckResult]:
-    """Virtual functions on a VFIO driver, or on none, that no guest has. Those on another driver are the host's own."""
+    """Check for virtual functions without a guest, on a VFIO driver or none; with other drivers the host uses them."""
     functions: dict[str, list[PciDevice]] = {}
     for device in evidence.host.pci:
         if device.physfn:
@@ -76,12 +76,13 @@ def leftover_vfs(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def _may_have_functions(evidence: Evidence, device: PciDevice) -> bool:
-    """Whether nobody knows if a device has virtual functions: it can, and its number was not read, or none saw."""
+    """Return whether it is unknown if a device has virtual functions: it can have some, and its number was not read, or
+    it is not known whether it can."""
     if device.physfn is not None or device.sriov_vfs is not None:
         return False
     if device.sriov_total_vfs is not None:
         return True
-    # Extended configuration space, where ACS is too, holds the capability; without it only the kernel's file tells.
+    # The capability is in extended configuration space, as is ACS. If it was not read, only the kernel's file shows it.
     host = evidence.host
     kinds = {one.address for part in (accelerators(host), host.nics, host.nvme) for one in part}
     unseen = device.acs is None and not lacks(evidence, sysfs.function(device.address, "sriov_totalvfs"))
@@ -89,7 +90,7 @@ def _may_have_functions(evidence: Evidence, device: PciDevice) -> bool:
 
 
 def _virtual(evidence: Evidence, device: PciDevice, listed_vfs: int, idle: list[PciDevice]) -> CheckResult:
-    """One physical function: `idle` are its virtual functions that neither a guest nor a driver of the host has."""
+    """Judge one physical function: `idle` are its virtual functions without a guest and without a host driver."""
     source = sysfs.function(device.address, "sriov_numvfs")
     expected = "each virtual function has a guest, or a driver of the host's"
     count = max(device.sriov_vfs or 0, len(device.virtfns), listed_vfs)
@@ -113,7 +114,7 @@ def _virtual(evidence: Evidence, device: PciDevice, listed_vfs: int, idle: list[
 
 
 def leftover_pages(evidence: Evidence) -> Iterable[CheckResult]:
-    """Huge pages in use on each node against those of the guests that run."""
+    """Compare the huge pages in use on each node with those of the running guests."""
     nodes = evidence.host.numa_nodes
     every = [(node, pool) for node in nodes for pool in node.hugepages or () if pool.size_bytes]
     pools = [(node, pool) for node, pool in every if pool.total != 0 or in_doubt(evidence.host, pool.size_bytes)]
@@ -152,8 +153,8 @@ def _pool(evidence: Evidence, node: NumaNode, pool: HugePages) -> CheckResult:
 
 
 def _pages_of_guests(running: list[RunningGuest], node: int, page_bytes: int) -> int:
-    """Pages of one size on one node that running guests account for; memory without a node counts on any, and so does
-    what was plugged in while a guest ran, which no cell holds."""
+    """Return the pages of one size on one node that running guests account for. Memory without a node counts on any
+    node, and so does memory that was plugged into a running guest, which belongs to no cell."""
     pages = 0
     for guest in running:
         parts = guest.memory or ()

@@ -1,4 +1,4 @@
-"""PCIe links: generation and width at both ends; limits by design and idle links told from faults."""
+"""Checks of PCIe links: speed and width at both ends; a limit by design and an idle link are not faults."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from hosttune.model.values import slot_of
 from hosttune.pciconfig import WIDTHS
 
 _ID = "pcie-link"
-_RATES = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}  # GT/s a lane, by generation
+_RATES = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}  # GT/s per lane, by generation
 _NO_LINK = ("root-complex-endpoint", "root-complex-event-collector")
 _FACING_DOWN = ("root-port", "downstream-port", None)
-_QEMU = "1b36"  # vendor of QEMU's own ports: what they say of a link shows no wire
+_QEMU = "1b36"  # vendor id of QEMU's own ports: their link registers describe no physical link
 _ABILITIES = (("max_speed_gts", "GT/s at most"), ("max_width", "lanes at most"))
 _FAULT = (
     "reseat the card or its cable, compare with a sister slot, read AER in the kernel log; a speed forced down in the"
@@ -34,7 +34,7 @@ Functions = Mapping[str, PciDevice]
 
 
 class _End(NamedTuple):
-    """What one end of a link can do at most."""
+    """The maximum speed (GT/s) and width (lanes) of one end of a link."""
 
     address: str
     speed: float
@@ -42,8 +42,8 @@ class _End(NamedTuple):
 
 
 class _Others(NamedTuple):
-    """What is told of links on this host: of each model the most lanes and who has them; whether some port tells its
-    lanes in use; whether some function has two sources.
+    """What other links of this host report: for each model the most lanes and the address that has them; whether any
+    port reports its lanes in use; whether any function has two sources.
     """
 
     widest: Mapping[tuple[str | None, ...], tuple[int, str]]
@@ -52,7 +52,7 @@ class _Others(NamedTuple):
 
 
 def pcie_link(evidence: Evidence) -> Iterable[CheckResult]:
-    """One result for each GPU, NIC, NVMe drive and NVSwitch; virtual functions of NICs share their parent's link."""
+    """Yield one result per GPU, NIC, NVMe drive and NVSwitch; virtual functions of NICs share their parent's link."""
     host = evidence.host
     functions = host.index.pci
     accelerated = {gpu.address: gpu for gpu in accelerators(host)}
@@ -114,30 +114,30 @@ def _judge(
 
 
 def _under_load(device: PciDevice, speed: float, width: int) -> PciDevice:
-    """The device with its link as it was read while copies ran: what was found at rest decides nothing then."""
+    """Return the device with its link as read while copies ran; the values at rest are not used then."""
     assert device.link is not None
     link = msgspec.structs.replace(device.link, speed_gts=speed, width=width, state=None, why=None)
     return msgspec.structs.replace(device, link=link, power_state=None, runtime_status=None)
 
 
 def _told_under_load(loaded: tuple[float, int], rest: Link) -> str:
-    """ "32 GT/s x16 under load, 2.5 GT/s x16 at rest"."""
+    """Return a text: "32 GT/s x16 under load, 2.5 GT/s x16 at rest"."""
     told = f"{_shape(*loaded)} under load"
     return told if loaded == (rest.speed_gts, rest.width) else f"{told}, {_shape(rest.speed_gts, rest.width)} at rest"
 
 
 def _read(functions: Functions, device: PciDevice, port: _End | None) -> str:
-    """The files that were really read, of both ends; a document that keeps no sources is one itself."""
+    """Return the files that were read, of both ends; "the host document" for a document that keeps no sources."""
     ends = [device.link, functions[port.address].link if port is not None else None]
     read = [told.read for link in ends if link is not None for told in link.told or ()]
     return ", ".join(read) or "the host document"
 
 
 def _contradiction(device: PciDevice, link: Link, gpu: Gpu | None) -> str | None:
-    """Which sources of a link say different things, and what; None where they agree, or only one speaks.
+    """Return which sources of a link report different values; None if they agree or there is only one.
 
-    The current speed of a GPU is left out: it may have changed between two reads. A generation of the maker's tool is
-    the most that the GPU can do, or that it can do in this system, and never more than its own link's most.
+    The current speed of a GPU is not compared: it may have changed between two reads. A generation from the maker's
+    tool is the maximum of the GPU, or of the GPU in this system, and never more than the link's own maximum.
     """
     told = link.told or ()
     if differ := _differ(told, *_ABILITIES, *_now(device)):
@@ -155,9 +155,10 @@ def _contradiction(device: PciDevice, link: Link, gpu: Gpu | None) -> str | None
 
 
 def _one_source(others: _Others, device: PciDevice, link: Link, whose: str = "its ") -> str | None:
-    """What was not read of this link, and was of another function's: it may say something else. None: nothing.
+    """Return which source of this link was not read although it was read for other functions; None if none is missing.
 
-    Registers of a suspended device are not read, so as not to wake it.
+    The missing source could contradict the other one. Registers of a suspended device are not read, so as not to wake
+    it.
     """
     told = {_is_config(one) for one in link.told or ()}
     if len(told) != 1 or device.runtime_status == "suspended":
@@ -169,10 +170,10 @@ def _one_source(others: _Others, device: PciDevice, link: Link, whose: str = "it
 
 
 def _other_end(functions: Functions, others: _Others, device: PciDevice, link: Link) -> str | None:
-    """What the port above says that this end does not, or would say and was lost; None: nothing.
+    """Return how the port above differs from this end, or that its values are missing; None for neither.
 
     Both ends of a link negotiate one width and one speed (PCI Express Base 5.0, 7.5.3.8). A port of a hypervisor, or
-    that can do less than what runs, is not the other end.
+    one whose maximum is below the current values, is not the other end.
     """
     above = functions.get(functions.get(device.physfn or "", device).parent or "")
     if above is None or not above.is_bridge or above.port_type not in _FACING_DOWN or above.vendor_id in SOFTWARE:
@@ -191,7 +192,7 @@ def _other_end(functions: Functions, others: _Others, device: PciDevice, link: L
 
 
 def _narrower(others: _Others, device: PciDevice, link: Link) -> str | None:
-    """A function of the same model that can do more lanes than this one, of which a single source says how many."""
+    """Return which function of this model has more lanes, if this one has a single source of its lanes; else None."""
     most, who = others.widest.get(_model(device), (0, ""))
     if len(link.told or ()) != 1 or link.max_width is None or most <= link.max_width:
         return None
@@ -205,18 +206,18 @@ def _model(device: PciDevice) -> tuple[str | None, ...]:
 
 
 def _told_of(device: PciDevice, link: Link) -> tuple[LinkFigures, ...]:
-    """What each source says of a link; a document that keeps no sources is one itself."""
+    """Return what each source reports for a link; a document that keeps no sources counts as one source."""
     return link.told or (LinkFigures(read=device.address, speed_gts=link.speed_gts, width=link.width),)
 
 
 def _now(device: PciDevice) -> tuple[tuple[str, str], ...]:
-    """What is compared of a link as it is: not the speed of a device that may change it between two reads."""
+    """Return the current values to compare, without the speed of a device that may change it between two reads."""
     restless = device.is_display or device.runtime_status == "suspended"
     return (("width", "lanes"),) if restless else (("width", "lanes"), ("speed_gts", "GT/s"))
 
 
 def _differ(told: Sequence[LinkFigures], *fields: tuple[str, str]) -> str | None:
-    """Which two sources say different numbers of one of these (field, unit); None where all agree."""
+    """Return which two sources report different numbers for one of these (field, unit); None if all agree."""
     for name, unit in fields:
         known = [(one.read, number) for one in told if (number := getattr(one, name)) is not None]
         for read, number in known[1:]:
@@ -237,7 +238,7 @@ def _verdict(
     *,
     loaded: bool,
 ) -> tuple[str, str]:
-    """(pass, fail or unknown; why). The figures decide, discovery's `state` where they cannot: sleep, idling."""
+    """Return (pass, fail or unknown; why). The figures decide; where they cannot (sleep, idle), discovery's `state`."""
     link = device.link
     assert link is not None
     now, most = (link.speed_gts, link.width), (link.max_speed_gts, link.max_width)
@@ -262,10 +263,10 @@ def _verdict(
 
 
 def _lower(device: PciDevice, state: str | None, why: str | None, may_rest: bool) -> tuple[str, str]:
-    """Lower than both ends can do: a fault, unless only the speed is, and the device may rest (it was not loaded).
+    """Judge a link below what both ends can do: a fault, unless only the speed is lower and the device may be at rest.
 
-    Nobody can tell a link at rest from one that trained low, of a suspended device or of one whose driver may slow an
-    idle link: that takes a look while it works.
+    At rest is a suspended device, or one whose driver may slow an idle link (and that was not loaded). A link at rest
+    looks the same as one that trained low, so it must be read under load.
     """
     if may_rest and device.runtime_status == "suspended":
         return "unknown", f"{_AT_REST}: the device is suspended"
@@ -275,7 +276,7 @@ def _lower(device: PciDevice, state: str | None, why: str | None, may_rest: bool
 
 
 def _port(functions: Functions, device: PciDevice) -> _End | None:
-    """The other end: as discovery found it, else the bridge directly above where it faces the device."""
+    """Return the other end: as discovery found it, else the bridge directly above, if that faces the device."""
     link = functions.get(device.physfn or "", device).link
     end = link.upstream if link else None
     if end is not None and end.max_speed_gts is not None and end.max_width is not None and end.address in functions:
@@ -289,7 +290,8 @@ def _port(functions: Functions, device: PciDevice) -> _End | None:
 
 
 def _best(functions: Functions, device: PciDevice, port: _End | None) -> tuple[float | None, int | None]:
-    """What all who know the link can do; of several functions of a slot, the first knows how many lanes it has."""
+    """Return the best speed and width that both ends can do. For a slot with several functions, function 0 knows the
+    width."""
     first = functions.get(f"{slot_of(device.address)}.0")
     links = [one.link for one in (device, first) if one is not None and one.link is not None]
     speeds = [link.max_speed_gts for link in links] + [port.speed if port else None]
@@ -301,12 +303,12 @@ def _best(functions: Functions, device: PciDevice, port: _End | None) -> tuple[f
 
 
 def _less(most: tuple[float, int], now: tuple[float | None, int | None]) -> bool:
-    """Whether an end claims to do less than what runs: then it is not the real other end."""
+    """Return whether an end claims a maximum below the current values: then it is not the real other end."""
     return (now[0] or 0) > most[0] or (now[1] or 0) > most[1]
 
 
 def _without_link(evidence: Evidence, device: PciDevice | None, address: str, *, is_gpu: bool) -> CheckResult:
-    """No figures at all: on a machine where that means that there is no link, and for nothing but a GPU, no fault."""
+    """Return the result for a device without link values: skipped if it has no PCIe link by design, else unknown."""
     if device is not None and device.port_type in _NO_LINK:
         return skipped(_ID, address, "part of the root complex: it has no link")
     if device is not None and device.vendor_id in SOFTWARE:
@@ -319,14 +321,14 @@ def _without_link(evidence: Evidence, device: PciDevice | None, address: str, *,
 
 
 def _under_work(device: PciDevice) -> str:
-    """How a link at rest is read at work."""
+    """Return how to read a link under load."""
     if device.driver in LOADED_DRIVERS:
         return "hosttune validate --level 1 reads it while copies run: on the machine itself, with the GPU free"
     return "validate again while something copies to and from it"
 
 
 def _elsewhere(evidence: Evidence, device: PciDevice) -> str:
-    """Where an unknown link can be read."""
+    """Return where an unknown link can be read."""
     if (device.power_state or "").startswith("D3"):
         return (
             "validate again while its guest runs, or wake it:"
@@ -338,7 +340,7 @@ def _elsewhere(evidence: Evidence, device: PciDevice) -> str:
 
 
 def _shape(speed: float | None, width: int | None) -> str:
-    """ "32 GT/s x16", as an operator writes it."""
+    """Return a link as operators write it: "32 GT/s x16"."""
     return f"{'?' if speed is None else f'{speed:g}'} GT/s x{'?' if width is None else width}"
 
 

@@ -1,4 +1,4 @@
-"""Memory of the host: huge pages, transparent huge pages, same-page merging, NUMA balancing."""
+"""Checks of the host's memory: huge pages, transparent huge pages, same-page merging, NUMA balancing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _THP, _KSM, _BALANCING = Thp.path, Ksm.path, NumaBalancing.path
 
 
 def hugepages(evidence: Evidence) -> Iterable[CheckResult]:
-    """Are enough reserved for the guests that are defined or planned and do not run."""
+    """Check that enough huge pages are reserved for guests that are defined or planned and do not run."""
     check = "hugepages"
     demand = _demand(evidence)
     pools: dict[Pool, tuple[int | None, int | None]] = {
@@ -50,7 +50,7 @@ def hugepages(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def unread_pools(host: Host) -> list[tuple[int, int]]:
-    """(node, page size) of pools that must be there and were not read: every node has one of each of its sizes."""
+    """Return (node, page size) of pools that must exist and were not read: each node has a pool of each page size."""
     default = host.memory_settings.default_hugepage_bytes if host.memory_settings else None
     had = {node.id: {pool.size_bytes for pool in node.hugepages or ()} for node in host.numa_nodes}
     sizes = {size for found in had.values() for size in found} | ({default} if default and had else set())
@@ -58,13 +58,13 @@ def unread_pools(host: Host) -> list[tuple[int, int]]:
 
 
 def in_doubt(host: Host, page_bytes: int) -> bool:
-    """Whether the counts of huge pages of this size on the nodes are not those of the machine, or not known to be."""
+    """Return whether the nodes' counts of huge pages of this size are wrong, or not known to be right."""
     default = host.memory_settings.default_hugepage_bytes if host.memory_settings else None
     return default in (None, page_bytes) and any(problem.what == PAGES_UNSURE for problem in host.problems)
 
 
 def _demand(evidence: Evidence) -> dict[Pool, int]:
-    """Bytes that guests which do not run yet will take, by node and page size."""
+    """Return the bytes that guests which do not run yet will take, by node and page size."""
     demand: dict[Pool, int] = {}
     known = {guest.name: guest for guest in evidence.host.guests or ()}
     for guest in known.values():
@@ -82,7 +82,7 @@ def _demand(evidence: Evidence) -> dict[Pool, int]:
 
 
 def _no_pages(evidence: Evidence, check: str) -> CheckResult:
-    """Nothing is reserved and nothing asks for pages, as far as is known."""
+    """Return the result if, as far as is known, no pages are reserved and no guest needs any."""
     host = evidence.host
     source = f"{sysfs.NODES}/node*/hugepages"
     expected = "pages for the guests that ask for them"
@@ -128,8 +128,10 @@ def _pool(
 
 
 def _unmounted(evidence: Evidence, check: str, subject: str, size: int, expected: str) -> CheckResult | None:
-    """What keeps guests from pages that are there; None for nothing. libvirt needs a hugetlbfs of their size, and finds
-    it only when its daemon starts (src/qemu/qemu_conf.c, src/util/virfile.c).
+    """Return what prevents guests from using pages that exist; None if nothing does.
+
+    libvirt needs a hugetlbfs mount of their size, and finds it only when its daemon starts (src/qemu/qemu_conf.c,
+    src/util/virfile.c).
     """
     settings = evidence.host.memory_settings
     mounts = settings.hugetlbfs if settings else None
@@ -153,11 +155,11 @@ def _unmounted(evidence: Evidence, check: str, subject: str, size: int, expected
     return failed(check, subject, expected=expected, actual=actual, source=paths, hint=hint)
 
 
-# --- host-wide words -----------------------------------------------------------------------------------------
+# --- settings of the whole host ------------------------------------------------------------------------------
 
 
 def thp(evidence: Evidence) -> Iterable[CheckResult]:
-    """madvise: guests have pages of their own, and the host gives huge ones to what asks."""
+    """Check for madvise: guests have their own huge pages, and the host gives huge pages only to programs that ask."""
     settings = evidence.host.memory_settings
     yield _word(
         evidence,
@@ -171,7 +173,7 @@ def thp(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def ksm(evidence: Evidence) -> Iterable[CheckResult]:
-    """Off: merging cannot help pinned memory, and lets one guest find out what another one has."""
+    """Check that KSM is off: merging cannot help pinned memory, and one guest can learn from it what another has."""
     settings = evidence.host.memory_settings
     run = settings.ksm_run if settings else None
     shared = evidence.ksm_pages_shared
@@ -202,7 +204,7 @@ def ksm(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def numa_balancing(evidence: Evidence) -> Iterable[CheckResult]:
-    """Off where memory is pinned: scanning costs time and cannot move anything."""
+    """Check that NUMA balancing is off where memory is pinned: scanning costs time and cannot move any page."""
     settings = evidence.host.memory_settings
     mode = settings.numa_balancing if settings else None
     nodes = [node for node in evidence.host.numa_nodes if node.kind in ("cpu", "memory", None)]
@@ -223,7 +225,7 @@ def numa_balancing(evidence: Evidence) -> Iterable[CheckResult]:
 def _word(
     evidence: Evidence, check: str, value: str | None, path: str, *, good: Mapping[str, str], expected: str, hint: str
 ) -> CheckResult:
-    """One setting in the kernel's own word: good, or as an applied plan asks, or else a warning."""
+    """Judge one setting by the kernel's own word: pass if it is good or as an applied plan sets it, else a warning."""
     if value is None:
         why = refused(evidence, path)
         if lacks(evidence, path):

@@ -1,4 +1,4 @@
-"""Traffic between devices: ACS, which sends it through the IOMMU, and ATS, which lets it be direct all the same."""
+"""Checks of traffic between devices: ACS sends it through the IOMMU; ATS allows direct traffic with ACS."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from hosttune.model.index import DeviceIndex
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import slot_of
 
-# What the kernel asks of a port before it calls what is below isolated: REQ_ACS_FLAGS, drivers/iommu/iommu.c.
+# The ACS bits that the kernel requires of a port to treat devices below as isolated: REQ_ACS_FLAGS,
+# drivers/iommu/iommu.c.
 _REQUIRED = ("SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd")
 _FACING_DOWN = ("root-port", "downstream-port")
 _MELLANOX = "15b3"
@@ -22,7 +23,7 @@ Functions = Mapping[str, PciDevice]
 
 
 def acs(evidence: Evidence) -> Iterable[CheckResult]:
-    """Ports above devices of guests: what the kernel switched on when it made the groups must still be on."""
+    """Check the ports above guests' devices: the ACS bits that the kernel set to form the groups must still be on."""
     check = "acs"
     passed_on = given(evidence)
     if not passed_on:
@@ -74,7 +75,8 @@ def _unread(evidence: Evidence, check: str, port: PciDevice, expected: str, sour
 
 
 def _merged(index: DeviceIndex, devices: Iterable[PciDevice]) -> bool:
-    """Whether each device's group also holds functions of other slots: the kernel knows that they reach each other."""
+    """Return whether each device's group also has functions of other slots: the kernel knows that they are not isolated
+    from each other."""
     for device in devices:
         mates = () if device.iommu_group is None else index.groups[device.iommu_group]
         if all(slot_of(mate.address) == slot_of(device.address) for mate in mates):
@@ -86,7 +88,7 @@ def _merged(index: DeviceIndex, devices: Iterable[PciDevice]) -> bool:
 
 
 def ats(evidence: Evidence) -> Iterable[CheckResult]:
-    """Of a guest that has a GPU and an RDMA NIC below one switch: can they talk to each other directly."""
+    """Check guests with a GPU and an RDMA NIC below one switch: whether the two can exchange data directly."""
     check = "ats"
     functions = evidence.host.index.pci
     pairs = _pairs(evidence, functions)
@@ -97,7 +99,7 @@ def ats(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def _pairs(evidence: Evidence, functions: Functions) -> dict[str, list[str]]:
-    """RDMA NICs of guests, each with the GPUs of the same guest below the same switch."""
+    """Return the guests' RDMA NICs, each with the GPUs of the same guest below the same switch."""
     held = holders(evidence)
     gpus = {gpu.address for gpu in evidence.host.gpus}
     rdma = {nic.address for nic in evidence.host.nics if nic.rdma or nic.kind == "infiniband"}
@@ -117,7 +119,7 @@ def _pairs(evidence: Evidence, functions: Functions) -> dict[str, list[str]]:
 
 
 def _one_switch(index: DeviceIndex, a: str, b: str) -> bool:
-    """Whether the nearest bridge above both is the upstream port of a switch."""
+    """Return whether the nearest bridge above both is the upstream port of a switch."""
     others = index.above(b)
     nearest = next((bridge for bridge in index.bridges(a) if bridge.address in others), None)
     return nearest is not None and nearest.port_type == "upstream-port"

@@ -1,4 +1,4 @@
-"""PCIe settings along a path: payload sizes that must agree, ASPM that should be off, BARs as large as they can be."""
+"""Checks of PCIe settings: payload sizes equal along each path, ASPM off, BARs as large as possible."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from hosttune.model.validation import CheckResult
 from hosttune.model.values import format_size
 
 Functions = Mapping[str, PciDevice]
-_UNRESIZED = 256 << 20  # the largest BAR that firmware gives where it does not resize: larger ones were made so
+_UNRESIZED = 256 << 20  # the largest BAR that firmware assigns without resizing: a larger one was resized
 _IN_THE_ROOT = ("root-complex-endpoint", "root-complex-event-collector")
 
 
 def _worth(evidence: Evidence, *, others: bool) -> list[PciDevice]:
-    """GPUs of known makers and devices of guests; with `others` also NICs and NVMe drives. No virtual functions."""
+    """Return GPUs of known makers and guests' devices; with `others` also NICs and NVMe drives. No VFs."""
     host = evidence.host
     functions = host.index.pci
     names = [gpu.address for gpu in accelerators(host)] + [device.address for device in given(evidence)]
@@ -40,7 +40,7 @@ def _worth(evidence: Evidence, *, others: bool) -> list[PciDevice]:
 
 
 def pcie_payload(evidence: Evidence) -> Iterable[CheckResult]:
-    """Maximum payload size: one value along each path."""
+    """Check the maximum payload size: one value along each path."""
     check = "pcie-payload"
     devices = [d for d in _worth(evidence, others=True) if d.address.endswith(".0")]
     for device in devices:
@@ -48,7 +48,7 @@ def pcie_payload(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def _path(evidence: Evidence, check: str, device: PciDevice, bridges: tuple[PciDevice, ...]) -> CheckResult:
-    """One device with the bridges above it."""
+    """Judge one device and the bridges above it."""
     address = device.address
     source = f"{sysfs.PCI_DEVICES}/{address}/config (Device Control), the same of {len(bridges)} bridges above"
     expected = "one maximum payload size from the root port down"
@@ -82,7 +82,7 @@ def _path(evidence: Evidence, check: str, device: PciDevice, bridges: tuple[PciD
 
 
 def aspm(evidence: Evidence) -> Iterable[CheckResult]:
-    """Link power states of GPUs and of devices that guests have: off at both ends."""
+    """Check the link power states of GPUs and of guests' devices: off at both ends."""
     check = "aspm"
     functions = evidence.host.index.pci
     devices = _worth(evidence, others=False)
@@ -116,7 +116,7 @@ def _link_power(evidence: Evidence, check: str, device: PciDevice, port: PciDevi
 
 
 def _linkless(evidence: Evidence, device: PciDevice) -> bool:
-    """Whether the kernel shows no link of it: it has no PCI Express capability."""
+    """Return whether the kernel shows no link for it: it has no PCI Express capability."""
     return lacks(evidence, sysfs.function(device.address, "current_link_speed"))
 
 
@@ -124,11 +124,11 @@ def _linkless(evidence: Evidence, device: PciDevice) -> bool:
 
 
 def bar_size(evidence: Evidence) -> Iterable[CheckResult]:
-    """Memory windows of GPUs: assigned, as large as those of sister cards, and as their resizable BAR can be."""
+    """Check the BARs of GPUs: assigned, as large as those of cards of the same model, and as large as they can be."""
     check = "bar-size"
     gpus = accelerators(evidence.host)
     functions = evidence.host.index.pci
-    # A machine on which no function at all has a BAR does not exist: nobody recorded them.
+    # Every real machine has functions with BARs: if none is listed, the BARs were not recorded.
     unrecorded = not any(one.bars for one in functions.values())
     for gpu in gpus:
         yield _window(evidence, check, gpu, functions, unrecorded)
@@ -161,7 +161,7 @@ def _window(evidence: Evidence, check: str, gpu: Gpu, functions: Functions, unre
         said = f"{actual}; {sister.address}, the same card, has {format_size(_largest(sister))}"
         return failed(check, gpu.address, expected=expected, actual=said, source=source, hint=hint)
     most = (evidence.bar_limits or {}).get(gpu.address)
-    whole = gpu.memory_bytes is not None and gpu.memory_bytes <= size  # all of its memory is within reach already
+    whole = gpu.memory_bytes is not None and gpu.memory_bytes <= size  # all of its memory can already be reached
     told = size <= _UNRESIZED or any(bar in (evidence.bar_limits or {}) for bar in _alike(evidence, functions, device))
     if most is None and not whole and told:
         look = f"look with: lspci -vvv -s {gpu.address} (Physical Resizable BAR), as root"
@@ -175,7 +175,7 @@ def _window(evidence: Evidence, check: str, gpu: Gpu, functions: Functions, unre
 
 
 def _alike(evidence: Evidence, functions: Functions, device: PciDevice) -> list[str]:
-    """The other cards of the same ids."""
+    """Return the other cards with the same ids."""
     ids = device.vendor_id, device.device_id
     found = (functions.get(gpu.address) for gpu in accelerators(evidence.host))
     return [f.address for f in found if f is not None and f is not device and (f.vendor_id, f.device_id) == ids]
@@ -186,9 +186,9 @@ def _largest(device: PciDevice) -> int:
 
 
 def _largest_sister(evidence: Evidence, functions: Functions, device: PciDevice) -> PciDevice | None:
-    """The card with the largest BAR of those with the same ids here; virtual functions compare with their own.
+    """Return the card with the largest BAR among those with the same ids; virtual functions are compared separately.
 
-    One of unknown BARs where the others' are all unknown.
+    If the BARs of all others are unknown, return one of these.
     """
     ids = (device.vendor_id, device.device_id, device.subsystem_device_id, device.physfn is None)
     if None in ids[:2]:

@@ -1,4 +1,4 @@
-"""Where GPUs sit: is the NUMA node of each known, and does it exist."""
+"""Check of the NUMA nodes of GPUs: the node of each is known, and it exists."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hosttune.model.host import Host, PciDevice
 from hosttune.model.validation import CheckResult
 
 _ID = "numa-affinity"
-_NOT_READ, _NOT_COMPARED = "NUMA node not read", "NUMA node not compared"  # problems of discovery (pci)
+_NOT_READ, _NOT_COMPARED = "NUMA node not read", "NUMA node not compared"  # `Problem.what` of discovery (pci)
 _EXPECTED = "its NUMA node is known"
 _TOLD_BY = {
     "device": "from the device itself",
@@ -23,7 +23,7 @@ _TOLD_BY = {
 
 
 def numa_affinity(evidence: Evidence) -> Iterable[CheckResult]:
-    """One result for each GPU of a known maker, given to a guest or not."""
+    """Yield one result per GPU of a known maker, whether or not a guest has it."""
     host = evidence.host
     gpus = accelerators(host)
     functions = host.index.pci

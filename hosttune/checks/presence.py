@@ -1,7 +1,7 @@
-"""Which devices are here: what one source shows and another that could show it does not, and what is expected here.
+"""Check of devices: what one source shows and another that could show it does not, and which devices are expected.
 
-The sources are those of `Host.sources`, each held against the PCI tree; plans in force and earlier validations are
-among them (`expected`). What is not there is never judged by another check: `guarded`.
+The sources are those of `Host.sources`, each compared with the PCI tree; applied plans and earlier validations are
+among them (`expected`). No other check judges a device that is missing: see `guarded`.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _GONE = (
     " guest with it until then"
 )
 _FORGET = "if it was taken out on purpose: hosttune validate --forget {0} --why TEXT"
-KEPT = "/validations/"  # in the path of a kept validation
+KEPT = "/validations/"  # part of the path of a kept validation
 
-_ALONE = (1, 2, 4, 8, 16)  # GPUs on boards of four and eight; one or two may sit on an adapter
+_ALONE = (1, 2, 4, 8, 16)  # numbers of GPUs on boards of four and eight; one or two may be on an adapter
 _UNREAD = "restore the file, or remove it if it is no longer needed"
 
 Contradiction = tuple[str, str, str, str]  # outcome, what, source, hint
 
 
 def device_present(evidence: Evidence) -> Iterator[CheckResult]:
-    """One result for the host, and one for each device that any source knows."""
+    """Yield one result for the host, and one per device that any source knows."""
     functions = evidence.host.index.pci
     yield _host(evidence)
     known = known_devices(evidence.host)
@@ -73,7 +73,7 @@ def _device(
     shown: list[tuple[DeviceSource, SeenDevice]],
     lacking: list[DeviceSource],
 ) -> CheckResult:
-    """One device: `shown` beyond the tree by these sources, `lacking` in those."""
+    """Judge one device. `shown`: sources that show it beyond the tree; `lacking`: sources that lack it."""
     address = seen.address
     read = f"{_TREE}/{address}"
     if function is not None and function.responds is False:
@@ -89,7 +89,7 @@ def _device(
 
 
 def _missing(evidence: Evidence, seen: SeenDevice, sources: list[DeviceSource], *, listed_empty: bool) -> CheckResult:
-    """Not in the tree: a fault where the tree was read, and where another source names it."""
+    """Judge a device that is not in the tree: a fault if the tree was read and another source names the device."""
     address = seen.address
     names = [source.name for source in sources]
     expects = all(source.expects for source in sources)
@@ -113,7 +113,7 @@ def _missing(evidence: Evidence, seen: SeenDevice, sources: list[DeviceSource], 
 
 
 def _another(function: PciDevice, shown: list[tuple[DeviceSource, SeenDevice]], read: str) -> CheckResult:
-    """Another device than the expected one is at its address."""
+    """Return the result if the address has a device that is not the expected one."""
     names = listed([source.name for source, _ in shown])
     here = f"{function.vendor_id}:{function.device_id}"
     actual = f"{here} is there; {shown[0][1].id or 'another device'} expected by {names}"
@@ -122,7 +122,7 @@ def _another(function: PciDevice, shown: list[tuple[DeviceSource, SeenDevice]], 
 
 
 def _unshown(evidence: Evidence, address: str, lacking: list[DeviceSource]) -> CheckResult:
-    """In the tree, and not in a source that could show it: which of them is right cannot be told from here."""
+    """Return the result for a device in the tree that a source should show and does not; either may be right."""
     silent = [source for source in lacking if source.shows is None]
     told = [source for source in lacking if source.shows is not None]
     if told:
@@ -135,13 +135,13 @@ def _unshown(evidence: Evidence, address: str, lacking: list[DeviceSource]) -> C
 
 
 def _contradicted(address: str, why: str) -> CheckResult:
-    """Two sources say other things of it: which of them is right cannot be told from here."""
+    """Return the result for a device about which two sources differ; hosttune cannot know which one is right."""
     hint = f"compare by hand: lspci -nnk -s {address}, its own tool, the kernel log; capture again if it is a capture"
     return unknown(_ID, address, expected=_EXPECTED, why=why, hint=hint, source=f"{_TREE}/{address}")
 
 
 def _named(seen: SeenDevice, text: str) -> str:
-    """What is known of the device, before what is said of it."""
+    """Return a text with what is known about the device, then `text`."""
     known = seen.model or seen.id
     return f"{known}: {text}" if known else text
 
@@ -156,7 +156,7 @@ def _readable(evidence: Evidence) -> str:
 
 
 def _host(evidence: Evidence) -> CheckResult:
-    """The tree as a whole: read, not empty, and no count that is larger than what it has."""
+    """Judge the tree as a whole: read, not empty, and no source counts more devices than it has."""
     found = [*_tree(evidence), *_counts(evidence), *_boards(evidence), *_expectations(evidence)]
     for outcome in ("fail", "unknown"):
         bad = [row for row in found if row[0] == outcome]
@@ -186,7 +186,7 @@ def _tree(evidence: Evidence) -> Iterator[Contradiction]:
 
 
 def _counts(evidence: Evidence) -> Iterator[Contradiction]:
-    """Sources that count GPUs and name none."""
+    """Yield contradictions from sources that count GPUs without naming them."""
     for source in evidence.host.sources or ():
         if not source.names and source.shows is not None and source.could is not None:
             what = f"{source.name} has {source.shows} GPUs, the PCI tree {source.could}"
@@ -196,7 +196,8 @@ def _counts(evidence: Evidence) -> Iterator[Contradiction]:
 
 
 def _boards(evidence: Evidence) -> Iterator[Contradiction]:
-    """NVSwitch baseboards hold eight GPUs, others of their kind four. Never so in a guest, which has a part of one."""
+    """Compare GPUs and NVSwitches: NVSwitch boards have eight GPUs, others of their kind four. Not judged in a guest,
+    which may have a part of a board."""
     host = evidence.host
     if host.hypervisor is True or not host.pci:
         return
@@ -222,7 +223,7 @@ def _on_fabric(state: str | None) -> bool:
 
 
 def _expectations(evidence: Evidence) -> Iterator[Contradiction]:
-    """What is expected here and could not be read."""
+    """Yield the sources of expected devices that could not be read."""
     for problem in evidence.problems:
         if problem.what == STATE or KEPT in problem.where:
             what = f"what is expected here could not be read: {problem.where}: {problem.why}"
@@ -233,9 +234,9 @@ def _expectations(evidence: Evidence) -> Iterator[Contradiction]:
 
 
 def guarded(check: Check, evidence: Evidence, results: Iterable[CheckResult]) -> Iterator[CheckResult]:
-    """The results of another check, none of which passes a device that is not there, or that sources contradict.
+    """Yield the results of another check; a missing or contradicted device gets no pass, warning or skip.
 
-    A check that looks only at what is in the PCI tree says unknown for each GPU that is not.
+    A check that uses only the PCI tree gives unknown for each GPU that is not in the tree.
     """
     if check.id == _ID:
         yield from results

@@ -1,4 +1,4 @@
-"""What an XID means for a GPU that is to be handed over: NVIDIA's catalogue (data/xids.toml). Pure."""
+"""The meaning of an XID for a GPU that is to be given to a guest: NVIDIA's catalogue (data/xids.toml). Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from hosttune.checks.data import table
 from hosttune.model.evidence import KernelEvent
 
-RANK = ("inform", "warn", "unknown", "fail")  # from the least
+RANK = ("inform", "warn", "unknown", "fail")  # from the best to the worst
 CATALOGUE = "docs.nvidia.com/deploy/xid-errors"
 _LOST = "power-cycle the host; if it comes back, reseat or replace the GPU"
 _SEE = f"NVIDIA's catalogue does not have it: ask NVIDIA's support with nvidia-bug-report.sh ({CATALOGUE})"
@@ -19,7 +19,7 @@ _RECOVERY_XID = 154
 
 @dataclass(frozen=True)
 class Ruling:
-    """What one event comes to: `outcome` of `RANK`, the event in words, and what to do about it."""
+    """The judgement of one event: `outcome` of `RANK`, the event in words, and what to do about it."""
 
     outcome: str
     name: str
@@ -27,9 +27,9 @@ class Ruling:
 
 
 def rulings(events: Sequence[KernelEvent]) -> tuple[tuple[KernelEvent, Ruling], ...]:
-    """The events of one GPU with their rulings, the worst first.
+    """Return the events of one GPU with their rulings, the worst first.
 
-    Of several XID 154, each of which says what the driver asks for from then on, the last one counts.
+    Each XID 154 says what the driver asks for from then on; if there are several, the last one counts.
     """
     last = _last_recovery(events)
     found = [(event, _superseded(event) if event in last else rule(event)) for event in events]
@@ -37,7 +37,7 @@ def rulings(events: Sequence[KernelEvent]) -> tuple[tuple[KernelEvent, Ruling], 
 
 
 def _last_recovery(events: Iterable[KernelEvent]) -> list[KernelEvent]:
-    """The XID 154 that a later one has replaced; none where the time of one is not known."""
+    """Return each XID 154 that a later one has replaced; empty if the time of any of them is unknown."""
     asked = [event for event in events if event.code == _RECOVERY_XID]
     times = [event.last_seconds for event in asked if event.last_seconds is not None]
     if len(times) < len(asked):
@@ -50,7 +50,7 @@ def _superseded(event: KernelEvent) -> Ruling:
 
 
 def rule(event: KernelEvent) -> Ruling:
-    """What one event comes to by itself. A GPU that is lost (no code) fails."""
+    """Return the ruling of a single event. A GPU that is lost (no code) fails."""
     if event.code is None:
         return Ruling("fail", "lost or not started", _LOST)
     row: Sequence[str] | None = table("xids")["xid"].get(str(event.code))
@@ -86,7 +86,7 @@ def _named(event: KernelEvent) -> str:
 
 
 def _nvlink5(event: KernelEvent, name: str) -> Ruling:
-    """XID 144 to 150 by severity, subcode and error status; what cannot be decoded is unknown."""
+    """Return the ruling of XID 144 to 150 by severity, subcode and error status; unknown if it cannot be decoded."""
     actions: Mapping[str, Sequence[str]] = table("xids")["actions"]
     reset = Ruling("fail", name, actions["RESET_GPU"][1])
     if event.severity == "fatal":
@@ -109,7 +109,7 @@ def _row(event: KernelEvent) -> Mapping[str, Any] | None:
 
 
 def _decoded(row: Mapping[str, Any], registers: Sequence[int]) -> str | None:
-    """reset, evaluate, look or ignore, the worst of what the status register has; None where it has anything else."""
+    """Return the worst of reset, evaluate, look and ignore in the status register; None if it has any other value."""
     if "any" in row:
         return str(row["any"])
     if len(registers) < 2:

@@ -1,7 +1,7 @@
-"""Guest to libvirt XML and back: the plan is written, read again to the same facts, and foreign XML is criticised.
+"""From a guest to libvirt XML and back: a plan is written as XML and read back; other XML is checked for faults.
 
-Below planning (numbers are decided there, never here), above the GPU makers. jinja2 and lxml are imported inside
-the functions that use them, so that importing this package costs nothing.
+Above the GPU makers and below planning, which decides all numbers. jinja2 and lxml are imported inside the
+functions that use them, so that importing this package is fast.
 """
 
 from hosttune.domain.critic import criticise

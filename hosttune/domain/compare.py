@@ -1,4 +1,4 @@
-"""Two values of facts, compared field by field: every field counts but those that a caller leaves open."""
+"""Comparison of two values of facts, field by field; the caller names the fields that may differ."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ LeftOpen = Mapping[type[Value], tuple[str, ...]]
 
 
 def compare(want: object, found: object, left_open: LeftOpen, at: str = "") -> Iterator[tuple[str, object, object]]:
-    """(path, wanted, found) of all that differs: "cpu.topology.cores", "controllers[2].port".
+    """Yield (path, wanted, found) of each difference; a path is "cpu.topology.cores" or "controllers[2].port".
 
-    Values are compared field by field, lists of the same length item by item, all else as a whole. `left_open`: by
-    class, the fields that may hold anything where what is wanted says nothing (None).
+    Values are compared field by field, lists of equal length item by item, all else as a whole. `left_open`: by class,
+    the fields that may have any value if the wanted value is None.
     """
     if isinstance(want, Value) and type(want) is type(found):
         may_differ = left_open.get(type(want), ())

@@ -1,8 +1,8 @@
 """Faults of a domain XML on a host, each with its evidence (`hosttune plan --check-xml`).
 
-A rule fires only on what is known: an unknown node, core or group gives no finding. The rules are those the planner
-keeps by itself, so that XML written for a host is not criticised on it. Sources: libvirt formatdomain, and the
-kernel's topology files named in each text.
+A rule uses only what is known: an unknown node, core or group gives no finding. The planner follows the same rules,
+so XML written for a host has no finding there. Sources: libvirt formatdomain, and the kernel's topology files named
+in each text.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from hosttune.model.plan import Finding
 
 
 def criticise(host: Host, xml: str | bytes, *, where: str) -> tuple[Finding, ...]:
-    """What is wrong with this XML on this host, errors first. Raises BadInput, naming `where`, for no domain XML.
+    """Return what is wrong with this XML on this host, errors first.
 
-    error: the guest will not start, or not as meant; warn: it runs slower than it could, or disturbs others;
-    info: worth knowing. `where` of a finding is the file and the XML path.
+    error: the guest will not start, or not as intended; warn: it runs slower than it could, or disturbs others;
+    info: worth knowing. `where` of a finding is the file and the XML path. Raises BadInput, naming `where`, if this is
+    not a domain XML.
     """
     scene = GuestOnHost(host, read_domain(xml, where=where))
     rules = (cpu_faults, memory_faults, device_faults, pci_faults, shared_faults)

@@ -18,7 +18,7 @@ _SYSFS = sysfs.CPUS
 
 
 def cpu_faults(scene: GuestOnHost) -> Iterator[Fault]:
-    """All faults of this file's rules."""
+    """Yield all faults that the rules of this file find."""
     yield from _unpinned(scene)
     yield from _unusable(scene)
     yield from _crowded(scene)
@@ -33,7 +33,7 @@ def cpu_faults(scene: GuestOnHost) -> Iterator[Fault]:
 
 
 def _pit(scene: GuestOnHost) -> Iterator[Fault]:
-    """AVIC is off in a guest whose PIT gives missed ticks again, as QEMU's does by itself (`implied.pit_policy`)."""
+    """Find a PIT that reinjects missed ticks, QEMU's default: KVM then disables AVIC (`implied.pit_policy`)."""
     if scene.guest.type == "kvm" and scene.guest.pit != "discard" and scene.host.switched_on("kvm_amd", "avic"):
         text = (
             f"PIT with tickpolicy {scene.guest.pit or 'not written (QEMU: delay)'}: KVM switches AVIC, which is on"
@@ -59,7 +59,7 @@ def _unpinned(scene: GuestOnHost) -> Iterator[Fault]:
 
 
 def _unusable(scene: GuestOnHost) -> Iterator[Fault]:
-    """CPUs that are absent, offline or hidden, for every kind of thread."""
+    """Find CPUs that are absent, offline or hidden, for every kind of thread."""
     if not scene.cpus:
         return
     emulator = parse_cpus(scene.guest.emulator_cpus)
@@ -101,7 +101,7 @@ def _boot_core(scene: GuestOnHost) -> Iterator[Fault]:
 
 
 def _siblings(scene: GuestOnHost) -> Iterator[Fault]:
-    """vCPUs that the guest takes for siblings, on CPUs that are none."""
+    """Find vCPUs that are siblings in the guest's topology, on host CPUs that are not siblings."""
     threads = scene.guest.cpu.topology.threads if scene.guest.cpu.topology else 1
     if threads < 2:
         return
@@ -121,7 +121,7 @@ def _siblings(scene: GuestOnHost) -> Iterator[Fault]:
 
 
 def _flat_threads(scene: GuestOnHost) -> Iterator[Fault]:
-    """Whole host cores given to a guest that is told it has single-threaded ones."""
+    """Find whole host cores given to a guest whose topology has single-threaded cores."""
     threads = scene.guest.cpu.topology.threads if scene.guest.cpu.topology else 1
     single = [min(cpus) for cpus in scene.pins.values() if len(cpus) == 1]
     if threads > 1 or len(single) < scene.guest.vcpus or len(set(single)) < len(single):
@@ -132,7 +132,7 @@ def _flat_threads(scene: GuestOnHost) -> Iterator[Fault]:
         if core is None:
             return
         used.setdefault(core, set()).add(cpu)
-    # Only where every core is used whole could the guest have been told; with an odd count it cannot.
+    # Sibling threads are possible only if every core is used as a whole; with an odd number they are not.
     if any(len(cpus) < 2 or CpuSet(cpus) != scene.cores.get(core, CpuSet()) for core, cpus in used.items()):
         return
     core, cpus = min(used.items())
@@ -179,7 +179,7 @@ def _on_vcpus(scene: GuestOnHost, cpus: CpuSet, who: str, where: str) -> Iterato
 
 
 def _far(scene: GuestOnHost, cpus: CpuSet, who: str, where: str) -> Iterator[Fault]:
-    """Threads that serve the guest, all of them on nodes where it has neither vCPUs nor memory."""
+    """Find threads that serve the guest and all run on nodes where it has neither vCPUs nor memory."""
     cells: list[int | None] = [cell.id for cell in scene.guest.cells]
     home = scene.vcpu_nodes(None).union(*(scene.memory_nodes(cell) or () for cell in cells or [None]))
     nodes = scene.nodes_of(cpus)
@@ -192,7 +192,7 @@ def _far(scene: GuestOnHost, cpus: CpuSet, who: str, where: str) -> Iterator[Fau
 
 
 def _topology(scene: GuestOnHost) -> Iterator[Fault]:
-    """Cells against sockets and sibling pairs: QEMU and guest kernels expect neither to be cut."""
+    """Compare cells with sockets and sibling pairs: QEMU and guest kernels expect no cell to divide one."""
     topology = scene.guest.cpu.topology
     if topology is None:
         return
@@ -216,7 +216,7 @@ def _topology(scene: GuestOnHost) -> Iterator[Fault]:
 
 
 def _cells(scene: GuestOnHost) -> Iterator[Fault]:
-    """Every vCPU in one cell: libvirt refuses more, and puts those in none into the first."""
+    """Check that every vCPU is in one cell: libvirt refuses two, and puts a vCPU without a cell into the first."""
     cells = [parse_cpus(cell.vcpus) for cell in scene.guest.cells]
     if not cells:
         return
@@ -235,6 +235,6 @@ def _cells(scene: GuestOnHost) -> Iterator[Fault]:
 
 
 def _cuts(cell: CpuSet, group: CpuSet, *, whole_inside: bool) -> bool:
-    """Whether a cell takes part of a group; several cells inside one socket are fine (sub-NUMA clustering)."""
+    """Return whether a cell has only a part of a group; several cells in one socket are valid (sub-NUMA clustering)."""
     common = cell & group
     return bool(common) and common != group and not (whole_inside and common == cell)

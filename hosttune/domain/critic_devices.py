@@ -1,4 +1,4 @@
-"""Faults of passed devices: presence, groups, place on the guest's PCIe tree, locality."""
+"""Faults of passed devices: missing, IOMMU groups, position in the guest's PCIe tree, locality."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _DEVICES = sysfs.PCI_DEVICES
 
 
 def device_faults(scene: GuestOnHost) -> Iterator[Fault]:
-    """All faults of this file's rules."""
-    # A device passed twice is one fault, named elsewhere.
+    """Yield all faults that the rules of this file find."""
+    # A device passed twice is one fault; another rule reports it.
     for device in {device.source: device for device in scene.passed}.values():
         yield from _presence(scene, device)
         yield from _place(scene, device)
@@ -41,7 +41,7 @@ def _presence(scene: GuestOnHost, device: HostDevice) -> Iterator[Fault]:
 
 
 def _place(scene: GuestOnHost, device: HostDevice) -> Iterator[Fault]:
-    """PCIe devices belong behind a root port: on the root bus they are integrated endpoints to the guest."""
+    """Check the position: PCIe devices belong behind a root port; on the root bus they are integrated endpoints."""
     gpu = device in scene.gpus
     machine = scene.guest.machine or ""
     if "q35" not in machine and scene.guest.arch == "x86_64":
@@ -81,7 +81,7 @@ def _options(scene: GuestOnHost, device: HostDevice) -> Iterator[Fault]:
 
 
 def _is_vgpu(scene: GuestOnHost, device: HostDevice) -> bool:
-    """Whether a function carries vGPUs by the vendor's own VFIO (NVIDIA vGPU documentation, vendor-specific VFIO)."""
+    """Return whether a function has vGPUs through the vendor's own VFIO (NVIDIA vGPU docs, vendor-specific VFIO)."""
     gpus = scene.host.vgpu.gpus if scene.host.vgpu else ()
     return any(function.address == device.source for gpu in gpus for function in gpu.functions)
 
@@ -93,7 +93,7 @@ def _vcpus_near(scene: GuestOnHost, gpu: HostDevice) -> Iterator[Fault]:
     vcpus = scene.vcpu_nodes(cell)
     if node is None or not vcpus:
         return
-    # A guest of several cells may have vCPUs elsewhere; a flat one sees no difference between them.
+    # A guest of several cells may have vCPUs on other nodes; a guest without cells sees no difference between them.
     far = node not in vcpus if cells > 1 else bool(vcpus - scene.gpu_nodes)
     if far or node not in vcpus:
         who = "the vCPUs" if cell is None else f"the vCPUs of cell {cell}"
@@ -119,7 +119,7 @@ def _memory_near(scene: GuestOnHost, gpu: HostDevice) -> Iterator[Fault]:
 
 
 def _groups(scene: GuestOnHost) -> Iterator[Fault]:
-    """VFIO opens whole IOMMU groups: every function that is no bridge goes to one guest."""
+    """Check IOMMU groups: VFIO opens whole groups, so every function that is not a bridge goes to one guest."""
     passed = {device.source for device in scene.passed}
     members: dict[int, set[str]] = {}
     for device in scene.host.pci:
@@ -137,7 +137,7 @@ def _groups(scene: GuestOnHost) -> Iterator[Fault]:
 
 
 def _flat(scene: GuestOnHost) -> Iterator[Fault]:
-    """A guest on several nodes that is not told so."""
+    """Find a guest on several host nodes that has no cells, so that it does not know of the nodes."""
     spread = scene.vcpu_nodes(None)
     if len(scene.guest.cells) < 2:
         if len(spread) > 1:

@@ -13,11 +13,11 @@ from hosttune.model.values import CpuSet, format_size, parse_cpus
 _NUMATUNE = "/domain/numatune"
 _BACKING = "/domain/memoryBacking"
 _NODES = sysfs.NODES
-_VFIO_RESERVE = 1 << 30  # libvirt's own allowance for MMIO beside the guest's memory
+_VFIO_RESERVE = 1 << 30  # libvirt's own allowance for MMIO, in addition to the guest's memory
 
 
 def memory_faults(scene: GuestOnHost) -> Iterator[Fault]:
-    """All faults of this file's rules."""
+    """Yield all faults that the rules of this file find."""
     yield from _sum(scene)
     yield from _policy(scene)
     yield from _near_vcpus(scene)
@@ -27,13 +27,13 @@ def memory_faults(scene: GuestOnHost) -> Iterator[Fault]:
 
 
 def _sum(scene: GuestOnHost) -> Iterator[Fault]:
-    """The guest's memory against that of its cells: libvirt takes the cells' sum and drops what is written."""
+    """Compare the guest's memory with the sum of its cells: libvirt uses the sum and ignores the written amount."""
     guest = scene.guest
     sizes = [cell.memory_bytes for cell in guest.cells if cell.memory_bytes is not None]
     if not sizes or len(sizes) < len(guest.cells) or guest.memory_bytes is None:
         return
     more = guest.memory_bytes - sum(sizes)
-    # Memory devices count in <memory> but in no cell; they need a maxMemory.
+    # Memory devices count in <memory> but in no cell. They need a <maxMemory>.
     if more < 0 or (more > 0 and guest.max_memory_bytes is None):
         text = (
             f"<memory> is {format_size(guest.memory_bytes)} ({guest.memory_bytes} bytes), but the cells add up to "
@@ -66,7 +66,7 @@ def _policy(scene: GuestOnHost) -> Iterator[Fault]:
 
 
 def _near_vcpus(scene: GuestOnHost) -> Iterator[Fault]:
-    """Each cell's memory on the node of its vCPUs."""
+    """Check that each cell's memory is on the node of its vCPUs."""
     for cell in (*(cell.id for cell in scene.guest.cells), None):
         if cell is None and scene.guest.cells:
             return
@@ -109,7 +109,7 @@ def _sizes(sizes: set[int]) -> str:
 
 
 def _page_size(scene: GuestOnHost, cell: int | None) -> int | None:
-    """The page size of a cell: the page that names it, else the one for all; None = unknown or small pages."""
+    """Return a cell's page size: of the pages for that cell, else for all cells; None = unknown or ordinary pages."""
     pages = scene.guest.backing.pages or ()
     for page in pages:
         if page.cells is not None and (cell or 0) in parse_cpus(page.cells):
@@ -122,7 +122,7 @@ def _page_size(scene: GuestOnHost, cell: int | None) -> int | None:
 
 
 def _room(scene: GuestOnHost) -> Iterator[Fault]:
-    """Whether each node can hold what is bound to it alone, and whether its pool of pages does already."""
+    """Check that each node can hold the memory bound to it alone, and that its huge pages are already reserved."""
     need: dict[int, dict[int | None, int]] = {}
     cells = scene.guest.cells or (GuestCell(id=0, vcpus="", memory_bytes=scene.guest.memory_bytes),)
     for cell in cells:

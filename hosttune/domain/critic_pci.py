@@ -13,12 +13,12 @@ _WIDTH = "/domain/cpu/maxphysaddr"
 _EXPANDER = "pcie-expander-bus"
 _BUSES = 256
 _PORTS = ("pcie-root-port", "pcie-switch-downstream-port")
-_LOW_MEMORY = 2 << 30  # most that q35 puts below 4 GiB; the rest begins there (QEMU hw/i386/pc_q35.c)
+_LOW_MEMORY = 2 << 30  # most memory that q35 places below 4 GiB, the rest above (QEMU hw/i386/pc_q35.c)
 _FOUR_GIB = 4 << 30
 
 
 def pci_faults(scene: GuestOnHost) -> Iterator[Fault]:
-    """All faults of this file's rules."""
+    """Yield all faults that the rules of this file find."""
     yield from _twice(scene)
     yield from _chassis(scene)
     yield from _bus_numbers(scene)
@@ -35,9 +35,10 @@ def _twice(scene: GuestOnHost) -> Iterator[Fault]:
 
 
 def _chassis(scene: GuestOnHost) -> Iterator[Fault]:
-    """QEMU knows a port by its chassis and slot; libvirt writes no slot, so the chassis alone must differ.
+    """Find ports with the same chassis number, which QEMU refuses.
 
-    Port numbers may repeat: QEMU starts with them, and ports of different buses need not differ.
+    QEMU identifies a port by chassis and slot, and libvirt does not write the slot, so the chassis must differ. Port
+    numbers may repeat: QEMU starts with them, and ports of different buses may have equal numbers.
     """
     seats: dict[int, list[Controller]] = {}
     for controller in scene.guest.controllers:
@@ -51,9 +52,9 @@ def _chassis(scene: GuestOnHost) -> Iterator[Fault]:
 
 
 def _bus_numbers(scene: GuestOnHost) -> Iterator[Fault]:
-    """Every port takes a bus number between its root bus's own and the next root bus's (QEMU docs/pcie.txt, 4).
+    """Count bus numbers: every port takes one between its root bus's own number and the next (QEMU docs/pcie.txt, 4).
 
-    Ports whose place libvirt is to choose are not counted: it may add more, never fewer.
+    Ports that libvirt places are not counted, so the count is a lower bound: libvirt may add ports, but removes none.
     """
     controllers = {controller.index: controller for controller in scene.guest.controllers}
     firsts = {0: 0} | {c.index: c.bus_nr for c in controllers.values() if c.model == _EXPANDER and c.bus_nr is not None}
@@ -75,7 +76,7 @@ def _bus_numbers(scene: GuestOnHost) -> Iterator[Fault]:
 
 
 def _root_of(controllers: Mapping[int, Controller], controller: Controller) -> int | None:
-    """The index of the root bus above a controller; None where the XML does not say."""
+    """Return the index of the root bus above a controller; None if the XML does not say."""
     seen: set[int] = set()
     at: Controller | None = controller
     while at is not None and at.address and at.index not in seen:
@@ -92,7 +93,10 @@ def _hex(port: int | None) -> str:
 
 
 def _hole(scene: GuestOnHost) -> Iterator[Fault]:
-    """No error: the ACPI window grows to what the firmware placed by itself, where the firmware could."""
+    """Find a hole smaller than the BARs.
+
+    A warning, not an error: the ACPI window grows to what the firmware could place by itself.
+    """
     hole = scene.hole_bytes
     bars = scene.bars_bytes
     if hole is not None and hole < bars:
@@ -104,12 +108,12 @@ def _hole(scene: GuestOnHost) -> Iterator[Fault]:
 
 
 def _address_width(scene: GuestOnHost) -> Iterator[Fault]:
-    """Memory, and above it the BARs or the hole that is written, must be addressable: QEMU checks it for the hole.
+    """Check that memory and the BARs (or the written hole) above it are addressable: QEMU checks it for the hole.
 
-    The gaps that alignment makes are left out: what does not fit without them fits nowhere.
+    Gaps from alignment are not counted: what does not fit without them never fits.
     """
     bits, said = _width(scene)
-    # libvirt makes the guest as large as its cells, whatever else is written.
+    # libvirt makes the guest's memory the sum of its cells, whatever <memory> says.
     memory = max(scene.guest.memory_bytes or 0, sum(cell.memory_bytes or 0 for cell in scene.guest.cells))
     if bits is None or not memory:
         return
@@ -131,7 +135,7 @@ def _address_width(scene: GuestOnHost) -> Iterator[Fault]:
 
 
 def _width(scene: GuestOnHost) -> tuple[int | None, str]:
-    """The guest's address bits and who says so; None where neither XML nor host tells."""
+    """Return the guest's address bits and their source; None if neither the XML nor the host has them."""
     cpu = scene.guest.cpu
     written = cpu.address_width
     if written and written.mode == "emulate" and written.bits:
@@ -147,6 +151,9 @@ def _width(scene: GuestOnHost) -> tuple[int | None, str]:
 
 
 def _overridden(scene: GuestOnHost) -> bool:
-    """host-passthrough turns host-phys-bits on, and a number beside it is ignored (QEMU target/i386/host-cpu.c)."""
+    """Return whether host-passthrough overrides a written number of address bits.
+
+    It turns host-phys-bits on, and QEMU then ignores the number (QEMU target/i386/host-cpu.c).
+    """
     written = scene.guest.cpu.address_width
     return bool(written and written.mode == "emulate" and scene.takes_host_cpu)

@@ -1,4 +1,4 @@
-"""Faults of things that somebody else needs: devices of the host itself, devices and CPUs of other guests."""
+"""Faults of devices and CPUs that the host itself or other guests use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STOPPED = ("shut off", "crashed")
 
 
 def shared_faults(scene: GuestOnHost) -> Iterator[Fault]:
-    """All faults of this file's rules."""
+    """Yield all faults that the rules of this file find."""
     yield from _used_by_host(scene)
     for guest in scene.others:
         yield from _devices(scene, guest)
@@ -44,10 +44,10 @@ def _devices(scene: GuestOnHost, other: RunningGuest) -> Iterator[Fault]:
 
 
 def _cpus(scene: GuestOnHost, other: RunningGuest) -> Iterator[Fault]:
-    """CPUs of vCPUs are for one guest alone; the threads beside them may meet on housekeeping CPUs."""
+    """Compare CPUs with another guest: vCPUs need CPUs of their own; other threads may share housekeeping CPUs."""
     theirs = CpuSet(cpu for pin in other.vcpu_pins or () for cpu in parse_cpus(pin.cpus))
     beside = parse_cpus(other.emulator_cpus).union(*(parse_cpus(cpus) for cpus in other.iothread_cpus or ()))
-    # A guest on every CPU floats: it holds none for itself.
+    # A guest that may use every CPU is not pinned: it has no CPUs of its own.
     theirs = CpuSet() if scene.online and theirs >= scene.online else theirs
     beside = CpuSet() if scene.online and beside >= scene.online else CpuSet(beside)
     mine = scene.service
@@ -67,6 +67,6 @@ def _cpus(scene: GuestOnHost, other: RunningGuest) -> Iterator[Fault]:
 
 
 def _siblings(scene: GuestOnHost, cpus: CpuSet, others: CpuSet) -> CpuSet:
-    """Those CPUs whose known core has a CPU among the others."""
+    """Return those of the CPUs whose core is known and has a CPU in `others`."""
     cores = {scene.core_of(cpu) for cpu in others} - {None}
     return CpuSet(cpu for cpu in cpus if scene.core_of(cpu) in cores)

@@ -1,7 +1,7 @@
-"""Optional XML elements, by the versions that introduced them; the plan lists those that it may use.
+"""Optional XML elements, and the versions that introduced them; the plan lists those that it may use.
 
-libvirt's installed schema is the evidence where it can be read. The versions are those of libvirt's formatdomain
-reference ("Since …") and of QEMU's change logs: the second-best, for captures without it and for QEMU.
+libvirt's installed schema is the evidence where it can be read. The versions from libvirt's formatdomain reference
+("Since …") and QEMU's change logs are used for captures without the schema, and for QEMU.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 
-# Names are those of the element or attribute in libvirt's XML.
-HINT_DEDICATED = "hint-dedicated"  # KVM_HINTS_REALTIME: the guest need not yield its vCPUs
+# A name is that of the element or attribute in libvirt's XML.
+HINT_DEDICATED = "hint-dedicated"  # KVM_HINTS_REALTIME: the guest does not have to yield its vCPUs
 POLL_CONTROL = "poll-control"  # the guest may switch the host's halt polling off
-ALLOCATION_THREADS = "allocation-threads"  # memory is touched by several threads at start
+ALLOCATION_THREADS = "allocation-threads"  # several threads allocate the guest's memory at start
 MAXPHYSADDR = "maxphysaddr"
 MAXPHYSADDR_LIMIT = "maxphysaddr-limit"
 FIRMWARE_FEATURES = "firmware-features"  # <firmware><feature name='secure-boot'/>
 DMA_TRANSLATION = (
     "dma-translation"  # <iommu><driver dma_translation='off'/>: an IOMMU device that remaps interrupts only
 )
-DMA_TRANSLATION_GLOBAL = "dma-translation-argument"  # the same as an argument to QEMU, for a libvirt that lacks it
-PORT_HOTPLUG = "port-hotplug"  # <target hotplug='off'/>: no memory and I/O is kept free behind a port
+DMA_TRANSLATION_GLOBAL = "dma-translation-argument"  # the same as a QEMU argument, for a libvirt without the element
+PORT_HOTPLUG = "port-hotplug"  # <target hotplug='off'/>: no memory and no I/O space is reserved behind a port
 
 Version = tuple[int, ...]
 
-ASSUMED_LIBVIRT: Version = (9, 0)  # Debian 12, the oldest target that has all of what is assumed
+ASSUMED_LIBVIRT: Version = (9, 0)  # Debian 12, the oldest target; it has every element that is used without a check
 ASSUMED_QEMU: Version = (7, 2)
 
 SINCE: tuple[tuple[str, Version, Version], ...] = (
@@ -39,10 +39,10 @@ SINCE: tuple[tuple[str, Version, Version], ...] = (
     (DMA_TRANSLATION, (10, 7), (7, 2)),
     (DMA_TRANSLATION_GLOBAL, (1, 0), (7, 2)),
 )
-# Since when every libvirt and QEMU that hosttune meets has them (formatdomain: "Since 1.0.6" for queues of virtio-net,
-# 1.0.3 for <rng>, 0.7.7 for virtio channels), and so in no table: queues, guest-agent channel, random numbers.
+# Every libvirt and QEMU that hosttune supports has queues, guest-agent channel and random numbers, so that no table has
+# them (formatdomain: "Since 1.0.6" for queues of virtio-net, 1.0.3 for <rng>, 0.7.7 for virtio channels).
 
-# How each element shows in libvirt's own schema (domaincommon.rng, cputypes.rng of the installed packages).
+# How each element appears in libvirt's own schema (domaincommon.rng, cputypes.rng of the installed packages).
 SCHEMA_MARKS: tuple[tuple[str, str], ...] = (
     (HINT_DEDICATED, r'<element name="hint-dedicated">'),
     (POLL_CONTROL, r'<element name="poll-control">'),
@@ -53,11 +53,11 @@ SCHEMA_MARKS: tuple[tuple[str, str], ...] = (
     (MAXPHYSADDR_LIMIT, r'<element name="maxphysaddr">(?:(?!</element>).)*<attribute name="limit">'),
     (DMA_TRANSLATION, r'<attribute name="dma_translation">'),
 )
-_OF_LIBVIRT = frozenset(name for name, _ in SCHEMA_MARKS)  # what a schema tells; the others are QEMU's alone
+_OF_LIBVIRT = frozenset(name for name, _ in SCHEMA_MARKS)  # elements shown by a schema; others need QEMU alone
 
 
 def in_schema(texts: Iterable[str]) -> tuple[str, ...]:
-    """Element names that a libvirt schema (its RelaxNG files, as text) knows: what `define --validate` accepts."""
+    """Return the names of elements in a libvirt schema (its RelaxNG files): `define --validate` accepts them."""
     whole = "\n".join(texts)
     return tuple(name for name, mark in SCHEMA_MARKS if re.search(mark, whole, re.DOTALL))
 
@@ -65,10 +65,10 @@ def in_schema(texts: Iterable[str]) -> tuple[str, ...]:
 def known_elements(
     libvirt_version: str | None, qemu_version: str | None, schema: Collection[str] | None = None
 ) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
-    """Element names that may be used, and (name, reason) of each one left out.
+    """Return the names of the elements that may be used, and (name, reason) of each one left out.
 
-    libvirt's word is its installed `schema` (`in_schema`) where it could be read, else its version; QEMU's its version.
-    An unknown (None) or unreadable version counts as libvirt 9.0 or QEMU 7.2, and the reason says so.
+    For libvirt the installed `schema` (`in_schema`) decides if it was read, else the version; for QEMU the version.
+    A version that is unknown (None) or unreadable counts as libvirt 9.0 or QEMU 7.2, and the reason says so.
     """
     qemu = ("QEMU", version_of(qemu_version), ASSUMED_QEMU)
     installed = (("libvirt", version_of(libvirt_version), ASSUMED_LIBVIRT), qemu)
@@ -95,7 +95,7 @@ def _lacking(installed: tuple[tuple[str, Version | None, Version], ...], since: 
 
 
 def version_of(version: str | None) -> Version | None:
-    """The numbers that a version begins with, None where it begins with none."""
+    """Return the numbers at the start of a version; None if it does not start with a number."""
     match = re.match(r"[0-9]+(\.[0-9]+)*", version or "")
     return tuple(int(part) for part in match[0].split(".")) if match else None
 

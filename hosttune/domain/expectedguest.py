@@ -1,4 +1,4 @@
-"""Where the threads, the memory and the devices of a guest are to be: one value, from its plan or from its definition.
+"""The expected CPUs, memory nodes and devices of a guest, as one value from its plan or from its definition.
 
 Pure. `hosttune.domain.guestdiff` compares it with another definition, and with the guest's running process.
 """
@@ -16,10 +16,9 @@ from hosttune.model.values import CpuSet, parse_cpus
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedMemory:
-    """A part of a guest's memory: its bytes (None: not known) and the host nodes that it comes from (empty: any node).
+    """A part of a guest's memory: its bytes (None: unknown) and the host nodes that it comes from (empty: any node).
 
-    `page_bytes`: the size of its huge pages; None: ordinary pages, or not known. `cell`: the guest's cell; None: not
-    known.
+    `page_bytes`: the size of its huge pages; None: ordinary pages, or unknown. `cell`: the guest's cell; None: unknown.
     """
 
     size_bytes: int | None
@@ -30,13 +29,13 @@ class ExpectedMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedGuest:
-    """Where a guest's threads, memory and devices are to be; a field that is None is not known.
+    """The expected places of a guest's threads, memory and devices; a field that is None is unknown.
 
     `vcpu_pins`: host CPUs by vCPU; a vCPU without an entry is not pinned. `emulator_cpus`: empty = not pinned.
-    `iothread_cpus`: host CPUs of each I/O thread that is pinned; of a plan those of I/O thread 1, 2, and so on.
-    `memory_bytes`: all of it, with what was plugged in later and is no part of `memory`. `page_bytes`: the one size of
-    its huge pages. `devices`: PCI addresses and UUIDs of mediated devices, in lower case. `from_plan`: decided by
-    hosttune: no other vCPU, I/O thread or huge page is expected.
+    `iothread_cpus`: host CPUs of each pinned I/O thread; from a plan in the order of I/O thread 1, 2, and so on.
+    `memory_bytes`: all memory, including memory plugged in later, which is not in `memory`. `page_bytes`: the only size
+    of its huge pages. `devices`: PCI addresses and UUIDs of mediated devices, in lower case. `from_plan`: hosttune
+    decided the values, so no other vCPU, I/O thread or huge page is expected.
     """
 
     name: str
@@ -52,12 +51,12 @@ class ExpectedGuest:
 
     @property
     def has_huge_pages(self) -> bool:
-        """Whether any part of its memory is known to have huge pages."""
+        """Return whether any part of its memory is known to have huge pages."""
         return any(part.page_bytes for part in self.memory or ())
 
     @classmethod
     def of_plan(cls, guest: PlannedGuest) -> ExpectedGuest:
-        """The guest as its plan decides it."""
+        """Return the guest as its plan decides it."""
         page_bytes = huge_page_bytes(guest)
         return cls(
             name=guest.name,
@@ -82,7 +81,7 @@ class ExpectedGuest:
 
     @classmethod
     def of_definition(cls, guest: RunningGuest, *, only_node: int | None = None) -> ExpectedGuest:
-        """The guest as libvirt defines it. `only_node`: the host's single node, from which all memory comes."""
+        """Return the guest as libvirt defines it. `only_node`: the host's single node, from which all memory comes."""
         pins = guest.vcpu_pins
         unread = guest.vcpus is None and pins is None and guest.memory is None
         devices = frozenset(device.casefold() for device in (*guest.devices, *guest.mdevs))
@@ -90,7 +89,7 @@ class ExpectedGuest:
             name=guest.name,
             vcpus=guest.vcpus,
             vcpu_pins=None if pins is None else {pin.vcpu: parse_cpus(pin.cpus) for pin in pins},
-            # Where the definition was read, so that pins are known, no emulator pin means that there is none.
+            # Pins are known only if the definition was read. Then a missing emulator pin means that there is none.
             emulator_cpus=None if pins is None and guest.emulator_cpus is None else parse_cpus(guest.emulator_cpus),
             iothread_cpus=None if guest.iothread_cpus is None else tuple(map(parse_cpus, guest.iothread_cpus)),
             memory_bytes=guest.memory_bytes,
@@ -108,7 +107,7 @@ def _part(part: GuestMemory, only_node: int | None) -> ExpectedMemory:
 
 
 def as_defined(guest: PlannedGuest) -> RunningGuest:
-    """A planned guest as the host document has it once it is defined: what discovery would find then."""
+    """Return a planned guest as the host document will show it once it is defined."""
     return RunningGuest(
         name=guest.name,
         state="shut off",

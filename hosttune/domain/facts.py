@@ -1,6 +1,6 @@
-"""What a libvirt domain XML says, as frozen values: the common ground of writer, proof, critic and discovery.
+"""The content of a libvirt domain XML as frozen values, used by writer, proof, critic and discovery.
 
-None is what the XML does not say. Sizes are bytes; CPU and node lists are in the kernel's list format with
+None means that the XML does not have it. Sizes are bytes; CPU and node lists are in the kernel's list format, with
 libvirt's "^" exclusions resolved; PCI addresses are "0000:01:00.0", on the guest's side with libvirt's controller
 index as the bus.
 """
@@ -11,14 +11,14 @@ from hosttune.model.values import CpuSet, Value, parse_cpus
 
 
 class Pin(Value, frozen=True, kw_only=True):
-    """A vCPU or an I/O thread (`id`) and the host CPUs it may run on."""
+    """A vCPU or an I/O thread (`id`) and the host CPUs that it may run on."""
 
     id: int
     cpus: str
 
 
 class Memnode(Value, frozen=True, kw_only=True):
-    """Where one guest cell's memory comes from."""
+    """The host nodes from which one guest cell's memory comes."""
 
     cell: int
     mode: str | None
@@ -26,7 +26,7 @@ class Memnode(Value, frozen=True, kw_only=True):
 
 
 class GuestCell(Value, frozen=True, kw_only=True):
-    """A guest NUMA cell; `distances` are (cell, distance) pairs as written. No vCPUs: an empty list."""
+    """A guest NUMA cell; `distances` are (cell, distance) pairs as written. Without vCPUs, the list is empty."""
 
     id: int
     vcpus: str
@@ -44,7 +44,7 @@ class Pages(Value, frozen=True, kw_only=True):
 
 
 class CpuTopology(Value, frozen=True, kw_only=True):
-    """The guest's topology element; a level that is not written counts 1."""
+    """The guest's topology element; a level that is not written is 1."""
 
     sockets: int
     dies: int
@@ -123,7 +123,7 @@ class Interface(Value, frozen=True, kw_only=True):
 
 
 class VirtualIommu(Value, frozen=True, kw_only=True):
-    """The guest's IOMMU device; a switch that is not written is None."""
+    """The guest's IOMMU device; an attribute that is not written is None."""
 
     model: str | None
     intremap: bool | None = None
@@ -169,7 +169,7 @@ class GuestCpu(Value, frozen=True, kw_only=True):
 
 
 class DomainFacts(Value, frozen=True, kw_only=True):
-    """A domain XML, read. `firmware` is "efi" or "bios" for x86 guests; `balloon` None = libvirt adds one by itself."""
+    """A domain XML as facts. `firmware` is "efi" or "bios" for x86 guests; `balloon` None = libvirt adds a balloon."""
 
     type: str | None
     name: str | None
@@ -206,7 +206,7 @@ class DomainFacts(Value, frozen=True, kw_only=True):
     interfaces: tuple[Interface, ...] = ()
     serial: bool = False
     channels: tuple[str, ...] = ()  # names of virtio channels
-    random: str | None = None  # where a virtio device of random numbers takes them from
+    random: str | None = None  # the source of a virtio random number device
     pit: str | None = None  # what the PIT does with missed ticks
     balloon: str | None = None
     iommu: VirtualIommu | None = None
@@ -214,7 +214,7 @@ class DomainFacts(Value, frozen=True, kw_only=True):
 
     @property
     def pins(self) -> dict[int, CpuSet]:
-        """The CPUs of each vCPU as libvirt applies them: of one without a pin those of `<vcpu cpuset=…>`, if any."""
+        """Return the CPUs of each vCPU as libvirt applies them: without a pin, those of `<vcpu cpuset=…>`, if any."""
         default = parse_cpus(self.vcpu_cpus)
         pins = dict.fromkeys(range(self.vcpus), default) if default else {}
         return pins | {pin.id: parse_cpus(pin.cpus) for pin in self.vcpu_pins}

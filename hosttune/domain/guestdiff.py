@@ -1,8 +1,8 @@
-"""How a guest differs from what is expected of it, as named differences. Pure; the callers judge them.
+"""Differences between a guest and what is expected of it, by name. Pure; the callers judge them.
 
-`compare_definition` sets two guests side by side, one row a subject. `compare_threads` and `compare_memory` look at the
-process of a running guest. QEMU names its threads as libvirt asks it to (-name debug-threads=on): "CPU 3/KVM",
-"IO iothread1"; all others are the emulator's, which is libvirt's own division (formatdomain, emulatorpin).
+`compare_definition` compares two definitions, one row per subject. `compare_threads` and `compare_memory` compare the
+process of a running guest. libvirt lets QEMU name its threads (-name debug-threads=on): "CPU 3/KVM",
+"IO iothread1"; all others belong to the emulator, as in libvirt's own division (formatdomain, emulatorpin).
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from hosttune.model.listing import short_list, some
 from hosttune.model.values import CpuSet, format_size, parse_cpus
 
 SAME, DIFFERENT, UNKNOWN = "as planned", "differs", "unknown"
-# What is wrong with what a difference is about: it is somewhere else, it is not there, it is there and is not
-# expected, or where it is cannot be read.
+# The kind of a difference: something is elsewhere, is missing, exists but is not expected, or its place cannot be
+# read.
 ELSEWHERE, MISSING, UNEXPECTED, UNREAD = "elsewhere", "missing", "unexpected", "unread"
 
 _VCPU = re.compile(r"CPU ([0-9]{1,5})/(?:KVM|TCG)")
 _IO_THREAD = re.compile(r"IO iothread([0-9]{1,5})")
-# QEMU's thread-context: it clears a cell's memory from that cell's node before the guest runs, and sleeps ever after.
+# QEMU's thread-context: it clears a cell's memory from that cell's node before the guest starts, and then only sleeps.
 _CLEARING = re.compile(r"TC tc-ram-node[0-9]*")
-# QEMU's pool for file I/O: a thread of it runs where the thread that asked for it does, a vCPU's where the firmware
-# writes its variables, and ends after ten seconds without work (util/thread-pool.c).
+# QEMU's pool for file I/O. A pool thread runs on the CPUs of the thread that asked for it (a vCPU if the firmware
+# writes its variables), and ends after ten seconds without work (util/thread-pool.c).
 _POOL = "worker"
 _SMALL_PAGE_BYTES = 4096
-_MANY = 6  # devices that are named before "and N more"
-# On ordinary pages QEMU's own memory cannot be told from its guest's: so small a part elsewhere is no difference.
+_MANY = 6  # number of devices named before "and N more"
+# On ordinary pages QEMU's memory cannot be separated from the guest's, so a part this small is not a difference.
 _OWN_PART = 16
 
 
@@ -40,7 +40,7 @@ _OWN_PART = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One subject of a guest: as planned and as it is, in words, and whether that is SAME, DIFFERENT or UNKNOWN."""
+    """One subject of a guest: planned and actual value in words, and whether they are SAME, DIFFERENT or UNKNOWN."""
 
     what: str
     planned: str
@@ -49,8 +49,11 @@ class Comparison:
 
 
 def compare_definition(expected: ExpectedGuest, actual: ExpectedGuest) -> tuple[Comparison, ...]:
-    """A planned guest beside its definition, one row each: vCPUs, emulator threads, I/O threads, memory, page size,
-    devices. I/O threads and page size are left out where neither has them."""
+    """Compare a planned guest with its definition.
+
+    One row each: vCPUs, emulator threads, I/O threads, memory, page size, devices. I/O threads and page size are left
+    out if neither has them.
+    """
     rows = (
         _vcpus(expected, actual),
         _emulator(expected, actual),
@@ -63,7 +66,7 @@ def compare_definition(expected: ExpectedGuest, actual: ExpectedGuest) -> tuple[
 
 
 def _row(what: str, planned: str, actual: str | None, *, same: bool = False) -> Comparison:
-    """A row; `actual` None is not known."""
+    """Return a row; `actual` None = unknown."""
     state = UNKNOWN if actual is None else SAME if same else DIFFERENT
     return Comparison(what=what, planned=planned, actual="unknown" if actual is None else actual, state=state)
 
@@ -115,7 +118,7 @@ def _memory(expected: ExpectedGuest, actual: ExpectedGuest) -> Comparison:
 
 
 def _by_nodes(guest: ExpectedGuest) -> dict[CpuSet, int] | None:
-    """Bytes by the set of nodes that they come from; None where they are not all known."""
+    """Return bytes by the set of nodes that they come from; None if not all are known."""
     found: dict[CpuSet, int] = {}
     for part in guest.memory or ():
         if part.size_bytes is None:
@@ -154,9 +157,9 @@ def _devices(expected: ExpectedGuest, actual: ExpectedGuest) -> Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Something of a running guest that is not as expected: ELSEWHERE, MISSING, UNEXPECTED or UNREAD, and a text of it.
+    """A part of a running guest that is not as expected: its kind (ELSEWHERE, MISSING, UNEXPECTED, UNREAD) and a text.
 
-    `size_bytes`: how much memory is elsewhere or missing; 0 for all else.
+    `size_bytes`: how much memory is elsewhere or missing; otherwise 0.
     """
 
     kind: str
@@ -165,7 +168,7 @@ class Difference:
 
 
 def vcpu_of(thread: GuestThread) -> int | None:
-    """The vCPU that a thread of QEMU runs; None for any other thread."""
+    """Return the vCPU that a thread of QEMU runs; None for any other thread."""
     found = _VCPU.fullmatch(thread.name)
     return int(found[1]) if found else None
 
@@ -173,9 +176,10 @@ def vcpu_of(thread: GuestThread) -> int | None:
 def compare_threads(
     expected: ExpectedGuest, threads: Sequence[GuestThread], *, online: CpuSet | None = None
 ) -> Iterator[Difference]:
-    """The threads of a guest that may run elsewhere, are missing or are not expected.
+    """Yield the threads of a guest that may run elsewhere, are missing or are not expected.
 
-    `online`: the CPUs that are online. Others are left out on both sides: the kernel may or may not list them.
+    `online`: the CPUs that are online. Offline CPUs are ignored on both sides, because the kernel may or may not list
+    them.
     """
     pins, iothreads = expected.vcpu_pins or {}, expected.iothread_cpus or ()
     yield from _pinned("vCPU", pins, _numbered(threads, _VCPU), online, exactly=expected.from_plan)
@@ -207,7 +211,7 @@ def _pinned(
     *,
     exactly: bool,
 ) -> Iterator[Difference]:
-    """Each pinned thread once, and on its CPUs exactly; `exactly`: and none that has no pin."""
+    """Check that each pinned thread exists once, on exactly its CPUs; with `exactly`, that there is no other thread."""
     for number in sorted(pins.keys() | by_number.keys()):
         wanted, alike = pins.get(number), by_number.get(number, ())
         if wanted is None:
@@ -224,7 +228,7 @@ def _pinned(
 
 
 def _others(expected: ExpectedGuest, threads: Sequence[GuestThread], online: CpuSet | None) -> Iterator[Difference]:
-    """The emulator's threads: on its CPUs, or on those of an I/O thread, whose helpers start where it runs."""
+    """Check the emulator's threads: on its CPUs, or on those of an I/O thread, whose helper threads start there."""
     if not expected.emulator_cpus:
         return
     allowed = CpuSet(expected.emulator_cpus.union(*(expected.iothread_cpus or ())))
@@ -235,13 +239,13 @@ def _others(expected: ExpectedGuest, threads: Sequence[GuestThread], online: Cpu
         if thread.name == _POOL and any(_agree(thread, cpus, online) for cpus in pins):
             continue
         cpus = _visible(thread, online)
-        # Threads that the kernel adds for KVM and vhost may be held to fewer.
+        # The kernel may restrict its own threads for KVM and vhost to fewer CPUs.
         if not cpus or not cpus <= allowed:
             yield _elsewhere(f"emulator thread {thread.name!r}", thread, str(expected.emulator_cpus))
 
 
 def _visible(thread: GuestThread, online: CpuSet | None) -> CpuSet | None:
-    """The CPUs that a thread may run on, those that are offline left out; None: not known."""
+    """Return the CPUs that a thread may run on, without offline CPUs; None = unknown."""
     if thread.cpus is None:
         return None
     cpus = parse_cpus(thread.cpus)
@@ -259,10 +263,10 @@ def _elsewhere(what: str, thread: GuestThread, wanted: str) -> Difference:
 
 
 def compare_memory(expected: ExpectedGuest, process: GuestProcess) -> Iterator[Difference]:
-    """The memory of a guest that is on other nodes, in pages of another size, or not shown.
+    """Yield memory of a guest that is on other nodes, in pages of another size, or not shown.
 
-    Where a part has huge pages, only these are looked at: they are all taken before the guest runs (libvirt has QEMU
-    do so: qemu_command.c, memory-backend-file with prealloc), and all else is QEMU's own.
+    If a part has huge pages, only huge pages are compared: all of them are allocated before the guest runs (libvirt has
+    QEMU do this: qemu_command.c, memory-backend-file with prealloc), and all other memory is QEMU's own.
     """
     if expected.memory is None or process.memory_by_node is None:
         yield Difference(kind=UNREAD, text="memory: where it is, is unknown")
@@ -288,8 +292,11 @@ def _kib(sizes: Collection[int]) -> str:
 
 
 def _strays(expected: ExpectedGuest, held: Mapping[int, int], *, huge: bool) -> Iterator[Difference]:
-    """Memory on nodes where none is expected, but for what may lie anywhere: what was plugged in while the guest ran,
-    which no cell holds, and on ordinary pages QEMU's own."""
+    """Yield memory on nodes where none is expected.
+
+    Some memory may be on any node: memory plugged in while the guest ran, which belongs to no cell, and, on ordinary
+    pages, QEMU's own memory.
+    """
     parts = expected.memory or ()
     if not parts or not all(part.nodes for part in parts):
         return
@@ -304,7 +311,7 @@ def _strays(expected: ExpectedGuest, held: Mapping[int, int], *, huge: bool) -> 
 
 
 def _shortage(expected: ExpectedGuest, held: Mapping[int, int]) -> Iterator[Difference]:
-    """Memory that is not where it is expected, by the set of nodes; of parts that may come from any node, the rest."""
+    """Yield missing memory, by the set of nodes; parts that may come from any node are compared with the remainder."""
     parts = expected.memory or ()
     huge = expected.has_huge_pages
     wanted: dict[CpuSet, int] = defaultdict(int)
@@ -320,7 +327,7 @@ def _shortage(expected: ExpectedGuest, held: Mapping[int, int]) -> Iterator[Diff
 
 
 def _cells(expected: ExpectedGuest, process: GuestProcess) -> Iterator[Difference]:
-    """Where the kernel tells the cells apart, each cell's memory is on that cell's nodes."""
+    """Compare each cell's memory with that cell's nodes, if the kernel's figures separate the cells."""
     nodes = {part.cell: part.nodes for part in expected.memory or () if part.nodes}
     for cell, held in sorted((process.memory_by_cell or {}).items()):
         wanted = nodes.get(int(cell))

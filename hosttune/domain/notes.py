@@ -1,6 +1,6 @@
 """The reasons that `--annotate` writes beside pins, memory nodes, controllers and devices: one line each.
 
-All is told from the plan alone. A note claims only what the plan's own values show: "beside" is the same host node.
+They come from the plan alone, and state only what the plan's own values show: "beside" means the same host node.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WORDS = {
 
 
 def pin_notes(guest: PlannedGuest) -> dict[int, str]:
-    """By vCPU: its host CPU, whose node that is and why it is that node, and its place in the guest's topology."""
+    """Return a note per vCPU: its host CPU, that CPU's node and why, and its place in the guest's topology."""
     cells = {vcpu: cell for cell in guest.cells for vcpu in parse_cpus(cell.vcpus)}
     cpus = {pin.vcpu: pin.cpus for pin in guest.vcpu_pins}
     places = {cell.id: _place(guest, cell) for cell in guest.cells}
@@ -32,7 +32,7 @@ def pin_notes(guest: PlannedGuest) -> dict[int, str]:
 
 
 def _place(guest: PlannedGuest, cell: Cell) -> str:
-    """Where a cell is, and why there: its devices, else its memory."""
+    """Return where a cell is, and why: because of its devices, else because of its memory."""
     if not cell.host_nodes:
         return f"of cell {cell.id}, whose host node is unknown"
     beside = _beside(guest, cell)
@@ -57,7 +57,7 @@ def _core(guest: PlannedGuest, vcpu: int, cpus: dict[int, str]) -> str:
 
 
 def _beside(guest: PlannedGuest, cell: Cell) -> list[Device]:
-    """The devices for which the cell is where it is: its GPUs on its own node, or without any its other devices."""
+    """Return the devices that explain a cell's place: the GPUs on its node, or without any, its other devices there."""
     nodes = parse_cpus(cell.host_nodes)
     near = [device for device in guest.devices if device.guest_cell == cell.id and device.host_node in nodes]
     return [device for device in near if device.kind == "gpu"] or near
@@ -76,12 +76,12 @@ def _word(device: Device) -> str:
 
 
 def emulator_note(plan: Plan, guest: PlannedGuest) -> str:
-    """Why QEMU's own threads have their CPUs."""
+    """Return why QEMU's own threads have their CPUs."""
     return f"QEMU's own threads on {_service(plan, guest, guest.emulator_cpus)}"
 
 
 def iothread_notes(plan: Plan, guest: PlannedGuest) -> list[str]:
-    """For each I/O thread, what it serves and why it has its CPUs. The guest's disk is given to the first."""
+    """Return for each I/O thread what it serves and why it has its CPUs. The first serves the guest's disk."""
     return [
         f"I/O thread {n}, which serves {'the disk' if n == 1 and guest.disk else 'no disk so far'}, on "
         f"{_service(plan, guest, cpus)}"
@@ -100,7 +100,7 @@ def _service(plan: Plan, guest: PlannedGuest, text: str) -> str:
 
 
 def memory_note(guest: PlannedGuest, cell: Cell) -> str:
-    """Why a cell's memory comes from its node."""
+    """Return why a cell's memory comes from its node."""
     beside = _beside(guest, cell)
     devices = f", and its {_listed(beside)} {'are' if len(beside) > 1 else 'is'} there" if beside else ""
     return (
@@ -110,7 +110,7 @@ def memory_note(guest: PlannedGuest, cell: Cell) -> str:
 
 
 def controller_note(controller: PciController) -> str | None:
-    """Why there is an expander bus or a switch; None for controllers that need no reason."""
+    """Return why there is an expander bus or a switch; None for controllers that need no reason."""
     if controller.host is not None:
         return f"the host's switch {controller.host}: what is below it there is below this one"
     if controller.node is None:
@@ -119,7 +119,7 @@ def controller_note(controller: PciController) -> str | None:
 
 
 def device_note(plan: Plan, guest: PlannedGuest, device: Device) -> str:
-    """Where a device is on the host, what the guest is told of that, and who binds its driver."""
+    """Return where a device is on the host, where the guest sees it, and who binds its driver."""
     name = f" ({device.name})" if device.name else ""
     bound = any(action.kind == "driver" and action.target == device.address for action in plan.actions)
     return f"{_word(device)} {device.address}{name}: {_affinity(guest, device)}; {_binding(device, bound=bound)}"
@@ -143,5 +143,5 @@ def _binding(device: Device, *, bound: bool) -> str:
     if bound:
         return "bound to vfio-pci by the plan's own action"
     if device.kind == "vf":
-        return "keeps the driver that it has"  # vfio-pci already, or its maker's own: NVIDIA's serves VFIO itself
+        return "keeps the driver that it has"  # vfio-pci already, or the maker's own: NVIDIA's supports VFIO
     return "the plan has no driver to change: on vfio-pci already"

@@ -1,7 +1,7 @@
-"""The proof that XML says what its plan says: the facts that follow from the plan, against the facts read back.
+"""The proof that the XML matches its plan: facts that follow from the plan are compared with facts read back.
 
-`planned_facts` is written from the plan and the rules in `implied` alone, and never looks at the template, so that an
-error in either shows. What libvirt makes of the XML afterwards is compared by `sameness`.
+`planned_facts` uses only the plan and the rules in `implied`, never the template, so that an error in either shows.
+`sameness` compares what libvirt later makes of the XML.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hosttune.model.values import CpuSet, parse_cpus
 
 
 def differences(guest: PlannedGuest, facts: DomainFacts) -> tuple[str, ...]:
-    """What differs between a planned guest and the XML written for it, one text a fact; empty when they agree."""
+    """Return the differences between a planned guest and the XML written for it, one text per fact; empty if none."""
     compared = compare(planned_facts(guest), facts, {})
     return tuple(f"{field}: planned {planned}, XML {read}" for field, planned, read in compared)
 
@@ -40,7 +40,7 @@ def differences(guest: PlannedGuest, facts: DomainFacts) -> tuple[str, ...]:
 
 
 def planned_facts(guest: PlannedGuest) -> DomainFacts:
-    """What the XML of a planned guest must say, all of it. Raises ValueError for a list that is none of CPUs."""
+    """Return everything that the XML of a planned guest must contain. Raises ValueError for an invalid list of CPUs."""
     memory_bytes = sum(cell.memory_bytes for cell in guest.cells)
     boot = guest.boot
     kvm_features = implied.kvm_features(guest)
@@ -192,7 +192,10 @@ def _interfaces(guest: PlannedGuest) -> tuple[Interface, ...]:
 
 
 def _iommu(guest: PlannedGuest) -> VirtualIommu | None:
-    """Extended interrupt mode needs interrupt remapping, which needs QEMU's own IOAPIC; VFIO needs caching mode."""
+    """Return the IOMMU device.
+
+    Extended interrupt mode needs interrupt remapping, which needs QEMU's own IOAPIC; VFIO needs caching mode.
+    """
     if not guest.iommu_eim:
         return None
     translation = implied.dma_translation(guest)

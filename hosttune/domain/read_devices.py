@@ -15,7 +15,7 @@ _NETWORKS = ("network", "bridge", "dev", "path", "name")
 
 
 def read_controllers(root: _Element) -> tuple[Controller, ...]:
-    """PCI controllers by index. One without an index gets the lowest free one, as libvirt does."""
+    """Return PCI controllers by index. One without an index gets the lowest free one, as libvirt does."""
     elements = [c for c in root.iterfind("devices/controller") if c.get("type") == "pci"]
     written = [number(c, attribute(c, "index")) for c in elements]
     free = iter(sorted(set(range(len(elements) + len(written))) - {index for index in written if index is not None}))
@@ -47,7 +47,7 @@ def _controller(element: _Element, index: int) -> Controller:
 
 
 def read_hostdevs(root: _Element) -> tuple[HostDevice, ...]:
-    """Host devices in the order of the XML, those given as network interfaces last."""
+    """Return host devices in the order of the XML; those given as network interfaces come last."""
     subsystem = (_hostdev(e) for e in root.iterfind("devices/hostdev") if e.get("mode", "subsystem") == "subsystem")
     interfaces = (_hostdev(e) for e in root.iterfind("devices/interface") if e.get("type") == "hostdev")
     return (*subsystem, *interfaces)
@@ -71,7 +71,7 @@ def _hostdev(element: _Element) -> HostDevice:
 
 
 def read_disks(root: _Element) -> tuple[Disk, ...]:
-    """Disks (and other block devices) in the order of the XML."""
+    """Return disks (and other block devices) in the order of the XML."""
     return tuple(_disk(element) for element in root.iterfind("devices/disk"))
 
 
@@ -96,7 +96,7 @@ def _disk(element: _Element) -> Disk:
 
 
 def read_interfaces(root: _Element) -> tuple[Interface, ...]:
-    """Virtual NICs in the order of the XML, without those that are host devices."""
+    """Return virtual NICs in the order of the XML, without those that are host devices."""
     return tuple(_interface(e) for e in root.iterfind("devices/interface") if e.get("type") != "hostdev")
 
 

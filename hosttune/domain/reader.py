@@ -1,7 +1,7 @@
-"""Any libvirt domain XML, written by hand or dumped live, as facts. lxml reads; nothing is trusted.
+"""Read any libvirt domain XML, written by hand or dumped from a live guest, as facts. The input is not trusted.
 
 Element and attribute meanings: libvirt's formatdomain reference. Used by the proof, the critic, and for guests that
-libvirt already knows.
+libvirt already has. Parsed with lxml.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _X86 = ("x86_64", "i686")
 
 
 def read_domain(xml: str | bytes, *, where: str = "domain XML") -> DomainFacts:
-    """The facts of one `<domain>`. Raises BadInput, naming `where` and the line, for anything else."""
+    """Return the facts of one `<domain>`. Raises BadInput, naming `where` and the line, for anything else."""
     from lxml import etree
 
     check_size(len(xml), "domain XML", where)
@@ -76,7 +76,7 @@ _SPAN = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 
 
 def _check_amounts(root: _Element, where: str) -> None:
-    """Refuse (BadInput) more elements, or longer lists of CPUs, than a domain has: each id named costs time later."""
+    """Raise BadInput for more elements, or longer CPU lists, than a domain has: each id in them costs time later."""
     elements = named = 0
     for element in root.iter():
         elements += 1
@@ -87,12 +87,14 @@ def _check_amounts(root: _Element, where: str) -> None:
     check_count(named, "CPUs named in a domain XML", where)
 
 
-# What libvirt writes once: of the rest of a domain, and of the identified ones below, each has one (formatdomain).
+# Elements that libvirt writes once: of these a domain has one, and each element with an id below has one per id
+# (formatdomain).
 _ONCE = (
     *("name", "uuid", "memory", "currentMemory", "maxMemory", "vcpu", "iothreads", "cputune", "numatune", "memtune"),
     *("memoryBacking", "os", "cpu", "features", "devices", "numatune/memory", "cputune/emulatorpin", "cpu/numa"),
 )
-# libvirt refuses the second of an id ("duplicate vcpupin", "Multiple memnode elements", "Duplicate NUMA cell").
+# libvirt refuses a second element with the same id ("duplicate vcpupin", "Multiple memnode elements", "Duplicate NUMA
+# cell").
 _ONCE_AN_ID = (
     *(("cputune/vcpupin", "vcpu"), ("cputune/iothreadpin", "iothread")),
     *(("numatune/memnode", "cellid"), ("cpu/numa/cell", "id")),
@@ -100,7 +102,7 @@ _ONCE_AN_ID = (
 
 
 def _check_once(root: _Element) -> None:
-    """Raise Malformed for what stands twice: readers would take the one or the other."""
+    """Raise Malformed for an element that occurs twice: readers could use either of the two."""
     for path in _ONCE:
         found = root.findall(path)
         if len(found) > 1:
@@ -183,7 +185,7 @@ def _required(element: _Element, name: str) -> int:
 
 
 def _firmware(root: _Element, arch: str | None) -> str | None:
-    """Auto-selection by name, or a pflash loader (UEFI's form on x86); without either an x86 guest boots a BIOS."""
+    """Return the firmware: auto-selected by name, or a pflash loader (UEFI on x86); without both, x86 has BIOS."""
     named = attribute(root.find("os"), "firmware")
     if named is not None:
         return named
@@ -213,7 +215,7 @@ def _emulator(root: _Element) -> str | None:
 
 
 def _iothreads(root: _Element) -> int:
-    """The count as written, or the ids listed where there are more of these."""
+    """Return the number of I/O threads as written, or the number of listed ids if that is higher."""
     return max(_count(root.find("iothreads"), 0), len(root.findall("iothreadids/iothread")))
 
 
@@ -253,7 +255,7 @@ def _numatune(numatune: _Element | None) -> Numatune:
     nodes = cpu_list(memory, attribute(memory, "nodeset"))
     mode = attribute(memory, "mode")
     return Numatune(
-        # "strict" is the mode of an element that names none.
+        # An element without a mode has mode "strict".
         mode=(mode or "strict") if memory is not None else None,
         nodes=nodes,
         placement=attribute(memory, "placement"),
@@ -313,7 +315,7 @@ def _address_width(element: _Element | None) -> AddressWidth | None:
 
 
 def _cells(root: _Element) -> Iterator[GuestCell]:
-    """Guest cells; an id that is not written is the position, as libvirt counts."""
+    """Yield guest cells; a cell without an id gets its position, as in libvirt."""
     for position, cell in enumerate(root.iterfind("cpu/numa/cell")):
         written = number(cell, attribute(cell, "id"))
         yield GuestCell(

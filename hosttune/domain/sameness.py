@@ -1,8 +1,8 @@
-"""Whether the definition that libvirt keeps still means what the XML that it was given means.
+"""Whether the definition that libvirt keeps still means the same as the XML that it was given.
 
 libvirt fills in defaults when it defines a guest (addresses, ports, models, a PS/2 mouse), so texts cannot be compared.
-What the wanted XML sets must be so; what it leaves to libvirt (`LEFT_OPEN`) may be anything; what it leaves out on
-purpose (a device, huge pages, a hard limit, arguments to QEMU) must stay out.
+What the wanted XML sets must match; what it leaves to libvirt (`LEFT_OPEN`) may have any value; what it leaves out on
+purpose (a device, huge pages, a hard limit, arguments to QEMU) must not be added.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hosttune.domain.reader import read_domain
 from hosttune.domain.xml import parse
 from hosttune.errors import BadInput
 
-# What libvirt chooses where the wanted XML says nothing. All other fields are as wanted, also those that are None.
+# Fields that libvirt chooses if the wanted XML does not set them. All others must match, even if they are None.
 LEFT_OPEN: LeftOpen = {
     DomainFacts: ("arch", "machine", "secure_boot", "random", "balloon"),
     GuestCpu: ("model", "check", "migratable"),
@@ -36,7 +36,7 @@ LEFT_OPEN: LeftOpen = {
     Interface: ("model", "guest_address", "queues"),
     VirtualIommu: ("intremap", "caching_mode", "eim", "iotlb", "dma_translation", "aw_bits"),
 }
-# Fields in libvirt's words; the others are named as they are.
+# Names of fields in libvirt's terms; all other fields keep their own names.
 _WORDS = {
     "vcpu_pins": "vcpupin",
     "emulator_cpus": "emulatorpin",
@@ -49,18 +49,18 @@ _WORDS = {
     "hostdevs": "host devices",
     "qemu_arguments": "arguments to QEMU",
 }
-# Devices that libvirt adds by itself (formatdomain), and those that are compared one by one.
+# Devices that libvirt adds by itself (formatdomain), and devices that are compared one by one.
 _ADDED = frozenset(("emulator", "controller", "input", "audio", "watchdog", "memballoon", "serial", "console"))
 _COMPARED = frozenset(("hostdev", "disk", "interface", "iommu"))
-# What every guest of ours has and `DomainFacts` does not hold.
+# Sections that each guest of hosttune has and that `DomainFacts` does not hold.
 _SECTIONS = ("clock", "on_poweroff", "on_reboot", "on_crash", "pm")
 
 
 def same_guest(live_xml: str, want_xml: str) -> tuple[str, ...]:
-    """How the live XML differs from the wanted one, one text a field; empty when they mean the same guest.
+    """Return how the live XML differs from the wanted one, one text per field; empty if both mean the same guest.
 
-    Not compared: the UUID (a guest that is redefined keeps its own), titles, and what libvirt chooses where the wanted
-    XML does not. Live XML that cannot be read differs. Raises BadInput for wanted XML that is no domain.
+    Not compared: the UUID (a guest that is redefined keeps its own), titles, and what libvirt chooses if the wanted XML
+    does not. Live XML that cannot be read counts as different. Raises BadInput if the wanted XML is not a domain.
     """
     want = _comparable(read_domain(want_xml, where="wanted XML"))
     try:
@@ -77,15 +77,15 @@ def same_guest(live_xml: str, want_xml: str) -> tuple[str, ...]:
 
 
 def _word(path: str) -> str:
-    """A field for people: "cpu.mode" is "cpu mode", "vcpu_pins[3].cpus" is "vcpupin[3] cpus"."""
+    """Return a field's name for people: "cpu.mode" as "cpu mode", "vcpu_pins[3].cpus" as "vcpupin[3] cpus"."""
     top = path.partition(".")[0].partition("[")[0]
     return (_WORDS.get(top, top) + path.removeprefix(top)).replace(".", " ").replace("_", " ")
 
 
 def _comparable(facts: DomainFacts) -> DomainFacts:
-    """The facts in one form: with the defaults of what is not written, without order where order means nothing.
+    """Return the facts in one form: with defaults for what is not written, and sorted where the order has no meaning.
 
-    Left out are the UUID, the PIT, which is in `_SECTIONS`, and who chose the nodes of the memory (placement).
+    Left out are the UUID, the PIT, which is in `_SECTIONS`, and how the memory's nodes were chosen (placement).
     """
     cpu, numatune = facts.cpu, facts.numatune
     return replace(
@@ -121,7 +121,7 @@ def _hostdev(device: HostDevice) -> HostDevice:
 
 
 def _allowed(live: DomainFacts, want: DomainFacts) -> DomainFacts:
-    """The live facts without what libvirt may add: a version of the machine ("pc-q35-7.2"), features, controllers."""
+    """Return the live facts without what libvirt may add: a machine version ("pc-q35-7.2"), features, controllers."""
     wanted = {controller.index for controller in want.controllers}
     resolved = want.machine in (live.machine or "").split("-")
     return replace(
@@ -133,13 +133,13 @@ def _allowed(live: DomainFacts, want: DomainFacts) -> DomainFacts:
 
 
 def _other_devices(xml: str) -> dict[str, int]:
-    """How many there are of each kind of device that is not compared one by one and that libvirt does not add."""
+    """Return the number of devices of each kind that is not compared one by one and that libvirt does not add."""
     tags = (str(element.tag) for element in parse(xml).iterfind("devices/*"))
     return dict(Counter(tag for tag in tags if tag not in _ADDED | _COMPARED))
 
 
 def _sections(xml: str) -> set[str]:
-    """The sections that every guest of ours has, one text an element: tag, attributes, text."""
+    """Return the sections that each guest of hosttune has, one text per element: tag, attributes, text."""
     root = parse(xml)
     elements = (element for tag in _SECTIONS for section in root.iterfind(tag) for element in section.iter())
     return {

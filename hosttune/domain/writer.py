@@ -1,8 +1,8 @@
-"""A planned guest as libvirt domain XML: jinja2 writes it, lxml reads it back to the plan's own facts.
+"""A planned guest as libvirt domain XML: jinja2 writes it, and lxml reads it back to check it against the plan.
 
-Shape (libvirt formatdomain, QEMU docs/pcie.txt): q35; UEFI by firmware auto-selection, without Secure Boot where
-libvirt can say so, since makers' drivers built on the guest are unsigned; each passed device behind a root port of
-its own; no `<locked/>`: without a hard_limit it means unlimited, and VFIO locks the memory anyway.
+Form (libvirt formatdomain, QEMU docs/pcie.txt): q35; UEFI by firmware auto-selection, without Secure Boot if libvirt
+can switch it off, because makers' drivers built in the guest are unsigned; each passed device behind its own root
+port; no `<locked/>`: without a hard_limit it means unlimited, and VFIO locks the memory anyway.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _UNWRITABLE = re.compile(f"[\ufffe\uffff]|{UNSAFE}|[\t\n]")
 
 
 def domain_xml(plan: Plan, name: str, *, annotate: bool = False) -> str:
-    """The guest `name` of a plan as one `<domain>`, indented, ending in a newline; the same plan gives the same text.
+    """Return the guest `name` of a plan as one `<domain>`, indented, ending in a newline; equal plans give equal texts.
 
     `annotate` adds a comment with the reason to every pin, memory node, controller and device. Raises BadInput for a
-    name that the plan does not place, and for a text that XML cannot hold.
+    name that the plan does not place, and for a text that XML cannot contain.
     """
     guest = next((guest for guest in plan.guests if guest.name == name), None)
     if guest is None:
@@ -63,7 +63,7 @@ def _template() -> Template:
 
 
 def _view(plan: Plan, guest: PlannedGuest, *, annotate: bool) -> dict[str, Any]:
-    """What the template prints: the plan's values in libvirt's units and spelling, and the notes if wanted."""
+    """Return what the template prints: the plan's values in libvirt's units and spelling, and notes if `annotate`."""
     page_bytes = implied.huge_page_bytes(guest)
     fixed = implied.fixed_ports(guest)
     return {
@@ -95,7 +95,7 @@ def _view(plan: Plan, guest: PlannedGuest, *, annotate: bool) -> dict[str, Any]:
 
 
 def _notes(plan: Plan, guest: PlannedGuest) -> dict[str, Any]:
-    """The reasons by what they stand beside, each made safe for a comment."""
+    """Return the reasons by the elements that they explain, each made safe for an XML comment."""
     controllers = ((controller.index, notes.controller_note(controller)) for controller in guest.controllers)
     return {
         "guest": [_comment(why) for why in guest.why],
@@ -157,7 +157,7 @@ def _device(guest: PlannedGuest, device: Device) -> dict[str, object]:
 
 
 def _occupied(guest: PlannedGuest) -> tuple[str, ...]:
-    """Guest addresses of all controllers and devices: a slot with several functions says so on function 0."""
+    """Return all controllers' and devices' guest addresses, to find slots that need multifunction on function 0."""
     controllers = (
         f"0000:{controller.bus:02x}:{controller.slot:02x}.{controller.function}"
         for controller in guest.controllers
@@ -167,7 +167,7 @@ def _occupied(guest: PlannedGuest) -> tuple[str, ...]:
 
 
 def _place(address: str, occupied: Iterable[str]) -> dict[str, object]:
-    """A PCI address in the parts of libvirt's `<address>`."""
+    """Return a PCI address in the parts of libvirt's `<address>`."""
     slot, _, function = address.rpartition(".")
     domain, bus, device = slot.split(":")
     several = function == "0" and any(other.startswith(f"{slot}.") and other != address for other in occupied)
@@ -186,12 +186,12 @@ def _disk(path: str) -> dict[str, str]:
 
 
 def _comment(text: str) -> str:
-    """Text that may stand in an XML comment: "--" would end it, and a control character is no XML."""
+    """Return text that is valid in an XML comment, which can have neither "--" nor control characters."""
     return re.sub(r"-(?=-|$)", "- ", _UNWRITABLE.sub("?", text)).strip()
 
 
 def _refuse_unwritable(guest: PlannedGuest) -> None:
-    """Control characters and lone surrogates have no XML form: refuse them by field."""
+    """Raise BadInput, naming the field, for control characters and lone surrogates, which XML cannot contain."""
     texts = {"name": guest.name, "disk": guest.disk, "seed": guest.seed}
     if guest.boot:
         texts |= {f"boot.{key}": getattr(guest.boot, key) for key in ("kernel", "initrd", "cmdline")}
@@ -203,7 +203,7 @@ def _refuse_unwritable(guest: PlannedGuest) -> None:
 
 
 def _refuse_foreign_seed(guest: PlannedGuest) -> None:
-    """A seed is the guest's own image, in its own folder: a plan must not hand it another file of the host."""
+    """Raise BadInput for a seed outside the guest's own folder: a plan must not give it other files of the host."""
     if guest.seed is None:
         return
     parts = guest.seed.split("/")

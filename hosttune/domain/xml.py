@@ -1,4 +1,4 @@
-"""Reading libvirt's attributes: sizes with units, CPU lists with exclusions, PCI addresses, yes and no."""
+"""Readers of libvirt's attributes: sizes with units, CPU lists with exclusions, PCI addresses, yes and no."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 MAX_CPU_ID = 16384  # VIR_DOMAIN_CPUMASK_LEN: libvirt itself refuses larger ids
 UNLIMITED_KIB = 9007199254740991  # VIR_DOMAIN_MEMORY_PARAM_UNLIMITED
 
-# libvirt's virScaleInteger: one letter and "iB" are powers of 1024, "B" forms powers of 1000.
+# libvirt's virScaleInteger: one letter, or a letter with "iB", means powers of 1024; "B" means powers of 1000.
 _UNITS = {"b": 1, "bytes": 1, "byte": 1}
 for _power, _letter in enumerate("kmgtpe", 1):
     _UNITS |= {_letter: 1024**_power, f"{_letter}ib": 1024**_power, f"{_letter}b": 1000**_power}
 
 
 class Malformed(Exception):
-    """A value of the XML that makes no sense; `read_domain` turns it into BadInput with file and line."""
+    """An invalid value in the XML; `read_domain` turns it into BadInput with file and line."""
 
     def __init__(self, element: _Element, what: str) -> None:
         super().__init__(what)
@@ -29,18 +29,18 @@ class Malformed(Exception):
 
 
 def text(element: _Element | None) -> str | None:
-    """The element's own text, stripped; None when it is absent or empty."""
+    """Return the element's own text, stripped; None if it is absent or empty."""
     return ((element.text or "").strip() or None) if element is not None else None
 
 
 def attribute(element: _Element | None, name: str) -> str | None:
-    """An attribute's text, None when it or the element is absent."""
+    """Return an attribute's text; None if it or the element is absent."""
     value = element.get(name) if element is not None else None
     return None if value is None else str(value)
 
 
 def number(element: _Element, value: str | None) -> int | None:
-    """A whole number, decimal or with 0x in hex; None for None. Raises Malformed."""
+    """Return a whole number, decimal or with 0x in hex; None for None. Raises Malformed."""
     if value is None:
         return None
     try:
@@ -50,7 +50,7 @@ def number(element: _Element, value: str | None) -> int | None:
 
 
 def switch(element: _Element | None, name: str) -> bool | None:
-    """An on/off or yes/no attribute. Raises Malformed for another word."""
+    """Return an on/off or yes/no attribute as a bool; None if it is absent. Raises Malformed for any other word."""
     value = attribute(element, name)
     if element is None or value is None:
         return None
@@ -60,7 +60,7 @@ def switch(element: _Element | None, name: str) -> bool | None:
 
 
 def size(element: _Element | None, value: str | None, unit: str | None) -> int | None:
-    """Bytes of a value with libvirt's unit (KiB when none is written). Raises Malformed."""
+    """Return the bytes of a value with libvirt's unit (KiB if none is written). Raises Malformed."""
     if element is None or value is None:
         return None
     scale = _UNITS.get((unit or "KiB").lower())
@@ -73,12 +73,12 @@ def size(element: _Element | None, value: str | None, unit: str | None) -> int |
 
 
 def element_size(element: _Element | None) -> int | None:
-    """Bytes of an element like `<memory unit='GiB'>4</memory>`."""
+    """Return the bytes of an element like `<memory unit='GiB'>4</memory>`."""
     return size(element, text(element), attribute(element, "unit"))
 
 
 def cpu_list(element: _Element | None, value: str | None) -> str | None:
-    """libvirt's list ("0-5,^2") in the kernel's form ("0-1,3-5"); None for None. Raises Malformed."""
+    """Convert libvirt's list ("0-5,^2") to the kernel's form ("0-1,3-5"); None for None. Raises Malformed."""
     if element is None or value is None:
         return None
     ids: set[int] = set()
@@ -96,7 +96,7 @@ def cpu_list(element: _Element | None, value: str | None) -> str | None:
 
 
 def pci_address(element: _Element | None) -> str | None:
-    """An `<address>` of PCI type as "0000:01:00.0"; None without one, or when libvirt is to choose it."""
+    """Return a PCI `<address>` as "0000:01:00.0"; None without one, or if libvirt chooses it."""
     if element is None or attribute(element, "type") not in (None, "pci"):
         return None
     parts = [number(element, attribute(element, name)) for name in ("domain", "bus", "slot", "function")]
@@ -109,7 +109,7 @@ def pci_address(element: _Element | None) -> str | None:
 
 
 def parse(xml: str | bytes) -> Any:
-    """The root element. No entities, no external files, no huge trees; raises lxml's XMLSyntaxError or ValueError."""
+    """Return the root. No entities, external files or huge trees. Raises lxml's XMLSyntaxError or ValueError."""
     from lxml import etree
 
     parser = etree.XMLParser(
@@ -119,7 +119,7 @@ def parse(xml: str | bytes) -> Any:
         huge_tree=False,
         remove_comments=True,
         remove_pis=True,
-        # Text may still declare the encoding that it once had as bytes: ours holds.
+        # A str may still declare the encoding of its former bytes. The encoding given here overrides it.
         encoding="utf-8" if isinstance(xml, str) else None,
     )
     data = xml.encode("utf-8") if isinstance(xml, str) else xml

@@ -1,4 +1,4 @@
-"""Tables that checks go by, as TOML with their sources: loaded once, never changed."""
+"""Tables that the checks use, as TOML with their sources: loaded once, never changed."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ from hosttune.assets import read_table
 
 @cache
 def table(name: str) -> Mapping[str, Any]:
-    """The table of that name (`xids`, `boards`, `limits`)."""
+    """Return the table with this name (`xids`, `boards`, `limits`)."""
     return read_table(Path(__file__).parent / f"{name}.toml")
