@@ -76,8 +76,9 @@ def _directories(reader: Reader) -> CpuSet:
 
 
 def _with_directory(reader: Reader, cpus: CpuSet, directories: CpuSet, name: str) -> CpuSet:
-    """Return the listed CPUs that have a directory. Every present CPU has one, so the others are left out, with a
-    problem.
+    """Return the listed CPUs that have a directory.
+
+    Every present CPU has one, so the others are left out, with a problem.
 
     If no CPU has a directory (an incomplete capture), all listed CPUs are returned.
     """
@@ -155,8 +156,9 @@ def _cpus_of_argument(reader: Reader, name: str) -> CpuSet | None:
 
 
 def _allowed_cpus(reader: Reader, online: CpuSet) -> CpuSet | None:
-    """Return the CPUs of the cpuset that guests started by root get; None if no cpuset limits them, or if it is
-    unknown.
+    """Return the CPUs of the cpuset that guests started by root get.
+
+    None if no cpuset limits them, or if it is unknown.
 
     libvirt puts system guests into machine.slice (without systemd: /machine). If that group does not exist yet and this
     process is in another slice of systemd, the guests will get the CPUs of the root group. If this process is in any

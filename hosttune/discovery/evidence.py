@@ -159,8 +159,9 @@ def read_bar_limits(reader: Reader, host: Host) -> dict[str, int]:
 
 
 def read_irqbalance(reader: Reader, host: Host) -> bool | None:
-    """Return whether irqbalance is installed as a systemd unit that is not masked (systemd.unit(5)); None: not
-    recorded.
+    """Return whether irqbalance is installed as a systemd unit that is not masked (systemd.unit(5)).
+
+    None: not recorded.
 
     It is a query, because the link of a masked unit leads to /dev/null, which no capture holds.
     """

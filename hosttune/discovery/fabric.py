@@ -237,8 +237,9 @@ def _may_have_module(gpu: Gpu, function: PciDevice | None) -> bool:
 
 
 def _kept(reader: Reader) -> Mapping[str, Any]:
-    """Return what apply saved of GPUs, by address (`settings.drivers.identities`). A bad file is a problem, not an
-    error.
+    """Return what apply saved of GPUs, by address (`settings.drivers.identities`).
+
+    A bad file is a problem, not an error.
     """
     system = reader.system
     path = f"{STATE_INSIDE if system.captured else state_directory()}/{KEPT_GPUS}"
