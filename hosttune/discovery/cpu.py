@@ -90,8 +90,7 @@ def _with_directory(reader: Reader, cpus: CpuSet, directories: CpuSet, name: str
 
 
 def _online_cpus(reader: Reader, directories: Iterable[int], cpuinfo: str) -> CpuSet:
-    """Return the online CPUs from the kernel's list, or else from each CPU's own `online` file, or else from
-    /proc/cpuinfo.
+    """Return the online CPUs: the kernel's list, or else each CPU's own `online` file, or else /proc/cpuinfo.
 
     A CPU that cannot be unplugged has no `online` file and counts as online.
     """

@@ -140,9 +140,7 @@ def _edac(reader: Reader) -> dict[str, dict[str, int | None]] | None:
 
 
 def _disks(reader: Reader, host: Host) -> dict[str, dict[str, str]]:
-    """Return text values of each NVMe drive by address: state, temperature and alarm from sysfs, and its SMART log if
-    asked.
-    """
+    """Return facts of each NVMe drive as text, by address: state, temperature, alarm, fields of its SMART log."""
     found: dict[str, dict[str, str]] = {}
     for drive in host.nvme:
         name = drive.controller
