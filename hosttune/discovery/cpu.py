@@ -206,8 +206,7 @@ def _is_plain(path: str) -> bool:
 
 
 def _cpus_of_group(reader: Reader, mount: str, group: str, names: Iterable[str]) -> CpuSet | None:
-    """Return the CPUs of a control group, or of the nearest group above it that has the cpuset controller and a list.
-    """
+    """Return the CPUs of a control group, or of the nearest group above it that has a list of CPUs."""
     path = f"{mount}{group}".rstrip("/")
     while path.startswith(mount):
         for name in names:
@@ -234,7 +233,9 @@ class _Running(NamedTuple):
 
 
 def _read_running(reader: Reader, online: CpuSet, first: int | None, names: Sequence[str]) -> _Running:
-    """Return the settings of each online CPU. A file that the first CPU lacks (`names` lists its directory) no CPU has.
+    """Return the settings of each online CPU.
+
+    A file that the first CPU lacks (`names` lists its directory) no CPU has.
     """
     folders = [folder for folder in ("cpufreq", "power") if folder in names]
     files = {f"{folder}/{name}" for folder in folders for name in reader.names(f"{CPUS}/cpu{first}/{folder}")}

@@ -49,7 +49,9 @@ def blocks_by_cpu(cpuinfo: str) -> dict[int, dict[str, str]]:
 
 
 def ids_of(blocks: Mapping[int, Mapping[str, str]], key: str) -> dict[int, int]:
-    """Return a number of each CPU's block by CPU id ("physical id", "core id"). CPUs without that number are left out.
+    """Return a number of each CPU's block by CPU id ("physical id", "core id").
+
+    CPUs without that number are left out.
     """
     found = ((cpu, number(block.get(key, ""), MAX_ID)) for cpu, block in blocks.items())
     return {cpu: value for cpu, value in found if value is not None}

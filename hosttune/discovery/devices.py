@@ -69,8 +69,7 @@ def _fabric_bridges(reader: Reader, pci: tuple[PciDevice, ...]) -> dict[str, boo
 
 
 def _by_address(reader: Reader, folder: str) -> dict[str, tuple[str, ...]]:
-    """Return the entries of a class folder by the PCI function that their link (or their `device` link) leads through.
-    """
+    """Return the entries of a class folder by the PCI function that their (`device`) link leads through."""
     found: dict[str, tuple[str, ...]] = {}
     for name in reader.names(folder):
         target = reader.link(f"{folder}/{name}") or reader.link(f"{folder}/{name}/device")

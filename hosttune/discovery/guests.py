@@ -302,7 +302,7 @@ def _guest(reader: Reader, domain: RawDomain) -> RunningGuest:
         state=domain.state,
         vcpus=facts.vcpus,
         vcpu_pins=_pins(facts),
-        emulator_cpus=facts.emulator_cpus or facts.vcpu_cpus,  # formatdomain, emulatorpin: default is the cpuset of vcpu
+        emulator_cpus=facts.emulator_cpus or facts.vcpu_cpus,  # formatdomain, emulatorpin: vcpu's cpuset by default
         iothread_cpus=tuple(pin.cpus for pin in facts.iothread_pins),
         memory_bytes=facts.memory_bytes,
         memory=memory,

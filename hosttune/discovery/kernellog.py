@@ -322,7 +322,9 @@ _SEVERITIES: Mapping[str, str] = {
 
 
 def parse_events(lines: Iterable[Line]) -> tuple[KernelEvent, ...]:
-    """Return the events in records of the kernel log. Events that say the same about the same place are counted as one.
+    """Return the events in records of the kernel log.
+
+    Events that say the same about the same place are counted as one.
     """
     found: dict[tuple[object, ...], KernelEvent] = {}
     for seconds, text in lines:

@@ -189,7 +189,9 @@ def read_versions(text: str) -> tuple[str | None, str | None]:
 
 
 def ask_client_version(system: System) -> str | None:
-    """Return the output of `virsh --version`, which needs no daemon; None if virsh is not installed. Raises Unreadable.
+    """Return the output of `virsh --version`, which needs no daemon; None if virsh is not installed.
+
+    Raises Unreadable.
     """
     return _ask_version(system, "virsh")
 

@@ -263,8 +263,7 @@ class _NodeFinder:
             self._reader.problem(what, where, why)
 
     def _bridge(self, function: Function) -> tuple[Function | None, str | None]:
-        """Return the nearest function above whose node is known, and the address of a nearer one whose node was lost.
-        """
+        """Return the nearest function above with a known node; the address of a nearer one that lost its node."""
         for address in function.above:
             above = self._functions.get(address)
             if above is not None and self._lost(above, "numa_node"):
@@ -321,8 +320,8 @@ class _NodeFinder:
 class _Groups:
     """Finds each function's IOMMU group from its own link, and compares it with the group's folder of devices.
 
-    A capture may lack the folder. If the two differ, the group of the function is unknown, and so is the group of all members of both groups, because
-    it is unknown which functions share it with them.
+    A capture may lack the folder. If the two differ, the group of the function is unknown, and so is the group of all
+    members of both groups, because it is unknown which functions share it with them.
     """
 
     def __init__(self, reader: Reader, functions: Mapping[str, Function]) -> None:
@@ -342,7 +341,9 @@ class _Groups:
         self._doubtful.update(self._links[address] for address in belied)
 
     def of(self, function: Function) -> dict[str, Any]:
-        """Return the IOMMU group and the type of its default domain. If the link was not recorded, the folder decides.
+        """Return the IOMMU group and the type of its default domain.
+
+        If the link was not recorded, the folder decides.
         """
         address, where = function.address, f"{function.path}/iommu_group"
         name = self._links.get(address)
@@ -404,8 +405,7 @@ def _virtfns(reader: Reader, function: Function) -> tuple[str, ...]:
 
 
 def _power(reader: Reader, function: Function) -> dict[str, Any]:
-    """Return power state, reset methods, the driver override, and whether firmware shows its screen on this function.
-    """
+    """Return power state, reset methods, driver override, and whether firmware shows its screen here."""
     names, path = function.names, function.path
     facts: dict[str, Any] = {"power_state": function.power_state, "runtime_status": function.runtime_status}
     if "boot_vga" in names:

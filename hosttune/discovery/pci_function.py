@@ -36,7 +36,9 @@ MAX_NODES = 1 << 20
 
 
 class Figures(Value, frozen=True, kw_only=True):
-    """What one end of a link reports: speed in GT/s per lane and number of lanes, current and maximum; None if unknown.
+    """What one end of a link reports: speed in GT/s per lane and number of lanes, current and maximum.
+
+    None if unknown.
     """
 
     speed: float | None = None
@@ -83,7 +85,9 @@ class Function(Value, frozen=True, kw_only=True):
 
     @property
     def gone(self) -> bool:
-        """Whether its ids or its configuration space read all ones: nothing answers. (A virtual function has no ids.)
+        """Whether its ids or its configuration space read all ones: nothing answers.
+
+        (A virtual function has no ids.)
         """
         return self.config.all_ones or (self.vendor == "ffff" and "physfn" not in self.names)
 
@@ -94,8 +98,7 @@ class Function(Value, frozen=True, kw_only=True):
 
     @property
     def matters(self) -> bool:
-        """Whether it is a display, accelerator, network, NVMe or NVSwitch function, whose interrupts and power matter.
-        """
+        """Whether guests or tuning need it: a display, accelerator, network, NVMe or NVSwitch function."""
         return matters(self.class_code, self.vendor, self.device)
 
 
@@ -235,7 +238,9 @@ def is_address(name: str) -> bool:
 
 
 def _power(files: _Files) -> tuple[str | None, str | None]:
-    """Return the power state ("D0") and, if that is unknown, the runtime status ("active"). Does not touch the device.
+    """Return the power state ("D0") and, if that is unknown, the runtime status ("active").
+
+    Does not touch the device.
     """
     state = _line(files.data("power_state"))
     if state in ("unknown", "error"):

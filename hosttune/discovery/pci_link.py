@@ -51,7 +51,9 @@ class Links:
         return _link(function, port, state, why)
 
     def _asleep(self, function: Function) -> Link | None:
-        """Return an unknown link for a function in D3cold (it was not read, so as not to wake it); None for any other.
+        """Return an unknown link for a function in D3cold (it was not read, so as not to wake it).
+
+        None for any other.
         """
         if function.power_state != "D3cold" or "current_link_speed" not in function.names:
             return None
@@ -141,8 +143,7 @@ def _alone(own: Figures, reason: str) -> Verdict:
 
 
 def _lower(device: Function, port: Function, best_speed: float, best_width: int) -> Verdict:
-    """Judge a link that is below what both ends can do: a fault, unless only the speed is lower and the device is idle.
-    """
+    """Judge a link below what both ends can do: a fault, unless only the speed is lower on an idle device."""
     own = device.figures
     best = _shape(best_speed, best_width)
     said = f"{_now(own)} of {best}, which both ends ({device.address}, {port.address}) can do"

@@ -45,7 +45,9 @@ def load(system: System) -> bytes | None:
 
 
 def lookup(data: bytes | None, ids: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Names]:
-    """Return (vendor name, device name) for each (vendor id, device id) of four hex digits each; None where not listed.
+    """Return (vendor name, device name) for each (vendor id, device id) of four hex digits each.
+
+    None where not listed.
     """
     if data is None:
         return {}

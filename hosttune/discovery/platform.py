@@ -121,7 +121,9 @@ def _uname_machine() -> str:
 
 
 def _arch_of_cpuinfo(facts: dict[str, str]) -> str | None:
-    """Return a machine name from the form of /proc/cpuinfo; None if two architectures share the form (ppc64, ppc64le).
+    """Return a machine name from the form of /proc/cpuinfo.
+
+    None if two architectures share the form (ppc64, ppc64le).
     """
     if facts.get("vendor_id", "").startswith("IBM/S390"):
         return "s390x"

@@ -85,7 +85,8 @@ def plain(text: str, ids: CpuSet) -> str:
 def read_list(reader: Reader, path: str) -> str | None:
     """Return the list in a file as the kernel wrote it, or else converted to the kernel's form.
 
-    The result is "" for an empty list and for "(null)". None if the file is absent or, with a problem, if it does not hold a list.
+    The result is "" for an empty list and for "(null)". None if the file is absent or, with a problem, if it does not
+    hold a list.
     """
     ids = read_set(reader, path)
     if ids is None:

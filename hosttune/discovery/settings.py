@@ -40,8 +40,7 @@ _QUEUE = ("scheduler", "nr_requests", "rq_affinity", "wbt_lat_usec")
 
 
 def read_settings(reader: Reader, pci: Sequence[PciDevice]) -> dict[str, str]:
-    """Return values by path: ASPM of GPU and NIC links and its policy, halt polling, irqbalance, NVMe queues, sysctl.
-    """
+    """Return values by path: ASPM (GPU and NIC links, policy), halt polling, irqbalance, NVMe queues, sysctl."""
     values = {path: reader.text(path) for path in (*_FILES, *paths_to_read())}
     for device in pci:
         if device.is_display or (device.class_code or "").startswith("02"):
