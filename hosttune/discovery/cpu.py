@@ -78,9 +78,8 @@ def _directories(reader: Reader) -> CpuSet:
 def _with_directory(reader: Reader, cpus: CpuSet, directories: CpuSet, name: str) -> CpuSet:
     """Return the listed CPUs that have a directory.
 
-    Every present CPU has one, so the others are left out, with a problem.
-
-    If no CPU has a directory (an incomplete capture), all listed CPUs are returned.
+    Every present CPU has one, so the others are left out, with a problem. If no CPU has a directory (an incomplete
+    capture), all listed CPUs are returned.
     """
     missing = cpus - directories
     if not directories or not missing:
@@ -157,12 +156,11 @@ def _cpus_of_argument(reader: Reader, name: str) -> CpuSet | None:
 def _allowed_cpus(reader: Reader, online: CpuSet) -> CpuSet | None:
     """Return the CPUs of the cpuset that guests started by root get.
 
-    None if no cpuset limits them, or if it is unknown.
-
-    libvirt puts system guests into machine.slice (without systemd: /machine). If that group does not exist yet and this
-    process is in another slice of systemd, the guests will get the CPUs of the root group. If this process is in any
-    other cpuset (of a batch system or a container), hosttune assumes that guests will be started in the same cpuset.
-    The affinity mask of this process is not used, because isolcpus and taskset narrow it.
+    None if no cpuset limits them, or if it is unknown. libvirt puts system guests into machine.slice (without systemd:
+    /machine). If that group does not exist yet and this process is in another slice of systemd, the guests will get the
+    CPUs of the root group. If this process is in any other cpuset (of a batch system or a container), hosttune assumes
+    that guests will be started in the same cpuset. The affinity mask of this process is not used, because isolcpus and
+    taskset narrow it.
     """
     mount, names = _cpuset_mount(reader)
     if mount is None:
@@ -235,7 +233,7 @@ class _Running(NamedTuple):
 def _read_running(reader: Reader, online: CpuSet, first: int | None, names: Sequence[str]) -> _Running:
     """Return the settings of each online CPU.
 
-    A file that the first CPU lacks (`names` lists its directory) no CPU has.
+    If the first CPU lacks a file, all CPUs lack it. `names` lists the first CPU's directory.
     """
     folders = [folder for folder in ("cpufreq", "power") if folder in names]
     files = {f"{folder}/{name}" for folder in folders for name in reader.names(f"{CPUS}/cpu{first}/{folder}")}

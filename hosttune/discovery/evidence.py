@@ -46,7 +46,7 @@ _UNITS = tuple(
 )
 IRQBALANCE_UNIT = "irqbalance-unit"  # name of the query; answers: absent, masked or installed
 # Paths whose absence means that the kernel or the machine does not have the feature. `_ABSENT_OF_CPU` and
-# `_ABSENT_OF_FUNCTION` are the same for each CPU and each PCI function.
+# `_ABSENT_OF_FUNCTION` are such files of each CPU and each PCI function.
 _ABSENT = (
     sysfs.PCI_DEVICES,
     sysfs.NODES,
@@ -161,9 +161,7 @@ def read_bar_limits(reader: Reader, host: Host) -> dict[str, int]:
 def read_irqbalance(reader: Reader, host: Host) -> bool | None:
     """Return whether irqbalance is installed as a systemd unit that is not masked (systemd.unit(5)).
 
-    None: not recorded.
-
-    It is a query, because the link of a masked unit leads to /dev/null, which no capture holds.
+    None: not recorded. It is a query, because the link of a masked unit leads to /dev/null, which no capture holds.
     """
     system = reader.system
 

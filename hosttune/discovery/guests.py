@@ -280,7 +280,7 @@ def _with_known_state(reader: Reader, domain: RawDomain, run: Collection[str]) -
 
 
 def _guest(reader: Reader, domain: RawDomain) -> RunningGuest:
-    """Return one guest. If its definition cannot be read, only its name and state, with a problem."""
+    """Return one guest; only its name and state, with a problem, if its definition cannot be read or names another."""
     if domain.xml is None:
         reader.problem("no definition", domain.name, "what this guest holds is unknown")
         return RunningGuest(name=domain.name, state=domain.state)

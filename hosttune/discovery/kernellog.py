@@ -183,10 +183,8 @@ def parse_dmesg(text: str) -> Records:
 def parse_journal(text: str) -> Records:
     """Parse `journalctl --output=json`: one record per line, microseconds since boot.
 
-    Binary messages are lists of bytes.
-
-    journald's own report of missed records (systemd, journald-kmsg.c) has no kernel time stamp: it is counted as
-    unread.
+    Binary messages are lists of bytes. journald's own report of missed records (systemd, journald-kmsg.c) has no kernel
+    time stamp: it is counted as unread.
     """
     lines: list[Line] = []
     records = [line for line in text.splitlines() if line.strip()]

@@ -268,9 +268,9 @@ def _ids(files: _Files, config: ConfigFacts) -> tuple[str | None, str | None, st
     """Return vendor, device and class.
 
     The files are preferred to the header, because the header differs for a kernel quirk or a virtual function. A server
-    has hundreds of uncore counters; for these the header is used alone, since the kernel takes the files from it. If
-    file and header differ and only one of them describes a device that matters, that one is used, so that no such
-    device is overlooked.
+    has hundreds of uncore counters; for these the header is used if the class agrees, since the kernel takes the files
+    from it. If file and header differ and only one of them describes a device that matters, that one is used, so that
+    no such device is overlooked.
     """
     header = (config.vendor_id, config.device_id, config.class_code)
     filed_class = _hex(files.data("class"), 6)
@@ -372,11 +372,10 @@ def _node(files: _Files, unread: set[str]) -> int | None:
 def _figures(files: _Files, config: ConfigFacts, power_state: str | None) -> tuple[Figures, tuple[LinkFigures, ...]]:
     """Return the link as the sysfs files show it, or, without any of them, as configuration space does.
 
-    Also returns the figures of each of the two sources.
-
-    The kernel shows all four files or none. So if only some are there, the missing ones were lost and their figures are
-    unknown. Where nothing is trained, the files say "Unknown" and width 0, 63 or 255. A virtual function has no link of
-    its own. Newer kernels wake a device in D3cold to read these files.
+    Also returns the figures of each of the two sources. The kernel shows all four files or none. So if only some are
+    there, the missing ones were lost and their figures are unknown. Where nothing is trained, the files say "Unknown"
+    and width 0, 63 or 255. A virtual function has no link of its own. Newer kernels wake a device in D3cold to read
+    these files.
     """
     filed = files.names & _LINK_FILES
     if "physfn" in files.names or power_state == "D3cold" or not (filed or config.max_width or config.max_speed_gts):

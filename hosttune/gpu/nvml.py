@@ -154,7 +154,8 @@ def _device(nvml: _Nvml, handle: object) -> dict[str, Any]:
 def _module_id(nvml: _Nvml, handle: object) -> Any:
     """Return the baseboard's number for the GPU.
 
-    The result is passed by reference, which all bindings accept. They return the error code unchecked then.
+    The number is passed by reference, which all bindings accept. They then return NVML's code without checking it, so
+    it is checked here.
     """
     from ctypes import byref, c_uint
 
