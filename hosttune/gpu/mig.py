@@ -30,7 +30,10 @@ def compute_slices(name: str) -> int | None:
 
 
 def parse_mig_profiles(text: str) -> dict[int, tuple[MigProfile, ...]]:
-    """Parse `mig -lgip`: each GPU's profiles by nvidia-smi's index, in the tool's order; memory as printed, in GiB."""
+    """Parse `mig -lgip`: each GPU's profiles by nvidia-smi's index, in the tool's order.
+
+    The tool prints memory in GiB; it becomes bytes, with no other correction.
+    """
     profiles: dict[int, list[MigProfile]] = {}
     for line in text.splitlines():
         match = _PROFILE.match(line)

@@ -142,7 +142,7 @@ def _set_persistence(system: System, address: str, wanted: Any) -> None:
 
 
 def _set_power_limit(system: System, address: str, watts: Any) -> None:
-    """Set the limit in milliwatts; "not persistent across reboots or driver unloads"."""
+    """Set the power limit (NVML takes milliwatts); "not persistent across reboots or driver unloads"."""
     _tell(system, "nvmlDeviceSetPowerManagementLimit", address, round(watts * 1000))
 
 
