@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def discover(system: System) -> Host:
-    """The machine behind a System as a host document; what could not be read is in `problems`.
+    """Return the host document of the machine behind `system`. Whatever could not be read is listed in `problems`.
 
-    Raises BadInput for what is no host at all (neither /sys nor /proc) or a hostile capture.
+    Raises BadInput if the system is not a host (it has neither /sys nor /proc) or if a capture is hostile.
     """
     from hosttune.discovery.cpu import read_cpus
     from hosttune.discovery.devices import read_nics, read_nvme, read_nvswitches
@@ -41,7 +41,8 @@ def discover(system: System) -> Host:
     platform, hypervisor = read_platform(reader)
     nodes = read_nodes(reader)
     cpus, cpu_model = read_cpus(reader, nodes)
-    # A capture by someone else may lack pci.ids: names then come from the tool's own machine. They decide nothing.
+    # A capture that was not made by hosttune may lack pci.ids. Names then come from the pci.ids of the machine that
+    # runs hosttune. No decision depends on names.
     pci = read_pci(reader, nodes, fallback_ids=lambda: load(Machine()))
     alive = tuple(device for device in pci if device.responds is not False)
     gpus = recall_modules(reader, alive, read_gpus(reader, alive))
@@ -82,7 +83,10 @@ def _check_is_host(system: System) -> None:
 
 
 def _read_tuned(reader: Reader, active: str | None, arch: str | None) -> Tuned | None:
-    """See `discovery.tuned`, which is loaded only where a profile is active, or may be."""
+    """Return what TuneD's active profile sets (see `discovery.tuned`); None where no profile is active.
+
+    `discovery.tuned` is imported only where a profile is active or may be active.
+    """
     from hosttune.tuned import ACTIVE
 
     if active is None and reader.system.complete and not reader.lacks(ACTIVE):
@@ -95,7 +99,7 @@ def _read_tuned(reader: Reader, active: str | None, arch: str | None) -> Tuned |
 
 
 def _doubt_flat_guest(reader: Reader, host: Host) -> None:
-    """Say that a guest's own view hides where its GPUs really are."""
+    """Add a problem if this machine is a guest and does not show which NUMA nodes its GPUs are on."""
     functions = [host.index.pci.get(gpu.address) for gpu in host.gpus]
     if host.hypervisor and functions and all(one is None or one.numa_node is None for one in functions):
         reader.problem(

@@ -1,7 +1,7 @@
-"""The host's CPUs: where each one sits, what shares a core or a cache with it, and how it is run.
+"""The host's CPUs: where each one is, with which CPUs it shares a core or cache, and which settings it runs with.
 
-Discovery's second step: takes the NUMA nodes of `memory`, gives the `Cpu`s and the `CpuModel` of the host
-document. What CPUs share is read by `topology`; here is which of them may be used, and how they are run.
+Second step of discovery: takes the NUMA nodes of `memory` and returns the `Cpu`s and the `CpuModel` of the host
+document. `topology` reads what CPUs share; this module reads which CPUs may be used, and their settings.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ _ADDRESS_SIZES = re.compile(r"([0-9]+) bits physical, ([0-9]+) bits virtual")
 
 
 def read_cpus(reader: Reader, nodes: tuple[NumaNode, ...]) -> tuple[tuple[Cpu, ...], CpuModel]:
-    """All CPUs that are present or have a directory, by id, and what they have in common.
+    """Return all CPUs that are present or have a directory, sorted by id, and the facts that they have in common.
 
-    `numa_node` comes from the lists of `nodes`. An offline CPU has no places and no `allowed`. Facts that the
-    kernel does not give are None; facts that contradict each other are noted as problems of `reader`.
+    `numa_node` comes from the CPU lists of `nodes`. For an offline CPU, its place (core, package, node, caches) and
+    `allowed` are None. Facts that the kernel does not give are None. Facts that contradict each other are added to the
+    problems of `reader`.
     """
     cpuinfo = (reader.data("/proc/cpuinfo") or b"").decode("utf-8", "replace")
     directories = _directories(reader)
@@ -69,13 +70,17 @@ def read_cpus(reader: Reader, nodes: tuple[NumaNode, ...]) -> tuple[tuple[Cpu, .
 
 
 def _directories(reader: Reader) -> CpuSet:
-    """The CPUs that have a directory of their own."""
+    """Return the CPUs that have a directory of their own in sysfs."""
     numbers = (number(match[1], MAX_ID) for name in reader.names(CPUS) if (match := _CPU_NAME.fullmatch(name)))
     return CpuSet(cpu for cpu in numbers if cpu is not None)
 
 
 def _with_directory(reader: Reader, cpus: CpuSet, directories: CpuSet, name: str) -> CpuSet:
-    """The listed CPUs that have a directory, as every present CPU has; all of them where none has (a thin capture)."""
+    """Return the listed CPUs that have a directory.
+
+    Every present CPU has one, so the others are left out, with a problem. If no CPU has a directory (an incomplete
+    capture), all listed CPUs are returned.
+    """
     missing = cpus - directories
     if not directories or not missing:
         return cpus
@@ -84,7 +89,10 @@ def _with_directory(reader: Reader, cpus: CpuSet, directories: CpuSet, name: str
 
 
 def _online_cpus(reader: Reader, directories: Iterable[int], cpuinfo: str) -> CpuSet:
-    """The kernel's list; without it each CPU's own `online` file, which CPUs that cannot be unplugged lack."""
+    """Return the online CPUs: the kernel's list, or else each CPU's own `online` file, or else /proc/cpuinfo.
+
+    A CPU that cannot be unplugged has no `online` file and counts as online.
+    """
     listed = read_set(reader, f"{CPUS}/online")
     if listed:
         return listed
@@ -93,7 +101,7 @@ def _online_cpus(reader: Reader, directories: Iterable[int], cpuinfo: str) -> Cp
 
 
 def _not_agreed(reader: Reader, cpus: CpuSet, online: CpuSet) -> CpuSet:
-    """The CPUs whose own `online` file says other than the list: nobody knows whether they run.
+    """Return the CPUs whose own `online` file contradicts the kernel's list: it is unknown whether they are online.
 
     A CPU that cannot be unplugged has no such file.
     """
@@ -106,11 +114,14 @@ def _not_agreed(reader: Reader, cpus: CpuSet, online: CpuSet) -> CpuSet:
     return doubtful
 
 
-# --- who may run where ---------------------------------------------------------------------------------------
+# --- which CPUs may be used ----------------------------------------------------------------------------------
 
 
 def _isolated_cpus(reader: Reader) -> CpuSet | None:
-    """CPUs that the scheduler leaves alone: isolcpus, and isolated partitions of cgroup 2 (cpuset.cpus.isolated)."""
+    """Return the CPUs that the scheduler does not use by itself: isolcpus, and isolated partitions of cgroup 2.
+
+    Sources: /sys/devices/system/cpu/isolated, or else the kernel argument; and cpuset.cpus.isolated.
+    """
     booted = read_set(reader, f"{CPUS}/isolated")
     if booted is None:
         booted = _cpus_of_argument(reader, "isolcpus")
@@ -119,13 +130,16 @@ def _isolated_cpus(reader: Reader) -> CpuSet | None:
 
 
 def _nohz_full_cpus(reader: Reader) -> CpuSet | None:
-    """CPUs that run without the tick while one task has them."""
+    """Return the CPUs on which the kernel stops the scheduler tick while only one task runs (nohz_full)."""
     running = read_set(reader, f"{CPUS}/nohz_full")
     return _cpus_of_argument(reader, "nohz_full") if running is None else running
 
 
 def _cpus_of_argument(reader: Reader, name: str) -> CpuSet | None:
-    """The CPU list of a kernel argument; None without a command line or with a form that only the kernel expands."""
+    """Return the CPU list of a kernel argument.
+
+    None if the command line is unknown, or if the argument has a form that only the kernel can expand.
+    """
     arguments = reader.text("/proc/cmdline")
     if arguments is None:
         return None
@@ -140,18 +154,19 @@ def _cpus_of_argument(reader: Reader, name: str) -> CpuSet | None:
 
 
 def _allowed_cpus(reader: Reader, online: CpuSet) -> CpuSet | None:
-    """The CPUs of the cpuset that root's guests get; None when no cpuset limits them or nothing is known.
+    """Return the CPUs of the cpuset that guests started by root get.
 
-    libvirt puts system guests into machine.slice (without systemd: /machine). Where that does not exist yet and
-    this process is in another slice of systemd, they will get what the root has. A process in any other cpuset
-    (a batch system's, a container's) is taken to start its guests there. This process's own affinity mask says
-    nothing: it is narrowed by isolcpus and by taskset.
+    None if no cpuset limits them, or if it is unknown. libvirt puts system guests into machine.slice (without systemd:
+    /machine). If that group does not exist yet and this process is in another slice of systemd, the guests will get the
+    CPUs of the root group. If this process is in any other cpuset (of a batch system or a container), hosttune assumes
+    that guests will be started in the same cpuset. The affinity mask of this process is not used, because isolcpus and
+    taskset narrow it.
     """
     mount, names = _cpuset_mount(reader)
     if mount is None:
         return None
     own = reader.text("/proc/self/cpuset") or "/"
-    if not _is_plain(own):  # "/../x": a group outside this control-group namespace, so that the root is all we see
+    if not _is_plain(own):  # "/../x" is a group outside this cgroup namespace, so only the root is visible
         own = "/"
     groups = reader.names(mount)
     group = next((f"/{name}" for name in ("machine.slice", "machine") if name in groups), own)
@@ -165,10 +180,10 @@ def _allowed_cpus(reader: Reader, online: CpuSet) -> CpuSet | None:
 
 
 def _cpuset_mount(reader: Reader) -> tuple[str | None, tuple[str, ...]]:
-    """Where cpusets are mounted, and the files that may hold a group's CPUs.
+    """Return the mount point of cpusets, and the names of the files that may hold a group's CPUs.
 
-    Version 1 measures a child against its parent's configured list (kernel/cgroup/cpuset-v1.c), so that
-    `effective_cpus`, which a few kernels narrow further, does not bind a guest's group.
+    Version 1 compares a child with its parent's configured list (kernel/cgroup/cpuset-v1.c). A few kernels narrow
+    `effective_cpus` further, but that does not limit a guest's group.
     """
     mounts = reader.text("/proc/mounts") or reader.text("/proc/self/mounts") or ""
     unified = None
@@ -184,12 +199,12 @@ def _cpuset_mount(reader: Reader) -> tuple[str | None, tuple[str, ...]]:
 
 
 def _is_plain(path: str) -> bool:
-    """Whether text of the machine may be used as a path: absolute, and leading nowhere but down."""
+    """Return whether text that the machine gave may be used as a path: it is absolute and has no ".."."""
     return path.startswith("/") and ".." not in path.split("/")
 
 
 def _cpus_of_group(reader: Reader, mount: str, group: str, names: Iterable[str]) -> CpuSet | None:
-    """CPUs of a control group, or of the nearest one above that has the cpuset controller and a list."""
+    """Return the CPUs of a control group, or of the nearest group above it that has a list of CPUs."""
     path = f"{mount}{group}".rstrip("/")
     while path.startswith(mount):
         for name in names:
@@ -200,11 +215,14 @@ def _cpus_of_group(reader: Reader, mount: str, group: str, names: Iterable[str])
     return None
 
 
-# --- how CPUs are run ----------------------------------------------------------------------------------------
+# --- settings of CPUs ----------------------------------------------------------------------------------------
 
 
 class _Running(NamedTuple):
-    """By CPU: frequency governor, energy-performance preference, bound on wake-up latency; and the one driver."""
+    """Settings of CPUs. By CPU: frequency governor, energy-performance preference, limit of the wake-up latency.
+
+    `driver` is the one frequency driver of all CPUs.
+    """
 
     governors: Mapping[int, str]
     energy_preferences: Mapping[int, str]
@@ -213,7 +231,10 @@ class _Running(NamedTuple):
 
 
 def _read_running(reader: Reader, online: CpuSet, first: int | None, names: Sequence[str]) -> _Running:
-    """Settings of each online CPU. What the first CPU (whose directory holds `names`) lacks, no CPU has."""
+    """Return the settings of each online CPU.
+
+    If the first CPU lacks a file, all CPUs lack it. `names` lists the first CPU's directory.
+    """
     folders = [folder for folder in ("cpufreq", "power") if folder in names]
     files = {f"{folder}/{name}" for folder in folders for name in reader.names(f"{CPUS}/cpu{first}/{folder}")}
 
@@ -236,11 +257,11 @@ def _read_running(reader: Reader, online: CpuSet, first: int | None, names: Sequ
     )
 
 
-# --- what all CPUs have in common ----------------------------------------------------------------------------
+# --- facts that all CPUs have in common ----------------------------------------------------------------------
 
 
 def _vendor(reader: Reader, cpuinfo: str) -> str | None:
-    """The CPUs' maker; None, with a problem, where they name several (no machine mixes them)."""
+    """Return the CPUs' maker; None, with a problem, if /proc/cpuinfo names several (no machine mixes them)."""
     named = values_of(cpuinfo, "vendor_id") - {""}
     if len(named) > 1:
         reader.problem("CPUs of several makers", "/proc/cpuinfo", " and ".join(sorted(named))[:80])
@@ -249,7 +270,7 @@ def _vendor(reader: Reader, cpuinfo: str) -> str | None:
 
 
 def _read_model(reader: Reader, cpuinfo: str, hybrid: bool | None, scaling_driver: str | None) -> CpuModel:
-    """Model and control files."""
+    """Return the CPU model and the settings that apply to all CPUs."""
     block = first_block(cpuinfo)
     sizes = _ADDRESS_SIZES.search(block.get("address sizes", ""))
     flags = block.get("flags") or block.get("Features") or block.get("features")

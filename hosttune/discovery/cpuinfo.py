@@ -1,4 +1,4 @@
-"""The text of /proc/cpuinfo, which no two architectures write alike."""
+"""Parsers for the text of /proc/cpuinfo. Each architecture writes it in a form of its own."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _ARM_VENDORS = {
 
 
 def first_block(cpuinfo: str) -> dict[str, str]:
-    """The "key : value" lines of the first CPU (s390: of the machine)."""
+    """Return the "key : value" lines of the first CPU (on s390: of the machine)."""
     return _block(cpuinfo.partition("\n\n")[0])
 
 
 def values_of(cpuinfo: str, key: str) -> set[str]:
-    """Every different value of a key, of whichever CPU."""
+    """Return the distinct values of a key over all CPUs."""
     return set(re.findall(rf"^[ \t]*{key}[ \t]*:[ \t]*(.*?)[ \t]*$", cpuinfo, re.MULTILINE))
 
 
@@ -38,7 +38,10 @@ def _block(text: str) -> dict[str, str]:
 
 
 def blocks_by_cpu(cpuinfo: str) -> dict[int, dict[str, str]]:
-    """The blocks of /proc/cpuinfo by CPU id (s390 has one line for each CPU instead, without places)."""
+    """Return the blocks of /proc/cpuinfo by CPU id.
+
+    s390 has one line for each CPU instead, without places: its blocks are empty.
+    """
     blocks = (_block(text) for text in cpuinfo.split("\n\n"))
     numbered = ((number(block.get("processor", ""), MAX_ID), block) for block in blocks)
     found = {cpu: block for cpu, block in numbered if cpu is not None}
@@ -46,13 +49,19 @@ def blocks_by_cpu(cpuinfo: str) -> dict[int, dict[str, str]]:
 
 
 def ids_of(blocks: Mapping[int, Mapping[str, str]], key: str) -> dict[int, int]:
-    """A number that each CPU's block may hold, by CPU ("physical id", "core id")."""
+    """Return a number of each CPU's block by CPU id ("physical id", "core id").
+
+    CPUs without that number are left out.
+    """
     found = ((cpu, number(block.get(key, ""), MAX_ID)) for cpu, block in blocks.items())
     return {cpu: value for cpu, value in found if value is not None}
 
 
 def vendor_of(block: Mapping[str, str]) -> str | None:
-    """x86 and s390 name themselves; ARM and RISC-V give a number, kept as it is when it has no name here."""
+    """Return the CPU's maker. x86 and s390 give a name; ARM and RISC-V give a number.
+
+    A number without a name in `_ARM_VENDORS` is returned as it is.
+    """
     implementer = block.get("CPU implementer", "")
     if re.fullmatch(r"0x[0-9a-f]+", implementer):
         return _ARM_VENDORS.get(int(implementer, 16), implementer)
@@ -60,7 +69,7 @@ def vendor_of(block: Mapping[str, str]) -> str | None:
 
 
 def model_of(block: Mapping[str, str]) -> str | None:
-    """x86 and some ARM: `model name`; POWER: `cpu`; other ARM: the part number."""
+    """Return the CPU's model. x86 and some ARM: `model name`; POWER: `cpu`; other ARM: the part number."""
     name = block.get("model name") or block.get("cpu")
     if name:
         return " ".join(name.split())

@@ -1,12 +1,10 @@
-"""Network functions, NVMe controllers and NVSwitches among the PCI functions: what each is and what the host does
-with it.
+"""Network functions, NVMe controllers and NVSwitches among the PCI functions: what they are, how the host uses them.
 
-After `pci`. Which exist is decided by PCI class and id, so a function on vfio-pci is found; the class trees of
-sysfs tell the rest when the host's own driver holds it. A capture must hold, as far as the host has them,
-/sys/class/infiniband, /sys/class/net, the vital product data (`vpd`) of ConnectX functions beside GPUs of HGX B200
-and B300, the `net`, `virtioN/net`, `infiniband`, `nvme` and `block` folders of these
-functions, /sys/class/block, /proc/self/mounts (or /proc/mounts), /proc/self/mountinfo, /proc/swaps,
-/proc/net/route and /proc/net/ipv6_route.
+Runs after `pci`. PCI class and id decide which of them exist, so a function on vfio-pci is found too. The class trees
+of sysfs add the rest where the host's own driver holds the function. A capture must hold, as far as the host has them:
+/sys/class/infiniband, /sys/class/net, the vital product data (`vpd`) of ConnectX functions beside GPUs of HGX B200 and
+B300, the folders `net`, `virtioN/net`, `infiniband`, `nvme` and `block` of these functions, /sys/class/block,
+/proc/self/mounts (or /proc/mounts), /proc/self/mountinfo, /proc/swaps, /proc/net/route and /proc/net/ipv6_route.
 """
 
 from __future__ import annotations
@@ -33,12 +31,13 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 def read_nics(reader: Reader, pci: tuple[PciDevice, ...]) -> tuple[Nic, ...]:
-    """Every network function (class 0200, 0207, 0280), physical or virtual, in the order of `pci`.
+    """Return every network function (class 0200, 0207, 0280), physical or virtual, in the order of `pci`.
 
-    `kind` follows the link layer of the RDMA port, else the class; a function of class 0280 without interfaces is of
-    unknown kind. `rate_gbps` is that of the fastest port that is up, `state` "active" when any RDMA port is, else the
-    port's or interface's own word ("down", "up", …). `in_use` says that the host would lose its default route, or a
-    bond or bridge a member; that an interface has an address is no sign, since RDMA networks have them, too.
+    `kind` is the link layer of the RDMA port, or else follows from the class; a function of class 0280 without
+    interfaces is of unknown kind. `rate_gbps` is the rate of the fastest port that is up. `state` is "active" if any
+    RDMA port is, or else the state that the port or interface reports ("down", "up", …). `in_use` says that without
+    this function the host would lose its default route, or a bond or bridge a member. An address on an interface does
+    not count as use, because RDMA networks have addresses too.
     """
     devices = [device for device in pci if (device.class_code or "")[:4] in _NIC_CLASSES]
     if not devices:
@@ -55,7 +54,10 @@ def read_nics(reader: Reader, pci: tuple[PciDevice, ...]) -> tuple[Nic, ...]:
 
 
 def _fabric_bridges(reader: Reader, pci: tuple[PciDevice, ...]) -> dict[str, bool | None]:
-    """Which ConnectX functions carry the fabric of the GPUs, by their vital product data; only where that can be."""
+    """Return whether each ConnectX function carries the GPUs' fabric, by address, according to its vital product data.
+
+    Empty on hosts that cannot have such functions. None: the data could not be read.
+    """
     if not has_bridges(pci):
         return {}
     marks: dict[str, bool | None] = {}
@@ -67,7 +69,7 @@ def _fabric_bridges(reader: Reader, pci: tuple[PciDevice, ...]) -> dict[str, boo
 
 
 def _by_address(reader: Reader, folder: str) -> dict[str, tuple[str, ...]]:
-    """Names of a class folder by the PCI function that their link (or their `device` link) leads through."""
+    """Return the entries of a class folder by the PCI function that their (`device`) link leads through."""
     found: dict[str, tuple[str, ...]] = {}
     for name in reader.names(folder):
         target = reader.link(f"{folder}/{name}") or reader.link(f"{folder}/{name}/device")
@@ -120,7 +122,10 @@ _Port = tuple[str | None, str | None, float | None]  # link layer, state, Gb/s
 
 
 def _rdma_ports(reader: Reader, rdma: str) -> list[_Port]:
-    """Every port of an RDMA device. A port that is down shows the lowest rate there is, which is no fact."""
+    """Return every port of an RDMA device.
+
+    A port that is down shows the lowest possible rate. That is not its real rate, so it is left out.
+    """
     ports: list[_Port] = []
     for number in reader.names(f"{_RDMA}/{rdma}/ports"):
         path = f"{_RDMA}/{rdma}/ports/{number}"
@@ -132,7 +137,7 @@ def _rdma_ports(reader: Reader, rdma: str) -> list[_Port]:
 
 
 def _rdma_rate(reader: Reader, path: str) -> float | None:
-    """Gb/s of "400 Gb/sec (4X NDR)"."""
+    """Return the Gb/s of a text such as "400 Gb/sec (4X NDR)"."""
     text = reader.text(path)
     if not text:
         return None
@@ -151,7 +156,10 @@ def _best_port(ports: list[_Port]) -> tuple[str | None, float | None]:
 
 
 def _interface_state(reader: Reader, interfaces: tuple[str, ...]) -> tuple[str | None, float | None]:
-    """State and Gb/s of the fastest interface; its `speed` is Mb/s, and -1 or refused while it is down."""
+    """Return the state and the Gb/s of the fastest interface.
+
+    `speed` is in Mb/s. While the interface is down, it is -1 or reading it fails.
+    """
     states = [state for name in interfaces if (state := reader.text(f"{_NET}/{name}/operstate"))]
     speeds = [speed for name in interfaces if (speed := reader.integer(f"{_NET}/{name}/speed")) and speed > 0]
     state = "up" if "up" in states else next((state for state in states if state != "unknown"), None)
@@ -159,7 +167,7 @@ def _interface_state(reader: Reader, interfaces: tuple[str, ...]) -> tuple[str |
 
 
 def _routed(reader: Reader) -> frozenset[str]:
-    """Interfaces that carry a default route, of IPv4 or IPv6."""
+    """Return the interfaces that carry a default route of IPv4 or IPv6."""
     found: set[str] = set()
     for words in (line.split() for line in (reader.text("/proc/net/route") or "").splitlines()[1:]):
         if len(words) > 7 and words[1] == words[7] == "00000000":
@@ -185,7 +193,7 @@ def _network_use(reader: Reader, interfaces: tuple[str, ...], routed: frozenset[
 
 
 def _uppers(reader: Reader, interface: str) -> tuple[str, ...]:
-    """Interfaces stacked on this one (bond, bridge, VLAN), nearest first."""
+    """Return the interfaces stacked on this one (bond, bridge, VLAN), nearest first."""
     found: list[str] = []
     layer = [interface]
     while layer:
@@ -199,10 +207,10 @@ def _uppers(reader: Reader, interface: str) -> tuple[str, ...]:
 
 
 def read_nvme(reader: Reader, pci: tuple[PciDevice, ...]) -> tuple[Nvme, ...]:
-    """Every NVMe controller (class 0108) with its block devices and why the host needs it, if it does.
+    """Return every NVMe controller (class 0108) with its block devices, and why the host needs it if it does.
 
-    `in_use` None means that no mount, swap or holder (device mapper, md) names a namespace. Where the list of mounts
-    cannot be read that is a problem, since a disk that looks free would be given away.
+    `in_use` None means that no mount, swap or holder (device mapper, md) names a namespace. If the list of mounts
+    cannot be read, that is a problem, because a disk that only looks free could be given away.
     """
     devices = [device for device in pci if (device.class_code or "")[:4] == "0108"]
     found = [_controller(reader, device) for device in devices]
@@ -238,11 +246,11 @@ def _with_use(reader: Reader, nvme: Nvme, uses: dict[str, str]) -> Nvme:
 
 
 def read_nvswitches(reader: Reader, pci: tuple[PciDevice, ...]) -> tuple[NvSwitch, ...]:
-    """NVSwitches that are PCI functions: the known ids, else an NVIDIA bridge (0680) whose name says so.
+    """Return the NVSwitches that are PCI functions: those with known ids, or else NVIDIA bridges (0680) named as such.
 
     Blackwell boards have none: ConnectX-7 functions carry their fabric.
     """
-    del reader  # all that is needed is in `pci`; the signature is that of the other device readers
+    del reader  # `pci` has all that is needed; the signature is that of the other device readers
     return tuple(
         NvSwitch(
             address=device.address,

@@ -1,8 +1,8 @@
-"""System → Evidence: the host document, and what only a validation asks for. Changes nothing.
+"""System → Evidence: the host document, and what only a validation needs. Changes nothing.
 
-Each reader is a row: a field of Evidence, the module of this package that reads it, and its function, which takes a
-Reader and the Host and gives the field's value, None where it cannot be known. `hosttune capture` runs all of them
-on a recording, so that a capture holds what they read.
+Each reader is a row of `READERS`: a field of Evidence, the module of this package that reads it, and its function. The
+function takes a Reader and the Host and returns the value of the field, None where it is unknown. `hosttune capture`
+runs all of them on a recording, so that a capture holds what they read.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ _UNITS = tuple(
     f"{folder}/irqbalance.service"
     for folder in ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 )
-IRQBALANCE_UNIT = "irqbalance-unit"  # the query: absent, masked or installed
-# Whose absence means that the kernel, or the machine, has no such thing. Of each CPU and each function, those below.
+IRQBALANCE_UNIT = "irqbalance-unit"  # name of the query; answers: absent, masked or installed
+# Paths whose absence means that the kernel or the machine does not have the feature. `_ABSENT_OF_CPU` and
+# `_ABSENT_OF_FUNCTION` are such files of each CPU and each PCI function.
 _ABSENT = (
     sysfs.PCI_DEVICES,
     sysfs.NODES,
@@ -92,9 +93,10 @@ def gather(
     standing: Result | None = None,
     history: tuple[Validation, ...] = (),
 ) -> Evidence:
-    """All that a validation looks at. `plans`, `standing` and `history` come from the state, which the caller reads.
+    """Return everything that a validation looks at.
 
-    What could not be read is in `problems`. Raises BadInput for what is no host at all, or a hostile capture.
+    The caller reads `plans`, `standing` and `history` from the state. What could not be read is in `problems`. Raises
+    BadInput if the system is not a host, or if a capture is hostile.
     """
     host = discover(system)
     reader = Reader(system)
@@ -115,9 +117,9 @@ def gather(
 
 
 def read_guest_plan(reader: Reader, host: Host) -> GuestPlan | None:
-    """What this machine's plan says that it finds in itself, as its seed has left it; None where nothing is there.
+    """Return what this machine, a guest, should have according to its plan; None if there is no such document.
 
-    What is there and cannot be read as such a document is a problem.
+    The guest's seed left the document on the machine. A document that cannot be read is a problem.
     """
     text = reader.text(PLACE)
     if text is None:
@@ -130,7 +132,7 @@ def read_guest_plan(reader: Reader, host: Host) -> GuestPlan | None:
 
 
 def read_absent(reader: Reader, host: Host) -> tuple[str, ...]:
-    """The paths that the machine is proven not to have, of those whose absence some check takes for an answer."""
+    """Return the paths that the machine is proven not to have, of those whose absence is an answer to some check."""
     asked = [*_ABSENT]
     asked += [f"{sysfs.CPUS}/cpu{cpu.id}/{name}" for cpu in host.cpus for name in _ABSENT_OF_CPU]
     asked += [f"{sysfs.PCI_DEVICES}/{one.address}/{name}" for one in host.pci for name in _ABSENT_OF_FUNCTION]
@@ -138,9 +140,10 @@ def read_absent(reader: Reader, host: Host) -> tuple[str, ...]:
 
 
 def read_bar_limits(reader: Reader, host: Host) -> dict[str, int]:
-    """The largest size that a GPU's resizable BARs can have, bytes by address; 0: it has none; no entry: not known.
+    """Return the largest size that a GPU's resizable BARs can have, in bytes by address.
 
-    Source: Documentation/ABI/testing/sysfs-bus-pci, resource<N>_resize (Linux 6.1): a bit mask of sizes.
+    0: the GPU has no resizable BAR. No entry: unknown. Source: Documentation/ABI/testing/sysfs-bus-pci,
+    resource<N>_resize (Linux 6.1): a bit mask of sizes.
     """
     limits: dict[str, int] = {}
     for gpu in host.gpus:
@@ -156,9 +159,9 @@ def read_bar_limits(reader: Reader, host: Host) -> dict[str, int]:
 
 
 def read_irqbalance(reader: Reader, host: Host) -> bool | None:
-    """Whether irqbalance is installed as a systemd unit that is not masked (systemd.unit(5)); None: nobody recorded.
+    """Return whether irqbalance is installed as a systemd unit that is not masked (systemd.unit(5)).
 
-    Asked as a query, for the link of a masked unit leads to /dev/null, which no capture holds.
+    None: not recorded. It is a query, because the link of a masked unit leads to /dev/null, which no capture holds.
     """
     system = reader.system
 
@@ -171,5 +174,5 @@ def read_irqbalance(reader: Reader, host: Host) -> bool | None:
 
 
 def read_ksm_pages_shared(reader: Reader, host: Host) -> int | None:
-    """Pages that same-page merging shares now (admin-guide/mm/ksm)."""
+    """Return the number of pages that same-page merging (KSM) shares now (admin-guide/mm/ksm)."""
     return reader.count("/sys/kernel/mm/ksm/pages_shared")

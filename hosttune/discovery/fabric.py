@@ -1,8 +1,8 @@
 """System → NVIDIA's Fabric Manager on this host: installed, running, version, mode and partitions. Read only.
 
 A capture must hold its configuration and the answers `fabric-manager-service`, `fabric-manager-version` and
-`fabric-manager-partitions`. What became known of GPUs before vfio-pci took them is read as well: of those, nobody can
-ask the module id any more (`kept-gpus`; on a scratch root its own state).
+`fabric-manager-partitions`. It must also hold `kept-gpus`: facts of GPUs that were saved before vfio-pci took the GPUs,
+because their module ids cannot be read any more. (On a scratch root they are in its own state.)
 """
 
 from __future__ import annotations
@@ -34,18 +34,21 @@ _LIST = "fabric-manager-partitions"
 _QUERIES: Mapping[str, tuple[str, ...]] = {
     "fabric-manager-service": ("systemctl", "show", SERVICE, "--property=LoadState,ActiveState"),
     "fabric-manager-version": (_PROGRAM, "--version"),
-    # The client of NVIDIA/Fabric-Manager-Client (README.md, fmpm.cpp: listPartitions); it asks and changes nothing.
+    # The client of NVIDIA/Fabric-Manager-Client (README.md, fmpm.cpp: listPartitions). It changes nothing.
     _LIST: ("fmpm", "-l"),
 }
 _KEPT = "kept-gpus"
 _LISTENS = re.compile(r"^[ \t]*(FM_CMD_UNIX_SOCKET_PATH|FM_CMD_BIND_INTERFACE)[ \t]*=[ \t]*(\S+)", re.MULTILINE)
 _SOCKET, _ADDRESS = re.compile(r"/[\w./-]{1,200}"), re.compile(r"[0-9A-Fa-f.:]{2,45}")
-_DEFAULT_MODE = 0  # FABRIC_MODE where the file does not say
-_SHARED = (1, 2)  # modes with partitions that can be asked for
+_DEFAULT_MODE = 0  # FABRIC_MODE if the file does not set it
+_SHARED = (1, 2)  # the modes that have partitions
 
 
 def read_fabric_manager(reader: Reader, host: Host) -> FabricManager | None:
-    """The Fabric Manager of this host; None where no NVIDIA GPU or NVSwitch could need one. Unknown fields are None."""
+    """Return the Fabric Manager of this host; None if no NVIDIA GPU or NVSwitch could need one.
+
+    Unknown fields are None.
+    """
     from hosttune.model.evidence import FabricManager
 
     if not host.nvswitches and not any(vendor.fabric for gpu in host.gpus if (vendor := vendor_of(gpu.vendor))):
@@ -68,22 +71,25 @@ def read_fabric_manager(reader: Reader, host: Host) -> FabricManager | None:
 
 
 def _active(reader: Reader, host: Host) -> tuple[int, ...] | None:
-    """Ids of the active partitions: discovery has asked already where it found the fabric."""
+    """Return the ids of the active partitions. If discovery found a fabric, it has already asked for them."""
     listed = host.fabric.partitions if host.fabric else _partitions(reader)
     return None if listed is None else tuple(partition.id for partition in listed if partition.active)
 
 
 def _installed(reader: Reader, loaded: str | None) -> bool | None:
-    """Whether its service or its configuration is here; None where neither is, and systemd could not be asked."""
+    """Return whether its service, configuration or program is installed.
+
+    None, in a capture, if none of them is there and systemd could not be asked.
+    """
     if loaded == "loaded" or reader.exists(CONFIG) or reader.exists(_PROGRAM):
         return True
     return False if loaded == "not-found" or not reader.system.captured else None
 
 
 def _service(reader: Reader) -> tuple[str | None, str | None]:
-    """systemd's ActiveState and LoadState of the service (systemctl(1)).
+    """Return systemd's ActiveState and LoadState of the service (systemctl(1)).
 
-    None where systemd cannot be asked, and for a line that is there more than once and differs.
+    None if systemd cannot be asked, or if the output has the line more than once with different values.
     """
     text = _ask(reader, "fabric-manager-service") or ""
     words: dict[str, set[str]] = {}
@@ -94,13 +100,16 @@ def _service(reader: Reader) -> tuple[str | None, str | None]:
 
 
 def _only(words: Collection[str]) -> str | None:
-    """The one word that was told; None where there is none, and where there are several that differ."""
+    """Return the only word; None if there is none, or if there are several different ones."""
     told = set(words)
     return (told.pop() or None) if len(told) == 1 else None
 
 
 def _version(reader: Reader) -> str | None:
-    """ "Fabric Manager version is : 535.161.08" of `nv-fabricmanager --version`; None where it says several."""
+    """Return the version that `nv-fabricmanager --version` prints ("Fabric Manager version is : 535.161.08").
+
+    None if it prints several different versions.
+    """
     return _only(
         re.findall(
             r"Fabric Manager version is\s*:\s*([0-9]{1,4}(?:\.[0-9]{1,4}){1,3})\b",
@@ -110,7 +119,10 @@ def _version(reader: Reader) -> str | None:
 
 
 def _mode(reader: Reader) -> int | None:
-    """FABRIC_MODE of the configuration as it is on disk; a daemon started before an edit runs with the old one."""
+    """Return FABRIC_MODE of the configuration on disk.
+
+    A daemon that was started before the file was edited still runs with the old mode.
+    """
     text = reader.text(CONFIG)
     if text is None:
         return None
@@ -124,11 +136,11 @@ def _mode(reader: Reader) -> int | None:
 
 
 def read_fabric(reader: Reader, host: Host) -> Fabric | None:
-    """The fabric as its Fabric Manager tells of it; None where this host has none that is known.
+    """Return the fabric as its Fabric Manager reports it; None if this host has no known fabric.
 
-    The list is asked for where partitions can be (modes 1 and 2, the daemon running), or was recorded. Addresses and
-    UUIDs in it are left aside: they are empty on H100 and later, and the daemon's machine may be another (a service
-    VM). What joins a partition to GPUs is the module id.
+    The list of partitions is read if there can be partitions (modes 1 and 2, the daemon running), or if it was
+    recorded. Addresses and UUIDs in it are ignored: they are empty on H100 and later, and the daemon may run on another
+    machine (a service VM). The module id connects a partition to its GPUs.
     """
     if not has_fabric(host):
         return None
@@ -144,7 +156,7 @@ def read_fabric(reader: Reader, host: Host) -> Fabric | None:
 
 
 def _partitions(reader: Reader) -> tuple[FabricPartition, ...] | None:
-    """The partitions that `fmpm -l` lists, by id; None where it does not answer, or not as it should.
+    """Return the partitions that `fmpm -l` lists, by id; None if it does not answer or its output is not understood.
 
     Format: fmpm.cpp, listPartitions: {"partitionInfo": [{"partitionId", "isActive", "numGpus", "gpuInfo":
     [{"physicalId", "numNvLinksAvailable", …}]}]}. physicalId is the module id (nv_fm_types.h).
@@ -160,7 +172,7 @@ def _partitions(reader: Reader) -> tuple[FabricPartition, ...] | None:
 
 
 def _listed(entries: Any) -> tuple[FabricPartition, ...]:
-    """The rows of the list. Raises ValueError, KeyError or TypeError for anything else."""
+    """Return the rows of the list. Raises ValueError, KeyError or TypeError for anything else."""
     found = sorted((_partition(entry) for entry in entries), key=lambda partition: partition.id)
     if len({partition.id for partition in found}) != len(found):
         raise ValueError("ids of partitions")
@@ -168,7 +180,7 @@ def _listed(entries: Any) -> tuple[FabricPartition, ...]:
 
 
 def _partition(entry: Any) -> FabricPartition:
-    """One row of the list. Raises ValueError, KeyError or TypeError for anything else."""
+    """Return one row of the list. Raises ValueError, KeyError or TypeError for anything else."""
     if not isinstance(entry, dict):
         raise TypeError("no partition")
     gpus = entry.get("gpuInfo", [])
@@ -191,14 +203,15 @@ def _identifier(value: object) -> int:
     return number
 
 
-# --- module ids, kept ------------------------------------------------------------------------------------------
+# --- saved module ids ------------------------------------------------------------------------------------------
 
 
 def recall_modules(reader: Reader, pci: tuple[PciDevice, ...], gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """GPUs with the module ids that were kept when vfio-pci took them, where nobody can tell them now.
+    """Return the GPUs, with saved module ids for those whose module id cannot be read now.
 
-    A module id is a place on the baseboard, so it goes with a slot: the address and all PCI ids must be those that
-    were kept with it, and the serial where both are known. One that another GPU has is doubted and left out.
+    The ids were saved when vfio-pci took the GPUs. A module id is a place on the baseboard, so it belongs to a slot:
+    the address and all PCI ids must equal the saved ones, and the serial too where both are known. A module id that
+    another GPU has as well is left out, with a problem.
     """
     functions = {function.address: function for function in pci}
     asked = [gpu for gpu in gpus if gpu.module_id is None and _may_have_module(gpu, functions.get(gpu.address))]
@@ -224,7 +237,10 @@ def _may_have_module(gpu: Gpu, function: PciDevice | None) -> bool:
 
 
 def _kept(reader: Reader) -> Mapping[str, Any]:
-    """What apply kept of GPUs, by address (`settings.drivers.identities`). Raises nothing: a bad file is a problem."""
+    """Return what apply saved of GPUs, by address (`settings.drivers.identities`).
+
+    A bad file is a problem, not an error.
+    """
     system = reader.system
     path = f"{STATE_INSIDE if system.captured else state_directory()}/{KEPT_GPUS}"
     text = reader.text(path) if system.scratch else reader.query(_KEPT, lambda: reader.text(path))
@@ -253,11 +269,14 @@ def _kept_module(gpu: Gpu, functions: Mapping[str, PciDevice], kept: Mapping[str
     return module if isinstance(module, int) and 0 < module <= MAX_ID else None
 
 
-# --- asking ----------------------------------------------------------------------------------------------------
+# --- running the tools -----------------------------------------------------------------------------------------
 
 
 def _client(reader: Reader) -> tuple[str, ...]:
-    """`fmpm -l`, told where the daemon listens if its configuration says so: a socket before an address (README.md)."""
+    """Return the command `fmpm -l`, with the daemon's socket or address if the configuration sets one.
+
+    A socket is preferred to an address (README.md).
+    """
     told = dict(_LISTENS.findall(reader.text(CONFIG) or ""))
     socket, address = told.get("FM_CMD_UNIX_SOCKET_PATH", ""), told.get("FM_CMD_BIND_INTERFACE", "")
     if _SOCKET.fullmatch(socket):
@@ -266,7 +285,7 @@ def _client(reader: Reader) -> tuple[str, ...]:
 
 
 def _ask(reader: Reader, name: str) -> str | None:
-    """A command's answer, recorded or live; None where the tool is absent or fails."""
+    """Return a command's answer, recorded or live; None if the tool is not installed or fails."""
 
     def live() -> str | None:
         try:

@@ -1,9 +1,9 @@
-"""System → the guests that libvirt knows, with what each one holds, and the virtualization stack.
+"""System → the guests that libvirt knows, the devices and resources of each, and the virtualization stack.
 
-A capture may hold `.hosttune/commands/libvirt.json` (hosttune's own record) or plain outputs of virsh:
-`virsh-list` (list --all), `virsh-dumpxml-NAME`, `virsh-domcapabilities`, `virsh-version` (version --daemon); for
-a libvirt that cannot be asked, `virsh-client-version` and `qemu-version` (what the programs print for --version).
-On a scratch root, `virsh-dumpxml-NAME` and `virsh-domstate-NAME` also tell what was defined and started there since.
+A capture may hold `.hosttune/commands/libvirt.json` (hosttune's own record) or plain output of virsh: `virsh-list`
+(list --all), `virsh-dumpxml-NAME`, `virsh-domcapabilities`, `virsh-version` (version --daemon). If libvirt cannot be
+asked, it may hold `virsh-client-version` and `qemu-version` (what the programs print for --version). On a scratch root,
+`virsh-dumpxml-NAME` and `virsh-domstate-NAME` also record which guests were defined and started there since.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from hosttune.system import System
 
 QUERY = "libvirt.json"
-DEFINITION = "virsh-dumpxml-"  # and the guest's name
+DEFINITION = "virsh-dumpxml-"  # followed by the guest's name
 STATE = "virsh-domstate-"
 PROCESSES = "qemu-processes"
 CLIENT_VERSION = "virsh-client-version"
 QEMU_VERSION = "qemu-version"
 SCHEMA_ELEMENTS = "libvirt-schema-elements"
-NODE_CPUS = "apparmor-node-cpus"  # the query: whether QEMU may read which CPUs a node has, "yes" or "no"
-_KNOWN_STATES = frozenset((*STATES, "blocked")) - {"no state"}  # older ones of virsh say blocked for idle
+NODE_CPUS = "apparmor-node-cpus"  # name of the query: may QEMU read which CPUs a node has? "yes" or "no"
+_KNOWN_STATES = frozenset((*STATES, "blocked")) - {"no state"}  # older versions of virsh print blocked for idle
 _MAY_BE_MORE = "there may be others"
 _ANSWERS = {"yes": True, "no": False}
 SCHEMAS = "/usr/share/libvirt/schemas"
@@ -55,9 +55,10 @@ MAX_PID = 1 << 22  # PID_MAX_LIMIT, include/linux/threads.h
 
 
 def read_guests(reader: Reader) -> tuple[tuple[RunningGuest, ...] | None, Virtualization]:
-    """Guests by name (None: libvirt cannot be asked, so unknown; empty: none) and the installed stack.
+    """Return the guests by name, and the installed stack.
 
-    QEMU processes that libvirt does not own are problems: nobody says what they hold.
+    Guests are None if libvirt cannot be asked (unknown), and empty if there are none. QEMU processes that libvirt does
+    not own are problems, because it is unknown which devices they use.
     """
     guests, stack = _guests_and_stack(reader)
     names = reader.query(SCHEMA_ELEMENTS, lambda: _ask_schema(reader.system))
@@ -70,7 +71,10 @@ def read_guests(reader: Reader) -> tuple[tuple[RunningGuest, ...] | None, Virtua
 
 
 def _ask_profile(system: System) -> str | None:
-    """Whether libvirt's AppArmor profile lets QEMU read the CPUs of nodes: yes or no; None where none confines it."""
+    """Return whether libvirt's AppArmor profile lets QEMU read the CPUs of nodes: "yes" or "no".
+
+    None if no profile confines QEMU, or if a file cannot be read.
+    """
     from hosttune import apparmor
 
     try:
@@ -82,7 +86,7 @@ def _ask_profile(system: System) -> str | None:
 
 
 def _ask_schema(system: System) -> str | None:
-    """The optional elements of libvirt's installed schema; None where there is no schema."""
+    """Return the optional elements that libvirt's installed schema has; None if there is no schema."""
     texts = [text for name in ("domaincommon", "cputypes") if (text := system.read(f"{SCHEMAS}/{name}.rng"))]
     if not texts:
         return None
@@ -113,7 +117,7 @@ def _guests_and_stack(reader: Reader) -> tuple[tuple[RunningGuest, ...] | None, 
         if reader.system.captured:
             texts = (text for one in facts.domains for text in (one.xml, one.inactive_xml) if text)
             check_size(sum(map(len, texts)), "definitions of all guests", f"{reader.system.origin}: guests")
-        # On a scratch root guests are started and stopped, and no process is.
+        # On a scratch root, guests are defined and started without a QEMU process.
         run = {line.partition(" ")[2] for line in processes if not reader.system.scratch}
         guests = tuple(_guest(reader, _with_known_state(reader, domain, run)) for domain in facts.domains)
     _doubt_other_qemu(reader, processes, guests or ())
@@ -150,7 +154,7 @@ def _facts(reader: Reader) -> LibvirtFacts | None:
 
 
 def _doubt_others(reader: Reader, names: Collection[str]) -> None:
-    """Guests of which a capture holds virsh's definition, and that libvirt's own answer beside it does not have."""
+    """Add a problem if a capture has virsh definitions of guests that libvirt's own recorded answer lacks."""
     files = reader.names(COMMANDS.rstrip("/")) if reader.system.captured else []
     others = sorted({name.removeprefix(DEFINITION) for name in files if name.startswith(DEFINITION)}.difference(names))
     if others:
@@ -160,9 +164,9 @@ def _doubt_others(reader: Reader, names: Collection[str]) -> None:
 
 
 def recorded_domain(system: System, name: str) -> RawDomain | None:
-    """The guest of that name in a capture; None where there is none. Raises Unreadable where guests are unknown.
+    """Return the guest of that name in a capture; None if there is none. Raises Unreadable if the guests are unknown.
 
-    A scratch root stands for a machine with just the guests that are in it.
+    A scratch root stands for a machine that has only the guests in it.
     """
     reader = Reader(system)
     facts = _facts(reader) if system.captured else None
@@ -175,7 +179,7 @@ def recorded_domain(system: System, name: str) -> RawDomain | None:
 
 
 def _installed(reader: Reader) -> tuple[str | None, str | None]:
-    """Versions of the installed virsh and QEMU, for a libvirt that does not say its own."""
+    """Return the versions of the installed virsh and QEMU, for when libvirt does not report them."""
     system = reader.system
     virsh = reader.query(CLIENT_VERSION, lambda: ask_client_version(system))
     qemu = reader.query(QEMU_VERSION, lambda: ask_qemu_version(system))
@@ -183,7 +187,7 @@ def _installed(reader: Reader) -> tuple[str | None, str | None]:
 
 
 def _recorded_virsh(reader: Reader) -> LibvirtFacts | None:
-    """Plain outputs of virsh that somebody put into a capture; None when there are none."""
+    """Return the facts in plain output of virsh that was added to a capture; None if there is no such output."""
     names = reader.names(COMMANDS.rstrip("/"))
     if not any(name.startswith("virsh-") and name != CLIENT_VERSION for name in names):
         return None
@@ -205,10 +209,10 @@ def _recorded_virsh(reader: Reader) -> LibvirtFacts | None:
 
 
 def _retold(reader: Reader, known: Mapping[str, RawDomain]) -> Iterator[RawDomain]:
-    """Guests with the definitions and states that stand in files of their own, by name."""
+    """Yield the guests, sorted by name, with the definitions and states that are in files of their own."""
     names = reader.names(COMMANDS.rstrip("/"))
     defined = {name.removeprefix(DEFINITION) for name in names if name.startswith(DEFINITION)}
-    unsaid = "shut off" if reader.system.scratch else None  # there a guest is defined before it is started
+    unsaid = "shut off" if reader.system.scratch else None  # there, a guest is defined before it is started
     for name in sorted(known.keys() | defined):
         domain = known.get(name) or RawDomain(name=name, state=unsaid)
         xml = reader.text(f"{COMMANDS}{DEFINITION}{name}") if name in defined else None
@@ -219,9 +223,9 @@ def _retold(reader: Reader, known: Mapping[str, RawDomain]) -> Iterator[RawDomai
 
 
 def _listed(text: str) -> list[tuple[str, str]] | None:
-    """Names and states of `virsh list --all`, whose columns are parted by two or more blanks.
+    """Return names and states from the output of `virsh list --all`, whose columns are separated by two or more blanks.
 
-    None for another text, and for one that has a name twice. Its heading and a rule stand where there is no guest, too.
+    None for any other text, and if a name occurs twice. virsh prints the heading and a rule even if there is no guest.
     """
     lines = [line for line in text.splitlines() if line.strip()]
     below = [line for line in lines if line.split() != ["Id", "Name", "State"] and set(line.strip()) != {"-"}]
@@ -231,9 +235,9 @@ def _listed(text: str) -> list[tuple[str, str]] | None:
 
 
 def _beside_ids(text: str, states: dict[str, str]) -> dict[str, str]:
-    """The states of `virsh list --all`; one that its row's id contradicts is no word of libvirt's any more.
+    """Return the states of `virsh list --all`; a state that contradicts the id in its row is made an unknown word.
 
-    A guest that is shut off has "-" there, every other one a number (virsh-domain-monitor.c, cmdList).
+    A guest that is shut off has "-" as its id, every other guest has a number (virsh-domain-monitor.c, cmdList).
     """
     rows = {" ".join(f"{name} {state}".split()): name for name, state in states.items()}
     for line in text.splitlines():
@@ -245,23 +249,25 @@ def _beside_ids(text: str, states: dict[str, str]) -> dict[str, str]:
 
 
 def _kvm(reader: Reader) -> bool | None:
-    """Whether KVM works here: its device and a module for this CPU; None where that is not to be seen."""
+    """Return whether KVM works here: there is its device, and a module for this CPU. None if that cannot be seen."""
     found = reader.exists("/dev/kvm")
     if found:
         modules = reader.names("/sys/module")
         makers = [name for name in modules if name in ("kvm_intel", "kvm_amd")]
-        # Other architectures build KVM in without a maker's module; x86 has one, loaded or built in.
+        # Other architectures build KVM into the kernel without a vendor module. x86 has such a module, loaded or built
+        # in.
         return True if makers or "kvm" not in modules else None
     return False if found is False and reader.system.complete else None
 
 
-# --- what a guest holds --------------------------------------------------------------------------------------
+# --- what a guest has ----------------------------------------------------------------------------------------
 
 
 def _with_known_state(reader: Reader, domain: RawDomain, run: Collection[str]) -> RawDomain:
-    """The domain; without a state where its word is none of libvirt's (another language, damage), or says nothing.
+    """Return the domain, without a state if the state is not one of libvirt's words or is contradicted.
 
-    `run`: names of guests of which a process of QEMU runs. libvirt ends that before it calls a guest shut off.
+    The word can be unknown because of another language or damage. `run`: names of guests that have a running QEMU
+    process. libvirt ends the process before it reports a guest as shut off.
     """
     if domain.state == "shut off" and domain.name in run:
         why = "libvirt says that it is shut off, and a QEMU of its name runs: it may run"
@@ -274,7 +280,7 @@ def _with_known_state(reader: Reader, domain: RawDomain, run: Collection[str]) -
 
 
 def _guest(reader: Reader, domain: RawDomain) -> RunningGuest:
-    """One guest; with an unreadable definition only its name and state, and a problem."""
+    """Return one guest; only its name and state, with a problem, if its definition cannot be read or names another."""
     if domain.xml is None:
         reader.problem("no definition", domain.name, "what this guest holds is unknown")
         return RunningGuest(name=domain.name, state=domain.state)
@@ -296,7 +302,7 @@ def _guest(reader: Reader, domain: RawDomain) -> RunningGuest:
         state=domain.state,
         vcpus=facts.vcpus,
         vcpu_pins=_pins(facts),
-        emulator_cpus=facts.emulator_cpus or facts.vcpu_cpus,  # formatdomain, emulatorpin: without it, vcpu's cpuset
+        emulator_cpus=facts.emulator_cpus or facts.vcpu_cpus,  # formatdomain, emulatorpin: vcpu's cpuset by default
         iothread_cpus=tuple(pin.cpus for pin in facts.iothread_pins),
         memory_bytes=facts.memory_bytes,
         memory=memory,
@@ -308,14 +314,17 @@ def _guest(reader: Reader, domain: RawDomain) -> RunningGuest:
     )
 
 
-# What differs while a guest runs though nobody edited it: what libvirt makes of a CPU of mode host-model (formatdomain,
-# "CPU model and topology"), and what the balloon holds now.
+# Differences of a running guest that no edit caused: the CPU that libvirt makes of mode host-model (formatdomain, "CPU
+# model and topology"), and the balloon's current memory.
 _LIVE_CPU = ("cpu mode", "cpu model", "cpu check", "cpu features")
 _LIVE_MEMORY = "current memory"
 
 
 def _next_start(reader: Reader, domain: RawDomain) -> tuple[str, ...] | None:
-    """In what the kept definition of a running guest differs from what runs; none for a guest that does not run."""
+    """Return the names of what differs between a running guest and its persistent definition (used at its next start).
+
+    Empty for a guest that does not run. None if that is unknown.
+    """
     if domain.state in (None, "shut off"):
         return None if domain.state is None else ()
     if domain.xml is None or domain.inactive_xml is None:
@@ -337,12 +346,15 @@ def _next_start(reader: Reader, domain: RawDomain) -> tuple[str, ...] | None:
 
 def _pins(facts: DomainFacts) -> tuple[VcpuPin, ...]:
     pins = facts.pins
-    texts = {cpus: str(cpus) for cpus in set(pins.values())}  # once each: thousands of vCPUs may share a long list
+    texts = {cpus: str(cpus) for cpus in set(pins.values())}  # thousands of vCPUs may share one long list
     return tuple(VcpuPin(vcpu=vcpu, cpus=texts[pins[vcpu]]) for vcpu in sorted(pins))
 
 
 def _memory(reader: Reader, facts: DomainFacts) -> tuple[GuestMemory, ...]:
-    """Where the guest's memory comes from: one part a cell, or one for all. A node of several is no single node."""
+    """Return where the guest's memory comes from: one part for each cell, or one part for the whole guest.
+
+    Memory that may come from several nodes has no single node.
+    """
     by_cell = {memnode.cell: memnode.nodes for memnode in facts.numatune.memnodes}
     if not facts.cells:
         size, pages = facts.memory_bytes, _page_bytes(reader, facts, None)
@@ -363,7 +375,7 @@ def _single(nodes: str | None) -> int | None:
 
 
 def _page_bytes(reader: Reader, facts: DomainFacts, cell: int | None) -> int | None:
-    """The huge page size of a cell (None: of the guest); None without huge pages."""
+    """Return the huge page size of a cell in bytes (`cell` None: of the guest); None without huge pages."""
     chosen = None
     for pages in facts.backing.pages or ():
         named = pages.cells is not None and cell is not None and cell in CpuSet.parse(pages.cells)
@@ -383,7 +395,7 @@ def _default_hugepage(reader: Reader) -> int | None:
 
 
 def _doubt_other_qemu(reader: Reader, lines: Iterable[str], guests: tuple[RunningGuest, ...]) -> None:
-    """A problem for each QEMU process whose guest libvirt does not list."""
+    """Add a problem for each QEMU process whose guest libvirt does not list."""
     known = {guest.name for guest in guests}
     for line in lines:
         process, _, name = line.partition(" ")
@@ -393,20 +405,20 @@ def _doubt_other_qemu(reader: Reader, lines: Iterable[str], guests: tuple[Runnin
 
 
 def qemu_processes(reader: Reader) -> list[tuple[int, str]]:
-    """Each process of QEMU with the name of its guest, which is that of its option -name; empty without one."""
+    """Return the id of each QEMU process with the name of its guest (its option -name; empty without one)."""
     lines = (reader.query(PROCESSES, lambda: _qemu_processes(reader)) or "").splitlines()
     rows = ((number(process, MAX_PID), name) for process, _, name in (line.partition(" ") for line in lines))
     return [(process, name) for process, name in rows if process]
 
 
 def _qemu_processes(reader: Reader) -> str:
-    """One line "PID NAME" for each process of QEMU; NAME is that of its option -name, empty without one."""
+    """Return one line "PID NAME" for each QEMU process; NAME is from its option -name, empty without one."""
     found = []
     for process in reader.names("/proc"):
-        # The kernel cuts a name at 15 bytes: qemu-system-x86, qemu-kvm, kvm.
+        # The kernel cuts process names to 15 bytes: qemu-system-x86, qemu-kvm, kvm.
         if process.isdecimal() and (reader.text(f"/proc/{process}/comm") or "").startswith(("qemu-", "kvm")):
             arguments = (reader.text(f"/proc/{process}/cmdline") or "").split("\0")
-            # libvirt starts one with no machine at all to see what it can do.
+            # To find out what QEMU can do, libvirt starts one without a machine.
             if arguments[0].rpartition("/")[2].startswith(("qemu-system", "qemu-kvm", "kvm")) and not _is_probe(
                 arguments
             ):
@@ -416,7 +428,7 @@ def _qemu_processes(reader: Reader) -> str:
 
 
 def _guest_name(option: str) -> str:
-    """The name in QEMU's option -name ("guest=a,debug-threads=on"); a comma in it is written twice."""
+    """Return the name in QEMU's option -name ("guest=a,debug-threads=on"); a comma in the name is doubled."""
     name = re.match(r"(?:guest=)?((?:[^,]|,,)*)", option, re.DOTALL)
     return " ".join(name[1].replace(",,", ",").splitlines()) if name else ""
 
@@ -429,7 +441,7 @@ def _is_probe(arguments: list[str]) -> bool:
 
 
 def _capabilities(reader: Reader, xml: str | None) -> DomainCapabilities | None:
-    """What `<domainCapabilities>` offers. `features` are the names of supported elements."""
+    """Return what `<domainCapabilities>` offers. `features` are the names of the supported elements."""
     if xml is None:
         return None
     from lxml import etree
@@ -461,12 +473,15 @@ def _capabilities(reader: Reader, xml: str | None) -> DomainCapabilities | None:
 
 
 def _supported(element: _Element | None) -> bool | None:
-    """Its `supported`; None where this libvirt does not list the element."""
+    """Return the element's attribute `supported`; None if this libvirt does not list the element."""
     return None if element is None else {"yes": True, "no": False}.get(element.get("supported") or "")
 
 
 def _takes_vfio(hostdev: _Element | None) -> bool | None:
-    """Whether host devices go through VFIO. libvirt leaves the list of backends empty where the kernel offers none."""
+    """Return whether host devices go through VFIO.
+
+    If the kernel offers no VFIO, libvirt leaves the list of backends empty.
+    """
     supported = _supported(hostdev)
     if hostdev is None or not supported:
         return supported

@@ -1,4 +1,4 @@
-"""System → what hardware and kernel say of themselves: kernel log, AER and EDAC counters, drives, clock. Read only.
+"""System → health that hardware and kernel report: kernel log, AER and EDAC counters, drives, clock. Read only.
 
 A capture must hold, as far as the host has them, /proc/uptime, `aer_dev_correctable`, `aer_dev_nonfatal` and
 `aer_dev_fatal` of the PCI functions, `ue_count` and `ce_count` of the memory controllers, `state` and `hwmon*` below
@@ -23,7 +23,7 @@ _DEVICES = sysfs.PCI_DEVICES
 _NVME = "/sys/class/nvme"
 _EDAC = "/sys/devices/system/edac/mc"
 _CONTROLLER = re.compile(r"nvme[0-9]{1,5}")
-# Source: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats; the last line of each file is its total.
+# Source: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats. The last line of each file is its total.
 _AER = (
     ("correctable", "aer_dev_correctable", "TOTAL_ERR_COR"),
     ("nonfatal", "aer_dev_nonfatal", "TOTAL_ERR_NONFATAL"),
@@ -38,12 +38,12 @@ _STA_UNSYNC = 0x40  # linux/timex.h
 # NTP_PHASE_LIMIT of linux/timex.h: above it the kernel itself sets STA_UNSYNC (kernel/time/ntp.c, second_overflow).
 _PHASE_LIMIT_SECONDS = 16.0
 _PERCENTAGES = ("avail_spare", "spare_thresh")  # "normalized percentage (0% to 100%)"
-_MOST_UPTIME = 50 * 365.25 * 86400  # seconds: no machine of Linux is older
-_CLOCKS_APART = 0.999  # the log's clock is not steered; that of uptime by at most 500 ppm (adjtimex(2), freq)
+_MOST_UPTIME = 50 * 365.25 * 86400  # seconds: no Linux machine has been up for so long
+_CLOCKS_APART = 0.999  # the kernel log's clock is not adjusted; that of uptime by at most 500 ppm (adjtimex(2), freq)
 
 
 def read_health(reader: Reader, host: Host) -> Health:
-    """What the machine behind the reader says of its hardware. None for what could not be read (see Health)."""
+    """Return the health that the machine reports. Fields that could not be read are None (see Health)."""
     log = read_kernel_log(reader)
     synchronised, error = _clock(reader)
     times = [event.last_seconds or event.seconds or 0.0 for event in log.events] if log else []
@@ -64,9 +64,9 @@ def read_health(reader: Reader, host: Host) -> Health:
 
 
 def _uptime(reader: Reader, newest: float) -> float | None:
-    """Seconds since boot: the first number of /proc/uptime (proc(5)).
+    """Return the seconds since boot: the first number of /proc/uptime (proc(5)).
 
-    None, with a problem, for a time that cannot be: before the `newest` event of the kernel log, or of 50 years.
+    None, with a problem, for an impossible time: earlier than the `newest` event of the kernel log, or over 50 years.
     """
     word = (reader.text("/proc/uptime") or "").split(" ", 1)[0]
     if not re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,6})?", word):
@@ -81,19 +81,22 @@ def _uptime(reader: Reader, newest: float) -> float | None:
 
 
 def _aer(reader: Reader, host: Host, *, recorded: bool) -> dict[str, dict[str, int]] | None:
-    """Error counts by address; None where a capture holds none and may have lost them, or was not made for this."""
+    """Return error counts by address.
+
+    None if a capture holds no counts and may have lost them, or was not made for a validation.
+    """
     found = {device.address: counts for device in host.pci if (counts := _aer_of(reader, device.address))}
     return found if found or (reader.system.complete and recorded) else None
 
 
 def _aer_of(reader: Reader, address: str) -> dict[str, int]:
-    """Counts of one function; a kind whose file is not there, or does not read as a whole, is left out."""
+    """Return the counts of one function. A kind whose file is absent or cannot be read completely is left out."""
     counts: dict[str, int] = {}
     for kind, name, whole in _AER:
         path = f"{_DEVICES}/{address}/{name}"
         rows = [line.rpartition(" ") for line in (reader.text(path) or "").splitlines() if line]
         amounts: dict[str, int | None] = {}
-        for word, _, value in rows:  # each stands once; of one that stands twice the larger count is nearer the truth
+        for word, _, value in rows:  # a file has each word once; if it is there twice, the larger count is used
             amount, before = number(value), amounts.get(word[:40], 0)
             amounts[word[:40]] = None if amount is None or before is None else max(amount, before)
         for word, amount in amounts.items():
@@ -101,7 +104,8 @@ def _aer_of(reader: Reader, address: str) -> dict[str, int]:
                 reader.problem("not a count", path, f"{word!r} has none")
         total = amounts.get(whole)
         known = {word: n for word, n in amounts.items() if n and not word.startswith("TOTAL_ERR")}
-        # The total counts messages, of one reason or several each (aer.c, pci_dev_aer_stats_incr): none is above it.
+        # The total counts messages, and a message can have several reasons (aer.c, pci_dev_aer_stats_incr). So no count
+        # of one reason can be larger than the total.
         most = max(known.values(), default=0)
         if most > (total or 0):
             counts[kind] = most
@@ -115,10 +119,10 @@ def _aer_of(reader: Reader, address: str) -> dict[str, int]:
 
 
 def _edac(reader: Reader) -> dict[str, dict[str, int | None]] | None:
-    """Uncorrected and corrected errors of each memory controller that has an EDAC driver; {} where there is none.
+    """Return uncorrected and corrected errors of each memory controller that has an EDAC driver; {} if there is none.
 
-    Source: Documentation/ABI/testing/sysfs-devices-edac, ue_count and ce_count. The controllers are numbered from 0:
-    one that is left out, and is not proven not to be there, was lost, and its counts are None.
+    Source: Documentation/ABI/testing/sysfs-devices-edac, ue_count and ce_count. The controllers are numbered from 0. If
+    a number is missing and the controller is not proven to be absent, it was lost, and its counts are None.
     """
     names = reader.listing(_EDAC)
     if names is None:
@@ -136,7 +140,7 @@ def _edac(reader: Reader) -> dict[str, dict[str, int | None]] | None:
 
 
 def _disks(reader: Reader, host: Host) -> dict[str, dict[str, str]]:
-    """Each NVMe drive's words by address: state, temperature and alarm of sysfs, and its own log where asked."""
+    """Return facts of each NVMe drive as text, by address: state, temperature, alarm, fields of its SMART log."""
     found: dict[str, dict[str, str]] = {}
     for drive in host.nvme:
         name = drive.controller
@@ -148,10 +152,10 @@ def _disks(reader: Reader, host: Host) -> dict[str, dict[str, str]]:
 
 
 def _sensor(reader: Reader, controller: str) -> dict[str, str]:
-    """The composite temperature and its alarm (drivers/nvme/host/hwmon.c); millidegrees become degrees.
+    """Return the composite temperature in degrees Celsius and its alarm (drivers/nvme/host/hwmon.c).
 
-    The driver makes both files, of one monitor. Where several are there, the worst of each counts; an alarm that is
-    empty or gone beside its temperature is "not read".
+    sysfs has millidegrees. The driver creates both files, in one monitor. If there are several monitors, the worst
+    value of each counts. If a temperature has no alarm, or an empty one, the alarm is "not read".
     """
     inner = _monitors(reader, f"{_NVME}/{controller}")
     places = [place for folder in inner for place in (folder, *_monitors(reader, folder))]
@@ -169,12 +173,12 @@ def _sensor(reader: Reader, controller: str) -> dict[str, str]:
 
 
 def _monitors(reader: Reader, folder: str) -> list[str]:
-    """The folders of hardware monitors in a folder: "hwmon3", or "hwmon" with these in it."""
+    """Return the folders of hardware monitors in a folder: "hwmon3", or those inside "hwmon"."""
     return [f"{folder}/{name}" for name in reader.names(folder) if re.fullmatch(r"hwmon[0-9]*", name)]
 
 
 def _smart(reader: Reader, controller: str) -> dict[str, str]:
-    """The drive's SMART log through nvme-cli: its fields as text, or `smart` saying why there are none."""
+    """Return the fields of the drive's SMART log as text (nvme-cli), or `smart` with the reason why there are none."""
     text = reader.query(f"nvme-smart-log-{controller}", lambda: _ask_smart(reader, controller))
     if text is None:
         return {}
@@ -192,7 +196,10 @@ def _smart(reader: Reader, controller: str) -> dict[str, str]:
 
 
 def _ask_smart(reader: Reader, controller: str) -> str:
-    """The log as JSON, or {"error": why}: "not installed" tells the tool's absence from a drive that fails."""
+    """Return the log as JSON, or {"error": reason}. The reason "not installed" means that the tool is absent.
+
+    So a missing tool is not confused with a drive that fails.
+    """
     argv = ("nvme", "smart-log", f"/dev/{controller}", "--output-format=json")
     try:
         return reader.system.run(argv, timeout=_SMART_SECONDS)
@@ -205,9 +212,9 @@ def _ask_smart(reader: Reader, controller: str) -> str:
 
 
 def _clock(reader: Reader) -> tuple[bool | None, float | None]:
-    """Whether something keeps the clock right, and the greatest error that the kernel supposes, in seconds.
+    """Return whether something keeps the clock synchronised, and the kernel's maximum error in seconds.
 
-    STA_UNSYNC of adjtimex(2), which chrony, ntpd, systemd-timesyncd and phc2sys all clear; asking changes nothing.
+    Uses STA_UNSYNC of adjtimex(2), which chrony, ntpd, systemd-timesyncd and phc2sys all clear. This changes nothing.
     """
     text = reader.query(_CLOCK, _ask_clock) or ""
     match = re.fullmatch(r"status ([0-9]{1,9}) maxerror ([0-9]{1,15})\s*", text)
@@ -221,11 +228,11 @@ def _clock(reader: Reader) -> tuple[bool | None, float | None]:
 
 
 def _ask_clock() -> str | None:
-    """`adjtimex` with modes 0, which only reads: "status N maxerror MICROSECONDS"."""
+    """Call `adjtimex` with modes 0, which only reads. Returns "status N maxerror MICROSECONDS"."""
     import ctypes
 
     class Timex(ctypes.Structure):
-        """The head of struct timex (linux/timex.h), with room for the rest."""
+        """The first fields of struct timex (linux/timex.h), with space for the rest."""
 
         _fields_ = (
             ("modes", ctypes.c_uint),

@@ -1,9 +1,9 @@
-"""The kernel log → events of failing hardware: XIDs, SXids, AER, DPC, machine checks, EDAC. Texts in it are untrusted.
+"""The kernel log → events of failing hardware: XIDs, SXids, AER, DPC, machine checks, EDAC. Its texts are untrusted.
 
-`read_kernel_log` asks dmesg, and the journal for what the ring buffer has lost; what a capture keeps of it
-(`kernel-log`) is only the lines that are one, without names of processes. Each record is matched from its
-start: what a process was called, or a line break in a message, cannot pass for a record of its own. A record that
-cannot be read, or that begins as an event and does not go on as one, is counted: it may be any event.
+`read_kernel_log` asks dmesg, and the journal for records that the ring buffer has lost. A capture (`kernel-log`) keeps
+only the lines that are events, without process names. Each record is matched from its start, so that a process name or
+a line break in a message cannot pass for a record of its own. A record that cannot be read is counted, and so is one
+that begins like an event but does not match: it may be any event.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from hosttune.model.values import Value, recorded_json
 from hosttune.reader import Reader
 
 QUERY = "kernel-log"
-_DMESG_JSON = ("dmesg", "--kernel", "--json")  # util-linux 2.38 on
+_DMESG_JSON = ("dmesg", "--kernel", "--json")  # since util-linux 2.38
 _DMESG = ("dmesg", "--kernel")
 _FIRST = "Linux version "  # the first line of every boot
 _MAKERS = tuple(vendor.traces.log for vendor in VENDORS if vendor.traces.log is not None)
-# What the journal is searched for: all that can be an event.
+# The pattern for the search in the journal: it matches every possible event.
 _WANTED = (
     "".join(f"{log.wanted}|" for log in _MAKERS)
     + r"AER: |PCIe Bus Error|DPC: containment|\[Hardware Error\]|mce: "
     + r"|EDAC (MC|DEVICE)[0-9]|^Missed [0-9]+ kernel messages|"
     + _FIRST
 )
-# The kernel's records, and what journald itself says: it counts the records whose sequence numbers it never saw.
+# The kernel's records, and those of journald itself: it reports how many records it missed, by sequence numbers.
 _JOURNAL = (
     "journalctl", "--boot", "_TRANSPORT=kernel", "+", "_TRANSPORT=driver", "--no-pager", "--quiet", "--output=json",
     "--output-fields=MESSAGE,_SOURCE_MONOTONIC_TIMESTAMP", f"--grep={_WANTED}", "--case-sensitive=yes",
 )  # fmt: skip
 _MAX_LINES, _MAX_TEXT, _MAX_UNREAD = 20_000, 240, 1_000_000_000
-_BEGIN = 1.0  # a log whose oldest line is no older than this, in seconds since boot, is whole
+_BEGIN = 1.0  # a log is complete if its oldest line is no later than this, in seconds since boot
 _PROCESS = re.compile(r", pid=.{0,24}?, name=.*?(?=, |$)")
 _KEYS = frozenset(("since", "source", "unread", "lines", "sum"))
 
@@ -47,16 +47,17 @@ Line = tuple[float | None, str]  # seconds since boot, and the message
 
 
 class Records(NamedTuple):
-    """What a log has: its lines, and how many of its records could not be read."""
+    """The lines of a log, and how many of its records could not be read."""
 
     lines: list[Line]
     unread: int = 0
 
 
 class KernelLog(Value, frozen=True, kw_only=True):
-    """Events in order of first sight; `since`: seconds since boot of the oldest line known; `source` told it.
+    """Events in the order in which each was first seen.
 
-    `unread`: records that could not be read.
+    `since`: the oldest known line, in seconds since boot. `source`: where the log was read. `unread`: how many records
+    could not be read.
     """
 
     events: tuple[KernelEvent, ...]
@@ -66,7 +67,10 @@ class KernelLog(Value, frozen=True, kw_only=True):
 
 
 def read_kernel_log(reader: Reader) -> KernelLog | None:
-    """What the kernel log says of failing hardware; None, with a problem when live, where it cannot be read."""
+    """Return the events of failing hardware in the kernel log.
+
+    None if it cannot be read (with a problem, on a live host).
+    """
     text = reader.query(QUERY, lambda: _ask(reader))
     if text is None:
         return None
@@ -78,14 +82,14 @@ def read_kernel_log(reader: Reader) -> KernelLog | None:
     return KernelLog(events=parse_events(records.lines), since=since, source=source, unread=records.unread)
 
 
-# --- asking ------------------------------------------------------------------------------------------------------
+# --- reading the log ---------------------------------------------------------------------------------------------
 
 
 def _ask(reader: Reader) -> str | None:
-    """The lines that matter as {"since", "source", "unread", "lines": [[seconds, text], …], "sum"}; None: refused.
+    """Return the events as JSON: {"since", "source", "unread", "lines": [[seconds, text], …], "sum"}; None if refused.
 
-    Where the ring buffer does not begin with the boot, the journal is asked for what is older: if it has the boot's
-    first line, the two together are the whole log. What a journal that has lost that line still tells, is kept as well.
+    If the ring buffer does not begin with the boot, the journal is asked for older records. If it has the first line of
+    the boot, the two together are the complete log. If the journal has lost that line, its records are kept as well.
     """
     records = _ask_dmesg(reader)
     if records is None:
@@ -108,9 +112,10 @@ def _ask(reader: Reader) -> str | None:
 
 
 def _sum(said: Mapping[str, Any]) -> int:
-    """What tells a damaged record of a log: a figure that changed would be another event, or none.
+    """Return a checksum that shows whether a record of the log is damaged.
 
-    Of what the lines come to, and not of their texts: a capture replaces in those what identifies the machine.
+    A changed figure would mean another event, or none. The checksum covers the events of the lines and not their text,
+    because a capture replaces text that identifies the machine.
     """
     events = [_event(*line) for line in said["lines"]]
     facts = [
@@ -123,12 +128,12 @@ def _sum(said: Mapping[str, Any]) -> int:
 def _ask_dmesg(reader: Reader) -> Records | None:
     try:
         return parse_dmesg_json(reader.system.run(_DMESG_JSON))
-    except (CommandFailed, BadInput):  # an older dmesg, or one that makes broken JSON of odd bytes
+    except (CommandFailed, BadInput):  # an older dmesg, or one that writes invalid JSON for unusual bytes
         return _ask_plain_dmesg(reader)
 
 
 def _ask_plain_dmesg(reader: Reader) -> Records | None:
-    """The form that every dmesg has: what it cannot say is unknown, and a problem."""
+    """Read the plain form, which every dmesg has. If that fails, the log is unknown, and there is a problem."""
     try:
         return parse_dmesg(reader.system.run(_DMESG))
     except CommandFailed as error:
@@ -140,11 +145,11 @@ def _ask_journal(reader: Reader) -> str:
     try:
         return reader.system.run(_JOURNAL, timeout=30.0)
     except CommandFailed:
-        return ""  # no journal, or none that holds this boot: the log stays cut where it is cut, which is told
+        return ""  # no journal, or none of this boot: the log stays incomplete, and `since` shows that
 
 
 def parse_dmesg_json(text: str) -> Records:
-    """`dmesg --kernel --json`: seconds since boot and message of each record. Raises BadInput for another text."""
+    """Parse `dmesg --kernel --json`: seconds since boot and message of each record. Raises BadInput for other text."""
     try:
         document = json.loads(text, strict=False)
     except (ValueError, RecursionError) as error:
@@ -161,7 +166,10 @@ def parse_dmesg_json(text: str) -> Records:
 
 
 def parse_dmesg(text: str) -> Records:
-    """`dmesg --kernel`: "[    1.234567] message". A line that begins with a blank goes on with the record above it."""
+    """Parse `dmesg --kernel`: "[    1.234567] message".
+
+    A line that begins with a blank continues the record above it: it is skipped, and not counted as unread.
+    """
     lines: list[Line] = []
     unread = 0
     for line in text.splitlines():
@@ -173,9 +181,10 @@ def parse_dmesg(text: str) -> Records:
 
 
 def parse_journal(text: str) -> Records:
-    """`journalctl --output=json`: one record a line, microseconds since boot; binary messages are lists of bytes.
+    """Parse `journalctl --output=json`: one record per line, microseconds since boot.
 
-    What journald says that it missed (systemd, journald-kmsg.c) has no time of the kernel's: it is counted as unread.
+    Binary messages are lists of bytes. journald's own report of missed records (systemd, journald-kmsg.c) has no kernel
+    time stamp: it is counted as unread.
     """
     lines: list[Line] = []
     records = [line for line in text.splitlines() if line.strip()]
@@ -196,24 +205,27 @@ def parse_journal(text: str) -> Records:
 
 
 def interesting(lines: Iterable[Line]) -> Iterator[Line]:
-    """The lines that are an event, without the names of processes in them, cut to a bounded length."""
+    """Yield the lines that are events, without process names, cut to a limited length."""
     for seconds, text in lines:
         if _event(seconds, text[:_MAX_TEXT]) is not None:
             yield seconds, _PROCESS.sub("", text[:1024])[:_MAX_TEXT]
 
 
-# --- the record --------------------------------------------------------------------------------------------------
+# --- the recorded log --------------------------------------------------------------------------------------------
 
 
 def _kept(text: str) -> tuple[float | None, str | None, Records] | None:
-    """What `_ask` wrote, checked: a capture is untrusted. Only events are kept: a line that is none was one once."""
+    """Return what `_ask` wrote, checked, because a capture is untrusted.
+
+    Only events are kept. `_ask` records only events, so any other line is counted as lost.
+    """
     try:
         document = recorded_json(text, where=QUERY)
     except BadInput:
         return None
     if not isinstance(document, dict) or not isinstance(document.get("lines"), list):
         return None
-    unread = document.get("unread", 0)  # captures of earlier versions have neither count nor sum
+    unread = document.get("unread", 0)  # captures of earlier versions have neither the count nor the checksum
     if not _KEYS.issuperset(document) or not isinstance(unread, int) or isinstance(unread, bool) or unread < 0:
         return None
     given = document["lines"][-_MAX_LINES:]
@@ -231,9 +243,9 @@ def _kept(text: str) -> tuple[float | None, str | None, Records] | None:
 
 
 def strip_log(text: str, clean: Callable[[str], str]) -> str | None:
-    """A record of the log with the lines that are events and no others, each text as `clean` gives it.
+    """Return a record of the log that has only the lines that are events, with each text passed through `clean`.
 
-    None for what is no record of ours: somebody may have put anything there.
+    None if it is not a record that hosttune wrote: such a file may contain anything.
     """
     kept = _kept(text)
     if kept is None:
@@ -256,7 +268,7 @@ _SEVERITY = r"(?P<severity>Correct(?:ed|able)|Uncorrect(?:ed|able) \((?:Non-Fata
 
 
 class _Shape(NamedTuple):
-    """One form of record, matched from its start. Groups: address, code, severity, as far as it has them."""
+    """One form of record, matched from its start. Groups, where the form has them: address, code, severity."""
 
     kind: str
     pattern: re.Pattern[str]
@@ -264,7 +276,7 @@ class _Shape(NamedTuple):
 
 
 # Sources: Linux drivers/pci/pcie/{aer,dpc}.c, whose words changed in 6.10 ("Corrected error received" → "Correctable
-# error message received"), drivers/edac/{edac_mc,edac_device}.c. Those of GPU makers are in `hosttune.gpu`.
+# error message received"), drivers/edac/{edac_mc,edac_device}.c. The forms of GPU makers are in `hosttune.gpu`.
 _SHAPES = (
     *(_Shape(kind, re.compile(pattern)) for log in _MAKERS for kind, pattern in log.shapes),
     _Shape(
@@ -280,7 +292,7 @@ _SHAPES = (
         "edac", re.compile(r"EDAC (?:MC|DEVICE)(?P<code>[0-9]{1,4}): (?:(?P<count>[0-9]{1,9}) )?(?P<severity>[CU]E)\b")
     ),
 )
-# How records begin that are events.
+# How records of events begin.
 _BEGINNINGS = re.compile(
     "".join(f"{log.begins}|" for log in _MAKERS)
     + r"\S{1,40} [0-9a-fA-F:.]{7,16}: (?:AER: )?PCIe Bus Error: |EDAC (?:MC|DEVICE)[0-9]{1,4}: [0-9]"
@@ -308,7 +320,10 @@ _SEVERITIES: Mapping[str, str] = {
 
 
 def parse_events(lines: Iterable[Line]) -> tuple[KernelEvent, ...]:
-    """The events among records of the kernel log; those that say the same of one place are counted as one."""
+    """Return the events in records of the kernel log.
+
+    Events that say the same about the same place are counted as one.
+    """
     found: dict[tuple[object, ...], KernelEvent] = {}
     for seconds, text in lines:
         event = _event(seconds, text)
@@ -328,7 +343,7 @@ def _again(first: KernelEvent, event: KernelEvent) -> KernelEvent:
 
 
 def is_broken(text: str) -> bool:
-    """Whether a record begins as an event does and is none: what it says, and of which device, is lost."""
+    """Return whether a record begins like an event but does not match one. Then its content and its device are lost."""
     return _BEGINNINGS.match(text) is not None and _event(None, text) is None
 
 
@@ -355,19 +370,19 @@ def _event(seconds: float | None, text: str) -> KernelEvent | None:
 
 
 def _details(code: str | None, rest: str) -> Mapping[str, str | None]:
-    """What an XID's text says beyond its number, of those whose text decides."""
+    """Return the details in the text of an XID, for those XIDs where the text decides what it means."""
     found = (_NVLINK5 if code in _NVLINK5_CODES else _RECOVERY).match(rest)
     return found.groupdict() if found else {}
 
 
 def _severity(word: str | None) -> str | None:
-    """corrected, nonfatal or fatal, of "Uncorrected (Non-Fatal)", "Nonfatal", "UE" and the like."""
+    """Return corrected, nonfatal or fatal for a word such as "Uncorrected (Non-Fatal)", "Nonfatal" or "UE"."""
     last = (word or "").casefold().rpartition("(")[2].rstrip(")")
     return _SEVERITIES.get(last)
 
 
 def _address(text: str | None) -> str | None:
-    """A whole PCI address of one without domain or function, as XIDs have it."""
+    """Return the full PCI address of one that lacks the domain or the function, as in XID records."""
     if text is None:
         return None
     slot, _, function = text.lower().partition(".")

@@ -1,7 +1,7 @@
-"""libvirt asked: raw facts as one JSON text, so that a capture replays what a live host answered.
+"""Ask libvirt. Returns raw facts as one JSON text, so that a capture can replay what a live host answered.
 
-Read-only connections only; the domain capabilities alone need an ordinary one (libvirt refuses them on a read-only
-connection since CVE-2019-10167) and change nothing either. libvirt-python when it can be imported, else `virsh`.
+Uses read-only connections. Only the domain capabilities need a normal connection (libvirt refuses them on a read-only
+one since CVE-2019-10167), and they change nothing either. Uses libvirt-python if it can be imported, or else `virsh`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ URI_VARIABLE = "HOSTTUNE_LIBVIRT_URI"
 # virDomainState in virsh's words.
 STATES = ("no state", "running", "idle", "paused", "in shutdown", "shut off", "crashed", "pmsuspended")
 _MACHINE = ("x86_64", "q35")
-# RHEL and its kin have QEMU outside PATH, under this name.
+# RHEL and its derivatives have QEMU outside PATH, under this name.
 _EMULATORS = ("qemu-system-x86_64", "/usr/libexec/qemu-kvm")
 _VERSION_SECONDS = 5.0
 _VERSION = re.compile(r"(?:QEMU emulator version )?([0-9]{1,4}(?:\.[0-9]{1,4}){1,3})(?![0-9.])")
-# What of a domain XML says what a guest holds; a capture keeps no more than this (no disks, networks, secrets).
+# The elements of a domain XML that show a guest's resources. A capture keeps only these (no disks, networks, secrets).
 _KEPT = (
     *("name", "uuid", "memory", "currentMemory", "maxMemory", "vcpu", "vcpus", "iothreads", "iothreadids"),
     *("cputune", "numatune", "memoryBacking", "memtune", "cpu", "features"),
@@ -37,7 +37,7 @@ _KEPT_DEVICES = ("hostdev", "controller", "memballoon", "iommu", "memory")
 
 
 class RawDomain(Value, frozen=True, kw_only=True):
-    """A domain as libvirt gave it. `xml` is the live definition of an active one, else the persistent one."""
+    """A domain as libvirt returned it. `xml` is the live definition of an active domain, or else the persistent one."""
 
     name: str
     state: str | None = None
@@ -46,7 +46,7 @@ class RawDomain(Value, frozen=True, kw_only=True):
 
 
 class LibvirtFacts(Value, frozen=True, kw_only=True):
-    """What libvirt answered. `error`: it is installed and could not be asked; `domains` is then None."""
+    """What libvirt answered. `error`: it is installed but could not be asked; then `domains` is None."""
 
     uri: str | None = None
     error: str | None = None
@@ -58,7 +58,7 @@ class LibvirtFacts(Value, frozen=True, kw_only=True):
 
 
 def ask_libvirt(system: System) -> str | None:
-    """LibvirtFacts of the live machine as JSON; None where libvirt is not installed."""
+    """Return the LibvirtFacts of the live machine as JSON; None if libvirt is not installed."""
     uri = os.environ.get(URI_VARIABLE) or DEFAULT_URI
     try:
         import libvirt
@@ -69,7 +69,7 @@ def ask_libvirt(system: System) -> str | None:
             if error.reason == "not installed":
                 return None
             return to_json(LibvirtFacts(uri=uri, error=f"{error.reason}: {error.output.strip()}"))
-    # It prints every error on stderr by itself; ours are in the document.
+    # By default libvirt prints every error on stderr. hosttune puts them in the document instead.
     libvirt.registerErrorHandler(lambda _context, _error: None, None)
     try:
         return to_json(_ask_library(uri))
@@ -86,7 +86,7 @@ def decode_version(number: int) -> str:
 
 
 def _ask_library(uri: str) -> LibvirtFacts:
-    """Raises libvirt.libvirtError when no connection can be had."""
+    """Ask through libvirt-python. Raises libvirt.libvirtError if there is no connection."""
     import libvirt
 
     connection = libvirt.openReadOnly(uri)
@@ -121,13 +121,13 @@ def _library_domains(connection: libvirt.virConnect) -> list[RawDomain]:
                 )
             )
         except libvirt.libvirtError as error:
-            if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:  # gone since it was listed
+            if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:  # removed since it was listed
                 raise
     return sorted(found, key=lambda domain: domain.name)
 
 
 def _library_capabilities(uri: str) -> tuple[str | None, str | None]:
-    """The domain capabilities, or why not."""
+    """Return (the domain capabilities, None) or (None, the reason why there are none)."""
     import libvirt
 
     problem = None
@@ -150,7 +150,7 @@ def _library_capabilities(uri: str) -> tuple[str | None, str | None]:
 
 
 def _ask_virsh(system: System, uri: str) -> LibvirtFacts:
-    """Raises CommandFailed when virsh is missing or cannot connect."""
+    """Ask through virsh. Raises CommandFailed if virsh is missing or cannot connect."""
 
     def virsh(*arguments: str) -> str:
         return system.run(("virsh", "--readonly", "--quiet", "--connect", uri, *arguments))
@@ -171,7 +171,10 @@ def _ask_virsh(system: System, uri: str) -> LibvirtFacts:
 
 
 def read_versions(text: str) -> tuple[str | None, str | None]:
-    """libvirt's and QEMU's version in the output of `virsh version --daemon`; the daemon's before the library's."""
+    """Return the versions of libvirt and QEMU in the output of `virsh version --daemon`.
+
+    The daemon's version is preferred to the library's.
+    """
     found = {}
     for line in text.splitlines():
         what, colon, version = line.partition(":")
@@ -186,12 +189,15 @@ def read_versions(text: str) -> tuple[str | None, str | None]:
 
 
 def ask_client_version(system: System) -> str | None:
-    """What `virsh --version` prints, which needs no daemon; None where it is not installed. Raises Unreadable."""
+    """Return the output of `virsh --version`, which needs no daemon; None if virsh is not installed.
+
+    Raises Unreadable.
+    """
     return _ask_version(system, "virsh")
 
 
 def ask_qemu_version(system: System) -> str | None:
-    """What the installed QEMU prints for `--version`; None where there is none. Raises Unreadable."""
+    """Return what the installed QEMU prints for `--version`; None if QEMU is not installed. Raises Unreadable."""
     for program in _EMULATORS:
         text = _ask_version(system, program)
         if text is not None:
@@ -209,7 +215,7 @@ def _ask_version(system: System, program: str) -> str | None:
 
 
 def read_version(text: str) -> str | None:
-    """The version that a program prints of itself: a line "9.0.0", or "QEMU emulator version 7.2.22 (Debian …)"."""
+    """Return the version in a program's output: a line "9.0.0", or "QEMU emulator version 7.2.22 (Debian …)"."""
     match = _VERSION.match(text.strip())
     return match[1] if match else None
 
@@ -228,7 +234,7 @@ def _virsh_domain(system: System, uri: str, uuid: str) -> RawDomain | None:
         )
     except CommandFailed as error:
         if "failed to get domain" in error.output or "Domain not found" in error.output:
-            return None  # gone since it was listed
+            return None  # removed since it was listed
         raise
 
 
@@ -248,7 +254,7 @@ def _virsh_capabilities(system: System, uri: str) -> tuple[str | None, str | Non
 
 
 def strip_facts(text: str) -> str:
-    """The same facts without what discovery does not need: of each domain only CPUs, memory and host devices."""
+    """Return the same facts without what discovery does not need: of each domain only CPUs, memory and host devices."""
     import msgspec
 
     facts = msgspec.json.decode(text, type=LibvirtFacts)
@@ -261,7 +267,7 @@ def strip_facts(text: str) -> str:
 
 
 def strip_xml(xml: str | None) -> str | None:
-    """A domain's XML with nothing but its CPUs, memory and host devices, and without the paths of files in them."""
+    """Return a domain's XML with only its CPUs, memory and host devices, and without paths of files."""
     if xml is None:
         return None
     from lxml import etree
@@ -271,7 +277,7 @@ def strip_xml(xml: str | None) -> str | None:
     try:
         root = parse(xml)
     except (etree.XMLSyntaxError, ValueError, BadInput):
-        return "<unreadable/>"  # as little a domain as it was before
+        return "<unreadable/>"  # not a domain, as before
     for child in list(root):
         if child.tag == "devices":
             drop = [device for device in child if not _is_kept(device)]
@@ -292,7 +298,10 @@ def strip_xml(xml: str | None) -> str | None:
 
 
 def _is_kept(device: _Element) -> bool:
-    """Whether a device is one of the host's PCI functions or of the guest's shape; SCSI devices name other hosts."""
+    """Return whether a device is a PCI function of the host or belongs to the guest's PCI topology.
+
+    SCSI devices are not kept, because they name other hosts.
+    """
     if device.tag in ("hostdev", "interface"):
         return device.get("type") in (("pci", "mdev") if device.tag == "hostdev" else ("hostdev",))
     return device.tag in _KEPT_DEVICES

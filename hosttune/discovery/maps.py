@@ -1,4 +1,4 @@
-"""`/proc/PID/numa_maps`, read: on which nodes the pages of a process are, and of what size (proc(5))."""
+"""Parser for `/proc/PID/numa_maps`: on which nodes the pages of a process are, and how large they are (proc(5))."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _ON_NODE = re.compile(r"N([0-9]{1,4})=([0-9]{1,15})")
 
 
 class Mapped(Value, frozen=True, kw_only=True):
-    """One mapping: its memory policy ("bind:0"), the file behind it, and its pages in memory by node.
+    """One mapping: its memory policy ("bind:0"), the file behind it, and the number of its pages in memory by node.
 
-    `file` is None for anonymous memory, and a name in brackets for heap and stack. `page_bytes` None: not told.
+    `file` is None for anonymous memory, and a name in brackets for heap and stack. `page_bytes` None: unknown.
     """
 
     policy: str
@@ -28,10 +28,10 @@ class Mapped(Value, frozen=True, kw_only=True):
 
 
 def unread_line(text: str) -> str | None:
-    """The first line that was not read whole: it does not tell as many pages by node as in all. None: every line was.
+    """Return the first incomplete line: its pages by node do not add up to its total. None if every line is complete.
 
-    All pages of a mapping are `mapped`; that is left out where they are as many as `anon` or `dirty`, which are parts
-    of them, and where there are none all three are (show_numa_map, fs/proc/task_mmu.c).
+    The total is `mapped`. The kernel leaves `mapped` out if it equals `anon` or `dirty`, which are parts of it; it
+    leaves out all three if there are no pages (show_numa_map, fs/proc/task_mmu.c).
     """
     for line in text.splitlines():
         words = line.split()
@@ -45,7 +45,7 @@ def unread_line(text: str) -> str | None:
 
 
 def parse_maps(text: str) -> Iterator[Mapped]:
-    """One value a line that names pages; blanks of a file's name are escaped ("\\040") by the kernel."""
+    """Yield one value for each line that has pages. The kernel escapes blanks in file names ("\\040")."""
     for line in text.splitlines():
         words = line.split()
         pages = {found[1]: int(found[2]) for word in words[2:] if (found := _ON_NODE.fullmatch(word))}

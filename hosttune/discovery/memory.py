@@ -1,7 +1,7 @@
 """NUMA nodes, their memory and the host's memory settings, from sysfs and procfs.
 
-Discovery's first step: the CPUs (`cpu`) and the PCI functions take their node ids from here. Formats are
-those of Linux' Documentation/ABI/stable/sysfs-devices-node and Documentation/admin-guide/mm.
+First step of discovery: CPUs (`cpu`) and PCI functions take their node ids from here. The formats are those of Linux'
+Documentation/ABI/stable/sysfs-devices-node and Documentation/admin-guide/mm.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _CHOSEN_WORD = re.compile(r"\[(\S+)\]")
 
 
 def read_nodes(reader: Reader) -> tuple[NumaNode, ...]:
-    """Every node directory of sysfs, by id: also nodes without CPUs, without memory, and those of GPUs.
+    """Return every node directory of sysfs, by id, including nodes without CPUs or memory and nodes of GPUs.
 
-    A kernel built without NUMA has no node directories: the result is empty, and a problem says so, because
-    "one node" would be our word and not the machine's. So it is where the directory cannot be read, or a capture
-    lacks it, but then nobody knows how many nodes there are.
+    A kernel built without NUMA has no node directories. Then the result is empty and there is a problem, because "one
+    node" would be an assumption and not a fact of the machine. The result is also empty if the directory cannot be read
+    or a capture lacks it; then the number of nodes is unknown.
     """
     names = reader.listing(_NODES)
     if names is None:
@@ -59,7 +59,7 @@ def read_nodes(reader: Reader) -> tuple[NumaNode, ...]:
 
 
 def read_memory_settings(reader: Reader) -> MemorySettings:
-    """Host-wide settings in the kernel's words; a file that this kernel does not have gives None."""
+    """Return the host-wide settings as the kernel shows them; None for a file that this kernel does not have."""
     default_bytes = default_page_bytes(reader.text("/proc/meminfo") or "")
     return MemorySettings(
         thp=_chosen_word(reader, Thp.path),
@@ -73,7 +73,7 @@ def read_memory_settings(reader: Reader) -> MemorySettings:
 
 
 def _hugetlbfs(reader: Reader, default_bytes: int | None) -> tuple[Hugetlbfs, ...] | None:
-    """The mounted file systems of huge pages; None where no list of mounts can be read."""
+    """Return the mounted file systems of huge pages; None if no list of mounts can be read."""
     text = next((text for path in MOUNTS if (text := reader.text(path)) is not None), None)
     if text is None:
         return None
@@ -84,19 +84,19 @@ def _hugetlbfs(reader: Reader, default_bytes: int | None) -> tuple[Hugetlbfs, ..
 
 
 def _libvirt_uses(reader: Reader, path: str) -> bool | None:
-    """Whether the libvirt daemon has found a hugetlbfs; None where it cannot be seen."""
+    """Return whether the libvirt daemon has found this hugetlbfs; None if that cannot be seen."""
     found = reader.exists(libvirts_folder(path))
     return found if found or reader.system.complete else None
 
 
 def _online_nodes(reader: Reader, ids: Sequence[int]) -> Sequence[int]:
-    """The nodes that the columns of `distance` stand for: the online ones, ascending (drivers/base/node.c)."""
+    """Return the nodes that the columns of `distance` stand for: the online ones, ascending (drivers/base/node.c)."""
     online = read_set(reader, f"{_NODES}/online")
     return sorted(online) if online else ids
 
 
 def _gpu_nodes(reader: Reader) -> frozenset[int]:
-    """Nodes that are a GPU's memory, as a driver says of each GPU that it onlined as a node (POWER9, Grace)."""
+    """Return the nodes that are a GPU's memory: a driver reports for each GPU the node it onlined (POWER9, Grace)."""
     nodes = set[int]()
     for folder in (vendor.traces.proc for vendor in VENDORS if vendor.traces.proc):
         for gpu in reader.names(folder):
@@ -122,7 +122,10 @@ def _read_node(reader: Reader, node: int, columns: Sequence[int], gpu_nodes: fro
 
 
 def _node_cpus(reader: Reader, node: int, names: Sequence[str]) -> str | None:
-    """`cpulist` verbatim; older kernels have only the mask, and a thin capture only the links to the CPUs."""
+    """Return `cpulist` unchanged.
+
+    Older kernels have only the mask, and an incomplete capture only the links to the CPUs.
+    """
     path = f"{_NODES}/node{node}"
     if "cpulist" in names and (listed := read_list(reader, f"{path}/cpulist")) is not None:
         return listed
@@ -133,7 +136,7 @@ def _node_cpus(reader: Reader, node: int, names: Sequence[str]) -> str | None:
 
 
 def _memory_lines(reader: Reader, path: str) -> dict[str, int]:
-    """Bytes by the kernel's name, from lines such as "Node 0 MemTotal: 8386704 kB" or "MemTotal: 8386704 kB"."""
+    """Return bytes by the kernel's name, from lines such as "Node 0 MemTotal: 8386704 kB" or "MemTotal: 8386704 kB"."""
     found: dict[str, int] = {}
     for match in _MEMORY_LINE.finditer(reader.text(path) or ""):
         kibibytes = number(match[2], MAX_SIZE >> 10)
@@ -145,9 +148,9 @@ def _memory_lines(reader: Reader, path: str) -> dict[str, int]:
 
 
 def _compare_memory(reader: Reader, nodes: Sequence[NumaNode]) -> None:
-    """Say so when the nodes' memory is not the machine's (a sandbox that fakes one of the two files).
+    """Add a problem if the nodes' memory does not add up to the machine's (a sandbox that fakes one of the two files).
 
-    Old kernels count a node's reserved pages in, up to a few per cent; a tenth is no such rounding.
+    Old kernels include a node's reserved pages, up to a few per cent. A difference of a tenth is more than that.
     """
     total = _memory_lines(reader, "/proc/meminfo").get("MemTotal")
     sizes = [node.memory_bytes for node in nodes if node.memory_bytes is not None]
@@ -157,12 +160,13 @@ def _compare_memory(reader: Reader, nodes: Sequence[NumaNode]) -> None:
 
 
 def _compare_pages(reader: Reader, nodes: Sequence[NumaNode]) -> None:
-    """Say so when the nodes' huge pages are not the machine's: a file was not read right, or they changed meanwhile.
+    """Add a problem if the nodes' huge pages do not add up to the machine's.
 
-    So it is where the machine's were lost: they may have been others.
+    Then a file was not read correctly, or the pages changed meanwhile. It is also a problem if the machine's numbers
+    were lost, because they may have been different.
 
-    The kernel counts the pages in all (/proc/meminfo: of the default size), and by node
-    (mm/hugetlb.c: nr_huge_pages and nr_huge_pages_node, free_huge_pages and free_huge_pages_node).
+    The kernel counts the pages of the whole machine (/proc/meminfo: of the default size) and by node (mm/hugetlb.c:
+    nr_huge_pages and nr_huge_pages_node, free_huge_pages and free_huge_pages_node).
     """
     text = reader.text("/proc/meminfo") or ""
     size = default_page_bytes(text)
@@ -178,7 +182,7 @@ def _compare_pages(reader: Reader, nodes: Sequence[NumaNode]) -> None:
 
 
 def _distances(reader: Reader, node: int, columns: Sequence[int]) -> dict[str, int] | None:
-    """ACPI SLIT distances (10 = local) by node id."""
+    """Return the ACPI SLIT distances (10 = local) by node id."""
     path = f"{_NODES}/node{node}/distance"
     text = reader.text(path)
     if not text:
@@ -193,13 +197,13 @@ def _distances(reader: Reader, node: int, columns: Sequence[int]) -> dict[str, i
 
 
 def _huge_pages(reader: Reader, node: int) -> tuple[HugePages, ...]:
-    """The node's pools of huge pages, smallest page first."""
+    """Return the node's pools of huge pages, smallest page size first."""
     path = f"{_NODES}/node{node}/hugepages"
     return tuple(_huge_page_pool(reader, size, f"{path}/{pool}") for size, pool in _pools(reader, path))
 
 
 def _huge_page_pool(reader: Reader, size: int, path: str) -> HugePages:
-    """A pool; of one that has more free pages than pages, neither number is known."""
+    """Return one pool. If it has more free pages than pages, both numbers are unknown."""
     total, free = reader.count(f"{path}/nr_hugepages"), reader.count(f"{path}/free_hugepages")
     if total is not None and free is not None and free > total:
         reader.problem("more huge pages free than there are", path, f"nr_hugepages {total}, free_hugepages {free}")
@@ -208,13 +212,13 @@ def _huge_page_pool(reader: Reader, size: int, path: str) -> HugePages:
 
 
 def _pools(reader: Reader, path: str) -> list[tuple[int, str]]:
-    """Page size in bytes and directory name of every pool under a `hugepages` directory."""
+    """Return the page size in bytes and the directory name of every pool under a `hugepages` directory."""
     matches = (_POOL_NAME.fullmatch(name) for name in reader.names(path))
     return sorted((int(match[1]) << 10, match[0]) for match in matches if match)
 
 
 def _kind(cpus: str | None, memory_bytes: int | None, is_gpu: bool) -> str | None:
-    """What the node is for; None while its CPUs or its memory are unknown."""
+    """Return what the node is for; None if its CPUs or its memory are unknown."""
     if cpus:
         return "cpu"
     if is_gpu:
@@ -225,7 +229,7 @@ def _kind(cpus: str | None, memory_bytes: int | None, is_gpu: bool) -> str | Non
 
 
 def _overcommit(reader: Reader) -> dict[str, int] | None:
-    """nr_overcommit_hugepages by page size in bytes; None on a kernel without huge pages."""
+    """Return nr_overcommit_hugepages by page size in bytes; None on a kernel without huge pages."""
     found = {
         str(size): reader.count(f"{_HUGEPAGES}/{pool}/nr_overcommit_hugepages")
         for size, pool in _pools(reader, _HUGEPAGES)
@@ -234,7 +238,7 @@ def _overcommit(reader: Reader) -> dict[str, int] | None:
 
 
 def _chosen_word(reader: Reader, path: str) -> str | None:
-    """The word in brackets of a choice file such as "always [madvise] never"."""
+    """Return the word in brackets of a file such as "always [madvise] never"."""
     text = reader.text(path)
     if not text:
         return None

@@ -1,8 +1,8 @@
 """The PCI tree of a host: every function with its bridge, NUMA node, link on both ends, IOMMU group, BARs and limits.
 
 Second step of discovery, after the NUMA nodes: System → `read_pci` → Host.pci. `pci_function` reads, `pciconfig`
-decodes, `pci_link` judges links, `pci_names` names; here the functions are put together. Nothing is written and no
-sleeping device is woken.
+decodes, `pci_link` judges links, `pci_names` finds names; this module puts the functions together. It writes nothing
+and wakes no sleeping device.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ Place = tuple[int | None, str]
 def read_pci(
     reader: Reader, nodes: tuple[NumaNode, ...], *, fallback_ids: Callable[[], bytes | None] | None = None
 ) -> tuple[PciDevice, ...]:
-    """Every PCI function, sorted by address (a domain of more than four digits after the others).
+    """Return every PCI function, sorted by address (a domain of more than four digits after the others).
 
-    `nodes` are the host's NUMA nodes with their CPUs, for affinity that only local CPU lists tell. Names come from the
-    pci.ids of the same system; `fallback_ids` is called for another one only when it has none (`pci_names.load`).
-    What cannot be read, or contradicts itself, becomes a problem of the reader.
+    `nodes` are the host's NUMA nodes with their CPUs; they are needed for functions whose node follows from a list of
+    local CPUs. Names come from the pci.ids of the same system. Only if it has none, `fallback_ids` is called for
+    another one (`pci_names.load`). What cannot be read or contradicts itself becomes a problem of the reader.
     """
     functions = _read_functions(reader)
     home = _NodeFinder(reader, nodes, functions)
@@ -72,7 +72,7 @@ def read_pci(
 def _read_functions(reader: Reader) -> dict[str, Function]:
     functions: dict[str, Function] = {}
     bars: dict[bytes, tuple[Bar, ...] | None] = {}
-    bridges: dict[str, tuple[str, ...]] = {}  # by folder: those whose folders it is in, nearest first
+    bridges: dict[str, tuple[str, ...]] = {}  # by folder: the bridges above it, nearest first
     names = reader.names(DEVICES)
     check_count(len(names), "PCI functions", f"{reader.system.origin}: {DEVICES}")
     for address in sorted(names, key=lambda name: (len(name), name)):
@@ -84,8 +84,8 @@ def _read_functions(reader: Reader) -> dict[str, Function]:
         if folder not in bridges:
             bridges[folder] = tuple(name for name in reversed(folder.split("/")) if ADDRESS.fullmatch(name))
         above = bridges[folder]
-        # Below a host bridge of its own ("pci10000:00", made by Intel VMD) a function is on a root bus, even though
-        # the path goes through the VMD device, which still tells where the domain sits.
+        # A function below a host bridge of its own ("pci10000:00", made by Intel VMD) is on a root bus, although its
+        # path goes through the VMD device. The path still shows where the domain is attached.
         parent = above[0] if above and folder.endswith(f"/{above[0]}") else None
         if own != address:
             why = f"its link leads to {path}, the folder of another function"
@@ -107,10 +107,10 @@ def _read_functions(reader: Reader) -> dict[str, Function]:
 
 
 def _misplaced(function: Function, above: Function | None) -> str | None:
-    """Why a function cannot be below the bridge whose folder it is in; None where nothing denies it.
+    """Return why a function cannot be below the bridge whose folder it is in; None if nothing contradicts it.
 
-    A bridge passes on what is for its own buses alone, so that no function answers on another one below it. One that
-    has no numbers yet, which firmware or the kernel gives it, says nothing.
+    A bridge forwards only what is for its own buses, so a function below it cannot be on another bus. A bridge that has
+    no bus numbers yet (firmware or the kernel assigns them) proves nothing.
     """
     if above is None or above.config.buses is None or 0 in above.config.buses:
         return None
@@ -122,11 +122,12 @@ def _misplaced(function: Function, above: Function | None) -> str | None:
 
 
 def _is_virtual(reader: Reader, function: Function, physical: Function | None) -> bool:
-    """Whether a function is a virtual one of the other, as its link says.
+    """Return whether `function` really is a virtual function of `physical`, as its link says.
 
-    The other names it by a link of its own, or has virtual functions while this one has no ids in its header, which
-    only virtual ones lack (PCI Express base specification, SR-IOV: Vendor ID and Device ID of a VF read FFFFh). Where
-    a capture has neither links nor numbers nor configuration space, what has no ids in a header counts.
+    It is one if `physical` has a link to it. It is also one if `physical` has virtual functions and this function has
+    no ids in its header, which only virtual functions lack (PCI Express base specification, SR-IOV: Vendor ID and
+    Device ID of a VF read FFFFh). If a capture has neither links nor numbers nor configuration space, it is enough that
+    there are no ids in the header.
     """
     if physical is None or physical.address == function.address:
         return False
@@ -142,7 +143,7 @@ def _is_virtual(reader: Reader, function: Function, physical: Function | None) -
 
 
 def _doubt_links(reader: Reader, functions: Mapping[str, Function], links: Mapping[str, Link | None]) -> None:
-    """A problem for each degraded link, told once: at the first function of its lower end, not at the port above."""
+    """Add one problem for each degraded link, at the first function of its lower end and not at the port above."""
     told: set[tuple[str, str]] = set()
     for address, link in links.items():
         if link is None or link.state != "degraded" or link.upstream is None or functions[address].physfn is not None:
@@ -154,7 +155,7 @@ def _doubt_links(reader: Reader, functions: Mapping[str, Function], links: Mappi
 
 
 def _doubt_gone(reader: Reader, functions: Mapping[str, Function]) -> None:
-    """A problem for each function that the kernel lists and that does not answer any more."""
+    """Add a problem for each function that the kernel lists and that no longer answers."""
     for address, function in functions.items():
         if function.gone:
             why = "its ids or its configuration space read all ones: it is off the bus, or the link above it is down"
@@ -197,10 +198,10 @@ def _affinity(home: _NodeFinder, function: Function) -> dict[str, Any]:
 
 
 class _Near(NamedTuple):
-    """A list of local CPUs: its text (None when it is no list or empty), and which known CPUs it names.
+    """A list of local CPUs: its text (None if it is empty or not a list), and which known CPUs it names.
 
-    `node` is the one that they lie on, None for several, for none, and where they are all CPUs of the machine. `real`:
-    it is a list, and of nothing but CPUs that nodes have.
+    `node` is the node of these CPUs; None if there are none, if they are on several nodes, or if they are all CPUs of
+    the machine. `real`: it is a list, and all its CPUs belong to nodes.
     """
 
     text: str | None = None
@@ -210,10 +211,10 @@ class _Near(NamedTuple):
 
 
 class _NodeFinder:
-    """Finds each function's NUMA node, and notes where its sources disagree.
+    """Finds each function's NUMA node, and reports where its sources disagree.
 
-    The order of trust: the function's own node, the nearest bridge above that knows, a local CPU list that names part
-    of the machine and lies on one node. A list of all CPUs says nothing.
+    Order of preference: the function's own node; the nearest bridge above with a known node; a local CPU list that
+    names only part of the machine's CPUs, all on one node. A list of all CPUs proves nothing.
     """
 
     def __init__(self, reader: Reader, nodes: tuple[NumaNode, ...], functions: Mapping[str, Function]) -> None:
@@ -225,10 +226,10 @@ class _NodeFinder:
         self._told = [name for name in AFFINITY if any(name in one.names for one in functions.values())]
 
     def place(self, function: Function) -> Place:
-        """Node and source ("device", "bridge", "firmware", "unknown").
+        """Return the node and its source ("device", "bridge", "firmware", "unknown").
 
-        What the kernel tells of other functions and not of this one was lost, and no other source fills it in: it may
-        have said something else.
+        If the kernel shows a file for other functions and not for this one, the file was lost. No other source replaces
+        it, because the lost value may have been different.
         """
         where = f"{DEVICES}/{function.address}/numa_node"
         bridge, blank = self._bridge(function)
@@ -253,16 +254,16 @@ class _NodeFinder:
         return (None, "unknown") if node is None else (node, "firmware")
 
     def _lost(self, function: Function, name: str) -> bool:
-        """Whether a file of AFFINITY says nothing of this function, and other functions have it."""
+        """Return whether a file of AFFINITY has no value for this function although other functions have the file."""
         return name in self._told and (name in function.unread or name not in function.names)
 
     def _note(self, function: Function, what: str, where: str, why: str) -> None:
-        """A problem, if the function is one that is looked at for its node."""
+        """Add a problem, if the NUMA node of this function matters."""
         if function.matters:
             self._reader.problem(what, where, why)
 
     def _bridge(self, function: Function) -> tuple[Function | None, str | None]:
-        """(the nearest function above that knows its node; the address of one that is nearer and lost its node)."""
+        """Return the nearest function above with a known node; the address of a nearer one that lost its node."""
         for address in function.above:
             above = self._functions.get(address)
             if above is not None and self._lost(above, "numa_node"):
@@ -272,7 +273,7 @@ class _NodeFinder:
         return None, None
 
     def near(self, function: Function) -> _Near:
-        """The function's local CPUs."""
+        """Return the function's local CPUs."""
         text = function.local_cpus
         if text not in self._near:
             self._near[text] = self._locate(text or "", function.path)
@@ -286,13 +287,13 @@ class _NodeFinder:
             return _Near(real=False)
         known = cpus & self._all
         nodes = [node for node, on_node in self._cpus.items() if not on_node.isdisjoint(known)]
-        # The list of a function without a node may name every CPU that there could be.
+        # For a function without a node, the list may name every possible CPU.
         real = not self._cpus or known == self._all or cpus <= self._all
         node = nodes[0] if real and len(nodes) == 1 and known != self._all else None
         return _Near(plain(text, cpus) or None, known, node, real)
 
     def _doubt(self, function: Function, node: int, bridge: Function | None) -> None:
-        """Note what contradicts the node that was taken."""
+        """Report what contradicts the chosen node."""
         where = f"{DEVICES}/{function.address}/numa_node"
         if self._cpus and node not in self._cpus:
             self._reader.problem("NUMA node does not exist", where, f"says {node}; taken as it is")
@@ -317,10 +318,10 @@ class _NodeFinder:
 
 
 class _Groups:
-    """Finds each function's IOMMU group: its own link says it, and the group's folder of devices where it was recorded.
+    """Finds each function's IOMMU group from its own link, and compares it with the group's folder of devices.
 
-    Where the two differ, the group of the function is unknown, and that of all members of either group: nobody knows
-    with whom they share it.
+    A capture may lack the folder. If the two differ, the group of the function is unknown, and so is the group of all
+    members of both groups, because it is unknown which functions share it with them.
     """
 
     def __init__(self, reader: Reader, functions: Mapping[str, Function]) -> None:
@@ -340,7 +341,10 @@ class _Groups:
         self._doubtful.update(self._links[address] for address in belied)
 
     def of(self, function: Function) -> dict[str, Any]:
-        """IOMMU group and the type of its default domain. A link that was not recorded leaves it to the folder."""
+        """Return the IOMMU group and the type of its default domain.
+
+        If the link was not recorded, the folder decides.
+        """
         address, where = function.address, f"{function.path}/iommu_group"
         name = self._links.get(address)
         if name is None and ("iommu_group" in function.names or address not in self._listed):
@@ -366,19 +370,19 @@ class _Groups:
         return name
 
     def _why_not(self, address: str, name: str) -> str | None:
-        """Why a function is not believed to be in this group; None where nothing denies it."""
+        """Return why the function cannot be in this group; None if nothing contradicts it."""
         if self._members and name not in self._members:
             return f"leads to group {name}, which is not in {GROUPS}"
         if self._listed.get(address, name) != name:
             return f"leads to group {name}, and the folder of devices of group {self._listed[address]} names it"
-        # A kernel keeps no group without members: where folders were recorded, an empty one lost them.
+        # The kernel keeps no group without members. So an empty folder among recorded folders has lost its entries.
         if self._listed and address not in self._members.get(name, ()):
             return f"leads to group {name}, whose folder of devices does not name it"
         return None
 
 
 def _functions_of(reader: Reader, function: Function) -> dict[str, Any]:
-    """SR-IOV: the physical function, or the virtual ones and how many there can be."""
+    """Return the SR-IOV facts: the physical function, or the virtual functions and their maximum number."""
     names, path = function.names, function.path
     if function.physfn is not None:
         return {"physfn": function.physfn}
@@ -401,7 +405,7 @@ def _virtfns(reader: Reader, function: Function) -> tuple[str, ...]:
 
 
 def _power(reader: Reader, function: Function) -> dict[str, Any]:
-    """Power, reset methods, the driver that is asked for, and whether firmware shows its screen here."""
+    """Return power state, reset methods, driver override, and whether firmware shows its screen here."""
     names, path = function.names, function.path
     facts: dict[str, Any] = {"power_state": function.power_state, "runtime_status": function.runtime_status}
     if "boot_vga" in names:

@@ -1,8 +1,8 @@
-"""Read what sysfs says of one PCI function, without judging it; `pci` puts the functions together.
+"""Read what sysfs says about one PCI function, without judging it. `pci` puts the functions together.
 
 Of each function a capture must hold: vendor, device, class, revision, subsystem_vendor, subsystem_device, config,
-numa_node, local_cpulist, resource, current_link_speed, current_link_width, max_link_speed, max_link_width,
-driver, driver_override, iommu_group, physfn, virtfn*, sriov_totalvfs, sriov_numvfs, boot_vga, power_state,
+numa_node, local_cpulist, resource, current_link_speed, current_link_width, max_link_speed, max_link_width, driver,
+driver_override, iommu_group, physfn, virtfn*, sriov_totalvfs, sriov_numvfs, boot_vga, power_state,
 power/runtime_status, reset_method, irq, msi_irqs/, and /proc/irq/N/{smp,effective}_affinity_list.
 """
 
@@ -24,19 +24,22 @@ from hosttune.system import Folder
 _MEM = 0x200
 _PREFETCH = 0x2000
 _MEM_64 = 0x100000
-_REGIONS = 6  # standard BARs; behind them come the ROM, SR-IOV and bridge windows
+_REGIONS = 6  # standard BARs; after them come the ROM, SR-IOV and bridge windows
 _NO_REGION = b"0x0000000000000000 0x0000000000000000"
 ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _SPEED = re.compile(rb"([0-9]{1,3}(?:\.[0-9])?) GT/s")
 _DIGITS = re.compile(r"[0-9a-f]+")
 _LINK_FILES = frozenset(("current_link_speed", "current_link_width", "max_link_speed", "max_link_width"))
 _UNCORE = ("08", "11")  # system peripherals, signal processing
-AFFINITY = ("numa_node", "local_cpulist")  # a kernel shows both of every function, or with no NUMA the list alone
+AFFINITY = ("numa_node", "local_cpulist")  # the kernel shows both for every function, or, without NUMA, only the list
 MAX_NODES = 1 << 20
 
 
 class Figures(Value, frozen=True, kw_only=True):
-    """One end of a link in its own words: rate in GT/s per lane and lanes, now and at most; None where unknown."""
+    """What one end of a link reports: speed in GT/s per lane and number of lanes, current and maximum.
+
+    None if unknown.
+    """
 
     speed: float | None = None
     width: int | None = None
@@ -45,14 +48,14 @@ class Figures(Value, frozen=True, kw_only=True):
 
     @property
     def silent(self) -> bool:
-        """The function reports no link at all."""
+        """Whether the function reports no link at all."""
         return self.max_speed is None and self.max_width is None and self.speed is None and self.width is None
 
 
 class Function(Value, frozen=True, kw_only=True):
-    """One PCI function as sysfs shows it. `above` are the functions of its link path, nearest first.
+    """One PCI function as sysfs shows it. `above` are the functions above it in its path, nearest first.
 
-    `unread`: of `AFFINITY` the files that are there, and could not be read or say nothing that they can say.
+    `unread`: those files of `AFFINITY` that exist but could not be read, or have no valid value.
     """
 
     address: str
@@ -82,22 +85,25 @@ class Function(Value, frozen=True, kw_only=True):
 
     @property
     def gone(self) -> bool:
-        """Its ids or its configuration space read all ones: nothing answers there. (A virtual function has no ids.)"""
+        """Whether its ids or its configuration space read all ones: nothing answers.
+
+        (A virtual function has no ids.)
+        """
         return self.config.all_ones or (self.vendor == "ffff" and "physfn" not in self.names)
 
     @property
     def asleep(self) -> bool:
-        """In D3: its registers mean nothing."""
+        """Whether it is in D3: the values of its registers mean nothing."""
         return (self.power_state or "").startswith("D3")
 
     @property
     def matters(self) -> bool:
-        """A display, accelerator, network, NVMe or NVSwitch function: worth a look at its interrupts and power."""
+        """Whether guests or tuning need it: a display, accelerator, network, NVMe or NVSwitch function."""
         return matters(self.class_code, self.vendor, self.device)
 
 
 def matters(class_code: str | None, vendor: str | None, device: str | None) -> bool:
-    """Whether a function of this class and id is something that guests or tuning are about."""
+    """Return whether guests or tuning need a function of this class and these ids."""
     kind = class_code or ""
     return kind[:2] in ("03", "12", "02") or kind[:4] == "0108" or nvswitches.is_known(vendor, device)
 
@@ -108,7 +114,7 @@ _Bars = dict[bytes, tuple[Bar, ...] | None]
 
 
 class _Files:
-    """The files of one function: each as bytes, None when absent or unreadable (then a problem is noted)."""
+    """The files of one function, each as bytes; None if absent or unreadable (unreadable also adds a problem)."""
 
     def __init__(self, reader: Reader, path: str, folder: Folder) -> None:
         self.reader = reader
@@ -117,7 +123,7 @@ class _Files:
         self._folder = folder
 
     def data(self, name: str) -> bytes | None:
-        """The bytes of a file."""
+        """Return the bytes of a file."""
         try:
             return self._folder.read(name) if name in self.names else None
         except Unreadable as error:
@@ -125,11 +131,11 @@ class _Files:
             return None
 
     def link_name(self, name: str) -> str | None:
-        """The last part of where a link leads."""
+        """Return the last part of a link's target."""
         return self.reader.link_name(f"{self.path}/{name}") if name in self.names else None
 
     def runtime_status(self) -> str | None:
-        """Of runtime power management: "active", "suspended"…"""
+        """The status of runtime power management: "active", "suspended"…"""
         return _line(self.reader.data(f"{self.path}/power/runtime_status")) if "power" in self.names else None
 
 
@@ -143,9 +149,10 @@ def read_function(
     *,
     physical: bool = False,
 ) -> Function:
-    """Read one function under its real `path`. `seen_bars` keeps parsed `resource` texts, most of which repeat.
+    """Read one function under its real `path`.
 
-    `physical`: its link to a physical function is not believed, and left unread.
+    `seen_bars` keeps parsed `resource` texts, most of which repeat. `physical` True: its link to a physical
+    function is not trusted, and not read.
     """
     with reader.folder(path) as folder:
         files = _Files(reader, path, folder)
@@ -154,7 +161,7 @@ def read_function(
 
 
 def not_read(address: str, why: str) -> Function:
-    """A function of which nothing is known but its address, because `why`."""
+    """Return a function of which only the address is known, because of `why`."""
     path = sysfs.function(address)
     return Function(
         address=address, path=path, above=(), parent=None, names=frozenset(), vendor=None, device=None,
@@ -206,18 +213,24 @@ def _read(files: _Files, address: str, above: tuple[str, ...], parent: str | Non
 
 
 def _line(data: bytes | None) -> str | None:
-    """A one-line file's text; None for an absent one and for one that says nothing."""
+    """Return the text of a file with one line; None if the file is absent or empty."""
     return data.decode("utf-8", "replace").strip() or None if data else None
 
 
 def _hex(data: bytes | None, digits: int) -> str | None:
-    """The digits of "0x10de", of which the kernel writes so many; None for what is no such number, or cut off."""
+    """Return the digits of a text such as "0x10de".
+
+    The kernel writes exactly `digits` of them. None for a text that is not such a number or is cut off.
+    """
     text = (_line(data) or "").removeprefix("0x").lower()
     return text if len(text) == digits and _DIGITS.fullmatch(text) else None
 
 
 def is_address(name: str) -> bool:
-    """Whether the kernel would write an address so: a device below 32, no zeros before a domain of four digits."""
+    """Return whether the kernel would write an address like this.
+
+    The device is below 32, and a domain of more than four digits does not begin with a zero.
+    """
     if not ADDRESS.fullmatch(name):
         return False
     domain, _, rest = name.partition(":")
@@ -225,7 +238,10 @@ def is_address(name: str) -> bool:
 
 
 def _power(files: _Files) -> tuple[str | None, str | None]:
-    """Power state ("D0") and, where that is not told, runtime status ("active"). Neither touches the device."""
+    """Return the power state ("D0") and, if that is unknown, the runtime status ("active").
+
+    Does not touch the device.
+    """
     state = _line(files.data("power_state"))
     if state in ("unknown", "error"):
         state = None
@@ -233,9 +249,9 @@ def _power(files: _Files) -> tuple[str | None, str | None]:
 
 
 def _config(files: _Files, power_state: str | None, runtime_status: str | None) -> ConfigFacts:
-    """Configuration space, unless reading it would wake the device: the kernel resumes one in D3cold for it.
+    """Return the configuration space, unless reading it would wake the device: the kernel resumes a device in D3cold.
 
-    (drivers/pci/pci.c, pci_config_pm_runtime_get; a suspended device whose state is not told may be in D3cold.)
+    (drivers/pci/pci.c, pci_config_pm_runtime_get. A suspended device whose power state is unknown may be in D3cold.)
     """
     if power_state == "D3cold" or (power_state is None and runtime_status == "suspended"):
         return _NO_CONFIG
@@ -249,10 +265,12 @@ def _config(files: _Files, power_state: str | None, runtime_status: str | None) 
 
 
 def _ids(files: _Files, config: ConfigFacts) -> tuple[str | None, str | None, str | None]:
-    """Vendor, device and class. The files go before the header, which a kernel quirk or a virtual function belies.
+    """Return vendor, device and class.
 
-    A server has hundreds of uncore counters; for these the header does, as it is where the files come from. Where file
-    and header are both there and differ, the one of them counts that says a device that matters: none may vanish.
+    The files are preferred to the header, because the header differs for a kernel quirk or a virtual function. A server
+    has hundreds of uncore counters; for these the header is used if the class agrees, since the kernel takes the files
+    from it. If file and header differ and only one of them describes a device that matters, that one is used, so that
+    no such device is overlooked.
     """
     header = (config.vendor_id, config.device_id, config.class_code)
     filed_class = _hex(files.data("class"), 6)
@@ -274,10 +292,11 @@ def _matter(ids: _Ids) -> bool:
 
 
 def _belied(files: _Files, config: ConfigFacts, ids: _Ids) -> str | None:
-    """Why the ids of a device that matters are doubtful: its files and its header differ, or neither tells its maker.
+    """Return why the ids of a device that matters are doubtful; None if they are not.
 
-    A virtual function has no ids in its header. Linux mends classes of bridges, storage and serial controllers in its
-    own books (drivers/pci/quirks.c); it makes no GPU, NIC, NVMe drive or NVSwitch of anything else.
+    They are doubtful if its files and its header differ, or if neither gives its vendor. A virtual function has no ids
+    in its header. Linux corrects the classes of some bridges, storage and serial controllers in its own records
+    (drivers/pci/quirks.c), but it never turns another device into a GPU, NIC, NVMe drive or NVSwitch.
     """
     header = (config.vendor_id, config.device_id, config.class_code)
     vendor, device, kind = ids
@@ -298,7 +317,10 @@ def _belied(files: _Files, config: ConfigFacts, ids: _Ids) -> str | None:
 def _subsystem(
     files: _Files, config: ConfigFacts, vendor: str | None
 ) -> tuple[tuple[str | None, str | None], str | None]:
-    """Subsystem ids and revision. The kernel took both from the header, so a header that agrees saves three files."""
+    """Return subsystem ids and revision.
+
+    The kernel takes both from the header, so if the header agrees, three files need not be read.
+    """
     if vendor is not None and vendor == config.vendor_id and not config.is_bridge:
         return (config.subsystem_vendor_id, config.subsystem_device_id), config.revision
     subsystem_vendor = _hex(files.data("subsystem_vendor"), 4)
@@ -310,12 +332,15 @@ def _subsystem(
 
 
 def _is_whole(data: bytes | None) -> bool:
-    """Whether a one-line file was read to its end: the kernel ends each with a line break, an empty list too."""
+    """Return whether a file with one line was read to its end.
+
+    The kernel ends each with a line break, even an empty list.
+    """
     return data is not None and data.endswith(b"\n")
 
 
 def _local_cpus(files: _Files, unread: set[str]) -> str | None:
-    """The CPUs near the function as a list; old captures hold only the mask."""
+    """Return the CPUs near the function as a list. Old captures have only the mask."""
     data = files.data("local_cpulist")
     if "local_cpulist" in files.names and not _is_whole(data):
         unread.add("local_cpulist")
@@ -331,7 +356,7 @@ def _local_cpus(files: _Files, unread: set[str]) -> str | None:
 
 
 def _node(files: _Files, unread: set[str]) -> int | None:
-    """The function's own NUMA node; the kernel's -1 is unknown."""
+    """Return the function's own NUMA node. The kernel's -1 means unknown."""
     data = files.data("numa_node")
     if data == b"-1\n" or "numa_node" not in files.names:
         return None
@@ -345,11 +370,12 @@ def _node(files: _Files, unread: set[str]) -> int | None:
 
 
 def _figures(files: _Files, config: ConfigFacts, power_state: str | None) -> tuple[Figures, tuple[LinkFigures, ...]]:
-    """The link as the sysfs files say, and as configuration space does where there is none of them; and each by itself.
+    """Return the link as the sysfs files show it, or, without any of them, as configuration space does.
 
-    A kernel shows all four files or none: one that is gone was lost, and its figure is unknown. They say "Unknown" and
-    width 0, 63 or 255 where nothing is trained. A virtual function has no link of its own, and newer kernels wake a
-    device in D3cold to read these.
+    Also returns the figures of each of the two sources. The kernel shows all four files or none. So if only some are
+    there, the missing ones were lost and their figures are unknown. Where nothing is trained, the files say "Unknown"
+    and width 0, 63 or 255. A virtual function has no link of its own. Newer kernels wake a device in D3cold to read
+    these files.
     """
     filed = files.names & _LINK_FILES
     if "physfn" in files.names or power_state == "D3cold" or not (filed or config.max_width or config.max_speed_gts):
@@ -381,14 +407,14 @@ def _told(read: str, figures: Figures) -> LinkFigures:
 
 
 def _braced(names: frozenset[str]) -> str:
-    """The names of link files as a shell would read them."""
+    """Return the names of link files in the brace notation of a shell."""
     if names == _LINK_FILES:
         return "{current,max}_link_{speed,width}"
     return next(iter(names)) if len(names) == 1 else f"{{{','.join(sorted(names))}}}"
 
 
 def _speed(data: bytes | None) -> float | None:
-    """GT/s of "32.0 GT/s PCIe" ("8 GT/s" on older kernels); None for "Unknown"."""
+    """Return the GT/s of "32.0 GT/s PCIe" ("8 GT/s" on older kernels); None for "Unknown"."""
     found = _SPEED.match(data or b"")
     return float(found[1]) or None if found else None
 
@@ -399,12 +425,15 @@ def _lanes(data: bytes | None) -> int | None:
 
 
 def _decimal(data: bytes | None, most: int) -> int | None:
-    """A number from 0 to `most` in decimal digits alone, as the kernel writes it; None for anything else."""
+    """Return a number from 0 to `most`, written in decimal digits only as the kernel does; None for anything else."""
     return number((data or b"").decode("ascii", "replace").rstrip("\n"), most)
 
 
 def _bars(files: _Files, seen: _Bars) -> tuple[Bar, ...] | None:
-    """Memory BARs from `resource`: a line is start, end and flags of one region. I/O regions are no memory."""
+    """Return the memory BARs from `resource`, where a line has start, end and flags of one region.
+
+    I/O regions are left out.
+    """
     data = files.data("resource")
     if data is None:
         return None
@@ -438,7 +467,7 @@ def _parse_bars(data: bytes) -> tuple[Bar, ...]:
 
 
 def read_irqs(reader: Reader, function: Function) -> tuple[Irq, ...] | None:
-    """The function's interrupts (MSI, else the wired one) and the CPUs that each may go to and goes to."""
+    """Return the function's interrupts (MSI, or else the wired one) with the CPUs that each may use and does use."""
     named = (number(name, MAX_ID) for name in reader.names(f"{function.path}/msi_irqs"))
     numbers = [irq for irq in named if irq is not None]
     if not numbers and "irq" in function.names:
@@ -459,6 +488,6 @@ def read_irqs(reader: Reader, function: Function) -> tuple[Irq, ...] | None:
 
 
 def _cpus(reader: Reader, path: str) -> str | None:
-    """A CPU list as the kernel writes it; None, with a problem, for what is none."""
+    """Return a CPU list as the kernel wrote it; None, with a problem, for text that is not a CPU list."""
     found = read_set(reader, path)
     return None if found is None else str(found)

@@ -1,9 +1,9 @@
-"""Judge a PCIe link from what both of its ends can do: full, by design, degraded, idle or unknown, and why.
+"""Judge a PCIe link by what both of its ends can do: full, by design, degraded, idle or unknown, and why.
 
 Pure: takes functions that `pci_function` read. lspci's word "downgraded" looks at one end only; a Gen5 port above a
-Gen4 drive is no fault. A root or downstream port's own figures are those of the link *below* it; an endpoint's,
-upstream port's or PCI bridge's those of the link above. Inside a switch (upstream to downstream port) and inside
-the root complex there is no link.
+Gen4 drive is not a fault. The figures of a root port or downstream port are those of the link *below* it. The figures
+of an endpoint, an upstream port or a PCI bridge are those of the link above it. Inside a switch (upstream to downstream
+port) and inside the root complex there is no link.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Verdict = tuple[str, str]
 
 
 class Links:
-    """All functions, with what is below each port; `of` gives a function's link."""
+    """All functions, and the functions below each port. `of` returns a function's link."""
 
     def __init__(self, functions: Mapping[str, Function]) -> None:
         self._functions = functions
@@ -33,7 +33,10 @@ class Links:
                 self._below.setdefault(function.parent, []).append(function)
 
     def of(self, function: Function) -> Link | None:
-        """The function's link with the port above; None where it reports none. A virtual function uses its PF's."""
+        """Return the function's link with the port above; None if it reports none.
+
+        A virtual function has its PF's link.
+        """
         if function.physfn is not None and function.physfn in self._functions:
             link = self.of(self._functions[function.physfn])
             return None if link is None else _of_physical(link, function.physfn)
@@ -48,16 +51,19 @@ class Links:
         return _link(function, port, state, why)
 
     def _asleep(self, function: Function) -> Link | None:
-        """A function in D3cold was not asked, so as not to wake it; its link is unknown rather than absent."""
+        """Return an unknown link for a function in D3cold (it was not read, so as not to wake it).
+
+        None for any other.
+        """
         if function.power_state != "D3cold" or "current_link_speed" not in function.names:
             return None
         return Link(state="unknown", why="in D3cold: not read, that would wake it")
 
     def _faces_down(self, function: Function) -> bool:
-        """Whether the link is below the function.
+        """Return whether the link is below the function.
 
-        Ports alternate along the tree, which overrules a wrong or unread port type (as in the kernel's
-        set_pcie_port_type()): below a link faces up, below an upstream port faces down.
+        Ports alternate along the tree, and that overrides a wrong or unread port type (as in the kernel's
+        set_pcie_port_type()): a port below a link faces up, a port below an upstream port faces down.
         """
         kind = function.config.port_type
         if kind in _BRIDGES_FACE_DOWN or (function.class_code or "")[:4] != "0604":
@@ -70,13 +76,16 @@ class Links:
         return above if above is not None and self._faces_down(above) else None
 
     def _judge(self, function: Function, port: Function | None) -> Verdict:
-        """A link belongs to a slot; of several functions, the first says what the slot can do."""
+        """Judge the link of a function's slot.
+
+        If a slot has several functions, the first one shows what the slot can do.
+        """
         first = self._functions.get(f"{slot_of(function.address)}.0")
         lead = first if first is not None and first is not function and not first.figures.silent else None
         return judge(function, port, lead)
 
     def _below_port(self, port: Function) -> Verdict:
-        """A port's link is that of the first function below; the ends of one link are judged alike."""
+        """Judge a port's link by the first function below it, so that both ends of a link get the same state."""
         below = [f for f in self._below.get(port.address, ()) if not f.figures.silent and f.physfn is None]
         if not below:
             return "unknown", "nothing answers below the port"
@@ -89,9 +98,10 @@ class Links:
 
 
 def judge(device: Function, port: Function | None, lead: Function | None = None) -> Verdict:
-    """State and reason of the link between a function and the port above it (None: not visible).
+    """Return the state and the reason for the link between a function and the port above it (None: not visible).
 
-    `lead` is function 0 of the same slot where `device` is another: a function may claim more lanes than the slot has.
+    `lead` is function 0 of the same slot, if `device` is another function: a function may claim more lanes than the
+    slot has.
     """
     own = device.figures
     if device.asleep or (port is not None and port.asleep):
@@ -118,7 +128,7 @@ def judge(device: Function, port: Function | None, lead: Function | None = None)
 
 
 def _best(own: Figures, port: Function, lead: Function | None) -> tuple[float, int]:
-    """What all that say how fast the link can be agree on."""
+    """Return the highest speed and width that all known ends support."""
     ends = [own, port.figures] + ([lead.figures] if lead is not None else [])
     speeds = [end.max_speed for end in ends if end.max_speed is not None]
     widths = [end.max_width for end in ends if end.max_width is not None]
@@ -126,14 +136,14 @@ def _best(own: Figures, port: Function, lead: Function | None) -> tuple[float, i
 
 
 def _alone(own: Figures, reason: str) -> Verdict:
-    """With one end's figures only, running at its most is still full; less cannot be explained."""
+    """Judge a link from one end only. At its maximum it is full; anything lower cannot be explained."""
     if _at_most(own):
         return "full", f"runs at the device's most; {reason}"
     return "unknown", f"{_now(own)} of {_most(own)}; {reason}"
 
 
 def _lower(device: Function, port: Function, best_speed: float, best_width: int) -> Verdict:
-    """Lower than both ends can do: a fault, unless only the speed is lower and the device rests."""
+    """Judge a link below what both ends can do: a fault, unless only the speed is lower on an idle device."""
     own = device.figures
     best = _shape(best_speed, best_width)
     said = f"{_now(own)} of {best}, which both ends ({device.address}, {port.address}) can do"
@@ -158,7 +168,7 @@ def _most(figures: Figures) -> str:
 
 
 def _shape(speed: float | None, width: int | None) -> str:
-    """ "32 GT/s x16", as an operator writes it."""
+    """Return a text such as "32 GT/s x16"."""
     return f"{'?' if speed is None else f'{speed:g}'} GT/s x{'?' if width is None else width}"
 
 

@@ -1,8 +1,8 @@
 """Names of PCI ids from the system's pci.ids, found by searching its bytes: a full parse costs more than discovery.
 
-Names only decorate the host document, but a replayed capture must give the same document everywhere. So `pci` looks
-in the file of the machine (or capture) that it reads and in no other by itself; who wants this machine's names for a
-capture without a file passes `load(Machine())` on purpose. `subset` gives the lines that a capture has to keep.
+Names only decorate the host document, but a replayed capture must give the same document everywhere. So `pci` uses only
+the file of the machine (or capture) that it reads. A caller that wants this machine's names for a capture without a
+file passes `load(Machine())` explicitly. `subset` returns the lines that a capture has to keep.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hosttune.errors import Unreadable
 from hosttune.model.host import PciDevice
 from hosttune.system import System
 
-# What a capture must hold for its names to win: any one of these (`subset` writes the first).
+# A capture must hold one of these files, so that its own names are used. `subset` writes the first.
 PATHS = (
     "/usr/share/misc/pci.ids",
     "/usr/share/hwdata/pci.ids",
@@ -24,19 +24,19 @@ PATHS = (
 
 _VENDOR_LINE = re.compile(rb"\n[0-9a-f]")
 _DEVICE_LINE = re.compile(rb"\n\t[0-9a-f]")
-_NEAR = 512  # bytes that are searched line by line after halving
+_NEAR = 512  # size of the range, in bytes, that is searched line by line after the binary search
 
 Names = tuple[str | None, str | None]
 
 
 def load(system: System) -> bytes | None:
-    """The system's pci.ids, uncompressed; None when there is none that can be read (names are no facts)."""
+    """Return the system's pci.ids, uncompressed; None if there is none that can be read (names are not needed)."""
     for path in PATHS:
         for suffix in ("", ".gz"):
             try:
                 data = system.read_bytes(path + suffix)
             except Unreadable:
-                continue  # world-readable everywhere; without it devices are merely nameless
+                continue  # readable by everyone where it exists; without it, devices only have no names
             if data:
                 text = _inflate(data) if suffix else data
                 if text:
@@ -45,7 +45,10 @@ def load(system: System) -> bytes | None:
 
 
 def lookup(data: bytes | None, ids: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Names]:
-    """(vendor name, device name) of each (vendor id, device id), four hex digits each; None where not listed."""
+    """Return (vendor name, device name) for each (vendor id, device id) of four hex digits each.
+
+    None where not listed.
+    """
     if data is None:
         return {}
     end = _vendors_end(data)
@@ -63,7 +66,10 @@ def lookup(data: bytes | None, ids: Iterable[tuple[str, str]]) -> dict[tuple[str
 
 
 def subset(data: bytes, devices: Iterable[PciDevice]) -> bytes:
-    """The lines of pci.ids that name these devices, as a pci.ids of its own: `lookup` gives the same names from it."""
+    """Return the lines of pci.ids that name these devices, as a pci.ids of its own.
+
+    `lookup` finds the same names in it.
+    """
     ids = {(d.vendor_id, d.device_id) for d in devices if d.vendor_id and d.device_id}
     lines: list[str] = []
     last = None
@@ -88,15 +94,16 @@ def _inflate(data: bytes) -> bytes | None:
 
 
 def _vendors_end(data: bytes) -> int:
-    """Where the vendors end and the classes ("C 00  …") begin."""
+    """Return the offset where the vendors end and the classes ("C 00  …") begin."""
     at = data.rfind(b"\nC 00 ")
     return len(data) if at < 0 else at
 
 
 def _vendor(data: bytes, vendor: bytes, after: int, end: int) -> int:
-    """Where the id of a vendor's line is, looked for from the vendor before it on; `end` when it is not listed.
+    """Return the offset of the id in a vendor's line, searching from offset `after`; `end` if it is not listed.
 
-    Not halved: of one with thousands of devices the next vendor's line is far from the middle.
+    This is not a binary search, because for a vendor with thousands of devices the next vendor's line is far from the
+    middle.
     """
     if data.startswith(vendor):
         return 0
@@ -105,10 +112,11 @@ def _vendor(data: bytes, vendor: bytes, after: int, end: int) -> int:
 
 
 def _find(data: bytes, start: int, end: int, key: bytes, line: re.Pattern[bytes]) -> int:
-    """Where the id of a device's line, `key`, is; `end` when it is not listed.
+    """Return the offset of the id `key` in a device's line; `end` if it is not listed.
 
-    pci.ids is kept sorted, so the range is halved. In a file edited out of order a device may stay nameless: a
-    full search for every id that is not listed would cost more than all the rest, and a name is only a name.
+    pci.ids is sorted, so this is a binary search. In a file that someone has edited out of order, a device may stay
+    without a name. A full search for every id that is not listed would take longer than all the rest, and names decide
+    nothing.
     """
     low, high = start, end
     while high - low > _NEAR:
@@ -125,7 +133,7 @@ def _find(data: bytes, start: int, end: int, key: bytes, line: re.Pattern[bytes]
 
 
 def _next(data: bytes, at: int, end: int, line: re.Pattern[bytes]) -> int:
-    """Where the id of the first line of its kind at or after `at` starts, else `end`."""
+    """Return the offset of the id in the first line of its kind at or after `at`, or else `end`."""
     match = line.search(data, max(at - 2, 0), end)
     while match and match.end() - 1 < at:
         match = line.search(data, match.end(), end)
@@ -133,7 +141,7 @@ def _next(data: bytes, at: int, end: int, line: re.Pattern[bytes]) -> int:
 
 
 def _name(data: bytes, at: int, end: int) -> str | None:
-    """The name behind the id at `at`; None where `at` is the end of its list."""
+    """Return the name after the id at `at`; None if `at` is the end of the list."""
     if at >= end:
         return None
     stop = data.find(b"\n", at)

@@ -15,7 +15,7 @@ from hosttune.model.values import Value
 from hosttune.reader import Reader
 
 _MODULES = ("vfio", "kvm", "irqbypass", "iommufd", "mdev", *(name for v in VENDORS for name in v.traces.modules))
-# What firmware or hypervisors write into DMI sys_vendor, product_name, bios_vendor (as systemd-detect-virt has it).
+# What firmware or hypervisors write into DMI sys_vendor, product_name, bios_vendor (as in systemd-detect-virt).
 _DMI_HYPERVISORS = (
     ("KVM", "kvm"),
     ("OpenStack", "kvm"),
@@ -33,7 +33,7 @@ _DMI_HYPERVISORS = (
     ("Xen", "xen"),
     ("Parallels", "parallels"),
     ("BHYVE", "bhyve"),
-    ("Virtual Machine", "microsoft"),  # product_name of Hyper-V; Microsoft's own hardware has another
+    ("Virtual Machine", "microsoft"),  # product_name of Hyper-V; Microsoft's own hardware has another name
     ("Cloud Hypervisor", "cloud-hypervisor"),
     ("Apple Virtualization", "apple"),
 )
@@ -41,8 +41,8 @@ _BARE_METAL_CLOUDS = ("amazon", "google")
 _DMI = "/sys/class/dmi/id"
 _XEN = "/sys/hypervisor/type"
 _CLOCKS = "/sys/devices/system/clocksource/clocksource0/available_clocksource"
-_KVM_CLOCK = "kvm-clock"  # registered only where KVM's CPUID leaf is seen (arch/x86/kernel/kvmclock.c, kvmclock_init)
-# Kernels' words for one instruction set: a 32-bit kernel, or a process of that personality, on a 64-bit CPU.
+_KVM_CLOCK = "kvm-clock"  # registered only if KVM's CPUID leaf is there (arch/x86/kernel/kvmclock.c, kvmclock_init)
+# Kernels' names for one instruction set. A 32-bit kernel, or a process with that personality, can run on a 64-bit CPU.
 _ARCH_FAMILIES = (
     ("x86_64", "i386", "i486", "i586", "i686"),
     ("aarch64", "arm", "armv7l", "armv8l"),
@@ -68,7 +68,7 @@ class Identity(Value, frozen=True, kw_only=True):
 
 
 def read_identity(reader: Reader) -> Identity:
-    """Host name, boot id, kernel release and arguments, and architecture in the kernel's word (`uname -m`)."""
+    """Return host name, boot id, kernel release and arguments, and the architecture (`uname -m`)."""
     return Identity(
         hostname=reader.text("/proc/sys/kernel/hostname") or reader.text("/etc/hostname") or None,
         boot_id=reader.text("/proc/sys/kernel/random/boot_id") or None,
@@ -97,9 +97,9 @@ def _kernel_args(reader: Reader) -> tuple[str, ...] | None:
 
 
 def _arch(reader: Reader) -> str | None:
-    """The kernel's own word; else `uname`; else what only that architecture's /proc/cpuinfo says.
+    """Return the architecture: the kernel's own name; or else `uname`; or else what the form of /proc/cpuinfo shows.
 
-    None, with a problem, where the word and the shape of /proc/cpuinfo are of different instruction sets.
+    None, with a problem, if the name and the form of /proc/cpuinfo belong to different instruction sets.
     """
     told = reader.text("/proc/sys/kernel/arch") or reader.query("uname-m", _uname_machine)
     shape = _arch_of_cpuinfo(first_block(reader.text("/proc/cpuinfo") or ""))
@@ -121,7 +121,10 @@ def _uname_machine() -> str:
 
 
 def _arch_of_cpuinfo(facts: dict[str, str]) -> str | None:
-    """A machine name from the shape of /proc/cpuinfo; None where two architectures share the shape (ppc64, ppc64le)."""
+    """Return a machine name from the form of /proc/cpuinfo.
+
+    None if two architectures share the form (ppc64, ppc64le).
+    """
     if facts.get("vendor_id", "").startswith("IBM/S390"):
         return "s390x"
     if facts.get("arch") == "IA-64":
@@ -132,13 +135,13 @@ def _arch_of_cpuinfo(facts: dict[str, str]) -> str | None:
         return "riscv64" if facts["isa"].startswith("rv64") else "riscv32"
     if "vendor_id" in facts and "cpu family" in facts:
         flags = facts.get("flags")
-        # A 32-bit kernel on a 64-bit CPU looks the same; a CPU without long mode is certain.
+        # A 32-bit kernel on a 64-bit CPU looks the same. Only a CPU without long mode is certain.
         return "x86_64" if flags is None or "lm" in flags.split() else "i686"
     return None
 
 
 def _arch_of_release(release: str) -> str | None:
-    """The machine name that RPM distributions append to their kernel release ("4.18.0-553.el8.ppc64le")."""
+    """Return the machine name that RPM distributions append to their kernel release ("4.18.0-553.el8.ppc64le")."""
     last = release.rpartition(".")[2]
     return last if last in ("x86_64", "aarch64", "ppc64le", "ppc64", "s390x", "riscv64") else None
 
@@ -147,7 +150,10 @@ def _arch_of_release(release: str) -> str | None:
 
 
 def read_platform(reader: Reader) -> tuple[Platform, bool | None]:
-    """The machine as firmware names it, its modules and loader; and whether it is a guest itself (None: unknown)."""
+    """Return the firmware's name for the machine, its modules and boot loader.
+
+    Also returns whether it is a guest (None: unknown).
+    """
     dmi = {
         name: reader.text(f"{_DMI}/{name}") or None
         for name in ("sys_vendor", "product_name", "bios_vendor", "bios_version", "product_uuid")
@@ -167,10 +173,11 @@ def read_platform(reader: Reader) -> tuple[Platform, bool | None]:
 
 
 def _hypervisor(reader: Reader, dmi: dict[str, str | None]) -> tuple[bool | None, str | None]:
-    """Am I a guest, and of which hypervisor? On x86 the CPUs say it (CPUID 1:ECX bit 31, flag "hypervisor").
+    """Return whether this machine is a guest, and the name of its hypervisor.
 
-    The kernel and the firmware must not contradict them. None where they do, or where one of them that this machine
-    has was not read: a host that is taken for a guest is asked less.
+    On x86 the CPUs show it (CPUID 1:ECX bit 31, flag "hypervisor"). None if the kernel and the firmware contradict
+    them, or if one of these sources exists on this machine and was not read: fewer checks apply to a guest, so a host
+    must not be taken for one.
     """
     named = _named_hypervisor(reader, dmi)
     cpuinfo = reader.text("/proc/cpuinfo") or ""
@@ -182,7 +189,7 @@ def _hypervisor(reader: Reader, dmi: dict[str, str | None]) -> tuple[bool | None
         return True, "kvm" if "KVM" in control else "zvm"
     if "emulated by qemu" in cpuinfo:  # POWER: "platform : pSeries (emulated by qemu)"
         return True, "qemu"
-    # Without the flags of x86 CPUs that were not read, the firmware's name is one source of two.
+    # If the flags of x86 CPUs were not read, the firmware's name is only one of two sources.
     other = _arch_of_cpuinfo(first_block(cpuinfo)) not in (None, "x86_64", "i686")
     if other and named and named not in _BARE_METAL_CLOUDS:
         return True, named
@@ -192,11 +199,11 @@ def _hypervisor(reader: Reader, dmi: dict[str, str | None]) -> tuple[bool | None
 def _x86_hypervisor(
     reader: Reader, flagged: set[bool], named: str | None, dmi: dict[str, str | None]
 ) -> tuple[bool | None, str | None]:
-    """By the CPUs' flag (of each CPU whether it has it), and what the firmware or the kernel names.
+    """Decide by the flag of the CPUs (`flagged`: its different values), and by what firmware or kernel name.
 
-    Where they differ: Xen's control domain, a guest that hides the flag or the firmware's names, a Hyper-V root
-    partition, damage. Clouds write their name into the firmware of bare-metal machines as well: of those the CPU
-    knows better.
+    They can differ for Xen's control domain, a guest that hides the flag or the firmware's names, a Hyper-V root
+    partition, or because of damage. Clouds also write their name into the firmware of bare-metal machines; there the
+    CPU's flag decides.
     """
     where = "/proc/cpuinfo"
     clocks = (reader.text(_CLOCKS) or "").split()
@@ -224,9 +231,10 @@ def _x86_hypervisor(
 
 
 def _is_without(reader: Reader, path: str) -> bool:
-    """Whether the machine has no such file, as far as can be told.
+    """Return whether the machine does not have this file, as far as that can be known.
 
-    Where absences are proven at all, which that of Xen's file shows, the file's own has to be: else it was lost.
+    If the system can prove that a file is absent (Xen's file is the test), the absence of this file must be proven too.
+    Otherwise it was lost.
     """
     proves = reader.lacks(_XEN) or reader.exists(_XEN) is not False
     return reader.lacks(path) if proves else reader.exists(path) is False
@@ -251,12 +259,15 @@ def _operating_system(reader: Reader) -> str | None:
 
 
 def _boot_loader(reader: Reader) -> str | None:
-    """The boot loader whose files lie in place. Both: systemd-boot, which installs beside a leftover GRUB."""
+    """Return the boot loader whose files are installed.
+
+    If both are, systemd-boot: it can be installed beside old GRUB files.
+    """
     return next((name for path, name in _BOOT_LOADERS if reader.exists(path)), None)
 
 
 def _modules(reader: Reader) -> tuple[Module, ...]:
-    """Modules that matter for passthrough, loaded or built in, with the parameters that sysfs shows."""
+    """Return the modules that matter for passthrough, loaded or built in, with the parameters that sysfs shows."""
     loaded = {line.split(" ", 1)[0] for line in (reader.text("/proc/modules") or "").split("\n") if line}
     names = {name for name in (*reader.names("/sys/module"), *loaded) if name.startswith(_MODULES)}
     return tuple(_module(reader, name) for name in sorted(names))
@@ -276,12 +287,12 @@ def _module(reader: Reader, name: str) -> Module:
 
 
 def read_iommu(reader: Reader, pci: Sequence[PciDevice]) -> Iommu:
-    """The IOMMU as the kernel runs it; None for what a capture does not hold.
+    """Return the IOMMU as the kernel runs it; None for what a capture does not hold.
 
-    `present` means groups exist. `vendor` is also told of one that is switched off (the firmware's ACPI table).
-    `address_bits` is the least that any DMA remapping unit can map (VT-d specification, CAP_REG.MGAW, bits 21:16).
-    `interrupt_posting`: whether all of them can (CAP_REG.PI, bit 59); one that cannot ends it for all
-    (drivers/iommu/intel/irq_remapping.c, set_irq_posting_cap).
+    `present` means that groups exist. `vendor` is also known if the IOMMU is switched off (from the firmware's ACPI
+    table). `address_bits` is the smallest number that any DMA remapping unit can map (VT-d specification, CAP_REG.MGAW,
+    bits 21:16). `interrupt_posting`: whether all units support it (CAP_REG.PI, bit 59); one unit without it disables it
+    for all (drivers/iommu/intel/irq_remapping.c, set_irq_posting_cap).
     """
     groups = reader.listing(sysfs.IOMMU_GROUPS)
     units = reader.names("/sys/class/iommu")
@@ -301,7 +312,7 @@ def read_iommu(reader: Reader, pci: Sequence[PciDevice]) -> Iommu:
 
 
 def _iommu_mode(reader: Reader, groups: Iterable[str], pci: Sequence[PciDevice]) -> str | None:
-    """The domain type of most groups: DMA, DMA-FQ, identity, … (ABI/testing/sysfs-kernel-iommu_groups)."""
+    """Return the domain type of most groups: DMA, DMA-FQ, identity, … (ABI/testing/sysfs-kernel-iommu_groups)."""
     types = {device.iommu_group: device.iommu_group_type for device in pci if device.iommu_group is not None}
     found: Iterable[str | None] = types.values()
     if not types:
@@ -322,7 +333,7 @@ def _iommu_vendor(reader: Reader, units: Iterable[str]) -> str | None:
 
 
 def _intel_capabilities(reader: Reader, units: Iterable[str]) -> list[int | None]:
-    """CAP_REG of each Intel unit; None for one that could not be read."""
+    """Return CAP_REG of each Intel unit; None for a unit that could not be read."""
     return [reader.integer(f"/sys/class/iommu/{unit}/intel-iommu/cap", 16) for unit in units if unit.startswith("dmar")]
 
 
@@ -333,7 +344,7 @@ def _interrupt_posting(registers: Sequence[int | None]) -> bool | None:
 
 
 def _interrupt_remapping(reader: Reader) -> bool | None:
-    """Whether interrupts go through a remapping unit: their chips are then called IR-PCI-MSI, IR-IO-APIC."""
+    """Return whether interrupts go through a remapping unit: then their chips are called IR-PCI-MSI, IR-IO-APIC."""
     text = reader.text("/proc/interrupts")
     if text is None:
         return None
@@ -346,9 +357,9 @@ def _interrupt_remapping(reader: Reader) -> bool | None:
 
 
 def read_digest(reader: Reader, nodes: Sequence[NumaNode]) -> str | None:
-    """What ties a plan to this machine: SHA-256 over machine id, present CPUs and node ids.
+    """Return what ties a plan to this machine: SHA-256 over machine id, present CPUs and node ids.
 
-    None in a capture (a scratch root stands in for a machine, so it has one) and where a part is unknown.
+    None in a capture (but not on a scratch root, which stands in for a machine), and if a part is unknown.
     """
     if reader.system.captured and not reader.system.scratch:
         return None

@@ -1,8 +1,8 @@
-"""System → running guests as the kernel has them, and what a former tenant may have left behind.
+"""System → running guests as the kernel shows them, and devices that a former tenant may have left behind.
 
 proc(5): `comm` and `status` (Cpus_allowed_list) of each thread, `numa_maps` of the process. A guest's process is the
-QEMU of its name; where several have it, the one whose id libvirt keeps in /run/libvirt/qemu. That file alone proves
-nothing: it stays behind when libvirt dies, and the kernel gives ids again.
+QEMU process of its name. If several have that name, it is the one whose id libvirt keeps in /run/libvirt/qemu. That
+file alone proves nothing: it stays when libvirt dies, and the kernel reuses ids.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _COUNT = re.compile(r"^Threads:\s*([0-9]{1,7})\s*$", re.MULTILINE)
 _LOST = GuestThread(name="", cpus=None)  # stands for threads that were not read
 _MDEVS = "/sys/bus/mdev/devices"
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-_CELL = re.compile(r"\bram-node([0-9]{1,4})\b")  # libvirt's name of a cell's memory, part of its file's name
+_CELL = re.compile(r"\bram-node([0-9]{1,4})\b")  # libvirt's name of a cell's memory, part of the file's name
 
 
 def read_processes(reader: Reader, host: Host) -> tuple[GuestProcess, ...] | None:
-    """Every guest that has a process now, by name; None where nobody knows which guests there are."""
+    """Return every guest that has a process now, by name; None if it is unknown which guests there are."""
     if host.guests is None:
         return None
     pids = _pids(reader)
@@ -39,7 +39,10 @@ def _process(reader: Reader, name: str, pids: Mapping[str, Sequence[int]]) -> Gu
 
 
 def read_process(reader: Reader, name: str, pid: int) -> GuestProcess:
-    """The threads and the memory of a guest's process; what cannot be read is None, and a problem of the reader."""
+    """Return the threads and the memory of a guest's process.
+
+    What cannot be read is None, with a problem of the reader.
+    """
     maps = _maps(reader, f"/proc/{pid}/numa_maps")
     return GuestProcess(
         guest=name,
@@ -52,7 +55,7 @@ def read_process(reader: Reader, name: str, pid: int) -> GuestProcess:
 
 
 def _maps(reader: Reader, path: str) -> tuple[Mapped, ...]:
-    """The mappings of a process; none where the kernel shows none, or a line was not read whole."""
+    """Return the mappings of a process; empty if the kernel shows none, or if a line was not read completely."""
     text = reader.text(path) or ""
     unread = unread_line(text)
     if unread is not None:
@@ -61,12 +64,12 @@ def _maps(reader: Reader, path: str) -> tuple[Mapped, ...]:
 
 
 def pid_of(reader: Reader, name: str) -> int | None:
-    """The guest's process; None where no QEMU has its name, or several have and libvirt does not say which."""
+    """Return the guest's process id; None if no QEMU has its name, or if several do and libvirt does not say which."""
     return _own_pid(reader, name, _pids(reader))
 
 
 def _pids(reader: Reader) -> dict[str, list[int]]:
-    """The processes of QEMU by the name of their guest; read once, for there may be many guests."""
+    """Return the ids of QEMU processes by the name of their guest. Read only once, because there may be many guests."""
     found: dict[str, list[int]] = {}
     for pid, guest in qemu_processes(reader):
         found.setdefault(guest, []).append(pid)
@@ -77,21 +80,21 @@ def _own_pid(reader: Reader, name: str, pids: Mapping[str, Sequence[int]]) -> in
     found = pids.get(name, [])
     if len(found) < 2:
         return found[0] if found else None
-    if "/" in name or "\0" in name:  # no name of libvirt's; a record may say anything
+    if "/" in name or "\0" in name:  # cannot be a name in libvirt; a recorded text may be anything
         return None
     kept = number(reader.text(f"/run/libvirt/qemu/{name}.pid") or "", MAX_PID)
     return kept if kept in found else None
 
 
 def _threads(reader: Reader, pid: int) -> tuple[GuestThread, ...] | None:
-    """The threads by name; None where the kernel shows none, for a process has at least one, which has its id.
+    """Return the threads by name; None if the kernel shows none (a process has at least one, with the process's id).
 
-    Where fewer were read than the kernel counts (`Threads` of each status), one of no name is among them.
+    If fewer were read than the kernel counts (`Threads` in each status), a thread without a name is among them.
     """
     found: dict[GuestThread, None] = {}
     seen: set[str] = set()
     counts: set[int] = set()
-    for _ in range(3):  # threads that began while the others were read
+    for _ in range(3):  # repeat for threads that started while the others were read
         new = [thread for thread in reader.names(f"/proc/{pid}/task") if thread not in seen]
         seen.update(new)
         for thread in new:
@@ -110,9 +113,9 @@ def _threads(reader: Reader, pid: int) -> tuple[GuestThread, ...] | None:
 
 
 def _allowed(reader: Reader, folder: str, status: str) -> str | None:
-    """The CPUs of a thread in the kernel's list format; None where `status` does not say, or says no such list.
+    """Return the CPUs of a thread in the kernel's list format.
 
-    It says one: several that differ say none.
+    None if `status` has no such list, or several different ones.
     """
     told = set(_ALLOWED.findall(status))
     if len(told) > 1:
@@ -126,7 +129,10 @@ def _allowed(reader: Reader, folder: str, status: str) -> str | None:
 
 
 def _by_node(maps: Sequence[Mapped]) -> dict[str, int] | None:
-    """Bytes by node; None where the kernel shows nothing, or pages of an untold size."""
+    """Return bytes by node: those of huge pages only, if the process has any.
+
+    None if the kernel shows nothing, or pages of unknown size.
+    """
     huge = [mapped for mapped in maps if mapped.huge]
     if not maps or any(mapped.page_bytes is None for mapped in maps):
         return None
@@ -138,7 +144,10 @@ def _by_node(maps: Sequence[Mapped]) -> dict[str, int] | None:
 
 
 def _by_cell(maps: Sequence[Mapped]) -> dict[str, dict[str, int]] | None:
-    """Bytes by guest cell and node, where the file behind a mapping names its cell; None where none does."""
+    """Return bytes by guest cell and node, if the name of the file behind a mapping contains the cell.
+
+    None if none does.
+    """
     held: dict[str, dict[str, int]] = {}
     for mapped in maps:
         named = _CELL.search(mapped.file or "")
@@ -150,10 +159,10 @@ def _by_cell(maps: Sequence[Mapped]) -> dict[str, dict[str, int]] | None:
 
 
 def read_leftovers(reader: Reader, host: Host) -> Leftovers:
-    """Mediated devices that exist (Documentation/driver-api/vfio-mediated-device).
+    """Return the mediated devices that exist (Documentation/driver-api/vfio-mediated-device).
 
-    A capture holds no empty directory, and the bus is there only with its module: where it is not in a capture of
-    ours, there was no such device.
+    A capture has no empty directories, and the bus exists only while its module is loaded. So if the bus is not in a
+    capture made by hosttune, there was no such device.
     """
     names = reader.listing(_MDEVS)
     if names is None:
@@ -162,7 +171,7 @@ def read_leftovers(reader: Reader, host: Host) -> Leftovers:
 
 
 def _parent(reader: Reader, uuid: str) -> str:
-    """The PCI function that a mediated device is of; "" where its place does not say."""
+    """Return the PCI function that a mediated device belongs to; "" if its path does not show it."""
     path = reader.link(f"{_MDEVS}/{uuid}") or ""
     found = [part for part in path.split("/") if _ADDRESS.fullmatch(part)]
     return found[-1] if found else ""

@@ -1,4 +1,4 @@
-"""Sets of CPUs and nodes as the kernel writes them: lists ("0-3,8") and masks ("00000000,0000010f")."""
+"""Sets of CPUs and nodes in the kernel's formats: lists ("0-3,8") and masks ("00000000,0000010f")."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from hosttune.model.limits import check_count
 from hosttune.model.values import CpuSet
 from hosttune.reader import Reader
 
-# The masks among the files that discovery reads; every other one is a list.
+# The masks among the files that discovery reads. All other files are lists.
 _MASKS = frozenset(
     ("core_cpus", "thread_siblings", "package_cpus", "core_siblings", "shared_cpu_map", "cpumap"),
 )
 MOST = 1 << 16  # ids: eight times the most CPUs that Linux can be built for (NR_CPUS 8192)
 _RANGE = re.compile(r"([0-9]{1,9})\s*-\s*([0-9]{1,9})")
-_SHORT = 1 << 16  # characters: every second CPU of 8192 by itself is 24,000
+_SHORT = 1 << 16  # characters: a list of every second CPU of 8192 has 24,000
 _PLAIN = re.compile(r"(?:[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*)?")
 
 
 def parse_list(text: str) -> CpuSet:
-    """A list whose writer is not trusted: as CpuSet.parse, but a few bytes cannot name a million CPUs.
+    """Parse a list from an untrusted source. Like CpuSet.parse, but a few bytes cannot name a million CPUs.
 
-    The kernel's "(null)" (`nohz_full`) is the empty set. Raises ValueError, also for ranges that are longer than MOST
-    together.
+    The kernel's "(null)" (`nohz_full`) is the empty set. Raises ValueError, also if the ranges together are longer than
+    MOST.
     """
     if text == "(null)":
         return CpuSet()
@@ -32,21 +32,21 @@ def parse_list(text: str) -> CpuSet:
 
 
 def _named(text: str) -> int:
-    """How many ids the ranges of a list name; each single one counts as a few characters do."""
+    """Return how many ids the ranges of a list name. A single id is counted like a few characters."""
     if len(text) < _SHORT:
         return sum(max(0, int(last) - int(first)) + 1 for first, last in _RANGE.findall(text)) + len(text)
     return MOST + 1
 
 
 def parse_mask(text: str) -> CpuSet:
-    """A mask as CpuSet.parse_mask reads it. Raises ValueError, also for one of more than MOST bits."""
+    """Parse a mask like CpuSet.parse_mask. Raises ValueError, also for more than MOST bits."""
     if len(text) > MOST // 32 * 9:
         raise ValueError("names more CPUs than there can be")
     return CpuSet.parse_mask(text)
 
 
 def read_set(reader: Reader, path: str) -> CpuSet | None:
-    """The set in a file, list or mask by the file's name; None when absent, a problem when it is no set.
+    """Return the set in a file, a list or a mask by the file's name; None if absent, or, with a problem, if not a set.
 
     An empty file is the empty set.
     """
@@ -61,15 +61,16 @@ def read_set(reader: Reader, path: str) -> CpuSet | None:
 
 
 def parsed(reader: Reader, text: str, *, mask: bool = False) -> CpuSet:
-    """The set of a text; the CPUs of a package repeat the same long one, which is parsed once a reader.
+    """Return the set of a text.
 
-    Raises ValueError for what is no set, BadInput where all texts together name more CPUs than any machine's.
+    A reader parses each text only once, because the CPUs of a package repeat the same long one.
+    Raises ValueError if the text is not a set, BadInput if all texts together name more CPUs than any machine has.
     """
     if not text:
         return CpuSet()
     found = reader.sets.get((text, mask))
     if found is None:
-        reader.ids_named += len(text) if mask else min(_named(text), MOST)  # before: what is no set costs time as well
+        reader.ids_named += len(text) if mask else min(_named(text), MOST)  # first: parsing costs time
         check_count(reader.ids_named, "CPUs named in all lists", reader.system.origin)
         found = parse_mask(text) if mask else parse_list(text)
         reader.sets[text, mask] = found
@@ -77,14 +78,15 @@ def parsed(reader: Reader, text: str, *, mask: bool = False) -> CpuSet:
 
 
 def plain(text: str, ids: CpuSet) -> str:
-    """The text of a set as it is where it has the kernel's form, else in that form: "" for an empty set."""
+    """Return the text of a set unchanged if it has the kernel's form, or else converted to it: "" for an empty set."""
     return text if _PLAIN.fullmatch(text) else str(ids)
 
 
 def read_list(reader: Reader, path: str) -> str | None:
-    """The list in a file as the kernel wrote it, else in the kernel's form: "" for an empty one and for "(null)".
+    """Return the list in a file as the kernel wrote it, or else converted to the kernel's form.
 
-    None when absent, a problem when it is no list.
+    The result is "" for an empty list and for "(null)". None if the file is absent or, with a problem, if it does not
+    hold a list.
     """
     ids = read_set(reader, path)
     if ids is None:

@@ -1,8 +1,8 @@
-"""System → live values of host settings that have no better place in the host document, by path.
+"""System → current values of host settings that have no better place in the host document, by path.
 
-A plan records them as `current`; a value that cannot be read is left out. The key is the file's path, the value
-its text, with two exceptions: `queue/scheduler` is the chosen word alone, and an irqbalance file stands for the
-CPU list that it bans.
+A plan records them as `current`. A value that cannot be read is left out. The key is the file's path and the value is
+its text, with two exceptions: for `queue/scheduler` the value is only the chosen word, and for an irqbalance file it is
+the list of banned CPUs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _QUEUE = ("scheduler", "nr_requests", "rq_affinity", "wbt_lat_usec")
 
 
 def read_settings(reader: Reader, pci: Sequence[PciDevice]) -> dict[str, str]:
-    """Values by path: ASPM of GPU and NIC links and its policy, halt polling, irqbalance, NVMe queues, sysctl."""
+    """Return values by path: ASPM (GPU and NIC links, policy), halt polling, irqbalance, NVMe queues, sysctl."""
     values = {path: reader.text(path) for path in (*_FILES, *paths_to_read())}
     for device in pci:
         if device.is_display or (device.class_code or "").startswith("02"):
@@ -58,6 +58,6 @@ def read_settings(reader: Reader, pci: Sequence[PciDevice]) -> dict[str, str]:
 
 
 def _chosen(text: str | None) -> str | None:
-    """The word in brackets of "[none] mq-deadline"; other text as it is."""
+    """Return the word in brackets of a text such as "[none] mq-deadline"; any other text unchanged."""
     found = re.search(r"\[([^]]*)\]", text or "")
     return found[1] if found else text

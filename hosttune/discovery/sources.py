@@ -1,8 +1,9 @@
-"""Who else knows of devices: each source besides the PCI tree, held against it. Last step of discovery.
+"""Other sources that know of devices, each compared with the PCI tree. Last step of discovery.
 
-A source says which devices it shows, and which functions of the tree it could show: the maker's tool those that its
-driver holds, the kernel's IOMMU groups those that are in a group, a class of devices and a guest nothing but what they
-name. What was not recorded says nothing. The rows of `_SOURCES` are the list; `problems` says where two disagree.
+A source gives the devices that it shows and the functions of the tree that it could show. The maker's tool could show
+those that its driver holds; the kernel's IOMMU groups those that are in a group; a class of devices and a guest only
+those that they name. A source that was not recorded proves nothing. `_SOURCES` lists all sources; `problems` reports
+where one of them and the tree disagree.
 
 A capture must hold, as far as the host has them, /proc/bus/pci/devices, /proc/driver/nvidia/gpus/ and
 /sys/kernel/iommu_groups/*/devices/.
@@ -28,31 +29,33 @@ _DEVICES = "/sys/devices"
 _ROOT = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
 _PROC = "/proc/bus/pci/devices"
 _LINE = re.compile(r"([0-9a-f]{2})([0-9a-f]{2})\t([0-9a-f]{4})([0-9a-f]{4})\t")
-# Folders of sysfs whose links lead through a device's own directory, and what is in them.
+# Folders of sysfs whose links lead through a device's own directory, and the kind of their devices.
 _CLASSES = (("/sys/class/nvme", "nvme"), ("/sys/class/infiniband", "nic"), ("/sys/class/net", "nic"))
-# Drivers that hold nothing but one kind of device; those of GPU makers say so themselves.
+# Drivers that hold only one kind of device. Those of GPU makers are in `hosttune.gpu`.
 _KINDS = {nvswitches.DRIVER: "nvswitch", "nvme": "nvme"}
-_HOSTS_OWN = "a driver of the host"  # which one is not told, but none that gives its device to guests
-# In a class link, what follows the function whose own device it is: a USB adapter is none of its controller.
+_HOSTS_OWN = "a driver of the host"  # it is unknown which one, but not one that gives devices to guests
+# The part of a class link after the function that the device belongs to. A USB adapter does not match, so it does not
+# count as its controller.
 _OWN = re.compile(r"(/virtio[0-9]+)?(/(net|infiniband|nvme)/[^/]+)?")
-_APPLE = "106b"  # its NVMe drives are of class 0180 (drivers/nvme/host/pci.c)
-# Classes with network ports besides known accelerators: network, co-processors, wireless, old InfiniBand, memory; none.
+_APPLE = "106b"  # its NVMe drives have class 0180 (drivers/nvme/host/pci.c)
+# Classes with network ports, besides known accelerators: network, co-processors, wireless, old InfiniBand, memory,
+# unspecified.
 _WITH_PORTS = ("02", "0b", "0d", "0c06", "05", "00", "ff")
 _RUNNING = ("running", "paused", "idle", "in shutdown", "pmsuspended", "blocked")
 _MOST_NAMED = 8
-_MOST_TOLD = 64  # devices with a problem of their own
+_MOST_TOLD = 64  # maximum number of devices that get a problem of their own
 
 Tree = dict[str, PciDevice]
 
 
 def read_sources(reader: Reader, host: Host) -> tuple[DeviceSource, ...]:
-    """Every source that says something, with what it shows beyond the PCI tree and what it lacks of it."""
+    """Return every source that shows devices, with what it shows beyond the PCI tree and what it lacks."""
     tree = {device.address: device for device in host.pci if device.is_there}
     return tuple(source for read in _SOURCES for source in read(reader, host, tree))
 
 
 def problems(host: Host) -> Iterator[Problem]:
-    """Where a source and the PCI tree contradict each other; one problem where there is no tree at all."""
+    """Yield a problem for each device on which a source and the PCI tree disagree; only one if there is no tree."""
     sources = [source for source in host.sources or () if source.shows is not None]
     beyond: dict[str, list[str]] = {}
     lacking: dict[str, list[str]] = {}
@@ -113,16 +116,16 @@ def _source(
     )
 
 
-# --- where a source and the tree say other things of one function --------------------------------------------
+# --- where a source and the tree disagree about one function -------------------------------------------------
 
 
 def _is_another(seen: SeenDevice, function: PciDevice) -> bool:
-    """Whether a source shows another kind of device, of another maker or with other ids, than the tree has there."""
+    """Return whether a source shows another kind of device, another maker or other ids than the tree."""
     code, ids = function.class_code or "", f"{function.vendor_id}:{function.device_id}"
     if seen.id not in (None, ids) and None not in (function.vendor_id, function.device_id):
         return True
     if function.vendor_id is None:
-        return seen.kind == "gpu"  # a GPU by this source alone: then that is what it is
+        return seen.kind == "gpu"  # only this source shows that it is a GPU
     if not code:
         return False
     is_switch = nvswitches.may_be_one(function)
@@ -139,9 +142,9 @@ def _is_another(seen: SeenDevice, function: PciDevice) -> bool:
 
 
 def _is_held_otherwise(seen: SeenDevice, function: PciDevice) -> bool:
-    """Whether a source shows a function as held by another driver than its link leads to, or than none.
+    """Return whether a source shows another driver for the function than its link, or a driver although it has none.
 
-    `driver_override` decides where it names the link's driver: then it is the source that is older.
+    If `driver_override` names the link's driver, the link is right and the source is older.
     """
     if seen.driver is None:
         return False
@@ -163,9 +166,9 @@ def _makers(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
 
 
 def _maker(reader: Reader, host: Host, tree: Tree, vendor: Vendor) -> Iterator[DeviceSource]:
-    """What one maker's driver and tools list, of the functions that its driver holds.
+    """Yield what one maker's driver and tools list of the functions that the driver holds.
 
-    A GPU that sleeps is not asked for, so that only what lists it anyway shows it.
+    A sleeping GPU is not asked, so it is not expected in a list.
     """
     mine = [tree[gpu.address] for gpu in host.gpus if gpu.vendor == vendor.name and gpu.address in tree]
     held = [device for device in mine if device.driver == vendor.driver and device.physfn is None]
@@ -173,7 +176,7 @@ def _maker(reader: Reader, host: Host, tree: Tree, vendor: Vendor) -> Iterator[D
     listings = list(vendor.lists(reader))
     told = tuple(gpu for gpu in host.gpus if gpu.vendor == vendor.name and gpu.source not in (None, "sysfs"))
     named = [listing for listing in listings if listing.count is None]
-    if not named and told:  # live: the library told of them, one by one
+    if not named and told:  # live: the library reported them one by one
         listings.append(Listing(name=told[0].source or "", read=told[0].source or "", gpus=told))
     lost = {gpu.address for listing in listings for gpu in listing.gpus} - tree.keys()
     for listing in listings:
@@ -192,7 +195,10 @@ def _maker(reader: Reader, host: Host, tree: Tree, vendor: Vendor) -> Iterator[D
 
 
 def _counted(listing: Listing, count: int, held: int, here: int) -> DeviceSource:
-    """A source that only counts: at least the GPUs that the driver holds, at most all of the maker's that are known."""
+    """Return a source that only counts GPUs.
+
+    It should count at least the GPUs that the driver holds, and at most all known GPUs of the maker.
+    """
     could = min(max(count, held), max(here, held))
     return DeviceSource(name=listing.name, read=listing.read, shows=count, could=could, names=False)
 
@@ -201,7 +207,7 @@ def _counted(listing: Listing, count: int, held: int, here: int) -> DeviceSource
 
 
 def _groups(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
-    """Members of the IOMMU groups. A group that lists nobody was not recorded."""
+    """Yield the members of the IOMMU groups. A group without members was not recorded."""
     members: dict[str, list[str]] = {}
     for group in reader.names(GROUPS):
         listed = [name for name in reader.names(f"{GROUPS}/{group}/devices") if ADDRESS.fullmatch(name)]
@@ -214,7 +220,10 @@ def _groups(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
 
 
 def _proc(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
-    """The kernel's other list of all functions (drivers/pci/proc.c). It leaves out the domain: of use with one only."""
+    """Yield the kernel's other list of all functions (drivers/pci/proc.c).
+
+    It leaves out the domain, so it can be used only if there is just domain 0000.
+    """
     lines = [match for line in (reader.text(_PROC) or "").splitlines() if (match := _LINE.match(line))]
     places = [(match[1], match[2]) for match in lines]
     if not lines or len(set(places)) != len(places) or any(not address.startswith("0000:") for address in tree):
@@ -228,7 +237,7 @@ def _proc(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
 
 
 def _by_id(vendor_id: str, device_id: str) -> dict[str, str]:
-    """What the ids say of a function: accelerators and NVSwitches that are known by them."""
+    """Return what the ids say about a function, if they are those of a known accelerator or NVSwitch."""
     maker = maker_of(vendor_id)
     if maker is not None and device_id in maker.models:
         return {"kind": "gpu", "vendor": maker.name, "model": maker.models[device_id]}
@@ -236,7 +245,10 @@ def _by_id(vendor_id: str, device_id: str) -> dict[str, str]:
 
 
 def _drivers(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
-    """Links in the drivers' folders, of a capture by whoever recorded them; live they are the tree's own."""
+    """Yield the links in the drivers' folders of a capture.
+
+    On a live host they are the same as the tree's own links.
+    """
     if not reader.system.captured:
         return
     makers = {vendor.driver: vendor for vendor in VENDORS if vendor.driver}
@@ -251,9 +263,10 @@ def _drivers(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
 
 
 def _folders(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
-    """The functions' own folders: each in its bridge's, the outermost in their root's.
+    """Yield the functions' own folders: each is in the folder of its bridge, or in that of its root bus.
 
-    Of a capture that says nothing of what it may have lost; live, and in hosttune's own, they are the tree itself.
+    Only for a capture that does not say what it may have lost. On a live host, and in hosttune's own captures, these
+    folders are the tree itself.
     """
     if not reader.system.captured or reader.system.complete:
         return
@@ -270,7 +283,7 @@ def _folders(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
 
 
 def _bound(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
-    """Functions whose driver drives but one kind of device; told only where the tree has another kind there."""
+    """Yield the functions whose driver drives only one kind of device, if the tree has another kind at any of them."""
     makers = {vendor.driver: vendor.name for vendor in VENDORS if vendor.driver}
     seen = [
         SeenDevice(address=address, kind="gpu", vendor=makers[driver])
@@ -308,7 +321,7 @@ def _classed(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
 
 
 def _guests(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
-    """What guests have, or are defined with: a definition is what is meant to be here."""
+    """Yield the devices that guests have or are defined with: a definition says which devices should be here."""
     for guest in host.guests or ():
         if guest.devices:
             seen = (SeenDevice(address=address, kind="other") for address in guest.devices)

@@ -1,7 +1,7 @@
-"""What a CPU shares with others: package, die and core, caches, its NUMA node, its kind.
+"""What a CPU shares with others (package, die, core, caches), its NUMA node, and its kind of core.
 
-Part of reading the CPUs (`cpu`). Sibling lists are facts about groups, so they are checked against each other:
-where they disagree, the reading that is assumed instead is noted as a problem. Sources: Linux'
+Part of reading the CPUs (`cpu`). Sibling lists are facts about groups, so they are checked against each other. If they
+disagree, the interpretation that is used is reported as a problem. Sources: Linux'
 Documentation/admin-guide/cputopology.rst and Documentation/ABI/stable/sysfs-devices-system-cpu.
 """
 
@@ -22,10 +22,10 @@ from hosttune.reader import Reader
 CPUS = sysfs.CPUS
 _NODE_NAME = re.compile(r"node([0-9]+)")
 
-# New name first; the *_siblings are its older aliases, and captures of old kernels have only the masks.
+# New name first. The *_siblings files are older aliases, and captures of old kernels have only the masks.
 _CORE_FILES = ("core_cpus_list", "thread_siblings_list", "core_cpus", "thread_siblings")
 _PACKAGE_FILES = ("package_cpus_list", "core_siblings_list", "package_cpus", "core_siblings")
-# Hybrid parts have one performance-monitoring unit for each kind of core (arch/x86/events/intel/core.c).
+# Hybrid CPUs have one performance-monitoring unit for each kind of core (arch/x86/events/intel/core.c).
 _HYBRID_UNITS = (("cpu_core", "performance"), ("cpu_atom", "efficiency"), ("cpu_lowpower", "efficiency"))
 
 
@@ -33,10 +33,10 @@ _HYBRID_UNITS = (("cpu_core", "performance"), ("cpu_atom", "efficiency"), ("cpu_
 
 
 def read_homes(reader: Reader, nodes: Sequence[NumaNode], online: CpuSet) -> dict[int, int]:
-    """Node of each online CPU, from the nodes' lists.
+    """Return the node of each online CPU, from the nodes' lists.
 
-    A CPU in several lists (firmware that repeats one list for every node, or numa=fake) is on the node that its
-    own directory links to, and a problem says so.
+    A CPU in several lists (firmware that repeats one list for every node, or numa=fake) is on the node that its own
+    directory links to, and there is a problem.
     """
     homes = defaultdict[int, list[int]](list)
     for node in nodes:
@@ -60,7 +60,7 @@ def read_homes(reader: Reader, nodes: Sequence[NumaNode], online: CpuSet) -> dic
 
 
 class Places(NamedTuple):
-    """By CPU: package and die ids of the kernel, and the lowest CPU of the core."""
+    """By CPU: the kernel's ids of package and die, and the lowest CPU of the core."""
 
     packages: Mapping[int, int]
     dies: Mapping[int, int]
@@ -68,7 +68,10 @@ class Places(NamedTuple):
 
 
 def read_places(reader: Reader, online: CpuSet, numa_nodes: Mapping[int, int], cpuinfo: str) -> Places:
-    """Places of the online CPUs. Sibling lists say who shares a core; `core_id` is not unique on many machines."""
+    """Return the places of the online CPUs.
+
+    Sibling lists show who shares a core; on many machines `core_id` is not unique.
+    """
     names = next((found for cpu in sorted(online) if (found := reader.names(f"{CPUS}/cpu{cpu}/topology"))), [])
     blocks: Mapping[int, Mapping[str, str]] = {}
     if online and not names:
@@ -89,23 +92,26 @@ def read_places(reader: Reader, online: CpuSet, numa_nodes: Mapping[int, int], c
 
 
 def _read_ids(reader: Reader, cpus: Iterable[int], name: str) -> dict[int, int]:
-    """One number of each CPU's topology directory; -1 is the kernel's "unknown" and left out."""
+    """Return one number of each CPU's topology directory. The kernel's -1 means unknown and is left out."""
     found = ((cpu, reader.identifier(f"{CPUS}/cpu{cpu}/topology/{name}")) for cpu in cpus)
     return {cpu: value for cpu, value in found if value is not None}
 
 
 def _read_siblings(reader: Reader, online: CpuSet, name: str | None) -> dict[int, CpuSet]:
-    """One list of each CPU's topology directory, without offline CPUs."""
+    """Return one list of each CPU's topology directory, without offline CPUs."""
     if name is None:
         return {}
     found = {cpu: read_set(reader, f"{CPUS}/cpu{cpu}/topology/{name}") for cpu in sorted(online)}
-    # Intersect each distinct set once: the CPUs of a package share one. An empty one says nothing.
+    # Intersect each distinct set once: the CPUs of a package share one. An empty set proves nothing.
     shared = {cpus: cpus if cpus <= online else cpus & online for cpus in set(found.values()) if cpus}
     return {cpu: shared[cpus] for cpu, cpus in found.items() if cpus}
 
 
 def _check_packages(reader: Reader, packages: Mapping[int, int], siblings: Mapping[int, CpuSet]) -> dict[int, int]:
-    """Package ids compared with the lists of siblings; the ids win, the lists stand in where there are no ids."""
+    """Return the package ids, compared with the lists of siblings.
+
+    If they differ, the ids are used. The lists are used only for CPUs without an id.
+    """
     where = f"{CPUS}/cpu*/topology"
     missing = CpuSet(siblings) - CpuSet(packages)
     if missing:
@@ -126,18 +132,18 @@ def _check_packages(reader: Reader, packages: Mapping[int, int], siblings: Mappi
 
 
 def _package_of(siblings: CpuSet, packages: Mapping[int, int]) -> int:
-    """Package of a CPU without an id: that of a sibling, else the name of the siblings' group."""
+    """Return the package of a CPU without an id: that of a sibling, or else the lowest CPU of the siblings' group."""
     known = (packages[sibling] for sibling in sorted(siblings) if sibling in packages)
     return next(known, min(siblings))
 
 
 def _cores_of_threads(reader: Reader, threads: Mapping[int, CpuSet], packages: Mapping[int, int]) -> dict[int, int]:
-    """Core of each CPU from the lists of thread siblings.
+    """Return the core of each CPU from the lists of thread siblings.
 
-    Lists that disagree are joined: CPUs that any list puts together are one core, so that no two guests get
-    threads of what may be one core. A core lies within one package, so that CPUs of other packages are left out.
+    Lists that disagree are merged: CPUs that are together in any list are one core, so that two guests never get
+    threads of what may be one core. A core lies within one package, so CPUs of other packages are left out.
     """
-    # Each different list is looked at once: thousands of CPUs may share one that names thousands.
+    # Process each distinct list once: thousands of CPUs may share one list that names thousands.
     tellers: dict[CpuSet, set[int]] = defaultdict(set)
     for cpu, listed in threads.items():
         tellers[listed].add(cpu)
@@ -151,7 +157,10 @@ def _cores_of_threads(reader: Reader, threads: Mapping[int, CpuSet], packages: M
 
 
 def _joined(tellers: Mapping[CpuSet, set[int]], packages: Mapping[int, int]) -> dict[int, CpuSet]:
-    """The group of each CPU: whoever is in a list with it, or tells that list, within the package of who tells it."""
+    """Return the group of each CPU: all CPUs of its package that any list connects with it.
+
+    A list connects its own CPU (`tellers`) with the CPUs that it names.
+    """
     parents: dict[int, int] = {}
 
     def head(cpu: int) -> int:
@@ -172,7 +181,7 @@ def _joined(tellers: Mapping[CpuSet, set[int]], packages: Mapping[int, int]) -> 
 
 
 def _crossing(lists: Mapping[int, CpuSet], packages: Mapping[int, int]) -> CpuSet:
-    """The CPUs whose list names CPUs of another package."""
+    """Return the CPUs whose list names CPUs of another package."""
     named = {listed: {packages.get(other) for other in listed} for listed in set(lists.values())}
     return CpuSet(cpu for cpu, listed in lists.items() if named[listed] - {packages.get(cpu)})
 
@@ -204,7 +213,7 @@ def _cores_of_ids(
     dies: Mapping[int, int],
     numa_nodes: Mapping[int, int],
 ) -> dict[int, int]:
-    """Cores from core ids, where sibling lists are missing: an id may come again in each package, die and node."""
+    """Return cores by core id, where sibling lists are missing. An id may repeat in each package, die and node."""
     cores: dict[int, int] = {}
     first: dict[tuple[int | None, ...], int] = {}
     for cpu in sorted(cpus & core_ids):
@@ -223,7 +232,7 @@ def _cores_of_ids(
 
 
 class _Cache(NamedTuple):
-    """One data or unified cache as a CPU sees it: its directory's name, its level, the online CPUs that share it."""
+    """A data or unified cache as one CPU sees it: name of its directory, level, and the online CPUs that share it."""
 
     directory: str
     level: int
@@ -231,10 +240,10 @@ class _Cache(NamedTuple):
 
 
 def read_caches(reader: Reader, online: CpuSet, packages: Mapping[int, int]) -> tuple[dict[int, int], dict[int, int]]:
-    """Last-level and level-2 cache of each CPU, named by the lowest CPU that shares it.
+    """Return the last-level and the level-2 cache of each CPU. A cache is named by the lowest CPU that shares it.
 
-    A group is read once, at its lowest CPU, and the last-level list once more at its highest: reading every
-    cache directory of every CPU would be most of discovery's time.
+    A group is read once, at its lowest CPU; the last-level list is read a second time at its highest CPU. Reading every
+    cache directory of every CPU would take most of discovery's time.
     """
     llc: dict[int, int] = {}
     l2: dict[int, int] = {}
@@ -256,10 +265,10 @@ def read_caches(reader: Reader, online: CpuSet, packages: Mapping[int, int]) -> 
 
 
 def _caches_of(reader: Reader, cpu: int, online: CpuSet) -> list[_Cache]:
-    """The caches of one CPU that hold data and may be shared: the first level says nothing about who shares.
+    """Return the caches of one CPU that hold data and are above the first level, which does not show which CPUs share.
 
-    Where nothing above the first level is shown (a logical partition of POWER7, whose chip has an L3), the last level
-    is unknown; to name the first one in its place would claim that cores share no cache.
+    If nothing above the first level is shown (a logical partition of POWER7, whose chip has an L3), the last level is
+    unknown. Using the first level instead would claim that cores share no cache.
     """
     path = f"{CPUS}/cpu{cpu}/cache"
     indexes = [name for name in reader.names(path) if name.startswith("index")]
@@ -282,7 +291,7 @@ def _cache_at(reader: Reader, cpu: int, index: str, online: CpuSet) -> _Cache | 
 
 
 def _check_cache(reader: Reader, cpu: int, cache: _Cache, online: CpuSet, packages: Mapping[int, int]) -> None:
-    """Compare the list of a last-level cache with what its last CPU says, and with the packages."""
+    """Compare the list of a last-level cache with the list of its last CPU, and with the packages."""
     where = f"{CPUS}/cpu{cpu}/cache/{cache.directory}"
     last = max(cache.cpus, default=cpu)
     other = _cache_at(reader, last, cache.directory, online) if last != cpu else cache
@@ -296,7 +305,7 @@ def _check_cache(reader: Reader, cpu: int, cache: _Cache, online: CpuSet, packag
 
 
 def _cover(reader: Reader, groups: dict[int, int], cpu: int, cache: _Cache) -> None:
-    """Put the CPUs of a cache that no earlier list claimed into its group."""
+    """Put the CPUs of a cache into its group, unless an earlier list has claimed them."""
     free = cache.cpus - groups | {cpu}
     if free != cache.cpus:
         why = f"the list of CPU {cpu}, {cache.cpus}, overlaps another or lacks itself: the group is {free}"
@@ -308,14 +317,14 @@ def _cover(reader: Reader, groups: dict[int, int], cpu: int, cache: _Cache) -> N
 
 
 def read_kinds(reader: Reader, cores: Mapping[int, int], names: Sequence[str]) -> tuple[dict[int, str], bool | None]:
-    """Kind of each CPU of a hybrid part, and whether it is one (None: no evidence either way)."""
+    """Return the kind of each CPU of a hybrid part, and whether the CPU is hybrid (None: nothing shows it)."""
     kinds: dict[int, str] = {}
     for unit, kind in _HYBRID_UNITS:
         kinds |= dict.fromkeys(read_set(reader, f"/sys/devices/{unit}/cpus") or CpuSet(), kind)
     if kinds:
         return kinds, len(set(kinds.values())) > 1
     if "cpu_capacity" in names:
-        # Capacity is of the core (Documentation/scheduler/sched-capacity.rst): one thread speaks for it.
+        # Capacity is a property of the core (Documentation/scheduler/sched-capacity.rst), so one thread is enough.
         capacities = {core: reader.count(f"{CPUS}/cpu{core}/cpu_capacity") for core in set(cores.values())}
         return _kinds_by(capacities, cores)
     sizes = Counter(cores.values())
@@ -325,7 +334,10 @@ def read_kinds(reader: Reader, cores: Mapping[int, int], names: Sequence[str]) -
 
 
 def _kinds_by(figures: Mapping[int, int | None], cores: Mapping[int, int]) -> tuple[dict[int, str], bool | None]:
-    """Highest figure: performance; lowest: efficiency; a third in between: intermediate."""
+    """Return the kinds by a figure of each core.
+
+    Highest: performance; lowest: efficiency; between them: intermediate.
+    """
     known = {figure for figure in figures.values() if figure is not None}
     if len(known) < 2:
         return {}, False if known and None not in figures.values() else None
@@ -337,9 +349,10 @@ def _kinds_by(figures: Mapping[int, int | None], cores: Mapping[int, int]) -> tu
 def _kinds_by_frequency(
     reader: Reader, cores: Mapping[int, int], sizes: Mapping[int, int]
 ) -> tuple[dict[int, str], bool | None]:
-    """Intel's first hybrid parts, where nothing says the kind: cores without a second thread that are slower.
+    """Return the kinds for Intel's first hybrid parts, which do not report them.
 
-    Frequency alone would not do: SST-BF gives equal cores different base frequencies.
+    Efficiency cores are the cores without a second thread that are also slower. Frequency alone is not enough, because
+    SST-BF gives equal cores different base frequencies.
     """
     speeds = {core: reader.count(f"{CPUS}/cpu{core}/cpufreq/base_frequency") for core in sizes}
     slow = {speed for core, speed in speeds.items() if sizes[core] == 1}

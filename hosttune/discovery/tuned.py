@@ -1,7 +1,7 @@
 """System → what TuneD's active profiles set: their tuned.conf files, with what they include, merged as TuneD does.
 
 Sources: tuned/profiles/locator.py, loader.py, merger.py, variables.py, unit.py (TuneD 2.28). Functions (`${f:…}`) are
-not carried out: some of them run commands.
+not evaluated, because some of them run commands.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from hosttune.tuned import ACTIVE, may_match
 
 POST_LOADED = "/etc/tuned/post_loaded_profile"  # tuned/consts.py: POST_LOADED_PROFILE_FILE, …
 MAIN = "/etc/tuned/tuned-main.conf"
-# The user's before the system's (consts.py, locator.py); older releases have no folder profiles/ in them.
+# The user's folders come before the system's (consts.py, locator.py). Older releases have no folder profiles/ in them.
 FOLDERS = ("/etc/tuned/profiles", "/etc/tuned", "/usr/lib/tuned/profiles", "/usr/lib/tuned")
 MOST_FILES, MOST_BYTES, MOST_KEYS, MOST_TEXT = 32, 64 << 10, 300, 4096  # TuneD's own need 4 files, 4 KiB, 40 keys
-_NAME = re.compile(r"[a-zA-Z0-9_.-]*[a-zA-Z0-9_-][a-zA-Z0-9_.-]*")  # loader.py, safe_name; not dots alone
+_NAME = re.compile(r"[a-zA-Z0-9_.-]*[a-zA-Z0-9_-][a-zA-Z0-9_.-]*")  # loader.py, safe_name; must not be only dots
 _LIST = re.compile(r"[,;]")
 _VARIABLE = re.compile(r"(?<!\\)\$\{(\w+)\}")
 _ESCAPED = re.compile(r"\\(\$\{\w+\})")
 _OURS = ("/etc/tuned/", "/usr/lib/tuned/")
 _TRUE = ("True", "true", "1")
 _ARCHES = ("aarch64", "ppc64", "ppc64le", "s390x", "x86_64", "riscv64")
-# Plugins whose keys are about what hosttune sets (`hosttune.tuned`); those of devices, of which a unit can name some.
+# Plugins whose keys set what hosttune also sets (`hosttune.tuned`). `_OF_DEVICES`: those in which a unit can name some
+# devices.
 _PLUGINS = ("cpu", "vm", "sysctl", "sysfs", "irqbalance", "irq", "scheduler", "bootloader", "disk", "service")
 _OF_DEVICES = ("cpu", "irq", "disk")
 _UNIT_WORDS = (
@@ -37,12 +38,12 @@ Sections = dict[str, dict[str, str]]
 
 
 class _Unreadable(Exception):
-    """A file that cannot be read as TuneD's configuration; its text says why."""
+    """A file that cannot be read as TuneD's configuration. Its text is the reason."""
 
 
 @dataclass
 class _Unit:
-    """A section of the merged profile: what each of its options says, and the file that says so."""
+    """A section of the merged profile: the value of each of its options, and the file that sets it."""
 
     plugin: str
     words: dict[str, str] = field(default_factory=dict)
@@ -51,7 +52,7 @@ class _Unit:
 
 @dataclass
 class _Profile:
-    """What is merged so far, what was read, and what could not be."""
+    """What has been merged so far, what was read, and what could not be read."""
 
     reader: Reader
     folders: tuple[str, ...] = FOLDERS
@@ -63,7 +64,10 @@ class _Profile:
 
 
 def read_tuned(reader: Reader, active: str | None, arch: str | None) -> Tuned | None:
-    """What the profiles that `active` names set; None where it names none. `arch`: the machine's, for conditions."""
+    """Return what the profiles in `active` set; None if it names none.
+
+    `arch`: the machine's architecture, for conditions.
+    """
     names = (active or "").split()
     if not names:
         return None
@@ -96,7 +100,7 @@ def _words(text: str) -> list[str]:
 
 
 def _main(profile: _Profile) -> Mapping[str, str]:
-    """tuned-main.conf; of `profile_dirs` the later folder counts first."""
+    """Return the options of tuned-main.conf. In `profile_dirs`, later folders come first in the search."""
     data = profile.reader.data(MAIN)
     found: Mapping[str, str] = {}
     if data is not None:
@@ -113,12 +117,15 @@ def _main(profile: _Profile) -> Mapping[str, str]:
 
 
 def _lacked(reader: Reader, path: str) -> bool:
-    """Whether a file is not there, as far as anybody can tell: a capture by others proves no absence."""
+    """Return whether a file is absent, as far as that can be known: not every capture can prove it."""
     return reader.lacks(path) or not reader.system.complete
 
 
 def _load(profile: _Profile, name: str) -> None:
-    """Merge a profile into what is merged so far, what it includes first. A file is taken once: so a loop ends."""
+    """Merge a profile into what has been merged so far, after the profiles that it includes.
+
+    Each profile is taken only once, so that a loop ends.
+    """
     optional, plain = name.startswith("-"), name.removeprefix("-").rpartition("/")[2]
     if not _NAME.fullmatch(plain):
         profile.unread.append(f"{ACTIVE}: {name[:80]!r} is not the name of a profile")
@@ -168,7 +175,7 @@ def _take(profile: _Profile, path: str, data: bytes) -> None:
 
 
 def _merge(profile: _Profile, name: str, options: Mapping[str, str], path: str) -> None:
-    """See merger.py, _merge_two: a later unit of the same name adds to the earlier one, or replaces it."""
+    """Merge one unit. A later unit of the same name adds to the earlier one or replaces it (merger.py, _merge_two)."""
     words = {word: options[word] for word in _UNIT_WORDS if word in options}
     values = {key: text for key, text in options.items() if key not in words}
     replace = words.get("replace") in _TRUE
@@ -191,9 +198,10 @@ def _merge(profile: _Profile, name: str, options: Mapping[str, str], path: str) 
 
 
 def _parsed(data: bytes) -> Sections:
-    """The sections of a file, as Python's ConfigParser reads it with TuneD's options: `=` alone, comments from ` #` on.
+    """Return the sections of a file, read as Python's ConfigParser does with TuneD's options.
 
-    Raises _Unreadable for what that parser refuses, and for a file that is too large.
+    Only `=` separates a key from its value, and ` #` starts a comment. Raises _Unreadable if that parser would refuse
+    the file, and if the file is too large.
     """
     if len(data) > MOST_BYTES:
         raise _Unreadable(f"larger than {MOST_BYTES} bytes")
@@ -230,7 +238,10 @@ def _uncommented(line: str) -> str:
 
 
 def _variables(profile: _Profile) -> Mapping[str, str]:
-    """Every variable with the earlier ones put in; `include` names a file of more of them (variables.py)."""
+    """Return all variables, with earlier ones expanded in later ones.
+
+    `include` names another file of them (variables.py).
+    """
     found: dict[str, str] = {}
     for name, text in profile.variables.items():
         if name != "include":
@@ -242,7 +253,10 @@ def _variables(profile: _Profile) -> Mapping[str, str]:
 
 
 def _variables_of(profile: _Profile, path: str) -> Mapping[str, str]:
-    """A file of variables. Only TuneD's own folders are looked into: a capture keeps what is read."""
+    """Return the variables in a file.
+
+    Only files in TuneD's own folders are read, because a capture keeps what is read.
+    """
     if not path.startswith(_OURS) or ".." in path.split("/") or "${" in path or len(path) > MOST_TEXT:
         profile.unread.append(f"{path[:80]}: variables that are not in TuneD's folders are not read")
         return {}
@@ -258,7 +272,10 @@ def _variables_of(profile: _Profile, path: str) -> Mapping[str, str]:
 
 
 def _expanded(text: str, variables: Mapping[str, str]) -> str:
-    """The text with what is known put in; what is not stays as it is, and is no value."""
+    """Return the text with known variables expanded.
+
+    An unknown one stays in the text, which then has no certain value.
+    """
     full = _VARIABLE.sub(lambda match: variables.get(match[1], match[0]), text)
     full = full if len(full) <= MOST_TEXT else "${too long}"
     return full if _VARIABLE.search(full) or "${f:" in full else _ESCAPED.sub(r"\1", full)
@@ -282,7 +299,10 @@ def _keys(profile: _Profile, variables: Mapping[str, str], arch: str | None) -> 
 
 
 def _options(unit: _Unit, expanded: Callable[[str], str]) -> Iterator[tuple[str, str, str]]:
-    """(key, value, file) of a unit; of [bootloader] the command line that its keys make together."""
+    """Yield (key, value, file) for each option of a unit.
+
+    For [bootloader], the command line that its options make together.
+    """
     values = {key: (expanded(text), path) for key, (text, path) in unit.options.items()}
     if unit.plugin == "bootloader":
         line = _command_line({key: text for key, (text, _) in values.items() if key.startswith("cmdline")})
@@ -297,7 +317,10 @@ def _options(unit: _Unit, expanded: Callable[[str], str]) -> Iterator[tuple[str,
 
 
 def _command_line(parts: Mapping[str, str]) -> str:
-    """See plugin_bootloader.py, _get_effective_options: + adds, - takes words away, anything else adds."""
+    """Return the kernel command line. + adds words, - removes words, anything else adds (see below).
+
+    Source: plugin_bootloader.py, _get_effective_options.
+    """
     words: list[str] = []
     for text in parts.values():
         if text.startswith("-"):
@@ -317,13 +340,16 @@ def _devices(unit: _Unit) -> str:
 
 
 def _may_be_nvme(devices: str) -> bool:
-    """Whether a unit's devices can be NVMe drives (device_matcher.py: names with wildcards; `!` leaves out)."""
+    """Return whether a unit's devices can be NVMe drives (device_matcher.py: names with wildcards; `!` excludes)."""
     names = [name for name in re.split(r"[\s,;]+", devices) if name and not name.startswith("!")]
     return not names or any(may_match(name, "nvme") for name in names)
 
 
 def _applies(unit: _Unit, arch: str | None) -> bool | None:
-    """Whether a unit's conditions hold here; None where that is not known. `uname_regex` is mostly an architecture."""
+    """Return whether a unit's conditions hold on this machine; None if unknown.
+
+    Most `uname_regex` are an architecture.
+    """
     uname, cpuinfo = unit.words.get("uname_regex"), unit.words.get("cpuinfo_regex")
     if uname in _ARCHES and arch is not None and uname != arch:
         return False

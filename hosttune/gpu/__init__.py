@@ -1,6 +1,7 @@
-"""The seam to the GPU makers: which accelerators exist (sysfs decides), and what their makers' drivers tell.
+"""The interface to the GPU makers: which accelerators exist (sysfs decides), and what their makers' drivers report.
 
-Nothing outside this package asks who made a GPU. One module a maker; the makers never import each other.
+Code outside this package does not ask who made a GPU. There is one module for each maker, and they never import each
+other.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ VENDORS: tuple[Vendor, ...] = (NVIDIA, AMD, HABANA, INTEL)
 
 
 def read_gpus(reader: Reader, pci: tuple[PciDevice, ...]) -> tuple[Gpu, ...]:
-    """Every display (03xx) and accelerator (12xx) function as a Gpu, in the order of `pci`.
+    """Return every display (03xx) and accelerator (12xx) function as a Gpu, in the order of `pci`.
 
-    A function of no known accelerator maker, and graphics built into a CPU or a board, is `other`. A virtual
-    function is a GPU as well. The maker's library is asked only where the maker's driver holds a GPU that is
-    awake; doubts go to the reader's problems. Raises BadInput for a hostile capture, nothing else.
+    A function whose maker is not a known accelerator maker is `other`, and so is graphics built into a CPU or a board.
+    A virtual function is a GPU too. The maker's library is asked only if the maker's driver holds a GPU that is awake.
+    Doubts become problems of the reader. Raises BadInput for a hostile capture, and no other error.
     """
     bridges = {device.address: device for device in pci if device.is_bridge}
     devices = tuple(device for device in pci if device.is_display)
@@ -60,16 +61,19 @@ def _gpu(device: PciDevice, vendor: Vendor | None) -> Gpu:
 
 
 def vendor_of(name: str) -> Vendor | None:
-    """The maker that a Gpu's `vendor` names; None of "other"."""
+    """Return the maker that a Gpu's `vendor` names; None for "other"."""
     return next((vendor for vendor in VENDORS if vendor.name == name), None)
 
 
 def maker_of(vendor_id: str | None) -> Vendor | None:
-    """The maker with this PCI vendor id ("10de"); None for any other."""
+    """Return the maker with this PCI vendor id ("10de"); None for any other id."""
     return next((vendor for vendor in VENDORS if vendor.vendor_id == vendor_id), None)
 
 
 def inside(vendor_id: str | None) -> Inside:
-    """What is known of a maker's GPUs inside a guest, by its PCI vendor id; nothing of any other's."""
+    """Return what is known about a maker's GPUs inside a guest, by its PCI vendor id.
+
+    An empty `Inside` for other ids.
+    """
     maker = maker_of(vendor_id)
     return maker.inside if maker else Inside()

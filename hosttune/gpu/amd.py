@@ -1,6 +1,6 @@
-"""AMD GPUs (1002): Instinct, Radeon Pro. Facts from amdgpu's sysfs files and the KFD topology; no tool is run.
+"""AMD GPUs (1002): Instinct, Radeon Pro. Facts come from amdgpu's sysfs files and the KFD topology; no tool is run.
 
-A virtual function (MI300X VF) is a GPU of its own; so is the function it belongs to, held by the SR-IOV host driver.
+A virtual function (MI300X VF) is a GPU of its own, and so is its physical function, which the SR-IOV host driver holds.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ MODELS = {
     "75a0": "AMD Instinct MI350X",
     "75a3": "AMD Instinct MI355X",
 }
-# The switch on a discrete card itself (pci.ids: "Navi 10 XL … Port of PCI Express Switch", "Vega 10 PCIe Bridge").
+# The switch on a discrete card (pci.ids: "Navi 10 XL … Port of PCI Express Switch", "Vega 10 PCIe Bridge").
 CARD_SWITCHES = frozenset((("1002", "1478"), ("1002", "1479"), ("1022", "1470"), ("1022", "1471")))
 
 NODES = "/sys/class/kfd/kfd/topology/nodes"
 IOLINK_PCIE = 2  # CRAT_IOLINK_TYPE_PCIEXPRESS, drivers/gpu/drm/amd/amdkfd/kfd_crat.h
 IOLINK_XGMI = 11  # CRAT_IOLINK_TYPE_XGMI, same file
-_MOST_NODES = 256  # of GPUs whose pairs are looked at: 8 GPUs in 8 partitions each are 64
+_MOST_NODES = 256  # GPU nodes whose pairs are examined: 8 GPUs in 8 partitions each are 64
 _MAX_U32, _MAX_U64 = (1 << 32) - 1, (1 << 64) - 1  # location_id and domain; any property (kfd_topology.h)
 
 
 def _makes(device: PciDevice, bridge: PciDevice | None) -> bool:
-    """A processing accelerator, a known card, or a function below a card's own switch.
+    """Return whether it is a processing accelerator, a known card, or a function below a card's own switch.
 
-    Anything else of class 03xx is graphics built into a CPU, or a board's console (ES1000, Rage XL).
+    Any other function of class 03xx is graphics built into a CPU, or a board's console (ES1000, Rage XL).
     """
     if (device.class_code or "").startswith("12") or device.device_id in MODELS:
         return True
@@ -66,7 +66,7 @@ def _enrich(reader: Reader, devices: tuple[PciDevice, ...], gpus: tuple[Gpu, ...
         return gpus
     peers, listed = read_xgmi(reader)
     models = {device.address: device.device_id for device in devices if device.address in held}
-    # Where the topology lacks a GPU of a model, what the others of it are joined to is not all known.
+    # If the topology lacks one GPU of a model, the peers of the model's other GPUs are not completely known.
     lacking = {models[address] for address in held - listed} & {models[address] for address in held & listed}
     peers = {address: others for address, others in peers.items() if models.get(address) not in lacking}
     version = reader.text("/sys/module/amdgpu/version") or None
@@ -76,7 +76,7 @@ def _enrich(reader: Reader, devices: tuple[PciDevice, ...], gpus: tuple[Gpu, ...
 
 
 def _blocks(reader: Reader, devices: Collection[PciDevice]) -> dict[str, frozenset[str]]:
-    """The RAS blocks that a GPU counts errors of, by address: those of all GPUs here that have its device id."""
+    """Return the RAS blocks in which a GPU counts errors, by address: those of all GPUs here with its device id."""
     found: dict[str | None, frozenset[str]] = {}
     for device in devices:
         names = _ras_blocks(reader, sysfs.function(device.address))
@@ -87,9 +87,10 @@ def _blocks(reader: Reader, devices: Collection[PciDevice]) -> dict[str, frozens
 def _facts(
     reader: Reader, address: str, version: str | None, peers: tuple[Peer, ...] | None, blocks: Collection[str]
 ) -> Gpu:
-    """amdgpu's own files. Source: Documentation/gpu/amdgpu/{driver-misc,thermal,ras}.rst; power caps are microwatts.
+    """Return the facts in amdgpu's own files.
 
-    The UUID has ROCm's form GPU-<unique_id> (ROCR_VISIBLE_DEVICES).
+    Source: Documentation/gpu/amdgpu/{driver-misc,thermal,ras}.rst; power caps are in microwatts. The UUID has ROCm's
+    form GPU-<unique_id> (ROCR_VISIBLE_DEVICES).
     """
     folder = sysfs.function(address)
     unique = reader.text(f"{folder}/unique_id")
@@ -116,7 +117,10 @@ def _facts(
 
 
 def _sensors(reader: Reader, folder: str) -> str:
-    """The folder of its sensors; "" where there is none, or several: amdgpu registers one, so which is its own?"""
+    """Return the folder of the GPU's sensors; "" if there is none, or several.
+
+    amdgpu registers only one. If there are several, it is unknown which one is amdgpu's.
+    """
     monitors = [name for name in reader.names(f"{folder}/hwmon") if re.fullmatch(r"hwmon[0-9]{1,9}", name)]
     if len(monitors) > 1:
         why = f"it has {' and '.join(monitors[:3])}: its power limits and temperature are unknown"
@@ -130,10 +134,10 @@ def _ras_blocks(reader: Reader, folder: str) -> list[str]:
 
 
 def read_ras(reader: Reader, folder: str, blocks: Collection[str] = ()) -> tuple[int | None, int | None]:
-    """Uncorrected and corrected errors of all blocks that count them: "ue: 0", "ce: 0" in ras/BLOCK_err_count.
+    """Return uncorrected and corrected errors, summed over all blocks: "ue: 0", "ce: 0" in ras/BLOCK_err_count.
 
-    `blocks`: those that must be there, for other GPUs of its model have them. Where one is not there, cannot be read or
-    tells a count twice, a sum of 0 is unknown; errors that were counted remain.
+    `blocks`: those that must exist, because other GPUs of the model have them. If one of them is missing, cannot be
+    read or has two values for a count, a sum of 0 is unknown; a sum of errors that were counted remains.
     """
     names = {*blocks, *_ras_blocks(reader, folder)}
     told = [_counts(reader.text(f"{folder}/ras/{name}_err_count") or "") for name in sorted(names)]
@@ -146,7 +150,7 @@ def read_ras(reader: Reader, folder: str, blocks: Collection[str] = ()) -> tuple
 
 
 def _counts(text: str) -> dict[str, int | None]:
-    """The counts of one block by kind; None where one is told more than once, with different numbers."""
+    """Return the counts of one block by kind; None for a kind that occurs more than once with different numbers."""
     found: dict[str, int | None] = {}
     for kind, _, value in (line.partition(":") for line in text.splitlines()):
         count = number(value.strip())
@@ -155,7 +159,7 @@ def _counts(text: str) -> dict[str, int | None]:
 
 
 def _celsius(reader: Reader, path: str) -> float | None:
-    thousandths = reader.count(path) if path else None  # a GPU that works is not below 0 degrees
+    thousandths = reader.count(path) if path else None  # a working GPU is not below 0 degrees
     return None if thousandths is None else thousandths / 1000
 
 
@@ -165,11 +169,11 @@ def _watts(reader: Reader, path: str) -> float | None:
 
 
 def read_xgmi(reader: Reader) -> tuple[dict[str, tuple[Peer, ...]], frozenset[str]]:
-    """Each GPU's peers by address, and the addresses of all GPUs, from the KFD topology.
+    """Return each GPU's peers by address, and the addresses of all GPUs, from the KFD topology.
 
-    The kernel lists a link of two GPUs at both (kfd_parse_subtype_iolink adds the way back). A GPU has no peers here
-    that are known where its links, or those of a peer to it, were not read, contradict each other
-    or lead to a node that is no known one. The number of XGMI links of a pair is not told: `links` stays unknown.
+    The kernel lists a link between two GPUs at both of them (kfd_parse_subtype_iolink adds the reverse link). A GPU is
+    left out of the peers if its links, or those of a peer to it, were not read, contradict each other or lead to an
+    unknown node. The number of XGMI links of a pair is not reported, so `links` stays unknown.
     """
     nodes = {int(name): node for name, node in _nodes(reader).items() if number(name, MAX_ID) is not None}
     places = {key: _place(node) for key, node in nodes.items()}
@@ -192,7 +196,7 @@ def read_xgmi(reader: Reader) -> tuple[dict[str, tuple[Peer, ...]], frozenset[st
         if doubtful or None in told[one]:
             why = f"its links to {doubtful[0] if doubtful else 'a node'} differ at their two ends, or were not read"
             reader.problem("XGMI links contradicted", f"{NODES}: {one}", f"{why}: which peers it has is unknown")
-        elif told[one]:  # a GPU has a link to its CPU at least: without any, they were not read
+        elif told[one]:  # a GPU has at least a link to its CPU: without any link, they were not read
             peers[one] = tuple(Peer(address=other, kind=kinds[one, other] or "") for other in others)
     return peers, frozenset(here)
 
@@ -204,9 +208,9 @@ def _links(reader: Reader, node: str) -> Iterator[dict[str, int | None]]:
 
 
 def _kind(there: Collection[int | None] | None, back: Collection[int | None] | None) -> str | None:
-    """What joins two GPUs, by the types of the links that each lists to the other; None where that is contradicted.
+    """Return what connects two GPUs, by the types of the links that each lists to the other; None if these differ.
 
-    Those on PCIe list none, or links of other types.
+    GPUs connected by PCIe list no link, or links of other types.
     """
     if there == back == {IOLINK_XGMI}:
         return "xgmi"
@@ -214,12 +218,15 @@ def _kind(there: Collection[int | None] | None, back: Collection[int | None] | N
 
 
 def _nodes(reader: Reader) -> dict[str, dict[str, int | None]]:
-    """The properties of each node of the KFD topology, by its name, which is its number."""
+    """Return the properties of each node of the KFD topology, by its name, which is its number."""
     return {name: read_properties(reader, f"{NODES}/{name}/properties") for name in reader.names(NODES)}
 
 
 def read_properties(reader: Reader, path: str) -> dict[str, int | None]:
-    """A KFD `properties` file: one "name number" a line. None: no number, or two different ones."""
+    """Return the values of a KFD `properties` file: one "name number" a line.
+
+    None: not a number, or two different ones.
+    """
     numbers: dict[str, int | None] = {}
     for line in (reader.text(path) or "").splitlines():
         name, _, word = line.partition(" ")
@@ -232,7 +239,7 @@ def read_properties(reader: Reader, path: str) -> dict[str, int | None]:
 
 
 def _place(node: Mapping[str, int | None]) -> str | None:
-    """The PCI address of a node that is a GPU, "" for a CPU, which has no SIMD; None where that is not known.
+    """Return the PCI address of a node that is a GPU, "" for a CPU (it has no SIMD), None if unknown.
 
     `location_id` is bus << 8 | device << 3 | function, and `domain` its PCI domain (kfd_topology.c).
     """
@@ -245,7 +252,7 @@ def _place(node: Mapping[str, int | None]) -> str | None:
 
 
 def _lists(reader: Reader) -> tuple[Listing, ...]:
-    """The GPUs of the KFD topology; it leaves out those that cannot compute."""
+    """Yield the GPUs of the KFD topology, which leaves out GPUs that cannot compute."""
     addresses = sorted(address for node in _nodes(reader).values() if (address := _place(node)))
     gpus = tuple(Gpu(address=address, vendor="amd") for address in addresses)
     return (Listing(name="the KFD topology", read=NODES, gpus=gpus, whole=False),) if gpus else ()
@@ -277,8 +284,8 @@ AMD = Vendor(
     lists=_lists,
     tellers={"amdgpu": "sysfs of amdgpu"},
     knobs=_knobs,
-    # The version: ROCm/rccl, src/graph/xml.h.
+    # NCCL's version number: ROCm/rccl, src/graph/xml.h.
     inside=Inside(note="AMD: no persistence or power setting has a source, so none is made", nccl="2"),
-    # PyTorch for ROCm speaks torch.cuda, and tells each device's PCI address (torch/csrc/cuda/Module.cpp).
+    # PyTorch for ROCm uses torch.cuda, and gives each device's PCI address (torch/csrc/cuda/Module.cpp).
     bench=Bench(backends=frozenset(("PyTorch",)), unproven="unproven: not seen on a machine with AMD GPUs"),
 )

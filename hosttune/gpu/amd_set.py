@@ -1,7 +1,8 @@
-"""Setting AMD GPUs that `amdgpu` holds: the power cap, a plain file of the kernel's. No other knob is known.
+"""Settings of AMD GPUs that `amdgpu` holds: only the power cap, a file of the kernel. No other knob is known.
 
 Source: drivers/gpu/drm/amd/pm/amdgpu_pm.c, "DOC: hwmon" (Documentation/gpu/amdgpu/thermal.rst): power1_cap is the
-selected cap in microwatts, between power1_cap_min and power1_cap_max; the driver keeps whole watts of what is written.
+selected cap in microwatts, between power1_cap_min and power1_cap_max. The driver keeps only whole watts of a written
+value.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _MICROWATTS = 10**6
 
 
 def facts(system: System, address: str) -> Gpu:
-    """The power cap with its range, in watts; unknown where the driver shows none (a virtual function). See Knobs."""
+    """Return the power cap and its range in watts; unknown if the driver shows none (a virtual function). See Knobs."""
     cap = _cap(system, address)
     return Gpu(
         address=address,
@@ -31,7 +32,7 @@ def facts(system: System, address: str) -> Gpu:
 
 
 def _cap(system: System, address: str) -> str | None:
-    """The file of the cap. The kernel numbers its monitors anew at every boot."""
+    """Return the path of the cap's file. The kernel numbers its hardware monitors anew at every boot."""
     folder = sysfs.function(address, "hwmon")
     monitors = system.list(folder)
     return f"{folder}/{monitors[0]}/power1_cap" if monitors else None

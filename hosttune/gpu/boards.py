@@ -1,10 +1,10 @@
-"""NVIDIA's baseboards with NVSwitches: which one a host has, and the partitions that it makes by default.
+"""NVIDIA's baseboards with NVSwitches: which one a host has, and its default partitions.
 
-The partitions stand in only where the Fabric Manager itself cannot be asked, and the plan says so then.
+The default partitions are used only if the Fabric Manager cannot be asked, and then the plan says so.
 
 Sources: NVIDIA, Fabric Manager for NVIDIA NVSwitch systems, user guide, appendix "GPU partitions" (partition ids and
-the physical ids of their GPUs, which are NVML's module ids); pci.ids (pciutils/pciids 2026.08.22) for device ids.
-A published listing of an HGX H200 agrees; none of a B200 was found, and no such host was at hand.
+the physical ids of their GPUs, which are NVML's module ids); pci.ids (pciutils/pciids 2026.08.22) for device ids. A
+published listing of an HGX H200 agrees. For a B200 no listing was found, and no such host was available.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from hosttune.model.gpu import FabricPartition, Gpu
 from hosttune.model.host import Host
 
 GUIDE = "NVIDIA, Fabric Manager user guide, GPU partitions"
-_GPUS = 8  # on each kind of board
-_NVLINKS = 18  # of each GPU in a partition of several, Hopper and Blackwell alike; 0 in one of a single GPU
-# Cards that stand in a PCI Express slot: on no baseboard, whatever else the host has (pci.ids).
+_GPUS = 8  # on every kind of board
+_NVLINKS = 18  # of each GPU in a partition of several GPUs, on Hopper and Blackwell; 0 in a partition of one GPU
+# Cards for a PCI Express slot. They are never on a baseboard, whatever else the host has (pci.ids).
 _CARDS = frozenset(
     (
         *("20b1", "20b5", "20b7", "2235", "2236", "2321", "2322", "2331", "233a", "233b", "26b5", "26b9", "27b8"),
@@ -29,7 +29,7 @@ _CARDS = frozenset(
 
 
 class Board(NamedTuple):
-    """A kind of baseboard. `partitions` are its default ones, None where they are not known whole."""
+    """A kind of baseboard. `partitions` are its default partitions, None if they are not completely known."""
 
     generation: str
     gpus: int
@@ -51,11 +51,11 @@ class _Kind(NamedTuple):
 _SINGLES = tuple((module,) for module in range(1, _GPUS + 1))
 _HALVES = ((1, 2, 3, 4, 5, 6, 7, 8), (1, 2, 3, 4), (5, 6, 7, 8))
 _KINDS = {
-    # A100: one or two boards of six NVSwitches. The guide's list is not at hand whole: nothing is assumed.
+    # A100: one or two boards of six NVSwitches. The guide's complete list was not available, so none is assumed.
     "ampere": _Kind(switches=frozenset(("1af1",))),
     # H100, H200, H800, H20: four NVSwitches.
     "hopper": _Kind(switches=frozenset(("22a3",)), partitions=(*_HALVES, (1, 3), (2, 4), (5, 7), (6, 8), *_SINGLES)),
-    # B200, B300: no NVSwitch that is a PCI function.
+    # B200, B300: no NVSwitch is a PCI function.
     "blackwell": _Kind(
         gpus=frozenset(("2901", "3182")), first_id=1, partitions=(*_HALVES, (1, 2), (3, 4), (5, 6), (7, 8), *_SINGLES)
     ),
@@ -63,9 +63,9 @@ _KINDS = {
 
 
 def board_of(host: Host) -> Board | None:
-    """The baseboard of a host's NVSwitch fabric, told by PCI device ids; None where no id tells.
+    """Return the baseboard of a host's NVSwitch fabric, recognised by PCI device ids; None if no id shows it.
 
-    Where ids tell of several, there is no answer either.
+    Also None if the ids belong to several kinds of board.
     """
     switches = {host.index.device_id(switch.address) for switch in host.nvswitches}
     gpus = {host.index.device_id(gpu.address) for gpu in host.gpus}
@@ -86,21 +86,30 @@ def _board(generation: str) -> Board:
 
 
 def has_fabric(host: Host) -> bool:
-    """Whether an NVSwitch fabric joins GPUs of this host: it has switches, a GPU says so, or it has such a board."""
+    """Return whether an NVSwitch fabric connects GPUs of this host.
+
+    It does if the host has switches or partitions, if a GPU reports a fabric, or if the GPUs are on such a board.
+    """
     states = (gpu.fabric_state for gpu in host.gpus)
     told = any(state is not None and state.lower() not in ("not supported", "n/a") for state in states)
     return bool(host.nvswitches) or told or (host.fabric is not None and bool(host.fabric.partitions)) or _bare(host)
 
 
 def _bare(host: Host) -> bool:
-    """GPUs that are on such a board only, though no switch of it is a PCI function and no driver tells of it."""
+    """Return whether the host has GPUs that exist only on such a board.
+
+    Then there is a fabric, even if no switch of it is a PCI function and no driver reports it.
+    """
     if not any((vendor := vendor_of(gpu.vendor)) and vendor.fabric for gpu in host.gpus):
         return False
     return board_of(host) is not None
 
 
 def fabric_gpus(host: Host) -> tuple[Gpu, ...]:
-    """The GPUs on the fabric: whole ones of its maker that are no cards and do not say that they have no fabric."""
+    """Return the GPUs on the fabric.
+
+    These are whole GPUs of its maker that are not cards and do not report that they have no fabric.
+    """
     if not has_fabric(host):
         return ()
     functions = host.index.pci

@@ -1,9 +1,9 @@
-"""NVLink fabrics whose switches are no PCI functions: ConnectX-7 functions on the baseboard stand for them.
+"""NVLink fabrics whose switches are not PCI functions: ConnectX-7 functions on the baseboard represent them.
 
 HGX B200 and B300 have no NVSwitch on PCI. ConnectX-7 functions carry the fabric's management: Fabric Manager and the
-subnet manager work through them, and a reset of one resets its NVSwitch. They have the id of an ordinary ConnectX-7;
-the vital product data of the limited ones says SMDL=SW_MNG, that of the full ones beside them in the slot need not
-(NVIDIA Fabric Manager User Guide, "Systems Using Fourth Generation NVSwitches").
+subnet manager work through them, and a reset of one resets its NVSwitch. They have the id of an ordinary ConnectX-7.
+The vital product data of the limited ones contains SMDL=SW_MNG; that of the full ones beside them in the slot may lack
+it (NVIDIA Fabric Manager User Guide, "Systems Using Fourth Generation NVSwitches").
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ DRIVER = "mlx5_core"
 
 
 def has_bridges(pci: Iterable[PciDevice]) -> bool:
-    """Whether a GPU of such a baseboard is here."""
+    """Return whether the host has a GPU of such a baseboard."""
     return any((device.vendor_id, device.device_id) in BOARDS for device in pci)
 
 
 def may_be_bridge(device: PciDevice) -> bool:
-    """Whether a function has the id of a bridge; most of that id are ordinary NICs."""
+    """Return whether a function has the id of a bridge. Most functions with that id are ordinary NICs."""
     return (device.vendor_id, device.device_id) in FUNCTIONS and not device.physfn
 
 
 def bridges_among(marks: dict[str, bool | None]) -> dict[str, bool | None]:
-    """Whether each function is a bridge, by what its data says and that of the others in its slot; None = unknown.
+    """Return whether each function is a bridge; None if unknown.
 
-    `marks`: address -> whether it bears the mark, None where its data could not be read.
+    A slot with one marked function consists of bridges. `marks`: address -> whether its data has the mark, None if the
+    data could not be read.
     """
     marked = {slot_of(address) for address, mark in marks.items() if mark}
     doubtful = {slot_of(address) for address, mark in marks.items() if mark is None}
@@ -44,14 +45,14 @@ def bridges_among(marks: dict[str, bool | None]) -> dict[str, bool | None]:
 
 
 class Kept(NamedTuple):
-    """A function that stays with the host, and why. `known`: it is a bridge; else nobody knows that it is none."""
+    """A function that stays with the host, and why. `known`: it is a bridge; else it is only not proven to be none."""
 
     known: bool
     why: str
 
 
 def kept_bridges(pci: Iterable[PciDevice], nics: Iterable[Nic]) -> dict[str, Kept]:
-    """The functions that carry the GPUs' fabric, or may, by address; none on other hosts."""
+    """Return the functions that carry the GPUs' fabric, or may carry it, by address; empty on other hosts."""
     functions = {device.address: device for device in pci}
     if not has_bridges(functions.values()):
         return {}

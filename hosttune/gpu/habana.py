@@ -28,9 +28,9 @@ DRIVER = "habanalabs"
 
 
 def parse_hl_smi(text: str) -> Answer:
-    """`hl-smi -Q index,module_id,bus_id,name,uuid,memory.total -f csv,noheader`: one GPU a row, memory in MiB.
+    """Parse `hl-smi -Q index,module_id,bus_id,name,uuid,memory.total -f csv,noheader`: one GPU a row, memory in MiB.
 
-    A header row is passed over; a row of another shape, or without a PCI address, is a problem.
+    A header row is skipped. A row of another form, or without a PCI address, is a problem.
     """
     gpus: list[Gpu] = []
     problems: list[Problem] = []
@@ -57,9 +57,10 @@ def _row(row: dict[str, str]) -> Gpu:
 
 
 def _sysfs(reader: Reader, address: str) -> Gpu:
-    """The driver's own files. Source: Documentation/ABI/testing/sysfs-driver-habanalabs; max_power is milliwatts.
+    """Return the facts in the driver's own files. max_power is in milliwatts.
 
-    They lie in the accel device's directory, which the PCI device leads to; older kernels: class habanalabs.
+    Source: Documentation/ABI/testing/sysfs-driver-habanalabs. The files are in the accel device's directory, which is
+    found from the PCI device; on older kernels in class habanalabs.
     """
     folder = _class_folder(reader, address)
     if folder is None:
@@ -89,7 +90,7 @@ def _enrich(reader: Reader, devices: tuple[PciDevice, ...], gpus: tuple[Gpu, ...
     if not held:
         return gpus
     asleep = any(device.driver == DRIVER and device.address not in held for device in devices)
-    text = ask(reader, QUERY, lambda: None if asleep else _run(reader))  # the tool opens every device
+    text = ask(reader, QUERY, lambda: None if asleep else _run(reader))  # hl-smi opens every device
     answer = parse_hl_smi(text) if text is not None else Answer()
     reader.problems.extend(answer.problems)
     told = answer.by_address()
@@ -111,7 +112,7 @@ def _run(reader: Reader) -> str | None:
 
 
 def _lists(reader: Reader) -> tuple[Listing, ...]:
-    """The accelerators that hl-smi listed, of a capture, and those of the driver's device class."""
+    """Return the accelerators that hl-smi listed (in a capture), and those in the driver's device class."""
     told = parse_hl_smi(ask(reader, QUERY, lambda: None) or "").gpus
     listed = tuple(Gpu(address=gpu.address, vendor="habana", uuid=gpu.uuid) for gpu in told)
     found = [Listing(name="hl-smi", read="hl-smi -Q", gpus=listed)] if listed else []
@@ -121,7 +122,7 @@ def _lists(reader: Reader) -> tuple[Listing, ...]:
 
 
 def _classed(reader: Reader) -> list[str]:
-    """PCI addresses that the driver's class devices name (`pci_addr`, Documentation/ABI/testing)."""
+    """Return the PCI addresses that the driver's class devices name (`pci_addr`, Documentation/ABI/testing)."""
     found: set[str] = set()
     for kind in ("accel", "habanalabs"):
         for name in reader.names(f"/sys/class/{kind}"):
@@ -131,9 +132,9 @@ def _classed(reader: Reader) -> list[str]:
     return sorted(found)
 
 
-# Each is measured by a process that sees it alone, named by its module id: HABANA_VISIBLE_MODULES (docs.habana.ai,
-# Orchestration, "Multiple Workloads on a Single Docker"). PT_HPU_LAZY_MODE=0: each operation runs as it is queued
-# (docs.habana.ai, "PyTorch Gaudi Theory of Operations", Eager mode).
+# Each accelerator is measured by a process that sees only this one, selected by its module id: HABANA_VISIBLE_MODULES
+# (docs.habana.ai, Orchestration, "Multiple Workloads on a Single Docker"). PT_HPU_LAZY_MODE=0: each operation runs as
+# soon as it is queued (docs.habana.ai, "PyTorch Gaudi Theory of Operations", Eager mode).
 _NO_JOB = "not measured: no source was found for how {} is measured with PyTorch for Gaudi"
 WITHOUT = {
     "gemm-fp8": _NO_JOB.format("an FP8 product"),
@@ -161,7 +162,7 @@ HABANA = Vendor(
     tells=frozenset(("driver_version", "power_limit_watts", "status")),
     lists=_lists,
     tellers={DRIVER: "sysfs of habanalabs"},
-    # Documentation/ABI/testing/sysfs-driver-habanalabs has max_power, without a range, a default or a way back.
+    # Documentation/ABI/testing/sysfs-driver-habanalabs has max_power, but no range, no default and no way to reset it.
     unset={
         DRIVER: "no source gives Gaudi's power limits a range or a default, and hl-smi sets none that is documented"
     },

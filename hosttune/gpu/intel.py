@@ -1,6 +1,6 @@
-"""Intel GPUs (8086): Data Center GPU Max and Flex, Arc. Only PCI facts: no maker's library is read.
+"""Intel GPUs (8086): Data Center GPU Max and Flex, Arc. Only PCI facts: no maker's library is used.
 
-Integrated graphics is a function on the root bus (0000:00:02.0) and no accelerator: it is listed as `other`.
+Integrated graphics is a function on the root bus (0000:00:02.0). It is not an accelerator and is listed as `other`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ MODELS = {
 
 
 def _makes(device: PciDevice, bridge: PciDevice | None) -> bool:
-    """A known card, or a function below a port: what sits on the root bus is part of the CPU or chipset."""
+    """Return whether it is a known card or a function below a port.
+
+    A function on the root bus belongs to CPU or chipset.
+    """
     return device.device_id in MODELS or device.parent is not None
 
 

@@ -1,6 +1,6 @@
-"""The seam for setting a GPU while its maker's driver holds it: one `Knobs` value a driver, made in the maker's module.
+"""The interface for settings of a GPU that its maker's driver holds. The maker's module has one `Knobs` per driver.
 
-What is set, and what its values look like, is the same for all makers and stands in `hosttune.gpu.settings`.
+The settings and the form of their values are the same for all makers. They are in `hosttune.gpu.settings`.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ POWER_LIMIT = "gpu-power-limit"
 COMPUTE_MODE = "gpu-compute-mode"
 ECC = "gpu-ecc"
 MIG_MODE = "gpu-mig-mode"
-MOST_WATTS = 10_000  # of a power limit: far above any board, whose own range is checked besides
+MOST_WATTS = 10_000  # far above any board's power limit; the board's own range is checked as well
 
 Writer = Callable[[System, str, Any], str | None]
 
 
 @dataclass(frozen=True)
 class Knobs:
-    """What one driver lets be set, by kind, each for a single GPU.
+    """What one driver lets hosttune set, by kind of setting. Each call is for a single GPU.
 
-    `facts(system, address)`: the GPU's settings now; raises Unreadable. It returns in bounded time: a driver can hang.
-    `writers[kind](system, address, value)`: set it; raises WriteFailed. What it returns is told beside the outcome.
+    `facts(system, address)` returns the GPU's current settings; raises Unreadable. It must return in limited time,
+    because a driver can hang. `writers[kind](system, address, value)` sets a value; raises WriteFailed. Its return
+    value is reported with the outcome.
     """
 
     driver: str

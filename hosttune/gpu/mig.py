@@ -1,6 +1,7 @@
-"""`nvidia-smi mig -lgip` and `-lgipp`: which GPU instances a GPU offers and where they may start. Pure parsers.
+"""Parsers for `nvidia-smi mig -lgip` and `-lgipp`: which GPU instances a GPU offers and where they may start. Pure.
 
-Both answer with MIG off as well (measured on H200). Profile ids differ between products: nothing here knows one.
+Both commands also answer while MIG is off (measured on H200). Profile ids differ between products, so none is known
+here.
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ _PLACEMENT = re.compile(r"GPU\s+([0-9]{1,4}) Profile ID\s+([0-9]{1,9}) Placement
 
 
 def compute_slices(name: str) -> int | None:
-    """Compute slices from a profile's name: "3g.71gb" has 3 (MIG user guide, "Supported MIG Profiles")."""
+    """Return the compute slices in a profile's name: "3g.71gb" has 3 (MIG user guide, "Supported MIG Profiles")."""
     match = re.match(r"([0-9]{1,4})g\.", name)
     return int(match[1]) if match else None
 
 
 def parse_mig_profiles(text: str) -> dict[int, tuple[MigProfile, ...]]:
-    """`mig -lgip`: each GPU's profiles by nvidia-smi's index, in the tool's order; memory as shown, in GiB."""
+    """Parse `mig -lgip`: each GPU's profiles by nvidia-smi's index, in the tool's order.
+
+    The tool prints memory in GiB; it becomes bytes, with no other correction.
+    """
     profiles: dict[int, list[MigProfile]] = {}
     for line in text.splitlines():
         match = _PROFILE.match(line)
@@ -48,7 +52,7 @@ def parse_mig_profiles(text: str) -> dict[int, tuple[MigProfile, ...]]:
 
 
 def parse_mig_placements(text: str) -> dict[int, dict[int, Placement]]:
-    """`mig -lgipp`: by GPU index and profile id, the possible starts and the size, all in memory slices."""
+    """Parse `mig -lgipp`: by GPU index and profile id, the possible starts and the size, all in memory slices."""
     placements: dict[int, dict[int, Placement]] = {}
     for match in _PLACEMENT.finditer(text):
         starts = tuple(int(start) for start in match[3].split(",") if start)
@@ -57,7 +61,7 @@ def parse_mig_placements(text: str) -> dict[int, dict[int, Placement]]:
 
 
 def place(profiles: tuple[MigProfile, ...], placements: Mapping[int, Placement]) -> tuple[MigProfile, ...]:
-    """The profiles with their placements; a profile without one keeps them unknown."""
+    """Return the profiles with their placements. For a profile without one, the placement stays unknown."""
     return tuple(
         msgspec.structs.replace(profile, starts=placements[profile.id][0], size=placements[profile.id][1])
         if profile.id is not None and profile.id in placements
@@ -66,16 +70,17 @@ def place(profiles: tuple[MigProfile, ...], placements: Mapping[int, Placement])
     )
 
 
-# MIG user guide, "Application Considerations": no copies from GPU to GPU (PCIe or NVLink), and a CUDA process sees one
-# compute instance: that of the UUID in CUDA_VISIBLE_DEVICES.
+# MIG user guide, "Application Considerations": there are no copies from GPU to GPU (PCIe or NVLink), and a CUDA process
+# sees only one compute instance, the one whose UUID is in CUDA_VISIBLE_DEVICES.
 _ALONE = "MIG instances do not reach each other (MIG user guide, Application Considerations): not measured between them"
 WITHOUT = {"p2p-write-ce": _ALONE, "all-reduce": _ALONE}
 
 
 def parts(gpu: Gpu) -> tuple[Part, ...] | str | None:
-    """The instances of a GPU in MIG mode, each for a process of its own; why they are not known; None without MIG mode.
+    """Return the instances of a GPU in MIG mode, each for a process of its own.
 
-    They are named by profile and place, which stay as they are when an instance is made anew with another UUID.
+    If they are unknown, returns the reason; without MIG mode, None. They are named by profile and placement, which stay
+    the same when an instance is created again with another UUID.
     """
     if gpu.mig is None or gpu.mig.mode != "enabled":
         return None

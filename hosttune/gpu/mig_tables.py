@@ -1,6 +1,6 @@
-"""Which MIG profiles a GPU has: its own listing first, else the sourced table of its product. Pure look-ups.
+"""Which MIG profiles a GPU has: from its own listing, or else from the table of its product. Pure look-ups.
 
-The table (`mig_tables.toml`) stands in only where the GPU cannot be asked, and whoever plans with it says so.
+The table (`mig_tables.toml`, with sources) is used only if the GPU could not be asked; the planner reports this.
 """
 
 from __future__ import annotations
@@ -22,34 +22,40 @@ from hosttune.model.host import PciDevice
 # A GPU instance profile as nvidia-smi names it: compute slices, memory, attributes ("1g.18gb+me", "1g.24gb-me").
 _NAME = re.compile(r"([1-9][0-9]?)g\.([1-9][0-9]{0,3})gb((?:[+-][a-z]+(?:\.[a-z]+)*)*)")
 _NVIDIA = "10de"
-SLICES = 8  # memory slices of a GPU: no product has more
+SLICES = 8  # memory slices of a GPU; no product has more
 MIG_GUIDE = "MIG user guide, Supported MIG Profiles"
 
 
 @dataclass(frozen=True)
 class Offer:
-    """The profiles that a GPU has, those with known placements only; `doubt` says what of them is a table's word."""
+    """The profiles of a GPU whose placements are known.
+
+    `doubt` says which facts come from a table and not from the GPU.
+    """
 
     profiles: tuple[MigProfile, ...]
     doubt: str | None = None
 
     def find(self, name: str) -> MigProfile | None:
-        """The profile of a name; None where this GPU has none."""
+        """Return the profile with a name; None if this GPU has no such profile."""
         return next((profile for profile in self.profiles if profile.name == name), None)
 
     @property
     def compute_slices(self) -> int:
-        """Compute slices of the whole GPU: those of its largest profile."""
+        """The compute slices of the whole GPU: those of its largest profile."""
         return max((profile.compute_slices or 1 for profile in self.profiles), default=1)
 
 
 def is_profile_name(name: str) -> bool:
-    """Whether a text has the form of a GPU instance profile. "1c.3g.71gb" is a compute instance's and has not."""
+    """Return whether a text has the form of a GPU instance profile.
+
+    "1c.3g.71gb" (a compute instance) does not have it.
+    """
     return _NAME.fullmatch(name) is not None
 
 
 def offer_of(gpu: Gpu, device: PciDevice | None) -> Offer:
-    """What MIG profiles a GPU offers; an empty offer where it has none, or neither it nor a table tells."""
+    """Return the MIG profiles that a GPU offers; empty if it has none, or if neither the GPU nor a table lists any."""
     listed = tuple(profile for profile in (gpu.mig.profiles if gpu.mig else None) or () if _fits(profile))
     product, table = _table(device)
     if not listed:
@@ -71,13 +77,16 @@ def offer_of(gpu: Gpu, device: PciDevice | None) -> Offer:
 
 
 def _fits(profile: MigProfile) -> bool:
-    """Whether a listed profile is one that can be placed here, as far as it says: named as such, on eight slices."""
+    """Return whether a listed profile has a valid name, and its known placements fit on eight memory slices."""
     places = [(start, start + (profile.size or 1)) for start in profile.starts or ()]
     return is_profile_name(profile.name) and all(0 <= start < end <= SLICES for start, end in places)
 
 
 def resolve(gpu: Gpu, device: PciDevice | None, name: str, where: str) -> MigProfile:
-    """The profile of this name. Raises BadInput, with the profiles that exist, where this GPU has no such one."""
+    """Return the profile with this name.
+
+    Raises BadInput, with the existing profiles, if this GPU has no such profile.
+    """
     offer = offer_of(gpu, device)
     found = offer.find(name)
     if found is not None:
@@ -89,21 +98,27 @@ def resolve(gpu: Gpu, device: PciDevice | None, name: str, where: str) -> MigPro
 
 
 def vgpu_type_name(device: PciDevice | None, profile: str) -> str | None:
-    """The name of the vGPU type backed by an instance of a profile; None where the board's prefix has no source."""
+    """Return the name of the vGPU type backed by an instance of a profile.
+
+    None if no source gives the board's prefix.
+    """
     suffix = vgpu_suffix(profile)
     prefix = _tables()["vgpu_prefixes"].get(device.device_id) if device and device.vendor_id == _NVIDIA else None
     return f"{prefix}{suffix}" if prefix and suffix else None
 
 
 def vgpu_suffix(profile: str) -> str | None:
-    """How the vGPU type of a profile ends: "1-18C" of 1g.18gb, "1-18CME" of 1g.18gb+me; None for other attributes."""
+    """Return the suffix of a profile's vGPU type: "1-18C" of 1g.18gb, "1-18CME" of 1g.18gb+me.
+
+    None for other attributes.
+    """
     match = _NAME.fullmatch(profile)
     ending = {"": "C", "+me": "CME"}.get(match[3]) if match else None
     return f"{match[1]}-{match[2]}{ending}" if match and ending else None
 
 
 def _table(device: PciDevice | None) -> tuple[str, tuple[MigProfile, ...]]:
-    """(name, profiles) of a product by its PCI ids; ("", ()) for one that the table does not have."""
+    """Return (name, profiles) of a product by its PCI ids; ("", ()) if the table does not have it."""
     if device is None or device.vendor_id != _NVIDIA or device.device_id is None:
         return "", ()
     return _products().get(device.device_id, ("", ()))

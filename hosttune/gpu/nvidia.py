@@ -1,7 +1,7 @@
-"""NVIDIA GPUs (10de): what NVML tells of those that the `nvidia` driver holds, else what nvidia-smi printed.
+"""NVIDIA GPUs (10de): what NVML reports of those that the `nvidia` driver holds, or else what nvidia-smi printed.
 
-A GPU on vfio-pci is invisible to both and keeps the facts of its PCI function. Virtual functions are not listed
-by NVML on a host. Sources are asked in order: NVML, `nvidia-smi -q -x`, `nvidia-smi -q`, then the tables.
+A GPU on vfio-pci is invisible to both, so only the facts of its PCI function are known. NVML does not list virtual
+functions on a host. Sources are asked in this order: NVML, `nvidia-smi -q -x`, `nvidia-smi -q`, then the tables.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ MODELS = {
     "31c2": "NVIDIA GB300",
 }
 # Reported by operators, not documented by NVIDIA: CloudRift, "RTX 5090 and RTX PRO 6000 virtualization bug" (2025), and
-# tinygrad pull request 18199 (2026, RTX 5090, the same chip): under vfio-pci the function answers no more after a
-# function-level reset until the host is power-cycled; H100 and B200 do. No driver or VBIOS that mends it is known.
+# tinygrad pull request 18199 (2026, RTX 5090, the same chip). Under vfio-pci, after a function-level reset, the
+# function no longer answers until the host is power-cycled. H100 and B200 are not affected. No driver or VBIOS that
+# fixes it is known.
 _HANGS = (
     "boards of this model have been seen not to come back from the reset when a guest ends (no answer after FLR until"
     " the host is power-cycled): end its guests seldom, and keep driver, VBIOS and kernel recent"
@@ -87,7 +88,7 @@ def _enrich(reader: Reader, devices: tuple[PciDevice, ...], gpus: tuple[Gpu, ...
         return gpus
     addresses = tuple(device.address for device in asked)
     told = _from_nvml(reader, addresses)
-    # A capture may hold both answers: there, what they say of the same thing is compared.
+    # A capture may hold the answers of both NVML and nvidia-smi. Then they are compared.
     if reader.system.captured or any(address not in told or told[address].uuid is None for address in addresses):
         for address, gpu in _from_smi(reader, addresses, all_awake=len(asked) == len(held)).items():
             told[address] = _agreed(reader, told[address], gpu) if address in told else gpu
@@ -96,7 +97,7 @@ def _enrich(reader: Reader, devices: tuple[PciDevice, ...], gpus: tuple[Gpu, ...
         fill(gpu, told[gpu.address], source=told[gpu.address].source) if gpu.address in told else gpu for gpu in gpus
     )
     joined = _unique_modules(reader, joined)
-    if reader.system.scratch:  # what was set on it since it was recorded
+    if reader.system.scratch:  # the settings made on it since it was recorded
         from hosttune.gpu.nvidia_set import as_told
 
         joined = tuple(as_told(reader.system, gpu) if gpu.address in told else gpu for gpu in joined)
@@ -106,7 +107,7 @@ def _enrich(reader: Reader, devices: tuple[PciDevice, ...], gpus: tuple[Gpu, ...
 
 
 def _from_nvml(reader: Reader, addresses: tuple[str, ...]) -> dict[str, Gpu]:
-    """NVML's facts of the GPUs asked about; a failure of the library itself is left to nvidia-smi."""
+    """Return NVML's facts about these GPUs. If the library itself fails, nvidia-smi is used instead."""
 
     def live() -> str:
         from hosttune.gpu.nvml import ask_nvml
@@ -125,7 +126,7 @@ def _from_nvml(reader: Reader, addresses: tuple[str, ...]) -> dict[str, Gpu]:
 
 
 def _join(reader: Reader, answer: Answer, addresses: tuple[str, ...], source: str) -> dict[str, Gpu]:
-    """The told GPUs among those asked about. One that sysfs does not have is a problem, one asleep is left out."""
+    """Return the reported GPUs that are among `addresses`, with their source. Adds the answer's problems."""
     for problem in answer.problems:
         reader.problem(problem.what, problem.where, problem.why)
     teller = "nvml" if source == NVML else "nvidia-smi"
@@ -133,7 +134,7 @@ def _join(reader: Reader, answer: Answer, addresses: tuple[str, ...], source: st
 
 
 def _from_smi(reader: Reader, addresses: tuple[str, ...], *, all_awake: bool) -> dict[str, Gpu]:
-    """nvidia-smi's facts. It opens every GPU: live, it is not run while one of them is asleep (`all_awake` False)."""
+    """Return nvidia-smi's facts. It opens every GPU, so on a live host it runs only if none is asleep (`all_awake`)."""
     answers: list[Answer] = []
     for name, parse in (("nvidia-smi-q-x", parse_smi_xml), ("nvidia-smi-q", parse_smi_text)):
         if answers and not reader.system.captured:
@@ -174,7 +175,7 @@ def _parse(reader: Reader, name: str, text: str, parse: Callable[[str], Answer])
 
 
 def _command(reader: Reader, name: str, *, all_awake: bool) -> str | None:
-    """A command's output, recorded or live; None when it cannot be had (live: said in a problem)."""
+    """Return a command's output, recorded or live; None if there is none (on a live host, a failure is a problem)."""
 
     def live() -> str | None:
         if not all_awake:
@@ -189,9 +190,9 @@ def _command(reader: Reader, name: str, *, all_awake: bool) -> str | None:
 
 
 def _from_tables(reader: Reader, told: dict[str, Gpu], listed: Answer, *, all_awake: bool) -> dict[str, Gpu]:
-    """Add peers, NVLinks and MIG profiles, whose tables name a GPU by its place in nvidia-smi's order.
+    """Add peers, NVLinks and MIG profiles from tables that name a GPU by its place in nvidia-smi's order.
 
-    Where `listed` has left a GPU out (no address, or told twice) the places are not known.
+    If `listed` has left out a GPU (because it has no address, or is listed twice), the places are unknown.
     """
     from hosttune.gpu.mig import parse_mig_placements, parse_mig_profiles, place
     from hosttune.gpu.nvidia_topo import parse_nvlink_status, parse_topo_matrix
@@ -229,9 +230,10 @@ def _from_tables(reader: Reader, told: dict[str, Gpu], listed: Answer, *, all_aw
 def nvlinks_by_address(
     statuses: tuple[NvlinkStatus, ...], gpus: tuple[Gpu, ...], *, numbered: bool
 ) -> dict[str, tuple[float | None, ...]]:
-    """Each GPU's links by address: joined by its UUID, and by its place among `gpus` where these are `numbered`.
+    """Return each GPU's links by address.
 
-    Of a GPU that is there twice, or whose UUID is that of another place, the links are not known.
+    A row belongs to the GPU with its UUID, or, if the rows are `numbered`, to the GPU at its place among `gpus`. The
+    links are unknown for a GPU that occurs twice, or whose UUID belongs to another place.
     """
     uuids = {gpu.uuid.casefold(): gpu for gpu in gpus if gpu.uuid}
     found: dict[str, list[NvlinkStatus]] = {}
@@ -248,7 +250,7 @@ def nvlinks_by_address(
         for address, told in found.items()
         if len(told) == 1 and told[0].links is not None and address not in doubted
     }
-    # GPUs of one model have as many links: a list that is shorter than another's has lost some.
+    # GPUs of one model have the same number of links. A list that is shorter than another GPU's has lost some.
     models = {gpu.address: gpu.model for gpu in gpus}
     most: dict[str | None, int] = {}
     for address, links in known.items():
@@ -257,9 +259,9 @@ def nvlinks_by_address(
 
 
 def peers_from_matrix(matrix: TopoMatrix, order: tuple[str, ...]) -> dict[str, tuple[Peer, ...]]:
-    """Each GPU's peers from a topology matrix, GPU n being `order[n]`: NV18 is 18 NVLinks, any other word PCIe.
+    """Return each GPU's peers from a topology matrix; GPU n is `order[n]`. NV18 means 18 NVLinks, any other word PCIe.
 
-    A path is that of both: a GPU whose row says another word than the other's row does has no peers that are known.
+    A path belongs to both GPUs. If a GPU's row and another GPU's row disagree about it, its peers are unknown.
     """
     addresses = dict(zip(matrix.gpus, order, strict=True))
     peers: dict[str, tuple[Peer, ...]] = {}
@@ -277,7 +279,7 @@ def peers_from_matrix(matrix: TopoMatrix, order: tuple[str, ...]) -> dict[str, t
     return peers
 
 
-# Of these two answers of one driver can differ for a moment, never by their meaning.
+# Facts that last. Two answers of one driver can differ in them only for a moment, never permanently.
 _LASTING = (
     *("driver_version", "uuid", "serial", "module_id", "ecc", "ecc_pending", "ecc_uncorrected"),
     *("sram_threshold_exceeded", "unrepairable_memory", "retired_pending", "remapped_pending", "remapped_failed"),
@@ -286,7 +288,7 @@ _LASTING = (
     *("recovery_action", "nvlinks_active", "persistence", "power_limit_watts", "power_default_watts", "compute_mode"),
     *("application_clock_mhz", "default_application_clock_mhz"),
 )
-# What is counted or measured can differ between two moments: the worse is taken.
+# Counted or measured facts can differ between two moments. The worse value is used.
 _WORSE: Mapping[str, Callable[[float, float], float]] = {
     **dict.fromkeys(("processes", "pcie_replays", "ecc_corrected", "ecc_uncorrected_lifetime"), max),
     **dict.fromkeys(("temperature_c", "memory_temperature_c"), max),
@@ -295,10 +297,10 @@ _WORSE: Mapping[str, Callable[[float, float], float]] = {
 
 
 def _agreed(reader: Reader, one: Gpu, other: Gpu, tellers: str = "NVML and nvidia-smi") -> Gpu:
-    """What two answers tell of one GPU. Lasting facts in which they differ are told by neither.
+    """Return what two answers report about one GPU. A lasting fact in which they differ is unknown.
 
-    Of what is measured the worse is taken, a clock reason is active if either says so, and a path is over NVLink if
-    both do; MIG mode is not told where they differ.
+    Of measured facts the worse value is used. A clock reason is active if either answer says so, and a path is over
+    NVLink only if both say so. The MIG mode is unknown if they differ.
     """
     both = {
         name: (first, second)
@@ -325,7 +327,7 @@ def _agreed(reader: Reader, one: Gpu, other: Gpu, tellers: str = "NVML and nvidi
 
 
 def _name_missing(reader: Reader, addresses: tuple[str, ...], told: dict[str, Gpu]) -> None:
-    """Say which GPUs the driver holds that nobody could tell of: no library, or a GPU lost to its driver."""
+    """Add a problem for GPUs that the driver holds but no source reported: no library, or a GPU lost to its driver."""
     missing = [address for address in addresses if address not in told]
     if len(missing) == len(addresses):
         why = f"NVML and nvidia-smi did not report the {len(missing)} GPUs that the driver holds: {', '.join(missing)}"
@@ -339,7 +341,10 @@ def _name_missing(reader: Reader, addresses: tuple[str, ...], told: dict[str, Gp
 
 
 def _unique_modules(reader: Reader, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """Drop module ids that several GPUs share: cards on no baseboard may all say 1, which names no place."""
+    """Drop module ids that several GPUs share.
+
+    Cards that are not on a baseboard may all report 1, which is not a place.
+    """
     numbers = [gpu.module_id for gpu in gpus if gpu.module_id is not None]
     shared = {number for number in numbers if numbers.count(number) > 1}
     if not shared:
@@ -349,9 +354,10 @@ def _unique_modules(reader: Reader, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
 
 
 def fabric_doubts(gpus: tuple[Gpu, ...]) -> tuple[Problem, ...]:
-    """GPUs that are off an NVLink fabric on which others of their model are: "7 of 8 GPUs on the NVLink fabric".
+    """Return a problem for each GPU that is off an NVLink fabric which connects others of its model.
 
-    A fabric is three or more GPUs of one model that reach each other over NVLink; bridged pairs make none.
+    Example: "7 of 8 GPUs on the NVLink fabric". Such a fabric is three or more GPUs of one model that reach each other
+    over NVLink. Pairs on a bridge do not count.
     """
     doubts: list[Problem] = []
     for model in dict.fromkeys(gpu.model for gpu in gpus):
@@ -393,7 +399,7 @@ NVIDIA = Vendor(
     serves_vfio=True,
     mig=True,
     knobs=_knobs,
-    # nvidia-smi(1): -pm, -pl; a reboot ends both (nvml.h: nvmlDeviceSetPersistenceMode). NVIDIA/nccl, src/graph/xml.h
+    # nvidia-smi(1): -pm, -pl; a reboot resets both (nvml.h: nvmlDeviceSetPersistenceMode). NVIDIA/nccl, src/graph/xml.h
     inside=Inside(tool="nvidia-smi", nccl="1"),
     traces=TRACES,
     bench=Bench(backends=frozenset(("PyTorch", "nvbandwidth", "nccl-tests", "DCGM")), parts=_parts, watch="nvidia-smi"),

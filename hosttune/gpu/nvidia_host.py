@@ -1,4 +1,4 @@
-"""What tells of NVIDIA's driver on a host: which GPUs it and its tools list, its device nodes, its daemons."""
+"""NVIDIA's driver on a host: which GPUs the driver and its tools list, its device nodes, its daemons."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 DRIVER = "nvidia"
 NVML = "nvml.json"
 _ADDRESS = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
-HELD = "/proc/driver/nvidia/gpus"  # a folder for each GPU that the module holds, named by address (nv-procfs.c)
+HELD = "/proc/driver/nvidia/gpus"  # a folder for each GPU that the module holds, by address (nv-procfs.c)
 
 
 def lists(reader: Reader) -> tuple[Listing, ...]:
-    """See `Vendor.lists`: the module's folder, and what a capture holds of NVML, nvidia-smi and the topology matrix."""
+    """Return the module's folder, and recorded answers of NVML, nvidia-smi and the topology matrix.
+
+    See `Vendor.lists`.
+    """
     held = tuple(Gpu(address=name, vendor="nvidia") for name in reader.names(HELD) if re.fullmatch(_ADDRESS, name))
     found = [Listing(name="the nvidia module", read=HELD, gpus=held)] if held else []
     for name, words, parse in (
@@ -35,8 +38,8 @@ def lists(reader: Reader) -> tuple[Listing, ...]:
         try:
             answer = parse(text)
         except BadInput:
-            continue  # said where its facts are read
-        known = tuple(_seen(gpu) for gpu in answer.gpus if gpu.uuid or gpu.model)  # one that is lost says neither
+            continue  # reported where its facts are read
+        known = tuple(_seen(gpu) for gpu in answer.gpus if gpu.uuid or gpu.model)  # a lost GPU has neither
         found += [Listing(name=words, read=words, gpus=known)] if known else []
     matrix = _matrix(ask(reader, "nvidia-smi-topo-m", _nobody))
     if matrix is not None:
@@ -53,7 +56,7 @@ def _matrix(text: str | None) -> TopoMatrix | None:
 
 
 def _nobody() -> None:
-    """Nothing is asked live: a tool opens every GPU."""
+    """Answer nothing live: the tools would open every GPU."""
     return
 
 
@@ -61,7 +64,7 @@ def _seen(gpu: Gpu) -> Gpu:
     return Gpu(address=gpu.address, vendor="nvidia", model=gpu.model, uuid=gpu.uuid)
 
 
-# --- parsers, loaded by the first answer: many hosts have none ---------------------------------------------------
+# --- parsers, imported for the first answer: many hosts have none ------------------------------------------------
 
 
 def parse_nvml(text: str, only: str | None = None) -> Answer:
@@ -85,10 +88,10 @@ def parse_smi_text(text: str) -> Answer:
     return parse(text)
 
 
-# --- what tells of the driver on a host --------------------------------------------------------------------------
+# --- the driver on a host ----------------------------------------------------------------------------------------
 
 _MINOR = r"(?m)^Device Minor:\s*([0-9]{1,4})\s*$"
-# What ends those that hold GPUs on every other host, where no unit of systemd says it; a process's name may be cut off.
+# How to stop the daemons that commonly hold GPUs, if no systemd unit shows it. A process name may be cut off.
 _DAEMONS = {
     "nvidia-persistenced": "systemctl stop nvidia-persistenced",
     "nvidia-persiste": "",
@@ -100,7 +103,7 @@ _DAEMONS = {
 
 
 def _nodes(reader: Reader, address: str, driver: str) -> list[str]:
-    """The node of a GPU by its minor number, which is not its index; the nodes of NVSwitches."""
+    """Return the device node of a GPU by its minor number (not its index), or the nodes of NVSwitches."""
     if driver == nvswitches.DRIVER:
         return [nvswitches.NODES]
     if driver != DRIVER:
@@ -117,7 +120,7 @@ def _nodes(reader: Reader, address: str, driver: str) -> list[str]:
 _GPU = rf"(?P<address>{LOGGED_ADDRESS})"
 _LOG = LogRecords(
     wanted=r"NVRM: |nvidia-nvswitch[0-9]+: SXid",
-    # NVSwitches add lines of data and severity to theirs.
+    # NVSwitches add further lines with data and severity.
     begins=r"NVRM: Xid\b"
     r"|nvidia-nvswitch[0-9]{1,4}: SXid\b(?! \([^)]{1,30}\): [0-9]{1,6}, (?:Data \{|Severity [0-9]))",
     shapes=(

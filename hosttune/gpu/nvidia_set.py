@@ -1,11 +1,12 @@
-"""Setting NVIDIA GPUs that the `nvidia` driver holds, through NVML; one call, one GPU, named by its PCI address.
+"""Settings of NVIDIA GPUs that the `nvidia` driver holds, through NVML. Each call is for one GPU, by PCI address.
 
-Functions and their meaning: nvml.h. Settings are read with `nvidia-smi -i ADDRESS --query-gpu`, not with NVML in this
-process, for three reasons: a command that hangs in the driver can be left behind; an NVML handle keeps /dev/nvidiaN
+Functions and their meaning: nvml.h. Settings are read with `nvidia-smi -i ADDRESS --query-gpu` and not with NVML in
+this process, for three reasons: a command that hangs in the driver can be abandoned; an NVML handle keeps /dev/nvidiaN
 open, and a GPU whose device file is open cannot be given to vfio-pci; and NVML starts threads, after which a fork is
 unsafe. It takes as long as NVML in a forked child (22 ms each on an H200).
 
-A scratch root keeps what it was told as `.hosttune/commands/FUNCTION-ADDRESS`; what nothing was told of is as recorded.
+A scratch root keeps a new value as `.hosttune/commands/FUNCTION-ADDRESS`. Settings that were not changed there are as
+recorded.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _RESET_REQUIRED, _IN_USE = 16, 19  # NVML_ERROR_RESET_REQUIRED, NVML_ERROR_IN_US
 
 
 def facts(system: System, address: str) -> Gpu:
-    """What is set on a GPU now. See Knobs."""
+    """Return the current settings of a GPU. See Knobs."""
     from hosttune.gpu.nvidia_smi import QUERY_FIELDS, parse_smi_query
 
     argv = ("nvidia-smi", "-i", address, f"--query-gpu={','.join(QUERY_FIELDS)}", "--format=csv,noheader,nounits")
@@ -49,7 +50,7 @@ def facts(system: System, address: str) -> Gpu:
 
 
 def _recorded(system: System, address: str, ask_nvml: Callable[[], str | None]) -> Gpu:
-    """A GPU as a capture holds it, or as `ask_nvml` tells live; an empty one where neither knows it."""
+    """Return a GPU as a capture holds it, or as `ask_nvml` reports it live; empty if neither has it."""
     from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
     from hosttune.gpu.nvml_facts import parse_nvml
 
@@ -63,17 +64,17 @@ def _recorded(system: System, address: str, ask_nvml: Callable[[], str | None]) 
         text = system.query(name, live)
         if text is None:
             continue
-        with contextlib.suppress(BadInput):  # a record of a library that failed: the next one may know
+        with contextlib.suppress(BadInput):  # the library failed in this record; try the next one
             gpu = fill(gpu, parse(text).by_address().get(address, gpu))
     return gpu
 
 
 def _not_asked() -> None:
-    """Only what was recorded is wanted."""
+    """Answer nothing live: only recorded answers are used."""
 
 
 def as_told(system: System, gpu: Gpu) -> Gpu:
-    """`gpu` with what a scratch root was told since it was recorded; the same GPU on any other system."""
+    """Return `gpu` with the settings that were changed on a scratch root; the same GPU on any other system."""
     for function, told in _TOLD.items():
         text = system.query(f"{function}-{gpu.address}", _not_asked)
         if text is not None and text.isascii() and text.isdecimal() and len(text) < 10:
@@ -99,9 +100,9 @@ _TOLD: Mapping[str, Callable[[Gpu, int], dict[str, Any]]] = {
 
 
 def call_nvml(library: Any, function: str, address: str, number: int) -> int | None:
-    """Call a function of NVML (pynvml, any version) on one GPU. Returns what it gives. Raises WriteFailed.
+    """Call a function of NVML (pynvml, any version) on one GPU. Returns what it returns. Raises WriteFailed.
 
-    The library is let go of at once: an open handle would keep the GPU from its next driver.
+    The library is closed at once: an open handle would keep the GPU from its next driver.
     """
     errors = (library.NVMLError, getattr(library, "NVMLLibraryMismatchError", library.NVMLError))
     where = f"{function} of {address}"
@@ -113,7 +114,7 @@ def call_nvml(library: Any, function: str, address: str, number: int) -> int | N
         try:
             answer = setter(library.nvmlDeviceGetHandleByPciBusId(address), number)
         finally:
-            with contextlib.suppress(*errors):  # what was set is set
+            with contextlib.suppress(*errors):  # the value is set already
                 library.nvmlShutdown()
     except errors as error:
         raise WriteFailed(where, f"NVML: {error}") from error
@@ -121,7 +122,7 @@ def call_nvml(library: Any, function: str, address: str, number: int) -> int | N
 
 
 def _tell(system: System, function: str, address: str, number: int) -> int | None:
-    """Make the call, live; on a scratch root it becomes the recorded answer. Returns what the function gave."""
+    """Make the call on a live host; on a scratch root, record its value. Returns what the function returned."""
     answers: list[int | None] = []
 
     def live() -> None:
@@ -136,17 +137,20 @@ def _tell(system: System, function: str, address: str, number: int) -> int | Non
 
 
 def _set_persistence(system: System, address: str, wanted: Any) -> None:
-    """At once; "not persistent across reboots"."""
+    """Set the persistence mode. Takes effect at once; "not persistent across reboots"."""
     _tell(system, "nvmlDeviceSetPersistenceMode", address, int(wanted))
 
 
 def _set_power_limit(system: System, address: str, watts: Any) -> None:
-    """In milliwatts; "not persistent across reboots or driver unloads"."""
+    """Set the power limit (NVML takes milliwatts); "not persistent across reboots or driver unloads"."""
     _tell(system, "nvmlDeviceSetPowerManagementLimit", address, round(watts * 1000))
 
 
 def _set_compute_mode(system: System, address: str, mode: Any) -> None:
-    """At once. "If MIG is enabled on a GPU, device must be MIG device handle": then there is no mode of the GPU's."""
+    """Set the compute mode. Takes effect at once.
+
+    "If MIG is enabled on a GPU, device must be MIG device handle": then the GPU itself has no compute mode.
+    """
     mig = facts(system, address).mig
     if mig is not None and mig.mode == "enabled":
         raise WriteFailed(f"the compute mode of {address}", "MIG is enabled: each MIG device has a mode of its own")
@@ -154,20 +158,26 @@ def _set_compute_mode(system: System, address: str, mode: Any) -> None:
 
 
 def _set_ecc(system: System, address: str, wanted: Any) -> str:
-    """The pending mode; "takes effect after the next reboot"."""
+    """Set the pending ECC mode; it "takes effect after the next reboot"."""
     check_idle(system, address, "ECC mode")
     _tell(system, "nvmlDeviceSetEccMode", address, int(wanted))
     return "kept by the GPU; takes effect with its next reset or the next boot"
 
 
 def _set_mig_mode(system: System, address: str, mode: Any) -> str | None:
-    """It "may unbind or reset the device to activate the requested mode"; where it cannot, the mode is pending."""
+    """Set the MIG mode.
+
+    The driver "may unbind or reset the device to activate the requested mode"; else it stays pending.
+    """
     check_idle(system, address, "MIG mode")
     return activation(_tell(system, "nvmlDeviceSetMigMode", address, _MODES.index(mode)))
 
 
 def activation(status: int | None) -> str | None:
-    """What the activation status of nvmlDeviceSetMigMode means (nvmlReturn_t); None for success, or where unknown."""
+    """Return what the activation status of nvmlDeviceSetMigMode means (nvmlReturn_t).
+
+    None if it is success or unknown.
+    """
     if not status:
         return None
     if status == _RESET_REQUIRED:
@@ -178,9 +188,10 @@ def activation(status: int | None) -> str | None:
 
 
 def check_idle(system: System, address: str, what: str) -> None:
-    """Refuse (WriteFailed) to change what a reset is needed for while processes or GPU instances are on the GPU.
+    """Refuse a change that needs a reset while processes or GPU instances use the GPU. Raises WriteFailed.
 
-    Unknown is no: it is somebody's work that would be lost. Asked by NVML, which sees instances without a device too.
+    Also refuses if that is unknown, because running work would be lost. Asks NVML, which also reports instances without
+    a device.
     """
     from hosttune.gpu.nvml import ask_nvml
 

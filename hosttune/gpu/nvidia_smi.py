@@ -1,8 +1,9 @@
-"""`nvidia-smi -q`, as XML (-x) and as text: pure parsers, used where NVML is absent and on captures.
+"""Parsers for `nvidia-smi -q`, as XML (-x) and as text. Pure. Used if NVML is not available, and on captures.
 
-Both forms become one flat table, path → values in order, and one table of rows says where each fact stands.
-"N/A" and its likes are no values. Numbers keep their meaning: MiB become bytes, module id 0 is none. What is told twice
-and differs is no value either (`_said`): nvidia-smi says each thing once, so that which one is true nobody knows.
+Both forms are converted to one flat table (path → values in order), and one table of rows says where each fact is.
+"N/A" and similar words are not values. Units are converted: MiB become bytes, and module id 0 becomes None. If a fact
+occurs more than once with different values, it is unknown (`_said`): nvidia-smi prints each fact once, so it cannot be
+known which value is true.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ if TYPE_CHECKING:
 
 Flat = dict[str, list[str]]
 
-_DEPTH = 8  # what nvidia-smi nests at most is 4
+_DEPTH = 8  # nvidia-smi itself nests at most 4 levels
 # Every driver since 384 prints all of these (nvidia-smi(1), "Clocks Event Reasons").
 _HARD = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
-# What belongs together in one list of ECC counters: of a kind, each form has the rest or none (nvidia-smi(1), "ECC
-# Errors"; the parity and SEC-DED parts stand in the place of the older single count).
+# The parts that belong to a complete list of ECC counters, by kind. Each form has all of them or none (nvidia-smi(1),
+# "ECC Errors"; the parity and SEC-DED parts replace the older single count).
 _ECC_PARTS = {
     "uncorrectable": (
         frozenset(("sram uncorrectable", "dram uncorrectable")),
@@ -51,8 +52,8 @@ _ECC_PARTS = {
     ),
     "correctable": (frozenset(("sram correctable", "dram correctable")),),
 }
-# What each element of the fabric's health says where all is well, and where it is not (nvml.h, in nvidia-smi's words:
-# NVML_GPU_FABRIC_HEALTH_…); whatever else an incorrect configuration is called is a fault too.
+# The words of each element of the fabric's health: where there is no fault, and where there is one (nvml.h, in
+# nvidia-smi's words: NVML_GPU_FABRIC_HEALTH_…). For "incorrect configuration", any other word is a fault too.
 _FLAG = (("false",), ("true",))
 _FABRIC_WORDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "summary": (("healthy",), ("unhealthy", "limited capacity")),
@@ -63,13 +64,13 @@ _FABRIC_WORDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "incorrect configuration": (("none",), ()),
     "partition assigned": (("false", "true"), ()),
 }
-# Drivers that tell one of these tell all of them; older ones tell of the bandwidth alone.
+# A driver that reports one of these reports all of them. Older drivers report only the bandwidth.
 _FABRIC_CORE = frozenset(("bandwidth", "route recovery in progress", "route unhealthy", "access timeout recovery"))
 _ALIASES = {"idle": "gpu_idle", "display_clock_setting": "display_clocks_setting"}
 
 
 class _Places(NamedTuple):
-    """Where the two forms keep what is more than one value."""
+    """The places where the two forms have facts with more than one value."""
 
     rows: Callable[[Row], tuple[str, ...]]
     bus_id: str
@@ -117,7 +118,7 @@ _TEXT = _Places(
     "Processes/Process ID",
 )
 
-# Columns of `nvidia-smi --query-gpu`, and the field of `Gpu` that each is.
+# Columns of `nvidia-smi --query-gpu`, and the field of `Gpu` for each.
 QUERY_FIELDS: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "persistence_mode": ("persistence", flag_of),
     "power.limit": ("power_limit_watts", number_of),
@@ -133,7 +134,10 @@ QUERY_FIELDS: Mapping[str, tuple[str, Callable[[str], object]]] = {
 
 
 def parse_smi_query(text: str, address: str) -> Gpu:
-    """`nvidia-smi -i ADDRESS --query-gpu=QUERY_FIELDS --format=csv,noheader,nounits`: the one GPU. Raises BadInput."""
+    """Parse `nvidia-smi -i ADDRESS --query-gpu=QUERY_FIELDS --format=csv,noheader,nounits` for one GPU.
+
+    Raises BadInput.
+    """
     lines = [line for line in text.splitlines() if line.strip()]
     cells = [cell.strip() for cell in lines[0].split(",")] if len(lines) == 1 else []
     if len(cells) != len(QUERY_FIELDS):
@@ -145,11 +149,11 @@ def parse_smi_query(text: str, address: str) -> Gpu:
     return Gpu(address=address, **facts, mig=Mig(mode=mode, pending=pending) if mode or pending else None)
 
 
-@lru_cache(maxsize=1)  # a capture's settings are read one by one, each from the whole answer
+@lru_cache(maxsize=1)  # the settings of a capture are read one by one, each from the complete answer
 def parse_smi_xml(text: str) -> Answer:
-    """`nvidia-smi -q -x`: the GPUs in its order. Raises BadInput when it is not XML, has entities or comments.
+    """Parse `nvidia-smi -q -x`: the GPUs in its order. Raises BadInput if it is not XML, or has entities or comments.
 
-    The text is untrusted: an internal DTD subset is refused, the external one that it names is never fetched.
+    The text is untrusted: an internal DTD subset is refused, and the external one that it names is never fetched.
     """
     from xml.etree import ElementTree
 
@@ -171,8 +175,10 @@ def parse_smi_xml(text: str) -> Answer:
 
 
 def _flatten(top: Element) -> Flat:
-    """Every element's text by path below `top`, in document order. Text around other elements, which nvidia-smi never
-    writes, is told twice: it is no value.
+    """Return every element's text by path below `top`, in document order.
+
+    nvidia-smi never writes text around child elements. Such text gets a second, empty value, so that the fact is
+    unknown.
     """
     flat: Flat = {}
     todo: list[tuple[tuple[str, ...], Element]] = [((), top)]
@@ -188,7 +194,10 @@ def _flatten(top: Element) -> Flat:
 
 
 def parse_smi_text(text: str) -> Answer:
-    """`nvidia-smi -q`: the GPUs in its order; empty when the text holds none. Raises BadInput for too many of them."""
+    """Parse `nvidia-smi -q`: the GPUs in its order; empty if the text has none.
+
+    Raises BadInput if there are too many.
+    """
     drivers: list[str] = []
     flats: list[tuple[str, Flat]] = []
     stack: list[tuple[int, str]] = []
@@ -210,13 +219,13 @@ def parse_smi_text(text: str) -> Answer:
 
 
 def _one_of(values: Iterable[str]) -> str:
-    """The text that all of them are; "", which is no value, where there is none, or several that differ."""
+    """Return the text that all values are; "" (which is not a value) if there is none, or if they differ."""
     told = set(values)
     return told.pop() if len(told) == 1 else ""
 
 
 def _said(flat: Flat, path: str) -> str:
-    """What stands at a path; "" where nothing does, or where it is told more than once and differs."""
+    """Return the text at a path; "" if there is none, or if it occurs more than once with different values."""
     return _one_of(flat.get(path, ()))
 
 
@@ -239,7 +248,7 @@ def _answer(flats: Iterable[tuple[str, Flat]], places: _Places, driver: str | No
         gpu = _gpu(address, flat, places, driver)
         if health.faults or (told == health.told and not health.doubted):
             gpus.append(msgspec.structs.replace(gpu, fabric_health=health.faults if health.told else None))
-        else:  # an element that tells nothing may hide a fault: so may the status that sums it up
+        else:  # an element without a known word may hide a fault, and so may the status that sums it up
             gpus.append(msgspec.structs.replace(gpu, fabric_status=None))
     return told_once(Answer(gpus=tuple(gpus), problems=tuple(problems)), where)
 
@@ -259,7 +268,7 @@ def _gpu(address: str, flat: Flat, places: _Places, driver: str | None) -> Gpu:
         facts[field], lacking = _errors(flat, folder, word)
         lacks += [field] if lacking else []
     requested, limit = watts_of(_said(flat, places.requested)), facts["power_limit_watts"]
-    if requested is not None and limit is not None and limit > requested:  # what is in effect is never above it
+    if requested is not None and limit is not None and limit > requested:  # the limit in effect is never above it
         facts["power_limit_watts"] = None
     lacks += ["mig"] if is_lacking(_said(flat, places.mig_current)) and places.mig_device not in flat else []
     return Gpu(
@@ -274,19 +283,25 @@ def _gpu(address: str, flat: Flat, places: _Places, driver: str | None) -> Gpu:
 
 
 def _fact(flat: Flat, row: Row, paths: tuple[str, ...]) -> tuple[object, bool]:
-    """One fact, and whether the GPU says that it has none. Older and newer paths of it that differ tell nothing."""
+    """Return one fact, and whether the GPU reports that it does not have it.
+
+    If older and newer paths of the fact differ, it is unknown.
+    """
     told = {path: _said(flat, path) for path in paths if path in flat}
     if told:
         values = {value for text in told.values() if (value := row.read(text)) is not None}
         doubted = len(values) > 1 or "" in told.values()
         value = values.pop() if values and not doubted else None
         return value, value is None and not doubted and all(map(is_lacking, told.values()))
-    # "Remapped Rows : N/A" stands for all that would be below it.
+    # "Remapped Rows : N/A" applies to everything that would be below it.
     return None, any(is_lacking(_said(flat, path.rpartition("/")[0])) for path in paths)
 
 
 def _mig(flat: Flat, places: _Places) -> Mig | None:
-    """MIG mode and the instances that have a device; None where MIG is not supported. Off with a device is no mode."""
+    """Return the MIG mode and the instances that have a device; None if MIG is not supported.
+
+    If MIG is off but there is a device, the mode is unknown.
+    """
     mode, pending = (mode_of(_said(flat, path)) for path in (places.mig_current, places.mig_pending))
     mode = None if places.mig_device in flat and mode != "enabled" else mode
     if mode is None and pending is None:
@@ -297,10 +312,11 @@ def _mig(flat: Flat, places: _Places) -> Mig | None:
 
 
 def _reasons(flat: Flat, places: _Places) -> tuple[str, ...] | None:
-    """The active clock event reasons in NVML's bit order; None where none of them says yes or no.
+    """Return the active clock event reasons in NVML's bit order; None if no reason has a known state.
 
-    None too where one that hardware or heat would set is not told, unless another of them is active. One that is told
-    more than once, under its older name too, is active if any says so, and not told if they differ otherwise.
+    Also None if the state of a reason that hardware or heat would set (`_HARD`) is unknown, unless another of them is
+    active. A reason that occurs more than once, also under its older name, is active if any occurrence says so. If its
+    occurrences differ in another way, it is unknown.
     """
     told: dict[str, set[str]] = {}
     for path, values in flat.items():
@@ -316,7 +332,10 @@ def _reasons(flat: Flat, places: _Places) -> tuple[str, ...] | None:
 
 
 def _errors(flat: Flat, folder: str, word: str) -> tuple[int | None, bool]:
-    """ECC errors of one kind, SRAM and DRAM together, None if any part is unknown; and whether the GPU counts none."""
+    """Return ECC errors of one kind, SRAM and DRAM together; and whether the GPU reports that it does not count them.
+
+    The sum is None if any part is unknown, unless the known parts already count errors.
+    """
     told: dict[str, list[str]] = {}
     for path, values in flat.items():
         if path.startswith(folder) and _kind(name := path.rpartition("/")[2]) == word:
@@ -326,18 +345,21 @@ def _errors(flat: Flat, folder: str, word: str) -> tuple[int | None, bool]:
     parts = [integer_of(text) for text in texts]
     known = [part for part in parts if part is not None]
     whole = len(known) == len(parts) and frozenset(told) in _ECC_PARTS[word]
-    total = sum(known) if known and (whole or sum(known)) else None  # an error that one part counts is one
+    total = sum(known) if known and (whole or sum(known)) else None  # known errors count even if a part is unknown
     return total, bool(texts) and all(map(is_lacking, texts))
 
 
 def _kind(name: str) -> str:
-    """correctable or uncorrectable, of "SRAM Uncorrectable Parity" and "dram_correctable"; "" for another counter."""
+    """Return correctable or uncorrectable, from "SRAM Uncorrectable Parity" or "dram_correctable".
+
+    The result is "" for another counter.
+    """
     words = re.split(r"[ _]", name.casefold())
     return next((word for word in ("uncorrectable", "correctable") if word in words), "")
 
 
 class _Health(NamedTuple):
-    """What the fabric's health says is wrong, the elements that say yes or no, and whether one says neither."""
+    """The faults of the fabric's health, the elements that have a known word, and whether an element has none."""
 
     faults: tuple[str, ...]
     told: frozenset[str]
@@ -345,7 +367,10 @@ class _Health(NamedTuple):
 
 
 def _fabric_health(flat: Flat, places: _Places) -> _Health:
-    """What is wrong with the GPU's place on the fabric. "N/A" is no doubt: most GPUs are on no such fabric."""
+    """Return the faults of the GPU's connection to the fabric.
+
+    "N/A" is not a doubt: most GPUs are on no such fabric.
+    """
     faults: list[str] = []
     told: set[str] = set()
     lacking: set[str] = set()
@@ -373,7 +398,10 @@ def _fabric_health(flat: Flat, places: _Places) -> _Health:
 
 
 def _processes(flat: Flat, places: _Places) -> int | None:
-    """How many use it; one at least where something is listed, None where it is neither a list nor empty."""
+    """Return the number of processes that use the GPU.
+
+    At least 1 if anything is listed; None if the element is neither a list nor empty.
+    """
     if any(path.startswith(f"{places.processes}/") for path in flat):
         return len(set(flat.get(places.process, ()))) or 1
     return 0 if places.processes in flat and set(flat[places.processes]) <= {"", "None"} else None

@@ -1,4 +1,4 @@
-"""What `nvidia-smi -q` says, as a table: each fact's place in the XML and in the text, and how it reads."""
+"""The rows of `nvidia-smi -q`: the place of each fact in the XML and in the text, and how its value is read."""
 
 from __future__ import annotations
 
@@ -16,77 +16,80 @@ _UNKNOWN = re.compile(
 
 
 def is_lacking(value: str) -> bool:
-    """Whether it says that the GPU has no such thing: "N/A" and its like, which no failure prints."""
+    """Return whether the value says that the GPU does not have this: "N/A" and similar words.
+
+    No failure prints them.
+    """
     return value.casefold().strip("[]") in ("n/a", "not supported")
 
 
 def text_of(value: str) -> str | None:
-    """The text, None for what is no value."""
+    """Return the text; None for a word that is not a value."""
     return None if not value or _UNKNOWN.fullmatch(value.casefold()) else value
 
 
 def word_of(value: str) -> str | None:
-    """The text in lower case."""
+    """Return the text in lower case."""
     text = text_of(value)
     return text.casefold() if text else None
 
 
 def number_of(value: str) -> float | None:
-    """A number without a unit; None for one below 0, which none of them can be."""
+    """Return a number without a unit; None for a number below 0, which is not possible for these facts."""
     return float(value) if _NUMBER.fullmatch(value) else None
 
 
 def watts_of(value: str) -> float | None:
-    """The number of "700.00 W"; None with another unit, or none."""
+    """Return the number of "700.00 W"; None with another unit or without a unit."""
     return number_of(value.removesuffix(" W")) if value.endswith(" W") else None
 
 
 def mhz_of(value: str) -> float | None:
-    """The number of "1980 MHz"; None with another unit, or none."""
+    """Return the number of "1980 MHz"; None with another unit or without a unit."""
     return number_of(value.removesuffix(" MHz")) if value.endswith(" MHz") else None
 
 
 def compute_mode_of(value: str) -> str | None:
-    """One of the modes that there are; a word that is none of them is no mode."""
+    """Return the compute mode; None for a word that is not a known mode."""
     word = value.casefold().replace(" ", "_")
     return word if word in COMPUTE_MODES else None
 
 
 def celsius_of(value: str) -> float | None:
-    """Degrees, which may be below 0: so is what is left of a GPU that is too hot."""
+    """Return degrees. They may be below 0: the margin of a GPU that is too hot is."""
     match = _CELSIUS.fullmatch(value)
     return float(match[1]) if match else None
 
 
 def integer_of(value: str) -> int | None:
-    """A count or an id: digits alone."""
+    """Return a count or an id, which has only digits."""
     return int(value) if re.fullmatch(r"[0-9]{1,15}", value) else None
 
 
 def mode_of(value: str) -> str | None:
-    """enabled or disabled."""
+    """Return "enabled" or "disabled"; None for any other word."""
     word = value.casefold()
     return word if word in ("enabled", "disabled") else None
 
 
 def bytes_of(value: str) -> int | None:
-    """Bytes of a number of MiB."""
+    """Return the bytes of a number of MiB."""
     return None if not value.endswith(" MiB") or (mib := integer_of(value.removesuffix(" MiB"))) is None else mib << 20
 
 
 def flag_of(value: str) -> bool | None:
-    """Enabled, yes; disabled, no."""
+    """Return True for enabled and False for disabled."""
     return {"enabled": True, "yes": True, "disabled": False, "no": False}.get(value.casefold())
 
 
 def _banks(value: str) -> int | None:
-    """The number of "3072 bank(s)"."""
+    """Return the number of "3072 bank(s)"."""
     match = re.fullmatch(r"([0-9]{1,9}) bank\(s\)", value)
     return int(match[1]) if match else None
 
 
 def _recovery(value: str) -> str | None:
-    """What the driver asks for; older drivers merely say whether a reset is required."""
+    """Return the recovery action that the driver asks for. Older drivers only say whether a reset is required."""
     return {"yes": "reset", "no": "none"}.get(value.casefold(), word_of(value))
 
 
@@ -95,7 +98,7 @@ _BANKS_TEXT = "Remapped Rows/Bank Remap Availability Histogram/"
 
 
 class Row(NamedTuple):
-    """One fact: the field of `Gpu`, its paths in the XML and in the text (newest form first), and how it reads."""
+    """One fact: the field of `Gpu`, its paths in the XML and in the text (newest form first), and how it is read."""
 
     field: str
     xml: tuple[str, ...]

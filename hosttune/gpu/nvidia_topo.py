@@ -1,8 +1,9 @@
-"""`nvidia-smi topo -m` and `nvidia-smi nvlink -s`: pure parsers. GPUs are named by nvidia-smi's index.
+"""Parsers for `nvidia-smi topo -m` and `nvidia-smi nvlink -s`. Pure. GPUs are named by nvidia-smi's index.
 
-Both say each thing once. A matrix that is there twice is none, and a link that is there twice leaves links unknown.
+Both print each fact once. If the matrix occurs twice, it is not used; if a link occurs twice, the GPU's links are
+unknown.
 
-Affinity columns are the kernel's lists cut down to the caller's cpuset: they are no topology.
+The affinity columns are the kernel's lists, cut down to the caller's cpuset. They do not describe the topology.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _AFFINITY = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 
 
 class Affinity(Value, frozen=True, kw_only=True):
-    """The affinity columns of one GPU as printed; "" where the cell is empty, "N/A" kept, None without the column."""
+    """The affinity columns of one GPU as printed: "" for an empty cell, "N/A" unchanged, None without the column."""
 
     cpus: str | None = None
     numa: str | None = None
@@ -30,9 +31,9 @@ class Affinity(Value, frozen=True, kw_only=True):
 
 
 class TopoMatrix(Value, frozen=True, kw_only=True):
-    """The matrix: `paths[A][B]` is the word in row A, column B ("NV18", "PIX", "SYS"…), the diagonal left out.
+    """The matrix: `paths[A][B]` is the word in row A, column B ("NV18", "PIX", "SYS"…), without the diagonal.
 
-    `legend` names each NIC's RDMA device ("NIC0" → "mlx5_1"): the number of the NIC is not the device's.
+    `legend` has each NIC's RDMA device ("NIC0" → "mlx5_1"): the number of the NIC is not that of the device.
     """
 
     gpus: tuple[str, ...]
@@ -46,9 +47,9 @@ class TopoMatrix(Value, frozen=True, kw_only=True):
 
 
 class NvlinkStatus(Value, frozen=True, kw_only=True):
-    """One GPU of `nvlink -s`: GB/s of each link in one direction, None for an inactive one, by the link's number.
+    """One GPU of `nvlink -s`: GB/s of each link in one direction by the link's number, None for an inactive link.
 
-    `links` is None where the GPU refused, and where the numbers are not those from 0 on, each once.
+    `links` is None if the GPU refused, and if the numbers are not 0, 1, 2… with each of them once.
     """
 
     index: int
@@ -57,9 +58,9 @@ class NvlinkStatus(Value, frozen=True, kw_only=True):
 
 
 def parse_topo_matrix(text: str) -> TopoMatrix | None:
-    """Read the matrix, tab- or space-separated, with or without the affinity columns; None when there is none.
+    """Parse the matrix, tab- or space-separated, with or without the affinity columns; None if there is none.
 
-    None too where a row or a column stands twice. (`topo -p2p` prints a table of the same form with other words.)
+    Also None if a row or a column occurs twice. (`topo -p2p` prints a table of the same form with other words.)
     """
     lines = [_ANSI.sub("", line).rstrip() for line in text.splitlines()]
     top = next((i for i, line in enumerate(lines) if re.match(r"\s+GPU0\b", line)), None)
@@ -88,17 +89,17 @@ def parse_topo_matrix(text: str) -> TopoMatrix | None:
 
 
 def _words(cells: list[str], devices: list[str]) -> list[str] | None:
-    """The words of a row of the matrix; None for any other line."""
+    """Return the words of a row of the matrix; None for any other line."""
     words = cells[1 : len(devices) + 1]
     whole = bool(cells) and cells[0] in devices and len(words) == len(devices) and all(map(_PATH.fullmatch, words))
     return words if whole else None
 
 
 def _affinity(line: str, headings: list[tuple[str, int]], devices: int) -> Affinity:
-    """The cells after the matrix. A cell may be empty, so counting words is not enough.
+    """Return the cells after the matrix. A cell may be empty, so counting words is not enough.
 
-    With tabs the cells stand in order, one empty cell before the last because its heading is two tabs wide; with
-    spaces each cell starts under its heading, or past it after a long one.
+    With tabs, the cells are in order, with one empty cell before the last because its heading is two tabs wide. With
+    spaces, each cell starts under its heading, or further right after a long cell.
     """
     columns = [(name, start) for name, start in headings if name in _AFFINITY]
     if "\t" in line:
@@ -130,7 +131,10 @@ def _legend(lines: list[str]) -> Mapping[str, str] | None:
 
 
 def parse_nvlink_status(text: str) -> tuple[NvlinkStatus, ...]:
-    """`nvidia-smi nvlink -s`. A GPU in MIG mode refuses the query: its links are None, which is not zero."""
+    """Parse `nvidia-smi nvlink -s`.
+
+    A GPU in MIG mode refuses the query: its links are None, which does not mean zero.
+    """
     found: list[NvlinkStatus] = []
     numbered: list[list[tuple[int, float | None]]] = []
     for line in text.splitlines():
@@ -148,7 +152,7 @@ def parse_nvlink_status(text: str) -> tuple[NvlinkStatus, ...]:
 
 
 def _in_order(links: list[tuple[int, float | None]]) -> tuple[float | None, ...] | None:
-    """The links from 0 on; None where there is none, and where one is missing or stands twice."""
+    """Return the links from 0 on; None if there is none, and if one is missing or occurs twice."""
     speeds = dict(links)
     whole = links and len(speeds) == len(links) == max(speeds) + 1 <= _MOST_LINKS
     return tuple(speeds[number] for number in range(len(speeds))) if whole else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# The bound of the GPUs in one answer (hosttune.model.limits).
+# What is limited to a maximum number in one answer, for the error message (hosttune.model.limits).
 MOST = "GPUs that NVIDIA's driver reports"
 # nvmlClocksEventReasons in bit order (nvml.h), in the words of `nvidia-smi --query-gpu=clocks_event_reasons.…`.
 CLOCK_REASONS = (
@@ -18,12 +18,12 @@ CLOCK_REASONS = (
 )
 # nvmlComputeMode_t
 COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")
-# nvmlGpuFabricState_t; 0 is "not supported", which is no state
+# nvmlGpuFabricState_t; 0 is "not supported", so there is no state
 FABRIC_STATES = (None, "not started", "in progress", "completed")
 # nvmlDeviceGpuRecoveryAction_t, in the words of `nvidia-smi -q`
 RECOVERY_ACTIONS = ("none", "reset", "reboot", "drain p2p", "drain and reset")
-# NVML_GPU_FABRIC_HEALTH_MASK_*: two bits each, 1 is true; the incorrect configuration has four bits, of which
-# 1 is none (nvml.h).
+# NVML_GPU_FABRIC_HEALTH_MASK_*: two bits each, 1 means true. The incorrect configuration has four bits, of which 1
+# means none (nvml.h).
 FABRIC_FAULTS = (
     (0, "degraded bandwidth"),
     (2, "route recovery in progress"),
@@ -38,7 +38,7 @@ FABRIC_MISCONFIGURATIONS = {
     6: "incompatible GPU firmware",
     7: "invalid location",
 }
-# Fields of `Gpu` that NVML and nvidia-smi can tell; a GPU that has no such thing says so (`Gpu.lacks`).
+# Fields of `Gpu` that NVML and nvidia-smi can report. If a GPU does not have one, it says so (`Gpu.lacks`).
 TELLS = frozenset(
     (
         *("application_clock_mhz", "clock_reasons", "compute_mode", "default_application_clock_mhz", "driver_version"),
@@ -59,15 +59,17 @@ TELLS = frozenset(
 
 
 def fabric_told(mask: int) -> frozenset[int] | None:
-    """The parts of nvml.h's health mask, by their shift, that say whether there is a fault; None where one says what
-    nvml.h does not know (3)."""
+    """Return the parts of nvml.h's health mask, by their shift, that say whether there is a fault.
+
+    None if a part has a value that nvml.h does not define (3).
+    """
     parts = {shift: mask >> shift & 3 for shift, _ in FABRIC_FAULTS}
     told = {shift for shift, value in parts.items() if value} | ({8} if mask >> 8 & 15 else set())
     return None if 3 in parts.values() else frozenset(told)
 
 
 def fabric_faults(mask: int) -> tuple[str, ...] | None:
-    """What nvml.h's health mask says is wrong; None where it says nothing (0: nothing in it is supported)."""
+    """Return the faults in nvml.h's health mask; None if it has no information (0: none of it is supported)."""
     if not mask:
         return None
     faults = [name for shift, name in FABRIC_FAULTS if mask >> shift & 3 == 1]
@@ -78,6 +80,6 @@ def fabric_faults(mask: int) -> tuple[str, ...] | None:
 
 
 def clock_reasons(bits: int) -> tuple[str, ...]:
-    """The names of the set bits, lowest first; a bit that nvml.h did not name yet is "bit-N"."""
+    """Return the names of the set bits, lowest first; "bit-N" for a bit that nvml.h did not name yet."""
     names = (*CLOCK_REASONS, *(f"bit-{bit}" for bit in range(len(CLOCK_REASONS), 64)))
     return tuple(name for bit, name in enumerate(names) if bits >> bit & 1)

@@ -1,7 +1,7 @@
 """NVML, live: the raw facts of the GPUs that may be asked, as one JSON text that a capture can hold.
 
-Nothing is interpreted here (see `nvml_facts`) and nothing is set. Each field is asked for by itself: what fails
-is written down as "ERR reason", so that one missing function or lost GPU costs no other fact.
+Nothing is interpreted here (see `nvml_facts`), and nothing is set. Each field is read by a separate call. A failure is
+recorded as "ERR reason", so that one missing function or lost GPU does not affect any other fact.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hosttune.child import in_child
 from hosttune.errors import HosttuneError
 from hosttune.gpu.nvml_health import ask_health
 
-# Asked with the device handle alone; answers are numbers, texts or short lists.
+# Functions that need only the device handle. Their answers are numbers, texts or short lists.
 PLAIN = (
     "nvmlDeviceGetName",
     "nvmlDeviceGetUUID",
@@ -40,11 +40,14 @@ P2P_NVLINK = 2  # NVML_P2P_CAPS_INDEX_NVLINK
 SPEED, SPEED_COMMON = 164, 90  # NVML_FI_DEV_NVLINK_GET_SPEED (a link's, Hopper on), …_SPEED_MBPS_COMMON; Mbyte/s
 
 
-ANSWER_SECONDS = 60.0  # eight GPUs without persistence take some ten; a driver that hangs never answers
+ANSWER_SECONDS = 60.0  # eight GPUs without persistence take about ten; a driver that hangs never answers
 
 
 def ask_nvml(addresses: Iterable[str]) -> str:
-    """`dump_nvml` in a child: a driver that hangs costs its answer alone, and no device stays open in this process."""
+    """Call `dump_nvml` in a child process.
+
+    If the driver hangs, only this answer is lost, and no device stays open in this process.
+    """
     asked = tuple(addresses)
     try:
         return in_child(lambda: dump_nvml(asked), ANSWER_SECONDS, "NVML") or _json({"error": "no answer"})
@@ -55,8 +58,8 @@ def ask_nvml(addresses: Iterable[str]) -> str:
 def dump_nvml(addresses: Iterable[str]) -> str:
     """Ask NVML about the GPUs at these PCI addresses: {"driver", "0": {"busId", …}, "1": …}, or {"error": reason}.
 
-    nvmlInit_v2 initialises no GPU; nvmlDeviceGetHandleByPciBusId_v2 the named one alone (nvml.h): a device
-    that is not in `addresses` is not woken. Raises nothing.
+    nvmlInit_v2 initialises no GPU, and nvmlDeviceGetHandleByPciBusId_v2 initialises only the named one (nvml.h), so a
+    device that is not in `addresses` is not woken. Raises nothing.
     """
     try:
         import pynvml
@@ -73,7 +76,10 @@ def dump_nvml(addresses: Iterable[str]) -> str:
 
 
 def dump_from(library: Any, addresses: Iterable[str]) -> str:
-    """The same from an initialised library with pynvml's functions, of any version: what it lacks is written down."""
+    """Return the same from an initialised library with pynvml's functions, of any version.
+
+    What it lacks is recorded.
+    """
     return _json(_dump(_Nvml(library), tuple(addresses)))
 
 
@@ -90,14 +96,17 @@ class _Nvml:
         self._errors = (library.NVMLError, mismatch, AttributeError, TypeError, UnicodeDecodeError)
 
     def ask(self, name: str, *arguments: object) -> Any:
-        """Call the function of that name."""
+        """Call the function with that name."""
         function = getattr(self.library, name, None)
         if function is None:
             return f"ERR these bindings have no {name}"
         return self.guard(lambda: function(*arguments))
 
     def guard(self, call: Callable[[], Any]) -> Any:
-        """What `call` gives, bytes as text. Functions, structures and their fields differ between bindings."""
+        """Return what `call` returns, with bytes as text.
+
+        Functions, structures and their fields differ between bindings.
+        """
         try:
             answer = call()
         except self._errors as error:
@@ -106,7 +115,7 @@ class _Nvml:
 
 
 def failed(answer: object) -> bool:
-    """Whether an answer is a written-down failure."""
+    """Return whether an answer is a recorded failure."""
     return isinstance(answer, str) and answer.startswith("ERR ")
 
 
@@ -131,7 +140,7 @@ def _device(nvml: _Nvml, handle: object) -> dict[str, Any]:
     facts["nvmlDeviceGetMemoryInfo"] = nvml.guard(lambda: {"total": nvml.library.nvmlDeviceGetMemoryInfo(handle).total})
     facts["uncorrectedVolatile"] = nvml.ask("nvmlDeviceGetTotalEccErrors", handle, UNCORRECTED, VOLATILE)
     reasons = nvml.ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
-    if failed(reasons):  # drivers before 535
+    if failed(reasons):  # drivers before 535 lack the newer function
         older = nvml.ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
         reasons = reasons if failed(older) else older
     facts["nvmlDeviceGetCurrentClocksEventReasons"] = reasons
@@ -143,7 +152,11 @@ def _device(nvml: _Nvml, handle: object) -> dict[str, Any]:
 
 
 def _module_id(nvml: _Nvml, handle: object) -> Any:
-    """The baseboard's number for the GPU. By reference, as all bindings take it: then they return a code unchecked."""
+    """Return the baseboard's number for the GPU.
+
+    The number is passed by reference, which all bindings accept. They then return NVML's code without checking it, so
+    it is checked here.
+    """
     from ctypes import byref, c_uint
 
     number = c_uint(0)
@@ -154,7 +167,7 @@ def _module_id(nvml: _Nvml, handle: object) -> Any:
 
 
 def _fabric(nvml: _Nvml, handle: object) -> Any:
-    """State (nvmlGpuFabricState_t), status (nvmlReturn_t) and clique, from the versioned call or the first one."""
+    """Return state (nvmlGpuFabricState_t), status (nvmlReturn_t), clique: from the versioned call, or the first one."""
     from ctypes import byref
 
     answer: Any = "ERR these bindings have no fabric info"
@@ -175,7 +188,7 @@ def _fabric(nvml: _Nvml, handle: object) -> Any:
 
 
 def _processes(nvml: _Nvml, handle: object) -> Any:
-    """How many processes use the GPU, computing or drawing."""
+    """Return how many processes use the GPU, for computing or for graphics."""
     pids: set[int] = set()
     for name in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3"):
         running = nvml.ask(name, handle)
@@ -186,7 +199,7 @@ def _processes(nvml: _Nvml, handle: object) -> Any:
 
 
 def _links(nvml: _Nvml, handle: object, others: dict[str, object]) -> dict[str, Any]:
-    """NVLinks with what is at their other end, their speed, and NVLink P2P status with every other GPU."""
+    """Return the NVLinks with their remote ends and speed, and the NVLink P2P status with every other GPU."""
     return {
         "nvlinks": nvml.guard(partial(_nvlinks, nvml, handle)),
         "nvlinkSpeed": nvml.guard(partial(_speed, nvml, handle)),
@@ -218,7 +231,7 @@ def _remote(nvml: _Nvml, handle: object, link: int) -> dict[str, Any]:
 
 
 def _speed(nvml: _Nvml, handle: object) -> Any:
-    """Mbyte/s of one link in one direction."""
+    """Return the Mbyte/s of one link in one direction."""
     for field in ((SPEED, 0), SPEED_COMMON):
         values = nvml.ask("nvmlDeviceGetFieldValues", handle, [field])
         if failed(values):
@@ -229,7 +242,10 @@ def _speed(nvml: _Nvml, handle: object) -> Any:
 
 
 def _profiles(nvml: _Nvml, handle: object, mode: Any) -> dict[str, Any]:
-    """GPU instance profiles "profileN" by NVML's enumerator, with possible placements; instances while MIG is on."""
+    """Return GPU instance profiles as "profileN" by NVML's enumerator, with possible placements.
+
+    Also returns the instances while MIG is on.
+    """
     facts: dict[str, Any] = {}
     instances: list[dict[str, Any]] = []
     mig_on = not failed(mode) and mode[0] == 1
@@ -256,12 +272,15 @@ def _profiles(nvml: _Nvml, handle: object, mode: Any) -> dict[str, Any]:
 
 
 def _structure(nvml: _Nvml, info: Any) -> dict[str, Any]:
-    """A ctypes structure of numbers and texts as a dictionary."""
+    """Return a ctypes structure of numbers and texts as a dictionary."""
     return {name: nvml.guard(partial(getattr, info, name)) for name, *_ in info._fields_}
 
 
 def _placements(nvml: _Nvml, handle: object, profile: int) -> Any:
-    """[[start, size], …] in memory slices: asked for the count first, then for the list (nvml.h)."""
+    """Return [[start, size], …] in memory slices.
+
+    The first call asks for the count, the second for the list (nvml.h).
+    """
     from ctypes import byref, c_uint
 
     count = c_uint(0)
@@ -292,7 +311,10 @@ def _instances(nvml: _Nvml, handle: object, profile: Any) -> Any:
 
 
 def _mig_uuids(nvml: _Nvml, handle: object) -> Any:
-    """[[GPU instance id, UUID], …] of the MIG devices, which exist where a GPU instance has a compute instance."""
+    """Return [[GPU instance id, UUID], …] of the MIG devices.
+
+    A GPU instance with a compute instance has such a device.
+    """
     count = nvml.ask("nvmlDeviceGetMaxMigDeviceCount", handle)
     if failed(count):
         return count

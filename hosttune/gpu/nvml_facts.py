@@ -1,7 +1,7 @@
-"""NVML's raw facts (`nvml.json`) → partial GPUs. Pure: a capture replays it to the same facts.
+"""NVML's raw facts (`nvml.json`) → partial GPUs. Pure: a capture gives the same facts as the live host.
 
-"ERR reason" in place of a value is unknown. "Not Supported" is NVML's way to say that a GPU has no such thing;
-every other reason is a doubt, told in one problem a GPU.
+"ERR reason" in place of a value means unknown. "Not Supported" is NVML's way to say that a GPU does not have the
+feature. Every other reason is a doubt; all of a GPU's doubts are in one problem.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ Raw = Mapping[str, Any]
 _INDEX = re.compile(r"[0-9]{1,4}")  # the key of a GPU's entry: its index
 _REMOTE_SWITCH = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH
 _MODES = ("disabled", "enabled")
-# A list of numbers in Python's text form, as older records have it: "(0, 0, 0, 0)".
+# A list of numbers in Python's text form, as in older records: "(0, 0, 0, 0)".
 _NUMBERS = re.compile(r"[(\[]? ?-?[0-9]{1,9}(?:, ?-?[0-9]{1,9}){0,9} ?[)\]]?")
 
 
 def parse_nvml(text: str, *, only: str | None = None) -> Answer:
-    """Read `nvml.json`. A GPU without "busId" (an older record) is joined to `only`, the host's single address.
+    """Parse `nvml.json`. A GPU without "busId" (an older record) gets the address `only`, the host's single GPU.
 
-    Raises BadInput when it is no JSON object of that kind, has more GPUs than a host, or says that NVML failed
-    altogether.
+    Raises BadInput if it is not a JSON object of that kind, has more GPUs than a host can have, or reports that NVML
+    failed altogether.
     """
     document = recorded_json(text, where=QUERY)
     if not isinstance(document, dict):
@@ -52,14 +52,14 @@ def parse_nvml(text: str, *, only: str | None = None) -> Answer:
         address = _bus_id(entry, only if len(entries) == 1 else None)
         if address is None:
             problems.append(Problem(what=NO_ADDRESS, where=QUERY, why="it joins no PCI function"))
-        elif address in _part(entry, "p2pNvlink"):  # the paths to the others
+        elif address in _part(entry, "p2pNvlink"):  # the paths to other GPUs
             why = f"{address} has a path to {address}: which of them it is is not known"
             problems.append(Problem(what=NO_ADDRESS, where=QUERY, why=why))
         else:
             told.append((address, entry))
     raw = dict(told)
     driver = _text(document, "driver")
-    # What is told twice and differs says nothing of the paths to it.
+    # A GPU that occurs twice with different facts gives no information about the paths to it.
     host = _Host({address: {} for address, entry in told if entry != raw[address]}, raw)
     gpus = tuple(_gpu(address, entry, driver, host) for address, entry in told)
     hazy = doubted_fabrics(raw)
@@ -91,7 +91,7 @@ def _integer(raw: Raw, name: str) -> int | None:
 
 
 def _integers(raw: Raw, name: str, count: int) -> tuple[int, ...] | tuple[None, ...]:
-    """A list of `count` numbers, also in Python's text form; all None otherwise."""
+    """Return a list of `count` numbers, also from Python's text form; otherwise all None."""
     value = raw.get(name)
     if isinstance(value, str) and not value.startswith("ERR "):
         value = [int(number) for number in re.findall(r"-?[0-9]+", value)] if _NUMBERS.fullmatch(value) else None
@@ -118,7 +118,10 @@ def _word(words: tuple[str | None, ...], number: int | None) -> str | None:
 
 
 def _gpu(address: str, raw: Raw, driver: str | None, host: _Host) -> Gpu:
-    """One GPU's facts. NVML gives milliwatts and bytes; module id 0 is a card on no baseboard."""
+    """Return one GPU's facts.
+
+    NVML reports milliwatts and bytes; module id 0 means a card that is not on a baseboard.
+    """
     correctable, uncorrectable, pending, failure = _integers(raw, "nvmlDeviceGetRemappedRows", 4)
     ecc, ecc_pending = _integers(raw, "nvmlDeviceGetEccMode", 2)
     low, high = _integers(raw, "nvmlDeviceGetPowerManagementLimitConstraints", 2)
@@ -163,7 +166,7 @@ def _gpu(address: str, raw: Raw, driver: str | None, host: _Host) -> Gpu:
 
 
 def _fabric_status(fabric: Raw) -> str | None:
-    """Meaningful once the state is completed (nvml.h): "success", or the reason in NVML's words."""
+    """Return "success", or the reason in NVML's words. It has a meaning only after the state is completed (nvml.h)."""
     return "success" if _integer(fabric, "status") == 0 else (_text(fabric, "statusText") or "unknown").casefold()
 
 
@@ -171,7 +174,10 @@ def _fabric_status(fabric: Raw) -> str | None:
 
 
 def _mig(raw: Raw) -> Mig | None:
-    """Mode, profiles with placements, instances; None where the GPU knows no MIG. Off with instances is no mode."""
+    """Return mode, profiles with placements, and instances; None if the GPU does not support MIG.
+
+    If MIG is off but there are instances, the mode is unknown.
+    """
     current, pending = (_word(_MODES, mode) for mode in _integers(raw, "nvmlDeviceGetMigMode", 2))
     if raw.get("migInstances") or raw.get("migUuids"):
         current = current if current == "enabled" else None
@@ -226,9 +232,9 @@ def _instance(entry: Raw, raw: Raw, profiles: tuple[MigProfile, ...]) -> MigInst
 
 
 def _links(raw: Raw) -> list[Raw] | None:
-    """The active links; None when unknown. "Not Supported" means none, except under MIG, which hides them.
+    """Return the active links; None if unknown. "Not Supported" means none, except under MIG, which hides them.
 
-    A list is whole if it has each number from 0 on once, with a state that is up (1) or down (0).
+    A list is complete if it has each number from 0 on once, with a state that is up (1) or down (0).
     """
     links = raw.get("nvlinks")
     if isinstance(links, list):
@@ -242,20 +248,20 @@ def _links(raw: Raw) -> list[Raw] | None:
 
 
 class _Ends(NamedTuple):
-    """What is at the other ends of a GPU's active links: how many lead to each GPU, to a switch."""
+    """The remote ends of a GPU's active links: how many lead to each GPU, and how many to a switch."""
 
     gpus: Mapping[str, int]
     switch: int
-    unnamed: int  # every one that leads to no GPU of the record
+    unnamed: int  # all links that do not lead to a GPU of the record
 
 
 class _Host:
-    """The entries of all GPUs by address, with the ends of their links, each read once."""
+    """The entries of all GPUs by address, and the remote ends of their links, each read once."""
 
     def __init__(self, doubted: Mapping[str, Raw], raw: Mapping[str, Raw]) -> None:
         self.raw: Mapping[str, Raw] = {**raw, **doubted}
         self.addresses = sorted(self.raw)
-        # GPUs of one model have as many links: a list that is shorter than another's has lost some.
+        # GPUs of one model have the same number of links. A list that is shorter than another GPU's has lost some.
         most: dict[str | None, int] = {}
         for entry in self.raw.values():
             model = _text(entry, "nvmlDeviceGetName")
@@ -269,7 +275,7 @@ class _Host:
 
 
 def _peers(address: str, host: _Host) -> tuple[Peer, ...] | None:
-    """Every other GPU that NVML sees, by address; None when one path cannot be told."""
+    """Return every other GPU that NVML sees, by address; None if one of the paths is unknown."""
     peers: list[Peer] = []
     for other in host.addresses:
         if other == address:
@@ -282,13 +288,13 @@ def _peers(address: str, host: _Host) -> tuple[Peer, ...] | None:
 
 
 def _path(one: str, other: str, host: _Host) -> tuple[str, int | None] | None:
-    """("nvlink", links) or ("pcie", None) between two GPUs; None when unknown.
+    """Return the path between two GPUs: ("nvlink", links) or ("pcie", None); None if unknown.
 
-    NVLink P2P status 0 is OK; any other says that the links, if there are any, do not carry traffic between the
-    two (MIG, no fabric partition in common). It is one status of both: OK and not OK are none, and one that is not
-    told is the other's. Where neither is told, links alone do not show that they carry traffic.
-    Behind an NVSwitch each GPU has the links of the poorer of the two.
-    Where the remote ends are hidden (in a guest), OK without a direct link proves a switch in between.
+    NVLink P2P status 0 is OK. Any other status means that the links, if there are any, carry no traffic between the two
+    (MIG, no common fabric partition). Both GPUs report the same status: if one says OK and the other not, the path is
+    unknown; if only one is known, it counts for both. If neither is known, links alone do not prove that they carry
+    traffic. Behind an NVSwitch, the number of links is that of the GPU with fewer links. If the remote ends are hidden
+    (in a guest), OK without a direct link proves that there is a switch in between.
     """
     both = (_integer(_part(host.raw[a], "p2pNvlink"), b) for a, b in ((one, other), (other, one)))
     told = {status == 0 for status in both if status is not None}
@@ -307,14 +313,17 @@ def _path(one: str, other: str, host: _Host) -> tuple[str, int | None] | None:
 
 
 def _listed(raw: Raw) -> int:
-    """How many links are listed, up or down."""
+    """Return how many links are listed, up or down."""
     links = raw.get("nvlinks")
     return len(links) if isinstance(links, list) else 0
 
 
 def _ends(links: list[Raw] | None, host: Mapping[str, Raw]) -> _Ends | None:
-    """The other ends of the active links; None when unknown. A GPU that is not in the record (asleep, on vfio-pci)
-    and an end that NVML does not name lead to no GPU of it."""
+    """Return the remote ends of the active links; None if unknown.
+
+    If NVML does not name the remote end, or names a GPU that is not in the record (asleep, on vfio-pci), the link is
+    counted as `unnamed`.
+    """
     if links is None:
         return None
     others = [link for link in links if link.get("remoteType") != _REMOTE_SWITCH]
@@ -327,7 +336,7 @@ def _ends(links: list[Raw] | None, host: Mapping[str, Raw]) -> _Ends | None:
 
 
 def _doubt(address: str, raw: Raw) -> Problem | None:
-    """What NVML failed to tell for another reason than that the GPU has none."""
+    """Return a problem with the facts that NVML failed to report, except those that the GPU does not have."""
     failures: dict[str, list[str]] = {}
     for name, value in raw.items():
         for reason in _failures(value) if name != "health" else ():
@@ -339,7 +348,7 @@ def _doubt(address: str, raw: Raw) -> Problem | None:
 
 
 def _failures(value: object) -> list[str]:
-    """The reasons in one answer; "Not Supported" is none."""
+    """Return the reasons in one answer. "Not Supported" is not a failure."""
     if isinstance(value, str):
         return [value[4:]] if value.startswith("ERR ") and value != "ERR Not Supported" else []
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

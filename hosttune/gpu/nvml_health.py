@@ -1,6 +1,6 @@
-"""What NVML tells of a GPU's health: asked into `nvml.json` as "health", and read from there. Nothing is set.
+"""A GPU's health as NVML reports it: asked into `nvml.json` as "health", and read from there. Nothing is set.
 
-A failure in it is no doubt of discovery: the fact stays unknown, and the check that wants it says so.
+A failure in it is not a problem of discovery. The fact stays unknown, and the check that needs it reports that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _RECOVERY, _MEMORY_TEMPERATURE = "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", "NVML_FI
 _MISSING = "ERR Not Supported"
 _COUNT, _CELSIUS = range(MAX_SIZE + 1), range(-300, 301)
 
-# Name in "health" → field of Gpu, for answers that are a plain number.
+# Key in "health" → field of Gpu, for answers that are a plain number.
 _NUMBERS: Mapping[str, str] = {
     "pcieReplays": "pcie_replays",
     "temperature": "temperature_c",
@@ -35,7 +35,7 @@ _NUMBERS: Mapping[str, str] = {
     "applicationClockDefault": "default_application_clock_mhz",
 }
 _FLAGS: Mapping[str, str] = {"sramThreshold": "sram_threshold_exceeded", "retiredPending": "retired_pending"}
-# Answers outside "health" whose "Not Supported" says that the GPU has no such thing.
+# Answers outside "health" for which "Not Supported" means that the GPU does not have these fields.
 _OTHERS: Mapping[str, tuple[str, ...]] = {
     "nvmlDeviceGetEccMode": ("ecc", "ecc_pending"),
     "uncorrectedVolatile": ("ecc_uncorrected",),
@@ -58,14 +58,14 @@ class Asker(Protocol):
     library: Any
 
     def ask(self, name: str, *arguments: object) -> Any:
-        """Call the function of that name."""
+        """Call the function with that name."""
 
     def guard(self, call: Callable[[], Any]) -> Any:
-        """What `call` gives."""
+        """Return what `call` returns."""
 
 
 def ask_health(nvml: Asker, handle: object) -> dict[str, Any]:
-    """The facts of one GPU; each asked for by itself."""
+    """Return the health facts of one GPU. Each is read by a separate call."""
     return {
         "pcieReplays": nvml.ask("nvmlDeviceGetPcieReplayCounter", handle),
         "temperature": nvml.ask("nvmlDeviceGetTemperature", handle, _CORE),
@@ -86,7 +86,10 @@ def ask_health(nvml: Asker, handle: object) -> dict[str, Any]:
 
 
 def _field(nvml: Asker, handle: object, name: str) -> Any:
-    """A field value that is an unsigned number (nvmlDeviceGetFieldValues); its number is the bindings' own."""
+    """Return a field value that is an unsigned number (nvmlDeviceGetFieldValues).
+
+    The bindings define the field's number.
+    """
     number = getattr(nvml.library, name)
     values = nvml.ask("nvmlDeviceGetFieldValues", handle, [number])
     if isinstance(values, str):
@@ -96,13 +99,13 @@ def _field(nvml: Asker, handle: object, name: str) -> Any:
 
 
 def _banks(nvml: Asker, handle: object) -> Any:
-    """[banks with few spare rows, banks with none]."""
+    """Return [banks with few spare rows, banks with none]."""
     found = nvml.ask("nvmlDeviceGetRowRemapperHistogram", handle)
     return found if isinstance(found, str) else [found.low, found.none]
 
 
 def _sram(nvml: Asker, handle: object) -> Any:
-    """1 where the lifetime count of SRAM errors is above what NVIDIA allows (nvmlEccSramErrorStatus_v1_t)."""
+    """Return 1 if the lifetime count of SRAM errors is above NVIDIA's limit (nvmlEccSramErrorStatus_v1_t)."""
     from ctypes import byref
 
     status = nvml.library.c_nvmlEccSramErrorStatus_v1_t()
@@ -112,7 +115,7 @@ def _sram(nvml: Asker, handle: object) -> Any:
 
 
 def health_facts(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """One GPU's entry of `nvml.json` → fields of Gpu, `lacks` among them."""
+    """Return the fields of Gpu from one GPU's entry of `nvml.json`, including `lacks`."""
     health = raw.get("health")
     health = health if isinstance(health, dict) else {}
     facts: dict[str, Any] = {
@@ -134,7 +137,10 @@ def health_facts(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def doubted_fabrics(entries: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
-    """The GPUs, by their key, whose health mask of the fabric tells less than another's: no fault in it is no proof."""
+    """Return the keys of GPUs whose fabric health mask has less information than another GPU's.
+
+    For them, a mask without a fault does not prove that there is none.
+    """
     fabrics = {key: entry["fabricInfo"] for key, entry in entries.items() if isinstance(entry.get("fabricInfo"), dict)}
     masks = {key: mask for key, info in fabrics.items() if (mask := _number(info.get("healthMask"))) is not None}
     told = {key: fabric_told(mask) for key, mask in masks.items()}
@@ -144,7 +150,7 @@ def doubted_fabrics(entries: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
 
 
 def _lacks(raw: Mapping[str, Any], health: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Fields whose answer is NVML's "Not Supported"; a fabric state of 0 means the same (nvml.h)."""
+    """Return the fields for which NVML answers "Not Supported". A fabric state of 0 means the same (nvml.h)."""
     named = {**_NUMBERS, **_FLAGS, "remapBanks": "remap_banks_none", "recoveryAction": "recovery_action"}
     found = {field for name, field in named.items() if health.get(name) == _MISSING}
     for name, fields in _OTHERS.items():
@@ -156,5 +162,5 @@ def _lacks(raw: Mapping[str, Any], health: Mapping[str, Any]) -> tuple[str, ...]
 
 
 def _number(value: object, within: range = _COUNT) -> int | None:
-    """A whole number that such a fact can be; a count below 0 is none."""
+    """Return a whole number within the possible range; None for any other value, such as a count below 0."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value in within else None

@@ -1,7 +1,8 @@
-"""Settings of a GPU while its maker's driver holds it on the host; target: the GPU's PCI address, never "all".
+"""Settings of a GPU while its maker's driver holds it on the host. The target is the GPU's PCI address, never "all".
 
-A GPU on vfio-pci has none of these here: they are its guest's. Values are those of the host document, so that what a
-plan read is what `effective` reads. `hosttune.transaction.kinds` lists them.
+A GPU on vfio-pci has none of these settings on the host; its guest sets them. Values have the form of the host
+document, so a plan's value and the result of `effective` can be compared. `hosttune.transaction.kinds` lists these
+settings.
 """
 
 from __future__ import annotations
@@ -26,29 +27,32 @@ from hosttune.system import System
 DRIVER_KNOBS: Mapping[str, Knobs] = {
     knobs.driver: knobs for knobs in (vendor.knobs() for vendor in VENDORS if vendor.knobs is not None)
 }
-# Why nothing is set where a driver is known and has no knobs here.
+# Why nothing is set for a driver that is known but has no knobs here.
 NO_KNOBS: Mapping[str, str] = {driver: why for vendor in VENDORS for driver, why in vendor.unset.items()}
 _PENDING = " pending)"
 
 
 @dataclass(frozen=True)
 class GpuSetting(OfFunction):
-    """What they have in common: the driver that holds the GPU decides how it is read and written."""
+    """What all GPU settings have in common: the driver that holds the GPU decides how a setting is read and written."""
 
     limit_seconds: ClassVar[float | None] = 60.0
 
     @staticmethod
     @abstractmethod
     def of_gpu(gpu: Gpu) -> Any:
-        """The value that works now, by the GPU's facts; None where unknown, or where it has no such setting."""
+        """Return the value that is in effect, from the GPU's facts.
+
+        None if unknown, or if the GPU has no such setting.
+        """
 
     def read(self, system: System) -> Any:
-        """See Setting. None where its maker's driver does not hold it: it is a guest's, or nobody's."""
+        """See Setting. None if the maker's driver does not hold the GPU: then a guest has it, or no driver holds it."""
         gpu = self._gpu(system)
         return None if gpu is None else self.of_gpu(gpu)
 
     def waits_for(self, system: System) -> str | None:
-        """See Setting. What was set before vfio-pci took the GPU is neither seen nor lost."""
+        """See Setting. While vfio-pci holds the GPU, the earlier setting cannot be read, but it is not lost."""
         return "vfio-pci holds the GPU: it is its guest's" if driver_of(system, self.target) == "vfio-pci" else None
 
     def write(self, system: System, value: Any) -> str | None:
@@ -64,7 +68,10 @@ class GpuSetting(OfFunction):
         return knobs if knobs and self.kind in knobs.writers else None
 
     def _gpu(self, system: System) -> Gpu | None:
-        """The GPU's settings now; None where nothing here sets this one of it. A GPU that sleeps is not woken."""
+        """Return the GPU's current settings; None if hosttune cannot set this kind on it.
+
+        A sleeping GPU is not woken.
+        """
         knobs = self._knobs(system)
         if knobs is None:
             return None
@@ -76,7 +83,7 @@ class GpuSetting(OfFunction):
 
 @dataclass(frozen=True)
 class GpuPersistence(GpuSetting, FreesDevice):
-    """Whether the driver keeps the GPU initialised while nobody uses it. Value: true or false."""
+    """Whether the driver keeps the GPU initialised while no process uses it. Value: true or false."""
 
     kind: ClassVar[str] = PERSISTENCE
 
@@ -92,7 +99,7 @@ class GpuPersistence(GpuSetting, FreesDevice):
 
 @dataclass(frozen=True)
 class GpuPowerLimit(GpuSetting):
-    """The power limit in watts, within the range that the board gives."""
+    """The power limit in watts, within the range of the board."""
 
     kind: ClassVar[str] = POWER_LIMIT
     reset_by: ClassVar[str] = "a reboot, a reset of the GPU, or its driver being unloaded"
@@ -103,18 +110,21 @@ class GpuPowerLimit(GpuSetting):
         return gpu.power_limit_watts
 
     def check(self, value: Any) -> None:
-        """See Setting. Drivers count in milliwatts."""
+        """See Setting. Drivers use whole milliwatts."""
         known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         if not known or not 0 < value <= MOST_WATTS or round(value, 3) != value:
             raise refuse(self.kind, self.target, f"{value!r} is not a power limit", f"watts, at most {MOST_WATTS}")
 
     def agrees(self, live: Any, want: Any) -> bool:
-        """See Setting. 700 and 700.0 W are the same."""
+        """See Setting. 700 and 700.0 W are equal."""
         numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in (live, want))
         return bool(numbers and live == want)
 
     def write(self, system: System, value: Any) -> str | None:
-        """See Setting. A limit outside the board's range is refused here: not every driver says why it refuses."""
+        """See Setting.
+
+        A limit outside the board's range is refused here, because not every driver says why it refuses one.
+        """
         gpu = self._gpu(system)
         if gpu is not None:
             why = out_of_range(gpu, value)
@@ -124,7 +134,7 @@ class GpuPowerLimit(GpuSetting):
 
 
 def out_of_range(gpu: Gpu, watts: float) -> str | None:
-    """Why a GPU cannot have this power limit; None where it can, or where its range is unknown."""
+    """Return why a GPU cannot have this power limit; None if it can, or if its range is unknown."""
     low, high = gpu.power_min_watts, gpu.power_max_watts
     if (low is None or low <= watts) and (high is None or watts <= high):
         return None
@@ -134,7 +144,7 @@ def out_of_range(gpu: Gpu, watts: float) -> str | None:
 
 @dataclass(frozen=True)
 class GpuComputeMode(GpuSetting):
-    """Whether processes may share the GPU (nvmlComputeMode_t). Exclusive-thread is read, but no longer to be had."""
+    """Whether processes may share the GPU (nvmlComputeMode_t). Exclusive-thread can be read, but no longer be set."""
 
     kind: ClassVar[str] = COMPUTE_MODE
 
@@ -150,7 +160,7 @@ class GpuComputeMode(GpuSetting):
 
 @dataclass(frozen=True)
 class GpuEcc(GpuSetting, TakesDevice):
-    """Whether its memory is ECC-protected. Value: true or false; `read` is the mode that the next reset brings."""
+    """Whether the GPU's memory is ECC-protected. Value: true or false. `read` returns the mode after the next reset."""
 
     kind: ClassVar[str] = ECC
     scope: ClassVar[str] = BOOT
@@ -178,16 +188,16 @@ class GpuEcc(GpuSetting, TakesDevice):
         return None if gpu is None else gpu.ecc
 
     def write(self, system: System, value: Any) -> str | None:
-        """See Setting. Nothing is asked of the GPU where the mode is pending already."""
+        """See Setting. Does not touch the GPU if the mode is already pending."""
         return None if self.read(system) is value else super().write(system, value)
 
 
 @dataclass(frozen=True)
 class GpuMigMode(GpuSetting, TakesDevice):
-    """Multi-Instance GPU. Value: enabled or disabled; "disabled (enabled pending)" while a reset is missing.
+    """Multi-Instance GPU. Value: enabled or disabled, or "disabled (enabled pending)" until a reset.
 
-    The driver resets the GPU to activate the mode; nothing else here resets it. Whether the mode outlasts a reboot is
-    told differently by NVIDIA's own sources, so the boot unit asserts it again.
+    The driver resets the GPU to activate the mode; hosttune does not reset it otherwise. NVIDIA's own sources disagree
+    on whether the mode survives a reboot, so the boot unit sets it again.
     """
 
     kind: ClassVar[str] = MIG_MODE
@@ -208,7 +218,7 @@ class GpuMigMode(GpuSetting, TakesDevice):
         one_of(self, value, ("enabled", "disabled"))
 
     def write(self, system: System, value: Any) -> str | None:
-        """See Setting. A value that `read` gave with a mode pending: that one is made pending again."""
+        """See Setting. A value that `read` returned with a pending mode makes that mode pending again."""
         if self.read(system) == value:
             return None
         mode = value.partition("(")[2].removesuffix(_PENDING) or value

@@ -1,7 +1,7 @@
-"""The seam to a GPU maker: `Vendor` is a frozen value of functions, one in each maker's module.
+"""The interface to a GPU maker: `Vendor` is a frozen value of functions, one in each maker's module.
 
-sysfs says which devices exist (a GPU on vfio-pci is invisible to its maker's tools); a maker's library or
-tool enriches what its driver holds. What it tells is a partial `Gpu`, joined to the PCI function by address.
+sysfs shows which devices exist (a GPU on vfio-pci is invisible to its maker's tools). A maker's library or tool adds
+facts about the devices that its driver holds. Its answer is a partial `Gpu`, joined to the PCI function by address.
 """
 
 from __future__ import annotations
@@ -21,25 +21,28 @@ from hosttune.reader import Reader
 if TYPE_CHECKING:
     from hosttune.gpu.knobs import Knobs
 
-MAX_ANSWER = 4 << 20  # characters; nvidia-smi -q -x says about 30 KB a GPU
+MAX_ANSWER = 4 << 20  # characters; nvidia-smi -q -x prints about 30 KB per GPU
 
 
 class Answer(Value, frozen=True, kw_only=True):
-    """What a library or tool told: partial GPUs in the teller's own order, and its doubts."""
+    """What a library or tool reported: partial GPUs in its own order, and problems."""
 
     gpus: tuple[Gpu, ...] = ()
     problems: tuple[Problem, ...] = ()
 
     def by_address(self) -> dict[str, Gpu]:
-        """The GPUs by PCI address."""
+        """Return the GPUs by PCI address."""
         return {gpu.address: gpu for gpu in self.gpus}
 
 
-NO_ADDRESS = "GPU without a PCI address"  # a GPU that joins no PCI function
+NO_ADDRESS = "GPU without a PCI address"  # a GPU that cannot be joined to a PCI function
 
 
 def told_once(answer: Answer, where: str) -> Answer:
-    """The answer without the GPUs that it has more than once and not alike: which is true nobody knows."""
+    """Return the answer without GPUs that it lists more than once with different facts.
+
+    It is unknown which of the facts are true.
+    """
     alike = {gpu.address: gpu for gpu in answer.gpus}
     doubted = {gpu.address for gpu in answer.gpus if gpu != alike[gpu.address]}
     problems = tuple(
@@ -51,10 +54,10 @@ def told_once(answer: Answer, where: str) -> Answer:
 
 
 class Listing(Value, frozen=True, kw_only=True):
-    """The GPUs that a tool or a driver of this maker lists, whatever the PCI tree says.
+    """The GPUs that a tool or a driver of this maker lists, independently of the PCI tree.
 
-    `read` is the file, folder or call. `count` stands where it numbers them and gives no addresses. `whole`: it lists
-    all that the maker's driver holds, so that one which it does not list is a contradiction.
+    `read` is the file, folder or call. `count` is set if the source only counts GPUs and gives no addresses. `whole`:
+    it lists all GPUs that the maker's driver holds, so that a GPU which is missing from it is a contradiction.
     """
 
     name: str
@@ -65,11 +68,12 @@ class Listing(Value, frozen=True, kw_only=True):
 
 
 class Part(Value, frozen=True, kw_only=True):
-    """A device that a process of its own measures, since it alone is seen with `environment`.
+    """A device that is measured by a process of its own, which sees only this device because of `environment`.
 
-    `subject` names its figures, `address` is the GPU it is, or is a part of. `whole`: it is that GPU, not a part of it.
-    `multiprocessors`: how many a library must count in it, None where that is not known. `without` says of metrics that
-    are not taken of it why. `unproven` is said with every figure; "" where `Bench` says it, or such figures were seen.
+    `subject` names its figures; `address` is the GPU that it is, or is a part of. `whole`: it is that GPU and not a
+    part of it. `multiprocessors`: how many a library must count in it, None if unknown. `without`: metrics that are not
+    measured on it, with the reason. `unproven` is shown with every figure; "" if `Bench` has the text, or if such
+    figures were seen on such a machine.
     """
 
     subject: str
@@ -84,11 +88,10 @@ class Part(Value, frozen=True, kw_only=True):
 class Bench(msgspec.Struct, frozen=True, kw_only=True):
     """How benchmarks load a maker's GPUs.
 
-    `backends`: names of those that can (`hosttune.bench`). `parts` gives what is measured by processes of their own of
-    a GPU (nothing where it has no part), or why it is not known which these are; None: a GPU is measured together with
-    the others, by its PCI address.
-    `watch`: the tool that tells clocks and power under load, "" where none is asked. `unproven` is said with every
-    figure; "" where the figures were seen on such a machine.
+    `backends`: names of those that can (`hosttune.bench`). `parts` returns the devices of a GPU that are measured by
+    processes of their own (empty if it has none), or the reason why they are unknown. None: a GPU is measured together
+    with the others, by its PCI address. `watch`: the tool that reports clocks and power under load, "" if none is used.
+    `unproven` is shown with every figure; "" if the figures were seen on such a machine.
     """
 
     backends: frozenset[str]
@@ -101,16 +104,16 @@ def _no_nodes(reader: Reader, address: str, driver: str) -> list[str]:
     return []
 
 
-# An address as records of the kernel log have it: the domain and the function may be left out.
+# An address as records of the kernel log have it. The domain and the function may be missing.
 LOGGED_ADDRESS = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
 
 
 class LogRecords(msgspec.Struct, frozen=True, kw_only=True):
     """Events that a maker's driver writes to the kernel log, as regular expressions.
 
-    `wanted` finds lines that may be one (without groups: journalctl searches with it); `begins` how one begins that is
-    an event; `shapes` the forms of record by kind, with the groups address, code, severity and rest as far as it has
-    them ("xid", "sxid" and "lost" are known, see `hosttune.discovery.kernellog`).
+    `wanted` finds lines that may be an event (without groups, because journalctl searches with it). `begins` matches
+    the beginning of an event. `shapes` are the forms of records by kind, with the groups address, code, severity and
+    rest where a form has them (kinds: "xid", "sxid" and "lost", see `hosttune.discovery.kernellog`).
     """
 
     wanted: str
@@ -119,14 +122,14 @@ class LogRecords(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Traces(msgspec.Struct, frozen=True, kw_only=True):
-    """What tells of a maker's driver on a host, besides the facts of its GPUs.
+    """Traces of a maker's driver on a host, besides the facts of its GPUs.
 
-    `modules`: beginnings of the names of kernel modules that the host document lists (`Platform.modules`).
-    `proc`: a folder of /proc with a folder for each GPU that the driver holds, named by address; "": there is none.
-    `nodes(reader, address, driver)`: device nodes of a function that its folder in sysfs does not show.
-    `node_classes`: folders of sysfs below a function -> where their entries have their nodes.
-    `daemons`: processes that keep GPUs open and compute nothing -> how one is stopped, "" where systemd says it.
-    `log`: its events in the kernel log; None where none is known.
+    `modules`: beginnings of the names of kernel modules that the host document lists (`Platform.modules`). `proc`: a
+    folder of /proc with a folder for each GPU that the driver holds, named by address; "": there is none.
+    `nodes(reader, address, driver)`: device nodes of a function that its folder in sysfs does not show. `node_classes`:
+    folders of sysfs below a function -> where their entries have their device nodes. `daemons`: processes that keep
+    GPUs open but do not compute -> how to stop one, "" if systemd shows it. `log`: its events in the kernel log; None
+    if none is known.
     """
 
     modules: tuple[str, ...] = ()
@@ -140,21 +143,28 @@ class Traces(msgspec.Struct, frozen=True, kw_only=True):
 class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     """One maker of accelerators.
 
-    `models` names devices by PCI device id (sources in the maker's module). `makes` says whether a display or
-    accelerator function of this maker is one of its accelerators, given the bridge above it: graphics built
-    into a CPU is not. `enrich` adds what the maker's driver knows; it gets this maker's functions and GPUs in
-    one order and gives the GPUs back in it. `queries` names what a capture must hold for it to be replayed; `compared`
-    are those of them that tell the same facts: where one of these is lost, the other might have been contradicted.
-    `driver` is the kernel driver whose facts these are, and `tells` the fields of `Gpu` that it can tell: one of
-    them that is None is unknown, while any other is no fact of this maker's. `fabric`: its boards can have a switched
-    fabric that a daemon on the host must set up. `link`: what joins its GPUs besides PCIe, as in `Peer.kind`.
-    `lists` reads what is recorded, or lies in a file, of the GPUs that the maker's driver holds; it asks no tool, which
-    could wake a GPU. `must_list`: a driver that holds GPUs has such a list, so that none at all means that it is lost.
-    `tellers`: how a `Gpu.source` is named for people. `reset_doubts` says by device id what is known of a reset between
-    two guests from which the GPU does not come back. `bench` is how benchmarks load its GPUs; None: none can.
-    `serves_vfio`: its driver is the VFIO driver of its virtual functions too, so that these stay with it (vGPUs).
-    `mig`: its GPUs can be divided into instances. `knobs` gives what its driver lets be set; `unset` says by driver why
-    nothing is set there. `inside`: what is known of its GPUs in a guest. `traces`: what tells of its driver on a host.
+    - `models` names devices by PCI device id (sources in the maker's module).
+    - `makes` returns whether a display or accelerator function of this maker is one of its accelerators, given the
+      bridge above it: graphics built into a CPU is not.
+    - `enrich` adds what the maker's driver knows. It gets this maker's functions and GPUs in one order and returns the
+      GPUs in the same order.
+    - `queries` names what a capture must hold so that it can be replayed; `compared` are those of them that report the
+      same facts: if one of these is lost, it might have contradicted the other.
+    - `driver` is the kernel driver that reports these facts, and `tells` the fields of `Gpu` that it can report. If one
+      of these is None, it is unknown; any other field does not exist for this maker.
+    - `fabric`: its boards can have a switched fabric that a daemon on the host must set up. `link`: what connects its
+      GPUs besides PCIe, as in `Peer.kind`.
+    - `lists` reads what is recorded, or is in a file, about the GPUs that the maker's driver holds. It runs no tool,
+      because a tool could wake a GPU. `must_list`: a driver that holds GPUs always has such a list, so if there is
+      none, it was lost.
+    - `tellers`: names of `Gpu.source` for users.
+    - `reset_doubts`: by device id, what is known about a reset between two guests after which the GPU does not come
+      back.
+    - `bench` is how benchmarks load its GPUs; None: none can.
+    - `serves_vfio`: its driver is also the VFIO driver of its virtual functions, so these stay with it (vGPUs).
+    - `mig`: its GPUs can be divided into instances. `knobs` returns what its driver lets hosttune set; `unset` says by
+      driver why nothing is set there.
+    - `inside`: what is known about its GPUs in a guest. `traces`: traces of its driver on a host.
     """
 
     name: str
@@ -182,12 +192,12 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def always(device: PciDevice, bridge: PciDevice | None) -> bool:
-    """Every display or accelerator function of this maker is an accelerator."""
+    """Return True: every display or accelerator function of this maker is an accelerator."""
     return True
 
 
 def awake(reader: Reader, devices: Iterable[PciDevice], driver: str) -> tuple[PciDevice, ...]:
-    """The devices that `driver` holds and that may be asked: a suspended one is left asleep, and named in `problems`.
+    """Return the devices that `driver` holds and that may be asked. A suspended one is not woken, and is a problem.
 
     Source: Documentation/ABI/testing/sysfs-devices-power (runtime_status).
     """
@@ -203,7 +213,10 @@ def awake(reader: Reader, devices: Iterable[PciDevice], driver: str) -> tuple[Pc
 
 
 def ask(reader: Reader, name: str, live: Callable[[], str | None]) -> str | None:
-    """The answer to a query, recorded or live; None, and a problem, when the record cannot be read or is no answer."""
+    """Return the answer to a query, recorded or live; None if there is none.
+
+    Also None, with a problem, if the record cannot be read or is longer than MAX_ANSWER.
+    """
     try:
         text = reader.system.query(name, live)
     except Unreadable as error:
@@ -216,7 +229,10 @@ def ask(reader: Reader, name: str, live: Callable[[], str | None]) -> str | None
 
 
 def fill(gpu: Gpu, more: Gpu, *, source: str | None = None) -> Gpu:
-    """`gpu` with the facts it lacks taken from `more`; what it knows already stays. `source` names the teller."""
+    """Return `gpu` with its missing facts taken from `more`. Known facts stay.
+
+    `source` names where `more` came from.
+    """
     told: dict[str, object] = {}
     for name in gpu.__struct_fields__:
         mine, theirs = getattr(gpu, name), getattr(more, name)

@@ -1,9 +1,9 @@
-"""Which vGPU framework NVIDIA's GPUs have on this host: probed in sysfs, never inferred from a version.
+"""Which vGPU framework NVIDIA's GPUs have on this host. It is read from sysfs, never inferred from a version.
 
 Two frameworks do the same job (NVIDIA vGPU software documentation; NVIDIA/vgpu-device-manager): mediated devices
 (Documentation/driver-api/vfio-mediated-device.rst) and the vendor's own virtual functions, each with the files
-`nvidia/current_vgpu_type` and `nvidia/creatable_vgpu_types`. A capture must hold these folders of the GPUs and of
-their virtual functions, /sys/bus/mdev and the answer `nvidia-vgpu-mgr-service`.
+`nvidia/current_vgpu_type` and `nvidia/creatable_vgpu_types`. A capture must hold these folders of the GPUs and of their
+virtual functions, /sys/bus/mdev and the answer `nvidia-vgpu-mgr-service`.
 """
 
 from __future__ import annotations
@@ -29,17 +29,20 @@ _SERVING = {vendor.driver: vendor.vendor_id for vendor in VENDORS if vendor.serv
 
 
 def stays_with_driver(device: PciDevice | None) -> bool:
-    """Whether it is the function of a vGPU: a virtual one, whose maker's driver is its VFIO driver too and keeps it."""
+    """Return whether it is the function of a vGPU: a virtual function that stays with its maker's driver.
+
+    That driver is also its VFIO driver.
+    """
     return device is not None and device.physfn is not None and device.driver in _SERVING
 
 
 def type_folder(function: str) -> str:
-    """The folder of a virtual function's vGPU types: `creatable_vgpu_types`, `current_vgpu_type`."""
+    """Return the folder of a virtual function's vGPU types: `creatable_vgpu_types`, `current_vgpu_type`."""
     return f"{_DEVICES}/{function}/nvidia"
 
 
 def read_vgpu(reader: Reader, pci: tuple[PciDevice, ...], gpus: tuple[Gpu, ...]) -> Vgpu | None:
-    """The vGPU side of this host; None where NVIDIA's driver holds no physical GPU, so that nobody could make one."""
+    """Return the host's vGPU facts; None if NVIDIA's driver holds no physical GPU, so that no vGPU can be created."""
     functions = {device.address: device for device in pci}
     held = [functions[gpu.address] for gpu in gpus if gpu.address in functions]
     physical = [d for d in held if d.vendor_id == _SERVING.get(d.driver or "", "") and d.physfn is None]
@@ -55,9 +58,9 @@ def read_vgpu(reader: Reader, pci: tuple[PciDevice, ...], gpus: tuple[Gpu, ...])
 
 
 def _manager(reader: Reader, framework: bool) -> bool | None:
-    """Whether the vGPU manager runs, by systemd's word (systemctl(1)).
+    """Return whether the vGPU manager runs, as systemd reports it (systemctl(1)).
 
-    A container can run it without a unit of that name: where a framework is seen, no unit is no answer.
+    A container can run it without a unit of that name. So if a framework is there, a missing unit means unknown.
     """
 
     def live() -> str | None:
@@ -78,7 +81,10 @@ def _manager(reader: Reader, framework: bool) -> bool | None:
 
 
 def _gpu(reader: Reader, device: PciDevice) -> VgpuGpu:
-    """A physical GPU by what its virtual functions offer, and it itself (mediated devices without SR-IOV)."""
+    """Return a physical GPU with the vGPU types that its virtual functions offer.
+
+    Includes the GPU's own function, for mediated devices without SR-IOV.
+    """
     addresses = (*device.virtfns, device.address)
     vendor = [address for address in device.virtfns if reader.exists(f"{type_folder(address)}/current_vgpu_type")]
     if vendor:
@@ -108,7 +114,10 @@ def _vendor_function(reader: Reader, address: str) -> VgpuFunction:
 
 
 def _vendor_types(reader: Reader, addresses: list[str]) -> tuple[VgpuType, ...]:
-    """What any of the functions can become: "1414 : NVIDIA H200X-1-18C" a line; the list shrinks as types are taken."""
+    """Return the types that any of the functions can become: "1414 : NVIDIA H200X-1-18C" a line.
+
+    The list shrinks as types are used.
+    """
     found: dict[str, str] = {}
     for address in addresses:
         text = reader.text(f"{type_folder(address)}/creatable_vgpu_types") or ""
@@ -118,7 +127,10 @@ def _vendor_types(reader: Reader, addresses: list[str]) -> tuple[VgpuType, ...]:
 
 
 def _mdev_function(reader: Reader, address: str) -> VgpuFunction:
-    """Existing mediated devices are folders of their parent, named by UUID (vfio-mediated-device.rst)."""
+    """Return a function's mediated devices.
+
+    They are folders of their parent, named by UUID (vfio-mediated-device.rst).
+    """
     names = reader.names(f"{_DEVICES}/{address}")
     return VgpuFunction(address=address, mdevs=tuple(name for name in names if _UUID.fullmatch(name)))
 
