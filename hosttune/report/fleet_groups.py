@@ -180,7 +180,7 @@ def troubles(report: FleetReport) -> tuple[Trouble, ...]:
 
 
 def _worst_first(one: Trouble) -> tuple[object, ...]:
-    """Return the sort key: hosts that need a person, then whole hosts, then single results; more hosts first."""
+    """Return the sort key: hosts that need a person first, then by severity; whole hosts before single results."""
     whole = one.answer is None
     return (one.answer != "needs-person", severity(one.outcome), whole, -len(one.hosts), -one.results, one.check)
 

@@ -136,7 +136,7 @@ MANY = 16  # subjects of one metric that a text lists one by one
 def figure_rows(found: Sequence[Measure]) -> tuple[tuple[str, str], ...]:
     """Return (subject, figure) of the measures of one metric, as text.
 
-    Of more than MANY, only the first and last ones and the middle one.
+    Of more than MANY: only the lowest, the median and the highest, and how many have no figure.
     """
     known = sorted((one for one in found if one.median is not None), key=lambda one: one.median or 0.0)
     if len(found) <= MANY or not known:
