@@ -110,7 +110,10 @@ class DeviceIndex:
 
     @cached_property
     def contradicted(self) -> Mapping[str, str]:
-        """Functions for which a source reports another device or driver than the tree: the reason by address."""
+        """Functions that sysfs or another source contradicts: the reason by address.
+
+        Such a source reports another device or driver than the PCI tree.
+        """
         found = {device.address: device.contradicted for device in self._functions if device.contradicted is not None}
         for source in self._sources:
             for seen in source.contrary:

@@ -23,7 +23,7 @@ class GuestMemory(Value, frozen=True, kw_only=True):
 
 
 class RunningGuest(Value, frozen=True, kw_only=True):
-    """A guest that libvirt knows on this host, running or only defined. Its devices, CPUs and memory are not free."""
+    """A guest that libvirt knows on this host, running or only defined. No other guest gets what it has."""
 
     name: str
     state: str | None = None

@@ -60,7 +60,7 @@ class Drift(Value, frozen=True, kw_only=True):
 
 
 class OpenTransaction(Value, frozen=True, kw_only=True):
-    """A transaction that was not finished. `recover` rolls it back or completes it."""
+    """A transaction that was not finished. `recover` rolls it back."""
 
     number: int
     verb: str

@@ -22,7 +22,7 @@ _CONTROL = f"[\x00-\x1f{_ABOVE_ASCII}]"
 
 
 def visible(text: str) -> str:
-    """The text with an escape ("\\x9b", "\\u202e") for each unsafe character; tab and line end stay."""
+    """Return the text with an escape ("\\x9b", "\\u202e") for each unsafe character. Tab and line end stay."""
     return re.sub(UNSAFE, _escape, text)
 
 

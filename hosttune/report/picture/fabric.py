@@ -87,7 +87,7 @@ class Stub(Value, frozen=True, kw_only=True):
 
 
 def row_lines(stubs: Sequence[Stub], bus: float, trunk: float) -> tuple[Shape, ...]:
-    """Return the lines from the GPUs of one row of nodes: down their lanes to the bus below the row, then to the trunk."""
+    """Return the lines from the GPUs of one row of nodes, down their lanes to the bus below, then to the trunk."""
     shapes: list[Shape] = []
     for lane in dict.fromkeys(stub.lane for stub in stubs):
         tops = [stub.y for stub in stubs if stub.lane == lane]
