@@ -136,7 +136,10 @@ def _double(at: str, key: str, values: Sequence[Hashable]) -> Iterator[Fault]:
 
 
 def _double_vgpus(host: Host) -> Iterator[Fault]:
-    """Yield a fault for each duplicate vGPU GPU, type or function. A function belongs to one GPU only."""
+    """Yield a fault for each vGPU type or function, and each GPU that has them, that occurs twice.
+
+    A function belongs to one GPU only.
+    """
     cards = host.vgpu.gpus if host.vgpu else ()
     yield from _double("$.vgpu.gpus", "address", [card.address for card in cards])
     first: dict[str, str] = {}

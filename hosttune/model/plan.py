@@ -34,9 +34,9 @@ class Cell(Value, frozen=True, kw_only=True):
 class Device(Value, frozen=True, kw_only=True):
     """A host device given to the guest.
 
-    `guest_address` is its address in the XML; `guest_cell` None means no affinity. `managed` ("yes" in the XML): libvirt
-    rebinds the driver when the guest starts and stops; else ("no") the driver that the plan binds stays. `rom_bar` False
-    turns the option ROM off. `identity` is compared before apply.
+    `guest_address` is its address in the XML; `guest_cell` None means no affinity. `managed` ("yes" in the XML):
+    libvirt rebinds the driver when the guest starts and stops; else ("no") the driver that the plan binds stays.
+    `rom_bar` False turns the option ROM off. `identity` is compared before apply.
     """
 
     address: str
