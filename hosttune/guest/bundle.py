@@ -1,6 +1,6 @@
-"""The bundle: a table of what is wanted, the script that applies it at every boot, its unit, and their installer.
+"""The bundle: a table of wanted settings, the script that applies it at every boot, its unit, and their installer.
 
-Scripts and unit are constant files; only the table holds values of the plan, each checked before it gets here.
+Scripts and unit are constant files. Only the table has values from the plan; each was checked before.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ EXECUTABLE = frozenset((APPLY, INSTALL))
 def make_bundle(
     name: str, wanted: Wanted, devices: tuple[Place, ...], notes: tuple[str, ...], shown: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """File name → text, in the order of reading. All arguments are checked values: nothing is quoted here.
+    """Return the bundle's files (name → text), in the order in which to read them.
 
-    `shown` are documents about the guest's own tree, whole: they are written as they are.
+    All arguments are checked values: nothing is quoted here. `shown` are complete documents about the guest's PCI tree,
+    which are written unchanged.
     """
     table = _render(f"{CONF}.j2", name=name, wanted=wanted, devices=devices, notes=notes)
     files = {INSTALL: _render(INSTALL), APPLY: _render(APPLY), CONF: table, UNIT: _render(UNIT), **shown}
@@ -38,7 +39,7 @@ def make_bundle(
 
 
 def notes_of(wanted: Wanted, devices: tuple[Place, ...]) -> tuple[str, ...]:
-    """What is not done inside, in the order of the devices, each said once."""
+    """Return what is not applied inside the guest, in the order of the devices, each note once."""
     said = [place.maker.note for place in devices if place.gpu and place.maker.note]
     if wanted.power_limit_watts is not None and not any(place.tool != "-" for place in devices):
         said.append("a power limit is asked for, and no GPU of this guest takes one here")
@@ -58,7 +59,7 @@ def _templates() -> Environment:
     return Environment(
         loader=FileSystemLoader(folder("templates")),
         undefined=StrictUndefined,
-        autoescape=False,  # no markup: every value is checked against a pattern before it gets here
+        autoescape=False,  # not markup; every value is checked against a pattern before
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,

@@ -1,4 +1,4 @@
-"""What a planned guest is to find in itself, worked out from its plan. Pure."""
+"""What a planned guest should find in itself, computed from its plan. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PORTS = {
 
 
 def expected(guest: PlannedGuest) -> GuestPlan:
-    """The document for this guest. A grade that the guest's own tree cannot tell is left out."""
+    """Return the document for this guest. Grades that cannot be derived from the guest's own PCI tree are left out."""
     tree = guest_tree(guest)
     index = DeviceIndex(tuple(tree.values()))
     gpus = [device.guest_address for device in guest.devices if is_gpu(device)]
@@ -35,16 +35,16 @@ def expected(guest: PlannedGuest) -> GuestPlan:
                 node=tree[device.guest_address].numa_node,
             )
             for device in guest.devices
-            if device.kind != "mdev"  # has no configuration space of the host's device
+            if device.kind != "mdev"  # it has no configuration space of the host's device
         ),
         pairs=tuple(ExpectedPair(gpu=gpu, nic=nic, grade=found) for gpu, nic, found in pairs if found is not None),
     )
 
 
 def guest_tree(guest: PlannedGuest) -> dict[str, PciDevice]:
-    """Ports and passed functions of a planned guest by their addresses in it, as its kernel is to show them.
+    """Return ports and passed functions of a planned guest by guest address, as the guest's kernel should show them.
 
-    A controller's index is the number of its bus in the guest (`planning.pcie` sees to that).
+    A controller's index is its bus number in the guest (`planning.pcie` makes sure of that).
     """
     by_index = {controller.index: controller for controller in guest.controllers}
     ports = [port for port in guest.controllers if port.model in _PORTS]
@@ -74,13 +74,13 @@ def _address(port: PciController) -> str:
 
 
 def _parent(by_index: dict[int, PciController], bus: int | None) -> str | None:
-    """The bridge whose bus this is; None on a root bus."""
+    """Return the bridge above this bus; None for a root bus."""
     above = by_index.get(bus) if bus is not None else None
     return _address(above) if above is not None and above.model in _PORTS else None
 
 
 def _node(by_index: dict[int, PciController], bus: int | None) -> int | None:
-    """The guest's node of what is on a bus: that of the expander above it."""
+    """Return the guest node of devices on this bus: that of the expander above it."""
     seen: set[int] = set()
     while bus is not None and bus not in seen and (above := by_index.get(bus)) is not None:
         if above.node is not None:

@@ -1,4 +1,4 @@
-"""One guest's files as a value, and as the bytes that the applier writes."""
+"""The files of one guest: as a value, and as the bytes that the applier writes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 class GuestFiles(Value, frozen=True, kw_only=True):
-    """The files of one guest: the `bundle` (file name → text) and the cloud-init seed that carries it.
+    """The files of one guest: the `bundle` (file name → text) and the cloud-init seed that contains it.
 
-    `name` is checked: it is safe as a path of its own. `notes` say what is not done, and why.
+    `name` is checked: it is safe as a single part of a path. `notes` say which settings are not applied, and why.
     """
 
     name: str
@@ -38,10 +38,10 @@ class GuestFiles(Value, frozen=True, kw_only=True):
 
 
 def guest_files(plan: Plan, name: str) -> GuestFiles:
-    """The files that the guest `name` of a plan needs inside; the same plan gives the same files.
+    """Return the files that the guest `name` of a plan needs inside. The same plan gives the same files.
 
-    Raises BadInput for a guest that the plan does not place, and for a value of the plan that cannot be: a name with
-    other characters than letters, digits, '.', '_' and '-', a malformed address, an unknown setting.
+    Raises BadInput for a guest that the plan does not place, and for an impossible value in the plan: a name with
+    characters other than letters, digits, '.', '_' and '-', a malformed address, an unknown setting.
     """
     guest = next((guest for guest in plan.guests if guest.name == name), None)
     if guest is None:
@@ -63,14 +63,17 @@ def guest_files(plan: Plan, name: str) -> GuestFiles:
 
 
 def seed_image(files: GuestFiles) -> bytes:
-    """The seed as an ISO 9660 image labelled `cidata`, with Rock Ridge and Joliet names; same files, same bytes."""
+    """Return the seed as an ISO 9660 image labelled `cidata`, with Rock Ridge and Joliet names.
+
+    The same files give the same bytes.
+    """
     return make_image(VOLUME, {"meta-data": files.meta_data.encode(), "user-data": files.user_data.encode()})
 
 
 def write_plan(files: GuestFiles) -> Mapping[str, bytes]:
-    """Every file of a guest by its path relative to the guest's own folder: the seed, its two texts, the bundle.
+    """Return every file of a guest by its path in the guest's folder: the seed, its two texts, the bundle.
 
-    Whole files, for the applier to write; the paths are constant.
+    They are whole files, for the applier to write. The paths are constant.
     """
     bundle = {f"bundle/{name}": text.encode() for name, text in files.bundle.items()}
     texts = {"meta-data": files.meta_data.encode(), "user-data": files.user_data.encode()}
@@ -78,7 +81,7 @@ def write_plan(files: GuestFiles) -> Mapping[str, bytes]:
 
 
 def _shown(guest: PlannedGuest) -> Mapping[str, str]:
-    """The documents about the guest's own tree, by file name: what it is to find, and NCCL's file if of use."""
+    """Return the documents about the guest's PCI tree by file name: the expected guest, and NCCL's file if useful."""
     check_tree(guest)
     found = {EXPECTED: expected(guest).to_json()}
     text = topology(guest)

@@ -1,6 +1,6 @@
 """A small ISO 9660 image with Rock Ridge and Joliet names. The same files give the same bytes.
 
-The library writes the time of day into every record: `without_dates` sets them all to one constant.
+The library writes the current time into every record; `without_dates` sets all times to one constant.
 
 Source: ECMA-119 (8.4 primary and 8.5 supplementary volume descriptor, 9.1 directory record); IEEE P1282 4.1.6 (TF).
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 SECTOR = 2048
 _FIRST_DESCRIPTOR = 16
 _PRIMARY, _SUPPLEMENTARY, _LAST = 1, 2, 255
-_ROOT_RECORD = 156  # of a volume descriptor, 34 bytes
+_ROOT_RECORD = 156  # in a volume descriptor, 34 bytes
 _VOLUME_DATES = range(813, 813 + 4 * 17, 17)  # creation, modification, expiration, effective
 _DATE = bytes((80, 1, 1, 0, 0, 0, 0))  # 1980-01-01 00:00:00 UTC: years since 1900 … offset from GMT
 _LONG_DATE = b"1980010100000000\0"
@@ -22,9 +22,9 @@ _RECORD_DATE = 18
 
 
 def make_image(volume: str, files: Mapping[str, bytes]) -> bytes:
-    """An image with the volume id and the files, read-only, in its root directory.
+    """Return an image with the volume id and, in its root directory, the read-only files.
 
-    Names are lower case with hyphens; upper case with underscores where only plain ISO 9660 names are read.
+    Names are lower case with hyphens. A reader that knows only plain ISO 9660 names sees upper case with underscores.
     """
     import pycdlib
 
@@ -40,7 +40,7 @@ def make_image(volume: str, files: Mapping[str, bytes]) -> bytes:
 
 
 def without_dates(image: bytes) -> bytes:
-    """The same image with every date a constant. Raises ValueError for bytes that are no ISO 9660 image."""
+    """Return the same image with all dates constant. Raises ValueError if the bytes are not an ISO 9660 image."""
     changed = bytearray(image)
     for descriptor in _descriptors(image):
         for at in _VOLUME_DATES:
@@ -55,7 +55,7 @@ def without_dates(image: bytes) -> bytes:
 
 
 def _descriptors(image: bytes) -> Iterator[int]:
-    """Where the primary and supplementary volume descriptors begin."""
+    """Yield the offsets of the primary and supplementary volume descriptors."""
     for at in range(_FIRST_DESCRIPTOR * SECTOR, len(image), SECTOR):
         if image[at + 1 : at + 6] != b"CD001":
             break
@@ -67,7 +67,7 @@ def _descriptors(image: bytes) -> Iterator[int]:
 
 
 def _records(image: bytes, root: int) -> Iterator[int]:
-    """Where the records of the root directory begin; the images made here have no other directory."""
+    """Yield the offsets of the root directory's records. Images made here have no other directory."""
     extent = int.from_bytes(image[root + 2 : root + 6], "little") * SECTOR
     end = extent + int.from_bytes(image[root + 10 : root + 14], "little")
     at = extent
@@ -76,12 +76,12 @@ def _records(image: bytes, root: int) -> Iterator[int]:
         if length:
             yield at
             at += length
-        else:  # records do not cross sectors: the rest of this one is empty
+        else:  # Records do not cross sectors: the rest of this sector is empty.
             at += SECTOR - at % SECTOR
 
 
 def _time_stamps(image: bytes, record: int) -> Iterator[tuple[int, int]]:
-    """(place, length) of the dates in the record's Rock Ridge TF entries, each of 7 bytes."""
+    """Yield (offset, length) of the dates in the record's Rock Ridge TF entries, each date 7 bytes long."""
     name = image[record + 32]
     at = record + 33 + name + (name + 1) % 2
     end = record + image[record]

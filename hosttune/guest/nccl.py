@@ -1,10 +1,10 @@
-"""The guest's NCCL topology file: which of its GPUs and NICs share a switch or a node of the host, and at what speed.
+"""The guest's NCCL topology file: which GPUs and NICs share a switch or a node of the host, and their link speeds.
 
-Pure. NCCL reads it from /var/run/nvidia-topologyd/virtualTopology.xml unless NCCL_TOPO_FILE names another (NVIDIA/nccl,
-src/graph/topo.cc, ncclTopoGetSystem); so does RCCL, its fork for AMD, which wants another version number. Only
-<system>, <cpu> and <pci>: NCCL finds GPUs, NICs and NVLinks itself, below the <pci> of their bus id (nccl-tests #86,
-nccl #1843), and takes the attributes that a file leaves out from the machine. A virtual port's link says nothing of the
-real one: so speed and width stand here as the host has them.
+Pure. NCCL reads the file from /var/run/nvidia-topologyd/virtualTopology.xml unless NCCL_TOPO_FILE names another
+(NVIDIA/nccl, src/graph/topo.cc, ncclTopoGetSystem). So does RCCL, its fork for AMD, which expects another version
+number. The file has only <system>, <cpu> and <pci>: NCCL finds GPUs, NICs and NVLinks itself, below the <pci> with
+their bus id (nccl-tests #86, nccl #1843), and reads attributes that a file omits from the machine. The link of a
+virtual port says nothing about the real link, so the file has the speed and width of the host's links.
 """
 
 from __future__ import annotations
@@ -24,23 +24,26 @@ if TYPE_CHECKING:
 
 FILE = "virtualTopology.xml"
 PLACE = f"{NCCL_FOLDER}/{FILE}"
-NOWHERE = "-1"  # the kernel's word, and NCCL's, for a device of no node
+NOWHERE = "-1"  # the word of the kernel and of NCCL for a device without a node
 _BRIDGE = "060400"
-_CLASSES = {"gpu": "030200", "nic": "020000"}  # where the host did not tell
+_CLASSES = {"gpu": "030200", "nic": "020000"}  # if the host does not report the class
 _GPU_CLASSES = ("03", "12")
 _NIC_CLASSES = ("02",)
 _GROUP_BITS = 32
-_ABSENT = "ffff:ff"  # a bus that no guest has: q35 has one PCI domain
+_ABSENT = "ffff:ff"  # a bus that no guest has, because q35 has one PCI domain
 
 
 def topology(guest: PlannedGuest) -> str | None:
-    """The file's text; None for a guest that has no GPU whose library reads it, or GPUs of two such makers."""
+    """Return the file's text.
+
+    None if no GPU of the guest has a library that reads the file, or if its GPUs are of two makers with such libraries.
+    """
     from lxml import etree
 
     shown = [device for device in guest.devices if is_gpu(device) or is_nic(device)]
     known = (inside(ids_of(device).partition(":")[0]).nccl for device in shown if is_gpu(device))
     versions = {version for version in known if version is not None}
-    if len(versions) != 1:  # of two makers, each would refuse the other's file
+    if len(versions) != 1:  # with two makers, each library would refuse the other's file
         return None
     system = etree.Element("system", version=versions.pop())
     bridges = {**_absent_bridges(guest), **_shown_bridges(guest)}
@@ -48,7 +51,7 @@ def topology(guest: PlannedGuest) -> str | None:
         inner = [device for device in members if device in shown]
         if inner:
             cpu = etree.SubElement(system, "cpu", numaid=numaid, affinity=mask(affinity, _vcpus(guest)), arch="x86_64")
-            if guest.accelerator == "kvm" and guest.cpu_vendor:  # as the host's; family and model NCCL asks of the CPU
+            if guest.accelerator == "kvm" and guest.cpu_vendor:  # as the host's; NCCL asks the CPU for family and model
                 cpu.set("vendor", guest.cpu_vendor)
             _fill(cpu, inner, _shown_above(guest, members), bridges)
     etree.indent(system)
@@ -56,19 +59,19 @@ def topology(guest: PlannedGuest) -> str | None:
 
 
 def mask(cpus: CpuSet, width: int) -> str:
-    """CPUs as NCCL reads them: hexadecimal groups of 32, most significant first (src/include/cpuset.h)."""
+    """Return CPUs in NCCL's form: hexadecimal groups of 32 bits, most significant first (src/include/cpuset.h)."""
     bits = sum(1 << cpu for cpu in cpus)
     groups = range((max(width, 1) - 1) // _GROUP_BITS, -1, -1)
     return ",".join(f"{bits >> _GROUP_BITS * n & 0xFFFFFFFF:08x}" for n in groups)
 
 
 def is_gpu(device: Device) -> bool:
-    """Whether a passed function is a GPU, whole or a virtual function of one."""
+    """Whether a passed function is a GPU: a whole one or a virtual function of one."""
     return device.kind == "gpu" or (device.kind == "vf" and (device.class_code or "")[:2] in _GPU_CLASSES)
 
 
 def is_nic(device: Device) -> bool:
-    """Whether a passed function is a NIC, whole or a virtual function of one."""
+    """Whether a passed function is a NIC: a whole one or a virtual function of one."""
     return device.kind == "nic" or (device.kind == "vf" and (device.class_code or "")[:2] in _NIC_CLASSES)
 
 
@@ -77,19 +80,19 @@ def _vcpus(guest: PlannedGuest) -> int:
 
 
 def _cpus(guest: PlannedGuest) -> Mapping[str, tuple[CpuSet, list[Device]]]:
-    """The <cpu> elements by numaid: the vCPUs near the devices, and the devices.
+    """Return the <cpu> elements by numaid: the vCPUs near the devices, and the devices.
 
-    One for each cell. A device of a host node that the guest has no cell on is as far from each cell as that node is:
-    it stands in an element of its own, numbered on from the cells, with the vCPUs of the cell that is nearest. A device
-    of unknown node stands with those that it shares a slot or a switch with; else it is near no vCPU in particular,
-    save in a guest of one cell.
+    There is one element for each cell. A device may be on a host node on which the guest has no cell. It then gets an
+    element of its own, numbered after the cells, with the vCPUs of the nearest cell: it is as far from each cell as its
+    node is. A device of unknown node is put with the devices that share a slot or a switch with it. Otherwise it is
+    near no particular vCPU, except in a guest with one cell.
     """
     found = {str(cell.id): (parse_cpus(cell.vcpus), list[Device]()) for cell in guest.cells}
     cells = {cell.id: cell for cell in guest.cells}
     only = guest.cells[0] if len(guest.cells) == 1 else None
     strangers: dict[int, str] = {}
     ids: dict[str, str] = {}  # numaid by slot and switch
-    # Those of known node first: what shares a switch with one of them stands where it does.
+    # Devices of known node first: a device that shares a switch with one of them gets the same element.
     for device in sorted(guest.devices, key=lambda device: device.host_node is None):
         cell = cells.get(device.guest_cell) if device.guest_cell is not None else only
         numaid = NOWHERE if cell is None else str(cell.id)
@@ -112,7 +115,10 @@ def _is_off(device: Device, cell: Cell) -> bool:
 
 
 def _shown_above(guest: PlannedGuest, members: Iterable[Device]) -> Mapping[str, tuple[str, ...]]:
-    """By guest address, the host's switches above a device that tell something, outermost first."""
+    """Return, by guest address, the host's switches above a device that show how near it is to others.
+
+    The outermost switch is first.
+    """
     chains = {_slot(device): device.switches for device in members}
     telling = telling_switches(chains)
     return {
@@ -126,7 +132,7 @@ def _slot(device: Device) -> str:
 
 
 def _shown_bridges(guest: PlannedGuest) -> dict[str, tuple[str, PciController]]:
-    """The host's switches that the guest's tree shows: bus id and controller of each."""
+    """Return the host's switches that the guest's PCI tree has: bus id and controller of each."""
     return {
         port.host: (f"0000:{port.bus:02x}:{port.slot or 0:02x}.{port.function}", port)
         for port in guest.controllers
@@ -135,7 +141,7 @@ def _shown_bridges(guest: PlannedGuest) -> dict[str, tuple[str, PciController]]:
 
 
 def _absent_bridges(guest: PlannedGuest) -> dict[str, tuple[str, PciController]]:
-    """A bus id that the guest does not have for each of the host's switches, and what is known of the link: nothing."""
+    """Return a bus id that the guest does not have for each host switch. Its link is unknown."""
     switches = sorted({switch for device in guest.devices for switch in device.switches})
     return {
         switch: (f"{_ABSENT}:{n >> 3 & 0x1F:02x}.{n & 7}", PciController(index=0, model="", host=switch))
@@ -163,8 +169,11 @@ def _fill(
 
 
 def _pci(parent: _Element, bus_id: str, class_code: str, speed_gts: float | None, width: int | None) -> _Element:
-    """One <pci>. What is unknown stays empty, which NCCL takes for its own default; left out, it would ask the guest's
-    virtual port."""
+    """Return one <pci> element.
+
+    An unknown attribute is written as empty, and NCCL uses its own default. If it were omitted, NCCL would read the
+    link of the guest's virtual port.
+    """
     from lxml import etree
 
     return etree.SubElement(

@@ -1,8 +1,8 @@
-"""Where the guest finds each passed device: below which ports, and at which bus address by the plan.
+"""Where the guest finds each passed device: below which ports, and at which bus address according to the plan.
 
-The XML's bus number is libvirt's controller index, which the guest's firmware is not bound to (formatdomain, "Device
-addresses"). A root port's own place on a root bus is fixed by the XML, and so is each switch port's below it: so the
-guest looks below these ports, and checks the device's ids before it touches it.
+The bus number in the XML is libvirt's controller index; the guest's firmware may choose other numbers (formatdomain,
+"Device addresses"). The XML does fix the position of a root port on a root bus, and of each switch port below it. So
+the guest looks below these ports, and checks the device's ids before it changes anything.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from hosttune.gpu.mig_tables import is_profile_name
 from hosttune.model.plan import Device, PciController, PlannedGuest
 from hosttune.model.values import Value, parse_address
 
-# Functions whose link and device control the guest may set: endpoints. A virtual function has no link of its own
-# and shares device control with its physical function (PCIe 5.0, 9.3.5); a mediated device has no PCIe at all.
+# The kinds whose link and device control the guest may set: endpoints. A virtual function has no link of its own and
+# shares device control with its physical function (PCIe 5.0, 9.3.5); a mediated device is not a PCIe device at all.
 _ENDPOINTS = ("gpu", "nic", "nvme")
 _SWITCH_PORTS = ("pcie-switch-upstream-port", "pcie-switch-downstream-port")
 _IDS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
@@ -27,11 +27,15 @@ _LAST_START = 15  # far above the eight memory slices that GPUs have
 class Place(Value, frozen=True, kw_only=True):
     """A passed device as its guest sees it.
 
-    `address` is the plan's guest address; `port` the sysfs path of the root port above it, and of switch ports below
-    that one the device and function numbers ("pci0000:04/0000:04:00.0/00.0/01.0"; "-" = the plan says none); `function`
-    its device and function number there ("00.0"); `ids` vendor and device id ("-" = unknown); `tool` what
-    its maker's driver settings are made with ("-" = nothing known); `endpoint`: its PCIe control bits may be set;
-    `gpu`: a whole GPU; `mig` the MIG instances to be made on it, "PROFILE@START,…", "" for none.
+    - `address`: the plan's guest address.
+    - `port`: the sysfs path of the root port above it, followed by device and function numbers of the switch ports
+      below that port ("pci0000:04/0000:04:00.0/00.0/01.0"); "-" if the plan has no such port.
+    - `function`: its device and function number there ("00.0").
+    - `ids`: vendor and device id; "-" if unknown.
+    - `tool`: the tool for its maker's driver settings; "-" if none is known.
+    - `endpoint`: its PCIe control bits may be set.
+    - `gpu`: it is a whole GPU.
+    - `mig`: the MIG instances to create on it, "PROFILE@START,…"; "" for none.
     """
 
     address: str
@@ -46,7 +50,10 @@ class Place(Value, frozen=True, kw_only=True):
 
 
 def places(guest: PlannedGuest) -> tuple[Place, ...]:
-    """The passed devices in the plan's order. Raises BadInput for an address that is none, or two at one place."""
+    """Return the passed devices in the plan's order.
+
+    Raises BadInput for a malformed address, or for two devices at one address.
+    """
     found: dict[str, Place] = {}
     for n, device in enumerate(guest.devices):
         where = f"plan: guests[{guest.name!r}].devices[{n}].guest_address"
@@ -59,7 +66,7 @@ def places(guest: PlannedGuest) -> tuple[Place, ...]:
 
 
 def _refuse_strange_mig(guest: PlannedGuest) -> None:
-    """Refuse what cannot be a MIG instance: profile and start become words of the guest's table."""
+    """Refuse impossible MIG instances: profile and start become words of the guest's table. Raises BadInput."""
     for n, one in enumerate(guest.mig):
         where = f"plan: guests[{guest.name!r}].mig[{n}]"
         if not is_profile_name(one.profile):
@@ -76,7 +83,7 @@ def _place(guest: PlannedGuest, device: Device, address: str) -> Place:
         port=_port(guest, address),
         function=address.rpartition(":")[2],
         ids=ids,
-        # A vGPU or MIG vGPU takes its power limit and persistence from its host's driver.
+        # The host's driver sets the power limit and persistence of a vGPU or MIG vGPU.
         tool=maker.tool or "-" if device.kind == "gpu" else "-",
         endpoint=device.kind in _ENDPOINTS,
         gpu=device.kind == "gpu",
@@ -88,18 +95,18 @@ def _place(guest: PlannedGuest, device: Device, address: str) -> Place:
 
 
 def _mig(guest: PlannedGuest, device: Device) -> str:
-    """The instances that the guest makes on a whole GPU of its own; a vGPU comes as one from the host."""
+    """Return the instances that the guest creates on its own whole GPU. The host creates those of a vGPU."""
     own = (one for one in guest.mig if device.kind == "gpu" and one.gpu == device.address)
     return ",".join(f"{one.profile}@{one.start}" for one in own)
 
 
 def ids_of(device: Device) -> str:
-    """Vendor and device id of a plan's `identity` ("ADDRESS 10de:2335 …"); "-" where they are unknown."""
+    """Return vendor and device id from a plan's `identity` ("ADDRESS 10de:2335 …"); "-" if they are unknown."""
     return next((part for part in device.identity.split()[1:2] if _IDS.fullmatch(part)), "-")
 
 
 def _port(guest: PlannedGuest, address: str) -> str:
-    """The sysfs path of the root port above the device and the switch ports between; "-" where the plan has none."""
+    """Return the sysfs path of the root port above the device and of the switch ports between; "-" if there is none."""
     by_index = {controller.index: controller for controller in guest.controllers}
     hops: list[str] = []
     port = by_index.get(int(address.split(":")[1], 16))

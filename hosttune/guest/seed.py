@@ -1,4 +1,4 @@
-"""The NoCloud seed: meta-data and user-data that put the bundle into a guest and install it.
+"""The NoCloud seed: meta-data and user-data that copy the bundle into a guest and install it.
 
 Source: cloud-init, "NoCloud" (a filesystem labelled cidata with the files meta-data and user-data), "Instance ID".
 """
@@ -12,24 +12,24 @@ from typing import Any
 from hosttune.guest.bundle import EXECUTABLE, INSTALL
 
 VOLUME = "cidata"
-FOLDER = "/usr/local/share/hosttune-guest"  # where the bundle lies inside the guest
+FOLDER = "/usr/local/share/hosttune-guest"  # the bundle's folder inside the guest
 _HASH_DIGITS = 16
 
 
 def meta_data(name: str, uuid: str | None, user: str) -> str:
-    """The guest's instance id: its UUID (its name where it has none) and a hash of what it is to do.
+    """Return the meta-data. The instance id is the guest's UUID (or its name) and a hash of its user-data.
 
-    cloud-init runs its once-per-instance modules again when the id changes: so a changed seed is carried out, and
-    an unchanged one is not.
+    cloud-init runs its once-per-instance modules again when the id changes. So a changed seed is installed, and an
+    unchanged seed is not installed again.
     """
     digest = hashlib.sha256(user.encode()).hexdigest()[:_HASH_DIGITS]
     return _yaml({"instance-id": f"hosttune-{(uuid or name).lower()}-{digest}"})
 
 
 def user_data(bundle: Mapping[str, str]) -> str:
-    """A #cloud-config that writes the bundle and runs its installer; the values are quoted by PyYAML.
+    """Return a #cloud-config that writes the bundle and runs its installer. PyYAML quotes the values.
 
-    `ssh_deletekeys: false`: a new instance id must not cost the guest its host keys (cloud-init, cc_ssh).
+    `ssh_deletekeys: false`: the guest must keep its SSH host keys when its instance id changes (cloud-init, cc_ssh).
     """
     files = [
         {
@@ -48,7 +48,7 @@ def _yaml(document: object) -> str:
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        """The safe dumper with text of several lines in block style, which people can read."""
+        """PyYAML's safe dumper, with texts of several lines in block style, which people can read."""
 
     def represent(dumper: Any, text: str) -> Any:
         return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)

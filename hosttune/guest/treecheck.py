@@ -1,4 +1,4 @@
-"""The parts of a plan that describe a guest's own tree, checked before they become documents: a plan is untrusted."""
+"""Checks of the parts of a plan that describe a guest's PCI tree, before they become documents: a plan is untrusted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hosttune.errors import BadInput
 from hosttune.model.plan import Device, PlannedGuest
 from hosttune.model.values import parse_address, parse_cpus
 
-MAX_VCPUS = 8192  # far above what QEMU's q35 starts (4096); NCCL reads no longer mask
+MAX_VCPUS = 8192  # far above the limit of QEMU's q35 (4096); NCCL does not read longer masks
 _CLASS = re.compile(r"[0-9a-f]{6}")
 _VENDOR = re.compile(r"[A-Za-z0-9 ._!-]{1,12}")  # CPUID leaf 0: twelve characters
 _BUSES = range(256)
@@ -18,7 +18,7 @@ _FUNCTIONS = range(8)
 
 
 def check_tree(guest: PlannedGuest) -> None:
-    """Raises BadInput, naming the field, for a value that no guest's tree can have."""
+    """Raise BadInput, with the field, for a value that no guest's PCI tree can have."""
     at = f"plan: guests[{guest.name!r}]"
     for where, what in (*_cpus(guest), *_controllers(guest)):
         raise BadInput(what, where=f"{at}.{where}", hint="plan the guest again")

@@ -1,6 +1,6 @@
-"""What is wanted inside a guest: the plan's `guest_settings`, checked and typed.
+"""The settings wanted inside a guest: the plan's `guest_settings`, checked and typed.
 
-Untrusted input: a name that is not known here and a value that it cannot have are refused (BadInput) with their path.
+They are untrusted input. Unknown names and impossible values are refused (BadInput) with their path.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from hosttune.model.intent import is_sysctl
 from hosttune.model.plan import PlannedGuest
 from hosttune.model.values import Value, close_mappings
 
-MAX_WATTS = 10_000  # far above any board; the driver refuses what the board cannot
+MAX_WATTS = 10_000  # far above any board; the driver refuses what the board does not support
 READ_REQUESTS = tuple(128 << n for n in range(6))  # pci_regs.h, PCI_EXP_DEVCTL_READRQ: field n = 128 << n bytes
 
 
 class Wanted(Value, frozen=True, kw_only=True):
-    """What is wanted inside; None or False = left alone.
+    """The settings wanted inside a guest. None or False: the setting is not changed.
 
-    `aspm_off`, `read_request_bytes` and `relaxed_ordering` are about the passed endpoints, whose registers vfio
-    resets when the guest opens them. `sysctl` holds only what the intent names.
+    `aspm_off`, `read_request_bytes` and `relaxed_ordering` are settings of the passed endpoints, whose registers vfio
+    resets when the guest opens them. `sysctl` has only what the intent names.
     """
 
     persistence: bool = False
@@ -36,7 +36,7 @@ class Wanted(Value, frozen=True, kw_only=True):
 
 
 def read_wanted(guest: PlannedGuest) -> Wanted:
-    """The guest's settings. Raises BadInput naming the one that is unknown or has no such value."""
+    """Return the guest's settings. Raises BadInput for an unknown setting or an impossible value."""
     fields: dict[str, Any] = {}
     for name, value in (guest.guest_settings or {}).items():
         where = f"plan: guests[{guest.name!r}].guest_settings.{name}"
@@ -56,7 +56,7 @@ def _switch(value: object, where: str) -> bool:
 
 
 def _on_or_off(value: object, where: str) -> bool:
-    """A switch, or the words of an intent: in YAML 1.2 `off` is text."""
+    """Return a switch from a truth value or from an intent's word: in YAML 1.2 `off` is text."""
     return _switch({"on": True, "off": False}.get(value, value) if isinstance(value, str) else value, where)
 
 

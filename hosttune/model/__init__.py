@@ -1,1 +1,1 @@
-"""The values that travel between the rooms: host, intent and plan documents. Imports nothing above `errors`."""
+"""The values that pass between the packages: host, intent and plan documents. Imports nothing above `errors`."""

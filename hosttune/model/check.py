@@ -1,7 +1,7 @@
-"""What no machine can be, in a host document that somebody gave: doubles, malformed addresses, absurd numbers.
+"""Checks that refuse a host document that no machine can have: duplicates, malformed addresses, absurd numbers.
 
-Discovery's own values are right by construction and are not checked; a document may be written by hand, or by
-another program. Pure; the first fault found is refused with its path in the document.
+Values from discovery are correct by construction and are not checked. A document can also be written by hand or by
+another program. Pure: reads nothing. Only the first fault is reported, with its path in the document.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from hosttune.model.vgpu import is_type_id
 Fault = tuple[str, str, str]
 
 _DEVICES = ("pci", "gpus", "nics", "nvme", "nvswitches")
-_MAX_DISTANCE = 255  # a distance is one byte of the firmware's table (ACPI 6.5, 5.2.17 SLIT)
+_MAX_DISTANCE = 255  # one byte in the firmware's table (ACPI 6.5, 5.2.17 SLIT)
 _ID = (0, MAX_ID)
 _SOME_BYTES = (1, MAX_SIZE)
 _BITS = (1, 64)
 _SPEED = (0, 1024)  # GT/s; PCI Express 7.0 is 128
 _WIDTH = (0, 64)  # lanes; the specification ends at 32
 _CELSIUS = (-300, 300)
-# Least and most of the numbers, by field; every other one is a count, a rate or bytes: 0 to MAX_SIZE.
+# Minimum and maximum of the numbers, by field. Any other field is a count, a rate or bytes: 0 to MAX_SIZE.
 _BOUNDS: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("id", "core", "package", "die", "numa_node", "llc", "l2", "node", "vcpu", "cpus"), _ID),
     **dict.fromkeys(("emulator_cpus", "iommu_group", "index", "module_id", "vcpus", "max_vcpus"), _ID),
@@ -37,16 +37,18 @@ _BOUNDS: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("temperature_c", "temperature_margin_c", "temperature_slowdown_c"), _CELSIUS),
     "memory_temperature_c": _CELSIUS,
     "module_ids": _ID,
-    "mode": (0, 2),  # FABRIC_MODE; every other mode is a word
+    "mode": (0, 2),  # FABRIC_MODE; in all other places, mode is a word
 }
 _ANY = (0, MAX_SIZE)
 
 
 def check_host(host: Host, where: str) -> None:
-    """Raise BadInput for the first thing in a host document that no machine can be, naming its path.
+    """Check a host document and refuse values that no machine can have.
 
-    A device without its entry in `pci`, and a CPU's node without one in `numa_nodes`, are none: a document may
-    leave any field out.
+    A device without an entry in `pci` is accepted, and so is a CPU whose node has no entry in `numa_nodes`: a document
+    may omit any field.
+
+    Raises BadInput for the first fault, with its path.
     """
     check_counts(host, where)
     parts = (
@@ -63,7 +65,7 @@ def check_host(host: Host, where: str) -> None:
 
 
 def check_counts(host: Host, where: str) -> None:
-    """Raise BadInput for a document of more CPUs, nodes, functions or guests than any machine has."""
+    """Raise BadInput if a document has more CPUs, nodes, functions or guests than any machine has."""
     for count, name, at in (
         (len(host.cpus), "CPUs", "cpus"),
         (len(host.numa_nodes), "NUMA nodes", "numa_nodes"),
@@ -76,7 +78,7 @@ def check_counts(host: Host, where: str) -> None:
 
 
 def _numbers(value: Value, at: str) -> Iterator[Fault]:
-    """Numbers out of bounds, in every field at any depth."""
+    """Yield a fault for each number that is out of bounds, in every field at any depth."""
     for name in value.__struct_fields__:
         field = getattr(value, name)
         if field is None or isinstance(field, str | bool):
@@ -105,7 +107,7 @@ def _number(number: float, name: str, at: str) -> Iterator[Fault]:
 
 
 def _doubles(host: Host) -> Iterator[Fault]:
-    """What must be told apart by its name, id or address, and is not."""
+    """Yield a fault for each name, id or address that must be unique and occurs twice."""
     yield from _double("$.cpus", "id", [cpu.id for cpu in host.cpus])
     yield from _double("$.numa_nodes", "id", [node.id for node in host.numa_nodes])
     for n, node in enumerate(host.numa_nodes):
@@ -134,7 +136,10 @@ def _double(at: str, key: str, values: Sequence[Hashable]) -> Iterator[Fault]:
 
 
 def _double_vgpus(host: Host) -> Iterator[Fault]:
-    """GPUs, their types and the functions of all of them: a function is one GPU's."""
+    """Yield a fault for each vGPU type or function, and each GPU that has them, that occurs twice.
+
+    A function belongs to one GPU only.
+    """
     cards = host.vgpu.gpus if host.vgpu else ()
     yield from _double("$.vgpu.gpus", "address", [card.address for card in cards])
     first: dict[str, str] = {}
@@ -148,7 +153,10 @@ def _double_vgpus(host: Host) -> Iterator[Fault]:
 
 
 def _misspelt(host: Host) -> Iterator[Fault]:
-    """Addresses that are none, or are not written as the kernel writes them: two spellings would be two devices."""
+    """Yield a fault for each address that is malformed or not in the kernel's form.
+
+    Two spellings of one address would count as two devices.
+    """
     for at, address in _addresses(host):
         try:
             canonical = parse_address(address, where=at)
@@ -160,7 +168,7 @@ def _misspelt(host: Host) -> Iterator[Fault]:
 
 
 def _no_vgpu_types(host: Host) -> Iterator[Fault]:
-    """Ids of vGPU types that are none: they become parts of paths and of steps that a person types."""
+    """Yield a fault for each malformed id of a vGPU type: ids become parts of paths and of commands for people."""
     for i, card in enumerate(host.vgpu.gpus if host.vgpu else ()):
         for n, one in enumerate(card.types or ()):
             if not is_type_id(one.id):
@@ -200,7 +208,10 @@ def _listed(at: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _no_cpu_lists(host: Host) -> Iterator[Fault]:
-    """CPU lists that do not parse. Most functions repeat one text: each text is read once."""
+    """Yield a fault for each CPU list that cannot be parsed.
+
+    Many functions have the same text, so each text is parsed once.
+    """
     good: set[str] = set()
     for at, text in _cpu_lists(host):
         if text in good:
@@ -228,7 +239,7 @@ def _cpu_lists(host: Host) -> Iterator[tuple[str, str]]:
 
 
 def _distances(host: Host) -> Iterator[Fault]:
-    """Distances that are no byte above 0, or are not to a node."""
+    """Yield a fault for each distance that is not 1 to 255, or that does not belong to a node."""
     for i, node in enumerate(host.numa_nodes):
         for key, distance in (node.distances or {}).items():
             at = f"$.numa_nodes[{i}].distances.{key}"
@@ -239,7 +250,7 @@ def _distances(host: Host) -> Iterator[Fault]:
 
 
 def _loops(host: Host) -> Iterator[Fault]:
-    """Bridges that stand above themselves: every function's way up must end on a root bus."""
+    """Yield a fault for each bridge that is its own ancestor: the parents of every function must end at a root bus."""
     above = {function.address: function.parent for function in host.pci}
     ended: set[str] = set()
     for i, function in enumerate(host.pci):

@@ -1,7 +1,8 @@
-"""A kernel command line: cut as the kernel cuts it, read, and with arguments of some names replaced.
+"""A kernel command line: split as the kernel splits it, read, and with some arguments replaced.
 
-Pure. `arguments` is a command line as `split` gives it, None where it is unknown. "hugepages" names the arguments
-that ask for 1 GiB pages, size and counts, as one: they only mean something together and in this order.
+Pure: reads nothing. `arguments` is a command line as `split` returns it; None if it is unknown. The name "hugepages"
+means all arguments that ask for 1 GiB pages, sizes and counts together: they have a meaning only together and in their
+order.
 """
 
 from __future__ import annotations
@@ -17,41 +18,42 @@ _SIZE = re.compile(r"([0-9]+)([KMGT]?)", re.IGNORECASE)
 
 
 def split(text: str) -> tuple[str, ...]:
-    """Kernel arguments as the kernel splits them: at white space that is not inside double quotes.
+    """Split kernel arguments as the kernel does: at white space that is not inside double quotes.
 
-    The quotes stay in the text, so that joining with spaces gives the same command line (lib/cmdline.c, next_arg).
+    The quotes stay in the text, so joining the arguments with spaces gives the same command line (lib/cmdline.c,
+    next_arg).
     """
     return tuple(re.findall(r'(?:[^\s"]|"[^"]*(?:"|$))+', text))
 
 
 def find(arguments: Sequence[str] | None, name: str) -> str | None:
-    """The first argument of this name ("iommu" finds "iommu=pt"), None when there is none."""
+    """Return the first argument with this name ("iommu" finds "iommu=pt"); None if there is none."""
     return next((a for a in arguments or () if a.partition("=")[0] == name), None)
 
 
 def options(argument: str | None) -> list[str]:
-    """The comma-separated values of an argument."""
+    """Return the comma-separated values of an argument."""
     return [part for part in (argument or "").partition("=")[2].split(",") if part]
 
 
 def text_of(arguments: Sequence[str] | None, name: str) -> str | None:
-    """What stands there of this name: its argument, all of them where it is repeated; None where there is none."""
+    """Return the argument with this name as text, all of them if it is repeated; None if there is none."""
     if name == PAGES:
         return " ".join(read_boot_pages(arguments).arguments) or None
     return " ".join(a for a in arguments or () if a.partition("=")[0] == name) or None
 
 
 def changed(arguments: Sequence[str], wanted: Mapping[str, str | None]) -> tuple[str, ...]:
-    """The command line with these arguments last, in their order, and nothing else of their names.
+    """Return the command line with these arguments at the end, in their order, in place of all others with their names.
 
-    A None takes all arguments of its name away.
+    None as the argument removes all arguments with that name.
     """
     added = [word for text in wanted.values() if text for word in split(text)]
     return (*without(arguments, wanted), *added)
 
 
 def without(arguments: Sequence[str], names: Collection[str]) -> tuple[str, ...]:
-    """The command line without the arguments of these names; pages of other sizes and the default size stay."""
+    """Return the command line without arguments of these names. Pages of other sizes and the default size stay."""
     size = _size(options(find(arguments, "default_hugepagesz")))
     kept: list[str] = []
     for argument in arguments:
@@ -65,22 +67,28 @@ def without(arguments: Sequence[str], names: Collection[str]) -> tuple[str, ...]
 
 
 class BootPages(NamedTuple):
-    """The 1 GiB pages that a command line asks for: by node, or `anywhere` spread over the nodes by the kernel."""
+    """The 1 GiB pages that a command line asks for.
+
+    They are given by node, or as `anywhere`: a total that the kernel spreads over the nodes.
+    """
 
     arguments: tuple[str, ...] = ()
     by_node: Mapping[int, int] | None = None
     anywhere: int = 0
 
     def least(self, node: int, totals: Mapping[int, int]) -> int:
-        """Pages that the node gets at least at every boot. `totals`: the pools of all nodes with memory, now."""
+        """Return the least number of pages that the node gets at every boot.
+
+        `totals`: the present pools of all nodes with memory.
+        """
         if self.by_node is not None:
             return self.by_node.get(node, 0)
-        if sum(totals.values()) == self.anywhere:  # what the kernel made of it
+        if sum(totals.values()) == self.anywhere:  # the kernel's present distribution
             return totals.get(node, 0)
         return self.anywhere // max(1, len(totals))
 
     def most(self, node: int, totals: Mapping[int, int]) -> int:
-        """Pages to keep for the node so that all nodes together get no fewer than now."""
+        """Return the pages to keep for the node so that all nodes together get no fewer pages than now."""
         if self.by_node is not None:
             return self.by_node.get(node, 0)
         if sum(totals.values()) >= self.anywhere:
@@ -89,10 +97,10 @@ class BootPages(NamedTuple):
 
 
 def read_boot_pages(arguments: Sequence[str] | None) -> BootPages:
-    """The 1 GiB pages of a command line.
+    """Return the 1 GiB pages of a command line.
 
-    `hugepages=` belongs to the `hugepagesz=` or `default_hugepagesz=` before it, to the default size where there
-    is none; a second count for a size is ignored (mm/hugetlb.c, hugepages_setup).
+    `hugepages=` belongs to the `hugepagesz=` or `default_hugepagesz=` before it, or to the default size if there is
+    none. A second count for the same size is ignored (mm/hugetlb.c, hugepages_setup).
     """
     default = _size(options(find(arguments, "default_hugepagesz")))
     size = default
@@ -120,6 +128,6 @@ def _counted(value: str, arguments: tuple[str, ...]) -> BootPages:
     for part in value.split(","):
         node, _, count = part.partition(":")
         if not (node.isdecimal() and count.isdecimal()):
-            break  # the kernel stops here too
+            break  # the kernel stops parsing here too
         counts[int(node)] = int(count)
     return BootPages(arguments, counts)

@@ -1,4 +1,4 @@
-"""Devices by what they do, and which source shows which device: parts of a host document."""
+"""Devices by function (NICs, drives, NVSwitches) and the sources that show devices: parts of a host document."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hosttune.model.values import Value, close_lists
 
 
 class Nic(Value, frozen=True, kw_only=True):
-    """A network function. `rdma` is the RDMA device's name (mlx5_0), `interfaces` the network interfaces."""
+    """A network function. `rdma` is the name of the RDMA device (mlx5_0), `interfaces` the network interfaces."""
 
     address: str
     kind: str | None = None
@@ -16,18 +16,18 @@ class Nic(Value, frozen=True, kw_only=True):
     link_layer: str | None = None
     state: str | None = None
     physfn: str | None = None
-    in_use: str | None = None  # why the host needs it ("carries the default route"), None when nothing says so
+    in_use: str | None = None  # why the host needs it ("carries the default route"); None: no reason is known
     fabric_bridge: bool | None = None  # carries the GPUs' NVLink fabric; None: not read, or no such GPUs here
 
 
 class Nvme(Value, frozen=True, kw_only=True):
-    """An NVMe controller; `namespaces` are block devices, `mounted` those in use by the host."""
+    """An NVMe controller. `namespaces` are its block devices, `mounted` those that the host uses."""
 
     address: str
     model: str | None = None
     controller: str | None = None
     namespaces: tuple[str, ...] = ()
-    in_use: str | None = None  # why the host needs it ("mounted on /"), None when nothing says so
+    in_use: str | None = None  # why the host needs it ("mounted on /"); None: no reason is known
 
 
 class NvSwitch(Value, frozen=True, kw_only=True):
@@ -39,9 +39,11 @@ class NvSwitch(Value, frozen=True, kw_only=True):
 
 
 class SeenDevice(Value, frozen=True, kw_only=True):
-    """A device as a source shows it. `kind` is "gpu", "nic", "nvme", "nvswitch" or "other", None where it does not say;
-    `id` vendor:device as baselines name it ("10de:2335"); `vendor` as in `Gpu.vendor`; `driver` the driver that must
-    hold it for this source to show it.
+    """A device as one source shows it.
+
+    `kind` is "gpu", "nic", "nvme", "nvswitch" or "other"; None if the source does not say. `id` is vendor:device as in
+    the baselines ("10de:2335"). `vendor` is as in `Gpu.vendor`. `driver` is the driver that must hold the device for
+    this source to show it.
     """
 
     address: str
@@ -53,13 +55,16 @@ class SeenDevice(Value, frozen=True, kw_only=True):
 
 
 class DeviceSource(Value, frozen=True, kw_only=True):
-    """One source of devices besides the PCI tree (`Host.pci`), held against it.
+    """One source of devices besides the PCI tree (`Host.pci`), compared with the tree.
 
-    `read` is the file, folder or call. `shows` counts the devices that it shows, None where it was not read although
-    something proves that it is there; `could` the functions of the tree that it could show. `beyond` are devices that
-    it shows and the tree does not, `lacking` functions of the tree that it could show and does not. `contrary` are
-    functions of the tree that it shows as another kind of device, or as held by another driver. `names` False: it only
-    counts. `expects`: it says what was here before, or what is meant to be here (a plan, an earlier validation).
+    - `read`: the file, folder or call.
+    - `shows`: how many devices it shows; None if it could not be read although it is proven to exist.
+    - `could`: how many functions of the tree it could show.
+    - `beyond`: devices that it shows and that are not in the tree.
+    - `lacking`: functions of the tree that it could show and does not.
+    - `contrary`: functions of the tree that it shows as another kind of device, or as held by another driver.
+    - `names` False: it only counts devices.
+    - `expects`: it says what was here before, or what should be here (a plan, an earlier validation).
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What checks judge: the host document and what only validation asks for, as one frozen value. None is unknown."""
+"""The evidence that checks judge: the host document and the facts that only a validation reads. None means unknown."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from hosttune.model.result import Result
 from hosttune.model.validation import Validation
 from hosttune.model.values import Value, close_lists, close_mappings
 
-LIBVIRT_ANSWER = "/.hosttune/commands/libvirt.json"  # where a capture keeps what libvirt said; absent: there is none
-STATE = "hosttune's own state is unreadable"  # a problem of the evidence: what is applied here is not known
+LIBVIRT_ANSWER = "/.hosttune/commands/libvirt.json"  # where a capture keeps libvirt's answers; missing if it has none
+STATE = "hosttune's own state is unreadable"  # a problem of the evidence: it is unknown what is applied on this host
 
 
 class KernelEvent(Value, frozen=True, kw_only=True):
-    """What the kernel log says of failing hardware, equal lines counted together.
+    """A sign of failing hardware in the kernel log. Equal lines are counted together.
 
-    `kind`: xid, sxid, aer, dpc (a port that cut its link off), lost (a GPU off the bus, or one that could not be
-    started), mce, edac (`count` errors of memory), edac-mc (a memory controller that the kernel watches: no fault);
-    `code` of an XID or SXid, or the controller's number. Seconds are since boot, of the first and the last line; `text`
-    is the first line's. `subcode` and `registers` (details, error status, …) of XID 144 to 150; `recovery`: what an
-    XID 154 says that the driver asks for from then on.
+    `kind` is one of: xid, sxid, aer, dpc (a port that cut off its link), lost (a GPU off the bus, or one that could not
+    be started), mce, edac (`count` memory errors), edac-mc (a memory controller that the kernel monitors: not a fault).
+    `code` is that of an XID or SXid, or the controller's number. The times of the first and the last line are in
+    seconds since boot; `text` is the first line's. `subcode` and `registers` (details, error status, …) are those of
+    XID 144 to 150. `recovery` is the action that the driver asks for since an XID 154.
     """
 
     kind: str
     address: str | None = None
     code: int | None = None
-    severity: str | None = None  # corrected, nonfatal, fatal: of AER, DPC, SXid, memory, and of XID 144 to 150
+    severity: str | None = None  # corrected, nonfatal, fatal: for AER, DPC, SXid, memory, and XID 144 to 150
     seconds: float | None = None
     last_seconds: float | None = None
     count: int = 1
@@ -42,15 +42,17 @@ class KernelEvent(Value, frozen=True, kw_only=True):
 
 
 class Health(Value, frozen=True, kw_only=True):
-    """What hardware and kernel say of themselves.
+    """What hardware and kernel report about their own state.
 
-    `events` None: the log could not be read; `events_since`: seconds since boot of the oldest line that is known
-    (0: the whole log of this boot); `events_source`: who told it; `events_unread`: how many records of it could not be
-    read, any of which may be an event. `edac`: by memory controller ("mc0"), its counts "ue" and "ce" since its driver
-    was loaded, None where one could not be read; None as a whole where it is not known which controllers there are.
-    `aer`: by PCI address, error counts since boot by "correctable", "nonfatal", "fatal" and, where not 0, by kind
-    ("correctable:RxErr"); None where it was not recorded, and a function without an entry keeps no count. `disks`: by
-    PCI address, in the words of the drive.
+    - `events`: None if the log could not be read.
+    - `events_since`: seconds since boot of the oldest known line (0: the whole log of this boot).
+    - `events_source`: where the log was read from.
+    - `events_unread`: how many records of the log could not be read; any of them may be an event.
+    - `edac`: by memory controller ("mc0"), its counts "ue" and "ce" since its driver was loaded; a count is None if it
+      could not be read. None as a whole if it is unknown which controllers exist.
+    - `aer`: by PCI address, error counts since boot by "correctable", "nonfatal", "fatal" and, if not 0, by kind
+      ("correctable:RxErr"). None if it was not recorded. A function without an entry has no counters.
+    - `disks`: by PCI address, in the drive's own words.
     """
 
     events: tuple[KernelEvent, ...] | None = None
@@ -63,16 +65,17 @@ class Health(Value, frozen=True, kw_only=True):
     disks: Mapping[str, Mapping[str, str]] | None = None
     time_synchronised: bool | None = None
     time_source: str | None = None
-    time_error_seconds: float | None = None  # the kernel's estimate of the greatest error
+    time_error_seconds: float | None = None  # the kernel's estimate of the maximum error
 
     def __post_init__(self) -> None:
         close_mappings(self, "aer", "disks", "edac")
 
 
 class FabricManager(Value, frozen=True, kw_only=True):
-    """NVIDIA's Fabric Manager: `mode` 0 bare metal or full passthrough, 1 shared NVSwitch, 2 vGPU (FABRIC_MODE).
+    """The state of NVIDIA's Fabric Manager.
 
-    `state` is systemd's word for its service (active, inactive, failed, …).
+    `mode` is FABRIC_MODE: 0 bare metal or full passthrough, 1 shared NVSwitch, 2 vGPU. `state` is systemd's word for
+    its service (active, inactive, failed, …).
     """
 
     installed: bool | None = None
@@ -84,17 +87,17 @@ class FabricManager(Value, frozen=True, kw_only=True):
 
 
 class GuestThread(Value, frozen=True, kw_only=True):
-    """Threads of a guest's process that have one name, and the CPUs that the kernel lets them run on."""
+    """The threads of a guest's process that have one name, and the CPUs that the kernel lets them run on."""
 
     name: str
     cpus: str | None
 
 
 class GuestProcess(Value, frozen=True, kw_only=True):
-    """A running guest as /proc shows it. `pid` None: its process was not found, and nothing else is known.
+    """A running guest as /proc shows it. `pid` is None if its process was not found; nothing else is then known.
 
-    `memory_by_node`: bytes by node, of huge pages where it has any (`page_sizes`, in bytes), else of everything.
-    `memory_by_cell`: bytes by guest cell and node, of what has a file that names its cell; None: nothing has.
+    `memory_by_node`: bytes by node; of huge pages if it has any (`page_sizes`, in bytes), else of all memory.
+    `memory_by_cell`: bytes by guest cell and node, for memory whose file names its cell; None if there is none.
     """
 
     guest: str
@@ -109,7 +112,7 @@ class GuestProcess(Value, frozen=True, kw_only=True):
 
 
 class Leftovers(Value, frozen=True, kw_only=True):
-    """What a former tenant may have left: mediated devices (UUID: its parent's address)."""
+    """What an earlier tenant may have left: mediated devices (UUID: address of its parent)."""
 
     mdevs: Mapping[str, str] | None = None
 
@@ -118,15 +121,20 @@ class Leftovers(Value, frozen=True, kw_only=True):
 
 
 class Evidence(Value, frozen=True, kw_only=True):
-    """All that a validation looks at. `inside`: this is a guest, looked at as one (`--guest`).
+    """Everything that a validation looks at.
 
-    `plans` are those applied, oldest first (empty: none); `standing` what `status` says of them, None where this host
-    has no state that can be read. `history`: stored validations of this host, oldest first. `complete`: discovery has
-    looked (live, or a capture of ours); None or False: perhaps nobody recorded what is missing. `absent`: paths that
-    the machine is proven not to have, of those that a check may ask about; "/" stands for all that is not in `host`.
-    `bar_limits`: the largest size in bytes that a resizable BAR can have, by address; 0: not resizable, no entry: not
-    known. `irqbalance`: it is installed and not masked. `loaded_links`: by GPU, speed (GT/s) and width of its link,
-    read while copies ran over it (from level 1 on).
+    - `inside`: this machine is a guest and is validated as one (`--guest`).
+    - `plans`: the applied plans, oldest first (empty: none).
+    - `standing`: what `status` reports about them; None if this host has no readable state.
+    - `history`: stored validations of this host, oldest first.
+    - `complete`: discovery has looked (live, or in a capture made by hosttune). None or False: what is missing may just
+      not have been recorded.
+    - `absent`: paths that the machine is proven not to have, of those that a check may ask about; "/" means all that is
+      not in `host`.
+    - `bar_limits`: by address, the largest size in bytes that a resizable BAR can have. 0: not resizable; no entry:
+      unknown.
+    - `irqbalance`: it is installed and not masked.
+    - `loaded_links`: by GPU, speed (GT/s) and width of its link, read while data was copied over it (from level 1 on).
     """
 
     host: Host
@@ -145,7 +153,7 @@ class Evidence(Value, frozen=True, kw_only=True):
     irqbalance: bool | None = None
     ksm_pages_shared: int | None = None
     loaded_links: Mapping[str, tuple[float, int]] | None = None
-    guest_plan: GuestPlan | None = None  # what this machine is to find in itself as a guest; None: nothing says so
+    guest_plan: GuestPlan | None = None  # what this machine should find as a guest; None: not known
 
     def __post_init__(self) -> None:
         close_lists(self)

@@ -1,4 +1,4 @@
-"""The documents of a fleet: one host's answer in one phase, and the report over all hosts (`hosttune.fleet/v1`)."""
+"""The documents of a fleet: one host's answer in one phase, and the report on all hosts (`hosttune.fleet/v1`)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hosttune.model.validation import Outcome as CheckOutcome
 from hosttune.model.values import Value, close_lists, close_mappings, from_json, to_json
 
 FLEET_SCHEMA = "hosttune.fleet/v1"
-ANSWER_SCHEMA = "hosttune.answer/v1"  # of a phase's file where the command printed no document
+ANSWER_SCHEMA = "hosttune.answer/v1"  # in the file of a phase whose command printed no document
 
-# ok: exit 0 and a whole document. The next five are hosttune's own exit codes 1, 2, 3, 4 and 70. The others say why
-# there is no answer to trust; `unknown` is what no other word fits, an answer that is missing, empty or cut among them.
+# ok: exit code 0 and a complete document. The next five are hosttune's exit codes 1, 2, 3, 4 and 70. The others say why
+# there is no answer to trust; `unknown` covers everything else, such as an answer that is missing, empty or cut.
 AnswerOutcome = Literal[
     "ok", "no", "bad-input", "refused", "needs-person", "internal",
     "unreachable", "slow", "died", "disk-full", "wrong-version", "not-installed", "unknown",
@@ -21,11 +21,11 @@ AnswerOutcome = Literal[
 
 
 class Answer(Value, frozen=True, kw_only=True):
-    """What became of one phase on one host: the key `fleet` of RESULTS/HOST/PHASE.json, beside the document's own keys.
+    """The outcome of one phase on one host: the key `fleet` of RESULTS/HOST/PHASE.json, beside the document's keys.
 
-    `host` is the inventory's name. `run` names the run that asked, so that an old file is never taken for a new
-    answer. `exit_code` is the command's, None where it gave none. `why`: one line for whatever is not ok.
-    `reboot_required` and `verdict` stand here too, so that a wave is judged without its documents.
+    `host` is the inventory's name. `run` names the run that asked, so that an old file is never taken for a new answer.
+    `exit_code` is the command's; None if there was none. `why`: one line for any answer that is not ok.
+    `reboot_required` and `verdict` are repeated here, so that a wave can be judged without the documents.
     """
 
     host: str
@@ -43,14 +43,15 @@ class Answer(Value, frozen=True, kw_only=True):
 
 
 class Median(Value, frozen=True, kw_only=True):
-    """A metric of one device model over the fleet: each subject's median of its runs is one figure, `median` is the
-    median of these and `mad` their median absolute deviation (not scaled), in `unit`; `hosts` and `subjects` counted.
+    """The median of a metric over the fleet, for one device model.
 
-    `gpus`: so many GPUs at once. `subject`: of a machine's own metric ("node0->node1") only this subject is compared.
+    Each subject's median of its runs is one figure. `median` is the median of these figures and `mad` their median
+    absolute deviation (not scaled), both in `unit`. `hosts` and `subjects` are counts. `gpus`: measured on this number
+    of GPUs at once. `subject`: for a metric of the machine itself ("node0->node1"), only this subject is compared.
     """
 
     model: str
-    device: str | None = None  # vendor:device, as baselines name it
+    device: str | None = None  # vendor:device, as in the baselines
     metric: str
     unit: str
     gpus: int | None = None
@@ -72,16 +73,16 @@ class Outlier(Value, frozen=True, kw_only=True):
     value: float
     median: float
     mad: float
-    score: float | None = None  # None: MAD is 0, and the value differs by more than the least relative size that counts
-    worse: bool = True  # False: the far side is the good one
+    score: float | None = None  # None: MAD is 0, and the value differs by more than the minimum relative size
+    worse: bool = True  # False: it is far on the good side
 
 
 class HostLine(Value, frozen=True, kw_only=True):
-    """One host in the report. `verdict` is that of its validation of this run, unknown where it has none.
+    """One host in the report. `verdict` is that of its validation in this run, unknown if it has none.
 
-    `checks` maps each check to the worst outcome of its subjects, `counts` each outcome to its number of results;
+    `checks` maps each check to the worst outcome of its subjects, `counts` each outcome to its number of results.
     `told` are the results that are not pass or skip, worst first, cut after some dozens (`untold`: how many more).
-    `page`: path of the host's own page from the results folder. `groups`: the inventory's.
+    `page`: path of the host's own page, from the results folder. `groups`: the inventory's.
     """
 
     host: str
@@ -97,7 +98,7 @@ class HostLine(Value, frozen=True, kw_only=True):
     counts: Mapping[str, int] = {}
     told: tuple[CheckResult, ...] = ()
     untold: int = 0
-    worse: tuple[str, ...] = ()  # what got worse against before, a line each
+    worse: tuple[str, ...] = ()  # what became worse since the last validation, one line each
     page: str | None = None
 
     def __post_init__(self) -> None:
@@ -106,7 +107,7 @@ class HostLine(Value, frozen=True, kw_only=True):
 
 
 class Wave(Value, frozen=True, kw_only=True):
-    """One wave of apply or revert: how many hosts, and what its gate said (None: not reached)."""
+    """One wave of apply or revert: its number of hosts, and what its gate decided (None: not reached)."""
 
     number: int
     hosts: int
@@ -118,7 +119,10 @@ class Wave(Value, frozen=True, kw_only=True):
 
 
 class FleetReport(Value, frozen=True, kw_only=True):
-    """One run over many hosts. `verdict`: any host's fail is a fail, else any unknown, else any warn, else pass."""
+    """One run over many hosts.
+
+    `verdict`: fail if any host fails, else unknown if any is unknown, else warn if any warns, else pass.
+    """
 
     schema: str = FLEET_SCHEMA
     verb: str
@@ -131,16 +135,16 @@ class FleetReport(Value, frozen=True, kw_only=True):
     stopped: str | None = None  # why the run ended before all hosts were visited
     medians: tuple[Median, ...] = ()
     outliers: tuple[Outlier, ...] = ()
-    notes: tuple[str, ...] = ()  # what the reader must know of the report itself: what could not be compared, and why
+    notes: tuple[str, ...] = ()  # what the reader must know about the report itself: what could not be compared and why
 
     def __post_init__(self) -> None:
         close_lists(self)
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "fleet report") -> FleetReport:
-        """Read a fleet report. Raises BadInput naming the offending field or version."""
+        """Read a fleet report. Raises BadInput with the offending field or version."""
         return from_json(cls, text, schema=FLEET_SCHEMA, where=where)
 
     def to_json(self) -> str:
-        """The report, indented."""
+        """Return the report as indented JSON."""
         return to_json(self)

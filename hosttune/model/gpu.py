@@ -1,17 +1,17 @@
-"""GPUs in the host document: what their drivers tell of them, their MIG instances and their peers.
+"""GPUs in the host document: what their drivers report, their MIG instances and their peers.
 
-`None` is unknown or absent, as everywhere in the document. Sizes are bytes.
+`None` is unknown or absent, as everywhere in the document. Sizes are in bytes.
 """
 
 from __future__ import annotations
 
 from hosttune.model.values import Value
 
-OTHER = "other"  # `Gpu.vendor` of a display of no known accelerator maker
+OTHER = "other"  # `Gpu.vendor` of a display whose maker is not a known maker of accelerators
 
 
 class Peer(Value, frozen=True, kw_only=True):
-    """Another GPU of this host and the best path to it; `links` counts NVLinks or XGMI links."""
+    """Another GPU of this host and the best path to it. `links` counts NVLinks or XGMI links."""
 
     address: str
     kind: str
@@ -19,7 +19,7 @@ class Peer(Value, frozen=True, kw_only=True):
 
 
 class MigProfile(Value, frozen=True, kw_only=True):
-    """A GPU instance profile as the device lists it; `starts` and `size` are memory slices."""
+    """A GPU instance profile as the device lists it. `starts` and `size` are in memory slices."""
 
     name: str
     id: int | None = None
@@ -32,7 +32,7 @@ class MigProfile(Value, frozen=True, kw_only=True):
 
 
 class MigInstance(Value, frozen=True, kw_only=True):
-    """A GPU instance that exists now."""
+    """An existing GPU instance."""
 
     profile: str | None = None
     id: int | None = None
@@ -42,7 +42,7 @@ class MigInstance(Value, frozen=True, kw_only=True):
 
 
 class Mig(Value, frozen=True, kw_only=True):
-    """Multi-Instance GPU: `mode` and `pending` are "enabled", "disabled" or None where not supported."""
+    """The MIG state of a GPU. `mode` and `pending` are "enabled", "disabled" or None (not supported)."""
 
     mode: str | None = None
     pending: str | None = None
@@ -51,11 +51,11 @@ class Mig(Value, frozen=True, kw_only=True):
 
 
 class Gpu(Value, frozen=True, kw_only=True):
-    """A display or accelerator function. Which exist is decided by sysfs; `source` says who told the rest.
+    """A display or accelerator function. sysfs decides which ones exist; `source` is where the other facts come from.
 
-    `lacks` names fields of which its driver says that the device has no such thing: None there is an answer, in any
-    other field it is unknown. Temperatures are degrees Celsius; `temperature_margin_c` is what is left up to the
-    greatest one at which it should work, so below 0 it is too hot.
+    `lacks` names fields that the device does not have, according to its driver: there None is an answer; in any other
+    field None is unknown. Temperatures are in degrees Celsius. `temperature_margin_c` is the distance to the maximum
+    operating temperature; below 0 the GPU is too hot.
     """
 
     address: str
@@ -65,7 +65,7 @@ class Gpu(Value, frozen=True, kw_only=True):
     uuid: str | None = None
     serial: str | None = None
     module_id: int | None = None
-    module_id_source: str | None = None  # who told it, where that is not `source`
+    module_id_source: str | None = None  # its source, if it is not `source`
     mig: Mig | None = None
     peers: tuple[Peer, ...] | None = None
     source: str | None = None
@@ -84,30 +84,30 @@ class Gpu(Value, frozen=True, kw_only=True):
     ecc: bool | None = None
     ecc_pending: bool | None = None
     ecc_uncorrected: int | None = None  # since the driver was loaded, SRAM and DRAM together
-    ecc_corrected: int | None = None  # likewise
+    ecc_corrected: int | None = None  # since the driver was loaded
     ecc_uncorrected_lifetime: int | None = None
-    sram_threshold_exceeded: bool | None = None  # more SRAM errors in its life than it should have
+    sram_threshold_exceeded: bool | None = None  # its lifetime SRAM errors exceed the threshold
     unrepairable_memory: bool | None = None
-    retired_pending: bool | None = None  # pages that wait for a reset to be retired (before Ampere)
+    retired_pending: bool | None = None  # pages that are retired at the next reset (before Ampere)
     remapped_pending: bool | None = None
     remapped_failed: bool | None = None
     remapped_uncorrectable: int | None = None
     remapped_correctable: int | None = None
     remap_banks_low: int | None = None  # memory banks with few spare rows left
-    remap_banks_none: int | None = None  # and with none
+    remap_banks_none: int | None = None  # memory banks with no spare rows left
     clock_reasons: tuple[str, ...] | None = None
     pcie_max_generation: int | None = None  # of GPU and system together
     pcie_gpu_max_generation: int | None = None  # of the GPU alone
-    pcie_replays: int | None = None  # since its reset
+    pcie_replays: int | None = None  # since its last reset
     processes: int | None = None
-    fabric_health: tuple[str, ...] | None = None  # what is wrong with its place on the fabric, () when nothing is
+    fabric_health: tuple[str, ...] | None = None  # faults of its connection to the fabric, () if there are none
     sm_clock_mhz: float | None = None
     sm_clock_max_mhz: float | None = None
     application_clock_mhz: float | None = None
     default_application_clock_mhz: float | None = None
     temperature_c: float | None = None
     temperature_margin_c: float | None = None
-    temperature_slowdown_c: float | None = None  # where it slows itself down
+    temperature_slowdown_c: float | None = None  # at which it reduces its own clocks
     memory_temperature_c: float | None = None
     recovery_action: str | None = None  # what its driver asks for: "none", "reset", "reboot", …
     status: str | None = None  # the driver's word for the device ("operational", "malfunction", …)
@@ -115,15 +115,18 @@ class Gpu(Value, frozen=True, kw_only=True):
 
     @property
     def is_accelerator(self) -> bool:
-        """Whether it is of a known accelerator maker; any other (`other`) is a display, used only where it is named."""
+        """Whether its maker is a known maker of accelerators.
+
+        Any other GPU (`other`) is a display, which is used only if an intent names it.
+        """
         return self.vendor != OTHER
 
 
 class FabricPartition(Value, frozen=True, kw_only=True):
-    """GPUs that NVSwitches can join to each other and to no others, as the Fabric Manager lists them.
+    """GPUs that NVSwitches can connect to each other and to no others, as Fabric Manager lists them.
 
-    `module_ids` are the GPUs' places on the baseboard (`Gpu.module_id`), not their order on PCI. `nvlinks` is how many
-    each GPU has in this partition, the fewest where they differ; 0 for a GPU alone.
+    `module_ids` are the GPUs' positions on the baseboard (`Gpu.module_id`), not their order on PCI. `nvlinks` is how
+    many NVLinks each GPU has in this partition, the smallest number if they differ; 0 for a single GPU.
     """
 
     id: int
@@ -133,10 +136,11 @@ class FabricPartition(Value, frozen=True, kw_only=True):
 
 
 class Fabric(Value, frozen=True, kw_only=True):
-    """What this host's Fabric Manager says of the NVSwitch fabric: its mode, and the partitions that it can make.
+    """What this host's Fabric Manager reports about the NVSwitch fabric: its mode, and the partitions that it can make.
 
-    `mode`: 0 bare metal or full passthrough, 1 shared NVSwitch, 2 vGPU (FABRIC_MODE); of the configuration on disk.
-    `generation` is the board's ("ampere", "hopper", "blackwell"), told by PCI device ids. `source` says who listed.
+    `mode` is FABRIC_MODE of the configuration on disk: 0 bare metal or full passthrough, 1 shared NVSwitch, 2 vGPU.
+    `generation` is the board's ("ampere", "hopper", "blackwell"), derived from PCI device ids. `source` says where the
+    list of partitions comes from.
     """
 
     mode: int | None = None

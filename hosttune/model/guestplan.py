@@ -1,7 +1,7 @@
-"""What a guest is to find in itself (`hosttune.guest/v1`): the part of its plan that its tenant may know.
+"""What a guest should find in itself (`hosttune.guest/v1`): the part of its plan that its tenant may know.
 
-It travels with the guest's seed and lies at PLACE inside; `hosttune validate --guest` holds the guest against it. It
-names nothing of the host: no address, serial number or node of it.
+It is part of the guest's seed and is stored at PLACE inside the guest. `hosttune validate --guest` compares the guest
+with it. It names nothing of the host: no address, serial number or node.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PLACE = "/etc/hosttune-guest/expected.json"
 
 
 class ExpectedCell(Value, frozen=True, kw_only=True):
-    """A NUMA node of the guest: its CPUs, and its memory before firmware and kernel take their share."""
+    """A NUMA node of the guest: its CPUs, and its memory before firmware and kernel reserve their part."""
 
     id: int
     cpus: str
@@ -23,7 +23,7 @@ class ExpectedCell(Value, frozen=True, kw_only=True):
 
 
 class ExpectedDevice(Value, frozen=True, kw_only=True):
-    """A passed function at its address in the guest. `ids`: "vendor:device", None where unknown; `node` None: none."""
+    """A passed function at its address in the guest. `ids`: "vendor:device", None if unknown; `node` None: no node."""
 
     address: str
     kind: str
@@ -32,7 +32,7 @@ class ExpectedDevice(Value, frozen=True, kw_only=True):
 
 
 class ExpectedPair(Value, frozen=True, kw_only=True):
-    """How near a GPU and a NIC are to each other: PIX, PXB, PHB or SYS; below one node, PHB and NODE are one."""
+    """How near a GPU and a NIC are to each other: PIX, PXB, PHB or SYS. In one node, PHB and NODE are the same."""
 
     gpu: str
     nic: str
@@ -40,7 +40,7 @@ class ExpectedPair(Value, frozen=True, kw_only=True):
 
 
 class GuestPlan(Value, frozen=True, kw_only=True):
-    """A guest as its plan has it, seen from inside."""
+    """A planned guest, as seen from inside."""
 
     schema: str = GUEST_SCHEMA
     name: str
@@ -53,7 +53,7 @@ class GuestPlan(Value, frozen=True, kw_only=True):
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = PLACE) -> GuestPlan:
-        """Read the document. Raises BadInput naming the offending field or version."""
+        """Read the document. Raises BadInput with the offending field or version."""
         plan = from_json(cls, text, schema=GUEST_SCHEMA, where=where)
         for n, cell in enumerate(plan.cells):
             try:
@@ -65,5 +65,5 @@ class GuestPlan(Value, frozen=True, kw_only=True):
         return plan
 
     def to_json(self) -> str:
-        """The document, indented."""
+        """Return the document as indented JSON."""
         return to_json(self)

@@ -1,9 +1,9 @@
 """The host document: one machine as discovery found it (`hosttune.host/v1`).
 
-Every value is frozen and can be saved, mailed and replayed. `None` is the only way to say unknown or
-absent: 0 and -1 are never used for it. Sizes are bytes, link rates GT/s per lane, CPU lists strings in the
-kernel's own list format ("0-3,8"). The parts of the document are in `topology`, `pci`, `devices`, `gpu`, `vgpu` and
-`platform`; all but those of `gpu` and `vgpu` can be imported from here.
+Every value is frozen and can be saved and used on another machine. Only `None` means unknown or absent; 0 and -1 are
+never used for that. Sizes are in bytes, link rates in GT/s per lane; CPU lists are strings in the kernel's list format
+("0-3,8"). The parts of the document are in `topology`, `pci`, `devices`, `gpu`, `vgpu` and `platform`; all except those
+of `gpu` and `vgpu` can be imported from here.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Problem(Value, frozen=True, kw_only=True):
 
 
 class Host(Value, frozen=True, kw_only=True, dict=True):  # dict: for the cached index
-    """One machine as discovery found it. `digest` ties a plan to a live host and is None in captures."""
+    """One machine as discovery found it. `digest` identifies the live host; it is None in captures."""
 
     schema: str = HOST_SCHEMA
     hostname: str | None = None
@@ -71,13 +71,13 @@ class Host(Value, frozen=True, kw_only=True, dict=True):  # dict: for the cached
     nics: tuple[Nic, ...] = ()
     nvme: tuple[Nvme, ...] = ()
     nvswitches: tuple[NvSwitch, ...] = ()
-    fabric: Fabric | None = None  # None: no NVSwitch fabric, or nothing known of it
-    vgpu: Vgpu | None = None  # None: no GPU that its maker's driver holds, or nothing known of it
+    fabric: Fabric | None = None  # None: no NVSwitch fabric, or nothing is known about it
+    vgpu: Vgpu | None = None  # None: no GPU that its maker's driver holds, or nothing is known about it
     virtualization: Virtualization | None = None
     guests: tuple[RunningGuest, ...] | None = None
-    settings: Mapping[str, str] | None = None  # live values of settings that have no better place, by path
-    tuned: Tuned | None = None  # None: no profile of TuneD is known to be active
-    sources: tuple[DeviceSource, ...] | None = None  # who else knows of devices; None: not kept
+    settings: Mapping[str, str] | None = None  # present values of settings that no other field holds, by path
+    tuned: Tuned | None = None  # None: no active TuneD profile is known
+    sources: tuple[DeviceSource, ...] | None = None  # other sources that know devices; None: not recorded
     problems: tuple[Problem, ...] = ()
 
     def __post_init__(self) -> None:
@@ -86,13 +86,16 @@ class Host(Value, frozen=True, kw_only=True, dict=True):  # dict: for the cached
 
     @cached_property
     def index(self) -> DeviceIndex:
-        """The devices by address, slot and bridge; worked out when it is first asked for."""
+        """The devices by address, slot and bridge. Computed on first use."""
         used: tuple[Nic | Nvme, ...] = (*self.nics, *self.nvme)
         return DeviceIndex(self.pci, self.gpus, used, self.sources or (), self.guests or ())
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "host document") -> Host:
-        """Read a host document. Raises BadInput naming the version, or the field that no machine can have so."""
+        """Read a host document.
+
+        Raises BadInput with the version, or with the field whose value no machine can have.
+        """
         from hosttune.model.check import check_host
 
         host = from_json(cls, text, schema=HOST_SCHEMA, where=where)
@@ -100,11 +103,11 @@ class Host(Value, frozen=True, kw_only=True, dict=True):  # dict: for the cached
         return host
 
     def to_json(self) -> str:
-        """The document, indented, with every field (null where unknown)."""
+        """Return the document as indented JSON, with every field (null if unknown)."""
         return to_json(self)
 
     def switched_on(self, module: str, parameter: str) -> bool | None:
-        """Whether a module's switch reads Y or 1; None where it is not known, or the module not loaded."""
+        """Whether a module's switch reads Y or 1; None if it is unknown or the module is not loaded."""
         modules = self.platform.modules if self.platform else ()
         known = next((one.parameters for one in modules if one.name == module), None)
         value = (known or {}).get(parameter)

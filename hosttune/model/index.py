@@ -1,6 +1,6 @@
-"""The devices of a host looked up: by address, by slot, by the bridge above them.
+"""The devices of a host, found by address, by slot, or by the bridge above them.
 
-Pure. A `Host` builds its index once, when it is first asked for (`Host.index`); it is no part of the document.
+Pure. A `Host` builds its index once, on first use (`Host.index`). The index is not part of the document.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _KIND_WORDS = {"gpu": "a GPU", "nic": "a NIC", "nvme": "an NVMe drive", "nvswitc
 
 
 class DeviceIndex:
-    """An index over PCI functions, and over what else a document says of the same devices. It does not change.
+    """An immutable index of PCI functions, and of what other parts of a document say about the same devices.
 
-    Of two functions with one address the last counts, as of two GPUs.
+    If two functions or two GPUs have the same address, the last one is used.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class DeviceIndex:
 
     @cached_property
     def gpus(self) -> Mapping[str, Gpu]:
-        """The GPUs by address, displays of no known accelerator maker (`other`) among them."""
+        """The GPUs by address, including displays of other makers (`other`)."""
         return {gpu.address: gpu for gpu in self._gpus}
 
     @cached_property
@@ -54,28 +54,28 @@ class DeviceIndex:
         return tuple(gpu for gpu in self._gpus if gpu.is_accelerator)
 
     def ids(self, address: str) -> str | None:
-        """Vendor and device id of a function ("10de:2335"); None where it, or one of them, is unknown."""
+        """Return the ids "vendor:device" of a function ("10de:2335"); None if the function or one id is unknown."""
         device = self.pci.get(address)
         return device.ids if device else None
 
     def device_id(self, address: str) -> str | None:
-        """The device id of a function ("2335"); None where it is unknown."""
+        """Return the device id of a function ("2335"); None if it is unknown."""
         device = self.pci.get(address)
         return device.device_id if device else None
 
     @cached_property
     def in_use(self) -> Mapping[str, str]:
-        """Why the host itself needs a NIC or a drive, by address; those that it does not need are left out."""
+        """Why the host itself needs a NIC or a drive, by address. Devices that it does not need are left out."""
         return {one.address: one.in_use for one in self._used if one.in_use is not None}
 
     @cached_property
     def holders(self) -> Mapping[str, str]:
-        """The guest that has a device, running or merely defined; of several the last."""
+        """The guest that has a device, running or only defined. If several have it, the last one."""
         return {address: guest.name for guest in self._guests for address in guest.devices}
 
     @cached_property
     def groups(self) -> Mapping[int, tuple[PciDevice, ...]]:
-        """The functions of each IOMMU group; bridges, which no guest gets, are left out."""
+        """The functions of each IOMMU group. Bridges, which no guest gets, are left out."""
         found: dict[int, list[PciDevice]] = {}
         for device in self._functions:
             if device.iommu_group is not None and not device.is_bridge:
@@ -84,7 +84,7 @@ class DeviceIndex:
 
     @cached_property
     def virtuals(self) -> Mapping[str, tuple[str, ...]]:
-        """The virtual functions of each physical one: either side of the pair may be the one that names the other."""
+        """The virtual functions of each physical function. Either of the two may be the one that names the other."""
         found: dict[str, set[str]] = {}
         for device in self._functions:
             if device.virtfns:
@@ -95,19 +95,25 @@ class DeviceIndex:
 
     @cached_property
     def below(self) -> Mapping[str, tuple[PciDevice, ...]]:
-        """The functions on the bus directly below each bridge, and those of each slot of a root bus ("0000:00:1f")."""
+        """The functions directly below each bridge, and those of each slot of a root bus ("0000:00:1f")."""
         found: dict[str, list[PciDevice]] = {}
         for device in self._functions:
             found.setdefault(device.parent or slot_of(device.address), []).append(device)
         return {place: tuple(members) for place, members in found.items()}
 
     def siblings(self, device: PciDevice) -> tuple[PciDevice, ...]:
-        """The functions below the same bridge as a function, or on a root bus in its slot, and the function itself."""
+        """Return the functions below the same bridge as a function, including the function itself.
+
+        On a root bus, these are the functions in its slot.
+        """
         return self.below.get(device.parent or slot_of(device.address), (device,))
 
     @cached_property
     def contradicted(self) -> Mapping[str, str]:
-        """Functions of which one source says another device or another driver than the tree, by address, and why."""
+        """Functions that sysfs or another source contradicts: the reason by address.
+
+        Such a source reports another device or driver than the PCI tree.
+        """
         found = {device.address: device.contradicted for device in self._functions if device.contradicted is not None}
         for source in self._sources:
             for seen in source.contrary:
@@ -115,9 +121,9 @@ class DeviceIndex:
         return found
 
     def above(self, address: str) -> tuple[str, ...]:
-        """The addresses of the bridges above a function, nearest first.
+        """Return the addresses of the bridges above a function, nearest first.
 
-        The last one may be missing in the document. A loop of parents ends where it closes.
+        The last one may be missing in the document. If the parents form a loop, the result ends where the loop closes.
         """
         if (known := self._above.get(address)) is None:
             found: dict[str, None] = {}
@@ -129,11 +135,11 @@ class DeviceIndex:
         return known
 
     def bridges(self, address: str) -> tuple[PciDevice, ...]:
-        """The bridges above a function that the document has, nearest first."""
+        """Return the bridges above a function that the document has, nearest first."""
         return tuple(self.pci[bridge] for bridge in self.above(address) if bridge in self.pci)
 
     def path(self, address: str) -> tuple[str, ...]:
-        """The bridges above a function and the function itself, top first."""
+        """Return the bridges above a function and the function itself, topmost first."""
         return (*reversed(self.above(address)), address)
 
 

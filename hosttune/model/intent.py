@@ -27,11 +27,11 @@ INTENT_VERSION = 1
 
 
 class Part(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of an intent: a key that hosttune does not know is an error, never ignored."""
+    """A part of an intent. A key that hosttune does not know is an error; it is never ignored."""
 
 
 class GpuRequest(Part, frozen=True, kw_only=True):
-    """So many GPUs, of a model (a word of its name, or "vendor:device" ids), joined by NVLink or not."""
+    """A number of GPUs, of one model (a word of its name, or "vendor:device" ids), connected by NVLink or not."""
 
     count: int
     model: str | None = None
@@ -39,7 +39,7 @@ class GpuRequest(Part, frozen=True, kw_only=True):
 
 
 class NicRequest(Part, frozen=True, kw_only=True):
-    """So many of the nearest NICs; `rdma` asks for (or rules out) an RDMA device on them."""
+    """A number of the nearest NICs. `rdma` requires (or excludes) an RDMA device on them."""
 
     count: int
     rdma: bool | None = None
@@ -53,7 +53,7 @@ class MigRequest(Part, frozen=True, kw_only=True):
 
 
 class CellRequest(Part, frozen=True, kw_only=True):
-    """One NUMA cell of the guest; every cell has a host node of its own."""
+    """One NUMA cell of the guest. Every cell has its own host node."""
 
     vcpus: int
     memory: int | str
@@ -126,11 +126,11 @@ class Intent(Part, frozen=True, kw_only=True):
 
     @classmethod
     def from_yaml(cls, text: str | bytes, *, where: str = "intent") -> Intent:
-        """Read an intent. Raises BadInput with the path of the offending key; a key given twice is an error."""
+        """Read an intent from YAML. Raises BadInput with the path of the offending key, also for a key given twice."""
         return _convert(load_yaml(text, where), where)
 
     def to_json(self) -> str:
-        """The intent as a JSON document that `from_json` reads back."""
+        """Return the intent as a JSON document that `from_json` can read."""
         return to_json(self)
 
 
@@ -167,7 +167,7 @@ _PARTS: Mapping[str, type[Part]] = {
 
 
 def _named(error: Exception, where: str) -> BadInput:
-    """A decoding error with the path of the key it is about; of an unknown key, with those that are known there."""
+    """Return a decoding error with the path of its key. For an unknown key, list the keys that are known there."""
     problem, _, path = str(error).partition(" - at ")
     path = path.strip("`").removeprefix("$").removeprefix(".")
     unknown = _UNKNOWN.fullmatch(problem)
@@ -181,9 +181,10 @@ def _named(error: Exception, where: str) -> BadInput:
 
 
 def check(intent: Intent, *, where: str = "intent") -> None:
-    """Refuse (BadInput, with the path) what no host could mean: bad names, counts, addresses, sizes, duplicates.
+    """Refuse values that no host could use: bad names, counts, addresses, sizes, duplicates.
 
-    Counts have bounds (`limits`), so that a few bytes do not ask for days of work; no text holds a control character.
+    Counts have limits (`limits`), so that a few bytes cannot ask for days of work. No text may have a control
+    character. Raises BadInput with the path.
     """
     names: set[str] = set()
     if intent.reserve.cores_per_node < 0:
@@ -251,7 +252,7 @@ def _check_guest(guest: GuestIntent, at: str) -> None:
 
 
 def _check_lengths(guest: GuestIntent, at: str) -> None:
-    """Texts that name something of the host or the guest, against the longest that the kernel takes."""
+    """Refuse names of things on the host or in the guest that are longer than the kernel accepts."""
     texts = [("disk", guest.disk, "path")]
     if guest.boot is not None:
         texts += [("boot.kernel", guest.boot.kernel, "path"), ("boot.initrd", guest.boot.initrd, "path")]
@@ -306,7 +307,7 @@ def is_sysctl(name: object, value: object) -> bool:
 
 
 def is_guest_name(name: str) -> bool:
-    """Whether a guest may have this name: it is then safe as a path of its own."""
+    """Whether a guest may have this name. Such a name is safe as a single part of a path."""
     return 0 < len(name) <= 64 and name[0].isalnum() and all(c.isascii() and (c.isalnum() or c in "._-") for c in name)
 
 

@@ -1,7 +1,8 @@
-"""How much an input may hold, in one table: documents, captures, and what an intent can ask for.
+"""Limits of input sizes, in one table: documents, captures, and what an intent can ask for.
 
-With them, any input file is answered or refused within 10 s of CPU time and 500 MiB (`make bench` shows it). Each bound
-is several times what a real machine or document reaches; the table says which. docs/limits.md repeats it for users.
+With these limits, any input file is processed or refused within 10 s of CPU time and 500 MiB (`make bench` measures
+it). Each limit is several times what a real machine or document reaches; the table gives that figure. docs/limits.md
+lists the limits for users.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 class Limit(NamedTuple):
-    """`most` of something; `unit` "bytes" or "" for a count; `why`: what real inputs reach, with its source."""
+    """A limit: at most `most` of something.
+
+    `unit` is "bytes", or "" for a count. `why` says what real inputs reach, with its source.
+    """
 
     most: int
     unit: str
@@ -23,7 +27,7 @@ class Limit(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The bound for people."""
+        """The limit as text for people."""
         if self.unit != "bytes":
             return f"{self.most:,}"
         return f"{self.most // MIB} MiB" if self.most >= MIB else f"{self.most // KIB} KiB"
@@ -82,12 +86,12 @@ LIMITS: Mapping[str, Limit] = {
 
 
 def limit(name: str) -> int:
-    """The bound of that name."""
+    """Return the limit with this name."""
     return LIMITS[name].most
 
 
 def check_count(count: int, name: str, where: str, *, hint: str | None = None) -> None:
-    """Raise BadInput where there are more of something than its bound."""
+    """Raise BadInput if a count is above its limit."""
     bound = LIMITS[name]
     if count > bound.most:
         what = f"{count:,} {name}, more than {bound.text}"
@@ -95,7 +99,7 @@ def check_count(count: int, name: str, where: str, *, hint: str | None = None) -
 
 
 def file_limit(path: str) -> str:
-    """The name of the bound of a file of a captured machine."""
+    """Return the name of the limit for a file of a captured machine."""
     if path.startswith("/sys/"):
         return "file of sysfs"
     if path in ("/proc/interrupts", "/proc/cpuinfo"):
@@ -106,7 +110,7 @@ def file_limit(path: str) -> str:
 
 
 def check_size(size_bytes: int, name: str, where: str) -> None:
-    """Raise BadInput where an input is larger than its bound."""
+    """Raise BadInput if an input is larger than its limit."""
     bound = LIMITS[name]
     if size_bytes > bound.most:
         raise BadInput(f"larger than {bound.text}", where=where, hint=f"no {name} is: {bound.why}")

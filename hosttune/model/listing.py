@@ -1,4 +1,4 @@
-"""Long lists in words that fit a line: names, and CPU ids."""
+"""Long lists as text that fits on a line: names, and CPU ids."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Iterable
 
 from hosttune.model.values import CpuSet
 
-LONG_LIST = 32  # characters of a CPU list that fit a line without a second thought
-PLACES = 4  # names given of a long list before "and N more"
+LONG_LIST = 32  # a CPU list up to this many characters is not shortened
+PLACES = 4  # names shown of a long list before "and N more"
 
 
 def some(names: Iterable[str], most: int = PLACES, between: str = ", ") -> str:
-    """The first few of many names, and how many more there are."""
+    """Return the first few of many names, and how many more there are."""
     names = tuple(names)
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return between.join(names[:most]) + more
 
 
 def short_list(ids: Iterable[int]) -> str:
-    """CPU ids for people: the kernel's list format, and "0,2..222" for even steps, where that list would be long."""
+    """Return CPU ids for people: the kernel's list format, or "0,2..222" for even steps if that list would be long."""
     plain = str(CpuSet(ids))
     if len(plain) <= LONG_LIST:
         return plain

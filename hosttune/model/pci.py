@@ -1,4 +1,4 @@
-"""PCI functions of a host document: who they are, their place, their link."""
+"""PCI functions of a host document: identity, position and link."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hosttune.model.values import Value
 
 
 class LinkEnd(Value, frozen=True, kw_only=True):
-    """The port at the other end of a device's link, and what it can do."""
+    """The port at the other end of a device's link, and what it supports."""
 
     address: str
     speed_gts: float | None = None
@@ -16,7 +16,7 @@ class LinkEnd(Value, frozen=True, kw_only=True):
 
 
 class LinkFigures(Value, frozen=True, kw_only=True):
-    """What one source says of a link by itself. `read` names the files that were read."""
+    """What one source reports about a link. `read` names the files that were read."""
 
     read: str
     speed_gts: float | None = None
@@ -28,10 +28,15 @@ class LinkFigures(Value, frozen=True, kw_only=True):
 class Link(Value, frozen=True, kw_only=True):
     """A PCIe link as one function sees it, with the port above it in `upstream`.
 
-    `state`: "full" runs at this device's most; "by-design" lower, because the other end can do no more;
-    "degraded" lower than both ends can; "idle" speed lower, width full, and the device is suspended or known
-    to slow its idle link; "unknown" cannot be told (a virtual port, a device in D3, missing figures).
-    `told`: what each source says by itself, the files of sysfs before configuration space; None: not kept apart.
+    `state` is one of:
+
+    - "full": it runs at this device's maximum.
+    - "by-design": lower, because the other end supports no more.
+    - "degraded": lower than both ends support.
+    - "idle": the speed is lower, the width is full, and the device is suspended or known to slow its idle link.
+    - "unknown": it cannot be decided (a virtual port, a device in D3, missing figures).
+
+    `told`: what each source reports, the files of sysfs before configuration space; None: not kept separately.
     """
 
     speed_gts: float | None = None
@@ -45,7 +50,10 @@ class Link(Value, frozen=True, kw_only=True):
 
 
 class Bar(Value, frozen=True, kw_only=True):
-    """One base address register, sized from sysfs `resource`. `index` is the region number (6 = ROM is left out)."""
+    """A base address register, with its size from sysfs `resource`.
+
+    `index` is the region number (6, the ROM, is left out).
+    """
 
     index: int
     size_bytes: int
@@ -54,14 +62,14 @@ class Bar(Value, frozen=True, kw_only=True):
 
 
 class Acs(Value, frozen=True, kw_only=True):
-    """Access Control Services: names of lspci ("SrcValid", "ReqRedir", …) that are capable and enabled."""
+    """Access Control Services: the names that lspci uses ("SrcValid", "ReqRedir", …), supported and enabled."""
 
     capable: tuple[str, ...] = ()
     enabled: tuple[str, ...] = ()
 
 
 class Irq(Value, frozen=True, kw_only=True):
-    """One interrupt of a device and the CPUs it may go to, and really goes to."""
+    """One interrupt of a device, the CPUs it may go to, and those it actually goes to."""
 
     irq: int
     affinity: str | None = None
@@ -69,12 +77,13 @@ class Irq(Value, frozen=True, kw_only=True):
 
 
 class PciDevice(Value, frozen=True, kw_only=True):
-    """One PCI function. `parent` is the bridge directly above, None on a root bus.
+    """One PCI function. `parent` is the bridge directly above; None on a root bus.
 
-    `numa_source`: "device" said so itself; "bridge" the nearest bridge above that knows; "firmware" the
-    local CPU list; "unknown". Fields past `virtfns` are read from config space and may need root. `responds` False: its
-    ids or its configuration space read all ones, so nothing answers at this address any more. `contradicted`: where
-    what sysfs says of it contradicts itself, so that what it is cannot be told; None where nothing does.
+    `numa_source` says where the node comes from: "device" the device itself, "bridge" the nearest bridge above that has
+    one, "firmware" the local CPU list; or "unknown". Fields after `virtfns` are read from configuration space and may
+    need root. `responds` False: its ids or its configuration space read all ones, so no device answers at this address.
+    `contradicted`: where sysfs contradicts itself about this function, so that its kind is unknown; None if there is no
+    contradiction.
     """
 
     address: str
@@ -92,7 +101,7 @@ class PciDevice(Value, frozen=True, kw_only=True):
     iommu_group: int | None = None
     iommu_group_type: str | None = None
     driver: str | None = None
-    unbound: bool | None = None  # True: it is proven to have no driver; else a missing `driver` may have been lost
+    unbound: bool | None = None  # True: it is proven to have no driver. Otherwise a missing `driver` may be lost.
     driver_override: str | None = None
     parent: str | None = None
     link: Link | None = None
@@ -120,20 +129,23 @@ class PciDevice(Value, frozen=True, kw_only=True):
 
     @property
     def ids(self) -> str | None:
-        """Vendor and device id ("10de:2335"), None where one of them is unknown."""
+        """Vendor and device id ("10de:2335"); None if one of them is unknown."""
         return f"{self.vendor_id}:{self.device_id}" if self.vendor_id and self.device_id else None
 
     @property
     def is_there(self) -> bool:
-        """Whether it was seen to be a device: it says what it is, and does not read all ones."""
+        """Whether it was seen to be a device: it has a vendor id or a class, and does not read all ones."""
         return self.responds is not False and bool(self.vendor_id or self.class_code)
 
     @property
     def is_bridge(self) -> bool:
-        """A PCI-to-PCI or host bridge (class 06 00 or 06 04): never passed to a guest, never counted in a group."""
+        """Whether it is a PCI-to-PCI or host bridge (class 06 00 or 06 04).
+
+        A bridge is never passed to a guest and never counted in a group.
+        """
         return (self.class_code or "")[:4] in ("0600", "0604")
 
     @property
     def is_display(self) -> bool:
-        """Display (03xx) or processing accelerator (12xx): what the host document lists as a GPU."""
+        """Whether it is a display (03xx) or processing accelerator (12xx). The host document lists these as GPUs."""
         return (self.class_code or "")[:2] in ("03", "12")

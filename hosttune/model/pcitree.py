@@ -1,8 +1,8 @@
-"""How near two PCI functions are to each other: the switches above each, and the grade of a pair.
+"""The distance between two PCI functions: the switches above each, and the grade of a pair.
 
-Pure. The grades are those of `nvidia-smi topo -m`, whose legend defines them: PIX one PCIe switch at the most between
-the two, PXB several switches, PHB the host bridge, NODE the way between host bridges of one NUMA node, SYS the way
-between NUMA nodes.
+Pure. The grades are those of `nvidia-smi topo -m`, defined by its legend: PIX at most one PCIe switch between the two,
+PXB several switches, PHB a host bridge, NODE the path between host bridges of one NUMA node, SYS the path between NUMA
+nodes.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ GRADES = ("PIX", "PXB", "PHB", "NODE", "SYS")  # nearest first
 
 
 def switches_above(index: DeviceIndex, address: str) -> tuple[str, ...]:
-    """The switches above a function, nearest first, each named by its upstream port.
+    """Return the switches above a function, nearest first, each named by its upstream port.
 
-    Where a bridge's kind was not read (configuration space needs root), the tree tells: below a root port come an
-    upstream port, its downstream ports, and so on in turn; and only a switch has several slots on its bus.
+    If a bridge's kind was not read (configuration space needs root), it is derived from the tree: below a root port
+    there are an upstream port, its downstream ports, and so on in turn; and only a switch has several slots on its bus.
     """
     chain = index.above(address)
     return tuple(bridge for n, bridge in enumerate(chain) if _is_switch(index, chain, n))
@@ -35,23 +35,27 @@ def _is_switch(index: DeviceIndex, chain: tuple[str, ...], n: int) -> bool:
 
 
 def _several_slots(index: DeviceIndex, bridge: str) -> bool:
-    """Whether functions of several slots sit on the bus directly below a bridge; virtual functions are not counted."""
+    """Whether functions of several slots are on the bus directly below a bridge. Virtual functions are not counted."""
     below = (device for device in index.below.get(bridge, ()) if device.physfn is None)
     return len({slot_of(device.address) for device in below}) > 1
 
 
 def telling_switches(chains: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
-    """The switches that tell apart how near some slots are to each other.
+    """Return the switches that show how near some slots are to each other.
 
-    `chains` has each slot's switches, nearest first. A switch tells something where it joins two slots at least; below
-    such a switch also where it stands between that one and a slot, for the way past it is what tells PXB from PIX. A
-    switch that joins nothing, and one that only leads to another, tell nothing.
+    `chains` has the switches of each slot, nearest first. A switch is included if it connects at least two slots. Below
+    such a switch, one that is directly above a slot is also included, because the path past it distinguishes PXB from
+    PIX. A switch that connects nothing, or that only leads to another switch, is not included.
     """
     return frozenset(_telling([(slot, chain[::-1]) for slot, chain in chains.items()], shared=False))
 
 
 def _telling(placed: Sequence[tuple[str, tuple[str, ...]]], *, shared: bool) -> Iterator[str]:
-    """Of slots with the switches still above them, outermost first; `shared`: below a switch that joins several."""
+    """Yield the switches of `telling_switches` for one level of the tree.
+
+    `placed`: each slot with the switches that remain above it, outermost first. `shared`: the level is below a switch
+    that connects several slots.
+    """
     below: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
     for slot, chain in placed:
         if chain:
@@ -65,13 +69,13 @@ def _telling(placed: Sequence[tuple[str, tuple[str, ...]]], *, shared: bool) -> 
 
 
 def host_bridge(index: DeviceIndex, address: str) -> str:
-    """Domain and number of the root bus above a function ("0000:15")."""
+    """Return domain and number of the root bus above a function ("0000:15")."""
     top = (address, *index.above(address))[-1]
     return top.rpartition(":")[0]
 
 
 def grade(index: DeviceIndex, a: str, b: str) -> str | None:
-    """The grade of a pair of functions; None where that is a matter of NUMA nodes that are not known."""
+    """Return the grade of a pair of functions; None if it depends on NUMA nodes that are unknown."""
     if slot_of(a) == slot_of(b):
         return "PIX"
     ours, theirs = switches_above(index, a), switches_above(index, b)

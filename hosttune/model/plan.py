@@ -1,4 +1,4 @@
-"""The plan document (`hosttune.plan/v1`): guests placed, actions to take, findings. Decides; changes nothing."""
+"""The plan document (`hosttune.plan/v1`): placed guests, actions, findings. A plan decides and changes nothing."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ PLAN_SCHEMA = "hosttune.plan/v1"
 
 
 class PlannedPin(Value, frozen=True, kw_only=True):
-    """A vCPU and the one host CPU it runs on."""
+    """A vCPU and the one host CPU that it runs on."""
 
     vcpu: int
     cpus: str
 
 
 class Cell(Value, frozen=True, kw_only=True):
-    """A NUMA cell of the guest: its vCPUs, its memory, and the host node both come from.
+    """A NUMA cell of the guest: its vCPUs, its memory, and the host node that both come from.
 
-    `distances` are to the guest's cells in order, copied from the host's table (10 = local).
+    `distances` are those to the guest's cells, in order, copied from the host's table (10 = local).
     """
 
     id: int
@@ -32,10 +32,11 @@ class Cell(Value, frozen=True, kw_only=True):
 
 
 class Device(Value, frozen=True, kw_only=True):
-    """A host device given to the guest. `guest_address` is where the XML puts it; `guest_cell` None = no affinity.
+    """A host device given to the guest.
 
-    `managed`: libvirt rebinds the driver around the guest's life ("yes") or the plan's own binding holds ("no").
-    `rom_bar` False switches the option ROM off. `identity` is compared before apply.
+    `guest_address` is its address in the XML; `guest_cell` None means no affinity. `managed` ("yes" in the XML):
+    libvirt rebinds the driver when the guest starts and stops; else ("no") the driver that the plan binds stays.
+    `rom_bar` False turns the option ROM off. `identity` is compared before apply.
     """
 
     address: str
@@ -48,19 +49,19 @@ class Device(Value, frozen=True, kw_only=True):
     host_node: int | None = None
     name: str | None = None
     class_code: str | None = None
-    link_speed_gts: float | None = None  # the most that its link on the host can do
+    link_speed_gts: float | None = None  # the maximum of its link on the host
     link_width: int | None = None
-    switches: tuple[str, ...] = ()  # the host's PCIe switches above it, nearest first, by their upstream ports
-    vgpu_type: str | None = None  # what its function carries; None: it is no vGPU
+    switches: tuple[str, ...] = ()  # the host's PCIe switches above it, nearest first, named by their upstream ports
+    vgpu_type: str | None = None  # the vGPU type that its function has; None: it is not a vGPU
 
 
 class PciController(Value, frozen=True, kw_only=True):
-    """A PCI controller of the guest: `index` is its number, `bus` and `slot` where it sits.
+    """A PCI controller of the guest. `index` is its number; `bus` and `slot` are its position.
 
     `model` is libvirt's: pcie-root, pcie-root-port, pcie-expander-bus, pcie-switch-upstream-port,
-    pcie-switch-downstream-port. `chassis` and `port` make a port unique; `node` is a guest cell and `bus_nr` the first
-    bus number of an expander. `host` is the switch of the host that an upstream port stands for, by its own upstream
-    port, with the most that the link above it can do.
+    pcie-switch-downstream-port. `chassis` and `port` make a port unique. Of an expander, `node` is the guest cell and
+    `bus_nr` the first bus number. Of an upstream port, `host` is the host switch that it represents (named by that
+    switch's upstream port), with the maximum of the link above it.
     """
 
     index: int
@@ -87,7 +88,7 @@ class Topology(Value, frozen=True, kw_only=True):
 
 
 class MigAssignment(Value, frozen=True, kw_only=True):
-    """A MIG instance on a GPU: profile and first memory slice."""
+    """A MIG instance on a GPU: its profile and first memory slice."""
 
     gpu: str
     profile: str
@@ -95,9 +96,9 @@ class MigAssignment(Value, frozen=True, kw_only=True):
 
 
 class Step(Value, frozen=True, kw_only=True):
-    """Something that a person does around a guest: `when` is "start" (before it) or "stop" (after it has ended).
+    """A step that a person does for a guest: `when` is "start" (before it starts) or "stop" (after it has ended).
 
-    hosttune carries none of them out. `unproven`: the order rests on documents and was tried on no hardware.
+    hosttune does none of these steps. `unproven`: the order comes from documents and was not tried on hardware.
     """
 
     when: str
@@ -106,10 +107,10 @@ class Step(Value, frozen=True, kw_only=True):
 
 
 class PlannedGuest(Value, frozen=True, kw_only=True):
-    """One guest as decided: everything its XML needs, and why.
+    """One planned guest: everything that its XML needs, and the reasons.
 
     `guest_settings` is what is wanted inside the guest (names and values of `hosttune.guest.wanted`; None = nothing).
-    `seed` is the path of the image that carries it to cloud-init; None = the XML gets no such drive.
+    `seed` is the path of the image that gives these settings to cloud-init; None = the XML gets no such drive.
     """
 
     name: str
@@ -130,18 +131,18 @@ class PlannedGuest(Value, frozen=True, kw_only=True):
     cpu_vendor: str | None = None
     topology: Topology | None = None
     controllers: tuple[PciController, ...] = ()
-    physical_address_bits: int | None = None  # of the guest, as computed
-    mmio64_bytes: int | None = None  # 64-bit window its BARs need; None = not computed
-    mmio_note: str | None = None  # in a few words, who opens that window
+    physical_address_bits: int | None = None  # of the guest, computed
+    mmio64_bytes: int | None = None  # 64-bit window that its BARs need; None = not computed
+    mmio_note: str | None = None  # short text: what opens that window
     pci_hole64_bytes: int | None = None
-    ovmf_window_mib: int | None = None  # X-PciMmio64Mb floor, None = no floor is needed
-    iommu_eim: bool = False  # an IOMMU device with extended interrupt mode: more than 255 vCPUs
+    ovmf_window_mib: int | None = None  # minimum of X-PciMmio64Mb, None = no minimum is needed
+    iommu_eim: bool = False  # an IOMMU device with extended interrupt mode, for more than 255 vCPUs
     disk: str | None = None
     networks: tuple[Network, ...] = ()
     boot: Boot | None = None
-    elements: tuple[str, ...] = ()  # optional XML elements that the installed libvirt and QEMU know
-    physical_address_limit_bits: int | None = None  # where the IOMMU maps fewer bits than the CPU has
-    allocation_threads: int | None = None  # threads that touch its memory at start
+    elements: tuple[str, ...] = ()  # optional XML elements that the installed libvirt and QEMU support
+    physical_address_limit_bits: int | None = None  # set if the IOMMU maps fewer bits than the CPU has
+    allocation_threads: int | None = None  # threads that touch its memory when it starts
     guest_settings: Mapping[str, Any] | None = None
     seed: str | None = None
 
@@ -151,7 +152,7 @@ class PlannedGuest(Value, frozen=True, kw_only=True):
 
 
 class Unplaced(Value, frozen=True, kw_only=True):
-    """A guest that does not fit: the reasons, and what would make room."""
+    """A guest that does not fit: the reasons, and what would make room for it."""
 
     guest: str
     why: tuple[str, ...]
@@ -179,7 +180,7 @@ class Action(Value, frozen=True, kw_only=True):
 
 
 class Finding(Value, frozen=True, kw_only=True):
-    """Something the operator should know; `level` is info, warn or error. Findings never change the exit code."""
+    """A fact that the operator should know. `level` is info, warn or error. Findings never change the exit code."""
 
     level: str
     text: str
@@ -187,7 +188,7 @@ class Finding(Value, frozen=True, kw_only=True):
 
 
 class Plan(Value, frozen=True, kw_only=True):
-    """What to do on one host: guests, actions, findings, and what could not be placed."""
+    """What to do on one host: guests, actions, findings, and the guests that could not be placed."""
 
     schema: str = PLAN_SCHEMA
     host_digest: str | None = None
@@ -205,9 +206,9 @@ class Plan(Value, frozen=True, kw_only=True):
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "plan") -> Plan:
-        """Read a plan. Raises BadInput naming the offending field or version."""
+        """Read a plan. Raises BadInput with the offending field or version."""
         return from_json(cls, text, schema=PLAN_SCHEMA, where=where, once=True)
 
     def to_json(self) -> str:
-        """The plan, indented; the same host and intent give the same bytes."""
+        """Return the plan as indented JSON. The same host and intent give the same bytes."""
         return to_json(self)

@@ -8,7 +8,7 @@ from hosttune.model.values import Value, close_mappings
 
 
 class VcpuPin(Value, frozen=True, kw_only=True):
-    """A vCPU and the host CPUs it may run on (a plan names exactly one)."""
+    """A vCPU and the host CPUs that it may run on (a plan names exactly one)."""
 
     vcpu: int
     cpus: str | tuple[int, ...]
@@ -23,7 +23,7 @@ class GuestMemory(Value, frozen=True, kw_only=True):
 
 
 class RunningGuest(Value, frozen=True, kw_only=True):
-    """A guest that libvirt knows on this host, running or merely defined: it keeps what it holds."""
+    """A guest that libvirt knows on this host, running or only defined. No other guest gets what it has."""
 
     name: str
     state: str | None = None
@@ -37,13 +37,13 @@ class RunningGuest(Value, frozen=True, kw_only=True):
     devices: tuple[str, ...] = ()
     mdevs: tuple[str, ...] = ()  # UUIDs of its mediated devices
     uuid: str | None = None
-    next_start: tuple[str, ...] | None = None  # in what its next start would differ from what runs; None: unknown
+    next_start: tuple[str, ...] | None = None  # how its next start would differ from what runs; None: unknown
 
 
 class Iommu(Value, frozen=True, kw_only=True):
-    """`present`: the kernel runs an IOMMU with groups; `mode`: default domain type of most groups.
+    """The IOMMU. `present`: the kernel runs one, with groups; `mode`: the default domain type of most groups.
 
-    `interrupt_posting`: whether every Intel unit can post interrupts to vCPUs; None: of other makers, or not read.
+    `interrupt_posting`: whether every Intel unit can post interrupts to vCPUs; None: another maker, or not read.
     """
 
     present: bool | None = None
@@ -66,13 +66,13 @@ class Module(Value, frozen=True, kw_only=True):
 
 
 class Platform(Value, frozen=True, kw_only=True):
-    """The machine as firmware names it, and the kernel modules that matter here."""
+    """The machine as the firmware names it, and the kernel modules that matter to hosttune."""
 
     vendor: str | None = None
     product: str | None = None
     bios_version: str | None = None
     uuid: str | None = None
-    virtualization: str | None = None  # which hypervisor runs this machine, None when none is seen
+    virtualization: str | None = None  # the hypervisor that runs this machine, None if none is seen
     modules: tuple[Module, ...] = ()
     os: str | None = None
     boot_loader: str | None = None
@@ -81,8 +81,8 @@ class Platform(Value, frozen=True, kw_only=True):
 class DomainCapabilities(Value, frozen=True, kw_only=True):
     """What the installed libvirt and QEMU offer for a q35 x86-64 guest (`virsh domcapabilities`).
 
-    `domain_type` is what they were asked for: "kvm", or "qemu" where the host has no KVM. `iothreads` and
-    `hostdev_vfio` (host devices through VFIO) are None where this libvirt does not say.
+    `domain_type` is the type that libvirt was asked about: "kvm", or "qemu" if the host has no KVM. `iothreads` and
+    `hostdev_vfio` (host devices through VFIO) are None if this libvirt does not report them.
     """
 
     machine: str | None = None
@@ -98,10 +98,11 @@ class DomainCapabilities(Value, frozen=True, kw_only=True):
 
 
 class Virtualization(Value, frozen=True, kw_only=True):
-    """The virtualization stack of this host. `kvm` is True when /dev/kvm works here.
+    """The virtualization stack of this host. `kvm` is True if /dev/kvm works here.
 
-    The versions are the running daemon's and its QEMU's; of the installed programs where libvirt cannot be asked.
-    `reads_node_cpus`: whether AppArmor lets QEMU read which CPUs a node has; None: it confines no guest, or unknown.
+    The versions are those of the running daemon and its QEMU, or of the installed programs if libvirt does not answer.
+    `reads_node_cpus`: whether AppArmor lets QEMU read which CPUs a node has; None: AppArmor confines no guest, or
+    unknown.
     """
 
     kvm: bool | None = None
@@ -109,14 +110,14 @@ class Virtualization(Value, frozen=True, kw_only=True):
     qemu_version: str | None = None
     uri: str | None = None
     capabilities: DomainCapabilities | None = None
-    schema_elements: tuple[str, ...] | None = None  # optional XML elements that libvirt's installed schema knows
+    schema_elements: tuple[str, ...] | None = None  # optional XML elements that the installed libvirt's schema knows
     reads_node_cpus: bool | None = None
 
 
 class TunedKey(Value, frozen=True, kw_only=True):
-    """What a profile of TuneD sets: a key of one of its plugins. `where`: the file that says so.
+    """A value that a TuneD profile sets: a key of one of its plugins. `where`: the file with that value.
 
-    `sure` False: it holds only of some devices or machines, or its value is worked out when TuneD starts.
+    `sure` False: it applies only to some devices or machines, or TuneD computes its value when it starts.
     """
 
     plugin: str
@@ -129,7 +130,7 @@ class TunedKey(Value, frozen=True, kw_only=True):
 class Tuned(Value, frozen=True, kw_only=True):
     """TuneD's active profiles, in order, and what they set together. `unread`: what could not be read, and why.
 
-    `reapply_sysctl`: it applies the files of sysctl.d again after its own values, but for names that match one of
+    `reapply_sysctl`: TuneD applies the files of sysctl.d again after its own values, except for names that match one of
     `reapply_sysctl_exclude` (tuned-main.conf).
     """
 

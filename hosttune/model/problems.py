@@ -1,10 +1,10 @@
-"""Problems of a host document that checks look for, by the words that discovery gives them.
+"""The texts of the host document's problems that checks look for.
 
-Apart from `evidence`, so that discovery does not load the documents of a validation.
+They are not in `evidence`, so that discovery does not have to load the documents of a validation.
 """
 
 from __future__ import annotations
 
-PAGES_UNSURE = "number of huge pages in doubt"  # of its default size, else of all sizes
-LIST_UNREAD = "list of guests unknown"  # there may be more guests than are known
-OUTSIDE = "a QEMU guest outside libvirt"  # how it begins: a process of a guest that libvirt does not list
+PAGES_UNSURE = "number of huge pages in doubt"  # the count of the default page size if it is known, else of all sizes
+LIST_UNREAD = "list of guests unknown"  # there may be more guests than the known ones
+OUTSIDE = "a QEMU guest outside libvirt"  # beginning of the text: a process of a guest that libvirt does not list

@@ -14,14 +14,18 @@ Outcome = Literal[
 
 
 class Entry(Value, frozen=True, kw_only=True):
-    """What became of one action. `before`, `want` and `after` are values in the setting's normal form.
+    """The outcome of one action. `before`, `want` and `after` are values in the setting's normal form.
 
-    `done` it was changed and reads back as wanted; `already` it was so, or on the way back nothing was left to take
-    back: nothing was written; `clamped` it was written and another value was taken; `ignored` it was written and stayed
-    as it was; `stuck` the kernel did not come back; `failed` the write was refused, there is no such setting, or it
-    cannot be read; `reverted` it was written back to its original; `conflict` somebody else has changed it since and it
-    was left alone; `pending` it takes effect with a reboot or once its guest runs; `planned` a rehearsal only said what
-    would be written.
+    - `done`: it was changed, and reading it back gives the wanted value.
+    - `already`: nothing was written, because the value was already right, or in a revert nothing was left to revert.
+    - `clamped`: it was written, and the kernel kept another value.
+    - `ignored`: it was written, and the value did not change.
+    - `stuck`: the kernel did not return in time.
+    - `failed`: the write was refused, the setting does not exist, or it cannot be read.
+    - `reverted`: its original value was written back.
+    - `conflict`: another program or person has changed it since, so it was not touched.
+    - `pending`: it takes effect at a reboot or when its guest runs.
+    - `planned`: a dry run only lists what would be written.
     """
 
     action: str
@@ -36,12 +40,15 @@ class Entry(Value, frozen=True, kw_only=True):
 
     @property
     def is_unstaged(self) -> bool:
-        """Whether it waits for a boot that will not bring it: nothing could be staged, it takes a person."""
+        """Whether it waits for a reboot that will not apply it.
+
+        The change could not be prepared; a person must make it.
+        """
         return self.outcome == "pending" and self.after != self.want
 
 
 class Drift(Value, frozen=True, kw_only=True):
-    """A setting in force whose value is no longer the one that was left: `expected` then, `actual` now."""
+    """An applied setting that has another value now: `expected` is the applied value, `actual` the present one."""
 
     action: str
     expected: Any = None
@@ -53,7 +60,7 @@ class Drift(Value, frozen=True, kw_only=True):
 
 
 class OpenTransaction(Value, frozen=True, kw_only=True):
-    """A transaction that was not finished: `recover` settles it."""
+    """A transaction that was not finished. `recover` rolls it back."""
 
     number: int
     verb: str
@@ -73,18 +80,18 @@ class Result(Value, frozen=True, kw_only=True):
     drift: tuple[Drift, ...] = ()
     open_transaction: OpenTransaction | None = None
     exit_code: int | None = None  # of the command: 0, 1 or 4; None in results of older versions
-    notes: tuple[str, ...] = ()  # what a person should know besides
-    differences: tuple[str, ...] = ()  # of a rehearsal: how a guest's definition would change, as a unified diff
-    writes: tuple[str, ...] = ()  # of a rehearsal: every change in order; guests' files by size and sha256
+    notes: tuple[str, ...] = ()  # other things that a person should know
+    differences: tuple[str, ...] = ()  # of a dry run: how a guest's definition would change, as a unified diff
+    writes: tuple[str, ...] = ()  # of a dry run: every change in order; guests' files by size and sha256
 
     def __post_init__(self) -> None:
         close_lists(self)
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "result") -> Result:
-        """Read a result. Raises BadInput naming the offending field or version."""
+        """Read a result. Raises BadInput with the offending field or version."""
         return from_json(cls, text, schema=RESULT_SCHEMA, where=where)
 
     def to_json(self) -> str:
-        """The result, indented."""
+        """Return the result as indented JSON."""
         return to_json(self)

@@ -1,4 +1,4 @@
-"""Where the kernel shows PCI functions, IOMMU groups, CPUs and NUMA nodes: paths of sysfs, each in one place.
+"""Paths in sysfs of PCI functions, IOMMU groups, CPUs and NUMA nodes, each defined in one place.
 
 Source: Documentation/ABI/testing/sysfs-bus-pci, sysfs-kernel-iommu_groups, sysfs-devices-system-cpu and
 ABI/stable/sysfs-devices-node.
@@ -14,10 +14,10 @@ NODES = "/sys/devices/system/node"
 
 
 def function(address: str, name: str = "") -> str:
-    """The folder of a PCI function, or what is called `name` in it."""
+    """Return the folder of a PCI function, or the path of `name` in it."""
     return f"{PCI_DEVICES}/{address}/{name}" if name else f"{PCI_DEVICES}/{address}"
 
 
 def pool(node: int | str, size_bytes: int) -> str:
-    """The folder of a node's pool of huge pages of one size."""
+    """Return the folder of a node's pool of huge pages of one size."""
     return f"{NODES}/node{node}/hugepages/hugepages-{size_bytes // 1024}kB"

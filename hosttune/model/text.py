@@ -1,9 +1,9 @@
-"""Text from anywhere, made safe for whoever reads what is written: what acts on a terminal, or reorders what is read.
+"""Text from any source, made safe for a terminal and for people who read it.
 
-Unsafe are the control characters (U+0000 to U+001F but tab and line end, U+007F to U+009F), the marks that change the
-direction of text (U+200E, U+200F, U+061C, U+202A to U+202E, U+2066 to U+2069; Unicode Technical Report 36, 3.1.1), the
-line and paragraph separators (U+2028, U+2029), and lone surrogates. Reports show a "?" or the escape for them
-(`report.branch.printable`, `visible`); JSON has them as escapes.
+Unsafe are the control characters (U+0000 to U+001F except tab and line end, U+007F to U+009F), the marks that change
+the direction of text (U+200E, U+200F, U+061C, U+202A to U+202E, U+2066 to U+2069; Unicode Technical Report 36, 3.1.1),
+the line and paragraph separators (U+2028, U+2029), and lone surrogates. Reports show a "?" or an escape in their place
+(`report.branch.printable`, `visible`); JSON uses escapes.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from hosttune.errors import BadInput
 
 _ABOVE_ASCII = "\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 UNSAFE = f"[\x00-\x08\x0b-\x1f{_ABOVE_ASCII}]"  # a pattern
-# Compiled by the first text that is not plain: most documents have none.
-_UNSAFE_IN_JSON = f"[{_ABOVE_ASCII}]"  # below U+0020 JSON has escapes of its own
+# Compiled only when the first text that is not plain appears: most documents have none.
+_UNSAFE_IN_JSON = f"[{_ABOVE_ASCII}]"  # JSON has its own escapes below U+0020
 _SURROGATE = "[\ud800-\udfff]"
 _CONTROL = f"[\x00-\x1f{_ABOVE_ASCII}]"
 
 
 def visible(text: str) -> str:
-    """The text with an escape ("\\x9b", "\\u202e") for each unsafe character; tab and line end stay."""
+    """Return the text with an escape ("\\x9b", "\\u202e") for each unsafe character. Tab and line end stay."""
     return re.sub(UNSAFE, _escape, text)
 
 
@@ -32,14 +32,14 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def json_escaped(text: str) -> str:
-    """A JSON text with JSON's own escapes for unsafe characters: it reads back as the same value."""
+    """Return a JSON text in which unsafe characters are JSON escapes. It decodes to the same value."""
     if text.isascii() and "\x7f" not in text:
         return text
     return re.sub(_UNSAFE_IN_JSON, lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def refuse_unwritable(value: object, where: str) -> None:
-    """Raise BadInput, with the path, for a text of a plain value that holds an unsafe character, tab or line end."""
+    """Raise BadInput, with the path, if a text of a plain value has an unsafe character, a tab or a line end."""
     for path, text in _texts(value, ""):
         if not text.isprintable() and (found := re.search(_CONTROL, text)):
             what = f"{text[:80]!r} holds the control character U+{ord(found[0]):04X}"
@@ -47,7 +47,7 @@ def refuse_unwritable(value: object, where: str) -> None:
 
 
 def refuse_surrogates(value: object, where: str) -> None:
-    """Raise BadInput, with the path, for a text of a plain value that is no Unicode: no encoding can write it."""
+    """Raise BadInput, with the path, if a text of a plain value has a lone surrogate: no encoding can write it."""
     for path, text in _texts(value, ""):
         if not text.isascii() and (found := re.search(_SURROGATE, text)):
             what = f"{text[:80]!r} cannot be written in UTF-8: it holds half a character, U+{ord(found[0]):04X}"
@@ -55,7 +55,7 @@ def refuse_surrogates(value: object, where: str) -> None:
 
 
 def _texts(value: object, at: str) -> list[tuple[str, str]]:
-    """Every text in a plain value, keys too, with its path."""
+    """Yield every text in a plain value, keys too, with its path."""
     if isinstance(value, str):
         return [(at, value)]
     if isinstance(value, Mapping):

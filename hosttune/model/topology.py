@@ -10,8 +10,8 @@ from hosttune.model.values import Value, close_mappings
 class Cpu(Value, frozen=True, kw_only=True):
     """One logical CPU. `core`, `llc` and `l2` are named by the lowest CPU id of the group.
 
-    An offline CPU has no places (all None). `allowed` is False where a cpuset hides the CPU from guests.
-    `kind` tells the cores of a hybrid part apart ("performance", "efficiency").
+    An offline CPU has no position (all None). `allowed` is False if a cpuset hides the CPU from guests. `kind`
+    distinguishes the cores of a hybrid processor ("performance", "efficiency").
     """
 
     id: int
@@ -28,11 +28,11 @@ class Cpu(Value, frozen=True, kw_only=True):
     kind: str | None = None
     governor: str | None = None
     energy_preference: str | None = None
-    resume_latency_us: str | None = None  # pm_qos_resume_latency_us verbatim: "0" no limit, "n/a" none tolerated
+    resume_latency_us: str | None = None  # pm_qos_resume_latency_us unchanged: "0" no limit, "n/a" no latency tolerated
 
 
 class CpuModel(Value, frozen=True, kw_only=True):
-    """What is common to the host's CPUs."""
+    """What all CPUs of the host have in common."""
 
     vendor: str | None = None  # "GenuineIntel", "AuthenticAMD", …
     model: str | None = None
@@ -49,7 +49,7 @@ class CpuModel(Value, frozen=True, kw_only=True):
 
 
 class HugePages(Value, frozen=True, kw_only=True):
-    """One size of huge page on one node; counts are pages."""
+    """One size of huge page on one node. The counts are in pages."""
 
     size_bytes: int
     total: int | None = None
@@ -57,7 +57,7 @@ class HugePages(Value, frozen=True, kw_only=True):
 
 
 class NumaNode(Value, frozen=True, kw_only=True):
-    """One node directory of sysfs. `cpus` is the kernel's list verbatim.
+    """One node directory of sysfs. `cpus` is the kernel's list unchanged.
 
     `kind`: "cpu" has CPUs, "memory" has memory and no CPU, "gpu" is a GPU's own memory, "empty" has neither.
     """
@@ -83,7 +83,7 @@ class Hugetlbfs(Value, frozen=True, kw_only=True):
 
 
 class MemorySettings(Value, frozen=True, kw_only=True):
-    """Host-wide memory settings, in the kernel's own words. `hugetlbfs` None: the mounts could not be read."""
+    """Host-wide memory settings, in the kernel's words. `hugetlbfs` None: the mounts could not be read."""
 
     thp: str | None = None  # the bracketed word of transparent_hugepage/enabled
     thp_defrag: str | None = None

@@ -14,10 +14,11 @@ Verdict = Literal["pass", "warn", "fail", "unknown"]
 
 
 class CheckResult(Value, frozen=True, kw_only=True):
-    """One check of one subject (an address, a guest, a node, "host").
+    """The result of one check for one subject (an address, a guest, a node, "host").
 
-    `source` is the file or call read (on pass, warn and fail), `hint` the command or setting that mends it (on fail
-    and unknown). skip: it does not apply here, with the reason in `actual`; unknown: it applies and could not be read.
+    `source` is the file or call that was read (for pass, warn and fail). `hint` is the command or setting that fixes it
+    (for fail and unknown). skip: the check does not apply here, with the reason in `actual`. unknown: it applies, and
+    the value could not be read.
     """
 
     check: str
@@ -30,7 +31,7 @@ class CheckResult(Value, frozen=True, kw_only=True):
 
 
 class Sample(Value, frozen=True, kw_only=True):
-    """One measured figure; several of one metric and subject are runs in order, none left out."""
+    """One measured figure. Several with the same metric and subject are runs in order; none is left out."""
 
     metric: str
     subject: str
@@ -39,7 +40,7 @@ class Sample(Value, frozen=True, kw_only=True):
 
 
 class Gpu(Value, frozen=True, kw_only=True):
-    """A GPU that figures and results may belong to: `id` is vendor:device as baselines name it ("10de:2335")."""
+    """A GPU that figures and results may belong to. `id` is vendor:device as in the baselines ("10de:2335")."""
 
     address: str
     model: str | None = None
@@ -47,7 +48,10 @@ class Gpu(Value, frozen=True, kw_only=True):
 
 
 class KnownDevice(Value, frozen=True, kw_only=True):
-    """A device that was known of the machine, there or not: `kind` and `id` as in `SeenDevice` of the host document."""
+    """A device that was known on the machine, present or not.
+
+    `kind` and `id` are as in the host document's `SeenDevice`.
+    """
 
     address: str
     kind: str | None = None
@@ -56,11 +60,11 @@ class KnownDevice(Value, frozen=True, kw_only=True):
 
 
 class Machine(Value, frozen=True, kw_only=True):
-    """What was validated: with whose figures those of this machine can be compared. GPUs of known makers only.
+    """The machine that was validated: it decides which machines' figures can be compared. GPUs of known makers only.
 
-    `digest` is the host document's: it tells machines apart and names none. None where the host does not know it.
-    `devices`: GPUs, NICs, NVMe drives and NVSwitches that were there or should have been; a later validation expects
-    them again. None: not kept.
+    `digest` is that of the host document: it distinguishes machines without naming one. None if the host document has
+    none. `devices`: GPUs, NICs, NVMe drives and NVSwitches that were present or should have been; a later validation
+    expects them again. None: not recorded.
     """
 
     digest: str | None = None
@@ -75,7 +79,7 @@ class Machine(Value, frozen=True, kw_only=True):
 class Validation(Value, frozen=True, kw_only=True):
     """All results and samples of one run. `facts`: versions and clocks that belong to the figures.
 
-    `worse`: what is worse than in the validation that it was compared with, a line each; None where there was none.
+    `worse`: what is worse than in the validation that it was compared with, one line each; None if there was none.
     """
 
     schema: str = VALIDATION_SCHEMA
@@ -96,16 +100,16 @@ class Validation(Value, frozen=True, kw_only=True):
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "validation") -> Validation:
-        """Read a validation. Raises BadInput naming the offending field or version."""
+        """Read a validation. Raises BadInput with the offending field or version."""
         return from_json(cls, text, schema=VALIDATION_SCHEMA, where=where)
 
     def to_json(self) -> str:
-        """The validation, indented."""
+        """Return the validation as indented JSON."""
         return to_json(self)
 
 
 def verdict_of(results: Iterable[CheckResult]) -> Verdict:
-    """Any fail is a fail; else any unknown is unknown; else any warning warns; else pass."""
+    """Return the verdict: fail if any result is fail, else unknown if any is, else warn if any is, else pass."""
     found = {result.outcome for result in results}
     for outcome in ("fail", "unknown", "warn"):
         if outcome in found:

@@ -1,4 +1,4 @@
-"""Small exact types that every document is made of: CPU sets, PCI addresses, sizes, and JSON both ways."""
+"""Small exact types that all documents use: CPU sets, PCI addresses, sizes, and JSON in both directions."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
 
-_TEXT = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?')  # a text of a JSON document, and whether it is a key
+_TEXT = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?')  # a string in a JSON document, and whether it is a key
 _BDF = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
 
 
 def parse_address(text: str, *, where: str = "PCI address") -> str:
     """Return a PCI address in the kernel's form, "0000:41:00.0" (domain of 4 to 8 digits, lower case).
 
-    The domain may be left out (0000 is meant, as in lspci). Raises BadInput for anything else.
+    The domain may be omitted and is then 0000, as in lspci. Raises BadInput for anything else.
     """
     match = _BDF.fullmatch(text.strip())
     if not match or int(match[3], 16) > 0x1F:
@@ -39,30 +39,30 @@ def parse_address(text: str, *, where: str = "PCI address") -> str:
 
 @cache
 def address_key(address: str) -> tuple[int, ...]:
-    """Sort key of a PCI address: domains may have more than four digits."""
+    """Return the sort key of a PCI address. Domains may have more than four digits."""
     domain, bus, rest = address.split(":")
     device, function = rest.split(".")
     return int(domain, 16), int(bus, 16), int(device, 16), int(function)
 
 
 def slot_of(address: str) -> str:
-    """The slot of a function: its address without the function number ("0000:41:00")."""
+    """Return the slot of a function: its address without the function number ("0000:41:00")."""
     return address.rpartition(".")[0]
 
 
-MAX_ID = (1 << 20) - 1  # of a CPU, a node, a group…: far above what any kernel numbers
-MAX_SET = 1 << 16  # ids in one set: eight times the 8192 CPUs that x86 kernels are built for at most
+MAX_ID = (1 << 20) - 1  # of a CPU, a node, a group…: far above any number that a kernel assigns
+MAX_SET = 1 << 16  # ids in one set: eight times 8192, the most CPUs that x86 kernels are built for
 _RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
 
 
 class CpuSet(frozenset[int]):
-    """A set of CPU (or node) ids with the kernel's list format as its text form."""
+    """A set of CPU (or node) ids. Its text form is the kernel's list format."""
 
     @classmethod
     def parse(cls, text: str) -> CpuSet:
-        """Read the kernel's list format ("0-3,8"); empty text is the empty set.
+        """Parse the kernel's list format ("0-3,8"). Empty text is the empty set.
 
-        Raises ValueError, also for more than MAX_SET ids: a few bytes must not fill the memory.
+        Raises ValueError, also for more than MAX_SET ids: a few bytes of text must not fill the memory.
         """
         ids: set[int] = set()
         named = 0
@@ -75,7 +75,7 @@ class CpuSet(frozenset[int]):
             high = int(match[2] or low) if match else -1
             if high < low or high > MAX_ID:
                 raise ValueError(f"{part[:40]!r} is not a CPU range")
-            named += high - low + 1  # counted before they are made: overlapping ranges cost time too
+            named += high - low + 1  # Count before creating the ids: overlapping ranges take time too.
             if named > MAX_SET:
                 raise ValueError(f"more than {MAX_SET} ids")
             ids.update(range(low, high + 1))
@@ -83,7 +83,7 @@ class CpuSet(frozenset[int]):
 
     @classmethod
     def parse_mask(cls, text: str) -> CpuSet:
-        """Read a kernel mask: comma-separated groups of 32 bits in hex, most significant group first."""
+        """Parse a kernel mask: comma-separated groups of 32 bits in hex, most significant group first."""
         bits = 0
         for group in text.strip().split(","):
             bits = bits << 32 | int(group, 16)
@@ -115,16 +115,16 @@ class CpuSet(frozenset[int]):
 
 
 def parse_cpus(cpus: str | Iterable[int] | None) -> CpuSet:
-    """A CPU list of a document, where text and list of ids are both allowed, as a set."""
+    """Return a CPU list of a document as a set. The list may be text or a list of ids."""
     if cpus is None:
         return CpuSet()
     return CpuSet.parse(cpus) if isinstance(cpus, str) else CpuSet(cpus)
 
 
 class FrozenMap(Mapping[K, V]):
-    """A mapping that cannot change: hashable where its values are, equal to any mapping of the same items.
+    """An immutable mapping. It is hashable if its values are, and equal to any mapping with the same items.
 
-    Keeps the order it was given. Copies of it are itself; it can be pickled.
+    Keeps the given order. A copy of it is the same object. It can be pickled.
     """
 
     __slots__ = ("_items",)
@@ -178,7 +178,7 @@ class FrozenMap(Mapping[K, V]):
 
 
 def freeze(value: Any) -> Any:
-    """The same plain value with tuples for lists and FrozenMaps for mappings, all the way down."""
+    """Return the same plain value with tuples for lists and FrozenMaps for mappings, at every depth."""
     if isinstance(value, Mapping):
         return FrozenMap({name: freeze(part) for name, part in value.items()})
     if isinstance(value, list | tuple):
@@ -187,11 +187,11 @@ def freeze(value: Any) -> Any:
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of every document part: frozen and built by keyword."""
+    """Base class of every part of a document: frozen, and created with keyword arguments only."""
 
 
 def close_mappings(value: Value, *names: str) -> None:
-    """Freeze the named fields of a value; called from `__post_init__` of values with mappings or fields of any type."""
+    """Freeze the named fields of a value, which are mappings or of any type. Called from `__post_init__`."""
     for name in names:
         field = getattr(value, name)
         if isinstance(field, Mapping | list | tuple) and not isinstance(field, FrozenMap):
@@ -199,9 +199,10 @@ def close_mappings(value: Value, *names: str) -> None:
 
 
 def close_lists(value: Value) -> None:
-    """Make tuples of the lists that a value was built with; called from `__post_init__` of whole documents.
+    """Replace the lists in a value's fields by tuples. Called from `__post_init__` of whole documents.
 
-    Only the value's own fields: a decoder makes tuples of all, and the parts are too many to look at each.
+    Only the value's own fields are changed. A decoder already makes tuples at every depth, and there are too many parts
+    to look at each.
     """
     for name in value.__struct_fields__:
         field = getattr(value, name)
@@ -211,11 +212,11 @@ def close_lists(value: Value) -> None:
 
 _SIZE = re.compile(r"([0-9]{1,20})(?:\.([0-9]{1,20}))?\s*(KiB|MiB|GiB|TiB)")
 _UNIT = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-MAX_SIZE = (1 << 63) - 1  # bytes, and every other count of a document: what the kernel itself can say
+MAX_SIZE = (1 << 63) - 1  # bytes, and every other count of a document: the largest number that the kernel can report
 
 
 def parse_size(size: int | str, *, where: str) -> int:
-    """Bytes of a SIZE: a whole number of bytes, or a number with KiB, MiB, GiB or TiB. Raises BadInput."""
+    """Return the bytes of a SIZE: a whole number of bytes, or a number with KiB, MiB, GiB or TiB. Raises BadInput."""
     parsed = size if isinstance(size, int) and not isinstance(size, bool) else _bytes_of(str(size).strip())
     if parsed is None or not 0 < parsed <= MAX_SIZE:
         raise BadInput(
@@ -225,7 +226,7 @@ def parse_size(size: int | str, *, where: str) -> int:
 
 
 def _bytes_of(text: str) -> int | None:
-    """The exact number of bytes; None where the text is no size or no whole number of bytes."""
+    """Return the exact number of bytes; None if the text is not a size or not a whole number of bytes."""
     if len(text) < 20 and text.isascii() and text.isdecimal():
         return int(text)
     match = _SIZE.fullmatch(text)
@@ -237,7 +238,10 @@ def _bytes_of(text: str) -> int | None:
 
 
 def format_size(size_bytes: int | None) -> str:
-    """A size for people: the largest binary unit that shows it to a tenth ("1.5 TiB", "1033 GiB"); "?" for unknown."""
+    """Return a size for people, in the largest binary unit that is exact to a tenth.
+
+    Examples: "1.5 TiB", "1033 GiB"; "?" for unknown.
+    """
     if size_bytes is None:
         return "?"
     for unit in ("TiB", "GiB", "MiB", "KiB"):
@@ -256,19 +260,20 @@ def _encode_other(value: object) -> object:
 
 
 def to_json(value: object) -> str:
-    """Encode any document value, indented; key order is the field order, so equal values give equal bytes.
+    """Encode any document value as indented JSON. Keys are in field order, so equal values give equal bytes.
 
-    What would act on a terminal or reorder what is read stands as an escape, which reads back as the same text.
+    Characters that act on a terminal or change the order of the text are written as escapes, which decode to the same
+    text.
     """
     try:
         data = msgspec.json.encode(value, enc_hook=_encode_other)
-    except UnicodeEncodeError:  # the name of a file may be any bytes: what is no text is shown as U+FFFD
+    except UnicodeEncodeError:  # A file name may be any bytes. What is not text is shown as U+FFFD.
         data = msgspec.json.encode(_as_text(to_builtins(value)))
     return json_escaped(msgspec.json.format(data, indent=2).decode() + "\n")
 
 
 def _as_text(value: Any) -> Any:
-    """A plain value whose texts have no lone surrogates."""
+    """Return a plain value without lone surrogates in its texts."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, dict):
@@ -277,17 +282,20 @@ def _as_text(value: Any) -> Any:
 
 
 def to_builtins(value: object) -> Any:
-    """A document value as plain dicts and lists."""
+    """Return a document value as plain dicts and lists."""
     return msgspec.to_builtins(value, enc_hook=_encode_other)
 
 
 def plain_json(
     text: str | bytes, *, where: str, hint: str = "correct the syntax", most_values: int | None = None
 ) -> Any:
-    """The plain value of a JSON text. Raises BadInput for one that is none, is no Unicode, or has too many values.
+    """Return the plain value of a JSON text.
 
-    The values are counted before they are made (a text of 16 MiB can hold five million): by the characters that can
-    begin one, some of which stand inside texts. A lone surrogate, as itself or as an escape, is no Unicode.
+    The values are counted before they are created, because a text of 16 MiB can hold five million of them. Counted are
+    the characters that come before values (comma, opening brackets and braces), including those inside strings. A lone
+    surrogate is not valid Unicode, whether written as itself or as an escape.
+
+    Raises BadInput if the text is not JSON, is not valid Unicode, or has too many values.
     """
     most = limit("values of a document") if most_values is None else most_values
     try:
@@ -302,8 +310,10 @@ def plain_json(
 
 
 def recorded_json(text: str, *, where: str) -> Any:
-    """The plain value of an answer that a capture holds. Raises BadInput as `plain_json` does, and for a key that an
-    object has twice: no tool writes that, and which value is true nobody knows.
+    """Return the plain value of a recorded answer in a capture.
+
+    Raises BadInput as `plain_json` does, and for a key that occurs twice in an object: no tool writes that, and it is
+    unknown which of the two values is true.
     """
     document = plain_json(text, where=where, hint="record it again")
     _refuse_repeated_keys(document, text, where, "record it again")
@@ -311,7 +321,7 @@ def recorded_json(text: str, *, where: str) -> Any:
 
 
 def _refuse_repeated_keys(document: Any, text: str, where: str, hint: str) -> None:
-    """Raise BadInput where an object of the text, which reads as the document, has a key twice."""
+    """Raise BadInput if an object of the text has a key twice. `document` is the decoded text."""
     kept, todo = 0, [document]
     while todo:
         value = todo.pop()
@@ -320,15 +330,16 @@ def _refuse_repeated_keys(document: Any, text: str, where: str, hint: str) -> No
             todo += value.values()
         elif isinstance(value, list):
             todo += value
-    # Of a key that stands twice the decoder has kept one; each text that a colon follows is a key.
+    # The decoder keeps one of two equal keys. In the text, each string that a colon follows is a key.
     if sum(1 for found in _TEXT.finditer(text) if found[1]) != kept:
         raise BadInput("a key that is there twice in an object", where=where, hint=hint)
 
 
 def from_json(kind: type[T], text: str | bytes, *, schema: str, where: str, once: bool = False) -> T:
-    """Decode a document of one schema version, where null and absent mean the same (`without_nulls`).
+    """Decode a document of one schema version, in which null and absent mean the same (`without_nulls`).
 
-    Raises BadInput naming `where`, the version or the offending field. `once`: no key may stand twice in an object.
+    `once`: refuse a key that occurs twice in an object. Raises BadInput with `where` and the version or the offending
+    field.
     """
     check_size(len(text), "document", where)
     head = plain_json(text, where=where, hint=f"give a {schema} document")
@@ -350,10 +361,10 @@ def from_json(kind: type[T], text: str | bytes, *, schema: str, where: str, once
 
 
 def without_nulls(document: object, kind: type) -> object:
-    """The plain document of a type without the nulls that the type does not take: they mean "left out".
+    """Return the plain document of a type without the nulls that the type does not accept: they mean "left out".
 
-    A null that the type takes stays (an unknown `numa_node`), and so does one in a required field and in a
-    list, for the decoder to refuse by name.
+    A null that the type accepts stays (an unknown `numa_node`). A null in a required field or in a list also stays, so
+    that the decoder refuses it by name.
     """
     from msgspec import inspect
 
@@ -392,7 +403,10 @@ def _takes_null(kind: msgspec.inspect.Type) -> bool:
 
 
 def value_text(value: Any, *, nothing: str) -> str:
-    """A value in one piece, whole: text as it is, parts by name; `nothing` for None, which is told from empty."""
+    """Return a value as one text, not shortened: text unchanged, parts with their names, and `nothing` for None.
+
+    Empty text is shown as two quotation marks, so that it differs from None.
+    """
     if value is None:
         return nothing
     if isinstance(value, bool):

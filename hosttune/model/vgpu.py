@@ -1,4 +1,4 @@
-"""vGPUs in the host document: which framework a GPU's functions offer, and what of it is taken.
+"""vGPUs in the host document: the framework that a GPU's functions offer, and what of it is in use.
 
 `None` is unknown or absent, as everywhere in the document.
 """
@@ -14,12 +14,12 @@ _TYPE_ID = re.compile(r"(?:[a-z0-9_]{1,16}-)?[1-9][0-9]{0,8}")
 
 
 def is_type_id(text: str) -> bool:
-    """Whether a text can be the id of a vGPU type: a number, or as mdev a driver's name and a number."""
+    """Whether a text can be the id of a vGPU type: a number, or for mdev a driver's name and a number."""
     return _TYPE_ID.fullmatch(text) is not None
 
 
 class VgpuType(Value, frozen=True, kw_only=True):
-    """A vGPU type that the driver offers now. `id` is what is written to make one: "1414", or "nvidia-474" as mdev.
+    """A vGPU type that the driver offers now. `id` is written to create one: "1414", or "nvidia-474" for mdev.
 
     `available`: how many more of it one function can have (mdev only).
     """
@@ -30,9 +30,9 @@ class VgpuType(Value, frozen=True, kw_only=True):
 
 
 class VgpuFunction(Value, frozen=True, kw_only=True):
-    """A function that can carry a vGPU. `current_type` is the kernel's own word: "0" = none, else the type's number.
+    """A function that can have a vGPU. `current_type` is the kernel's word: "0" = none, else the number of the type.
 
-    `mdevs` are the UUIDs of the mediated devices on it.
+    `mdevs` are the UUIDs of its mediated devices.
     """
 
     address: str
@@ -41,9 +41,10 @@ class VgpuFunction(Value, frozen=True, kw_only=True):
 
 
 class VgpuGpu(Value, frozen=True, kw_only=True):
-    """A physical GPU and its vGPU framework: "vfio" (the vendor's own virtual functions), "mdev", None = none seen.
+    """A physical GPU and its vGPU framework.
 
-    Planning takes any other word for unknown.
+    The framework is "vfio" (the vendor's own virtual functions), "mdev", or None = none seen. Planning treats any other
+    word as unknown.
     """
 
     address: str
@@ -53,7 +54,7 @@ class VgpuGpu(Value, frozen=True, kw_only=True):
 
 
 class Vgpu(Value, frozen=True, kw_only=True):
-    """The host's side of vGPUs. `manager`: whether the maker's vGPU manager runs; `sriov_manage`: its tool is here."""
+    """The host's side of vGPUs. `manager`: the maker's vGPU manager runs; `sriov_manage`: its tool is installed."""
 
     manager: bool | None = None
     sriov_manage: bool | None = None

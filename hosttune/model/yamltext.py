@@ -1,8 +1,9 @@
 """YAML → plain values (dict, list, text, number, truth value, None), for documents that people write.
 
-Plain words mean what YAML 1.2's core schema says: 0000:41:00.0 is text (YAML 1.1 reads a number to the base of 60), and
-so are off, no and yes. Aliases (a bomb of a few bytes), tags that name other types, and keys given twice are refused.
-Built from the parser's events: libyaml's parser, where PyYAML has it, is some twenty times as fast as PyYAML's own.
+Plain words mean what YAML 1.2's core schema says: 0000:41:00.0 is text (YAML 1.1 reads it as a number to base 60), and
+so are off, no and yes. Refused are aliases (a few bytes can expand to gigabytes), tags that name other types, and keys
+given twice. The values are built from the parser's events. If PyYAML was built with libyaml, libyaml's parser is used:
+it is about twenty times as fast as PyYAML's own.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ _TEXT = f"{_STANDARD}str"
 
 
 class _Refused(Exception):
-    """What YAML allows and a document of ours does not."""
+    """Valid YAML that hosttune's documents do not allow."""
 
 
 def load_yaml(text: str | bytes, where: str, *, fast: bool = True) -> Any:
-    """The one document of a YAML text; None for an empty one. Raises BadInput, also for one above its bounds.
+    """Return the one document of a YAML text; None for an empty text.
 
-    `fast`: by libyaml, where PyYAML was built with it.
+    `fast`: use libyaml if PyYAML was built with it. Raises BadInput, also for a text above its limits.
     """
     import yaml
 
@@ -62,14 +63,14 @@ def _document(events: Iterator[Any], most: int) -> Any:
 
 
 class _Values:
-    """Values from events, counted."""
+    """Builds values from events and counts them."""
 
     def __init__(self, events: Iterator[Any], most: int) -> None:
         self._events = events
         self._left = most
 
     def value(self, event: Any, depth: int) -> Any:
-        """The value that begins with this event."""
+        """Return the value that begins with this event."""
         from yaml import events as kinds
 
         self._left -= 1

@@ -1,1 +1,1 @@
-"""Documents → what people read."""
+"""Documents → text and pictures for people."""

@@ -1,4 +1,4 @@
-"""Bars of each measure: its median from zero, its runs' range, and its floor, typical figure and peak on one axis."""
+"""Bars of each measure: its median from zero, its range of runs, and its floor, typical figure and peak on one axis."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SIZED = re.compile(
 
 
 class Bar(Value, frozen=True, kw_only=True):
-    """One row: positions in percent of the axis (None: not known), figures as text."""
+    """One row: positions in percent of the axis (None: unknown), figures as text."""
 
     name: str
     median: str
@@ -30,7 +30,10 @@ class Bar(Value, frozen=True, kw_only=True):
 
 
 class Chart(Value, frozen=True, kw_only=True):
-    """All subjects of a metric, or all sizes of one. `axis`: 100 percent; `notes` put the marks in figures."""
+    """All subjects of a metric, or all sizes of one.
+
+    `axis` is the value at 100 percent; `notes` give the marks as figures.
+    """
 
     title: str
     words: str
@@ -42,7 +45,7 @@ class Chart(Value, frozen=True, kw_only=True):
 
 
 def charts(found: Iterable[Measure]) -> tuple[Chart, ...]:
-    """A chart for each metric whose subjects are single things; pairs are for the heat maps."""
+    """Return a chart for each metric whose subjects are single things. Pairs are shown in heat maps."""
     together: dict[tuple[str, str], list[Measure]] = {}
     for one in found:
         if pair_of(one.subject) is None:
@@ -98,7 +101,7 @@ def _percent(value: float | None, axis: float) -> float | None:
 
 
 def _notes(members: Sequence[Measure]) -> tuple[str, ...]:
-    """Floor, typical and peak in figures, where all members share them, with the floor's source."""
+    """Return floor, typical and peak as figures if all members share them, with the floor's source."""
     told: dict[str, None] = {}
     for one in members:
         scale = one.scale

@@ -1,4 +1,4 @@
-"""Lines of text that hang in a tree: pure values that the text reports build, and the one place that draws them."""
+"""Lines of text in a tree: pure values that the text reports build, and the one place that draws them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 STYLES = {"plain": "", "strong": "bold", "dim": "dim", "warn": "yellow", "error": "bold red"}
 
 
-FACT = 45  # characters: a part between commas that is longer is prose
+FACT = 45  # characters: a longer part between commas is prose
 
 
 class Branch(Value, frozen=True, kw_only=True):
-    """A line and what hangs below it. `style` is a key of STYLES; colour only repeats what the words say."""
+    """A line and the lines below it. `style` is a key of STYLES; colour only repeats what the text says."""
 
     text: str
     style: str = "plain"
@@ -29,7 +29,7 @@ class Branch(Value, frozen=True, kw_only=True):
 
 
 def draw(branches: Iterable[Branch], console: Console) -> None:
-    """Print each branch as a tree of its own; long lines wrap, preferably after a comma, below their own text."""
+    """Print each branch as a tree. Long lines wrap, preferably after a comma, and continue below their own text."""
     for branch in branches:
         _draw(branch, "", "", console)
 
@@ -53,7 +53,7 @@ def _say_branch(lead: str, text: str, style: str, console: Console) -> None:
 
 
 def draw_rows(rows: Iterable[tuple[str, ...]], console: Console, *, indent: int = 2) -> None:
-    """Print rows as aligned columns; the last column wraps at the console's width, below itself."""
+    """Print rows as aligned columns. The last column wraps at the console's width, below itself."""
     rows = tuple(rows)
     columns = max((len(row) for row in rows), default=1) - 1
     widths = [max(len(row[n]) for row in rows if len(row) > n + 1) for n in range(columns)]
@@ -66,7 +66,7 @@ def draw_rows(rows: Iterable[tuple[str, ...]], console: Console, *, indent: int 
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Lines of at most `width` columns (20 at least): facts are parted at their commas, prose between words."""
+    """Return lines of at most `width` columns (20 at least): facts are split at their commas, prose between words."""
     width = max(width, 20)
     lines = [""]
     for part in text.replace(", ", ",\0 ").split("\0 "):
@@ -81,18 +81,18 @@ def wrap(text: str, width: int) -> list[str]:
 
 
 def say(text: str, console: Console, style: str = "plain") -> None:
-    """Print one line in a style as it is, without markup and without wrapping."""
+    """Print one line in a style unchanged, without markup and without wrapping."""
     from rich.text import Text
 
     console.print(Text(printable(text), style=STYLES[style]), highlight=False, soft_wrap=True)
 
 
 def printable(text: str) -> str:
-    """Text from a document, safe for a terminal: control characters (a capture may hold any) become "?"."""
+    """Return text from a document, safe for a terminal: control characters (a capture may have any) become "?"."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def count(number: int, noun: str) -> str:
-    """A number with its noun: "1 switch", "4 switches"."""
+    """Return a number with its noun: "1 switch", "4 switches"."""
     plural = noun + ("es" if noun.endswith("ch") else "s")
     return f"{number} {noun if number == 1 else plural}"

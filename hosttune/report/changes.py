@@ -1,6 +1,6 @@
-"""Before and after: outcomes that changed and figures that changed, in words; hosttune.bench.compare decides which did.
+"""Before and after: changed outcomes and figures, in words. hosttune.bench.compare decides which ones changed.
 
-What cannot be compared is unknown, and what lies within noise is said to be that: neither is an effect.
+What cannot be compared is unknown, and what is within the noise is called that: neither is reported as a change.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from hosttune.model.validation import CheckResult, Validation
 from hosttune.model.values import Value
 from hosttune.report.measures import number
 
-VERDICTS = ("worse", "better", "unknown", "within noise")  # what a reader must see first
+VERDICTS = ("worse", "better", "unknown", "within noise")  # in the order in which a reader must see them
 SIGNS = {"worse": "✗", "better": "✓", "unknown": "?", "within noise": "="}
 NONE = "not there"
 
 
 class Figure(Value, frozen=True, kw_only=True):
-    """A figure before and after, as text. `effect` has its 95 % interval where it is known, else why it is not."""
+    """A figure before and after, as text. `effect` has its 95 % interval if it is known, else the reason why not."""
 
     metric: str
     subject: str
@@ -31,7 +31,10 @@ class Figure(Value, frozen=True, kw_only=True):
 
 
 class Outcomes(Value, frozen=True, kw_only=True):
-    """A check whose outcome changed; NONE where only one of the two made it. `worse` as bench.regression says."""
+    """A check whose outcome changed; NONE if only one of the two validations made it.
+
+    `worse` as in bench.regression.
+    """
 
     check: str
     subject: str
@@ -42,7 +45,7 @@ class Outcomes(Value, frozen=True, kw_only=True):
 
 
 class Changes(Value, frozen=True, kw_only=True):
-    """Two validations side by side: `same` counts results with the outcome that they had."""
+    """Two validations compared: `same` is the number of results whose outcome did not change."""
 
     before: str
     outcomes: tuple[Outcomes, ...]
@@ -61,18 +64,18 @@ class Changes(Value, frozen=True, kw_only=True):
 
     @property
     def within_noise(self) -> tuple[Figure, ...]:
-        """The figures without an effect that could be told from chance."""
+        """The figures whose change cannot be distinguished from chance."""
         return tuple(figure for figure in self.figures if figure.verdict == "within noise")
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Why figures cannot be compared, once for each metric and reason, with how many."""
+        """Why figures cannot be compared: each metric and reason once, with the number of figures."""
         why = Counter((figure.metric, figure.effect) for figure in self.unknown)
         return tuple(f"{metric}: {count} not comparable, {reason}" for (metric, reason), count in why.items())
 
     @property
     def headline(self) -> str:
-        """How much changed, in one sentence."""
+        """Return how much changed, in one sentence."""
         worse = sum(one.worse for one in self.outcomes)
         facts = [f"{len(self.outcomes) - worse} outcomes better or other", f"{worse} worse", f"{self.same} unchanged"]
         counted = [(verdict, sum(one.verdict == verdict for one in self.figures)) for verdict in VERDICTS]
@@ -81,7 +84,7 @@ class Changes(Value, frozen=True, kw_only=True):
 
 
 def changes(before: Validation | None, after: Validation) -> Changes | None:
-    """All that changed, worst first; None where there is nothing to compare with."""
+    """Return all changes, worst first; None if there is nothing to compare with."""
     if before is None:
         return None
     outcomes, same = _outcomes(before, after)
@@ -91,7 +94,7 @@ def changes(before: Validation | None, after: Validation) -> Changes | None:
 
 
 def verdict_words(figure: Figure) -> str:
-    """The verdict with its sign."""
+    """Return the verdict with its sign."""
     return f"{SIGNS[figure.verdict]} {figure.verdict}"
 
 

@@ -14,11 +14,11 @@ NARROW = 100
 
 
 class Documented(Protocol):
-    """The words of a check (see hosttune.checks.check.Check)."""
+    """The texts of a check (see hosttune.checks.check.Check)."""
 
     @property
     def id(self) -> str:
-        """Its stable name."""
+        """Its permanent name."""
 
     @property
     def title(self) -> str:
@@ -30,15 +30,15 @@ class Documented(Protocol):
 
     @property
     def why(self) -> str:
-        """What it protects from."""
+        """What it protects against."""
 
     @property
     def source(self) -> str:
-        """Where its rule comes from."""
+        """The source of its rule."""
 
 
 def print_checks(checks: Iterable[Documented], console: Console) -> None:
-    """One paragraph a check: id and title, then subjects, why and source, at most 100 columns."""
+    """Print one paragraph per check: id and title, then subjects, why and source, at most 100 columns."""
     width = min(console.width, NARROW)
     for check in checks:
         say(f"{check.id}  {check.title}", console, "strong")

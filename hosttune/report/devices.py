@@ -1,7 +1,8 @@
 """The PCI side of the host tree: GPUs, NICs, NVMe drives and NVSwitches under their host bridges and switches.
 
-A host has hundreds of functions; an operator looks for a few dozen. Bridges are shown only where a path forks or the
-link is degraded, virtual functions are counted on their physical function, everything else is counted in the header.
+A host has hundreds of functions, and an operator looks for a few dozen. So bridges are shown only where a path forks or
+the link is degraded, virtual functions are counted on their physical function, and all other functions are counted in
+the header.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ _KIND_WIDTH = 9
 
 
 class Shown(Value, frozen=True, kw_only=True):
-    """Indexes over one host that every line needs."""
+    """Lookups over one host that every line needs."""
 
     devices: DeviceIndex
-    labels: Mapping[str, tuple[str, str]]  # address -> (kind, what its class says of it)
-    holders: Mapping[str, str]  # address -> guest that holds it
-    problems: Mapping[str, int]  # what a problem says of places -> its number
-    groups: bool  # whether the host has IOMMU groups at all
+    labels: Mapping[str, tuple[str, str]]  # address -> (kind, description by its class)
+    holders: Mapping[str, str]  # address -> guest that has it
+    problems: Mapping[str, int]  # place and reason of a problem -> its number
+    groups: bool  # whether the host has IOMMU groups
 
     @property
     def pci(self) -> Mapping[str, PciDevice]:
@@ -34,7 +35,7 @@ class Shown(Value, frozen=True, kw_only=True):
 
 
 def shown(host: Host, problems: Mapping[str, int]) -> Shown:
-    """Index a host. `problems` gives the number of the line that lists each problem."""
+    """Build the lookups for a host. `problems` gives the number of the line that lists each problem."""
     labels: dict[str, tuple[str, str]] = {}
     labels.update({nic.address: ("NIC", _nic(nic)) for nic in host.nics})
     labels.update({drive.address: ("NVMe", _nvme(drive)) for drive in host.nvme})
@@ -50,12 +51,12 @@ def shown(host: Host, problems: Mapping[str, int]) -> Shown:
 
 
 def listed(index: Shown) -> tuple[str, ...]:
-    """Addresses that get a line: known by class, and no virtual function."""
+    """Return the addresses that get a line: those known by class, without virtual functions."""
     return tuple(address for address in index.labels if address not in index.pci or not index.pci[address].physfn)
 
 
 def device_branches(index: Shown, addresses: Iterable[str]) -> tuple[Branch, ...]:
-    """The host bridges that lead to these devices, in bus order, each with its branch of the tree."""
+    """Return the host bridges that lead to these devices, in bus order, each with its branch of the tree."""
     by_bridge: dict[str, list[tuple[str, ...]]] = {}
     for address in sorted(addresses, key=_order):
         path = index.devices.path(address)
@@ -68,7 +69,10 @@ def _order(address: str) -> tuple[int, str]:
 
 
 def _forks(index: Shown, paths: list[tuple[str, ...]]) -> tuple[Branch, ...]:
-    """Branches below one bridge: a chain of bridges is one line; above a single slot only those at fault are shown."""
+    """Return the branches below one bridge. A chain of bridges is one line.
+
+    Above a single slot, only bridges with a degraded link are shown.
+    """
     groups: dict[str, list[tuple[str, ...]]] = {}
     for path in paths:
         groups.setdefault(path[0], []).append(path)
@@ -90,7 +94,7 @@ def _chained(index: Shown, chain: tuple[str, ...], below: tuple[Branch, ...]) ->
 
 
 def _at_fault(index: Shown, bridge: str, below: str) -> bool:
-    """Whether a bridge's link is degraded and not told below anyway, by the other end of the same link."""
+    """Whether a bridge's link is degraded and the device at the other end of the same link does not already show it."""
     device = index.pci.get(below)
     upstream = device.link.upstream if device and device.link else None
     twin = upstream is not None and upstream.address == bridge and _degraded(index, below)
@@ -103,7 +107,7 @@ def _degraded(index: Shown, address: str) -> bool:
 
 
 def _chain(paths: list[tuple[str, ...]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The bridges that all paths share, and what is left of each path below them."""
+    """Return the bridges that all paths share, and the rest of each path below them."""
     depth = 0
     while all(len(path) > depth + 1 for path in paths) and len({path[depth] for path in paths}) == 1:
         depth += 1
@@ -151,7 +155,7 @@ def _problem_of(index: Shown, address: str) -> int | None:
 
 
 def _sold_as(device: PciDevice | None) -> str:
-    """The name in pci.ids; of "CHIP [PRODUCT]" the product: "MT2910 Family [ConnectX-7]" is a "ConnectX-7"."""
+    """Return the name in pci.ids; of "CHIP [PRODUCT]" the product: "MT2910 Family [ConnectX-7]" is a "ConnectX-7"."""
     name = (device.device_name if device else None) or ""
     chip, bracket, product = name.partition("[")
     return product.rstrip("]") if bracket else chip
@@ -193,7 +197,7 @@ def _nvme(drive: Nvme) -> str:
 
 
 def driver_text(device: PciDevice) -> str:
-    """ "driver nvme", "no driver" where that is proven, "driver not read" where it may be lost."""
+    """Return "driver nvme", or "no driver" if that is proven, or "driver not read" if the driver may be lost."""
     if device.driver is not None:
         return f"driver {device.driver}"
     return "no driver" if device.unbound else "driver not read"
@@ -216,7 +220,7 @@ def _vfs(index: Shown, device: PciDevice) -> str:
 
 
 def link_text(link: Link | None) -> str:
-    """A link in words: the figures now, and why they are lower than the most where they are."""
+    """Return a link as text: the present figures, and why they are below the maximum if they are."""
     if link is None:
         return ""
     now, most = _figures(link.speed_gts, link.width), _figures(link.max_speed_gts, link.max_width)

@@ -1,6 +1,6 @@
-"""A fleet's hosts as every report of it orders and words them: worst first, the same failure of many hosts once.
+"""How all reports of a fleet order and describe its hosts: worst first, the same failure of many hosts once.
 
-Pure words and numbers; nothing here knows a format.
+Pure text and numbers, independent of a format.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hosttune.report.outcomes import ANY_SUBJECT, severity
 
 VERDICTS = ("fail", "unknown", "warn", "pass")  # worst first
 VERDICT_WORDS = {"fail": "failed", "unknown": "unknown", "warn": "with warnings", "pass": "passed"}
-# What each answer means, worst first: of a host with several, the first in this order is told.
+# The meaning of each answer, worst first. For a host with several answers, reports show the first of this order.
 ANSWERS: Mapping[AnswerOutcome, str] = {
     "needs-person": "needs a person: a revert failed",
     "internal": "a bug in hosttune",
@@ -42,9 +42,9 @@ _HOST_ANSWERS = "host-answers"
 
 
 class Trouble(Value, frozen=True, kw_only=True):
-    """One failure, unknown or warning with every host that has it. `results`: how many subjects in all.
+    """One failure, unknown or warning, with every host that has it. `results`: the number of subjects in total.
 
-    `expected` and `actual` are those of the first; `alike`: all others say the same.
+    `expected` and `actual` are those of the first result. `alike`: all results have the same.
     """
 
     check: str
@@ -55,24 +55,24 @@ class Trouble(Value, frozen=True, kw_only=True):
     actual: str | None = None
     hint: str | None = None
     alike: bool = True
-    answer: AnswerOutcome | None = None  # of hosts that did not answer: how
+    answer: AnswerOutcome | None = None  # for hosts that did not answer: the kind of answer
 
     @property
     def title(self) -> str:
-        """The check; of hosts that did not answer what became of them."""
+        """The check. For hosts that did not answer: what happened to them."""
         if self.answer is None:
             return self.check
         return ANSWERS[self.answer] if self.check == _HOST_ANSWERS else f"{self.check}: {ANSWERS[self.answer]}"
 
     @property
     def size(self) -> str:
-        """How far it reaches: "12 hosts, 17 results"."""
+        """How many hosts and results it affects: "12 hosts, 17 results"."""
         hosts = count(len(self.hosts), "host")
         return hosts if self.results == len(self.hosts) else f"{hosts}, {self.results} results"
 
 
 def answer_of(line: HostLine) -> AnswerOutcome:
-    """How a host answered, in one word: the worst of its phases. A host without any answer is unknown."""
+    """Return a host's answer in one word: the worst of its phases. A host without any answer is unknown."""
     found = [
         answer.outcome for answer in line.answers if not (answer.phase == "before" and answer.outcome in ("ok", "no"))
     ]
@@ -80,19 +80,19 @@ def answer_of(line: HostLine) -> AnswerOutcome:
 
 
 def answers_worst_first(report: FleetReport) -> dict[AnswerOutcome, int]:
-    """How many hosts gave each answer, worst first; answers of no host are left out."""
+    """Return how many hosts gave each answer, worst first. Answers that no host gave are left out."""
     found = Counter(answer_of(line) for line in report.hosts)
     return {word: found[word] for word in _ORDER if found[word]}
 
 
 def verdicts(report: FleetReport) -> dict[str, int]:
-    """How many hosts have each verdict, worst first, zeros included."""
+    """Return how many hosts have each verdict, worst first, including zeros."""
     found = Counter(line.verdict for line in report.hosts)
     return {verdict: found[verdict] for verdict in VERDICTS}  # type: ignore[index]  # the four words of a verdict
 
 
 def hosts_worst_first(lines: Iterable[HostLine]) -> tuple[HostLine, ...]:
-    """Hosts by verdict, then by answer, then by how much is wrong, then by name with its numbers as numbers."""
+    """Sort hosts by verdict, then by answer, then by number of problems, then by name (with numbers as numbers)."""
     return tuple(sorted(lines, key=_rank))
 
 
@@ -104,14 +104,14 @@ def _rank(line: HostLine) -> tuple[object, ...]:
 
 
 def natural(name: str) -> tuple[tuple[bool, int, str], ...]:
-    """Sort key of a name: gpu-9 comes before gpu-10."""
+    """Return the sort key of a name: gpu-9 comes before gpu-10."""
     parts = re.split(r"([0-9]{1,18})", name)
     return tuple((part.isascii() and part.isdecimal(), int(part), "") if n % 2 else (False, 0, part)
                  for n, part in enumerate(parts))  # fmt: skip
 
 
 def headline(report: FleetReport) -> str:
-    """How many hosts have which verdict, in one sentence."""
+    """Return how many hosts have which verdict, in one sentence."""
     if not report.hosts:
         return "no hosts"
     found = [f"{number_of} {VERDICT_WORDS[verdict]}" for verdict, number_of in verdicts(report).items() if number_of]
@@ -119,11 +119,11 @@ def headline(report: FleetReport) -> str:
 
 
 def meaning(report: FleetReport) -> str:
-    """What the verdict is to whoever has to decide."""
+    """Return what the verdict means for the person who has to decide."""
     if not report.hosts:
         return "No host was asked: this says nothing about the fleet."
     number_of = verdicts(report)
-    unchecked = report.verb in ("discover", "plan")  # these answer, and judge nothing
+    unchecked = report.verb in ("discover", "plan")  # these verbs give an answer, but judge nothing
     if report.verdict == "fail":
         unfit = "failed" if unchecked else "must not go to a tenant"
         lost = f" {count(number_of['unknown'], 'host')} unknown: that is not a pass." if number_of["unknown"] else ""
@@ -136,7 +136,7 @@ def meaning(report: FleetReport) -> str:
 
 
 def occasion(report: FleetReport) -> tuple[str, ...]:
-    """What was asked, when, and by which version: only what is known."""
+    """Return what was asked, when, and by which version: only what is known."""
     facts = [f"hosttune fleet {report.verb}"]
     facts += [f"run {report.run}"] if report.run else []
     facts += [report.at] if report.at else []
@@ -145,9 +145,9 @@ def occasion(report: FleetReport) -> tuple[str, ...]:
 
 
 def summary(line: HostLine, *, warnings: bool = True) -> str:
-    """What is wrong with a host in one line: why it did not answer, how much of each outcome and in which checks.
+    """Return what is wrong with a host in one line: why it did not answer, the outcomes and their checks.
 
-    Empty for nothing. `warnings` False: of warnings only how many.
+    Empty if nothing is wrong. `warnings` False: of the warnings, only their number.
     """
     said = [one for one in line.told if _answer(line, one) is not None]
     parts = [one.actual or one.check if one.check == _HOST_ANSWERS else f"{one.check}: {one.actual}" for one in said]
@@ -170,7 +170,7 @@ def summary(line: HostLine, *, warnings: bool = True) -> str:
 
 
 def troubles(report: FleetReport) -> tuple[Trouble, ...]:
-    """Every failure, unknown and warning once, worst first, then by how many hosts have it."""
+    """Return every failure, unknown and warning once, worst first, then by the number of hosts that have it."""
     members: dict[tuple[str, ...], list[tuple[HostLine, CheckResult]]] = {}
     for line in report.hosts:
         for result in line.told:
@@ -180,15 +180,15 @@ def troubles(report: FleetReport) -> tuple[Trouble, ...]:
 
 
 def _worst_first(one: Trouble) -> tuple[object, ...]:
-    """A host that needs a person before all, whole hosts before single results, then by how many hosts have it."""
+    """Return the sort key: hosts that need a person first, then by severity; whole hosts before single results."""
     whole = one.answer is None
     return (one.answer != "needs-person", severity(one.outcome), whole, -len(one.hosts), -one.results, one.check)
 
 
 def _key(line: HostLine, result: CheckResult) -> tuple[str, ...]:
-    """What makes two results the same failure: check, outcome and remedy, whatever their numbers.
+    """Return what makes two results the same failure: check, outcome and hint, whatever their numbers.
 
-    Where the remedy is a general one (a host that did not answer, a phase that said no) the reason tells them apart.
+    If the hint is a general one (a host that did not answer, a phase that failed), the reason is part of the key.
     """
     answer = _answer(line, result)
     texts = (result.hint, result.actual if result.hint is None or answer is not None else None)
@@ -201,7 +201,7 @@ def _key(line: HostLine, result: CheckResult) -> tuple[str, ...]:
 
 
 def _answer(line: HostLine, result: CheckResult) -> AnswerOutcome | None:
-    """How the host answered in the phase that a result is about; None for the result of a check."""
+    """Return the host's answer in the phase that a result is about; None if the result is that of a check."""
     if result.check != _HOST_ANSWERS:
         return next((answer.outcome for answer in line.answers if answer.phase == result.check), None)
     found = {answer.phase: answer.outcome for answer in line.answers}
@@ -209,13 +209,13 @@ def _answer(line: HostLine, result: CheckResult) -> AnswerOutcome | None:
 
 
 def _general(line: HostLine, result: CheckResult, text: str | None) -> str | None:
-    """A text without the names of its host and of its subject's address."""
+    """Return a text without the names of its host and without the address of its subject."""
     if text is None:
         return None
     if _ADDRESS.fullmatch(result.subject):
         text = text.replace(result.subject, ANY_SUBJECT)
     for name in dict.fromkeys((line.host, line.hostname)):
-        if name and name in text and _NUMBER.search(name):  # a name without a number may be any other word
+        if name and name in text and _NUMBER.search(name):  # a name without a digit may be a normal word
             text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", _HOST, text)
     return text
 
@@ -243,30 +243,30 @@ def _trouble(members: Sequence[tuple[HostLine, CheckResult]]) -> Trouble:
 
 
 def wave_words(wave: Wave) -> str:
-    """What a wave's gate said, in a word."""
+    """Return what a wave's gate decided, in a word."""
     return "not reached" if wave.passed is None else "passed" if wave.passed else "stopped"
 
 
 def wave_outcome(wave: Wave) -> str:
-    """The outcome whose sign and colour a wave has."""
+    """Return the outcome whose sign and colour show a wave."""
     return "skip" if wave.passed is None else "pass" if wave.passed else "fail"
 
 
 def outlier_words(one: Outlier) -> str:
-    """ "28.0 GB/s, median 55.5, -49.5 %, score -132"."""
+    """Return the figures of an outlier as text: "28.0 GB/s, median 55.5, -49.5 %, score -132"."""
     part = f"{one.value / one.median - 1:+.1%}" if one.median else "median is 0"
     score = f"score {one.score:+.1f}" if one.score is not None else "all others alike"
     return f"{number(one.value)} {one.unit}, median {number(one.median)}, {part}, {score}"
 
 
 def median_name(one: Median) -> str:
-    """The metric with what it was measured on besides the model."""
+    """Return the metric's name, and what it was measured on other than the model."""
     extra = f"{one.gpus} GPUs" if one.gpus else one.subject
     return f"{one.metric} ({extra})" if extra else one.metric
 
 
 def results_left_out(report: FleetReport) -> str | None:
-    """What the groups do not hold; None where they hold all."""
+    """Return how many results are missing in the groups; None if none is."""
     cut = [line.untold for line in report.hosts if line.untold]
     if not cut:
         return None

@@ -1,8 +1,8 @@
 """The fleet report as one self-contained HTML page: what to do next, every host, the heat map, waves and outliers.
 
-Nothing is loaded from anywhere. A content security policy names the page's one script and one style by their hashes,
-so that nothing else runs, whatever a host says. The page is whole without its script, which filters and sorts the
-hosts and draws the heat map; without it the table of checks says what the map shows.
+Nothing is loaded from elsewhere. A content security policy names the page's one script and one style by their hashes,
+so that nothing else runs, whatever a host's texts contain. The page is complete without its script, which filters and
+sorts the hosts and draws the heat map. Without the script, the table of checks has the facts of the map.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ from hosttune.report.outcomes import OUTCOMES, SIGNS, WORDS, Group, groups, seve
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-MOST_GROUPS = 12  # of one host's row: its own page and its result file have them all
+MOST_GROUPS = 12  # for one host's row: its own page and its result file have all of them
 MOST_TROUBLES = 200
 MOST_WHY = 20  # reasons of one wave
-STEPS_SHOWN = 8  # at once; the others unfold. Failures and hosts without an answer are always shown
+STEPS_SHOWN = 8  # shown at once, the others on request; failures and hosts without an answer are always shown
 MOST_OUTLIERS = 300
 MOST_MEDIANS = 300
 _LOST = "x"  # in the map: the host did not answer
@@ -58,7 +58,7 @@ _LETTERS = {"fail": "f", "unknown": "u", "warn": "w", "pass": "p", "skip": "s"}
 
 
 class Row(Value, frozen=True, kw_only=True):
-    """One host as its row of the table shows it."""
+    """One host as its row of the table."""
 
     line: HostLine
     answer: str
@@ -71,12 +71,12 @@ class Row(Value, frozen=True, kw_only=True):
 
     @property
     def unfolds(self) -> bool:
-        """Whether there is anything to say below the row."""
+        """Whether there is anything to show below the row."""
         return bool(self.groups or self.line.worse or self.page)
 
 
 class CheckRow(Value, frozen=True, kw_only=True):
-    """One check over the fleet: how many hosts have which outcome, how many did not answer, or were not asked it."""
+    """One check over the fleet: hosts by outcome, hosts that did not answer, and hosts on which it was not made."""
 
     check: str
     counts: dict[str, int]
@@ -85,9 +85,9 @@ class CheckRow(Value, frozen=True, kw_only=True):
 
 
 def html(report: FleetReport) -> str:
-    """The page, ending in a newline; the same report gives the same bytes. Every text of a host is escaped.
+    """Return the page, ending in a newline. The same report gives the same bytes. Every text of a host is escaped.
 
-    Links to hosts' own pages are relative to the results folder: the page works where it lies beside them.
+    Links to hosts' own pages are relative to the results folder, so they work if the page is in that folder.
     """
     lines = hosts_worst_first(report.hosts)
     checks = tuple(dict.fromkeys(check for line in report.hosts for check in line.checks))
@@ -132,13 +132,13 @@ def _row(line: HostLine) -> Row:
 
 
 def _cells(line: HostLine, checks: Sequence[str]) -> str:
-    """A letter for each check. Of a host that did not answer no cell is empty: all of it is unknown."""
+    """Return a letter for each check. For a host that did not answer, every cell means unknown; none is empty."""
     nothing = _NOT_MADE if answer_of(line) in ("ok", "no") else _LOST
     return "".join(_LETTERS.get(line.checks[check], "u") if check in line.checks else nothing for check in checks)
 
 
 def _check_rows(checks: Sequence[str], cells: Sequence[str]) -> list[CheckRow]:
-    """Checks worst first: by the worst outcome that any host has, then by how many hosts have it."""
+    """Return the checks worst first: by the worst outcome of any host, then by the number of hosts with it."""
     rows = []
     for n, check in enumerate(checks):
         found = Counter(row[n] for row in cells)
@@ -154,7 +154,7 @@ def _data(
     rows: Sequence[Row],
     found: Sequence[Trouble],
 ) -> Any:
-    """What the script needs, as JSON that cannot end its element: rows in the order of the table."""
+    """Return the script's data as JSON that cannot end its HTML element. Rows are in the order of the table."""
     from markupsafe import Markup
 
     place = {line.host: n for n, line in enumerate(lines)}
@@ -178,7 +178,7 @@ def _data(
 
 @cache
 def _assets() -> dict[str, Any]:
-    """Style and script as they are inlined, and their hashes for the content security policy."""
+    """Return style and script as they are inlined, and their hashes for the content security policy."""
     from markupsafe import Markup
 
     place = folder("templates") / "report"
@@ -229,7 +229,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """Every printed value: control characters are not for a page."""
+    """Return a printed value without control characters, which do not belong on a page."""
     if isinstance(value, str) and not hasattr(value, "__html__"):
         return printable(value)
     return value

@@ -1,8 +1,8 @@
 """The fleet report as JUnit XML: a suite for each host, a test case for each of its checks.
 
-As in the report of one host a fail is a failure, unknown an error, what does not apply is skipped and a warning passes
-with its words. A host that did not answer has one case, an error. Of a check with several subjects the worst decides;
-those that are not well are told in it.
+As in the report of one host, a fail is a failure, unknown is an error, a check that does not apply is skipped, and a
+warning passes with its text. A host that did not answer has one case, an error. For a check with several subjects the
+worst outcome decides; the case lists the subjects with problems.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hosttune.report.validation_junit import judged, safe
 
 
 def junit(report: FleetReport) -> str:
-    """The report as one `testsuites`, hosts in the order of the report; ends in a newline."""
+    """Return the report as one `testsuites`, hosts in the order of the report, ending in a newline."""
     suites = [_suite(line, report.verb) for line in report.hosts]
     root = Element("testsuites", {"name": safe(f"hosttune fleet {report.verb}: {headline(report)}")})
     for name in ("tests", "failures", "errors", "skipped"):
@@ -52,7 +52,7 @@ def _suite(line: HostLine, verb: str) -> Element:
 
 
 def _results(line: HostLine) -> list[CheckResult]:
-    """One result a check: the worst, with the words of every subject that is not well."""
+    """Return one result for each check: the worst, with the texts of every subject with a problem."""
     told: dict[str, list[CheckResult]] = {}
     for one in line.told:
         told.setdefault(one.check, []).append(one)

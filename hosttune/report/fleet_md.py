@@ -1,4 +1,4 @@
-"""The fleet report as Markdown, short enough for a ticket: alike together, hosts that are well counted."""
+"""The fleet report as Markdown, short enough for a ticket: similar problems together, healthy hosts counted."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from hosttune.report.outcomes import SIGNS
 from hosttune.report.validation_md import escaped, table
 
 MANY = 12  # hosts named in a cell before "and N more"
-MOST = 40  # rows of a table: a ticket holds some 60,000 characters
+MOST = 40  # rows of a table: a ticket takes about 60,000 characters
 MOST_WHY = 10
 
 
 def markdown(report: FleetReport) -> str:
-    """The report as CommonMark with tables, ending in a newline; the same report gives the same bytes.
+    """Return the report as CommonMark with tables, ending in a newline. The same report gives the same bytes.
 
     Every text of a host is escaped: it cannot become a link, an image, HTML, a mention or another cell. Tables are cut
     after MOST rows, and say so.

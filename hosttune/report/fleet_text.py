@@ -1,4 +1,4 @@
-"""The fleet report as text: the verdict, what to do next, waves, outliers, and the hosts that are not well."""
+"""The fleet report as text: the verdict, what to do next, waves, outliers, and the hosts with problems."""
 
 from __future__ import annotations
 
@@ -30,15 +30,18 @@ from hosttune.report.validation_text import prose
 if TYPE_CHECKING:
     from rich.console import Console
 
-MANY = 8  # hosts named of a group before "and N more": all of them are in the other formats
-MOST_WARNINGS = 10  # groups of warnings that are told: whoever wants all of them asks for another format
+MANY = 8  # hosts of a group named before "and N more"; the other formats name all
+MOST_WARNINGS = 10  # groups of warnings that are shown; the other formats show all
 MOST_HOSTS = 40  # hosts that are listed one by one
 MOST_OUTLIERS = 20
 _STYLES = {"fail": "error", "unknown": "warn", "warn": "warn", "pass": "plain", "skip": "dim"}
 
 
 def print_fleet(report: FleetReport, console: Console) -> None:
-    """Print what a person must know after a run over many hosts: worst first, alike together, at most 100 columns."""
+    """Print what a person must know after a run over many hosts: worst first, similar problems together.
+
+    Lines have at most 100 columns.
+    """
     style = {"fail": "error", "unknown": "warn", "warn": "warn"}.get(report.verdict, "strong")
     prose(f"{report.verdict.upper()}  {headline(report)}", 0, console, style)
     prose(meaning(report), 0, console)
@@ -57,7 +60,7 @@ def print_fleet(report: FleetReport, console: Console) -> None:
 
 
 def _print_answers(report: FleetReport, console: Console) -> None:
-    """How the hosts answered, where any did not."""
+    """Print how the hosts answered, if any host did not answer."""
     found = answers_worst_first(report)
     if set(found) <= {"ok", "no"}:
         return
@@ -127,7 +130,7 @@ def _print_medians(report: FleetReport, console: Console) -> None:
 
 
 def _print_hosts(lines: Sequence[HostLine], console: Console) -> None:
-    """The hosts that are not well, one by one; the others counted."""
+    """Print the hosts with problems one by one, and count the others."""
     bad = [line for line in lines if line.verdict in ("fail", "unknown") or line.worse]
     if not bad:
         return

@@ -1,6 +1,6 @@
-"""Matrices as heat maps: figures between pairs (GPU to GPU, node to node) with a step of colour for each.
+"""Matrices as heat maps: figures between pairs (GPU to GPU, node to node), with a colour for each of seven steps.
 
-The number always stands in its cell; the colour only lets the eye find the odd one out: the worse, the darker.
+The number is always in its cell. The colour only helps to find the unusual one: the worse, the darker.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from hosttune.report.measures import Measure, by_metric, number, title_of
 
 STEPS = 7  # colours from best to worst
 _PAIR = re.compile(r"(\S.*?)\s*(?:->|→|>|\bto\b)\s*(.*\S)")
-_WITHIN = 0.1  # the ramp spans at least this part of its best figure: noise must not look like a fault
+_WITHIN = 0.1  # the colour range covers at least this part of its best figure, so that noise does not look like a fault
 
 
 class Cell(Value, frozen=True, kw_only=True):
-    """One figure: its text, its step of colour (None: no figure), and whether it is on the wrong side of its floor."""
+    """One figure: its text, its colour step (None: no figure), and whether it is on the wrong side of its floor."""
 
     text: str
     step: int | None = None
@@ -27,7 +27,10 @@ class Cell(Value, frozen=True, kw_only=True):
 
 
 class Matrix(Value, frozen=True, kw_only=True):
-    """Rows are where it starts (the reader, the CPU), columns where it ends. The ramp goes from `best` to `worst`."""
+    """A matrix of figures. Rows are where a transfer starts (the reader, the CPU), columns where it ends.
+
+    The colours go from `best` to `worst`.
+    """
 
     title: str
     words: str
@@ -41,18 +44,21 @@ class Matrix(Value, frozen=True, kw_only=True):
 
     @property
     def flagged(self) -> bool:
-        """Any cell is on the wrong side of its floor."""
+        """Whether any cell is on the wrong side of its floor."""
         return any(cell.below_floor for row in self.rows for cell in row)
 
 
 def pair_of(subject: str) -> tuple[str, str] | None:
-    """The two ends of a subject such as "0000:18:00.0>0000:29:00.0" or "node 0 to node 1", None for one thing."""
+    """Return the two ends of a subject such as "0000:18:00.0>0000:29:00.0" or "node 0 to node 1".
+
+    None for a single thing.
+    """
     found = _PAIR.fullmatch(subject)
     return (found[1], found[2]) if found else None
 
 
 def matrices(found: Iterable[Measure]) -> tuple[Matrix, ...]:
-    """A matrix for each metric of which every subject is a pair."""
+    """Return a matrix for each metric whose subjects are all pairs."""
     return tuple(
         _matrix(metric, subjects)
         for metric, subjects in by_metric(found).items()
@@ -61,7 +67,10 @@ def matrices(found: Iterable[Measure]) -> tuple[Matrix, ...]:
 
 
 def distances(host: Host) -> Matrix | None:
-    """The firmware's distances between nodes (SLIT; 10 is local), None where no node tells or there is but one."""
+    """Return the firmware's distances between nodes (SLIT; 10 is local).
+
+    None if no node reports distances or there is only one node.
+    """
     nodes = [node for node in host.numa_nodes if node.distances]
     if len(nodes) < 2:
         return None
@@ -106,7 +115,7 @@ def _matrix(metric: str, subjects: Sequence[Measure]) -> Matrix:
 
 
 def _ramp(figures: Iterable[float], *, lower_is_better: bool) -> tuple[float, float]:
-    """The figures of the lightest and the darkest colour."""
+    """Return the figures of the lightest and the darkest colour."""
     known = tuple(figures) or (0.0,)
     low, high = min(known), max(known)
     return (low, max(high, low * (1 + _WITHIN))) if lower_is_better else (high, min(low, high * (1 - _WITHIN)))

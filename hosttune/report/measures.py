@@ -1,6 +1,6 @@
-"""Samples as reports show them: runs of one metric and subject together, with their median and what they stand beside.
+"""Samples as reports show them: runs of one metric and subject together, with their median and what to compare it with.
 
-Whether more or less is better is told by the scale, else by the metric's family.
+The scale says whether higher or lower is better; otherwise the metric's family does.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from hosttune.model.values import Value
 
 
 class Scale(Value, frozen=True, kw_only=True):
-    """What a metric's figures stand beside, in the metric's own unit; None is unknown. `subject` None: every subject's.
+    """The figures that a metric is compared with, in the metric's unit. None is unknown. `subject` None: every subject.
 
-    `floor` is the least (of a latency the most) that is accepted, `typical` what a good one measures, as `typical_is`
-    says: a fleet's median, this host's own history, a reference. `peak` is what the hardware can do at most. `source`
-    says where the floor comes from.
+    `floor` is the lowest accepted figure (for a latency, the highest). `typical` is a good figure; `typical_is` says
+    which: a fleet's median, this host's own history, or a reference. `peak` is the hardware's maximum. `source` says
+    where the floor comes from.
     """
 
     metric: str
@@ -33,7 +33,7 @@ class Scale(Value, frozen=True, kw_only=True):
 
 
 class Measure(Value, frozen=True, kw_only=True):
-    """All runs of one metric and subject, in order; a run without a figure is None and counts as missing."""
+    """All runs of one metric and subject, in order. A run without a figure is None and counts as missing."""
 
     metric: str
     subject: str
@@ -48,27 +48,30 @@ class Measure(Value, frozen=True, kw_only=True):
 
     @property
     def missing(self) -> int:
-        """Runs that gave none."""
+        """The number of runs without a finite figure."""
         return len(self.runs) - len(self.figures)
 
     @property
     def median(self) -> float | None:
-        """Of the figures; None where there is none."""
+        """The median of the figures; None if there are none."""
         return median(self.figures) if self.figures else None
 
     @property
     def lowest(self) -> float | None:
-        """Of the figures."""
+        """The lowest figure; None if there are none."""
         return min(self.figures, default=None)
 
     @property
     def highest(self) -> float | None:
-        """Of the figures."""
+        """The highest figure; None if there are none."""
         return max(self.figures, default=None)
 
     @property
     def lower_is_better(self) -> bool:
-        """As the scale says, else the metric's family; of a metric that nobody knows more is better."""
+        """Whether lower figures are better, by the scale or else by the metric's family.
+
+        False for an unknown metric.
+        """
         if self.scale and self.scale.lower_is_better is not None:
             return self.scale.lower_is_better
         family = metric_of(self.metric)
@@ -76,14 +79,14 @@ class Measure(Value, frozen=True, kw_only=True):
 
     @property
     def below_floor(self) -> bool | None:
-        """The median is on the wrong side of the floor; None where either is unknown."""
+        """Whether the median is on the wrong side of the floor; None if either is unknown."""
         if self.median is None or self.scale is None or self.scale.floor is None:
             return None
         return self.median > self.scale.floor if self.lower_is_better else self.median < self.scale.floor
 
 
 def measures(samples: Iterable[Sample], scales: Iterable[Scale] = ()) -> tuple[Measure, ...]:
-    """Samples by metric, subject and unit, metrics and subjects in the order in which they first appear."""
+    """Group samples by metric, subject and unit. Metrics and subjects are in the order in which they first appear."""
     beside = {(scale.metric, scale.subject): scale for scale in scales}
     runs: dict[str, dict[tuple[str, str], list[float | None]]] = {}
     for sample in samples:
@@ -102,7 +105,7 @@ def measures(samples: Iterable[Sample], scales: Iterable[Scale] = ()) -> tuple[M
 
 
 def by_metric(found: Iterable[Measure]) -> dict[str, Sequence[Measure]]:
-    """Measures of each metric, in order."""
+    """Return the measures of each metric, in order."""
     metrics: dict[str, list[Measure]] = {}
     for measure in found:
         metrics.setdefault(measure.metric, []).append(measure)
@@ -110,13 +113,13 @@ def by_metric(found: Iterable[Measure]) -> dict[str, Sequence[Measure]]:
 
 
 def title_of(metric: str) -> str:
-    """What a metric is in words; empty for one that nobody knows."""
+    """Return a metric's name in words; empty for an unknown metric."""
     family = metric_of(metric)
     return family.title if family else ""
 
 
 def number(value: float | None) -> str:
-    """A figure for people: three significant digits at least, thousands parted, "unknown" for None."""
+    """Return a figure for people: at least three significant digits, with thousands separators, "unknown" for None."""
     if value is None or not math.isfinite(value):
         return "unknown"
     size = abs(value)
@@ -131,7 +134,10 @@ MANY = 16  # subjects of one metric that a text lists one by one
 
 
 def figure_rows(found: Sequence[Measure]) -> tuple[tuple[str, str], ...]:
-    """(subject, figure) of the measures of one metric, as text; of more than MANY only the ends and the middle."""
+    """Return (subject, figure) of the measures of one metric, as text.
+
+    Of more than MANY: only the lowest, the median and the highest, and how many have no figure.
+    """
     known = sorted((one for one in found if one.median is not None), key=lambda one: one.median or 0.0)
     if len(found) <= MANY or not known:
         return tuple((one.subject, figure(one)) for one in found)
@@ -143,7 +149,10 @@ def figure_rows(found: Sequence[Measure]) -> tuple[tuple[str, str], ...]:
 
 
 def figure(measure: Measure) -> str:
-    """The median of a measure, and of several runs their range; runs without a figure are counted, never dropped."""
+    """Return the median of a measure, and for several runs their range.
+
+    Runs without a figure are counted, never dropped.
+    """
     runs = f"{len(measure.runs)} run{'' if len(measure.runs) == 1 else 's'}"
     if measure.median is None:
         return f"unknown: no figure from {runs}"

@@ -1,6 +1,6 @@
-"""Results as every report of a validation orders and words them: worst first, alike together, hints once each.
+"""How all reports of a validation order and describe results: worst first, similar ones together, hints once each.
 
-Pure words and numbers; nothing here knows a format. A colour never stands alone: each outcome has a word and a sign.
+Pure text and numbers, independent of a format. No outcome is shown by colour alone: each has a word and a sign.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ LEVELS = {0: "checklist", 1: "quick benchmarks", 2: "full benchmarks", 3: "burn-
 
 
 class Group(Value, frozen=True, kw_only=True):
-    """Results of one check that say the same of several subjects. `ANY_SUBJECT` stands for each where they differ."""
+    """Results of one check that say the same about several subjects.
+
+    If the texts differ only in the subject, `ANY_SUBJECT` replaces it.
+    """
 
     check: str
     outcome: str
@@ -33,7 +36,7 @@ class Group(Value, frozen=True, kw_only=True):
 
 
 class Step(Value, frozen=True, kw_only=True):
-    """One thing to do: a hint, the worst outcome it mends, and what it mends as (check, subjects)."""
+    """One thing to do: a hint, the worst outcome that it fixes, and what it fixes as (check, subjects)."""
 
     hint: str
     outcome: str
@@ -41,25 +44,25 @@ class Step(Value, frozen=True, kw_only=True):
 
 
 def severity(outcome: str) -> int:
-    """Place of an outcome in the reports, worst first; one that nobody knows counts as unknown."""
+    """Return the position of an outcome in the reports, worst first. An unknown word counts as unknown."""
     return OUTCOMES.index(outcome if outcome in OUTCOMES else "unknown")
 
 
 def counts(results: Iterable[CheckResult]) -> dict[str, int]:
-    """How many results have each outcome, worst first, zeros included."""
+    """Return how many results have each outcome, worst first, including zeros."""
     found = Counter(result.outcome for result in results)
     return {outcome: found[outcome] for outcome in OUTCOMES}  # type: ignore[index]
 
 
 def worst_first(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
-    """Results by severity; within one, those of a check together, checks in the order of the document."""
+    """Sort results by severity; then results of a check together, with checks in the order of the document."""
     results = tuple(results)
     order = {check: n for n, check in enumerate(dict.fromkeys(result.check for result in results))}
     return tuple(sorted(results, key=lambda result: (severity(result.outcome), order[result.check])))
 
 
 def groups(results: Iterable[CheckResult]) -> tuple[Group, ...]:
-    """Results worst first, those of a check that differ only in their subject as one."""
+    """Group results that differ only in their subject, worst first."""
     alike: dict[tuple[object, ...], list[CheckResult]] = {}
     for result in worst_first(results):
         said = tuple(_general(result, text) for text in _texts(result))
@@ -68,7 +71,7 @@ def groups(results: Iterable[CheckResult]) -> tuple[Group, ...]:
 
 
 def next_steps(results: Iterable[CheckResult]) -> tuple[Step, ...]:
-    """What to do, worst first: every hint of a fail, unknown or warning once, with what it mends."""
+    """Return what to do, worst first: every hint of a fail, unknown or warning once, with what it fixes."""
     mended: dict[str, list[Group]] = {}
     for group in groups(results):
         if group.hint and group.outcome in ("fail", "unknown", "warn"):
@@ -77,7 +80,7 @@ def next_steps(results: Iterable[CheckResult]) -> tuple[Step, ...]:
 
 
 def headline(validation: Validation) -> str:
-    """The verdict's reason in one sentence."""
+    """Return the reason for the verdict in one sentence."""
     number = counts(validation.results)
     bad = [f"{number[outcome]} {WORDS[outcome]}" for outcome in ("fail", "unknown") if number[outcome]]
     if number["warn"]:
@@ -88,7 +91,7 @@ def headline(validation: Validation) -> str:
 
 
 def meaning(validation: Validation) -> str:
-    """What the verdict is to whoever has to decide."""
+    """Return what the verdict means for the person who has to decide."""
     if not validation.results:
         return "Nothing was checked: this says nothing about the host."
     return {
@@ -100,7 +103,7 @@ def meaning(validation: Validation) -> str:
 
 
 def occasion(validation: Validation) -> tuple[str, ...]:
-    """How deep, when and by which version it was looked at: only what is known."""
+    """Return the level, time and version of the validation: only what is known."""
     level = LEVELS.get(validation.level)
     facts = [f"level {validation.level}" + (f" ({level})" if level else "")]
     facts += [validation.at] if validation.at else []
@@ -113,9 +116,9 @@ def _texts(result: CheckResult) -> tuple[str | None, ...]:
 
 
 def _general(result: CheckResult, text: str | None) -> str | None:
-    """A text with the subject's address taken out: what is left is the same for each subject of a group.
+    """Return a text without the subject's address, so that it is the same for each subject of a group.
 
-    Addresses only: "host" or a guest's name may be a part of any other word.
+    Only addresses are removed: "host" or a guest's name may be a part of another word.
     """
     if text is None or not _ADDRESS.fullmatch(result.subject):
         return text

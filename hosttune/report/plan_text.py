@@ -1,7 +1,7 @@
-"""The plan document as text: what each guest gets and why, what would change on the host, and what to watch.
+"""The plan document as text: what each guest gets and why, what would change on the host, and what to watch for.
 
-Order is the order of reading: a verdict in one line, guests, guests that found no place, actions, findings.
-Where the plan was saved is said by `cli`, which did it. ASCII, except for names that the machine itself gives.
+The order is the order of reading: a verdict in one line, guests, guests that could not be placed, actions, findings.
+`cli` saves the plan and prints where. The text is ASCII, except for names that the machine itself gives.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _LEVELS = ("error", "warn", "info")
-_RUNS = 8  # rows of pins a cell may take before only the sets are named
+_RUNS = 8  # a cell with more rows of pins shows only the sets
 
 
 def print_plan(plan: Plan, host: Host, console: Console) -> None:
-    """Print a plan made for `host` (its links and models are shown beside the planned devices)."""
+    """Print a plan made for `host`, whose links and models are shown next to the planned devices."""
     for line in wrap(verdict(plan), console.width):
         say(line, console, "strong")
     draw_rows([("CPUs that stay with the host (housekeeping)", plan.housekeeping_cpus or "none")], console)
@@ -37,7 +37,7 @@ def print_plan(plan: Plan, host: Host, console: Console) -> None:
 
 
 def verdict(plan: Plan) -> str:
-    """The plan in one line: guests placed and not, actions, reboots, findings that matter."""
+    """Return the plan in one line: guests placed and not placed, actions, reboots, important findings."""
     facts = [f"{count(len(plan.guests), 'guest')} placed"]
     facts += [f"{len(plan.unplaced)} NOT placed"] if plan.unplaced else []
     needed = sum(1 for action in plan.actions if action.needed)
@@ -83,7 +83,7 @@ def _print_guest(guest: PlannedGuest, host: Host, console: Console) -> None:
 
 
 def _print_steps(guest: PlannedGuest, console: Console) -> None:
-    """What a person does around the guest; what nobody has tried is marked."""
+    """Print the steps that a person does for the guest. Steps that were not tried are marked."""
     for when, heading in (("start", "before it starts"), ("stop", "after it has stopped")):
         steps = [step for step in guest.steps if step.when == when]
         if not steps:
@@ -95,7 +95,7 @@ def _print_steps(guest: PlannedGuest, console: Console) -> None:
 
 
 def guest_title(guest: PlannedGuest) -> str:
-    """Name, vCPUs with their shape, memory, pages and devices of a guest."""
+    """Return name, vCPUs with their topology, memory, pages and devices of a guest."""
     memory = sum(cell.memory_bytes for cell in guest.cells)
     shape = guest.topology
     facts = [count(len(guest.vcpu_pins), "vCPU")]
@@ -113,7 +113,7 @@ def guest_title(guest: PlannedGuest) -> str:
 
 
 def _cell_rows(guest: PlannedGuest, cell: Cell) -> list[tuple[str, ...]]:
-    """A cell's row, then one row a run of pins."""
+    """Return a cell's row, then one row for each run of pins."""
     memory = format_size(cell.memory_bytes)
     if guest.page_bytes:
         memory += f" ({cell.memory_bytes // guest.page_bytes} pages)"
@@ -128,9 +128,9 @@ def _cell_rows(guest: PlannedGuest, cell: Cell) -> list[tuple[str, ...]]:
 
 
 def pin_runs(pins: Sequence[tuple[int, int]], threads: int) -> list[tuple[str, str]]:
-    """(vCPU, CPU) pins in vCPU order as runs of (vCPUs, CPUs) texts.
+    """Return (vCPU, CPU) pins in vCPU order as runs of (vCPUs, CPUs) texts.
 
-    A run goes on while every core's CPUs are the last core's plus one: vCPUs 0-5 on cores 4, 5 and 6 with
+    A run continues while every core's CPUs are the previous core's plus one: vCPUs 0-5 on cores 4, 5 and 6 with
     siblings 100, 101 and 102 are one run "0-5" -> "4-6 with siblings 100-102".
     """
     cores = [pins[i : i + threads] for i in range(0, len(pins), threads)]
@@ -157,7 +157,7 @@ def _run_texts(run: list[Sequence[tuple[int, int]]]) -> tuple[str, str]:
 
 
 def _window(guest: PlannedGuest) -> str:
-    """The 64-bit window and who opens it; nothing is claimed of the firmware that the plan does not say."""
+    """Return the 64-bit window and what opens it. About the firmware, it says only what the plan says."""
     facts = [f"a window of {format_size(guest.mmio64_bytes)}"]
     if guest.mmio_note:
         facts.append(guest.mmio_note)
@@ -204,7 +204,7 @@ def _print_actions(actions: tuple[Action, ...], host: Host, console: Console) ->
 
 
 def _alike(actions: list[Action]) -> list[list[Action]]:
-    """Actions that differ in their target alone, together, in the order of the first of each."""
+    """Group actions that differ only in their target, in the order of the first of each group."""
     groups: dict[tuple[str, ...], list[Action]] = {}
     for action in actions:
         values = (_value(action.current), _value(action.want), str(action.needed), str(action.reversible))
@@ -213,7 +213,7 @@ def _alike(actions: list[Action]) -> list[list[Action]]:
 
 
 def _action_lines(alike: list[Action], host: Host) -> tuple[str, ...]:
-    """What changes, on which targets where there are several, and why."""
+    """Return what changes, on which targets if there are several, and why."""
     first = alike[0]
     none = _known_absent(first, host) if first.current is None else None
     now = none or _value(setting_value(first.kind, first.current))
@@ -226,10 +226,10 @@ def _action_lines(alike: list[Action], host: Host) -> tuple[str, ...]:
 
 
 def _known_absent(action: Action, host: Host) -> str | None:
-    """What an action's missing present value means where it is no doubt; None where it is one.
+    """Return what an action's missing present value means if that is certain; None if it is unknown.
 
-    The whole command line, or list of mounts, was read, and it is not there. The function is proven to have no driver:
-    a link that a capture has lost, or that nobody recorded, proves none.
+    It is certain if the whole command line, or the list of mounts, was read and the value is not in it, or if the
+    function is proven to have no driver. A link that a capture has lost, or that was not recorded, proves nothing.
     """
     if action.kind == "kernel-argument" and host.kernel_args is not None:
         return "not set"

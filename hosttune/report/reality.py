@@ -1,6 +1,6 @@
-"""Plan against reality: what each planned guest was to get, beside what the host document says that it has.
+"""Plan and reality: what each planned guest should get, next to what the host document reports for it.
 
-The checks judge; this only sets the two side by side. What the host does not tell is unknown, never "as planned".
+The checks judge; this module only compares. What the host does not report is unknown, never "as planned".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["DIFFERENT", "SAME", "UNKNOWN", "GuestReality", "reality"]
 
 
 class GuestReality(Value, frozen=True, kw_only=True):
-    """One planned guest: `state` as libvirt says it, the comparisons, and what the checks say of it."""
+    """One planned guest: `state` as libvirt reports it, the comparisons, and the results of the checks."""
 
     name: str
     state: str
@@ -28,17 +28,17 @@ class GuestReality(Value, frozen=True, kw_only=True):
 
     @property
     def differing(self) -> int:
-        """How many rows differ."""
+        """The number of rows that differ."""
         return sum(row.state == DIFFERENT for row in self.rows)
 
     @property
     def unknown(self) -> int:
-        """How many rows could not be compared."""
+        """The number of rows that could not be compared."""
         return sum(row.state == UNKNOWN for row in self.rows)
 
 
 def reality(plans: Iterable[Plan], host: Host | None, results: Iterable[CheckResult] = ()) -> tuple[GuestReality, ...]:
-    """Every guest of the plans (of two plans of one guest the later counts), in the order in which they came."""
+    """Compare every guest of the plans, in their order. If two plans have the same guest, the later one counts."""
     planned = {guest.name: guest for plan in plans for guest in plan.guests}
     results = tuple(results)
     return tuple(

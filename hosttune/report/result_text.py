@@ -1,4 +1,4 @@
-"""The result document as text: a verdict, what became of each action, what a person must do."""
+"""The result document as text: a verdict, the outcome of each action, and what a person must do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 LONGEST_VALUE = 60  # characters of a value in a row
-SUCCESS, PERSON = 0, 4  # exit codes that the verdict tells apart; any other says that the answer is no
+SUCCESS, PERSON = 0, 4  # exit codes that change the verdict; any other means that the command failed
 _STYLES = {"failed": "error", "stuck": "error", "conflict": "warn", "clamped": "warn", "ignored": "warn"}
 _ORDER = (
     "failed", "stuck", "conflict", "clamped", "ignored", "reverted", "done", "planned", "pending", "already",
@@ -33,11 +33,11 @@ class Wanted(Protocol):
 
     @property
     def live(self) -> Any:
-        """Its value now."""
+        """Its present value."""
 
 
 def print_result(result: Result, console: Console, code: int = SUCCESS) -> None:
-    """Print a result that ended with an exit code: what came out other than it was is told, the rest is counted."""
+    """Print the result of a command that ended with an exit code. Actions already as wanted are only counted."""
     for line in wrap(verdict(result, code), console.width):
         say(line, console, "strong" if code == SUCCESS else "error")
     shown = [entry for entry in result.entries if entry.outcome != "already" or result.verb in ("revert", "recover")]
@@ -69,7 +69,7 @@ def print_result(result: Result, console: Console, code: int = SUCCESS) -> None:
 
 
 def verdict(result: Result, code: int = SUCCESS) -> str:
-    """The result in one line."""
+    """Return the result in one line."""
     if result.verb == "status":
         number = sum(
             1 for entry in result.entries if entry.outcome not in ("ignored", "conflict") and not entry.is_unstaged
@@ -89,7 +89,7 @@ def _is_rehearsal(result: Result) -> bool:
 
 
 def _ending(result: Result, code: int) -> str:
-    """What a command came to, in words."""
+    """Return how a command ended, in words."""
     if code == PERSON:
         return "NOT EVERYTHING COULD BE REVERTED, this host needs a person"
     if result.verb == "apply":
@@ -135,7 +135,7 @@ def _print_drift(drift: Sequence[Drift], console: Console) -> None:
 
 
 def _print_exactly(heading: str, texts: Sequence[str], console: Console) -> None:
-    """Texts of a rehearsal, byte for byte: never wrapped, and what does not print stands as it would in Python."""
+    """Print texts of a dry run byte for byte: never wrapped, with Python's escapes for unprintable characters."""
     if not texts:
         return
     say("", console)
@@ -148,7 +148,7 @@ def _print_exactly(heading: str, texts: Sequence[str], console: Console) -> None
 
 
 def _prose(text: str, width: int) -> list[str]:
-    """Sentences, broken between words; what is set in (a difference of two texts) keeps its place."""
+    """Print sentences, wrapped between words. Indented lines (a difference of two texts) keep their position."""
     return textwrap.wrap(text, max(width, 20), break_on_hyphens=False, break_long_words=False) or [""]
 
 
@@ -156,13 +156,13 @@ def _prose(text: str, width: int) -> list[str]:
 
 
 def setting_text(action: str) -> str:
-    """An action's id for people, as the plan's text has it: "driver:0000:41:00.0" is "driver 0000:41:00.0"."""
+    """Return an action's id for people, as the plan's text shows it: "driver:0000:41:00.0" is "driver 0000:41:00.0"."""
     kind, _, target = action.partition(":")
     return f"{kind} {short_lists(target)}" if target and target != kind else kind
 
 
 def short_lists(text: str) -> str:
-    """A text in which long CPU lists with even steps are short: "2,4,6" up to 166 is "2,4..166"."""
+    """Return a text in which long CPU lists with even steps are short: "2,4,6" up to 166 is "2,4..166"."""
     return _CPU_LIST.sub(lambda found: _short(found[0]), text)
 
 
@@ -171,12 +171,12 @@ def _short(cpus: str) -> str:
         return cpus
     try:
         return short_list(CpuSet.parse(cpus))
-    except ValueError:  # no list of CPUs after all
+    except ValueError:  # it is not a list of CPUs
         return cpus
 
 
 def short_value(value: Any) -> str:
-    """A value in a row: one line, cut where it is long; nothing is "none"."""
+    """Return a value for a row: one line, cut if it is long; an empty value is "none"."""
     if isinstance(value, Mapping) and any("\n" in str(part) for part in value.values()):
         return f"({count(len(value), 'file')})"
     text = short_lists(value_text(value, nothing="none"))
@@ -187,7 +187,7 @@ def short_value(value: Any) -> str:
 
 
 def wanted_lines(todo: Iterable[Wanted]) -> Iterable[str]:
-    """What the prompt lists: each setting, its value now and the wanted one."""
+    """Return the prompt's list: each setting, its present value and the wanted value."""
     for one in todo:
         live, want = (setting_value(one.step.setting.kind, value) for value in (one.live, one.step.want))
         yield f"  {short_lists(one.step.name)}: {short_value(live)} -> {short_value(want)}"

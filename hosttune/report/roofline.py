@@ -1,7 +1,7 @@
-"""The roofline: what a GPU can do at most for the work per byte of memory traffic, and what was measured on it.
+"""The roofline: the maximum of a GPU for each amount of work per byte of memory traffic, and the measured products.
 
 Model: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model", CACM 52(4), 2009. Both axes
-are logarithmic. A square product of side n does 2n³ operations and moves its three matrices once.
+are logarithmic. A square product of side n does 2n³ operations and transfers its three matrices once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from statistics import median
 from hosttune.model.values import Value, close_mappings
 from hosttune.report.measures import Measure, number
 
-# Bytes of an element of the two inputs and of the result.
+# Bytes of one element of the two inputs and of the result.
 _ELEMENTS = {
     "bf16": (2, 2, 2), "fp16": (2, 2, 2), "fp8": (1, 1, 2), "tf32": (4, 4, 4), "fp32": (4, 4, 4), "fp64": (8, 8, 8),
 }  # fmt: skip
@@ -26,7 +26,7 @@ COPY = "device-copy"
 
 
 class Roof(Value, frozen=True, kw_only=True):
-    """What a device can do at most: memory in GB/s (10^9), dense products in TFLOP/s by type of number."""
+    """The maximum of a device: memory in GB/s (10^9), dense products in TFLOP/s by number type."""
 
     device: str
     memory_gb_per_s: float | None = None
@@ -38,7 +38,7 @@ class Roof(Value, frozen=True, kw_only=True):
 
 
 class Dot(Value, frozen=True, kw_only=True):
-    """A measured product: where it is in the plot, and in words."""
+    """A measured product: its position in the plot, and its description."""
 
     x: float
     y: float
@@ -46,7 +46,7 @@ class Dot(Value, frozen=True, kw_only=True):
 
 
 class Line(Value, frozen=True, kw_only=True):
-    """A line from (x1, y1) to (x2, y2) with words at its end; `kind` is its class in the style sheet."""
+    """A line from (x1, y1) to (x2, y2) with a label at its end. `kind` is its class in the style sheet."""
 
     kind: str
     x1: float
@@ -60,7 +60,7 @@ class Line(Value, frozen=True, kw_only=True):
 
 
 class Row(Value, frozen=True, kw_only=True):
-    """The plot in words: a kind of work, its operations a byte, its median over the GPUs, its part of the peak."""
+    """One row of the plot as text: number type, operations per byte, median over the GPUs, part of the peak."""
 
     work: str
     intensity: str
@@ -98,7 +98,7 @@ class _Axes(Value, frozen=True, kw_only=True):
 
 
 def rooflines(found: Iterable[Measure], roofs: Mapping[str, Roof], sides: Mapping[str, int]) -> tuple[Plot, ...]:
-    """A plot for each kind of GPU: `roofs` by the subject measured, `sides` of the products by type of number."""
+    """Return a plot for each GPU model: `roofs` by measured subject, `sides` of the products by number type."""
     found = tuple(found)
     plots = (
         roofline([one for one in found if roofs.get(one.subject) == roof], roof, sides)
@@ -108,9 +108,9 @@ def rooflines(found: Iterable[Measure], roofs: Mapping[str, Roof], sides: Mappin
 
 
 def roofline(found: Iterable[Measure], roof: Roof, sides: Mapping[str, int]) -> Plot | None:
-    """The plot of one kind of GPU. None where no memory bandwidth or no product is known.
+    """Return the plot of one GPU model. None if no memory bandwidth or no product is known.
 
-    A product of unknown side is drawn at the right end, where all products of some size are bound by compute.
+    A product of unknown side is drawn at the right end, where compute limits every product.
     """
     found = tuple(found)
     products = [(one, match[1]) for one in found if (match := _GEMM.fullmatch(one.metric)) and one.median]
@@ -135,7 +135,7 @@ def roofline(found: Iterable[Measure], roof: Roof, sides: Mapping[str, int]) -> 
 
 
 def intensity(kind: str, side: int) -> float:
-    """Operations for each byte of a square product that moves its matrices once: 2n³ ÷ (n² × bytes)."""
+    """Return operations per byte of a square product that transfers its matrices once: 2n³ ÷ (n² × bytes)."""
     return 2 * side / sum(_ELEMENTS[kind])
 
 

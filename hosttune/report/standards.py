@@ -1,6 +1,6 @@
-"""What measured figures stand beside: floors, references, peaks and this host's own history, found for each of them.
+"""The figures that measurements are compared with: floors, references, peaks and this host's own history.
 
-hosttune.bench.baselines holds the figures and their sources; here each is looked up for the device that was measured.
+hosttune.bench.baselines has the figures and their sources. This module looks them up for each measured device.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from hosttune.report.measures import Scale, measures
 from hosttune.report.roofline import KINDS, Roof
 
 _GPUS = re.compile(r"([0-9]{1,3}) GPUs?")
-_SIDE = "gemm-{}-side"  # the fact that tells the side of the products of a type
+_SIDE = "gemm-{}-side"  # the fact that has the side of the products of a number type
 
 
 def scales(
     samples: Iterable[Sample], host: Host | None, standard: Standard, history: Iterable[Validation] = ()
 ) -> tuple[Scale, ...]:
-    """A scale for each metric and subject of the samples that anything is known of.
+    """Return a scale for each metric and subject of the samples about which anything is known.
 
-    The typical figure is a fleet's median where one is given, else the median of this host's earlier validations, else
-    a reference; `typical_is` says which.
+    The typical figure is a fleet's median if one is given, else the median of this host's earlier validations, else a
+    reference. `typical_is` says which.
     """
     kinds = device_kinds(host)
     links = pair_links(host, list(kinds)) if host is not None else {}
@@ -40,7 +40,7 @@ def scales(
 
 
 def device_kinds(host: Host | None) -> dict[str, str]:
-    """vendor:device of each GPU by address; graphics that are nobody's accelerator are left out."""
+    """Return vendor:device of each GPU by address. Displays of other makers are left out."""
     if host is None:
         return {}
     gpus = {gpu.address for gpu in host.index.accelerators}
@@ -48,7 +48,7 @@ def device_kinds(host: Host | None) -> dict[str, str]:
 
 
 def roofs(host: Host | None, standard: Standard) -> dict[str, Roof]:
-    """A roof for each GPU by address, where the standard knows the device's peaks."""
+    """Return a roof for each GPU by address, if the device's peaks are known."""
     known = {}
     for address, kind in device_kinds(host).items():
         peaks = standard.peaks.get(kind)
@@ -63,7 +63,7 @@ def roofs(host: Host | None, standard: Standard) -> dict[str, Roof]:
 
 
 def sides(facts: Mapping[str, str] | None) -> dict[str, int]:
-    """The side of the square products by type, as the facts of a validation tell."""
+    """Return the side of the square products by number type, from the facts of a validation."""
     told = {kind: (facts or {}).get(_SIDE.format(kind), "") for kind in KINDS}
     return {kind: int(text) for kind, text in told.items() if re.fullmatch(r"[1-9][0-9]{0,6}", text)}
 
@@ -109,7 +109,10 @@ def _typical(by_kind: Mapping[str, Baseline], before: float | None) -> tuple[flo
 
 
 def _measured_on(subject: str, kinds: Mapping[str, str]) -> tuple[str | None, int]:
-    """(vendor:device, GPUs at once) of a subject: a GPU, a pair of alike ones, or "8 GPUs" where all are alike."""
+    """Return (vendor:device, GPUs at once) of a subject.
+
+    A subject is a GPU, a pair of the same model, or "8 GPUs" if all are of the same model.
+    """
     together = _GPUS.fullmatch(subject)
     if together:
         alike = set(kinds.values())
@@ -119,7 +122,7 @@ def _measured_on(subject: str, kinds: Mapping[str, str]) -> tuple[str | None, in
 
 
 def _before(history: Iterable[Validation]) -> dict[tuple[str, str], float]:
-    """The median over earlier validations of their medians."""
+    """Return, by metric and subject, the median of the medians of earlier validations."""
     medians: dict[tuple[str, str], list[float]] = {}
     for validation in history:
         for one in measures(validation.samples):

@@ -1,8 +1,8 @@
 """The host as an SVG picture: one self-contained file, the same bytes for the same host and results.
 
-No script, no reference to anything outside, fonts by generic family; light and dark follow the reader's screen. All
-ASCII: other characters are written as references, so that no locale and no server's charset can garble them. The
-layout is `hosttune.report.picture`; this module only writes its shapes down.
+No script, no reference to anything outside, fonts by generic family; light and dark colours follow the reader's
+settings. The file is ASCII: other characters are written as references, so that no locale and no server's charset can
+change them. `hosttune.report.picture` makes the layout; this module only writes its shapes as markup.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ _GLYPHS = {
 
 
 def host_svg(host: Host, *, results: Iterable[CheckResult] = ()) -> str:
-    """The host as an SVG document; `results` marks what did not pass on what it concerns.
+    """Return the host as an SVG document. `results` mark what did not pass on the part that it is about.
 
-    What has a name carries `data-kind` and `data-name` (an address, a node, a guest), for pages that hold the picture.
+    Everything with a name has `data-kind` and `data-name` (an address, a node, a guest), for pages that contain the
+    picture.
     """
     drawn = picture(host, results)
     wide, high = _number(drawn.width), _number(drawn.height)
@@ -78,7 +79,7 @@ def _shape(shape: Shape) -> str:
 
 
 def _text(text: Text) -> str:
-    """A text; where its width cannot be known beforehand, it is made to fit."""
+    """Return a text element. If the width of the text is not known beforehand, the reader's program fits it."""
     if not text.text:
         return ""
     style = " ".join(filter(None, (text.style, "strong" if text.bold else "")))
@@ -91,11 +92,11 @@ def _text(text: Text) -> str:
 
 
 def _safe(text: str) -> str:
-    """Text from a document for markup: printable, bounded, escaped."""
+    """Return text from a document for markup: printable, bounded, escaped."""
     cut = text if len(text) <= _LONGEST_TITLE else text[: _LONGEST_TITLE - 1] + "…"
     return escape(printable(cut))
 
 
 def _number(number: float) -> str:
-    """A coordinate to a tenth, without needless zeros."""
+    """Return a coordinate rounded to a tenth, without trailing zeros."""
     return f"{number:.1f}".removesuffix(".0")

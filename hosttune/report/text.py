@@ -1,8 +1,8 @@
 """The host document as a text tree, for an operator's terminal.
 
-The header says what the machine is; then each NUMA node with its CPUs, memory, pages and devices; then guests
-and problems. All words are put together by pure functions; only `print_host` touches the console. Text is ASCII
-apart from the tree's lines and from names that the machine itself gives.
+The header describes the machine. Then comes each NUMA node with its CPUs, memory, pages and devices, then guests and
+problems. Pure functions build all texts; only `print_host` uses the console. The text is ASCII except for the tree's
+lines and names that the machine itself gives.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def print_host(host: Host, console: Console) -> None:
-    """Print the host as an operator reads it: header, one tree a node, guests, problems.
+    """Print the host for an operator: header, one tree per node, guests, problems.
 
-    Needs about 100 columns to stay one line a device; narrower consoles wrap.
+    It needs about 100 columns for one line per device; narrower consoles wrap.
     """
     for line in wrap(title(host), console.width):
         say(line, console, "strong")
@@ -36,7 +36,7 @@ def print_host(host: Host, console: Console) -> None:
 
 
 def title(host: Host) -> str:
-    """Host name and product."""
+    """Return host name and product."""
     platform = host.platform
     vendor, product = (platform.vendor or "", platform.product or "") if platform else ("", "")
     machine = product if vendor and product.startswith(vendor) else f"{vendor} {product}".strip()
@@ -44,7 +44,7 @@ def title(host: Host) -> str:
 
 
 def header(host: Host) -> tuple[tuple[str, str], ...]:
-    """What the machine is as a whole: (label, text), only what is known or doubtful."""
+    """Return facts about the whole machine as (label, text): only what is known or doubtful."""
     rows = (
         ("kernel", _kernel(host)),
         ("CPUs", _cpus(host)),
@@ -57,7 +57,7 @@ def header(host: Host) -> tuple[tuple[str, str], ...]:
 
 
 def node_branches(host: Host) -> tuple[Branch, ...]:
-    """One branch a NUMA node, then one for devices whose node is unknown."""
+    """Return one branch per NUMA node, then one for devices whose node is unknown."""
     index = shown(host, problem_numbers(host))
     places: dict[int | None, list[str]] = {}
     for address in listed(index):
@@ -74,7 +74,7 @@ def node_branches(host: Host) -> tuple[Branch, ...]:
 
 
 def problem_lines(host: Host) -> tuple[str, ...]:
-    """Problems as text, those of one kind on one line."""
+    """Return the problems as text; those of one kind on one line."""
     kinds: dict[tuple[str, str], list[str]] = {}
     for problem in host.problems:
         kinds.setdefault((problem.what, problem.why), []).append(problem.where)
@@ -82,9 +82,9 @@ def problem_lines(host: Host) -> tuple[str, ...]:
 
 
 def problem_numbers(host: Host) -> dict[str, int]:
-    """Place and reason of a problem -> number of its line in `problem_lines`, from 1.
+    """Map place and reason of each problem to the number of its line in `problem_lines`, from 1.
 
-    The text holds every address that the problem names, in its place or its reason.
+    The key text has every address that the problem names, in its place or its reason.
     """
     order: dict[tuple[str, str], int] = {}
     numbers: dict[str, int] = {}
@@ -189,7 +189,7 @@ def _devices(host: Host) -> str:
 
 
 def _partitions(host: Host) -> list[str]:
-    """What the Fabric Manager can join, and what of that is active."""
+    """Return which partitions Fabric Manager can make, and which are active."""
     fabric = host.fabric
     facts = [f"Fabric Manager mode {fabric.mode}"] if fabric and fabric.mode is not None else []
     if fabric and fabric.partitions is not None:
@@ -227,7 +227,7 @@ def _cpu_branch(cpus: tuple[Cpu, ...]) -> tuple[Branch, ...]:
 
 
 def _threads(cores: list[int | None]) -> str:
-    """Threads of the cores, where any has more than one; hybrid parts have some of each."""
+    """Return the threads per core if any core has more than one; hybrid processors have cores of both kinds."""
     sizes = [cores.count(core) for core in dict.fromkeys(cores)]
     most = max(sizes)
     if most == 1:

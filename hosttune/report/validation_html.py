@@ -1,7 +1,7 @@
-"""The validation as one self-contained HTML page, for whoever must decide whether a host goes to a tenant.
+"""The validation as one self-contained HTML page, for the person who decides whether a host goes to a tenant.
 
-Nothing is loaded from anywhere: style and script are inline, and a content security policy lets no other script run,
-whatever a document says. The page is whole without its script, which only filters the checklist.
+Nothing is loaded from elsewhere: style and script are inline, and a content security policy lets no other script run,
+whatever a document contains. The page is complete without its script, which only filters the checklist.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from hosttune.report.standards import roofs, scales, sides
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-STEPS_SHOWN = 8  # at once; the others unfold. What mends a failure is always shown
-MANY = 12  # subjects named in the list of steps before "and N more": the checklist has them all
+STEPS_SHOWN = 8  # shown at once, the others on request; steps that fix a failure are always shown
+MANY = 12  # subjects named in the list of steps before "and N more"; the checklist has all of them
 
 
 def html(
@@ -58,12 +58,12 @@ def html(
     history: Iterable[Validation] = (),
     checks: Iterable[Check] = (),
 ) -> str:
-    """The page, ending in a newline; the same documents give the same bytes.
+    """Return the page, ending in a newline. The same documents give the same bytes.
 
-    `svg` is markup of this program (hosttune.report.svg.host_svg), taken as it is; every other text is escaped.
-    `before` is an earlier validation to compare with; `baselines` and `history` (earlier validations of this host) are
-    what figures stand beside; `checks` explain the ids of the results. What is not given is left out, or said to be
-    missing.
+    `svg` is markup made by hosttune (hosttune.report.svg.host_svg) and is used unchanged; every other text is escaped.
+    `before` is an earlier validation to compare with. `baselines` and `history` (earlier validations of this host) are
+    what figures are compared with. `checks` explain the ids of the results. What is not given is left out, or the page
+    says that it is missing.
     """
     from markupsafe import Markup
 
@@ -95,21 +95,24 @@ def html(
 
 
 def _sections(results: Iterable[CheckResult]) -> list[tuple[str, list[CheckResult]]]:
-    """Results by outcome, worst first; outcomes without any are left out."""
+    """Return the results by outcome, worst first. Outcomes without results are left out."""
     ordered = worst_first(results)
     sections = [(outcome, [result for result in ordered if result.outcome == outcome]) for outcome in OUTCOMES]
     return [(outcome, members) for outcome, members in sections if members]
 
 
 def _devices(results: Iterable[CheckResult], host: Host | None) -> list[tuple[str, str]]:
-    """(subject, words) of each subject for the filter: the host itself, then others by name, GPUs with their model."""
+    """Return (subject, text) of each subject for the filter.
+
+    The host comes first, then the others by name; GPUs have their model.
+    """
     models = {gpu.address: gpu.model for gpu in host.gpus} if host else {}
     subjects = sorted({result.subject for result in results}, key=lambda name: (name != "host", name))
     return [(name, f"{name}: {models[name]}" if models.get(name) else name) for name in subjects]
 
 
 def _machine(host: Host | None) -> list[str]:
-    """What the machine is: product, CPUs, memory, GPUs, kernel; only what is known."""
+    """Return a description of the machine: product, CPUs, memory, GPUs, kernel; only what is known."""
     if host is None:
         return []
     platform, model = host.platform, host.cpu_model
@@ -138,7 +141,7 @@ def _explained(results: Iterable[CheckResult], checks: Iterable[Check]) -> list[
 
 @cache
 def _assets() -> dict[str, Any]:
-    """Style and script as they are inlined, and the script's hash for the content security policy."""
+    """Return style and script as they are inlined, and the script's hash for the content security policy."""
     from markupsafe import Markup
 
     style, script = ((folder("templates") / "report" / name).read_text() for name in ("style.css", "script.js"))
@@ -165,7 +168,7 @@ def _environment() -> Environment:
 
 
 def _shown(value: Any) -> Any:
-    """Every printed value: None would be a defect, and control characters are not for a page."""
+    """Return a printed value without control characters. None would be a defect of the program."""
     if isinstance(value, str) and not hasattr(value, "__html__"):
         return printable(value)
     return value

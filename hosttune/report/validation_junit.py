@@ -1,8 +1,8 @@
-"""The validation document as JUnit XML, so that a CI system shows each check and each subject on a line of its own.
+"""The validation document as JUnit XML, so that a CI system shows each check and each subject on its own line.
 
-A fail is a failure; unknown is an error (the check could not be made); what does not apply is skipped; a warning
-passes, with its words as the test's output. So a run is red exactly where the verdict is fail or unknown.
-Format: the elements and attributes that Jenkins' junit-10.xsd and GitLab's reader have in common.
+A fail is a failure. Unknown is an error (the check could not be made). A check that does not apply is skipped. A
+warning passes, with its text as the test's output. So a run is red exactly if the verdict is fail or unknown. Format:
+the elements and attributes that Jenkins' junit-10.xsd and GitLab's reader have in common.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from hosttune.model.validation import CheckResult, Validation
 from hosttune.report.measures import Measure, measures, number
 from hosttune.report.outcomes import counts, headline
 
-# What XML 1.0 can hold (https://www.w3.org/TR/xml/#charsets) and a reader can show; anything else becomes its escape.
+# Characters that XML 1.0 allows (https://www.w3.org/TR/xml/#charsets) and a reader can show; others are escaped.
 _UNWRITABLE = re.compile("[\ufffe\uffff]")
 _WHEN = re.compile(r"([0-9]{4}-[0-9][0-9]-[0-9][0-9]T[0-9][0-9]:[0-9][0-9]:[0-9][0-9])")
 
 
 def junit(validation: Validation) -> str:
-    """One `testcase` for each check and subject, in the order of the document; ends in a newline."""
+    """Return one `testcase` for each check and subject, in the order of the document, ending in a newline."""
     number_of = counts(validation.results)
     totals = {
         "tests": str(len(validation.results)),
@@ -65,7 +65,7 @@ def _case(suite: Element, result: CheckResult) -> None:
 
 
 def judged(case: Element, result: CheckResult) -> None:
-    """Put into a test case what a result came to; a pass needs nothing."""
+    """Add a result's outcome to a test case. A pass needs nothing."""
     message = safe(result.actual or "no reason given")
     if result.outcome == "fail":
         SubElement(case, "failure", {"type": "fail", "message": message}).text = _details(result)
@@ -93,5 +93,5 @@ def _line(measure: Measure) -> str:
 
 
 def safe(text: str) -> str:
-    """Text that XML can hold and that acts on no terminal: what else there is stands as its escape."""
+    """Return text that XML allows and that does not act on a terminal. Other characters are escaped."""
     return _UNWRITABLE.sub("?", visible(text))

@@ -1,4 +1,4 @@
-"""The validation document as Markdown, for a ticket or a pull request: what is wrong in full, the rest counted."""
+"""The validation document as Markdown, for a ticket or a pull request: problems in full, everything else counted."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from hosttune.report.outcomes import (
 
 MANY = 16  # subjects named in a cell before "and N more"
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~&!@])")
-_BLOCK = re.compile(r"^([0-9]*)([-+=.)])")  # what would begin a list or underline a heading
+_BLOCK = re.compile(r"^([0-9]*)([-+=.)])")  # characters that would begin a list or underline a heading
 
 
 def markdown(validation: Validation, *, before: Validation | None = None) -> str:
-    """The report as CommonMark with tables, ending in a newline; the same document gives the same bytes.
+    """Return the report as CommonMark with tables, ending in a newline. The same document gives the same bytes.
 
-    `before` is an earlier validation that it is compared with.
-    Every text of the document is escaped: it cannot become a link, an image, HTML, a mention or another cell.
+    `before` is an earlier validation to compare with. Every text of the document is escaped: it cannot become a link,
+    an image, HTML, a mention or another cell.
     """
     found = groups(validation.results)
     blocks = [*_top(validation), _counts(validation)]
@@ -49,9 +49,9 @@ def markdown(validation: Validation, *, before: Validation | None = None) -> str
 
 
 def escaped(text: str | None) -> str:
-    """One line of text without any meaning to Markdown or HTML; "–" for nothing.
+    """Return one line of text that has no meaning in Markdown or HTML; "–" for an empty text.
 
-    An address of the web stays one: readers that make a link of it show where it leads.
+    A web address stays as it is: programs that make a link of it show where it leads.
     """
     if not text:
         return "–"
@@ -132,6 +132,6 @@ def _measured(validation: Validation) -> list[str]:
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[str | None]]) -> str:
-    """A table, every cell escaped."""
+    """Return a table with every cell escaped."""
     lines = [names, ["---"] * len(names), *([escaped(cell) for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

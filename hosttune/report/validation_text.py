@@ -1,4 +1,4 @@
-"""The validation document as text: the verdict, then what is wrong with what mends it, then what was measured."""
+"""The validation document as text: the verdict, then the problems with their remedies, then the measurements."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from hosttune.report.outcomes import SIGNS, WORDS, Group, groups, headline, mean
 if TYPE_CHECKING:
     from rich.console import Console
 
-NARROW = 100  # columns: wider than this, lines are harder to read than to wrap
-MANY = 12  # subjects named before "and N more": all of them are in the other formats
+NARROW = 100  # columns: longer lines are harder to read than wrapped ones
+MANY = 12  # subjects named before "and N more"; the other formats name all
 WIDEST = 40  # characters of a first column
 _STYLES = {"fail": "error", "unknown": "warn", "warn": "warn", "pass": "plain", "skip": "dim"}
 _LEAD = 4
 
 
 def print_validation(validation: Validation, console: Console, *, before: Validation | None = None) -> None:
-    """Print what a person needs before a host is handed over: worst first, alike together, at most 100 columns.
+    """Print what a person must know before handing over a host: worst first, similar results together.
 
-    fail, unknown and warn in full; what passed as a line a check; what does not apply with its reason. `before` is an
-    earlier validation: what changed since is told before what was measured.
+    Lines have at most 100 columns. fail, unknown and warn are shown in full, passed checks as one line each, and checks
+    that do not apply with their reason. `before` is an earlier validation: changes since then come before the
+    measurements.
     """
     style = {"fail": "error", "unknown": "warn", "warn": "warn"}.get(validation.verdict, "strong")
     host = validation.host or "unnamed host"
@@ -124,7 +125,7 @@ def _labelled(label: str, text: str, console: Console, style: str = "plain") -> 
 
 
 def _print_rows(rows: Iterable[tuple[str, str]], indent: int, console: Console) -> None:
-    """Two columns, the second below itself where it wraps."""
+    """Print two columns. The second one wraps below itself."""
     rows = tuple(rows)
     width = min(max((len(label) for label, _ in rows), default=0), WIDEST)
     for label, text in rows:
@@ -132,7 +133,7 @@ def _print_rows(rows: Iterable[tuple[str, str]], indent: int, console: Console) 
 
 
 def prose(text: str, indent: int, console: Console, style: str = "plain", *, hang: int = 0) -> None:
-    """Print a paragraph wrapped between words within the console and NARROW; a longer word (a path) is broken."""
+    """Print a paragraph, wrapped between words within the console and NARROW. A longer word (a path) is broken."""
     width = min(console.width, NARROW)
     lead = " " * indent
     text = printable(text)

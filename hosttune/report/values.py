@@ -1,4 +1,4 @@
-"""A setting's value as words, the same wherever one is told: in a plan, before the prompt, in a result, in a reason."""
+"""A setting's value in words, the same in all places: in a plan, in the prompt, in a result, in a reason."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from hosttune.model.values import format_size
 
 
 def setting_value(kind: str, value: Any) -> Any:
-    """The value of a kind of setting as people read it: the pages of a mount by their size."""
+    """Return a setting's value as people read it: of a mount, the pages by their size."""
     return f"{format_size(value)} pages" if kind == "mount" and isinstance(value, int) else value

@@ -1,4 +1,4 @@
-"""A node's CPUs as small cells, one a core, framed by the last-level cache that they share."""
+"""A node's CPUs as small cells, one per core, with a frame around cores that share a last-level cache."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hosttune.report.picture.text import paragraph
 CELL = 11.0
 _PITCH = 13.0
 _FRAME = 3.0  # between a cache's frame and its cells
-CAPITAL = 0.73  # height of a capital letter, of the size
-MOST_CELLS = 512  # of one node; more cores than these share cells
+CAPITAL = 0.73  # height of a capital letter, as a part of the font size
+MOST_CELLS = 512  # cells of one node; with more cores, one cell is several cores
 
 
 def cpu_block(view: HostView, cpus: tuple[Cpu, ...], width: float) -> Block:
-    """The node's CPUs in words, and its cells below them. `cpus` are those online, at least one."""
+    """Return the node's CPUs as text, with the cells below. `cpus` are the online ones, at least one."""
     caches: dict[int | None, list[Cpu]] = {}
     for cpu in cpus:
         caches.setdefault(cpu.llc, []).append(cpu)
@@ -46,7 +46,7 @@ def _words(cpus: tuple[Cpu, ...], caches: Iterable[int | None]) -> str:
 
 
 def _cores(cpus: Iterable[Cpu]) -> list[tuple[Cpu, ...]]:
-    """CPUs by core, in CPU order; a CPU whose core is unknown stands alone."""
+    """Return CPUs by core, in CPU order. A CPU whose core is unknown is a core of its own."""
     cores: dict[tuple[bool, int], list[Cpu]] = {}
     for cpu in cpus:
         cores.setdefault((cpu.core is None, cpu.id if cpu.core is None else cpu.core), []).append(cpu)
@@ -54,7 +54,10 @@ def _cores(cpus: Iterable[Cpu]) -> list[tuple[Cpu, ...]]:
 
 
 def _cache(view: HostView, cache: int | None, cpus: tuple[Cpu, ...], width: float, step: int) -> Block:
-    """The cells of one last-level cache in rows that fit the width, in a frame; of an unknown cache without one."""
+    """Return the cells of one last-level cache, in rows that fit the width, with a frame.
+
+    An unknown cache has no frame.
+    """
     cores = _cores(cpus)
     cells = [tuple(cpu for core in cores[at : at + step] for cpu in core) for at in range(0, len(cores), step)]
     columns = max(1, min(len(cells), int((width - 2 * _FRAME) // _PITCH)))
@@ -91,12 +94,16 @@ def _cell(view: HostView, cpus: tuple[Cpu, ...], x: float, y: float) -> Group:
 
 
 def _colour(holders: tuple[Holder, ...]) -> str:
-    """A guest's colour fills the core, also where it holds one thread of several: nobody else should have the rest."""
+    """Return the style of the core's holders.
+
+    A guest's colour fills the whole core even if it has only one thread of it, because no other guest should have the
+    rest.
+    """
     return f"g{holders[0].colour}" if len(holders) == 1 else "several"
 
 
 def _letter(holders: tuple[Holder, ...], x: float, y: float) -> tuple[Shape, ...]:
-    """The guest's letter in the cell, "+" for several guests; three letters find no room."""
+    """Return the guest's letter for the cell, "+" for several guests. Three letters do not fit and are left out."""
     letter = holders[0].letter if len(holders) == 1 else "+"
     if not holders or len(letter) > 2:
         return ()

@@ -1,4 +1,4 @@
-"""One function as a box: what it is, its link, who holds it, what is wrong with it."""
+"""One function as a box: what it is, its link, the guest that has it, and its faults."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _KINDS = {"GPU": "gpu", "NIC": "nic", "NVMe": "nvme", "NVSwitch": "nvswitch", "d
 
 
 def figures(link: Link | None) -> str:
-    """Speed and width of a link now ("32 GT/s ×16"); empty where they are unknown."""
+    """Return present speed and width of a link ("32 GT/s ×16"); empty if they are unknown."""
     if link is None or link.speed_gts is None or link.width is None:
         return ""
     return f"{link.speed_gts:g} GT/s ×{link.width}"
 
 
 def device_block(view: HostView, address: str, width: float) -> Block:
-    """A function's box, and in it the virtual functions that are shown one by one."""
+    """Return a function's box, with the virtual functions that are shown one by one inside it."""
     device = view.device(address)
     word = view.index.labels[address][0] if address in view.index.labels else _other(device)
     kind = _KINDS.get(word, "other")
@@ -44,7 +44,7 @@ def device_block(view: HostView, address: str, width: float) -> Block:
 
 
 def _outline(width: float, high: float, kind: str, colour: int | None, marks: tuple[Mark, ...]) -> tuple[Shape, ...]:
-    """The box, a guest's outline around it, and a fault's inside that."""
+    """Return the box, the outline of the guest that has it around it, and the outline of a fault inside it."""
     box = Rect(x=0, y=0, width=width, height=high, style=f"device {kind}", radius=4)
     worst = next((mark.sign for mark in marks), None)
     fault = (Rect(x=1.5, y=1.5, width=width - 3, height=high - 3, style=f"fault {worst}", radius=3),) if worst else ()
@@ -57,7 +57,10 @@ def _other(device: PciDevice | None) -> str:
 
 
 def _lines(view: HostView, address: str, word: str, width: float) -> list[Piece]:
-    """The name with its link, then the facts; a link without room beside the name stands beside the first fact."""
+    """Return the name with its link, then the facts.
+
+    If the link does not fit beside the name, it is put on the next line.
+    """
     device = view.device(address)
     loud = word == "GPU"
     size = 11.5 if loud else 10.5
@@ -72,7 +75,7 @@ def _lines(view: HostView, address: str, word: str, width: float) -> list[Piece]
 
 
 def _facts(view: HostView, address: str, word: str) -> list[tuple[str, str]]:
-    """Lines below the first: (left, right)."""
+    """Return the lines below the first one as (left, right)."""
     device, host = view.device(address), view.host
     gpu = _find(host.gpus, address)
     if isinstance(gpu, Gpu):
@@ -133,14 +136,14 @@ def _binding(device: PciDevice | None) -> list[str]:
 
 
 def _sold_as(device: PciDevice | None) -> str:
-    """Of a name "CHIP [PRODUCT]" the product."""
+    """Return the product of a name "CHIP [PRODUCT]"."""
     name = (device.device_name if device else None) or ""
     chip_name, bracket, product = name.partition("[")
     return product.rstrip("]") if bracket else chip_name
 
 
 def _functions(view: HostView, address: str, width: float) -> Block:
-    """Virtual functions one by one, each with who holds it and what is wrong with it."""
+    """Return the virtual functions one by one, each with the guest that has it and its faults."""
     return stacked((_function(view, function, width) for function in virtual_functions(view, address)), 3)
 
 
@@ -161,7 +164,7 @@ def _function(view: HostView, address: str, width: float) -> Block:
 
 
 def _story(view: HostView, address: str, word: str) -> str:
-    """Everything about a function in one line, for its tooltip."""
+    """Return everything about a function in one line, for its tooltip."""
     device = view.device(address)
     facts = [f"{word} {address}", view.index.labels.get(address, ("", ""))[1]]
     if device:

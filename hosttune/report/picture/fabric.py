@@ -1,7 +1,7 @@
-"""Links between GPUs that are not PCIe (NVLink, XGMI), bundled: one line for all GPUs that reach each other.
+"""Links between GPUs that are not PCIe (NVLink, XGMI), in bundles: one line for all GPUs that reach each other.
 
-A full mesh of 8 GPUs has 28 pairs; drawn one by one they hide everything else. Each GPU of a bundle is joined to one
-bus; a table tells the links of each pair where they differ.
+A full mesh of 8 GPUs has 28 pairs; drawn one by one, they hide everything else. So each GPU of a bundle is connected to
+one bus, and a table shows the links of each pair if they differ.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from hosttune.report.picture.text import Piece, at, below, pair, paragraph
 
 NAMES = {"nvlink": "NVLink", "xgmi": "XGMI"}
 LANE = 6.0
-MOST_DRAWN = 12  # bundles that get a line of their own; a host of 16 GPUs in pairs has 8
+MOST_DRAWN = 12  # bundles with their own line; a host with 16 GPUs in pairs has 8
 _CELL = 17.0
-_NAMED = 4  # GPUs of a bundle that are named in its line
-_LARGEST = 32  # GPUs of a table
+_NAMED = 4  # GPUs of a bundle that its line names
+_LARGEST = 32  # GPUs in a table
 
 
 class Bundle(Value, frozen=True, kw_only=True):
-    """GPUs that reach each other over links of one kind, directly or through each other."""
+    """GPUs that reach each other over links of one kind, directly or through other GPUs."""
 
     kind: str
     gpus: tuple[str, ...]
-    links: Mapping[tuple[str, str], int | None]  # (from, to) -> links, as each GPU says
+    links: Mapping[tuple[str, str], int | None]  # (from, to) -> links, as each GPU reports
 
 
 def bundles(host: Host) -> tuple[Bundle, ...]:
-    """The host's bundles, those of the lowest addresses first. Peers that the host does not list are left out."""
+    """Return the host's bundles, lowest addresses first. Peers that are not in the document are left out."""
     found: list[Bundle] = []
     for kind in NAMES:
         links = _links(host.gpus, kind)
@@ -70,7 +70,7 @@ def _reached(start: str, beside: Mapping[str, set[str]]) -> set[str]:
 
 
 def is_even(bundle: Bundle) -> bool:
-    """Whether every GPU reaches every other one over the same number of links."""
+    """Whether every GPU is linked to every other one over the same number of links."""
     pairs = len(bundle.gpus) * (len(bundle.gpus) - 1)
     return len(bundle.links) == pairs and len(set(bundle.links.values())) == 1
 
@@ -79,7 +79,7 @@ def is_even(bundle: Bundle) -> bool:
 
 
 class Stub(Value, frozen=True, kw_only=True):
-    """Where a GPU's line starts (`x`, `y`), and the lane right of its column that leads down (`lane`)."""
+    """Where a GPU's line starts (`x`, `y`), and the lane right of its column on which the line goes down (`lane`)."""
 
     x: float
     y: float
@@ -87,7 +87,7 @@ class Stub(Value, frozen=True, kw_only=True):
 
 
 def row_lines(stubs: Sequence[Stub], bus: float, trunk: float) -> tuple[Shape, ...]:
-    """From the GPUs of one row of nodes down their lanes to the bus below the row, and along it to the trunk."""
+    """Return the lines from the GPUs of one row of nodes, down their lanes to the bus below, then to the trunk."""
     shapes: list[Shape] = []
     for lane in dict.fromkeys(stub.lane for stub in stubs):
         tops = [stub.y for stub in stubs if stub.lane == lane]
@@ -114,7 +114,7 @@ class Panel(Value, frozen=True, kw_only=True):
 
 
 def fabric_panel(host: Host, found: Sequence[Bundle], width: float) -> Panel:
-    """Each bundle in words, with a table where pairs differ; then GPUs that are in none."""
+    """Return the panel: each bundle as text, with a table if pairs differ; then the GPUs that are in no bundle."""
     inner = width - 24
     pieces: list[Piece] = []
     entries: list[float] = []
@@ -161,7 +161,7 @@ def _words(host: Host, bundle: Bundle) -> tuple[str, str]:
 
 
 def _table(bundle: Bundle, width: float) -> Piece:
-    """Links of each pair: rows are named by address, columns by the number of the row."""
+    """Return the links of each pair. Rows are named by address, columns by row number."""
     names = 118.0
     most = int((width - names) // _CELL)
     shapes: list[Shape] = []
@@ -188,7 +188,7 @@ def _pair_cell(bundle: Bundle, one: str, other: str, x: float, y: float) -> tupl
 
 
 def _outside(host: Host, found: Sequence[Bundle]) -> list[str]:
-    """GPUs in no bundle: those that told of their peers, and those whose links are unknown."""
+    """Return the GPUs in no bundle: those that report their peers, and those whose links are unknown."""
     inside = {address for bundle in found for address in bundle.gpus}
     out = [gpu for gpu in host.index.accelerators if gpu.address not in inside]
     alone = [gpu.address for gpu in out if gpu.peers is not None]

@@ -1,4 +1,4 @@
-"""What a picture of a host shows: its devices in their tree, who holds what, and what is wrong where."""
+"""What a picture of a host shows: its devices in their tree, which guest has what, and where the faults are."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hosttune.report.devices import Shown, link_text, listed, shown
 from hosttune.report.text import problem_numbers
 
 GUEST_COLOURS = 8
-DEEPEST = 16  # bridges above a device that are drawn; no machine has as many, a document may
+DEEPEST = 16  # bridges above a device that are drawn; no machine has as many, but a document may
 _SIGNS = {"fail": ("fail", "failed"), "unknown": ("unknown", "unknown"), "warn": ("warn", "warning")}
 
 
 class Mark(Value, frozen=True, kw_only=True):
-    """Something wrong or doubtful: the sign that stands for it, the words beside it, and the whole story."""
+    """A fault or a doubt: its sign, the text beside the sign, and the full text."""
 
     sign: str
     text: str
@@ -24,7 +24,7 @@ class Mark(Value, frozen=True, kw_only=True):
 
 
 class Holder(Value, frozen=True, kw_only=True):
-    """A guest as the picture tells it apart: a letter, a colour, its name."""
+    """How the picture shows a guest: a letter, a colour, its name."""
 
     letter: str
     colour: int
@@ -40,25 +40,25 @@ class Place(Value, frozen=True, kw_only=True):
 
 
 class HostView(Value, frozen=True, kw_only=True):
-    """One host and everything that its parts are looked up in."""
+    """One host and everything that is needed to look up its parts."""
 
     host: Host
     index: Shown
     guests: tuple[Holder, ...]
-    holders: Mapping[str, tuple[Holder, ...]]  # address -> guests that hold it
+    holders: Mapping[str, tuple[Holder, ...]]  # address -> guests that have it
     cpu_holders: Mapping[int, tuple[Holder, ...]]
-    cpus: Mapping[int | None, tuple[Cpu, ...]]  # node -> those online
-    results: Mapping[str, tuple[CheckResult, ...]]  # subject -> what did not pass
+    cpus: Mapping[int | None, tuple[Cpu, ...]]  # node -> its online CPUs
+    results: Mapping[str, tuple[CheckResult, ...]]  # subject -> results that did not pass
     checked: tuple[CheckResult, ...]
-    told_below: frozenset[str]  # ports whose degraded link the device at its other end tells of
+    told_below: frozenset[str]  # ports whose degraded link is reported on the device at its other end
 
     def device(self, address: str) -> PciDevice | None:
-        """The function of that address, None where the document holds none."""
+        """Return the function with this address; None if the document does not have it."""
         return self.index.pci.get(address)
 
 
 def scene(host: Host, results: Iterable[CheckResult]) -> HostView:
-    """Index a host and the results of its checks."""
+    """Collect what the picture needs of a host and the results of its checks."""
     results = tuple(results)
     guests = tuple(
         Holder(letter=_letter(n), colour=n % GUEST_COLOURS, name=guest.name)
@@ -93,7 +93,7 @@ def scene(host: Host, results: Iterable[CheckResult]) -> HostView:
 
 
 def _letter(number: int) -> str:
-    """A to Z, then AA, AB, …"""
+    """Return the n-th letter: A to Z, then AA, AB, …"""
     letter = ""
     while number >= 0:
         letter = chr(ord("A") + number % 26) + letter
@@ -105,7 +105,7 @@ def _letter(number: int) -> str:
 
 
 def marks_of(view: HostView, address: str) -> tuple[Mark, ...]:
-    """What is wrong with a function: checks that did not pass, worst first, then its link, then problems."""
+    """Return a function's faults: checks that did not pass, worst first, then its link, then problems."""
     marks = [*check_marks(view, (address,))]
     device = view.device(address)
     if device and device.link and _degraded(device) and address not in view.told_below:
@@ -120,7 +120,7 @@ def marks_of(view: HostView, address: str) -> tuple[Mark, ...]:
 
 
 def check_marks(view: HostView, subjects: Iterable[str]) -> tuple[Mark, ...]:
-    """Checks of these subjects that failed, could not be judged, or warn: one mark an outcome."""
+    """Return one mark per outcome for checks of these subjects that failed, could not be judged, or warn."""
     found = [result for subject in subjects for result in view.results.get(subject, ())]
     return tuple(mark for outcome in _SIGNS if (mark := _mark(outcome, found)))
 
@@ -140,12 +140,12 @@ def _difference(result: CheckResult) -> str:
 
 
 def node_subjects(node: int) -> tuple[str, ...]:
-    """How results may name a node."""
+    """Return the names that results may use for a node."""
     return (str(node), f"node {node}", f"node{node}")
 
 
 def marks_elsewhere(view: HostView, drawn: Iterable[str]) -> tuple[Mark, ...]:
-    """What did not pass and has no place in the picture, subject by subject ("host" first)."""
+    """Return what did not pass and has no place in the picture, by subject ("host" first)."""
     places = set(drawn)
     rest = sorted(
         (subject for subject in view.results if subject not in places), key=lambda name: (name != "host", name)
@@ -167,10 +167,10 @@ def marks_elsewhere(view: HostView, drawn: Iterable[str]) -> tuple[Mark, ...]:
 
 
 def places_of(view: HostView) -> dict[int | None, tuple[str, ...]]:
-    """Addresses that get a box, by node; None holds those whose node is unknown or not in the document.
+    """Return the addresses that get a box, by node. None has those whose node is unknown or not in the document.
 
-    Devices known by their class, and any other function that a guest holds, whose link is degraded or that a check
-    did not pass; a virtual function stands on its physical function, where that has a box.
+    These are devices known by their class, and any other function that a guest has, whose link is degraded, or for
+    which a check did not pass. A virtual function is shown on its physical function, if that has a box.
     """
     nodes = {node.id for node in view.host.numa_nodes}
     chosen = dict.fromkeys(listed(view.index))
@@ -204,26 +204,32 @@ def _without_hosted(view: HostView, chosen: Mapping[str, None]) -> tuple[str, ..
 
 
 def _physical(view: HostView, address: str) -> str | None:
-    """The physical function of a virtual one; None where it is none, or where a document names what cannot be one."""
+    """Return the physical function of a virtual one.
+
+    None if the function is not virtual, or if a document names a function that cannot be a physical one.
+    """
     device = view.device(address)
     owner = view.device(device.physfn) if device and device.physfn else None
     return owner.address if owner and not owner.is_bridge and not owner.physfn and owner.address != address else None
 
 
 def virtual_functions(view: HostView, address: str) -> tuple[str, ...]:
-    """Virtual functions of a physical one that are shown one by one: held by a guest, or marked by a check."""
+    """Return the virtual functions of a physical one that are shown one by one.
+
+    These are the ones that a guest has or that a check marks.
+    """
     told = dict.fromkeys((*view.holders, *view.results))
     return tuple(sorted((one for one in told if _physical(view, one) == address), key=bus_order))
 
 
 def bus_order(address: str) -> tuple[int, str]:
-    """Sorts addresses as the buses are numbered; domains may have more than four digits."""
+    """Return the sort key of an address: the order of the bus numbers. Domains may have more than four digits."""
     domain = address.partition(":")[0]
     return (int(domain, 16) if all(c in "0123456789abcdef" for c in domain) and domain else 0), address
 
 
 def trees(view: HostView, addresses: Iterable[str]) -> dict[str, tuple[Place, ...]]:
-    """The host bridges ("0000:15") that lead to these devices, in bus order, each with what is below it."""
+    """Return the host bridges ("0000:15") that lead to these devices, in bus order, each with what is below it."""
     by_bridge: dict[str, list[tuple[str, ...]]] = {}
     for address in addresses:
         path = _path(view, address)
@@ -232,7 +238,10 @@ def trees(view: HostView, addresses: Iterable[str]) -> dict[str, tuple[Place, ..
 
 
 def _path(view: HostView, address: str) -> tuple[str, ...]:
-    """The device and the bridges above it, top first; stops at a parent that the document does not hold."""
+    """Return the bridges above the device and the device, top first. It ends at a parent that is not in the document.
+
+    A path longer than DEEPEST is cut in the middle.
+    """
     path = view.host.index.path(address)
     return path if len(path) <= DEEPEST else (*path[: DEEPEST // 2], *path[-DEEPEST // 2 :])
 
@@ -247,7 +256,7 @@ def _forks(view: HostView, paths: list[tuple[str, ...]]) -> tuple[Place, ...]:
         below = _forks(view, longer) if longer else ()
         kind = _bridge_kind(view, address) if below else "device"
         device = view.device(address)
-        if len(longer) < len(members) and below and not (device and device.is_bridge):  # a document may say so
+        if len(longer) < len(members) and below and not (device and device.is_bridge):  # a document may contain this
             places.append(Place(address=address, kind="device"))
         hidden = kind == "downstream" and not marks_of(view, address)
         places += (
@@ -263,7 +272,7 @@ def _bridge_kind(view: HostView, address: str) -> str:
 
 
 def addresses_in(places: Iterable[Place]) -> tuple[str, ...]:
-    """Every address of these trees, bridges too."""
+    """Return every address of these trees, including bridges."""
     found: list[str] = []
     for place in places:
         found += [place.address, *addresses_in(place.below)]

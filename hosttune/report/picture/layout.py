@@ -1,4 +1,4 @@
-"""The whole picture: title, rows of nodes, links between GPUs, the panels below. Pure: a host in, shapes out."""
+"""The whole picture: title, rows of nodes, links between GPUs, panels below. Pure: a host in, shapes out."""
 
 from __future__ import annotations
 
@@ -25,11 +25,14 @@ class Picture(Value, frozen=True, kw_only=True):
     height: float
     groups: tuple[Group, ...]
     name: str
-    words: str  # what the picture shows, for those who do not see it
+    words: str  # what the picture shows, as text for people who cannot see it
 
 
 def picture(host: Host, results: Iterable[CheckResult] = ()) -> Picture:
-    """Lay out a host. `results`: checks, whose failures and unknowns are marked where their subject is drawn."""
+    """Lay out a host.
+
+    `results` are results of checks: failures and unknowns are marked where their subject is drawn.
+    """
     view = scene(host, results)
     found = bundles(host)
     places = places_of(view)
@@ -53,7 +56,7 @@ def picture(host: Host, results: Iterable[CheckResult] = ()) -> Picture:
 
 
 def _lanes(found: Sequence[Bundle], places: dict[int | None, tuple[str, ...]]) -> int:
-    """The most bundles that meet on one node: each needs a lane beside its GPUs."""
+    """Return the largest number of bundles that meet on one node: each needs a lane beside its GPUs."""
     return max(
         (sum(1 for b in found[:MOST_DRAWN] if set(b.gpus) & set(addresses)) for addresses in places.values()), default=0
     )
@@ -72,7 +75,7 @@ def _below(
     full: float,
     gutter: float,
 ) -> Block:
-    """Everything under the nodes; its height is the whole picture's."""
+    """Return everything below the nodes. Its height is the height of the whole picture."""
     placed: list[Group] = []
     y = top
     if found:
@@ -101,7 +104,7 @@ def _bundle_lines(
     full: float,
     gutter: float,
 ) -> list[Shape]:
-    """A bundle's lines: through every row that has GPUs of it, then down the trunk into the panel."""
+    """Return a bundle's lines: through every row that has its GPUs, then down the trunk into the panel."""
     trunk = full + 8 + LANE * number
     shapes: list[Shape] = []
     buses: list[float] = []
@@ -116,7 +119,7 @@ def _bundle_lines(
 
 
 def _stubs(placed: Sequence[Group], bundle: Bundle, there: Sequence[Bundle], gutter: float) -> list[Stub]:
-    """Where the lines of a bundle's GPUs in one row of nodes begin, and the lanes that they take."""
+    """Return where the lines of a bundle's GPUs in one row of nodes start, and the lanes that they use."""
     frames = [(group.shapes[0], group) for group in placed if group.kind == "node"]
     stubs = []
     for gpu in _inside(placed, bundle):
@@ -139,7 +142,7 @@ def _within(group: Group, frame: Rect) -> bool:
 
 
 def _framed(view: HostView, block: Block, full: float) -> Picture:
-    """The title on top, and a margin around everything."""
+    """Add the title on top, and a margin around everything."""
     host = view.host
     head = title_block(view, marks_elsewhere(view, _subjects(view, block.groups)), full)
     top = MARGIN + head.height + _GAP
@@ -162,7 +165,7 @@ def _framed(view: HostView, block: Block, full: float) -> Picture:
 
 
 def _subjects(view: HostView, groups: Iterable[Group]) -> set[str]:
-    """Subjects of checks whose marks are in the picture."""
+    """Return the subjects of checks whose marks are in the picture."""
     names = {group.name for group in groups if group.kind not in ("bridge", "panel", "node")}
     boxes = {group.name for group in groups if group.kind == "node"}
     nodes = [node.id for node in view.host.numa_nodes if f"node {node.id}" in boxes]

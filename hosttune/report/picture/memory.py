@@ -1,4 +1,4 @@
-"""A node's memory as a bar: what is used, what huge pages hold, what is free; and the guests that have some of it."""
+"""A node's memory as a bar: used, in huge pages, free; and the guests that have some of it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from hosttune.report.picture.shapes import Block, Group, Rect, Shape
 from hosttune.report.picture.text import Piece, at, below, beside, chip, paragraph
 
 _BAR_HIGH = 10.0
-_SHORTEST = 0.1  # of the room: the bar of the smallest node
+_SHORTEST = 0.1  # part of the available width: the bar of the smallest node
 
 
 def memory_block(view: HostView, node: NumaNode, width: float, longest: float) -> Block:
-    """The node's memory in words, as a bar which is `longest` for the largest node, and guests' shares."""
+    """Return the node's memory as text and as a bar, and the guests' shares.
+
+    The bar of the largest node has the length `longest`.
+    """
     words = _words(node)
     pieces = [paragraph(words, width, 10)]
     if node.memory_bytes:
@@ -42,7 +45,7 @@ def _words(node: NumaNode) -> str:
 
 
 def _bar(node: NumaNode, total: int, width: float) -> Piece:
-    """Parts from the left: in use, huge pages in use, huge pages free; the rest is free, or unknown."""
+    """Return the parts from the left: in use, huge pages in use, huge pages free; the rest is free or unknown."""
     pages = node.hugepages or ()
     pool = sum((size.total or 0) * size.size_bytes for size in pages)
     spare = sum(min(size.free or 0, size.total or 0) * size.size_bytes for size in pages)

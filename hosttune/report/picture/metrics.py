@@ -1,7 +1,8 @@
-"""How wide text is, without a font at hand: an upper bound, so that what fits here fits in the reader's browser.
+"""The width of text, computed without a font: an upper bound, so that what fits here fits in the reader's browser.
 
-A picture names generic families only, so the reader's machine chooses the font. The widths are the advances of DejaVu
-Sans and DejaVu Sans Bold (its `hmtx` table, in hundredths of the size), the widest common default of `sans-serif`.
+A picture names only generic font families, so the reader's machine chooses the font. The widths are the advances of
+DejaVu Sans and DejaVu Sans Bold (its `hmtx` table, in hundredths of the size), the widest common default of
+`sans-serif`.
 """
 
 from __future__ import annotations
@@ -51,24 +52,24 @@ _BOLD = (
     *(78, 73, 73, 46, 37, 46, 84, 50, 50, 68, 72, 60, 72, 68, 44, 72, 72, 35, 35, 67, 35, 105, 72, 69, 72, 72, 50, 60),
     *(48, 72, 66, 93, 65, 66, 59, 72, 37, 72, 84),
 )
-_OURS = {"×": 84, "·": 38, "…": 100, "–": 50}  # what hosttune itself writes beyond ASCII
-_OTHER = 105  # any other character: ideographs fill the square, and no usual letter is wider
-LONGEST = 300  # characters of one text: a document may hold any number
+_OURS = {"×": 84, "·": 38, "…": 100, "–": 50}  # the characters beyond ASCII that hosttune itself writes
+_OTHER = 105  # any other character: ideographs fill the square, and no common letter is wider
+LONGEST = 300  # characters of one text, because a document may have any number
 
 
 def clean(text: str) -> str:
-    """Text from a document as one that can be drawn: printable, of bounded length."""
+    """Return text from a document that can be drawn: printable, of bounded length."""
     cut = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
     return printable(cut)
 
 
 def is_plain(text: str) -> bool:
-    """Whether every character's width is known; other text is drawn with its length forced."""
+    """Whether the width of every character is known. Other text is drawn with its length set in the picture."""
     return all(" " <= character <= "~" or character in _OURS for character in text)
 
 
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
-    """Width of one line of text, an upper bound for usual fonts."""
+    """Return the width of one line of text: an upper bound for common fonts."""
     table = _BOLD if bold else _REGULAR
     return sum(_advance(character, table) for character in text) * size / 100
 
@@ -80,7 +81,7 @@ def _advance(character: str, table: tuple[int, ...]) -> int:
 
 
 def fitted(text: str, most: float, size: float, *, bold: bool = False) -> str:
-    """The text, or as much of it as fits with an ellipsis; empty where not even that fits."""
+    """Return the text, or as much of it as fits with an ellipsis; empty if not even that fits."""
     text = clean(text)
     if text_width(text, size, bold=bold) <= most:
         return text
@@ -91,7 +92,7 @@ def fitted(text: str, most: float, size: float, *, bold: bool = False) -> str:
 
 
 def wrapped(text: str, most: float, size: float, lines: int = 4, *, bold: bool = False) -> tuple[str, ...]:
-    """The text in at most `lines` lines, broken between words; the last line is cut where there is more."""
+    """Return the text in at most `lines` lines, broken between words. The last line is cut if the text is longer."""
     done: list[str] = []
     words = clean(text).split()
     while words and len(done) < lines - 1:

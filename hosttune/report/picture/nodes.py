@@ -14,7 +14,7 @@ from hosttune.report.picture.shapes import Block, Group, Rect, shifted, stacked
 from hosttune.report.picture.text import at, below, mark_row, pair, paragraph
 from hosttune.report.picture.tree import COLUMN, WIDE, Card, card
 
-WIDEST = 4  # columns of cards beside each other
+WIDEST = 4  # columns of cards side by side
 PAD = 12.0
 _GAP = 10.0
 _UNKNOWN = "node unknown"
@@ -22,7 +22,10 @@ _NONE = "no NUMA nodes known"
 
 
 class Box(Value, frozen=True, kw_only=True):
-    """A node before it is drawn: its cards are known, its width is not. `span`: columns that it asks for."""
+    """A node before it is drawn: its cards are known, its width is not.
+
+    `span`: the number of columns that it asks for.
+    """
 
     node: NumaNode | None
     name: str
@@ -32,7 +35,7 @@ class Box(Value, frozen=True, kw_only=True):
 
 
 class Grid(Value, frozen=True, kw_only=True):
-    """All nodes in rows: the picture's inner width, the rows, and the room between the columns of cards."""
+    """All nodes in rows. `columns` is the picture's inner width, `gutter` the space between the columns of cards."""
 
     rows: tuple[tuple[Box, ...], ...]
     columns: int
@@ -40,22 +43,25 @@ class Grid(Value, frozen=True, kw_only=True):
 
     @property
     def full(self) -> float:
-        """Width of the widest row."""
+        """The width of the widest row."""
         return max(_row_width(row, self.gutter) for row in self.rows)
 
     @property
     def bar(self) -> float:
-        """Width of the largest node's memory bar, the same in every box so that lengths can be compared."""
+        """The width of the largest node's memory bar. It is the same in every box, so that lengths can be compared."""
         return width_of(min(box.span for row in self.rows for box in row), self.gutter) - 2 * PAD
 
 
 def width_of(columns: int, gutter: float) -> float:
-    """Width of a node's box that holds so many columns of cards: a gutter right of each."""
+    """Return the width of a node's box with this number of columns of cards, each with a gutter on its right."""
     return columns * (COLUMN + gutter) + 2 * PAD - gutter / 2
 
 
 def grid(view: HostView, places: dict[int | None, tuple[str, ...]], gutter: float) -> Grid:
-    """Nodes in order, as many beside each other as fit; devices of unknown node in a box of their own at the end."""
+    """Return the nodes in order, as many side by side as fit.
+
+    Devices of unknown node are in a box of their own at the end.
+    """
     boxes = [_box(view, node, places.get(node.id, ()), gutter) for node in _shown(view, places)]
     empty = {node.id for node in view.host.numa_nodes} - {box.node.id for box in boxes if box.node}
     if not view.host.numa_nodes:
@@ -70,13 +76,13 @@ def grid(view: HostView, places: dict[int | None, tuple[str, ...]], gutter: floa
 
 
 def _stray(view: HostView) -> tuple[Cpu, ...]:
-    """CPUs whose node is unknown or not in the document."""
+    """Return the CPUs whose node is unknown or not in the document."""
     nodes = {node.id for node in view.host.numa_nodes}
     return tuple(cpu for node, cpus in view.cpus.items() if node not in nodes for cpu in cpus)
 
 
 def _shown(view: HostView, places: dict[int | None, tuple[str, ...]]) -> list[NumaNode]:
-    """Nodes that hold anything; a board with memory on its GPUs may have dozens of empty ones."""
+    """Return the nodes that are not empty. A board with memory on its GPUs may have dozens of empty nodes."""
     nodes = sorted(view.host.numa_nodes, key=lambda node: node.id)
     some = [n for n in nodes if n.id in view.cpus or n.memory_bytes or n.memory_bytes is None or places.get(n.id)]
     return some or nodes[:1]
@@ -84,7 +90,7 @@ def _shown(view: HostView, places: dict[int | None, tuple[str, ...]]) -> list[Nu
 
 def _box(view: HostView, node: NumaNode | None, addresses: tuple[str, ...], gutter: float) -> Box:
     cards = [card(view, bus, places, WIDEST, gutter) for bus, places in trees(view, addresses).items()]
-    cards.sort(key=lambda one: not one.has_gpu)  # stable: bus order within
+    cards.sort(key=lambda one: not one.has_gpu)  # a stable sort: the bus order stays
     tall = sum(one.block.height * one.span for one in cards)
     loud = sum(one.span for one in cards if one.has_gpu)
     span = max(1, min(WIDEST, max(loud, round(tall / 600), max((one.span for one in cards), default=1))))
@@ -93,7 +99,7 @@ def _box(view: HostView, node: NumaNode | None, addresses: tuple[str, ...], gutt
 
 
 def _rows(view: HostView, boxes: Sequence[Box], columns: int, gutter: float) -> list[list[Box]]:
-    """Boxes in rows; what is left of a row goes to its boxes from the left."""
+    """Put boxes in rows. Unused columns of a row are given to its boxes, starting from the left."""
     rows: list[list[Box]] = [[]]
     for box in boxes:
         if rows[-1] and sum(other.span for other in rows[-1]) + box.span > columns:
@@ -111,13 +117,13 @@ def _stretched(row: list[Box], columns: int) -> list[tuple[Box, int]]:
 
 
 def _widened(view: HostView, box: Box, span: int, gutter: float) -> Box:
-    """A box of that many columns; its cards without GPUs become wide rather than tall."""
+    """Return a box with this number of columns. Its cards without GPUs become wider instead of taller."""
     cards = tuple(one if one.has_gpu else card(view, one.bus, one.places, span, gutter, WIDE) for one in box.cards)
     return Box(node=box.node, name=box.name, cards=cards, span=span, addresses=box.addresses)
 
 
 def row_block(view: HostView, whole: Grid, row: Sequence[Box]) -> Block:
-    """One row of nodes, together as wide as the grid and all as tall as the tallest."""
+    """Return one row of nodes: together as wide as the grid, and all as tall as the tallest."""
     gutter, full = whole.gutter, whole.full
     gap = gutter / 2 + PAD
     spare = full - _row_width(row, gutter)
@@ -170,7 +176,7 @@ def _heading(view: HostView, box: Box, cores: int, width: float) -> Block:
 
 
 def _cards(box: Box, gutter: float) -> Block:
-    """Cards in the node's columns, each where there is room highest up; GPUs' cards come first."""
+    """Place each card in the highest free position of the node's columns. Cards with GPUs come first."""
     floor = [0.0] * box.span
     groups: list[Group] = []
     for one in box.cards:

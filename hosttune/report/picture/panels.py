@@ -1,4 +1,4 @@
-"""What stands around the nodes: the title above, guests, problems and the legend below."""
+"""The parts around the nodes: the title above; guests, problems and the legend below."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OUTCOMES = (("pass", "passed"), ("fail", "failed"), ("unknown", "unknown"), ("w
 
 
 def title_block(view: HostView, elsewhere: Sequence[Mark], width: float) -> Block:
-    """The host's name, what it is as a whole, and what is wrong with it as a whole."""
+    """Return the host's name, facts about the whole machine, and faults of the whole machine."""
     name, _, machine = title_of(view.host).partition(": ")
     pieces = [_heading(name, 24, width), paragraph(machine, width, 12, lines=2)]
     rows = [*header(view.host), *([("checks", _tally(view))] if view.checked else [])]
@@ -47,7 +47,7 @@ def _tally(view: HostView) -> str:
 
 
 def guests_panel(view: HostView, width: float) -> Block:
-    """A card for each guest: its letter, its name, and what it holds in figures."""
+    """Return a card for each guest: its letter, its name, and what it has, in figures."""
     cards = [_guest(view, holder, guest) for holder, guest in zip(view.guests, view.host.guests or (), strict=True)]
     return _panel("Guests", flowed(cards, width - 24, 8), width)
 
@@ -93,7 +93,7 @@ def _guest(view: HostView, holder: Holder, guest: RunningGuest) -> Block:
 
 
 def problems_panel(view: HostView, width: float) -> Block:
-    """The host's problems, with the numbers that marks refer to."""
+    """Return the host's problems, with the numbers that marks refer to."""
     lines = problem_lines(view.host)
     pieces = []
     for n, line in enumerate(lines[:MOST_PROBLEMS], 1):
@@ -114,7 +114,7 @@ _ICON = 14.0
 
 
 def legend(groups: Iterable[Group], width: float) -> Block:
-    """The signs and fills that this picture uses, and what they mean."""
+    """Return the signs and colours that this picture uses, with their meanings."""
     styles: set[str] = set()
     for group in groups:
         for shape in group.shapes:

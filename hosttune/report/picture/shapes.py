@@ -1,6 +1,6 @@
-"""What a picture is made of: plain shapes in groups, and blocks that are put beside and below each other.
+"""The parts of a picture: plain shapes in groups, and blocks that are placed side by side or below each other.
 
-Coordinates grow to the right and down, in user units. Every value is frozen; moving gives a new one.
+Coordinates grow to the right and down, in user units. Every value is frozen; moving one returns a new one.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from hosttune.model.values import Value
 from hosttune.report.picture.metrics import fitted, text_width
 
 SIGN = 11.0  # side of a sign's square
-ASCENT, DESCENT = 0.85, 0.24  # parts of the size above and below the base line
+ASCENT, DESCENT = 0.85, 0.24  # parts of the font size above and below the base line
 
 
 class Rect(Value, frozen=True, kw_only=True):
-    """A box. `style` is a list of classes that the style sheet knows."""
+    """A box. `style` is a list of classes from the style sheet."""
 
     x: float
     y: float
@@ -26,7 +26,7 @@ class Rect(Value, frozen=True, kw_only=True):
 
 
 class Line(Value, frozen=True, kw_only=True):
-    """A line through points; `thick` is its stroke's width."""
+    """A line through points. `thick` is its stroke width."""
 
     points: tuple[tuple[float, float], ...]
     style: str
@@ -34,7 +34,7 @@ class Line(Value, frozen=True, kw_only=True):
 
 
 class Text(Value, frozen=True, kw_only=True):
-    """One line of text on a base line; `width` is what it may take at most."""
+    """One line of text on a base line. `width` is its maximum width."""
 
     x: float
     y: float
@@ -47,13 +47,13 @@ class Text(Value, frozen=True, kw_only=True):
 
     @property
     def box(self) -> tuple[float, float, float, float]:
-        """Left, top, right and bottom of what the text may cover."""
+        """The left, top, right and bottom edge of the area that the text may cover."""
         left = self.x - self.width * {"start": 0.0, "middle": 0.5, "end": 1.0}[self.anchor]
         return left, self.y - ASCENT * self.size, left + self.width, self.y + DESCENT * self.size
 
 
 class Sign(Value, frozen=True, kw_only=True):
-    """A sign of `SIGN` square: "fail" (a cross), "warn" (a triangle), "unknown" (a question mark)."""
+    """A square sign with the side SIGN: "fail" (a cross), "warn" (a triangle), "unknown" (a question mark)."""
 
     x: float
     y: float
@@ -64,7 +64,7 @@ Shape = Rect | Line | Text | Sign
 
 
 class Group(Value, frozen=True, kw_only=True):
-    """Shapes that are one thing: its kind, its name (an address, a node, a guest), and what its tooltip says."""
+    """Shapes that are one thing: its kind, its name (an address, a node, a guest), and the text of its tooltip."""
 
     kind: str
     shapes: tuple[Shape, ...]
@@ -73,7 +73,7 @@ class Group(Value, frozen=True, kw_only=True):
 
 
 class Block(Value, frozen=True, kw_only=True):
-    """Groups laid out from (0, 0), and the room that they take."""
+    """Groups laid out from (0, 0), and the space that they take."""
 
     width: float
     height: float
@@ -91,7 +91,7 @@ def label(
     bold: bool = False,
     anchor: str = "start",
 ) -> Text:
-    """A text cut to `most` units, its top at `y`."""
+    """Return a text cut to `most` units, with its top at `y`."""
     kept = fitted(text, most, size, bold=bold)
     return Text(
         x=x,
@@ -106,7 +106,7 @@ def label(
 
 
 def moved(shape: Shape, dx: float, dy: float) -> Shape:
-    """The same shape elsewhere."""
+    """Return the same shape, moved."""
     if isinstance(shape, Rect):
         return Rect(
             x=shape.x + dx,
@@ -134,7 +134,7 @@ def moved(shape: Shape, dx: float, dy: float) -> Shape:
 
 
 def shifted(block: Block, dx: float, dy: float) -> tuple[Group, ...]:
-    """A block's groups, moved."""
+    """Return a block's groups, moved."""
     return tuple(
         Group(
             kind=group.kind,
@@ -147,7 +147,7 @@ def shifted(block: Block, dx: float, dy: float) -> tuple[Group, ...]:
 
 
 def stacked(blocks: Iterable[Block], gap: float, *, top: float = 0, left: float = 0) -> Block:
-    """Blocks below each other; none gives an empty block of height `top`."""
+    """Return blocks below each other. Without blocks, return an empty block of height `top`."""
     groups: list[Group] = []
     y, width = top, 0.0
     for block in blocks:
@@ -158,7 +158,7 @@ def stacked(blocks: Iterable[Block], gap: float, *, top: float = 0, left: float 
 
 
 def flowed(blocks: Iterable[Block], most: float, gap: float) -> Block:
-    """Blocks beside each other, in as many rows as `most` units of width need."""
+    """Return blocks side by side, in as many rows as `most` units of width need."""
     groups: list[Group] = []
     x = y = row = width = 0.0
     for block in blocks:

@@ -1,8 +1,8 @@
-"""The picture's colours, light and dark, as one style sheet that stays inside the picture.
+"""The picture's colours, light and dark, as one style sheet inside the picture.
 
-Plain rules, no variables: programs that are not browsers draw the light picture too. Text on a fill keeps a contrast
-of 4.5 to 1 (WCAG 2.1, 1.4.3). Every rule begins with the picture's own class, so that a page that holds it keeps its
-own look.
+The rules are plain, without variables: programs that are not browsers draw the light picture too. Text on a fill has a
+contrast of at least 4.5 to 1 (WCAG 2.1, 1.4.3). Every rule begins with the picture's own class, so that a page that
+contains the picture keeps its own look.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ RULES: tuple[tuple[str, str, str, str], ...] = (
     (".glyph", "stroke", "#ffffff", "#ffffff"),
     (".onguest", "fill", "#ffffff", "#ffffff"),
 )
-# A guest's fill carries white text in both; its outline is lighter in the dark.
+# A guest's fill has white text in both pictures; its outline is lighter in the dark one.
 GUESTS = (
     ("#b0480b", "#f08a4b"),
     ("#7b3fa0", "#b982dc"),
@@ -100,14 +100,17 @@ _FIXED = (
 
 
 def style_sheet() -> str:
-    """The style sheet: the light picture, and what changes on a dark screen (paper stays light)."""
+    """Return the style sheet: the light picture, and what changes on a dark screen (print stays light)."""
     fixed = "\n".join(f".{ROOT} {selector} {{ {rules} }}" for selector, rules in _FIXED)
     light, dark = _rules(dark=False), _rules(dark=True)
     return f"{fixed}\n{light}\n@media screen and (prefers-color-scheme: dark) {{\n{dark}\n}}"
 
 
 def _rules(*, dark: bool) -> str:
-    """Every rule again for the dark: one left out would lose to a later, more general one of the same weight."""
+    """Return every rule for the light or the dark picture.
+
+    The dark picture repeats all rules: a rule left out would lose to a later, more general one of the same specificity.
+    """
     lines = [f".{ROOT} {selector} {{ {name}: {night if dark else day} }}" for selector, name, day, night in RULES]
     for n, (day, night) in enumerate(GUESTS):
         lines += [f".{ROOT} .g{n} {{ fill: {day} }}", f".{ROOT} .o{n} {{ stroke: {night if dark else day} }}"]

@@ -1,4 +1,4 @@
-"""Text in several lines, marks and chips: what boxes of every kind are written with."""
+"""Text in several lines, marks and chips: the texts in boxes of every kind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hosttune.report.picture.host_view import Holder, Mark
 from hosttune.report.picture.metrics import clean, fitted, text_width, wrapped
 from hosttune.report.picture.shapes import ASCENT, DESCENT, SIGN, Rect, Shape, Sign, label, moved
 
-LEADING = 1.3  # line pitch, of the size
+LEADING = 1.3  # line height, as a part of the font size
 MARK_HIGH = 15.0
 CHIP_HIGH = 15.0
 _SMALL = 9.5  # of figures at the right end of a line
@@ -17,7 +17,7 @@ _APART = 8.0  # between the two texts of a line
 
 
 class Piece(Value, frozen=True, kw_only=True):
-    """Shapes that are part of a thing, laid out from (0, 0), and the room that they take."""
+    """Shapes that are part of a thing, laid out from (0, 0), and the space that they take."""
 
     width: float
     height: float
@@ -25,15 +25,17 @@ class Piece(Value, frozen=True, kw_only=True):
 
 
 def paragraph(text: str, width: float, size: float, *, lines: int = 4, style: str = "dim") -> Piece:
-    """Text in at most `lines` lines."""
+    """Return text in at most `lines` lines."""
     rows = wrapped(text, width, size, lines)
     shapes = tuple(label(0, n * size * LEADING, row, size, most=width, style=style) for n, row in enumerate(rows))
     return Piece(width=width, height=len(rows) * size * LEADING, shapes=shapes)
 
 
 def pair(left: str, right: str, width: float, size: float, *, style: str = "", bold: bool = False) -> Piece:
-    """A line with text at both ends. The right one keeps its room and the left one is cut; bold text is never cut
-    for it: there the right one goes to a line of its own.
+    """Return a line with text at both ends.
+
+    The right text keeps its space, and the left one is cut. Bold text on the left is never cut: the right text then
+    gets its own line.
     """
     small = min(size, _SMALL)
     right = fitted(right, max(width / 2, width - text_width(clean(left), size, bold=bold) - _APART), small)
@@ -51,13 +53,13 @@ def pair(left: str, right: str, width: float, size: float, *, style: str = "", b
 
 
 def fits(left: str, right: str, width: float, size: float, *, bold: bool = False) -> bool:
-    """Whether `pair` has room for both on one line."""
+    """Whether `pair` has space for both texts on one line."""
     needed = text_width(clean(left), size, bold=bold) + _APART + text_width(clean(right), min(size, _SMALL))
     return not right or needed <= width
 
 
 def mark_row(mark: Mark, width: float) -> Piece:
-    """A sign and its words on a strip of their own, readable on any fill."""
+    """Return a sign and its text on a strip of their own, readable on any background."""
     room = width - SIGN - 9
     lines = wrapped(mark.text, room, _SMALL, 3, bold=True)
     high = MARK_HIGH + (len(lines) - 1) * _SMALL * LEADING
@@ -70,13 +72,13 @@ def mark_row(mark: Mark, width: float) -> Piece:
 
 
 def phrase(text: str, most: float, high: float) -> Piece:
-    """A few small words as wide as they are, in a line of that height, to stand beside others."""
+    """Return a few small words at their own width, in a line of the given height, to be put beside others."""
     words = label(0, (high - _SMALL * (ASCENT + DESCENT)) / 2, text, _SMALL, most=most)
     return Piece(width=words.width, height=high, shapes=(words,))
 
 
 def chip(holder: Holder, text: str, most: float) -> Piece:
-    """A guest's letter and some words on the guest's colour."""
+    """Return a guest's letter and some words on the guest's colour."""
     words = fitted(f"{holder.letter} · {text}" if text else holder.letter, most - 8, 9.5, bold=True)
     wide = text_width(words, 9.5, bold=True) + 8
     fill = Rect(x=0, y=0, width=wide, height=CHIP_HIGH, style=f"g{holder.colour}", radius=7)
@@ -85,7 +87,7 @@ def chip(holder: Holder, text: str, most: float) -> Piece:
 
 
 def below(pieces: Iterable[Piece], gap: float = 2) -> Piece:
-    """Pieces under each other."""
+    """Return pieces placed under each other."""
     shapes: list[Shape] = []
     y, width = 0.0, 0.0
     for piece in pieces:
@@ -95,7 +97,7 @@ def below(pieces: Iterable[Piece], gap: float = 2) -> Piece:
 
 
 def beside(pieces: Iterable[Piece], most: float, gap: float = 4) -> Piece:
-    """Pieces beside each other, in as many rows as they need."""
+    """Return pieces placed side by side, in as many rows as they need."""
     shapes: list[Shape] = []
     x = y = row = 0.0
     for piece in pieces:
@@ -107,5 +109,5 @@ def beside(pieces: Iterable[Piece], most: float, gap: float = 4) -> Piece:
 
 
 def at(piece: Piece, dx: float, dy: float) -> tuple[Shape, ...]:
-    """A piece's shapes, moved."""
+    """Return a piece's shapes, moved to this position."""
     return tuple(moved(shape, dx, dy) for shape in piece.shapes)

@@ -12,8 +12,8 @@ from hosttune.report.picture.shapes import Block, Group, Line, Rect, Shape, labe
 from hosttune.report.picture.text import Piece, at, below, mark_row, pair
 
 COLUMN = 254.0  # width of a card
-NARROWEST = 140.0  # of a device's box: deeper trees are no longer indented
-TALLEST = 430.0  # of a card's column, before a card takes another one; of one without GPUs: WIDE
+NARROWEST = 140.0  # width of a device's box below which deeper trees are not indented
+TALLEST = 430.0  # height of a card's column above which a card takes another column; without GPUs: WIDE
 WIDE = 120.0
 _GAP = 6.0
 _PAD = 7.0
@@ -21,7 +21,7 @@ _HEAD = 19.0
 
 
 class Card(Value, frozen=True, kw_only=True):
-    """A host bridge with all below it, `span` columns wide."""
+    """A host bridge with everything below it, `span` columns wide."""
 
     bus: str
     places: tuple[Place, ...]
@@ -31,7 +31,10 @@ class Card(Value, frozen=True, kw_only=True):
 
 
 def card(view: HostView, bus: str, places: Sequence[Place], most: int, gutter: float, tallest: float = TALLEST) -> Card:
-    """Lay out a host bridge; branches that would make it too tall go to further columns, `gutter` between them."""
+    """Lay out a host bridge.
+
+    Branches that would make the card too tall go to more columns, with `gutter` between them.
+    """
     inner = COLUMN - 2 * _PAD
     branches = [_branch(view, place, inner) for place in places]
     tall = sum(branch.height + _GAP for branch in branches)
@@ -51,7 +54,7 @@ def card(view: HostView, bus: str, places: Sequence[Place], most: int, gutter: f
 
 
 def _columns(branches: list[Block], number: int) -> list[list[Block]]:
-    """Branches in bus order over so many columns, about equally tall."""
+    """Split branches, in bus order, into this number of columns of about equal height."""
     goal = sum(branch.height for branch in branches) / number
     columns: list[list[Block]] = [[]]
     filled = 0.0
@@ -70,7 +73,7 @@ def _branch(view: HostView, place: Place, width: float) -> Block:
 
 
 def _port(view: HostView, place: Place, width: float) -> Block:
-    """A root port or other bridge: a line of text, with what is below it hanging from its spine."""
+    """Return a root port or other bridge: a line of text, with the things below it connected to its vertical line."""
     head, title = _head(view, place, width)
     below_it = _hung(view, place, width, left=4.0, top=head.height + 4)
     shapes = (*below_it.lines, *at(head, 0, 0))
@@ -79,7 +82,7 @@ def _port(view: HostView, place: Place, width: float) -> Block:
 
 
 def _switch(view: HostView, place: Place, width: float) -> Block:
-    """A switch as a box around what is below it."""
+    """Return a switch as a box around the things below it."""
     head, title = _head(view, place, width - 12)
     below_it = _hung(view, place, width - 6, left=9.0, top=head.height + 10)
     high = below_it.block.height + 6
@@ -90,7 +93,7 @@ def _switch(view: HostView, place: Place, width: float) -> Block:
 
 
 def _head(view: HostView, place: Place, width: float) -> tuple[Piece, str]:
-    """A bridge's name and link, what is wrong with it, and its tooltip."""
+    """Return a bridge's name, link and faults, and its tooltip."""
     device = view.device(place.address)
     word = {"root-port": "root port", "upstream-port": "switch", "downstream-port": "switch port"}.get(
         (device and device.port_type) or "", "bridge"
@@ -109,7 +112,7 @@ class _Hung(Value, frozen=True, kw_only=True):
 
 
 def _hung(view: HostView, place: Place, width: float, *, left: float, top: float) -> _Hung:
-    """What is below a bridge, and the lines that lead there from its spine at `left`."""
+    """Return the things below a bridge, and the lines that lead to them from the bridge's vertical line at `left`."""
     indent = left + 9 if width - left - 9 >= NARROWEST else 0.0
     y = top
     groups: list[Group] = []
@@ -128,7 +131,7 @@ def _hung(view: HostView, place: Place, width: float, *, left: float, top: float
 
 
 def _lead(view: HostView, address: str, left: float, right: float, y: float) -> Line:
-    """The line to a device, as thick as its link is wide; dashed where the link is degraded."""
+    """Return the line to a device: as thick as its link is wide, dashed if the link is degraded."""
     device = view.device(address)
     link = device.link if device else None
     lanes = link.width if link and link.width else 1
