@@ -91,7 +91,7 @@ def uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-# --- forth ---------------------------------------------------------------------------------------------------
+# --- apply ---------------------------------------------------------------------------------------------------
 
 
 def carry_out(
@@ -214,7 +214,7 @@ def _reason(error: HosttuneError | OSError) -> str:
     return error.what if isinstance(error, HosttuneError) else str(error)
 
 
-# --- back ----------------------------------------------------------------------------------------------------
+# --- roll back -----------------------------------------------------------------------------------------------
 
 
 def take_back(
