@@ -38,7 +38,7 @@ class Limits(Value, frozen=True, kw_only=True):
     """Limits of an archive: unpacked bytes in total and in one file, and the number of members."""
 
     total_bytes: int = TABLE["capture, unpacked"].most
-    file_bytes: int = TABLE["/proc/interrupts"].most  # the largest of all; each kind has its own when it is read
+    file_bytes: int = TABLE["/proc/interrupts"].most  # the largest of all; each kind has its own limit when read
     members: int = TABLE["members of a capture"].most
 
 

@@ -91,7 +91,7 @@ def restart_daemon(system: System) -> None:
         raise InUse(unit, doing)
     system.change(("systemctl", "restart", unit), timeout=CHANGE_SECONDS)
     if not system.captured:
-        system.run(virsh("--readonly", "list", "--uuid"), timeout=CHANGE_SECONDS)  # answered once its drivers are up
+        system.run(virsh("--readonly", "list", "--uuid"), timeout=CHANGE_SECONDS)  # responds when its drivers are up
 
 
 @dataclass(frozen=True)

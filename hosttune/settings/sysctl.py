@@ -66,7 +66,7 @@ class Sysctl(Setting):
     def write(self, system: System, value: Any) -> None:
         """See Setting."""
         wanted = self.parts(value)
-        if self.effective(system) != wanted[NOW]:  # first: what the kernel refuses must not be asked for at every boot
+        if self.effective(system) != wanted[NOW]:  # first: a value that the kernel refuses must not be set at boot
             system.write(sysctl_path(self.target), wanted[NOW])
         lines = _lines(system)
         if lines.get(self.target) != wanted[BOOT]:
