@@ -202,8 +202,9 @@ _BOMB_HINT = "no real capture is like that; do not trust this archive"
 
 
 def _members(stream: _Bounded, origin: str) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-    """Yield each member in turn. tarfile's own list of members is emptied, because it would keep every header in
-    memory.
+    """Yield each member in turn.
+
+    tarfile's own list of members is emptied, because it would keep every header in memory.
     """
     import tarfile
 

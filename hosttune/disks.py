@@ -32,7 +32,9 @@ def nvme_names(reader: Reader, address: str) -> tuple[str | None, tuple[str, ...
 
 
 def namespace_of(name: str) -> str | None:
-    """Return the block device of a namespace; for a path of a multipath namespace ("nvme0c1n2") its head ("nvme0n2").
+    """Return the block device of a namespace.
+
+    For a path of a multipath namespace ("nvme0c1n2"): its head ("nvme0n2").
     """
     match = _NAMESPACE.fullmatch(name)
     return f"nvme{match[1]}n{match[2]}" if match else None

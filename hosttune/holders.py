@@ -38,7 +38,7 @@ _CONTAINER = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
 _PARENT = re.compile(r"^PPid:\s*([0-9]{1,10})\s*$", re.MULTILINE)
 _DEEPEST = 64  # generations of processes: many more than between hosttune and a process that it starts
 _COMM = 15  # bytes of a process's name that the kernel keeps
-# How to stop services that hold GPUs, for hosts where the process is in no systemd unit.
+# How to stop daemons that often hold GPUs, if the process is in no systemd unit.
 _ENDS = {name: hint for vendor in VENDORS for name, hint in vendor.traces.daemons.items() if hint}
 
 

@@ -110,8 +110,9 @@ class Record(Value, frozen=True, kw_only=True):
 
     @property
     def to_undo(self) -> bool:
-        """Return whether this step still has to be reverted. A step that changed nothing never has: it is not
-        hosttune's.
+        """Return whether this step still has to be reverted.
+
+        A step that changed nothing never has: it is not hosttune's.
         """
         nothing = self.outcome == "conflict" or self.dropped or self.untouched
         return not nothing and self.undone in (None, "conflict", "failed")
@@ -228,7 +229,9 @@ class Journal:
         self._lines = lines
 
     def append(self, value: Value) -> None:
-        """Write one line, on disk when this returns. Raises JournalFailed; the file then ends with its last whole line.
+        """Write one line, on disk when this returns.
+
+        Raises JournalFailed; the file then ends with its last whole line.
         """
         self._lines.add(msgspec.json.encode(to_builtins(value)))
 
@@ -256,7 +259,9 @@ class Store:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock. The kernel holds it (flock), so it ends with its process. Raises Refused, naming the holder.
+        """Hold the lock.
+
+        The kernel holds it (flock), so it ends with its process. Raises Refused, naming the holder.
         """
         path = os.path.join(self.folder, "lock")
         try:
@@ -284,7 +289,9 @@ class Store:
             let_go(fd)
 
     def transactions(self) -> tuple[Transaction, ...]:
-        """Return all journals, oldest first, except those that never began. Raises Refused for one that cannot be read.
+        """Return all journals, oldest first, except those that never began.
+
+        Raises Refused for one that cannot be read.
         """
         try:
             names = sorted(name for name in os.listdir(self._journals) if name.endswith(_SUFFIX))

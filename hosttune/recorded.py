@@ -62,17 +62,17 @@ class Recorded(System):
             raise self._bad(f"{path} holds more than {self._most_names:,} names", f"no folder of a host does: {why}")
 
     def _refuse_lost(self, real: str) -> None:
-        """If a missing path, or a part of it, is in the manifest, raise Unreadable, because it was lost after the
-        capture.
-        """
+        """Raise Unreadable if a missing path, or a part of it, is in the manifest: it was lost after the capture."""
         while self._manifest and real != "/":
             if self._manifest.had(real) and not self._here(real):
                 raise Unreadable(real, "lost: it was in this capture when it was made")
             real = real.rpartition("/")[0] or "/"
 
     def _refuse_link(self, real: str) -> None:
-        """Check a link: raise Unreadable if it was not a link according to the manifest, and BadInput if it is among
-        hosttune's own files, where hosttune makes no links.
+        """Check that a link may be here.
+
+        Raises Unreadable if it was not a link according to the manifest, and BadInput if it is among hosttune's own
+        files, where hosttune makes no links.
         """
         if real == OWN or real.startswith(f"{OWN}/"):
             raise self._bad(f"{real} is a link", "capture the host again")

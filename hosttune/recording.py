@@ -202,9 +202,7 @@ def write_capture(system: System, path: str, say: Say = lambda text: None) -> Ho
 
 
 def _other_answers(system: System, kept: Collection[str]) -> list[str]:
-    """Return answers in the root that are not in the capture: hosttune did not write them and does not know what they
-    hold.
-    """
+    """Return answers in the root that are not in the capture, because hosttune does not know what they contain."""
     try:
         names = system.list(COMMANDS.rstrip("/")) if system.captured else []
     except Unreadable:
@@ -263,8 +261,7 @@ def _entries(recording: Recording, scrub: Scrub, say: Say = lambda text: None) -
 
 
 def _manifest(recording: Recording, scrub: Scrub, entries: Mapping[str, bytes | str | None]) -> str:
-    """Return the manifest: what the capture has, and what was looked for and missing, so that a later loss is detected.
-    """
+    """Return the manifest: what the capture has, and what was missing, so that a later loss is detected."""
     present = (scrub.path(path) for path in (*entries, COMPLETE))
     listed, missing = ([scrub.path(path) for path in paths] for paths in (recording.listed, recording.missing))
     links = (scrub.path(path) for path, entry in entries.items() if isinstance(entry, str))

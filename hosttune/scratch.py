@@ -38,8 +38,7 @@ class Scratch(Capture):
     """A scratch root as a System that can be changed. See the module."""
 
     def _settle(self) -> None:
-        """Read the facts without the manifest: the root changes like a machine, so the original contents prove nothing.
-        """
+        """Read the facts, but no manifest: the root changes like a machine, so the original contents prove nothing."""
         super()._settle()
         self._manifest = manifest.Manifest({})
 
@@ -96,7 +95,9 @@ class Scratch(Capture):
         self.forget()
 
     def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:
-        """See System. Recorded, not run; the output is empty. Mounts of huge pages are shown as a capture shows them.
+        """See System.
+
+        Recorded, not run; the output is empty. Mounts of huge pages are shown as a capture shows them.
         """
         ran = self.read_bytes(RAN) or b""
         self.replace(RAN, ran + json.dumps(argv).encode() + b"\n")
@@ -132,10 +133,9 @@ class Scratch(Capture):
         return held
 
     def inside(self, path: str) -> str:
-        """Return the path, on this machine, of a file of the root. No link on the way may lead outside; the file is no
-        link.
+        """Return the path, on this machine, of a file of the root.
 
-        Raises BadInput.
+        No link on the way may lead outside, and the file itself must not be a link. Raises BadInput.
         """
         if not path.startswith("/") or "/../" in f"{path}/":
             raise BadInput(f"{path!r} leads out of the scratch root", where=self.origin, hint="correct the plan")
@@ -173,8 +173,9 @@ class Scratch(Capture):
     # --- drivers ---------------------------------------------------------------------------------------------
 
     def _device(self, address: str) -> str:
-        """Return the device's folder, with every link resolved. Raises WriteFailed (ENODEV, as the kernel) if there is
-        none.
+        """Return the device's folder, with every link resolved.
+
+        Raises WriteFailed if there is none, with ENODEV as the kernel does.
         """
         path = f"{_DEVICES}/{address}"
         real = self._real(path) if _ADDRESS.fullmatch(address) else None

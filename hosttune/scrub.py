@@ -97,8 +97,7 @@ class Scrub:
         return self._text(path, name, text).encode()
 
     def words(self, text: str) -> str:
-        """Scrub free text, such as a line of the kernel log: serial numbers, addresses, names of this host, and paths.
-        """
+        """Scrub free text, such as a kernel log line: serial numbers, addresses, names of this host, and paths."""
         text = _LOG_SERIAL.sub(lambda m: f"{m[1]}{m[2]}{self._serial(m[3])}", text)
         text = _IPV4.sub(self._ipv4, _LOG_PATH.sub(self._place, self._patterns(text)))
         return self._without_host(text)
@@ -216,7 +215,7 @@ class Scrub:
         return f"198.{18 + (number >> 16 & 1)}.{number >> 8 & 255}.{number & 255}"
 
     def _mount(self, line: str) -> str:
-        """Scrub a line of a mount table: block devices, huge pages and control groups stay; unusual paths are renamed.
+        """Scrub a line of a mount table: block devices, huge pages and control groups are kept, unusual paths renamed.
         """
         parts = line.split(" ")
         at = 4 if len(parts) > 8 and parts[0].isdecimal() else 1  # mountinfo begins with ids

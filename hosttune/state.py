@@ -50,8 +50,9 @@ MODES: Mapping[str, int] = {
 
 
 def mode_of(path: str) -> int:
-    """Return the mode of a path inside the state directory ("guests/a/seed.iso", a folder with its "/"). Raises
-    KeyError.
+    """Return the mode of a path inside the state directory ("guests/a/seed.iso", a folder with its "/").
+
+    Raises KeyError.
     """
     parts = f"/{path}".split("/")
     for row, mode in MODES.items():

@@ -100,8 +100,9 @@ class System(ABC):
         """Return whether a path exists (False for a link to nothing)."""
 
     def lacks(self, path: str) -> bool:
-        """Return whether it is proven that the machine has no such path; False if nothing looked for it or access is
-        denied.
+        """Return whether it is proven that the machine has no such path.
+
+        False if nothing looked for it, or if access is denied.
         """
         return False
 
@@ -142,13 +143,16 @@ class System(ABC):
         raise self._captured(path)
 
     def remove(self, path: str) -> None:
-        """Remove a file of hosttune, and the folders above it that are then empty and hosttune's. Raises WriteFailed.
+        """Remove a file of hosttune, and the folders above it that are then empty and hosttune's.
+
+        Raises WriteFailed.
         """
         raise self._captured(path)
 
     def tidy(self, path: str) -> None:
-        """Remove what a crash left while a file of hosttune was written or removed: see `tidy_file`. Raises
-        WriteFailed.
+        """Remove what a crash left while a file of hosttune was written or removed: see `tidy_file`.
+
+        Raises WriteFailed.
         """
         raise self._captured(path)
 
@@ -157,7 +161,9 @@ class System(ABC):
         raise self._captured(argv[0])
 
     def tell(self, name: str, value: str, live: Callable[[], None]) -> None:
-        """Change what is not a file, by a library call; `query` with the same name reads it back. Raises WriteFailed.
+        """Change what is not a file, by a library call; `query` with the same name reads it back.
+
+        Raises WriteFailed.
         """
         raise self._captured(name)
 
@@ -180,8 +186,9 @@ def state_directory() -> str:
 
 
 def put_file(path: str, data: bytes, mode: int = 0o644) -> None:
-    """Write a whole file; a crash leaves the old or the new one. It is written beside, synced, renamed, and its folder
-    synced. Raises WriteFailed.
+    """Write a whole file; a crash leaves the old or the new one.
+
+    It is written beside, synced, renamed, and its folder is synced. Raises WriteFailed.
     """
     temporary = f"{path}.hosttune-new"  # always the same name: the next attempt replaces what a crash left
     try:
@@ -272,9 +279,7 @@ def tidy_file(path: str, root: str = "") -> None:
 
 
 def _take_folders(folder: str, root: str) -> None:
-    """Remove a folder of hosttune and those above it that are then empty; folders that are already gone count as
-    removed.
-    """
+    """Remove a folder of hosttune and those above it that are then empty; missing folders count as removed."""
     taken = False
     while _is_ours(folder.removeprefix(root)):
         try:
@@ -292,8 +297,7 @@ def _take_folders(folder: str, root: str) -> None:
 
 
 def _is_ours(folder: str) -> bool:
-    """Return whether a folder was made for files of hosttune: named for hosttune, in the state, or a unit's drop-ins.
-    """
+    """Return whether a folder was made for hosttune's files: named for hosttune, in the state, or a unit's drop-ins."""
     return (
         "/hosttune/" in folder
         or "hosttune" in os.path.basename(folder)
@@ -321,8 +325,9 @@ def join_link(directory: str, target: str) -> str | None:
 
 
 def printable(name: str) -> str:
-    """Return a name that fits into every document: bytes that are not UTF-8 become U+FFFD (such a file cannot be
-    opened).
+    """Return a name that fits into every document.
+
+    Bytes that are not UTF-8 become U+FFFD (such a file cannot be opened).
     """
     return name if name.isascii() else os.fsencode(name).decode("utf-8", "replace")
 

@@ -49,8 +49,9 @@ class WantedSetting(NamedTuple):
 
 
 class TunedConflict(NamedTuple):
-    """A key of TuneD for a setting of hosttune. `how`: OTHERWISE, UNSURE, or OVERRULED: hosttune's value stays in
-    effect.
+    """A key of TuneD for a setting of hosttune.
+
+    `how`: OTHERWISE, UNSURE, or OVERRULED: hosttune's value stays in effect.
     """
 
     wish: WantedSetting
@@ -114,7 +115,9 @@ def _of_plugin(tuned: Tuned, key: TunedKey, wish: WantedSetting, kernel_args: It
 
 
 def _alternatives(value: str, want: Any) -> str:
-    """Compare `a|b|c`: TuneD takes the first that the kernel has (plugin_cpu.py). A preference can be a plain number.
+    """Compare `a|b|c`: TuneD takes the first that the kernel has (plugin_cpu.py).
+
+    A preference can be a plain number.
     """
     words = [word.strip() for word in value.split("|")]
     if words[0] == str(want):
@@ -151,8 +154,9 @@ def _thp(key: TunedKey, wish: WantedSetting, kernel_args: Iterable[str] | None) 
 
 
 def _sysctl(tuned: Tuned, key: TunedKey, wish: WantedSetting) -> str | None:
-    """Compare a sysctl. After its own values TuneD applies the files of sysctl.d again, hosttune's too, unless
-    disabled.
+    """Compare a sysctl.
+
+    After its own values TuneD applies the files of sysctl.d again, hosttune's too, unless disabled.
     """
     if wish.kind == "hugepages" and key.key in _PAGE_KEYS:  # of the default size, spread over the nodes
         return UNSURE
@@ -194,7 +198,9 @@ def _queue(part: str, value: str, wish: WantedSetting) -> str | None:
 
 
 def _interrupts(key: TunedKey, wish: WantedSetting) -> str | None:
-    """Compare [irqbalance] (banned CPUs), [irq] (an affinity), [scheduler] (removes isolated CPUs from every affinity).
+    """Compare interrupts.
+
+    [irqbalance] sets banned CPUs; [irq] an affinity; [scheduler] removes isolated CPUs from every affinity.
     """
     known = (("irqbalance", "banned_cpus", "irqbalance-ban"), ("irq", "affinity", "irq-affinity"))
     isolates = (key.plugin, key.key, wish.kind) == ("scheduler", "isolated_cores", "irq-affinity")

@@ -25,14 +25,14 @@ from hosttune.system import System
 if TYPE_CHECKING:
     from hosttune.bench.measuring import Measured
 
-# What exits 1, of (the verdict is fail or unknown, something is worse than before).
+# For each gate, which of two facts gives exit code 1: the verdict is fail or unknown; something is worse than before.
 _GATES = {"verdict": (True, False), "worse": (False, True), "either": (True, True)}
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a validation shall do. Errors name the command's options, such as `--duration`.
+    """The options of a validation. Errors name the command's options, such as `--duration`.
 
     `level`: 0 checklist, 1 quick benchmarks (about a minute), 2 full benchmarks, 3 burn-in of `duration` seconds (None:
     300). `guest`: the machine is a guest. `against`: what to compare with. `expect`: devices that must be here.
@@ -108,7 +108,9 @@ def check_request(request: Request, *, captured: bool) -> None:
 
 
 def exit_code(validation: Validation, gate: str = "verdict") -> int:
-    """Return 1 if what `gate` names is true: `verdict` (a fail or unknown), `worse` (than before) or `either`; else 0.
+    """Return exit code 1 if what `gate` names is true, else 0.
+
+    `verdict`: a fail or unknown. `worse`: something is worse than before. `either`: one of them.
     """
     bad = (validation.verdict not in ("pass", "warn"), bool(validation.worse))
     return int(any(found and counts for found, counts in zip(bad, _GATES[gate], strict=True)))
@@ -142,7 +144,9 @@ def decide(
     live: bool,
     known: tuple[KnownDevice, ...] | None = None,
 ) -> Validation:
-    """Run the checks, add what was measured from level 1 on, and return the verdict. `known`: what a later one expects.
+    """Run the checks, add what was measured from level 1 on, and return the verdict.
+
+    `known`: the devices that a later validation expects.
     """
     if measured is not None:  # facts read under load replace those read at rest
         evidence = msgspec.structs.replace(evidence, loaded_links=dict(measured.links))

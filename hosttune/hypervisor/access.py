@@ -38,8 +38,10 @@ _LABELLED = "seclabel"  # mount option of a file system with labels, for example
 
 
 class Reader(NamedTuple):
-    """Who reads: QEMU's user and group ids, the security models besides "dac", whether libvirt gives it ownership of
-    files.
+    """The user that reads the files, QEMU's.
+
+    `user` and `group`: its ids. `models`: the security models besides "dac". `owns`: whether libvirt gives it
+    ownership.
     """
 
     user: int
@@ -127,8 +129,9 @@ def _folders(path: str) -> list[str]:
 
 
 def _may(system: System, reader: Reader, how: str, path: str) -> bool:
-    """Return whether QEMU's user may search a folder ("-x"), read or write a file, tested by the kernel. Raises
-    Unreadable.
+    """Return whether QEMU's user may search a folder ("-x"), read or write a file, tested by the kernel.
+
+    Raises Unreadable.
     """
     groups = "--clear-groups" if reader.user == 0 else "--init-groups"
     as_qemu = ("setpriv", "--reuid", str(reader.user), "--regid", str(reader.group), groups, "--")

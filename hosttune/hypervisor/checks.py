@@ -118,8 +118,9 @@ def _without_kvm(host: Host, guest: PlannedGuest) -> Iterator[str]:
 
 
 def _short_of_pages(host: Host, guest: PlannedGuest) -> Iterator[str]:
-    """Check free pages for each set of nodes: libvirt's strict mode takes pages from a cell's own nodes, or fails
-    (formatdomain, numatune).
+    """Check free pages for each set of nodes.
+
+    libvirt's strict mode takes pages from a cell's own nodes, or fails (formatdomain, numatune).
     """
     page_bytes = huge_page_bytes(guest)
     if page_bytes is None:
@@ -138,8 +139,9 @@ def _short_of_pages(host: Host, guest: PlannedGuest) -> Iterator[str]:
 
 
 def _without_mount(host: Host, guest: PlannedGuest) -> Iterator[str]:
-    """Check that libvirt knows a hugetlbfs of the page size: else it does not start the guest. See
-    `hosttune.hugetlbfs`.
+    """Check that libvirt knows a hugetlbfs of the page size: else it does not start the guest.
+
+    See `hosttune.hugetlbfs`.
     """
     page_bytes = huge_page_bytes(guest)
     if page_bytes is None:

@@ -47,8 +47,9 @@ def read_state(system: System, name: str) -> str | None:
 
 
 def is_active(state: str | None) -> bool:
-    """Return whether a guest in this state has a process, memory and devices now. A crashed guest may have, so it
-    counts.
+    """Return whether a guest in this state has a process, memory and devices now.
+
+    A crashed guest may have, so it counts.
     """
     return state is not None and state != SHUT_OFF
 

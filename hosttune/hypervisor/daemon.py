@@ -26,8 +26,9 @@ _WORK = ("starting up", "migrating", "saving", "dumping", "snapshot", "creating 
 
 
 def daemon_unit(system: System) -> str | None:
-    """Return the systemd unit of the system's daemon that runs the guests; None if there is none or hosttune uses
-    another.
+    """Return the systemd unit of the system's daemon that runs the guests.
+
+    None if there is none, or if hosttune uses another libvirt (HOSTTUNE_LIBVIRT_URI).
     """
     if not system.captured and _uri() != DEFAULT_URI:
         return None
@@ -52,8 +53,7 @@ def _is_active(system: System, unit: str) -> bool:
 
 
 def jobs(system: System) -> Iterator[str]:
-    """Yield what libvirt is doing for guests that a restart would interrupt, in a few words each; also if it is
-    unknown.
+    """Yield the guests' jobs that a restart of libvirt would interrupt, in a few words each, or that they are unknown.
     """
     if system.captured or daemon_unit(system) is None:
         return

@@ -143,8 +143,9 @@ class Guest(Setting, Explains):
             raise WriteFailed(f"guest {self.target}", why)
 
     def _refuse_leftovers(self, system: System, xml: str) -> None:
-        """Raise WriteFailed if an earlier guest left UEFI variables: this guest would use them, and undefine removes
-        them.
+        """Raise WriteFailed if an earlier guest left UEFI variables.
+
+        This guest would use them, and undefining it would remove them.
         """
         path = _NVRAM.format(name=self.target)
         if read_domain(xml).firmware == "efi" and system.exists(path):

@@ -155,8 +155,9 @@ class Mount(ServedByOthers):
         return note
 
     def _unmount(self, system: System, *, ours: bool, keep_folder: bool) -> str | None:
-        """Unmount, and restart libvirt so that it notices; otherwise it would put a guest's memory into the remaining
-        folder.
+        """Unmount, and restart libvirt so that it notices.
+
+        Otherwise libvirt would put a guest's memory into the remaining folder.
         """
         mounted = self._mounted(system) is not None
         # Not mounted, but hosttune's unit exists: an earlier attempt may have been interrupted before libvirt was

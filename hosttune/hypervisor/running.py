@@ -56,8 +56,9 @@ def _devices(system: System, guest: PlannedGuest, process: int) -> Iterator[str]
 
 
 def _doors(system: System, device: Device) -> tuple[str, ...]:
-    """Return the files through which QEMU can hold a device: its group's, or its own with iommufd
-    (driver-api/vfio.rst).
+    """Return the files through which QEMU can hold a device: its group's, or with iommufd its own.
+
+    Source: driver-api/vfio.rst.
     """
     bus = "mdev" if device.kind == "mdev" else "pci"
     folder = f"/sys/bus/{bus}/devices/{device.address}"

@@ -113,7 +113,7 @@ class Aspm(OfRegister):
         return {end: states for end, states in found.items() if states is not None}
 
     def _folder(self, system: System) -> str:
-        """Return the folder with the kernel's switches for this link, of the first function that has them; "" for none.
+        """Return the folder with the kernel's switches for this link, of the first function that has it; "" for none.
         """
         folders = [f"{DEVICES}/{end}/link" for end in self.ends(system)[:-1]]
         return next((folder for folder in folders if SWITCHES.keys() & set(system.list(folder))), "")

@@ -157,8 +157,7 @@ def prove(path: str, why: str | None) -> None:
 
 
 def was_written(system: System, path: str, data: bytes) -> bool:
-    """Return whether the file has what was just written; False in a rehearsal or capture, where nothing can be proven.
-    """
+    """Return whether the file has what was just written; False in a rehearsal or capture, where nothing is written."""
     return not system.captured and system.read_bytes(path) == data
 
 

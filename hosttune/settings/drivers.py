@@ -275,7 +275,9 @@ def udev_rules(addresses: Iterable[str], ids: Mapping[str, str] = FrozenMap({}))
 
 
 def _is_card(card: str | None, of: str) -> str:
-    """Return the clauses that match a device's ids; "" if they are unknown. Raises BadInput for a text that is not ids.
+    """Return the clauses that match a device's ids; "" if they are unknown.
+
+    Raises BadInput for a text that is not ids.
     """
     if card is None:
         return ""
@@ -303,8 +305,7 @@ _TELLING = ("device", "serial", "uuid")  # if both values are known and differ, 
 
 
 def identities(host: Host) -> dict[str, dict[str, Any]]:
-    """Return, by address, the facts of each GPU to save before vfio-pci takes it, because its maker's tools cannot see
-    it afterwards.
+    """Return the facts of each GPU, by address, to save before vfio-pci takes it and its maker's tools lose it.
 
     {"device": "10de:2335:10de:18be", "model", "uuid", "serial", "module_id"}; None for what is unknown. The module id
     connects a GPU to Fabric Manager's partitions; it does not follow the order of addresses.
@@ -331,7 +332,9 @@ def identities(host: Host) -> dict[str, dict[str, Any]]:
 def merged_identities(
     kept: Mapping[str, Mapping[str, Any]], found: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Merge the saved facts with those found now: None never replaces a known value; another card replaces everything.
+    """Merge the saved facts with those found now.
+
+    None never replaces a known value. If an address has another card now, nothing is kept from the old one.
     """
     merged = {address: dict(record) for address, record in kept.items()}
     for address, record in found.items():

@@ -11,6 +11,4 @@ class Explains(ABC):
 
     @abstractmethod
     def differences(self, live: Any, want: Any) -> tuple[str, ...]:
-        """Return how the live value differs from the wanted one, one text for each difference; empty if they mean the
-        same.
-        """
+        """Return how the live value differs from the wanted one, one text each; empty if they mean the same."""

@@ -94,8 +94,7 @@ class IrqAffinity(OfFunction):
         return parts.get("", FrozenMap({}))
 
     def agrees(self, live: Any, want: Any) -> bool:
-        """Return whether every interrupt of the device goes to the wanted CPUs; False if the device has no interrupts.
-        """
+        """Return whether every interrupt of the device goes to the wanted CPUs; False if it has no interrupts."""
         if not isinstance(live, Mapping):
             return cpu_list(live) is not None and cpu_list(live) == cpu_list(want)
         if not live:
@@ -195,8 +194,9 @@ class IrqbalanceBan(Setting):
         return self.effective(system)
 
     def write(self, system: System, value: Any) -> str | None:
-        """See Setting. The first write marks hosttune's file, the last removes the mark; irqbalance restarts in
-        between.
+        """See Setting.
+
+        The first write marks hosttune's file, the last removes the mark; irqbalance restarts in between.
         """
         if value is not None and str(value).endswith(_ALONE):  # a revert restores what was found
             system.replace(IRQBALANCE_OURS, _environment(str(value).removesuffix(_ALONE), owed=False))
@@ -228,8 +228,9 @@ def _first(bans: Iterable[tuple[str, str | None]]) -> str | None:
 
 
 def _environment(cpus: str, *, owed: bool) -> bytes:
-    """Return hosttune's file. It clears the mask, because irqbalance prefers it to the list (cputree.c,
-    setup_banned_cpus).
+    """Return hosttune's file.
+
+    It clears the mask, because irqbalance prefers it to the list (cputree.c, setup_banned_cpus).
     """
     mark = OWED if owed else ""
     return f"{_HEAD}{mark}IRQBALANCE_BANNED_CPUS=\nIRQBALANCE_BANNED_CPULIST={cpus}\n".encode()

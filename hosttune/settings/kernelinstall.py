@@ -37,8 +37,9 @@ _OF_THE_LOADER = ("BOOT_IMAGE", "initrd")
 
 
 class State(Remembered, frozen=True, kw_only=True):
-    """hosttune's file. `base`: the command line without hosttune's arguments; `was`: /etc/kernel/cmdline before the
-    change.
+    """hosttune's file.
+
+    `base`: the command line without hosttune's arguments. `was`: what /etc/kernel/cmdline held before the change.
     """
 
     base: str | None = None

@@ -19,8 +19,10 @@ _GONE = 0xFFFF
 
 @dataclass(frozen=True)
 class Field:
-    """Bits of a 16-bit register. `offset`: from its capability; `mask`: the bits; `acts`: bits that trigger an action
-    when 1 is written, so that a word with one of them set is not written back.
+    """Bits of a 16-bit register.
+
+    `offset`: from its capability. `mask`: the bits. `acts`: bits that trigger an action when 1 is written; a word with
+    one of them set is not written back.
     """
 
     register: str

@@ -49,7 +49,9 @@ class Setting(ABC):
     @classmethod
     @abstractmethod
     def of(cls, target: str) -> Self:
-        """Return the setting of a target. Raises BadInput for a target that this kind cannot have: plans are untrusted.
+        """Return the setting of a target.
+
+        Raises BadInput for a target that this kind cannot have: plans are untrusted.
         """
 
     @classmethod
@@ -63,7 +65,9 @@ class Setting(ABC):
 
     @abstractmethod
     def read(self, system: System) -> Any:
-        """Return the present value in normal form: equal values mean the same. None: there is none. Raises Unreadable.
+        """Return the present value in normal form: equal values mean the same.
+
+        None: there is none. Raises Unreadable.
         """
 
     @abstractmethod
@@ -84,7 +88,9 @@ class Setting(ABC):
         return self.read(system)
 
     def places(self, system: System) -> tuple[str, ...]:
-        """Return the files that hosttune may create for it. After a revert, what a crash left of them is removed too.
+        """Return the files that hosttune may create for it.
+
+        After a revert, what a crash left of them is removed too.
         """
         return ()
 

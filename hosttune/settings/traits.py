@@ -27,8 +27,7 @@ class Divisible(Setting):
 
 
 class WrittenTogether(Divisible):
-    """All actions of one plan for this kind are written at once, as one setting whose parts are the actions' targets.
-    """
+    """All actions of one plan for this kind are written at once, as one setting with the actions' targets as parts."""
 
     @classmethod
     @abstractmethod
@@ -66,15 +65,12 @@ class MayGiveLess(Setting):
 
     @property
     def covered_by(self) -> tuple[str, str] | None:
-        """Return kind and target of the setting that, staged for the next boot, then provides what is missing now; or
-        None.
-        """
+        """Return kind and target of the setting that, if staged, supplies at the next boot what is missing now."""
         return None
 
     @abstractmethod
     def satisfied_by(self, live: Any, want: Any) -> bool:
-        """Return whether a value other than the wanted one is good enough, so that a boot's re-apply leaves it alone.
-        """
+        """Return whether a value other than the wanted one is good enough, so that `apply --boot` leaves it alone."""
 
     @abstractmethod
     def still_in_use(self, system: System, old: Any, left: Collection[Any] | None) -> str | None:

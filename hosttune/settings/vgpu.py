@@ -53,7 +53,10 @@ class VgpuType(OfFunction):
         return "the function is not there, or offers no vGPU: /usr/lib/nvidia/sriov-manage -e ADDRESS of its GPU"
 
     def write(self, system: System, value: Any) -> None:
-        """See Setting. A type is only changed from or to none, because another type is a vGPU of somebody."""
+        """See Setting.
+
+        A type is only changed from or to none, because any other type is a vGPU that someone else made.
+        """
         now = self.read(system)
         if now == value:
             return

@@ -56,8 +56,9 @@ from hosttune.transaction.undoing import NO, PERSON, SUCCESS, undone_entries
 
 @dataclass(frozen=True)
 class Options:
-    """How to apply. `disrupt`: GPUs and guests that may be disturbed. `guests`: define guests. `start`: also start
-    them.
+    """How to apply. `disrupt`: GPUs and guests that may be disturbed. `guests`: define guests.
+
+    `start`: also start them.
     """
 
     guests: bool = True

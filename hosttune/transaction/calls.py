@@ -68,7 +68,9 @@ def set_again(here: Here, say: Say) -> Result:
 
 
 def status(here: Here) -> Result:
-    """Return what is applied, what has drifted, and what waits for a reboot. Raises Refused for an unreadable journal.
+    """Return what is applied, what has drifted, and what waits for a reboot.
+
+    Raises Refused for an unreadable journal.
     """
     return _with_code(undoing.status(here[0]))
 
@@ -84,8 +86,10 @@ def recover(here: Here, say: Say, *, force: bool = False, disrupt: Collection[st
 
 
 def change_lines(todo: Sequence[Prepared]) -> tuple[str, ...]:
-    """Return the lines that the prompt shows: each setting with its present and its wanted value, and the differences
-    between guests' present and new definitions.
+    """Return the lines that the prompt shows.
+
+    They are each setting with its present and its wanted value, and the differences between guests' present and new
+    definitions.
     """
     from hosttune.report.result_text import wanted_lines
     from hosttune.transaction.guests import definition_change

@@ -63,8 +63,7 @@ class Carried:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP (a lost connection) into KeyboardInterrupt, as Ctrl-C does, so that a rollback follows.
-    """
+    """Turn SIGTERM and SIGHUP (a lost connection) into KeyboardInterrupt, as Ctrl-C does, to cause a rollback."""
     asked: list[int] = []
 
     def interrupt(number: int, frame: object) -> None:

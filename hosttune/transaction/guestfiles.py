@@ -94,8 +94,7 @@ class FilesOfGuest(Setting):
 
 
 def _open_the_way(system: System, folder: str) -> None:
-    """Let QEMU search the folders above the seed: an earlier hosttune, run with umask 077, may have made them private.
-    """
+    """Let QEMU search the folders above the seed: an earlier hosttune, run with umask 077, may have closed them."""
     if system.captured:
         return
     above = os.path.dirname(folder)

@@ -1,5 +1,4 @@
-"""The guests of a plan as steps: files, definition, start; the checks before each, and the proof from /proc after it.
-"""
+"""The guests of a plan as steps: files, definition, start. Checks before each, and proof from /proc after it."""
 
 from __future__ import annotations
 
@@ -39,8 +38,9 @@ def guest_actions(plan: Plan, *, start: bool) -> Iterable[Action]:
 
 
 def _definition(plan: Plan, name: str) -> str:
-    """Return the guest's XML. Raises BadInput if the plan cannot be expressed in XML: a plan file may come from
-    anywhere.
+    """Return the guest's XML.
+
+    Raises BadInput if the plan cannot be expressed in XML: a plan file may come from anywhere.
     """
     try:
         return domain_xml(plan, name)
@@ -56,8 +56,7 @@ def _action(kind: str, target: str, want: Any, why: str) -> Action:
 
 
 def guest_verdicts(prepared: Sequence[Prepared], plan: Plan, host: Host) -> tuple[Prepared, ...]:
-    """Return the steps; a guest that must not be defined on this host waits, with the reasons, and so does its start.
-    """
+    """Return the steps. A guest that must not be defined on this host waits, with the reasons, as does its start."""
     guests = {guest.name: guest for guest in plan.guests}
     waiting = {name: "; ".join(reasons) for name, guest in guests.items() if (reasons := ready(host, guest))}
     return tuple(
@@ -102,7 +101,9 @@ class Starting:
 
 
 def running_notes(system: System, plan: Plan, started: Iterable[str]) -> Iterable[str]:
-    """Compare started guests with their plan, using /proc and not the XML. A guest without differences gets one line.
+    """Compare started guests with their plan, using /proc and not the XML.
+
+    A guest without differences gets one line.
     """
     if system.captured:
         return

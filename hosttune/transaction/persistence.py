@@ -21,7 +21,7 @@ Wanted = tuple[str, str, Any]  # kind, target, wanted value
 
 
 def bound(settings: Iterable[Wanted]) -> tuple[str, ...]:
-    """Return the addresses of the functions that vfio-pci shall hold. The last entry for an address counts."""
+    """Return the addresses of the functions that are planned for vfio-pci. The last entry for an address counts."""
     wanted = {(kind, target): want for kind, target, want in settings}
     return tuple(target for (kind, target), want in wanted.items() if kind == Driver.kind and want == VFIO)
 
@@ -31,10 +31,10 @@ def persistence(
 ) -> tuple[Action, ...]:
     """Return the actions that write hosttune's own files.
 
-    `settings`: all applied settings, then those that shall be applied; the last entry for a setting counts. `state`:
-    the state directory if it is not the usual one. `ids`: see `udev_rules`. Applies accumulate, so each file holds what
-    all applies need. There is no boot unit if the path of hosttune, or of its state, cannot be written in a unit.
-    Raises BadInput for an unknown kind.
+    `settings`: all applied settings, then those to apply; the last entry for a setting counts. `state`: the state
+    directory if it is not the usual one. `ids`: see `udev_rules`. Applies accumulate, so each file holds what all
+    applies need. There is no boot unit if the path of hosttune, or of its state, cannot be written in a unit. Raises
+    BadInput for an unknown kind.
     """
     wanted = {(kind, target): want for kind, target, want in settings}
     made: list[Action] = []

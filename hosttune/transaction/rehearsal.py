@@ -70,7 +70,9 @@ class Counted(_Before):
 
     @property
     def changes(self) -> int:
-        """Return how many changes were requested. A refused change counts too, because part of it may have been made.
+        """Return how many changes were requested.
+
+        A refused change counts too, because part of it may have been made.
         """
         return int(struct.unpack_from("q", self._count)[0])
 

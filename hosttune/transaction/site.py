@@ -82,9 +82,7 @@ def site_of(system: System) -> Site:
 
 
 def _machine(system: System) -> str | None:
-    """Return an identifier of this machine: a digest of its machine id, because the id itself must not leave the
-    machine.
-    """
+    """Return an identifier of this machine: a digest of its machine id, which itself must not leave the machine."""
     found = (system.read("/etc/machine-id") or "").strip()
     return hashlib.sha256(f"hosttune {found}".encode()).hexdigest() if found and found != "uninitialized" else None
 

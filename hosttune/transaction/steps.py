@@ -60,8 +60,7 @@ class Prepared:
 
     @property
     def before(self) -> Any:
-        """Return the value to show as the present one: the effective value, or `live` if only `live` is not as wanted.
-        """
+        """Return the value to show as the present one: `effective`, or `live` if only `live` is not as wanted."""
         setting = self.step.setting
         apart = setting.scope != BOOT and self.verdict == TODO and setting.agrees(self.effective, self.step.want)
         return self.live if apart else self.effective
@@ -110,9 +109,7 @@ def prepare(system: System, steps: Iterable[Step], told: Mapping[tuple[str, str]
 
 
 def covered(prepared: Iterable[Prepared]) -> tuple[Prepared, ...]:
-    """Return the steps; mark those (`at_boot`) whose shortfall another step has staged, or will stage, for the next
-    boot.
-    """
+    """Return the steps; `at_boot` is set for those whose shortfall is, or will be, staged for the next boot."""
     found = tuple(prepared)
     asked = {covered_by(one.step.setting) for one in found}
     staged = {
@@ -129,9 +126,7 @@ def covered(prepared: Iterable[Prepared]) -> tuple[Prepared, ...]:
 
 
 def covered_by(setting: Setting) -> tuple[str, str] | None:
-    """Return kind and target of the setting that supplies at the next boot what this one lacks now; None: there is
-    none.
-    """
+    """Return kind and target of the setting that supplies at the next boot what this one lacks now; None for none."""
     return setting.covered_by if isinstance(setting, MayGiveLess) else None
 
 
@@ -168,7 +163,9 @@ def _prepare(system: System, step: Step, record: Record | None) -> Prepared:
 
 
 def _unrecorded(system: System) -> bool:
-    """Return whether a missing value may only be missing from the capture. Such a host can be rehearsed, not changed.
+    """Return whether a missing value may only be missing from the capture.
+
+    Such a host can be rehearsed, not changed.
     """
     return system.captured and not system.scratch and not system.complete
 
@@ -199,8 +196,7 @@ def _unstaged(setting: Setting, live: Any, want: Any) -> bool:
 
 
 def _told(record: Record, step: Step, live: Any) -> bool:
-    """Return whether the same value was written before with another outcome, and the setting is still as it was then.
-    """
+    """Return whether the same value was written before with another outcome, and nothing has changed since."""
     return (
         record.outcome in ("clamped", "ignored", "stuck")
         and freeze(record.new) == step.want
@@ -209,8 +205,9 @@ def _told(record: Record, step: Step, live: Any) -> bool:
 
 
 def check_fresh(prepared: Iterable[Prepared]) -> None:
-    """Refuse a plan that was made from other values. `current: null` is never stale. Raises Refused with all
-    differences.
+    """Refuse a plan that was made from other values. `current: null` is never stale.
+
+    Raises Refused with all differences.
     """
     stale = [line for one in prepared for line in _stale(one)]
     if stale:

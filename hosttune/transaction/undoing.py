@@ -179,9 +179,7 @@ def _kept_plans(site: Site, transactions: Iterable[Transaction]) -> Iterable[tup
 
 
 def _as_in_force(site: Site, plan: Plan, transaction: Transaction, left_out: Collection[str]) -> Plan | None:
-    """Return a plan cut to what is still applied, or, if all of it is, without the actions in `left_out`; None:
-    nothing.
-    """
+    """Return a plan cut to what is still applied, or a whole plan without the actions in `left_out`; None if empty."""
     if transaction.is_applied:
         actions = tuple(action for action in plan.actions if action.id not in left_out)
         return msgspec.structs.replace(plan, actions=actions)
@@ -296,9 +294,7 @@ def _kept(site: Site, record: Record) -> Iterable[Entry]:
 
 
 def _not_seen(site: Site) -> tuple[str, ...]:
-    """Note that another user has another state folder: if nothing is applied there, root may still have applied
-    something.
-    """
+    """Return a note that another user has another state folder: what root has applied is not seen there."""
     if site.system.captured or os.geteuid() == 0 or os.environ.get("HOSTTUNE_STATE"):
         return ()
     return ("not root: what root has applied is not seen here",)
@@ -416,8 +412,7 @@ def _standing(record: Record, found: Drift | str | None) -> Iterable[Entry]:
 
 
 def reboot_required(site: Site, transactions: Iterable[Transaction]) -> bool:
-    """Return whether something that these transactions staged, and that was reverted, still has effect until a reboot.
-    """
+    """Return whether something that these transactions staged, and that was reverted, works until the next boot."""
     records = (
         record
         for transaction in transactions
