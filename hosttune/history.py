@@ -28,10 +28,9 @@ from hosttune.transaction.site import Site, site_of
 
 
 def gather(system: System, *, inside: bool) -> Evidence:
-    """Return what the machine shows and what hosttune knows about it. An unreadable state becomes a problem of the
-    evidence.
+    """Return what the machine shows and what hosttune knows about it.
 
-    `inside`: the machine is a guest.
+    A state that cannot be read becomes a problem of the evidence. `inside`: the machine is a guest.
     """
     from hosttune.discovery.evidence import gather as read
 

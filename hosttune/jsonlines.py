@@ -62,7 +62,7 @@ class JsonLines:
             raise self._failed(error) from error
 
     def close(self) -> None:
-        """Close the file. An error of close(2) cannot concern a line, because `add` has already written it."""
+        """Close the file. An error of close(2) cannot concern a line that `add` has reported as written."""
         let_go(self._fd)
 
 

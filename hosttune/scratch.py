@@ -1,4 +1,4 @@
-"""A scratch root: a captured host that stands in for a machine and can be changed, for rehearsals and tests.
+"""A scratch root: a captured host that is used in place of a machine and can be changed, for rehearsals and tests.
 
 It behaves like the kernel for the values that hosttune writes: attributes are stored completely or not at all, a choice
 (`[always] madvise never`) moves its brackets, drivers bind and unbind, huge pages and virtual functions are counted.
@@ -43,7 +43,7 @@ class Scratch(Capture):
         self._manifest = manifest.Manifest({})
 
     def lacks(self, path: str) -> bool:
-        """See System. What is missing here is missing on the machine that it stands for."""
+        """See System. A path that is missing here counts as missing on the machine."""
         return self.complete and not self.exists(path) and self.link(path) is None
 
     def write(self, path: str, text: str) -> None:

@@ -215,8 +215,7 @@ class Scrub:
         return f"198.{18 + (number >> 16 & 1)}.{number >> 8 & 255}.{number & 255}"
 
     def _mount(self, line: str) -> str:
-        """Scrub a line of a mount table: block devices, huge pages and control groups are kept, unusual paths renamed.
-        """
+        """Scrub a line of a mount table: rename unusual paths; keep block devices, huge pages and control groups."""
         parts = line.split(" ")
         at = 4 if len(parts) > 8 and parts[0].isdecimal() else 1  # mountinfo begins with ids
         if len(parts) <= at or not (" /dev/" in f" {line}" or any(kind in parts for kind in _KEPT_FILE_SYSTEMS)):

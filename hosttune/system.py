@@ -75,7 +75,7 @@ class System(ABC):
 
     `captured`: True for everything except this machine, live; methods that write then refuse. `complete`: True if
     discovery has read it (live, or captured by hosttune); that one path is absent is proven only by `lacks`. `scratch`:
-    a root that stands in for a machine.
+    a root that is used in place of a machine.
     """
 
     captured = True

@@ -2,7 +2,7 @@
 
 Source for which key of which plugin sets which knob: TuneD (tuned/plugins/plugin_*.py, 2.28). Not included, because
 hosttune does not set these knobs: `energy_perf_bias` (the MSR, not the preference), `force_latency` (one limit for all
-CPUs; of it and a CPU's own limit the lower counts).
+CPUs; the lower of it and a CPU's own limit counts).
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Aspm(OfRegister):
         return "; ".join(filter(None, said)) or None
 
     def agrees(self, live: Any, want: Any) -> bool:
-        """See Setting. Substates are ignored if the ends are as wanted, unless everything shall be off."""
+        """See Setting. Substates are ignored if the ends are as wanted, unless "off" is wanted."""
         if not (isinstance(live, Mapping) and isinstance(want, str)):
             return super().agrees(live, want)
         ends = all(states == want for end, states in live.items() if end not in (LINK, APART))
@@ -113,8 +113,7 @@ class Aspm(OfRegister):
         return {end: states for end, states in found.items() if states is not None}
 
     def _folder(self, system: System) -> str:
-        """Return the folder with the kernel's switches for this link, of the first function that has it; "" for none.
-        """
+        """Return the folder with the kernel's switches for this link, of the first function that has it; "" if none."""
         folders = [f"{DEVICES}/{end}/link" for end in self.ends(system)[:-1]]
         return next((folder for folder in folders if SWITCHES.keys() & set(system.list(folder))), "")
 

@@ -1,6 +1,6 @@
 """Transactions: apply a plan, read back every setting, keep a journal and revert.
 
-Names are imported on first use. So `validate`, which only needs the plans in force, does not import the code that
+Names are imported on first use. So `validate`, which only needs the applied plans, does not import the code that
 applies plans.
 """
 
