@@ -302,7 +302,7 @@ class Capture(Recorded):
         return real
 
     def _resolve(self, path: str, depth: int, current: str = "") -> str | None:
-        """Return the directory `path` below `current`, which has no links on the way; None if it does not exist."""
+        """Resolve `path` below the directory `current`, itself without links on the way; None if it does not exist."""
         if depth > MAX_LINKS:
             raise self._bad(f"{path} is a loop of links", "capture the host again")
         parts = path.split("/")

@@ -42,7 +42,10 @@ def ready(host: Host, guest: PlannedGuest) -> tuple[str, ...]:
 
 
 def _functions(guest: PlannedGuest) -> Iterator[Device]:
-    """Return the passed-through PCI functions; the address of a mediated device is in no PCI group."""
+    """Return an iterator over the passed-through PCI functions.
+
+    Mediated devices are left out, because their addresses are in no PCI group.
+    """
     return (device for device in guest.devices if device.kind != "mdev")
 
 

@@ -103,7 +103,7 @@ def _base(system: System) -> str:
 
 
 def _kernels(system: System) -> Iterator[tuple[str, str]]:
-    """Return version and image of each installed kernel."""
+    """Yield version and image of each installed kernel."""
     for version in system.list("/usr/lib/modules") or system.list("/lib/modules"):
         for image in (f"/usr/lib/modules/{version}/vmlinuz", f"/boot/vmlinuz-{version}"):
             if system.exists(image):
