@@ -53,8 +53,7 @@ def _is_active(system: System, unit: str) -> bool:
 
 
 def jobs(system: System) -> Iterator[str]:
-    """Yield the guests' jobs that a restart of libvirt would interrupt, or why they are unknown, each in a few words.
-    """
+    """Yield the guests' jobs that a restart of libvirt would interrupt, or why they are unknown: a few words each."""
     if system.captured or daemon_unit(system) is None:
         return
     try:
