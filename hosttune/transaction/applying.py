@@ -238,7 +238,7 @@ def _notes(carried: Carried, todo: Sequence[Prepared]) -> tuple[str, ...]:
 
 
 def _proofs(site: Site, plan: Plan, todo: Sequence[Prepared], carried: Carried) -> Iterable[str]:
-    """Compare the started guests with their plan, from /proc. Return one line per difference."""
+    """Compare the started guests with their plan, from /proc. Yield each difference, or one line that there is none."""
     if not carried.succeeded:
         return ()
     started = [
