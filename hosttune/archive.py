@@ -1,8 +1,8 @@
-"""A captured host that a user names with `--root`, opened: a directory as it lies, a tar archive read into memory.
+"""Opens a captured host that a user names with `--root`: a directory as it is, a tar archive read into memory.
 
-Between the command line and `system`. What comes in is untrusted: nothing is written, no name leads out, only
-files, directories and links count, and size is bounded while it streams, so that a bomb stops early. Everything
-that is wrong with an archive is one BadInput that names the archive and the member.
+Between the command line and `system`. Captures are untrusted input: nothing is written, no name leads outside, only
+files, directories and links are accepted, and size is limited while reading, so that an archive bomb is stopped early.
+Every error in an archive is one BadInput that names the archive and the member.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _MAX_HEADER_BYTES = 1 << 20  # of one member: names and extended headers; real o
 _MAX_NAME_BYTES = 4096  # PATH_MAX
 _MAX_DEPTH = 128
 _BLOCK = 512
-_SLACK = 64 << 10  # what tarfile reads ahead
+_SLACK = 64 << 10  # tarfile reads this far ahead
 _TOP = ("sys", "proc", ".hosttune")
 
 
 class Limits(Value, frozen=True, kw_only=True):
-    """How much an archive may hold: unpacked bytes altogether and in one file, and members."""
+    """Limits of an archive: unpacked bytes in total and in one file, and the number of members."""
 
     total_bytes: int = TABLE["capture, unpacked"].most
-    file_bytes: int = TABLE["/proc/interrupts"].most  # the largest of all; each kind has its own when it is read
+    file_bytes: int = TABLE["/proc/interrupts"].most  # the largest of all; each kind has its own limit when read
     members: int = TABLE["members of a capture"].most
 
 
@@ -46,14 +46,14 @@ LIMITS = Limits()
 
 
 def open_system(root: str | None) -> System:
-    """This machine, or the captured host of `open_root`. Raises BadInput."""
+    """Return this machine, or the captured host of `open_root`. Raises BadInput."""
     return Machine() if root is None else open_root(root)
 
 
 def open_root(path: str, limits: Limits = LIMITS) -> System:
-    """The captured host in a directory or a tar archive (plain, gzip, bzip2 or xz, told by its first bytes).
+    """Open the captured host in a directory or a tar archive (plain, gzip, bzip2 or xz, recognized by its first bytes).
 
-    A single directory that wraps everything (`host1/sys`, `host1/proc`) is entered. Raises BadInput.
+    If everything is in a single directory (`host1/sys`, `host1/proc`), that one is used. Raises BadInput.
     """
     try:
         status = os.stat(path)
@@ -76,7 +76,7 @@ _HINT = "give the directory that holds sys/ and proc/, or a tar of it (hosttune 
 
 
 def _enter(path: str) -> str:
-    """The directory, or the only one inside it that holds a host when it holds none itself."""
+    """Return the directory, or, if it does not contain a host, the only directory inside it that does."""
     names = os.listdir(path)
     if any(name in names for name in _TOP):
         return path
@@ -93,11 +93,11 @@ def _real_directory(path: str) -> bool:
 
 
 class _Contents:
-    """What an archive holds so far, by absolute path."""
+    """The contents of an archive read so far, by absolute path."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
-        self.links: dict[str, str] = {}  # as written, relative to the link's directory
+        self.links: dict[str, str] = {}  # as in the archive, relative to the link's directory
         self.dirs: set[str] = set()
         self.taken_bytes = 0
 
@@ -114,7 +114,7 @@ def _load(file: IO[bytes], origin: str, limits: Limits) -> Archive:
         for tar, member in _members(stream, origin):
             stream.member = member.name
             _take(contents, tar, member, stream, origin)
-        stream.drain()  # reaches the checksums at the end
+        stream.drain()  # the checksums are at the end
     except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, ValueError, OverflowError) as error:
         where = f"{origin}: {stream.member}" if stream.member else origin
         what = "not a tar archive, or a truncated or corrupt one"
@@ -127,7 +127,7 @@ class _Readable(Protocol):
 
 
 def _unpacked(file: IO[bytes]) -> _Readable:
-    """The decompressed stream behind a file, told by its first bytes."""
+    """Return the decompressed stream of a file; its first bytes tell the compression."""
     magic = file.read(6)
     file.seek(0)
     if magic.startswith(b"\x1f\x8b"):
@@ -146,7 +146,7 @@ def _unpacked(file: IO[bytes]) -> _Readable:
 
 
 class _Bounded(io.RawIOBase):
-    """A stream that counts, and refuses to hand out more than is allowed now or altogether."""
+    """A stream that counts bytes and refuses to return more than is allowed for this member or in total."""
 
     def __init__(self, source: _Readable, origin: str, limits: Limits) -> None:
         super().__init__()
@@ -159,15 +159,15 @@ class _Bounded(io.RawIOBase):
         self.member = ""
 
     def allow(self, size: int) -> None:
-        """Allow `size` bytes from here on."""
+        """Allow the next `size` bytes."""
         self._limit = self._count + size + _SLACK
 
     def read(self, size: int = 65536, /) -> bytes:
-        """At most `size` bytes. Raises BadInput past a limit."""
+        """Return at most `size` bytes. Raises BadInput past a limit."""
         data = self._source.read(size)
         self._recent.append((self._count, data))
         self._count += len(data)
-        # Beside the contents, a header, a long name's and padding are a block each; they are read, and not kept.
+        # Each member also has a header, a long name's block and padding, one block each; they are read but not kept.
         if self._count > self.limits.total_bytes + 3 * _BLOCK * self.limits.members:
             raise _too_much(self.limits, self._place())
         if self._count > self._limit:
@@ -175,7 +175,7 @@ class _Bounded(io.RawIOBase):
         return data
 
     def block(self, offset: int) -> bytes:
-        """The block of a tar at an offset that was read just now; shorter where the stream ends before."""
+        """Return the tar block at an offset that was read recently; shorter if the stream ends before."""
         found = b""
         for start, data in self._recent:
             at = offset + len(found) - start
@@ -184,7 +184,7 @@ class _Bounded(io.RawIOBase):
         return found
 
     def drain(self) -> None:
-        """Read to the end, so that truncation and wrong checksums show."""
+        """Read to the end, so that truncation and wrong checksums are detected."""
         while True:
             self.allow(_MAX_HEADER_BYTES)
             if not self.read():
@@ -202,7 +202,10 @@ _BOMB_HINT = "no real capture is like that; do not trust this archive"
 
 
 def _members(stream: _Bounded, origin: str) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-    """Each member in turn; tarfile's own list of them is emptied, it would hold every header in memory."""
+    """Yield each member in turn.
+
+    tarfile's own list of members is emptied, because it would keep every header in memory.
+    """
     import tarfile
 
     stream.allow(_MAX_HEADER_BYTES)
@@ -212,7 +215,7 @@ def _members(stream: _Bounded, origin: str) -> Iterator[tuple[tarfile.TarFile, t
             stream.allow(_MAX_HEADER_BYTES)
             member = tar.next()
             if member is None:
-                # tarfile ends quietly at a damaged or missing header; only a block of zeros is an end.
+                # tarfile reports no error for a damaged or missing header; only a block of zeros is a valid end.
                 if stream.block(tar.offset) != bytes(_BLOCK):
                     raise tarfile.ReadError("no end of archive")
                 return
@@ -228,14 +231,14 @@ _NUMBER = re.compile(rb" *([0-7]{1,11})[\0 ]+")
 
 @cache
 def _header() -> type[tarfile.TarInfo]:
-    """tarfile's own header, with a short way for files, links and folders, which nearly all members are.
+    """Return tarfile's header class with a faster path for files, links and folders, which are nearly all members.
 
-    It leaves out what no capture needs (owners, modes, times); half the time of reading a tar goes into those.
+    It skips what a capture does not need (owners, modes, times). Parsing those takes half the time of reading a tar.
     """
     import tarfile
 
     class Header(tarfile.TarInfo):
-        """See above."""
+        """See `_header`."""
 
         @classmethod
         def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Header:
@@ -257,7 +260,7 @@ _PLAIN = (b"0", b"2", b"5")  # a file, a link, a folder
 
 
 def _take(contents: _Contents, tar: tarfile.TarFile, member: tarfile.TarInfo, stream: _Bounded, origin: str) -> None:
-    """Add one member to the contents. Raises BadInput for what no capture may hold."""
+    """Add one member to the contents. Raises BadInput for what a capture must not contain."""
     where = f"{origin}: {member.name}"
     path = _inside(member.name, where)
     if member.isdir():
@@ -290,7 +293,7 @@ _HOSTILE = "a capture holds files, directories and links inside it only; do not 
 
 
 def _inside(name: str, where: str) -> str:
-    """A member's name as an absolute path of the captured machine. Raises BadInput when it would lead out."""
+    """Return a member's name as an absolute path of the captured machine. Raises BadInput if it would lead outside."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/"):
         raise BadInput("an absolute name", where=where, hint=_HOSTILE)
@@ -302,7 +305,7 @@ def _inside(name: str, where: str) -> str:
 
 
 def _archive(contents: _Contents, origin: str) -> Archive:
-    """The contents as a System: the wrapper directory stripped, each link proven to stay inside."""
+    """Return the contents as a System, without the wrapper directory; each link is checked to stay inside."""
     prefix = _wrapper(contents)
     strip = len(prefix)
 
@@ -331,7 +334,7 @@ def _archive(contents: _Contents, origin: str) -> Archive:
 
 
 def _wrapper(contents: _Contents) -> str:
-    """The path of the one directory that holds the host, "" when the host lies on top."""
+    """Return the path of the one directory that contains the host; "" if the host is at the top."""
     tops: dict[str, set[str]] = {}
     for path in (*contents.files, *contents.links, *contents.dirs):
         parts = path.split("/", 3)

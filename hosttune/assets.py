@@ -1,4 +1,4 @@
-"""Where the files that ship with hosttune are: beside the package in a checkout, inside it in a wheel."""
+"""Where the files shipped with hosttune are: beside the package in a checkout, inside it in a wheel."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def folder(name: str) -> Path:
-    """The shipped folder `templates`, `examples` or `baselines`."""
+    """Return the shipped folder `templates`, `examples` or `baselines`."""
     shipped = _PACKAGE / "_assets" / name
     return shipped if shipped.is_dir() else _PACKAGE.parent / name
 
 
 def read_table(path: Path) -> Mapping[str, Any]:
-    """A TOML table that is shipped beside the code."""
+    """Read a TOML table that is shipped beside the code."""
     import tomllib
 
     with path.open("rb") as file:

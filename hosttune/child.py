@@ -1,4 +1,4 @@
-"""Work in a forked child, so that what hangs in the kernel for good does not take the engine with it."""
+"""Runs work in a forked child, so that a call that hangs in the kernel forever does not block the engine."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def in_child(work: Callable[[], str | None], seconds: float, what: str) -> str | None:
-    """What `work` returns, done in a child of its own. Raises what it raises, and Stuck after `seconds`.
+    """Run `work` in a child process and return its result. Raises what it raises, and Stuck after `seconds`.
 
-    The child is killed with its parent and with the wait: a kernel that heeds signals then leaves off, and one that
-    does not is left alone. It holds none of our files: neither lock nor journal outlives us in it.
+    The child is killed when its parent ends and when the wait ends. A kernel call that reacts to signals then stops;
+    one that does not is left alone. The child has none of hosttune's files open, so neither lock nor journal stays open
+    in it.
     """
     reader, writer = os.pipe()
     child, held = start_child(lambda: _tell(writer, work), (writer,))
     let_go(writer)
     try:
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)  # heard from here on, where the child is ended with it
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)  # from here on a signal can end the child
         answer = _answer(reader, seconds)
     finally:
         let_go(reader)
@@ -40,10 +41,10 @@ def in_child(work: Callable[[], str | None], seconds: float, what: str) -> str |
 
 
 def start_child(life: Callable[[], None], keep: Collection[int]) -> tuple[int, Iterable[int]]:
-    """Fork a child that lives `life` and ends, at the latest with its parent; of our files it has those of `keep`.
+    """Fork a child that runs `life` and then ends, at the latest with its parent. Of open files it keeps only `keep`.
 
-    Returns its process id, and the mask of signals to be set again once an interrupt would find the child where it can
-    be ended: until then interrupts wait, for within a fork Python would lose one. Raises OSError where none is had.
+    Return its process id, and the signal mask to restore as soon as the caller can end the child on a signal. Until
+    then signals wait, because Python would lose a signal during a fork. Raises OSError if no child could be started.
     """
     parent = os.getpid()
     held = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
@@ -58,22 +59,22 @@ def start_child(life: Callable[[], None], keep: Collection[int]) -> tuple[int, I
 
 
 def _be_child(life: Callable[[], None], keep: Collection[int], parent: int, held: Iterable[int]) -> NoReturn:
-    """The child's whole life."""
+    """Run the child from start to end."""
     try:
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() == parent:
-            os.setpgid(0, 0)  # a Ctrl-C is for the parent, which decides what becomes of this
+            os.setpgid(0, 0)  # Ctrl-C is for the parent, which decides about this child
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
             null = os.open(os.devnull, os.O_RDWR)
-            for stream in range(3):  # one that hangs for good must not keep whoever reads our output waiting
+            for stream in range(3):  # a child that hangs forever must not keep readers of hosttune's output waiting
                 os.dup2(null, stream)
             for last, kept in itertools.pairwise((2, *keep, os.sysconf("SC_OPEN_MAX"))):
                 os.closerange(last + 1, kept)
             life()
     finally:
-        os._exit(0)  # also from an interrupt: nothing of the parent's may be undone twice
+        os._exit(0)  # also after an interrupt: the parent's cleanup must not run twice
 
 
 def _tell(writer: int, work: Callable[[], str | None]) -> None:
@@ -92,13 +93,13 @@ def _packed(work: Callable[[], str | None]) -> bytes:
         answer = {"command": [list(error.argv), error.reason, error.output[-2000:]]}
     except HosttuneError as error:
         answer = {"other": [error.where, error.what]}
-    except Exception as error:  # told to the parent, where it is the defect that it is
+    except Exception as error:  # reported to the parent, which raises it as a defect
         answer = {"internal": f"{type(error).__name__}: {error}"}
     return json.dumps(answer).encode() + b"\n"
 
 
 def _answer(reader: int, seconds: float) -> bytes | None:
-    """The child's line; None when it did not come in time."""
+    """Return the child's line; None if it did not come in time."""
     deadline = time.monotonic() + seconds
     chunks = b""
     while not chunks.endswith(b"\n"):
@@ -113,7 +114,7 @@ def _answer(reader: int, seconds: float) -> bytes | None:
 
 
 def _end(child: int) -> None:
-    """Kill the child and take it off the list of processes, without waiting for one that the kernel holds."""
+    """Kill the child and reap it, without waiting for a child that the kernel does not let go."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
     deadline = time.monotonic() + _GRACE_SECONDS

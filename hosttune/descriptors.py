@@ -1,4 +1,4 @@
-"""Open files by their numbers."""
+"""Open files by their file descriptors."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 
 
 def let_go(fd: int) -> None:
-    """Close a file that was only read: what the kernel says then (a quota, a network disk) is of no data of ours.
+    """Close a file that was only read. An error here (a quota, a network disk) does not concern hosttune's data.
 
-    Of a file that was written, a close that fails is a write that failed.
+    Do not use it for a written file: there a close that fails is a write that failed.
     """
     try:  # noqa: SIM105 - thousands of times a discovery: `suppress` takes longer than the close
         os.close(fd)

@@ -1,6 +1,6 @@
-"""What the host does with its disks, and how an NVMe controller's namespaces are called. Reads only.
+"""What the host uses its disks for, and the names of an NVMe controller's namespaces. Reads only.
 
-A module of its own because every discovery needs it, and a start must stay quick.
+A separate module because every discovery imports it and must start fast.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CONTROLLER = re.compile(r"nvme[0-9]+")
 
 
 def nvme_names(reader: Reader, address: str) -> tuple[str | None, tuple[str, ...]]:
-    """The NVMe controller on a function ("nvme0") and its namespaces' block devices ("nvme0n1")."""
+    """Return the NVMe controller on a function ("nvme0") and its namespaces' block devices ("nvme0n1")."""
     path = f"{_DEVICES}/{address}"
     controller = next(iter(reader.names(f"{path}/nvme")), None)
     if controller is None:  # kernels before 4.x kept the controller's name in `misc`
@@ -32,25 +32,29 @@ def nvme_names(reader: Reader, address: str) -> tuple[str | None, tuple[str, ...
 
 
 def namespace_of(name: str) -> str | None:
-    """The block device of a namespace; a path of a multipath one ("nvme0c1n2") means its head ("nvme0n2")."""
+    """Return the block device of a namespace.
+
+    For a path of a multipath namespace ("nvme0c1n2"): its head ("nvme0n2").
+    """
     match = _NAMESPACE.fullmatch(name)
     return f"nvme{match[1]}n{match[2]}" if match else None
 
 
 def _partition(disk: str) -> re.Pattern[str]:
-    """Names of a disk's partitions: "p1" after a name that ends with a digit, else "1"."""
+    """Return a pattern for names of a disk's partitions: "p1" after a name that ends with a digit, else "1"."""
     return re.compile(rf"{re.escape(disk)}{'p' if disk[-1:].isdigit() else ''}[0-9]+")
 
 
 def partitions(reader: Reader, disk: str) -> list[str]:
-    """The partitions of a disk, by name."""
+    """Return the partitions of a disk, by name."""
     return [name for name in reader.names(f"{_BLOCK}/{disk}") if _partition(disk).fullmatch(name)]
 
 
 def block_uses(reader: Reader) -> dict[str, str]:
-    """Block devices, by name and by "major:minor", that are mounted or swapped to, with the words for it.
+    """Return the block devices that are mounted or used for swap, by name and by "major:minor", with a text for each
+    use.
 
-    Where the list of mounts cannot be read that is a problem, since a disk that looks free would be given away.
+    If the list of mounts cannot be read, this is a problem, because a disk that looks free could be given away.
     """
     mounts = reader.text("/proc/self/mounts")
     if mounts is None:
@@ -63,19 +67,19 @@ def block_uses(reader: Reader) -> dict[str, str]:
         for source in words[0].split(":/") if len(words) > 1 and words[0].startswith("/dev/") else ():  # bcachefs: all
             uses.setdefault(source.lstrip("/")[4:], f"mounted on {words[1]}")
     for words in (line.split() for line in (info or "").splitlines()):
-        if len(words) > 4:  # finds the root file system where mounts says /dev/root
+        if len(words) > 4:  # finds the root file system if mounts has /dev/root
             uses.setdefault(words[2], f"mounted on {words[4]}")
     for words in (line.split() for line in (reader.text("/proc/swaps") or "").splitlines()):
         if words and words[0].startswith("/dev/"):
             uses.setdefault(words[0][5:], "swap")
-    for volume in reader.names(_BTRFS):  # those that are mounted; the mount names one of several devices
+    for volume in reader.names(_BTRFS):  # mounted volumes; the mount names only one of several devices
         for name in reader.names(f"{_BTRFS}/{volume}/devices"):
             uses.setdefault(name, "part of a btrfs file system")
     return uses
 
 
 def disk_uses(reader: Reader, disk: str, uses: Mapping[str, str]) -> list[str]:
-    """Why the host needs a disk or one of its partitions; `uses` is of `block_uses`."""
+    """Return why the host needs a disk or one of its partitions; `uses` is the result of `block_uses`."""
     partition = _partition(disk)
     names = [disk, *partitions(reader, disk)]
     reasons: list[str] = []
@@ -86,15 +90,15 @@ def disk_uses(reader: Reader, disk: str, uses: Mapping[str, str]) -> list[str]:
             reasons.append(f"{name} {use}")
         reasons += [f"{name} held by {holder}" for holder in reader.names(f"{_BLOCK}/{name}/holders")]
         reasons += [f"{name} part of the ZFS pool {pool}" for pool in _pools(reader, number)]
-    # A mounted partition counts even where sysfs does not list the drive's partitions.
+    # A mounted partition counts even if sysfs does not list the drive's partitions.
     reasons += [f"{name} {use}" for name, use in uses.items() if name not in names and partition.fullmatch(name)]
     return reasons
 
 
 def _pools(reader: Reader, number: str | None) -> list[str]:
-    """The imported ZFS pool that a disk or partition is part of: nobody is seen to hold a disk that ZFS has opened.
+    """Return the imported ZFS pool of a disk or partition: sysfs shows no holder for a disk that ZFS has opened.
 
-    By what udev has read of its label (/run/udev/data, ID_FS_TYPE), and the pools that OpenZFS lists.
+    Uses what udev has read from its label (/run/udev/data, ID_FS_TYPE), and the pools that OpenZFS lists.
     """
     imported = reader.names(_ZFS) if number else []
     if not imported:

@@ -1,14 +1,14 @@
-"""The errors a user can meet: each says what is wrong, where, and what to do about it.
+"""The errors that a user can see: each says what is wrong, where, and what to do about it.
 
-Bottom layer. `cli` turns one of these into a single block on stderr and the exit code of the contract;
-anything else that escapes is a defect of ours (exit 70).
+Bottom layer. `cli` prints one of these as a single block on stderr and exits with the documented code. Any other
+exception is a defect of hosttune (exit 70).
 """
 
 from __future__ import annotations
 
 
 class HosttuneError(Exception):
-    """An error with a cause that a person can act on.
+    """An error with a cause that a person can correct.
 
     `what` is wrong, `where` it was found (a file, an option, a document path), `hint` says what to do.
     """
@@ -23,21 +23,21 @@ class HosttuneError(Exception):
 
 
 class BadInput(HosttuneError):
-    """Usage or bad input: malformed, unknown or duplicate. Nothing was written."""
+    """Wrong usage or bad input: malformed, unknown or duplicate. Nothing was written."""
 
     exit_code = 2
 
 
 class Refused(HosttuneError):
-    """A guard said no: the request is well-formed, but must not be carried out here and now."""
+    """A check refused: the request is valid, but must not be carried out here and now."""
 
     exit_code = 3
 
 
 class Unreadable(HosttuneError):
-    """A file exists but the kernel refused to give it (EACCES, EIO…): unknown, which is not the same as absent.
+    """A file exists but the kernel refused to read it (EACCES, EIO…). It is unknown, which is not the same as absent.
 
-    A reader makes a problem of it; one that gets out means that the machine or capture cannot be read at all.
+    A reader records it as a problem. If this error reaches the user, the machine or capture cannot be read at all.
     """
 
     exit_code = 2
@@ -49,7 +49,7 @@ class Unreadable(HosttuneError):
 
 
 class CommandFailed(HosttuneError):
-    """An external command is missing, timed out or exited non-zero; `output` holds what it said."""
+    """An external command is missing, timed out or exited non-zero; `output` has its output."""
 
     def __init__(self, argv: tuple[str, ...], reason: str, output: str = "") -> None:
         super().__init__(
@@ -73,7 +73,7 @@ class WriteFailed(HosttuneError):
 
 
 class Stuck(HosttuneError):
-    """A change did not come back in its time: the child that makes it may hang in the kernel for good."""
+    """A change did not finish in time: the child that makes it may hang in the kernel forever."""
 
     def __init__(self, path: str, seconds: float) -> None:
         super().__init__(
@@ -83,7 +83,7 @@ class Stuck(HosttuneError):
 
 
 class InUse(WriteFailed):
-    """What was to be taken away is used by somebody: it was left as it is, and nothing of it was changed."""
+    """Something that should be removed is in use: it was left unchanged."""
 
     def __init__(self, path: str, users: str) -> None:
         super().__init__(path, f"in use: {users}")

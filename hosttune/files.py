@@ -1,6 +1,7 @@
-"""Files written whole or not at all, and read whole. No other module makes a temporary file and renames it.
+"""Writes files completely or not at all, and reads whole files. Only this module makes temporary files and renames
+them.
 
-What runs outside of hosttune's package (Ansible's modules, the pull timer) has a writer of its own.
+Programs outside hosttune's package (Ansible's modules, the pull timer) have their own writer.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ def write_whole(
     sync: bool = True,
     temporary: str | None = None,
 ) -> None:
-    """Write a file so that a crash leaves the old one or the new one: a temporary one beside it, then renamed.
+    """Write a file so that a crash leaves the old or the new one: write a temporary file beside it, then rename.
 
-    `mode`: whatever the umask is; None: what the umask leaves of 0644. `replace` False raises FileExistsError where
-    there is a file. `sync`: the contents are on the disk before the name is; False for what can be made again.
-    `temporary`: its path, where somebody must find again what a crash leaves of it; else it has the process's number.
-    Raises OSError; nothing is left behind then.
+    `mode`: set whatever the umask is; None: 0644 without the umask's bits. `replace` False: raises FileExistsError if
+    the file exists. `sync`: the contents reach the disk before the name does; False for data that can be made again.
+    `temporary`: its path, if the caller must be able to find what a crash leaves; by default its name has the process
+    id. Raises OSError and then leaves nothing behind.
     """
     temporary = temporary or f"{path}.{os.getpid()}.tmp"
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(temporary)  # what a crash has left
+        os.unlink(temporary)  # left by a crash
     write_new(temporary, data, mode, sync=sync)
     try:
         if replace:
@@ -38,12 +39,12 @@ def write_whole(
         else:
             os.link(temporary, path)  # unlike a rename, this never replaces a file
     finally:
-        with contextlib.suppress(FileNotFoundError):  # renamed: as it should be
+        with contextlib.suppress(FileNotFoundError):  # it was renamed, so it no longer exists
             os.unlink(temporary)
 
 
 def write_new(path: str, data: bytes, mode: int | None, *, sync: bool = True) -> None:
-    """Make a file that is not there yet, written and synced; where that fails, it is gone again. Raises OSError."""
+    """Create a file that does not exist yet, write and sync it; on failure it is removed. Raises OSError."""
     fd = open_new(path, mode)
     try:
         try:
@@ -53,18 +54,18 @@ def write_new(path: str, data: bytes, mode: int | None, *, sync: bool = True) ->
                 os.fsync(fd)
         finally:
             os.close(fd)
-    except BaseException:  # an interrupt, too
+    except BaseException:  # also for an interrupt
         os.unlink(path)
         raise
 
 
 def open_new(path: str, mode: int | None, flags: int = 0) -> int:
-    """Make a file that is not there yet, with a mode as of `write_whole`; open for writing. Raises OSError."""
+    """Create a file that does not exist yet, with a mode as for `write_whole`; open for writing. Raises OSError."""
     flags |= os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     fd = os.open(path, flags, 0o644 if mode is None else mode)
     try:
         if mode is not None and os.fstat(fd).st_mode & 0o777 != mode:
-            os.fchmod(fd, mode)  # before there is anything to read in it
+            os.fchmod(fd, mode)  # before it has contents to read
     except BaseException:
         let_go(fd)
         os.unlink(path)
@@ -73,7 +74,7 @@ def open_new(path: str, mode: int | None, flags: int = 0) -> int:
 
 
 def make_folder(path: str, mode: int = 0o755) -> None:
-    """Make a folder and those above it that are missing, with this mode whatever the umask is. Raises OSError."""
+    """Make a folder and the missing ones above it, with this mode whatever the umask is. Raises OSError."""
     if os.path.isdir(path):
         return
     make_folder(os.path.dirname(path) or "/", mode)
@@ -84,7 +85,7 @@ def make_folder(path: str, mode: int = 0o755) -> None:
 
 
 def sync_folder(path: str) -> None:
-    """Make the names in a folder last through a power cut. Raises OSError."""
+    """Sync a folder, so that its names survive a power cut. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -93,7 +94,7 @@ def sync_folder(path: str) -> None:
 
 
 def read_whole(path: str) -> bytes:
-    """The bytes of a file. Raises OSError."""
+    """Return the bytes of a file. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return read_all(fd)
@@ -102,7 +103,7 @@ def read_whole(path: str) -> bytes:
 
 
 def read_all(fd: int, taken: Callable[[int], None] = lambda size: None) -> bytes:
-    """What is left to read; `taken` gets the number of bytes so far, and may raise to end it. Raises OSError."""
+    """Read to the end. `taken` gets the number of bytes read so far and may raise to stop. Raises OSError."""
     chunks = []
     size = 0
     while chunk := os.read(fd, 1 << 20):

@@ -1,6 +1,7 @@
-"""Devices that somebody took out of what is expected here (`validate --forget BDF --why TEXT`), kept in the state.
+"""Devices that the administrator removed from those expected here (`validate --forget BDF --why TEXT`), kept in the
+state.
 
-One document, `forgotten.json`, written whole; who, when and why stand beside each address.
+One document, `forgotten.json`, written whole; each address has who, when and why.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ MOST_WHY = 500  # characters
 
 
 class _Document(Value, frozen=True, kw_only=True):
-    """The file."""
+    """The file's document."""
 
     schema: str = SCHEMA
     devices: tuple[Forgotten, ...] = ()
 
 
 def read_forgotten(folder: str) -> tuple[Forgotten, ...]:
-    """What was taken out, of a state directory. Raises BadInput for a file that does not read as such a document."""
+    """Return the removed devices from a state directory. Raises BadInput for a file that is not such a document."""
     path = os.path.join(folder, FILE)
     if not os.path.lexists(path):
         return ()
@@ -35,9 +36,9 @@ def read_forgotten(folder: str) -> tuple[Forgotten, ...]:
 
 
 def forget(folder: str, addresses: Iterable[str], why: str) -> None:
-    """Record that these devices are expected no more, as of now; an earlier record of one of them is replaced.
+    """Record that these devices are no longer expected, as of now; replaces an earlier record of the same device.
 
-    Raises BadInput where the record cannot be read or written.
+    Raises BadInput if the record cannot be read or written.
     """
     now = datetime.now(UTC).isoformat(timespec="seconds")
     known = {one.address: one for one in read_forgotten(folder)}
@@ -47,7 +48,7 @@ def forget(folder: str, addresses: Iterable[str], why: str) -> None:
 
 
 def _who() -> str:
-    """The user, and whoever became this user through sudo."""
+    """Return the user, and the user who called sudo."""
     number = os.getuid()
     try:
         name = pwd.getpwuid(number).pw_name

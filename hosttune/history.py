@@ -1,6 +1,6 @@
-"""What hosttune keeps of a host's validations, which devices it expects by them, and which were taken out of that.
+"""What hosttune keeps of a host's validations, the devices that it therefore expects, and those removed from them.
 
-Of a machine it lies in the state directory of whoever asks, of a scratch root inside that root; a capture has none.
+For a machine this is in the caller's state directory, for a scratch root inside that root; a capture has none.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from hosttune.transaction.site import Site, site_of
 
 
 def gather(system: System, *, inside: bool) -> Evidence:
-    """What the machine shows, and what hosttune knows of it; a state that cannot be read is a problem of the evidence.
+    """Return what the machine shows and what hosttune knows about it.
 
-    `inside`: the machine is a guest.
+    A state that cannot be read becomes a problem of the evidence. `inside`: the machine is a guest.
     """
     from hosttune.discovery.evidence import gather as read
 
@@ -49,7 +49,7 @@ def gather(system: System, *, inside: bool) -> Evidence:
 
 
 def read_validation(path: str) -> Validation:
-    """An earlier validation. Raises BadInput."""
+    """Read an earlier validation. Raises BadInput."""
     what = "a validation (hosttune validate -o json prints one)"
     return Validation.from_json(load(path, what=what), where=path)
 
@@ -59,7 +59,7 @@ def _doubt(error: BadInput | Refused) -> Problem:
 
 
 def _validations(folder: str | None) -> tuple[tuple[Validation, ...], tuple[Problem, ...]]:
-    """(earlier validations of this host, oldest first; those that cannot be read, as problems)."""
+    """Return (earlier validations of this host, oldest first; those that cannot be read, as problems)."""
     found: list[Validation] = []
     unread = []
     for path in stored_validations(folder) if folder is not None else ():
@@ -72,7 +72,7 @@ def _validations(folder: str | None) -> tuple[tuple[Validation, ...], tuple[Prob
 
 
 def _folder(system: System) -> str | None:
-    """The state directory whose validations are read and written; None: a capture, which has none."""
+    """Return the state directory that holds validations; None for a capture, which has none."""
     if not system.captured:
         return state_directory()
     store = site_of(system).store
@@ -80,7 +80,7 @@ def _folder(system: System) -> str | None:
 
 
 def _site_to_read(system: System) -> Site:
-    """The site whose plans in force are read: root's also where another user asks, for only root applies."""
+    """Return the site with the applied plans. Only root applies, so for another user this is root's site."""
     site = site_of(system)
     if system.captured or keeps_state():
         return site
@@ -93,9 +93,9 @@ def _site_to_read(system: System) -> Site:
 def with_expected(
     system: System | None, evidence: Evidence, named: Expectation | None
 ) -> tuple[Evidence, tuple[KnownDevice, ...]]:
-    """(the evidence with what is expected as sources of devices, the devices that a kept validation names).
+    """Return (the evidence with the expected devices as sources, the devices that a kept validation names).
 
-    `named`: an expectation besides those of the state; the kept validation does not take it over.
+    `named`: an expectation in addition to those in the state; it is not added to the kept validation.
     """
     taken_out: tuple[Forgotten, ...] = ()
     folder = _folder(system) if system is not None else None
@@ -109,7 +109,7 @@ def with_expected(
 
 
 def check_forget(addresses: Sequence[str], why: str | None) -> tuple[str, ...]:
-    """The addresses of devices that are no longer expected, in the kernel's spelling. Raises BadInput."""
+    """Return the addresses of devices that are no longer expected, in the kernel's spelling. Raises BadInput."""
     if bool(addresses) != (why is not None):
         missing = "--why" if addresses else "--forget"
         raise BadInput(f"{missing} is missing", where=missing, hint="give both: --forget BDF --why TEXT")
@@ -125,9 +125,9 @@ def check_forget(addresses: Sequence[str], why: str | None) -> tuple[str, ...]:
 def forget(
     system: System | None, evidence: Evidence, named: Expectation | None, addresses: Sequence[str], why: str
 ) -> None:
-    """Take devices out of what is expected here, for good.
+    """Remove devices permanently from those expected here.
 
-    Raises Refused for a capture, BadInput for a device that nothing expects and where the record cannot be written.
+    Raises Refused for a capture, BadInput for a device that is not expected and if the record cannot be written.
     """
     folder = _folder(system) if system is not None else None
     if folder is None:
@@ -145,9 +145,9 @@ def forget(
 
 
 def keep(validation: Validation) -> None:
-    """Keep a validation for later ones. Raises BadInput where it cannot be written.
+    """Keep a validation for later ones. Raises BadInput if it cannot be written.
 
-    One that measured is kept with all others. Of those that did not, only the last is kept, for its devices.
+    All validations with measurements are kept. Of those without, only the last one is kept, for its devices.
     """
     stamp = (validation.at or "").partition("+")[0].replace(":", "").replace("-", "")
     name = f"{stamp}-level{validation.level}.json" if validation.level else DEVICES
@@ -157,5 +157,5 @@ def keep(validation: Validation) -> None:
 
 
 def keeps_state() -> bool:
-    """Whether whoever asks keeps the machine's state: root, or who has named a place for it."""
+    """Return whether the user keeps the machine's state: root, or a user who has named a state directory."""
     return os.geteuid() == 0 or bool(os.environ.get("HOSTTUNE_STATE"))

@@ -1,9 +1,9 @@
-"""Who uses a PCI function: processes that have its device nodes open, and what the host itself does with it.
+"""Who uses a PCI function: processes that have its device nodes open, and the host's own use of it.
 
-A driver's unbind waits in the kernel until the last of them lets go; named beforehand, nobody has to wait. Reads
-only. Sources: proc(5) (PID/fd, cgroup), Documentation/ABI/testing/sysfs-bus-pci, sysfs-class-net; NVIDIA's
-/proc/driver/nvidia (driver README, "The /proc Interface"). /proc says it all and says it in one walk: psutil leaves
-device files out of a process's open files.
+A driver's unbind waits in the kernel until every user has closed the device; if they are named first, there is no need
+to wait. Reads only. Sources: proc(5) (PID/fd, cgroup), Documentation/ABI/testing/sysfs-bus-pci, sysfs-class-net;
+NVIDIA's /proc/driver/nvidia (driver README, "The /proc Interface"). /proc has all of this in one pass; psutil omits
+device files from a process's open files.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _NODES = {
 } | {folder: place for vendor in VENDORS for folder, place in vendor.traces.node_classes.items()}
 _CONTAINER = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
 _PARENT = re.compile(r"^PPid:\s*([0-9]{1,10})\s*$", re.MULTILINE)
-_DEEPEST = 64  # generations of processes: far more than there are between us and what we start
+_DEEPEST = 64  # generations of processes: many more than between hosttune and a process that it starts
 _COMM = 15  # bytes of a process's name that the kernel keeps
-# What ends those that hold GPUs on every other host, where no unit of systemd says it.
+# How to stop daemons that often hold GPUs, if the process is in no systemd unit.
 _ENDS = {name: hint for vendor in VENDORS for name, hint in vendor.traces.daemons.items() if hint}
 
 
@@ -46,9 +46,9 @@ _ENDS = {name: hint for vendor in VENDORS for name, hint in vendor.traces.daemon
 class DeviceUser:
     """One user of a PCI function.
 
-    `what` it has: device nodes, or its use by the host. `name`: of the process, the guest or the host's use; `pid` and
-    `place` (systemd unit or container) of a process. `hint` ends it. `unknown`: nobody was seen, but not everything
-    could be looked at.
+    `what`: what it uses, device nodes or something of the host. `name`: the process, the guest or "the host"; `pid` and
+    `place` (systemd unit or container): of a process. `hint`: how to stop it. `unknown`: no user was found, but not
+    everything could be read.
     """
 
     address: str
@@ -62,7 +62,7 @@ class DeviceUser:
 
     @property
     def text(self) -> str:
-        """One line for people."""
+        """Return one line for people."""
         if self.unknown:
             return f"{self.address}: whether anything uses it is unknown: {self.what}: {self.hint}"
         if self.pid is None:
@@ -73,12 +73,12 @@ class DeviceUser:
 
 
 def holders(system: System, addresses: Sequence[str]) -> tuple[DeviceUser, ...]:
-    """Everybody who uses these PCI functions, in the order of addresses, the host's own uses first.
+    """Return every user of these PCI functions, in the order of addresses, the host's own uses first.
 
-    Only nodes of the functions themselves count (/dev/nvidiactl alone holds no GPU), and processes by the name that
-    the kernel gives the node. What could not be looked at is a Holder too, an `unknown` one: unless this is root, and
-    in the machine's own PID namespace, other processes are hidden. A scratch root has no processes. On the live machine
-    this process and what it has started are no users: they do what is asked, and end with it.
+    Only nodes of the functions themselves count (/dev/nvidiactl alone does not hold a GPU), compared by the name that
+    the kernel gives the node. What could not be read gives an `unknown` entry: other processes are hidden unless
+    hosttune runs as root and in the machine's own PID namespace. A scratch root has no processes. On the live machine
+    hosttune and the processes that it started do not count, because they end with it.
     """
     reader = Reader(system)
     nodes = {address: device_nodes(reader, address) for address in addresses}
@@ -101,7 +101,7 @@ def holders(system: System, addresses: Sequence[str]) -> tuple[DeviceUser, ...]:
 
 
 def device_nodes(reader: Reader, address: str) -> tuple[str, ...]:
-    """The device nodes of a function; what could not be read is among the reader's problems."""
+    """Return the device nodes of a function; what could not be read is added to the reader's problems."""
     path = f"{_DEVICES}/{address}"
     names = reader.names(path)
     driver = reader.link_name(f"{path}/driver") or ""
@@ -114,7 +114,7 @@ def device_nodes(reader: Reader, address: str) -> tuple[str, ...]:
 
 
 def _with_virtio(path: str, names: Iterable[str]) -> list[str]:
-    """The function's folder, and that of the virtio device on it, which has its class folders there."""
+    """Return the function's folder, and that of the virtio device on it, which contains its class folders."""
     return [path, *(f"{path}/{name}" for name in names if re.fullmatch(r"virtio[0-9]+", name))]
 
 
@@ -128,7 +128,7 @@ def _class_nodes(reader: Reader, folder: str) -> Iterator[str]:
 
 
 def _below(reader: Reader, folder: str) -> Iterator[str]:
-    """Nodes of an NVMe controller's namespaces (block and generic), and of a disk's partitions."""
+    """Yield the nodes of an NVMe controller's namespaces (block and generic), and of a disk's partitions."""
     for name in reader.names(folder):
         head = namespace_of(name)
         if head is not None:
@@ -143,7 +143,7 @@ def _below(reader: Reader, folder: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Opened:
-    """Processes by id with those of the nodes that they have open; ids of those whose files are hidden."""
+    """Process ids with the wanted nodes that they have open, and ids of processes whose files are hidden."""
 
     found: Mapping[int, frozenset[str]]
     hidden: tuple[int, ...] = ()
@@ -152,7 +152,7 @@ class _Opened:
 
 
 def _opened(reader: Reader, nodes: Mapping[str, Iterable[str]]) -> _Opened:
-    """One walk over all processes. One that ends meanwhile is none."""
+    """Check all processes once. A process that ends during the check is left out."""
     wanted = frozenset(node for names in nodes.values() for node in names)
     found: dict[int, frozenset[str]] = {}
     hidden: list[int] = []
@@ -171,7 +171,7 @@ def _opened(reader: Reader, nodes: Mapping[str, Iterable[str]]) -> _Opened:
 
 
 def _files(system: System, pid: int) -> Iterator[str]:
-    """Paths of a process's open files. Raises Unreadable where they may not be seen."""
+    """Yield the paths of a process's open files. Raises Unreadable if access is denied."""
     folder = f"/proc/{pid}/fd"
     for name in system.list(folder):
         target = system.link(f"{folder}/{name}")
@@ -181,7 +181,7 @@ def _files(system: System, pid: int) -> Iterator[str]:
 
 
 def _is_ours(reader: Reader, pid: int) -> bool:
-    """Whether a process is this one, or was started by it or by what it has started. Source: proc(5), status."""
+    """Return whether a process is hosttune itself or a descendant of it. Source: proc(5), status."""
     mine = os.getpid()
     for _ in range(_DEEPEST):
         if pid == mine or pid <= 1:
@@ -192,7 +192,7 @@ def _is_ours(reader: Reader, pid: int) -> bool:
 
 
 def _unseen(system: System, opened: _Opened) -> Iterator[str]:
-    """Why the walk is not the whole truth, if it is not."""
+    """Yield why the check of processes is incomplete, if it is."""
     if opened.hidden:
         some = ", ".join(map(str, opened.hidden[:3])) + (", …" if len(opened.hidden) > 3 else "")
         many = "1 process" if len(opened.hidden) == 1 else f"{len(opened.hidden)} processes"
@@ -213,14 +213,14 @@ def _process_holder(reader: Reader, pid: int, address: str, nodes: list[str]) ->
 
 
 def _guest(name: str, arguments: list[str]) -> str | None:
-    """The guest that a QEMU process runs: its option -name."""
+    """Return the guest that a QEMU process runs, from its option -name."""
     if not name.startswith(("qemu-", "kvm")) or "-name" not in arguments[:-1]:
         return None
     return arguments[arguments.index("-name") + 1].removeprefix("guest=").partition(",")[0] or None
 
 
 def _place(text: str) -> str | None:
-    """The systemd unit or the container of a process, from its control groups."""
+    """Return the systemd unit or the container of a process, from its control groups."""
     rows = [line.split(":", 2) for line in text.splitlines()]
     paths = [row[2] for row in rows if len(row) == 3 and (row[:2] == ["0", ""] or row[1] == "name=systemd")]
     for path in paths:
@@ -260,9 +260,10 @@ def _host_uses(reader: Reader, address: str) -> Iterator[DeviceUser]:
 
 
 def _network_use(reader: Reader, interface: str) -> str | None:
-    """What the host does with an interface, None for nothing. To be up is no use yet: services bring all of them up.
+    """Return what the host uses an interface for; None for nothing.
 
-    Sources: proc_net(5), /proc/net/route (interface first) and if_inet6 (scope 20 is link-local, interface last).
+    An interface that is only up does not count, because services bring all of them up. Sources: proc_net(5),
+    /proc/net/route (interface first) and if_inet6 (scope 20 is link-local, interface last).
     """
     if not _is_up(reader, interface):
         return None

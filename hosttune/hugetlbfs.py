@@ -11,9 +11,9 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-MOUNTS = ("/proc/self/mounts", "/proc/mounts")  # the same list; a capture may have one of the two
+MOUNTS = ("/proc/self/mounts", "/proc/mounts")  # the same list; a capture may have only one of them
 GIB, MIB = 1 << 30, 1 << 20
-# Where hosttune mounts pages of a size, as distributions and libvirt's documentation have it.
+# Where hosttune mounts pages of a size, as distributions and libvirt's documentation do.
 PLACES: Mapping[int, str] = {GIB: "/dev/hugepages1G", 2 * MIB: "/dev/hugepages2M"}
 _OPTION = {GIB: "1G", 2 * MIB: "2M"}
 UNITS_FOLDER = "/etc/systemd/system"
@@ -21,9 +21,9 @@ _WANTED_BY = "sysinit.target"
 _SIZE = re.compile(r"pagesize=([0-9]{1,12})([KMG]?)")
 _SHIFT = {"": 0, "K": 10, "M": 20, "G": 30}
 _DEFAULT = re.compile(r"^Hugepagesize:\s*([0-9]{1,12}) kB", re.MULTILINE)
-_ESCAPED = re.compile(r"\\([0-7]{3})")  # blanks, tabs, line ends and backslashes (fs/proc_namespace.c, mangle)
+_ESCAPED = re.compile(r"\\([0-7]{3})")  # spaces, tabs, line ends and backslashes (fs/proc_namespace.c, mangle)
 OURS = "# Written by hosttune"
-FOUND, NOT_FOUND = "found", "not found"  # of libvirt's daemon and a mount
+FOUND, NOT_FOUND = "found", "not found"  # whether libvirt's daemon has found a mount
 FOLDER_FOUND = "# Its folder was there before.\n"
 
 _UNIT = """\
@@ -49,17 +49,17 @@ WantedBy={target}
 
 
 class Mounted(NamedTuple):
-    """A hugetlbfs: where it is mounted, and the size of its pages in bytes (None: its options do not say)."""
+    """A hugetlbfs: its mount point, and the size of its pages in bytes (None: its options do not have it)."""
 
     path: str
     size_bytes: int | None
 
 
 def read_hugetlbfs(mounts: str, default_bytes: int | None) -> tuple[Mounted, ...]:
-    """The hugetlbfs file systems in a list of mounts (proc(5), /proc/PID/mounts), by path.
+    """Return the hugetlbfs file systems in a list of mounts (proc(5), /proc/PID/mounts), by path.
 
-    Of several on one path the last counts: it hides the others. `default_bytes`: the size of one without `pagesize=`,
-    "Hugepagesize" of /proc/meminfo (admin-guide/mm/hugetlbpage).
+    Of several on one path the last counts, because it hides the others. `default_bytes`: the page size of a mount
+    without `pagesize=`, "Hugepagesize" of /proc/meminfo (admin-guide/mm/hugetlbpage).
     """
     found: dict[str, Mounted | None] = {}
     for words in (line.split(" ") for line in mounts.splitlines()):
@@ -79,38 +79,38 @@ def _page_bytes(options: str, default_bytes: int | None) -> int | None:
 
 
 def default_page_bytes(meminfo: str) -> int | None:
-    """The size of huge pages that is used where none is named, from /proc/meminfo; None where it does not say."""
+    """Return the default huge page size from /proc/meminfo; None if it is not there."""
     found = _DEFAULT.search(meminfo)
     return int(found[1]) << 10 if found else None
 
 
 def libvirts_folder(path: str) -> str:
-    """What is there in a hugetlbfs that the libvirt daemon has found: see the module."""
+    """Return the folder that the libvirt daemon makes in each hugetlbfs that it has found: see the module."""
     return f"{path}/libvirt/qemu"
 
 
 def page_size_of(path: str) -> int | None:
-    """The page size that hosttune mounts at a path; None for a path of somebody else's."""
+    """Return the page size that hosttune mounts at a path; None for a path that is not hosttune's."""
     return next((size for size, place in PLACES.items() if place == path), None)
 
 
 def unit_name(path: str) -> str:
-    """The mount unit of one of PLACES; systemd wants that name (systemd.mount(5))."""
+    """Return the mount unit of one of PLACES; systemd requires that name (systemd.mount(5))."""
     return f"{path[1:].replace('/', '-')}.mount"
 
 
 def unit_path(path: str) -> str:
-    """Where that unit lies."""
+    """Return the path of that unit."""
     return f"{UNITS_FOLDER}/{unit_name(path)}"
 
 
 def unit_link(path: str) -> str:
-    """What `systemctl enable` makes of it: it is mounted at every boot."""
+    """Return the link that `systemctl enable` makes, so that it is mounted at every boot."""
     return f"{UNITS_FOLDER}/{_WANTED_BY}.wants/{unit_name(path)}"
 
 
 def unit_text(path: str, *, folder_found: bool) -> str:
-    """The unit that mounts one of PLACES. `folder_found`: its folder was there before us, and stays."""
+    """Return the unit that mounts one of PLACES. `folder_found`: its folder existed before hosttune, and stays."""
     size = page_size_of(path)
     assert size is not None, path
     found = FOLDER_FOUND if folder_found else ""

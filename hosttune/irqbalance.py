@@ -1,6 +1,6 @@
-"""irqbalance's own files: which CPUs it leaves alone. Pure but for the reading that is handed in.
+"""irqbalance's own files: which CPUs it does not use. Pure except for the `read` function that is passed in.
 
-A module of its own because every discovery needs it, and a start must stay quick.
+A separate module because every discovery imports it and must start fast.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hosttune.model.values import CpuSet
 _MOST_MASK = (1 << 16) // 32 * 9  # characters of a mask of 65536 CPUs
 DROP_IN = "/etc/systemd/system/irqbalance.service.d/hosttune.conf"
 IRQBALANCE_OURS = "/etc/systemd/system/irqbalance.service.d/hosttune.env"
-# Debian's file of irqbalance's environment, and that of the RPM distributions.
+# The environment files of irqbalance: Debian's, and that of the RPM distributions.
 IRQBALANCE_THEIRS = ("/etc/default/irqbalance", "/etc/sysconfig/irqbalance")
 IRQBALANCE = (IRQBALANCE_OURS, *IRQBALANCE_THEIRS)
 OWED = "# irqbalance has yet to be restarted for it.\n"
@@ -24,9 +24,9 @@ _ASSIGNED = re.compile(r'^\s*(?:export\s+)?(IRQBALANCE_BANNED_CPU\w+)=["\']?([^"
 def irqbalance_bans(
     read: Callable[[str], str | None], paths: Iterable[str] = IRQBALANCE
 ) -> Iterator[tuple[str, str | None]]:
-    """(file, the CPUs that it bans) of every irqbalance file there is, the one that counts first.
+    """Yield (file, the CPUs that it bans) for every irqbalance file that exists; the first one counts.
 
-    "" bans none; None is what cannot be understood. Without its drop-in our own file says nothing.
+    "": it bans none. None: it cannot be parsed. hosttune's own file has no effect without its drop-in.
     """
     for path in paths:
         text = read(path)
@@ -36,9 +36,9 @@ def irqbalance_bans(
 
 
 def parse_ban(text: str) -> str | None:
-    """The CPUs that an irqbalance environment file bans, as a list; "" when it bans none, None when unintelligible.
+    """Return the CPUs that an irqbalance environment file bans, as a list; "" for none, None if it cannot be parsed.
 
-    The deprecated mask counts before the list where it is not empty (irqbalance 1.8 to 1.9.5).
+    If the deprecated mask is not empty, it counts before the list (irqbalance 1.8 to 1.9.5).
     """
     assigned = dict(_ASSIGNED.findall(text))
     mask = assigned.get("IRQBALANCE_BANNED_CPUS", "").strip()

@@ -1,16 +1,16 @@
 """The journal: what a transaction is about to do and has done, on disk before and after each change.
 
-One file a transaction under STATE/transactions, one JSON object a line, each line synced before the next step is
-taken. The first line says whose it is. A person can read it; `recover` and `revert` live by it.
+One file for each transaction under STATE/transactions, one JSON object on each line. Each line is synced before the
+next step. The first line identifies the transaction. People can read the file; `recover` and `revert` depend on it.
 
-    intent   this setting is about to go from `old` to `new`
-    done     what became of it
-    undo     it is about to go back
-    undone   what became of that
-    closed   the end: `applied`, `reverted`, or `kept` where reverting left something that others had changed
+    intent   this setting is about to change from `old` to `new`
+    done     the result
+    undo     it is about to be reverted
+    undone   the result of that
+    closed   the end: `applied`, `reverted`, or `kept` if the revert left something that others had changed
 
-What a crash may leave is a last line without its end: it was not promised to anybody and is dropped. Anything else
-that does not read is refused, with its line: a journal is never guessed at. Times are for people; order is by number.
+After a crash the last line may be incomplete. No step depended on it yet, so it is dropped. Any other line that cannot
+be read is an error that names the line: hosttune never guesses. Times are for people; the order is by number.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _PLAN = ".plan.json"
 
 
 class JournalFailed(HosttuneError):
-    """The journal cannot be written (a full disk): nothing may be changed without it."""
+    """The journal cannot be written (a full disk). Nothing may be changed without it."""
 
 
 class Header(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The first line: whose transaction this is."""
+    """The first line: it identifies the transaction."""
 
     schema: str
     number: int
@@ -55,11 +55,11 @@ class Header(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host: str | None = None
     digest: str | None = None
     boot_id: str | None = None
-    machine: str | None = None  # which machine it is of, also after its CPUs have changed
+    machine: str | None = None  # which machine it is, even after its CPUs were replaced
 
 
 class Line(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Any later line; which fields it has depends on `event`."""
+    """Any later line; the fields that it has depend on `event`."""
 
     event: str
     at: str
@@ -79,10 +79,10 @@ class Line(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
 
 
 class Record(Value, frozen=True, kw_only=True):
-    """One step of a transaction as its lines tell it. `outcome` None: it was cut off in the middle.
+    """One step of a transaction, from its lines. `outcome` None: it was interrupted before it had one.
 
-    `after` is the value that was read back; `untouched`: nothing was written before it failed. `undone` is what became
-    of taking it back, None while nobody tried; `undoing`: it was being taken back when the journal ends.
+    `after`: the value that was read back. `untouched`: it failed before anything was written. `undone`: the result of
+    its revert, None before any attempt. `undoing`: a revert of it had begun when the journal ended.
     """
 
     step: int
@@ -105,23 +105,26 @@ class Record(Value, frozen=True, kw_only=True):
 
     @property
     def in_force(self) -> bool:
-        """Whether this step's setting is as the transaction left it, as far as the journal can tell."""
+        """Return whether this step's setting is as the transaction left it, as far as the journal shows."""
         return self.to_undo and self.undone != "conflict"
 
     @property
     def to_undo(self) -> bool:
-        """Whether this step is still to be taken back one day. What changed nothing never is: it is not ours."""
+        """Return whether this step still has to be reverted.
+
+        A step that changed nothing never has: it is not hosttune's.
+        """
         nothing = self.outcome == "conflict" or self.dropped or self.untouched
         return not nothing and self.undone in (None, "conflict", "failed")
 
     @property
     def dropped(self) -> bool:
-        """Whether it was written and stayed as it was."""
+        """Return whether a write changed nothing."""
         return self.outcome == "ignored" or (self.outcome == "clamped" and self.after == self.old)
 
 
 class Transaction(Value, frozen=True, kw_only=True):
-    """A journal file, read. `state`: applying, reverting (both unfinished), applied, kept or reverted."""
+    """A journal file that was read. `state`: applying, reverting (both unfinished), applied, kept or reverted."""
 
     path: str
     header: Header
@@ -130,17 +133,17 @@ class Transaction(Value, frozen=True, kw_only=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether it was cut off; before its first step there is nothing to settle."""
+        """Return whether it was interrupted. If it has no step, there is nothing to roll back."""
         return self.state in OPEN_STATES and bool(self.records)
 
     @property
     def is_applied(self) -> bool:
-        """Whether it is an apply that came to its end and of which nothing was taken back: its plan is applied."""
+        """Return whether it is a finished apply of which nothing was reverted: its plan is applied."""
         return self.state == "applied" and self.header.verb == "apply"
 
     @property
     def to_revert(self) -> bool:
-        """Whether it is an apply of which something is still to be taken back (of a kept one, what others changed)."""
+        """Return whether it is an apply with something left to revert (if kept: what others changed)."""
         return self.state in ("applied", "kept") and self.header.verb == "apply"
 
 
@@ -151,7 +154,7 @@ _HEADER, _LINE = msgspec.json.Decoder(Header), msgspec.json.Decoder(Line)
 
 
 def read_transaction(path: str) -> Transaction | None:
-    """One journal file; None where not even its first line was completed. Raises Refused naming file and line."""
+    """Read a journal file; None if not even its first line is complete. Raises Refused, naming file and line."""
     try:
         check_size(os.path.getsize(path), "journal", path)
     except BadInput as error:
@@ -175,7 +178,7 @@ def read_transaction(path: str) -> Transaction | None:
 
 
 def _take(records: dict[int, Record], line: Line, state: str) -> str:
-    """The state after one more line. Raises ValueError for a line that makes no sense here."""
+    """Return the state after one more line. Raises ValueError for a line that is not valid here."""
     if line.event == "closed":
         if line.state not in ("applied", "kept", "reverted"):
             raise ValueError(f"closed as {line.state!r}")
@@ -219,32 +222,35 @@ def _unreadable(path: str, number: int, why: str) -> Refused:
 
 
 class Journal:
-    """A journal file that is being written: each line is on the disk before the next step is taken."""
+    """A journal file that is being written: each line is on the disk before the next step."""
 
     def __init__(self, path: str, lines: JsonLines) -> None:
         self.path = path
         self._lines = lines
 
     def append(self, value: Value) -> None:
-        """One line, on disk when this returns. Raises JournalFailed; the file then ends with its last whole line."""
+        """Write one line, on disk when this returns.
+
+        Raises JournalFailed; the file then ends with its last whole line.
+        """
         self._lines.add(msgspec.json.encode(to_builtins(value)))
 
     def write(self, event: str, **fields: Any) -> None:
-        """One event, with its time. Raises JournalFailed."""
+        """Write one event, with its time. Raises JournalFailed."""
         self.append(Line(event=event, at=now(), **fields))
 
     def close(self) -> None:
-        """Close the file. Each line is on disk by then."""
+        """Close the file. Every line is on disk by then."""
         self._lines.close()
 
 
 def now() -> str:
-    """The time for people, UTC."""
+    """Return the time for people, in UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 class Store:
-    """The state directory: lock and journals. One a machine; a scratch root has its own inside."""
+    """The state directory: lock and journals. A machine has one; a scratch root has its own inside."""
 
     def __init__(self, folder: str, sync: Callable[[int], None] = os.fsync) -> None:
         self.folder = folder
@@ -253,7 +259,10 @@ class Store:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock. It is the kernel's (flock): no lock outlives its process. Raises Refused naming the holder."""
+        """Hold the lock.
+
+        The kernel holds it (flock), so it ends with its process. Raises Refused, naming the holder.
+        """
         path = os.path.join(self.folder, "lock")
         try:
             make_folder(self.folder, mode_of(""))
@@ -263,7 +272,7 @@ class Store:
             raise Refused(f"cannot write the state: {error.strerror}", where=path, hint=hint) from error
         try:
             with contextlib.suppress(OSError):
-                if os.fstat(fd).st_mode & 0o777 != mode_of("lock"):  # whatever the umask made of it
+                if os.fstat(fd).st_mode & 0o777 != mode_of("lock"):  # the umask may have changed it
                     os.fchmod(fd, mode_of("lock"))
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -272,7 +281,7 @@ class Store:
                 raise Refused(
                     f"another hosttune (process {holder}) is changing this host", where=path, hint="wait until it ends"
                 ) from error
-            with contextlib.suppress(OSError):  # the lock holds on a full disk, too
+            with contextlib.suppress(OSError):  # the lock also works on a full disk
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
             yield
@@ -280,7 +289,10 @@ class Store:
             let_go(fd)
 
     def transactions(self) -> tuple[Transaction, ...]:
-        """All journals, oldest first, but those that never began. Raises Refused for one that does not read."""
+        """Return all journals, oldest first, except those that never began.
+
+        Raises Refused for one that cannot be read.
+        """
         try:
             names = sorted(name for name in os.listdir(self._journals) if name.endswith(_SUFFIX))
         except FileNotFoundError:
@@ -299,12 +311,12 @@ class Store:
             raise Refused(f"cannot read a journal: {error.strerror}", where=path, hint="run as root") from error
 
     def begin(self, number: int, **facts: Any) -> Journal:
-        """A new journal with its first line on disk. Raises JournalFailed; nothing is left behind then."""
+        """Begin a new journal, with its first line on disk. Raises JournalFailed and then leaves nothing behind."""
         path = os.path.join(self._journals, f"{number:06d}{_SUFFIX}")
         try:
             self._make_folder()
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)  # one that never got its first line
+                os.unlink(path)  # left without a first line
             fd = open_new(path, mode_of("transactions/NAME"), os.O_APPEND)
         except OSError as error:
             raise JournalFailed(
@@ -323,14 +335,14 @@ class Store:
         return journal
 
     def _make_folder(self) -> None:
-        """The folder of the journals, for its owner alone, also where an earlier version made it. Raises OSError."""
+        """Make the folder of the journals private to its owner, also if an earlier version made it. Raises OSError."""
         make_folder(self.folder, mode_of(""))
         make_folder(self._journals, mode_of("transactions/"))
         if os.stat(self._journals).st_mode & 0o777 != mode_of("transactions/"):
             os.chmod(self._journals, mode_of("transactions/"))
 
     def keep_plan(self, number: int, text: str) -> None:
-        """Keep the plan of a transaction beside its journal, before that begins. Raises JournalFailed."""
+        """Save the plan of a transaction beside its journal, before the journal begins. Raises JournalFailed."""
         try:
             self._make_folder()
             put_file(os.path.join(self._journals, f"{number:06d}{_PLAN}"), text.encode(), mode_of("transactions/NAME"))
@@ -342,14 +354,14 @@ class Store:
             raise JournalFailed(what, where=error.path, hint="free space on that disk") from error
 
     def plan_of(self, transaction: Transaction) -> str | None:
-        """The plan that a transaction applied, as JSON; None where none was kept."""
+        """Return the plan that a transaction applied, as JSON; None if none was saved."""
         try:
             return read_whole(transaction.path.removesuffix(_SUFFIX) + _PLAN).decode("utf-8", "replace")
         except FileNotFoundError:
             return None
 
     def reopen(self, transaction: Transaction) -> Journal:
-        """The journal of a transaction, to go on with. What a crash left of its last line is cut away."""
+        """Open the journal of a transaction to continue it. An incomplete last line is cut off."""
         try:
             fd = os.open(transaction.path, os.O_RDWR | os.O_CLOEXEC | os.O_APPEND)
             cut_torn(fd)
@@ -367,27 +379,27 @@ class Store:
         return Journal(path, JsonLines(fd, failed, fsync=self._sync))
 
     def forget(self, transaction: Transaction) -> None:
-        """Delete the journal of a transaction of which nothing is in force any more."""
+        """Delete the journal of a transaction of which nothing is applied any more."""
         os.unlink(transaction.path)
 
 
 def in_force(transactions: Iterable[Transaction]) -> Mapping[tuple[str, str], Record]:
-    """What is in force: the newest record of each setting that was applied and is not taken back.
+    """Return the newest record of each setting that is applied, i.e. written and not reverted.
 
-    Left out are boot re-applies, what stayed as it was for all our writing, what a revert left to whoever had changed
-    it, and an apply that was cut off: nothing of it counts as applied before it is settled.
+    Not included: boot re-applies; writes that changed nothing; what a revert left alone because others had changed it;
+    and an interrupted apply, whose steps do not count as applied before it is rolled back.
     """
     return _newest(transactions, lambda record: record.in_force)
 
 
 def dropped(transactions: Iterable[Transaction]) -> Mapping[tuple[str, str], Record]:
-    """The newest record of each setting that was written, and that stayed as it was."""
+    """Return the newest record of each setting whose write changed nothing."""
     applied = (one for one in transactions if one.is_applied)
     return _newest(applied, lambda record: record.dropped)
 
 
 def left_alone(transactions: Iterable[Transaction]) -> Mapping[tuple[str, str], Record]:
-    """The newest record of each setting that a revert left to whoever had changed it since."""
+    """Return the newest record of each setting that a revert left alone because others had changed it."""
     return _newest(transactions, lambda record: record.to_undo and record.undone == "conflict")
 
 

@@ -1,7 +1,7 @@
-"""Files of JSON lines that are only ever added to: the journals of transactions, the record of a fleet's runs.
+"""Append-only files of JSON lines: the journals of transactions, the record of a fleet's runs.
 
-A line counts once its newline is written. A crash may leave a last line without one: readers leave it out, and it is
-cut off before the next line is written. Any other line that cannot be read is an error that names the line.
+A line counts when its newline is written. After a crash the last line may have none: readers ignore it, and it is cut
+off before the next line is written. Any other line that cannot be read is an error that names the line.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _BLOCK = 1 << 16
 
 
 class JsonLines:
-    """Such a file, open for writing (O_APPEND). `failed` makes the error that is raised where the disk refuses.
+    """Such a file, open for writing (O_APPEND). `failed` makes the error that is raised if a write fails.
 
-    `synced`: each line is on the disk when `add` returns; else it is on its way, and `sync` waits for it. `fsync` is
-    os.fsync, but for tests that end the process there.
+    `synced`: each line is on the disk when `add` returns; otherwise `sync` waits for it. `fsync` is os.fsync, except in
+    tests that end the process there.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class JsonLines:
         self._fsync = fsync
 
     def add(self, line: bytes) -> None:
-        """Add one line (without its newline). Where that fails, the file ends with its last whole line."""
+        """Add one line (without its newline). If that fails, the file ends with its last whole line."""
         data = line + b"\n"
         end = os.fstat(self._fd).st_size
         try:
@@ -55,19 +55,19 @@ class JsonLines:
             raise self._failed(error) from error
 
     def sync(self) -> None:
-        """All lines so far are on the disk when this returns."""
+        """Wait until all lines so far are on the disk."""
         try:
             self._fsync(self._fd)
         except OSError as error:
             raise self._failed(error) from error
 
     def close(self) -> None:
-        """Close the file; an error of close(2) would be about no line that `add` has promised."""
+        """Close the file. An error of close(2) cannot concern a line that `add` has reported as written."""
         let_go(self._fd)
 
 
 def cut_torn(fd: int) -> None:
-    """Cut off a last line that has no end. Raises OSError."""
+    """Cut off a last line without a newline. Raises OSError."""
     size = kept = os.fstat(fd).st_size
     while kept:
         start = max(0, kept - _BLOCK)
@@ -81,12 +81,12 @@ def cut_torn(fd: int) -> None:
 
 
 def whole_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """(its number, from 1; the line) of each line that has its end."""
+    """Yield (number from 1, line) of each line that has its newline."""
     yield from enumerate(data.split(b"\n")[:-1], 1)
 
 
 def decoded(line: bytes, decode: Callable[[bytes], T], broken: Callable[[str], HosttuneError]) -> T:
-    """A line's value. Raises what `broken` makes of the reason why it cannot be read."""
+    """Return a line's value. If it cannot be read, raises the error that `broken` makes from the reason."""
     try:
         return decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -1,8 +1,9 @@
-"""Reading what waits for a device's lock: while an unbind hangs in the kernel, who reads these files hangs with it.
+"""Reads files that need a device's lock: while an unbind hangs in the kernel, every reader of these files hangs too.
 
-`driver_override` and `sriov_numvfs` are shown under the device's lock (drivers/pci/pci-sysfs.c, driver_override_show;
-drivers/pci/iov.c, sriov_numvfs_show), which a mutex guards that no signal ends. They are read by a child that stays
-for the next read, one a process; what it does not answer in time is unreadable, and it is left where it hangs.
+The kernel shows `driver_override` and `sriov_numvfs` under the device's lock (drivers/pci/pci-sysfs.c,
+driver_override_show; drivers/pci/iov.c, sriov_numvfs_show), a mutex that no signal interrupts. A child process reads
+them; each process keeps one child for further reads. If it does not respond in time, the file counts as unreadable, and
+the hanging child is left alone.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from hosttune.descriptors import let_go
 from hosttune.errors import Unreadable
 
 SECONDS = 5.0
-_LENGTH = struct.Struct("=i")  # of what follows; less than 0: an errno instead
+_LENGTH = struct.Struct("=i")  # length of the data; less than 0: an errno instead
 
 
 class LockedReads:
-    """A child that reads for this process. Nothing of it is left when the process ends."""
+    """A child that reads for this process. It ends at the latest when the process ends."""
 
     def __init__(self) -> None:
         self._owner = 0
@@ -31,8 +32,8 @@ class LockedReads:
         self._hear = -1
 
     def read(self, path: str) -> bytes:
-        """The file's bytes. Raises Unreadable when no answer comes in time, OSError as open and read do."""
-        if self._owner != os.getpid():  # a child of ours has pipes of its own, or none
+        """Return the file's bytes. Raises Unreadable if no response comes in time, OSError as open and read do."""
+        if self._owner != os.getpid():  # a forked child needs its own pipes
             self._start()
         os.write(self._ask, path.encode() + b"\n")
         head = self._some(_LENGTH.size, path)
@@ -63,7 +64,7 @@ class LockedReads:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
     def _leave(self) -> None:
-        """Give the child up: killed, it ends once the kernel lets it."""
+        """Abandon the child: it is killed, and ends when the kernel lets it."""
         let_go(self._ask)
         let_go(self._hear)
         self._owner = 0

@@ -60,8 +60,8 @@ class Machine(System):
             unless_absent(path, error)
             return None
         try:
-            # A kernel file ends at the first short chunk only when that chunk is no whole page: seq files hand
-            # out page by page.
+            # A short chunk is the end of a kernel file only if it is not a whole number of pages: seq files return data
+            # page by page.
             chunk = os.read(fd, _CHUNK)
             chunks = [chunk]
             size = len(chunk)
@@ -87,7 +87,7 @@ class Machine(System):
             return []
 
     def link(self, path: str) -> str | None:
-        """See System. Of a link on a path through links, the target is counted from the real directory."""
+        """See System. If the path contains links, the target is relative to the real directory."""
         try:
             target = os.readlink(path)
         except OSError as error:
@@ -117,11 +117,11 @@ class Machine(System):
         return live()
 
     def run(self, argv: tuple[str, ...], *, timeout: float = 20.0) -> str:
-        """See System. No shell; the C locale; every other variable passes through untouched."""
+        """See System. No shell; the C locale; every other environment variable is passed unchanged."""
         return run_command(argv, timeout)
 
     def write(self, path: str, text: str) -> None:
-        """See System. Neither made nor cut: an attribute that is not there is an error, not a new file."""
+        """See System. The file is neither created nor truncated: a missing attribute is an error, not a new file."""
         self._write(path, text.encode(), None)
 
     def write_register(self, path: str, offset: int, data: bytes) -> None:
@@ -188,7 +188,7 @@ def run_command(argv: tuple[str, ...], timeout: float, stdin: str | None = None)
     except subprocess.TimeoutExpired as error:
         _abandon(child)
         raise CommandFailed(argv, f"no answer within {timeout:g} s") from error
-    except BaseException:  # a Ctrl-C: what it began must not go on beside what takes it back
+    except BaseException:  # Ctrl-C: the command must not continue during the rollback
         _abandon(child)
         raise
     output = out.decode("utf-8", "replace")
@@ -198,7 +198,7 @@ def run_command(argv: tuple[str, ...], timeout: float, stdin: str | None = None)
 
 
 def _abandon(child: subprocess.Popen[bytes]) -> None:
-    """Kill a command and all it started, without waiting: a driver's tool can hang where no signal reaches it."""
+    """Kill a command and all that it started, without waiting: a driver's tool can hang where no signal reaches it."""
     import signal
     import subprocess
 

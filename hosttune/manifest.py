@@ -1,13 +1,14 @@
-"""What a capture of hosttune's says of itself: which paths were on the machine, and which were looked for and were not.
+"""The manifest of a capture made by hosttune: which paths existed on the machine, and which were looked for and
+missing.
 
-Written into `.hosttune/capture` after the line with the format's number. Without it a missing file may never have been
-looked for, or may have been lost since: neither proves that the machine has none. One line a directory:
+It is in `.hosttune/capture`, after the line with the format's number. Without it a missing file may never have been
+looked for, or may have been lost later; neither proves that the machine has none. One line for each directory:
 
     DIRECTORY<tab>all|some<tab>NAME/NAME<tab>NAME/NAME<tab>NAME/NAME
 
-the names in it that were there, then those that were looked for and were not, then which of the first are links (older
-captures do not say). `all`: the directory was listed, so what is not named was not there. A name with a tab or a line
-break is left out: of it nothing is proven.
+The names are: those that existed, then those that were looked for and missing, then which of the first are links (not
+in older captures). `all`: the directory was listed, so other names did not exist. A name with a tab or a line break is
+left out, so nothing is proven about it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ FORMAT = "2"
 
 
 class Names(NamedTuple):
-    """What is known of one directory. `listed`: `present` is all that was in it. `links` None: not known."""
+    """What is known about one directory. `listed`: `present` has all of its names. `links` None: unknown."""
 
     listed: bool
     present: frozenset[str]
@@ -37,24 +38,24 @@ class Manifest:
         return bool(self._folders)
 
     def names(self, path: str) -> frozenset[str]:
-        """The names that were in a directory, as far as they are known."""
+        """Return the names that were in a directory, as far as they are known."""
         found = self._folders.get(path)
         return frozenset() if found is None else found.present
 
     def had(self, path: str) -> bool:
-        """Whether it was on the machine."""
+        """Return whether a path existed on the machine."""
         parent, _, name = path.rpartition("/")
         return path == "/" or name in self.names(parent or "/")
 
     def was_no_link(self, path: str) -> bool:
-        """Whether it was on the machine and no link: a directory that has a line of its own, or a file."""
+        """Return whether a path existed and was not a link: a directory with its own line, or a file."""
         parent, _, name = path.rpartition("/")
         known = self._folders.get(parent or "/")
         told = known is not None and known.links is not None and name in known.present and name not in known.links
         return path in self._folders or told
 
     def lacked(self, path: str) -> bool:
-        """Whether it was looked for, or its directory was listed, and it was not there."""
+        """Return whether a path did not exist: it was looked for, or its directory was listed."""
         while path != "/":
             parent, _, name = path.rpartition("/")
             parent = parent or "/"
@@ -66,7 +67,7 @@ class Manifest:
 
 
 def write(present: Iterable[str], listed: Iterable[str], absent: Iterable[str], links: Iterable[str] = ()) -> str:
-    """The text of a manifest: absolute paths without links on the way, those of `listed` are directories.
+    """Return the text of a manifest, from absolute paths without links on the way; those of `listed` are directories.
 
     `links` are those of `present` that are links themselves.
     """
@@ -84,7 +85,7 @@ def write(present: Iterable[str], listed: Iterable[str], absent: Iterable[str], 
     for folder in sorted({*there, *missing, *whole}):
         names, not_there = there.get(folder, set()), missing.get(folder, set())
         if _writable(folder):
-            # A directory with a name that cannot be written was listed, but the line does not say all.
+            # The directory was listed, but this line cannot contain all of its names.
             word = "all" if folder in whole and all(map(_writable, names)) else "some"
             lists = (
                 "/".join(sorted(filter(_writable, part))) for part in (names, not_there - names, linked.get(folder, ()))
@@ -94,12 +95,12 @@ def write(present: Iterable[str], listed: Iterable[str], absent: Iterable[str], 
 
 
 def read(text: str) -> Manifest:
-    """A manifest's text; an empty one for an older format, and without the lines that do not read as such."""
+    """Parse a manifest. An older format gives an empty one; invalid lines are left out."""
     lines = text.split("\n")
     if lines[0] != FORMAT:
         return Manifest({})
     folders: dict[str, Names] = {}
-    for line in lines[1:-1]:  # a last line without its end is cut off
+    for line in lines[1:-1]:  # an incomplete last line is dropped
         parts = line.split("\t")
         if len(parts) in (4, 5) and parts[1] in ("all", "some"):
             names = (frozenset(filter(None, part.split("/"))) for part in parts[2:])
@@ -108,7 +109,7 @@ def read(text: str) -> Manifest:
 
 
 def _by_folder(paths: Iterable[str]) -> dict[str, set[str]]:
-    """Names by directory, with the directories themselves as names of theirs."""
+    """Return names by directory; the directories themselves are also names of theirs."""
     found: dict[str, set[str]] = {}
     for path in paths:
         while path != "/":

@@ -1,8 +1,8 @@
-"""Decode PCI configuration space: bytes in, facts out; pure, and safe on truncated or garbage input.
+"""Decodes PCI configuration space: bytes in, facts out; pure, and safe on truncated or invalid input.
 
-`decode` says what discovery tells of a function, `capability_at` and `extended_capability_at` where its registers
-lie for those that write one. Registers and bits are those of <linux/pci_regs.h>, names those of lspci.
-A user without privilege is given 64 bytes and a conventional device 256, so every capability may be missing.
+`decode` returns the facts of a function for discovery; `capability_at` and `extended_capability_at` return where
+registers are, for code that writes one. Registers and bits are those of <linux/pci_regs.h>, names those of lspci. An
+unprivileged user gets 64 bytes, and a conventional device has 256, so every capability may be missing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _EXT_ATS = 0x0F
 _EXT_SRIOV = 0x10
 _EXT_START = 0x100
 
-# PCI_EXP_FLAGS_TYPE. The root complex's own functions (9, 10) sit on no link.
+# PCI_EXP_FLAGS_TYPE. The root complex's own functions (9, 10) are on no link.
 _PORT_TYPES = {
     0: "endpoint",
     1: "legacy-endpoint",
@@ -60,7 +60,7 @@ _NO_ACS = Acs()
 
 
 class SriovFacts(Value, frozen=True, kw_only=True):
-    """The SR-IOV capability of a physical function: how many virtual functions it can have and has."""
+    """The SR-IOV capability of a physical function: how many virtual functions it can have and has now."""
 
     total_vfs: int
     vfs: int
@@ -68,12 +68,12 @@ class SriovFacts(Value, frozen=True, kw_only=True):
 
 
 class ConfigFacts(Value, frozen=True, kw_only=True):
-    """What configuration space says. None: not there, or past the end of what the kernel gave.
+    """The facts in configuration space. None: not there, or beyond the bytes that the kernel returned.
 
-    `vendor_id` and the other ids are four hex digits without 0x; a virtual function answers ffff and so has none.
-    `acs` with no names means that extended space was read and holds no ACS capability. `aspm` "off", "L0s", "L1",
-    "L0s L1"; `aspm_supported` likewise, with "none". Link widths outside the standard, zero included, are None.
-    `doubts` says what was wrong with the lists ("the capability list loops at 0x50"). `all_ones`: nothing answers.
+    `vendor_id` and the other ids are four hex digits without 0x; a virtual function returns ffff and so has none. `acs`
+    without names: extended space was read and has no ACS capability. `aspm`: "off", "L0s", "L1", "L0s L1";
+    `aspm_supported` likewise, with "none". Link widths outside the standard, including zero, are None. `doubts`: what
+    was wrong with the lists ("the capability list loops at 0x50"). `all_ones`: the function does not respond.
     """
 
     vendor_id: str | None = None
@@ -84,7 +84,7 @@ class ConfigFacts(Value, frozen=True, kw_only=True):
     subsystem_device_id: str | None = None
     is_bridge: bool = False
     buses: tuple[int, int] | None = None  # of a PCI bridge: the first and the last bus below it, as it routes them
-    no_bars: bool = False  # an ordinary header whose six base address registers are all zero
+    no_bars: bool = False  # a normal header whose six base address registers are all zero
     capabilities: tuple[int, ...] = ()
     extended_capabilities: tuple[int, ...] = ()
     port_type: str | None = None
@@ -112,9 +112,10 @@ _NO_BARS = bytes(0x18)
 
 @lru_cache(maxsize=1024)
 def decode(config: bytes) -> ConfigFacts:
-    """Facts of one function's configuration space of any length; all None when nothing answers (0xff) or < 64 bytes.
+    """Return the facts in one function's configuration space of any length.
 
-    A virtual function's ids read ffff while the rest is real, so only ids *and* status of all ones mean "gone".
+    All are None if it does not respond (0xff) or has less than 64 bytes. The ids of a virtual function are ffff while
+    everything else is real, so only ids *and* status of all ones mean "gone".
     """
     if not _answers(config):
         return _GONE if len(config) >= _HEADER else _NOTHING
@@ -129,12 +130,12 @@ def decode(config: bytes) -> ConfigFacts:
 
 
 def capability_at(config: bytes, kind: int) -> int | None:
-    """Where the first capability of this id begins; None where there is none, or nothing answers."""
+    """Return where the first capability with this id begins; None if there is none or the function does not respond."""
     return _capabilities(config, []).get(kind) if _answers(config) else None
 
 
 def extended_capability_at(config: bytes, kind: int) -> int | None:
-    """Where the first extended capability of this id begins; None where there is none, or nothing answers."""
+    """Return where the first extended capability with this id begins; None as for `capability_at`."""
     if not _answers(config) or CAP_EXPRESS not in _capabilities(config, []):
         return None
     return next((at for found, at in _extended_capabilities(config, []) if found == kind), None)
@@ -154,7 +155,7 @@ def _header(config: bytes, found: dict[int, int]) -> dict[str, Any]:
         facts["vendor_id"] = f"{vendor:04x}"
         facts["device_id"] = f"{device:04x}"
     at = 0x2C
-    if config[14] & 0x7F:  # header type 1 or 2: a bridge keeps its subsystem in a capability
+    if config[14] & 0x7F:  # header type 1 or 2: a bridge has its subsystem in a capability
         facts["is_bridge"] = True
         if config[14] & 0x7F == 1:
             facts["buses"] = (config[0x19], config[0x1A])  # secondary and subordinate (PCI-to-PCI Bridge 1.2, 3.2.5)
@@ -170,7 +171,7 @@ def _header(config: bytes, found: dict[int, int]) -> dict[str, Any]:
 
 
 def _capabilities(config: bytes, doubts: list[str]) -> dict[int, int]:
-    """Offsets of the standard capabilities by id (the first of each), in list order."""
+    """Return offsets of the standard capabilities by id (the first of each), in list order."""
     found: dict[int, int] = {}
     if not config[6] & _STATUS_CAP_LIST:
         return found
@@ -185,7 +186,7 @@ def _capabilities(config: bytes, doubts: list[str]) -> dict[int, int]:
             doubts.append(f"the capability list points into the header, at {at:#x}")
             break
         if at + 2 > end:
-            break  # past what an unprivileged reader is given
+            break  # an unprivileged reader does not get more
         seen.add(at)
         kind = config[at]
         if kind == 0xFF:
@@ -197,7 +198,7 @@ def _capabilities(config: bytes, doubts: list[str]) -> dict[int, int]:
 
 
 def _express(config: bytes, at: int, facts: dict[str, Any]) -> None:
-    """The PCI Express capability: port type, payload, and the link where the function has one."""
+    """Decode the PCI Express capability: port type, payload, and the link if the function has one."""
     if at + 4 > len(config):
         return
     kind = config[at + 2] >> 4
@@ -218,7 +219,7 @@ def _express(config: bytes, at: int, facts: dict[str, Any]) -> None:
     facts["aspm_supported"] = _ASPM_SUPPORTED[link_cap >> 10 & 3]
     facts["aspm"] = ASPM[link_control & 3]
     if flags & 0xF >= 2 and at + 0x30 <= len(config):
-        # The vector of LNKCAP2 goes before the code of LNKCAP, as in the kernel's pcie_get_speed_cap().
+        # The vector of LNKCAP2 is preferred to the code of LNKCAP, as in the kernel's pcie_get_speed_cap().
         vector = _U32(config, at + 0x2C)[0] >> 1 & 0x7F
         if vector:
             facts["max_speed_gts"] = _SPEEDS_GTS.get(vector.bit_length())
@@ -235,7 +236,7 @@ def _extended(config: bytes, facts: dict[str, Any], doubts: list[str]) -> None:
 
 
 def _extended_capabilities(config: bytes, doubts: list[str]) -> Iterator[tuple[int, int]]:
-    """(id, offset) of each, from 0x100; the kernel's own walk ends at a header of 0 or all ones, too."""
+    """Yield (id, offset) of each, from 0x100; like the kernel, it stops at a header of 0 or all ones."""
     size = len(config)
     seen = set()
     at = _EXT_START
@@ -269,7 +270,7 @@ def _extended_capability(config: bytes, kind: int, at: int, facts: dict[str, Any
 
 
 def _payload(code: int) -> int | None:
-    """Bytes of a payload or read-request field: 128 << code; 6 and 7 are reserved."""
+    """Return the bytes of a payload or read-request field: 128 << code; 6 and 7 are reserved."""
     return 128 << code if code < 6 else None
 
 

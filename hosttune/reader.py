@@ -1,7 +1,7 @@
-"""Reading with doubts kept: a `Reader` gives typed values from a `System` and collects what could not be read.
+"""A `Reader` returns typed values from a `System` and collects what could not be read.
 
-Discovery and the GPU makers' modules read through it. A missing file is None; a file that the kernel
-refuses, or whose text makes no sense, is None *and* a problem, so that nothing unknown looks like absent.
+Discovery and the GPU makers' modules use it. A missing file is None. A file that the kernel refuses, or whose text is
+invalid, is None *and* a problem, so that unknown never looks like absent.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from hosttune.model.host import Problem
 from hosttune.model.values import MAX_ID, MAX_SIZE, CpuSet
 from hosttune.system import Folder, System
 
-# What the kernel prints; int() also takes "+1", "1_2" and the digits of other scripts.
+# The form that the kernel prints; int() also accepts "+1", "1_2" and digits of other scripts.
 _WHOLE = {10: re.compile(r"-?[0-9]{1,19}"), 16: re.compile(r"(?:0x)?[0-9a-fA-F]{1,16}")}
 
 
 def number(text: str, most: int = MAX_SIZE) -> int | None:
-    """The decimal number that a text is, from 0 to `most`; None for any other text."""
+    """Parse a decimal number from 0 to `most`; None for any other text."""
     if len(text) > len(str(most)) or not (text.isascii() and text.isdecimal()):
         return None
     value = int(text)
@@ -27,25 +27,25 @@ def number(text: str, most: int = MAX_SIZE) -> int | None:
 
 
 class Reader:
-    """A System plus the list of problems met so far."""
+    """A System and the list of problems found so far."""
 
     def __init__(self, system: System) -> None:
         self.system = system
         self.problems: list[Problem] = []
         self._noted: set[Problem] = set()
-        self.sets: dict[tuple[str, bool], CpuSet] = {}  # lists and masks that were parsed: see discovery.sets
+        self.sets: dict[tuple[str, bool], CpuSet] = {}  # parsed lists and masks: see discovery.sets
         self.ids_named = 0
-        self._opened: dict[str, frozenset[str]] = {}  # the names of each folder that was opened
+        self._opened: dict[str, frozenset[str]] = {}  # the names in each opened folder
 
     def problem(self, what: str, where: str, why: str) -> None:
-        """Note a doubt (once)."""
+        """Add a problem, once."""
         noted = Problem(what=what, where=where, why=why)
         if noted not in self._noted:
             self._noted.add(noted)
             self.problems.append(noted)
 
     def data(self, path: str) -> bytes | None:
-        """The file's bytes, None when absent or unreadable."""
+        """Return the file's bytes; None if absent or unreadable."""
         try:
             return self.system.read_bytes(path)
         except Unreadable as error:
@@ -53,15 +53,15 @@ class Reader:
             return None
 
     def text(self, path: str) -> str | None:
-        """The file's text, stripped; None when absent or unreadable.
+        """Return the file's text, stripped; None if absent or unreadable.
 
-        Some kernels count a terminating NUL in: 2.6.32 in node/online, 5.16 in the lists of topology and nodes.
+        Some kernels include a terminating NUL: 2.6.32 in node/online, 5.16 in the lists of topology and nodes.
         """
         data = self.data(path)
         return None if data is None else data.decode("utf-8", "replace").strip().rstrip("\0 \n")
 
     def integer(self, path: str, base: int = 10) -> int | None:
-        """A whole number of at most 64 bits ("21", "-1"; base 16, without a sign: "0x10de")."""
+        """Return a whole number of at most 64 bits ("21", "-1"; base 16, without a sign: "0x10de")."""
         text = self.text(path)
         if not text:
             return None
@@ -71,7 +71,7 @@ class Reader:
         return None
 
     def count(self, path: str) -> int | None:
-        """A number of things, or of bytes: from 0 to MAX_SIZE."""
+        """Return a number of things, or of bytes, from 0 to MAX_SIZE."""
         text = self.text(path)
         value = number(text) if text else None
         if text and value is None:
@@ -79,7 +79,7 @@ class Reader:
         return value
 
     def identifier(self, path: str) -> int | None:
-        """A number that the kernel gave, from 0 to MAX_ID. Its -1 means that there is none, which is no problem."""
+        """Return a number that the kernel assigned, from 0 to MAX_ID. Its -1 means "none", which is not a problem."""
         text = self.text(path)
         value = number(text, MAX_ID) if text else None
         if text and value is None and text != "-1":
@@ -87,7 +87,7 @@ class Reader:
         return value
 
     def exists(self, path: str) -> bool | None:
-        """Whether something is there; None when the kernel does not let us see."""
+        """Return whether a path exists; None if the kernel denies access."""
         try:
             return self.system.exists(path)
         except Unreadable as error:
@@ -95,7 +95,7 @@ class Reader:
             return None
 
     def query(self, name: str, live: Callable[[], str | None]) -> str | None:
-        """What a read-only command answers (see System); None when it cannot be asked or its record not be read."""
+        """Return the output of a read-only command (see System); None if it cannot run or its record cannot be read."""
         try:
             return self.system.query(name, live)
         except Unreadable as error:
@@ -103,7 +103,7 @@ class Reader:
             return None
 
     def listing(self, path: str) -> list[str] | None:
-        """Sorted names in a directory; None when they are not known: unreadable, or not proven to be absent."""
+        """Return the sorted names in a directory; None if unknown: unreadable, or not proven to be absent."""
         try:
             names = self.system.list(path)
         except Unreadable as error:
@@ -112,11 +112,11 @@ class Reader:
         return names if names or self.lacks(path) or self.exists(path) else None
 
     def lacks(self, path: str) -> bool:
-        """Whether it is proven that the machine has no such path (see System)."""
+        """Return whether it is proven that the machine has no such path (see System)."""
         return self.system.lacks(path)
 
     def names(self, path: str) -> list[str]:
-        """Sorted names in a directory; empty when absent or unreadable."""
+        """Return the sorted names in a directory; empty if absent or unreadable."""
         try:
             return self.system.list(path)
         except Unreadable as error:
@@ -124,7 +124,7 @@ class Reader:
             return []
 
     def folder(self, path: str) -> Folder:
-        """A directory of which several files are wanted; without names, and with a problem, when it is unreadable."""
+        """Open a directory to read several files. If it is unreadable, it has no names, and a problem is added."""
         try:
             folder = self.system.folder(path)
         except Unreadable as error:
@@ -134,12 +134,12 @@ class Reader:
         return folder
 
     def names_again(self, path: str) -> Collection[str]:
-        """The names in a directory, in no order; those of one that was opened (`folder`) are not read a second time."""
+        """Return the names in a directory, unordered; a directory opened with `folder` is not read again."""
         known = self._opened.get(path)
         return self.names(path) if known is None else known
 
     def link(self, path: str) -> str | None:
-        """Where a link leads (a path inside the machine), None when it is none."""
+        """Return where a link leads (a path inside the machine); None if it is not a link."""
         try:
             return self.system.link(path)
         except Unreadable as error:
@@ -147,6 +147,6 @@ class Reader:
             return None
 
     def link_name(self, path: str) -> str | None:
-        """The last part of where a link leads: the driver's name behind `driver`, the number behind `iommu_group`."""
+        """Return the last part of where a link leads: the driver's name for `driver`, the number for `iommu_group`."""
         target = self.link(path)
         return None if target is None else target.rpartition("/")[2]

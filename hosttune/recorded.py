@@ -1,7 +1,7 @@
 """A recorded host as a System: `Capture` replays a directory, `Archive` what `archive` read from a tar.
 
-What a user sends is untrusted: no path in it may lead out of it, no special file is opened, and sizes are bounded.
-Links are resolved inside the capture, one part at a time, and every directory once resolved is remembered.
+Captures are untrusted input: no path may lead outside, no special file is opened, and sizes are limited. Links are
+resolved inside the capture, one part at a time; every resolved directory is cached.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from hosttune.system import (
     unless_absent,
 )
 
-OWN = "/.hosttune"  # where a capture keeps what is no file of the machine
-_PAGE = 8192  # more than nearly every file of sysfs holds
+OWN = "/.hosttune"  # where a capture has what is not a file of the machine
+_PAGE = 8192  # larger than nearly every file of sysfs
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 
 
 class Recorded(System):
-    """What captures have in common: facts about the recording itself."""
+    """Base class of captures: facts about the recording itself."""
 
     def __init__(self, origin: str, most_names: int = LIMITS["names in a folder"].most) -> None:
         self.origin = origin
@@ -45,7 +45,7 @@ class Recorded(System):
         self._manifest = manifest.Manifest({})
 
     def _settle(self) -> None:
-        """Read the capture's own facts; called once the contents can be read."""
+        """Read the capture's own facts; called when its contents can be read."""
         self.complete = self.exists(COMPLETE)
         self._manifest = manifest.read((self.read_bytes(COMPLETE) or b"").decode("utf-8", "replace"))
         lines = (self.read(UNREADABLE) or "").splitlines()
@@ -62,15 +62,17 @@ class Recorded(System):
             raise self._bad(f"{path} holds more than {self._most_names:,} names", f"no folder of a host does: {why}")
 
     def _refuse_lost(self, real: str) -> None:
-        """Of a path that is not here: raise Unreadable where the manifest says that it, or a part of it, was."""
+        """Raise Unreadable if a missing path, or a part of it, is in the manifest: it was lost after the capture."""
         while self._manifest and real != "/":
             if self._manifest.had(real) and not self._here(real):
                 raise Unreadable(real, "lost: it was in this capture when it was made")
             real = real.rpartition("/")[0] or "/"
 
     def _refuse_link(self, real: str) -> None:
-        """Of a link that is here: raise Unreadable where the manifest says that it was none, and BadInput for one in
-        what hosttune writes beside the machine's files, where it makes none.
+        """Check that a link may be here.
+
+        Raises Unreadable if it was not a link according to the manifest, and BadInput if it is among hosttune's own
+        files, where hosttune makes no links.
         """
         if real == OWN or real.startswith(f"{OWN}/"):
             raise self._bad(f"{real} is a link", "capture the host again")
@@ -78,23 +80,23 @@ class Recorded(System):
             raise Unreadable(real, "lost: a link is in its place, which was not there when this capture was made")
 
     def _here(self, real: str) -> bool:
-        """Whether something lies at this path, which has no links on the way."""
+        """Return whether this path exists; it has no links on the way."""
         raise NotImplementedError
 
     def _with_lost(self, real: str, names: list[str]) -> list[str]:
-        """The names in a directory, and those that the manifest has of it and that are here no more."""
+        """Return the names in a directory, with those that are in the manifest but missing here."""
         lost = self._manifest.names(real).difference(names) if self._manifest else ()
         return sorted([*names, *lost]) if lost else names
 
     def lacks(self, path: str) -> bool:
-        """See System. Only the manifest of a capture of ours proves it."""
+        """See System. Only the manifest of a capture made by hosttune proves it."""
         try:
             return bool(self._manifest) and self._manifest.lacked(self._where(path)) and not self.exists(path)
         except Unreadable:
             return False
 
     def _where(self, path: str) -> str:
-        """The path with the links on the way to its last part followed, as far as they are there."""
+        """Return the path with the links before its last part resolved, as far as they exist."""
         raise NotImplementedError
 
     def _bad(self, what: str, hint: str) -> BadInput:
@@ -102,7 +104,7 @@ class Recorded(System):
 
 
 class Capture(Recorded):
-    """A recorded host in a directory. No link is followed out of it; special files and oversized files are refused."""
+    """A recorded host in a directory. Links that lead outside, special files and oversized files are refused."""
 
     def __init__(
         self,
@@ -116,7 +118,7 @@ class Capture(Recorded):
         self.root = os.path.realpath(root)
         self._real_dirs: dict[str, str | None] = {"/": "/"}
         self._left = most_accesses
-        self._plain: set[str] = set()  # files that a listing showed to be regular ones
+        self._plain: set[str] = set()  # files that a listing showed to be regular
         self._settle()
         self.scratch = self.exists(SCRATCH)
 
@@ -134,7 +136,7 @@ class Capture(Recorded):
             if inside in self._plain:
                 return self._contents(inside)
             try:
-                # Asked before it is opened: to open a device can already do something.
+                # lstat before open: to open a device can already have an effect.
                 status = os.lstat(self.root + inside)
             except OSError as error:
                 unless_absent(path, error)
@@ -150,7 +152,7 @@ class Capture(Recorded):
         raise self._bad(f"{path} is a loop of links", "capture the host again")
 
     def _contents(self, path: str) -> bytes | None:
-        """The contents of a regular file, which must be of bounded size."""
+        """Return the contents of a regular file of limited size."""
         try:
             fd = os.open(self.root + path, _FLAGS)
         except OSError as error:
@@ -169,7 +171,7 @@ class Capture(Recorded):
         return data
 
     def _spend(self, accesses: int) -> None:
-        """Count what is read of the capture: links and folders can make a small one without end."""
+        """Count reads of the capture: links and folders can make a small capture endless."""
         self._left -= accesses
         if self._left < 0:
             why = LIMITS["accesses to a capture"].why
@@ -179,7 +181,7 @@ class Capture(Recorded):
         check_size(size, file_limit(path), f"{self.origin}: {path}")
 
     def _rest(self, path: str, fd: int, data: bytes) -> bytes:
-        """The whole of a file that begins with `data` and is longer."""
+        """Return the whole file, which begins with `data` and is longer."""
         chunks, size = [data], len(data)
         while chunk := os.read(fd, 1 << 20):
             chunks.append(chunk)
@@ -214,11 +216,11 @@ class Capture(Recorded):
 
     def folder(self, path: str) -> Folder:
         """See System."""
-        if self._unreadable or self._manifest:  # what was recorded as unreadable, or is lost, is asked for by file
+        if self._unreadable or self._manifest:  # `super` checks each file for refusals and losses
             return super().folder(path)
         parent, _, name = path.rpartition("/")
         above = self._real_dirs.get(parent)
-        # Below a directory that is known, the name itself must be no link, and O_NOFOLLOW sees to that.
+        # If the parent directory is known, only the name itself could be a link, which O_NOFOLLOW refuses.
         real = f"{above}/{name}" if above and above != "/" and name not in ("", ".", "..") else self._real(path)
         if real is None:
             return Folder(self, path, ())
@@ -255,7 +257,7 @@ class Capture(Recorded):
         return printable(self._target(real, target, path))
 
     def _target(self, directory: str, target: str, path: str) -> str:
-        """A link's target as a path inside the capture. An absolute target means the captured root."""
+        """Return a link's target as a path inside the capture. An absolute target starts at the captured root."""
         inside = join_link(directory, target)
         if inside is None or (target.startswith("/") and not os.path.lexists(self.root + inside)):
             raise self._bad(f"the link {path} leads out of the capture ({target})", "capture the host again")
@@ -289,7 +291,7 @@ class Capture(Recorded):
         return path if real is None else f"{real.rstrip('/')}/{name}"
 
     def _real(self, path: str) -> str | None:
-        """The directory with every link on the way resolved inside the root; None when it does not exist."""
+        """Return the directory with every link resolved inside the root; None if it does not exist."""
         known = self._real_dirs.get(path, "")
         if known != "":
             return known
@@ -300,7 +302,7 @@ class Capture(Recorded):
         return real
 
     def _resolve(self, path: str, depth: int, current: str = "") -> str | None:
-        """The directory `path` below `current`, which has no links on the way."""
+        """Resolve `path` below the directory `current`, itself without links on the way; None if it does not exist."""
         if depth > MAX_LINKS:
             raise self._bad(f"{path} is a loop of links", "capture the host again")
         parts = path.split("/")
@@ -366,7 +368,7 @@ class _OpenFolder(Folder):
 class Archive(Recorded):
     """A recorded host in memory: `files`, `links` and (empty) `dirs` by absolute path, as `archive` reads a tar.
 
-    A link's target is given as a path inside the machine; all paths are normal (no "..", no "//").
+    A link's target is a path inside the machine; all paths are normalized (no "..", no "//").
     """
 
     def __init__(

@@ -1,10 +1,9 @@
-"""System → a scrubbed archive that `--root` replays to the same host document (but for the scrubbed values).
+"""Makes a scrubbed archive of a System. `--root` replays it to the same host document (except for scrubbed values).
 
-A capture is what discovery and validation read, no more: both run on a `Recording`, which remembers every file,
-listing, link and answer, and what was looked for and was not there, for the capture's `manifest`. A name that was
-listed and never read becomes an empty directory, which every reader takes for "nothing to say" as it did when it did
-not read it. `EXTRA_FACTS` are kept for later checks although nothing needs them yet. What is replaced is listed in
-`scrub`.
+A capture has exactly what discovery and validation read. Both run on a `Recording`, which remembers every file,
+listing, link and answer, and, for the capture's `manifest`, what was looked for and missing. A name that was listed but
+never read becomes an empty directory; readers get nothing from it, as on the machine, where they did not read it.
+`EXTRA_FACTS` are recorded for later checks, although nothing needs them yet. `scrub` lists what is replaced.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ EXTRA_FACTS = (
     f"{sysfs.CPUS}/isolated",
     f"{sysfs.CPUS}/nohz_full",
 )
-# Where links depend on who asks; taken as the directories that they seem to be.
+# Links whose target depends on the reading process; recorded as directories.
 _MAGIC = ("/proc/self", "/proc/thread-self")
-_NO_NAME = "no file of this name"  # of a directory all of whose names are known, it is proven to be absent
-_LONGEST_REASON = 200  # characters of why a file cannot be read
+_NO_NAME = "no file of this name"  # if even this is proven to be absent, all names of the directory are known
+_LONGEST_REASON = 200  # characters of the reason why a file cannot be read
 MACHINE_ID = "/etc/machine-id"
 
 
 class Recording(System):
-    """A System that remembers what it was asked and what it answered, by real path (no links on the way)."""
+    """A System that remembers what was read from it, by real path (no links on the way)."""
 
     def __init__(self, inner: System) -> None:
         self.inner = inner
@@ -51,9 +50,9 @@ class Recording(System):
         self.origin = inner.origin
         self.files: dict[str, bytes] = {}
         self.links: dict[str, str] = {}  # real path -> path inside the machine
-        self.present: set[str] = set()  # there, and nothing more is known
+        self.present: set[str] = set()  # exists; nothing more is known
         self.listed: set[str] = set()  # directories of which every name is known
-        self.missing: set[str] = set()  # looked for, and proven not to be there
+        self.missing: set[str] = set()  # looked for, and proven to be absent
         self.unreadable: dict[str, str] = {}
         self.answers: dict[str, str] = {}
         self._real: dict[str, str] = {"/": "/"}
@@ -84,7 +83,7 @@ class Recording(System):
         if names or self.inner.exists(path):
             real = self._resolve(path)
             self.present.add(real)
-            if self.inner.lacks(f"{path.rstrip('/')}/{_NO_NAME}"):  # else a capture of which nothing is proven
+            if self.inner.lacks(f"{path.rstrip('/')}/{_NO_NAME}"):  # otherwise a capture that proves nothing
                 self.listed.add(real)
             self.present.update(f"{real.rstrip('/')}/{name}" for name in names)
         else:
@@ -124,7 +123,7 @@ class Recording(System):
         return self._miss(path) if not self._asking else self.inner.lacks(path)
 
     def _miss(self, path: str) -> bool:
-        """Note a path that was looked for and is proven not to be there; whether it is."""
+        """Record a path that was looked for, if it is proven to be absent; return whether it is."""
         if self._asking or not self.inner.lacks(path):
             return False
         parent, _, name = path.rpartition("/")
@@ -132,7 +131,7 @@ class Recording(System):
         return True
 
     def query(self, name: str, live: Callable[[], str | None]) -> str | None:
-        """See System. What is read on the way to an answer is not recorded: the answer is."""
+        """See System. Only the answer is recorded, not what is read to get it."""
         self._asking = True
         try:
             answer = self.inner.query(name, live)
@@ -153,7 +152,7 @@ class Recording(System):
             self.unreadable[self._resolve(path)] = error.reason
 
     def _resolve(self, path: str, depth: int = 0) -> str:
-        """The path with every link on it followed; each link met is recorded."""
+        """Return the path with every link on it resolved, and record each link."""
         known = self._real.get(path)
         if known is not None:
             return known
@@ -177,10 +176,10 @@ Say = Callable[[str], None]
 
 
 def write_capture(system: System, path: str, say: Say = lambda text: None) -> Host:
-    """Write a scrubbed capture of the machine as a tar.gz; return the host document it was made from.
+    """Write a scrubbed capture of the machine as a tar.gz; return the host document from the same data.
 
-    `say` is told what was found beside the machine's own files and is left out. Raises BadInput when the file exists
-    or cannot be written, and for "-"; a failure leaves nothing behind.
+    `say` gets a line for each thing that is left out, because it is not a file of the machine. Raises BadInput if the
+    file exists or cannot be written, and for "-"; after a failure nothing is left behind.
     """
     from hosttune.discovery.evidence import gather
 
@@ -194,7 +193,7 @@ def write_capture(system: System, path: str, say: Say = lambda text: None) -> Ho
         try:
             recording.read_bytes(fact)
         except Unreadable:
-            continue  # recorded as such
+            continue  # recorded as unreadable
     entries = list(_entries(recording, Scrub(_key(system), host.hostname), say))
     _write(path, entries)
     for name in _other_answers(system, {name for name, _ in entries}):
@@ -203,7 +202,7 @@ def write_capture(system: System, path: str, say: Say = lambda text: None) -> Ho
 
 
 def _other_answers(system: System, kept: Collection[str]) -> list[str]:
-    """Answers that somebody has put into the root and that are not in the capture: nobody knows what is in them."""
+    """Return answers in the root that are not in the capture, because hosttune does not know what they contain."""
     try:
         names = system.list(COMMANDS.rstrip("/")) if system.captured else []
     except Unreadable:
@@ -212,20 +211,20 @@ def _other_answers(system: System, kept: Collection[str]) -> list[str]:
 
 
 def _key(system: System) -> str:
-    """What the replacements depend on besides what they replace; machine-id(5) asks to keep it confidential."""
+    """Return the key for replacements: the machine id, which must stay confidential (machine-id(5))."""
     try:
         return system.read(MACHINE_ID) or "hosttune"
     except Unreadable:
         return "hosttune"
 
 
-# --- what goes into the archive ------------------------------------------------------------------------------
+# --- contents of the archive ---------------------------------------------------------------------------------
 
 Entry = tuple[str, bytes | str | None]  # path without the leading "/"; contents, or a link's target, or None: directory
 
 
 def _entries(recording: Recording, scrub: Scrub, say: Say = lambda text: None) -> Iterator[Entry]:
-    """Everything recorded, scrubbed and in order of path; a directory only where nothing else says that it is there."""
+    """Yield everything recorded, scrubbed, ordered by path; a directory has an entry only if nothing in it has one."""
     from hosttune.discovery.guests import DEFINITION
 
     entries: dict[str, bytes | str | None] = dict.fromkeys(recording.present)
@@ -233,7 +232,7 @@ def _entries(recording: Recording, scrub: Scrub, say: Say = lambda text: None) -
     for file, data in recording.files.items():
         if not file.startswith(COMMANDS):
             entries[file] = scrub.contents(file, data)
-    entries.pop(MACHINE_ID, None)  # for the digest alone, which a capture has none of
+    entries.pop(MACHINE_ID, None)  # used only for the digest, which a capture does not have
     files = {file.removeprefix(COMMANDS): data for file, data in recording.files.items() if file.startswith(COMMANDS)}
     answers = {name: data.decode("utf-8", "replace") for name, data in files.items()} | recording.answers
     for name, answer in answers.items():
@@ -246,7 +245,7 @@ def _entries(recording: Recording, scrub: Scrub, say: Say = lambda text: None) -
         if name.startswith(DEFINITION):
             say(f"of {COMMANDS}{name} only CPUs, memory and host devices are kept")
     for path in [path for path, entry in entries.items() if path.startswith(COMMANDS) and entry is None]:
-        del entries[path]  # listed there, and not read
+        del entries[path]  # listed there, but not read
     if recording.unreadable:
         lines = sorted(
             f"{scrub.path(path)}\t{scrub.words(' '.join(reason.split()))[:_LONGEST_REASON]}\n"
@@ -262,7 +261,7 @@ def _entries(recording: Recording, scrub: Scrub, say: Say = lambda text: None) -
 
 
 def _manifest(recording: Recording, scrub: Scrub, entries: Mapping[str, bytes | str | None]) -> str:
-    """What the capture holds, and what was looked for and was not there: by it, a file that is lost later is missed."""
+    """Return the manifest: what the capture has, and what was missing, so that a later loss is detected."""
     present = (scrub.path(path) for path in (*entries, COMPLETE))
     listed, missing = ([scrub.path(path) for path in paths] for paths in (recording.listed, recording.missing))
     links = (scrub.path(path) for path, entry in entries.items() if isinstance(entry, str))
@@ -270,9 +269,9 @@ def _manifest(recording: Recording, scrub: Scrub, entries: Mapping[str, bytes | 
 
 
 def _answer(name: str, answer: str, scrub: Scrub) -> bytes | None:
-    """A recorded answer, scrubbed, whoever put it there; None for one that is left out.
+    """Return a recorded answer, scrubbed, even if hosttune did not write it; None for one that is left out.
 
-    Of libvirt's facts and definitions only what discovery needs, of the kernel log only lines that are events.
+    Of libvirt's facts and definitions only what discovery needs is kept; of the kernel log only lines that are events.
     """
     from hosttune.discovery.guests import DEFINITION, QUERY
     from hosttune.discovery.kernellog import QUERY as KERNEL_LOG
@@ -290,7 +289,7 @@ def _answer(name: str, answer: str, scrub: Scrub) -> bytes | None:
 
 
 def _relative(path: str, target: str) -> str:
-    """A link's target as sysfs writes it, so that the capture can also be unpacked."""
+    """Return a link's target as in sysfs (relative), so that the capture can also be unpacked."""
     relative = os.path.relpath(target, os.path.dirname(path))
     return relative if join_link(os.path.dirname(path), relative) == target else target
 
@@ -299,10 +298,10 @@ def _relative(path: str, target: str) -> str:
 
 
 def _write(path: str, entries: list[Entry]) -> None:
-    """Write the archive whole or not at all. Raises BadInput."""
+    """Write the archive completely or not at all. Raises BadInput."""
     packed = _pack(entries)
     try:
-        write_whole(path, packed, 0o600, replace=False)  # only for its owner: whoever sends it decides who reads it
+        write_whole(path, packed, 0o600, replace=False)  # private: its owner decides who may read it
     except FileExistsError as error:
         raise _exists(path) from error
     except OSError as error:
@@ -312,7 +311,7 @@ def _write(path: str, entries: list[Entry]) -> None:
 
 
 def _pack(entries: list[Entry]) -> bytes:
-    """A tar.gz with fixed owners and times: the same facts give the same bytes."""
+    """Return a tar.gz with fixed owners and times: the same facts give the same bytes."""
     import gzip
     import io
     import tarfile

@@ -1,9 +1,9 @@
-"""A scratch root: a captured host that is written in place of the machine, for rehearsals and tests.
+"""A scratch root: a captured host that is used in place of a machine and can be changed, for rehearsals and tests.
 
-It behaves as the kernel would, as far as the values that hosttune writes can show: attributes are stored whole or
-not at all, a choice (`[always] madvise never`) moves its brackets, drivers bind and unbind, huge pages and virtual
-functions are counted. Commands are noted, not run. Nothing outside the root is touched; what this module must
-remember lies in `var/lib/hosttune/scratch` inside it.
+It behaves like the kernel for the values that hosttune writes: attributes are stored completely or not at all, a choice
+(`[always] madvise never`) moves its brackets, drivers bind and unbind, huge pages and virtual functions are counted.
+Commands are recorded, not run. Nothing outside the root is changed; what this module must remember is in
+`var/lib/hosttune/scratch` inside it.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from hosttune.recorded import Capture
 from hosttune.system import COMMANDS, MadeFolders, put_file, take_file, tidy_file
 
 NOTES = "/var/lib/hosttune/scratch"
-RAN = f"{NOTES}/ran"  # one JSON list of words a line: the commands that were noted
+RAN = f"{NOTES}/ran"  # the recorded commands, one JSON list of words on each line
 _DEVICES = sysfs.PCI_DEVICES
 _DRIVERS = sysfs.PCI_DRIVERS
 _CHOICE = re.compile(r"\[([^]\s]+)\]")
 _ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-1][0-9a-f]\.[0-7]")
 _LIBVIRT = ("libvirtd.service", "virtqemud.service")
 _UNIT_LINE = {name: re.compile(rf"^{name}=(\S+)$", re.MULTILINE) for name in ("Where", "Options")}
-_UNSET = "(null)"  # what the kernel shows for a driver_override that is not set
+_UNSET = "(null)"  # what the kernel shows for an unset driver_override
 
 
 class Scratch(Capture):
     """A scratch root as a System that can be changed. See the module."""
 
     def _settle(self) -> None:
-        """It stands for a machine, which changes: what its capture held once proves nothing."""
+        """Read the facts, but no manifest: the root changes like a machine, so the original contents prove nothing."""
         super()._settle()
         self._manifest = manifest.Manifest({})
 
     def lacks(self, path: str) -> bool:
-        """See System. What is not here is not on the machine that it stands for."""
+        """See System. A path that is missing here counts as missing on the machine."""
         return self.complete and not self.exists(path) and self.link(path) is None
 
     def write(self, path: str, text: str) -> None:
@@ -75,7 +75,7 @@ class Scratch(Capture):
         return MadeFolders(self._note("folder-"), self.root, self._folder)
 
     def _folder(self, folder: str) -> str:
-        """A folder of the root as one of this machine."""
+        """Return the path, on this machine, of a folder of the root."""
         self.forget()
         return self.inside(f"{folder}/made").removesuffix("/made")
 
@@ -95,7 +95,10 @@ class Scratch(Capture):
         self.forget()
 
     def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:
-        """See System. Noted, not run; the answer is empty. Mounts of huge pages are made as a capture shows them."""
+        """See System.
+
+        Recorded, not run; the output is empty. Mounts of huge pages are shown as a capture shows them.
+        """
         ran = self.read_bytes(RAN) or b""
         self.replace(RAN, ran + json.dumps(argv).encode() + b"\n")
         if argv[:2] == ("systemctl", "start") and argv[-1].endswith(".mount"):
@@ -111,17 +114,17 @@ class Scratch(Capture):
         return ""
 
     def ran(self) -> list[tuple[str, ...]]:
-        """The commands that were noted, in order."""
+        """Return the recorded commands, in order."""
         return [tuple(json.loads(line)) for line in (self.read(RAN) or "").splitlines()]
 
     def tell(self, name: str, value: str, live: Callable[[], None]) -> None:
-        """See System. The value becomes the recorded answer; an empty one takes that away."""
+        """See System. The value becomes the recorded answer; an empty value removes it."""
         if value:
             self.replace(COMMANDS + name, value.encode())
         else:
             self.remove(COMMANDS + name)
 
-    # --- inside ----------------------------------------------------------------------------------------------
+    # --- paths and files -------------------------------------------------------------------------------------
 
     def _held(self, path: str) -> bytes:
         held = self.read_bytes(path)
@@ -130,9 +133,9 @@ class Scratch(Capture):
         return held
 
     def inside(self, path: str) -> str:
-        """A path of the root as one of this machine. No part may be a link that leads out, and the file no link at all.
+        """Return the path, on this machine, of a file of the root.
 
-        Raises BadInput.
+        No link on the way may lead outside, and the file itself must not be a link. Raises BadInput.
         """
         if not path.startswith("/") or "/../" in f"{path}/":
             raise BadInput(f"{path!r} leads out of the scratch root", where=self.origin, hint="correct the plan")
@@ -145,13 +148,13 @@ class Scratch(Capture):
             if not stat.S_ISREG(os.lstat(inside).st_mode):
                 raise BadInput(f"{path} is not a plain file", where=self.origin, hint="capture the host again")
         except FileNotFoundError:
-            pass  # a new one
+            pass  # a new file
         except OSError as error:
             raise WriteFailed(path, error.strerror or str(error), error.errno) from error
         return inside
 
     def _store(self, path: str, data: bytes) -> None:
-        for _ in range(8):  # the file may be reached through a link of sysfs
+        for _ in range(8):  # the file may be behind a link of sysfs
             target = self.link(path)
             if target is None:
                 break
@@ -170,7 +173,10 @@ class Scratch(Capture):
     # --- drivers ---------------------------------------------------------------------------------------------
 
     def _device(self, address: str) -> str:
-        """The device's folder, every link resolved. ENODEV where there is none, as the kernel answers."""
+        """Return the device's folder, with every link resolved.
+
+        Raises WriteFailed if there is none, with ENODEV as the kernel does.
+        """
         path = f"{_DEVICES}/{address}"
         real = self._real(path) if _ADDRESS.fullmatch(address) else None
         if real is None:
@@ -182,7 +188,7 @@ class Scratch(Capture):
         return None if target is None else target.rpartition("/")[2]
 
     def _bind(self, device: str, driver: str | None) -> None:
-        """Make `driver` the device's driver, or none; atomically."""
+        """Set the device's driver, or remove it (None); atomic."""
         link = f"{self.root}{device}/driver"
         if driver is None:
             os.unlink(link)
@@ -203,13 +209,13 @@ class Scratch(Capture):
         driver = self._driver(device)
         if driver is None or driver != found["driver"]:
             raise WriteFailed(found[0], os.strerror(errno.ENODEV), errno.ENODEV)
-        self.replace(self._note(f"own-{address}"), driver.encode())  # who would bind it again without an override
+        self.replace(self._note(f"own-{address}"), driver.encode())  # the driver to bind it again without an override
         os.makedirs(f"{self.root}{self._real('/sys/bus/pci')}/drivers/{driver}", exist_ok=True)  # a capture may lack it
         self._bind(device, None)
         self._keep_interrupts(device, driver, f"irqs-{driver}-{address}")
 
     def _keep_interrupts(self, device: str, driver: str, note: str) -> None:
-        """A driver's interrupts go with it, and come back with it: they are kept aside meanwhile."""
+        """Move the interrupts of a driver away when it is unbound, and back when it is bound again."""
         here, aside = f"{self.root}{device}/msi_irqs", f"{self.root}{self._note(note)}"
         bound = self._driver(device) == driver
         source, target = (aside, here) if bound else (here, aside)
@@ -233,7 +239,7 @@ class Scratch(Capture):
         override = self.read(f"{device}/driver_override")
         if override in (None, "", _UNSET):
             override = self.read(self._note(f"own-{address}"))
-            override = None if override == "vfio-pci" else override  # it knows no device of its own
+            override = None if override == "vfio-pci" else override  # vfio-pci binds no device without an override
         if override:
             self._bind(device, override)
 
@@ -245,7 +251,7 @@ class Scratch(Capture):
             if self.read_bytes(path) is None:
                 self.replace(made, b"")
             put_file(self.inside(path), f"{driver}\n".encode())
-        elif self.exists(made):  # the capture had no such file: leave it as it was found
+        elif self.exists(made):  # the capture had no such file: restore that
             take_file(self.inside(path))
             self.remove(made)
         else:
@@ -266,9 +272,9 @@ class Scratch(Capture):
     # --- links -----------------------------------------------------------------------------------------------
 
     def _aspm(self, found: re.Match[str], text: str) -> None:
-        """A switch of a link sets link control of both ends, to what all switches say; substates go with L1.
+        """Set a switch of a link: it sets link control of both ends to what all switches say; substates go off with L1.
 
-        It does nothing where it is so (drivers/pci/pcie/aspm.c).
+        It does nothing if the value is the same (drivers/pci/pcie/aspm.c).
         """
         if text not in ("0", "1"):
             raise WriteFailed(found[0], os.strerror(errno.EINVAL), errno.EINVAL)
@@ -296,7 +302,7 @@ class Scratch(Capture):
         return read_hugetlbfs(next((text for path in MOUNTS if (text := self.read(path)) is not None), ""), None)
 
     def _mount(self, unit: str) -> None:
-        """Start a mount unit for huge pages: its line in the list of mounts, and its folder."""
+        """Start a mount unit for huge pages: add its line to the list of mounts, and make its folder."""
         text = self.read(f"{UNITS_FOLDER}/{unit}") or ""
         path, options = (_UNIT_LINE[name].search(text) for name in ("Where", "Options"))
         if path is None or options is None or any(mount.path == path[1] for mount in self._hugetlbfs()):
@@ -328,7 +334,7 @@ class Scratch(Capture):
     def _take_folder(self, path: str) -> None:
         if self._real(path) is None:
             return
-        self.replace(self._note(f"folder-{path.replace('/', '%')}"), b"")  # it may have been there before
+        self.replace(self._note(f"folder-{path.replace('/', '%')}"), b"")  # it may have existed before
         self.remove(f"{path}/made")
 
     # --- memory ----------------------------------------------------------------------------------------------
@@ -345,7 +351,7 @@ class Scratch(Capture):
 
 
 def _chosen(path: str, held: bytes, text: str) -> bytes:
-    """What an attribute holds after `text` was written: of a list of choices, the word with its brackets moved."""
+    """Return an attribute's contents after `text` was written: for a list of choices, move the brackets."""
     now = held.decode("utf-8", "replace")
     words = [word.strip("[]") for word in now.split()]
     if _CHOICE.search(now):

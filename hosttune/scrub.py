@@ -1,8 +1,8 @@
-"""What identifies a machine or its owner, replaced: the same input gives the same replacement within one host.
+"""Replaces what identifies a machine or its owner: the same input gets the same replacement within one host.
 
-Used by `capture`. A replacement keeps the shape of what it replaces, so that every reader still understands it, and
-is recognised when it is met again, so that a capture of a capture changes nothing. It is derived with a key (the
-machine id), because a plain hash of an address or a serial number is found by trying them all.
+Used by `capture`. A replacement has the same form as the original, so that every reader still understands it. A
+replacement is recognized when it is scrubbed again, so that a capture of a capture changes nothing. It is derived with
+a key (the machine id), because a plain hash of an address or a serial number can be reversed by trying all values.
 
 | replaced | becomes |
 |---|---|
@@ -19,8 +19,8 @@ machine id), because a plain hash of an address or a serial number is found by t
 | value of a kernel argument that names hosts, volumes or secrets | scrubbed-XXXXXXXX |
 | path of a user's file in the kernel log | /scrubbed-XXXXXXXX |
 
-Kept: guest names, PCI addresses, models, versions. Process names and mounts other than of block devices, huge pages
-and control groups are left out.
+Kept: guest names, PCI addresses, models, versions. Process names are left out, and so are mounts, except those of block
+devices, huge pages and control groups.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import hmac
 import re
 import struct
 
-# "GPU-" and the like may stand before one; a longer run of hex groups is none.
+# A prefix such as "GPU-" may precede it; a longer row of hex groups is not a UUID.
 _UUID = re.compile(
     r"(?<![0-9A-Fa-f])(?<![0-9A-Fa-f]-)[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}(?![0-9A-Fa-f])"
 )
@@ -62,7 +62,7 @@ _ROUTE4 = re.compile(r"(?<![0-9A-Fa-f])[0-9A-F]{8}(?=\t)")
 _ROUTE6 = re.compile(r"(?<![0-9A-Fa-f])[0-9a-f]{32}(?![0-9A-Fa-f])")
 _NO_HOST = ("", "(none)", "localhost", "localhost.localdomain")
 _NO_SERIAL = ("n/a", "[n/a]", "0", "none", "unknown", "not supported", "not specified", "to be filled by o.e.m.")
-# Parts of a kernel argument's name, between dots, dashes and underscores.
+# Parts of a kernel argument's name, separated by dots, dashes and underscores.
 _SECRET_WORD = re.compile(
     r"pass(?:w|word|wd)?|secret|token|cred(?:ential)?s?|key(?:file)?|luks|user(?:name)?|host(?:name)?|domain(?:name)?"
     r"|ur[li]|server|proxy|ssid|ip|nameserver|netroot|nfsroot|ifname|bootif|ds|lvm|iscsi|initiator|zfs|label"
@@ -80,15 +80,15 @@ class Scrub:
         self._hostname = None if hostname is None or hostname in _NO_HOST else hostname
 
     def path(self, path: str) -> str:
-        """A path or a link's target: device names can hold UUIDs and MAC addresses."""
+        """Scrub a path or a link's target: device names can contain UUIDs and MAC addresses."""
         return _ENX.sub(self._enx, _UUID.sub(self._uuid, path))
 
     def contents(self, path: str, data: bytes) -> bytes:
-        """The contents of a file of the machine, or a recorded answer; what is no text is kept (see `config`)."""
+        """Scrub the contents of a file or a recorded answer; bytes that are not text are kept (but see `_config`)."""
         name = path.rpartition("/")[2]
         if name == "config" and len(data) > 256:
             return self._config(data)
-        if name == "vpd" and data:  # part and serial numbers; what is asked of it is the mark alone (`gpu.bridges`)
+        if name == "vpd" and data:  # part and serial numbers; only the mark is needed (`gpu.bridges`)
             return _MARK if _MARK in data else b"scrubbed"
         try:
             text = data.decode()
@@ -97,7 +97,7 @@ class Scrub:
         return self._text(path, name, text).encode()
 
     def words(self, text: str) -> str:
-        """Free text, such as a line of the kernel log: serial numbers, addresses, names of this host, and paths."""
+        """Scrub free text, such as a kernel log line: serial numbers, addresses, names of this host, and paths."""
         text = _LOG_SERIAL.sub(lambda m: f"{m[1]}{m[2]}{self._serial(m[3])}", text)
         text = _IPV4.sub(self._ipv4, _LOG_PATH.sub(self._place, self._patterns(text)))
         return self._without_host(text)
@@ -107,7 +107,7 @@ class Scrub:
         return place if _NO_PRIVATE_PATH.match(place) else f"/scrubbed-{self._hex('path', place, 8)}"
 
     def _without_host(self, text: str) -> str:
-        """The text without the name of this host, whole or its first label."""
+        """Scrub the name of this host, whole or its first label."""
         if self._hostname is None:
             return text
         fresh = self._host(self._hostname)
@@ -146,10 +146,10 @@ class Scrub:
             text = _GUID.sub(self._guid, _GID.sub(self._gid, _MAC.sub(self._mac, text)))
         return _ENX.sub(self._enx, text) if "enx" in text else text
 
-    # --- one kind each -------------------------------------------------------------------------------------------
+    # --- one function for each kind ------------------------------------------------------------------------------
 
     def _hex(self, kind: str, value: str, digits: int) -> str:
-        """Digits that depend on the value and the key; as many as asked for."""
+        """Return as many hex digits as requested, derived from the value and the key."""
         found = ""
         while len(found) < digits:
             found += hmac.new(self._key, f"{kind} {len(found)} {value}".encode(), hashlib.sha256).hexdigest()
@@ -187,7 +187,7 @@ class Scrub:
         return f"5c2b:{digits[:4]}:{digits[4:8]}:{digits[8:]}"
 
     def _identifier(self, value: str) -> str:
-        """Same prefix ("eui.", "0x"), same length; a UUID as a UUID."""
+        """Scrub an identifier: same prefix ("eui.", "0x"), same length; a UUID becomes a UUID."""
         if _UUID.fullmatch(value):
             return _UUID.sub(self._uuid, value)
         prefix = next((sign for sign in ("0x", "eui.", "uuid.", "naa.", "t10.", "nvme.") if value.startswith(sign)), "")
@@ -215,7 +215,7 @@ class Scrub:
         return f"198.{18 + (number >> 16 & 1)}.{number >> 8 & 255}.{number & 255}"
 
     def _mount(self, line: str) -> str:
-        """A line of a mount table: block devices, huge pages and control groups stay, unusual places are renamed."""
+        """Scrub a line of a mount table: rename unusual paths; keep block devices, huge pages and control groups."""
         parts = line.split(" ")
         at = 4 if len(parts) > 8 and parts[0].isdecimal() else 1  # mountinfo begins with ids
         if len(parts) <= at or not (" /dev/" in f" {line}" or any(kind in parts for kind in _KEPT_FILE_SYSTEMS)):
@@ -226,7 +226,7 @@ class Scrub:
         return " ".join(parts)
 
     def _route4(self, match: re.Match[str]) -> str:
-        """A route's address: eight digits, the last byte of the address first. Masks (ones from the top) stay."""
+        """Scrub a route's address: eight digits, the last byte of the address first. Masks (ones from the top) stay."""
         octets = bytes.fromhex(match[0])[::-1]
         number = int.from_bytes(octets)
         inverted = number ^ 0xFFFFFFFF
@@ -238,7 +238,7 @@ class Scrub:
     def _route6(self, match: re.Match[str]) -> str:
         value = match[0]
         if not value[8:].strip("0") or value.startswith("fd005c2b"):
-            return value  # a default route, loopback or link-local prefix names nobody
+            return value  # a default route, loopback or link-local prefix identifies no host
         return f"fd005c2b{self._hex('ipv6', value, 24)}"
 
     def _cmdline(self, text: str) -> str:
@@ -258,7 +258,7 @@ class Scrub:
         return f"{key}={value}"
 
     def _config(self, data: bytes) -> bytes:
-        """Config space with the Device Serial Number capability (id 3; PCIe base specification 7.9.3) replaced."""
+        """Replace the Device Serial Number capability in config space (id 3; PCIe base specification 7.9.3)."""
         offset, seen = 0x100, set[int]()
         while 0x100 <= offset <= len(data) - 12 and offset not in seen:
             seen.add(offset)

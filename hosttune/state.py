@@ -1,4 +1,4 @@
-"""Where hosttune keeps what it must remember, and how a file is written so that a crash leaves old or new."""
+"""Where hosttune keeps its state, and how a file is written so that a crash leaves the old or the new one."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from hosttune.system import state_directory as state_directory
 
 
 def saved_plan() -> str:
-    """Where the plan of this host is saved."""
+    """Return the path of this host's saved plan."""
     return os.path.join(state_directory(), "plan.json")
 
 
-# Who may read what lies in the state directory, whatever the umask is; docs/state.md says it for users. A folder's name
-# ends in "/"; NAME stands for any name. Journals and plans hold serial numbers and UUIDs of devices. QEMU runs as a
-# user of its own: it must get through to a guest's seed and read it, which holds what the guest sets inside, no secret.
-# Another user's `validate` reads earlier validations: unread, they would be missed without a word.
+# File modes in the state directory, whatever the umask is; docs/state.md explains them for users. A folder's name ends
+# in "/"; NAME stands for any name. Journals and plans have serial numbers and UUIDs of devices, so they are private.
+# QEMU runs as its own user and must be able to reach and read a guest's seed; the seed has the guest's own settings and
+# no secret. Another user's `validate` reads earlier validations; if it could not, they would be missing without notice.
 MODES: Mapping[str, int] = {
     "/": 0o755,
     "/lock": 0o644,
@@ -50,7 +50,10 @@ MODES: Mapping[str, int] = {
 
 
 def mode_of(path: str) -> int:
-    """The mode of a path inside the state directory ("guests/a/seed.iso", a folder with its "/"). Raises KeyError."""
+    """Return the mode of a path inside the state directory ("guests/a/seed.iso", a folder with its "/").
+
+    Raises KeyError.
+    """
     parts = f"/{path}".split("/")
     for row, mode in MODES.items():
         names = row.split("/")
@@ -59,14 +62,15 @@ def mode_of(path: str) -> int:
     raise KeyError(path)
 
 
-VALIDATIONS = "validations"  # what was measured here, for later comparison
-DEVICES = "devices.json"  # among them: the last one that measured nothing, without its results
+VALIDATIONS = "validations"  # earlier measurements, for later comparison
+DEVICES = "devices.json"  # one of them: the last one without measurements, without its results
 _MOST_KEPT = 100
 
 
 def stored_validations(folder: str) -> tuple[str, ...]:
-    """Paths of the validations kept in a state directory, oldest first; the newest of very many. Empty: none, or none
-    that may be read.
+    """Return the paths of the validations in a state directory, oldest first; of very many, only the newest.
+
+    Empty if there are none or the user may not read them.
     """
     try:
         names = sorted(name for name in os.listdir(os.path.join(folder, VALIDATIONS)) if name.endswith(".json"))
@@ -76,11 +80,11 @@ def stored_validations(folder: str) -> tuple[str, ...]:
 
 
 def save(path: str, text: str, *, make_folder: bool = False, mode: int | None = None) -> None:
-    """Write a file whole or not at all: a temporary one beside it, synced, then renamed. Raises BadInput.
+    """Write a file completely or not at all: write a temporary file beside it, sync, rename. Raises BadInput.
 
-    A link is followed. Anything but a regular file is refused: a rename would put the file in the place of a
-    device (`/dev/null`). `make_folder` makes missing directories; a folder that the user named must exist. `mode`: of
-    `mode_of`, for a file of the state; the user's own files have what the umask leaves.
+    A link is followed. Anything except a regular file is refused, because a rename would replace a device
+    (`/dev/null`). `make_folder` makes missing directories; a folder that the user named must exist. `mode`: from
+    `mode_of`, for a file of the state; the user's own files get the mode from the umask.
     """
     hint = "choose another place with --out" + (" or HOSTTUNE_STATE" if make_folder else "")
     try:
@@ -95,7 +99,7 @@ def save(path: str, text: str, *, make_folder: bool = False, mode: int | None = 
 
 
 def holds(path: str, text: str) -> bool:
-    """Whether a regular file holds just this text; one that cannot be read does not."""
+    """Return whether a regular file has exactly this text; False if it cannot be read."""
     data = text.encode()
     try:
         if not os.path.isfile(path) or os.path.getsize(path) != len(data):
@@ -107,7 +111,7 @@ def holds(path: str, text: str) -> bool:
 
 
 def load(path: str, *, what: str, size: str = "document") -> bytes:
-    """Read a file that the user named ("-" is standard input); `size` names its bound (`limits`). Raises BadInput."""
+    """Read a file that the user named ("-" is standard input); `size` names its limit (`limits`). Raises BadInput."""
     try:
         fd = 0 if path == "-" else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -128,8 +132,8 @@ def load_text(path: str, *, what: str, size: str = "document") -> str:
 
 
 def drop(stream: TextIO) -> None:
-    """Send what a failed stream still holds to nowhere: at exit, Python would fail on it again (and exit 120)."""
-    with contextlib.suppress(OSError, ValueError):  # a stream without a file of its own, as in tests
+    """Discard what a failed stream still holds; otherwise Python would fail on it again at exit (exit code 120)."""
+    with contextlib.suppress(OSError, ValueError):  # a stream without a file descriptor, as in tests
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
         os.close(null)

@@ -1,11 +1,11 @@
-"""The only door to a machine: files, links and read-only commands, of this machine or of a captured one.
+"""The only access to a machine: files, links and read-only commands, of this machine or of a captured one.
 
-`discovery` reads through a `System` and nothing else. `hosttune.machine` is the live host; `hosttune.recorded` holds
-the captured ones. Paths are absolute inside the machine that is looked at ("/sys/bus/pci/devices").
+`discovery` reads only through a `System`. `hosttune.machine` is the live host; `hosttune.recorded` has the captured
+ones. Paths are absolute inside the machine that is read ("/sys/bus/pci/devices").
 
-What a capture holds beside the machine's own files lies in `/.hosttune`: `commands/NAME` the answers of
-read-only commands; `unreadable` one line "PATH<tab>REASON" for each file that the kernel refused; `capture`
-when hosttune made it, with what was there and what was not (see `hosttune.manifest`); `scratch` marks a scratch root.
+A capture has its own files in `/.hosttune`. `commands/NAME`: the answers of read-only commands. `unreadable`: one line
+"PATH<tab>REASON" for each file that the kernel refused. `capture`: present if hosttune made the capture, with what
+existed and what did not (see `hosttune.manifest`). `scratch`: marks a scratch root.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from hosttune.errors import Refused, Unreadable, WriteFailed
 from hosttune.files import make_folder, sync_folder, write_whole
 
 MAX_FILE_BYTES = 64 << 20
-MAX_LINKS = 40  # as the kernel's own limit (MAXSYMLINKS)
+MAX_LINKS = 40  # the kernel's own limit (MAXSYMLINKS)
 COMMANDS = "/.hosttune/commands/"
 UNREADABLE = "/.hosttune/unreadable"
 COMPLETE = "/.hosttune/capture"
 SCRATCH = "/.hosttune/scratch"
 STATE_INSIDE = "/var/lib/hosttune"  # where root and scratch roots keep their state
-MADE_FOLDERS = "folders"  # in there: a note for each folder that was made for a file of ours
-KEPT_GPUS = "gpus.json"  # in there: what was known of GPUs before vfio-pci took them
-# Not there, or a file whose driver says that it has no such fact (EINVAL: the speed of a port that is down).
+MADE_FOLDERS = "folders"  # in there: a note for each folder that hosttune made for its files
+KEPT_GPUS = "gpus.json"  # in there: facts of GPUs from before vfio-pci took them
+# The file is missing, or its driver reports that it has no such fact (EINVAL: the speed of a port that is down).
 _ABSENT = frozenset(
     (
         errno.ENOENT,
@@ -46,9 +46,9 @@ _ABSENT = frozenset(
 
 
 class Folder:
-    """One directory of a System: its names, and its files, without finding the way to it again for each.
+    """One directory of a System: its names, and its files, read without resolving the path again for each.
 
-    To be closed; usable in a `with`.
+    Must be closed; usable in a `with`.
     """
 
     def __init__(self, system: System, path: str, names: Iterable[str]) -> None:
@@ -57,11 +57,11 @@ class Folder:
         self._system = system
 
     def read(self, name: str) -> bytes | None:
-        """The bytes of a file in it; None when it does not exist. Raises Unreadable."""
+        """Return the bytes of a file in it; None if it does not exist. Raises Unreadable."""
         return self._system.read_bytes(f"{self.path}/{name}") if name in self.names else None
 
     def close(self) -> None:
-        """Let go of what is held open."""
+        """Close what is held open."""
 
     def __enter__(self) -> Folder:
         return self
@@ -71,11 +71,11 @@ class Folder:
 
 
 class System(ABC):
-    """What every reader is given. Subclasses say where the bytes come from.
+    """The interface of every reader. Subclasses define where the bytes come from.
 
-    `captured` is True for anything but this machine as it runs: what would write refuses. `complete` is True
-    where discovery looked (live, or captured by hosttune); that one path is not on the machine, only `lacks` proves.
-    `scratch` marks a root that stands in for a machine.
+    `captured`: True for everything except this machine, live; methods that write then refuse. `complete`: True if
+    discovery has read it (live, or captured by hosttune); that one path is absent is proven only by `lacks`. `scratch`:
+    a root that is used in place of a machine.
     """
 
     captured = True
@@ -85,37 +85,40 @@ class System(ABC):
 
     @abstractmethod
     def read_bytes(self, path: str) -> bytes | None:
-        """The file's bytes; None when it does not exist. Raises Unreadable (EACCES, EIO…), BadInput."""
+        """Return the file's bytes; None if it does not exist. Raises Unreadable (EACCES, EIO…), BadInput."""
 
     @abstractmethod
     def list(self, path: str) -> list[str]:
-        """Sorted names in a directory; empty when there is none. Raises Unreadable."""
+        """Return the sorted names in a directory; empty if there is none. Raises Unreadable."""
 
     @abstractmethod
     def link(self, path: str) -> str | None:
-        """Where a symbolic link leads, as a path inside the machine; None when it is no link."""
+        """Return where a symbolic link leads, as a path inside the machine; None if it is not a link."""
 
     @abstractmethod
     def exists(self, path: str) -> bool:
-        """Whether something is there (a link that leads nowhere is not)."""
+        """Return whether a path exists (False for a link to nothing)."""
 
     def lacks(self, path: str) -> bool:
-        """Whether it is proven that the machine has no such path; False where nobody looked, or nobody may."""
+        """Return whether it is proven that the machine has no such path.
+
+        False if nothing looked for it, or if access is denied.
+        """
         return False
 
     def folder(self, path: str) -> Folder:
-        """A directory of which several files are wanted; one without names when there is none. Raises Unreadable."""
+        """Open a directory to read several files; it has no names if it does not exist. Raises Unreadable."""
         return Folder(self, path, self.list(path))
 
     def read(self, path: str) -> str | None:
-        """The file as text without the trailing newline; None when it does not exist. Raises Unreadable."""
+        """Return the file as text without the trailing newline; None if it does not exist. Raises Unreadable."""
         data = self.read_bytes(path)
         return None if data is None else data.decode("utf-8", "replace").rstrip("\n")
 
     def query(self, name: str, live: Callable[[], str | None]) -> str | None:
-        """What a read-only command or library call answers, as text; None when it cannot be asked.
+        """Return the answer of a read-only command or library call, as text; None if it cannot be called.
 
-        A captured host answers with what was recorded as `.hosttune/commands/NAME`; only a live one calls `live`.
+        A captured host returns what is recorded as `.hosttune/commands/NAME`; only a live one calls `live`.
         """
         return self.read(COMMANDS + name)
 
@@ -136,15 +139,21 @@ class System(ABC):
         raise self._captured(path)
 
     def replace(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        """Put a whole file of ours in place, atomically and synced; missing folders are made. Raises WriteFailed."""
+        """Write a whole file of hosttune, atomic and synced; missing folders are made. Raises WriteFailed."""
         raise self._captured(path)
 
     def remove(self, path: str) -> None:
-        """Take a file of ours away, and the folders above it that are empty then and ours. Raises WriteFailed."""
+        """Remove a file of hosttune, and the folders above it that are then empty and hosttune's.
+
+        Raises WriteFailed.
+        """
         raise self._captured(path)
 
     def tidy(self, path: str) -> None:
-        """Take away what a crash left of putting or removing a file of ours: see `tidy_file`. Raises WriteFailed."""
+        """Remove what a crash left while a file of hosttune was written or removed: see `tidy_file`.
+
+        Raises WriteFailed.
+        """
         raise self._captured(path)
 
     def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:
@@ -152,18 +161,21 @@ class System(ABC):
         raise self._captured(argv[0])
 
     def tell(self, name: str, value: str, live: Callable[[], None]) -> None:
-        """Change what is no file, by a library call; `query` of that name reads it back. Raises WriteFailed."""
+        """Change what is not a file, by a library call; `query` with the same name reads it back.
+
+        Raises WriteFailed.
+        """
         raise self._captured(name)
 
     def forget(self) -> None:  # noqa: B027  (most remember nothing)
-        """Drop what is remembered of the machine: something else than this object has changed it."""
+        """Clear cached data of the machine, because something other than this object has changed it."""
 
     def _captured(self, what: str) -> Refused:
         return Refused(f"{what} cannot be changed on a captured host", where=self.origin, hint="run on the host itself")
 
 
 def state_directory() -> str:
-    """$HOSTTUNE_STATE, else /var/lib/hosttune for root, else $XDG_STATE_HOME/hosttune."""
+    """Return $HOSTTUNE_STATE, else /var/lib/hosttune for root, else $XDG_STATE_HOME/hosttune."""
     named = os.environ.get("HOSTTUNE_STATE")
     if named:
         return named
@@ -174,8 +186,11 @@ def state_directory() -> str:
 
 
 def put_file(path: str, data: bytes, mode: int = 0o644) -> None:
-    """A whole file, old or new after a crash: written beside, synced, renamed, folder synced. Raises WriteFailed."""
-    temporary = f"{path}.hosttune-new"  # one name: what a crash leaves, the next try replaces
+    """Write a whole file; a crash leaves the old or the new one.
+
+    It is written beside, synced, renamed, and its folder is synced. Raises WriteFailed.
+    """
+    temporary = f"{path}.hosttune-new"  # always the same name: the next attempt replaces what a crash left
     try:
         make_folder(os.path.dirname(path))
         write_whole(path, data, mode, temporary=temporary)
@@ -185,10 +200,10 @@ def put_file(path: str, data: bytes, mode: int = 0o644) -> None:
 
 
 class MadeFolders:
-    """Folders that were made for files of ours: each is noted before it is made, and goes with the last file in it.
+    """Folders made for files of hosttune: each is noted before it is made, and is removed with the last file in it.
 
-    `prefix`: of the notes' paths. `root`, `inside`: of a machine that lies in a folder of this one: that folder, and
-    how to find one of its folders. Raises WriteFailed.
+    `prefix`: of the notes' paths. `root`, `inside`: for a machine that is in a folder of this one: that folder, and a
+    function that returns where one of its folders is. Raises WriteFailed.
     """
 
     def __init__(self, prefix: str, root: str = "", inside: Callable[[str], str] = str) -> None:
@@ -197,11 +212,11 @@ class MadeFolders:
         self._inside = inside
 
     def make(self, folder: str) -> None:
-        """Make a folder and those above it that are missing."""
+        """Make a folder and the missing ones above it."""
         if not folder or os.path.isdir(self._inside(folder)):
             return
         self.make(folder.rpartition("/")[0])
-        if not self._prefix.startswith(f"{folder}/"):  # noted first: a folder that nobody knows of would stay
+        if not self._prefix.startswith(f"{folder}/"):  # noted first: otherwise a crash could leave an unknown folder
             put_file(self._note(folder), b"")
         try:
             make_folder(self._inside(folder))
@@ -209,7 +224,7 @@ class MadeFolders:
             raise WriteFailed(folder, error.strerror or str(error), error.errno) from error
 
     def take(self, folder: str) -> None:
-        """Remove a folder and those above it that are noted and empty; a crash may have taken some already."""
+        """Remove a folder and those above it that are noted and empty; a crash may have removed some already."""
         while folder:
             inside, note = self._inside(folder), self._note(folder)
             there, noted = os.path.isdir(inside), os.path.exists(note)
@@ -231,14 +246,14 @@ class MadeFolders:
 
 
 def made_here() -> MadeFolders:
-    """Those of this machine, noted in its state."""
+    """Return those of this machine, noted in its state."""
     return MadeFolders(f"{state_directory()}/{MADE_FOLDERS}/")
 
 
 def take_file(path: str, root: str = "") -> None:
-    """Remove a file and what was made for it: the folders above that are empty and named for hosttune or a unit.
+    """Remove a file and the folders above it that are empty and named for hosttune or a unit.
 
-    `root`: of a machine that lies in a folder of this one. Raises WriteFailed.
+    `root`: for a machine that is in a folder of this one. Raises WriteFailed.
     """
     try:
         for name in (path, f"{path}.hosttune-new"):
@@ -250,9 +265,9 @@ def take_file(path: str, root: str = "") -> None:
 
 
 def tidy_file(path: str, root: str = "") -> None:
-    """Remove what a crash may have left of a change of a file: the new one beside it, and folders without it.
+    """Remove what a crash may have left of a change to a file: the new file beside it, and folders that lack the file.
 
-    Changes nothing where there is nothing of that. Raises WriteFailed.
+    Changes nothing if there is nothing of that. Raises WriteFailed.
     """
     try:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -264,7 +279,7 @@ def tidy_file(path: str, root: str = "") -> None:
 
 
 def _take_folders(folder: str, root: str) -> None:
-    """Remove a folder of ours and those above it that are empty then; those that are gone already count as taken."""
+    """Remove a folder of hosttune and those above it that are then empty; missing folders count as removed."""
     taken = False
     while _is_ours(folder.removeprefix(root)):
         try:
@@ -282,7 +297,7 @@ def _take_folders(folder: str, root: str) -> None:
 
 
 def _is_ours(folder: str) -> bool:
-    """Whether a folder was made for files of ours: named for hosttune, in the state, or a unit's drop-ins."""
+    """Return whether a folder was made for hosttune's files: named for hosttune, in the state, or a unit's drop-ins."""
     return (
         "/hosttune/" in folder
         or "hosttune" in os.path.basename(folder)
@@ -292,9 +307,9 @@ def _is_ours(folder: str) -> bool:
 
 
 def join_link(directory: str, target: str) -> str | None:
-    """Where a link in `directory` leads, as a path inside the machine; None when ".." leads above its root."""
+    """Return where a link in `directory` leads, as a path inside the machine; None if ".." leads above its root."""
     if target.startswith("../") and "/." not in target[target.rfind("../") + 2 :] and directory != "/":
-        # The common form of sysfs, "../../bus/pci/drivers/x": so many steps up, then down.
+        # The usual form in sysfs, "../../bus/pci/drivers/x": a number of steps up, then down.
         up = target.count("../")
         if target.startswith("../" * up) and "//" not in target and directory.count("/") >= up:
             return f"{directory.rsplit('/', up)[0]}/{target[3 * up :]}".rstrip("/") or "/"
@@ -310,31 +325,34 @@ def join_link(directory: str, target: str) -> str | None:
 
 
 def printable(name: str) -> str:
-    """A name that every document can carry: bytes that are no UTF-8 become U+FFFD (such a file cannot be opened)."""
+    """Return a name that fits into every document.
+
+    Bytes that are not UTF-8 become U+FFFD (such a file cannot be opened).
+    """
     return name if name.isascii() else os.fsencode(name).decode("utf-8", "replace")
 
 
 def clean_names(names: list[str]) -> list[str]:
-    """Names of a directory, sorted, each fit for a document."""
+    """Return the names of a directory, sorted, each fit for a document."""
     names.sort()
     return names if all(map(str.isascii, names)) else sorted(map(printable, names))
 
 
 def unless_absent(path: str, error: OSError) -> None:
-    """Return for a file that is not there; anything else the kernel says is a fact that must not be lost."""
+    """Return for a file that does not exist. For any other error raise Unreadable, so that it is not lost."""
     if error.errno not in _ABSENT:
         raise Unreadable(path, error.strerror or str(error)) from error
 
 
 def let_go_of_devices() -> None:
-    """Close the device files that whoever started us has left open in us; standard streams and terminals stay.
+    """Close the device files that the parent process has left open in this one; standard streams and terminals stay.
 
-    Nothing here uses them, and a driver whose device file is open does not let go of its device: we would wait for
-    ourselves. Locks and pipes that were handed down stay open: they may be how somebody waits for our end.
+    hosttune does not use them. A driver does not release a device whose file is open, so hosttune would wait for
+    itself. Inherited locks and pipes stay open, because another process may use them to wait until this one ends.
     """
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(OSError):  # that of the folder itself is closed by now
+            with contextlib.suppress(OSError):  # the descriptor of the folder itself is already closed
                 fd = int(name)
                 mode = os.fstat(fd).st_mode
                 if fd > 2 and (stat.S_ISCHR(mode) or stat.S_ISBLK(mode)) and not os.isatty(fd):

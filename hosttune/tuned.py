@@ -1,8 +1,8 @@
-"""Where TuneD's active profile sets otherwise what hosttune sets: a profile's keys held against wanted settings. Pure.
+"""Where TuneD's active profile contradicts hosttune: the profile's keys compared with wanted settings. Pure.
 
-Which key of which plugin reaches which knob is TuneD's (tuned/plugins/plugin_*.py, 2.28). Not named, because they are
-knobs of their own beside ours: `energy_perf_bias` (the MSR, not the preference), `force_latency` (one bound for all
-CPUs; of it and a CPU's own the lower counts).
+Source for which key of which plugin sets which knob: TuneD (tuned/plugins/plugin_*.py, 2.28). Not included, because
+hosttune does not set these knobs: `energy_perf_bias` (the MSR, not the preference), `force_latency` (one limit for all
+CPUs; the lower of it and a CPU's own limit counts).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CPU_KEYS = {
 _PAGE_KEYS = ("vm.nr_hugepages", "vm.nr_hugepages_mempolicy")
 _KSM_SERVICES = ("service.ksm", "service.ksmtuned")
 _SYSFS = "/sys/"
-# What its other plugins reach, whatever the target.
+# What its other plugins set, whatever the target is.
 _KINDS = frozenset(
     (
         *_CPU_KEYS, "thp", "numa-balancing", "ksm", "sysctl", "hugepages", "irqbalance-ban", "irq-affinity",
@@ -41,7 +41,7 @@ _KINDS = frozenset(
 
 
 class WantedSetting(NamedTuple):
-    """A setting of ours: its kind, target and wanted value, as in an action."""
+    """A setting that hosttune wants: its kind, target and wanted value, as in an action."""
 
     kind: str
     target: str
@@ -49,7 +49,10 @@ class WantedSetting(NamedTuple):
 
 
 class TunedConflict(NamedTuple):
-    """A key of TuneD's that is about a setting of ours. `how`: OTHERWISE, UNSURE, or OVERRULED: ours stays in force."""
+    """A key of TuneD for a setting of hosttune.
+
+    `how`: OTHERWISE, UNSURE, or OVERRULED: hosttune's value stays in effect.
+    """
 
     wish: WantedSetting
     key: TunedKey
@@ -57,20 +60,20 @@ class TunedConflict(NamedTuple):
 
     @property
     def text(self) -> str:
-        """For people: the kind, what the profile's file says, what we want."""
+        """Return text for people: the kind, the value in the profile's file, the value that hosttune wants."""
         want = "none" if self.wish.want is None else _shown(self.wish.want)
         return f"{self.wish.kind} ({self.key.key}={self.key.value} in {self.key.where}, here {want})"
 
 
 def reaches(kind: str, target: str) -> bool:
-    """Whether a profile of TuneD can set what such a setting of ours is about; any file of sysfs it can."""
+    """Return whether a profile of TuneD can set what this setting is about; it can set any file of sysfs."""
     return kind in _KINDS or target.startswith(_SYSFS)
 
 
 def fights(
     tuned: Tuned, wishes: Iterable[WantedSetting], kernel_args: Iterable[str] | None
 ) -> tuple[TunedConflict, ...]:
-    """Each kind of setting that a key of the profile is about and does not prove to set the same; once a key."""
+    """Return, once for each key, the kinds of setting that the key is about and may set to another value."""
     found: dict[tuple[str, TunedKey, str], TunedConflict] = {}
     wanted = [wish for wish in wishes if reaches(wish.kind, wish.target)]
     for key in tuned.keys:
@@ -112,7 +115,10 @@ def _of_plugin(tuned: Tuned, key: TunedKey, wish: WantedSetting, kernel_args: It
 
 
 def _alternatives(value: str, want: Any) -> str:
-    """`a|b|c`: TuneD takes the first that the kernel has (plugin_cpu.py). A preference can be a bare number."""
+    """Compare `a|b|c`: TuneD takes the first that the kernel has (plugin_cpu.py).
+
+    A preference can be a plain number.
+    """
     words = [word.strip() for word in value.split("|")]
     if words[0] == str(want):
         return SAME
@@ -120,7 +126,7 @@ def _alternatives(value: str, want: Any) -> str:
 
 
 def _value(value: str, want: Any) -> str:
-    """`>N` raises to N, `<N` lowers to it (plugins/base.py, _process_assignment_modifiers)."""
+    """Compare a value. `>N` raises to N, `<N` lowers to it (plugins/base.py, _process_assignment_modifiers)."""
     text, ours = _unquoted(value), str(want)
     if text[:1] in ("<", ">") and len(text) > 1:
         if not (text[1:].strip().isdecimal() and ours.isdecimal()):
@@ -138,7 +144,7 @@ def _unquoted(value: str) -> str:
 
 
 def _thp(key: TunedKey, wish: WantedSetting, kernel_args: Iterable[str] | None) -> str | None:
-    """plugin_vm.py leaves THP alone where the kernel's arguments have it."""
+    """Compare THP. plugin_vm.py does not change THP if the kernel's arguments set it."""
     if wish.kind != "thp" or key.key not in ("transparent_hugepages", "transparent_hugepage"):
         return None
     how = _value(key.value, wish.want)
@@ -148,12 +154,15 @@ def _thp(key: TunedKey, wish: WantedSetting, kernel_args: Iterable[str] | None) 
 
 
 def _sysctl(tuned: Tuned, key: TunedKey, wish: WantedSetting) -> str | None:
-    """After its own, TuneD applies the files of sysctl.d again, ours among them, unless it is told not to."""
+    """Compare a sysctl.
+
+    After its own values TuneD applies the files of sysctl.d again, hosttune's too, unless disabled.
+    """
     if wish.kind == "hugepages" and key.key in _PAGE_KEYS:  # of the default size, spread over the nodes
         return UNSURE
     if wish.kind not in ("sysctl", "numa-balancing") or wish.target != key.key:
         return None
-    if isinstance(wish.want, Mapping):  # what works now and what the next start brings differ
+    if isinstance(wish.want, Mapping):  # the value now and the value after a boot differ
         return UNSURE
     how = _value(key.value, wish.want)
     if wish.kind == "sysctl" and tuned.reapply_sysctl:
@@ -177,7 +186,7 @@ def _sysfs(key: TunedKey, wish: WantedSetting) -> str | None:
 
 
 def may_match(pattern: str, start: str) -> bool:
-    """Whether a wildcard can stand for a name that begins like this."""
+    """Return whether a wildcard can match a name that begins like this."""
     literal = pattern.partition("*")[0].partition("?")[0].partition("[")[0]
     return literal.startswith(start) or (len(literal) < len(pattern) and start.startswith(literal))
 
@@ -189,7 +198,10 @@ def _queue(part: str, value: str, wish: WantedSetting) -> str | None:
 
 
 def _interrupts(key: TunedKey, wish: WantedSetting) -> str | None:
-    """[irqbalance] writes the CPUs that are banned; [irq] an affinity; [scheduler] takes isolated CPUs out of all."""
+    """Compare interrupts.
+
+    [irqbalance] sets banned CPUs; [irq] an affinity; [scheduler] removes isolated CPUs from every affinity.
+    """
     known = (("irqbalance", "banned_cpus", "irqbalance-ban"), ("irq", "affinity", "irq-affinity"))
     isolates = (key.plugin, key.key, wish.kind) == ("scheduler", "isolated_cores", "irq-affinity")
     if not key.value or not (isolates or (key.plugin, key.key, wish.kind) in known):
@@ -201,7 +213,7 @@ def _interrupts(key: TunedKey, wish: WantedSetting) -> str | None:
 
 
 def _argument(line: str, wish: WantedSetting) -> str | None:
-    """The command line that [bootloader] adds: `line` is all of it."""
+    """Compare an argument with `line`, the whole command line that [bootloader] adds."""
     words = split(_unquoted(line))
     text = text_of(words, wish.target)
     open_names = any("${" in word.partition("=")[0] for word in words)
@@ -226,5 +238,5 @@ def _shown(want: Any) -> str:
 
 
 def conflict_lines(found: Iterable[TunedConflict], how: str) -> Iterator[str]:
-    """The texts of those that are so, each once."""
+    """Yield the texts of those with this `how`, each once."""
     yield from dict.fromkeys(fight.text for fight in found if fight.how == how)

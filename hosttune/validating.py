@@ -1,6 +1,7 @@
-"""Validation: what a machine shows → checks and benchmarks → a Validation, compared with an earlier one and kept.
+"""Validation: from what a machine shows, through checks and benchmarks, to a Validation that is compared with an
+earlier one and kept.
 
-Changes no setting. `history` knows what the state directory holds; the checks and the judgement of figures are pure.
+Changes no setting. `history` knows what is in the state directory; the checks and the evaluation of figures are pure.
 """
 
 from __future__ import annotations
@@ -24,19 +25,20 @@ from hosttune.system import System
 if TYPE_CHECKING:
     from hosttune.bench.measuring import Measured
 
-# What exits 1, of (the verdict is fail or unknown, something is worse than before).
+# For each gate, which of two facts gives exit code 1: the verdict is fail or unknown; something is worse than before.
 _GATES = {"verdict": (True, False), "worse": (False, True), "either": (True, True)}
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a validation. Errors name the command's options, as `--duration`.
+    """The options of a validation. Errors name the command's options, such as `--duration`.
 
     `level`: 0 checklist, 1 quick benchmarks (about a minute), 2 full benchmarks, 3 burn-in of `duration` seconds (None:
     300). `guest`: the machine is a guest. `against`: what to compare with. `expect`: devices that must be here.
-    `forget`: addresses of devices that are expected no more, with the reason `why`. From level 1 on: `scratch`, a path
-    to measure storage in; `peers`, hosts to measure the network to; `floors`, the text of a fleet's own floors (TOML).
+    `forget`: addresses of devices that are no longer expected, with the reason `why`. From level 1 on: `scratch`, a
+    path to measure storage in; `peers`, hosts to measure the network to; `floors`, the text of a fleet's own floors
+    (TOML).
     """
 
     level: int = 0
@@ -53,7 +55,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Validated:
-    """A validation, and the evidence that it was made from."""
+    """A validation, and the evidence from which it was made."""
 
     validation: Validation
     evidence: Evidence
@@ -62,13 +64,13 @@ class Validated:
 def validate(
     place: System | Host, request: Request, *, say: Tell = lambda text: None, tell: Tell = lambda text: None
 ) -> Validated:
-    """Validate a machine, or a host document, of which only the checks of a document can be made.
+    """Validate a machine, or a host document, for which only the checks of a document can be made.
 
-    `say` gets each step of a measurement, `tell` what a person should know besides. A validation of this machine is
-    kept (`history.keep`) where it measured or where the machine's state may be written.
+    `say` gets each step of a measurement, `tell` other messages for the user. A validation of this machine is kept
+    (`history.keep`) if it has measurements or the user may write the machine's state.
 
-    Raises BadInput for options that make no sense and files that cannot be read, Refused for a level above 0 on a
-    captured host or with a GPU that is in use.
+    Raises BadInput for invalid options and files that cannot be read, Refused for a level above 0 on a captured host or
+    with a GPU that is in use.
     """
     system = place if isinstance(place, System) else None
     check_request(request, captured=system is None or system.captured)
@@ -90,7 +92,7 @@ def validate(
 
 
 def check_request(request: Request, *, captured: bool) -> None:
-    """Refuse to measure a captured host, and options that have no effect at this level. Raises Refused, BadInput."""
+    """Refuse to measure a captured host, and options without effect at this level. Raises Refused, BadInput."""
     if request.level and captured:
         raise Refused(
             f"level {request.level} runs benchmarks, and a captured host cannot be measured",
@@ -106,7 +108,10 @@ def check_request(request: Request, *, captured: bool) -> None:
 
 
 def exit_code(validation: Validation, gate: str = "verdict") -> int:
-    """1 for what `gate` names: `verdict` (a fail or unknown), `worse` (than before) or `either` of them; else 0."""
+    """Return exit code 1 if what `gate` names is true, else 0.
+
+    `verdict`: a fail or unknown. `worse`: something is worse than before. `either`: one of them.
+    """
     bad = (validation.verdict not in ("pass", "warn"), bool(validation.worse))
     return int(any(found and counts for found, counts in zip(bad, _GATES[gate], strict=True)))
 
@@ -139,8 +144,11 @@ def decide(
     live: bool,
     known: tuple[KnownDevice, ...] | None = None,
 ) -> Validation:
-    """The checks, and from level 1 on what was measured, with their verdict. `known`: what a later one expects."""
-    if measured is not None:  # what is read under load decides over what was read at rest
+    """Run the checks, add what was measured from level 1 on, and return the verdict.
+
+    `known`: the devices that a later validation expects.
+    """
+    if measured is not None:  # facts read under load replace those read at rest
         evidence = msgspec.structs.replace(evidence, loaded_links=dict(measured.links))
     results = (*judge(evidence), *(measured.results if measured else ()))
     return Validation(
@@ -157,7 +165,7 @@ def decide(
 
 
 def _machine(host: Host, known: tuple[KnownDevice, ...] | None) -> Machine:
-    """What tells with which machines the figures of this one can be compared."""
+    """Return the facts that decide with which machines the figures of this one can be compared."""
     gpus = tuple(
         Gpu(address=gpu.address, model=gpu.model or f"{gpu.vendor} GPU", id=host.index.ids(gpu.address))
         for gpu in host.index.accelerators
@@ -167,7 +175,7 @@ def _machine(host: Host, known: tuple[KnownDevice, ...] | None) -> Machine:
 
 
 def _compared(validation: Validation, before: Validation | None) -> Validation:
-    """The validation with what is worse than before, where there is a before."""
+    """Return the validation with what is worse than before, if there is an earlier one."""
     if before is None:
         return validation
     from hosttune.bench.regression import regressions

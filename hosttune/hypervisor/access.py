@@ -1,9 +1,9 @@
-"""Whether QEMU can read what a guest is given: its seed, disk, kernel and initramfs. Asked right before a start.
+"""Whether QEMU can read a guest's files: its seed, disk, kernel and initramfs. Checked right before a start.
 
-QEMU runs as a user of its own. libvirt gives it the file itself (qemu.conf, dynamic_ownership), never the folders on
-the way, and under AppArmor or SELinux only where the policy lets it. Who that user is and which security models are in
-force is what the daemon says (`virsh capabilities`, host/secmodel); whether that user can search and read is what the
-kernel says, asked as that user: so access lists, root squashing and read-only file systems count as they are.
+QEMU runs as its own user. libvirt gives it ownership of the file itself (qemu.conf, dynamic_ownership), but never of
+the folders above; under AppArmor or SELinux access also depends on the policy. The daemon reports the user and the
+active security models (`virsh capabilities`, host/secmodel). Whether that user can search and read is tested as that
+user, by the kernel: so access lists, root squashing and read-only file systems are taken into account.
 """
 
 from __future__ import annotations
@@ -22,23 +22,27 @@ from hosttune.system import System
 _QEMU_CONF = "/etc/libvirt/qemu.conf"
 _OWNERSHIP = re.compile(r"^\s*dynamic_ownership\s*=\s*([0-9])", re.MULTILINE)
 _LABEL = re.compile(r"\+?([0-9]{1,10}):\+?([0-9]{1,10})")
-# libvirt src/security/virt-aa-helper.c, valid_path: these it leaves out of a guest's AppArmor profile.
+# libvirt src/security/virt-aa-helper.c, valid_path: it leaves these paths out of a guest's AppArmor profile.
 _APPARMOR_NEVER = (
     *("/bin/", "/etc/", "/lib", "/lost+found/", "/proc/", "/sbin/", "/selinux/", "/sys/", "/usr/bin/", "/usr/lib"),
     *("/usr/sbin/", "/usr/share/", "/usr/local/bin/", "/usr/local/etc/", "/usr/local/lib", "/usr/local/sbin/"),
 )
 _APPARMOR_READ_ONLY = ("/boot/", "/vmlinuz", "/initrd")
-# File systems that hold no labels, and the boolean that lets svirt use them (RHEL, "Booleans for virtualization";
+# File systems without labels, and the boolean that lets svirt use them (RHEL, "Booleans for virtualization";
 # fedora-selinux/selinux-policy, virt.te and filesystem.te).
 _BOOLEANS = {
     "nfs": "virt_use_nfs", "nfs4": "virt_use_nfs", "9p": "virt_use_nfs",
     "cifs": "virt_use_samba", "fuse": "virt_use_fusefs", "fuseblk": "virt_use_fusefs",
 }  # fmt: skip
-_LABELLED = "seclabel"  # the mount option of a file system that holds labels, NFS 4.2 for one
+_LABELLED = "seclabel"  # mount option of a file system with labels, for example NFS 4.2
 
 
 class Reader(NamedTuple):
-    """Who reads: QEMU's user and group by number, the security models beside "dac", whether libvirt gives it files."""
+    """The user that reads the files, QEMU's.
+
+    `user` and `group`: its ids. `models`: the security models besides "dac". `owns`: whether libvirt gives it
+    ownership.
+    """
 
     user: int
     group: int
@@ -47,7 +51,7 @@ class Reader(NamedTuple):
 
 
 class Given(NamedTuple):
-    """A file of a guest: what it is for people, its path, whether QEMU writes it, too."""
+    """A file of a guest: its name for messages, its path, whether QEMU also writes it."""
 
     what: str
     path: str
@@ -55,9 +59,9 @@ class Given(NamedTuple):
 
 
 def unreachable(system: System, guest: PlannedGuest) -> tuple[str, ...]:
-    """What QEMU could not read of what the guest is given, with the part of the path that is closed; empty: nothing.
+    """Return what QEMU could not read of a guest's files, with the part of the path that is closed; empty for nothing.
 
-    What cannot be told is a reason too. Nothing is asked of a captured host.
+    If access is unknown, that is a reason too. Nothing is checked on a captured host.
     """
     given = tuple(_given(guest))
     if system.captured or not given:
@@ -82,7 +86,7 @@ def _given(guest: PlannedGuest) -> Iterator[Given]:
 
 
 def _reader(system: System) -> Reader:
-    """Raises Unreadable."""
+    """Return QEMU's user, group and security models. Raises Unreadable."""
     text = ask(system, "capabilities")
     models = {
         model.findtext("model") or "": [label.text or "" for label in model.iterfind("baselabel")]
@@ -108,7 +112,7 @@ def _judged(system: System, reader: Reader, file: Given) -> Iterator[str]:
         if closed is not None:
             yield f"{who} cannot reach the {file.what} {path}: it may not search {closed}: chmod o+x {closed}"
             return
-        # libvirt itself, which is root, makes the file QEMU's before the start; on NFS with root squashed it cannot.
+        # libvirt, which is root, gives the file to QEMU before the start. On NFS with root squashing it cannot.
         if not (reader.owns and _local(system, path)):
             verb, mode = ("read and write", "o+rw") if file.written else ("read", "o+r")
             yield f"{who} cannot {verb} the {file.what} {path}: chmod {mode} {path}"
@@ -117,7 +121,7 @@ def _judged(system: System, reader: Reader, file: Given) -> Iterator[str]:
 
 
 def _folders(path: str) -> list[str]:
-    """The folders on the way to a path, "/" first."""
+    """Return the folders above a path, "/" first."""
     found = [os.path.dirname(path)]
     while found[-1] not in ("/", ""):
         found.append(os.path.dirname(found[-1]))
@@ -125,7 +129,10 @@ def _folders(path: str) -> list[str]:
 
 
 def _may(system: System, reader: Reader, how: str, path: str) -> bool:
-    """Whether QEMU's user may search a folder ("-x"), read or write a file: the kernel answers. Raises Unreadable."""
+    """Return whether QEMU's user may search a folder ("-x"), read or write a file, tested by the kernel.
+
+    Raises Unreadable.
+    """
     groups = "--clear-groups" if reader.user == 0 else "--init-groups"
     as_qemu = ("setpriv", "--reuid", str(reader.user), "--regid", str(reader.group), groups, "--")
     try:
@@ -154,7 +161,7 @@ def _local(system: System, path: str) -> bool:
 
 
 def _file_system(system: System, path: str) -> tuple[str, list[str]]:
-    """(type, mount options) of the file system that a path is on, by the longest mount above it; "" where unknown."""
+    """Return (type, mount options) of the file system of a path, from the longest mount above it; "" if unknown."""
     rows = [line.split() for line in (system.read("/proc/self/mounts") or "").splitlines()]
     above = [row for row in rows if len(row) > 3 and f"{path}/".startswith(f"{row[1].rstrip('/')}/")]
     row = max(above, key=lambda row: len(row[1]), default=None)
@@ -162,7 +169,7 @@ def _file_system(system: System, path: str) -> tuple[str, list[str]]:
 
 
 def _confined(system: System, reader: Reader, file: Given, path: str) -> Iterator[str]:
-    """What the security models deny whoever owns the file."""
+    """Return what the security models deny, no matter who owns the file."""
     if "apparmor" in reader.models:
         real = _command(system, "realpath", "--", path).rstrip("\n")
         denied = real.startswith(_APPARMOR_NEVER) or '"' in real

@@ -1,7 +1,7 @@
-"""Why a planned guest must not be defined, or not be started, on a host as it is now: (Host, PlannedGuest) → reasons.
+"""Reasons why a planned guest must not be defined, or not be started, on this host now: (Host, PlannedGuest) → reasons.
 
-Pure. What is unknown is a reason too: a guest that waits for a person does no harm, one that gets half an IOMMU group
-or somebody else's device does.
+Pure. Unknown facts are reasons too: a guest that waits for the administrator does no harm, but a guest with half an
+IOMMU group or with another guest's device does.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from hosttune.model.host import Host, HugePages, PciDevice
 from hosttune.model.plan import Device, PlannedGuest
 from hosttune.model.values import parse_cpus
 
-# Who may hold the rest of a group while a guest has part of it (kernel Documentation/driver-api/vfio.rst).
+# Drivers that may hold the rest of a group while a guest has part of it (kernel Documentation/driver-api/vfio.rst).
 _HARMLESS = (None, "vfio-pci", "pci-stub")
 _VFIO = "vfio-pci"
 
 
 def ready(host: Host, guest: PlannedGuest) -> tuple[str, ...]:
-    """Why the guest must not be defined; empty when it may be.
+    """Return why the guest must not be defined; empty if it may be.
 
-    The IOMMU group of every passed device must be read and whole: each function of it that is no bridge goes to this
-    guest, or has no driver but vfio-pci or pci-stub and is no other guest's.
+    The IOMMU group of every passed-through device must be readable and complete: each function in it, except bridges,
+    goes to this guest, or has no driver other than vfio-pci or pci-stub and does not belong to another guest.
     """
     reasons = [] if host.guests is not None else ["libvirt cannot be asked which guests there are"]
     by_address = host.index.pci
@@ -42,7 +42,10 @@ def ready(host: Host, guest: PlannedGuest) -> tuple[str, ...]:
 
 
 def _functions(guest: PlannedGuest) -> Iterator[Device]:
-    """Passed PCI functions: a mediated device is an address in no group of PCI."""
+    """Return an iterator over the passed-through PCI functions.
+
+    Mediated devices are left out, because their addresses are in no PCI group.
+    """
     return (device for device in guest.devices if device.kind != "mdev")
 
 
@@ -59,8 +62,8 @@ def _not_whole(host: Host, guest: PlannedGuest, function: PciDevice, others: lis
 
 
 def startable(host: Host, guest: PlannedGuest) -> tuple[str, ...]:
-    """Why the guest, though defined, must not be started now; empty when it may be."""
-    from hosttune.planning.fabric.guest import not_startable  # the planner: a third of what `validate` would import
+    """Return why the guest, though defined, must not be started now; empty if it may be."""
+    from hosttune.planning.fabric.guest import not_startable  # imported here: `validate` does not need the planner
 
     running = [other for other in host.guests or () if is_active(other.state)]
     state = next((other.state for other in running if other.name == guest.name), None)
@@ -85,9 +88,9 @@ def startable(host: Host, guest: PlannedGuest) -> tuple[str, ...]:
 
 
 def _without_type(host: Host, guest: PlannedGuest) -> Iterator[str]:
-    """vGPUs that are not made yet: a function without its type, a mediated device that does not exist.
+    """Report vGPUs that do not exist yet: a function without its type, or a mediated device that was not created.
 
-    A function's number tells that it carries a type; which one, the names of the types that are listed now.
+    A function's type number shows that it has a type; the list of types has the type's name.
     """
     gpus = host.vgpu.gpus if host.vgpu else ()
     made = {uuid for gpu in gpus for function in gpu.functions for uuid in function.mdevs}
@@ -106,7 +109,7 @@ def _without_type(host: Host, guest: PlannedGuest) -> Iterator[str]:
 
 
 def _shares(host: Host, guest: PlannedGuest, name: str) -> bool:
-    """Whether a defined guest has a device of this one."""
+    """Return whether another guest, which is defined, has a device of this one."""
     other = next(other for other in host.guests or () if other.name == name)
     return any(device.address in other.devices for device in guest.devices)
 
@@ -118,7 +121,10 @@ def _without_kvm(host: Host, guest: PlannedGuest) -> Iterator[str]:
 
 
 def _short_of_pages(host: Host, guest: PlannedGuest) -> Iterator[str]:
-    """By set of nodes: libvirt's strict mode takes pages of a cell's own nodes or fails (formatdomain, numatune)."""
+    """Check free pages for each set of nodes.
+
+    libvirt's strict mode takes pages from a cell's own nodes, or fails (formatdomain, numatune).
+    """
     page_bytes = huge_page_bytes(guest)
     if page_bytes is None:
         return
@@ -136,7 +142,10 @@ def _short_of_pages(host: Host, guest: PlannedGuest) -> Iterator[str]:
 
 
 def _without_mount(host: Host, guest: PlannedGuest) -> Iterator[str]:
-    """libvirt starts a guest with huge pages only if it knows a hugetlbfs of that size: see `hosttune.hugetlbfs`."""
+    """Check that libvirt knows a hugetlbfs of the page size: else it does not start the guest.
+
+    See `hosttune.hugetlbfs`.
+    """
     page_bytes = huge_page_bytes(guest)
     if page_bytes is None:
         return
@@ -159,7 +168,7 @@ def _without_mount(host: Host, guest: PlannedGuest) -> Iterator[str]:
 
 
 def _free_pages(host: Host, nodes: str, page_bytes: int) -> int | None:
-    """Free pages of a size on these nodes (none named: on all); None when one of them is unknown."""
+    """Return the free pages of a size on these nodes ("": on all); None if one of them is unknown."""
     ids = parse_cpus(nodes)
     free = 0
     for node in host.numa_nodes:

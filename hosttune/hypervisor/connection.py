@@ -1,10 +1,10 @@
-"""What libvirt says of one guest, and the commands that change it: always `virsh`, always bounded in time.
+"""What libvirt reports about one guest, and the commands that change it: always `virsh`, always with a time limit.
 
-A call of libvirt-python cannot be left: a daemon that does not answer would hold the transaction for ever. A command
-is killed at its limit, works the same wherever libvirt is, and can be shown in a rehearsal.
+A call of libvirt-python cannot be cancelled: a daemon that does not respond would block the transaction forever. A
+command is killed at its limit, works the same wherever libvirt runs, and can be shown in a rehearsal.
 
-virsh takes a number for the id of a running guest before it takes it for a name, and a UUID likewise. So every
-command here names its guest by the UUID that libvirt lists beside that name.
+virsh reads a number first as the id of a running guest, then as a name, and likewise a UUID. So every command here
+names its guest by the UUID that libvirt lists beside that name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHUT_OFF, RUNNING = "shut off", "running"
 
 
 def read_definition(system: System, name: str) -> str | None:
-    """The persistent definition of a guest, without its secrets; None where there is none. Raises Unreadable."""
+    """Return the persistent definition of a guest, without secrets; None if there is none. Raises Unreadable."""
     xml = system.query(DEFINITION + name, lambda: _ask_definition(system, name))
     if xml is None and system.captured:
         domain = recorded_domain(system, name)
@@ -35,7 +35,7 @@ def read_definition(system: System, name: str) -> str | None:
 
 
 def read_state(system: System, name: str) -> str | None:
-    """The state of a guest in virsh's words ("running", "shut off", "paused"…); None: there is no such guest.
+    """Return the state of a guest in virsh's words ("running", "shut off", "paused"…); None: the guest does not exist.
 
     Raises Unreadable.
     """
@@ -47,29 +47,32 @@ def read_state(system: System, name: str) -> str | None:
 
 
 def is_active(state: str | None) -> bool:
-    """Whether a guest in this state has a process, memory and devices now. A crashed one may: it counts."""
+    """Return whether a guest in this state has a process, memory and devices now.
+
+    A crashed guest may have, so it counts.
+    """
     return state is not None and state != SHUT_OFF
 
 
 def process_of(system: System, name: str) -> int | None:
-    """The process of a running guest, None where it is not found or not told from others of its name."""
+    """Return the process id of a running guest; None if it is not found or the name is ambiguous."""
     return pid_of(Reader(system), name)
 
 
 def virsh(*arguments: str) -> tuple[str, ...]:
-    """A command of virsh to the libvirt that discovery asks, which HOSTTUNE_LIBVIRT_URI can name."""
+    """Return a virsh command for the libvirt that discovery reads, which HOSTTUNE_LIBVIRT_URI can name."""
     return ("virsh", "--quiet", "--connect", os.environ.get(URI_VARIABLE) or DEFAULT_URI, *arguments)
 
 
 def uuid_of(system: System, name: str, *, persistent: bool = False) -> str | None:
-    """The UUID of the guest of that name, on the live machine; None where there is none. Raises Unreadable."""
+    """Return the UUID of the guest with that name, on the live machine; None if there is none. Raises Unreadable."""
     only = ("--persistent",) if persistent else ()
     rows = (line.split(maxsplit=1) for line in ask(system, "list", "--all", *only, "--uuid", "--name").splitlines())
     return next((row[0] for row in rows if len(row) == 2 and row[1].strip() == name), None)
 
 
 def known_uuid(system: System, name: str) -> str:
-    """The UUID of a guest that must be there. Raises WriteFailed, Unreadable."""
+    """Return the UUID of a guest that must exist. Raises WriteFailed, Unreadable."""
     uuid = uuid_of(system, name)
     if uuid is None:
         raise WriteFailed(f"guest {name}", "libvirt has no guest of that name")
@@ -91,12 +94,12 @@ def _ask_about(system: System, uuid: str, *command: str) -> str | None:
         return ask(system, *command, uuid)
     except Unreadable as error:
         if "failed to get domain" in error.reason or "Domain not found" in error.reason:
-            return None  # gone since it was listed
+            return None  # it was removed after it was listed
         raise
 
 
 def ask(system: System, *arguments: str) -> str:
-    """What virsh answers to a question that changes nothing. Raises Unreadable."""
+    """Return the output of a read-only virsh command. Raises Unreadable."""
     argv = virsh("--readonly", *arguments)
     try:
         return system.run(argv, timeout=READ_SECONDS)

@@ -1,7 +1,7 @@
-"""The libvirt daemon that has the guests: which unit it is, what a restart would cut off, and the restart.
+"""The libvirt daemon that runs the guests: its unit, what a restart would interrupt, and the restart.
 
-Guests go on running when it is restarted: QEMU does not end with it (its units have KillMode=process), and the daemon
-finds its guests again. What it is doing for a guest at that moment (a migration, a snapshot, a start) is cut off.
+Guests keep running during a restart: QEMU does not end with the daemon (its units have KillMode=process), and the
+daemon finds its guests again. A job that it is doing for a guest (a migration, a snapshot, a start) is interrupted.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from hosttune.settings.setting import FILE, KEEP_STAGE, refuse
 from hosttune.settings.traits import Disturbing, Remediable
 from hosttune.system import System
 
-# libvirt's modular and its monolithic daemon, by the socket that clients of qemu:///system find (libvirt daemons.rst).
+# libvirt's modular and its monolithic daemon, by the socket that clients of qemu:///system use (libvirt daemons.rst).
 _SOCKETS = {"virtqemud.service": "/run/libvirt/virtqemud-sock", "libvirtd.service": "/run/libvirt/libvirt-sock"}
 # virsh domstate --reason, of a guest that libvirt is working on (libvirt-domain.h, virDomainPausedReason).
 _WORK = ("starting up", "migrating", "saving", "dumping", "snapshot", "creating snapshot", "post-copy")
 
 
 def daemon_unit(system: System) -> str | None:
-    """The systemd unit of the system's daemon that runs the guests; None where there is none, or another is asked."""
+    """Return the systemd unit of the system's daemon that runs the guests.
+
+    None if there is none, or if hosttune uses another libvirt (HOSTTUNE_LIBVIRT_URI).
+    """
     if not system.captured and _uri() != DEFAULT_URI:
         return None
     found = [unit for unit, socket in _SOCKETS.items() if system.exists(socket)]
@@ -50,7 +53,7 @@ def _is_active(system: System, unit: str) -> bool:
 
 
 def jobs(system: System) -> Iterator[str]:
-    """What libvirt is doing for guests that a restart would cut off, in a few words each; that it is unknown, too."""
+    """Yield the guests' jobs that a restart of libvirt would interrupt, or why they are unknown: a few words each."""
     if system.captured or daemon_unit(system) is None:
         return
     try:
@@ -68,18 +71,18 @@ def _doing(system: System, uuid: str) -> str | None:
         return next((work for work in _WORK if f"({work}" in state), None) or _job(ask(system, "domjobinfo", uuid))
     except Unreadable as error:
         if "failed to get domain" in error.reason or "not running" in error.reason:
-            return None  # it has ended since it was listed
+            return None  # it ended after it was listed
         raise
 
 
 def _job(info: str) -> str | None:
-    """The job of `virsh domjobinfo`, None where it says that there is none."""
+    """Return the job in the output of `virsh domjobinfo`; None if there is none."""
     facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in info.splitlines())}
     return None if facts.get("Job type", "None") in ("None", "") else f"a job ({facts.get('Operation', 'unknown')})"
 
 
 def restart_daemon(system: System) -> None:
-    """Restart the daemon and wait until it answers. Raises InUse while it has a job, WriteFailed, CommandFailed."""
+    """Restart the daemon and wait until it responds. Raises InUse while it has a job, WriteFailed, CommandFailed."""
     unit = daemon_unit(system)
     if unit is None:
         raise WriteFailed("libvirt", "no daemon of it has a socket in /run/libvirt: is it installed?")
@@ -87,15 +90,15 @@ def restart_daemon(system: System) -> None:
         raise InUse(unit, doing)
     system.change(("systemctl", "restart", unit), timeout=CHANGE_SECONDS)
     if not system.captured:
-        system.run(virsh("--readonly", "list", "--uuid"), timeout=CHANGE_SECONDS)  # answered once its drivers are up
+        system.run(virsh("--readonly", "list", "--uuid"), timeout=CHANGE_SECONDS)  # responds when its drivers are up
 
 
 @dataclass(frozen=True)
 class LibvirtRestart(Disturbing, Remediable):
-    """That the libvirt daemon has found a hugetlbfs; target: where that is mounted. Value: "found" or "not found".
+    """Whether the libvirt daemon has found a hugetlbfs. Target: its mount point. Value: "found" or "not found".
 
-    It looks for them only when it starts, so it is restarted. There is no way back and no need of one: a daemon that
-    knows one more serves as well; `mount` restarts it where that one is taken away.
+    libvirt looks for them only when it starts, so it is restarted. There is no revert, and none is needed: it does no
+    harm if the daemon knows one more. `mount` restarts the daemon when that file system is unmounted.
     """
 
     kind: ClassVar[str] = "libvirt-restart"
@@ -131,7 +134,7 @@ class LibvirtRestart(Disturbing, Remediable):
         return FOUND if system.exists(libvirts_folder(self.target)) else NOT_FOUND
 
     def agrees(self, live: Any, want: Any) -> bool:
-        """See Setting: knowing a file system is as good as not knowing it."""
+        """See Setting. "found" is as good as "not found" when the latter is wanted."""
         return bool(live in (FOUND, want))
 
     def write(self, system: System, value: Any) -> str | None:

@@ -29,7 +29,8 @@ from hosttune.system import System
 _NVRAM = "/var/lib/libvirt/qemu/nvram/{name}_VARS.fd"  # where the system's libvirt keeps UEFI variables
 _WINDOW = re.compile(r"name=opt/ovmf/X-PciMmio64Mb,string=[0-9]{1,12}")
 _QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
-# What the writer of domain XML writes, by parent: a program to run, a hook, a file to log into are none of it.
+# The elements that hosttune's domain XML can have, by parent. None of them names a program to run, a hook or a log
+# file.
 _CHILDREN = {
     parent: frozenset(children.split())
     for parent, children in {
@@ -77,11 +78,11 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Guest(Setting, Explains):
-    """The persistent definition of a guest; target: its name. Value: domain XML, None = not defined.
+    """The persistent definition of a guest. Target: its name. Value: domain XML; None: not defined.
 
-    libvirt fills in what the XML leaves open, so values agree when they mean the same guest (`domain.same_guest`). A
-    guest that is redefined keeps its UUID and MAC addresses. Of one that runs, only what it is after its next start
-    changes: the engine asks for its name in --disrupt first (`is_active(read_state(…))`).
+    libvirt adds what the XML leaves open, so two values agree if they mean the same guest (`domain.same_guest`). A
+    guest that is redefined keeps its UUID and MAC addresses. For a running guest only its state after the next start
+    changes; the engine first requires its name in --disrupt (`is_active(read_state(…))`).
     """
 
     kind: ClassVar[str] = "guest"
@@ -97,7 +98,7 @@ class Guest(Setting, Explains):
         return cls(named(cls.kind, target))
 
     def check(self, value: Any) -> None:
-        """See Setting. XML that the writer would not write is refused: a plan may come from anybody."""
+        """See Setting. XML that hosttune does not write is refused, because a plan may come from anywhere."""
         if value is None:
             return
         if not isinstance(value, str):
@@ -114,7 +115,7 @@ class Guest(Setting, Explains):
         return read_definition(system, self.target)
 
     def agrees(self, live: Any, want: Any) -> bool:
-        """See Setting: whether both mean the same guest."""
+        """See Setting. Return whether both mean the same guest."""
         if live is None or want is None:
             return live is None and want is None
         return not same_guest(live, want)
@@ -142,21 +143,24 @@ class Guest(Setting, Explains):
             raise WriteFailed(f"guest {self.target}", why)
 
     def _refuse_leftovers(self, system: System, xml: str) -> None:
-        """UEFI variables of an earlier guest would become this one's, and go with it when it is undefined."""
+        """Raise WriteFailed if an earlier guest left UEFI variables.
+
+        This guest would use them, and undefining it would remove them.
+        """
         path = _NVRAM.format(name=self.target)
         if read_domain(xml).firmware == "efi" and system.exists(path):
             raise WriteFailed(path, "UEFI variables of an earlier guest of that name: move them away first")
 
 
 def named(kind: str, target: str) -> str:
-    """A guest's name by the rule of intents. Raises BadInput."""
+    """Return a guest's name, checked by the rule of intents. Raises BadInput."""
     if not is_guest_name(target):
         raise refuse(kind, target, f"{target!r} is not a guest name", "use letters, digits, '.', '_' and '-'")
     return target
 
 
 def _strange(xml: str, arguments: tuple[str, ...]) -> str | None:
-    """What the XML holds that no XML of ours does, in a few words; None when nothing."""
+    """Return what the XML contains that hosttune never writes, in a few words; None for nothing."""
     for element in parse(xml).iter():
         tag = str(element.tag)
         for child in element:
@@ -180,7 +184,7 @@ def _define(system: System, xml: str) -> None:
 
 
 def _undefine(system: System, name: str) -> None:
-    """The UEFI variables go too: they were made for this guest. A guest with snapshots or a saved state stays."""
+    """Undefine a guest and remove its UEFI variables, which were made for it. Fails with snapshots or a saved state."""
     uuid = uuid_of(system, name, persistent=True)
     if uuid is not None:
         system.change(virsh("undefine", "--nvram", uuid), timeout=CHANGE_SECONDS)

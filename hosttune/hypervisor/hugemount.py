@@ -1,8 +1,8 @@
-"""A hugetlbfs for guests' pages, as a systemd mount unit of our own. Target: one of `hugetlbfs.PLACES`.
+"""A hugetlbfs for guests' pages, as a systemd mount unit of hosttune. Target: one of `hugetlbfs.PLACES`.
 
-Value: the size of its pages in bytes, mounted now and at every boot; None, neither. While the two differ,
-{"now": bytes or null, "boot": bytes, null, or what is wrong with the unit}. A file system that somebody else has
-mounted is used and never ours.
+Value: the size of its pages in bytes, if it is mounted now and at every boot; None, if neither. While the two differ:
+{"now": bytes or null, "boot": bytes, null, or what is wrong with the unit}. A file system that was mounted by others is
+used, but never counts as hosttune's.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Mount(ServedByOthers):
     scope: ClassVar[str] = FILE
     stage: ClassVar[int] = KEEP_STAGE
     none_is_value: ClassVar[bool] = True
-    may_stop_midway: ClassVar[bool] = True  # the unit's file may be there before it is enabled and started
+    may_stop_midway: ClassVar[bool] = True  # the unit's file may exist before the unit is enabled and started
     persisted_by: ClassVar[str] = "itself: it is a systemd unit"
     reset_by: ClassVar[str] = "nothing but a revert"
 
@@ -101,7 +101,7 @@ class Mount(ServedByOthers):
             return self._mount(system)
         return self._take(system, want)
 
-    # --- what is there ---------------------------------------------------------------------------------------
+    # --- present state ---------------------------------------------------------------------------------------
 
     def _mounted(self, system: System) -> int | None:
         text = next((text for path in MOUNTS if (text := system.read(path)) is not None), None)
@@ -123,7 +123,7 @@ class Mount(ServedByOthers):
     def _held(self, system: System) -> str | None:
         return system.read(unit_path(self.target))
 
-    # --- forth -----------------------------------------------------------------------------------------------
+    # --- mount -----------------------------------------------------------------------------------------------
 
     def _mount(self, system: System) -> str | None:
         held, mounted = self._held(system), self._mounted(system)
@@ -138,10 +138,10 @@ class Mount(ServedByOthers):
         system.change(("systemctl", "start", unit_name(self.target)), timeout=_SECONDS)
         return None
 
-    # --- and back --------------------------------------------------------------------------------------------
+    # --- unmount ---------------------------------------------------------------------------------------------
 
     def _take(self, system: System, want: Mapping[str, Any]) -> str | None:
-        """Unmount, take the folder away if it was not there before us, and the unit last: it shows what was cut off."""
+        """Unmount, remove the folder if hosttune made it, and remove the unit last: it shows an interrupted change."""
         held = self._held(system)
         ours = held is not None and held.startswith(OURS)
         note = None
@@ -155,9 +155,13 @@ class Mount(ServedByOthers):
         return note
 
     def _unmount(self, system: System, *, ours: bool, keep_folder: bool) -> str | None:
-        """libvirt is told by a restart: else it would put a guest's memory into the folder that is left."""
+        """Unmount, and restart libvirt so that it notices.
+
+        Otherwise libvirt would put a guest's memory into the remaining folder.
+        """
         mounted = self._mounted(system) is not None
-        # Not mounted, and our unit there: an earlier try may have been cut off before libvirt was told.
+        # Not mounted, but hosttune's unit exists: an earlier attempt may have been interrupted before libvirt was
+        # restarted.
         tell = system.exists(libvirts_folder(self.target)) if mounted else ours
         tell = tell and daemon_unit(system) is not None
         if tell and (doing := "; ".join(jobs(system))):
@@ -183,10 +187,10 @@ class Mount(ServedByOthers):
 
 
 def users_of(system: System, path: str) -> Iterator[str]:
-    """Processes with files of a file system open or in their memory, "NAME (process N)", the first few of them.
+    """Yield the first few processes with files of a file system open or mapped: "NAME (process N)".
 
-    Asked before it is unmounted: a guest has it in a mount namespace of its own, where the host's unmount does not
-    reach, and would go on using what nobody sees any more. proc(5): PID/fd, PID/maps.
+    Checked before an unmount. A guest has the file system in its own mount namespace, which the host's unmount does not
+    reach: it would continue to use a file system that the host no longer shows. proc(5): PID/fd, PID/maps.
     """
     count = 0
     for number in (name for name in system.list("/proc") if name.isdecimal()):
@@ -202,4 +206,4 @@ def _uses(system: System, process: str, below: str) -> bool:
             (system.link(f"{folder}/fd/{name}") or "").startswith(below) for name in system.list(f"{folder}/fd")
         )
     except Unreadable:
-        return False  # it has ended meanwhile, or is a kernel thread; the unmount itself has the last word
+        return False  # it has ended, or is a kernel thread; if it does use files, the unmount fails

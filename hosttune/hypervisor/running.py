@@ -1,4 +1,4 @@
-"""Proof that a running guest is where its plan puts it, from the kernel's own files and not from any XML.
+"""Proof that a running guest is where its plan puts it, from the kernel's own files and not from XML.
 
 proc(5): `status` (Cpus_allowed_list) and `comm` of each thread, `numa_maps` of the process, the links in `fd`.
 """
@@ -18,9 +18,9 @@ from hosttune.system import System
 
 
 def verify_running(system: System, guest: PlannedGuest, process: int) -> tuple[str, ...]:
-    """How a running guest differs from its plan, one text each; empty when all is as planned.
+    """Return how a running guest differs from its plan, one text each; empty if everything is as planned.
 
-    `process` is QEMU's. What cannot be read is a difference: unknown is no proof.
+    `process` is QEMU's. What cannot be read counts as a difference, because unknown is not proof.
     """
     expected, reader = ExpectedGuest.of_plan(guest), Reader(system)
     running = read_process(reader, guest.name, process)
@@ -56,7 +56,10 @@ def _devices(system: System, guest: PlannedGuest, process: int) -> Iterator[str]
 
 
 def _doors(system: System, device: Device) -> tuple[str, ...]:
-    """Files through which QEMU can hold a device: its group's, or its own with iommufd (driver-api/vfio.rst)."""
+    """Return the files through which QEMU can hold a device: its group's, or with iommufd its own.
+
+    Source: driver-api/vfio.rst.
+    """
     bus = "mdev" if device.kind == "mdev" else "pci"
     folder = f"/sys/bus/{bus}/devices/{device.address}"
     group = (system.link(f"{folder}/iommu_group") or "").rpartition("/")[2]

@@ -24,15 +24,15 @@ from hosttune.system import System
 
 @dataclass(frozen=True)
 class GuestState(Setting):
-    """The state of a guest; target: its name. Value: virsh's word. A guest that libvirt does not know is shut off.
+    """The state of a guest. Target: its name. Value: virsh's word. A guest that libvirt does not know is shut off.
 
-    Only "running" can be wanted. The way back ends the guest at once (`virsh destroy`), which is right only within
-    the transaction that started it: later there is a tenant's work in it (`undone_later` is False).
+    Only "running" can be wanted. A rollback ends the guest at once (`virsh destroy`). This is right only within the
+    transaction that started it, because later the guest does a tenant's work (`undone_later` is False).
     """
 
     kind: ClassVar[str] = "guest-state"
     stage: ClassVar[int] = START_STAGE
-    may_stop_midway: ClassVar[bool] = True  # libvirt goes on starting when who asked is gone; it is "paused" meanwhile
+    may_stop_midway: ClassVar[bool] = True  # libvirt continues a start without its caller; the guest is "paused" then
     undone_later: ClassVar[bool] = False
     persisted_by: ClassVar[str] = "nothing: start it again, or virsh autostart"
 
@@ -51,13 +51,13 @@ class GuestState(Setting):
         return read_state(system, self.target) or SHUT_OFF
 
     def write(self, system: System, value: Any) -> None:
-        """See Setting. Returns once the guest runs, which takes as long as clearing all of its memory."""
+        """See Setting. Returns when the guest runs; before that all of its memory is cleared."""
         if self.read(system) == value:
             return
         if value == RUNNING:
             system.tell(STATE + self.target, RUNNING, lambda: _start(system, self.target))
         elif value == SHUT_OFF:
-            # No record is what a guest that does not run has on a scratch root.
+            # On a scratch root, a guest that does not run has no record.
             system.tell(STATE + self.target, "", lambda: _end(system, self.target))
         else:
             raise WriteFailed(f"guest {self.target}", f"it cannot be made {value!r} again")

@@ -1,4 +1,4 @@
-"""Definitions as texts: what stays of one in the next, one form for the same XML, and the difference for people."""
+"""Definitions as text: what a new one keeps of the old one, a canonical form, and the difference for people."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def with_identity(xml: str, old_xml: str) -> str:
-    """The XML with what its guest already is: the UUID, and the MAC address of each network that it had.
+    """Return the XML with the identity of the existing guest: its UUID, and the MAC address of each network it had.
 
-    libvirt refuses to redefine a guest under another UUID, and makes up a MAC address where none is written: the guest
-    would not find its network again. Raises as `canonical` does.
+    libvirt refuses to redefine a guest under another UUID. It makes up a MAC address if none is given, and then the
+    guest would lose its network configuration. Raises as `canonical` does.
     """
     from lxml import etree
 
@@ -41,9 +41,9 @@ def _network(interface: _Element) -> tuple[str | None, ...]:
 
 
 def canonical(xml: str) -> str:
-    """The XML indented by two blanks, without comments, attributes in order, ending in a newline.
+    """Return the XML indented by two spaces, without comments, with sorted attributes, ending in a newline.
 
-    Raises lxml's XMLSyntaxError or ValueError for a text that is no XML.
+    Raises lxml's XMLSyntaxError or ValueError for a text that is not XML.
     """
     from lxml import etree
 
@@ -61,7 +61,7 @@ def canonical(xml: str) -> str:
 
 
 def xml_difference(old: str | None, new: str | None) -> str:
-    """A unified diff of two definitions, each in its canonical form; None = no definition. Empty where they agree.
+    """Return a unified diff of two definitions in canonical form; None = no definition. Empty if they are equal.
 
     Raises as `canonical` does.
     """

@@ -1,4 +1,4 @@
-"""Kinds of setting: what can be read, written and put back on a host. `hosttune.transaction.kinds` lists them."""
+"""Kinds of setting: what can be read, written and restored on a host. `hosttune.transaction.kinds` lists them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A rule of hosttune's in libvirt's AppArmor profile of guests: see `hosttune.apparmor`.
+"""hosttune's rule in libvirt's AppArmor profile for guests: see `hosttune.apparmor`.
 
-Target: the profile's local part. Value: the rule, None where it is not there. Each start of a guest loads the profile
-anew (virt-aa-helper), so nothing is restarted; running guests keep the profile that they have.
+Target: the profile's local part. Value: the rule; None if it is missing. virt-aa-helper loads the profile at each start
+of a guest, so nothing is restarted; running guests keep the profile that they were started with.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class AppArmorRule(ServedByOthers):
         return None
 
     def write(self, system: System, value: Any) -> None:
-        """See Setting. All other lines of the file stay."""
+        """See Setting. All other lines of the file are kept."""
         text = _text(system, self.target)
         if value is not None:
             system.replace(self.target, with_rule(text).encode("utf-8", "surrogateescape"), _MODE)
@@ -75,6 +75,6 @@ class AppArmorRule(ServedByOthers):
 
 
 def _text(system: System, path: str) -> str | None:
-    """A file as it is, whatever bytes are in it."""
+    """Return a file's text; bytes that are not UTF-8 are kept (surrogateescape)."""
     data = system.read_bytes(path)
     return None if data is None else data.decode("utf-8", "surrogateescape")

@@ -1,15 +1,15 @@
-"""Active State Power Management of a link. The target is the address of one of its ends, as a rule the port above.
+"""Active State Power Management (ASPM) of a link. Target: the address of one end, usually the port above.
 
-Value: the states that both ends have enabled, as `PciDevice.aspm` says it: "off", "L0s", "L1", "L0s L1". Where the
-ends differ, where the kernel's switches say another thing than the ends, or where it has substates on that going back
-must switch on again, a mapping: address -> states, "link" -> names of the kernel's switches that are on, "apart" ->
-names of those that say another thing than the ends.
+Value: the states that both ends have enabled, as in `PciDevice.aspm`: "off", "L0s", "L1", "L0s L1". The value is a
+mapping if the ends differ, if the kernel's switches contradict the ends, or if substates are on that a revert must
+switch on again: address -> states, "link" -> names of the kernel's switches that are on, "apart" -> names of the
+switches that contradict the ends.
 
-There are two books of it: bits 1:0 of link control of each end, and the kernel's own switches (Documentation/ABI/
-testing/sysfs-bus-pci, `link/l0s_aspm`…; on the function below the port), which set both ends, and do nothing where they
-are as asked already (drivers/pci/pcie/aspm.c, pcie_config_aspm_link). setpci and firmware write the first behind the
-second's back. So both are read, and each is written where it differs. PCIe 5.0, 5.4.1.3: L1 is taken from the
-downstream end first; the port comes last here.
+ASPM is set in two places. One is bits 1:0 of link control at each end. The other is the kernel's own switches
+(Documentation/ABI/testing/sysfs-bus-pci, `link/l0s_aspm`…; on the function below the port). They set both ends, and do
+nothing if the kernel already has the requested value (drivers/pci/pcie/aspm.c, pcie_config_aspm_link). setpci and
+firmware change the bits without the kernel noticing. So both places are read, and each is written if it differs. PCIe
+5.0, 5.4.1.3: L1 is disabled at the downstream end first, so the port is written last.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hosttune.settings.registers import LINK_ASPM, config_of, write_field
 from hosttune.system import System
 
 SWITCHES = {"l0s_aspm": "L0s", "l1_aspm": "L1"}
-SUBSTATES = ("l1_1_aspm", "l1_2_aspm", "l1_1_pcipm", "l1_2_pcipm")  # off with l1_aspm, and not on again with it
+SUBSTATES = ("l1_1_aspm", "l1_2_aspm", "l1_1_pcipm", "l1_2_pcipm")  # cleared with l1_aspm, but not set again with it
 LINK, APART = "link", "apart"
 _FACING_DOWN = ("root-port", "downstream-port")
 
@@ -44,7 +44,7 @@ class Aspm(OfRegister):
         one_of(self, value, ASPM)
 
     def effective(self, system: System) -> Any:
-        """See Setting. What the ends' registers say; the host document says the same of each."""
+        """See Setting. Read from the registers of both ends, as in the host document."""
         ends = self._states(system)
         if self.target not in ends:
             return None
@@ -61,7 +61,7 @@ class Aspm(OfRegister):
         if not switches:
             return states if alike else FrozenMap(ends)
         on = [name for name, value in switches.items() if value == "1"]
-        if "l1_aspm" not in on:  # substates do nothing without it
+        if "l1_aspm" not in on:  # substates have no effect without it
             on = [name for name in on if name in SWITCHES]
         apart = _apart(states, switches) if alike else []
         if alike and not apart and SWITCHES.keys() >= set(on):
@@ -69,7 +69,7 @@ class Aspm(OfRegister):
         return FrozenMap({**ends, LINK: " ".join(on) or "off"} | ({APART: " ".join(apart)} if apart else {}))
 
     def write(self, system: System, value: Any) -> str | None:
-        """See Setting. The ends are written where the switches do not bring what is wanted."""
+        """See Setting. The registers of the ends are written only if the switches did not set the wanted states."""
         folder = self._folder(system)
         switches = _switches(system, folder)
         before = self._states(system)
@@ -79,7 +79,7 @@ class Aspm(OfRegister):
         _set_switches(system, folder, switches, wanted)
         now = self._states(system)
         if now == before and any(wanted[name] != switches[name] for name in wanted if name in SWITCHES):
-            now = dict.fromkeys(before, _of_switches(wanted))  # a rehearsal does not see it; live, the read-back tells
+            now = dict.fromkeys(before, _of_switches(wanted))  # for a rehearsal; live, the read-back shows it
         said = [
             write_field(system, end, LINK_ASPM, ASPM.index(words))
             for end, words in _port_last(states, self.ends(system))
@@ -88,45 +88,45 @@ class Aspm(OfRegister):
         return "; ".join(filter(None, said)) or None
 
     def agrees(self, live: Any, want: Any) -> bool:
-        """See Setting. Substates do not matter where the ends are as wanted, unless nothing is to be on."""
+        """See Setting. Substates are ignored if the ends are as wanted, unless "off" is wanted."""
         if not (isinstance(live, Mapping) and isinstance(want, str)):
             return super().agrees(live, want)
         ends = all(states == want for end, states in live.items() if end not in (LINK, APART))
         return ends and APART not in live and (want != "off" or live.get(LINK, "off") == "off")
 
     def ends(self, system: System) -> tuple[str, ...]:
-        """The functions at both ends of the link, the port above last; virtual functions have no end of their own."""
+        """Return the functions at both ends of the link, the port above last; virtual functions are not ends."""
         path = real_path(system, self.target)
         if decode(config_of(system, self.target)).port_type not in _FACING_DOWN:
             path = path.rpartition("/")[0]
         port = path.rpartition("/")[2]
         ends = [name for name, folder in below(system, path) if system.link(f"{folder}/physfn") is None]
-        if not ADDRESS.fullmatch(port):  # on a root bus: no port is seen
+        if not ADDRESS.fullmatch(port):  # on a root bus: no port is visible
             ends, port = [], self.target
         return (*sorted(ends), port)
 
     def _states(self, system: System) -> dict[str, str]:
-        """ASPM of each end that tells."""
+        """Return the ASPM states of each end that reports them."""
         if system.link(f"{DEVICES}/{self.target}/physfn") is not None:
             return {}
         found = {end: decode(config_of(system, end)).aspm for end in self.ends(system)}
         return {end: states for end, states in found.items() if states is not None}
 
     def _folder(self, system: System) -> str:
-        """Where the kernel's switches for this link are, if there are any: the first function that has them."""
+        """Return the folder with the kernel's switches for this link, of the first function that has it; "" if none."""
         folders = [f"{DEVICES}/{end}/link" for end in self.ends(system)[:-1]]
         return next((folder for folder in folders if SWITCHES.keys() & set(system.list(folder))), "")
 
 
 def _switches(system: System, folder: str) -> dict[str, str]:
-    """The switches of a link and what they are, "0" or "1"."""
+    """Return the switches of a link with their values, "0" or "1"."""
     names = set(system.list(folder)) if folder else set()
     values = {name: system.read(f"{folder}/{name}") for name in (*SWITCHES, *SUBSTATES) if name in names}
     return {name: value.strip() for name, value in values.items() if value is not None}
 
 
 def _wanted(value: Any, switches: Mapping[str, str]) -> dict[str, str]:
-    """What each switch is to be. Substates are only ever put back."""
+    """Return the wanted value of each switch. Substates are only ever restored."""
     if isinstance(value, Mapping) and LINK in value:
         on = set(value[LINK].split())
         return {name: "1" if name in on else "0" for name in switches if name in SWITCHES or "l1_aspm" in on}
@@ -135,18 +135,21 @@ def _wanted(value: Any, switches: Mapping[str, str]) -> dict[str, str]:
 
 
 def _apart(states: str, switches: Mapping[str, str]) -> list[str]:
-    """The switches that say another thing than the ends, which have these states."""
+    """Return the switches that contradict `states`, the states of the ends."""
     on = states.split()
     return [name for name, state in SWITCHES.items() if name in switches and (switches[name] == "1") != (state in on)]
 
 
 def _of_switches(switches: Mapping[str, str]) -> str:
-    """The states that both ends have once these switches are set."""
+    """Return the states that both ends have after these switches are set."""
     return " ".join(state for name, state in SWITCHES.items() if switches.get(name) == "1") or "off"
 
 
 def _set_switches(system: System, folder: str, now: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-    """Write what differs: what goes off first, substates last, for they switch L1 on and L1 off takes them along."""
+    """Write the switches that differ, in this order: those to switch off, those to switch on, substates to switch on.
+
+    A substate also switches L1 on, and switching L1 off also switches substates off.
+    """
     differing = [name for name in wanted if wanted[name] != now[name]]
     for name in sorted(differing, key=lambda name: (wanted[name] == "1", name in SUBSTATES)):
         system.write(f"{folder}/{name}", wanted[name])

@@ -1,9 +1,9 @@
 """Queue of an NVMe namespace. Target: "ADDRESS nN", the drive's PCI address and the number at the end of the block
-device's name, which a reboot does not exchange ("0000:c1:00.0 n1").
+device's name, which a reboot does not change ("0000:c1:00.0 n1").
 
-Value: a mapping of `scheduler` (the chosen word), `nr_requests` and `rq_affinity` (numbers), those that there are.
-The three are one setting because the kernel sets `nr_requests` anew with the scheduler (block/elevator.c): written
-one by one, none could be put back for certain. Source: Documentation/ABI/stable/sysfs-block.
+Value: a mapping of `scheduler` (the chosen word), `nr_requests` and `rq_affinity` (numbers), as far as they exist. The
+three are one setting because the kernel resets `nr_requests` when the scheduler changes (block/elevator.c): if they
+were written one by one, a revert could not restore them reliably. Source: Documentation/ABI/stable/sysfs-block.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class NvmeQueue(Setting):
     """See the module."""
 
     kind: ClassVar[str] = "nvme-queue"
-    limit_seconds: ClassVar[float | None] = 60.0  # the queue is drained first, which a sick drive does not let end
-    may_stop_midway: ClassVar[bool] = True  # a new scheduler brings a depth of its own
+    limit_seconds: ClassVar[float | None] = 60.0  # the kernel drains the queue first; a faulty drive may never finish
+    may_stop_midway: ClassVar[bool] = True  # a new scheduler sets its own queue depth
     reset_by: ClassVar[str] = "a reset of the drive, a reboot"
 
     @classmethod
@@ -65,7 +65,7 @@ class NvmeQueue(Setting):
         return FrozenMap({name: value for name, value in found.items() if value is not None}) or None
 
     def write(self, system: System, value: Any) -> str | None:
-        """See Setting. The scheduler comes first: it brings its own number of requests."""
+        """See Setting. The scheduler is written first, because it resets the number of requests."""
         folder = self._queue(system)
         if folder is None:
             raise WriteFailed(f"{DEVICES}/{self.target}", "there is no such namespace now")
@@ -91,13 +91,16 @@ class NvmeQueue(Setting):
         return FrozenMap(dict(parts)) or None
 
     def agrees(self, live: Any, want: Any) -> bool:
-        """See Setting. What is not wanted of it may be anything."""
+        """See Setting. Parts that are not wanted may have any value."""
         if not isinstance(live, Mapping) or not isinstance(want, Mapping):
             return bool(live == want)
         return all(name in live and live[name] == part for name, part in want.items())
 
     def _queue(self, system: System) -> str | None:
-        """The queue's folder. A namespace with several paths has one for each, "nvme0c1n2", below its controller."""
+        """Return the queue's folder; None if there is none.
+
+        A namespace with several paths has one queue for each ("nvme0c1n2"), below its controller.
+        """
         address, _, number = self.target.partition(" ")
         name = re.compile(rf"nvme[0-9]+(?:c[0-9]+)?{number}")
         drive = f"{DEVICES}/{address}/nvme"
@@ -109,7 +112,7 @@ class NvmeQueue(Setting):
 
 
 def _write_requests(system: System, folder: str, requests: int, scheduler: str | None) -> str | None:
-    """Write the number of requests; without a scheduler there can be no more than the drive's own queue holds."""
+    """Write the number of requests. Without a scheduler the maximum is the size of the drive's own queue."""
     most = whole_number(system, f"{folder.rpartition('/')[0].rpartition('/')[0]}/sqsize")
     said = None
     if scheduler == "none" and most and requests > most:
@@ -119,7 +122,7 @@ def _write_requests(system: System, folder: str, requests: int, scheduler: str |
     except WriteFailed as error:
         if error.errno != errno.EINVAL:
             raise
-        said = f"the kernel does not take {requests} requests for this drive"  # what it has is in the read-back
+        said = f"the kernel does not take {requests} requests for this drive"  # the read-back shows the value
     return said
 
 

@@ -1,8 +1,9 @@
-"""Boot loaders: which one this machine has, and what they share. One module each: `grub`, `grubby`, `kernelinstall`.
+"""Boot loaders: which one this machine has, and what they share. One module for each: `grub`, `grubby`,
+`kernelinstall`.
 
-They are told apart by the files and tools that are there, never by a distribution's name. Each keeps what is staged
-in one file of ours and runs its own generator; a change is marked unfinished in that file until the generator has
-finished, so that a crash in between is seen.
+They are recognized by their files and tools, never by a distribution's name. Each one keeps what is staged in one file
+of hosttune and runs its own generator. A change is marked as unfinished in that file until the generator has finished,
+so that a crash in between can be detected.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from hosttune.errors import Unreadable, WriteFailed
 from hosttune.model.commandline import split, text_of
 from hosttune.system import System
 
-# What a word of ours may hold: nothing that a shell, GRUB's language or sed could take for its own.
+# Allowed characters of a word that hosttune stages: none that a shell, GRUB's language or sed would interpret.
 WORD = re.compile(r"[A-Za-z0-9_.,:/+=-]{1,1024}")
 COMMAND_LINE_SIZE = 2048  # bytes with the final zero; the rest is cut off (arch/x86/include/asm/setup.h)
 # What systemd-boot leaves for the system that it started (systemd.io/BOOT_LOADER_INTERFACE); UTF-16 after 4 bytes.
 LOADER_INFO = "/sys/firmware/efi/efivars/LoaderInfo-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
 ENTRIES = ("/efi/loader/entries", "/boot/loader/entries", "/boot/efi/loader/entries")
-STATE = "/etc/hosttune/kernel-arguments"  # of ours, where the boot loader's own file cannot remember for us
+STATE = "/etc/hosttune/kernel-arguments"  # hosttune's own file, if the boot loader's cannot hold this
 _NAME = re.compile(r"[a-z_]{1,32}")
 
 S = TypeVar("S", bound="Remembered")
@@ -33,9 +34,9 @@ S = TypeVar("S", bound="Remembered")
 
 @dataclass(frozen=True)
 class Staged:
-    """What our file stages for the next boot: name -> its arguments, None where they are taken away.
+    """What hosttune's file stages for the next boot: name -> its arguments, None if they are removed.
 
-    `unfinished`: names whose change was cut off before the boot loader had it.
+    `unfinished`: names whose change was interrupted before the boot loader had it.
     """
 
     arguments: Mapping[str, str | None]
@@ -43,26 +44,25 @@ class Staged:
 
 
 class BootLoader(ABC):
-    """One way to tell the next boot its arguments."""
+    """One way to set the kernel arguments of the next boot."""
 
     name: ClassVar[str] = ""
-    files: ClassVar[tuple[str, ...]] = ()  # what it may put in place
+    files: ClassVar[tuple[str, ...]] = ()  # files that it may create
 
     @abstractmethod
     def read(self, system: System) -> Staged:
-        """What our file stages. Raises Unreadable where it is not as we write it."""
+        """Return what hosttune's file stages. Raises Unreadable if hosttune did not write the file in this form."""
 
     @abstractmethod
     def stage(self, system: System, arguments: Mapping[str, str | None], names: Collection[str]) -> str | None:
-        """Make these arguments, and no others of ours, those of the next boot; `names` are the ones that change.
+        """Make exactly these the arguments that hosttune sets for the next boot; `names` are the ones that change.
 
-        Safe to repeat from any state that a crash leaves. Returns what is to be told. Raises WriteFailed,
-        CommandFailed.
+        Can be repeated from any state that a crash leaves. Returns a note to report. Raises WriteFailed, CommandFailed.
         """
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True):
-    """What our file remembers of a boot loader whose own file cannot; a loader adds what it needs for the way back."""
+    """What hosttune's file holds for a boot loader whose own file cannot; a loader adds what a revert needs."""
 
     arguments: dict[str, str | None] = {}
     unfinished: tuple[str, ...] = ()
@@ -70,16 +70,16 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class ToolLoader(BootLoader):
-    """A boot loader that is told by a tool, with what is staged remembered in our file. `tool`: its path."""
+    """A boot loader that is configured by a tool; hosttune's file holds what is staged. `tool`: the tool's path."""
 
     tool: str
-    tools: ClassVar[tuple[str, ...]] = ()  # where it may be, the first one is taken
+    tools: ClassVar[tuple[str, ...]] = ()  # possible paths; the first one that exists is used
     state: ClassVar[type[Remembered]] = Remembered
     files: ClassVar[tuple[str, ...]] = (STATE,)
 
     @classmethod
     def found(cls, system: System) -> Self | None:
-        """It, where it is installed."""
+        """Return the boot loader if its tool is installed, else None."""
         path = next((path for path in cls.tools if system.exists(path)), None)
         return cls(path) if path else None
 
@@ -90,9 +90,9 @@ class ToolLoader(BootLoader):
 
 
 def boot_loader(system: System) -> BootLoader | None:
-    """The boot loader of a machine, None where none is found that hosttune can tell anything.
+    """Return the boot loader of a machine; None if there is none that hosttune can configure.
 
-    A capture holds nothing of /boot: there it is GRUB, so that a rehearsal shows what would be written.
+    A capture contains nothing of /boot. GRUB is assumed there, so that a rehearsal shows what would be written.
     """
     from hosttune.settings.grub import Grub
     from hosttune.settings.grubby import Grubby
@@ -112,12 +112,12 @@ def _loader_info(system: System) -> str:
 
 
 def entries_folder(system: System) -> str | None:
-    """Where the entries of the Boot Loader Specification lie, None where there are none."""
+    """Return the folder with the entries of the Boot Loader Specification; None if there are none."""
     return next((path for path in ENTRIES if any(name.endswith(".conf") for name in system.list(path))), None)
 
 
 def entry_lines(system: System) -> list[tuple[str, ...]]:
-    """The command line of each entry of the Boot Loader Specification. Raises Unreadable."""
+    """Return the command line of each entry of the Boot Loader Specification. Raises Unreadable."""
     folder = entries_folder(system)
     names = [name for name in system.list(folder) if name.endswith(".conf")] if folder else []
     lines = []
@@ -128,7 +128,7 @@ def entry_lines(system: System) -> list[tuple[str, ...]]:
 
 
 def words_of(arguments: Mapping[str, str | None]) -> tuple[str, ...]:
-    """All words of ours, in order. Raises WriteFailed for one that could be more than a word."""
+    """Return all words that hosttune sets, in order. Raises WriteFailed for a word with unsafe characters."""
     words = tuple(word for text in arguments.values() if text for word in text.split())
     for word in (*words, *arguments):
         if not WORD.fullmatch(word):
@@ -137,10 +137,10 @@ def words_of(arguments: Mapping[str, str | None]) -> tuple[str, ...]:
 
 
 def lacking(lines: Iterable[Sequence[str]], arguments: Mapping[str, str | None]) -> str | None:
-    """Why none of these command lines has exactly these arguments, None where one of them has."""
+    """Return why none of these command lines has exactly these arguments; None if one of them has."""
     best: list[str] | None = None
     for words in lines:
-        heard = tuple(words)[: list(words).index("--")] if "--" in words else words  # the rest is for init
+        heard = tuple(words)[: list(words).index("--")] if "--" in words else words  # words after "--" are for init
         wrong = [text or f"the removal of {name}" for name, text in arguments.items() if text_of(heard, name) != text]
         if not wrong and len(" ".join(words)) >= COMMAND_LINE_SIZE:
             wrong = [f"room: the kernel reads {COMMAND_LINE_SIZE - 1} bytes at most"]
@@ -151,20 +151,20 @@ def lacking(lines: Iterable[Sequence[str]], arguments: Mapping[str, str | None])
 
 
 def prove(path: str, why: str | None) -> None:
-    """Raise WriteFailed, naming the generated configuration, where it lacks what was staged."""
+    """Raise WriteFailed, naming the generated configuration, if it lacks what was staged."""
     if why:
         raise WriteFailed(path, f"the boot loader's tool succeeded, but {why}: something sets them after hosttune")
 
 
 def was_written(system: System, path: str, data: bytes) -> bool:
-    """Whether what was just written is there on a real machine: in a rehearsal or capture there is nothing to prove."""
+    """Return whether the file has what was just written; False in a rehearsal or capture, where nothing is written."""
     return not system.captured and system.read_bytes(path) == data
 
 
 def refuse_unwritable(system: System, path: str) -> None:
-    """Raise WriteFailed where the boot partition that `path` is on is not mounted, or mounted read-only."""
+    """Raise WriteFailed if the boot partition of `path` is not mounted, or is mounted read-only."""
     mounts = [line.split() for line in (system.read("/proc/mounts") or "").splitlines()]
-    mounted = {row[1]: row[3].split(",") for row in mounts if len(row) > 3}  # the last one at a place is on top
+    mounted = {row[1]: row[3].split(",") for row in mounts if len(row) > 3}  # the last mount at a place counts
     if not mounted:
         return  # a capture
     for line in (system.read("/etc/fstab") or "").splitlines():
@@ -183,12 +183,12 @@ def refuse_unwritable(system: System, path: str) -> None:
 
 
 def names_in(text: str) -> frozenset[str]:
-    """Names of arguments in a list of words; anything else in it is dropped."""
+    """Return the names of arguments in a list of words; anything else in it is dropped."""
     return frozenset(word for word in text.split() if _NAME.fullmatch(word))
 
 
 def by_hand(arguments: Mapping[str, str | None]) -> str:
-    """What a person has to do to a command line that hosttune leaves alone."""
+    """Return what the administrator has to do to a command line that hosttune leaves alone."""
     words = " ".join(words_of(arguments))
     gone = ", ".join(name for name, text in arguments.items() if text is None)
     steps = (f"add {words}" if words else "", f"remove {gone}" if gone else "")
@@ -196,7 +196,7 @@ def by_hand(arguments: Mapping[str, str | None]) -> str:
 
 
 def read_state(system: System, kind: type[S]) -> S:
-    """What our file remembers, the kind's defaults where there is none. Raises Unreadable."""
+    """Return what hosttune's file holds; the kind's defaults if there is no file. Raises Unreadable."""
     data = system.read_bytes(STATE)
     try:
         return kind() if data is None else msgspec.json.decode(data, type=kind)
@@ -205,5 +205,5 @@ def read_state(system: System, kind: type[S]) -> S:
 
 
 def state_bytes(state: Remembered) -> bytes:
-    """Our file."""
+    """Return the contents of hosttune's file."""
     return msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n"

@@ -1,6 +1,6 @@
-"""Frequency and idle settings of CPUs. A target is "cpus LIST"; the setting has one part for each CPU of the list.
+"""Frequency and idle settings of CPUs. A target is "cpus LIST"; the setting has one part for each CPU in the list.
 
-Value: the one that all CPUs have, or {CPU list: value} where they differ.
+Value: one value if all CPUs have it, {CPU list: value} if they differ.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LONGEST_LATENCY_US = (1 << 31) - 1
 
 @dataclass(frozen=True)
 class PerCpu(Divisible):
-    """What the three have in common: one file a CPU, written only where it differs."""
+    """Base class of the three kinds: one file for each CPU, written only if it differs."""
 
     file: ClassVar[str] = ""
 
@@ -41,7 +41,7 @@ class PerCpu(Divisible):
 
     @property
     def cpus(self) -> CpuSet:
-        """The CPUs of the target."""
+        """Return the CPUs of the target."""
         return CpuSet.parse(self.target.partition(" ")[2])
 
     def check(self, value: Any) -> None:
@@ -50,7 +50,7 @@ class PerCpu(Divisible):
             raise refuse(self.kind, self.target, f"invalid value {value!r}", "plan again")
 
     def allows(self, word: str) -> bool:
-        """Whether a single CPU's value is one."""
+        """Return whether a word is a valid value for a single CPU."""
         return bool(_WORD.fullmatch(word))
 
     def read(self, system: System) -> Any:

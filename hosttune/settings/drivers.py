@@ -1,4 +1,4 @@
-"""Which driver holds a PCI function: binding to vfio-pci by address, and how many virtual functions there are.
+"""Which driver holds a PCI function: binding to vfio-pci by address, and the number of virtual functions.
 
 Sources: Documentation/ABI/testing/sysfs-bus-pci (driver_override, unbind, bind, sriov_numvfs),
 Documentation/PCI/pci-iov-howto, Documentation/driver-api/vfio.
@@ -25,7 +25,7 @@ from hosttune.system import System
 DRIVERS = sysfs.PCI_DRIVERS
 VFIO = "vfio-pci"
 UDEV_RULES = "/etc/udev/rules.d/10-hosttune-vfio.rules"  # before 80-drivers.rules
-_UDEV_RUNS = "/run/udev/control"  # what `udevadm settle` itself looks for
+_UDEV_RUNS = "/run/udev/control"  # `udevadm settle` checks the same file
 _SETTLE_SECONDS = 10
 _NVIDIA = "0x10de"
 _MOST_FUNCTIONS = 0xFFFF  # NumVFs is a 16-bit register (SR-IOV 1.1, 3.3.7)
@@ -35,7 +35,7 @@ _IDS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
 
 @dataclass(frozen=True)
 class OfHolder(OfFunction, TakesDevice):
-    """What settings have in common that take the function, or others of its device, from the driver that holds it."""
+    """Base class of settings that take the function, or others of its device, from the driver that holds it."""
 
     def kept_open(self, host: Host) -> str | None:
         """See Setting."""
@@ -46,18 +46,18 @@ class OfHolder(OfFunction, TakesDevice):
 
 @dataclass(frozen=True)
 class Driver(OfHolder):
-    """The driver of a function. A plan may want vfio-pci only; the way back restores any driver, or none.
+    """The driver of a function. A plan may only want vfio-pci; a revert restores any driver, or none.
 
-    `driver` and `driver_override` are coupled: an override without its binding would take effect at the next probe.
-    Value: the driver's name, None without one, where no override is set and where vfio-pci holds the function (its
-    override is then the very setting); {"driver", "override"} for every other state, cut-off ones among them.
+    `driver` and `driver_override` belong together: an override without a binding would take effect at the next probe.
+    Value: the driver's name (None: no driver) if no override is set, or if vfio-pci holds the function, whose override
+    is then part of the setting. {"driver", "override"} for every other state, also after an interrupted write.
     """
 
     kind: ClassVar[str] = "driver"
-    limit_seconds: ClassVar[float | None] = 60.0  # an unbind waits in the kernel for whoever has the device open
+    limit_seconds: ClassVar[float | None] = 60.0  # an unbind waits in the kernel until all users close the device
     none_is_value: ClassVar[bool] = True
     may_stop_midway: ClassVar[bool] = True
-    hides_device: ClassVar[bool] = True  # vfio-pci keeps its maker's tools off
+    hides_device: ClassVar[bool] = True  # GPU makers' tools cannot see a device on vfio-pci
     persisted_by: ClassVar[str] = "a udev rule for its address"
 
     def check(self, value: Any) -> None:
@@ -73,24 +73,24 @@ class Driver(OfHolder):
         return FrozenMap({"driver": driver, "override": override})
 
     def effective(self, system: System) -> str | None:
-        """The driver alone, as plans know it. Raises Unreadable."""
+        """Return the driver alone, as in plans. Raises Unreadable."""
         return self._now(system)[0]
 
     def taken_back(self, system: System, old: Any) -> tuple[str, ...]:
-        """See Setting. A function without a driver is taken from nobody."""
+        """See Setting. A function without a driver has no user."""
         driver = old.get("driver") if isinstance(old, Mapping) else old
         return () if driver_of(system, self.target) in (None, driver) else (self.target,)
 
     def waits_for(self, system: System) -> str | None:
-        """VFIO takes no function that has no IOMMU group (vfio-pci's probe answers EINVAL)."""
+        """See Setting. VFIO cannot take a function without an IOMMU group (vfio-pci's probe returns EINVAL)."""
         if system.complete and system.exists(self.path) and system.link(f"{self.path}/iommu_group") is None:
             return "it has no IOMMU group: VFIO can take it once the IOMMU is on, which needs a boot"
         return None
 
     def write(self, system: System, value: Any) -> str | None:
-        """See Setting. The override comes first: unbound without one, a device would be left without a driver.
+        """See Setting. The override is written first: otherwise an unbound device would be left without a driver.
 
-        `bind` and not `drivers_probe`, which hides why a driver refused (drivers/base/bus.c).
+        Uses `bind` and not `drivers_probe`, which hides why a driver refused (drivers/base/bus.c).
         """
         driver, override = self._wanted(value)
         now, set_to = self._now(system)
@@ -98,7 +98,8 @@ class Driver(OfHolder):
             self._refuse(system)
             if not system.exists(f"{DRIVERS}/{VFIO}"):
                 system.change(("modprobe", VFIO), timeout=20.0)
-        # An override for another driver, if that is how it was found, would keep this one from binding: it comes last.
+        # If the function was found with an override for another driver, that override would prevent this binding. So it
+        # is written last.
         during = override if driver is None or override is None else driver
         self._override(system, set_to, during)
         note = self._bind(system, now, driver)
@@ -110,7 +111,7 @@ class Driver(OfHolder):
             system.write(f"{self.path}/driver_override", f"{want or ''}\n")  # an empty line clears it
 
     def _bind(self, system: System, now: str | None, driver: str | None) -> str | None:
-        """From one driver, or none, to another; gives what to tell."""
+        """Unbind one driver and bind another; None is no driver. Return a note to report."""
         notes = []
         if now not in (None, driver):
             system.write(f"{DRIVERS}/{now}/unbind", self.target)
@@ -123,13 +124,13 @@ class Driver(OfHolder):
         return "; ".join(dict.fromkeys(note for note in notes if note)) or None
 
     def _now(self, system: System) -> tuple[str | None, str | None]:
-        """(driver, override); None for none. Raises Unreadable."""
+        """Return (driver, override); None for none. Raises Unreadable."""
         self.require(system)
         override = system.read(f"{self.path}/driver_override")
         return driver_of(system, self.target), None if override in ("", "(null)") else override
 
     def _wanted(self, value: Any) -> tuple[str | None, str | None]:
-        """(driver, override) of a value of this setting. Raises BadInput."""
+        """Return (driver, override) of a value of this setting. Raises BadInput."""
         if isinstance(value, Mapping):
             driver, override = value.get("driver"), value.get("override")
         else:
@@ -140,7 +141,7 @@ class Driver(OfHolder):
         return driver, override
 
     def _refuse(self, system: System) -> None:
-        """Raise WriteFailed, before anything is touched, for a function that must keep its driver."""
+        """Raise WriteFailed, before anything is changed, for a function that must keep its driver."""
         held = driver_of(system, self.target)
         if held == "nvidia" and system.link(f"{self.path}/physfn") is not None:
             raise WriteFailed(self.path, "a vGPU's virtual function stays with nvidia, which is its VFIO driver too")
@@ -154,10 +155,10 @@ class Driver(OfHolder):
 
 @dataclass(frozen=True)
 class SriovVfs(OfHolder):
-    """How many virtual functions a physical one has. `sriov_drivers_autoprobe` is left as it is.
+    """The number of virtual functions of a physical function. `sriov_drivers_autoprobe` is not changed.
 
-    The kernel changes the number only from or to 0 (drivers/pci/iov.c: EBUSY; more than `sriov_totalvfs`: ERANGE), so
-    that another number takes all functions away first. NVMe functions need resources besides (nvme virt-mgmt).
+    The kernel changes the number only from or to 0 (drivers/pci/iov.c: EBUSY; more than `sriov_totalvfs`: ERANGE). So a
+    change to another number first removes all virtual functions. NVMe functions also need resources (nvme virt-mgmt).
     """
 
     kind: ClassVar[str] = "sriov-vfs"
@@ -177,7 +178,7 @@ class SriovVfs(OfHolder):
         return int(text) if text.isdecimal() and len(text) < 6 else None
 
     def taken(self, system: System) -> tuple[str, ...]:
-        """See Setting: the virtual functions alone."""
+        """See Setting. Only the virtual functions."""
         return virtual_functions(system, self.target)
 
     def write(self, system: System, value: Any) -> None:
@@ -198,7 +199,7 @@ class SriovVfs(OfHolder):
             system.write(path, str(value))
 
     def _refuse_given(self, system: System) -> None:
-        """Raise WriteFailed while a function belongs to a guest, or is kept for one."""
+        """Raise WriteFailed while a virtual function is given to a guest, or is reserved for one."""
         for address in virtual_functions(system, self.target):
             driver = driver_of(system, address)
             if driver is not None and "vfio" in driver:
@@ -207,18 +208,18 @@ class SriovVfs(OfHolder):
 
 
 def virtual_functions(system: System, address: str) -> tuple[str, ...]:
-    """Addresses of a physical function's virtual ones, as `virtfn*` lists them. Raises Unreadable."""
+    """Return the addresses of a physical function's virtual functions, from `virtfn*`. Raises Unreadable."""
     path = f"{DEVICES}/{address}"
     targets = (system.link(f"{path}/{name}") for name in system.list(path) if name.startswith("virtfn"))
     return tuple(sorted(target.rpartition("/")[2] for target in targets if target is not None))
 
 
 def settle(system: System) -> str | None:
-    """Wait until udev has handled the events of a change; gives what to tell when it does not come to an end.
+    """Wait until udev has handled the events of a change. Return a note if it does not finish in time.
 
-    `udevadm settle`, as libvirt does it: pyudev has no such call (it could only watch for events of its own, and
-    would not see that the daemon's queue is empty). Where no udev daemon runs there is nothing to wait for. A queue
-    that stays busy, perhaps with another device's events, fails nothing.
+    Uses `udevadm settle`, as libvirt does. pyudev has no such call: it could only watch for its own events, and would
+    not see that the daemon's queue is empty. Without a running udev daemon there is nothing to wait for. A queue that
+    stays busy, perhaps with another device's events, is not a failure.
     """
     if not system.exists(_UDEV_RUNS):
         return None
@@ -240,18 +241,22 @@ _RULES_HEAD = """\
 
 
 def udev_rules(addresses: Iterable[str], ids: Mapping[str, str] = FrozenMap({})) -> str:
-    """The rules file that binds functions to vfio-pci at boot: the whole of UDEV_RULES; "" for no addresses.
+    """Return the rules file that binds functions to vfio-pci at boot: the contents of UDEV_RULES; "" for no addresses.
 
-    `ids`: "vendor:device" by address ("10de:2335"): after buses were numbered anew another device may be there, the
-    boot drive or the only NIC, and it is left alone.
+    `ids`: "vendor:device" by address ("10de:2335"). When bus numbers change, an address may belong to another device,
+    such as the boot drive or the only NIC; the rule then leaves it alone.
 
-    Per address, never by id (`ids=` of vfio-pci takes every device of that id, the host's own too). Each clause:
-    ATTR{...}= is written while the rule is evaluated, RUN{builtin} only after all rules (udev(7)); "[pci/ADDRESS]"
-    names another device's attribute (systemd's udev-rules.c, resolved against /sys/bus/pci/devices);
-    "subsystem/drivers_probe" goes through the device's link to its bus, and binds where vfio-pci is loaded already,
-    while "kmod load" (what 80-drivers.rules uses) registers vfio-pci, which then takes every function that names it.
-    What the initramfs or an earlier modules-load has bound before udev's coldplug is beyond a rule of the root file
-    system: the boot unit rebinds it. Raises BadInput for what is no address.
+    Rules match an address, never an id (`ids=` of vfio-pci takes every device with that id, the host's own too). The
+    clauses:
+
+    - ATTR{...}= is written while the rule is evaluated, RUN{builtin} only after all rules (udev(7)).
+    - "[pci/ADDRESS]" names another device's attribute (systemd's udev-rules.c, resolved against /sys/bus/pci/devices).
+    - "subsystem/drivers_probe" follows the device's link to its bus. It binds the device if vfio-pci is already loaded.
+    - "kmod load" (also used by 80-drivers.rules) loads vfio-pci, which then takes every function whose override names
+      it.
+
+    A rule in the root file system cannot prevent what the initramfs or an earlier modules-load binds before udev's
+    coldplug: the boot unit rebinds it. Raises BadInput for a text that is not an address.
     """
     known = sorted({Driver.of(address).target for address in addresses})
     if not known:
@@ -270,7 +275,10 @@ def udev_rules(addresses: Iterable[str], ids: Mapping[str, str] = FrozenMap({}))
 
 
 def _is_card(card: str | None, of: str) -> str:
-    """The clauses that match a device's ids; none where they are unknown. Raises BadInput for what are no ids."""
+    """Return the clauses that match a device's ids; "" if they are unknown.
+
+    Raises BadInput for a text that is not ids.
+    """
     if card is None:
         return ""
     if not _IDS.fullmatch(card):
@@ -280,7 +288,7 @@ def _is_card(card: str | None, of: str) -> str:
 
 
 def cards(system: System, addresses: Iterable[str]) -> dict[str, str]:
-    """The ids of functions as `udev_rules` takes them; those that cannot be read are left out. Raises BadInput."""
+    """Return the ids of functions as `udev_rules` takes them, without those that cannot be read. Raises BadInput."""
     found: dict[str, str] = {}
     for address in (Driver.of(address).target for address in addresses):
         with contextlib.suppress(Unreadable):
@@ -291,16 +299,16 @@ def cards(system: System, addresses: Iterable[str]) -> dict[str, str]:
     return found
 
 
-# --- what a bound GPU no longer tells ------------------------------------------------------------------------
+# --- identities of GPUs on vfio-pci --------------------------------------------------------------------------
 
-_TELLING = ("device", "serial", "uuid")  # two known values that differ: another card
+_TELLING = ("device", "serial", "uuid")  # if both values are known and differ, it is another card
 
 
 def identities(host: Host) -> dict[str, dict[str, Any]]:
-    """What is worth keeping of each GPU before vfio-pci takes it, by address: its maker's tools see it no longer.
+    """Return the facts of each GPU, by address, to save before vfio-pci takes it and its maker's tools lose it.
 
     {"device": "10de:2335:10de:18be", "model", "uuid", "serial", "module_id"}; None for what is unknown. The module id
-    joins a GPU to Fabric Manager's partitions and is not the order of addresses.
+    connects a GPU to Fabric Manager's partitions; it does not follow the order of addresses.
     """
     functions = host.index.pci
     found: dict[str, dict[str, Any]] = {}
@@ -324,7 +332,10 @@ def identities(host: Host) -> dict[str, dict[str, Any]]:
 def merged_identities(
     kept: Mapping[str, Mapping[str, Any]], found: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """What was kept with what is found now: nothing known is lost to None, and another card keeps nothing."""
+    """Merge the saved facts with those found now.
+
+    None never replaces a known value. If an address has another card now, nothing is kept from the old one.
+    """
     merged = {address: dict(record) for address, record in kept.items()}
     for address, record in found.items():
         before = merged.get(address, {})

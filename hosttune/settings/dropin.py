@@ -1,7 +1,8 @@
-"""Whole files of our own that make settings last over a reboot. Target: one of the paths listed here.
+"""Whole files of hosttune that make settings last over a reboot. Target: one of the paths listed here.
 
-Value: the text, None for no file. A plan is untrusted and these files act as root at boot, so a text is accepted only
-if it is, letter for letter, one that hosttune writes there. A file that somebody else put in that place is left alone.
+Value: the text; None for no file. A plan is untrusted, and these files take effect as root at boot. So a text is
+accepted only if it is exactly one that hosttune writes there. A file at that path that hosttune did not write is left
+alone.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from hosttune.system import System
 BOOT_UNIT = "/etc/systemd/system/hosttune-boot.service"
 UNIT_NAME = "hosttune-boot.service"
 _ENABLED = f"/etc/systemd/system/multi-user.target.wants/{UNIT_NAME}"
-OURS = "# Written by hosttune"  # how each of these files begins
+OURS = "# Written by hosttune"  # the first line of each of these files
 _NOT_ENABLED = "# not enabled\n"
-_PATH = re.compile(r"/[A-Za-z0-9_.+-]+(/[A-Za-z0-9_.+-]+)*")  # systemd takes nothing in it for its own
+_PATH = re.compile(r"/[A-Za-z0-9_.+-]+(/[A-Za-z0-9_.+-]+)*")  # no characters that systemd would interpret
 _CARD = re.compile(
     r"KERNEL==\"([0-9a-f:.]{12})\",(?: ATTR\{vendor\}==\"0x([0-9a-f]{4})\", ATTR\{device\}==\"0x([0-9a-f]{4})\",)?"
 )
@@ -59,7 +60,7 @@ WantedBy=multi-user.target
 
 
 def own_command() -> str:
-    """The absolute path of the hosttune that runs."""
+    """Return the absolute path of the running hosttune."""
     called = os.path.abspath(sys.argv[0])
     return (
         called if os.path.basename(called) == "hosttune" else os.path.join(os.path.dirname(sys.executable), "hosttune")
@@ -67,13 +68,13 @@ def own_command() -> str:
 
 
 def own_state() -> str | None:
-    """The state directory that the environment names, None for the usual one."""
+    """Return the state directory that the environment names; None for the usual one."""
     named = os.environ.get("HOSTTUNE_STATE")
     return os.path.abspath(named) if named else None
 
 
 def boot_unit(command: str, state: str | None) -> str | None:
-    """The unit that runs `COMMAND apply --boot` after a boot; None where a path in it cannot stand in a unit."""
+    """Return the unit that runs `COMMAND apply --boot` after a boot; None if a path cannot be written in a unit."""
     places = [command, *((state,) if state else ())]
     if not all(_PATH.fullmatch(path) for path in places):
         return None
@@ -88,7 +89,7 @@ def _is_rules(text: str) -> bool:
 
 
 def _is_own_unit(text: str) -> bool:
-    # A scratch root has its state inside, whatever the environment says.
+    # The second form: a scratch root has its state inside, so the environment does not matter.
     return text in (boot_unit(own_command(), own_state()), boot_unit(own_command(), None))
 
 
@@ -104,7 +105,7 @@ class DropIn(Setting):
     scope: ClassVar[str] = FILE
     stage: ClassVar[int] = KEEP_STAGE
     none_is_value: ClassVar[bool] = True
-    may_stop_midway: ClassVar[bool] = True  # a unit's file may be there before it is enabled
+    may_stop_midway: ClassVar[bool] = True  # a unit's file may exist before the unit is enabled
     persisted_by: ClassVar[str] = "itself: it is a file"
     reset_by: ClassVar[str] = "nothing but a revert"
 
@@ -135,7 +136,7 @@ class DropIn(Setting):
         return None
 
     def read(self, system: System) -> str | None:
-        """See Setting. The text of a unit that its target does not want begins with "# not enabled"."""
+        """See Setting. The text of a unit that is not enabled begins with "# not enabled"."""
         data = system.read_bytes(self.target)
         if data is None:
             return None
@@ -166,9 +167,9 @@ def _put(system: System, path: str, text: str | None) -> None:
 
 
 def _put_unit(system: System, value: str | None) -> None:
-    """Put a unit in place and have it started at every boot, or neither.
+    """Write a unit and enable it, or disable and remove it.
 
-    Going, the file goes last: while it is there, what was cut off is still to be seen.
+    On removal the file goes last: while it exists, an interrupted change can still be detected.
     """
     enabled = value is not None and not value.startswith(_NOT_ENABLED)
     if value is None and system.read_bytes(BOOT_UNIT) is None:
@@ -184,7 +185,7 @@ def _put_unit(system: System, value: str | None) -> None:
 
 
 def _reload_rules(system: System) -> str | None:
-    """Tell udev; it would see by itself that the folder has changed (udevd compares its time), so a failure is none."""
+    """Notify udev. udev also detects a changed folder itself (it compares times), so a failure is only noted."""
     if not system.exists(_UDEV_RUNS):
         return None
     try:

@@ -1,4 +1,4 @@
-"""A trait of settings whose values are too long to show: they say in what two values differ."""
+"""A trait of settings whose values are too long to show: they describe how two values differ."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 
 class Explains(ABC):
-    """A setting that compares its values itself, for people."""
+    """A setting that compares its values itself and describes the differences for people."""
 
     @abstractmethod
     def differences(self, live: Any, want: Any) -> tuple[str, ...]:
-        """In what the live value is not the wanted one, one text a difference; empty where they mean the same."""
+        """Return how the live value differs from the wanted one, one text each; empty if they mean the same."""

@@ -1,4 +1,4 @@
-"""Settings that are one file of the kernel, which there is once on a host; class variables say which and how."""
+"""Settings that are one file of the kernel, of which a host has only one; class variables describe the file."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _WORD = r"\[([^\]\s]+)\]"
 
 
 class OneFile(Setting):
-    """One file. `target_name`: the target in plans, where it is not the path.
+    """One file of the kernel. `target_name`: the target in plans, if it is not the path.
 
-    `form`: what the file holds: "text" as it is, "chosen" of several words the one in brackets ("[none] bfq"), "number"
-    a whole number. What a plan can want of it: one of `values`, or one of `numbers`.
+    `form`: the form of the file's text. "text": as it is; "chosen": of several words the one in brackets ("[none]
+    bfq"); "number": a whole number. A plan can want one of `values`, or one of `numbers`.
     """
 
     path: ClassVar[str]
@@ -40,7 +40,7 @@ class OneFile(Setting):
 
     @classmethod
     def parse(cls, text: str | None) -> Any:
-        """The value of the file's text; None where it has none."""
+        """Return the value of the file's text; None if it has none."""
         return parsed(cls.form, text)
 
     def read(self, system: System) -> Any:
@@ -56,7 +56,7 @@ S = TypeVar("S", bound=Setting)
 
 
 def only(cls: type[S], target: str, known: str) -> S:
-    """The setting of a kind that exists once. Raises BadInput for any other target."""
+    """Return the setting of a kind that exists once. Raises BadInput for any other target."""
     if target != known:
         raise refuse(cls.kind, target, f"not a target of {cls.kind}", f"it is {known}")
     return cls(target)
@@ -69,7 +69,7 @@ def one_of(setting: Setting, value: Any, values: tuple[Any, ...]) -> None:
 
 
 def parsed(form: Form, text: str | None) -> Any:
-    """The value of a kernel file's text, None where it has none; see `OneFile`."""
+    """Return the value of a kernel file's text; None if it has none. See `OneFile`."""
     if form == "chosen":
         found = re.search(_WORD, text or "")
         return found[1] if found else None
@@ -80,12 +80,12 @@ def parsed(form: Form, text: str | None) -> Any:
 
 
 def whole_number(system: System, path: str) -> int | None:
-    """The number that a file holds; None where there is none. Raises Unreadable."""
+    """Return the number in a file; None if there is none. Raises Unreadable."""
     number: int | None = parsed("number", system.read(path))
     return number
 
 
 def chosen_word(system: System, path: str) -> str | None:
-    """The word in brackets of "[none] mq-deadline", None where there is none. Raises Unreadable."""
+    """Return the word in brackets of "[none] mq-deadline"; None if there is none. Raises Unreadable."""
     word: str | None = parsed("chosen", system.read(path))
     return word

@@ -16,7 +16,7 @@ DEVICES = sysfs.PCI_DEVICES
 
 @dataclass(frozen=True)
 class OfFunction(Setting):
-    """What settings of one function have in common."""
+    """Base class of settings of one PCI function."""
 
     @classmethod
     def of(cls, target: str) -> Self:
@@ -28,17 +28,17 @@ class OfFunction(Setting):
 
     @property
     def path(self) -> str:
-        """The function's folder."""
+        """Return the function's folder in sysfs."""
         return f"{DEVICES}/{self.target}"
 
     def require(self, system: System) -> None:
-        """Raise Unreadable where the function is not there: a device that is gone has no state, not even "none"."""
+        """Raise Unreadable if the function does not exist: a missing device has no state, not even "none"."""
         if not system.exists(self.path):
             raise Unreadable(self.path, "there is no such device")
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is a PCI address in the kernel's form."""
+    """Return whether a text is a PCI address in the kernel's form."""
     try:
         return parse_address(text) == text
     except BadInput:
@@ -46,6 +46,6 @@ def is_address(text: str) -> bool:
 
 
 def driver_of(system: System, address: str) -> str | None:
-    """The driver that holds a function, None for none. Raises Unreadable."""
+    """Return the driver that holds a function; None for none. Raises Unreadable."""
     target = system.link(f"{DEVICES}/{address}/driver")
     return None if target is None else target.rpartition("/")[2]

@@ -1,9 +1,10 @@
-"""GRUB as Debian and Ubuntu have it: a drop-in that grub-mkconfig sources, then update-grub.
+"""GRUB on Debian and Ubuntu: a drop-in that grub-mkconfig sources, then update-grub.
 
-grub-mkconfig sources /etc/default/grub, then /etc/default/grub.d/*.cfg in the order of names, with `set -e` (Debian's
-patch; upstream knows no such folder, so its presence in the script is what is looked for). Ours sorts last, because a
-later file may set the variables anew. 10_linux writes GRUB_CMDLINE_LINUX and GRUB_CMDLINE_LINUX_DEFAULT into ordinary
-entries, the first alone into recovery entries: ours go into the second, so recovery boots without them.
+grub-mkconfig sources /etc/default/grub, then /etc/default/grub.d/*.cfg in the order of names, with `set -e`. This is a
+patch of Debian; upstream has no such folder, so hosttune checks that the script names it. hosttune's file sorts last,
+because a later file may set the variables again. 10_linux writes GRUB_CMDLINE_LINUX and GRUB_CMDLINE_LINUX_DEFAULT into
+normal entries, but only the first into recovery entries. hosttune's arguments go into the second, so recovery boots
+without them.
 """
 
 from __future__ import annotations
@@ -40,9 +41,10 @@ _HEAD = """\
 # Arguments of the kernel for the next boot. Sourced by grub-mkconfig, after /etc/default/grub.
 """
 
-# Words are taken one by one and never expanded: nothing in them can run. Arguments of our names go, what is left stays
-# as it was, white space included; of "hugepages" only what asks for 1 GiB pages goes (commandline.without says the
-# same in Python, and a test holds them together). White space inside double quotes parts nothing.
+# Words are processed one by one and never expanded, so nothing in them can run. Arguments with hosttune's names are
+# removed; everything else is kept unchanged, white space included. Of "hugepages" only those for 1 GiB pages are
+# removed (commandline.without does the same in Python, and a test compares them). White space inside double quotes does
+# not separate words.
 _BODY = r"""
 hosttune_cut() {
   hosttune_rest=$1
@@ -110,7 +112,7 @@ unset hosttune_quoted hosttune_gone hosttune_size hosttune_kept_part
 
 
 def snippet(arguments: Mapping[str, str | None], unfinished: Collection[str] = ()) -> str:
-    """Our drop-in. Raises WriteFailed for a word that a shell could take for more than a word."""
+    """Return hosttune's drop-in. Raises WriteFailed for a word with characters that a shell could interpret."""
     mark = f"# unfinished: {' '.join(sorted(unfinished))}\n" if unfinished else ""
     words = " ".join(words_of(arguments))
     return f"{_HEAD}{mark}hosttune_names='{' '.join(arguments)}'\nhosttune_arguments='{words}'\n{_BODY}"
@@ -126,13 +128,13 @@ class Grub(BootLoader):
 
     @classmethod
     def found(cls, system: System) -> Grub | None:
-        """It, where its generator is there and reads the folder of drop-ins."""
+        """Return GRUB if its generator exists and reads the folder of drop-ins, else None."""
         script = system.read("/usr/sbin/grub-mkconfig") or ""
         path = next((path for path in _GENERATORS if system.exists(path)), None)
         return cls(path) if path and "default/grub.d/" in script else None
 
     def read(self, system: System) -> Staged:
-        """See BootLoader. What the lines say that the shell reads is what is staged."""
+        """See BootLoader. Read from the same lines that the shell reads."""
         text = system.read(DROP_IN)
         if text is None:
             return Staged({})
@@ -151,8 +153,8 @@ class Grub(BootLoader):
         try:
             system.change((self.generator,), timeout=_SECONDS)
         except CommandFailed:
-            # grub-mkconfig writes beside and copies at the end: where the configuration is the same still, it is as
-            # before, and so is the machine once our file is. Else the mark stays and the way back runs it again.
+            # grub-mkconfig writes a new file and copies it at the end. If the configuration is unchanged, restoring
+            # hosttune's file restores the machine. Otherwise the mark stays, and the rollback runs the generator again.
             if system.read_bytes(CONFIG) == config:
                 _put_back(system, held)
             raise
@@ -173,6 +175,6 @@ def _put_back(system: System, held: bytes | None) -> None:
 
 
 def config_lines(text: str) -> list[tuple[str, ...]]:
-    """The kernels' command lines of a grub.cfg: what follows the image on its `linux` lines."""
+    """Return the kernels' command lines of a grub.cfg: the words after the image on its `linux` lines."""
     rows = (line.split(None, 2) for line in text.splitlines())
     return [split(row[2]) for row in rows if len(row) == 3 and row[0] in ("linux", "linux16", "linuxefi")]

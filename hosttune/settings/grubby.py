@@ -1,9 +1,9 @@
-"""grubby, which edits the boot entries of RHEL, Fedora and their kin in place (Boot Loader Specification, GRUB).
+"""grubby, which edits the boot entries of RHEL, Fedora and related systems in place (Boot Loader Specification, GRUB).
 
-`--update-kernel=ALL` changes every entry, the command line for kernels to come (/etc/kernel/cmdline) and
-GRUB_CMDLINE_LINUX in /etc/default/grub; --args takes every argument of the same name away before it appends its own
-(grubby-bls, update_args). So all arguments of a name that is touched are given again, in their order, and what stood
-there before is kept in our file for the way back. zipl (s390x) is left out.
+`--update-kernel=ALL` changes every entry, the command line of future kernels (/etc/kernel/cmdline) and
+GRUB_CMDLINE_LINUX in /etc/default/grub. --args removes every argument of the same name before it appends its own
+(grubby-bls, update_args). So for each changed name all arguments are passed again, in their order, and the previous
+arguments are kept in hosttune's file for a revert. zipl (s390x) is not supported.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from hosttune.settings.bootloader import (
 )
 from hosttune.system import System
 
-INFO = "grubby-info-all"  # the name under which a capture holds what grubby says
+INFO = "grubby-info-all"  # the name of grubby's output in a capture
 _ENTRIES = "/boot/loader/entries"
 _SECONDS = 120.0
 
 
 class State(Remembered, frozen=True, kw_only=True):
-    """Our file. `before`: what stood in the entries of each name that is staged or being taken back."""
+    """hosttune's file. `before`: for each name that is staged or being reverted, its original text in the entries."""
 
     before: dict[str, str | None] = msgspec.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Grubby(ToolLoader):
-    """grubby."""
+    """grubby, as a boot loader's tool."""
 
     name: ClassVar[str] = "grubby"
     tools: ClassVar[tuple[str, ...]] = ("/usr/sbin/grubby", "/usr/bin/grubby", "/sbin/grubby")
@@ -74,7 +74,7 @@ class Grubby(ToolLoader):
         return None
 
     def _entries(self, system: System) -> list[tuple[str, ...]]:
-        """The command line of every entry, as grubby says it; none where a capture holds no answer."""
+        """Return the command line of every entry, from grubby; empty if a capture does not have grubby's output."""
         answer = system.query(INFO, lambda: system.run((self.tool, "--info=ALL"))) or ""
         lines = [line[len('args="') :].rstrip() for line in answer.splitlines() if line.startswith('args="')]
         return [split(line.removesuffix('"')) for line in lines]
@@ -95,12 +95,12 @@ class Grubby(ToolLoader):
 
 
 def _common(entries: Sequence[tuple[str, ...]], name: str) -> str | None:
-    """What stands in the entries of a name. Raises WriteFailed where they differ."""
+    """Return the text of a name in the entries. Raises WriteFailed if the entries differ."""
     texts = {text_of(entry, name) for entry in entries} or {None}
     if len(texts) != 1:
         raise WriteFailed(
             _ENTRIES, f"the boot entries differ in {name}: make them alike with grubby --update-kernel=ALL"
         )
     (text,) = texts
-    # A count alone belongs to the size before it: put back at the end, it has to name its own.
+    # A count refers to the page size before it. Restored at the end of the line, it needs its own size.
     return f"hugepagesz=1G {text}" if text and name == PAGES and text.startswith("hugepages=") else text

@@ -1,4 +1,4 @@
-"""Where interrupts go: those of a passed device, and the CPUs that irqbalance must leave alone."""
+"""Interrupt affinity: interrupts of a passed-through device, and the CPUs that irqbalance must not use."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from hosttune.settings.function import OfFunction, driver_of
 from hosttune.settings.setting import AFTER_START_STAGE, FILE, Setting, refuse
 from hosttune.system import System
 
-# Refusals that concern one interrupt, not the setting. A managed one answers EIO, EPERM since Linux 6.12
-# (kernel/irq/proc.c); ENOSPC: these CPUs have no vector left (arch/x86/kernel/apic/vector.c).
+# Errors that concern one interrupt, not the whole setting. A managed interrupt returns EIO, EPERM since Linux 6.12
+# (kernel/irq/proc.c). ENOSPC: these CPUs have no free vector (arch/x86/kernel/apic/vector.c).
 _LEFT_ALONE = {
     errno.EIO: "managed by the kernel",
     errno.EPERM: "managed by the kernel",
@@ -36,12 +36,12 @@ _LEFT_ALONE = {
 
 @dataclass(frozen=True)
 class IrqAffinity(OfFunction):
-    """The CPUs that a device's interrupts go to (core-api/irq/irq-affinity). Wanted: one CPU list for all of them.
+    """The CPUs that a device's interrupts go to (core-api/irq/irq-affinity). Wanted: one CPU list for all interrupts.
 
-    vfio requests a device's interrupts when the guest's driver switches them on and frees them when it ends, so they
-    have other numbers after each start. Value as read: {interrupt: CPU list}. The way back is about the interrupts
-    that are the device's then: each gets what it had, or, when all had the same, what all had. irqbalance may still
-    move them among the CPUs that it is not banned from.
+    vfio requests a device's interrupts when the guest's driver enables them, and frees them when it ends. So they have
+    other numbers after each start. Value as read: {interrupt: CPU list}. A revert writes the interrupts that the device
+    has then: each gets its old CPU list, or, if all had the same list, that one. irqbalance may still move them among
+    the CPUs that it is not banned from.
     """
 
     kind: ClassVar[str] = "irq-affinity"
@@ -63,7 +63,7 @@ class IrqAffinity(OfFunction):
     def waits_for(self, system: System) -> str | None:
         """See Setting."""
         driver = driver_of(system, self.target) or ""
-        vgpu = driver == "nvidia" and system.link(f"{self.path}/physfn") is not None  # its VFIO driver too
+        vgpu = driver == "nvidia" and system.link(f"{self.path}/physfn") is not None  # also a VFIO driver
         if "vfio" not in driver and not vgpu:
             return "its interrupts are its present driver's: they change when vfio-pci takes it"
         if not self.read(system):
@@ -71,7 +71,7 @@ class IrqAffinity(OfFunction):
         return None
 
     def write(self, system: System, value: Any) -> str | None:
-        """See Setting. What the kernel keeps to itself is told, and fails nothing."""
+        """See Setting. Interrupts that the kernel does not allow to move are reported; they are not a failure."""
         left: dict[str, list[str]] = {}
         for irq, now in self.read(system).items():
             want = _for_one(value, irq)
@@ -86,7 +86,7 @@ class IrqAffinity(OfFunction):
         return "; ".join(f"{_counted(irqs)} left alone: {why}" for why, irqs in left.items()) or None
 
     def parts(self, value: Any) -> Mapping[str, Any]:
-        """See Setting. Without interrupts there is no part."""
+        """See Setting. Without interrupts there are no parts."""
         return {} if isinstance(value, Mapping) and not value else {"": value}
 
     def joined(self, parts: Mapping[str, Any]) -> Any:
@@ -94,7 +94,7 @@ class IrqAffinity(OfFunction):
         return parts.get("", FrozenMap({}))
 
     def agrees(self, live: Any, want: Any) -> bool:
-        """Whether every interrupt of the device goes where it is wanted; none is no agreement with a wanted list."""
+        """Return whether every interrupt of the device goes to the wanted CPUs; False if it has no interrupts."""
         if not isinstance(live, Mapping):
             return cpu_list(live) is not None and cpu_list(live) == cpu_list(want)
         if not live:
@@ -103,7 +103,8 @@ class IrqAffinity(OfFunction):
         return all(cpus is None or cpu_list(cpus) == cpu_list(now) for now, cpus in wanted)
 
     def _irqs(self, system: System) -> list[int]:
-        """The device's interrupts: of MSI (its own always), else the wired one where nobody shares it and it is used.
+        """Return the device's interrupts: those of MSI, which are never shared, else the wired one if only this device
+        uses it.
 
         Source: Documentation/ABI/testing/sysfs-bus-pci (msi_irqs), sysfs-kernel-irq (actions).
         """
@@ -125,7 +126,7 @@ def _affinity(irq: int | str) -> str:
 
 
 def _for_one(value: Any, irq: str) -> str | None:
-    """What a value wants of one interrupt; None where it says nothing of it."""
+    """Return the CPU list that a value has for one interrupt; None if it has none."""
     if not isinstance(value, Mapping):
         return str(value)
     cpus = set(value.values())
@@ -138,7 +139,7 @@ def _counted(irqs: list[str]) -> str:
 
 
 def cpu_list(text: Any) -> str | None:
-    """A CPU list in the kernel's own form; None for what is none."""
+    """Return a CPU list in the kernel's form; None if the text is not a CPU list."""
     try:
         return str(CpuSet.parse(text)) if isinstance(text, str) else None
     except ValueError:
@@ -155,12 +156,13 @@ _HEAD = "# Written by hosttune: the CPUs that irqbalance leaves alone. irqbalanc
 
 @dataclass(frozen=True)
 class IrqbalanceBan(Setting):
-    """The CPUs that irqbalance moves no interrupts to. Value: their list, "" for none, None where no file says any.
+    """The CPUs to which irqbalance moves no interrupts. Value: their list; "" for none; None if no file sets it.
 
-    Two files of ours in a drop-in folder of irqbalance's unit: of several EnvironmentFile= the later one counts, and
-    a drop-in comes after the unit (systemd.exec(5), systemd.unit(5)). The distribution's file is not touched; where
-    it says what is wanted, ours go. A value with "(irqbalance not restarted)" is what a cut-off write left; one with
-    "(its drop-in is missing)" stands in our file, and nobody reads that.
+    hosttune uses two files: a drop-in for irqbalance's unit, and the environment file that it names. Of several
+    EnvironmentFile= the last one counts, and a drop-in is read after the unit (systemd.exec(5), systemd.unit(5)). The
+    distribution's file is not changed; if it already has the wanted value, hosttune's files are removed. A value with
+    "(irqbalance not restarted)" is left by an interrupted write. One with "(its drop-in is missing)" is in hosttune's
+    file, which irqbalance does not read then.
     """
 
     kind: ClassVar[str] = "irqbalance-ban"
@@ -181,19 +183,22 @@ class IrqbalanceBan(Setting):
             raise refuse(self.kind, self.target, f"{value!r} is not a list of CPUs", 'write "2-7,16"')
 
     def effective(self, system: System) -> str | None:
-        """See Setting: the ban that irqbalance finds."""
+        """See Setting. The ban as irqbalance reads it."""
         return _first(irqbalance_bans(system.read))
 
     def read(self, system: System) -> str | None:
-        """See Setting. Both our files are looked at."""
+        """See Setting. Both files of hosttune are checked."""
         text = system.read(IRQBALANCE_OURS)
         if text is not None and OWED not in text and not system.exists(DROP_IN):
             return f"{parse_ban(text) or ''}{_ALONE}"
         return self.effective(system)
 
     def write(self, system: System, value: Any) -> str | None:
-        """See Setting. The first write marks our file, the last clears the mark: between them irqbalance restarts."""
-        if value is not None and str(value).endswith(_ALONE):  # as it was found, on the way back
+        """See Setting.
+
+        The first write marks hosttune's file, the last removes the mark; irqbalance restarts in between.
+        """
+        if value is not None and str(value).endswith(_ALONE):  # a revert restores what was found
             system.replace(IRQBALANCE_OURS, _environment(str(value).removesuffix(_ALONE), owed=False))
             system.remove(DROP_IN)
             return _restart(system)[1]
@@ -223,13 +228,16 @@ def _first(bans: Iterable[tuple[str, str | None]]) -> str | None:
 
 
 def _environment(cpus: str, *, owed: bool) -> bytes:
-    """Our file. The mask is emptied because irqbalance prefers it to the list (cputree.c, setup_banned_cpus)."""
+    """Return hosttune's file.
+
+    It clears the mask, because irqbalance prefers it to the list (cputree.c, setup_banned_cpus).
+    """
     mark = OWED if owed else ""
     return f"{_HEAD}{mark}IRQBALANCE_BANNED_CPUS=\nIRQBALANCE_BANNED_CPULIST={cpus}\n".encode()
 
 
 def _restart(system: System) -> tuple[bool, str | None]:
-    """Have a running irqbalance read its environment again: whether nothing is owed any more, and what to tell."""
+    """Restart a running irqbalance, so that it reads its environment. Return whether this is done, and a note."""
     units = [path for folder in _UNIT_FOLDERS if system.exists(path := f"{folder}/{_UNIT}")]
     if not units or system.link(units[0]) == "/dev/null":
         state = "masked" if units else "not installed"

@@ -1,8 +1,8 @@
-"""Arguments of the kernel for the next boot. Those of one plan are written together, for they share one file of ours.
+"""Kernel arguments for the next boot. Those of one plan are written together, because they share one file.
 
-Value: {name: text}. What a plan wants is the argument as it stands on the command line, or null: it goes away. What is
-read is what our file stages for the next boot, "not staged" where it says nothing of a name, and "unfinished: …" where
-a change was cut off before the boot loader had it. What works now is read from /proc/cmdline.
+Value: {name: text}. A plan wants the argument as written on the command line, or null to remove it. `read` returns what
+hosttune's file stages for the next boot: "not staged" if the file does not have the name, "unfinished: …" if a change
+was interrupted before the boot loader had it. The effective value is read from /proc/cmdline.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hosttune.settings.setting import BOOT, KEEP_STAGE, Setting, refuse
 from hosttune.settings.traits import WrittenTogether
 from hosttune.system import System
 
-# All that a plan may touch: a plan file is untrusted, and init= or module arguments would be a way to run anything.
+# The only arguments that a plan may set. A plan file is untrusted, and init= or module arguments could run any program.
 NAMES = frozenset(
     (PAGES, "iommu", "intel_iommu", "amd_iommu", "isolcpus", "nohz_full", "mitigations", "hugetlb_free_vmemmap")
 )
@@ -31,7 +31,7 @@ _PAGES = re.compile(r"hugepagesz=1G hugepages=[0-9]{1,9}(:[0-9]{1,9}(,[0-9]{1,9}
 
 @dataclass(frozen=True)
 class KernelArguments(WrittenTogether):
-    """Arguments of the kernel; target: a name, of a merged setting the names joined by commas."""
+    """Kernel arguments. Target: a name; for a merged setting the names joined by commas."""
 
     kind: ClassVar[str] = "kernel-argument"
     scope: ClassVar[str] = BOOT
@@ -62,7 +62,7 @@ class KernelArguments(WrittenTogether):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of its arguments."""
+        """Return the names of its arguments."""
         return tuple(self.target.split(","))
 
     def check(self, value: Any) -> None:
@@ -81,12 +81,12 @@ class KernelArguments(WrittenTogether):
         return self.joined({name: _shown(staged, name) for name in self.names})
 
     def effective(self, system: System) -> Any:
-        """See Setting: what /proc/cmdline shows."""
+        """See Setting. Read from /proc/cmdline."""
         arguments = split(system.read("/proc/cmdline") or "")
         return self.joined({name: text_of(arguments, name) for name in self.names})
 
     def waits_for(self, system: System) -> str | None:
-        """See Setting: a boot loader that can be told."""
+        """See Setting. It waits for a boot loader that hosttune can configure."""
         return None if boot_loader(system) else NO_LOADER
 
     def places(self, system: System) -> tuple[str, ...]:
@@ -119,7 +119,7 @@ class KernelArguments(WrittenTogether):
 
 
 def _allowed(name: str, text: str) -> bool:
-    """Whether a text is arguments of this name and of no other, in words that nothing takes for more."""
+    """Return whether a text has only arguments of this name, in words without special characters."""
     if len(text) >= COMMAND_LINE_SIZE:
         return False
     if name == PAGES:
@@ -128,13 +128,13 @@ def _allowed(name: str, text: str) -> bool:
 
 
 def _shown(staged: Staged, name: str) -> str | None:
-    """What is staged of a name, as a value."""
+    """Return the staged text of a name, as a value."""
     text = staged.arguments.get(name, NOT_STAGED)
     return f"{_UNFINISHED}{_REMOVAL if text is None else text}" if name in staged.unfinished else text
 
 
 def _plain(value: Any) -> str | None:
-    """The value that an unfinished one was to become: writing it finishes it."""
+    """Return the value that an unfinished change was meant to write. Writing it completes the change."""
     if not isinstance(value, str) or not value.startswith(_UNFINISHED):
         return None if value is None else str(value)
     text = value.removeprefix(_UNFINISHED)

@@ -1,8 +1,8 @@
-"""kernel-install (systemd-boot and others of the Boot Loader Specification): /etc/kernel/cmdline, ours to make whole.
+"""kernel-install (systemd-boot and others of the Boot Loader Specification): hosttune writes /etc/kernel/cmdline whole.
 
 Its 90-loaderentry plugin takes the command line of new entries from /etc/kernel/cmdline, else /usr/lib/kernel/cmdline,
-else /proc/cmdline without BOOT_IMAGE= and initrd= (kernel-install(8)). The file has no room for a comment, so that it
-is ours is remembered beside it; one that somebody else wrote is left alone.
+else /proc/cmdline without BOOT_IMAGE= and initrd= (kernel-install(8)). The file cannot have a comment, so another file
+records that hosttune wrote it. A file that hosttune did not write is left alone.
 """
 
 from __future__ import annotations
@@ -37,20 +37,23 @@ _OF_THE_LOADER = ("BOOT_IMAGE", "initrd")
 
 
 class State(Remembered, frozen=True, kw_only=True):
-    """Our file. `base`: the command line without ours; `was`: what /etc/kernel/cmdline held when a change began."""
+    """hosttune's file.
+
+    `base`: the command line without hosttune's arguments. `was`: what /etc/kernel/cmdline held before the change.
+    """
 
     base: str | None = None
     was: str | None = None
 
     @property
     def line(self) -> str:
-        """The command line as we write it."""
+        """Return the command line that hosttune writes."""
         return " ".join(changed(split(self.base or ""), self.arguments)) + "\n"
 
 
 @dataclass(frozen=True)
 class KernelInstall(ToolLoader):
-    """kernel-install."""
+    """kernel-install, as a boot loader's tool."""
 
     name: ClassVar[str] = "kernel-install"
     tools: ClassVar[tuple[str, ...]] = ("/usr/bin/kernel-install", "/bin/kernel-install")
@@ -58,7 +61,7 @@ class KernelInstall(ToolLoader):
     files: ClassVar[tuple[str, ...]] = (STATE, LINE)
 
     def stage(self, system: System, arguments: Mapping[str, str | None], names: Collection[str]) -> str | None:
-        """See BootLoader. The entries of all kernels are written anew, one after the other."""
+        """See BootLoader. Rewrites the entries of all kernels, one after the other."""
         words_of(arguments)
         folder = entries_folder(system) or "/boot/loader/entries"
         refuse_unwritable(system, folder)
@@ -92,7 +95,7 @@ def _text(system: System, path: str) -> str | None:
 
 
 def _base(system: System) -> str:
-    """The command line without ours, from where kernel-install would take it. Raises WriteFailed."""
+    """Return the command line without hosttune's arguments, from kernel-install's sources. Raises WriteFailed."""
     text = _text(system, VENDOR) or _text(system, "/proc/cmdline")
     if text is None:
         raise WriteFailed(LINE, "the command line that it would replace is unknown: /proc/cmdline cannot be read")
@@ -100,7 +103,7 @@ def _base(system: System) -> str:
 
 
 def _kernels(system: System) -> Iterator[tuple[str, str]]:
-    """Version and image of each installed kernel."""
+    """Yield version and image of each installed kernel."""
     for version in system.list("/usr/lib/modules") or system.list("/lib/modules"):
         for image in (f"/usr/lib/modules/{version}/vmlinuz", f"/boot/vmlinuz-{version}"):
             if system.exists(image):

@@ -19,14 +19,14 @@ _GIGABYTE = "/hugepages-1048576kB/"
 
 
 class HugePages(MayGiveLess, Remediable):
-    """Pages of one size on one node; target: the path of `nr_hugepages`. Value: pages.
+    """Huge pages of one size on one node. Target: the path of `nr_hugepages`. Value: number of pages.
 
-    A short allocation is no error to the kernel (admin-guide/mm/hugetlbpage): what it gave is in the read-back.
+    The kernel reports no error if it allocates fewer (admin-guide/mm/hugetlbpage); the read-back shows the number.
     """
 
     kind: ClassVar[str] = "hugepages"
-    limit_seconds: ClassVar[float | None] = 300.0  # the kernel moves memory about to find whole pages
-    may_stop_midway: ClassVar[bool] = True  # the kernel leaves off at a signal (mm/hugetlb.c, set_max_huge_pages)
+    limit_seconds: ClassVar[float | None] = 300.0  # the kernel moves memory to get contiguous pages
+    may_stop_midway: ClassVar[bool] = True  # a signal stops the kernel (mm/hugetlb.c, set_max_huge_pages)
     persisted_by: ClassVar[str] = "the boot unit; for certain only as kernel arguments (settings.boot_pages)"
 
     @classmethod
@@ -50,12 +50,12 @@ class HugePages(MayGiveLess, Remediable):
         system.write(self.target, str(value))
 
     def satisfied_by(self, live: Any, want: Any) -> bool:
-        """See Setting. More pages: somebody else has guests here, too."""
+        """See Setting. More pages than wanted: other guests of this host may need them."""
         return type(live) is int and type(want) is int and live > want
 
     @property
     def covered_by(self) -> tuple[str, str] | None:
-        """See Setting: of pages of 1 GiB, the argument that reserves them."""
+        """See Setting. For pages of 1 GiB, the kernel argument that reserves them."""
         return ("kernel-argument", PAGES) if _GIGABYTE in self.target else None
 
     @property
@@ -69,7 +69,7 @@ class HugePages(MayGiveLess, Remediable):
         )
 
     def still_in_use(self, system: System, old: Any, left: Collection[Any] | None) -> str | None:
-        """See Setting: pages."""
+        """See Setting. Counts the pages in use."""
         now = self.read(system)
         free = whole_number(system, self.target.replace("/nr_hugepages", "/free_hugepages"))
         ours = left is None or now in left
@@ -88,14 +88,14 @@ class Thp(OneFile):
 
 
 class Ksm(OneFile):
-    """Same-page merging (admin-guide/mm/ksm): 0 stops and keeps merged pages, 1 runs, 2 stops and unmerges."""
+    """Kernel same-page merging (admin-guide/mm/ksm): 0 stops and keeps merged pages, 1 runs, 2 stops and unmerges."""
 
     kind: ClassVar[str] = "ksm"
     path: ClassVar[str] = "/sys/kernel/mm/ksm/run"
     form: ClassVar[Form] = "number"
     values: ClassVar[tuple[str | int, ...]] = (0, 1, 2)
     limit_seconds: ClassVar[float | None] = 300.0  # unmerging touches every merged page
-    may_stop_midway: ClassVar[bool] = True  # cut off in that, it is 0 (mm/ksm.c, run_store)
+    may_stop_midway: ClassVar[bool] = True  # if interrupted then, it is 0 (mm/ksm.c, run_store)
 
 
 class NumaBalancing(OneFile):

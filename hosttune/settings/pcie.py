@@ -1,7 +1,7 @@
 """PCIe settings of one function or link. A target is a PCI address in the kernel's form ("0000:40:00.0").
 
-Values are in the words of the host document: `PciDevice.aspm`, `read_request_bytes`, `relaxed_ordering`, and the
-names of `Acs.enabled`. A function that is asleep or does not answer has no value, and nothing is written to it.
+Values are as in the host document: `PciDevice.aspm`, `read_request_bytes`, `relaxed_ordering`, and the names of
+`Acs.enabled`. A function that sleeps or does not respond has no value, and nothing is written to it.
 """
 
 from __future__ import annotations
@@ -32,23 +32,25 @@ READ_REQUEST_BYTES = (128, 256, 512, 1024, 2048, 4096)  # 128 << field; 6 and 7 
 NO_ACS = "none"
 ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 _BIT = {name: bit for bit, name in ACS_BITS}
-# What keeps devices apart; the other two only let translated requests through, or hold back ports by a vector.
+# ACS bits that isolate devices. The other two only allow translated requests, or control ports by a vector.
 _ISOLATING = 0x1F
-# REQ_ACS_FLAGS of drivers/iommu/iommu.c: what IOMMU groups were made by, once, when the device appeared.
+# REQ_ACS_FLAGS of drivers/iommu/iommu.c: the bits from which the kernel forms IOMMU groups, once, when a device
+# appears.
 _GROUPING = 0x1D
 _GROUPS = sysfs.IOMMU_GROUPS
 
 
 @dataclass(frozen=True)
 class OfRegister(OfFunction):
-    """What settings in a function's configuration space have in common."""
+    """Base class of settings in a function's configuration space."""
 
     reset_by: ClassVar[str] = "a reset of the function (of a virtual machine's device: whenever it is opened), a reboot"
 
     def facts(self, system: System) -> ConfigFacts:
-        """What configuration space says of the function; nothing of a virtual one, whose control bits are its PF's.
+        """Return the facts in the function's configuration space; none for a virtual function, whose control bits are
+        in its physical function.
 
-        (PCIe 5.0, 9.3.5.4 and 9.3.5.7: device and link control of a virtual function.) Raises Unreadable.
+        Source: PCIe 5.0, 9.3.5.4 and 9.3.5.7 (device and link control of a virtual function). Raises Unreadable.
         """
         virtual = system.link(f"{DEVICES}/{self.target}/physfn") is not None
         return decode(b"" if virtual else config_of(system, self.target))
@@ -56,7 +58,7 @@ class OfRegister(OfFunction):
 
 @dataclass(frozen=True)
 class ReadRequest(OfRegister):
-    """The largest read that the function asks for at once, in bytes: bits 14:12 of device control."""
+    """The largest read request of the function, in bytes: bits 14:12 of device control."""
 
     kind: ClassVar[str] = "read-request"
 
@@ -94,10 +96,10 @@ class RelaxedOrdering(OfRegister):
 
 @dataclass(frozen=True)
 class AccessControl(OfRegister):
-    """Access Control Services of a function: names as lspci writes them, in register order, or "none".
+    """Access Control Services of a function: names as in lspci, in register order, or "none".
 
-    Bits that keep devices apart are never cleared while a device below is with vfio-pci, nor where IOMMU groups rest
-    on them: groups are made once, and the isolation would be gone in silence.
+    Bits that isolate devices are never cleared while a device below is on vfio-pci, or while IOMMU groups depend on
+    them: the kernel forms groups only once, so the isolation would be lost without notice.
     """
 
     kind: ClassVar[str] = "acs"
@@ -124,7 +126,7 @@ class AccessControl(OfRegister):
         return write_field(system, self.target, ACS_CONTROL, bits & ACS_CONTROL.mask)
 
     def _may_clear(self, system: System, bits: int) -> None:
-        """Raise WriteFailed where clearing these would take isolation away from somebody."""
+        """Raise WriteFailed if clearing these bits would end the isolation of a guest's device or of an IOMMU group."""
         names = acs_text(name for bit, name in ACS_BITS if bits & bit)
         grouped = bool(system.list(_GROUPS)) and bits & _GROUPING
         own = _last(system.link(f"{DEVICES}/{self.target}/iommu_group"))
@@ -139,25 +141,25 @@ class AccessControl(OfRegister):
 
 
 def acs_text(names: Any) -> str:
-    """ACS names as one text, in register order; "none" where there are none. Unknown names are left out."""
+    """Return ACS names as one text, in register order; "none" if there are none. Unknown names are left out."""
     held = set(names)
     return " ".join(name for name in _BIT if name in held) or NO_ACS
 
 
 def real_path(system: System, address: str) -> str:
-    """The function's own folder in the tree of devices."""
+    """Return the function's own folder in the device tree."""
     return system.link(f"{DEVICES}/{address}") or f"{DEVICES}/{address}"
 
 
 def below(system: System, path: str) -> Iterator[tuple[str, str]]:
-    """(address, folder) of the functions directly below a bridge."""
+    """Yield (address, folder) of the functions directly below a bridge."""
     for name in system.list(path):
         if ADDRESS.fullmatch(name):
             yield name, f"{path}/{name}"
 
 
 def _concerned(system: System, address: str) -> Iterator[str]:
-    """Every function that the ACS bits of this one keep apart: all below a bridge, else those of its slot."""
+    """Yield every function that this one's ACS bits isolate: all below a bridge, else those of its slot."""
     path = real_path(system, address)
     todo = list(below(system, path))
     if not todo:

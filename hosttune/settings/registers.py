@@ -1,8 +1,8 @@
-"""The one way to a register of configuration space: read, change the bits of one field, write that word back.
+"""The only way to write a register of configuration space: read, change the bits of one field, write that word back.
 
-Only the fields listed here can be written, for one wrong bit resets a device, takes its link down or retrains it
-(<linux/pci_regs.h>). Everything outside the field goes back as it was read; a word that shows a bit whose writing
-acts at once is left alone.
+Only the fields listed here can be written, because one wrong bit resets a device, disables its link or retrains it
+(<linux/pci_regs.h>). Everything outside the field is written back as it was read. A word with a set bit that acts
+immediately when written is left alone.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ _GONE = 0xFFFF
 
 @dataclass(frozen=True)
 class Field:
-    """Bits of a 16-bit register: `offset` from its capability, `mask`, and `acts`: bits that do something by themselves
-    when 1 is written, so that a word which shows one is not written back."""
+    """Bits of a 16-bit register.
+
+    `offset`: from its capability. `mask`: the bits. `acts`: bits that trigger an action when 1 is written; a word with
+    one of them set is not written back.
+    """
 
     register: str
     capability: int
@@ -30,25 +33,26 @@ class Field:
     extended: bool = False
 
 
-# Bit 15 of device control starts a function-level reset (PCI_EXP_DEVCTL_BCR_FLR); bits 4 and 5 of link control
-# disable and retrain the link (PCI_EXP_LNKCTL_LD, _RL).
+# Bit 15 of device control starts a function-level reset (PCI_EXP_DEVCTL_BCR_FLR); bits 4 and 5 of link control disable
+# and retrain the link (PCI_EXP_LNKCTL_LD, _RL).
 LINK_ASPM = Field("LNKCTL", CAP_EXPRESS, 0x10, 0x0003, acts=0x0030)
 READ_REQUEST = Field("DEVCTL", CAP_EXPRESS, 0x08, 0x7000, acts=0x8000)
 RELAXED_ORDERING = Field("DEVCTL", CAP_EXPRESS, 0x08, 0x0010, acts=0x8000)
-# Not bit 5, P2P egress control: it is nothing without its vector.
+# Without bit 5, P2P egress control: it has no effect without its vector.
 ACS_CONTROL = Field("ACSCTL", EXT_ACS, 0x06, 0x005F, extended=True)
 WRITABLE = frozenset((LINK_ASPM, READ_REQUEST, RELAXED_ORDERING, ACS_CONTROL))
 
 
 def config_path(address: str) -> str:
-    """The configuration space of a function."""
+    """Return the path of a function's configuration space."""
     return f"{DEVICES}/{address}/config"
 
 
 def config_of(system: System, address: str) -> bytes:
-    """Configuration space; empty where there is none, and of a function in D3cold, which reading would wake.
+    """Return the configuration space; empty if there is none or if the function is in D3cold, because a read would wake
+    it.
 
-    As discovery does it (drivers/pci/pci.c, pci_config_pm_runtime_get). Raises Unreadable.
+    Discovery does the same (drivers/pci/pci.c, pci_config_pm_runtime_get). Raises Unreadable.
     """
     state = (system.read(f"{DEVICES}/{address}/power_state") or "").strip()
     if state in ("", "unknown", "error"):
@@ -58,7 +62,7 @@ def config_of(system: System, address: str) -> bytes:
 
 
 def field_at(config: bytes, field: Field) -> int | None:
-    """Where the field's register lies in this configuration space; None where there is none."""
+    """Return the position of the field's register in this configuration space; None if there is none."""
     find = extended_capability_at if field.extended else capability_at
     start = find(config, field.capability)
     if start is None or start + field.offset + 2 > len(config):
@@ -67,9 +71,9 @@ def field_at(config: bytes, field: Field) -> int | None:
 
 
 def write_field(system: System, address: str, field: Field, bits: int) -> str | None:
-    """Make the field of a function hold `bits` (in place, not shifted); every other bit stays. Raises WriteFailed.
+    """Set a field of a function to `bits` (in place, not shifted); every other bit is kept. Raises WriteFailed.
 
-    Says so where the function sleeps: what is written then may be gone when it wakes.
+    Returns a note if the function sleeps, because it may lose the value when it wakes.
     """
     path = config_path(address)
     if field not in WRITABLE or bits & ~field.mask:

@@ -1,7 +1,7 @@
-"""A kernel parameter below /proc/sys, now and in a drop-in of our own. Target: its name ("vm.zone_reclaim_mode").
+"""A kernel parameter below /proc/sys, set now and in a drop-in of hosttune. Target: its name ("vm.zone_reclaim_mode").
 
-Only the names listed here. Value: the text that both have; while they differ, {"now": text, "boot": text or null},
-"boot" being the line of the drop-in. sysctl.d(5): the file is read at boot, in the order of file names.
+Only the names listed here are allowed. Value: the text, if both have the same; otherwise {"now": text, "boot": text or
+null}, with "boot" from the line of the drop-in. sysctl.d(5): files are read at boot, in the order of their names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hosttune.system import System
 DROP_IN = "/etc/sysctl.d/90-hosttune.conf"
 NOW, BOOT = "now", "boot"
 _HEAD = "# Written by hosttune; `hosttune revert` takes its lines away.\n"
-# Name -> the numbers it can have. Documentation/admin-guide/sysctl/vm.rst and kernel.rst.
+# Name -> the allowed numbers. Documentation/admin-guide/sysctl/vm.rst and kernel.rst.
 NAMES: Mapping[str, range] = {
     "vm.zone_reclaim_mode": range(8),  # bits: reclaim, write dirty pages out, swap
     "vm.compaction_proactiveness": range(101),
@@ -66,7 +66,7 @@ class Sysctl(Setting):
     def write(self, system: System, value: Any) -> None:
         """See Setting."""
         wanted = self.parts(value)
-        if self.effective(system) != wanted[NOW]:  # first: what the kernel refuses must not be asked for at every boot
+        if self.effective(system) != wanted[NOW]:  # first: a value that the kernel refuses must not be set at boot
             system.write(sysctl_path(self.target), wanted[NOW])
         lines = _lines(system)
         if lines.get(self.target) != wanted[BOOT]:
@@ -87,12 +87,12 @@ class Sysctl(Setting):
 
 
 def sysctl_path(name: str) -> str:
-    """The file of a sysctl."""
+    """Return the path of a sysctl."""
     return f"/proc/sys/{name.replace('.', '/')}"
 
 
 def _lines(system: System) -> dict[str, str]:
-    """The drop-in's assignments, foreign ones too: whoever added one to our file keeps it."""
+    """Return all assignments in the drop-in; those that others added to hosttune's file are kept."""
     found = (
         line.partition("=") for line in (system.read(DROP_IN) or "").splitlines() if not line.lstrip().startswith("#")
     )

@@ -1,7 +1,7 @@
-"""What only some settings have: mix one into a setting's class, and the engine asks it.
+"""Features that only some settings have: mix one into a setting's class, and the engine uses it.
 
-Each is a class beside `Setting`: a setting that is none of them reads, writes and goes back, and that is all. They add
-no fields, so they need no decorator of their own, which every start of `discover` would pay for.
+Each trait is a class next to `Setting`. A setting without traits is only read, written and restored. Traits add no
+fields, so they need no dataclass decorator, which would slow down every start of `discover`.
 """
 
 from __future__ import annotations
@@ -19,90 +19,91 @@ if TYPE_CHECKING:
 
 
 class Divisible(Setting):
-    """Its parts are settings of their own: two targets can have some in common (a CPU that is in two lists)."""
+    """Its parts are separate settings: two targets can have some in common (a CPU that is in two lists)."""
 
     @abstractmethod
     def target_of(self, names: Collection[str]) -> str:
-        """The target that has these parts alone."""
+        """Return the target that has only these parts."""
 
 
 class WrittenTogether(Divisible):
-    """What one plan wants of this kind is written at once, as one setting whose parts are the actions' targets."""
+    """All actions of one plan for this kind are written at once, as one setting with the actions' targets as parts."""
 
     @classmethod
     @abstractmethod
     def merged(cls, settings: Sequence[Setting]) -> Self:
-        """The one setting that stands for these; its value has a part for each target."""
+        """Return one setting that combines these; its value has a part for each target."""
 
 
 class TakesDevice(Setting):
-    """A change takes its target, a PCI function, or others of its device, from whoever uses them."""
+    """A change takes its target, a PCI function, or others of its device, from the programs that use them."""
 
-    hides_device: ClassVar[bool] = False  # nobody can ask its target who it is once it is set
+    hides_device: ClassVar[bool] = False  # once set, the identity of its target cannot be queried
 
     def taken(self, system: System) -> tuple[str, ...]:
-        """The functions that a change takes from whoever uses them. Raises Unreadable."""
+        """Return the functions that a change takes from their users. Raises Unreadable."""
         return (self.target,)
 
     def taken_back(self, system: System, old: Any) -> tuple[str, ...]:
-        """The functions that going back to `old` would take from their users; none where it is so.
+        """Return the functions that a revert to `old` would take from their users; empty if `old` is already set.
 
         Raises Unreadable.
         """
         return self.taken(system) if freeze(self.read(system)) != freeze(old) else ()
 
     def kept_open(self, host: Host) -> str | None:
-        """What of the host itself has its target open, so that a change would hang; None for nothing."""
+        """Return what on the host itself keeps its target open, so that a change would hang; None for nothing."""
         return None
 
 
 class FreesDevice(Setting):
-    """Set, the host itself has its target open no longer: see `TakesDevice.kept_open`."""
+    """Once this is set, the host itself no longer keeps its target open: see `TakesDevice.kept_open`."""
 
 
 class MayGiveLess(Setting):
-    """The kernel may give less than was wanted: that is no failure, and what it gave is kept."""
+    """The kernel may provide less than was wanted: this is not a failure, and what it provided is kept."""
 
     @property
     def covered_by(self) -> tuple[str, str] | None:
-        """Kind and target of the setting that, staged for the next boot, brings then what this falls short of now."""
+        """Return kind and target of the setting that, if staged, supplies at the next boot what is missing now."""
         return None
 
     @abstractmethod
     def satisfied_by(self, live: Any, want: Any) -> bool:
-        """Whether a value that is not the wanted one serves as well, so that a boot's re-apply leaves it alone."""
+        """Return whether a value other than the wanted one is good enough, so that `apply --boot` leaves it alone."""
 
     @abstractmethod
     def still_in_use(self, system: System, old: Any, left: Collection[Any] | None) -> str | None:
-        """What is in use now that going back to `old` would leave too little of; None for nothing. Raises Unreadable.
+        """Return what is in use now and would not fit after a revert to `old`; None for nothing. Raises Unreadable.
 
-        `left`: the values that were left here, any for None: at another one it is somebody else's, and stays.
+        `left`: the values that hosttune has left here, None for any. With another value it is not hosttune's, and
+        stays.
         """
 
 
 class Remediable(Setting):
-    """Where it falls short, something else can be planned or done instead."""
+    """A setting for which, if it gets less than wanted, something else can be planned or done."""
 
     @property
     @abstractmethod
     def remedy(self) -> str | None:
-        """What that is; None: nothing is known to help."""
+        """Return what to plan or do instead; None: nothing is known to help."""
 
 
 class ServedByOthers(Setting):
-    """What somebody else set up can serve in its place."""
+    """A setting that another program's configuration can replace."""
 
     @abstractmethod
     def served(self, system: System, live: Any, want: Any) -> str | None:
-        """Why a value that is not the wanted one serves, being somebody else's and never ours; None: it does not.
+        """Return why a value other than the wanted one is good enough and is not hosttune's; None if it is not.
 
-        Asked of a setting that no transaction has in force.
+        Called only for a setting that no transaction has applied.
         """
 
 
 class Disturbing(Setting):
-    """A change cuts off what runs now."""
+    """A change interrupts something that is running."""
 
     @abstractmethod
     def disturbed(self, system: System) -> Iterable[str]:
-        """What that is, in a few words each: refused before the first write."""
+        """Return what that is, in a few words each: an apply refuses it before the first write."""

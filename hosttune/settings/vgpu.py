@@ -1,8 +1,8 @@
 """The vGPU type of a virtual function that its maker's own VFIO driver holds. Target: the function's PCI address.
 
-Value: the type's number as text, "0" for none; what number a type has is this host's driver's own affair, and is read
-from `creatable_vgpu_types`. Source: NVIDIA virtual GPU software documentation, "Creating an NVIDIA vGPU on a Linux with
-KVM Hypervisor that Uses a Vendor-Specific VFIO Framework".
+Value: the type's number as text, "0" for none. The numbers of types depend on this host's driver and are read from
+`creatable_vgpu_types`. Source: NVIDIA virtual GPU software documentation, "Creating an NVIDIA vGPU on a Linux with KVM
+Hypervisor that Uses a Vendor-Specific VFIO Framework".
 """
 
 from __future__ import annotations
@@ -31,29 +31,32 @@ class VgpuType(OfFunction):
 
     @property
     def file(self) -> str:
-        """The file that holds the type."""
+        """Return the path of the file that holds the type."""
         return f"{self.path}/nvidia/current_vgpu_type"
 
     def check(self, value: Any) -> None:
-        """See Setting. A plan gives a type; that there is none is the way back only."""
+        """See Setting. A plan gives a type; only a revert sets none."""
         if not isinstance(value, str) or not _NUMBER.fullmatch(value) or value == NONE:
             raise refuse(self.kind, self.target, f"{value!r} is not a vGPU type", "its number in creatable_vgpu_types")
 
     def read(self, system: System) -> str | None:
-        """See Setting. None where the function is not there, or offers no vGPU."""
+        """See Setting. None if the function does not exist, or offers no vGPU."""
         text = system.read(self.file)
         if text is not None and not _NUMBER.fullmatch(text):
             raise Unreadable(self.file, f"reads {text[:40]!r}")
         return text
 
     def waits_for(self, system: System) -> str | None:
-        """See Setting. Functions come and go with sriov-manage, which is not ours to run."""
+        """See Setting. sriov-manage creates and removes functions, and hosttune does not run it."""
         if system.exists(self.file):
             return None
         return "the function is not there, or offers no vGPU: /usr/lib/nvidia/sriov-manage -e ADDRESS of its GPU"
 
     def write(self, system: System, value: Any) -> None:
-        """See Setting. A type is changed from and to none only: another one is somebody's vGPU."""
+        """See Setting.
+
+        A type is only changed from or to none, because any other type is a vGPU that someone else made.
+        """
         now = self.read(system)
         if now == value:
             return

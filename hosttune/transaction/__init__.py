@@ -1,6 +1,7 @@
-"""Transactions: a plan applied with read-back, a journal and a way back.
+"""Transactions: apply a plan, read back every setting, keep a journal and revert.
 
-Names are loaded on first use: `validate`, which asks for what is in force, imports nothing of what applies.
+Names are imported on first use. So `validate`, which only needs the applied plans, does not import the code that
+applies plans.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`apply`: make the machine match a plan. Everything is looked at and judged before the first write."""
+"""`apply`: make the machine match a plan. Everything is read and checked before the first write."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ from hosttune.transaction.undoing import NO, PERSON, SUCCESS, undone_entries
 
 @dataclass(frozen=True)
 class Options:
-    """How to apply. `disrupt` names GPUs and guests that may be disturbed; `guests`: define them; `start` them too."""
+    """How to apply. `disrupt`: GPUs and guests that may be disturbed. `guests`: define guests.
+
+    `start`: also start them.
+    """
 
     guests: bool = True
     start: bool = False
@@ -65,7 +68,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a plan says: its own steps, and those of its guests."""
+    """The steps of a plan: `steps` for its actions, `guests` for its guests."""
 
     plan: Plan
     steps: tuple[Step, ...]
@@ -77,19 +80,20 @@ Discover = Callable[[], Host]
 
 
 class Declined(HosttuneError):
-    """The operator said no."""
+    """The administrator answered no to the prompt."""
 
 
 def apply(
     site: Site, plan: Plan, options: Options, discover: Discover, confirm: Confirm, say: Say
 ) -> tuple[Result, int]:
-    """Make the machine match the plan, or leave it as it was. Returns the result and the exit code.
+    """Make the machine match the plan; on a failure, roll back. Return the result and the exit code.
 
-    0: it matches, and what was told otherwise is not needed; 1: a step failed and all was taken back; 4: something
-    could not be taken back. Raises Refused and BadInput with nothing written, Declined when `confirm` says no.
+    Exit code 0: the machine matches the plan; any deviation in the result is one that the guests do not need. 1: a step
+    failed and everything was rolled back. 4: something could not be rolled back. Raises Refused and BadInput before
+    anything is written, Declined when `confirm` returns false.
     """
     store = must_write(site)
-    wanted = wanted_of(plan, options)  # what the plan says is judged before the machine is asked
+    wanted = wanted_of(plan, options)  # check the plan itself before the machine is read
     with store.locked():
         transactions = site.transactions()
         refuse_open(transactions)
@@ -114,7 +118,10 @@ def apply(
 
 
 def look(site: Site, wanted: Wanted, host: Host, transactions: Sequence[Transaction]) -> tuple[Prepared, ...]:
-    """Every step of a plan, and of what makes it last, with what its setting is now. Raises BadInput."""
+    """Return every step of a plan, and of the files that make it persistent, with its setting's present value.
+
+    Raises BadInput.
+    """
     standing = in_force(transactions)
     lasting = steps_of(lasting_actions(site, wanted.plan, standing.values()))
     steps = in_order((*wanted.steps, *lasting, *wanted.guests))
@@ -123,7 +130,7 @@ def look(site: Site, wanted: Wanted, host: Host, transactions: Sequence[Transact
 
 
 def due(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
-    """The steps that have something to write; with a start among them, also those that wait for it."""
+    """Return the steps that have something to write. If a guest start is among them, also the steps that follow it."""
     starts = any(one.verdict == TODO and one.step.setting.stage == START_STAGE for one in prepared)
     late = {AFTER_START_STAGE} if starts else set()
     return tuple(
@@ -132,7 +139,7 @@ def due(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
 
 
 def _lacking(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
-    """What a guest cannot work without and this host does not have, or does not tell: known before the first write."""
+    """Return the needed steps whose setting this host lacks or cannot read. Found before the first write."""
     return tuple(one for one in prepared if one.step.needed and one.verdict in (ABSENT, UNREADABLE))
 
 
@@ -144,7 +151,10 @@ def _unchanged(site: Site, prepared: Sequence[Prepared], *notes: str) -> Result:
 
 
 def _is_void(one: Prepared) -> bool:
-    """Whether a step is about what this host does not have and no guest needs: it has no outcome, it is told."""
+    """Return whether the step's setting does not exist on this host and no guest needs it.
+
+    Such a step has no entry in the result, only a note.
+    """
     return one.verdict == ABSENT and not one.step.needed
 
 
@@ -155,7 +165,10 @@ def _voids(prepared: Sequence[Prepared]) -> Iterable[str]:
 
 
 def _waits_for_boot(prepared: Sequence[Prepared]) -> bool:
-    """Whether something is staged; what only waits (for a boot loader that can be told) is no reason to reboot."""
+    """Return whether something is staged for the next boot.
+
+    A step that waits for something else (for example, for a boot loader that can be configured) needs no reboot.
+    """
     return any(
         one.verdict == PENDING and one.step.setting.scope == BOOT and one.step.setting.agrees(one.live, one.step.want)
         for one in prepared
@@ -196,7 +209,7 @@ def _carried(
 
 
 def _changed(record: Record) -> bool:
-    """Whether a step that was carried out has changed its setting; what was written and dropped has not."""
+    """Return whether a step that was carried out has changed its setting. An ignored write has not."""
     return bool(record.after != record.old)
 
 
@@ -225,7 +238,7 @@ def _notes(carried: Carried, todo: Sequence[Prepared]) -> tuple[str, ...]:
 
 
 def _proofs(site: Site, plan: Plan, todo: Sequence[Prepared], carried: Carried) -> Iterable[str]:
-    """What /proc says of the guests that were started."""
+    """Compare the started guests with their plan, from /proc. Yield each difference, or one line that there is none."""
     if not carried.succeeded:
         return ()
     started = [
@@ -237,7 +250,7 @@ def _proofs(site: Site, plan: Plan, todo: Sequence[Prepared], carried: Carried) 
 
 
 def _staged(todo: Sequence[Prepared], carried: Carried) -> bool:
-    """Whether this transaction has staged something for the next boot."""
+    """Return whether this transaction has staged something for the next boot."""
     return carried.succeeded and any(
         one.step.setting.scope == BOOT and carried.made[number].outcome in ("done", "clamped")
         for number, one in enumerate(todo, 1)
@@ -262,7 +275,7 @@ def _entries(
 
 
 def _waiting_now(site: Site, one: Prepared) -> Prepared:
-    """A step that waits, with what it waits for now that the others are carried out."""
+    """Return a waiting step with the reason why it still waits, now that the other steps are carried out."""
     if one.verdict != PENDING or one.step.setting.scope == BOOT:
         return one
     return with_verdict(one, PENDING, one.step.setting.waits_for(site.system) or one.why or "")
@@ -271,7 +284,7 @@ def _waiting_now(site: Site, one: Prepared) -> Prepared:
 def _entry_of_made(site: Site, one: Prepared, number: int, carried: Carried, record: Record | None) -> Sequence[Entry]:
     made = carried.made[number]
     undone = (carried.undone or {}).get(number)
-    if undone is not None and undone.outcome == "already":  # in an apply that word says: as wanted
+    if undone is not None and undone.outcome == "already":  # in an apply, `already` means "as wanted"
         undone = replace(undone, outcome="reverted")
     if undone is not None and record is not None and number != carried.failed:
         return tuple(undone_entries(record, undone))
@@ -289,7 +302,10 @@ def _entry_of_made(site: Site, one: Prepared, number: int, carried: Carried, rec
 
 
 def rehearse_apply(site: Site, plan: Plan, options: Options, discover: Discover) -> tuple[Result, int]:
-    """What `apply` would write, guests' files by digest; writes nothing, locks nothing. Raises Refused (stale plan)."""
+    """Return what `apply` would write, without writing or locking; guests' files are shown by digest.
+
+    Raises Refused for a stale plan.
+    """
     host = discover()
     check_identities(plan, host)
     transactions = site.transactions()
@@ -324,15 +340,16 @@ def _refusals(unfinished: OpenTransaction | None) -> Iterable[str]:
 
 
 def _rehearsed(one: Prepared, changes: Sequence[str], why: str | None) -> Prepared:
-    """A step as a rehearsal tells it: what would write nothing is not planned, and says why.
+    """Return a step as a rehearsal reports it: a step that would write nothing is not `planned`, and has the reason.
 
-    Where what it needs may only not have been recorded, the plan's word stands; the reason is among the writes.
+    If the step's setting may just be missing from the capture, it stays `planned`; the reason is listed with the
+    writes.
     """
     return one if changes or one.unrecorded else with_verdict(one, UNREADABLE, why or "nothing would be written")
 
 
 def _lines(one: Prepared, changes: Sequence[str], why: str | None) -> Iterable[str]:
-    """The changes of one step, and why there is no more of them."""
+    """Return the changes of one step, and, if there are no more, the reason."""
     yield from changes
     if why is not None:
         yield f"({one.step.name}: {'unknown here, its state is not recorded' if one.unrecorded else why})"
@@ -342,16 +359,16 @@ def _lines(one: Prepared, changes: Sequence[str], why: str | None) -> Iterable[s
 
 
 def wanted_of(plan: Plan, options: Options) -> Wanted:
-    """What a plan says. Raises BadInput, and Incomplete for one with unplaced guests."""
+    """Return the steps of a plan. Raises BadInput, and Incomplete for a plan with unplaced guests."""
     check_plan(plan)
     guests = guest_actions(plan, start=options.start) if options.guests else ()
     return Wanted(plan, steps_of(plan.actions), steps_of(guests))
 
 
 def lasting_actions(site: Site, plan: Plan, in_force_now: Iterable[Record]) -> tuple[Action, ...]:
-    """The files that make a plan last. Raises BadInput.
+    """Return the actions for the files that make a plan persistent. Raises BadInput.
 
-    They hold what earlier applies need too, and what a step must wait for is no reason not to write them.
+    These files also hold what earlier applies need. They are written even for a step that has to wait now.
     """
     wishes = [(record.kind, record.target, record.new) for record in in_force_now]
     wishes += [(action.kind, action.target, action.want) for action in plan.actions]
@@ -360,7 +377,10 @@ def lasting_actions(site: Site, plan: Plan, in_force_now: Iterable[Record]) -> t
 
 
 def remember_gpus(site: Site, store: Store, host: Host, todo: Sequence[Prepared]) -> None:
-    """Keep who the GPUs are that are about to leave their driver: nobody can ask them afterwards. Raises Refused."""
+    """Save the identities of GPUs that are about to leave their driver, because they cannot be queried afterwards.
+
+    Raises Refused.
+    """
     settings = [one.step.setting for one in todo]
     if not any(isinstance(setting, TakesDevice) and setting.hides_device for setting in settings):
         return

@@ -1,6 +1,7 @@
-"""`apply --boot`: what a reboot has undone is set again, from the journal. Run by the boot unit.
+"""`apply --boot`: set again, from the journal, what a reboot has undone. The boot unit runs it.
 
-Nothing here asks libvirt: the unit runs before it, and a call to its socket would wait for a daemon that waits for us.
+Nothing in this module calls libvirt. The unit runs before libvirt's daemon, so a call to its socket would wait for a
+daemon that itself waits for this unit.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _FINE = ("done", VERDICT_OUTCOMES[ALREADY], VERDICT_OUTCOMES[PENDING])
 
 @dataclass(frozen=True)
 class _Turn:
-    """What became of setting one record again; `stopped`: somebody asked the whole to end."""
+    """The result of setting one record again. `stopped`: a signal asked the whole run to stop."""
 
     entries: Sequence[Entry]
     fine: bool
@@ -47,11 +48,11 @@ class _Turn:
 
 
 def reapply(site: Site, say: Say) -> tuple[Result, int]:
-    """Set again every runtime setting in force. What cannot be set is told and left; the originals stay as recorded.
+    """Set again every applied runtime setting. A setting that cannot be set is reported and left as it is.
 
-    Each setting is a transaction of its own here: one that fails takes nothing else with it, for a host that boots
-    with most of its settings serves better than one with none. Guests are not started: that is their autostart's. 1
-    where one is not as the apply left it. Raises Refused.
+    The original values stay as recorded. Each setting is its own transaction here: if one fails, the others stay set,
+    because a host that boots with most of its settings is better than a host with none. Guests are not started; their
+    autostart does that. The exit code is 1 if a setting is not as the apply left it. Raises Refused.
     """
     store = must_write(site)
     with store.locked(), interruptible():
@@ -85,14 +86,15 @@ def reapply(site: Site, say: Say) -> tuple[Result, int]:
         return result, NO if failed or left else SUCCESS
 
 
-_GUESTS = (GUEST_STAGE, START_STAGE)  # what libvirt alone can tell
+_GUESTS = (GUEST_STAGE, START_STAGE)  # only libvirt knows these
 
 
 def _without_old(site: Site, store: Store) -> tuple[Transaction, ...]:
-    """The journals, those of earlier re-applies forgotten: the originals are in the applies themselves. Raises Refused.
+    """Delete the journals of earlier re-applies and return the others. The applies hold the original values.
 
-    One that was cut off goes too, else a power cut during one boot would hold up every later one; what it was about is
-    set again now. Those of this boot stay: they tell a revert what is ours.
+    An unfinished re-apply is deleted too. Otherwise a power cut during one boot would block every later re-apply; its
+    setting is set again now. Re-applies of this boot stay: a revert needs them to know which values hosttune has
+    written. Raises Refused.
     """
     transactions = site.transactions()
     again = (one for one in transactions if one.header.verb == AGAIN)
@@ -109,9 +111,9 @@ def _is_of(transaction: Transaction, record: Record) -> bool:
 
 
 def _again(site: Site, store: Store, number: int, record: Record, before: Iterable[Transaction], say: Say) -> _Turn:
-    """Set one record again, if it is not as wanted. Looked at only now: an earlier one may have changed it.
+    """Set one record again if it is not as wanted. It is read only now, because an earlier step may have changed it.
 
-    `before`: the journals of its having been set again before, which this one replaces.
+    `before`: journals of earlier re-applies of this record. This one replaces them.
     """
     one = _judged(site, prepare(site.system, [step_of(record)], {})[0])
     if one.verdict != TODO:
@@ -134,7 +136,7 @@ def _again(site: Site, store: Store, number: int, record: Record, before: Iterab
 
 
 def _judged(site: Site, one: Prepared) -> Prepared:
-    """The same step; what somebody uses, and pages that somebody has added, are left alone."""
+    """Return the step, or a step that writes nothing if its device is in use or there are more pages than wanted."""
     setting = one.step.setting
     if one.verdict != TODO:
         return one
@@ -149,9 +151,10 @@ def _judged(site: Site, one: Prepared) -> Prepared:
 
 
 def _another_device(site: Site, address: str) -> str | None:
-    """That another device is where a guest's was planned: a card more or less, and buses get other numbers.
+    """Return a message if the address now belongs to another device than the one planned for a guest.
 
-    None where it is the same one, or no plan says which it was. Raises BadInput for a kept plan that does not read.
+    This happens when a card is added or removed, because buses then get other numbers. None: it is the same device, or
+    no plan says which device it was. Raises BadInput for a saved plan that cannot be read.
     """
     known = {device.address: device.identity for p in applied_plans(site) for g in p.guests for device in g.devices}
     _, _, facts = known.get(address, "").partition(" ")
@@ -164,7 +167,7 @@ def _another_device(site: Site, address: str) -> str | None:
 
 
 def step_of(record: Record) -> Step:
-    """The step that does a record again."""
+    """Return the step that makes a record's change again."""
     setting = setting_of_record(record)
     actions = [
         Action(

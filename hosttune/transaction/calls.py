@@ -1,7 +1,7 @@
-"""One call for each thing that can be asked of a transaction; the command line and the package's functions make it.
+"""One function for each command on transactions, used by the command line and by the package's functions.
 
-Each opens nothing and prints nothing: it gets the place to work (`open_site`) and returns one Result, which holds the
-exit code of the command.
+A function here opens nothing and prints nothing. It gets the place to work in (`open_site`) and returns one Result,
+which holds the command's exit code.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ def apply(
     dry_run: bool = False,
     where: str = "intent",
 ) -> Result:
-    """Make the machine match a plan, or rehearse that. `asked` gives the plan, an intent (see `plan_of_intent`; `where`
-    it came from) or None for the saved plan; it is called once the machine is known to be one that can be changed.
+    """Make the machine match a plan, or rehearse that.
 
-    Raises BadInput and Refused with nothing written, Declined where `confirm` says no.
+    `asked` returns the plan, an intent (see `plan_of_intent`; `where` names its source) or None for the saved plan. It
+    is called only after the machine is known to be one that can be changed. Raises BadInput and Refused before anything
+    is written, Declined if `confirm` returns false.
     """
-    from hosttune.transaction import applying  # as below: to say what is in force, none of it is imported
+    from hosttune.transaction import applying  # imported here because `status` does not need it
 
     site, discover = here
     if not dry_run:
@@ -67,23 +68,28 @@ def set_again(here: Here, say: Say) -> Result:
 
 
 def status(here: Here) -> Result:
-    """What is applied, what has drifted from it, what waits for a reboot. Raises Refused for an unreadable journal."""
+    """Return what is applied, what has drifted, and what waits for a reboot.
+
+    Raises Refused for an unreadable journal.
+    """
     return _with_code(undoing.status(here[0]))
 
 
 def revert(here: Here, say: Say, *, force: bool = False) -> Result:
-    """Take back every finished transaction, newest first. Raises Refused."""
+    """Revert every finished transaction, newest first. Raises Refused."""
     return _with_code(undoing.revert(here[0], say, force=force))
 
 
 def recover(here: Here, say: Say, *, force: bool = False, disrupt: Collection[str] = ()) -> Result:
-    """Take back what an interrupted transaction had done. Raises Refused."""
+    """Roll back an interrupted transaction. Raises Refused."""
     return _with_code(undoing.recover(here[0], say, force=force, disrupt=frozenset(disrupt)))
 
 
 def change_lines(todo: Sequence[Prepared]) -> tuple[str, ...]:
-    """What the prompt shows of the steps that would be carried out: each setting with its value now and the wanted one,
-    and how definitions of guests would change.
+    """Return the lines that the prompt shows.
+
+    They are each setting with its present and its wanted value, and the differences between guests' present and new
+    definitions.
     """
     from hosttune.report.result_text import wanted_lines
     from hosttune.transaction.guests import definition_change
@@ -100,10 +106,10 @@ def _with_code(outcome: tuple[Result, int]) -> Result:
 
 
 def plan_of_intent(site: Site, intent: Intent, discover: Callable[[], Host], where: str = "intent") -> Plan:
-    """The plan of an intent here: the one in force that was made from it, else the saved one, else a new one.
+    """Return the plan for an intent: the applied one that was made from it, else the saved one, else a new one.
 
-    So a second apply of an intent has nothing to do, and what an operator has read in a saved plan is what is applied;
-    where the host has changed since, that plan is stale and refused as ever. Raises BadInput, Refused.
+    So a second apply of an intent has nothing to do, and the plan that the administrator has read is the plan that is
+    applied. If the host has changed since then, that plan is stale and is refused. Raises BadInput, Refused.
     """
     found = undoing.plan_in_force(site, intent)
     if found is None and site.store is not None and os.path.exists(saved_plan_path(site)):
@@ -117,9 +123,9 @@ def plan_of_intent(site: Site, intent: Intent, discover: Callable[[], Host], whe
 
 
 def plan_in_place(root: str | None, host: Host, intent: Intent) -> Plan | None:
-    """The plan in force that was made from this intent, where its guests are defined here already; else None.
+    """Return the applied plan that was made from this intent, if its guests are already defined here; else None.
 
-    Their names are taken by themselves, so that planning anew would refuse what is in place. Raises BadInput, Refused.
+    A new plan is not possible then: the guests' names are taken by the guests themselves. Raises BadInput, Refused.
     """
     if not {guest.name for guest in intent.guests} & {guest.name for guest in host.guests or ()}:
         return None
@@ -128,7 +134,7 @@ def plan_in_place(root: str | None, host: Host, intent: Intent) -> Plan | None:
 
 
 def _saved_plan(site: Site) -> Plan:
-    """The plan that `hosttune plan` has saved here. Raises BadInput."""
+    """Return the plan that `hosttune plan` saved here. Raises BadInput."""
     path = saved_plan_path(site)
     if not os.path.exists(path):
         raise BadInput("no plan is saved", where=path, hint="make one: hosttune plan; or name a plan document")
@@ -136,5 +142,5 @@ def _saved_plan(site: Site) -> Plan:
 
 
 def read_plan(path: str) -> Plan:
-    """A plan document. Raises BadInput."""
+    """Read a plan document. Raises BadInput."""
     return Plan.from_json(load(path, what="a plan (hosttune plan saves one)"), where=path)

@@ -1,7 +1,7 @@
-"""The transaction itself: intent on disk, old value read again, write, read back, outcome on disk; and the way back.
+"""The transaction engine: journal the intent, read the old value again, write, read back, journal the outcome.
 
-Everything that is taken back is taken back from the journal, never from memory: what a crash, a Ctrl-C or a failing
-write leaves is settled by the same code.
+It also rolls back. A rollback always uses the journal, never values in memory. So the same code handles a crash, a
+Ctrl-C and a failing write.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LookAgain = Callable[[Prepared], Prepared]
 
 @dataclass(frozen=True)
 class Made:
-    """What became of one step: outcome, the value read back, and why. `untouched`: it failed before any write."""
+    """The result of one step: outcome, value read back, and reason. `untouched`: it failed before any write."""
 
     outcome: str
     after: Any = None
@@ -43,9 +43,10 @@ class Made:
 
 @dataclass(frozen=True)
 class Carried:
-    """A transaction's steps by number; `failed` names the step that ended it, `undone` what became of taking it back.
+    """The results of a transaction's steps, by step number.
 
-    `interrupted`: somebody asked it to stop. `unjournalled`: the way back could not be written down to its end.
+    `failed` is the step that ended the transaction. `undone` has the results of the rollback. `interrupted`: a signal
+    stopped it. `unjournalled`: the journal could not record the whole rollback.
     """
 
     made: Mapping[int, Made]
@@ -56,21 +57,21 @@ class Carried:
 
     @property
     def succeeded(self) -> bool:
-        """Whether all was carried out."""
+        """Return whether every step was carried out."""
         return self.failed is None and not self.interrupted
 
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM and SIGHUP (a lost connection) mean what Ctrl-C means: KeyboardInterrupt, and so the way back."""
+    """Turn SIGTERM and SIGHUP (a lost connection) into KeyboardInterrupt, as Ctrl-C does, to cause a rollback."""
     asked: list[int] = []
 
     def interrupt(number: int, frame: object) -> None:
         asked.append(number)
-        if len(asked) == 1:  # SIGTERM and SIGHUP come together: the second must not cut the way back short
+        if len(asked) == 1:  # SIGTERM and SIGHUP come together: the second must not stop the rollback
             raise KeyboardInterrupt
 
-    heard = (number for number in _INTERRUPTS if signal.getsignal(number) is not signal.SIG_IGN)  # nohup: not these
+    heard = (number for number in _INTERRUPTS if signal.getsignal(number) is not signal.SIG_IGN)  # nohup ignores SIGHUP
     before = {number: signal.signal(number, interrupt) for number in heard}
     try:
         yield
@@ -81,7 +82,7 @@ def interruptible() -> Iterator[None]:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """No signal ends the way back half-way; it is delivered afterwards."""
+    """Block signals during a rollback, so that it is complete. They are delivered afterwards."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
     try:
         yield
@@ -89,15 +90,15 @@ def uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-# --- forth ---------------------------------------------------------------------------------------------------
+# --- apply ---------------------------------------------------------------------------------------------------
 
 
 def carry_out(
     system: System, journal: Journal, todo: Sequence[Prepared], say: Say, look_again: LookAgain = lambda one: one
 ) -> Carried:
-    """Carry out steps in order, numbered from 1. When one fails, or on an interrupt, all are taken back.
+    """Carry out steps in order, numbered from 1. If one fails or a signal comes, roll all of them back.
 
-    `look_again` judges a step when its turn comes: what it leaves without a write is told, not journalled.
+    `look_again` checks a step when its turn comes. A step that it decides not to write is reported but not journalled.
     """
     made: dict[int, Made] = {}
     failed: int | None = None
@@ -132,14 +133,14 @@ def carry_out(
 
 
 def _ends(one: Prepared, made: Made) -> bool:
-    """Whether a step's outcome ends the transaction."""
+    """Return whether a step's outcome ends the transaction."""
     if made.outcome == "clamped" and one.step.at_boot:
         return False
     return made.outcome in _FATAL or (one.step.needed and made.outcome in _FATAL_WHEN_NEEDED)
 
 
 def outcome_line(one: Prepared, made: Made) -> str:
-    """One line about a step that was taken."""
+    """Return one line that reports a step."""
     text = f"{text_of(one.live)} -> {text_of(one.step.want)}: {made.outcome}"
     if made.outcome != "done":
         text += f", now {text_of(made.after)}"
@@ -147,7 +148,7 @@ def outcome_line(one: Prepared, made: Made) -> str:
 
 
 def _step(system: System, journal: Journal, number: int, one: Prepared, made: dict[int, Made]) -> None:
-    """One setting: intent, re-read, write, read back, done. Raises JournalFailed."""
+    """Carry out one step: journal the intent, re-read, write, read back, journal the outcome. Raises JournalFailed."""
     step, setting = one.step, one.step.setting
     journal.write(
         "intent",
@@ -167,11 +168,11 @@ def _step(system: System, journal: Journal, number: int, one: Prepared, made: di
 
 
 def _changed(system: System, setting: Setting, old: Any, want: Any) -> Made:
-    """Re-read, write, read back. What was not written is neither `ignored` nor `clamped`: they tell of a write."""
+    """Re-read, write, read back. `ignored` and `clamped` are outcomes of a write, so never without a write."""
     counted = Counted(system)
     try:
         now = freeze(setting.read(system))
-        if now != old and setting.agrees(now, want):  # by an earlier step: a reset for MIG brings the default limit
+        if now != old and setting.agrees(now, want):  # an earlier step did it: a reset for MIG sets the default limit
             return Made("done", now, "had that value when its turn came")
         if now != old:
             return Made("conflict", now, f"changed from {text_of(old)} to {text_of(now)} since it was read")
@@ -197,7 +198,7 @@ def _write(system: System, setting: Setting, value: Any) -> str | None:
 
 
 def _value_or_none(system: System, setting: Setting) -> Any:
-    """What it is after a failure; None also where it cannot be read any more, as the outcome says."""
+    """Return the value after a failure; None also if it cannot be read. The outcome tells these apart."""
     system.forget()
     try:
         return freeze(setting.read(system))
@@ -212,7 +213,7 @@ def _reason(error: HosttuneError | OSError) -> str:
     return error.what if isinstance(error, HosttuneError) else str(error)
 
 
-# --- back ----------------------------------------------------------------------------------------------------
+# --- roll back -----------------------------------------------------------------------------------------------
 
 
 def take_back(
@@ -225,11 +226,11 @@ def take_back(
     force: bool = False,
     again: Mapping[tuple[str, str], Any] = FrozenMap({}),
 ) -> tuple[dict[int, Made], bool]:
-    """Take back what is still to be taken back of these records, newest first, going on past what fails.
+    """Roll back those of these records that still need it, newest first. A failure does not stop the others.
 
-    `same_boot`: they were written under the boot that runs now; `again`: what was left of those, by kind and target,
-    that were set again under it. Gives what became of each step, and whether the journal could hold it all: a full
-    disk stops no way back.
+    `same_boot`: the records were written during the present boot. `again`: by kind and target, the values of records
+    that were set again during the present boot. Return the result of each step, and whether the journal could record
+    all of it: a full disk does not stop a rollback.
     """
     undone: dict[int, Made] = {}
     whole = True
@@ -276,10 +277,11 @@ def _undo(system: System, journal: Journal, record: Record, *, same_boot: bool, 
 def _way_back(
     setting: Setting, record: Record, now: Any, *, same_boot: bool, force: bool
 ) -> tuple[Any, Mapping[str, Any]]:
-    """(what to write, parts that somebody else has changed since and that are left alone).
+    """Return the value to write, and the parts that another program or person has changed, which are left alone.
 
-    Ours is what we wrote, what we read back then, and, of a write that was cut off and can stop between, anything; a
-    part that we did not change is not. What runs only until a reboot and is neither went with that reboot: no conflict.
+    A part is hosttune's if it has the value that hosttune wrote or read back. After an interrupted write that may stop
+    midway, any value counts. A part that hosttune did not change is not its own. A runtime setting that has neither
+    value after a reboot was reset by that reboot: this is not a conflict.
     """
     old, new = setting.parts(freeze(record.old)), setting.parts(freeze(record.new))
     after = setting.parts(freeze(record.after)) if record.outcome in ("done", "clamped") else {}
@@ -292,7 +294,7 @@ def _way_back(
         if name not in live or same(setting, live[name], original):
             continue
         if not anything and after.get(name, new.get(name)) == original:
-            continue  # it was so before us: whoever has changed it since has not changed what we did
+            continue  # hosttune did not change this part, so a later change to it is not a conflict
         ours = same(setting, live[name], new.get(name)) or (name in after and same(setting, live[name], after[name]))
         ours = ours or anything
         if ours or force:
@@ -303,7 +305,7 @@ def _way_back(
 
 
 def same(setting: Setting, one: Any, other: Any) -> bool:
-    """Whether two values of a setting, or of a part of it, mean the same."""
+    """Return whether two values of a setting, or of a part of it, mean the same."""
     if one is None or other is None:
         return one is other
     return bool(one == other) or setting.agrees(one, other)
@@ -325,7 +327,7 @@ def _foreign(now: Any, foreign: Mapping[str, Any]) -> Made:
 
 
 def _gone(setting: Setting, record: Record, now: Any, same_boot: bool) -> str:
-    """Why there is nothing to take back of a step that we had written, or were about to."""
+    """Return why a step that was written, or was about to be written, needs no rollback."""
     if not same_boot and record.scope == RUNTIME:
         left = "" if now == freeze(record.old) else f", it is {text_of(now)} since"
         return f"the reboot had undone it{left}: nothing was written"
@@ -345,13 +347,13 @@ def _noted(journal: Journal, event: str, **fields: Any) -> bool:
 
 
 def _close(journal: Journal, undone: Mapping[int, Made]) -> bool:
-    """Close the journal unless something could not be taken back; False when it stays open for want of room."""
+    """Close the journal unless a rollback failed. Return False if the disk was too full to close it."""
     state = closing_state(undone)
     return state is None or _noted(journal, "closed", state=state)
 
 
 def closing_state(undone: Mapping[int, Made]) -> str | None:
-    """The state that a transaction ends in: None, it stays open, where something could not be taken back."""
+    """Return the final state of a transaction; None, so it stays open, if something could not be rolled back."""
     outcomes = {made.outcome for made in undone.values()}
     if outcomes & {"failed", "stuck"}:
         return None
@@ -368,7 +370,7 @@ def settle(
     force: bool = False,
     again: Mapping[tuple[str, str], Any] = FrozenMap({}),
 ) -> tuple[dict[int, Made], bool]:
-    """Take a whole transaction back and close its journal if that is possible; see `take_back`."""
+    """Roll back a whole transaction and close its journal if possible; see `take_back`."""
     with uninterrupted():
         undone, whole = take_back(
             system, journal, transaction.records, say, same_boot=same_boot, force=force, again=again

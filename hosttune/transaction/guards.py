@@ -1,4 +1,4 @@
-"""What a transaction refuses, before anything is written: other machines, other devices, busy ones, running guests."""
+"""What a transaction refuses before it writes: other machines, other devices, devices in use, running guests."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hosttune.settings.traits import Disturbing, FreesDevice, MayGiveLess, Takes
 from hosttune.system import System
 from hosttune.transaction.steps import TODO, Prepared, setting_of_record
 
-# Parts of a device's identity that count only when both sides could read them (a GPU on vfio-pci tells no UUID).
+# Parts of a device's identity that are compared only if both sides could read them: a GPU on vfio-pci reports no UUID.
 _OPTIONAL = ("sub", "serial", "uuid", "module_id", "machine")
 
 
 def check_machine(plan: Plan, host: Host) -> None:
-    """Refuse a plan for another machine, or one that does not say for which. Raises Refused."""
+    """Refuse a plan for another machine, or a plan that names no machine. Raises Refused."""
     hint = "plan again on this machine, or copy the intent there instead of the plan"
     if plan.host_digest is None:
         what = "the plan names no machine: it was made from a capture, or where the machine id or the CPUs are unknown"
@@ -32,7 +32,7 @@ def check_machine(plan: Plan, host: Host) -> None:
 
 
 def check_identities(plan: Plan, host: Host) -> None:
-    """Refuse a plan whose devices are others now. Raises Refused with every difference."""
+    """Refuse a plan if its addresses now have other devices. Raises Refused with every difference."""
     from hosttune.planning.inventory.devices import identity, read_catalogue
 
     catalogue = read_catalogue(host)
@@ -50,7 +50,7 @@ def check_identities(plan: Plan, host: Host) -> None:
 
 
 def same_device(planned: str, now: str) -> bool:
-    """Whether two identities can be of one device: what both could read is equal."""
+    """Return whether two identities can belong to one device: the parts that both could read are equal."""
     one, two = _facts(planned), _facts(now)
     if any(one.get(name) != two.get(name) for name in ("address", "ids")):
         return False
@@ -71,9 +71,9 @@ def _facts(identity: str) -> dict[str, str]:
 
 
 def refuse_busy(system: System, host: Host, todo: Sequence[Prepared], disrupt: Collection[str]) -> None:
-    """Refuse to touch what somebody uses: devices that processes hold, devices and definitions of running guests.
+    """Refuse to change what is in use: devices held by processes, and devices and definitions of running guests.
 
-    `disrupt` names GPUs and guests that may be disturbed. Raises Refused naming every holder.
+    `disrupt` names GPUs and guests that may be disturbed. Raises Refused, naming every process and guest.
     """
     lines = [*_disruptive(system, todo, disrupt), *_of_guests(host, todo, disrupt), *_held(system, host, todo)]
     if lines:
@@ -117,10 +117,10 @@ def _held(system: System, host: Host, todo: Sequence[Prepared]) -> Iterable[str]
 
 
 def refuse_in_use(system: System, transactions: Iterable[Transaction], ended: Collection[str] = frozenset()) -> None:
-    """Refuse to take back what somebody uses now, whoever set up that guest or process. Raises Refused.
+    """Refuse to revert what is in use now, no matter who started that guest or process. Raises Refused.
 
-    That is a device that would change hands (vfio-pci's unbind asks QEMU to unplug it from the running guest), and huge
-    pages in use. `ended` names guests that the way back itself ends first.
+    This covers devices whose driver would change (vfio-pci's unbind asks QEMU to unplug the device from the running
+    guest) and huge pages in use. `ended` names guests that the rollback itself ends first.
     """
     records = [one for transaction in transactions for one in transaction.records if one.to_undo]
     lines = [] if ended else list(_still_in_use(system, records))
@@ -133,16 +133,16 @@ def refuse_in_use(system: System, transactions: Iterable[Transaction], ended: Co
 
 
 def _changing_hands(system: System, record: Record) -> tuple[str, ...]:
-    """The functions that taking this back would take from their users; none where it is back, or cannot be seen."""
+    """Return the functions whose driver the revert would change. Empty if it is already back or cannot be read."""
     setting = setting_of_record(record)
     try:
         return setting.taken_back(system, record.old) if isinstance(setting, TakesDevice) else ()
     except Unreadable:
-        return ()  # the way back says what it cannot read
+        return ()  # the revert reports what it cannot read
 
 
 def _still_in_use(system: System, records: Sequence[Record]) -> Iterable[str]:
-    """Of what is still as we left it: that more is in use than the original would leave."""
+    """Report settings that still have hosttune's value if more is in use than the original value would provide."""
     found: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         found.setdefault((record.kind, record.target), []).append(record)
@@ -155,7 +155,7 @@ def _still_in_use(system: System, records: Sequence[Record]) -> Iterable[str]:
         try:
             line = setting.still_in_use(system, changes[0].old, left)
         except Unreadable:
-            continue  # the way back says so
+            continue  # the revert reports it
         if line:
             yield line
 
@@ -163,7 +163,7 @@ def _still_in_use(system: System, records: Sequence[Record]) -> Iterable[str]:
 def refuse_running_guests(
     system: System, transactions: Iterable[Transaction], disrupt: Collection[str] = frozenset()
 ) -> None:
-    """Refuse to take the ground from under a guest that these transactions set up and that runs. Raises Refused."""
+    """Refuse to revert while a guest that these transactions set up is running. Raises Refused."""
     from hosttune.hypervisor import is_active
 
     ours = {

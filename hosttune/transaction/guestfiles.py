@@ -1,4 +1,4 @@
-"""What a guest needs inside, kept for it in the state directory: its seed image, and the bundle to copy into it."""
+"""Files for the inside of a guest, kept in the state directory: its seed image, and the bundle to copy into it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hosttune.state import mode_of, state_directory
 from hosttune.system import System
 
 SEED, META, USER = "seed.iso", "meta-data", "user-data"
-# The paths that there are: a plan cannot name others.
+# All paths that can exist: a plan cannot name others.
 PATHS = (
     META,
     USER,
@@ -33,9 +33,9 @@ PATHS = (
 
 @dataclass(frozen=True)
 class FilesOfGuest(Setting):
-    """The files of one guest; target: its name. Value: {path: text}, None = there are none.
+    """The files of one guest. Target: the guest's name. Value: {path: text}; None: there are no files.
 
-    The seed image follows from its two texts and stands in the value as its digest ("sha256:…").
+    The seed image is built from its two texts. In the value it is represented by its digest ("sha256:…").
     """
 
     kind: ClassVar[str] = "guest-files"
@@ -43,7 +43,7 @@ class FilesOfGuest(Setting):
     stage: ClassVar[int] = KEEP_STAGE
     none_is_value: ClassVar[bool] = True
     may_stop_midway: ClassVar[bool] = True
-    rehearsed_briefly: ClassVar[bool] = True  # the seed's texts hold the bundle once more
+    rehearsed_briefly: ClassVar[bool] = True  # the seed's texts contain the bundle a second time
     persisted_by: ClassVar[str] = "the state directory"
     reset_by: ClassVar[str] = "nothing but a revert"
 
@@ -72,7 +72,7 @@ class FilesOfGuest(Setting):
         )
 
     def write(self, system: System, value: Any) -> None:
-        """See Setting. The image comes last: it is what a guest would read."""
+        """See Setting. The image is written last, because it is the file that a guest reads."""
         folder = self._folder(system)
         for path in PATHS:
             text = None if value is None else value.get(path)
@@ -94,7 +94,7 @@ class FilesOfGuest(Setting):
 
 
 def _open_the_way(system: System, folder: str) -> None:
-    """Let QEMU search our folders on the way to the seed: one made under umask 077 by an earlier hosttune is closed."""
+    """Let QEMU search the folders above the seed: an earlier hosttune, run with umask 077, may have closed them."""
     if system.captured:
         return
     above = os.path.dirname(folder)
@@ -105,7 +105,7 @@ def _open_the_way(system: System, folder: str) -> None:
 
 
 def value_of(files: GuestFiles) -> Mapping[str, str]:
-    """The value that stands for a guest's files."""
+    """Return the setting's value for a guest's files."""
     texts = {META: files.meta_data, USER: files.user_data}
     texts |= {f"bundle/{name}": text for name, text in files.bundle.items()}
     return FrozenMap({path: texts[path] for path in PATHS if path in texts} | {SEED: _digest(seed_image(files))})

@@ -1,4 +1,4 @@
-"""The guests of a plan as steps: files, definition, start; what must hold before each, and proof that one runs so."""
+"""The guests of a plan as steps: files, definition, start. Checks before each, and proof from /proc after it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ from hosttune.transaction.steps import PENDING, TODO, UNREADABLE, Prepared, prep
 
 FILES, DEFINITION, STATE = "guest-files", "guest", "guest-state"
 RUNNING = "running"
-INTERRUPT_SECONDS = 20.0  # how long a start waits for the guest's drivers to ask for interrupts
+INTERRUPT_SECONDS = 20.0  # how long to wait for the guest's drivers to request interrupts
 
 
 def guest_actions(plan: Plan, *, start: bool) -> Iterable[Action]:
-    """The steps of every planned guest. `current` is null: what is there now is shown as a difference, never stale."""
+    """Return the actions for every planned guest.
+
+    `current` is null, so it is never stale: the present definition is shown as a difference instead.
+    """
     for guest in plan.guests:
         name = guest.name
         files = value_of(guest_files(plan, name))
@@ -35,7 +38,10 @@ def guest_actions(plan: Plan, *, start: bool) -> Iterable[Action]:
 
 
 def _definition(plan: Plan, name: str) -> str:
-    """The guest's XML. Raises BadInput where none can say what the plan says: the plan may come from anybody."""
+    """Return the guest's XML.
+
+    Raises BadInput if the plan cannot be expressed in XML: a plan file may come from anywhere.
+    """
     try:
         return domain_xml(plan, name)
     except (RuntimeError, ValueError) as error:
@@ -50,7 +56,7 @@ def _action(kind: str, target: str, want: Any, why: str) -> Action:
 
 
 def guest_verdicts(prepared: Sequence[Prepared], plan: Plan, host: Host) -> tuple[Prepared, ...]:
-    """The same steps; a guest that must not be defined on this host waits, with the reasons, and so does its start."""
+    """Return the steps. A guest that must not be defined on this host waits, with the reasons, as does its start."""
     guests = {guest.name: guest for guest in plan.guests}
     waiting = {name: "; ".join(reasons) for name, guest in guests.items() if (reasons := ready(host, guest))}
     return tuple(
@@ -65,7 +71,7 @@ def guest_verdicts(prepared: Sequence[Prepared], plan: Plan, host: Host) -> tupl
 
 @dataclass(frozen=True)
 class Starting:
-    """What a start needs to know when its turn comes: the host as it is then."""
+    """What a start needs to check when its turn comes: the host as it is at that moment."""
 
     system: System
     plan: Plan
@@ -73,7 +79,7 @@ class Starting:
     found: dict[str, str] = field(default_factory=dict)
 
     def look_again(self, one: Prepared) -> Prepared:
-        """A step at its turn: a start that must not be made waits with the reasons; interrupts are waited for."""
+        """Check a step at its turn. A start that is not possible waits, with the reasons; interrupts are waited for."""
         stage = one.step.setting.stage
         if stage == START_STAGE:
             return self._start(one)
@@ -85,7 +91,7 @@ class Starting:
         return with_verdict(one, PENDING, f"not started: {'; '.join(reasons)}") if reasons else one
 
     def _interrupts(self, one: Prepared) -> Prepared:
-        """vfio interrupts exist once a driver inside asked for them. Waited for once, not for each device."""
+        """Wait until a driver in the guest has requested vfio interrupts. Waits only once, not for each device."""
         seconds = 0.0 if self.system.captured or self.found else INTERRUPT_SECONDS
         deadline = time.monotonic() + seconds
         while one.step.setting.waits_for(self.system) is not None and time.monotonic() < deadline:
@@ -95,7 +101,10 @@ class Starting:
 
 
 def running_notes(system: System, plan: Plan, started: Iterable[str]) -> Iterable[str]:
-    """How started guests differ from their plan, by /proc and not by the XML; one line that they do not, too."""
+    """Compare started guests with their plan, using /proc and not the XML.
+
+    A guest without differences gets one line.
+    """
     if system.captured:
         return
     guests: Mapping[str, PlannedGuest] = {guest.name: guest for guest in plan.guests}
@@ -111,7 +120,7 @@ def running_notes(system: System, plan: Plan, started: Iterable[str]) -> Iterabl
 
 
 def definition_change(one: Prepared) -> str | None:
-    """The XML difference of a redefinition, None for anything else."""
+    """Return the XML difference of a redefinition; None for any other step."""
     if one.step.setting.kind != DEFINITION or one.live is None or one.verdict != TODO:
         return None
     return xml_difference(one.live, one.step.want)

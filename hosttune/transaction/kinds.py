@@ -1,7 +1,7 @@
-"""The kinds of setting that a plan can name, and the class of each: all rooms' kinds meet here.
+"""The kinds of setting that a plan can name, with the class of each. This module collects them from all packages.
 
-Kinds of files, registers and processes are in `hosttune.settings`, those of GPUs in `hosttune.gpu.settings`, those of
-guests in `hosttune.hypervisor`. A test wants each of them exercised and killed at every step.
+Kinds for files, registers and processes are in `hosttune.settings`, those for GPUs in `hosttune.gpu.settings`, those
+for guests in `hosttune.hypervisor`. A test requires that every kind is exercised, and killed at every step.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _CLASSES: tuple[type[Setting], ...] = (
 
 
 def kinds() -> Mapping[str, type[Setting]]:
-    """Every kind by its name in a plan; those of one file each come from their knobs."""
+    """Return every kind by its name in a plan. Kinds with one file each come from their knobs."""
     return {cls.kind: cls for cls in (*_CLASSES, *(knob.setting for knob in file_knobs()))}
 
 
 def kind_class(kind: str, where: str) -> type[Setting]:
-    """The class of a kind. Raises BadInput for one that this version does not know."""
+    """Return the class of a kind. Raises BadInput for a kind that this version does not know."""
     found = kinds().get(kind)
     if found is None:
         raise BadInput(f"unknown setting kind {kind!r}", where=where, hint="plan again with this version of hosttune")
@@ -53,5 +53,5 @@ def kind_class(kind: str, where: str) -> type[Setting]:
 
 
 def setting_of(kind: str, target: str) -> Setting:
-    """The setting that an action names. Raises BadInput."""
+    """Return the setting that an action names. Raises BadInput."""
     return kind_class(kind, f"action {kind}:{target}").of(target)

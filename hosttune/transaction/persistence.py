@@ -1,7 +1,7 @@
-"""What makes the settings in force last: the files of our own that follow from them. Pure.
+"""The files that make applied settings persistent. Pure: nothing is read or written here.
 
-Runtime settings go with a reboot: the boot unit sets them again. A device that is to be vfio-pci's is held from boot
-on by a udev rule for its address. sysctl, irqbalance and arguments of the kernel have drop-ins of their own kind.
+A reboot undoes runtime settings; the boot unit sets them again. A device for vfio-pci is bound to it from boot on by a
+udev rule for its address. sysctl, irqbalance and kernel arguments have drop-ins with their own kind of setting.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Wanted = tuple[str, str, Any]  # kind, target, wanted value
 
 
 def bound(settings: Iterable[Wanted]) -> tuple[str, ...]:
-    """The functions that are to be vfio-pci's, by address: the last one for each counts."""
+    """Return the addresses of the functions that are planned for vfio-pci. The last entry for an address counts."""
     wanted = {(kind, target): want for kind, target, want in settings}
     return tuple(target for (kind, target), want in wanted.items() if kind == Driver.kind and want == VFIO)
 
@@ -29,11 +29,12 @@ def bound(settings: Iterable[Wanted]) -> tuple[str, ...]:
 def persistence(
     settings: Collection[Wanted], state: str | None, ids: Mapping[str, str] = FrozenMap({})
 ) -> tuple[Action, ...]:
-    """The actions that write our files. `settings`: all that is in force, then what is to be applied; the last counts.
+    """Return the actions that write hosttune's own files.
 
-    `state`: the state directory where it is not the usual one; `ids`: see `udev_rules`. Applies add up, and so do
-    these files: each holds what all of them need. There is no unit where hosttune, or its state, lies at a path that
-    a unit cannot name. Raises BadInput for an unknown kind.
+    `settings`: all applied settings, then those to apply; the last entry for a setting counts. `state`: the state
+    directory if it is not the usual one. `ids`: see `udev_rules`. Applies accumulate, so each file holds what all
+    applies need. There is no boot unit if the path of hosttune, or of its state, cannot be written in a unit. Raises
+    BadInput for an unknown kind.
     """
     wanted = {(kind, target): want for kind, target, want in settings}
     made: list[Action] = []
@@ -50,4 +51,4 @@ def persistence(
 
 def _goes_with_a_reboot(kind: str) -> bool:
     found = kind_class(kind, f"action {kind}")
-    return found.scope == RUNTIME and found.stage != START_STAGE  # guests start by their own autostart
+    return found.scope == RUNTIME and found.stage != START_STAGE  # libvirt's autostart starts guests

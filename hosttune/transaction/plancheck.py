@@ -1,4 +1,4 @@
-"""What a plan must be before anything of it is believed: plan files are data from anywhere."""
+"""Checks of a plan document before it is used: plan files are untrusted input."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from hosttune.model.intent import is_guest_name
 from hosttune.model.plan import Plan, PlannedGuest
 from hosttune.model.values import parse_address
 
-# What follows from a plan's guests and actions is never an action in it: it could name another guest.
+# These actions are derived from a plan's guests and actions, so a plan must not contain them: one could name another
+# guest.
 _FOLLOWS = ("guest", "guest-files", "guest-state", "drop-in")
 
 
-_SMALLEST_HUGE, _LARGEST_HUGE = 64 << 10, 16 << 30  # bytes: of arm64 (hugetlbpage.rst) and of POWER
+_SMALLEST_HUGE, _LARGEST_HUGE = 64 << 10, 16 << 30  # bytes; smallest: arm64 (hugetlbpage.rst), largest: POWER
 
 
 class Incomplete(HosttuneError):
-    """A plan with guests that found no place: applying the rest would not be what was asked for."""
+    """A plan with unplaced guests: applying the rest would not be what the user asked for."""
 
 
 def check_plan(plan: Plan) -> None:
-    """Raise BadInput for a plan that no planner writes, Incomplete for one with unplaced guests."""
+    """Raise BadInput for a plan that the planner cannot have written, Incomplete for a plan with unplaced guests."""
     if plan.unplaced:
         names = ", ".join(one.guest for one in plan.unplaced)
         raise Incomplete(f"guests without a place: {names}", where="plan: unplaced", hint="plan what fits, then apply")
@@ -46,7 +47,7 @@ def check_plan(plan: Plan) -> None:
 
 
 def _check_pins(guest: PlannedGuest, at: str) -> None:
-    """Each vCPU has one CPU of its own."""
+    """Check that each vCPU is pinned to one CPU, which no other vCPU has. Raises BadInput."""
     if sorted(pin.vcpu for pin in guest.vcpu_pins) != list(range(len(guest.vcpu_pins))):
         raise BadInput("its vCPUs are not each pinned once", where=f"{at}.vcpu_pins", hint="plan again")
     cpus: set[str] = set()

@@ -1,4 +1,4 @@
-"""A System before another one: its reads are those of the other; its changes are counted, or only written down."""
+"""Systems that wrap another System: reads go through; changes are counted, or only recorded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _Before(System):
-    """Reads are those of the System behind it."""
+    """Base class: every read is passed to the wrapped System."""
 
     def __init__(self, behind: System) -> None:
         self._behind = behind
@@ -62,15 +62,18 @@ class _Before(System):
 
 
 class Counted(_Before):
-    """The System behind it; `changes` is how many changes were asked of it, also by a child that was forked since."""
+    """Passes changes through and counts them. `changes` includes those made by child processes forked since then."""
 
     def __init__(self, behind: System) -> None:
         super().__init__(behind)
-        self._count = mmap.mmap(-1, mmap.PAGESIZE)  # shared with children
+        self._count = mmap.mmap(-1, mmap.PAGESIZE)  # shared memory, so that children count too
 
     @property
     def changes(self) -> int:
-        """How many changes it was asked for. What was refused counts too: it may have been done in part."""
+        """Return how many changes were requested.
+
+        A refused change counts too, because part of it may have been made.
+        """
         return int(struct.unpack_from("q", self._count)[0])
 
     def _one_more(self) -> System:
@@ -103,9 +106,9 @@ class Counted(_Before):
 
 
 class Rehearsal(_Before):
-    """The System behind it, with every change noted in `changes` instead of made.
+    """Records every change in `changes` instead of making it.
 
-    `brief`: the contents of files are told by their digest alone.
+    `brief`: show only the digest of a file's contents.
     """
 
     def __init__(self, behind: System, *, brief: bool = False) -> None:
@@ -131,7 +134,7 @@ class Rehearsal(_Before):
         self.changes.append(f"unlink {path}")
 
     def tidy(self, path: str) -> None:
-        """See System. Nothing is left behind by a rehearsal."""
+        """See System. A rehearsal leaves nothing behind."""
 
     def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:
         """See System."""
@@ -148,13 +151,13 @@ class Rehearsal(_Before):
 
 
 def shown(data: bytes) -> str:
-    """Bytes as a quoted text in which every byte can be told."""
+    """Return bytes as quoted text in which every byte can be identified."""
     text = data.decode("utf-8", "backslashreplace")
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t") + '"'
 
 
 def block(data: bytes) -> str:
-    """The contents of a file below its line: text as it is, anything else by its digest."""
+    """Return the contents of a file as lines below its entry: text as it is, anything else as a digest."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -163,9 +166,10 @@ def block(data: bytes) -> str:
 
 
 def rehearse(system: System, setting: Setting, value: Any) -> tuple[tuple[str, ...], str | None]:
-    """(every change that a write of this value would make, in order; why there is no more of them, None for nothing).
+    """Return every change that a write of this value would make, in order, and why there are no more of them.
 
-    Where it says why, the write would be refused as the host is now, or cannot be told, or would find nothing to do.
+    The reason is None if the write would succeed. Otherwise the write would be refused in the host's present state, or
+    this is unknown, or it would have nothing to change.
     """
     rehearsal = Rehearsal(system, brief=setting.rehearsed_briefly)
     why = None

@@ -1,4 +1,4 @@
-"""Where a transaction takes place: the machine (or a scratch root), its state directory, and who it is."""
+"""Where a transaction takes place: the machine (or a scratch root), its state directory and its identity."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hosttune.transaction.steps import setting_of_record
 
 @dataclass(frozen=True)
 class Site:
-    """A System with its state directory. `store` None: a capture, which has no state and takes none."""
+    """A System with its state directory. `store` is None for a capture, which has no state directory."""
 
     system: System
     store: Store | None
@@ -31,10 +31,10 @@ class Site:
     machine: str | None = None
 
     def transactions(self) -> tuple[Transaction, ...]:
-        """All transactions of this machine, oldest first. Raises Refused for a journal that does not read.
+        """Return all transactions of this machine, oldest first. Raises Refused for a journal that cannot be read.
 
-        Another machine's journal (a copied disk, a shared state directory) and a setting that this version does not
-        know are found here, and not when half of it is taken back.
+        Also raises Refused for another machine's journal (a copied disk, a shared state directory) and for a setting
+        that this version does not know. Both are found here, before a rollback begins.
         """
         found = self.store.transactions() if self.store else ()
         for one in found:
@@ -53,8 +53,10 @@ class Site:
 def open_site(
     root: str | None, host: Host | None = None, where: str = "host document"
 ) -> tuple[Site, Callable[[], Host]]:
-    """(where to work, how to discover the host there): this machine; a captured one; or a host document, named `where`
-    in errors, which is read-only. Raises BadInput.
+    """Return where to work, and a function that discovers the host there.
+
+    The place is this machine, a capture (`root`), or a host document (`host`, named `where` in errors), which is
+    read-only. Raises BadInput.
     """
     if host is not None:
         return replace(site_of(Archive({}, {}, where)), hostname=host.hostname), lambda: host
@@ -69,7 +71,7 @@ def open_site(
 
 
 def site_of(system: System) -> Site:
-    """The site of a System."""
+    """Return the site of a System."""
     return Site(
         system=system,
         store=_store(system),
@@ -80,7 +82,7 @@ def site_of(system: System) -> Site:
 
 
 def _machine(system: System) -> str | None:
-    """What tells this machine from others: a digest of its machine id, which itself shall not leave it."""
+    """Return an identifier of this machine: a digest of its machine id, which itself must not leave the machine."""
     found = (system.read("/etc/machine-id") or "").strip()
     return hashlib.sha256(f"hosttune {found}".encode()).hexdigest() if found and found != "uninitialized" else None
 
@@ -92,7 +94,7 @@ def _store(system: System) -> Store | None:
 
 
 def must_write(site: Site) -> Store:
-    """The site's store, for a command that changes the machine. Raises Refused for a capture, or without the right."""
+    """Return the site's store, for a command that changes the machine. Raises Refused for a capture, or if not root."""
     if site.store is None:
         raise Refused(
             "a captured host cannot be changed",
@@ -105,14 +107,14 @@ def must_write(site: Site) -> Store:
 
 
 def saved_plan_path(site: Site) -> str:
-    """Where this site keeps its saved plan. Raises BadInput for a capture, which has none."""
+    """Return where this site keeps its saved plan. Raises BadInput for a capture, which has none."""
     if site.store is None:
         raise BadInput("no plan was named, and a capture keeps none", where="PLAN", hint="name a plan document")
     return os.path.join(site.store.folder, "plan.json")
 
 
 def described(transaction: Transaction) -> OpenTransaction:
-    """An unfinished transaction for a result."""
+    """Return an unfinished transaction as it is shown in a result."""
     return OpenTransaction(
         number=transaction.header.number,
         verb=transaction.header.verb,
@@ -122,7 +124,7 @@ def described(transaction: Transaction) -> OpenTransaction:
 
 
 def refuse_open(transactions: tuple[Transaction, ...]) -> None:
-    """Refuse while a transaction is unfinished. Raises Refused."""
+    """Refuse to go on while a transaction is unfinished. Raises Refused."""
     for transaction in transactions:
         if transaction.is_open:
             raise Refused(

@@ -1,6 +1,6 @@
-"""What a transaction is to do, in order: one step for each setting, with the actions of the plan that it stands for.
+"""The steps of a transaction, in order: one step for each setting, with the actions of the plan that it covers.
 
-Steps are read, never written, here. What each setting is now decides its verdict before anything begins.
+This module only reads. The present value of each setting gives its verdict before the first write.
 """
 
 from __future__ import annotations
@@ -20,56 +20,56 @@ from hosttune.system import System
 from hosttune.transaction.kinds import kind_class
 
 TODO, ALREADY, PENDING, AS_FOUND, ABSENT, UNREADABLE = "todo", "already", "pending", "as-found", "absent", "unreadable"
-# What is told of a step that is not carried out. `ignored` would say that it was written.
+# Outcomes of steps that are not carried out. `ignored` is not among them, because it is the outcome of a write.
 VERDICT_OUTCOMES = {ALREADY: "already", PENDING: "pending", ABSENT: "failed", UNREADABLE: "failed", TODO: "planned"}
 LONGEST_TEXT = 200  # characters of a value within a sentence
 
 
 @dataclass(frozen=True)
 class Step:
-    """One setting and what it shall be. `parts`: action id -> the part of the setting that it is about ("" = all)."""
+    """One setting and its wanted value. `parts`: action id -> the part of the setting that it is about ("" = all)."""
 
     setting: Setting
     want: Any
     actions: tuple[Action, ...]
     parts: Mapping[str, str]
-    at_boot: bool = False  # what falls short now is staged for the next boot, which must not be taken back for it
+    at_boot: bool = False  # what is missing now is staged for the next boot, so it is not rolled back
 
     @property
     def needed(self) -> bool:
-        """Whether the guests cannot work without it."""
+        """Return whether the guests cannot work without it."""
         return any(action.needed for action in self.actions)
 
     @property
     def name(self) -> str:
-        """Its kind and target, for people."""
+        """Return its kind and target, for messages."""
         return f"{self.setting.kind} {self.setting.target}".rstrip()
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A step with what was read: `live` is what it is set to, `effective` what works now."""
+    """A step with what was read: `live` is what it is set to, `effective` is what works now."""
 
     step: Step
     verdict: str
     live: Any = None
     effective: Any = None
     why: str | None = None
-    outcome: str | None = None  # AS_FOUND: the outcome that was told when it was left so
-    unrecorded: bool = False  # its value is the plan's, for this host's is not recorded
+    outcome: str | None = None  # for AS_FOUND: the outcome of the earlier attempt
+    unrecorded: bool = False  # the value is from the plan, because the capture does not have it
 
     @property
     def before(self) -> Any:
-        """The value that is shown as its present one: what works now; where that is as wanted, what else is not."""
+        """Return the value to show as the present one: `effective`, or `live` if only `live` is not as wanted."""
         setting = self.step.setting
         apart = setting.scope != BOOT and self.verdict == TODO and setting.agrees(self.effective, self.step.want)
         return self.live if apart else self.effective
 
 
 def steps_of(actions: Iterable[Action]) -> tuple[Step, ...]:
-    """The steps of a plan's actions, in the order of stages, then of the plan.
+    """Return the steps of a plan's actions, ordered by stage, then as in the plan.
 
-    Raises BadInput for an unknown kind, a target or value that its kind cannot have, and two actions for one setting.
+    Raises BadInput for an unknown kind, a target or value that the kind cannot have, and two actions for one setting.
     """
     single: list[Step] = []
     merging: dict[type[WrittenTogether], list[tuple[Action, Setting]]] = {}
@@ -90,12 +90,12 @@ def steps_of(actions: Iterable[Action]) -> tuple[Step, ...]:
 
 
 def in_order(steps: Iterable[Step]) -> tuple[Step, ...]:
-    """Steps in the order in which they are taken: by stage, what is written together last, else as they come."""
+    """Sort steps into the order of execution: by stage, within it those that are written together last."""
     return tuple(sorted(steps, key=lambda step: (step.setting.stage, isinstance(step.setting, WrittenTogether))))
 
 
 def _merged(kind: type[WrittenTogether], found: list[tuple[Action, Setting]]) -> Step:
-    """One step of all actions of a kind whose settings are written together; a part is an action's target."""
+    """Return one step for all actions of a kind whose settings are written together. A part is an action's target."""
     setting = kind.merged([one for _, one in found])
     want = freeze({action.target: action.want for action, _ in found})
     setting.check(want)
@@ -104,12 +104,12 @@ def _merged(kind: type[WrittenTogether], found: list[tuple[Action, Setting]]) ->
 
 
 def prepare(system: System, steps: Iterable[Step], told: Mapping[tuple[str, str], Record]) -> tuple[Prepared, ...]:
-    """Read every step's setting. `told`: what is in force by setting, with outcomes that were told before."""
+    """Read every step's setting. `told`: by setting, the records of applied settings and of earlier attempts."""
     return tuple(_prepare(system, step, told.get((step.setting.kind, step.setting.target))) for step in steps)
 
 
 def covered(prepared: Iterable[Prepared]) -> tuple[Prepared, ...]:
-    """The same steps; what is or will be staged for the next boot brings then what falls short now, which then may."""
+    """Return the steps; `at_boot` is set for those whose shortfall is, or will be, staged for the next boot."""
     found = tuple(prepared)
     asked = {covered_by(one.step.setting) for one in found}
     staged = {
@@ -126,7 +126,7 @@ def covered(prepared: Iterable[Prepared]) -> tuple[Prepared, ...]:
 
 
 def covered_by(setting: Setting) -> tuple[str, str] | None:
-    """Kind and target of the setting that brings with the next boot what this one falls short of now; None: none."""
+    """Return kind and target of the setting that supplies at the next boot what this one lacks now; None for none."""
     return setting.covered_by if isinstance(setting, MayGiveLess) else None
 
 
@@ -134,7 +134,7 @@ def _prepare(system: System, step: Step, record: Record | None) -> Prepared:
     setting = step.setting
     try:
         live = freeze(setting.read(system))
-        staged = type(setting).effective is not Setting.effective  # reading can cost a call of a maker's tool
+        staged = type(setting).effective is not Setting.effective  # this read may call a GPU maker's tool
         effective = freeze(setting.effective(system)) if staged else live
     except Unreadable as error:
         if _unrecorded(system):
@@ -163,27 +163,31 @@ def _prepare(system: System, step: Step, record: Record | None) -> Prepared:
 
 
 def _unrecorded(system: System) -> bool:
-    """Whether what is missing may only not have been recorded: of such a host a plan is rehearsed, never applied."""
+    """Return whether a missing value may only be missing from the capture.
+
+    Such a host can be rehearsed, not changed.
+    """
     return system.captured and not system.scratch and not system.complete
 
 
 def _as_planned(step: Step) -> Prepared:
-    """A step of a host that does not tell: its value is the one that the plan was made from."""
+    """Return a step whose value is unknown on this host: it gets the value from which the plan was made."""
     values = {step.parts[action.id]: action.current for action in step.actions}
     live = freeze(values[""] if set(values) == {""} else values)
     return Prepared(step, TODO, live, live, "not recorded: its value is the plan's", unrecorded=True)
 
 
 def _both(setting: Setting, live: Any, want: Any) -> bool:
-    """Whether of a setting that works as wanted the machine's other book says no other value.
+    """Return whether the other value of a setting, which already works as wanted, does not contradict it.
 
-    That book is what is staged for the next boot, or of any other setting what `read` finds besides.
+    For a boot setting the other value is the one staged for the next boot; for any other setting it is what `read`
+    returns.
     """
     return not _unstaged(setting, live, want) if setting.scope == BOOT else setting.agrees(live, want)
 
 
 def _unstaged(setting: Setting, live: Any, want: Any) -> bool:
-    """Whether the next boot would bring another value than the wanted one that works now."""
+    """Return whether the next boot would replace the wanted value, which works now, by another one."""
     return any(
         part is not None and not setting.agrees(setting.joined({name: part}), setting.joined({name: wanted}))
         for name, part in setting.parts(live).items()
@@ -192,7 +196,7 @@ def _unstaged(setting: Setting, live: Any, want: Any) -> bool:
 
 
 def _told(record: Record, step: Step, live: Any) -> bool:
-    """Whether this very wish was tried before, came out otherwise, and stands as it was left then."""
+    """Return whether the same value was written before with another outcome, and nothing has changed since."""
     return (
         record.outcome in ("clamped", "ignored", "stuck")
         and freeze(record.new) == step.want
@@ -201,7 +205,10 @@ def _told(record: Record, step: Step, live: Any) -> bool:
 
 
 def check_fresh(prepared: Iterable[Prepared]) -> None:
-    """Refuse a plan that was made for other values. `current: null` is never stale. Raises Refused with all of them."""
+    """Refuse a plan that was made from other values. `current: null` is never stale.
+
+    Raises Refused with all differences.
+    """
     stale = [line for one in prepared for line in _stale(one)]
     if stale:
         raise Refused(
@@ -233,20 +240,20 @@ def _stale(one: Prepared) -> Iterable[str]:
 
 
 def entry(one: Prepared) -> tuple[Entry, ...]:
-    """What is told of a step that needs no write, or whose write is still to come (`planned`)."""
+    """Return the entries of a step that needs no write, or whose write is still to come (`planned`)."""
     outcome = one.outcome or VERDICT_OUTCOMES[one.verdict]
     return entries(one.step, outcome, one.before, None if one.verdict == TODO else one.effective, one.why)
 
 
 def entries(step: Step, outcome: str, before: Any, after: Any, why: str | None) -> tuple[Entry, ...]:
-    """One entry an action, with its own part of the values."""
+    """Return one entry for each action, with its own part of the values."""
     made: list[Entry] = []
     for action in step.actions:
         name = step.parts[action.id]
         made.append(
             Entry(
                 action=action.id,
-                outcome=outcome,  # type: ignore[arg-type]  # the engine's words are those of the document
+                outcome=outcome,  # type: ignore[arg-type]  # the engine's outcomes are those of the document
                 before=part_of(step.setting, before, name),
                 want=action.want,
                 after=part_of(step.setting, after, name),
@@ -257,18 +264,18 @@ def entries(step: Step, outcome: str, before: Any, after: Any, why: str | None) 
 
 
 def part_of(setting: Setting, value: Any, name: str) -> Any:
-    """A part of a setting's value; the whole for the name ""."""
+    """Return a part of a setting's value; the whole value for the name ""."""
     return value if not name or value is None else setting.parts(value).get(name)
 
 
 def text_of(value: Any) -> str:
-    """A value within a sentence: short, and none is told from empty."""
+    """Return a value as short text for a sentence. None and an empty value are different texts."""
     text = value_text(value, nothing="nothing").replace("\n", "\\n")
     return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT // 2]} ... ({len(text)} characters)"
 
 
 def setting_of_record(record: Record, journal: str = "journal") -> Setting:
-    """The setting that a record is about, again. Raises Refused where this version has no such setting."""
+    """Return the setting that a record is about. Raises Refused if this version does not have that setting."""
     try:
         kind = kind_class(record.kind, record.target)
         return kind.restored(record.target)
@@ -281,5 +288,5 @@ def setting_of_record(record: Record, journal: str = "journal") -> Setting:
 
 
 def with_verdict(one: Prepared, verdict: str, why: str) -> Prepared:
-    """The same step, judged otherwise."""
+    """Return the same step with another verdict."""
     return replace(one, verdict=verdict, why=why)

@@ -1,4 +1,4 @@
-"""`revert`, `recover` and `status`: taking back what is applied, settling what was cut off, and what is in force."""
+"""`revert`, `recover` and `status`: revert what is applied, roll back what was interrupted, report what is applied."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from hosttune.transaction.site import Site, described, must_write, refuse_open
 from hosttune.transaction.steps import PENDING, entry, part_of, prepare, setting_of_record, steps_of
 
 SUCCESS, NO, PERSON = 0, 1, 4
-AGAIN = "boot"  # the verb of what was set again after a boot; nothing of it is ever taken back by itself
+AGAIN = "boot"  # verb of re-applies after a boot; they are never reverted by themselves
 Key = tuple[str, str]  # kind and target
 
 
 def revert(site: Site, say: Say, *, force: bool = False) -> tuple[Result, int]:
-    """Take back every finished transaction, newest first. Returns the result and the exit code.
+    """Revert every finished transaction, newest first. Return the result and the exit code.
 
-    0: all is at its original; 1: something that others have changed since was left alone; 4: something could not be
-    taken back. Raises Refused.
+    Exit code 0: everything has its original value. 1: something that was changed by others was left alone. 4: something
+    could not be reverted. Raises Refused.
     """
     store = must_write(site)
     with store.locked(), interruptible():
@@ -43,14 +43,14 @@ def revert(site: Site, say: Say, *, force: bool = False) -> tuple[Result, int]:
         result, code = _settled(site, store, "revert", applied, say, force=force, again=set_again(site, transactions))
         if code == SUCCESS:
             for again in (one for one in transactions if one.header.verb != "apply"):
-                store.forget(again)  # what was set again after a boot had its originals in the applies
+                store.forget(again)  # the applies hold the original values of what was set again after a boot
         return result, code
 
 
 def recover(site: Site, say: Say, *, force: bool = False, disrupt: Collection[str] = frozenset()) -> tuple[Result, int]:
-    """Settle what was cut off: everything that it had done is taken back. Codes as of `revert`. Raises Refused.
+    """Roll back everything that an interrupted transaction has done. Exit codes as of `revert`. Raises Refused.
 
-    A guest that it had started and that still runs is ended only when `disrupt` names it.
+    A guest that it started and that is still running is ended only if `disrupt` names it.
     """
     store = must_write(site)
     with store.locked(), interruptible():
@@ -61,7 +61,7 @@ def recover(site: Site, say: Say, *, force: bool = False, disrupt: Collection[st
 
 
 def set_again(site: Site, transactions: Iterable[Transaction]) -> Mapping[Key, Any]:
-    """What the boot's re-apply has left of each setting that it had to set, under the boot that runs now."""
+    """Return, for each setting that was set again during the present boot, the value that it had afterwards."""
     ours = (one for one in transactions if one.header.verb == AGAIN and one.state == "applied")
     return {
         (record.kind, record.target): record.after
@@ -120,12 +120,12 @@ def _told(records: Iterable[Record], undone: Mapping[int, Made]) -> Iterable[Ent
 
 
 def _part(setting: Setting, action: str) -> str:
-    """The part of a setting that an action of its record is about, by its id; "": all of it."""
+    """Return the part of a setting that an action of its record is about; "" means all of it."""
     return action.partition(":")[2] if isinstance(setting, WrittenTogether) else ""
 
 
 def undone_entries(record: Record, made: Made) -> Iterable[Entry]:
-    """What became of taking a record back, one entry an action."""
+    """Return the result of reverting a record: one entry for each action."""
     setting = setting_of_record(record)
     before = record.new if record.outcome is None else record.after
     if made.outcome == "already":
@@ -134,7 +134,7 @@ def undone_entries(record: Record, made: Made) -> Iterable[Entry]:
         name = _part(setting, action)
         yield Entry(
             action=action,
-            outcome=made.outcome,  # type: ignore[arg-type]  # the engine's words are those of the document
+            outcome=made.outcome,  # type: ignore[arg-type]  # the engine's outcomes are those of the document
             before=part_of(setting, before, name),
             want=part_of(setting, record.old, name),
             after=part_of(setting, made.after, name),
@@ -143,11 +143,10 @@ def undone_entries(record: Record, made: Made) -> Iterable[Entry]:
 
 
 def applied_plans(site: Site) -> tuple[Plan, ...]:
-    """The plans that are applied, oldest first, each with what is in force of it. Raises BadInput for one that does
-    not read.
+    """Return the applied plans, oldest first, each with only its parts that are still applied.
 
-    Of an apply that came to its end that is its plan, but for what was written and stayed as it was; of one that was
-    taken back in part, the actions and guests of the steps that still are in force.
+    For a finished apply this is the plan without the actions whose write changed nothing. For a partly reverted apply
+    it is the actions and guests of the steps that are still applied. Raises BadInput for a plan that cannot be read.
     """
     return _applied(site, site.transactions() if site.store is not None else ())
 
@@ -162,16 +161,16 @@ def _applied(site: Site, transactions: tuple[Transaction, ...]) -> tuple[Plan, .
 
 
 def plan_in_force(site: Site, intent: Intent) -> Plan | None:
-    """The newest plan that was made from this very intent, is applied, and of which nothing was taken back.
+    """Return the newest plan that was made from exactly this intent, is applied, and of which nothing was reverted.
 
-    Raises BadInput for one that does not read.
+    Raises BadInput for a plan that cannot be read.
     """
     whole = [plan for transaction, plan in _kept_plans(site, site.transactions()) if transaction.is_applied]
     return next((plan for plan in reversed(whole) if plan.intent == intent), None)
 
 
 def _kept_plans(site: Site, transactions: Iterable[Transaction]) -> Iterable[tuple[Transaction, Plan]]:
-    """The transactions that something is in force of, oldest first, each with its whole plan. Raises BadInput."""
+    """an earlier step did it: a reset for MIG sets the default limit"""
     for transaction in transactions:
         if site.store is not None and (transaction.is_applied or in_force((transaction,))):
             text = site.store.plan_of(transaction)
@@ -180,7 +179,7 @@ def _kept_plans(site: Site, transactions: Iterable[Transaction]) -> Iterable[tup
 
 
 def _as_in_force(site: Site, plan: Plan, transaction: Transaction, left_out: Collection[str]) -> Plan | None:
-    """A plan with what is in force of it, whole without the actions of `left_out`; None for nothing."""
+    """Return a plan cut to what is still applied, or a whole plan without the actions in `left_out`; None if empty."""
     if transaction.is_applied:
         actions = tuple(action for action in plan.actions if action.id not in left_out)
         return msgspec.structs.replace(plan, actions=actions)
@@ -196,7 +195,7 @@ def _as_in_force(site: Site, plan: Plan, transaction: Transaction, left_out: Col
 
 
 def _of_record(action: Action, record: Record) -> Action:
-    """A plan's action with what its record is about: one of several parts may be taken back."""
+    """Return a plan's action cut to what its record is about, because some of several parts may be reverted."""
     setting = setting_of_record(record)
     if isinstance(setting, WrittenTogether) or (action.target == record.target and action.want == record.new):
         return action
@@ -204,7 +203,7 @@ def _of_record(action: Action, record: Record) -> Action:
 
 
 def _not_back(site: Site, record: Record) -> Record | None:
-    """A record of the parts that a way back which failed or was cut off has left; None where all are back."""
+    """Return a record cut to the parts that a failed or interrupted revert has left; None if all are reverted."""
     if record.undone != "failed" and not record.undoing:
         return record
     setting = setting_of_record(record)
@@ -220,9 +219,9 @@ def _not_back(site: Site, record: Record) -> Record | None:
 
 
 def status(site: Site) -> tuple[Result, int]:
-    """What is in force, what has drifted from it, what waits for a reboot, what is unfinished. Changes nothing.
+    """Return what is applied, what has drifted, what waits for a reboot, and what is unfinished. Changes nothing.
 
-    The code is 1 where something drifted or is unfinished, else 0.
+    The exit code is 1 if something has drifted or is unfinished, else 0.
     """
     transactions = site.transactions()
     unfinished = next((one for one in transactions if one.is_open), None)
@@ -234,7 +233,7 @@ def status(site: Site) -> tuple[Result, int]:
     unstaged: tuple[Entry, ...] = ()
     try:
         unstaged = tuple(_never_staged(site, transactions))
-    except BadInput as error:  # the journal alone says what is in force
+    except BadInput as error:  # the journal alone is enough for what is applied
         notes = (*notes, f"the plan of {error.where} cannot be read: what it stages for the next boot is unknown")
     result = Result(
         host=site.hostname,
@@ -254,7 +253,10 @@ def status(site: Site) -> tuple[Result, int]:
 
 
 def _dropped(site: Site, record: Record) -> Iterable[Entry]:
-    """What was written and stayed as it was, while it still is so; it is nothing of ours, and never drift."""
+    """Report a write that changed nothing, as long as the value is still the same.
+
+    Such a value is not hosttune's and never counts as drift.
+    """
     setting = setting_of_record(record)
     try:
         as_found = freeze(setting.read(site.system)) == freeze(record.after)
@@ -265,9 +267,9 @@ def _dropped(site: Site, record: Record) -> Iterable[Entry]:
 
 
 def _never_staged(site: Site, transactions: tuple[Transaction, ...]) -> Iterable[Entry]:
-    """What applied plans want of the next boot and could not be written: no record tells of it, and it is not there.
+    """Report what applied plans want for the next boot but could not write: it has no record and is not staged.
 
-    Raises BadInput for a plan that does not read.
+    Raises BadInput for a plan that cannot be read.
     """
     recorded = {name for one in transactions for record in one.records for name in record.actions}
     for plan in _applied(site, transactions):
@@ -278,7 +280,7 @@ def _never_staged(site: Site, transactions: tuple[Transaction, ...]) -> Iterable
 
 
 def _kept(site: Site, record: Record) -> Iterable[Entry]:
-    """What a revert left to whoever had changed it, until it is at its original or a revert has taken it back."""
+    """Report what a revert left alone because something else had changed it, until it has its original value again."""
     setting = setting_of_record(record)
     try:
         now = freeze(setting.read(site.system))
@@ -292,20 +294,20 @@ def _kept(site: Site, record: Record) -> Iterable[Entry]:
 
 
 def _not_seen(site: Site) -> tuple[str, ...]:
-    """Another user's state is another folder: "nothing in force" there says nothing of what root has applied."""
+    """Return a note that another user has another state folder: what root has applied is not seen there."""
     if site.system.captured or os.geteuid() == 0 or os.environ.get("HOSTTUNE_STATE"):
         return ()
     return ("not root: what root has applied is not seen here",)
 
 
 def standing(site: Site, records: Iterable[Record]) -> tuple[list[Entry], list[Drift]]:
-    """How records in force stand, oldest first, and what has drifted of them."""
+    """Return an entry for each applied record, oldest first, and what has drifted."""
     drift: list[Drift] = []
     entries: list[Entry] = []
     left = (cut for record in records if (cut := _not_back(site, record)) is not None)
     for record in _newest_parts(left):
         if not setting_of_record(record).undone_later:
-            continue  # whether a guest runs now is its operator's business
+            continue  # the operator decides whether a guest runs now
         found = _look(site, record)
         drift += _drifted(record, found)
         entries += _standing(record, found)
@@ -313,7 +315,7 @@ def standing(site: Site, records: Iterable[Record]) -> tuple[list[Entry], list[D
 
 
 def _newest_parts(records: Iterable[Record]) -> Iterable[Record]:
-    """The records, in order, each without what a newer one of another target is about by now (a CPU of two lists)."""
+    """Return the records in order, each without the parts that a newer record covers (a CPU in two lists)."""
     found: list[Record] = []
     newer: dict[str, set[str]] = {}
     for record in reversed(tuple(records)):
@@ -332,7 +334,7 @@ def _newest_parts(records: Iterable[Record]) -> Iterable[Record]:
 
 
 def _only(record: Record, setting: Divisible, names: Collection[str]) -> Record:
-    """A record of these parts of its setting alone."""
+    """Return the record cut to these parts of its setting."""
     target = setting.target_of(names)
     part = type(setting).restored(target)
 
@@ -351,7 +353,7 @@ def _only(record: Record, setting: Divisible, names: Collection[str]) -> Record:
 
 
 def _look(site: Site, record: Record) -> Drift | str | None:
-    """A record's drift; "pending" where it waits for a boot; None where it stands as it was left."""
+    """Return a record's drift; "pending" if it waits for a boot; None if it is as it was left."""
     setting = setting_of_record(record)
     expected = freeze(record.after)
     try:
@@ -361,7 +363,7 @@ def _look(site: Site, record: Record) -> Drift | str | None:
         return Drift(action=record.actions[0], expected=expected, why=f"cannot be read: {error.reason}")
     if not _as_left(setting, record, now):
         if setting.waits_for(site.system) is not None:
-            return None  # nothing to see of it now: its guest does not run, or has the device
+            return None  # it cannot be seen now: its guest does not run, or has the device
         why = "; ".join(setting.differences(now, expected)) if isinstance(setting, Explains) else ""
         return Drift(action=record.actions[0], expected=expected, actual=now, why=why or None)
     if setting.scope == BOOT and not setting.agrees(works, freeze(record.new)):
@@ -370,7 +372,7 @@ def _look(site: Site, record: Record) -> Drift | str | None:
 
 
 def _as_left(setting: Setting, record: Record, now: Any) -> bool:
-    """Whether a setting in force is as it was left. Of several parts those are ours that are as wanted, or changed."""
+    """Return whether an applied setting is as it was left. Of several parts only those as wanted, or changed, count."""
     expected = freeze(record.after)
     if now == expected or (now is not None and expected is not None and setting.agrees(now, expected)):
         return True
@@ -382,7 +384,7 @@ def _as_left(setting: Setting, record: Record, now: Any) -> bool:
 
 
 def _drifted(record: Record, found: Drift | str | None) -> Iterable[Drift]:
-    """The drift of each action that a record stands for; of settings written together, those that did drift."""
+    """Return the drift of each action of a record; for settings written together, only those that have drifted."""
     if not isinstance(found, Drift):
         return
     setting = setting_of_record(record)
@@ -394,7 +396,7 @@ def _drifted(record: Record, found: Drift | str | None) -> Iterable[Drift]:
 
 
 def _standing(record: Record, found: Drift | str | None) -> Iterable[Entry]:
-    """How a record stands, one entry an action."""
+    """Return the present state of a record: one entry for each action."""
     setting = setting_of_record(record)
     after = found.actual if isinstance(found, Drift) else record.after
     for action in record.actions:
@@ -410,7 +412,7 @@ def _standing(record: Record, found: Drift | str | None) -> Iterable[Entry]:
 
 
 def reboot_required(site: Site, transactions: Iterable[Transaction]) -> bool:
-    """Whether something that these transactions staged, and that is taken back, still works until the next boot."""
+    """Return whether something that these transactions staged, and that was reverted, works until the next boot."""
     records = (
         record
         for transaction in transactions
