@@ -70,7 +70,7 @@ def _said_value(own: Mapping[str, str], section: str, key: str) -> str:
 
 
 def _config(own: Mapping[str, str]) -> configparser.ConfigParser:
-    """Return the parsed ansible.cfg; empty if there is none, or if it cannot be parsed (ansible reports that itself)."""
+    """Return the parsed ansible.cfg; empty if there is none, or if it is invalid (ansible reports that itself)."""
     config = configparser.ConfigParser(strict=False, interpolation=None, inline_comment_prefixes=(";",))
     path = config_path(own)
     if path is None:

@@ -19,8 +19,8 @@ Gate = Literal["either", "worse", "verdict"]
 GATES: tuple[Gate, ...] = get_args(Gate)
 
 # The phases of each verb, in order. `status` runs only after a reboot. `hook` exists only if a step of the operator
-# (drain, undrain, the reboot itself) failed, `recover` only if --recover is given. `undrain` exists only if the operator
-# has defined such a step; it is unknown until that step has ended.
+# (drain, undrain, the reboot itself) failed, `recover` only if --recover is given. `undrain` exists only if the
+# operator has defined such a step; it is unknown until that step has ended.
 PHASES: Mapping[str, tuple[str, ...]] = {
     "discover": ("discover",),
     "plan": ("plan",),
