@@ -310,7 +310,7 @@ def _checks(results: Iterable[CheckResult], shared: dict[str, str]) -> dict[str,
 
 
 def _kept(one: CheckResult, shared: dict[str, str]) -> CheckResult:
-    """Return a result with its texts cut to MOST_TEXT. Equal texts of several hosts share one string, to save memory."""
+    """Return a result with its texts cut to MOST_TEXT. To save memory, equal texts of several hosts share one string."""
 
     def short(text: str | None) -> str | None:
         return None if text is None else shared.setdefault(cut := _cut(text), cut)

@@ -46,7 +46,7 @@ _ONLY = {
 
 @dataclass(frozen=True)
 class Request:
-    """The request of the command line. None and False: not given. `extra`: values of -e; `options`: words after `--`."""
+    """The request of the command line. None and False: not given. `extra`: values of -e; `options`: words after --."""
 
     verb: str
     inventories: tuple[str, ...]

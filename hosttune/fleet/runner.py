@@ -70,7 +70,7 @@ class Played:
 
 
 class Stop:
-    """A request to stop the run: set by a signal handler, polled by the run. `now` also interrupts the running ansible."""
+    """A request to stop the run. A signal handler sets it, the run polls it. `now` also interrupts a running ansible."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -140,7 +140,7 @@ def play(order: Order, heard: Callable[[Event], None], stop: Stop) -> Played:
 
 
 def _forget_command(folder: str) -> None:
-    """Remove the file `command`, in which ansible-runner saves the environment: a killed run must not leave it behind."""
+    """Remove the file `command`, where ansible-runner saves the environment: a killed run must not leave it behind."""
     with suppress(FileNotFoundError):
         os.unlink(os.path.join(folder, "command"))
 
