@@ -308,6 +308,6 @@ def _number(value: object) -> bool:
 
 def _positive(row: Mapping[str, Any], name: str, where: str) -> float:
     value = row.get(name)
-    if not _number(value) or value <= 0:  # type: ignore[operator]  # _number has checked the type
+    if not _number(value) or value <= 0:  # type: ignore[operator]  # a number, as the line says
         raise BadInput(f"{name} is not a positive number", where=f"{where}.{name}", hint="give it")
     return float(value)  # type: ignore[arg-type]

@@ -310,7 +310,7 @@ def _checks(results: Iterable[CheckResult], shared: dict[str, str]) -> dict[str,
 
 
 def _kept(one: CheckResult, shared: dict[str, str]) -> CheckResult:
-    """Return a result with its texts cut to MOST_TEXT. To save memory, equal texts of several hosts share one string."""
+    """Return a result with its texts cut to MOST_TEXT. Equal texts of several hosts share one string (saves memory)."""
 
     def short(text: str | None) -> str | None:
         return None if text is None else shared.setdefault(cut := _cut(text), cut)

@@ -70,7 +70,7 @@ class Played:
 
 
 class Stop:
-    """A request to stop the run. A signal handler sets it, the run polls it. `now` also interrupts a running ansible."""
+    """A request to stop the run. Signal handlers set it, the run polls it. `now` also interrupts a running ansible."""
 
     def __init__(self) -> None:
         self.asked = False
