@@ -125,7 +125,8 @@ def host_copies(options: dict[str, Any]) -> Iterator[Record]:
     with placed(options.get("cpus", ()), node), torch.cuda.device(index):
         host = torch.empty(size, dtype=torch.uint8)  # new pages from mmap, not from a cache
         api = torch.cuda.cudart()
-        refused = api.cudaHostRegister(host.data_ptr(), size, _HOST_REGISTER_DEFAULT)  # touches the pages: the policy places them
+        # Registering touches the pages for the first time, so the memory policy of the thread places them here.
+        refused = api.cudaHostRegister(host.data_ptr(), size, _HOST_REGISTER_DEFAULT)
         if int(refused) != 0:
             raise RuntimeError(f"cudaHostRegister of {size} bytes: error {int(refused)}")
         try:

@@ -97,12 +97,12 @@ _BY_NAME = {metric.name: metric for metric in METRICS}
 
 
 def metric_of(name: str) -> Metric | None:
-    """Return the family of a metric, None if unknown. A size at the end ("all-reduce-1gib") is not part of the family."""
+    """Return the family of a metric, None if unknown. The name may end with a size ("all-reduce-1gib")."""
     return _BY_NAME.get(name) or _BY_NAME.get(_SIZE.sub("", name))
 
 
 def converted(value: float, unit: str, wanted: str, where: str) -> float:
-    """Return a value in another unit of the same dimension. Raises BadInput for an unknown unit or another dimension."""
+    """Return a value in another unit. Raises BadInput for an unknown unit or a unit of another dimension."""
     for name in (unit, wanted):
         if name not in _UNITS:
             raise BadInput(f"unknown unit {name!r}", where=where, hint=f"one of {', '.join(_UNITS)}")

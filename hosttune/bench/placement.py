@@ -1,7 +1,8 @@
 """Place a benchmark's thread and its memory: CPU affinity and memory policy of the calling thread.
 
 Sources: sched_setaffinity(2), set_mempolicy(2), move_pages(2); system call numbers of linux/arch/x86/entry/syscalls
-and include/uapi/asm-generic/unistd.h. This module uses only the standard library, because the child processes may have nothing else.
+and include/uapi/asm-generic/unistd.h. This module uses only the standard library, because the Python of the child
+processes may have nothing else.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Answer:
-    """The parsed output of a command: figures, the tool's own verdicts, missing figures, and facts about the figures."""
+    """The parsed output of a command: figures, the tool's verdicts, missing figures, and facts about the figures."""
 
     samples: tuple[Sample, ...] = ()
     results: tuple[CheckResult, ...] = ()
@@ -84,7 +84,7 @@ def close(found: float, expected: float, fraction: float, slack: float = 0.0) ->
 
 
 def worst_of_each(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
-    """Return the worst result of each check and subject. So if a part of a figure is missing, the missing part counts."""
+    """Return the worst result of each check and subject. So if some runs of a figure are missing, that counts."""
     found: dict[tuple[str, str], CheckResult] = {}
     for result in results:
         key = (result.check, result.subject)

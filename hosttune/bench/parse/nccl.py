@@ -1,8 +1,8 @@
 """Parse the text output of nccl-tests (all_reduce_perf, all_gather_perf).
 
 Source: NVIDIA/nccl-tests, src/common.cu and doc/PERFORMANCE.md. A line of figures: size, count, type, (redop, root,)
-then time in µs, algbw, busbw in GB/s and errors, out of place and in place. The numbers of a line must be
-consistent: algbw = size / time, busbw = algbw × the collective's factor.
+then time in µs, algbw, busbw in GB/s and errors, out of place and in place. The numbers of a line must be consistent:
+algbw = size / time, busbw = algbw × the collective's factor.
 """
 
 from __future__ import annotations
