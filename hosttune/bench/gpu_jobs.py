@@ -10,7 +10,7 @@ from hosttune.bench.supervise import Job
 
 MIB, GIB = 1 << 20, 1 << 30
 RUNS = 5
-# Published all-reduce floors are stated at 16 GiB, those of GPUs with 40 GB at 8 GiB.
+# Published all-reduce floors are for 16 GiB; those for GPUs with 40 GB are for 8 GiB.
 _SIZES = {1: (MIB, 32 * MIB, 256 * MIB, GIB, 4 * GIB), 2: (MIB, 32 * MIB, 256 * MIB, GIB, 4 * GIB, 8 * GIB, 16 * GIB)}
 _TYPES = {1: ("bf16", "fp8"), 2: ("bf16", "fp8", "tf32", "fp64")}
 # The metrics that each kind gives at least for one device. They are unknown if the device is not available.
@@ -36,7 +36,10 @@ def size_name(size: int) -> str:
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU that may be loaded: the library's index, PCI address or a part's name, memory, CPUs of both nodes."""
+    """A GPU that may be loaded: the library's index, PCI address or name of a part, memory in bytes, and two places.
+
+    `near` and `far` are (NUMA node, its CPUs): the GPU's own node and the farthest other node; None if unknown.
+    """
 
     index: int
     address: str
@@ -107,7 +110,7 @@ def _host_copies(devices: Sequence[Device], level: Level) -> Iterator[Job]:
 def _host_copy(device: Device, level: Level, place: tuple[int, tuple[int, ...]] | None, suffix: str) -> Job:
     options: dict[str, Any] = {"index": device.index, "bytes": GIB, "pace": level.pace, "suffix": suffix}
     if not suffix:
-        options["link"] = device.function  # read while copies run
+        options["link"] = device.function  # this link is read while copies run
     if place is not None:
         options |= {"node": place[0], "cpus": list(place[1])}
     return _job("host-copies", device.address, (f"h2d-ce{suffix}", f"d2h-ce{suffix}"), options)

@@ -1,4 +1,4 @@
-"""GPU measurements through PyTorch, in a worker: copies by the copy engines, matrix products, peers.
+"""GPU measurements through PyTorch, in a worker: copies by copy engines, matrix products, copies between GPUs.
 
 PyTorch for ROCm has the same names, torch.cuda for HIP and "nccl" for RCCL (PyTorch, "HIP (ROCm) semantics"); it binds
 cudaHostRegister to HIP's function (torch/csrc/cuda/shared/cudart.cpp). Where it differs, the code checks `_rocm`.
@@ -24,7 +24,7 @@ from hosttune.bench.supervise import Record
 
 GIB = 1 << 30
 _HOST_REGISTER_DEFAULT = 0  # cudaHostRegisterDefault
-_LINK_COPIES = 8  # of 1 GiB: about 0.15 s at 55 GB/s
+_LINK_COPIES = 8  # copies of 1 GiB: about 0.15 s at 55 GB/s
 
 
 @dataclass(frozen=True)

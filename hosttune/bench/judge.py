@@ -17,7 +17,7 @@ from hosttune.bench.parse.answer import Lost
 from hosttune.model.validation import CheckResult, Sample, Validation
 
 FEWEST_RUNS = 5
-UNSTEADY = 0.10  # if the middle half of the runs spreads more than this fraction of the median, a figure cannot pass
+UNSTEADY = 0.10  # if the middle half of the runs is wider than this fraction of the median, the figure cannot pass
 _SLACK = 1.01  # a figure may be above the peak by this factor, because timers are rounded
 _HISTORY = 0.05  # a figure that is worse than the host's own median by more than this fraction gives a warning
 _TELEMETRY = "load-"

@@ -46,9 +46,10 @@ def _bind_memory(node: int | None) -> None:
 
 @contextmanager
 def placed(cpus: Sequence[int], node: int | None) -> Iterator[None]:
-    """Run this thread on these CPUs (empty: unchanged) with new memory on this node; restore both at the end.
+    """Run this thread on these CPUs (empty: unchanged) with new memory on this node (None: unchanged).
 
-    Raises NotPlaced if the kernel refuses (a cpuset excludes the CPUs or the node).
+    At the end the thread gets its previous CPUs and the kernel's default memory policy. Raises NotPlaced if the kernel
+    refuses (a cpuset excludes the CPUs or the node).
     """
     before = os.sched_getaffinity(0)
     try:

@@ -159,9 +159,9 @@ def _say(writer: int, record: Record) -> None:
 
 
 def end_worker(pid: int) -> str | None:
-    """Kill a worker if it still runs, and reap it. Returns why it ended, None if it ended normally.
+    """Reap a worker; kill it if it has not ended after about 0.2 s. Returns why it ended, None if it ended normally.
 
-    It does not wait for a worker that is stuck in the kernel.
+    After about 2 s it stops waiting: the worker is stuck in the kernel.
     """
     for attempt in range(200):
         with contextlib.suppress(ChildProcessError):

@@ -205,7 +205,7 @@ def floors(results: str, run_id: str | None) -> None:
     emit(floors_toml(found.medians, run=found.run, at=found.at))
 
 
-# --- one call, and what it says ------------------------------------------------------------------------------
+# --- one call and its output ---------------------------------------------------------------------------------
 
 
 def run(context: click.Context, verb: str, asked: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEFAULT_GUEST = "gpu-guest"
-COUNT = click.IntRange(max=1 << 20)  # number of devices; the intent checks the minimum and has better messages for it
+COUNT = click.IntRange(max=1 << 20)  # number of devices; the intent checks the minimum, with better messages
 # The options that the keys of an intent come from, for error messages.
 OPTION_OF = {"gpus": "--gpu", "nics": "--nics", "nvme": "--nvme", "vcpus": "--vcpus", "memory": "--memory",
              "name": "--name", "numa": "--numa", "disk": "--disk", "mig": "--mig"}  # fmt: skip

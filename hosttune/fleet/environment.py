@@ -30,7 +30,7 @@ _DEFAULTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "ANSIBLE_HOST_KEY_CHECKING": ("True", ("defaults.host_key_checking",)),
 }
 _FIXED: Mapping[str, str] = {
-    "LC_ALL": "C.UTF-8",  # ansible refuses to start in a locale without UTF-8
+    "LC_ALL": "C.UTF-8",  # ansible does not start in a locale without UTF-8
     "ANSIBLE_INVENTORY_UNPARSED_FAILED": "True",
     "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "True",
     "ANSIBLE_STDOUT_CALLBACK": "default",  # ansible-runner gets its events from this callback

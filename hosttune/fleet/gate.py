@@ -30,7 +30,7 @@ PHASES: Mapping[str, tuple[str, ...]] = {
     "revert": ("hook", "recover", "before", "revert", "status", "validate", "undrain"),
 }
 ONLY_IF_ASKED = ("hook", "recover", "undrain")
-WAVES = frozenset(("apply", "revert"))  # the verbs that change hosts; the others visit every host
+WAVES = frozenset(("apply", "revert"))  # the verbs that change hosts; the others process all hosts in one wave
 _MOST_REASONS = 20
 
 

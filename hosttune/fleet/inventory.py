@@ -34,7 +34,7 @@ class _Group(Value, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Inventory:
-    """The hosts, in the inventory's order, and the groups of each (without `all` and `ungrouped`), outermost first."""
+    """The hosts, in the inventory's order, and the groups of each (without `all` and `ungrouped`), sorted by name."""
 
     hosts: tuple[str, ...]
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -34,7 +34,7 @@ class Progress:
         self.wave = 1
         self.begun = time.monotonic()
         self.now_in: dict[str, str] = {}
-        self.seen: set[str] = set()  # finished by their events, files not yet read
+        self.seen: set[str] = set()  # hosts that are finished according to events, but whose files are not read yet
         self.settled: Counter[str] = Counter()
         self.troubles: list[str] = []
 
@@ -108,12 +108,12 @@ class Lines:
         self._write(self._progress.line())
 
     def heard(self, event: Event) -> None:
-        """An event of ansible."""
+        """Show an event of ansible."""
         if self._progress.hear(event):
             self._now_and_then()
 
     def settled(self, wave: int, standing: HostStatus) -> None:
-        """A host whose files were read."""
+        """Show the status of a host whose files were read."""
         self._progress.settle(wave, standing)
         if not standing.good or self._progress.total <= _FEW:
             self._write(standing.line if not standing.good else f"{standing.host}: ok")
@@ -148,11 +148,11 @@ class Display:
         print(self._progress.line(), file=self._output)
 
     def heard(self, event: Event) -> None:
-        """An event of ansible."""
+        """Show an event of ansible."""
         self._progress.hear(event)
 
     def settled(self, wave: int, standing: HostStatus) -> None:
-        """A host whose files were read."""
+        """Show the status of a host whose files were read."""
         self._progress.settle(wave, standing)
 
     def _table(self) -> Table:

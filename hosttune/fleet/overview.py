@@ -28,7 +28,7 @@ _OUTCOMES: tuple[Verdict, ...] = ("fail", "unknown", "warn", "pass")  # worst fi
 # Outcomes with which the host reported a failure. After any other outcome than ok, the state of the host is unknown.
 _NEGATIVE = frozenset(("no", "bad-input", "refused", "needs-person", "internal"))
 MOST_TOLD = 48  # results kept in the report for each host, worst first; the host's own file has all of them
-MOST_TEXT = 600  # characters of one text of a result
+MOST_TEXT = 600  # most characters of each text of a result
 HOST_ANSWERS = "host-answers"  # the name of the check that a host without a good answer does not pass
 
 
@@ -97,7 +97,7 @@ def report_of(results: str, hosts: Iterable[str], asked: Asked) -> FleetReport:
     )
 
 
-# --- what was read -------------------------------------------------------------------------------------------
+# --- reading result files ------------------------------------------------------------------------------------
 
 
 def _look(results: str, host: str, asked: Asked) -> _Seen:

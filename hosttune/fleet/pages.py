@@ -30,7 +30,7 @@ class _Page:
     """The page of one host and the documents that it is made from."""
 
     path: str
-    place: str  # from the results folder
+    place: str  # the path relative to the results folder
     sources: tuple[str, str]
 
     @property
@@ -99,7 +99,7 @@ def _decoded(data: bytes, path: str) -> Host:
     """Return the host document in `data`. Raises BadInput.
 
     Decoding the JSON text directly to a Host is ten times as fast as `Host.from_json`, which first decodes it to plain
-    values; `from_json` is used when direct decoding fails, because plain values may be null.
+    values. `Host.from_json` also accepts nulls and gives better errors, so it is used if direct decoding fails.
     """
     try:
         found = msgspec.json.decode(data, type=Host)

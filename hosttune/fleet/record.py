@@ -40,7 +40,7 @@ class Began(Value, frozen=True, kw_only=True, tag="began", tag_field="event"):
 
 
 class Members(Value, frozen=True, kw_only=True, tag="members", tag_field="event"):
-    """The hosts of a wave, in order; written for every wave before the first host is asked."""
+    """The hosts of a wave, in order. It is written for every wave before the first host is contacted."""
 
     run: str
     wave: int

@@ -214,7 +214,7 @@ def done_line(run: str, wave: int, standing: HostStatus) -> Done:
     )
 
 
-# --- beginning, and going on ---------------------------------------------------------------------------------
+# --- starting and resuming -----------------------------------------------------------------------------------
 
 
 def opening(course: Rollout, began: Began) -> list[Line]:

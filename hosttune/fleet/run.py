@@ -162,7 +162,7 @@ def _for_run(course: Rollout, run: str, waves: tuple[tuple[str, ...], ...]) -> R
     return replace(course, run=run, waves=waves, order=order)
 
 
-# --- what was asked ------------------------------------------------------------------------------------------
+# --- the request ---------------------------------------------------------------------------------------------
 
 
 def check_request(request: Request) -> None:

@@ -24,7 +24,7 @@ from hosttune.fleet.environment import environment, said_by_config
 from hosttune.fleet.inventory import not_installed, tool
 from hosttune.fleet.results import ASKING, limit_file
 
-_GRACE_SECONDS = 15.0  # for ansible to end its workers after an interrupt, before it is killed
+_GRACE_SECONDS = 15.0  # time for ansible to end its workers after an interrupt, before it is killed
 _POLL_SECONDS = 1  # how often ansible-runner calls the function that can stop it
 _MOST_LINES = 12  # of ansible's messages outside of tasks
 _TASK_EVENTS = frozenset(("runner_on_ok", "runner_on_failed", "runner_on_unreachable", "runner_on_skipped"))

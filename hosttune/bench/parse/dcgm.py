@@ -1,8 +1,8 @@
 """Parse `dcgmi diag -j`: the verdicts of DCGM 3 ("DCGM GPU Diagnostic") and DCGM 4 ("DCGM Diagnostic").
 
 Source: NVIDIA/DCGM, dcgmi/Diag.cpp (4: results by entity_group and entity_id, test_summary; 3: gpu_ids). Every result
-is read, because DCGM has passed runs in which an allocation failed (DCGM#284). So a pass that contains a warning gives
-a warning. A status that is not known gives unknown.
+is read, because DCGM has passed runs in which an allocation failed (DCGM#284). So a pass with a warning becomes a
+warning, and a status that is not known becomes unknown.
 """
 
 from __future__ import annotations
