@@ -1,5 +1,5 @@
-"""Benchmarks of one host: run in children, parsed purely, judged against floors that each name their source.
+"""Benchmarks of one host. They run in child processes; their output is parsed and compared with floors with sources.
 
-The children (`python -m hosttune.bench.gpu_child`, `… .memory_child`) import this package too, with an interpreter
-that may have nothing but the GPU library: it imports nothing. `course.measure` is its front.
+The children (`python -m hosttune.bench.gpu_child`, `… .memory_child`) import this package too, in an interpreter that
+may have only the GPU library. So this file imports nothing. The entry point is `measuring.measure`.
 """

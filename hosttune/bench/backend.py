@@ -1,4 +1,4 @@
-"""The seam: a benchmark is a value that says what it needs, which commands it runs and how their output is read."""
+"""The interface of a benchmark: a value that defines its requirements, its commands and how their output is parsed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from hosttune.system import System
 
 @dataclass(frozen=True)
 class Ask:
-    """What is to be measured. `gpus` are free, and so are `parts`, each for a process of its own; `seconds` of burn-in.
+    """The request for a measurement.
 
-    `libraries` that the children's Python has; `backends` by name that can load these GPUs, `watch` as in `Bench`.
-    `quiet` is None, or why what loads the whole host must not run now (guests are running).
+    `gpus` and `parts` are not in use; each part is measured in a separate process. `seconds`: duration of the burn-in.
+    `libraries`: the GPU libraries that the children's Python has. `backends`: names of the backends that can load these
+    GPUs. `watch` is the same as in `Bench`. `quiet` is None, or the reason why benchmarks that load the whole host must
+    not run now (guests are running).
     """
 
     host: Host
@@ -37,9 +39,10 @@ class Ask:
 
 @dataclass(frozen=True)
 class Command:
-    """One command to run `times`, each within `timeout` seconds, and the pure reader of its output.
+    """A command that is run `times` times, each within `timeout` seconds, and the pure function that parses its output.
 
-    `metrics` and `subject` name what is unknown if it gives nothing. `own`: no figure of another subject can come.
+    `metrics` and `subject` are what becomes unknown if the command gives no figure. `own`: the command can only give
+    figures of this subject.
     """
 
     argv: tuple[str, ...]
@@ -53,10 +56,10 @@ class Command:
 
 @dataclass(frozen=True)
 class Backend:
-    """One source of figures. `available` gives the reason why it cannot be used here, None if it can.
+    """A source of figures. `available` returns the reason why it cannot be used here, None if it can.
 
-    `covers` are the groups of figures that it gives: of several backends that cover one group, the first that is
-    available measures it.
+    `covers`: the groups of figures that it measures. If several backends cover a group, the first available one
+    measures it.
     """
 
     name: str
@@ -67,7 +70,7 @@ class Backend:
 
 
 def installed(system: System, tool: str) -> str | None:
-    """None where a tool is in the search path, else the reason in words."""
+    """Return None if a tool is in the search path, else the reason as text."""
     folders = (os.environ.get("PATH") or "/usr/bin:/bin").split(":")
     if any(folder.startswith("/") and system.exists(f"{folder}/{tool}") for folder in folders):
         return None
@@ -75,9 +78,9 @@ def installed(system: System, tool: str) -> str | None:
 
 
 def run(system: System, command: Command) -> Answer:
-    """What a command's runs came to, in order. Raises CommandFailed and what its reader raises.
+    """Run a command and return its parsed output, in the order of the runs. Raises CommandFailed and parser errors.
 
-    Some tools exit non-zero with their verdicts on standard output (dcgmi): that output is read then.
+    Some tools exit non-zero and still print their verdicts to standard output (dcgmi): that output is parsed too.
     """
     answers = []
     for _ in range(command.times):
@@ -89,7 +92,7 @@ def run(system: System, command: Command) -> Answer:
             text = error.output
         answers.append(command.parse(text))
     samples = tuple(sample for answer in answers for sample in answer.samples)
-    # What was read under load is named by the GPU's address, also where a part of it is measured.
+    # Figures read under load have the GPU's address as subject, even if only a part of the GPU is measured.
     figures = (row for row in samples if not row.metric.startswith("load-"))
     if command.own and any(row.subject != command.subject for row in figures):
         raise NotUnderstood(command.argv[0], f"figures of another device than {command.subject}")

@@ -1,8 +1,8 @@
-"""Baselines and peaks, read from TOML and refused where they cannot be right.
+"""Baselines and peaks, read from TOML and refused if they cannot be correct.
 
-Others' floors had these mistakes: a memory bandwidth given in MB/s and read as GB/s (it can never fail), a bus
-bandwidth above what the network carries (it can never pass). So a floor must lie between a part of the physical peak
-and the peak, in a unit of the metric's own dimension, and name its source.
+Published floors had these mistakes: a memory bandwidth in MB/s that was read as GB/s (a host can never fail it), and a
+bus bandwidth above what the network can carry (a host can never pass it). So a floor must lie between a fraction of
+the physical peak and the peak, have a unit of the metric's dimension, and name its source.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _KINDS = ("floor", "reference", "fleet")
 
 @dataclass(frozen=True)
 class Peaks:
-    """The roofline of one device: dense rates and one direction of each link, in the units of `_PEAKS`.
+    """The roofline of one device: dense rates, and link rates in one direction, in the units of `_PEAKS`.
 
-    `nvlinks`: over how many links its "scale-up" goes; None where that is not said. "pair" is the part of "scale-up"
-    that joins two of them, where it is the same for every two.
+    `nvlinks`: the number of links that make up "scale-up"; None if not stated. "pair" is the part of "scale-up" that
+    connects two devices, if it is the same for every pair.
     """
 
     device: str
@@ -56,10 +56,11 @@ class Peaks:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What one metric of one kind of device should reach, in the metric's own unit.
+    """The value that a metric should reach on one kind of device, in the metric's own unit.
 
-    `kind`: a floor fails a host below it, a fleet's median and a reference warn. `gpus`: only with that many at once.
-    `nvlinks`: stated for pairs of GPUs that so many links join; of another pair it is the part that its links are.
+    `kind`: a host below a floor fails; below a fleet's median or a reference it warns. `gpus`: valid only if that many
+    GPUs are measured at once. `nvlinks`: stated for a pair of GPUs connected by that many links; for another pair it is
+    scaled by the number of links.
     """
 
     metric: str
@@ -74,7 +75,7 @@ class Baseline:
     nvlinks: int | None = None
 
     def for_links(self, links: int) -> Baseline:
-        """The same for a pair that `links` links join."""
+        """Return this baseline, scaled to a pair of GPUs connected by `links` links."""
         if self.nvlinks is None or links == self.nvlinks:
             return self
         source = f"{self.source}; stated for {self.nvlinks} NVLinks, here {links}"
@@ -82,22 +83,22 @@ class Baseline:
 
     @property
     def limit(self) -> float:
-        """The value that is just good enough."""
+        """The worst value that is still good."""
         part = -self.tolerance if self.direction == "higher" else self.tolerance
         return self.expected * (1 + part)
 
 
 @dataclass(frozen=True)
 class Standard:
-    """All that figures are judged by: peaks by device id, and baselines."""
+    """The standard for figures: peaks by device id, and baselines."""
 
     peaks: Mapping[str, Peaks]
     baselines: tuple[Baseline, ...]
 
     def peak(self, metric: str, device: str | None, links: int | None = None) -> float | None:
-        """The physical peak that a metric is held against on a device; None where none is known.
+        """Return the physical peak that a metric is compared with on a device; None if unknown.
 
-        `links`: of a copy between two GPUs, how many NVLinks join them; 0: it goes over PCIe; None: not known.
+        `links`: for a copy between two GPUs, the number of NVLinks between them; 0: it goes over PCIe; None: unknown.
         """
         family = metric_of(metric)
         if family is None or family.peak is None or device is None or device not in self.peaks:
@@ -113,15 +114,18 @@ class Standard:
         return most if most is None or peaks.nvlinks is None else most * min(links / peaks.nvlinks, 1.0)
 
     def most(self, metric: str, device: str | None, links: int | None = None) -> float | None:
-        """Above this no figure of a metric is believed on a device: its peak, as often as its definition counts it."""
+        """Return the largest plausible figure of a metric on a device; None if unknown. Larger figures are rejected.
+
+        It is the peak times the metric's `factor`, because some metrics count a byte more than once.
+        """
         family, peak = metric_of(metric), self.peak(metric, device, links)
         return None if family is None or peak is None else peak * family.factor
 
     def of(self, metric: str, device: str | None, gpus: int, links: int | None = None) -> tuple[Baseline, ...]:
-        """The baselines of a metric on a device, measured with so many GPUs at once; of a pair, for its links.
+        """Return the baselines of a metric on a device, measured with `gpus` GPUs at once, scaled to a pair's `links`.
 
-        A row that is stated for links is none for a pair that has none (0); where they are not known (None) it is as
-        stated.
+        A pair without links (0) gets no baseline that is stated for links. If the links are unknown (None), baselines
+        are returned as stated.
         """
         family = metric_of(metric)
         linked = family is not None and family.pair
@@ -136,9 +140,10 @@ class Standard:
 
 
 def pair_links(host: Host, measured: Sequence[str]) -> dict[str, int]:
-    """How many NVLinks join each pair of GPUs ("A->B"), 0 for a pair on PCIe; a pair of unknown links is left out.
+    """Return the number of NVLinks of each pair of GPUs ("A->B"), 0 for a pair on PCIe.
 
-    Of GPUs joined by another maker's links the number is not known. "2 GPUs": of the two that are `measured` together.
+    Pairs with an unknown number of links are left out; for links of other makers the number is not known. The key
+    "2 GPUs" is the pair that is `measured` together.
     """
     found: dict[str, int] = {}
     for gpu in host.gpus:
@@ -151,7 +156,7 @@ def pair_links(host: Host, measured: Sequence[str]) -> dict[str, int]:
 
 
 def shipped() -> Standard:
-    """The peaks and baselines that come with hosttune. Raises BadInput for a damaged file."""
+    """Return the peaks and baselines that are part of hosttune. Raises BadInput for a damaged file."""
     from hosttune.assets import folder
 
     root = folder("baselines")
@@ -164,7 +169,7 @@ def shipped() -> Standard:
 
 
 def with_fleet(fleet: str | None) -> Standard:
-    """The shipped standard, and beside it the baselines of a fleet's own file (its text). Raises BadInput."""
+    """Return the shipped standard plus the baselines of a fleet's own file (its text). Raises BadInput."""
     standard = shipped()
     if fleet is None:
         return standard
@@ -173,7 +178,7 @@ def with_fleet(fleet: str | None) -> Standard:
 
 
 def read_peaks(text: str, where: str) -> dict[str, Peaks]:
-    """The roofline table, by PCI vendor:device. Raises BadInput naming the row and the field."""
+    """Return the roofline table by PCI vendor:device. Raises BadInput that names the row and the field."""
     found: dict[str, Peaks] = {}
     for place, row in _rows(text, "device", where):
         _known(row, frozenset(_PEAKS) | {"id", "model", "source", "nvlinks"}, place)
@@ -187,7 +192,10 @@ def read_peaks(text: str, where: str) -> dict[str, Peaks]:
 
 
 def read_baselines(text: str, peaks: Mapping[str, Peaks], where: str) -> tuple[Baseline, ...]:
-    """Baselines of a TOML text. Raises BadInput naming the row and the field, also for values that cannot be right."""
+    """Return the baselines of a TOML text.
+
+    Raises BadInput that names the row and the field, also for implausible values.
+    """
     rows = tuple(_baseline(row, place) for place, row in _rows(text, "baseline", where))
     standard = Standard(peaks, ())
     for number, row in enumerate(rows, 1):
@@ -226,7 +234,7 @@ def _baseline(row: Mapping[str, Any], place: str) -> Baseline:
 
 
 def _plausible(row: Baseline, standard: Standard, where: str) -> None:
-    """Raises BadInput for a floor above the peak, or so far below it that it cannot fail."""
+    """Check a floor. Raises BadInput if it is above the peak, or so far below the peak that no host could fail it."""
     family = metric_of(row.metric)
     if family is None or family.peak is None:
         return

@@ -1,7 +1,7 @@
-"""Collectives of NCCL over all GPUs of one host through torch.distributed: one process a GPU, as NCCL is used.
+"""NCCL collectives over all GPUs of one host through torch.distributed, with one process per GPU, as NCCL is used.
 
 Bus bandwidth as nccl-tests defines it (doc/PERFORMANCE.md): all-reduce 2(n-1)/n × bytes / time; all-gather
-(n-1)/n × bytes of the gathered buffer / time. Every NCCL_* and TORCH_* variable is taken as it is set.
+(n-1)/n × bytes of the gathered buffer / time. All NCCL_* and TORCH_* environment variables keep their values.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any
 from hosttune.bench.gpu_jobs import size_name
 from hosttune.bench.supervise import Emit, Job, Record, end_worker, fork_worker, lost
 
-_MOST_IN_A_RUN = 20  # sums grow n-fold each time: 16 GPUs stay below FP32's largest number
+_MOST_IN_A_RUN = 20  # each all-reduce makes sums n times larger: with 16 GPUs they stay below the FP32 maximum
 _TIMEOUT_SECONDS = 60
 
 
 def collectives(job: Job, until: float) -> Iterator[Record]:
-    """The records of one job: options `indices` of the GPUs, `sizes` in bytes, `runs`, `run_seconds`, `subject`.
+    """Yield the records of one job: options `indices` of the GPUs, `sizes` in bytes, `runs`, `run_seconds`, `subject`.
 
-    Runs the ranks as workers of their own; whatever they have said by then is kept when time is up.
+    Each rank is a separate worker process. Records received before the time limit `until` are kept.
     """
     options = {**job.options, "subject": job.subject}
     with tempfile.TemporaryDirectory(prefix="hosttune-bench-") as folder:
@@ -113,7 +113,7 @@ def _all_gather(size: int, options: dict[str, Any]) -> Record:
 
 
 def _rates(fill: Any, work: Any, amount: float, options: dict[str, Any]) -> list[float]:
-    """Rates of all runs, each as slow as its slowest rank; every rank counts the same number of operations."""
+    """Return the rate of each run, computed from its slowest rank. Every rank does the same number of operations."""
     torch, dist = import_module("torch"), import_module("torch.distributed")
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 

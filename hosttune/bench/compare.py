@@ -1,15 +1,15 @@
-"""Before and after: whether a change of a figure is real, or within what runs differ anyway. Pure.
+"""Compare figures before and after, and separate real changes from noise. Pure functions.
 
-The effect is the ratio of the medians. It counts as real only if both hold:
+The effect is the ratio of the medians. It is real only if both conditions hold:
 
-- the runs before and after differ more than chance would have it: exact two-sided rank test (Mann-Whitney, with
-  midranks; the normal approximation above 40 runs) at 1 %. With five runs each that means that every run after is on
-  the same side of every run before;
-- the effect is at least 1 %: runs of one process differ less than processes do, and 1 % is what they were seen to
-  differ from boot to boot.
+- the runs before and after differ more than by chance: exact two-sided rank test (Mann-Whitney, with midranks; the
+  normal approximation above 40 runs) at 1 %. With five runs each, every run after must be on the same side of every
+  run before;
+- the effect is at least 1 %. Runs of one process differ less than runs of different processes, and figures were
+  measured to differ by 1 % from boot to boot.
 
-`low` and `high` bound the effect: the 95 % percentile interval of a bootstrap of the ratio of medians, with a fixed
-seed, so that the same documents give the same words.
+`low` and `high` are the bounds of the effect: the 95 % percentile interval of a bootstrap of the ratio of medians, with
+a fixed seed, so that the same documents always give the same result.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Verdict = Literal["better", "worse", "within noise", "unknown"]
 class Change:
     """One figure before and after. `change`, `low` and `high` are fractions of the median before; None is unknown.
 
-    `why` says what makes an unknown one unknown.
+    `why` is the reason if the change is unknown.
     """
 
     metric: str
@@ -55,7 +55,7 @@ class Change:
 
 
 def compare(before: Validation, after: Validation) -> tuple[Change, ...]:
-    """Every figure that either has, in the order of `after`, then what only `before` has."""
+    """Return the changes of all figures, in the order of `after`; then the figures that only `before` has."""
     old, new = grouped(before.samples), grouped(after.samples)
     units = [{(row.metric, row.subject): row.unit for row in side.samples} for side in (before, after)]
     keys = [*new, *(key for key in old if key not in new)]
@@ -109,7 +109,10 @@ def _interval(old: Sequence[float], new: Sequence[float]) -> tuple[float, float]
 
 
 def rank_test(old: Sequence[float], new: Sequence[float]) -> float:
-    """The chance of ranks at least so far apart if nothing changed: two-sided, exact up to 40 runs in all."""
+    """Return the p-value of the two-sided rank test, exact up to 40 runs in total.
+
+    It is the probability that the ranks are at least this far apart if nothing changed.
+    """
     ranks = _doubled_midranks([*old, *new])
     count, all_runs = len(old), len(ranks)
     centre = count * (all_runs + 1)
@@ -131,7 +134,7 @@ def rank_test(old: Sequence[float], new: Sequence[float]) -> float:
 
 
 def _doubled_midranks(values: Sequence[float]) -> list[int]:
-    """Twice each value's rank from 1, equal values sharing their mean: whole numbers."""
+    """Return twice the rank of each value, counted from 1. Equal values get their mean rank; doubled it is an int."""
     ordered = sorted(values)
     first = {value: index for index, value in reversed(list(enumerate(ordered)))}
     last = {value: index for index, value in enumerate(ordered)}

@@ -16,12 +16,13 @@ from hosttune.model.host import Host
 from hosttune.model.values import parse_cpus
 from hosttune.system import System
 
-# Seconds in all. Level 1 takes half a minute on four GPUs; what is cut off is unknown, so eight get more time.
-# Groups of figures, as jobs of the children are called.
+# Total time limits in seconds. Level 1 takes half a minute on four GPUs. Figures that are cut off become unknown, so
+# eight GPUs get more time.
+# Groups of figures: the same names as the jobs of the children.
 _TORCH = frozenset(("host-copies", "device-copy", "peer-copy", "gemm", "collectives", "burn"))
 _GAUDI = frozenset(("host-copies", "device-copy", "gemm"))
 _BUDGET = {1: 90.0, 2: 900.0, 3: 900.0}
-_PART_BUDGET = {1: 60.0, 2: 300.0, 3: 300.0}  # of one part, which has fewer figures
+_PART_BUDGET = {1: 60.0, 2: 300.0, 3: 300.0}  # for one part, which has fewer figures
 
 
 def _library(names: tuple[str, ...], system: System, ask: Ask) -> str | None:
@@ -30,9 +31,10 @@ def _library(names: tuple[str, ...], system: System, ask: Ask) -> str | None:
 
 
 def places(host: Host, gpu: Gpu) -> dict[str, object]:
-    """The GPU's own node and the farthest other one that has CPUs and memory, with their CPUs; none where unknown.
+    """Return the GPU's NUMA node and the farthest other node with CPUs and memory, with their CPUs.
 
-    A node without memory of its own, or whose memory guests' pages fill, would refuse: the child says so then.
+    Unknown nodes are left out. A node without memory, or whose memory is full with guests' pages, refuses the
+    allocation; the child reports that.
     """
     device = next((row for row in host.pci if row.address == gpu.address), None)
     nodes = {node.id: node for node in host.numa_nodes if node.cpus and node.memory_bytes}
@@ -45,7 +47,7 @@ def places(host: Host, gpu: Gpu) -> dict[str, object]:
 
 
 def _children(library: str, ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
-    """One child for all GPUs together, and one for each part."""
+    """Return the commands: one child for all GPUs together, and one child for each part."""
     whole = (_together(library, ask, groups),) if ask.gpus else ()
     return (*whole, *(_alone(library, ask, groups, part) for part in ask.parts))
 
@@ -63,7 +65,7 @@ def _together(library: str, ask: Ask, groups: frozenset[str]) -> Command:
 
 
 def _alone(library: str, ask: Ask, groups: frozenset[str], part: Part) -> Command:
-    """What one device gives alone; the burn-in from level 2, for there may be many parts."""
+    """Return the command that measures one part alone. The burn-in starts at level 2: there may be many parts."""
     gpu = next(gpu for gpu in ask.host.gpus if gpu.address == part.address)
     kinds = groups - BETWEEN - (frozenset(("burn",)) if ask.level == 1 else frozenset())
     budget = _PART_BUDGET[ask.level]
@@ -115,7 +117,10 @@ def _dcgm(ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
 
 
 def _every_gpu(tool: str, system: System, ask: Ask) -> str | None:
-    """NVIDIA's tools take all GPUs that the driver has: only where all of those may be loaded."""
+    """Return why a tool of NVIDIA cannot be used, or None.
+
+    The tools load all GPUs of the driver, so they can be used only if all of these GPUs may be loaded.
+    """
     chosen = {gpu.address for gpu in ask.gpus}
     for gpu in ask.host.gpus:
         maker = vendor_of(gpu.vendor)
@@ -136,5 +141,6 @@ NVBANDWIDTH = Backend(
 NCCL_TESTS = Backend("nccl-tests", frozenset(("collectives",)), partial(_every_gpu, "all_reduce_perf"), _nccl_tests)
 DCGM = Backend("DCGM", frozenset(("dcgm",)), partial(_every_gpu, "dcgmi"), _dcgm, frozenset((2, 3)))
 
-# The first that is there measures a group. Ours come first: their runs are single figures, with memory placed by node.
+# The first available backend measures a group. hosttune's own are first: they give a figure for each run, and they
+# place memory on a chosen node.
 GPU_BACKENDS = (TORCH, GAUDI, NVBANDWIDTH, NCCL_TESTS, DCGM)

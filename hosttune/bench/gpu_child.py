@@ -1,8 +1,8 @@
-"""`python -m hosttune.bench.gpu_child`: GPU benchmarks with what a GPU library can do, as one JSON document.
+"""`python -m hosttune.bench.gpu_child`: run GPU benchmarks with a GPU library and print one JSON document.
 
-A process of its own: the caller imports no GPU library, and a hang or crash here is its "unknown". Needs the standard
-library and PyTorch, nothing else. It loads every GPU it is told to and changes no setting; who holds a GPU is the
-caller's question. Environment variables of NCCL, PyTorch and CUDA act as they are set.
+This is a separate process: the caller imports no GPU library, and a hang or crash here becomes "unknown" there. It
+needs only the standard library and PyTorch. It loads every GPU that it is given and changes no setting; the caller must
+check that no GPU is in use. Environment variables of NCCL, PyTorch and CUDA keep their effect.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UNASKED = "which devices the library has is not known: it could not be asked"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The whole life of the child: what was asked for, measured, printed."""
+    """Run the child: parse the arguments, measure, and print the document. Returns the exit code."""
     options = _options(arguments)
     until = time.monotonic() + options.budget
     work = import_module(f"hosttune.bench.gpu_{options.library}").WORK
@@ -75,7 +75,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def checksum(records: Sequence[Record]) -> int:
-    """What the reader of the document compares, so that a damaged figure is not taken for a measured one."""
+    """Return the CRC-32 of the records. The parser of the document checks it to detect damaged figures."""
     return zlib.crc32(json.dumps(records, sort_keys=True).encode())
 
 
@@ -90,7 +90,10 @@ def _left_out(job: Job, options: argparse.Namespace) -> bool:
 def _found(
     document: Mapping[str, Any], options: argparse.Namespace, kinds: frozenset[str]
 ) -> tuple[tuple[Device, ...], list[Record]]:
-    """The devices to load, and a record of each that was asked for and is not to be had. No device is guessed."""
+    """Return (the devices to load, an error record for each requested device that was not found).
+
+    A device that cannot be identified is never guessed.
+    """
     rows = tuple(document.get("devices", ()))
     places = json.loads(options.places)
     metrics = [metric for kind in sorted(kinds & GIVES.keys() - BETWEEN) for metric in GIVES[kind]]
@@ -110,9 +113,9 @@ def _found(
 
 
 def _devices(rows: Sequence[Mapping[str, Any]], wanted: str, places: Mapping[str, Any]) -> tuple[Device, ...]:
-    """The devices to load. One whose PCI address the library does not tell is known by its UUID, else its index.
+    """Return the devices to load. If the library does not report a device's PCI address, its UUID or index is used.
 
-    Several at one address are parts of one GPU, none of which is that GPU.
+    Several devices at one address are parts of one GPU, and none of them is the whole GPU: they are left out.
     """
     chosen = None if wanted == "all" else frozenset(wanted.lower().split(","))
     at = Counter(row["address"] for row in rows if row["address"])
@@ -133,7 +136,7 @@ def _device(row: Mapping[str, Any], name: str, place: Mapping[str, Any], link: s
 
 
 def _why_missing(name: str, rows: Sequence[Mapping[str, Any]], document: Mapping[str, Any]) -> str:
-    """Why a GPU that was asked for is none of the library's devices."""
+    """Return the reason why a requested GPU is not among the library's devices."""
     library = ", ".join(f"{key} {value}" for key, value in (document.get("versions") or {}).items() if value)
     if "devices" not in document:
         return _UNASKED
@@ -151,7 +154,10 @@ def _why_missing(name: str, rows: Sequence[Mapping[str, Any]], document: Mapping
 
 
 def _not_alone(rows: Sequence[Mapping[str, Any]], options: argparse.Namespace) -> str | None:
-    """Why the one device that the environment should show is not that which was asked for; None where it is."""
+    """Return why the only visible device is not the requested one; None if it is.
+
+    The environment must make exactly one device visible to the library.
+    """
     if len(rows) != 1:
         return f"the library shows {len(rows)} devices where its environment should show this one alone"
     (row,) = rows
@@ -171,9 +177,9 @@ def _place(value: Sequence[Any] | None) -> tuple[int, tuple[int, ...]] | None:
 
 
 class _Watch:
-    """Clocks, power and temperature of the devices that a job loads, about every second, as nvidia-smi tells them.
+    """Reads clocks, power and temperature of the devices that a job loads, about every second, with nvidia-smi.
 
-    The one value here that changes: when it looked last, and whether that tool answers at all.
+    This is the only object with state in this module: the time of the next reading, which is never if the tool failed.
     """
 
     def __init__(self, tool: str) -> None:
@@ -194,7 +200,7 @@ class _Watch:
 
 
 def loaded(text: str) -> Iterator[Record]:
-    """Records of a nvidia-smi query; a figure that is no number ("[N/A]") is left out."""
+    """Yield the records in the output of a nvidia-smi query. Values that are not numbers ("[N/A]") are left out."""
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != 1 + len(_LOADED):

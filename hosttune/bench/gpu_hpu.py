@@ -1,11 +1,12 @@
-"""Measurements of one Gaudi through PyTorch with habana_frameworks, in a worker that sees it alone.
+"""Measurements of one Gaudi through PyTorch with habana_frameworks, in a worker to which only that device is visible.
 
-Unproven: not seen on a machine with Gaudi. Sources: HabanaAI/gaudi-pytorch-bridge, python_packages/habana_frameworks/
+Not tested on a machine with Gaudi. Sources: HabanaAI/gaudi-pytorch-bridge, python_packages/habana_frameworks/
 torch/hpu/__init__.py (device_count, get_device_name, synchronize: "Waits for all kernels in all streams on a HPU device
 to complete"), its tests (`pin_memory(device="hpu")`, `copy_(…, non_blocking=True)`); docs.habana.ai, "PyTorch Gaudi
-Theory of Operations" (PT_HPU_LAZY_MODE=0, which the caller sets: operations run one by one, as they are queued).
+Theory of Operations" (PT_HPU_LAZY_MODE=0, which the caller sets: operations run one by one, in the order queued).
 
-Time is the process's own clock, from one synchronize to the next, over operations queued back to back.
+Time is measured with the process's clock from one synchronize to the next; operations in between are queued without
+pauses.
 """
 
 from __future__ import annotations
@@ -21,17 +22,21 @@ from hosttune.bench.pace import paced_rates
 from hosttune.bench.placement import placed
 from hosttune.bench.supervise import Record
 
-# get_device_properties gives a text of no stated form. The smallest Gaudi has 32 GB (the first; docs.habana.ai).
+# get_device_properties returns text without a documented format, so the memory size is not read from it. The smallest
+# Gaudi, the first generation, has 32 GB (docs.habana.ai).
 _LEAST_MEMORY = 32 * 10**9
 
 
 def _torch() -> Any:
-    import_module("habana_frameworks.torch.core")  # makes the device "hpu" and torch.hpu
+    import_module("habana_frameworks.torch.core")  # registers the device "hpu" and the module torch.hpu
     return import_module("torch")
 
 
 def devices(_options: dict[str, Any]) -> Iterator[Record]:
-    """What PyTorch sees. It tells neither PCI address nor UUID: which device it is follows from the environment."""
+    """Yield a record of the devices that PyTorch sees.
+
+    PyTorch reports neither PCI address nor UUID. The environment defines which device is visible.
+    """
     torch = _torch()
     rows = [
         {
@@ -47,7 +52,7 @@ def devices(_options: dict[str, Any]) -> Iterator[Record]:
 
 
 def rates(work: Callable[[], object], amount: float, pace: dict[str, Any]) -> list[float]:
-    """The rate of each run in `amount` per second; `work` queues one operation on the device."""
+    """Return the rate of each run in `amount` per second. `work` queues one operation on the device."""
     torch = _torch()
 
     def seconds(count: int) -> float:
@@ -62,9 +67,9 @@ def rates(work: Callable[[], object], amount: float, pace: dict[str, Any]) -> li
 
 
 def host_copies(options: dict[str, Any]) -> Iterator[Record]:
-    """Pinned host memory to the device and back, in GB/s (10^9); thread and memory on `cpus` and `node`.
+    """Copy pinned host memory to the device and back, in GB/s (10^9), with thread and memory on `cpus` and `node`.
 
-    The pages are proven to lie there, and what came back is compared with what was sent.
+    The location of the pages is checked, and the data that come back are compared with the data sent.
     """
     torch = _torch()
     size, suffix = options["bytes"], options.get("suffix", "")
@@ -87,7 +92,7 @@ def host_copies(options: dict[str, Any]) -> Iterator[Record]:
 
 
 def device_copy(options: dict[str, Any]) -> Iterator[Record]:
-    """A copy inside the device's memory, in GB/s read plus written."""
+    """Copy inside the device's memory, in GB/s read plus written."""
     torch = _torch()
     size = options["bytes"] // 4 * 4
     source = torch.randn(size // 4).to("hpu")
@@ -100,7 +105,7 @@ def device_copy(options: dict[str, Any]) -> Iterator[Record]:
 
 
 def gemm(options: dict[str, Any]) -> Iterator[Record]:
-    """Square BF16 products in TFLOP/s (2 n³ operations); other types have no source here."""
+    """Measure square BF16 products in TFLOP/s (2 n³ operations). There is no source for other types here."""
     torch = _torch()
     dtype, size = options["dtype"], options["n"]
     for subject in options["subjects"].values():

@@ -1,4 +1,4 @@
-"""Which GPU measurements a level makes, as a list of jobs in the order of their worth. Pure; standard library only."""
+"""The GPU measurements of each level, as a list of jobs, the most important first. Pure; standard library only."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hosttune.bench.supervise import Job
 
 MIB, GIB = 1 << 20, 1 << 30
 RUNS = 5
-# Published all-reduce floors are stated at 16 GiB, those of GPUs with 40 GB at 8 GiB.
+# Published all-reduce floors are for 16 GiB; those for GPUs with 40 GB are for 8 GiB.
 _SIZES = {1: (MIB, 32 * MIB, 256 * MIB, GIB, 4 * GIB), 2: (MIB, 32 * MIB, 256 * MIB, GIB, 4 * GIB, 8 * GIB, 16 * GIB)}
 _TYPES = {1: ("bf16", "fp8"), 2: ("bf16", "fp8", "tf32", "fp64")}
-# What each kind gives at least, of one device: unknown where the device is not to be had.
+# The metrics that each kind gives at least for one device. They are unknown if the device is not available.
 GIVES = {
     "host-copies": ("h2d-ce", "d2h-ce"),
     "device-copy": ("device-copy",),
@@ -27,7 +27,7 @@ _SIDE = {"bf16": 8192, "fp8": 8192, "tf32": 8192, "fp64": 4096}
 
 
 def size_name(size: int) -> str:
-    """A size as metrics name it: "64mib"."""
+    """Return a size as it is written in the names of metrics: "64mib"."""
     for unit, factor in (("gib", GIB), ("mib", MIB), ("kib", 1 << 10)):
         if size and size % factor == 0:
             return f"{size // factor}{unit}"
@@ -36,24 +36,27 @@ def size_name(size: int) -> str:
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU that may be loaded: the library's index, PCI address or a part's name, memory, CPUs of both nodes."""
+    """A GPU that may be loaded: the library's index, PCI address or name of a part, memory in bytes, and two places.
+
+    `near` and `far` are (NUMA node, its CPUs): the GPU's own node and the farthest other node; None if unknown.
+    """
 
     index: int
     address: str
     memory_bytes: int
     near: tuple[int, tuple[int, ...]] | None = None
     far: tuple[int, tuple[int, ...]] | None = None
-    link: str | None = None  # the PCI address whose link is read, where `address` is the name of a part
+    link: str | None = None  # the PCI address whose link is read, if `address` is the name of a part
 
     @property
     def function(self) -> str:
-        """The PCI address of the GPU that it is or is a part of."""
+        """The PCI address of the GPU, or of the GPU that this part belongs to."""
         return self.link or self.address
 
 
 @dataclass(frozen=True)
 class Level:
-    """How much a level measures: runs of each figure, their seconds and those that warm up; seconds of burn-in."""
+    """The extent of a level: runs of each figure, seconds of a run and of its warm-up, and seconds of burn-in."""
 
     number: int
     runs: int
@@ -63,17 +66,17 @@ class Level:
 
     @property
     def pace(self) -> dict[str, Any]:
-        """For copies."""
+        """The pace of copies."""
         return {"runs": self.runs, "run_seconds": self.run_seconds, "warm_seconds": self.warm_seconds}
 
     @property
     def peer_pace(self) -> dict[str, Any]:
-        """For copies between GPUs, of which there are n (n - 1)."""
+        """The pace of copies between GPUs: shorter, because there are n (n - 1) of them."""
         return {"runs": self.runs, "run_seconds": self.run_seconds / 3, "warm_seconds": self.warm_seconds / 3}
 
     @property
     def burst(self) -> dict[str, Any]:
-        """For products: short, each after a rest; what holds for long is the burn-in's figure."""
+        """The pace of matrix products: short runs with a rest before each. The burn-in measures the sustained rate."""
         return {"runs": self.runs, "run_seconds": 0.03, "warm_seconds": 0.05, "rest_seconds": 0.3}
 
 
@@ -85,7 +88,10 @@ LEVELS = {
 
 
 def worker_jobs(level: int, devices: Sequence[Device], kinds: frozenset[str], seconds: float) -> Iterator[Job]:
-    """Jobs for one worker that does all devices. `kinds` are those that the library can do; `seconds` of burn-in."""
+    """Yield the jobs for one worker that measures all devices.
+
+    `kinds`: the kinds of measurement that the library supports; `seconds`: duration of the burn-in at level 3.
+    """
     pace = LEVELS[level]
     for make in (_host_copies, _device_copies, _peers, _gemms):
         yield from (job for job in make(devices, pace) if job.kind in kinds)
@@ -104,7 +110,7 @@ def _host_copies(devices: Sequence[Device], level: Level) -> Iterator[Job]:
 def _host_copy(device: Device, level: Level, place: tuple[int, tuple[int, ...]] | None, suffix: str) -> Job:
     options: dict[str, Any] = {"index": device.index, "bytes": GIB, "pace": level.pace, "suffix": suffix}
     if not suffix:
-        options["link"] = device.function  # read while copies run
+        options["link"] = device.function  # this link is read while copies run
     if place is not None:
         options |= {"node": place[0], "cpus": list(place[1])}
     return _job("host-copies", device.address, (f"h2d-ce{suffix}", f"d2h-ce{suffix}"), options)
@@ -145,7 +151,7 @@ def _job(kind: str, subject: str, metrics: tuple[str, ...], options: Mapping[str
 
 
 def collective_job(level: int, devices: Sequence[Device]) -> Job:
-    """All-reduce and all-gather over all devices, at the sizes that fit their memory three times."""
+    """Return the job for all-reduce and all-gather over all devices, for sizes of at most a third of their memory."""
     pace = LEVELS[level]
     least = min(device.memory_bytes for device in devices)
     sizes = [size for size in _SIZES[min(level, 2)] if 3 * size <= least]

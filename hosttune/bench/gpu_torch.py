@@ -1,11 +1,11 @@
-"""GPU measurements through PyTorch, in a worker: copies by the copy engines, matrix products, peers.
+"""GPU measurements through PyTorch, in a worker: copies by copy engines, matrix products, copies between GPUs.
 
 PyTorch for ROCm has the same names, torch.cuda for HIP and "nccl" for RCCL (PyTorch, "HIP (ROCm) semantics"); it binds
-cudaHostRegister to HIP's (torch/csrc/cuda/shared/cudart.cpp). Its differences are here: `_rocm`.
+cudaHostRegister to HIP's function (torch/csrc/cuda/shared/cudart.cpp). Where it differs, the code checks `_rocm`.
 
-Every figure is the rate of one run; a run is so many operations, queued back to back between two events of the stream,
-that it lasts its time. What runs before them to warm clocks and caches is not kept. Data are random: zeros draw less
-power and make products about 12 % faster than real work.
+Every figure is the rate of one run. A run is a number of operations, queued without pauses between two events of the
+stream, chosen so that the run takes the wanted time. Runs that warm up clocks and caches are not recorded. Data are
+random: zeros need less power and make products about 12 % faster than real work.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from hosttune.bench.supervise import Record
 
 GIB = 1 << 30
 _HOST_REGISTER_DEFAULT = 0  # cudaHostRegisterDefault
-_LINK_COPIES = 8  # of 1 GiB: about 0.15 s at 55 GB/s
+_LINK_COPIES = 8  # copies of 1 GiB: about 0.15 s at 55 GB/s
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How a figure is taken: so many runs of about `run_seconds`, after `warm_seconds` of the same work.
+    """How a figure is measured: `runs` runs of about `run_seconds`, after `warm_seconds` of the same work.
 
-    `rest_seconds` before each run: what a GPU does in a burst, before its power limit takes the clock down.
+    `rest_seconds`: a pause before each run. It measures the rate of a burst, before the power limit lowers the clock.
     """
 
     runs: int = 5
@@ -45,14 +45,15 @@ def _torch() -> Any:
 
 
 def _rocm() -> str | None:
-    """The version of HIP that PyTorch is built for; None where it is built for CUDA."""
+    """Return the version of HIP that PyTorch is built for; None if it is built for CUDA."""
     return getattr(_torch().version, "hip", None)
 
 
 def _engines(*variables: str) -> None:
-    """Raises RuntimeError where a variable makes ROCm copy by kernels: that is another figure.
+    """Check that copies use DMA engines.
 
-    Without them copies go by DMA engines (rocm.docs.amd.com, ROCR-Runtime, "Environment variables").
+    Raises RuntimeError if an environment variable makes ROCm copy with kernels, which is a different figure. By default
+    copies use DMA engines (rocm.docs.amd.com, ROCR-Runtime, "Environment variables").
     """
     off = [name for name in variables if _rocm() is not None and os.environ.get(name) == "0"]
     if off:
@@ -60,7 +61,7 @@ def _engines(*variables: str) -> None:
 
 
 def devices(_options: dict[str, Any]) -> Iterator[Record]:
-    """What PyTorch sees: one record with versions and every device's address, UUID, name and memory."""
+    """Yield one record of what PyTorch sees: versions, and the address, UUID, name and memory of every device."""
     torch = _torch()
     rows = []
     for index in range(torch.cuda.device_count()):
@@ -83,7 +84,10 @@ def devices(_options: dict[str, Any]) -> Iterator[Record]:
 
 
 def rates(device: int, work: Callable[[], object], amount: float, pace: Pace) -> list[float]:
-    """The rate of each run in `amount` per second; `work` queues one operation on the device's current stream."""
+    """Return the rate of each run in `amount` per second.
+
+    `work` queues one operation on the device's current stream.
+    """
     torch = _torch()
     with torch.cuda.device(device):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -110,18 +114,19 @@ def _record(metric: str, subject: str, unit: str, values: list[float], **more: A
 
 
 def host_copies(options: dict[str, Any]) -> Iterator[Record]:
-    """Pinned host memory to the GPU and back, by its copy engines, in GB/s (10^9).
+    """Copy pinned host memory to the GPU and back with its copy engines, in GB/s (10^9).
 
-    `cpus` and `node` place thread and memory; the pages are proven to lie there. `suffix` is that of the metric.
-    `link`: the PCI address whose link is to be read while copies run.
+    `cpus` and `node` are where thread and memory are placed; the location of the pages is checked. `suffix` is added to
+    the metric's name. `link`: the PCI address whose link is read while copies run.
     """
     torch = _torch()
     _engines("HSA_ENABLE_SDMA")
     index, size, node = options["index"], options["bytes"], options.get("node")
     with placed(options.get("cpus", ()), node), torch.cuda.device(index):
-        host = torch.empty(size, dtype=torch.uint8)  # pages of its own from mmap, not one that a cache holds
+        host = torch.empty(size, dtype=torch.uint8)  # new pages from mmap, not from a cache
         api = torch.cuda.cudart()
-        refused = api.cudaHostRegister(host.data_ptr(), size, _HOST_REGISTER_DEFAULT)  # touches: the policy decides
+        # Registering touches the pages for the first time, so the memory policy of the thread places them here.
+        refused = api.cudaHostRegister(host.data_ptr(), size, _HOST_REGISTER_DEFAULT)
         if int(refused) != 0:
             raise RuntimeError(f"cudaHostRegister of {size} bytes: error {int(refused)}")
         try:
@@ -144,7 +149,7 @@ def host_copies(options: dict[str, Any]) -> Iterator[Record]:
 
 
 def _link(address: str, copy: Callable[[], object]) -> Iterator[Record]:
-    """The GPU's link, read while copies are under way on the device's current stream."""
+    """Yield the speed and width of the GPU's link, read while copies are running on the device's current stream."""
     done = _torch().cuda.Event()
     started = False
 
@@ -159,7 +164,7 @@ def _link(address: str, copy: Callable[[], object]) -> Iterator[Record]:
 
 
 def where_of(host: Any, size: int, node: int | None) -> list[int] | None:
-    """The nodes that hold the buffer. Raises NotPlaced if it was asked for on one and lies elsewhere."""
+    """Return the nodes that hold the buffer. Raises NotPlaced if it is not on the requested node."""
     try:
         found = sorted(nodes_of(host.data_ptr(), size))
     except NotPlaced:
@@ -172,7 +177,7 @@ def where_of(host: Any, size: int, node: int | None) -> list[int] | None:
 
 
 def device_copy(options: dict[str, Any]) -> Iterator[Record]:
-    """A copy inside the GPU's memory, in GB/s read plus written."""
+    """Copy inside the GPU's memory, in GB/s read plus written."""
     torch = _torch()
     index, size = options["index"], options["bytes"]
     source = torch.randint(0, 256, (size,), dtype=torch.uint8, device=index)
@@ -182,10 +187,10 @@ def device_copy(options: dict[str, Any]) -> Iterator[Record]:
 
 
 def peer_copy(options: dict[str, Any]) -> Iterator[Record]:
-    """From one GPU's memory to another's, written by the source's copy engine, in GB/s.
+    """Copy from one GPU's memory to another's, written by the source's copy engine, in GB/s.
 
-    PyTorch queues a peer copy on the source's stream. Where the GPUs cannot reach each other it would go through the
-    host, which is another figure: no value then.
+    PyTorch queues a peer copy on the source's stream. If the GPUs cannot access each other, PyTorch would copy through
+    the host. That is a different figure, so no value is given.
     """
     torch = _torch()
     source, target, size = options["source"], options["target"], options["bytes"]
@@ -204,7 +209,10 @@ def peer_copy(options: dict[str, Any]) -> Iterator[Record]:
 
 
 def _product(dtype: str, size: int, index: int) -> Callable[[], Any]:
-    """One n × n product of normally distributed data on a device; TF32 is FP32 input on tensor cores."""
+    """Return a function that computes one n × n product of normally distributed data on a device.
+
+    TF32 means FP32 input on tensor cores.
+    """
     torch = _torch()
     place = {"device": index}
     torch.manual_seed(20261120)
@@ -213,7 +221,7 @@ def _product(dtype: str, size: int, index: int) -> Callable[[], Any]:
         left = torch.randn(size, size, dtype=torch.bfloat16, **place).to(kind)
         right = torch.randn(size, size, dtype=torch.bfloat16, **place).to(kind).t()
         one = torch.ones((), **place)
-        # A private name, and PyTorch's only door to FP8 products (cuBLASLt); with fast accumulation.
+        # This private function is the only way to FP8 products in PyTorch (cuBLASLt); with fast accumulation.
         return lambda: torch._scaled_mm(
             left, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True
         )
@@ -225,17 +233,20 @@ def _product(dtype: str, size: int, index: int) -> Callable[[], Any]:
 
 
 def _fp8(index: int) -> Any:
-    """The FP8 type of a device: MI300 (gfx94x) knows the form without negative zero alone (PyTorch's own tests)."""
+    """Return the FP8 type of a device.
+
+    MI300 (gfx94x) supports only the format without negative zero (PyTorch's own tests).
+    """
     torch = _torch()
     name = getattr(torch.cuda.get_device_properties(index), "gcnArchName", "") if _rocm() is not None else ""
     return torch.float8_e4m3fnuz if name.startswith("gfx94") else torch.float8_e4m3fn
 
 
 def gemm(options: dict[str, Any]) -> Iterator[Record]:
-    """Square matrix products in TFLOP/s (2 n³ operations) in bursts, on all GPUs at once."""
+    """Measure square matrix products in TFLOP/s (2 n³ operations) in bursts, on all GPUs at once."""
     dtype, size, subjects = options["dtype"], options["n"], options["subjects"]
     if dtype == "tf32" and _rocm() is not None:
-        # torch/testing: TF32 of hipBLASLt is behind HIPBLASLT_ALLOW_TF32, and for some GPUs only; else it is FP32.
+        # torch/testing: hipBLASLt uses TF32 only with HIPBLASLT_ALLOW_TF32 and only on some GPUs, otherwise FP32.
         why = "PyTorch for ROCm does not report whether it computes TF32 or FP32: not measured"
         yield from ({"metric": "gemm-tf32", "subject": subject, "skip": why} for subject in subjects.values())
         return
@@ -257,7 +268,7 @@ def gemm(options: dict[str, Any]) -> Iterator[Record]:
 
 
 def _together(work: Mapping[int, Callable[[], object]], count: int) -> dict[int, float]:
-    """Seconds that each device takes for `count` operations, queued on all devices before any is waited for."""
+    """Return the seconds that each device takes for `count` operations. All devices are queued before waiting."""
     torch = _torch()
     pairs = {}
     for index, product in work.items():
@@ -276,9 +287,9 @@ def _together(work: Mapping[int, Callable[[], object]], count: int) -> dict[int,
 
 
 def burn(options: dict[str, Any]) -> Iterator[Record]:
-    """BF16 products on all GPUs at once for `duration` seconds: the rate of each second, and results that differ.
+    """Run BF16 products on all GPUs for `duration` seconds; yield the rate of each second and the wrong results.
 
-    The same product on the same device gives the same bits; any other result is an error of the hardware.
+    The same product on the same device always gives the same bits; any other result is a hardware error.
     """
     torch = _torch()
     size, subjects = options["n"], options["subjects"]

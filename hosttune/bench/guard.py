@@ -1,6 +1,6 @@
-"""Which GPUs a benchmark may load: none that somebody uses, none that is prepared for a guest.
+"""Choose the GPUs that a benchmark may load: only GPUs that are not in use and not prepared for a guest.
 
-Loading a GPU under a tenant's work is an outage; so what is not known to be free is refused, not tried.
+Loading a GPU while a tenant uses it is an outage. So a GPU that is not known to be free is refused.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ from hosttune.model.host import Host, PciDevice
 from hosttune.reader import Reader
 from hosttune.system import System
 
-# Daemons of the drivers that keep GPUs open and compute nothing.
+# Driver daemons that keep GPUs open but compute nothing.
 _KEEPERS = frozenset(name for vendor in VENDORS for name in vendor.traces.daemons)
-# Names of vGPU types end so, "NVIDIA H200X-1-18C", "GRID A100X-40C" (NVIDIA, virtual GPU types for Hopper and Ampere).
+# The end of a vGPU type's name: "NVIDIA H200X-1-18C", "GRID A100X-40C" (NVIDIA, virtual GPU types for Hopper and
+# Ampere).
 _VGPU = re.compile(r"[A-Z0-9]-(?:[0-9]{1,2}-)?[0-9]{1,3}(?:C|CME|Q|B|A)$")
 
 
-# A mediated device is a folder of its parent's: Documentation/driver-api/vfio-mediated-device.rst.
+# A mediated device is a folder in its parent device's folder: Documentation/driver-api/vfio-mediated-device.rst.
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-# The first PID namespace, in which every process is to be seen: PROC_PID_INIT_INO, include/linux/proc_ns.h.
+# The initial PID namespace, in which every process is visible: PROC_PID_INIT_INO, include/linux/proc_ns.h.
 _ALL_PROCESSES = f"pid:[{0xEFFFFFFC}]"
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What may be loaded, of one maker: `gpus` together, `parts` each by a process of its own.
+    """The GPUs of one maker that may be loaded: `gpus` together, each of `parts` by a separate process.
 
-    `left_out` are GPUs with the reason and what would change it, `untold` those of which it is not known what to load.
-    `bench` is how the maker's GPUs are loaded.
+    `left_out`: GPUs that are not measured, with the reason and what would change it. `untold`: GPUs for which it is
+    unknown what to load, with the reason. `bench`: how the maker's GPUs are loaded.
     """
 
     gpus: tuple[Gpu, ...]
@@ -48,10 +49,10 @@ class Chosen:
 
 
 def choose(system: System, host: Host) -> Chosen:
-    """The GPUs of accelerator makers that may be loaded, and the parts of those that are measured in parts.
+    """Return the accelerators that may be loaded, and the parts of those that are measured in parts.
 
-    Raises Refused for one that a process or guest holds, or where that cannot be told: by an unprivileged user who
-    sees no other process, unless the driver itself counts none.
+    Raises Refused if a process or guest uses one of them. Also raises Refused if this is unknown, because the user has
+    no privilege to see other processes, unless the driver itself counts no process.
     """
     reasons = {gpu.address: _unfit(gpu, host.index.pci.get(gpu.address)) for gpu in host.index.accelerators}
     fit = tuple(gpu for gpu in host.gpus if gpu.address in reasons and reasons[gpu.address] is None)
@@ -128,16 +129,16 @@ def _refuse_used(system: System, host: Host, gpus: tuple[Gpu, ...]) -> None:
 
 
 def _counts_none(gpu: Gpu) -> bool:
-    """Whether the driver itself says that nothing computes on a GPU.
+    """Return whether the driver itself reports that no process computes on a GPU.
 
-    In MIG mode it counts the processes on all instances only for those who may see them (nvml.h,
-    nvmlDeviceGetComputeRunningProcesses): 0 proves nothing then.
+    In MIG mode the driver counts the processes on all instances only for callers with the permission to see them
+    (nvml.h, nvmlDeviceGetComputeRunningProcesses). So a count of 0 proves nothing there.
     """
     return gpu.processes == 0 and (gpu.mig is None or gpu.mig.mode != "enabled")
 
 
 def _sees_all_processes(system: System) -> bool:
-    """Whether this runs in the machine's own PID namespace, and not in a container's."""
+    """Return whether this process is in the machine's own PID namespace, not in that of a container."""
     try:
         return (system.link("/proc/self/ns/pid") or "").rpartition("/")[2] == _ALL_PROCESSES
     except Unreadable:
@@ -149,7 +150,7 @@ def _words(addresses: Iterable[str]) -> str:
 
 
 def _guest_of(host: Host, address: str) -> str | None:
-    """The running guest that has a device. One that is merely defined uses nothing."""
+    """Return the name of the running guest that has a device, or None. A guest that is only defined uses no device."""
     for guest in running(host):
         if address in {device for known in host.guests or () if known.name == guest for device in known.devices}:
             return guest
@@ -157,7 +158,7 @@ def _guest_of(host: Host, address: str) -> str | None:
 
 
 def running(host: Host) -> tuple[str, ...]:
-    """Names of guests that are not known to be shut off."""
+    """Return the names of all guests except those known to be shut off."""
     return tuple(guest.name for guest in host.guests or () if guest.state not in ("shutoff", "shut off"))
 
 

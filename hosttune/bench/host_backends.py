@@ -1,4 +1,7 @@
-"""CPU, memory, disk and network benchmarks. They load the whole host or another one: never beside running guests."""
+"""CPU, memory, disk and network benchmarks.
+
+They load the whole host or another host, so they do not run while guests are running.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ def _memory(ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
 
 
 def _one_a_core(ask: Ask, cpus: list[int]) -> list[int]:
-    """The first CPU of each core: a sibling adds no bandwidth."""
+    """Return the first CPU of each core: its siblings add no bandwidth."""
     cores = {cpu.id: cpu.core for cpu in ask.host.cpus}
     seen: dict[object, int] = {}
     for cpu in cpus:
@@ -59,7 +62,10 @@ def _latency(ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
 
 
 def _jitter(ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
-    """The guests' cores (pinned by guests that are defined, else isolated) against all the others."""
+    """Return the command that compares the guests' cores with all other cores.
+
+    The guests' cores are those that defined guests are pinned to; if there are none, the isolated cores.
+    """
     online = CpuSet(cpu.id for cpu in ask.host.cpus if cpu.online and cpu.allowed is not False)
     pins = [pin for guest in ask.host.guests or () for pin in guest.vcpu_pins or ()]
     guests = CpuSet(cpu for pin in pins for cpu in parse_cpus(pin.cpus)) & online
@@ -94,7 +100,10 @@ def _jitter(ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
 
 
 def _scratch(system: System, ask: Ask) -> str | None:
-    """Raises BadInput for a path that is no folder: a device or somebody's file would be written over."""
+    """Return why disks cannot be measured, or None.
+
+    Raises BadInput if the path is not a directory: fio would overwrite a device or an existing file.
+    """
     if ask.scratch is None:
         return "no scratch folder was named"
     if not ask.scratch.startswith("/") or ":" in ask.scratch or ask.scratch.startswith("/dev/"):
@@ -107,7 +116,7 @@ def _scratch(system: System, ask: Ask) -> str | None:
 
 
 def _disk(ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
-    """fio on one file of its own in the scratch folder, which it takes away again."""
+    """Return the commands of fio, which measures with its own file in the scratch folder and removes it afterwards."""
     seconds = 3 if ask.level == 1 else 30
     size = "1G" if ask.level == 1 else "16G"
     return tuple(
@@ -128,7 +137,7 @@ def _disk(ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
 
 
 def _network_needs(system: System, ask: Ask) -> str | None:
-    """Raises BadInput for a peer that is not a host name."""
+    """Return why the network cannot be measured, or None. Raises BadInput for a peer that is not a host name."""
     for peer in ask.peers:
         if not _PEER.fullmatch(peer):
             raise BadInput(f"{peer!r} is not a host name", where="peers", hint="name hosts that run ib_write_bw")
@@ -142,7 +151,10 @@ def _ports(ask: Ask) -> tuple[str, ...]:
 
 
 def _network(ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
-    """Each port of ours to each named host, where `ib_write_bw -d DEVICE --report_gbits` waits."""
+    """Return the commands that measure from each port of this host to each named host.
+
+    On the named host `ib_write_bw -d DEVICE --report_gbits` must be waiting.
+    """
     return tuple(
         Command(
             ("ib_write_bw", "-d", port, "--report_gbits", "-D", "2", "-s", "1048576", peer),

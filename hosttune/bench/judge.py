@@ -1,7 +1,7 @@
-"""Figures → results: the median of the runs against floors, the host's own history and what is physically possible.
+"""Figures → results: compare the median of the runs with floors, the host's own history and the physical peak.
 
-Never a pass out of nothing: too few runs, a figure above the peak or none at all are unknown, and a figure with
-nothing to hold it against is a skip that says so.
+A pass needs evidence. Too few runs, a figure above the peak, or a missing figure is unknown. A figure without a floor
+or a history is a skip with that reason.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from hosttune.bench.parse.answer import Lost
 from hosttune.model.validation import CheckResult, Sample, Validation
 
 FEWEST_RUNS = 5
-UNSTEADY = 0.10  # spread of the middle half, of the median, above which a figure is no basis for a verdict
-_SLACK = 1.01  # timers round
-_HISTORY = 0.05  # below the host's own median by more than this: worth a look
+UNSTEADY = 0.10  # if the middle half of the runs is wider than this fraction of the median, the figure cannot pass
+_SLACK = 1.01  # a figure may be above the peak by this factor, because timers are rounded
+_HISTORY = 0.05  # a figure that is worse than the host's own median by more than this fraction gives a warning
 _TELEMETRY = "load-"
-# The part of an RDMA port's rate that a write from host memory must reach. Azure asks for 0.9 of it where a GPU's
-# memory is written (360 of 400 Gb/s, 180 of 200), and for 0.975 from host memory.
+# The fraction of an RDMA port's rate that a write from host memory must reach. Azure requires 0.9 for writes to GPU
+# memory (360 of 400 Gb/s, 180 of 200), and 0.975 for writes from host memory.
 PORT_PART = 0.9
 _PORT_SOURCE = (
     "{part:g} of the port's rate (/sys/class/infiniband/{port}/ports/1/rate), as Azure/azurehpc-health-checks asks:"
@@ -35,7 +35,7 @@ _HINT = "measure again with the host idle; then compare link, clocks and NUMA no
 
 @dataclass(frozen=True)
 class Port:
-    """An RDMA port: its rate, and what the PCIe slot of its NIC carries, in Gb/s; None is unknown."""
+    """An RDMA port: its rate, and the rate of the PCIe slot of its NIC, in Gb/s; None is unknown."""
 
     rate: float | None = None
     slot: float | None = None
@@ -43,10 +43,12 @@ class Port:
 
 @dataclass(frozen=True)
 class JudgingContext:
-    """What figures are judged by: floors and peaks, device ids by subject's first address, GPUs at once, history.
+    """The data that figures are compared with.
 
-    `links`: NVLinks of each pair of GPUs as far as they are known, 0 on PCIe. `ports`: RDMA ports by name.
-    `pieces`: kinds of GPUs that subjects are a part of: the whole's peak bounds them, its floors are none of theirs.
+    `standard`: floors and peaks. `devices`: device ids by the first address of a subject. `gpus`: number of GPUs that
+    are measured at once. `links`: NVLinks of each pair of GPUs, as far as known, 0 on PCIe. `ports`: RDMA ports by
+    name. `pieces`: for subjects that are a part of a GPU, the device id of that GPU. The peak of the whole GPU limits
+    the figures of a part, but the floors of the whole GPU do not apply to it.
     """
 
     standard: Standard
@@ -58,12 +60,18 @@ class JudgingContext:
     pieces: Mapping[str, str] = field(default_factory=dict)
 
     def at_once(self, subject: str) -> int:
-        """With how many GPUs at once a subject was measured: "7 GPUs" says it, even where 8 were to be measured."""
+        """Return how many GPUs were measured at once for a subject.
+
+        A subject such as "7 GPUs" gives the number itself, even if 8 GPUs were requested.
+        """
         count, _, rest = subject.partition(" ")
         return int(count) if rest == "GPUs" and count.isdecimal() else self.gpus
 
     def device(self, subject: str) -> str | None:
-        """The kind of device that a subject is about: an address, a way between two, or all GPUs of one kind."""
+        """Return the device id of a subject, None if unknown.
+
+        A subject is an address, a path between two devices ("A->B"), or several GPUs of one kind ("8 GPUs").
+        """
         first = subject.partition("->")[0]
         if first in self.devices:
             return self.devices[first]
@@ -72,7 +80,7 @@ class JudgingContext:
 
 
 def judge(samples: Iterable[Sample], scene: JudgingContext) -> tuple[CheckResult, ...]:
-    """One result for each metric and subject that was measured; telemetry (clocks, power) is not judged."""
+    """Return a result for each metric and subject that was measured. Telemetry (clocks, power) is not judged."""
     return tuple(
         _result(metric, subject, values, scene)
         for (metric, subject), values in grouped(samples).items()
@@ -81,7 +89,7 @@ def judge(samples: Iterable[Sample], scene: JudgingContext) -> tuple[CheckResult
 
 
 def grouped(samples: Iterable[Sample]) -> dict[tuple[str, str], list[float]]:
-    """Runs by metric and subject, in order; samples without a value are left out."""
+    """Return the runs by (metric, subject), in order. Samples without a value are left out."""
     found: dict[tuple[str, str], list[float]] = {}
     for sample in samples:
         if sample.value is not None:
@@ -90,7 +98,7 @@ def grouped(samples: Iterable[Sample]) -> dict[tuple[str, str], list[float]]:
 
 
 def missing(lost: Iterable[Lost]) -> tuple[CheckResult, ...]:
-    """An unknown result for each figure that did not come, one a metric and subject."""
+    """Return an unknown result for each missing figure, one per metric and subject."""
     found = {(row.metric, row.subject): row for row in lost}
     return tuple(
         CheckResult(
@@ -106,7 +114,7 @@ def missing(lost: Iterable[Lost]) -> tuple[CheckResult, ...]:
 
 
 def spread(values: Sequence[float]) -> float:
-    """The width of the middle half of the runs, as a part of their median."""
+    """Return the width of the middle half of the runs, as a fraction of their median."""
     ordered = sorted(values)
     quarter = len(ordered) // 4
     middle = median(ordered)
@@ -147,7 +155,10 @@ def _result(metric: str, subject: str, values: list[float], scene: JudgingContex
 
 
 def _of_port(metric: str, subject: str, device: str | None, port: Port) -> tuple[Baseline, ...]:
-    """The floor of an RDMA port, by its own rate; none where that is not known, or where the slot carries less."""
+    """Return the floor of an RDMA port, from its rate.
+
+    Empty if the rate is unknown, or if the PCIe slot is slower than the port.
+    """
     if port.rate is None or (port.slot is not None and port.slot < port.rate):
         return ()
     source = _PORT_SOURCE.format(part=PORT_PART, port=subject.partition("->")[0])
@@ -155,7 +166,7 @@ def _of_port(metric: str, subject: str, device: str | None, port: Port) -> tuple
 
 
 def _doubt(rows: Sequence[Baseline], middle: float, links: int | None, port: Port | None) -> tuple[str, str] | None:
-    """(why a figure that was taken cannot be judged, what to do): what its floor depends on is not known."""
+    """Return (why a figure cannot be judged, what to do) if a fact that its floor depends on is unknown, else None."""
     if port is not None and port.rate is None:
         return "the rate of the port is not known", "read it: cat /sys/class/infiniband/*/ports/1/rate"
     if links is None and any(row.nvlinks is not None and not _reached(middle, row) for row in rows):
@@ -172,7 +183,7 @@ def _no_floor(links: int | None, port: Port | None) -> str:
 
 
 def loaded_links(samples: Iterable[Sample]) -> dict[str, tuple[float, int]]:
-    """Speed (GT/s) and width of each link as it was read under load, the medians; of too few readings: left out."""
+    """Return the median speed (GT/s) and width of each link, read under load. Too few readings: left out."""
     found = grouped(samples)
     links = {}
     for (metric, subject), speeds in found.items():
@@ -227,7 +238,7 @@ def _behind(value: float, own: float, family: Metric) -> bool:
 
 
 def _own(metric: str, subject: str, scene: JudgingContext) -> float | None:
-    """The median of the medians of this host's stored runs of the same figure."""
+    """Return the median of the medians of this figure in the host's stored validations; None without any."""
     found = [
         median(values)
         for validation in scene.history
@@ -237,7 +248,7 @@ def _own(metric: str, subject: str, scene: JudgingContext) -> float | None:
 
 
 def _count(metric: str, subject: str, values: list[float]) -> CheckResult:
-    """Counts of errors: none is the only good one."""
+    """Return the result for a count of errors: only 0 passes."""
     total = sum(values)
     return CheckResult(
         check=f"bench-{metric}",

@@ -1,7 +1,7 @@
-"""The PCIe link of a GPU, read while copies run over it: some drivers slow the link of a GPU at rest.
+"""Read the PCIe link of a GPU while copies run over it, because some drivers slow down the link of an idle GPU.
 
 Source: Linux Documentation/ABI/testing/sysfs-bus-pci, current_link_speed ("32.0 GT/s PCIe") and current_link_width.
-Standard library only: the children may have nothing else.
+This module uses only the standard library, because the Python of the child processes may have nothing else.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _PAUSE_SECONDS, _MOST_SECONDS = 0.01, 3.0
 def under_load(
     address: str, work: Callable[[], object], busy: Callable[[], bool], read: Callable[[str], str]
 ) -> Iterator[Record]:
-    """Speed and width as they are read while work is under way: a record each, or one that says why there is none.
+    """Yield the speed and the width, read while work is running: one record each, or one record with the error.
 
-    `work` queues some tenths of a second of copies, `busy` says whether they are still under way. A reading counts only
-    if they are before it and after it.
+    `work` queues copies for some tenths of a second; `busy` returns whether they are still running. A reading is valid
+    only if copies are running before and after it.
     """
     found: list[tuple[float, float]] = []
     why = "the copies ended before the link was read" if _ADDRESS.fullmatch(address) else "its PCI address is not known"
@@ -51,7 +51,7 @@ def under_load(
 
 
 def _reading(address: str, read: Callable[[str], str]) -> tuple[float, float]:
-    """Speed and width now. Raises OSError, ValueError."""
+    """Return the current speed and width. Raises OSError, ValueError."""
     speed = _SPEED.match(read(f"{_FOLDER}/{address}/current_link_speed"))
     width = read(f"{_FOLDER}/{address}/current_link_width").strip()
     if speed is None or not width.isdecimal() or not 1 <= int(width) <= 32:
@@ -60,7 +60,7 @@ def _reading(address: str, read: Callable[[str], str]) -> tuple[float, float]:
 
 
 def read_machine(path: str) -> str:
-    """The text of a file of this machine. Raises OSError."""
+    """Return the text of a file on this machine. Raises OSError."""
     from hosttune.errors import Unreadable
     from hosttune.machine import Machine
 

@@ -1,4 +1,4 @@
-"""A run of benchmarks: which backends, in which order, and what became of each."""
+"""Run benchmarks: choose the backends, run them in order, and collect their results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GEN2, _GEN5 = 5.0, 32.0  # GT/s
 
 @dataclass(frozen=True)
 class Measured:
-    """Results, every run in order, the versions that belong to the figures, and the links of GPUs under load."""
+    """Results, all runs in order, the software versions of the measurement, and the links of GPUs under load."""
 
     results: tuple[CheckResult, ...]
     samples: tuple[Sample, ...]
@@ -50,9 +50,9 @@ def measure(
 ) -> Measured:
     """Measure this machine at a level (1 within a minute, 2 in full, 3 with `seconds` of burn-in).
 
-    Changes no setting. `history`: earlier validations of this host, oldest first. `fleet`: the text of a TOML file of
-    floors, beside the shipped ones. Raises Refused for a captured host and for a GPU that somebody holds, BadInput for
-    a scratch path, peer or floors that are none.
+    Changes no setting. `history`: earlier validations of this host, oldest first. `fleet`: the text of a TOML file with
+    floors in addition to the shipped ones. Raises Refused for a captured host and for a GPU in use. Raises BadInput for
+    an invalid scratch path, peer or floor.
     """
     standard = with_fleet(fleet)
     if system.captured:
@@ -86,7 +86,7 @@ def measure(
 
 
 def _scene(host: Host, chosen: Chosen, history: tuple[Validation, ...], standard: Standard) -> JudgingContext:
-    """What figures are judged by, besides themselves."""
+    """Return the data that figures are compared with."""
     links = pair_links(host, [gpu.address for gpu in chosen.gpus])
     kinds = _device_ids(host)
     pieces = {part.subject: kinds[part.address] for part in chosen.parts if not part.whole and part.address in kinds}
@@ -94,7 +94,7 @@ def _scene(host: Host, chosen: Chosen, history: tuple[Validation, ...], standard
 
 
 def _planned(system: System, ask: Ask) -> tuple[list[tuple[Backend, Command]], list[CheckResult]]:
-    """Commands of the first available backend of each group; a skip for each group that has none."""
+    """Return (the commands of the first available backend of each group, a skip for each group without a backend)."""
     backends = [backend for backend in (*GPU_BACKENDS, *HOST_BACKENDS) if ask.level in backend.levels]
     backends = [backend for backend in backends if backend not in GPU_BACKENDS or _can_load(backend, ask)]
     done: set[str] = set()
@@ -124,7 +124,7 @@ def _can_load(backend: Backend, ask: Ask) -> bool:
 
 
 def _answer(system: System, backend: Backend, command: Command, say: Callable[[str], None]) -> Answer:
-    """A command's figures; whatever goes wrong with it is what is unknown."""
+    """Return the figures of a command. If it fails, its figures are lost, with the reason."""
     say(f"measuring with {backend.name}: {', '.join(command.metrics)} ({command.subject})")
     try:
         answer = run(system, command)
@@ -141,14 +141,14 @@ def _answer(system: System, backend: Backend, command: Command, say: Callable[[s
 
 
 def _speaks_of(answer: Answer, metric: str) -> bool:
-    """Whether an answer says anything of a family of figures: a value, a verdict or why there is none."""
+    """Return whether an answer has anything about a metric: a value, a verdict, or the reason why there is none."""
     names = [*(row.metric for row in answer.samples), *(row.metric for row in answer.lost)]
     names += [row.check.removeprefix("bench-") for row in answer.results]
     return any(name == metric or name.startswith(f"{metric}-") for name in names)
 
 
 def _libraries(system: System) -> frozenset[str]:
-    """GPU libraries that the children's interpreter can import, found without importing them."""
+    """Return the GPU libraries that the children's interpreter can import, without importing them."""
     return frozenset(system.run((sys.executable, "-c", _FIND), timeout=30).split()) & _LIBRARIES
 
 
@@ -169,7 +169,7 @@ def _not_loaded(subject: str, outcome: Outcome, why: str) -> CheckResult:
 
 
 def _not_taken(chosen: Chosen, plans: list[tuple[Backend, Command]]) -> Iterator[CheckResult]:
-    """What is not measured of a part, and parts that no backend here can measure."""
+    """Yield a skip for each metric that is not measured for a part, and for each part that no backend can measure."""
     measured = {command.subject for _, command in plans}
     for part in chosen.parts:
         if part.subject not in measured:
@@ -181,7 +181,7 @@ def _not_taken(chosen: Chosen, plans: list[tuple[Backend, Command]]) -> Iterator
 
 
 def _with_doubt(row: CheckResult, chosen: Chosen) -> CheckResult:
-    """A figure of GPUs on whose like no figure was ever seen says so."""
+    """Return the result, with a note if hosttune was never tested on this kind of GPU."""
     doubts = {part.subject: part.unproven for part in chosen.parts if part.unproven}
     if chosen.bench is not None and chosen.bench.unproven:
         doubts |= dict.fromkeys([gpu.address for gpu in chosen.gpus], chosen.bench.unproven)
@@ -194,21 +194,27 @@ def _with_doubt(row: CheckResult, chosen: Chosen) -> CheckResult:
 
 
 def _device_ids(host: Host) -> dict[str, str]:
-    """Kinds of devices, vendor:device, of GPUs by address and of RDMA devices by name."""
+    """Return the device ids (vendor:device) of GPUs by address and of RDMA devices by name."""
     kinds = {row.address: row.ids for row in host.pci if row.ids}
     gpus = {gpu.address: kinds[gpu.address] for gpu in host.index.accelerators if gpu.address in kinds}
     return gpus | {nic.rdma: kinds[nic.address] for nic in host.nics if nic.rdma and nic.address in kinds}
 
 
 def _rdma_ports(host: Host) -> dict[str, Port]:
-    """The RDMA ports by name: their rate, and what the slot of their NIC carries (encoding taken off, packets not)."""
+    """Return the RDMA ports by name: their rate, and the rate of the NIC's slot.
+
+    The overhead of the link's encoding is subtracted from the slot's rate, but not the overhead of packets.
+    """
     functions = host.index.pci
     slots = {nic.rdma: (nic, functions.get(nic.physfn or nic.address)) for nic in host.nics if nic.rdma}
     return {name: Port(nic.rate_gbps, _carries(at.link if at else None)) for name, (nic, at) in slots.items()}
 
 
 def _carries(link: Link | None) -> float | None:
-    """Gb/s of a PCIe link, one direction: 8b/10b up to 5 GT/s, 128b/130b up to 32; unknown above (FLITs)."""
+    """Return the rate of a PCIe link in Gb/s, one direction; None if unknown.
+
+    The encoding is 8b/10b up to 5 GT/s and 128b/130b up to 32 GT/s. Faster links (FLITs) are unknown.
+    """
     if link is None or link.speed_gts is None or link.width is None or link.speed_gts > _GEN5:
         return None
     return link.speed_gts * link.width * (0.8 if link.speed_gts <= _GEN2 else 128 / 130)

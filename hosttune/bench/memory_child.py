@@ -1,8 +1,8 @@
-"""`python -m hosttune.bench.memory_child`: memory bandwidth from every node's CPUs to every node's memory.
+"""`python -m hosttune.bench.memory_child`: measure the bandwidth from every node's CPUs to every node's memory.
 
-libc's memcpy in one thread for each of up to `--threads` CPUs of a node, buffers bound to a node and proven to lie
-there. A figure counts bytes read plus bytes written; what the caches fetch before a write is not in it. It takes the
-whole machine's memory bandwidth for its seconds, so the caller sees to it that no guest runs.
+libc's memcpy runs in one thread per CPU, on up to `--threads` CPUs of a node. Buffers are bound to a node, and their
+location is checked. A figure counts bytes read plus bytes written, without the bytes that caches fetch before a write.
+The measurement uses the memory bandwidth of the whole machine, so the caller must ensure that no guest is running.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_THREADS = 16
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The whole life of the child: a matrix measured and printed."""
+    """Run the child: measure all pairs of nodes and print the document. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m hosttune.bench.memory_child")
     parser.add_argument("--nodes", required=True, help='JSON: {"cpus": {node: [cpu…]}, "memory": [node…]}')
     parser.add_argument("--runs", type=int, default=5)
@@ -52,12 +52,12 @@ def _job(node: int, cpus: Sequence[int], memory: int, runs: int, run_seconds: fl
 
 
 def copies(job: Job) -> Iterator[Record]:
-    """The runs of one pair of nodes; a first one, which touches caches and TLBs, is not kept."""
+    """Yield the runs of one pair of nodes. The first run, which fills caches and TLBs, is not recorded."""
     options = job.options
     cpus: Sequence[int] = options["cpus"]
     runs = int(options["runs"]) + 1
     start = threading.Barrier(len(cpus))
-    moved = [[0.0] * runs for _ in cpus]  # bytes a second of each thread, by run
+    moved = [[0.0] * runs for _ in cpus]  # bytes per second of each thread, by run
     errors: list[str] = []
 
     def copy(thread: int) -> None:
@@ -88,7 +88,7 @@ def copies(job: Job) -> Iterator[Record]:
 
 
 def _thread(cpu: int, node: int, runs: int, seconds: float, start: threading.Barrier) -> list[float]:
-    """One thread's bytes a second, read plus written, in each run."""
+    """Return the bytes per second of one thread, read plus written, for each run."""
     libc = ctypes.CDLL(None)
     with placed([cpu], node), mmap.mmap(-1, _BUFFER) as source, mmap.mmap(-1, _BUFFER) as target:
         places = [ctypes.addressof(ctypes.c_char.from_buffer(buffer)) for buffer in (source, target)]

@@ -1,6 +1,6 @@
-"""What is measured: unit, which way is better, and which physical peak bounds it. Units are converted here alone.
+"""The metrics: unit, which direction is better, and which physical peak limits them. Units are converted only here.
 
-Copies by the copy engines (`-ce`) and by kernels (`-sm`) are different metrics: on one link they differ by a third.
+Copies by copy engines (`-ce`) and by kernels (`-sm`) are different metrics: on the same link they differ by a third.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hosttune.errors import BadInput
 
 Direction = Literal["higher", "lower"]
 
-# unit -> (what it measures, factor to that dimension's first unit). 10^9 bytes are a GB, never 2^30.
+# unit -> (dimension, factor to the first unit of that dimension). 1 GB is 10^9 bytes, not 2^30.
 _UNITS: dict[str, tuple[str, float]] = {
     "GB/s": ("bytes per second", 1.0),
     "MB/s": ("bytes per second", 1e-3),
@@ -38,11 +38,11 @@ _SIZE = re.compile(r"-[0-9]+(?:gib|mib|kib|b)$")
 
 @dataclass(frozen=True)
 class Metric:
-    """A family of figures. `peak` names the row of the roofline that it is held against, None where there is none.
+    """A family of figures. `peak` is the field of the roofline that it is compared with, None if there is none.
 
-    `factor`: how many times that peak a figure can truly be; only above that it is not believed. `least`: the part of
-    the peak below which a floor is taken for a mistake of units rather than for a floor. `pair`: a copy from one GPU to
-    another, over as many links as join the two.
+    `factor`: the largest plausible figure as a multiple of the peak; larger figures are rejected. `least`: a floor
+    below this fraction of the peak is treated as a mistake of units. `pair`: a copy from one GPU to another, over the
+    links between the two.
     """
 
     name: str
@@ -73,9 +73,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("gemm-tf32", "matrix product, TF32", "TFLOP/s", peak="tf32"),
     Metric("gemm-fp64", "matrix product, FP64", "TFLOP/s", peak="fp64"),
     Metric("gemm-bf16-sustained", "matrix product, BF16, all GPUs at once", "TFLOP/s", peak="bf16"),
-    # Bus bandwidth is defined so that its ceiling is the rate of one link in one direction (NVIDIA/nccl-tests,
-    # doc/PERFORMANCE.md, "Bus Bandwidth"). Where the switch reduces (NVLink SHARP), each byte is sent once and still
-    # counted 2(n-1)/n times: such figures pass the ceiling, by less than 2.
+    # Bus bandwidth is defined so that its maximum is the rate of one link in one direction (NVIDIA/nccl-tests,
+    # doc/PERFORMANCE.md, "Bus Bandwidth"). If the switch does the reduction (NVLink SHARP), each byte is sent once but
+    # counted 2(n-1)/n times: such figures exceed the maximum by a factor of less than 2.
     Metric("all-reduce", "all-reduce bus bandwidth", "GB/s", peak="scale-up", factor=2.0),
     Metric("all-gather", "all-gather bus bandwidth", "GB/s", peak="scale-up"),
     Metric("burn-wrong-results", "products that differ from the first", "count", "lower"),
@@ -97,12 +97,12 @@ _BY_NAME = {metric.name: metric for metric in METRICS}
 
 
 def metric_of(name: str) -> Metric | None:
-    """The family of a metric; a size at the end ("all-reduce-1gib") belongs to the figure, not to the family."""
+    """Return the family of a metric, None if unknown. The name may end with a size ("all-reduce-1gib")."""
     return _BY_NAME.get(name) or _BY_NAME.get(_SIZE.sub("", name))
 
 
 def converted(value: float, unit: str, wanted: str, where: str) -> float:
-    """A value in another unit of the same dimension. Raises BadInput for an unknown unit and another dimension."""
+    """Return a value in another unit. Raises BadInput for an unknown unit or a unit of another dimension."""
     for name in (unit, wanted):
         if name not in _UNITS:
             raise BadInput(f"unknown unit {name!r}", where=where, hint=f"one of {', '.join(_UNITS)}")

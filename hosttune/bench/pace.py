@@ -1,4 +1,4 @@
-"""How a child takes a figure where a function times its device: warmed up, then so many runs of like length."""
+"""Take a figure on a device that is timed by a function: a warm-up, then a number of runs of similar length."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def paced_rates(seconds: Callable[[int], float], amount: float, pace: dict[str, Any]) -> list[float]:
-    """The rate of each run in `amount` per second; `seconds` is what so many operations take.
+    """Return the rate of each run in `amount` per second. `seconds(n)` runs n operations and returns their time.
 
     `pace`: `runs` of about `run_seconds`, after `warm_seconds` of the same work, with `rest_seconds` before each.
     """

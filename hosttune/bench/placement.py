@@ -1,7 +1,8 @@
-"""Where a benchmark's thread runs and its memory lies: CPU affinity and memory policy of the calling thread.
+"""Place a benchmark's thread and its memory: CPU affinity and memory policy of the calling thread.
 
 Sources: sched_setaffinity(2), set_mempolicy(2), move_pages(2); system call numbers of linux/arch/x86/entry/syscalls
-and include/uapi/asm-generic/unistd.h. Standard library only: the children may have nothing else.
+and include/uapi/asm-generic/unistd.h. This module uses only the standard library, because the Python of the child
+processes may have nothing else.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _PAGE = 4096
 
 
 class NotPlaced(Exception):
-    """The kernel did not put a thread or its memory where a benchmark asked for it."""
+    """The kernel did not place a thread or its memory as a benchmark requested."""
 
 
 def _number(which: int) -> int:
@@ -31,7 +32,7 @@ def _number(which: int) -> int:
 
 
 def _bind_memory(node: int | None) -> None:
-    """Pages that this thread touches first come from `node` alone; None: wherever the kernel likes."""
+    """Make new pages of this thread come only from `node`; None: the kernel's default policy."""
     libc = ctypes.CDLL(None, use_errno=True)
     mask = (ctypes.c_ulong * (_MAX_NODES // 64))()
     if node is not None:
@@ -45,9 +46,10 @@ def _bind_memory(node: int | None) -> None:
 
 @contextmanager
 def placed(cpus: Sequence[int], node: int | None) -> Iterator[None]:
-    """This thread on these CPUs (none: as it is) and its new memory on this node; put back at the end.
+    """Run this thread on these CPUs (empty: unchanged) with new memory on this node (None: unchanged).
 
-    Raises NotPlaced where the kernel refuses (a cpuset hides the CPUs or the node).
+    At the end the thread gets its previous CPUs and the kernel's default memory policy. Raises NotPlaced if the kernel
+    refuses (a cpuset excludes the CPUs or the node).
     """
     before = os.sched_getaffinity(0)
     try:
@@ -66,7 +68,7 @@ def placed(cpus: Sequence[int], node: int | None) -> Iterator[None]:
 
 
 def nodes_of(address: int, length: int, samples: int = 64) -> frozenset[int]:
-    """The nodes that hold the pages of a buffer, by `samples` of them; pages that were never touched count as none."""
+    """Return the nodes that hold the pages of a buffer, from `samples` of its pages. Untouched pages are ignored."""
     libc = ctypes.CDLL(None, use_errno=True)
     step = max(_PAGE, length // samples // _PAGE * _PAGE)
     pages = [address + offset for offset in range(0, length - _PAGE + 1, step)]

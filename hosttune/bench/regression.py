@@ -1,8 +1,8 @@
-"""What got worse between two validations of a host: outcomes and figures, a line each. Pure.
+"""What got worse between two validations of a host: outcomes and figures, one line each. Pure functions.
 
-A gate between waves stops on it, so it holds what a change of the host must not bring, and nothing that it brings by
-right: a GPU that now belongs to a guest is no longer asked for its temperature, and a guest's own checks come and go
-with the guest.
+A gate between waves closes on any of these lines. So they contain what a change of the host must not cause, but no
+expected effects of a change: the temperature of a GPU that now belongs to a guest is no longer read, and the checks of
+a guest appear and disappear with the guest.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 from hosttune.bench.compare import compare
 from hosttune.model.validation import CheckResult, Validation
 
-# Each of these judges every device that there is, in a guest or not: one that is missing now is a device that is gone.
+# These checks judge every device, in a guest or not. If a subject is missing now, the device is gone.
 _EVERY_DEVICE = ("pcie-link", "numa-affinity")
 _SEVERITY = {"pass": 0, "skip": 0, "warn": 1, "unknown": 2, "fail": 3}
 
 
 def got_worse(check: str, old: CheckResult | None, new: CheckResult | None, *, made: bool) -> bool:
-    """Whether a result of one subject is worse than it was; `made`: the check gave any result at all this time.
+    """Return whether the result of one subject is worse. `made`: whether the check gave any result this time.
 
-    A fault or an unknown that was less before, or was not there; a pass that is a warning now; a device that is gone; a
-    check that is not made any more. A warning of what did not apply before is news, not a loss; an answer that no
-    longer applies is neither.
+    Worse is: a fail or unknown that was less severe or absent before; a pass that is now a warning; a device that is
+    gone; a check that is no longer made. Not worse is: a warning for a subject that did not apply before, and a result
+    that no longer applies.
     """
     if new is None:
         return old is not None and (not made or (old.outcome != "skip" and check in _EVERY_DEVICE))
@@ -30,7 +30,10 @@ def got_worse(check: str, old: CheckResult | None, new: CheckResult | None, *, m
 
 
 def regressions(before: Validation, after: Validation) -> tuple[str, ...]:
-    """A line for each outcome and each figure that is worse in `after`, in its order; what is gone comes last."""
+    """Return a line for each outcome and each figure that is worse in `after`, in its order.
+
+    Among outcomes, those that `after` no longer has come last; figures come after all outcomes.
+    """
     old, new = ({(one.check, one.subject): one for one in side.results} for side in (before, after))
     keys = [*new, *(key for key in old if key not in new)]
     made = {check for check, _ in new}

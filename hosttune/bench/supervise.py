@@ -1,7 +1,7 @@
-"""Jobs in forked workers, each with its time: a hang or crash of a driver's library costs one job, never the answer.
+"""Run jobs in forked workers with a time limit each: if a driver's library hangs or crashes, only one job is lost.
 
-The supervisor imports no GPU library. A worker says on a pipe what it begins, what it found and what it has done; when
-it dies or overstays, the job that it was in is lost, by name, and a new worker takes up the rest.
+The supervisor imports no GPU library. A worker writes its records and each finished job to a pipe. If it dies or takes
+too long, its current job is recorded as lost, and a new worker does the remaining jobs.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _TICK_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Job:
-    """One piece of work: `kind` chooses the function, `options` its arguments. `seconds` is all the time it gets.
+    """One measurement: `kind` selects the function, `options` are its arguments, `seconds` is its time limit.
 
-    `metrics` of `subject` is what it should give. `load`: clocks, power and temperature are worth sampling meanwhile.
+    It should give the `metrics` of `subject`. `load`: clocks, power and temperature are sampled while it runs.
     """
 
     kind: str
@@ -38,7 +38,7 @@ class Job:
 
 
 def lost(job: Job, why: str) -> Record:
-    """The record of a job that gave nothing, or not everything."""
+    """Return the error record of a job that gave no figures, or not all of them."""
     return {"error": why, "metrics": list(job.metrics), "subject": job.subject}
 
 
@@ -49,10 +49,10 @@ def run_jobs(
     until: float,
     watch: Callable[[Job], Iterable[Record]] = lambda job: (),
 ) -> Iterator[Record]:
-    """The records of all jobs, as they come, done one after the other in as few workers as hold out.
+    """Run all jobs one after another and yield their records as they arrive.
 
-    `until` (of the monotonic clock) ends it all. `watch` is called about every half second while a job with `load`
-    runs, in this process.
+    One worker runs all jobs; a new worker is started only if the last one failed. `until` (monotonic clock) is the
+    time limit for all jobs. `watch` is called in this process about every half second while a job with `load` runs.
     """
     left = tuple(jobs)
     while left:
@@ -80,7 +80,7 @@ def _follow(
     until: float,
     watch: Callable[[Job], Iterable[Record]],
 ) -> Iterator[Record]:
-    """What one worker says; the last word is {"broken": why} when it did not come to its end."""
+    """Run one worker and yield its messages. The last message is {"broken": why} if the worker did not finish."""
     pid, reader = fork_worker(lambda emit: _all(jobs, work, emit))
     current = 0
     deadline = min(until, time.monotonic() + jobs[0].seconds)
@@ -120,10 +120,11 @@ def _all(jobs: Sequence[Job], work: Callable[[Job], Iterable[Record]], emit: Emi
 
 
 def fork_worker(work: Callable[[Emit], None]) -> tuple[int, int]:
-    """A child that does `work`, and the end of the pipe on which it emits lines of JSON.
+    """Fork a child that does `work`. Returns (its process id, the read end of the pipe for its lines of JSON).
 
-    Its standard output becomes standard error: libraries log there (NCCL_DEBUG), and ours is the document. It dies
-    with its parent and stays in its group, so that whoever ends the parent ends it as well.
+    The child's standard output is redirected to standard error: libraries log to it (NCCL_DEBUG), but the parent's
+    standard output is the document. The child is killed if its parent dies. It stays in the parent's process group, so
+    that a signal to the group ends both.
     """
     reader, writer = os.pipe()
     parent = os.getpid()
@@ -144,7 +145,7 @@ def _be_worker(work: Callable[[Emit], None], writer: int, parent: int) -> NoRetu
             os.dup2(2, 1)
             work(lambda record: _say(writer, record))
             status = 0
-    except Exception as error:  # told to the supervisor, which makes a lost job of it
+    except Exception as error:  # sent to the supervisor, which records a lost job
         with contextlib.suppress(OSError):
             _say(writer, {"broken": f"{type(error).__name__}: {str(error).strip()[:400]}"})
     finally:
@@ -158,9 +159,9 @@ def _say(writer: int, record: Record) -> None:
 
 
 def end_worker(pid: int) -> str | None:
-    """Take a worker off the list of processes, killed if it still runs. Why it ended, None for well.
+    """Reap a worker; kill it if it has not ended after about 0.2 s. Returns why it ended, None if it ended normally.
 
-    One that the kernel holds is not waited for.
+    After about 2 s it stops waiting: the worker is stuck in the kernel.
     """
     for attempt in range(200):
         with contextlib.suppress(ChildProcessError):

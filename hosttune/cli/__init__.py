@@ -1,8 +1,8 @@
-"""The command line: parse, one call, render, exit code.
+"""The command line: parse the options, make one call, print the result, set the exit code.
 
-`process` runs one command and makes an exit code of every outcome; `commands` names the commands; each command's
-module is imported when that command is called, and what is heavy by the function that needs it; `output` writes.
-`quick` answers the one call that machines make most, without click.
+`process` runs one command and turns every outcome into an exit code. `commands` lists the commands. The module of a
+command is imported only when that command is called, and slow imports are inside the functions that need them. `output`
+writes all output. `quick` handles the call that programs make most often, without click.
 """
 
 from __future__ import annotations

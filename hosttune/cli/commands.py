@@ -1,7 +1,7 @@
-"""Which commands there are, and what they share: help through `emit`, and the options that choose the host.
+"""The list of commands and what they share: help through `emit`, and the options that choose the host.
 
-A new command is a row of `COMMANDS` and, in the module that the row names, a function of the command's name under
-`@click.command(cls=Command)`. To list the commands, none of these modules is imported.
+To add a command, add a row to `COMMANDS`, and to the module in that row a function with the command's name, decorated
+with `@click.command(cls=Command)`. Listing the commands imports none of these modules.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Command: (its module in this package, its line in `hosttune --help`, which is how its own help begins).
+# Command: (its module in this package, its line in `hosttune --help`, which is also the first line of its own help).
 COMMANDS = {
     "apply": ("transaction", "Configure the host as a plan says; roll back on failure."),
     "capture": ("documents", "Record this host, without serial numbers, for use with --root."),
@@ -41,13 +41,13 @@ COMMANDS = {
 
 
 def host_options(command: F) -> F:
-    """--root and --host: a captured host, or a host document, in place of this machine."""
+    """Add --root and --host: use a captured host or a host document instead of this machine."""
     command = click.option("--host", "document", metavar="FILE", help="Use this host document (JSON).")(command)
     return click.option("--root", metavar="DIR|TAR", help="Use a captured host instead of this machine.")(command)
 
 
 def read_document(root: str | None, document: str | None) -> Host | None:
-    """The host document of --host; None where it is not given. Raises BadInput, also where --root is given too."""
+    """Return the host document of --host; None if not given. Raises BadInput, also if --root is given too."""
     if document is None:
         return None
     if root is not None:
@@ -59,28 +59,28 @@ def read_document(root: str | None, document: str | None) -> Host | None:
 
 
 def read_host(root: str | None, document: str | None) -> Host:
-    """The host a command works on. Raises BadInput."""
+    """Return the host that a command works on. Raises BadInput."""
     import hosttune
 
     return read_document(root, document) or hosttune.discover(root)
 
 
 def progress() -> Callable[[str], None]:
-    """Says each step on stderr where that is a terminal, else nothing."""
+    """Return a function that writes each step to stderr if stderr is a terminal, else a function that does nothing."""
     if sys.stderr is not None and sys.stderr.isatty():
         return lambda text: tell(shown(text))
     return lambda text: None
 
 
 def show_help(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
-    """The help of a command, written as every other output."""
+    """Print the help of a command through `emit`."""
     if asked and not ctx.resilient_parsing:
         emit(ctx.get_help())
         ctx.exit()
 
 
 def show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
-    """The version."""
+    """Print the version."""
     if asked and not ctx.resilient_parsing:
         emit(f"hosttune, version {__version__}")
         ctx.exit()
@@ -90,7 +90,7 @@ class Command(click.Command):
     """A command that writes its help through `emit`."""
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
-        """As click's, with a callback of ours."""
+        """Return click's help option, with `show_help` as its callback."""
         option = super().get_help_option(ctx)
         if option is not None:
             option.callback = show_help
@@ -98,9 +98,10 @@ class Command(click.Command):
 
 
 class Commands(Command, click.Group):
-    """The commands by name and one line of help; the one that is called is imported, an unknown one told which exist.
+    """The group of commands, with one line of help each. A command is imported when it is called.
 
-    What click calls a lazy group, with one difference: a listed command is a real one without options.
+    An unknown command gives an error that lists all commands. This is a lazy group in the sense of click, with one
+    difference: a listed command is a click.Command without options.
     """
 
     def __init__(self, **attributes: Any) -> None:
@@ -110,7 +111,7 @@ class Commands(Command, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click's, with the command itself in the place of the listed one, and an error that lists the commands."""
+        """Do the same as click, but return the imported command. Raises BadInput that lists the commands."""
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             known = ", ".join(self.list_commands(ctx))
             raise BadInput(f"no command {args[0]!r}", where="command line", hint=f"give one of: {known}")
@@ -119,7 +120,7 @@ class Commands(Command, click.Group):
 
 
 def command(name: str) -> click.Command:
-    """A command of the table, imported."""
+    """Import and return a command of the table."""
     module, _ = COMMANDS[name]
     found: click.Command = getattr(import_module(f"hosttune.cli.{module}"), name)
     return found

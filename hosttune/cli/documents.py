@@ -1,4 +1,4 @@
-"""`discover`, `capture` and `schema`: the documents that plans are made from."""
+"""`discover`, `capture` and `schema`: host documents, captures, and the JSON Schemas of documents."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def capture(root: str | None, document: str | None, file: str) -> None:
 
 
 def tell_plainly(text: str) -> None:
-    """A line on stderr whose text comes from a capture."""
+    """Write a line to stderr, made safe for a terminal, because its text can come from a capture."""
     tell(shown(text))
 
 

@@ -1,4 +1,4 @@
-"""`fleet`: a verb over many hosts, through Ansible. Options → one call → report, and the worst host as exit code."""
+"""`fleet`: run a verb on many hosts through Ansible. Options → one call → report; the worst host is the exit code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INTERRUPTED = 130
 
 
 class Verbs(Command, click.Group):
-    """The verbs of the fleet, each with a help that is written as every other output."""
+    """The group of fleet verbs. It writes its help through `emit`."""
 
 
 @click.group(cls=Verbs, no_args_is_help=False)
@@ -40,18 +40,18 @@ def fleet() -> None:
 
 
 def results_option(command: F) -> F:
-    """--results: where the hosts' answers are."""
+    """Add --results: the folder of the hosts' answers."""
     return click.option("--results", metavar="DIR", default=RESULTS, show_default=True,
                         help="Keep each host's answers here, as HOST/PHASE.json.")(command)  # fmt: skip
 
 
 def output_option(command: F) -> F:
-    """-o: how the report is printed."""
+    """Add -o: the format of the report."""
     return click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)(command)
 
 
 def run_options(command: F) -> F:
-    """The options that every verb has which asks hosts."""
+    """Add the options of every verb that contacts hosts."""
     options = (
         click.option("-i", "--inventory", "inventories", multiple=True, required=True, metavar="INVENTORY",
                      help="Ansible's inventory: a file, a directory, or HOST,… (repeatable)."),
@@ -75,18 +75,18 @@ def run_options(command: F) -> F:
 
 
 def intent_option(command: F) -> F:
-    """--intent: what to plan on every host."""
+    """Add --intent: the intent for every host."""
     return click.option("--intent", metavar="FILE",
                         help="The intent of every host (else the variable hosttune_intent).")(command)  # fmt: skip
 
 
 def level_option(command: F) -> F:
-    """--level: how much is measured."""
+    """Add --level: how much is measured."""
     return click.option("--level", type=click.IntRange(0, 3), help="The level of validation (default 0).")(command)
 
 
 def change_options(command: F) -> F:
-    """The options of verbs that change hosts."""
+    """Add the options of verbs that change hosts."""
     options = (
         level_option,
         click.option("--waves", metavar="SIZES", help="Sizes of the waves: hosts or percent (default 1,5%,25%,100%)."),
@@ -182,7 +182,7 @@ def report(results: str, run_id: str | None, output: str, **last: Any) -> None:
 def last_answers(
     results: str, run_id: str | None, verb: str, inventories: tuple[str, ...], limit: str | None
 ) -> FleetReport:
-    """The report over what hosts last answered to a verb. Raises BadInput."""
+    """Return the report of the last answer of each host to a verb. Raises BadInput."""
     from hosttune.fleet.inventory import read_inventory
     from hosttune.fleet.reporting import report_of_last
 
@@ -205,11 +205,11 @@ def floors(results: str, run_id: str | None) -> None:
     emit(floors_toml(found.medians, run=found.run, at=found.at))
 
 
-# --- one call, and what it says ------------------------------------------------------------------------------
+# --- one call and its output ---------------------------------------------------------------------------------
 
 
 def run(context: click.Context, verb: str, asked: dict[str, Any]) -> None:
-    """Run a verb and leave with its code. Raises BadInput and Refused."""
+    """Run a verb and exit with its exit code. Raises BadInput and Refused."""
     from hosttune.fleet.reporting import report_of_run
     from hosttune.fleet.run import run_fleet
 
@@ -226,7 +226,7 @@ def run(context: click.Context, verb: str, asked: dict[str, Any]) -> None:
 
 
 def request_of(verb: str, asked: dict[str, Any]) -> Request:
-    """The options as a request; what was not given is left to its default."""
+    """Return the options as a request. Options that were not given get their defaults."""
     from hosttune.fleet.run import Request
 
     options = asked.pop("options")
@@ -237,7 +237,10 @@ def request_of(verb: str, asked: dict[str, Any]) -> Request:
 
 
 def tell_end(done: FleetRun, *, reasons: bool) -> None:
-    """Why a run ended early, and how it goes on; `reasons`: the gate's, which the report as text has itself."""
+    """Print why a run ended early and how to continue it.
+
+    `reasons`: also print the reasons of the closed gate. The text report already has them.
+    """
     if done.outcome.stopped is None:
         return
     tell(shown(f"stopped: {done.outcome.stopped}"))
@@ -251,7 +254,7 @@ def tell_end(done: FleetRun, *, reasons: bool) -> None:
 
 
 def show_changes(done: FleetRun) -> None:
-    """What would change on each host, of a run in check mode; equal hosts together."""
+    """Print what would change on each host, after a run in check mode. Hosts with equal results are grouped."""
     from hosttune.fleet.rehearsal import rehearsals
     from hosttune.report.result_text import print_result
 
@@ -262,7 +265,7 @@ def show_changes(done: FleetRun) -> None:
 
 
 def show(report: FleetReport, output: str, results: str) -> None:
-    """Print a report; beside an HTML page the hosts that are not well get pages of their own in the results folder."""
+    """Print a report. For HTML, also write a page into the results folder for each host with problems."""
     if output == "json":
         emit(report.to_json())
     elif output == "md":

@@ -1,4 +1,4 @@
-"""What is written, and where: documents on stdout, a line or an error block on stderr."""
+"""All output of the command line: documents go to stdout, messages and error blocks go to stderr."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PIPE_WIDTH = 110  # columns of text that does not go to a terminal
-MOST_TEXT = 4000  # characters of one part of an error block: an argument or a document may be of any length
+MOST_TEXT = 4000  # most characters of one part of an error block: arguments and documents may have any length
 
 
 class ReaderGone(Exception):
-    """Whoever read our output has seen enough (`| head`): no error, but nothing more may be written."""
+    """The reader of the output has closed the pipe (`| head`). This is not an error, but no more may be written."""
 
 
 def console(output: TextIO) -> Console:
-    """A console that draws for `output` (its encoding, width and colours) without writing there: see `emit_page`.
+    """Return a console with the encoding, width and colours of `output`, which does not write to it: see `emit_page`.
 
-    rich respects NO_COLOR and COLUMNS, and sends no colours into a pipe.
+    rich respects NO_COLOR and COLUMNS, and writes no colours to a pipe.
     """
     from rich.console import Console
 
@@ -36,7 +36,7 @@ def console(output: TextIO) -> Console:
 
 
 def emit(text: str) -> None:
-    """A document on stdout, at once. Raises ReaderGone, and BadInput for an output that cannot be written."""
+    """Write a document to stdout and flush it. Raises ReaderGone, and BadInput if stdout cannot be written."""
     output = standard_output()
     try:
         output.write(text if text.endswith("\n") else text + "\n")
@@ -49,7 +49,7 @@ def emit(text: str) -> None:
 
 
 def emit_page(print_document: Callable[[Console], None]) -> None:
-    """Text on stdout, styled as stdout takes it; put together first, so that one place meets a failing stdout."""
+    """Write styled text to stdout. The text is first collected, so that only `emit` must handle write errors."""
     page = console(standard_output())
     with page.capture() as captured:
         print_document(page)
@@ -57,19 +57,19 @@ def emit_page(print_document: Callable[[Console], None]) -> None:
 
 
 def standard_output() -> TextIO:
-    """stdout. Raises BadInput where it is closed (`>&-`), for which Python has None."""
+    """Return stdout. Raises BadInput if it is closed (`>&-`): sys.stdout is None then."""
     if sys.stdout is None:
         raise unwritable("standard output is closed")
     return sys.stdout
 
 
 def unwritable(why: str | None) -> BadInput:
-    """The error of an output that cannot be written."""
+    """Return the error for output that cannot be written."""
     return BadInput(f"cannot write the output: {why}", where="standard output", hint="write it somewhere else")
 
 
 def tell(text: str) -> None:
-    """A line on stderr. Where stderr itself cannot be written nothing more can be told: the exit code remains."""
+    """Write a line to stderr. If stderr cannot be written, the line is dropped: only the exit code is left."""
     if sys.stderr is None:
         return
     try:
@@ -80,12 +80,15 @@ def tell(text: str) -> None:
 
 
 def say(error: HosttuneError) -> None:
-    """One block: what, where, what to do."""
+    """Write an error to stderr as one block: what, where, what to do."""
     tell(f"error: {shown(error.what)}\nwhere: {shown(error.where)}\n   do: {shown(error.hint)}")
 
 
 def shown(text: str) -> str:
-    """Text from anywhere, safe for a terminal and of bounded length: the middle goes, both ends say more."""
+    """Return untrusted text, made safe for a terminal and cut to MOST_TEXT characters.
+
+    The middle is cut out, because the beginning and the end are more useful.
+    """
     half = MOST_TEXT // 2
     cut = text if len(text) <= MOST_TEXT else f"{text[:half]} ... {text[-half:]}"
     return "".join(character if character.isprintable() or character == "\n" else "?" for character in cut)

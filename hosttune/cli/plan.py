@@ -1,4 +1,4 @@
-"""`plan`: an intent, from a file or from options, becomes a plan that is shown and kept."""
+"""`plan`: make a plan from an intent (a file or options), print it and save it."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEFAULT_GUEST = "gpu-guest"
-COUNT = click.IntRange(max=1 << 20)  # devices to ask for; the intent says more about what is too little
-# Where the keys of an intent made from options come from, for error messages.
+COUNT = click.IntRange(max=1 << 20)  # number of devices; the intent checks the minimum, with better messages
+# The options that the keys of an intent come from, for error messages.
 OPTION_OF = {"gpus": "--gpu", "nics": "--nics", "nvme": "--nvme", "vcpus": "--vcpus", "memory": "--memory",
              "name": "--name", "numa": "--numa", "disk": "--disk", "mig": "--mig"}  # fmt: skip
 NAME_HELP = (
     f"Name of the guest (default {DEFAULT_GUEST}); with -o xml, which guest of several: with --mig PROFILE:N, NAME-K"
     " plans NAME-0 ... and prints the K-th."
 )
-WITH_FILE = ("file", "name", "profile")  # options of `plan` that an intent in a file leaves to the command line
+WITH_FILE = ("file", "name", "profile")  # options of `plan` that can be given together with -f
 
 
 @click.command(cls=Command)
@@ -90,7 +90,7 @@ def plan(
 
 
 def read_intent(asked: dict[str, Any]) -> tuple[Intent, str]:
-    """(the intent of a file or of the options, where it came from). Raises BadInput."""
+    """Return (the intent from a file or from options, its source for error messages). Raises BadInput."""
     import msgspec
 
     from hosttune.model.intent import Intent
@@ -115,7 +115,7 @@ def read_intent(asked: dict[str, Any]) -> tuple[Intent, str]:
 
 
 def refuse_unclear(asked: dict[str, Any]) -> None:
-    """Refuse (BadInput) options that ask for nothing, or for two things at once."""
+    """Check the options. Raises BadInput if they request nothing, or two things that exclude each other."""
     if not asked["addresses"] and asked["gpus"] is None and asked["mig"] is None:
         hint = "give --gpu BDF, --gpus N, --mig PROFILE[:N] or -f INTENT"
         raise BadInput("nothing to plan", where="command line", hint=hint)
@@ -129,9 +129,10 @@ def refuse_unclear(asked: dict[str, Any]) -> None:
 
 
 def asked_of_mig(asked: dict[str, Any], output: str) -> tuple[dict[str, Any], str | None]:
-    """(the options with the guests' own --name, the guest whose XML is to be printed). Raises BadInput.
+    """Return (the options with the base name of the guests, the guest whose XML is printed). Raises BadInput.
 
-    With -o xml and --mig PROFILE:N for several guests, --name BASE-K (K below N) is the base name and a choice in one.
+    With -o xml and --mig PROFILE:N for several guests, --name BASE-K (K below N) gives both the base name and the guest
+    to print.
     """
     if asked["mig"] is None:
         return asked, asked["name"]
@@ -143,7 +144,7 @@ def asked_of_mig(asked: dict[str, Any], output: str) -> tuple[dict[str, Any], st
 
 
 def profile_and_count(text: str) -> tuple[str, int]:
-    """PROFILE[:N] of --mig. Raises BadInput."""
+    """Return the profile and the number of guests of --mig PROFILE[:N]. Raises BadInput."""
     profile, colon, number = text.partition(":")
     if colon and not re.fullmatch(r"[1-9][0-9]{0,3}", number):
         raise BadInput(f"{number!r} is not a number of guests", where="--mig", hint=f"write it like {profile}:7")
@@ -151,7 +152,7 @@ def profile_and_count(text: str) -> tuple[str, int]:
 
 
 def guests_of_mig(asked: dict[str, Any]) -> list[dict[str, Any]]:
-    """The guests of --mig PROFILE[:N]: NAME-0 and on, one instance each. Raises BadInput."""
+    """Return the guests of --mig PROFILE[:N]: NAME-0, NAME-1, …, with one instance each. Raises BadInput."""
     profile, count = profile_and_count(asked["mig"])
     if count > 1 and asked["disk"] is not None:
         raise BadInput(f"one disk for {count} guests", where="--disk", hint="write an intent, with a disk for each")
@@ -160,7 +161,7 @@ def guests_of_mig(asked: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def guest_of_options(asked: dict[str, Any]) -> dict[str, Any]:
-    """The guest of an intent, from the command line's options."""
+    """Return the guest of an intent, as a dict, from the options of the command line."""
     guest: dict[str, Any] = {"name": asked["name"] or DEFAULT_GUEST}
     guest["gpus"] = list(asked["addresses"]) if asked["addresses"] else asked["gpus"]
     for key in ("vcpus", "numa"):
@@ -176,7 +177,7 @@ def guest_of_options(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def number_or_auto(text: str, option: str) -> int | str:
-    """The number in an option's text, or "auto". Raises BadInput."""
+    """Return the number in an option's text, or "auto". Raises BadInput."""
     if re.fullmatch(r"-?[0-9]{1,18}", text):
         return int(text)
     if text != "auto":
@@ -185,7 +186,10 @@ def number_or_auto(text: str, option: str) -> int | str:
 
 
 def intent_of_file(path: str, profile: str | None) -> tuple[Intent, str]:
-    """The intent of a YAML or JSON file, its profile replaced by --profile."""
+    """Return the intent in a YAML or JSON file, and the path. --profile replaces the profile in the file.
+
+    Raises BadInput.
+    """
     from hosttune.model.intent import Intent
     from hosttune.state import load
 
@@ -200,9 +204,9 @@ def intent_of_file(path: str, profile: str | None) -> tuple[Intent, str]:
 
 
 def encoded(encode: Callable[[], T], where: str) -> T:
-    """A document as `encode` writes it. Raises BadInput for text that UTF-8 cannot hold.
+    """Return a document encoded by `encode`. Raises BadInput for text that cannot be encoded as UTF-8.
 
-    Python has such text (lone surrogates) for an argument in another encoding, and YAML for "\\ud800".
+    Such text has lone surrogates: Python makes them from arguments in another encoding, YAML from "\\ud800".
     """
     try:
         return encode()
@@ -211,7 +215,7 @@ def encoded(encode: Callable[[], T], where: str) -> T:
 
 
 def decide(host: Host, intent: Intent, where: str) -> Plan:
-    """Plan, with errors that name the option where the intent came from options."""
+    """Make a plan. If the intent came from options, errors name the option. Raises BadInput."""
     from hosttune.planning import plan as decide_plan
 
     try:
@@ -221,7 +225,7 @@ def decide(host: Host, intent: Intent, where: str) -> Plan:
 
 
 def plan_in_place(root: str | None, host: Host, intent: Intent) -> Plan | None:
-    """The plan of this intent that is applied here, if it is. Raises BadInput, Refused."""
+    """Return the plan of this intent if it is already applied here, else None. Raises BadInput, Refused."""
     from hosttune.transaction import calls
 
     found = calls.plan_in_place(root, host, intent)
@@ -231,14 +235,14 @@ def plan_in_place(root: str | None, host: Host, intent: Intent) -> Plan | None:
 
 
 def as_option(error: BadInput) -> BadInput:
-    """Name the option instead of the key of an intent that options made."""
+    """Return an error that names the option, if the original error names a key of an intent made from options."""
     key = re.fullmatch(r"command line: guests\[[0-9]+\]\.(\w+).*", error.where)
     option = OPTION_OF.get(key[1]) if key else None
     return BadInput(error.what, where=option, hint=error.hint) if option else error
 
 
 def show_plan(decided: Plan, host: Host, output: str, name: str | None, annotate: bool, mig: str | None = None) -> None:
-    """Print a plan. With unplaced guests the XML cannot be had: the plan's text says why."""
+    """Print a plan. If a guest is unplaced there is no XML; the plan is printed as text, which gives the reason."""
     if output == "json":
         emit(decided.to_json())
     elif output == "xml" and not decided.unplaced:
@@ -252,14 +256,14 @@ def show_plan(decided: Plan, host: Host, output: str, name: str | None, annotate
 
 
 def several_of_mig(mig: str, names: Sequence[str]) -> BadInput:
-    """The refusal of -o xml for the guests of --mig PROFILE:N where --name chooses none of them."""
+    """Return the error for -o xml with several guests of --mig PROFILE:N, if --name does not choose one of them."""
     base, last = names[0].removesuffix("-0"), len(names) - 1
     hint = f"--name {base}-K with --mig {mig} prints the XML of {base}-K, K from 0 to {last}"
     return BadInput(f"{len(names)} guests, but -o xml prints one", where="--name", hint=hint)
 
 
 def xml_of(decided: Plan, name: str | None, annotate: bool) -> str:
-    """One guest's XML: the named one, or the only one. Raises BadInput listing the guests."""
+    """Return the XML of the named guest, or of the only guest. Raises BadInput that lists the guests."""
     from hosttune.domain import domain_xml
 
     name = chosen(name, [guest.name for guest in decided.guests])
@@ -267,7 +271,10 @@ def xml_of(decided: Plan, name: str | None, annotate: bool) -> str:
 
 
 def chosen(name: str | None, names: Sequence[str]) -> str:
-    """The named guest of an intent or a plan, or the only one. Raises BadInput listing the guests."""
+    """Return the name of the chosen guest of an intent or a plan, or of the only guest.
+
+    Raises BadInput that lists the guests.
+    """
     if name is None and len(names) == 1:
         return names[0]
     if not names:
@@ -279,7 +286,7 @@ def chosen(name: str | None, names: Sequence[str]) -> str:
 
 
 def save_plan(decided: Plan, path: str | None) -> None:
-    """Save a complete plan and say where; a plan with unplaced guests is not saved."""
+    """Save a complete plan and print where. A plan with unplaced guests is not saved."""
     from hosttune.state import holds, mode_of, save, saved_plan
 
     if decided.unplaced:
@@ -295,7 +302,7 @@ def save_plan(decided: Plan, path: str | None) -> None:
 
 
 def check_domain(host: Host, path: str, output: str) -> int:
-    """Criticise a domain XML; 1 when a fault is named."""
+    """Print findings about a domain XML. Returns 1 if a finding is more than info, else 0. Raises BadInput."""
     from hosttune.domain import criticise
     from hosttune.state import load
 

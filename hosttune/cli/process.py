@@ -1,4 +1,4 @@
-"""The process: every outcome becomes one exit code of the contract, and what went wrong one block on stderr."""
+"""The process of a command: every outcome becomes a documented exit code, and every error one block on stderr."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ INTERNAL_ERROR = 70
 
 
 def main() -> None:
-    """Entry point: every outcome becomes an exit code of the contract."""
+    """Entry point. Every outcome becomes one of the documented exit codes."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A name that a narrow locale cannot write is escaped: the way JSON itself would, and no reason to fail.
+        # Escape characters that the locale's encoding cannot represent, as JSON does, instead of failing.
         sys.stdout.reconfigure(errors="backslashreplace")
     let_go_of_devices()
-    gc.disable()  # one document, then the end: looking for cycles in it finds none
+    gc.disable()  # the process handles one document and ends: collecting cycles would find nothing
     leave(run(sys.argv[1:]))
 
 
 def leave(code: int) -> NoReturn:
-    """End the process at once. All is written by now, and taking a host document apart is a tenth of a whole run."""
+    """End the process at once. All output is written; freeing a host document would take a tenth of the run time."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # a stream that failed has been told already
+        with contextlib.suppress(OSError, ValueError):  # the failure of a stream has already been reported
             if stream is not None:
                 stream.flush()
     os._exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command, return its exit code."""
+    """Run one command and return its exit code."""
     debug, words = split_debug(arguments)
     try:
         return invoke(words)
@@ -51,7 +51,7 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     except KeyboardInterrupt:
         return 130
-    except Exception as error:  # the one catch-all: whatever arrives here is a defect of ours
+    except Exception as error:  # the only catch-all: any other exception is a bug in hosttune
         if debug:
             import traceback
 
@@ -63,14 +63,14 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def split_debug(arguments: Sequence[str]) -> tuple[bool, list[str]]:
-    """(whether --debug stands anywhere before a lone "--", the other arguments)."""
+    """Return (whether --debug is given before a lone "--", the other arguments)."""
     end = list(arguments).index("--") if "--" in arguments else len(arguments)
     words = [word for word in arguments[:end] if word != "--debug"]
     return len(words) < end, [*words, *arguments[end:]]
 
 
 def invoke(arguments: list[str]) -> int:
-    """Run one command through click, whose usage errors become ours; `quick` answers one call without it."""
+    """Run one command through click, and turn usage errors into BadInput. `quick` handles one call without click."""
     if any("\0" in word for word in arguments):
         raise BadInput("an argument with a NUL byte", where="command line", hint="take it out")
     text = document(arguments)

@@ -1,7 +1,7 @@
-"""`hosttune discover -o json` without click, whose import costs as much as reading a host of a hundred functions.
+"""`hosttune discover -o json` without click: its import takes as long as reading a host with 100 PCI functions.
 
-Fleets and monitoring ask for this document again and again. A call of exactly this form is answered here; every other
-one, and every mistake, is read by the command itself (`documents.discover`), which calls the same function.
+Fleet runs and monitoring request this document often. Only a call of exactly this form is handled here. Every other
+call, and every invalid one, goes to the command itself (`documents.discover`), which calls the same function.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 def document(words: Sequence[str]) -> str | None:
-    """The host document that the arguments ask for; None where click has to read them. Raises HosttuneError."""
+    """Return the host document that the arguments request; None if click must parse them. Raises HosttuneError."""
     if words[:1] != ["discover"] or len(words) % 2 == 0:
         return None
     options = dict(zip(words[1::2], words[2::2], strict=True))

@@ -1,4 +1,4 @@
-"""`apply`, `status`, `revert`, `recover`: the commands that change a machine, or show what was changed."""
+"""`apply`, `status`, `revert`, `recover`: the commands that change a machine or show what was changed."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def recover(
 
 
 def place(root: str | None, document: str | None) -> Here:
-    """Where to work: this machine, --root or --host. Raises BadInput."""
+    """Return the place to work on: this machine, --root or --host. Raises BadInput."""
     from hosttune.transaction.site import open_site
 
     host = read_document(root, document)
@@ -131,7 +131,7 @@ def place(root: str | None, document: str | None) -> Here:
 
 
 def asked_plan(plan: str | None, intent: str | None) -> Plan | Intent | None:
-    """The plan or the intent that is named; None: the saved plan. Raises BadInput."""
+    """Return the given plan or intent; None means the saved plan. Raises BadInput."""
     from hosttune.cli.plan import intent_of_file
     from hosttune.transaction.calls import read_plan
 
@@ -141,7 +141,10 @@ def asked_plan(plan: str | None, intent: str | None) -> Plan | Intent | None:
 
 
 def asking(yes: bool) -> Callable[[Sequence[Prepared]], bool]:
-    """The prompt: shows what would change and asks; --yes answers it. Raises BadInput where nobody can be asked."""
+    """Return the function that shows what would change and asks for confirmation. --yes skips the question.
+
+    The function raises BadInput if stdin is not a terminal.
+    """
 
     def ask(todo: Sequence[Prepared]) -> bool:
         if yes:
@@ -152,7 +155,7 @@ def asking(yes: bool) -> Callable[[Sequence[Prepared]], bool]:
             tell(shown(line))
         if sys.stdin is None or not sys.stdin.isatty():
             raise BadInput("cannot ask for confirmation: stdin is not a terminal", where="prompt", hint="give --yes")
-        # Not click.confirm: on stderr its input() does not hear a Ctrl-C (CPython 3.11, without readline).
+        # click.confirm is not used: with a prompt on stderr, its input() ignores Ctrl-C (CPython 3.11, no readline).
         click.echo(f"change {len(todo)} setting{'' if len(todo) == 1 else 's'}? [y/N]: ", nl=False, err=True)
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
@@ -160,7 +163,7 @@ def asking(yes: bool) -> Callable[[Sequence[Prepared]], bool]:
 
 
 def finish(context: click.Context, output: str, result: Result) -> None:
-    """Print a result and leave with its code."""
+    """Print a result and exit with its exit code."""
     code = result.exit_code or 0
     if output == "json":
         emit(result.to_json())

@@ -1,4 +1,4 @@
-"""`validate`: options → one call → a report in one of five formats, and the exit code."""
+"""`validate`: options → one call → a report in one of five formats, and an exit code."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def validate(
 
 
 def files_of(against: str | None, gate: str | None, asked: dict[str, Any]) -> dict[str, Any]:
-    """What of a request is read from files. Raises BadInput."""
+    """Return the parts of a request that are read from files. Raises BadInput."""
     from hosttune.history import read_validation
 
     if gate not in (None, "verdict") and against is None:
@@ -94,7 +94,7 @@ def files_of(against: str | None, gate: str | None, asked: dict[str, Any]) -> di
 
 
 def read_expectation(path: str | None) -> Expectation | None:
-    """What --expect names. Raises BadInput."""
+    """Return the expectation from the file of --expect, None if not given. Raises BadInput."""
     if path is None:
         return None
     from hosttune.checks.expected import of_document
@@ -104,7 +104,7 @@ def read_expectation(path: str | None) -> Expectation | None:
 
 
 def read_fleet(path: str | None) -> str | None:
-    """The text of a fleet's own floors, None where none are given. Raises BadInput, also for floors that cannot be."""
+    """Return the text of a fleet's own floors, None if not given. Raises BadInput, also for implausible floors."""
     if path is None:
         return None
     from hosttune.bench.baselines import with_fleet
@@ -134,7 +134,7 @@ def list_checks(inside: bool, output: str) -> None:
 
 
 def show(found: Validated, request: Request, output: str) -> None:
-    """Print a validation in a format."""
+    """Print a validation in the given format."""
     validation, before = found.validation, request.against
     if output == "json":
         emit(validation.to_json())
@@ -155,7 +155,7 @@ def show(found: Validated, request: Request, output: str) -> None:
 
 
 def page_of(found: Validated, before: Validation | None, floors: str | None = None) -> str:
-    """The report as one HTML page, with the figures of a fleet's file beside the shipped ones. Raises BadInput."""
+    """Return the report as one HTML page. It also shows the floors of a fleet's file. Raises BadInput."""
     from hosttune.bench.baselines import with_fleet
     from hosttune.checks import checks
     from hosttune.report.svg import host_svg

@@ -1,5 +1,5 @@
 """The fleet: playbooks run through ansible-runner, waves with gates, and one report over all hosts.
 
-It talks to hosts only through the command line's JSON, which `playbooks/` brings home as RESULTS/HOST/PHASE.json; what
-the controller believes is what lies in those files under the run's own id, never an event.
+The controller gets data from hosts only as the JSON of the command line, which `playbooks/` copies to
+RESULTS/HOST/PHASE.json. It trusts only files that carry the id of the current run. It never trusts an Ansible event.
 """

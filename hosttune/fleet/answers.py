@@ -1,8 +1,8 @@
-"""What a host answered: RESULTS/HOST/PHASE.json read with suspicion.
+"""Read the answer of a host from RESULTS/HOST/PHASE.json, and check that it can be trusted.
 
-An answer counts for the run whose id it bears, for that host and that phase, and for nothing else. A file that is
-missing, torn, of another run or of another host is `unknown`, never an old pass; so is an answer whose exit code,
-outcome and verdict contradict each other.
+An answer is valid only for the run whose id it contains, for that host and for that phase. A file that is missing,
+incomplete, from another run or from another host gives `unknown`; an old pass is never used. An answer whose exit
+code, outcome and verdict contradict each other is `unknown` too.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from hosttune.model.validation import Verdict
 from hosttune.model.values import Value
 
 NOT_ASKED = "no answer of this run"
-# Exit codes that an outcome can stand beside; the other outcomes say by themselves that it did not go well.
+# The exit codes that are consistent with an outcome. Every other outcome is a failure, whatever the exit code.
 _CODES: Mapping[str, tuple[int, ...]] = {"ok": (0,), "no": (1,)}
 
 
 class _Sealed(Value, frozen=True, kw_only=True):
-    """The key of a result file that is ours, and the document's verdict; all else is skipped, not decoded."""
+    """The two parts of a result file that are decoded: the `fleet` key and the document's verdict."""
 
     fleet: Answer | None = None
     verdict: Verdict | None = None
@@ -33,9 +33,9 @@ _DECODER = msgspec.json.Decoder(_Sealed)
 
 
 def read_answer(results: str, host: str, phase: str, run: str | None, *, check: bool = False) -> Answer:
-    """The answer of a host in a phase of a run (`run` None: whichever run wrote it last). Never raises.
+    """Return the answer of a host in a phase of a run (`run` None: the run that wrote the file last). Never raises.
 
-    Whatever is no answer to trust comes back as one with outcome `unknown` and the reason in `why`.
+    If the file cannot be trusted, the outcome is `unknown` and `why` has the reason.
     """
     path = answer_path(results, host, phase, check=check)
     try:
@@ -60,12 +60,15 @@ def read_answer(results: str, host: str, phase: str, run: str | None, *, check: 
 
 
 def _disagree(answer: Answer, verdict: Verdict | None) -> str | None:
-    """What in an answer contradicts itself: exit code and outcome, or its verdict and the document's."""
+    """Return the contradiction in an answer, or None.
+
+    The exit code can contradict the outcome, and the answer's verdict can contradict the verdict in the document.
+    """
     codes = _CODES.get(answer.outcome)
     if answer.phase == "revert" and answer.check:
-        codes = None  # it was `status`, whose 1 says that something drifted: no reason against taking back
+        codes = None  # this phase ran `status`; its exit code 1 means drift, and drift does not prevent a revert
     elif answer.phase == "status" and answer.outcome == "no":
-        codes = (0, 1)  # a pending reboot, an unfinished transaction
+        codes = (0, 1)  # a reboot is pending, or a transaction is unfinished
     if codes is not None and answer.exit_code is not None and answer.exit_code not in codes:
         return f"the answer contradicts itself: outcome {answer.outcome}, exit code {answer.exit_code}"
     if None not in (verdict, answer.verdict) and verdict != answer.verdict:
@@ -74,7 +77,7 @@ def _disagree(answer: Answer, verdict: Verdict | None) -> str | None:
 
 
 def was_asked(answer: Answer) -> bool:
-    """Whether there is a file of this run at all, whatever it says."""
+    """Return whether a result file of this run exists, whatever its content."""
     return not (answer.outcome == "unknown" and answer.why == NOT_ASKED)
 
 

@@ -1,7 +1,7 @@
-"""What ansible is given by its environment, beside the user's own ansible.cfg and variables, which keep their say.
+"""The environment variables that hosttune sets for ansible. The user's own ansible.cfg and variables take precedence.
 
-A default of ours stands only where neither an environment variable nor the ansible.cfg that ansible would read says
-otherwise. Everything else of the environment passes through untouched.
+A default of hosttune is used only if neither an environment variable nor the ansible.cfg that ansible would read sets
+the option. The rest of the environment is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from hosttune.state import load
 
 DEFAULT_FORKS = 50
 
-# Variable: (our value, where ansible.cfg says it). Of ssh: a host that dies in a phase is noticed after a minute.
+# Variable: (hosttune's value, the options of ansible.cfg that set the same).
+# The ssh arguments detect a host that stops answering after one minute (4 × 15 s).
 _DEFAULTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "ANSIBLE_FORKS": (str(DEFAULT_FORKS), ("defaults.forks",)),
     "ANSIBLE_PIPELINING": ("True", ("defaults.pipelining", "connection.pipelining", "ssh_connection.pipelining")),
@@ -25,22 +26,25 @@ _DEFAULTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "-C -o ControlMaster=auto -o ControlPersist=60s -o ServerAliveInterval=15 -o ServerAliveCountMax=4",
         ("ssh_connection.ssh_args",),
     ),
-    # ansible-runner turns the check of host keys off where nobody said anything.
+    # ansible-runner disables the check of host keys if the option is not set.
     "ANSIBLE_HOST_KEY_CHECKING": ("True", ("defaults.host_key_checking",)),
 }
 _FIXED: Mapping[str, str] = {
-    "LC_ALL": "C.UTF-8",  # ansible refuses to start in a locale without UTF-8
+    "LC_ALL": "C.UTF-8",  # ansible does not start in a locale without UTF-8
     "ANSIBLE_INVENTORY_UNPARSED_FAILED": "True",
     "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "True",
-    "ANSIBLE_STDOUT_CALLBACK": "default",  # the one that ansible-runner listens through
+    "ANSIBLE_STDOUT_CALLBACK": "default",  # ansible-runner gets its events from this callback
     "ANSIBLE_NOCOLOR": "True",
     "ANSIBLE_NOCOWS": "True",
-    "MAX_EVENT_RES": "8000",  # characters of a result in an event; what counts is in the host's file
+    "MAX_EVENT_RES": "8000",  # characters of a result in an event; the complete result is in the host's file
 }
 
 
 def environment(own: Mapping[str, str], said: frozenset[str]) -> dict[str, str]:
-    """What to add to the environment `own` for ansible; `said`: what its ansible.cfg says, as "section.key"."""
+    """Return the variables to add to the environment `own` for ansible.
+
+    `said`: the options that its ansible.cfg sets, as "section.key" (see `said_by_config`).
+    """
     added = dict(_FIXED)
     for variable, (value, places) in _DEFAULTS.items():
         if variable not in own and not said.intersection(places):
@@ -53,7 +57,10 @@ def environment(own: Mapping[str, str], said: frozenset[str]) -> dict[str, str]:
 
 
 def said_by_config(own: Mapping[str, str]) -> frozenset[str]:
-    """What the ansible.cfg that ansible would read here says, as "section.key"; nothing where there is none."""
+    """Return the options, as "section.key", that are set in the ansible.cfg that ansible would read here.
+
+    Empty if there is no such file.
+    """
     config = _config(own)
     return frozenset(f"{section}.{key}" for section in config.sections() for key in config[section])
 
@@ -63,7 +70,7 @@ def _said_value(own: Mapping[str, str], section: str, key: str) -> str:
 
 
 def _config(own: Mapping[str, str]) -> configparser.ConfigParser:
-    """The parsed ansible.cfg; empty where there is none, or one that ansible itself will complain about."""
+    """Return the parsed ansible.cfg; empty if there is none, or if it is invalid (ansible reports that itself)."""
     config = configparser.ConfigParser(strict=False, interpolation=None, inline_comment_prefixes=(";",))
     path = config_path(own)
     if path is None:
@@ -76,8 +83,10 @@ def _config(own: Mapping[str, str]) -> configparser.ConfigParser:
 
 
 def config_path(own: Mapping[str, str]) -> str | None:
-    """The ansible.cfg that counts: $ANSIBLE_CONFIG, this directory's, ~/.ansible.cfg, /etc/ansible (ansible's docs,
-    "Ansible Configuration Settings"); one in a directory that everybody can write to is not taken.
+    """Return the path of the ansible.cfg that ansible uses, or None.
+
+    The first that exists of $ANSIBLE_CONFIG, the current directory, ~/.ansible.cfg and /etc/ansible (ansible's docs,
+    "Ansible Configuration Settings"). The current directory is skipped if it is world-writable.
     """
     named = own.get("ANSIBLE_CONFIG")
     places = [named and (os.path.join(named, "ansible.cfg") if os.path.isdir(named) else named)]

@@ -1,8 +1,8 @@
-"""The gate behind a wave, and what a whole run comes to. Pure.
+"""The gate after a wave, and the exit code of a whole run. Pure functions.
 
-A host is good when every phase that its verb needs answered well in this run; a wave's gate opens when every host of
-the wave is good. Whatever was not proven keeps it shut: a missing answer, a reboot that is still to come, a
-validation that somebody else's run left behind.
+A host is good if every phase that its verb needs succeeded in this run. The gate opens if every host of the wave is
+good. Anything that is not proven keeps the gate closed: a missing answer, a pending reboot, or a validation that
+another run left behind.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from hosttune.model.validation import Verdict
 Gate = Literal["either", "worse", "verdict"]
 GATES: tuple[Gate, ...] = get_args(Gate)
 
-# The phases of each verb, in order. `status` is asked only after a reboot; `hook` is there only where a step of the
-# operator's (drain, undrain, the reboot itself) failed, `recover` only where --recover asks for it, `undrain` only
-# where the operator has such a step: unknown until it has ended.
+# The phases of each verb, in order. `status` runs only after a reboot. `hook` exists only if a step of the operator
+# (drain, undrain, the reboot itself) failed, `recover` only if --recover is given. `undrain` exists only if the
+# operator has defined such a step; it is unknown until that step has ended.
 PHASES: Mapping[str, tuple[str, ...]] = {
     "discover": ("discover",),
     "plan": ("plan",),
@@ -30,13 +30,13 @@ PHASES: Mapping[str, tuple[str, ...]] = {
     "revert": ("hook", "recover", "before", "revert", "status", "validate", "undrain"),
 }
 ONLY_IF_ASKED = ("hook", "recover", "undrain")
-WAVES = frozenset(("apply", "revert"))  # the verbs that change hosts; the others visit every host
+WAVES = frozenset(("apply", "revert"))  # the verbs that change hosts; the others process all hosts in one wave
 _MOST_REASONS = 20
 
 
 @dataclass(frozen=True)
 class HostStatus:
-    """How a host stands in a run: `outcome` ok, or that of the first phase that was not, with its reason."""
+    """The status of a host in a run: `outcome` ok, or the outcome of the first phase that failed, with its reason."""
 
     host: str
     outcome: AnswerOutcome = "unknown"
@@ -47,22 +47,25 @@ class HostStatus:
 
     @property
     def good(self) -> bool:
-        """Whether all that was asked of the host is proven."""
+        """Whether every needed phase of the host is proven to have succeeded."""
         return self.outcome == "ok"
 
     @property
     def line(self) -> str:
-        """What keeps the host from being good, in one line."""
+        """The reason why the host is not good, in one line."""
         return f"{self.host}: {self.phase or 'no phase'}: {self.outcome}" + (f": {self.why}" if self.why else "")
 
 
 def phases(verb: str, *, check: bool) -> tuple[str, ...]:
-    """The phases that decide about a host: in check mode nothing is changed, so there is nothing to validate after."""
+    """Return the phases that decide whether a host is good.
+
+    Check mode changes nothing, so there is nothing to validate after it.
+    """
     return tuple(phase for phase in PHASES[verb] if not check or phase in ("before", verb))
 
 
 def stands(host: str, verb: str, answers: Mapping[str, Answer], gate: Gate, *, check: bool = False) -> HostStatus:
-    """How a host stands, from its answers by phase; a phase that is not there was not answered."""
+    """Return the status of a host from its answers by phase. A phase missing from `answers` has no answer."""
     verdict = next((answers[name].verdict for name in ("validate", "handover") if name in answers), None)
     changed = any(answer.changed for answer in answers.values())
     for phase in phases(verb, check=check):
@@ -75,14 +78,14 @@ def stands(host: str, verb: str, answers: Mapping[str, Answer], gate: Gate, *, c
 
 
 def _reboots(verb: str, answers: Mapping[str, Answer]) -> bool:
-    """Whether the change takes hold at the next boot only."""
+    """Return whether the change takes effect only at the next boot."""
     return verb in answers and answers[verb].reboot_required is True
 
 
 def _fault(phase: str, answer: Answer, reboots: bool, gate: Gate) -> tuple[AnswerOutcome, str | None] | None:
-    """(what is wrong with an answer, why); None: nothing is."""
+    """Return (outcome, reason) of an answer that keeps the host from being good; None if the answer is good."""
     if phase == "before" and answer.outcome == "no":
-        return None  # a host may well have faults before it is changed: it is measured against them
+        return None  # a host may have faults before it is changed: later results are compared with them
     if (phase == "status" and not reboots) or (phase in ONLY_IF_ASKED and not was_asked(answer)):
         return None
     if phase == "status" and not was_asked(answer):
@@ -90,13 +93,16 @@ def _fault(phase: str, answer: Answer, reboots: bool, gate: Gate) -> tuple[Answe
     if answer.outcome != "ok":
         return answer.outcome, answer.why
     by_verdict = phase == "handover" or (phase == "validate" and gate != "worse")
-    if by_verdict and answer.verdict not in ("pass", "warn"):  # the command's exit says the same; both must
+    if by_verdict and answer.verdict not in ("pass", "warn"):  # the exit code says the same: both must be good
         return "no" if answer.verdict == "fail" else "unknown", f"verdict {answer.verdict or 'missing'}"
     return None
 
 
 def judge(hosts: Sequence[str], standings: Mapping[str, HostStatus]) -> tuple[bool, tuple[str, ...]]:
-    """(whether the next wave may go, why not: a line for each host that is not proven good, cut after some)."""
+    """Return (whether the next wave may start, the reasons why not).
+
+    There is one line for each host that is not proven good, up to _MOST_REASONS.
+    """
     bad = [standings.get(host) or HostStatus(host, why="not asked") for host in hosts]
     reasons = [standing.line for standing in bad if not standing.good]
     told = reasons[:_MOST_REASONS]
@@ -106,7 +112,10 @@ def judge(hosts: Sequence[str], standings: Mapping[str, HostStatus]) -> tuple[bo
 
 
 def exit_code(standings: Iterable[HostStatus]) -> int:
-    """4 where a host needs a person, else 1 where one is not good or its verdict is a fail or unknown, else 0."""
+    """Return the exit code of a run.
+
+    4 if a host needs a person; else 1 if a host is not good, or its verdict is fail or unknown; else 0.
+    """
     found = list(standings)
     if any(standing.outcome == "needs-person" for standing in found):
         return 4

@@ -1,4 +1,7 @@
-"""What a host's figures belong to: its GPUs and its product, from its validation, else from its host document."""
+"""The hardware that a host's figures belong to: its GPUs and its product name.
+
+Read from the host's validation, or from its host document if the validation does not have it.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class _Gpu(msgspec.Struct):
 
 
 class _Host(msgspec.Struct):
-    """What the report needs of a host document; the rest of it is skipped, never built."""
+    """The part of a host document that the report needs; the rest is skipped and not decoded."""
 
     hostname: str | None = None
     platform: _Platform | None = None
@@ -44,20 +47,20 @@ _DECODER = msgspec.json.Decoder(_Host)
 
 @dataclass(frozen=True)
 class HostHardware:
-    """A host as its last host document has it."""
+    """The host name and hardware of a host, from its validation or its last host document."""
 
     hostname: str | None
     hardware: Hardware
 
     @property
     def devices(self) -> str | None:
-        """Its GPUs counted ("8 × NVIDIA H200"); None without any."""
+        """The number of its GPUs by model ("8 × NVIDIA H200"); None if it has no GPU."""
         counted = Counter(model for model, _ in self.hardware.gpus.values())
         return ", ".join(f"{number} × {model}" for model, number in counted.items()) or None
 
 
 def machine_of(validation: Validation) -> HostHardware | None:
-    """The machine that a validation says it is about; None where an older hosttune made it."""
+    """Return the machine that a validation names; None if an older hosttune made the validation."""
     found = validation.machine
     if found is None:
         return None
@@ -66,15 +69,16 @@ def machine_of(validation: Validation) -> HostHardware | None:
 
 
 def read_machine(results: str, host: str) -> HostHardware | None:
-    """The machine from RESULTS/HOST/discover.json, of whichever run wrote it; None where there is none that reads.
+    """Return the machine from RESULTS/HOST/discover.json of any run; None if there is none or it cannot be read.
 
-    Nothing is judged by it: it only says with whom figures are compared, and what stands beside a name.
+    It does not influence a verdict. It only decides with which hosts figures are compared, and what the report prints
+    beside the host's name.
     """
     try:
         data = read_file(answer_path(results, host, "discover"))
         found = _DECODER.decode(data) if data is not None else None
     except (BadInput, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None  # the phase `discover` is judged by its own answer; here it is only missing knowledge
+        return None  # the phase `discover` has its own answer; here the hardware is just unknown
     if found is None or found.gpus is None:
         return None
     ids = {

@@ -1,4 +1,4 @@
-"""Which hosts an inventory has: asked of ansible itself, for only ansible reads every kind of inventory."""
+"""Read the hosts of an inventory by calling ansible, because only ansible can read every kind of inventory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hosttune.fleet.results import refuse_names
 from hosttune.machine import Machine
 from hosttune.model.values import Value
 
-_SECONDS = 600.0  # dynamic inventories ask a cloud or a database
+_SECONDS = 600.0  # dynamic inventories query a cloud or a database
 _COUNT = re.compile(r"  hosts \(([0-9]+)\):")
 _INDENT = "    "
 _ORIGIN = re.compile(r"Origin: (\S.*:[0-9]+:[0-9]+)")
@@ -34,17 +34,17 @@ class _Group(Value, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Inventory:
-    """The hosts, in the inventory's order, and the groups of each (without `all` and `ungrouped`), outermost first."""
+    """The hosts, in the inventory's order, and the groups of each (without `all` and `ungrouped`), sorted by name."""
 
     hosts: tuple[str, ...]
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def read_inventory(sources: Sequence[str], limit: str | None, vault: Sequence[str] = ()) -> Inventory:
-    """The hosts of these inventories that match `limit`.
+    """Return the hosts of these inventories that match `limit`.
 
-    Raises BadInput for a file that is not there or does not read, a pattern that matches no host or group, and where
-    no host is left; CommandFailed is not raised.
+    Raises BadInput if a file is missing or cannot be read, if a pattern matches no host or group, or if no host is
+    left. Does not raise CommandFailed.
     """
     for source in sources:
         if "," not in source and not os.path.exists(source):
@@ -61,7 +61,10 @@ def read_inventory(sources: Sequence[str], limit: str | None, vault: Sequence[st
 
 
 def _hosts(said: str, sources: Sequence[str]) -> tuple[str, ...]:
-    """The hosts of `ansible --list-hosts`. Raises BadInput for a name that its lines, or a limit, cannot carry."""
+    """Return the hosts in the output of `ansible --list-hosts`.
+
+    Raises BadInput for a host name that does not fit on one line of that output, or that `--limit` would misread.
+    """
     head, _, rest = said.partition("\n")
     match = _COUNT.fullmatch(head)
     lines = rest.splitlines()
@@ -78,7 +81,7 @@ def _hosts(said: str, sources: Sequence[str]) -> tuple[str, ...]:
 
 
 def groups_of(listed: str, hosts: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
-    """The groups of each host, from what `ansible-inventory --list` prints; none where it is no such document."""
+    """Return the groups of each host from the output of `ansible-inventory --list`; empty if it cannot be decoded."""
     try:
         groups = msgspec.json.decode(listed, type=dict[str, _Group])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -94,7 +97,10 @@ def groups_of(listed: str, hosts: Sequence[str]) -> Mapping[str, tuple[str, ...]
 
 
 def _members(groups: Mapping[str, _Group], name: str) -> set[str]:
-    """The hosts of a group and of the groups below it; ansible refuses circles, and one here ends as well."""
+    """Return the hosts of a group and of all groups below it.
+
+    Ansible refuses cyclic groups; this function also ends if there is a cycle.
+    """
     seen: set[str] = set()
     todo = [name]
     hosts: set[str] = set()
@@ -109,7 +115,7 @@ def _members(groups: Mapping[str, _Group], name: str) -> set[str]:
 
 
 def tool(name: str) -> str:
-    """The path of one of ansible's commands: beside this Python. Raises BadInput where it is not installed."""
+    """Return the path of an ansible command, in the directory of this Python. Raises BadInput if it is not there."""
     path = os.path.join(os.path.dirname(os.path.abspath(sys.executable)), name)
     if not os.access(path, os.X_OK):
         raise not_installed()
@@ -117,7 +123,7 @@ def tool(name: str) -> str:
 
 
 def not_installed() -> BadInput:
-    """The error where the extra `fleet` is missing."""
+    """Return the error for an installation without the extra `fleet`."""
     return BadInput(
         "ansible is not installed beside this hosttune", where="hosttune fleet", hint="pip install 'hosttune[fleet]'"
     )
@@ -139,9 +145,10 @@ def _named(sources: Sequence[str], limit: str | None) -> str:
 
 
 def _reason(error: CommandFailed, sources: Sequence[str]) -> str:
-    """What ansible had to say, in a line: its error, the cause, and the place in the file.
+    """Return ansible's error message as one line: its error, the cause, and the place in the file.
 
-    It tries one kind of inventory after the other and tells of each; the cause is that of the kind that was meant.
+    Ansible tries one inventory plugin after another and reports an error for each. The cause is taken from the plugin
+    that fits the names of the files.
     """
     said = error.output
     errors = [match[1] for line in said.splitlines() if (match := _ERROR.match(line))] or said.split("\n")[-2:-1]

@@ -1,8 +1,8 @@
-"""Start ansible-playbook so that it ends with the run that started it, and so that it can be seen while it lasts.
+"""Start ansible-playbook so that it ends when the run that started it ends, and holds a lock while it is running.
 
-Run as a file, not imported: `python -P launch.py PARENT LOCKFILE ANSIBLE-PLAYBOOK ARGUMENTS…`; the standard library
-only. A run that is killed takes its ansible along (SIGTERM, on which ansible ends its workers); as long as one of them
-is still there it holds the lock, shared, and no other run begins to ask the same hosts.
+This file is run as a script, not imported: `python -P launch.py PARENT LOCKFILE ANSIBLE-PLAYBOOK ARGUMENTS…`. It uses
+only the standard library. If the run is killed, the kernel sends SIGTERM to ansible, which then ends its workers. While
+one of these processes is still running, it holds a shared lock, and no other run starts on the same hosts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def main(parent: int, lock: str, argv: list[str]) -> None:
-    """Become ansible-playbook. Ends with 1 where the run is gone already."""
+    """Replace this process with ansible-playbook. Exits with 1 if the run has already ended."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
         sys.exit(1)

@@ -1,6 +1,7 @@
-"""Progress of a run on stderr: a display that is kept up to date on a terminal, plain lines elsewhere.
+"""Progress of a run on stderr: a live display on a terminal, plain lines elsewhere.
 
-It shows what ansible's events tell, which decides nothing: what became of a host is said once its files were read.
+Between results it shows ansible's events, which decide nothing. The outcome of a host is shown after its files were
+read.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-_FEW = 48  # up to so many hosts each has a line of its own where nobody watches a terminal
+_FEW = 48  # without a terminal, each host has its own line if there are at most this many
 _EVERY_SECONDS = 10.0
 _MOST_TROUBLES = 8
 
 
 class Progress:
-    """What a run has come to: counted from events, corrected by what the files said."""
+    """The progress of a run: counted from events, corrected by the result files."""
 
     def __init__(self, verb: str, total: int, waves: int) -> None:
         self.verb = verb
@@ -33,12 +34,12 @@ class Progress:
         self.wave = 1
         self.begun = time.monotonic()
         self.now_in: dict[str, str] = {}
-        self.seen: set[str] = set()  # finished by their events, files not yet read
+        self.seen: set[str] = set()  # hosts that are finished according to events, but whose files are not read yet
         self.settled: Counter[str] = Counter()
         self.troubles: list[str] = []
 
     def hear(self, event: Event) -> bool:
-        """Take one event of ansible in; whether the host is finished by it."""
+        """Process one event of ansible. Returns whether this event finishes the host."""
         if event.kind == "start":
             if event.host not in self.seen:
                 self.now_in[event.host] = event.task
@@ -53,7 +54,7 @@ class Progress:
         return False
 
     def settle(self, wave: int, standing: HostStatus) -> None:
-        """Take in how a host stands by its files."""
+        """Record the status of a host as read from its files."""
         self.wave = wave
         self.now_in.pop(standing.host, None)
         self.seen.discard(standing.host)
@@ -63,18 +64,18 @@ class Progress:
 
     @property
     def finished(self) -> int:
-        """How many hosts are done, as far as is known."""
+        """The number of finished hosts; those without read files are counted by their events."""
         return self.settled.total() + len(self.seen)
 
     @property
     def eta_seconds(self) -> float | None:
-        """How long the rest takes at the pace so far; None before the first host is done."""
+        """The remaining time in seconds at the average speed so far; None before the first host is finished."""
         if not self.finished:
             return None
         return (time.monotonic() - self.begun) / self.finished * max(0, self.total - self.finished)
 
     def line(self) -> str:
-        """All of it in one line."""
+        """Return the whole progress as one line."""
         outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(self.settled.items()))
         parts = [f"{self.verb}: {self.finished} of {self.total} hosts"]
         if self.waves > 1:
@@ -85,7 +86,7 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """A length of time for people: "40 s", "12 min", "3 h 5 min"."""
+    """Return a duration as text: "40 s", "12 min", "3 h 5 min"."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -93,7 +94,7 @@ def duration(seconds: float) -> str:
 
 
 class Lines:
-    """Plain lines, for a log: each host's where they are few, the state every some seconds where they are many."""
+    """Plain lines for a log: one line per host for up to _FEW hosts, else the progress every _EVERY_SECONDS."""
 
     def __init__(self, progress: Progress, write: Callable[[str], None]) -> None:
         self._progress = progress
@@ -107,12 +108,12 @@ class Lines:
         self._write(self._progress.line())
 
     def heard(self, event: Event) -> None:
-        """An event of ansible."""
+        """Show an event of ansible."""
         if self._progress.hear(event):
             self._now_and_then()
 
     def settled(self, wave: int, standing: HostStatus) -> None:
-        """A host whose files were read."""
+        """Show the status of a host whose files were read."""
         self._progress.settle(wave, standing)
         if not standing.good or self._progress.total <= _FEW:
             self._write(standing.line if not standing.good else f"{standing.host}: ok")
@@ -125,7 +126,7 @@ class Lines:
 
 
 class Display:
-    """The display of a terminal: hosts by phase, outcomes, the last troubles, and how long it will take."""
+    """The live display on a terminal: hosts by phase, outcomes, the last failures, and the remaining time."""
 
     def __init__(self, progress: Progress, output: TextIO) -> None:
         self._progress = progress
@@ -147,11 +148,11 @@ class Display:
         print(self._progress.line(), file=self._output)
 
     def heard(self, event: Event) -> None:
-        """An event of ansible."""
+        """Show an event of ansible."""
         self._progress.hear(event)
 
     def settled(self, wave: int, standing: HostStatus) -> None:
-        """A host whose files were read."""
+        """Show the status of a host whose files were read."""
         self._progress.settle(wave, standing)
 
     def _table(self) -> Table:
@@ -174,12 +175,15 @@ Watch = Lines | Display
 
 
 def watch(progress: Progress, output: TextIO, write: Callable[[str], None]) -> AbstractContextManager[Watch]:
-    """Who shows the progress: a display where `output` is a terminal, else lines through `write`."""
+    """Return what shows the progress: a live display if `output` is a terminal, else lines through `write`."""
     if output.isatty():
         return Display(progress, output)
     return Lines(progress, lambda text: write(printable(text)))
 
 
 def printable(text: str) -> str:
-    """One line that is safe for a terminal: hosts' names and answers are data."""
+    """Return text that is safe to print on a terminal: host names and answers are untrusted data.
+
+    Unprintable characters become "?", and the text is cut to 500 characters.
+    """
     return "".join(character if character.isprintable() else "?" for character in text)[:500]

@@ -1,10 +1,11 @@
-"""What a fleet measures: of each metric and device model the median and the median absolute deviation (MAD), figures
-that lie far from them, and floors made of them for `hosttune validate --fleet`. Pure.
+"""Statistics over a fleet: medians, outliers, and floors for `hosttune validate --fleet`. Pure functions.
 
-One figure is the median of the runs of one subject (a GPU, a pair of GPUs) on one host. Far is a modified z-score
-|0.6745 x (value - median) / MAD| above 3.5: B. Iglewicz and D. Hoaglin, "How to Detect and Handle Outliers", ASQC
-Quality Press 1993; NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.5.17. Half of the figures may be bad before
-either number moves. A difference too small to matter is none, however alike the others are.
+For each metric and device model: the median and the median absolute deviation (MAD). One figure is the median of the
+runs of one subject (a GPU, a pair of GPUs) on one host. A figure is an outlier if its modified z-score
+|0.6745 x (value - median) / MAD| is above 3.5: B. Iglewicz and D. Hoaglin, "How to Detect and Handle Outliers", ASQC
+Quality Press 1993; NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.5.17. Median and MAD stay meaningful while
+fewer than half of the figures are bad. A difference that is too small to matter is not an outlier, even if all other
+figures are equal.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from hosttune.model.validation import Sample
 from hosttune.report.branch import printable
 
 FAR = 3.5  # modified z-score
-_CONSISTENT = 0.6745  # of a normal distribution the MAD is so many standard deviations
-FEWEST_HOSTS = 5  # with fewer there is no telling who is the odd one
-LEAST_WITHOUT_SPREAD = 0.05  # MAD 0 (over half alike): as far as a host may fall behind its own history
-LEAST_TOLERANCE = 0.05  # of a floor: a fleet that is very alike today must not warn of tomorrow's noise
-_TELEMETRY = "load-"  # clocks and power are told, never judged
+_CONSISTENT = 0.6745  # the MAD of a normal distribution, in standard deviations
+FEWEST_HOSTS = 5  # with fewer hosts it is not clear which one is the outlier
+LEAST_WITHOUT_SPREAD = 0.05  # for a MAD of 0 (over half are equal): as much as a host may fall behind its own history
+LEAST_TOLERANCE = 0.05  # of a floor: hosts that are almost equal today must not cause warnings about later noise
+_TELEMETRY = "load-"  # clocks and power are reported, but not judged
 _TOGETHER = re.compile(r"([0-9]{1,3}) GPUs?")
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """What a host's figures belong to: (model, vendor:device) of each GPU by address, and the machine's product."""
+    """The hardware of a host: (model, vendor:device) of each GPU by address, and the product name of the machine."""
 
     gpus: Mapping[str, tuple[str, str | None]]
     product: str | None = None
@@ -44,7 +45,7 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Kind:
-    """What may be compared with one another: one metric, in its own unit, on one model."""
+    """Identifies figures that can be compared with each other: one metric, in its own unit, on one model."""
 
     model: str
     device: str | None
@@ -56,7 +57,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Row:
-    """The figures of one kind on one host: a value for each subject, in order."""
+    """The figures of one kind on one host: one value per subject, in the same order."""
 
     kind: Kind
     subjects: tuple[str, ...]
@@ -64,7 +65,10 @@ class Row:
 
 
 def rows_of(samples: Iterable[Sample], hardware: Hardware) -> tuple[Row, ...]:
-    """The medians of a host's runs, by kind. Runs without a figure and subjects of an unknown model give none."""
+    """Return the medians of a host's runs, by kind.
+
+    Runs without a figure and subjects of an unknown model are left out.
+    """
     runs: dict[tuple[str, str, str], list[float]] = {}
     for sample in samples:
         if sample.value is not None and math.isfinite(sample.value):
@@ -78,7 +82,10 @@ def rows_of(samples: Iterable[Sample], hardware: Hardware) -> tuple[Row, ...]:
 
 
 def fleet_medians(hosts: Iterable[tuple[str, Sequence[Row]]]) -> tuple[tuple[Median, ...], tuple[Outlier, ...]]:
-    """(the median and MAD of every kind, the figures far from them: the bad side first, the farthest first)."""
+    """Return (the median and MAD of every kind, the outliers).
+
+    Outliers on the bad side come first, and on each side those with the largest score.
+    """
     by_kind: dict[Kind, list[tuple[str, Row]]] = {}
     for host, rows in hosts:
         for row in rows:
@@ -93,10 +100,11 @@ def fleet_medians(hosts: Iterable[tuple[str, Sequence[Row]]]) -> tuple[tuple[Med
 
 
 def floors_toml(medians: Iterable[Median], *, run: str | None = None, at: str | None = None) -> str:
-    """Baselines of kind "fleet" in TOML, as `hosttune validate --fleet` reads them.
+    """Return baselines of kind "fleet" in TOML, as `hosttune validate --fleet` reads them.
 
-    A host warns where it is so far behind that it would be an outlier, at least LEAST_TOLERANCE. What makes no floor
-    (too few hosts, no device id, not judged, not believed) stands as a comment with its reason.
+    The tolerance of a floor is the distance from the median at which a figure becomes an outlier, at least
+    LEAST_TOLERANCE. A median that gives no floor (too few hosts, not judged, above the device's peak) is a comment with
+    the reason. Medians without a device id are left out.
     """
     source = "median of our fleet" + (f", run {run}" if run else "") + (f", {at}" if at else "")
     peaks = shipped().peaks
@@ -175,7 +183,7 @@ def _outliers(one: Median, rows: Sequence[tuple[str, Row]]) -> list[Outlier]:
 
 
 def is_far(value: float, middle: float, mad: float) -> bool:
-    """Whether a figure is an outlier. Where the MAD is 0 only the relative size decides."""
+    """Return whether a figure is an outlier. If the MAD is 0, only the relative difference decides."""
     away = abs(value - middle)
     if mad == 0:
         return away > LEAST_WITHOUT_SPREAD * abs(middle)
@@ -230,7 +238,7 @@ def _no_floor(one: Median) -> str | None:
 
 
 def _tolerance(one: Median) -> float:
-    """How far below the median a host would be an outlier, as a part of the median."""
+    """Return how far below the median a figure becomes an outlier, as a fraction of the median."""
     far = FAR * one.mad / _CONSISTENT / one.median if one.median > 0 else 1.0
     return max(LEAST_TOLERANCE, math.ceil(far * 1000) / 1000)
 
@@ -252,5 +260,5 @@ def _table(one: Median, source: str) -> str:
 
 
 def _text(value: str) -> str:
-    """A TOML basic string: JSON's escapes are among TOML's (https://toml.io/en/v1.0.0#string)."""
+    """Return a TOML basic string: TOML accepts all of JSON's escapes (https://toml.io/en/v1.0.0#string)."""
     return json.dumps(printable(value), ensure_ascii=False)

@@ -1,7 +1,8 @@
-"""What a user may hand on to ansible-playbook, behind `--`: by name, so that nothing changes whom it asks, or what.
+"""The options that a user may pass to ansible-playbook after `--`.
 
-Secrets come through Ansible's own files (vault, become and connection passwords). A password that would be asked for
-on the terminal is refused: nobody could answer while hosts are asked.
+Only the options listed here are allowed, so that no option changes which hosts are contacted or which playbook is run.
+Secrets come from Ansible's own files (vault, become and connection passwords). An option that makes ansible ask for a
+password on the terminal is refused, because the user cannot answer while a run is in progress.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ RESERVED = ("hosttune_results", "hosttune_run", "hosttune_waves", "hosttune_gate
 
 
 def checked(words: Sequence[str]) -> tuple[str, ...]:
-    """The words behind `--`, each known. Raises BadInput naming the first that is not."""
+    """Return the words after `--` if all of them are allowed. Raises BadInput that names the first that is not."""
     rest = list(words)
     while rest:
         word = rest.pop(0)
@@ -66,7 +67,7 @@ def _refused(what: str, hint: str) -> BadInput:
 
 
 def check_variable(text: str, *, where: str = "-e") -> None:
-    """Refuse an extra variable that the command itself sets. Raises BadInput."""
+    """Check an extra variable. Raises BadInput if hosttune fleet itself sets the variable."""
     name = text.partition("=")[0].strip()
     if name in RESERVED:
         option = name.removeprefix("hosttune_")
@@ -75,7 +76,7 @@ def check_variable(text: str, *, where: str = "-e") -> None:
 
 
 def vault(words: Sequence[str]) -> tuple[str, ...]:
-    """Of these options those that an inventory with vaulted files needs to be read."""
+    """Return the vault options among these words: they are needed to read an inventory with vaulted files."""
     found: list[str] = []
     for index, word in enumerate(words):
         name, given, _ = word.partition("=")

@@ -1,6 +1,7 @@
-"""Result files → the fleet report. One host's documents at a time: what is kept of them is a HostLine and its medians.
+"""Result files → the fleet report.
 
-A host counts by its files of this run alone. Missing, empty, cut, of another host or another run: unknown, never ok.
+The documents are read one host at a time, and only a HostLine and the host's medians are kept. A host is judged only by
+its files of this run. A file that is missing, empty, incomplete, or from another host or run is unknown, never ok.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from hosttune.model.validation import VALIDATION_SCHEMA, CheckResult, Validation
 from hosttune.model.validation import Outcome as CheckOutcome
 from hosttune.report.outcomes import severity, worst_first
 
-# The phase whose validation judges a host in the end; the other verbs have none.
+# The phase whose validation gives the final verdict of a host; the other verbs have none.
 _JUDGES = {"apply": "validate", "validate": "validate", "handover": "handover", "revert": "validate"}
 _OUTCOMES: tuple[Verdict, ...] = ("fail", "unknown", "warn", "pass")  # worst first
-# Answers in which the host said no; of the others that are not ok nobody knows what the host is like.
+# Outcomes with which the host reported a failure. After any other outcome than ok, the state of the host is unknown.
 _NEGATIVE = frozenset(("no", "bad-input", "refused", "needs-person", "internal"))
-MOST_TOLD = 48  # results that are kept of a host, worst first: all of them are in its own file
-MOST_TEXT = 600  # characters of one text of a result
-HOST_ANSWERS = "host-answers"  # the check that a host without an answer does not pass
+MOST_TOLD = 48  # results kept in the report for each host, worst first; the host's own file has all of them
+MOST_TEXT = 600  # most characters of each text of a result
+HOST_ANSWERS = "host-answers"  # the name of the check that a host without a good answer does not pass
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What was asked of the hosts, and what only the run itself knows: its waves, why it stopped, inventory groups.
+    """The request that a report is about, and what only the run knows: its waves, why it stopped, inventory groups.
 
-    `check`: nothing was done, the files are HOST/PHASE.check.json. `run` None: whichever run wrote the files last.
+    `check`: it was a dry run, and the files are HOST/PHASE.check.json. `run` None: the run that wrote the files last.
     """
 
     verb: str
@@ -51,16 +52,16 @@ class Asked:
 
 @dataclass(frozen=True)
 class _Seen:
-    """A host's files as they were read: the answers that count, and the validation that judges it."""
+    """The content of a host's files: the answers that are used, and the validation that gives the verdict."""
 
     answers: tuple[Answer, ...]
     validation: Validation | None
 
 
 def report_of(results: str, hosts: Iterable[str], asked: Asked) -> FleetReport:
-    """The report over these hosts of the inventory, in their order, from the files in the folder `results`.
+    """Return the report over these hosts, in this order, from the files in the folder `results`.
 
-    The documents of one host are dropped before the next is read. Files that do not read make their host unknown.
+    The documents of one host are dropped before the next host is read. A host whose files cannot be read is unknown.
     Raises BadInput for a verb that has no report.
     """
     if asked.verb not in PHASES:
@@ -96,18 +97,18 @@ def report_of(results: str, hosts: Iterable[str], asked: Asked) -> FleetReport:
     )
 
 
-# --- what was read -------------------------------------------------------------------------------------------
+# --- reading result files ------------------------------------------------------------------------------------
 
 
 def _look(results: str, host: str, asked: Asked) -> _Seen:
-    """The answers of every phase that the host was asked in; that of the verb itself in any case."""
+    """Return the host's answer in every phase that was run; the answer of the verb itself is always included."""
     asked_in = phases(asked.verb, check=asked.check)
-    # Where no run is named, that which asked last: what another one left beside its answers proves nothing of it.
+    # If no run is named, use the one that wrote last. Files that other runs left in the folder prove nothing about it.
     run = asked.run or read_answer(results, host, asked.verb, None, check=asked.check).run
     found = {phase: read_answer(results, host, phase, run, check=asked.check) for phase in asked_in}
     judge = judge_of(asked.verb, check=asked.check)
     validation = None
-    if judge is not None and found[judge].outcome in ("ok", "no"):  # no other answer has a document to trust
+    if judge is not None and found[judge].outcome in ("ok", "no"):  # only these have a document that can be trusted
         validation, doubt = _validation(results, host, judge, asked)
         if doubt is not None:
             found[judge] = msgspec.structs.replace(found[judge], outcome="unknown", why=doubt)
@@ -116,15 +117,15 @@ def _look(results: str, host: str, asked: Asked) -> _Seen:
 
 
 def judge_of(verb: str, *, check: bool = False) -> str | None:
-    """The phase whose validation judges a host in the end; None of a verb that has none.
+    """Return the phase whose validation gives the final verdict of a host; None if the verb has none.
 
-    A rehearsed change has nothing to validate after it.
+    After a dry run of a change there is nothing to validate.
     """
     return None if check and verb in WAVES else _JUDGES.get(verb)
 
 
 def _validation(results: str, host: str, phase: str, asked: Asked) -> tuple[Validation | None, str | None]:
-    """(the validation in a phase's file, why there is none)."""
+    """Return (the validation in a phase's file, None), or (None, the reason why there is none)."""
     path = answer_path(results, host, phase, check=asked.check)
     try:
         data = read_file(path)
@@ -172,10 +173,11 @@ def _line(host: str, seen: _Seen, machine: HostHardware | None, asked: Asked, sh
 
 
 def _said(seen: _Seen, made: Sequence[CheckResult], asked: Asked) -> tuple[CheckResult, ...]:
-    """A result for each answer that is not ok; `no` of a validation is told by its results already.
+    """Return a result for each answer that is not ok.
 
-    How a host was before (phase `before`, answer `no`) is what it is compared with, not what it is. Where an earlier
-    phase kept the host from being asked at all, that one says why.
+    Two answers are left out. The `no` of a validation is already shown by its results. The `no` of the phase `before`
+    describes the host before the change, not its state now. If an earlier phase failed, so that later phases were not
+    run, only the earlier phase gives a result.
     """
     told = any(was_asked(answer) and answer.outcome not in ("ok", "no") for answer in seen.answers)
     asked_for = [
@@ -189,7 +191,7 @@ def _said(seen: _Seen, made: Sequence[CheckResult], asked: Asked) -> tuple[Check
 
 
 def _unjudged(seen: _Seen, asked: Asked) -> tuple[CheckResult, ...]:
-    """A host that was changed and not validated after it, or not booted: nobody knows what it is like now."""
+    """Return a result for a host that was changed but not validated or not rebooted since: its state is unknown."""
     by_phase = {answer.phase: answer for answer in seen.answers}
     if (
         judge_of(asked.verb, check=asked.check) is None
@@ -206,7 +208,7 @@ def _unjudged(seen: _Seen, asked: Asked) -> tuple[CheckResult, ...]:
 
 
 def _regressed(seen: _Seen, made: Sequence[CheckResult], asked: Asked) -> tuple[CheckResult, ...]:
-    """The gate closed on a host without a fault or an unknown: something is worse than before."""
+    """Return a result for a host without fail or unknown for which the gate is closed: something got worse."""
     judge = judge_of(asked.verb, check=asked.check)
     judged = next((answer for answer in seen.answers if answer.phase == judge), None)
     if seen.validation is None or judged is None or judged.outcome != "no" or verdict_of(made) in ("fail", "unknown"):
@@ -259,7 +261,7 @@ def _result(answer: Answer, asked: Asked) -> CheckResult:
 
 
 def _to_come(host: str, asked: Asked) -> bool:
-    """Whether the host is of a wave that was not begun: a retry asks none of these."""
+    """Return whether the host belongs to a wave that was not started: --retry skips such hosts."""
     number = asked.wave_of.get(host)
     return any(wave.number == number and wave.passed is None for wave in asked.waves)
 
@@ -282,7 +284,10 @@ HINTS: Mapping[str, str] = {
 
 
 def _verdict(seen: _Seen, asked: Asked, results: Sequence[CheckResult]) -> Verdict:
-    """The worst of what the validation says of itself, its results, and the answers; without a judge unknown."""
+    """Return the worst of the validation's own verdict, its results, and the results of the answers.
+
+    It is at best unknown if the verb needs a validation and there is none.
+    """
     found: list[Verdict] = [verdict_of(results)]
     if seen.validation is not None:
         found.append(seen.validation.verdict if seen.validation.results else "unknown")
@@ -305,7 +310,7 @@ def _checks(results: Iterable[CheckResult], shared: dict[str, str]) -> dict[str,
 
 
 def _kept(one: CheckResult, shared: dict[str, str]) -> CheckResult:
-    """A result with its texts cut to what a report shows; hosts that say the same share one text."""
+    """Return a result with its texts cut to MOST_TEXT. Equal texts of several hosts share one string (saves memory)."""
 
     def short(text: str | None) -> str | None:
         return None if text is None else shared.setdefault(cut := _cut(text), cut)
@@ -335,7 +340,7 @@ def _notes(measured: int, strange: int) -> tuple[str, ...]:
 
 
 def _twice(named: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """A note for each machine that answered under several names: some host that was meant was not asked."""
+    """Yield a note for each machine that answered under several names: an intended host was not contacted."""
     for hosts in named.values():
         if len(hosts) > 1:
             some = ", ".join(hosts[:5]) + (f" and {len(hosts) - 5} more" if len(hosts) > 5 else "")

@@ -1,7 +1,7 @@
-"""The hosts' own pages, written beside their results: RESULTS/HOST/PHASE.html, one host's documents at a time.
+"""One HTML page per host, in the folder of its results: RESULTS/HOST/PHASE.html.
 
-A page costs some 20 ms and 200 KB (it draws the host), so by default only hosts with something to mend get one, and one
-that is newer than the documents it is made of is left as it is.
+Documents are read one host at a time. A page takes about 20 ms and 200 KB, because it has a picture of the host. So by
+default only hosts with problems get one, and a page that is newer than its source documents is not written again.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ Renderer = Callable[[Validation, Host | None], str]
 
 @dataclass(frozen=True)
 class _Page:
-    """One host's page and the documents that it is made of."""
+    """The page of one host and the documents that it is made from."""
 
     path: str
-    place: str  # from the results folder
+    place: str  # the path relative to the results folder
     sources: tuple[str, str]
 
     @property
     def made(self) -> bool:
-        """Whether it was written after all that it is made of."""
+        """Whether the page is newer than all of its source documents."""
         try:
             page = os.lstat(self.path)
             newest = max((os.lstat(path).st_mtime_ns for path in self.sources if os.path.lexists(path)), default=0)
@@ -45,11 +45,11 @@ class _Page:
 
 
 def with_pages(report: FleetReport, results: str, *, every: bool = False, check: bool = False) -> FleetReport:
-    """Write hosts' pages into their folders and give the report with the paths to them, from the results folder.
+    """Write the pages of hosts, and return the report with their paths relative to the results folder.
 
-    Of hosts that failed, are unknown or got worse; `every`: of all. A host without a validation of this run has none;
-    a page of an earlier one is removed, so that nobody takes it for this one's. Raises BadInput where a page cannot be
-    written.
+    Pages are written for hosts that failed, are unknown or got worse; with `every` for all hosts. A host without a
+    validation of this run gets no page. A page of an earlier run is removed, so that it is not mistaken for one of this
+    run. Raises BadInput if a page cannot be written.
     """
     judge = judge_of(report.verb, check=check)
     if judge is None:
@@ -71,7 +71,7 @@ def with_pages(report: FleetReport, results: str, *, every: bool = False, check:
 
 
 def _written(page: _Page, render: Renderer) -> bool:
-    """Write a page where it is not there as it should be; False where its documents do not read."""
+    """Write a page if it is missing or out of date. Returns False if its documents are missing or cannot be read."""
     if page.made:
         return True
     source, discovered = page.sources
@@ -79,7 +79,7 @@ def _written(page: _Page, render: Renderer) -> bool:
         data = read_file(source)
         validation = Validation.from_json(data, where=source) if data is not None else None
     except BadInput:
-        return False  # its host is unknown for this very reason, and the report says so
+        return False  # the host is unknown for the same reason, and the report says so
     if validation is None:
         return False
     replace_file(page.path, render(validation, _host(discovered)).encode("utf-8", "replace"))
@@ -87,7 +87,7 @@ def _written(page: _Page, render: Renderer) -> bool:
 
 
 def _host(path: str) -> Host | None:
-    """The host document that lies beside, for the picture; None where there is none that reads."""
+    """Return the host document for the picture; None if it is missing or cannot be read."""
     try:
         data = read_file(path)
         return _decoded(data, path) if data is not None else None
@@ -96,7 +96,11 @@ def _host(path: str) -> Host | None:
 
 
 def _decoded(data: bytes, path: str) -> Host:
-    """Raises BadInput. Straight from its text is ten times as fast as by way of plain values, which may be null."""
+    """Return the host document in `data`. Raises BadInput.
+
+    Decoding the JSON text directly to a Host is ten times as fast as `Host.from_json`, which first decodes it to plain
+    values. `Host.from_json` also accepts nulls and gives better errors, so it is used if direct decoding fails.
+    """
     try:
         found = msgspec.json.decode(data, type=Host)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -108,7 +112,7 @@ def _decoded(data: bytes, path: str) -> Host:
 
 
 def _renderer() -> Renderer:
-    """The page of one host, with what is the same for all of them looked up once."""
+    """Return the function that renders one page. What is the same for all pages is loaded once."""
     from hosttune.bench.baselines import shipped
     from hosttune.checks import checks
     from hosttune.report.svg import host_svg

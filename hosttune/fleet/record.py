@@ -1,7 +1,7 @@
-"""The record of runs: RESULTS/run.jsonl, a JSON line an event, appended, never rewritten.
+"""The record of runs: RESULTS/run.jsonl, one JSON line per event. Lines are only appended, never rewritten.
 
-It says which hosts a run has, in which waves, which of them were proven good, and what each gate said: all that
-`--resume` needs, whenever the controller ended. It holds names, outcomes and reasons; no variable and no secret.
+It has the hosts of each run, their waves, which hosts were proven good, and the result of each gate. This is all that
+`--resume` needs, whenever the controller ended. It holds names, outcomes and reasons, but no variables or secrets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hosttune.model.values import Value, to_builtins
 
 
 class Began(Value, frozen=True, kw_only=True, tag="began", tag_field="event"):
-    """A run begins: what was asked. `intent_sha256` tells a changed intent when the run is resumed."""
+    """A run begins, with its request. `intent_sha256` detects a changed intent when the run is resumed."""
 
     run: str
     at: str
@@ -40,7 +40,7 @@ class Began(Value, frozen=True, kw_only=True, tag="began", tag_field="event"):
 
 
 class Members(Value, frozen=True, kw_only=True, tag="members", tag_field="event"):
-    """The hosts of a wave, in order; written for every wave before the first host is asked."""
+    """The hosts of a wave, in order. It is written for every wave before the first host is contacted."""
 
     run: str
     wave: int
@@ -48,7 +48,7 @@ class Members(Value, frozen=True, kw_only=True, tag="members", tag_field="event"
 
 
 class Resumed(Value, frozen=True, kw_only=True, tag="resumed", tag_field="event"):
-    """The run goes on after an end; `how`: resume or retry. `told`: what is not as it was."""
+    """The run continues; `how`: resume or retry. `told`: the reported changes since the run began."""
 
     run: str
     at: str
@@ -58,7 +58,7 @@ class Resumed(Value, frozen=True, kw_only=True, tag="resumed", tag_field="event"
 
 
 class Asked(Value, frozen=True, kw_only=True, tag="asked", tag_field="event"):
-    """A wave begins; `hosts` of it are asked now."""
+    """A wave begins; `hosts` is the number of its hosts that are processed now."""
 
     run: str
     at: str
@@ -67,7 +67,7 @@ class Asked(Value, frozen=True, kw_only=True, tag="asked", tag_field="event"):
 
 
 class Done(Value, frozen=True, kw_only=True, tag="host", tag_field="event"):
-    """A host of a wave is done, as its result files of this run say."""
+    """A host of a wave is finished, according to its result files of this run."""
 
     run: str
     wave: int
@@ -80,7 +80,7 @@ class Done(Value, frozen=True, kw_only=True, tag="host", tag_field="event"):
 
 
 class Judged(Value, frozen=True, kw_only=True, tag="gate", tag_field="event"):
-    """What the gate behind a wave said."""
+    """The result of the gate after a wave."""
 
     run: str
     wave: int
@@ -89,7 +89,7 @@ class Judged(Value, frozen=True, kw_only=True, tag="gate", tag_field="event"):
 
 
 class Stopped(Value, frozen=True, kw_only=True, tag="stopped", tag_field="event"):
-    """The run ends before every host was visited."""
+    """The run ends before every host was processed."""
 
     run: str
     at: str
@@ -97,7 +97,7 @@ class Stopped(Value, frozen=True, kw_only=True, tag="stopped", tag_field="event"
 
 
 class Ended(Value, frozen=True, kw_only=True, tag="ended", tag_field="event"):
-    """The run ends; `exit_code` is the command's."""
+    """The run ends; `exit_code` is the exit code of the command."""
 
     run: str
     at: str
@@ -105,14 +105,14 @@ class Ended(Value, frozen=True, kw_only=True, tag="ended", tag_field="event"):
 
 
 def now() -> str:
-    """The time of a line: UTC, to the second."""
+    """Return the current time for a line of the record: UTC, ISO 8601, in whole seconds."""
     from datetime import UTC, datetime
 
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def new_run() -> str:
-    """An id for a run: its time for people, and enough chance that no two are the same."""
+    """Return an id for a run: the readable time, and 4 random bytes in hex so that no two ids are equal."""
     import secrets
 
     return f"{now().translate({ord(mark): None for mark in '-:'}).partition('+')[0]}-{secrets.token_hex(4)}"
@@ -123,12 +123,15 @@ _DECODER: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 
 
 def encode(line: Line) -> bytes:
-    """A line of the record, without its newline."""
+    """Return the bytes of a line of the record, without the newline."""
     return msgspec.json.encode(to_builtins(line))
 
 
 def decode(data: bytes, *, where: str = "run.jsonl") -> tuple[Line, ...]:
-    """The lines of a record. A last line without its end is left out; any other that does not read raises BadInput."""
+    """Return the lines of a record.
+
+    An incomplete last line is left out. Raises BadInput if any other line cannot be read.
+    """
 
     def broken(number: int, why: str) -> BadInput:
         hint = "begin a new run, or name another results folder with --results"
@@ -139,7 +142,7 @@ def decode(data: bytes, *, where: str = "run.jsonl") -> tuple[Line, ...]:
 
 @dataclass(frozen=True)
 class Past:
-    """A run as its lines tell it. `done`: each host's last line; `gates`: each wave's last. Waves count from 1."""
+    """A run as recorded. `done`: the last line of each host; `gates`: the last of each wave. Waves count from 1."""
 
     began: Began
     gate: Gate
@@ -157,12 +160,15 @@ class Past:
 
     @property
     def whole(self) -> bool:
-        """Whether the record holds all waves: a controller that died while it wrote them asked no host."""
+        """Whether the record has all waves. If not, the controller died while writing them and contacted no host."""
         return sum(map(len, self.members.values())) == self.began.hosts
 
 
 def past_run(lines: tuple[Line, ...], verb: str | None = None, run: str | None = None) -> Past | None:
-    """The last run (of a verb) that changed or visited hosts (check mode is no run to resume), or the one named."""
+    """Return the named run, or else the last run (of a verb) that was not in check mode; None if there is none.
+
+    A run in check mode cannot be resumed.
+    """
     begun = [line for line in lines if isinstance(line, Began) and verb in (None, line.verb)]
     found = [line for line in begun if line.run == run] if run else [line for line in begun if not line.check]
     if not found:
@@ -182,7 +188,7 @@ def past_run(lines: tuple[Line, ...], verb: str | None = None, run: str | None =
             case Judged():
                 gates[line.wave] = line
             case Resumed() if line.gate != past.gate:
-                done.clear()  # proven by another gate: by this one only their files can prove it
+                done.clear()  # these hosts were judged with another gate; their files must be judged again
                 past = replace(past, **_passing(past, line))
             case _:
                 past = replace(past, **_passing(past, line))
@@ -190,7 +196,7 @@ def past_run(lines: tuple[Line, ...], verb: str | None = None, run: str | None =
 
 
 def _passing(past: Past, line: Line) -> dict[str, Any]:
-    """What one line of the less common kinds changes in a run."""
+    """Return the fields of a run that one line of the less common kinds changes."""
     match line:
         case Resumed():
             return {"gate": line.gate, "stopped": None, "exit_code": None}

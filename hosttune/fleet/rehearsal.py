@@ -1,4 +1,4 @@
-"""What `--check` found: per host what would change, hosts of which the very same is said taken together."""
+"""The results of `--check`: what would change on each host. Hosts with equal results are grouped."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hosttune.model.result import Result
 
 
 def rehearsals(results: str, verb: str, run: str, hosts: Sequence[str]) -> Iterator[tuple[tuple[str, ...], Result]]:
-    """(hosts, what would become of each of them), in the order of the first host. One document is held at a time.
+    """Yield (hosts, what would change on each of them), in the order of the first host of each group.
 
-    Hosts without an answer of this run are left out: the report tells of them.
+    Only one document is in memory at a time. Hosts without an answer of this run are left out; the report lists them.
     """
     alike: dict[bytes, list[str]] = {}
     for host in hosts:
@@ -36,11 +36,11 @@ def _result(results: str, verb: str, run: str, host: str) -> Result | None:
         data = read_file(path)
         return Result.from_json(data, where=path) if data is not None else None
     except BadInput:
-        return None  # the report tells of it
+        return None  # the report shows the error
 
 
 def _key(result: Result) -> bytes:
-    """What two hosts must have in common to be told together: all but the host's name."""
+    """Return the key by which hosts are grouped: a hash of the result without the host's name."""
     import hashlib
 
     from hosttune.model.values import to_json

@@ -1,4 +1,4 @@
-"""A run that has ended → the report over it: who its hosts are and what its gates said comes from the record."""
+"""A run that has ended → its report. The hosts and the results of the gates come from the record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hosttune.model.fleet import FleetReport, Wave
 
 
 def report_of_run(done: FleetRun) -> FleetReport:
-    """The report of a run that has just ended."""
+    """Return the report of a run that has just ended."""
     from hosttune import __version__
 
     course = done.course
@@ -33,7 +33,7 @@ def report_of_run(done: FleetRun) -> FleetReport:
 
 
 def report_of_past(results: str, run: str | None = None) -> FleetReport:
-    """The report of a run of the record (default: the last). Raises BadInput where there is none."""
+    """Return the report of a run in the record (default: the last). Raises BadInput if there is no such run."""
     past = read_past(results, None, run)
     if past is None:
         what = f"no run {run}" if run is not None else "no run"
@@ -54,9 +54,11 @@ def report_of_past(results: str, run: str | None = None) -> FleetReport:
 
 
 def report_of_last(results: str, verb: str, inventory: Inventory | None = None) -> FleetReport:
-    """The report over what hosts last answered to a verb, whoever asked: playbooks that were run by hand, hosts that
-    validate themselves. Over every host of the inventory, where a silent one is unknown; without one over every host
-    that has a folder in the results. Raises BadInput where there is none.
+    """Return the report of the last answer of each host to a verb, from any source.
+
+    A source can be a playbook that was run by hand, or a host that validates itself. The report covers every host of
+    the inventory; a host without an answer is unknown. Without an inventory it covers every host that has a folder in
+    the results. Raises BadInput if there is no host.
     """
     hosts = inventory.hosts if inventory is not None else hosts_in(results)
     if not hosts:

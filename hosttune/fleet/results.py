@@ -1,7 +1,7 @@
-"""The results folder of a fleet: RESULTS/HOST/PHASE.json, the record RESULTS/run.jsonl, and who works on it now.
+"""The results folder of a fleet: RESULTS/HOST/PHASE.json, the record RESULTS/run.jsonl, and the lock of a run.
 
-The only module of the room that opens files there. Names of hosts come from an inventory, so they are data: what is
-not plainly a file name is escaped, and no name leads out of the folder.
+This is the only module of the package that opens files there. Host names come from an inventory, so they are untrusted
+data: characters that are unsafe in a file name are escaped, and no name can point outside the folder.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from hosttune.jsonlines import JsonLines, cut_torn
 from hosttune.model.limits import check_size
 
 RECORD = "run.jsonl"
-_LOCK = ".lock"  # held by the run itself; a host's folder never begins with a dot
-ASKING = ".asking"  # held, shared, by each ansible that a run started: it may outlive a run that was killed
+_LOCK = ".lock"  # locked by the run itself; a host's folder never begins with a dot
+ASKING = ".asking"  # locked (shared) by each ansible that a run started: ansible may outlive a run that was killed
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 _ESCAPED = re.compile(rb"%([0-9A-F]{2})")
-_LONGEST = 255  # bytes of a file name (NAME_MAX, linux/limits.h)
+_LONGEST = 255  # most bytes of a file name (NAME_MAX, linux/limits.h)
 
 
 def host_folder(host: str) -> str:
-    """The folder name of an inventory host: each byte that is not [A-Za-z0-9._-], and a leading ".", as %XX."""
+    """Return the folder name of an inventory host. Bytes that are not [A-Za-z0-9._-], and a leading ".", become %XX."""
     name = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in host.encode("utf-8", "surrogateescape"))
     return f"%2E{name[1:]}" if name.startswith(".") else name
 
 
 def answer_path(results: str, host: str, phase: str, *, check: bool = False) -> str:
-    """Where the answer of a host in a phase lies; in check mode it stands beside, for nothing was done."""
+    """Return the path of a host's answer in a phase. Check mode has its own file, because it changed nothing."""
     return os.path.join(results, host_folder(host), f"{phase}{'.check' if check else ''}.json")
 
 
 def hosts_in(results: str) -> tuple[str, ...]:
-    """The hosts that have a folder in the results, by name. Raises BadInput where the folder does not read."""
+    """Return the hosts that have a folder in the results, sorted. Raises BadInput if the folder cannot be read."""
     try:
         names = os.listdir(results)
     except OSError as error:
@@ -51,7 +51,10 @@ def hosts_in(results: str) -> tuple[str, ...]:
 
 
 def refuse_names(hosts: tuple[str, ...]) -> None:
-    """Refuse hosts whose folder would be no folder name, or one of the files beside the folders. Raises BadInput."""
+    """Check that each host name can be the name of a folder.
+
+    Raises BadInput for a name that is empty, too long, or the name of the record.
+    """
     for host in hosts:
         name = host_folder(host)
         if name == RECORD or not 0 < len(name) <= _LONGEST:
@@ -66,7 +69,7 @@ def refuse_names(hosts: tuple[str, ...]) -> None:
 
 
 def read_file(path: str) -> bytes | None:
-    """The bytes of a result file; None where there is none. Raises BadInput where it is there and does not read."""
+    """Return the bytes of a result file; None if it does not exist. Raises BadInput if it exists but cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -84,7 +87,7 @@ def read_file(path: str) -> bytes | None:
 
 
 def forget(results: str, host: str, phase: str) -> None:
-    """Take a host's answer of a phase away, where there is one. Raises BadInput where that is not possible."""
+    """Remove a host's answer of a phase, if there is one. Raises BadInput if it cannot be removed."""
     path = answer_path(results, host, phase)
     try:
         os.unlink(path)
@@ -95,9 +98,9 @@ def forget(results: str, host: str, phase: str) -> None:
 
 
 def replace_file(path: str, data: bytes) -> None:
-    """Write a file of a host's folder whole or not at all. Not synced: what is written here can be made again.
+    """Write a file in a host's folder atomically. Raises BadInput if it cannot be written.
 
-    Raises BadInput.
+    The file is not synced to disk, because it can be made again.
     """
     try:
         write_whole(path, data, None, sync=False)
@@ -106,7 +109,7 @@ def replace_file(path: str, data: bytes) -> None:
 
 
 def remove_file(path: str) -> None:
-    """Remove a file of a host's folder, if it is there. Raises BadInput."""
+    """Remove a file from a host's folder, if it exists. Raises BadInput if it cannot be removed."""
     try:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             os.unlink(path)
@@ -119,7 +122,7 @@ def _unreadable(path: str, error: OSError) -> BadInput:
 
 
 def limit_file(folder: str, hosts: tuple[str, ...]) -> str:
-    """A file that names these hosts, a line each, for ansible's `--limit @FILE`; its path."""
+    """Write a file with one host per line for ansible's `--limit @FILE`, and return its path."""
     path = os.path.join(folder, "limit")
     lines = "".join(f"{host}\n" for host in hosts)
     write_new(path, lines.encode("utf-8", "surrogateescape"), 0o600, sync=False)
@@ -128,12 +131,13 @@ def limit_file(folder: str, hosts: tuple[str, ...]) -> str:
 
 @contextlib.contextmanager
 def held(results: str, *, wait_seconds: float = 60.0) -> Iterator[JsonLines]:
-    """The results folder for one run alone, made where it is not there, and its record to write into.
+    """Lock the results folder for one run, and yield its record for writing. The folder is made if it does not exist.
 
-    A line that a power cut takes away makes a host asked twice, no pass: the record is not synced after each.
+    The record is not synced after each line: if a power cut loses a line, a host is processed twice, but never passes
+    wrongly.
 
-    Raises BadInput where the folder cannot be written, Refused where another run has it, or where the ansible of a
-    run that was killed is still asking hosts after `wait_seconds`: two that ask at once would mix their answers.
+    Raises BadInput if the folder cannot be written. Raises Refused if another run has locked it, or if the ansible of a
+    run that was killed is still working on hosts after `wait_seconds`: answers of two runs would be mixed.
     """
     fds = []
     try:
@@ -170,7 +174,7 @@ def _take(fd: int, results: str) -> None:
 
 
 def _wait_for(fd: int, results: str, seconds: float) -> None:
-    """Wait until no ansible of an earlier run asks hosts any more."""
+    """Wait until no ansible of an earlier run is working on hosts. Raises Refused after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         try:

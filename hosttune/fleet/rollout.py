@@ -1,8 +1,8 @@
-"""A run over a fleet: its waves in order, each asked in shards, each judged from the hosts' files, all of it recorded.
+"""A run over a fleet: its waves in order, each in shards. Each wave is judged from the hosts' files and recorded.
 
-What a host answered is read from its files after each shard; nothing else of it is held. A run ends when all waves
-are done, when a gate stays shut, when it is interrupted, or when ansible itself cannot work. The record then says how
-far it came, and the same run can go on.
+The answers of the hosts are read from their files after each shard; only a host's status is kept in memory. A run ends
+when all waves are done, when a gate stays closed, when it is interrupted, or when ansible cannot work. The record then
+says how far the run came, and the run can be resumed.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from hosttune.model.fleet import Wave
 
 INTERRUPTED = "interrupted"
 GONE = "no longer in the inventory"
-# What an earlier attempt left of a host that is changed again. The proof goes first: killed in between, there is none.
+# Answers of an earlier attempt that are removed before a host is changed again. `validate` is removed first: if the run
+# is killed in between, no old proof is left.
 _OUTDATED = ("validate", "status", *ONLY_IF_ASKED)
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """What is to be done: the waves with their members (one wave, without a gate, for verbs that visit every host).
+    """The work of a run: its waves with their hosts. Verbs that change nothing have one wave without a gate.
 
-    `order` is what each ansible gets, but for its hosts. Of a run that goes on: `standings` are the hosts that it has
-    proven good, `unasked` those that are not asked again and why, `begun` the waves that it had come to; `only_failed`
-    (retry) begins no other wave.
+    `order` is the order for each ansible, without its hosts. For a run that is resumed: `standings` has the hosts that
+    are already proven good, `unasked` the hosts that are skipped and the reasons, and `begun` the waves that had
+    started. With `only_failed` (retry) no further wave is started.
     """
 
     run: str
@@ -50,7 +51,7 @@ class Rollout:
 
     @property
     def gated(self) -> bool:
-        """Whether a wave must prove itself before the next begins."""
+        """Whether every host of a wave must be proven good before the next wave begins."""
         return self.verb in WAVES and not self.check
 
     @property
@@ -60,16 +61,16 @@ class Rollout:
 
     @property
     def todo(self) -> tuple[str, ...]:
-        """The hosts that are asked if no gate stops the run."""
+        """The hosts that the run will process if no gate stops it."""
         waves = [wave for number, wave in enumerate(self.waves, 1) if not self.only_failed or number in self.begun]
         return tuple(host for wave in waves for host in wave if host not in self.standings and host not in self.unasked)
 
 
 @dataclass(frozen=True)
 class RunServices:
-    """What a course works with: its record, the wish to end, ansible, and who is told of its progress.
+    """What a rollout uses: its record, the stop request, ansible, and two callbacks for progress.
 
-    `heard` gets ansible's events, `settled` each host's wave and standing once its files were read.
+    `heard` gets ansible's events. `settled` gets the wave and the status of each host after its files were read.
     """
 
     journal: JsonLines
@@ -79,27 +80,27 @@ class RunServices:
     player: Callable[[Order, Callable[[Event], None], Stop], Played] = play
 
     def add(self, line: Line) -> None:
-        """Record a line."""
+        """Append a line to the record."""
         self.journal.add(encode(line))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: how each host stands, what the gates said, and why it stopped before its end, if it did."""
+    """The outcome of a run: the status of each host, the results of the gates, and why the run stopped early, if so."""
 
     standings: Mapping[str, HostStatus]
     waves: tuple[Wave, ...]
     stopped: str | None = None
-    said: tuple[str, ...] = ()  # by an ansible that asked no host
+    said: tuple[str, ...] = ()  # messages of an ansible that contacted no host
 
     @property
     def exit_code(self) -> int:
-        """The command's: 130 where somebody ended the run, else by the worst host."""
+        """The exit code of the command: 130 if the run was interrupted, else that of the worst host."""
         return 130 if self.stopped == INTERRUPTED else exit_code(self.standings.values())
 
 
 def carry_out(course: Rollout, hands: RunServices) -> Outcome:
-    """Do a course to its end, and record it. Raises BadInput where ansible cannot be started or the disk is full."""
+    """Carry out and record a rollout. Raises BadInput if ansible cannot be started, or if the disk is full."""
     standings = dict(course.standings)
     waves = [Wave(number=number, hosts=len(hosts)) for number, hosts in enumerate(course.waves, 1)]
     why: str | None = None
@@ -124,7 +125,7 @@ def carry_out(course: Rollout, hands: RunServices) -> Outcome:
 
 
 def _pass_gate(course: Rollout, number: int, standings: Mapping[str, HostStatus], hands: RunServices) -> Wave:
-    """Judge a wave, and record what its gate said."""
+    """Judge a wave, record the result of its gate, and return it."""
     hosts = course.waves[number - 1]
     passed, reasons = judge(hosts, standings)
     hands.add(Judged(run=course.run, wave=number, passed=passed, why=reasons))
@@ -134,8 +135,10 @@ def _pass_gate(course: Rollout, number: int, standings: Mapping[str, HostStatus]
 def _ask_wave(
     course: Rollout, number: int, standings: dict[str, HostStatus], hands: RunServices, said: list[str]
 ) -> str | None:
-    """Ask the hosts of a wave that are not proven good, shard by shard. Returns why the run cannot go on, if so; `said`
-    gets what an ansible that asked nobody had to say.
+    """Process the hosts of a wave that are not proven good, shard by shard.
+
+    Returns the reason if the run cannot continue, else None. The messages of an ansible that contacted no host are
+    added to `said`.
     """
     hosts = course.waves[number - 1]
     for host in hosts:
@@ -162,8 +165,10 @@ def _ask_wave(
 
 
 def _orders(course: Rollout, hosts: Sequence[str]) -> Iterator[Order]:
-    """What each ansible gets. A host that this run has validated before keeps that: it may have been changed since,
-    and compared with what an earlier attempt left behind it would look no worse.
+    """Yield the order for each ansible.
+
+    A host that this run has already validated keeps that validation as the state before the change. The host may have
+    been changed since; compared with the state that an earlier attempt left, it would not look worse.
     """
     measured = [host for host in hosts if course.gated and course.begun and _measured(course, host)]
     again = frozenset(measured)
@@ -178,17 +183,17 @@ def _measured(course: Rollout, host: str) -> bool:
 
 
 def _settle(course: Rollout, number: int, host: str, standings: dict[str, HostStatus], hands: RunServices) -> bool:
-    """Read how a host stands, record it and tell it. Returns whether it has any file of this run."""
+    """Read the status of a host from its files, record and report it. Returns whether it has any file of this run."""
     standing, asked = standing_of(course, host)
     standings[host] = standing
-    if asked or not hands.stop.asked:  # a host that an interrupted ansible did not come to has nothing to record
+    if asked or not hands.stop.asked:  # a host that an interrupted ansible did not reach has nothing to record
         hands.add(done_line(course.run, number, standing))
     hands.settled(number, standing)
     return asked
 
 
 def standing_of(course: Rollout, host: str) -> tuple[HostStatus, bool]:
-    """(how a host stands, from its files of this run; whether there is any such file)."""
+    """Return (the status of a host from its files of this run, whether there is any such file)."""
     check, results = course.check, course.order.results
     asked_in = phases(course.verb, check=check)
     answers = {phase: read_answer(results, host, phase, course.run, check=check) for phase in asked_in}
@@ -196,7 +201,7 @@ def standing_of(course: Rollout, host: str) -> tuple[HostStatus, bool]:
 
 
 def done_line(run: str, wave: int, standing: HostStatus) -> Done:
-    """A host's line in the record."""
+    """Return the line of a host in the record."""
     return Done(
         run=run,
         wave=wave,
@@ -209,26 +214,26 @@ def done_line(run: str, wave: int, standing: HostStatus) -> Done:
     )
 
 
-# --- beginning, and going on ---------------------------------------------------------------------------------
+# --- starting and resuming -----------------------------------------------------------------------------------
 
 
 def opening(course: Rollout, began: Began) -> list[Line]:
-    """The first lines of a new run: the members of all its waves are recorded before the first host is asked."""
+    """Return the first lines of a new run. The hosts of all waves are recorded before the first host is contacted."""
     members = [Members(run=course.run, wave=number, hosts=hosts) for number, hosts in enumerate(course.waves, 1)]
     return [began, *members]
 
 
 def waves_of(verb: str, hosts: Sequence[str], sizes: Sequence[str], *, check: bool) -> tuple[tuple[str, ...], ...]:
-    """The waves of a new run: those of `sizes` where hosts are changed, else one of all hosts."""
+    """Return the waves of a new run: waves of `sizes` if hosts are changed, else one wave with all hosts."""
     return cut(hosts, sizes) if verb in WAVES and not check else (tuple(hosts),)
 
 
 def resumed(course: Rollout, past: Past, inventory: Sequence[str], *, only_failed: bool) -> Rollout:
-    """The course of a run that goes on: its waves as recorded, less the hosts that it has proven good.
+    """Return the rollout of a run that is resumed: its recorded waves, without the hosts that are proven good.
 
-    A host is proven where the record says so, or where its files of this run do (the controller died before it could
-    write the line). `only_failed`: those that were asked and are not good, and no other. Raises BadInput where the
-    record does not hold all waves: then no host was asked.
+    A host is proven good by the record, or by its files of this run (if the controller died before it could write the
+    line). `only_failed`: only hosts that were contacted and are not good. Raises BadInput if the record does not have
+    all waves: then no host was contacted.
     """
     if not past.whole:
         raise BadInput("the run ended before its waves were written", where=RECORD, hint="begin a new run")
@@ -247,7 +252,10 @@ def resumed(course: Rollout, past: Past, inventory: Sequence[str], *, only_faile
 
 
 def _stood(course: Rollout, past: Past, host: str) -> tuple[HostStatus, bool]:
-    """(how a host stood when the run ended, whether it had been asked). Another gate needs proof of its own."""
+    """Return (the status of a host when the run ended, whether it was contacted).
+
+    If the gate has changed, the host must be proven good by the new gate.
+    """
     line = past.done.get(host)
     if line is not None and line.outcome == "ok" and course.gate == past.gate:
         return HostStatus(host, "ok", None, None, line.verdict, line.changed), True
@@ -256,7 +264,7 @@ def _stood(course: Rollout, past: Past, host: str) -> tuple[HostStatus, bool]:
 
 
 def changes(course: Rollout, past: Past, inventory: Sequence[str], intent: str | None) -> list[str]:
-    """What is not as it was when the run began, a line each. `intent`: its digest, None where none is given."""
+    """Return what has changed since the run began, one line each. `intent`: its digest, None if none is given."""
     told = []
     hosts = frozenset(course.hosts)
     gone = [host for host, why in course.unasked.items() if why == GONE]
@@ -277,5 +285,5 @@ def _some(hosts: Sequence[str], most: int = 10) -> str:
 
 
 def digest(data: bytes) -> str:
-    """What tells one intent from another in the record."""
+    """Return the digest by which the record identifies an intent."""
     return hashlib.sha256(data).hexdigest()

@@ -1,5 +1,6 @@
-"""`hosttune fleet VERB` as one call: what was asked → inventory → course → report. What is wrong with the asking is
-refused before anything is written.
+"""`hosttune fleet VERB` as one call: request → inventory → rollout → report.
+
+An invalid request is refused before anything is written.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from hosttune.jsonlines import JsonLines
 from hosttune.state import load, load_text
 
 DEFAULT_RESULTS = "hosttune-results"
-DEFAULT_SHARD = 500  # measured: an ansible costs 0.7 CPU-s to start and 60 to 70 MB, whether 50 hosts or 500 are its
+DEFAULT_SHARD = 500  # measured: an ansible needs 0.7 CPU-s to start and 60 to 70 MB, with 50 hosts as with 500
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-# Options that only some verbs have a use for; given to another they are refused rather than passed over.
+# Options that only some verbs use. With another verb they are refused, not ignored.
 _ONLY = {
     "level": ("apply", "validate", "revert"),
     "intent": ("plan", "apply"),
@@ -45,7 +46,7 @@ _ONLY = {
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asked; None and False: not given. `extra` are words of -e, `options` those behind `--`."""
+    """The request of the command line. None and False: not given. `extra`: values of -e; `options`: words after --."""
 
     verb: str
     inventories: tuple[str, ...]
@@ -71,7 +72,7 @@ class Request:
 
 @dataclass(frozen=True)
 class FleetRun:
-    """A run that has ended, and what a report over it needs to know."""
+    """A run that has ended, with everything that its report needs."""
 
     course: Rollout
     outcome: Outcome
@@ -80,7 +81,7 @@ class FleetRun:
 
 
 def run_fleet(request: Request, tell: Callable[[str], None]) -> FleetRun:
-    """Run a verb over the fleet to its end; `tell` writes a line on stderr. Raises BadInput and Refused."""
+    """Run a verb over the fleet. `tell` writes a line to stderr. Raises BadInput and Refused."""
     check_request(request)
     past = past_of(request)
     if past is not None:
@@ -94,12 +95,12 @@ def run_fleet(request: Request, tell: Callable[[str], None]) -> FleetRun:
         if past is None:
             course, lines = _new(request, order, inventory, intent)
         else:
-            past = past_of(request) or past  # read again now that nobody else writes there
+            past = past_of(request) or past  # read again: with the lock, no other run writes there
             course, lines = _again(request, order, inventory, intent, past)
         for line in lines:
             journal.add(encode(line))
             _tell_notes(line, tell)
-        journal.sync()  # without its waves a run cannot go on; any later line is worth a host that is asked again
+        journal.sync()  # without its waves a run cannot be resumed; losing a later line only means to repeat a host
         outcome = _watched(course, journal, stop, tell)
     began = past.began if past is not None else next(line for line in lines if isinstance(line, Began))
     return FleetRun(course, outcome, inventory, began.at)
@@ -117,7 +118,7 @@ def _tell_notes(line: Line, tell: Callable[[str], None]) -> None:
 
 
 def _new(request: Request, order: Order, inventory: Inventory, intent: str | None) -> tuple[Rollout, list[Line]]:
-    """(a new run, its first lines of the record)."""
+    """Return (a new run, the first lines of its record)."""
     sizes = parse_sizes(request.waves or DEFAULT_WAVES)
     run = new_run()
     waves = waves_of(request.verb, inventory.hosts, sizes, check=request.check)
@@ -143,7 +144,7 @@ def _new(request: Request, order: Order, inventory: Inventory, intent: str | Non
 def _again(
     request: Request, order: Order, inventory: Inventory, intent: str | None, past: Past
 ) -> tuple[Rollout, list[Line]]:
-    """(the run of the record, going on; what to record of that)."""
+    """Return (the recorded run to be resumed, the lines to add to its record)."""
     kept = resumed(_base(request, order), past, inventory.hosts, only_failed=request.retry)
     course = _for_run(kept, past.run, kept.waves)
     told = changes(course, past, inventory.hosts, intent)
@@ -156,16 +157,16 @@ def _base(request: Request, order: Order) -> Rollout:
 
 
 def _for_run(course: Rollout, run: str, waves: tuple[tuple[str, ...], ...]) -> Rollout:
-    """The course with the id of its run, which every answer has to bear."""
+    """Return the rollout with the id of its run, which every answer must contain."""
     order = replace(course.order, variables={**course.order.variables, "hosttune_run": run})
     return replace(course, run=run, waves=waves, order=order)
 
 
-# --- what was asked ------------------------------------------------------------------------------------------
+# --- the request ---------------------------------------------------------------------------------------------
 
 
 def check_request(request: Request) -> None:
-    """Refuse what makes no sense, before anything is asked or written. Raises BadInput."""
+    """Check a request before any host is contacted or any file is written. Raises BadInput if it is invalid."""
     if not request.inventories:
         raise BadInput("no inventory", where="-i", hint="give one: -i FILE")
     for name, verbs in _ONLY.items():
@@ -193,7 +194,10 @@ def _check_extra(word: str) -> None:
 
 
 def read_intent(path: str | None) -> str | None:
-    """The digest of the intent file; one without variables in it must be an intent. Raises BadInput."""
+    """Return the digest of the intent file, None without a path.
+
+    Raises BadInput for a file that contains no template variables and is not a valid intent.
+    """
     if path is None:
         return None
     text = load_text(path, what="an intent (YAML or JSON)", size="intent")
@@ -205,7 +209,7 @@ def read_intent(path: str | None) -> str | None:
 
 
 def order_of(request: Request) -> Order:
-    """What each ansible of the run gets."""
+    """Return the order for each ansible of the run, without its hosts."""
     given = {
         "results": os.path.abspath(request.results),
         "intent": os.path.abspath(request.intent) if request.intent is not None else None,
@@ -215,7 +219,7 @@ def order_of(request: Request) -> Order:
         "reboot": request.reboot or None,
         "reboot_guests": request.reboot_guests or None,
         "recover": request.recover or None,
-        "waves": ["100%"] if request.verb in WAVES else None,  # a wave is one run of the playbook here
+        "waves": ["100%"] if request.verb in WAVES else None,  # here each wave is a separate run of the playbook
     }
     return Order(
         verb=request.verb,
@@ -231,8 +235,10 @@ def order_of(request: Request) -> Order:
 
 
 def past_of(request: Request) -> Past | None:
-    """The run that goes on; None for a new one. Raises BadInput where there is none, or it has another --limit or
-    other --waves than are given: the same command with --resume goes on.
+    """Return the run to be resumed; None for a new run.
+
+    Raises BadInput if there is no run to resume, or if its --limit or --waves differ from those given. A run is resumed
+    with the same command and --resume.
     """
     if not request.resume and not request.retry:
         return None
@@ -249,14 +255,17 @@ def past_of(request: Request) -> Past | None:
 
 
 def read_past(results: str, verb: str | None, run: str | None = None) -> Past | None:
-    """The last run of a verb that the record of a results folder holds, or the one named. Raises BadInput."""
+    """Return the named run, or else the last run of a verb, from the record of a results folder; None if none.
+
+    Raises BadInput if the record cannot be read.
+    """
     path = os.path.join(results, RECORD)
     data = read_file(path)
     return past_run(decode(data, where=path), verb, run) if data is not None else None
 
 
 def as_begun(request: Request, past: Past) -> Request:
-    """The request of a run that goes on, with what its record knows where nothing else is given."""
+    """Return the request of a run to be resumed. Values that are not given come from its record."""
     began = past.began
     return replace(
         request,
@@ -269,8 +278,9 @@ def as_begun(request: Request, past: Past) -> Request:
 
 @contextmanager
 def interruptible() -> Iterator[Stop]:
-    """Ctrl-C, SIGTERM and SIGHUP end the run in order for as long as this lasts; the second one at once. What whoever
-    started us wants ignored (nohup, a script's background job) stays ignored.
+    """Within this context, Ctrl-C, SIGTERM and SIGHUP end the run in order; a second signal ends it at once.
+
+    Signals that the parent process set to be ignored (nohup, a background job of a script) stay ignored.
     """
     stop = Stop()
     heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]

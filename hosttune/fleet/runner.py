@@ -1,7 +1,7 @@
-"""One ansible-playbook process over some hosts, through ansible-runner: what it reports goes by, nothing is kept.
+"""Run one ansible-playbook process over some hosts through ansible-runner. Its events are passed on, but not kept.
 
-Events serve to show progress. What became of a host is in its result files, and nowhere else: an event can come with
-an empty result (ansible-runner#1381), and after a lost connection it does not come at all.
+Events only show progress. The outcome of a host is only in its result files: an event can have an empty result
+(ansible-runner#1381), and after a lost connection there is no event at all.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from hosttune.fleet.environment import environment, said_by_config
 from hosttune.fleet.inventory import not_installed, tool
 from hosttune.fleet.results import ASKING, limit_file
 
-_GRACE_SECONDS = 15.0  # for ansible to end its workers after an interrupt, before it is killed
-_POLL_SECONDS = 1  # how often ansible-runner asks whether it shall stop
-_MOST_LINES = 12  # of what ansible says outside of tasks
+_GRACE_SECONDS = 15.0  # time for ansible to end its workers after an interrupt, before it is killed
+_POLL_SECONDS = 1  # how often ansible-runner calls the function that can stop it
+_MOST_LINES = 12  # of ansible's messages outside of tasks
 _TASK_EVENTS = frozenset(("runner_on_ok", "runner_on_failed", "runner_on_unreachable", "runner_on_skipped"))
 
 
 @dataclass(frozen=True)
 class Order:
-    """What one ansible-playbook is to do: the verb's shipped playbook over `hosts` of these inventories."""
+    """The work of one ansible-playbook: the shipped playbook of the verb, for `hosts` of these inventories."""
 
     verb: str
     inventories: tuple[str, ...]
@@ -47,9 +47,9 @@ class Order:
 
 @dataclass(frozen=True)
 class Event:
-    """A task of a host begins (`kind` start) or ends (ok, failed, unreachable, skipped), as ansible tells it.
+    """An event of ansible: a task of a host begins (`kind` start) or ends (ok, failed, unreachable, skipped).
 
-    `phase` and `outcome` are those of hosttune's own tasks, None for others and where the event came without them.
+    `phase` and `outcome` are set for hosttune's own tasks. They are None for other tasks, or if the event lacks them.
     """
 
     kind: str
@@ -62,7 +62,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Played:
-    """How ansible-playbook ended: its exit code, whether it was stopped, and what it said outside of tasks."""
+    """The end of an ansible-playbook: its exit code, whether it was stopped, and its messages outside of tasks."""
 
     code: int | None
     stopped: bool
@@ -70,7 +70,7 @@ class Played:
 
 
 class Stop:
-    """Whether the run shall end: set by a signal, seen by whoever asks; `now` also interrupts the ansible at work."""
+    """A request to stop the run. Signal handlers set it, the run polls it. `now` also interrupts a running ansible."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -78,13 +78,13 @@ class Stop:
         self._since: float | None = None
 
     def now(self) -> None:
-        """Ask for the end; asked again, at once."""
+        """Request the stop. A second call makes ansible overdue, so that it is killed at once."""
         self._since = float("-inf") if self.asked else self._since
         self.asked = True
         self._interrupt()
 
     def overdue(self) -> bool:
-        """Whether ansible has to be killed: it was interrupted and did not end in its time."""
+        """Return whether ansible must be killed: it was interrupted and did not end within _GRACE_SECONDS."""
         if not self.asked:
             return False
         if self._since is None:
@@ -99,13 +99,13 @@ class Stop:
                 os.kill(self.process, signal.SIGINT)
 
     def over(self) -> None:
-        """The ansible at work has ended: its process id may be somebody else's from now on."""
+        """Note that the running ansible has ended: another process may get its process id from now on."""
         self.process = None
         self._since = None
 
 
 def playbook(order: Order) -> str:
-    """The path of the order's playbook. Raises BadInput where it is missing from the installation."""
+    """Return the path of the order's playbook. Raises BadInput if it is missing from the installation."""
     path = os.path.join(order.playbooks, f"{order.verb}.yml")
     if not os.path.isfile(path):
         raise BadInput("the playbook is missing", where=path, hint="install hosttune again")
@@ -113,7 +113,7 @@ def playbook(order: Order) -> str:
 
 
 def play(order: Order, heard: Callable[[Event], None], stop: Stop) -> Played:
-    """Run ansible-playbook to its end; `heard` gets each event as it comes. Raises BadInput where it cannot start."""
+    """Run ansible-playbook until it ends; `heard` gets each event as it arrives. Raises BadInput if it cannot start."""
     try:
         import ansible_runner  # type: ignore[import-untyped]
     except ImportError as error:
@@ -123,7 +123,7 @@ def play(order: Order, heard: Callable[[Event], None], stop: Stop) -> Played:
         limit = limit_file(private, order.hosts)
         done = ansible_runner.run(
             private_data_dir=private,
-            project_dir=os.getcwd(),  # where ansible runs: the user's own ansible.cfg and relative paths stay good
+            project_dir=os.getcwd(),  # ansible's working directory: the user's ansible.cfg and relative paths work
             binary=sys.executable,
             cmdline=shlex.join(command(order, limit)),
             forks=order.forks,
@@ -140,13 +140,13 @@ def play(order: Order, heard: Callable[[Event], None], stop: Stop) -> Played:
 
 
 def _forget_command(folder: str) -> None:
-    """ansible-runner writes the whole environment to a file; a run that is killed must not leave it behind."""
+    """Remove the file `command`, where ansible-runner saves the environment: a killed run must not leave it behind."""
     with suppress(FileNotFoundError):
         os.unlink(os.path.join(folder, "command"))
 
 
 def command(order: Order, limit: str) -> list[str]:
-    """The arguments of this Python that start ansible-playbook for an order (see `launch`)."""
+    """Return the arguments for this Python that start ansible-playbook for an order (see `launch`)."""
     launcher = os.path.join(os.path.dirname(os.path.abspath(__file__)), "launch.py")
     words = ["-P", launcher, str(os.getpid()), os.path.join(order.results, ASKING), tool("ansible-playbook")]
     words += [playbook(order), *(word for source in order.inventories for word in ("-i", source))]
@@ -155,7 +155,7 @@ def command(order: Order, limit: str) -> list[str]:
 
 
 def _hear(event: Mapping[str, Any], heard: Callable[[Event], None], said: deque[str], stop: Stop) -> bool:
-    """Pass an event on. False: ansible-runner need not keep it in a file."""
+    """Pass an event on. Returns False, so that ansible-runner does not keep it in a file."""
     kind = str(event.get("event", ""))
     data = event.get("event_data") or {}
     if stop.process is None and isinstance(data.get("pid") or event.get("pid"), int):
@@ -184,6 +184,6 @@ def _task_event(kind: str, data: Mapping[str, Any]) -> Event:
 
 
 def first_error(said: Sequence[str]) -> str | None:
-    """What ansible complained of, of the lines that it said outside of tasks; None where it did not."""
+    """Return the first error among ansible's messages outside of tasks, else the last message, None without any."""
     marks = ("[ERROR]", "ERROR!", "fatal:", "Traceback")
     return next((line for line in said if line.startswith(marks)), said[-1] if said else None)

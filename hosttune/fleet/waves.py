@@ -1,9 +1,9 @@
-"""Waves: which hosts are changed together, and in which order. Pure.
+"""Waves: which hosts are changed together, and in which order. Pure functions.
 
-The sizes mean what they mean to Ansible's `serial`: a number of hosts, or a percentage of all of them rounded down but
-at least one host; the last size is repeated until no host is left (playbooks_strategies, "Setting the batch size").
-`hosttune fleet` gets its waves here and nowhere else; ansible-playbook alone cuts the same ones by that `serial`, in
-playbooks/waves.yml.
+The sizes have the same meaning as in Ansible's `serial`: a number of hosts, or a percentage of all hosts, rounded down
+but at least one host. The last size is repeated until no host is left (playbooks_strategies, "Setting the batch size").
+All waves of `hosttune fleet` are made here. When ansible-playbook is used alone, `serial` in playbooks/waves.yml makes
+the same waves.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SIZE = re.compile(r"([0-9]{1,7})(%?)")
 
 
 def parse_sizes(text: str) -> tuple[str, ...]:
-    """The sizes of "1,5%,25%,100%", each checked. Raises BadInput naming the one that is none."""
+    """Return the sizes in a text such as "1,5%,25%,100%". Raises BadInput that names an invalid size."""
     sizes = tuple(part.strip() for part in text.split(","))
     for size in sizes:
         match = _SIZE.fullmatch(size)
@@ -33,13 +33,13 @@ def parse_sizes(text: str) -> tuple[str, ...]:
 
 
 def hosts_of(size: str, total: int) -> int:
-    """How many of `total` hosts a size means: at least one."""
+    """Return how many of `total` hosts a size means, at least one."""
     number = int(size.removesuffix("%"))
     return max(1, number * total // 100 if size.endswith("%") else number)
 
 
 def cut(hosts: Sequence[str], sizes: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """The hosts, in their order, in waves of these sizes. Every host is in exactly one wave, and no wave is empty."""
+    """Split the hosts, in their order, into waves of these sizes. Every host is in one wave, and no wave is empty."""
     waves: list[tuple[str, ...]] = []
     start = 0
     while start < len(hosts):
@@ -51,9 +51,9 @@ def cut(hosts: Sequence[str], sizes: Sequence[str]) -> tuple[tuple[str, ...], ..
 
 
 def shards(hosts: Sequence[str], most: int) -> tuple[tuple[str, ...], ...]:
-    """The hosts, in their order, in as few parts of at most `most` as there must be, all about equally large.
+    """Split the hosts, in their order, into as few parts of at most `most` hosts as possible, of about equal size.
 
-    One ansible process asks a shard: what it holds of a host it holds to its end.
+    One ansible process handles one shard, because ansible keeps the data of each host in memory until it ends.
     """
     count = -(-len(hosts) // most)
     bounds = [len(hosts) * i // count for i in range(count + 1)] if count else []

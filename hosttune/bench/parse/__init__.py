@@ -1,1 +1,1 @@
-"""What benchmark tools print → figures. Pure; one module a tool. What is not understood is an error, never a value."""
+"""Output of benchmark tools → figures. Pure; one module per tool. Output that cannot be parsed is an error."""

@@ -1,4 +1,4 @@
-"""What a tool's answer comes to, and the error of one that is not understood."""
+"""The parsed output of a tool, and the error for output that cannot be parsed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WORST_FIRST: tuple[Outcome, ...] = ("fail", "unknown", "warn", "pass", "skip")
 
 
 class NotUnderstood(HosttuneError):
-    """A tool's answer is not what this tool is known to print: its figures are unknown."""
+    """The output of a tool does not have a known format: its figures are unknown."""
 
     def __init__(self, tool: str, what: str) -> None:
         super().__init__(what, where=f"output of {tool}", hint=f"run {tool} by hand and read what it says")
@@ -23,7 +23,7 @@ class NotUnderstood(HosttuneError):
 
 @dataclass(frozen=True)
 class Lost:
-    """A figure that was asked for and did not come, and why."""
+    """A figure that was requested but is missing, and the reason."""
 
     metric: str
     subject: str
@@ -32,7 +32,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Answer:
-    """Figures of one command, the tool's own verdicts, what did not come, and what belongs to the figures."""
+    """The parsed output of a command: figures, the tool's verdicts, missing figures, and facts about the figures."""
 
     samples: tuple[Sample, ...] = ()
     results: tuple[CheckResult, ...] = ()
@@ -41,7 +41,7 @@ class Answer:
 
 
 def number(value: object, tool: str, what: str, *, least: float = 0.0) -> float:
-    """A finite number above `least` (from text too). Raises NotUnderstood."""
+    """Return a finite number, also from text. Raises NotUnderstood if it is not a number or is below `least`."""
     try:
         found = float(value)  # type: ignore[arg-type]  # whatever is no number raises
     except (TypeError, ValueError) as error:
@@ -52,7 +52,7 @@ def number(value: object, tool: str, what: str, *, least: float = 0.0) -> float:
 
 
 def positive(value: object, tool: str, what: str) -> float:
-    """A finite number above zero. Raises NotUnderstood."""
+    """Return a finite number above zero. Raises NotUnderstood."""
     found = number(value, tool, what)
     if found == 0:
         raise NotUnderstood(tool, f"{what} is 0")
@@ -60,7 +60,7 @@ def positive(value: object, tool: str, what: str) -> float:
 
 
 def document(text: str, tool: str) -> dict[str, Any]:
-    """The JSON object in a text, after whatever lines come before it. Raises NotUnderstood."""
+    """Return the JSON object in a text; lines before it are ignored. Raises NotUnderstood."""
     start = text.find("{")
     try:
         found, _ = json.JSONDecoder().raw_decode(text[start:]) if start >= 0 else (None, 0)
@@ -72,19 +72,19 @@ def document(text: str, tool: str) -> dict[str, Any]:
 
 
 def part(value: object, kind: type, tool: str, what: str) -> Any:
-    """A value of the kind expected. Raises NotUnderstood."""
+    """Return the value if it has the expected type. Raises NotUnderstood otherwise."""
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise NotUnderstood(tool, f"{what} is missing or of another kind")
     return value
 
 
 def close(found: float, expected: float, fraction: float, slack: float = 0.0) -> bool:
-    """Whether two figures of one answer agree."""
+    """Return whether two figures of one output agree."""
     return abs(found - expected) <= fraction * abs(expected) + slack
 
 
 def worst_of_each(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
-    """One result a check and subject, the worst: of a figure that partly came, what did not come counts."""
+    """Return the worst result of each check and subject. So if some runs of a figure are missing, that counts."""
     found: dict[tuple[str, str], CheckResult] = {}
     for result in results:
         key = (result.check, result.subject)

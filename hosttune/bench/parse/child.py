@@ -1,4 +1,4 @@
-"""The document of `hosttune.bench.gpu_child` and `hosttune.bench.memory_child`."""
+"""Parse the document of `hosttune.bench.gpu_child` and `hosttune.bench.memory_child`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONGEST_SIDE = 1 << 20
 
 
 def parse(text: str, missing: str = "measurement") -> Answer:
-    """Figures in the order of their runs. Raises NotUnderstood, also for a document that was damaged."""
+    """Return the figures in the order of their runs. Raises NotUnderstood, also for a damaged document."""
     found = document(text, TOOL)
     records = part(found.get("records"), list, TOOL, "records")
     if zlib.crc32(json.dumps(records, sort_keys=True).encode()) != found.get("sum"):
@@ -54,7 +54,7 @@ def _lost(record: dict[str, Any], missing: str) -> Iterator[Lost]:
 
 
 def _sides(records: list[dict[str, Any]]) -> dict[str, str]:
-    """The side of the square products of each metric ("gemm-bf16-side"), which places them in a roofline."""
+    """Return the side of the square matrices of each metric ("gemm-bf16-side"), needed to place it in a roofline."""
     sides = {}
     for record in records:
         if "values" in record and "n" in record:

@@ -1,8 +1,8 @@
-"""`dcgmi diag -j`: DCGM's own verdicts, of DCGM 3 ("DCGM GPU Diagnostic") and 4 ("DCGM Diagnostic").
+"""Parse `dcgmi diag -j`: the verdicts of DCGM 3 ("DCGM GPU Diagnostic") and DCGM 4 ("DCGM Diagnostic").
 
 Source: NVIDIA/DCGM, dcgmi/Diag.cpp (4: results by entity_group and entity_id, test_summary; 3: gpu_ids). Every result
-is read: DCGM has passed runs in which an allocation failed (DCGM#284), so a warning beside a pass warns, and a status
-that is none of the known ones is unknown.
+is read, because DCGM has passed runs in which an allocation failed (DCGM#284). So a pass with a warning becomes a
+warning, and a status that is not known becomes unknown.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OUTCOMES: dict[str, Outcome] = {"pass": "pass", "fail": "fail", "warn": "warn",
 
 
 def parse(text: str) -> Answer:
-    """One result for each test and entity. Raises NotUnderstood."""
+    """Return one result for each test and entity. Raises NotUnderstood."""
     found = document(text, TOOL)
     root = next((found[name] for name in _ROOTS if name in found), None)
     root = part(root, dict, TOOL, " or ".join(_ROOTS))
@@ -57,7 +57,7 @@ def _test(test: dict[str, Any]) -> Iterator[CheckResult]:
 
 
 def _subjects(row: dict[str, Any]) -> list[str]:
-    """DCGM's own ids: which GPU is which address is not in the document."""
+    """Return the subjects as DCGM's own ids, because the document does not contain the addresses of GPUs."""
     if "entity_id" in row:
         group = str(row.get("entity_group", "entity")).lower()
         return [f"dcgm {group} {part(row['entity_id'], int, TOOL, 'entity_id')}"]

@@ -1,7 +1,7 @@
-"""nccl-tests (all_reduce_perf, all_gather_perf): its text.
+"""Parse the text output of nccl-tests (all_reduce_perf, all_gather_perf).
 
 Source: NVIDIA/nccl-tests, src/common.cu and doc/PERFORMANCE.md. A line of figures: size, count, type, (redop, root,)
-then time in µs, algbw, busbw in GB/s and errors, out of place and in place. Lines must agree with themselves:
+then time in µs, algbw, busbw in GB/s and errors, out of place and in place. The numbers of a line must be consistent:
 algbw = size / time, busbw = algbw × the collective's factor.
 """
 
@@ -25,7 +25,7 @@ _COLUMNS = 4  # time, algbw, busbw, errors
 
 
 def parse(text: str, collective: str) -> Answer:
-    """Bus bandwidths out of place, by size, of "all-reduce" or "all-gather". Raises NotUnderstood."""
+    """Return the out-of-place bus bandwidths of "all-reduce" or "all-gather" by size. Raises NotUnderstood."""
     tool = f"{collective.replace('-', '_')}_perf"
     ranks = len(set(_RANK.findall(text)))
     if ranks < 2:
@@ -43,7 +43,7 @@ def parse(text: str, collective: str) -> Answer:
             raise NotUnderstood(tool, f"a line of figures is cut short: {line.strip()[:60]!r}")
         size = int(words[0])
         if size < 1 << 20:
-            continue  # below a megabyte times are latencies
+            continue  # below 1 MiB the time is mostly latency
         metric = f"{collective}-{size_name(size)}"
         time, algorithm, bus, errors = words[-2 * _COLUMNS : -_COLUMNS]
         if errors not in ("N/A", "0", "0e+00"):
@@ -57,7 +57,7 @@ def parse(text: str, collective: str) -> Answer:
 
 
 def _agreed(tool: str, size: int, time: str, algorithm: str, bus: str, factor: float) -> float:
-    """The bus bandwidth of a line that agrees with itself."""
+    """Return the bus bandwidth of a line. Raises NotUnderstood if its numbers are inconsistent."""
     microseconds, found, value = (number(word, tool, "a figure", least=1e-9) for word in (time, algorithm, bus))
     if not close(found, size / microseconds / 1e3, 0.01, 0.006) or not close(value, found * factor, 0.01, 0.012):
         raise NotUnderstood(tool, f"the line of {size} bytes contradicts itself")

@@ -1,8 +1,8 @@
-"""nvbandwidth (NVIDIA): its JSON (`-j`), and the text of the same run.
+"""Parse the output of nvbandwidth (NVIDIA): its JSON (`-j`) and its text.
 
-Source: NVIDIA/nvbandwidth, json_output.cpp and output.cpp. A test case holds a matrix of texts, "N/A" where a pair
-does not apply, and a sum, with which the cells must agree. Names ending in _ce use copy engines, those in _sm
-kernels: different metrics.
+Source: NVIDIA/nvbandwidth, json_output.cpp and output.cpp. A test case has a matrix of strings, "N/A" for pairs that
+do not apply, and a sum, which must agree with the cells. Names ending in _ce use copy engines, names ending in _sm use
+kernels: these are different metrics.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ TESTS = {
     "device_local_copy": "device-copy-nvbandwidth",
 }
 _BUS = re.compile(r"\(([0-9a-fA-F]{8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.0)?\)")
-_ROUNDING = 0.006  # GB/s that each printed cell may be off
+_ROUNDING = 0.006  # largest rounding error of a printed cell, GB/s
 _NAME = re.compile(r"Running (\w+)\.?")
 _SUM = re.compile(r"SUM (\w+) (\S+)")
 
 
 def parse(text: str) -> Answer:
-    """Figures by GPU address, of either form. Raises NotUnderstood."""
+    """Return the figures by GPU address, from JSON or text. Raises NotUnderstood."""
     if text.find("{") >= 0:
         return _from_json(text)
     return _from_text(text)
@@ -51,7 +51,7 @@ def _from_json(text: str) -> Answer:
         if name not in TESTS:
             continue
         if case.get("status") == "Waived":
-            continue  # does not apply to these GPUs
+            continue  # the test does not apply to these GPUs
         if case.get("status") != "Passed":
             why = str(case.get("error") or case.get("status"))[:200]
             lost += [Lost(TESTS[name], subject, f"nvbandwidth: {why}") for subject in names.values()]
@@ -88,7 +88,7 @@ def _from_text(text: str) -> Answer:
 
 
 def _names(rows: Sequence[object]) -> dict[int, str]:
-    """GPU addresses by index: "0: NVIDIA H200 (00000000:19:00)"."""
+    """Return the GPU addresses by index, from lines such as "0: NVIDIA H200 (00000000:19:00)"."""
     found: dict[int, str] = {}
     for row in rows:
         text = part(row, str, TOOL, "a device")
@@ -104,7 +104,7 @@ def _cells(matrix: Sequence[object]) -> list[list[Any]]:
 
 
 def _figures(name: str, matrix: list[list[Any]], total: object, names: Mapping[int, str]) -> Iterator[Sample]:
-    """Samples of one matrix, checked against its sum."""
+    """Yield the samples of one matrix, after comparing them with its sum."""
     found: list[tuple[int, int, float]] = []
     for row, cells in enumerate(matrix):
         for column, cell in enumerate(cells):
@@ -120,10 +120,11 @@ def _figures(name: str, matrix: list[list[Any]], total: object, names: Mapping[i
 
 
 def _subject(name: str, row: int, column: int, names: Mapping[int, str]) -> str:
-    """One GPU by address, or the way the data take between two.
+    """Return the address of one GPU, or the direction of the data between two GPUs ("A->B").
 
-    The row's GPU does the copy: a read brings the column's data to it, a write takes its own there
-    (testcases_ce.cpp, DeviceToDeviceReadCE and WriteCE). The arrows in the descriptions point the other way.
+    The GPU of the row does the copy: a read moves data from the column's GPU to the row's GPU, a write from the row's
+    GPU to the column's GPU (testcases_ce.cpp, DeviceToDeviceReadCE and WriteCE). The arrows in the tool's descriptions
+    point the other way.
     """
     here, there = (names.get(index, f"gpu{index}") for index in (row, column))
     if "device_to_device" not in name:

@@ -1,4 +1,4 @@
-"""fio, perftest, cyclictest and Intel MLC: one short parser each."""
+"""Parse the output of fio, perftest, cyclictest and Intel MLC, with one short parser each."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ _PERFTEST_HEAD = re.compile(r"#bytes\s+#iterations\s+BW peak\[(\S+)\]\s+BW avera
 
 
 def parse_fio(text: str, subject: str) -> Answer:
-    """`fio --output-format=json` (fio's documentation, "JSON output"): `bw_bytes` a second, checked against bytes and
-    run time in ms. Raises NotUnderstood.
+    """Parse `fio --output-format=json` (fio's documentation, "JSON output").
+
+    The figure is `bw_bytes`, bytes per second. It must agree with the bytes and the run time in ms. Raises
+    NotUnderstood.
     """
     jobs = part(document(text, "fio").get("jobs"), list, "fio", "jobs")
     samples: list[Sample] = []
@@ -48,9 +50,9 @@ def _fio_sample(name: str, row: dict[str, Any], subject: str) -> Sample:
 
 
 def parse_perftest(text: str, subject: str) -> Answer:
-    """`ib_write_bw --report_gbits` (linux-rdma/perftest): the average of the last line, which is of the largest size.
+    """Parse `ib_write_bw --report_gbits` (linux-rdma/perftest): the average in the last line, for the largest size.
 
-    Raises NotUnderstood, also for the MB/s (2^20 bytes) that it prints without that option.
+    Raises NotUnderstood, also for MB/s (2^20 bytes), the unit without that option.
     """
     head = _PERFTEST_HEAD.search(text)
     if head is None:
@@ -62,14 +64,14 @@ def parse_perftest(text: str, subject: str) -> Answer:
         raise NotUnderstood("ib_write_bw", "no line of figures")
     size, _, peak, average, rate = rows[-1]
     value, messages = positive(average, "ib_write_bw", "BW average"), positive(rate, "ib_write_bw", "MsgRate")
-    most = number(peak, "ib_write_bw", "BW peak")  # 0 when it runs for a time (-D)
+    most = number(peak, "ib_write_bw", "BW peak")  # 0 if the run has a duration (-D)
     if (most and value > most * 1.01) or not close(value, messages * 1e6 * int(size) * 8 / 1e9, 0.02):
         raise NotUnderstood("ib_write_bw", "bandwidth and message rate contradict each other")
     return Answer((Sample(metric="rdma-write", subject=subject, value=value, unit="Gb/s"),))
 
 
 def parse_cyclictest(text: str, subject: str) -> Answer:
-    """`cyclictest -q` (rt-tests): the worst latency of any thread, in µs. Raises NotUnderstood."""
+    """Parse `cyclictest -q` (rt-tests): the largest latency of any thread, in µs. Raises NotUnderstood."""
     rows = [tuple(map(int, row)) for row in _CYCLIC.findall(text)]
     if not rows:
         raise NotUnderstood("cyclictest", "no thread in it")
@@ -81,7 +83,7 @@ def parse_cyclictest(text: str, subject: str) -> Answer:
 
 
 def parse_mlc(text: str) -> Answer:
-    """`mlc --latency_matrix` (Intel Memory Latency Checker): ns by CPU node (row) and memory node (column).
+    """Parse `mlc --latency_matrix` (Intel Memory Latency Checker): ns by CPU node (row) and memory node (column).
 
     Raises NotUnderstood.
     """
