@@ -37,7 +37,7 @@ def _ban(ctx: KnobContext, _: bool) -> Iterable[Change]:
 
 
 def _affinity(place: PassedDevice, _: bool) -> Iterable[Change]:
-    """Yield the affinity: the guest's emulator CPUs on the device's node, if any.
+    """Yield the affinity: the guest's emulator CPUs on the device's node; if there are none, all emulator CPUs.
 
     A device has no interrupts before its guest starts.
     """

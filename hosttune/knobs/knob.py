@@ -98,8 +98,7 @@ class Knob(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
 
     @property
     def row(self) -> str:
-        """Return its row of the table in docs/intent.md: name, profiles, what it sets, values with the profile's first.
-        """
+        """Return its row of the table in docs/intent.md: name, profiles, what it sets, values (the profile's first)."""
         ours = () if self.value is None or self.value in self.values else (self.value,)
         values = (*ours, *sorted(self.values, key=lambda value: value != self.value))
         few = self.numbers if self.numbers is not None and len(self.numbers) < 3 else ()

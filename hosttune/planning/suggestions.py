@@ -140,8 +140,7 @@ def _lower_vcpus(context: PlanningContext, guest: GuestIntent, wanted: int, cand
 
 
 def _lower_memory(context: PlanningContext, guest: GuestIntent, wanted: int, candidates: Candidates) -> list[int]:
-    """Return, for every number of cells, the most memory below `wanted` that fits, in whole pages; the largest first.
-    """
+    """Return, for every number of cells, the most memory below `wanted` that fits, in whole pages; largest first."""
     found = set()
     for unit in {page or SMALL_PAGE for page in page_sizes(context.host, guest.hugepages)}:
         for cells in _cell_counts(context, guest, candidates):
