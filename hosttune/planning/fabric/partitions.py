@@ -139,8 +139,8 @@ def _mode(
 ) -> tuple[int | None, str | None]:
     """Return (the mode, what it is based on if not on the Fabric Manager's own configuration).
 
-    A guest that has all NVSwitches and no GPU is the service VM of the shared model: the Fabric Manager runs inside it,
-    and this host's configuration does not apply.
+    A guest that has all NVSwitches and no GPU is assumed to be the service VM of the shared model. Then the Fabric
+    Manager runs inside it, and this host's configuration does not apply.
     """
     told = host.fabric.mode if host.fabric else None
     owners = {holders.get(switch) for switch in switches}

@@ -59,7 +59,10 @@ def pin_guest(resources: Resources, choice: Choice, at: str, others: CpuSet | No
 
 
 def _topology(resources: Resources, choice: Choice, at: str, *, broken: bool) -> tuple[Topology, list[Finding]]:
-    """Return the guest's topology; threads=1 if the guest's siblings would not match those of the host."""
+    """Return (the guest's topology, findings).
+
+    threads=1 if sibling vCPUs would not be on sibling host CPUs, or if a cell has an odd number of vCPUs.
+    """
     shape = choice.shape
     findings: list[Finding] = []
     odd = [i for i, cell in enumerate(shape.cells) if cell.vcpus % shape.threads]

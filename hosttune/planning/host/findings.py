@@ -49,7 +49,7 @@ def host_findings(
                 "virtualization",
             )
         for element, reason in left_out:
-            # reported below, for the guests that need them
+            # `_guest_iommu` reports these, for the guests that need them
             if element not in (DMA_TRANSLATION, DMA_TRANSLATION_GLOBAL):
                 say("info", f"left out of the XML: {element}, which {reason}", "virtualization")
     for guest in guests:

@@ -35,7 +35,10 @@ def mount_actions(host: Host, guests: tuple[PlannedGuest, ...], findings: list[F
 
 
 def _kept_from_node_cpus(host: Host) -> bool:
-    """Return whether AppArmor blocks a file that QEMU reads under this libvirt version, or an unknown version."""
+    """Return whether AppArmor blocks QEMU from reading which CPUs are on a node.
+
+    Only libvirt versions from `_WITH_CONTEXTS` on need that; an unknown version counts as one of them.
+    """
     stack = host.virtualization
     if stack is None or stack.reads_node_cpus is not False:
         return False

@@ -118,7 +118,7 @@ def boot_page_actions(
 ) -> Iterable[Action]:
     """Yield the 1 GiB pages of the planned guests that are reserved at boot in addition to the current pools.
 
-    If the profile wants it, and on nodes with too little free memory for them now.
+    All of them if `boot_pages` is wanted, else those of nodes with too little free memory for them now.
     """
     late = _at_boot(memory, guests)
     every = bool(wanted(intent, BOOT_PAGES))

@@ -64,7 +64,7 @@ def _slot(catalogue: Catalogue, address: str) -> tuple[str, ...]:
 
 
 def nested(catalogue: Catalogue, slots: Sequence[Slot]) -> tuple[Node, ...]:
-    """Return the slots below every switch that shows a difference in how near they are to each other."""
+    """Return the slots below the switches that show which slots are nearer to each other (`telling_switches`)."""
     chains = {slot.members[0]: switches_above(catalogue.index, slot.members[0]) for slot in slots}
     shown = telling_switches(chains)
     return _grow([(slot, [s for s in chains[slot.members[0]][::-1] if s in shown]) for slot in slots])

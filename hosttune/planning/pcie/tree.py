@@ -26,8 +26,8 @@ LAST_SLOT = 0x1D  # 1e and 1f hold q35's own bridges and controllers
 SLOTS = 32
 FUNCTIONS = 8
 LAST_BUS = 255
-# Extra root ports if expanders take the bus numbers after them: libvirt would have to add a port for one more device,
-# and no number is left for it.
+# Extra root ports for a guest with expanders. If a device is added later, libvirt cannot add a port for it, because the
+# expanders have the next bus numbers.
 HEADROOM = 2
 
 Groups = Mapping[int | None, tuple[Node, ...]]  # by guest cell; None: no cell

@@ -208,7 +208,7 @@ def _source(need: int, memory: int, width: AddressWidth, firmware: Firmware) -> 
 
 
 def own_window(memory_bytes: int, width: AddressWidth, firmware: Firmware) -> tuple[int, str | None]:
-    """Return (bytes that OVMF's own window certainly has, why it may be less than its real size).
+    """Return (bytes that OVMF's own window certainly has, why the real window may be larger).
 
     It opens an eighth of the address space if it trusts the width and the memory ends below; else 32 GiB.
     """
