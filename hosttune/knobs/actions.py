@@ -1,4 +1,7 @@
-"""Knobs of an intent, at places of a host → actions: the one loop that compares wanted and actual values. Pure."""
+"""Turn the knobs of an intent into actions: the one loop that compares wanted and actual values. Pure.
+
+A place is a part of the host where a knob applies: the host itself, a PCI function or a GPU.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from hosttune.settings.setting import BOOT
 
 
 def actions_for(intent: Intent, knobs: Collection[Knob[P]], places: Iterable[P]) -> Iterator[Action | Finding]:
-    """The actions and findings of some knobs, place by place. `places` is not read where none of them is wanted."""
+    """Return the actions and findings of some knobs, place by place. `places` is not read if no knob is wanted."""
     wants = [(knob, value) for knob in knobs if (value := wanted(intent, knob)) is not None]
     for place in places if wants else ():
         for knob, value in wants:
@@ -24,20 +27,20 @@ def actions_for(intent: Intent, knobs: Collection[Knob[P]], places: Iterable[P])
 
 
 def _action_of(intent: Intent, knob: Knob[Any], change: Change) -> Action:
-    """The action of a change."""
+    """Return the action for a change."""
     why = change.why or reason(intent, knob)
     effect = "reboot" if knob.setting.scope == BOOT else "now"
     return make_action(knob.setting.kind, change.target, change.current, change.want, why, effect=effect)
 
 
 def make_action(kind: str, target: str, current: Any, want: Any, why: str, **more: Any) -> Action:
-    """An action that takes effect now, is not needed and can be undone, unless `more` says otherwise."""
+    """Return an action that takes effect now, is not needed and can be reverted, unless `more` says otherwise."""
     rest = {"effect": "now", "needed": False, "reversible": True, **more}
     return Action(id=f"{kind}:{target}", kind=kind, target=target, current=current, want=want, why=why, **rest)
 
 
 def split_findings(found: Iterable[Action | Finding]) -> tuple[list[Action], list[Finding]]:
-    """Actions and findings, each in their order."""
+    """Separate actions from findings; both keep their order."""
     actions: list[Action] = []
     findings: list[Finding] = []
     for one in found:

@@ -1,8 +1,8 @@
 """Kernel arguments for the next boot, read and written as the kernel reads them.
 
-Pure. `arguments` is a kernel command line cut at its spaces, None where it is unknown. A change is
-(target, current, want): `current` is what stands there now, None when nothing does or the command line is unknown,
-`want` None means that the argument goes away.
+Pure. `arguments` is a kernel command line split at its spaces, None if it is unknown. A change is (target, current,
+want): `current` is the argument's value now, None if the argument is absent or the command line is unknown; `want` None
+means that the argument is removed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Change = tuple[str, str | None, str | None]
 
 
 def values(arguments: Sequence[str] | None, name: str) -> list[str]:
-    """The comma-separated values of an argument, of all of that name where it is repeated."""
+    """Return the comma-separated values of an argument; if the argument is repeated, the values of all of them."""
     found = (a for a in arguments or () if a.partition("=")[0] == name)
     return list(dict.fromkeys(value for argument in found for value in options(argument)))
 
@@ -26,11 +26,11 @@ def values(arguments: Sequence[str] | None, name: str) -> list[str]:
 
 
 def boot_pages(arguments: Sequence[str] | None, totals: Mapping[int, int], needed: Mapping[int, int]) -> Change | None:
-    """The change that reserves 1 GiB pages at boot; None where the command line already gives what is needed.
+    """Return the change that reserves 1 GiB pages at boot; None if the command line already reserves enough.
 
-    `totals`: node -> pages of its pool now, for every node with memory; `needed`: node -> pages that the pool has
-    to have. No node gets fewer than it has now or than the command line gives it. The size and its counts are
-    one value, because they only mean something together and in this order.
+    `totals`: node -> pages in its pool now, for every node with memory; `needed`: node -> pages that the pool must
+    have. No node gets fewer pages than it has now or than the command line gives it. The page size and the counts are
+    one value, because they only have a meaning together and in this order.
     """
     now = read_boot_pages(arguments)
     if all(now.least(node, totals) >= count for node, count in needed.items()):
@@ -45,7 +45,7 @@ def boot_pages(arguments: Sequence[str] | None, totals: Mapping[int, int], neede
 
 
 def add_cpus(arguments: Sequence[str] | None, name: str, cpus: CpuSet) -> Change | None:
-    """The change that puts CPUs on the list of `isolcpus` or `nohz_full`, what stands there staying on it."""
+    """Return the change that adds CPUs to the list of `isolcpus` or `nohz_full`; the CPUs on the list stay on it."""
     current = text_of(arguments, name)
     given = values(arguments, name)
     flags = [value for value in given if value in ISOLATION_FLAGS]
@@ -64,17 +64,20 @@ def add_cpus(arguments: Sequence[str] | None, name: str, cpus: CpuSet) -> Change
 # --- IOMMU ---------------------------------------------------------------------------------------------------
 
 _OFF = {"GenuineIntel": ("iommu", "intel_iommu"), "AuthenticAMD": ("iommu", "amd_iommu")}
-_OFF["HygonGenuine"] = _OFF["AuthenticAMD"]  # AMD's IOMMU, and its driver
+_OFF["HygonGenuine"] = _OFF["AuthenticAMD"]  # Hygon CPUs use AMD's IOMMU and its driver
 
 
 def off_arguments(arguments: Sequence[str] | None, vendor: str | None) -> list[str]:
-    """Arguments that switch the IOMMU of this CPU vendor off; of any vendor where it is unknown."""
+    """Return the arguments that switch off the IOMMU of this CPU vendor; of any vendor if it is unknown."""
     names = _OFF.get(vendor or "", ("iommu", "intel_iommu", "amd_iommu"))
     return [a for a in arguments or () if a.partition("=")[0] in names and "off" in options(a)]
 
 
 def without_off(arguments: Sequence[str] | None, name: str) -> Change:
-    """The change that takes "off" from an argument; intel_iommu then says "on", which its kernel may need."""
+    """Return the change that removes "off" from an argument.
+
+    intel_iommu becomes "on" instead, because the kernel may need that.
+    """
     rest = [value for value in values(arguments, name) if value != "off"]
     if name == "intel_iommu" and "on" not in rest:
         rest.insert(0, "on")
@@ -82,7 +85,7 @@ def without_off(arguments: Sequence[str] | None, name: str) -> Change:
 
 
 def passthrough(arguments: Sequence[str] | None) -> Change | None:
-    """The change that gives host-owned devices an identity domain (iommu=pt), None where they have it."""
+    """Return the change that gives host-owned devices an identity domain (iommu=pt); None if they have one."""
     current = text_of(arguments, "iommu")
     parts = values(arguments, "iommu")
     if "pt" in parts or "iommu.passthrough=1" in (arguments or ()):

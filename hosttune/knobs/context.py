@@ -1,4 +1,4 @@
-"""What a knob may ask of a plan that is being made: the host, the intent, and the guests as they were placed. Pure."""
+"""What knobs can read of a plan that is being made: the host, the intent and the placed guests. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from hosttune.model.values import CpuSet, parse_cpus
 
 @dataclass(frozen=True)
 class KnobContext:
-    """The host, what is wanted of it, and the guests that were planned.
+    """The host, the intent, and the guests that were planned.
 
-    `held_cpus`: CPUs that existing guests hold, without housekeeping; `node_cpus`: the usable CPUs of each node.
+    `held_cpus`: CPUs that existing guests hold, without housekeeping CPUs; `node_cpus`: the usable CPUs of each node.
     """
 
     host: Host
@@ -38,12 +38,14 @@ class KnobContext:
 
     @cached_property
     def given(self) -> frozenset[str]:
-        """The devices that a guest has, or is to have."""
+        """The devices that an existing or planned guest has."""
         planned = (device.address for guest in self.guests for device in guest.devices)
         return frozenset((*self.devices.holders, *planned))
 
     def passed(self) -> Iterator[PciDevice]:
-        """The functions that planned guests get, guest by guest; those that the host does not show are left out."""
+        """Yield the functions that planned guests get, guest by guest, without those that the host document does not
+        have.
+        """
         for guest in self.guests:
             for device in guest.devices:
                 if (function := self.devices.pci.get(device.address)) is not None:

@@ -1,4 +1,4 @@
-"""Knobs of the CPUs that guests are pinned to: clock and idle states. One action covers CPUs that are alike now."""
+"""Knobs of the CPUs that guests are pinned to: clock and idle states. CPUs with the same value now share one action."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from hosttune.model.values import CpuSet
 from hosttune.settings.cpus import LONGEST_LATENCY_US, EnergyPreference, Governor, ResumeLatency
 
 Cpus = Sequence[Cpu]
-# These drivers choose frequencies themselves and take a preference instead of a governor (admin-guide/pm).
+# These drivers choose frequencies themselves. They have a preference instead of a governor (admin-guide/pm).
 PREFERENCE_DRIVERS = frozenset(("intel_pstate", "amd-pstate-epp", "amd_pstate_epp"))
-_THE_DRIVER = "the frequency driver"  # in a reason: a host's own is named where it is known
+_THE_DRIVER = "the frequency driver"  # used in a reason if the name of the host's driver is unknown
 
 
 def _each(now: Callable[[Cpu], str | None]) -> Callable[[Cpus, str | int], Iterable[Change]]:
-    """One change for each group of CPUs that have the same value now."""
+    """Return a function that yields one change for each group of CPUs that have the same value now."""
 
     def changes(cpus: Cpus, value: str | int) -> Iterable[Change]:
         want = str(value)
@@ -64,7 +64,7 @@ RESUME_LATENCY: Knob[Cpus] = Knob(
     profiles=HOST,
     value=10,
     values=("n/a",),
-    numbers=range(1, LONGEST_LATENCY_US + 1),  # not 0: to the kernel it means no limit, the opposite of its looks
+    numbers=range(1, LONGEST_LATENCY_US + 1),  # not 0: to the kernel 0 means "no limit"
     changes=_each(lambda cpu: cpu.resume_latency_us),
     sets="deepest C-state of pinned CPUs, by wake-up latency",
     takes="`10`; any number from 1, or `n/a` for none at all",
@@ -75,7 +75,9 @@ KNOBS = (GOVERNOR, ENERGY_PREFERENCE, RESUME_LATENCY)
 
 
 def plan_cpus(ctx: KnobContext) -> Iterator[Action | Finding]:
-    """Governor or preference of the pinned CPUs, whichever their frequency driver takes; then their idle states."""
+    """Yield the actions for the pinned CPUs: governor or preference, as their frequency driver has it, then idle
+    states.
+    """
     cpus = [cpu for cpu in ctx.host.cpus if cpu.id in ctx.pinned]
     driver = ctx.host.cpu_model.scaling_driver if ctx.host.cpu_model else None
     frequency = ENERGY_PREFERENCE if driver in PREFERENCE_DRIVERS else GOVERNOR

@@ -1,9 +1,9 @@
-"""Knobs that are one file of the kernel each. To add one, declare it here: nothing else of the product names it.
+"""Knobs that are one kernel file each. To add one, declare it here; no other module names it.
 
-Declare its kind (a `OneFile`: kind, path, form, values) and its knob (`file_knob`), and put the knob into `KNOBS`.
-Discovery then reads the file, a plan compares it, apply writes it and reads it back, status and validation see whether
-it is still so, `revert` puts back what was there, and the manual lists it. A program that uses hosttune as a library
-calls `register` instead.
+Declare its kind (a `OneFile`: kind, path, form, values) and its knob (`file_knob`), and put the knob into `KNOBS`. Then
+discovery reads the file, a plan compares the value, apply writes it and reads it back, status and validation check that
+it is unchanged, `revert` restores the previous value, and the manual lists the knob. A program that uses hosttune as a
+library calls `register` instead.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from hosttune.settings.memory import Ksm, NumaBalancing, Thp
 
 
 def file_knob(setting: type[OneFile], *, now: Callable[[Host], Any] | None = None, **declared: Any) -> Knob[Host]:
-    """The knob of a file that there is once on a host; `declared`: the fields of `Knob`.
+    """Return the knob of a file that exists once on a host; `declared`: the fields of `Knob`.
 
-    Its values are those of the kind unless `declared` narrows them. Its value now is read from `Host.settings`, where
-    discovery puts the file's text, unless `now` takes it from a field of the host document.
+    Its values are those of the kind unless `declared` narrows them. Its current value is read from `Host.settings`,
+    where discovery puts the file's text, unless `now` takes it from a field of the host document.
     """
     known = now or (lambda host: setting.parse((host.settings or {}).get(setting.path)))
     given = {"values": setting.values, "numbers": setting.numbers, **declared}
@@ -29,7 +29,7 @@ def file_knob(setting: type[OneFile], *, now: Callable[[Host], Any] | None = Non
 
 
 def _ksm(host: Host, value: int) -> Iterable[Change]:
-    """Only where it runs."""
+    """Yield a change only if KSM is running."""
     if host.memory_settings is not None and host.memory_settings.ksm_run == 1:
         why = "asked for by name: settings.ksm; 0 stops merging and keeps the merged pages" if value == 0 else None
         yield Change(Ksm.path, 1, value, why)
@@ -69,13 +69,16 @@ KSM = file_knob(
     source="Documentation/admin-guide/mm/ksm",
 )
 KNOBS: tuple[Knob[Host], ...] = (THP, NUMA_BALANCING, KSM)
-# Whose value now is in a field of the host document, which its own reader fills.
+# The current value of these is in a field of the host document, which has its own reader.
 _IN_THE_DOCUMENT = frozenset((Thp.path, NumaBalancing.path, Ksm.path))
 _REGISTERED: dict[str, Knob[Host]] = {}
 
 
 def register(knob: Knob[Host]) -> None:
-    """Add a knob of a file from outside of this module. Raises ValueError for a name or kind that there is already."""
+    """Add a knob of a file from outside this module.
+
+    Raises ValueError: a knob of this name or kind exists already.
+    """
     if not issubclass(knob.setting, OneFile):
         raise ValueError(f"knob {knob.name}: {knob.setting.__name__} is not a kind of one file")  # noqa: TRY004
     if any(knob.name == one.name or knob.setting.kind == one.setting.kind for one in file_knobs()):
@@ -84,16 +87,16 @@ def register(knob: Knob[Host]) -> None:
 
 
 def unregister(name: str) -> None:
-    """Take a registered knob out again."""
+    """Remove a registered knob."""
     del _REGISTERED[name]
 
 
 def file_knobs() -> tuple[Knob[Host], ...]:
-    """The knobs of files, those of this module first."""
+    """Return the knobs of files, those of this module first."""
     return (*KNOBS, *_REGISTERED.values())
 
 
 def paths_to_read() -> tuple[str, ...]:
-    """The files whose text discovery puts into `Host.settings`."""
+    """Return the files whose text discovery puts into `Host.settings`."""
     paths = (knob.setting.path for knob in file_knobs() if issubclass(knob.setting, OneFile))
     return tuple(path for path in paths if path not in _IN_THE_DOCUMENT)

@@ -1,6 +1,6 @@
-"""Knobs of the GPUs that stay with the host and its drivers; one action a GPU, by its address. Pure.
+"""Knobs of the GPUs that stay with the host and its drivers; one action for each GPU, by its address. Pure.
 
-A GPU that a guest has, or is to have, is left alone: what is wanted of it goes into the guest through its seed.
+A GPU that an existing or planned guest has is not changed here: the guest gets the wanted values through its seed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MIGS_OWN = "while MIG is enabled, each MIG device has a compute mode of its own
 
 
 def _known(name: str, setting: type[GpuSetting], compare: Callable[[Gpu, Any], Found]) -> Callable[[Gpu, Any], Found]:
-    """The comparison, for a GPU of which the value now is known."""
+    """Return a comparison that runs only if the GPU's current value is known."""
 
     def changes(gpu: Gpu, value: Any) -> Found:
         if setting.of_gpu(gpu) is None:
@@ -47,12 +47,12 @@ def _left_alone(name: str, gpu: Gpu, why: str) -> Finding:
 
 
 def _word(setting: type[GpuSetting]) -> Callable[[Gpu, Any], Found]:
-    """A setting whose values are those of the intent."""
+    """Return the comparison for a setting that has the same values as the intent."""
     return lambda gpu, value: (Change(gpu.address, setting.of_gpu(gpu), value),)
 
 
 def _power_limit(gpu: Gpu, value: Any) -> Found:
-    """`true` is the board's own limit, and no reason to lower one that somebody raised."""
+    """Compare the power limit. `true` means the board's default limit; a limit that was raised is not lowered to it."""
     now, default = gpu.power_limit_watts, gpu.power_default_watts
     if value is True:
         if default is None or now is None:
@@ -73,10 +73,10 @@ def _compute_mode(gpu: Gpu, value: Any) -> Found:
 
 
 def _ecc(gpu: Gpu, value: Any) -> Found:
-    """Also where only the pending mode is another one: the current one holds no longer than until the reboot."""
+    """Compare the ECC mode, also if only the pending mode differs: the current mode lasts only until the reboot."""
     mode = value == "enabled"
     if gpu.ecc is mode and gpu.ecc_pending not in (None, mode):
-        # The action says what it was made from: the mode that works now, which is the wanted one.
+        # The action's current value is the mode in use now, which here is the wanted one.
         yield Change(gpu.address, gpu.ecc, mode, always=True)
     else:
         yield Change(gpu.address, gpu.ecc, mode)
@@ -141,16 +141,16 @@ COMPUTE = _knob(
     _compute_mode,
     profiles=BY_NAME,
     value="default",
-    values=("default", "exclusive_process", "prohibited"),  # of nvmlComputeMode_t
+    values=("default", "exclusive_process", "prohibited"),  # the modes of nvmlComputeMode_t
     sets="compute mode of the GPUs that stay with the host, by name only",
     why="asked for by name: settings.compute_mode",
 )
-# In the order of applying: what may reset the GPU before what a reset loses.
+# In the order of applying: a knob that may reset the GPU comes before the knobs whose values a reset loses.
 KNOBS = (MIG_MODE, ECC, PERSISTENCE_MODE, POWER_LIMIT, COMPUTE)
 
 
 def plan_gpus(ctx: KnobContext) -> Iterator[Action | Finding]:
-    """What is to be set on the GPUs that the host keeps; findings for what is unknown or cannot be set of them."""
+    """Yield the actions for the GPUs that the host keeps, and findings for values that are unknown or cannot be set."""
     knobs = [knob for knob in KNOBS if wanted(ctx.intent, knob) is not None]
     if COMPUTE in knobs and wanted(ctx.intent, MIG_MODE) == "enabled":
         knobs.remove(COMPUTE)
@@ -172,7 +172,7 @@ def plan_gpus(ctx: KnobContext) -> Iterator[Action | Finding]:
 
 
 def release_actions(gpu: Gpu | None, driver: str | None) -> Iterator[Action]:
-    """What a GPU's driver needs before it can let go of it: an unbind hangs while persistence mode holds the GPU."""
+    """Yield what must be set before a GPU's driver can release it: an unbind hangs while persistence mode is on."""
     known = DRIVER_KNOBS.get(driver or "")
     if gpu is not None and gpu.persistence and known is not None and PERSISTENCE in known.writers:
         why = "the driver cannot release a GPU while its persistence mode is on"
@@ -180,7 +180,7 @@ def release_actions(gpu: Gpu | None, driver: str | None) -> Iterator[Action]:
 
 
 def _kept(ctx: KnobContext) -> Iterator[Gpu]:
-    """The accelerators that no guest has or is to have, nor a virtual function of them, in the host's order."""
+    """Yield the accelerators of which no guest has the GPU or one of its virtual functions, in the host's order."""
     for gpu in ctx.host.index.accelerators:
         theirs = (gpu.address, *ctx.devices.virtuals.get(gpu.address, ()))
         if ctx.given.isdisjoint(theirs):

@@ -1,4 +1,4 @@
-"""Knobs of interrupts: those of the host stay off the CPUs of guests, those of passed devices go beside their guest."""
+"""Knobs of interrupts: the host's stay off the CPUs of guests, those of passed devices go to CPUs near their guest."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ class PassedDevice(NamedTuple):
 
 
 def _ban(ctx: KnobContext, _: bool) -> Iterable[Change]:
-    """A list replaces what irqbalance leaves alone by itself, isolated and nohz_full CPUs (cputree.c), and what the
-    administrator's own file bans: both stay banned.
+    """Yield the change of irqbalance's list of banned CPUs.
+
+    A list replaces irqbalance's own default, the isolated and nohz_full CPUs (cputree.c), and the list in the
+    administrator's file. So the new list contains both.
     """
     known = ctx.host.settings or {}
     now = next((known[path] for path in IRQBALANCE if path in known), None)
@@ -35,7 +37,10 @@ def _ban(ctx: KnobContext, _: bool) -> Iterable[Change]:
 
 
 def _affinity(place: PassedDevice, _: bool) -> Iterable[Change]:
-    """The guest's emulator CPUs that are on the device's node, if any; a device has no interrupts before its start."""
+    """Yield the affinity: the guest's emulator CPUs on the device's node; if there are none, all emulator CPUs.
+
+    A device has no interrupts before its guest starts.
+    """
     service = parse_cpus(place.guest.emulator_cpus)
     node = place.device.host_node
     near = service & place.ctx.node_cpus.get(node, service) if node is not None else service
@@ -66,7 +71,7 @@ KNOBS = (IRQBALANCE_BAN, IRQ_AFFINITY)
 
 
 def plan_interrupts(ctx: KnobContext) -> Iterator[Action | Finding]:
-    """The ban for irqbalance, and where the interrupts of passed devices go; those of a vGPU are its driver's."""
+    """Yield the CPU ban for irqbalance and the affinity of passed devices; a vGPU's interrupts belong to its driver."""
     yield from actions_for(ctx.intent, (IRQBALANCE_BAN,), (ctx,))
     devices = (PassedDevice(ctx, guest, device) for guest in ctx.guests for device in guest.devices)
     yield from actions_for(ctx.intent, (IRQ_AFFINITY,), (one for one in devices if not one.device.vgpu_type))

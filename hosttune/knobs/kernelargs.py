@@ -1,7 +1,7 @@
-"""Knobs that are arguments of the kernel: they work from the next boot on.
+"""Knobs that are kernel arguments: they take effect at the next boot.
 
-`iommu_passthrough` and `boot_pages` are declared here and planned in `hosttune.planning`, together with what guests
-cannot work without: the IOMMU itself, and their pages.
+`iommu_passthrough` and `boot_pages` are declared here and planned in `hosttune.planning`, together with the arguments
+without which guests cannot work: the IOMMU itself, and the guests' pages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SOURCE = "Documentation/admin-guide/kernel-parameters"
 
 
 def _cpus(name: str) -> Callable[[KnobContext, str | bool], Iterable[Change]]:
-    """The list as it is given, or the guests' pinned CPUs besides those that are on it now."""
+    """Return a function that yields the CPU list: the given one, or the list's CPUs now and the guests' pinned CPUs."""
 
     def changes(ctx: KnobContext, value: str | bool) -> Iterable[Change]:
         if not ctx.pinned:
@@ -101,7 +101,7 @@ HUGETLB_FREE_VMEMMAP: Knob[KnobContext] = Knob(
     value="on",
     values=("on", "off"),
     changes=_as_given("hugetlb_free_vmemmap"),
-    # 64 bytes for each of 262144 pages; giving one back takes memory and time (Documentation/mm/vmemmap_dedup).
+    # 64 bytes for each of 262144 pages; giving a page back takes memory and time (Documentation/mm/vmemmap_dedup).
     sets="kernel argument, by name only: the kernel keeps no record of each 4 KiB of a huge page, 16 MiB less for each"
     " of 1 GiB; giving a page back then needs memory",
     why=by_name("hugetlb_free_vmemmap"),

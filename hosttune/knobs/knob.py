@@ -1,9 +1,10 @@
-"""What a knob is: a host setting that an intent can name, declared once. Pure.
+"""The type of a knob: a host setting that an intent can name, declared once. Pure.
 
-A declaration says the name, the profiles that bring it, the values it may have, what it sets, why and by which source,
-and the kind of `hosttune.settings` that reads, writes and compares it. `target` and `now` say, of one place on a host
-(the host itself, a PCI function, a GPU), the target of that kind and its value now. `hosttune.knobs.actions` turns all
-that into actions; apply, status, the checks of what is in force and the manual's table follow from the declaration.
+A declaration has the name, the profiles that include the knob, the allowed values, what it sets, the reason with its
+source, and the kind of `hosttune.settings` that reads, writes and compares it. `target` and `now` return the target of
+that kind and its current value for one place on a host (the host itself, a PCI function, a GPU).
+`hosttune.knobs.actions` makes actions from this; apply, status, the checks of applied settings and the manual's table
+follow from the declaration.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import msgspec
 
 from hosttune.model.values import CpuSet
 
-if TYPE_CHECKING:  # discovery imports this module, and needs none of them
+if TYPE_CHECKING:  # discovery imports this module and does not need these
     from hosttune.model.intent import Intent
     from hosttune.model.plan import Finding
     from hosttune.settings.setting import Setting
 
-# Profiles that bring a knob.
+# Profiles that include a knob.
 GUEST, HOST, BY_NAME = ("guest", "host"), ("host",), ()
 KEEP = "keep"
 # The list of isolcpus may begin with these words (admin-guide/kernel-parameters, "isolcpus=").
@@ -30,9 +31,9 @@ P = TypeVar("P")
 
 
 class Change(NamedTuple):
-    """What a knob comes to at one place; `current` None = unknown, or absent. No action where `current` is `want`.
+    """The change of a knob at one place; `current` None = unknown or absent. No action if `current` equals `want`.
 
-    `why`: where it is another reason than the knob's own. `always`: an action although both are the same.
+    `why`: a reason other than the knob's own. `always`: make an action even if both values are the same.
     """
 
     target: str
@@ -43,13 +44,14 @@ class Change(NamedTuple):
 
 
 class Knob(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
-    """One declaration; see the module. `P`: what a place of it is.
+    """One declaration of a knob; see the module. `P`: the type of its places.
 
-    `value` is what its profiles and `true` want; True = worked out from the plan, None = there is none: `true` is
-    refused. `values` may be given besides true, false and keep; `numbers` is a range of whole numbers that may be,
-    `cpus` lets a CPU list be given, `names` are words of which several may be. `false_means`: a value that a bare
-    `false` could be meant for. `sets` and `takes` are the cells of the manual's table; `takes` is made from the values
-    where it is None. `changes(place, value)` stands in for `target` and `now` where comparing them is not all.
+    `value` is what its profiles and `true` want. True = computed from the plan; None = no such value, so `true` is
+    refused. The intent can give one of `values` besides true, false and keep; `numbers` is a range of allowed whole
+    numbers, `cpus` allows a CPU list, `names` are words of which several can be given. `false_means`: a value that the
+    user may have meant by a bare `false`. `sets` and `takes` are cells of the manual's table; if `takes` is None, it is
+    made from the values. `changes(place, value)` replaces `target` and `now` if a comparison of the two values is not
+    enough.
     """
 
     name: str
@@ -70,7 +72,7 @@ class Knob(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
     changes: Callable[[P, Any], Iterable[Change | Finding]] | None = None
 
     def accepts(self, value: object) -> bool:
-        """Whether an intent may give this value. A number is never a switch: 1 and true differ."""
+        """Return whether an intent can give this value. A number is never a switch: 1 and true differ."""
         if isinstance(value, bool) or value == KEEP:
             return value is not True or self.value is not None
         if isinstance(value, int):
@@ -84,7 +86,7 @@ class Knob(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
 
     @property
     def allowed(self) -> str:
-        """The values that may be given, for people."""
+        """Return the allowed values as text for a user."""
         words = [str(value) for value in self.values]
         if self.numbers is not None:
             words.append(f"a whole number from {self.numbers[0]} to {self.numbers[-1]}")
@@ -96,7 +98,7 @@ class Knob(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
 
     @property
     def row(self) -> str:
-        """Its row of the table in docs/intent.md: name, profiles, what it sets, values with the profile's first."""
+        """Return its row of the table in docs/intent.md: name, profiles, what it sets, values (the profile's first)."""
         ours = () if self.value is None or self.value in self.values else (self.value,)
         values = (*ours, *sorted(self.values, key=lambda value: value != self.value))
         few = self.numbers if self.numbers is not None and len(self.numbers) < 3 else ()
@@ -107,7 +109,7 @@ class Knob(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
         return f"| `{self.name}` | {', '.join(self.profiles) or 'none'} | {self.sets} | {takes} |"
 
     def at(self, place: P, value: Any) -> Iterable[Change | Finding]:
-        """What the wanted value comes to at a place."""
+        """Yield the changes that the wanted value needs at a place."""
         if self.changes is not None:
             return self.changes(place, value)
         if self.target is None or self.now is None:
@@ -116,7 +118,7 @@ class Knob(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
 
 
 def _is_cpu_list(text: str) -> bool:
-    """A non-empty CPU list, after isolation flags or not."""
+    """Return whether the text is a non-empty CPU list, with or without isolation flags before it."""
     parts = text.split(",")
     while parts and parts[0] in ISOLATION_FLAGS:
         parts.pop(0)
@@ -127,14 +129,17 @@ def _is_cpu_list(text: str) -> bool:
 
 
 def _yaml(value: Any) -> str:
-    """A value as YAML reads it back, whichever version: a bare `off` is false in YAML 1.1."""
+    """Return a value as text that every YAML version reads back the same: a bare `off` is false in YAML 1.1."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return f'"{value}"' if value in ("on", "off") or "," in str(value) else str(value)
 
 
 def wanted(intent: Intent, knob: Knob[Any]) -> Any:
-    """The value an intent wants of a knob, None where it is left alone (`NAME: keep`, or not in the profile)."""
+    """Return the value that an intent wants of a knob.
+
+    None: the setting is not changed (`NAME: keep`, or not in the profile).
+    """
     value = (intent.settings or {}).get(knob.name, intent.profile in knob.profiles)
     if value is False or value == KEEP:
         return None
@@ -142,10 +147,13 @@ def wanted(intent: Intent, knob: Knob[Any]) -> Any:
 
 
 def reason(intent: Intent, knob: Knob[Any]) -> str:
-    """Why a knob gets its value: its own reason holds for the profile's value only, another one was asked for."""
+    """Return why a knob gets its value.
+
+    The knob's own reason applies to the profile's value only; another value was given in the intent.
+    """
     return knob.why if wanted(intent, knob) == knob.value else by_name(knob.name)
 
 
 def by_name(*names: str) -> str:
-    """The reason of what the intent names."""
+    """Return the reason of settings that the intent names."""
     return f"asked for by name: {', '.join(f'settings.{name}' for name in names)}"

@@ -1,7 +1,7 @@
 """Knobs of PCIe: ASPM of links, ACS of bridges, and the endpoints that the host keeps.
 
-Pure. vfio resets a passed endpoint whenever it is opened (drivers/vfio/pci), so its own bits are its guest's work and
-only the bridge above gets an action.
+Pure. vfio resets a passed endpoint whenever it is opened (drivers/vfio/pci). So the guest sets the endpoint's own bits,
+and only the bridge above it gets an action.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from hosttune.model.values import FrozenMap, address_key
 from hosttune.settings.aspm import Aspm
 from hosttune.settings.pcie import READ_REQUEST_BYTES, AccessControl, ReadRequest, RelaxedOrdering, acs_text
 
-# What keeps devices apart without taking anything from one that translates its addresses itself (PCIe 5.0, 6.12).
-# Not translation blocking, which takes ATS away, nor egress control, which is nothing without its vector.
+# These bits isolate devices, and a device that translates its addresses itself loses nothing (PCIe 5.0, 6.12).
+# Translation blocking is not among them, because it disables ATS, and neither is egress control, which does nothing
+# without its vector.
 ACS_ISOLATION = ("SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd")
 _FACING_DOWN = ("root-port", "downstream-port", None)
 _NOT_KEPT = (None, "vfio-pci", "pci-stub")
 
 
 class Function(NamedTuple):
-    """A PCI function, and the devices that it is among. `device` None: it is not seen."""
+    """A PCI function with the index of the host's devices. `device` None: the host document does not have it."""
 
     address: str
     device: PciDevice | None
@@ -40,7 +41,10 @@ def _function(ctx: KnobContext, address: str) -> Function:
 
 
 def _link_states(place: Function) -> Any:
-    """ASPM of the link below a port: of both ends where they agree, else by address (as `settings.aspm` reads it)."""
+    """Return the ASPM states of the link below a port.
+
+    One value if both ends agree, else a value for each address (as `settings.aspm` reads it).
+    """
     port = place.device
     if port is None:
         return None
@@ -50,7 +54,10 @@ def _link_states(place: Function) -> Any:
 
 
 def _acs(place: Function, value: str) -> Iterable[Change | Finding]:
-    """Bits are only added; those that a bridge cannot have are told where it ought to."""
+    """Yield the change that adds ACS bits; bits are never removed.
+
+    A finding reports the bits that a bridge should have but does not support.
+    """
     address, bridge, _ = place
     if bridge is None or bridge.acs is None:
         yield Finding(level="warn", text="its ACS is unknown: left alone", where=address)
@@ -76,7 +83,7 @@ def _relaxed_ordering(place: Function, value: bool) -> Iterable[Change | Finding
 
 
 def _flawed_root(place: Function) -> str | None:
-    """The root port above, where it is one that the kernel keeps relaxed ordering from (drivers/pci/quirks.c)."""
+    """Return the root port above if the kernel disables relaxed ordering below it (drivers/pci/quirks.c)."""
     root = place.devices.pci.get((place.devices.above(place.address) or ("",))[-1])
     if root is None or root.device_id is None:
         return None
@@ -140,7 +147,7 @@ _OF_ENDPOINTS = (READ_REQUEST, RELAXED_ORDERING)
 
 
 def plan_pcie(ctx: KnobContext) -> Iterator[Action | Finding]:
-    """ASPM at the ports above passed devices, ACS of all bridges above them, and the endpoints that the host keeps."""
+    """Yield ASPM at the ports above passed devices, ACS of all bridges above them, and the host's own endpoints."""
     yield from actions_for(ctx.intent, (ASPM,), _ports(ctx))
     above = {bridge for guest in ctx.guests for device in guest.devices for bridge in ctx.devices.above(device.address)}
     yield from actions_for(ctx.intent, (ACS,), (_function(ctx, address) for address in sorted(above, key=address_key)))
@@ -148,7 +155,7 @@ def plan_pcie(ctx: KnobContext) -> Iterator[Action | Finding]:
 
 
 def _ports(ctx: KnobContext) -> Iterator[Function]:
-    """The ports right above passed devices that have a link."""
+    """Yield the ports directly above passed devices that have a link."""
     ports = {function.parent for function in ctx.passed() if function.parent}
     for place in (_function(ctx, address) for address in sorted(ports, key=address_key)):
         if place.device and place.device.link is not None and place.device.port_type in _FACING_DOWN:
@@ -158,7 +165,8 @@ def _ports(ctx: KnobContext) -> Iterator[Function]:
 def _endpoints(ctx: KnobContext) -> Iterator[Action | Finding]:
     knobs = [knob for knob in _OF_ENDPOINTS if wanted(ctx.intent, knob) is not None]
     if READ_REQUEST in knobs and "pcie_bus_perf" in values(ctx.host.kernel_args, "pci"):
-        # admin-guide/kernel-parameters, pci=pcie_bus_perf: payloads may differ along a path, and reads must stay small.
+        # admin-guide/kernel-parameters, pci=pcie_bus_perf: payload sizes may differ along a path, and reads must stay
+        # small.
         text = "the kernel keeps read requests as small as payloads: their size is left alone"
         yield Finding(level="info", text=text, where="kernel argument pci=pcie_bus_perf")
         knobs.remove(READ_REQUEST)
@@ -171,7 +179,10 @@ def _endpoints(ctx: KnobContext) -> Iterator[Action | Finding]:
 
 
 def _kept(ctx: KnobContext) -> Iterator[Function]:
-    """GPUs and RDMA NICs that the host's own drivers hold, in address order; neither virtual nor the boot display."""
+    """Yield GPUs and RDMA NICs that the host's own drivers hold, in address order.
+
+    Without virtual functions and the boot display.
+    """
     gpus = [gpu.address for gpu in ctx.host.index.accelerators]
     nics = [nic.address for nic in ctx.host.nics if nic.rdma]
     for address in sorted({*gpus, *nics} - ctx.given, key=address_key):

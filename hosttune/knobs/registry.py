@@ -1,4 +1,4 @@
-"""All knobs: what an intent may name, what it wants, and the actions that follow for a host. Pure."""
+"""All knobs: the names an intent can use, the values that it wants, and the resulting actions for a host. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hosttune.model.plan import Action, Finding
 
 
 def all_knobs() -> Mapping[str, Knob[Any]]:
-    """Every knob by its name in an intent, in the order of the manual."""
+    """Return every knob by its name in an intent, in the order of the manual."""
     found: tuple[Knob[Any], ...] = (
         *cpus.KNOBS,
         *interrupts.KNOBS,
@@ -30,14 +30,18 @@ def all_knobs() -> Mapping[str, Knob[Any]]:
 
 
 def check_settings(intent: Intent, where: str = "intent") -> None:
-    """Refuse (BadInput) a name under `settings` that hosttune does not know, or a value that it cannot have."""
+    """Check the names and values under `settings`.
+
+    Raises BadInput: hosttune does not know the name, or the setting does not take the value.
+    """
     known = all_knobs()
     for name, value in (intent.settings or {}).items():
         at = f"{where}: settings.{name}"
         if name not in known:
             raise BadInput(f"no setting {name!r}", where=at, hint=f"known: {', '.join(known)}")
         knob = known[name]
-        if knob.false_means is not None and value is False:  # what YAML 1.1 makes of `off`; `keep` is the opposite
+        # YAML 1.1 reads `off` as false; `keep` would mean the opposite
+        if knob.false_means is not None and value is False:
             word = knob.false_means
             raise BadInput(f"false can mean {word} or keep", where=at, hint=f'write "{word}" in quotes, or keep')
         if not knob.accepts(value):
@@ -45,14 +49,14 @@ def check_settings(intent: Intent, where: str = "intent") -> None:
 
 
 def plan_isolation(ctx: KnobContext) -> Iterator[Action | Finding]:
-    """CPUs that the next boot keeps for guests."""
+    """Yield the actions for CPUs that the next boot reserves for guests."""
     return actions_for(ctx.intent, kernelargs.ISOLATION, (ctx,))
 
 
 def plan_guests_knobs(ctx: KnobContext) -> Iterator[Action | Finding]:
-    """The actions of knobs that are about the guests, in the order of applying, and what is worth knowing about them.
+    """Yield the actions and findings of knobs that concern the guests, in the order of applying.
 
-    None of PCIe for a request that finds no place: `_no_guest_fits`.
+    If guests are requested and none of them fits (`_no_guest_fits`), there are no PCIe actions.
     """
     if ctx.guests:
         yield from cpus.plan_cpus(ctx)
@@ -62,7 +66,7 @@ def plan_guests_knobs(ctx: KnobContext) -> Iterator[Action | Finding]:
 
 
 def plan_host_knobs(ctx: KnobContext) -> Iterator[Action | Finding]:
-    """The same of the host as a whole, and of the GPUs that stay with it.
+    """Yield the actions and findings for the host as a whole and for the GPUs that stay with it.
 
     `iommu_passthrough` and `boot_pages` are planned by `hosttune.planning`, with the IOMMU and the guests' pages.
     """
@@ -75,5 +79,5 @@ def plan_host_knobs(ctx: KnobContext) -> Iterator[Action | Finding]:
 
 
 def _no_guest_fits(ctx: KnobContext) -> bool:
-    """Whether guests are asked for and none of them finds a place."""
+    """Return whether guests are requested and none of them has a place."""
     return bool(ctx.intent.guests) and not ctx.guests

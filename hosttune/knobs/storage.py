@@ -66,7 +66,10 @@ KNOBS = tuple(PARTS.values())
 
 
 def plan_queues(ctx: KnobContext) -> Iterator[Action]:
-    """Queues of the drives that stay with the host; of one whose queue is known, only what it has."""
+    """Yield the actions for queues of the drives that stay with the host.
+
+    If a drive's queue is known, only the parts that it has are set.
+    """
     values = {part: wanted(ctx.intent, knob) for part, knob in PARTS.items()}
     wants = {part: value for part, value in values.items() if value is not None}
     for drive in sorted(ctx.host.nvme, key=lambda drive: address_key(drive.address)):
@@ -84,7 +87,7 @@ def plan_queues(ctx: KnobContext) -> Iterator[Action]:
 
 
 def _queue(settings: Mapping[str, str], drive: Nvme, namespace: str) -> dict[str, str | int]:
-    """What is known of a namespace's queue; of one with several paths, this drive's own (`settings.block`)."""
+    """Return the known values of a namespace's queue; with several paths, those of this drive (`settings.block`)."""
     found = _NAMESPACE.fullmatch(namespace)
     own = f"nvme{found[1]}c{(drive.controller or '').removeprefix('nvme')}n{found[2]}" if found else namespace
     for name in (own, namespace):

@@ -8,7 +8,7 @@ from hosttune.knobs.knob import BY_NAME, HOST, Change, Knob, by_name
 from hosttune.model.host import Host
 from hosttune.settings.sysctl import DROP_IN, NAMES, Sysctl, sysctl_path
 
-# Name -> why the profile `host` wants it to be 0 (Documentation/admin-guide/sysctl/vm). An intent names the others.
+# Name -> why the profile `host` sets it to 0 (Documentation/admin-guide/sysctl/vm). An intent can name others.
 _BY_PROFILE = {
     "vm.zone_reclaim_mode": "a node that is short of memory takes it from the other nodes before it drops its cache",
     "vm.compaction_proactiveness": "background compaction moves pages and delays other work",

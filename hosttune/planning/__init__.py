@@ -25,10 +25,10 @@ X86_64 = frozenset(("x86_64", "amd64"))
 
 
 def plan(host: Host, intent: Intent, *, where: str = "intent") -> Plan:
-    """Decide the guests of an intent on a host, and the settings they want. The same input gives the same plan.
+    """Place the guests of an intent on a host, and decide the settings. The same input gives the same plan.
 
-    Raises BadInput for addresses that do not exist, are named twice or cannot be given away, for unknown
-    settings and for a guest name that is taken; a guest that does not fit is in `unplaced`, with reasons.
+    Raises BadInput: an address does not exist, is named twice or cannot be given to a guest; a setting is unknown; a
+    guest name is in use. A guest that does not fit is in `unplaced`, with reasons.
     """
     check_settings(intent, where)
     taken = {guest.name for guest in host.guests or ()}

@@ -1,8 +1,8 @@
-"""All guests of an intent, one decision: which of them fit, on which nodes, with which devices.
+"""Decide all guests of an intent together: which of them fit, on which nodes, with which devices.
 
-Pure. Guests that have no place even alone get the reasons for that. The others are decided together (`search`): the
-most guests, then the contract's objective; then each is built, one after the other, on what the others leave. One guest
-is a batch of one.
+Pure. Guests that do not fit even alone get the reasons for that. The others are decided together (`search`): the most
+guests first, then the contract's objective. Then each guest is built, one after the other, on what the guests before it
+left. One guest is a batch of one.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from hosttune.planning.request.resource_pool import GuestRequest, counted_nics, 
 from hosttune.planning.search.branch_and_bound import SearchProblem, all_fit, best_of, search_problem
 from hosttune.planning.suggestions import has_room, relaxations, shortage
 
-MOST_RIVALS = 32  # guests among which a smallest set that is in the way is looked for
-MOST_EXPLAINED = 8  # guests without a place for which that set, and what would help, are worked out: each takes a while
+MOST_RIVALS = 32  # with more placed guests than this, no smallest conflicting set is searched
+MOST_EXPLAINED = 8  # unplaced guests that get this set and suggestions; each of these takes time
 Outcome = Placed | Unplaced
 
 
 def want_of(context: PlanningContext, guest: GuestIntent, where: str) -> GuestRequest:
-    """A guest with the devices that it names and the sets of GPUs that it may have. Raises BadInput."""
+    """Return the request of a guest: the devices that it names and the possible sets of GPUs. Raises BadInput."""
     nics = guest.nics if isinstance(guest.nics, tuple) else ()
     nvme = guest.nvme if isinstance(guest.nvme, tuple) else ()
     named = (
@@ -45,7 +45,10 @@ def want_of(context: PlanningContext, guest: GuestIntent, where: str) -> GuestRe
 
 
 def check_apart(context: PlanningContext, wants: Sequence[GuestRequest]) -> None:
-    """Refuse (BadInput, with the path of the later key) a device or disk that two guests name."""
+    """Check that no two guests name the same device or disk.
+
+    Raises BadInput: two guests name it; the error has the path of the later key.
+    """
     names: dict[str, str] = {}
     disks: dict[str, str] = {}
     for want in wants:
@@ -77,7 +80,7 @@ def _nics(want: GuestRequest) -> frozenset[str]:
 def place_guests(
     context: PlanningContext, wants: Sequence[GuestRequest]
 ) -> tuple[tuple[Outcome, ...], tuple[Finding, ...]]:
-    """(what became of each guest, findings about the whole)."""
+    """Place the guests. Return (the outcome of each guest, findings about the whole)."""
     searched = search_problem(context, wants)
     alone = [_decided(searched, [i]) for i in range(len(wants))]
     refused = {i: outcome for i, found in enumerate(alone) if isinstance(outcome := found.outcomes[i], Unplaced)}
@@ -91,7 +94,7 @@ def place_guests(
     left_out = [i for i in range(len(wants)) if i not in outcomes]
     for n, i in enumerate(left_out):
         outcomes[i] = outcome = _left_out(_Rest(context, after, wants, searched, together), i, refused.get(i), n)
-        if isinstance(outcome, Placed):  # what a search that was cut off has missed
+        if isinstance(outcome, Placed):  # the search was cut off and missed this place
             after = take(after, outcome.guest, exclusive=outcome.exclusive)
     everyone = [outcomes[i] for i in range(len(wants))]
     findings = (*together.findings, *_unexplained(len(left_out) - MOST_EXPLAINED))
@@ -99,7 +102,10 @@ def place_guests(
 
 
 def _off_pins(outcome: Outcome, everyone: Sequence[Outcome]) -> Outcome:
-    """A guest whose emulator threads are off the vCPUs of all others, those that found a place later too."""
+    """Return the outcome with emulator threads that are off the vCPUs of all other guests.
+
+    This includes guests that got a place later.
+    """
     if isinstance(outcome, Unplaced):
         return outcome
     guest = outcome.guest
@@ -115,19 +121,19 @@ def _off_pins(outcome: Outcome, everyone: Sequence[Outcome]) -> Outcome:
 
 @dataclass(frozen=True)
 class _Decided:
-    """What was decided for some guests at once. One that is not among the `outcomes` was left out for the others."""
+    """The decision for some guests together. A guest that is not in `outcomes` was left out in favour of the others."""
 
     outcomes: dict[int, Outcome]
     proven: bool
 
     @property
     def placed(self) -> dict[int, Placed]:
-        """The guests that have a place."""
+        """Return the guests that have a place."""
         return {i: outcome for i, outcome in self.outcomes.items() if isinstance(outcome, Placed)}
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Where the search was cut off, the plan holds but may not be the best."""
+        """Return a finding if the search was cut off: the plan is valid but may not be the best."""
         if self.proven:
             return ()
         text = (
@@ -138,7 +144,10 @@ class _Decided:
 
 
 def _decided(searched: SearchProblem, members: Sequence[int]) -> _Decided:
-    """The best plan for some guests. What amounts do not show is refused while a guest is built; the others go on."""
+    """Return the best plan for some guests.
+
+    The search compares amounts only. A guest can still fail while it is built; then the others are decided without it.
+    """
     problem = searched.problem
     refused: dict[int, Outcome] = {}
     while left := [i for i in members if i not in refused]:
@@ -154,7 +163,7 @@ def _decided(searched: SearchProblem, members: Sequence[int]) -> _Decided:
 
 
 def _no_place(context: PlanningContext, want: GuestRequest) -> Unplaced:
-    """Why a guest has no place even alone."""
+    """Return why a guest has no place even alone."""
     guest, candidates = want.guest, want.candidates
     if candidates.first() is None:
         return Unplaced(guest=guest.name, why=candidates.why)
@@ -171,12 +180,12 @@ def _no_place(context: PlanningContext, want: GuestRequest) -> Unplaced:
 
 
 def _alone(context: PlanningContext, guest: GuestIntent, where: str) -> Outcome:
-    """What would become of a guest if it were the only one. Raises BadInput."""
+    """Return the outcome of a guest if it were the only one. Raises BadInput."""
     return _decided(search_problem(context, [want_of(context, guest, where)]), [0]).outcomes[0]
 
 
 def _unexplained(count: int) -> tuple[Finding, ...]:
-    """That what would help was looked for only the first guests without a place."""
+    """Return a finding that only the first unplaced guests got suggestions."""
     if count <= 0:
         return ()
     text = (
@@ -188,7 +197,7 @@ def _unexplained(count: int) -> tuple[Finding, ...]:
 
 @dataclass(frozen=True)
 class _Rest:
-    """A host before and after the guests that were decided `together` have their part."""
+    """A host before (`context`) and after (`after`) the guests that were decided `together` got their resources."""
 
     context: PlanningContext
     after: PlanningContext
@@ -198,7 +207,7 @@ class _Rest:
 
 
 def _left_out(rest: _Rest, which: int, refused: Outcome | None, number: int) -> Outcome:
-    """Why a guest has no place; of the first ones also who is in the way, and what would give it one."""
+    """Return why a guest has no place; for the first ones also which guests conflict with it and what would help."""
     whole = number < MOST_EXPLAINED
     beside = _beside(rest, which, refused, suggest=whole)
     if isinstance(beside, Placed):
@@ -213,7 +222,7 @@ def _left_out(rest: _Rest, which: int, refused: Outcome | None, number: int) -> 
 
 
 def _beside(rest: _Rest, which: int, refused: Outcome | None, *, suggest: bool) -> Outcome:
-    """What becomes of a guest beside those that have a place; `suggest`: with changes that would give it one."""
+    """Return the outcome of a guest beside those that have a place; `suggest`: add changes that would give it one."""
     want = rest.wants[which]
     if is_vgpu_guest(want.guest):
         line = f"no GPU has room for {_instances(want.guest)} beside what they take"
@@ -232,7 +241,7 @@ def _beside(rest: _Rest, which: int, refused: Outcome | None, *, suggest: bool) 
 
 
 def _in_the_way(rest: _Rest, which: int) -> list[int]:
-    """Placed guests beside which it does not fit; as far as short searches can say, none of them can be left out."""
+    """Return the placed guests beside which it does not fit, a smallest set as far as short searches can show."""
     rivals = list(rest.together.placed)
     if len(rivals) > MOST_RIVALS:
         return rivals
@@ -250,7 +259,7 @@ def _instances(guest: GuestIntent) -> str:
 def _other_mig(
     context: PlanningContext, wants: Sequence[GuestRequest], which: int, placed: Sequence[int]
 ) -> tuple[str, ...]:
-    """Other ways to ask for MIG with each of which a guest would be placed beside these: the first of each kind."""
+    """Return other MIG requests with which a guest would fit beside these guests: the first of each kind."""
     want = wants[which]
     helpful: dict[str, str] = {}
     for text, changed in mig_changes(context, want.guest):

@@ -1,4 +1,4 @@
-"""Why a guest does not fit, and what would make it fit: every suggestion has been tried on the same host.
+"""Why a guest does not fit, and changes that make it fit: each suggestion was tried on the same host.
 
 Pure.
 """
@@ -21,11 +21,11 @@ from hosttune.planning.request.candidates import Candidates
 
 GIB = 1 << 30
 MOST_RELEASES = 8
-WouldPlace = Callable[[PlanningContext, GuestIntent], bool]  # a whole trial: devices, window and all
+WouldPlace = Callable[[PlanningContext, GuestIntent], bool]  # a complete trial, with devices and MMIO window
 
 
 def shortage(context: PlanningContext, guest: GuestIntent, candidates: Candidates) -> tuple[str, ...]:
-    """What stands against the guest, node by node, for the first set of GPUs that was tried."""
+    """Return why a guest does not fit, node by node, for the first set of GPUs that was tried."""
     resources = context.resources
     gpus = candidates.first() or ()
     cells = base_cells(context, guest, gpus).cells
@@ -65,9 +65,9 @@ def _no_cut(context: PlanningContext, guest: GuestIntent) -> str:
 def relaxations(
     context: PlanningContext, guest: GuestIntent, candidates: Candidates, would_place: WouldPlace
 ) -> tuple[str, ...]:
-    """Single changes, smallest first of each kind, with each of which the guest would be placed as a whole.
+    """Return single changes, the smallest of each kind, with each of which the guest would be placed completely.
 
-    Of guests whose release would help, so many are named that an operator has a choice, not all of hundreds.
+    At most MOST_RELEASES guests are named whose release would help: enough for a choice, not hundreds.
     """
     found: list[str] = []
     for text, changed in _changes(context, guest, candidates):
@@ -89,14 +89,14 @@ def relaxations(
 
 
 def _changes(context: PlanningContext, guest: GuestIntent, candidates: Candidates) -> Iterator[tuple[str, GuestIntent]]:
-    """Changes worth trying, each with its text; those of one kind from the smallest on."""
+    """Yield the changes to try, each with its text; changes of one kind start with the smallest."""
     replace = msgspec.structs.replace
     for count in range(min(gpu_count(guest) or 0, len(context.host.gpus) + 1) - 1, 0, -1):
         gpus = replace(guest.gpus, count=count) if isinstance(guest.gpus, GpuRequest) else count
         yield f"gpus: {count}", replace(guest, gpus=gpus)
     yield from mig_changes(context, guest)
     if candidates.first() is None:
-        return  # no size helps where the GPUs themselves cannot be had
+        return  # without possible GPUs no other size helps
     if isinstance(guest.vcpus, int) and not isinstance(guest.numa, tuple):
         for count in _lower_vcpus(context, guest, guest.vcpus, candidates):
             yield f"vcpus: {count} ({guest.vcpus - count} fewer)", replace(guest, vcpus=count)
@@ -118,7 +118,7 @@ def _changes(context: PlanningContext, guest: GuestIntent, candidates: Candidate
 
 
 def has_room(context: PlanningContext, guest: GuestIntent, candidates: Candidates) -> bool:
-    """Whether enough nodes hold the cells of a guest, in some number of them; its devices are not looked at."""
+    """Return whether enough nodes have room for the guest's cells, in some number of cells. Ignores its devices."""
     return any(_has_room(context, guest, candidates, cells) for cells in _cell_counts(context, guest, candidates))
 
 
@@ -128,7 +128,7 @@ def _cell_counts(context: PlanningContext, guest: GuestIntent, candidates: Candi
 
 
 def _lower_vcpus(context: PlanningContext, guest: GuestIntent, wanted: int, candidates: Candidates) -> list[int]:
-    """For every number of cells the most vCPUs below `wanted` that find room; the largest first."""
+    """Return, for every number of cells, the most vCPUs below `wanted` that fit; the largest first."""
 
     def room(cells: int, each: int) -> bool:
         changed = msgspec.structs.replace(guest, vcpus=cells * each)
@@ -140,7 +140,7 @@ def _lower_vcpus(context: PlanningContext, guest: GuestIntent, wanted: int, cand
 
 
 def _lower_memory(context: PlanningContext, guest: GuestIntent, wanted: int, candidates: Candidates) -> list[int]:
-    """For every number of cells the most memory below `wanted` that finds room, in whole pages; the largest first."""
+    """Return, for every number of cells, the most memory below `wanted` that fits, in whole pages; largest first."""
     found = set()
     for unit in {page or SMALL_PAGE for page in page_sizes(context.host, guest.hugepages)}:
         for cells in _cell_counts(context, guest, candidates):
@@ -154,7 +154,7 @@ def _lower_memory(context: PlanningContext, guest: GuestIntent, wanted: int, can
 
 
 def _has_room(context: PlanningContext, guest: GuestIntent, candidates: Candidates, cells: int) -> bool:
-    """Whether enough nodes hold the equal cells of some cut (a few may be a page larger)."""
+    """Return whether enough nodes have room for the equal cells of some cut (a few cells may be a page larger)."""
     for sizes in shapes(context, guest, candidates.first() or (), cells):
         largest_first = sorted(sizes.shape.cells, key=lambda cell: cell.memory_bytes, reverse=True)
         nodes = context.resources.nodes.values()
@@ -168,7 +168,7 @@ def _has_room(context: PlanningContext, guest: GuestIntent, candidates: Candidat
 
 
 def _uncut(guest: GuestIntent) -> GuestIntent:
-    """The same guest with the planner free to cut it; listed cells give its size."""
+    """Return the same guest with `numa: auto`; if cells are listed, they give its size."""
     if not isinstance(guest.numa, tuple):
         return msgspec.structs.replace(guest, numa="auto")
     vcpus = sum(cell.vcpus for cell in guest.numa)
@@ -177,7 +177,10 @@ def _uncut(guest: GuestIntent) -> GuestIntent:
 
 
 def _largest(limit: int, holds: Callable[[int], bool]) -> int:
-    """The largest n in 1..limit that holds, by bisection; 0 when none does (less never fits worse)."""
+    """Return the largest n in 1..limit for which `holds` is true, by bisection; 0 if there is none.
+
+    Assumes that a smaller n never fits worse.
+    """
     low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2
@@ -189,7 +192,7 @@ def _largest(limit: int, holds: Callable[[int], bool]) -> int:
 
 
 def size_text(size_bytes: int) -> str:
-    """A size that an intent takes, exact: "2032GiB"."""
+    """Return an exact size in the form that an intent takes: "2032GiB"."""
     for unit, name in ((GIB, "GiB"), (MIB, "MiB")):
         if size_bytes % unit == 0:
             return f"{size_bytes // unit}{name}"

@@ -1,1 +1,1 @@
-"""The partitions of an NVSwitch fabric: which GPUs may go to one guest, and the steps that join them. Pure."""
+"""The partitions of an NVSwitch fabric: which GPUs can go to one guest, and the steps that connect them. Pure."""

@@ -1,9 +1,9 @@
-"""Planned guests on the NVSwitch fabric: the partition of each, whether it may start, and what an operator should know.
+"""Planned guests on the NVSwitch fabric: the partition of each, whether it can start, and findings for the operator.
 
-Pure. A guest that cuts its whole GPUs with MIG needs no partition, since MIG turns NVLink off; but MIG is on only once
-the guest itself has switched it on, and off whenever it likes. So what keeps it apart from other tenants is that no
-partition of several GPUs is active with its GPUs in it. Sources: NVIDIA, Fabric Manager for NVIDIA NVSwitch systems,
-user guide ("Interoperability with MIG", "Shared NVSwitch virtualization model"); docs/fabric.md.
+Pure. A guest that divides its whole GPUs with MIG needs no partition, because MIG disables NVLink. But MIG is only
+enabled once the guest has enabled it, and the guest can disable it at any time. So isolation from other tenants needs
+more: no partition of several GPUs that contains its GPUs may be active. Sources: NVIDIA, Fabric Manager for NVIDIA
+NVSwitch systems, user guide ("Interoperability with MIG", "Shared NVSwitch virtualization model"); docs/fabric.md.
 """
 
 from __future__ import annotations
@@ -28,28 +28,31 @@ _WHERE = "Fabric Manager"
 
 
 def fabric_of(fabric: Fabric, guest: PlannedGuest) -> GpuSet:
-    """The guest's whole GPUs that are on the fabric."""
+    """Return the guest's whole GPUs that are on the fabric."""
     return tuple(d.address for d in guest.devices if d.kind == "gpu" and d.address in fabric.members)
 
 
 def guest_partition(fabric: Fabric, guest: PlannedGuest) -> int | None:
-    """The partition that a planned guest has to have active; None where it needs none, or that is not known."""
+    """Return the partition that must be active for a planned guest; None if it needs none, or if it is unknown."""
     return None if needs_none(fabric, guest) else partition_of(fabric, fabric_of(fabric, guest))
 
 
 def needs_none(fabric: Fabric, guest: PlannedGuest) -> bool:
-    """Whether it has MIG on whole GPUs, and partitions keep it apart (user guide, "Interoperability with MIG")."""
+    """Return whether the guest needs no partition: MIG on whole GPUs, on a fabric whose mode has partitions.
+
+    Source: user guide, "Interoperability with MIG".
+    """
     return bool(guest.mig and fabric_of(fabric, guest)) and fabric.known and not fabric.passthrough
 
 
 def open_partitions(fabric: Fabric, guest: PlannedGuest) -> tuple[int, ...]:
-    """Active partitions that join the guest's GPUs with others than its own: NVLink routes are open between them."""
+    """Return active partitions that connect the guest's GPUs with other GPUs: NVLink routes between them are open."""
     mine = {fabric.modules[address] for address in fabric_of(fabric, guest) if address in fabric.modules}
     return tuple(number for number, modules in sorted(fabric.active.items()) if modules & mine and modules - mine)
 
 
 def unsure_routes(fabric: Fabric, guest: PlannedGuest) -> str | None:
-    """Why nobody knows whether such a partition is active; None where that is known."""
+    """Return why it is unknown whether such a partition is active; None if it is known."""
     gpus = fabric_of(fabric, guest)
     if missing := unnamed(gpus, fabric.modules, fabric.claimed):
         return missing
@@ -61,7 +64,7 @@ def unsure_routes(fabric: Fabric, guest: PlannedGuest) -> str | None:
 
 
 def fabric_reasons(fabric: Fabric, guest: PlannedGuest) -> tuple[str, ...]:
-    """Why a guest with GPUs of the fabric has no partition, where it needs none."""
+    """Return why a guest with GPUs of the fabric has no partition, if it needs none."""
     if not needs_none(fabric, guest):
         return ()
     return ("no partition of the NVSwitch fabric: MIG, which the guest switches on inside, turns NVLink off",)
@@ -71,10 +74,11 @@ def fabric_reasons(fabric: Fabric, guest: PlannedGuest) -> tuple[str, ...]:
 
 
 def not_startable(host: Host, guest: PlannedGuest) -> str | None:
-    """Why a planned guest must not be started on a host as its fabric is now; None where that says nothing against.
+    """Return why a planned guest must not be started with the fabric in its current state; None if it can be started.
 
-    An inactive partition is a reason: CUDA in the guest would fail with error 802 until it is activated. For a guest
-    with MIG inside an active one is, and one of which that is not known.
+    For a guest that needs a partition, an inactive partition is a reason: CUDA in the guest would fail with error 802
+    until the partition is activated. For a guest with MIG inside, an active partition that connects its GPUs with
+    others is a reason, and so is one whose state is unknown.
     """
     fabric = read_fabric(host)
     gpus = fabric_of(fabric, guest)
@@ -119,11 +123,11 @@ def _not_startable_mig(fabric: Fabric, guest: PlannedGuest) -> str | None:
     )
 
 
-# --- what there is to say ----------------------------------------------------------------------------------------
+# --- findings ----------------------------------------------------------------------------------------------------
 
 
 def fabric_findings(fabric: Fabric, guests: Iterable[PlannedGuest], say: Say) -> None:
-    """What an operator should know of the planned guests' GPUs on the fabric."""
+    """Report what the operator should know about the planned guests' GPUs on the fabric."""
     mine = [guest for guest in guests if fabric_of(fabric, guest)]
     if mine and fabric.assumed:
         say("warn", f"{fabric.assumed}; compare with fmpm -l before a guest starts", _WHERE)
@@ -144,7 +148,7 @@ def fabric_findings(fabric: Fabric, guests: Iterable[PlannedGuest], say: Say) ->
 
 
 def _say_none(fabric: Fabric, guest: PlannedGuest, say: Say) -> None:
-    """A guest whose partition is not known, or cannot be activated now."""
+    """Report a guest whose partition is unknown, or cannot be activated now."""
     gpus = fabric_of(fabric, guest)
     found = exactly(fabric, gpus)
     why = unnamed(gpus, fabric.modules, fabric.claimed) or fabric.why or (found and blocked(fabric, found))
@@ -160,7 +164,7 @@ def _say_none(fabric: Fabric, guest: PlannedGuest, say: Say) -> None:
 
 
 def _say_mig(fabric: Fabric, guest: PlannedGuest, say: Say) -> None:
-    """A guest that cuts its GPUs itself: the routes of every active partition around them are open until it does."""
+    """Report a guest that divides its GPUs itself: NVLink routes of active partitions are open until it enables MIG."""
     for number in open_partitions(fabric, guest):
         others = ", ".join(_beside(fabric, guest, number))
         say(
@@ -184,7 +188,10 @@ def _say_mig(fabric: Fabric, guest: PlannedGuest, say: Say) -> None:
 
 
 def _beside(fabric: Fabric, guest: PlannedGuest, number: int) -> list[str]:
-    """The other GPUs of an active partition, with who holds them; those that nobody can place by their module id."""
+    """Return the other GPUs of an active partition, with the guests that hold them.
+
+    A GPU whose address is unknown is listed by its module id.
+    """
     at = {module: address for address, module in fabric.modules.items()}
     mine = set(fabric_of(fabric, guest))
     found = []

@@ -1,9 +1,10 @@
-"""The NVSwitch fabric: which sets of GPUs one guest can have, which partition that is, and what there is to do for it.
+"""The NVSwitch fabric: which sets of GPUs one guest can have, and which partition each of them is.
 
-Pure. A guest's whole GPUs must be exactly one partition of the Fabric Manager: GPUs of two partitions reach nobody,
-and a part of one would share its links with another tenant. Partitions name GPUs by module id, which is no order of
-PCI addresses. Sources: NVIDIA, Fabric Manager for NVIDIA NVSwitch systems, user guide ("Shared NVSwitch virtualization
-model", "Full passthrough virtualization model", "vGPU multitenancy", "GPU partitions"); docs/fabric.md.
+Pure. A guest's whole GPUs must be exactly one partition of the Fabric Manager: NVLink does not connect GPUs of two
+partitions, and a part of one partition would share its links with another tenant. Partitions name GPUs by module id;
+module ids are not in the order of PCI addresses. Sources: NVIDIA, Fabric Manager for NVIDIA NVSwitch systems, user
+guide ("Shared NVSwitch virtualization model", "Full passthrough virtualization model", "vGPU multitenancy", "GPU
+partitions"); docs/fabric.md.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from hosttune.model.gpu import FabricPartition
 from hosttune.model.host import Host
 from hosttune.model.values import address_key
 
-PASSTHROUGH, SHARED, VGPU = 0, 1, 2  # FABRIC_MODE
+PASSTHROUGH, SHARED, VGPU = 0, 1, 2  # values of FABRIC_MODE
 GpuSet = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Partition:
-    """A partition whose GPUs are all known by address. `nvlinks` is how many each of them has in it."""
+    """A partition whose GPUs are all known by address. `nvlinks`: the number of NVLinks of each GPU in it."""
 
     id: int
     gpus: frozenset[str]
@@ -34,14 +35,14 @@ class Partition:
 
 @dataclass(frozen=True)
 class Fabric:
-    """The fabric of a host. Without one, `members` is empty and nothing applies.
+    """The fabric of a host. On a host without a fabric, `members` is empty and no rule applies.
 
-    `members` are its GPUs, `modules` their module ids where known, `switches` the NVSwitches that are PCI functions.
-    `partitions` None: unknown, empty: none of those listed holds these GPUs, and `why` says it of both; `assumed` says
-    what they rest on where nobody listed them, or where mode and list contradict.
-    `claimed`: the module id that a GPU tells and another one tells, too. `active`: module ids of every active
-    partition by its id, also of those whose GPUs are not all known here.
-    `tenants`: the existing guests that hold GPUs of it, by GPU. `board_gpus`: how many a whole board has.
+    `members`: its GPUs; `modules`: their module ids, if known; `switches`: the NVSwitches that are PCI functions.
+    `partitions`: None = unknown, empty = no listed partition holds these GPUs; `why` has the reason for both.
+    `assumed`: what the partitions are based on if no list was read, or if mode and list contradict each other.
+    `claimed`: the module id of a GPU if another GPU reports the same one. `active`: module ids of every active
+    partition by its id, also of partitions whose GPUs are not all known here. `tenants`: the existing guest that holds
+    a GPU, by GPU. `board_gpus`: the number of GPUs on a complete board.
     """
 
     members: GpuSet = ()
@@ -58,7 +59,7 @@ class Fabric:
 
     @property
     def passthrough(self) -> bool:
-        """Whether it is known to be in full passthrough mode, where there are no partitions."""
+        """Whether the fabric is known to be in full passthrough mode, in which there are no partitions."""
         return bool(self.members) and self.mode == PASSTHROUGH
 
     @property
@@ -67,16 +68,19 @@ class Fabric:
         return bool(self.members) and (self.passthrough or self.partitions is not None)
 
     def whole(self, gpus: Iterable[str]) -> bool:
-        """Whether these are all GPUs of whole boards, with switches that can go along."""
+        """Return whether these are all GPUs of complete boards whose NVSwitches can be given to the same guest."""
         return self.passthrough and bool(self.switches) and _is_board(self) and set(gpus) >= set(self.members)
 
     def given(self, addresses: Iterable[str], guest: str) -> Fabric:
-        """The same fabric when a guest has these devices."""
+        """Return the fabric as it is after a guest got these devices."""
         mine = [address for address in addresses if address in self.members]
         return replace(self, tenants={**self.tenants, **dict.fromkeys(mine, guest)}) if mine else self
 
     def companions(self, chosen: Iterable[str]) -> tuple[str, ...]:
-        """The NVSwitches that go along with these devices: all of them with all GPUs, in full passthrough."""
+        """Return the NVSwitches that a guest with these devices must get too.
+
+        In full passthrough mode, all NVSwitches go with all GPUs; otherwise none.
+        """
         return self.switches if self.whole(chosen) else ()
 
 
@@ -88,7 +92,7 @@ def _is_board(fabric: Fabric) -> bool:
 
 
 def read_fabric(host: Host) -> Fabric:
-    """The fabric of a host document. Nothing in it is taken from the order of addresses."""
+    """Return the fabric of a host document. It does not depend on the order of addresses."""
     gpus = fabric_gpus(host)
     if not gpus:
         return Fabric()
@@ -103,7 +107,8 @@ def read_fabric(host: Host) -> Fabric:
         listed = board.partitions
         assumed = f"the Fabric Manager could not be asked: partitions as {board.generation.title()} boards have them"
     found = _resolved(listed or (), modules)
-    told = bool(found or (listed and modules.keys() >= set(members)))  # a list of other GPUs than these is one, too
+    # a list of partitions of other GPUs counts as a list, too
+    told = bool(found or (listed and modules.keys() >= set(members)))
     return Fabric(
         members=members,
         switches=switches,
@@ -120,7 +125,7 @@ def read_fabric(host: Host) -> Fabric:
 
 
 def _modules(told: Mapping[str, int | None]) -> tuple[dict[str, int], dict[str, int]]:
-    """(module ids that one GPU only tells, those that several tell)."""
+    """Return (module ids that only one GPU reports, module ids that several GPUs report), each by GPU address."""
     uses = Counter(told.values())
     known = {address: module for address, module in told.items() if module is not None}
     return (
@@ -132,10 +137,10 @@ def _modules(told: Mapping[str, int | None]) -> tuple[dict[str, int], dict[str, 
 def _mode(
     host: Host, switches: tuple[str, ...], holders: Mapping[str, str], members: frozenset[str]
 ) -> tuple[int | None, str | None]:
-    """(the mode, what it rests on where the Fabric Manager's own configuration does not say it).
+    """Return (the mode, what it is based on if not on the Fabric Manager's own configuration).
 
-    One guest that has all NVSwitches and no GPU is the service VM of the shared model: the daemon that counts runs in
-    there, whatever this host's configuration says.
+    A guest that has all NVSwitches and no GPU is assumed to be the service VM of the shared model. Then the Fabric
+    Manager runs inside it, and this host's configuration does not apply.
     """
     told = host.fabric.mode if host.fabric else None
     owners = {holders.get(switch) for switch in switches}
@@ -147,7 +152,10 @@ def _mode(
 
 
 def _contradiction(mode: int | None) -> str:
-    """Of a list where the configured mode has none: the list is believed, since only a daemon of mode 1 or 2 has it."""
+    """Return the text for a list of partitions that was read although the configured mode has none.
+
+    The list is used, because only a Fabric Manager in mode 1 or 2 has one.
+    """
     if mode is None:
         return "the mode is unknown, and there is a list of partitions: assumed to be mode 1 (shared NVSwitch)"
     return (
@@ -158,13 +166,13 @@ def _contradiction(mode: int | None) -> str:
 
 
 def _fits(board: Board, modules: Mapping[str, int], members: GpuSet) -> bool:
-    """Whether the GPUs are those of one such board, by their module ids."""
+    """Return whether the GPUs can be those of one such board, by their number and module ids."""
     places = {module for partition in board.partitions or () for module in partition.module_ids}
     return len(members) <= board.gpus and set(modules.values()) <= places
 
 
 def _resolved(listed: tuple[FabricPartition, ...], modules: Mapping[str, int]) -> tuple[Partition, ...]:
-    """The partitions whose GPUs all are known: a list can name modules that are broken, or that nobody could read."""
+    """Return the partitions whose GPUs are all known: a list can name modules that are broken or could not be read."""
     at = {module: address for address, module in modules.items()}
     return tuple(
         Partition(
@@ -186,7 +194,7 @@ def _unknown(
     modules: Mapping[str, int],
     claimed: Mapping[str, int],
 ) -> str:
-    """Why no partition of these GPUs is known, or what is wrong with those that are listed."""
+    """Return why no partition of these GPUs is known, or what is wrong with the listed ones."""
     if missing := unnamed(members, modules, claimed):
         return missing
     if listed:
@@ -203,7 +211,7 @@ def _unknown(
 
 
 def unnamed(gpus: Iterable[str], modules: Mapping[str, int], claimed: Mapping[str, int]) -> str | None:
-    """Why it is not known which module some of these GPUs are; None where it is of all.
+    """Return why the module ids of some of these GPUs are unknown; None if all are known.
 
     `modules` and `claimed` as in `Fabric`.
     """
@@ -226,13 +234,19 @@ def _numbers(numbers: list[int]) -> str:
 
 
 def partition_of(fabric: Fabric, gpus: Iterable[str]) -> int | None:
-    """The partition of exactly the fabric's GPUs among these; None where none is, is known or can be activated."""
+    """Return the partition of exactly the fabric's GPUs among these.
+
+    None: there is none, it is unknown, or it cannot be activated.
+    """
     found = exactly(fabric, gpus)
     return found.id if found and blocked(fabric, found) is None else None
 
 
 def exactly(fabric: Fabric, gpus: Iterable[str]) -> Partition | None:
-    """The partition that holds exactly the fabric's GPUs among these, of equal ones that which can be activated."""
+    """Return the partition that holds exactly the fabric's GPUs among these.
+
+    Of several such partitions, one that can be activated is preferred.
+    """
     mine = frozenset(gpus) & frozenset(fabric.members)
     if fabric.passthrough or not mine:
         return None
@@ -241,7 +255,7 @@ def exactly(fabric: Fabric, gpus: Iterable[str]) -> Partition | None:
 
 
 def blocked(fabric: Fabric, partition: Partition) -> str | None:
-    """Why a partition cannot be activated: another active one shares a GPU with it. (FM_ST_IN_USE of the SDK.)"""
+    """Return why a partition cannot be activated: an active one shares a GPU with it (FM_ST_IN_USE of the SDK)."""
     for other, modules in fabric.active.items():
         if other != partition.id and modules & partition.modules:
             return (
@@ -252,7 +266,7 @@ def blocked(fabric: Fabric, partition: Partition) -> str | None:
 
 
 def sets_of(fabric: Fabric, count: int) -> tuple[GpuSet, ...]:
-    """The sets of so many GPUs of the fabric that one guest can have, as far as the fabric goes; lowest id first."""
+    """Return the sets of `count` GPUs that the fabric lets one guest have; the lowest partition id first."""
     if fabric.passthrough:
         if fabric.tenants:
             return ()
@@ -267,18 +281,19 @@ def sets_of(fabric: Fabric, count: int) -> tuple[GpuSet, ...]:
 
 
 def bound_to_sets(fabric: Fabric, gpus: Iterable[str]) -> frozenset[str]:
-    """Those of these GPUs that can be given in the fabric's sets alone. None of them where the module id of one is
-    unknown: what is not known unplaces no guest.
+    """Return those of these GPUs that can only be given in sets of the fabric.
+
+    Empty if the module id of one of them is unknown: an unknown value is no reason to refuse a guest.
     """
     mine = frozenset(gpus) & frozenset(fabric.members)
     return mine if fabric.passthrough or mine <= fabric.modules.keys() else frozenset()
 
 
 def refusal(fabric: Fabric, gpus: Iterable[str], *, mig: bool = False) -> str | None:
-    """Why these GPUs cannot go to one guest; None where they can, or nobody knows.
+    """Return why these GPUs cannot go to one guest; None if they can, or if it is unknown.
 
-    One that slices them with MIG needs no partition. But MIG is its own choice, so with every route open (mode 0) it
-    still has to be the only tenant.
+    A guest that divides them with MIG needs no partition. But the guest itself controls MIG. So if every route is open
+    (mode 0), it still must be the only tenant.
     """
     mine = tuple(sorted(set(gpus) & set(fabric.members), key=address_key))
     if not mine or not fabric.known or (mig and not (fabric.passthrough and fabric.tenants)):
@@ -312,7 +327,7 @@ def _refused_passthrough(fabric: Fabric, mine: GpuSet) -> str | None:
 
 
 def none_of(fabric: Fabric, count: int) -> tuple[str, ...]:
-    """Why the fabric has no set of so many GPUs to give."""
+    """Return why the fabric has no set of `count` GPUs to give."""
     if fabric.passthrough:
         why = _refused_passthrough(fabric, fabric.members[:count]) if count <= len(fabric.members) else None
         return (why,) if why else ()
@@ -326,16 +341,16 @@ def none_of(fabric: Fabric, count: int) -> tuple[str, ...]:
 
 
 def placeable(fabric: Fabric, taken: Iterable[str]) -> Mapping[int, int]:
-    """How many partitions of each size could still be given when these GPUs are taken, by size."""
+    """Return the number of partitions of each size that could still be given if these GPUs are taken, by size."""
     gone = {*taken, *fabric.tenants}
     free = [p for p in fabric.partitions or () if not p.gpus & gone and blocked(fabric, p) is None]
     return dict(sorted(Counter(len(partition.gpus) for partition in free).items()))
 
 
 def lost(fabric: Fabric, gpus: Iterable[str]) -> tuple[int, ...]:
-    """How many partitions can no longer be given once these GPUs are taken, by size, the largest first.
+    """Return how many partitions of each size can no longer be given once these GPUs are taken, largest size first.
 
-    Empty where it is not known which partitions there are.
+    Empty if the partitions are unknown.
     """
     if not fabric.partitions:
         return ()
@@ -344,7 +359,7 @@ def lost(fabric: Fabric, gpus: Iterable[str]) -> tuple[int, ...]:
 
 
 def _nearest(fabric: Fabric, mine: frozenset[str]) -> str:
-    """The partitions that there are, and those that differ least from a set that is none."""
+    """Return the text that lists all partitions, and those that differ least from a set that is not a partition."""
     alike = [p for p in fabric.partitions or () if len(p.gpus) == len(mine)] or list(fabric.partitions or ())
     least = min((len(p.gpus ^ mine) for p in alike), default=0)
     near = [p for p in alike if len(p.gpus ^ mine) == least][:3]

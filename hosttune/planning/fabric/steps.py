@@ -1,9 +1,9 @@
-"""What a person does to the NVSwitch fabric before a guest starts and after it has ended, in order.
+"""The steps that a person does on the NVSwitch fabric before a guest starts and after it has ended, in order.
 
-Pure. hosttune carries none of it out. Sources: NVIDIA, Fabric Manager user guide ("Full passthrough virtualization
-model", "Shared NVSwitch virtualization model", "vGPU multitenancy"); NVIDIA/Fabric-Manager-Client, README.md; Linux
-Documentation/ABI/testing/sysfs-bus-pci (reset). Where in the shared model the GPUs are reset has no public source, and
-the order was tried on no such machine: every step is marked unproven.
+Pure. hosttune does none of these steps itself. Sources: NVIDIA, Fabric Manager user guide ("Full passthrough
+virtualization model", "Shared NVSwitch virtualization model", "vGPU multitenancy"); NVIDIA/Fabric-Manager-Client,
+README.md; Linux Documentation/ABI/testing/sysfs-bus-pci (reset). No public source says when the GPUs are reset in the
+shared model, and the order was not tried on such a machine: every step is marked unproven.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ START, STOP = "start", "stop"
 
 
 def fabric_steps(fabric: Fabric, guest: PlannedGuest) -> tuple[Step, ...]:
-    """The steps around a guest with whole GPUs of the fabric; none where its partition is unknown.
+    """Return the steps around a guest with whole GPUs of the fabric; none if its partition is unknown.
 
-    With MIG inside it needs no partition: there is something to do only where an active one joins its GPUs with others.
+    A guest with MIG inside needs no partition: it has a step only if an active partition connects its GPUs with others.
     """
     gpus = fabric_of(fabric, guest)
     if needs_none(fabric, guest):
@@ -63,7 +63,8 @@ def _with_functions(guest: PlannedGuest, number: int) -> Iterator[Step]:
 
 
 def _whole(fabric: Fabric, guest: PlannedGuest) -> Iterator[Step]:
-    # A driver cannot let go of NVSwitches that the daemon holds open: so it ends before apply binds them.
+    # The driver cannot release NVSwitches that the Fabric Manager holds open. So the daemon stops before apply binds
+    # them.
     yield _applied((*fabric.members, *fabric.switches), ", after systemctl stop nvidia-fabricmanager")
     yield from _resets(START, (*fabric.members, *fabric.switches))
     yield Step(when=START, text=f"start guest {guest.name} with all GPUs and NVSwitches; do not reset them again")
@@ -87,11 +88,11 @@ def _deactivated(number: int) -> Step:
 
 
 def _applied(addresses: Iterable[str], after: str = "") -> Step:
-    """The plan's own actions, without the start: only what vfio-pci has may be reset."""
+    """Return the step that applies the plan without the start: only a function bound to vfio-pci may be reset."""
     return Step(when=START, text=f"hosttune apply, without --start{after}: vfio-pci has {' '.join(addresses)}")
 
 
 def _resets(when: str, addresses: Iterable[str]) -> Iterator[Step]:
-    """One step: every function's own reset file."""
+    """Yield one step that resets every function through its own reset file."""
     files = " ".join(addresses)
     yield Step(when=when, text=f"reset each of: {files} (echo 1 > /sys/bus/pci/devices/ADDRESS/reset)")

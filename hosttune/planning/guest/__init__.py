@@ -1,1 +1,1 @@
-"""A chosen placement, written down as a planned guest. Pure."""
+"""Build a planned guest from its chosen placement. Pure."""

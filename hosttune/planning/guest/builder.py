@@ -1,6 +1,6 @@
-"""The guests of one search, built one after the other on what those before them left.
+"""Build the guests of one search one after the other, each on what the guests before it left.
 
-Pure. A search decides amounts; here they become addresses, cores, final `auto` sizes, and whole PlannedGuests.
+Pure. A search decides amounts. Here they become addresses, cores, final `auto` sizes, and complete PlannedGuests.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from hosttune.planning.search.problem import Problem
 
 
 class Builder:
-    """Builds the guests of one search, each on what those before it left."""
+    """Builds the guests of one search, each on what the guests before it left."""
 
     def __init__(self, problem: Problem, found: Found) -> None:
         self._field, self._wants, self._stock = problem.context, problem.wants, problem.stock
         self._placements = {i: one for i, one in enumerate(found.placements) if one is not None}
 
     def build(self) -> list[Placed | Unplaced | None]:
-        """What became of each guest; None = the search left it out."""
+        """Return the result of each guest; None = the search left it out."""
         context = self._field
         taken: set[str] = set()
         functions: set[str] = set()
@@ -61,7 +61,10 @@ class Builder:
         return [built.get(i) for i in range(len(self._wants))]
 
     def _missing(self, context: PlanningContext, which: int, devices: Devices) -> Unplaced | None:
-        """What amounts do not show: cores of unequal width that others took, NICs that cannot go with its GPUs."""
+        """Return a reason to refuse a guest that the amounts of the search do not show.
+
+        A cell may not fit the cores that are left (cores differ in width), and NICs may conflict with its GPUs.
+        """
         guest, choice = self._wants[which].guest, devices.choice
         for node, cell in zip(choice.nodes, choice.shape.cells, strict=True):
             if not fits(context.resources.nodes[node], context.memory.get(node), cell, choice.shape):
@@ -76,7 +79,9 @@ class Builder:
         return None
 
     def _order(self) -> list[int]:
-        """Those of fixed size first, then those that take what is left, then those that share cores."""
+        """Return the order of building: guests of fixed size, then those that take what is left, then those that share
+        cores.
+        """
 
         def late(i: int) -> tuple[bool, bool, int]:
             return self._placements[i].sizes.shape.share_cores, self._placements[i].sizes.short, i
@@ -86,7 +91,7 @@ class Builder:
     def _devices(
         self, context: PlanningContext, which: int, taken: set[str], functions: set[str], later: Sequence[int]
     ) -> Devices:
-        """Addresses for the kinds that a guest was given, and its final size."""
+        """Return the addresses of the devices that the search gave a guest by kind, and the guest's final size."""
         want, placement = self._wants[which], self._placements[which]
         gpus: list[str] = []
         counted: list[str] = []
@@ -94,7 +99,7 @@ class Builder:
             kind = self._stock.kind(index)
             if kind.trait.of_gpus:
                 left = [bundle for bundle in kind.bundles if taken.isdisjoint(bundle)]
-                left.sort(key=lambda bundle: lost(context.catalogue.fabric, bundle))  # else by address, as they are
+                left.sort(key=lambda bundle: lost(context.catalogue.fabric, bundle))  # equal ones stay in address order
                 gpus += [address for bundle in left[:count] for address in bundle]
         mine = tuple(sorted(gpus, key=address_key))
         near = mine or tuple(sorted({slot.gpu for slot in placement.slots}, key=address_key))
@@ -118,9 +123,9 @@ class Builder:
         taken: set[str],
         later: Sequence[int],
     ) -> list[str]:
-        """NICs or drives by count, as many of each node as was decided: each GPU in turn takes the nearest there is.
+        """Return NICs or drives, as many from each node as was decided; each GPU in turn takes the nearest free one.
 
-        Devices of one node cost the same, so that any of them will do that no later guest was given.
+        Devices of one node have the same cost. So any of them can be used that was not given to a later guest.
         """
         placement = self._placements[which]
         kinds = self._stock.of((which, what, 0))
@@ -143,7 +148,7 @@ class Builder:
         return chosen
 
     def _spoken(self, later: Sequence[int]) -> Mapping[int, Claims]:
-        """What guests whose turn comes later need of each node at the least."""
+        """Return the least that guests built later need of each node."""
         found: dict[int, Claims] = {}
         for i in later:
             sizes = self._placements[i].sizes
@@ -163,5 +168,5 @@ def _service(placed: Placed) -> CpuSet:
 
 
 def _unserved(placed: Placed) -> PlannedGuest:
-    """The guest without its emulator threads: those make room for whoever is planned with it."""
+    """Return the guest without its emulator threads, which give way to the vCPUs of guests planned with it."""
     return msgspec.structs.replace(placed.guest, emulator_cpus="", iothread_cpus=())

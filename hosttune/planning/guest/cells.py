@@ -1,4 +1,4 @@
-"""The NUMA cells of a placed guest, with distances as libvirt takes them.
+"""The NUMA cells of a placed guest, with the distances in a form that libvirt accepts.
 
 Pure.
 """
@@ -10,13 +10,14 @@ from hosttune.model.values import CpuSet
 from hosttune.planning.guest.choice import Choice
 from hosttune.planning.inventory.resources import LOCAL_DISTANCE, Resources
 
-# libvirt refuses the local value between cells, and what is no distance any more (255 is "unreachable" in ACPI).
+# libvirt refuses the local distance between two cells, and values that are not distances (255 means "unreachable" in
+# ACPI).
 NEAREST_REMOTE = 11
 FARTHEST = 254
 
 
 def guest_cells(resources: Resources, choice: Choice, at: str) -> tuple[tuple[Cell, ...], tuple[Finding, ...]]:
-    """(cells, findings). Without a known table of the host's, cells carry no distances: none are made up."""
+    """Return (cells, findings). If the host's distance table is unknown, the cells have no distances."""
     nodes = choice.nodes
     known = resources.knows_distances(nodes)
     findings: list[Finding] = []
@@ -42,7 +43,7 @@ def guest_cells(resources: Resources, choice: Choice, at: str) -> tuple[tuple[Ce
 
 
 def _written(resources: Resources, a: int, b: int, at: str) -> tuple[int, Finding | None]:
-    """The distance to write between the cells of two host nodes, and what to say where it is not the host's."""
+    """Return the distance to write between the cells of two host nodes, and a finding if it differs from the host's."""
     found = resources.distance(a, b)
     value = LOCAL_DISTANCE if a == b else min(max(found, NEAREST_REMOTE), FARTHEST)
     if value == found:

@@ -1,4 +1,4 @@
-"""What was chosen for one guest: its GPUs, the node of each cell, its final shape. A pure value."""
+"""The choice for one guest: its GPUs, the node of each cell, its final shape. A pure value."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from hosttune.planning.request.candidates import GpuSet
 class Choice:
     """A guest's GPUs, host nodes and cells.
 
-    `nodes`: the host node of each cell. `short`: an `auto` size was cut short. `extra_cells`: more than one on each
-    node that holds one of its GPUs. `slots`: the MIG instances that it gets as vGPUs; `parts`: what part of each GPU
-    those are.
+    `nodes`: the host node of each cell. `short`: an `auto` size had to be reduced. `extra_cells`: the number of cells
+    beyond one on each node that has one of its GPUs. `slots`: the MIG instances that it gets as vGPUs; `parts`: the
+    part of each GPU that these are.
     """
 
     gpus: GpuSet

@@ -1,6 +1,6 @@
-"""One guest, decided, written down: cores, cells, memory, devices, its PCIe tree, and the reasons.
+"""Build the plan of one guest: cores, cells, memory, devices, its PCIe tree, and the reasons.
 
-Pure. `build_guest` gives a PlannedGuest with the findings it raises, or an Unplaced with the reasons.
+Pure. `build_guest` returns a PlannedGuest with its findings, or an Unplaced with the reasons.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from hosttune.planning.mig.guest import MigParts, as_devices, mig_inside
 from hosttune.planning.pcie.tree import NoRoomOnBus, Tree, build_tree, tree_findings, with_host_places
 from hosttune.planning.pcie.window import DEFAULT_HOLE, Window, firmware_of, remedies, size_window
 
-OWN_PORTS = 3  # the controller of the guest agent's channel, the device of random numbers, and one to plug something in
-ALLOCATION_THREADS = 8  # touching a terabyte of pages with one thread takes minutes
+OWN_PORTS = 3  # guest agent's controller, random number device, one free for hotplug
+ALLOCATION_THREADS = 8  # one thread would take minutes to allocate a terabyte of pages
 GUEST_NAMESPACE = uuid.UUID("6b1f4c52-9f2e-5a54-8f0c-6a1d0c5d1f7e")
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A guest with what there is to say about it, and the cores it took."""
+    """A guest with its findings, and how it uses its cores."""
 
     guest: PlannedGuest
     findings: tuple[Finding, ...]
     cores: tuple[tuple[Core, ...], ...]
-    functions: tuple[str, ...] = ()  # those that carry its vGPUs
-    exclusive: bool = True  # its cores are nobody else's, their idle siblings either (smt: cores)
+    functions: tuple[str, ...] = ()  # the functions of its vGPUs
+    exclusive: bool = True  # no other guest may use its cores or their idle siblings (smt: cores)
 
 
 @dataclass(frozen=True)
 class Devices:
-    """A choice of GPUs and nodes, the NICs and drives that were `named` or `counted`, and all that goes together."""
+    """A choice of GPUs and nodes, the NICs and drives (`named` or `counted`), and the closure of all devices."""
 
     choice: Choice
     named: tuple[str, ...]
@@ -61,7 +61,7 @@ class Devices:
         counted: tuple[str, ...],
         vgpus: MigParts | None = None,
     ) -> Devices:
-        """The devices of a choice with all that goes along with them; virtual functions carry `vgpus`."""
+        """Return the devices of a choice with everything that goes along with them; virtual functions carry `vgpus`."""
         functions = tuple(one.function for one in vgpus.devices if one.kind == "vf") if vgpus else ()
         chosen = (*choice.gpus, *named, *counted, *functions)
         return cls(choice, named, counted, close_groups(context.catalogue, chosen), vgpus)
@@ -75,9 +75,9 @@ class Devices:
 def build_guest(
     context: PlanningContext, guest: GuestIntent, devices: Devices, others: CpuSet | None = None
 ) -> Placed | Unplaced:
-    """A guest as decided, written down; Unplaced where its devices cannot go together or its tree has no room.
+    """Build a guest as decided. Unplaced: its devices cannot go together, or its PCIe tree has no room.
 
-    `others` are the CPUs of guests that are planned with it: its emulator threads keep off them.
+    `others` are the CPUs of guests that are planned with it: its emulator threads do not use them.
     """
     choice, closure = devices.choice, devices.closure
     at = f"guest {guest.name}"
@@ -116,7 +116,7 @@ def build_guest(
 def _written(
     context: PlanningContext, decision: Decision, pinning: Pinning, cells: tuple[Cell, ...], tree: Tree
 ) -> PlannedGuest:
-    """The document of a guest, but for its devices."""
+    """Return the planned guest without its devices."""
     guest, window, width = decision.guest, decision.window, decision.width
     return PlannedGuest(
         name=guest.name,
@@ -147,13 +147,13 @@ def _written(
 
 
 def _hole(window: Window) -> int | None:
-    """QEMU's 64-bit hole: as large as the window, where its default is too small and the guest can address it."""
+    """Return QEMU's 64-bit hole: as large as the window, if the default is too small and the guest can address it."""
     too_small = (window.mmio64_bytes or 0) > DEFAULT_HOLE
     return window.mmio64_bytes if too_small and not window.refusal else None
 
 
 def _cells_of(context: PlanningContext, devices: Devices) -> dict[str, int | None]:
-    """The guest cell of each host function; one that carries a vGPU is where its GPU is."""
+    """Return the guest cell of each host function; a function with a vGPU is in the cell of its GPU."""
     nodes = devices.choice.nodes
     vgpus = devices.vgpus.devices if devices.vgpus else ()
     whole = {address: _cell_of(context, address, nodes) for address in devices.closure.members}
@@ -161,7 +161,7 @@ def _cells_of(context: PlanningContext, devices: Devices) -> dict[str, int | Non
 
 
 def _cell_of(context: PlanningContext, address: str, nodes: tuple[int, ...]) -> int | None:
-    """The guest cell of a device: its node's, else the nearest node's; None where its node is unknown."""
+    """Return the guest cell of a device: the one on its node, else on the nearest node; None if its node is unknown."""
     node = context.catalogue.node(address)
     if node is None or node not in context.resources.nodes:
         return None
@@ -169,7 +169,7 @@ def _cell_of(context: PlanningContext, address: str, nodes: tuple[int, ...]) -> 
 
 
 def _window(context: PlanningContext, guest: GuestIntent, devices: Devices, width: AddressWidth) -> Window | Unplaced:
-    """The MMIO window; Unplaced where it cannot be had (under tcg that is only said)."""
+    """Return the MMIO window; Unplaced if the guest cannot have it (with tcg there is only a finding)."""
     choice, members = devices.choice, devices.closure.members
     memory = sum(cell.memory_bytes for cell in choice.shape.cells)
     firmware = firmware_of(context.host, guest.firmware, guest.accelerator)

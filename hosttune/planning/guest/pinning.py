@@ -1,4 +1,4 @@
-"""Host CPUs of a placed guest: a core for every vCPU pair, the topology it is told, where its other threads run.
+"""Host CPUs of a placed guest: a core for every pair of vCPUs, the guest's topology, the CPUs of its other threads.
 
 Pure.
 """
@@ -17,7 +17,7 @@ from hosttune.planning.inventory.resources import Core, Resources
 
 @dataclass(frozen=True)
 class Pinning:
-    """The cores of each cell, one host CPU a vCPU in vCPU order, the guest's topology, the emulator's CPUs."""
+    """The cores of each cell, one host CPU for each vCPU in vCPU order, the guest's topology, the emulator's CPUs."""
 
     cores: tuple[tuple[Core, ...], ...]
     cpus: tuple[int, ...]
@@ -27,9 +27,9 @@ class Pinning:
 
 
 def pin_guest(resources: Resources, choice: Choice, at: str, others: CpuSet | None = None) -> Pinning:
-    """Decide every CPU of a guest. `at` is where its findings belong.
+    """Decide every CPU of a guest. `at` is the place named in its findings.
 
-    `others` are the CPUs of guests that are planned with it: its emulator threads keep off them.
+    `others` are the CPUs of guests that are planned with it: its emulator threads do not use them.
     """
     nodes, shape = choice.nodes, choice.shape
     cores = tuple(
@@ -59,7 +59,10 @@ def pin_guest(resources: Resources, choice: Choice, at: str, others: CpuSet | No
 
 
 def _topology(resources: Resources, choice: Choice, at: str, *, broken: bool) -> tuple[Topology, list[Finding]]:
-    """The guest's topology; threads=1 where siblings cannot be told truly."""
+    """Return (the guest's topology, findings).
+
+    threads=1 if sibling vCPUs would not be on sibling host CPUs, or if a cell has an odd number of vCPUs.
+    """
     shape = choice.shape
     findings: list[Finding] = []
     odd = [i for i, cell in enumerate(shape.cells) if cell.vcpus % shape.threads]
@@ -80,10 +83,10 @@ def _topology(resources: Resources, choice: Choice, at: str, *, broken: bool) ->
 
 
 def _far_emulator(resources: Resources, nodes: tuple[int, ...], emulator: CpuSet, at: str) -> list[Finding]:
-    """Cells on nodes of which the emulator threads have no CPU.
+    """Return findings for cells on nodes where the emulator threads have no CPU.
 
-    libvirt 9.0 allocates a cell's memory by threads that QEMU binds to its node, within the emulator's CPUs: seen on
-    the emulated host to end in "Setting CPU affinity failed" (thread-context, QEMU 7.2).
+    libvirt 9.0 allocates a cell's memory with threads that QEMU binds to the cell's node, within the emulator's CPUs.
+    On the emulated host this ended in "Setting CPU affinity failed" (thread-context, QEMU 7.2).
     """
     here = {node: CpuSet(cpu for core in resources.nodes[node].cores for cpu in core.cpus) for node in nodes}
     bare = [node for node, cpus in here.items() if cpus and emulator.isdisjoint(cpus)]
@@ -99,7 +102,7 @@ def _far_emulator(resources: Resources, nodes: tuple[int, ...], emulator: CpuSet
 def _emulator(
     resources: Resources, nodes: tuple[int, ...], pinned: CpuSet, others: CpuSet, at: str
 ) -> tuple[CpuSet, list[Finding]]:
-    """CPUs for emulator and I/O threads: housekeeping of the guest's nodes, else the nearest, else what is left."""
+    """Return CPUs for emulator and I/O threads: housekeeping of the guest's nodes, else the nearest, else any left."""
     every = {node.id: CpuSet(cpu for core in node.cores for cpu in core.cpus) for node in resources.nodes.values()}
     by_node = {node: cpus & resources.housekeeping for node, cpus in every.items()}
     own = CpuSet().union(*(by_node[node] for node in nodes))

@@ -1,6 +1,6 @@
-"""What there is to say about a placed guest: the reasons of each decision, and what the operator should know.
+"""The reasons of each decision about a placed guest, and findings for the operator.
 
-Pure. Reasons name the file or figure that they rest on; where that is unknown, they say so.
+Pure. Reasons name the file or figure that they are based on. If it is unknown, they say so.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Decision:
     cores: tuple[tuple[Core, ...], ...]
     width: AddressWidth
     window: Window
-    functions: tuple[str, ...] = ()  # those that carry its vGPUs
+    functions: tuple[str, ...] = ()  # the functions of its vGPUs
 
 
 # --- reasons -------------------------------------------------------------------------------------------------
 
 
 def reasons(context: PlanningContext, decision: Decision) -> tuple[str, ...]:
-    """The reasons of a placement, one a line."""
+    """Return the reasons of a placement, one for each line."""
     choice, guest = decision.choice, decision.guest
     lines = [f"GPU {address} {_home(context, address)}" for address in choice.gpus]
     lines += _cell_lines(context, decision)
@@ -68,7 +68,7 @@ def reasons(context: PlanningContext, decision: Decision) -> tuple[str, ...]:
 
 
 def _home(context: PlanningContext, address: str) -> str:
-    """Where a GPU is, and who says so."""
+    """Return where a GPU is, and the source of that."""
     node = context.catalogue.node(address)
     if node is None:
         return "is anywhere: its NUMA node is unknown"
@@ -96,7 +96,7 @@ def _cell_lines(context: PlanningContext, decision: Decision) -> Iterator[str]:
 
 
 def _distances(context: PlanningContext, node: int, gpus: tuple[str, ...]) -> str:
-    """The distances from a node to each GPU's, with their file; unknown where the host has no such table."""
+    """Return the distances from a node to each GPU's node, with their file; unknown if the host has no table."""
     if not gpus:
         return ""
     known = []
@@ -117,7 +117,7 @@ def _distances(context: PlanningContext, node: int, gpus: tuple[str, ...]) -> st
 
 
 def guest_findings(context: PlanningContext, decision: Decision, at: str) -> tuple[Finding, ...]:
-    """What the operator should know about a placed guest; `at` names it."""
+    """Return what the operator should know about a placed guest; `at` names it."""
     found: list[Finding] = []
 
     def say(level: str, text: str) -> None:
@@ -160,7 +160,7 @@ def _affinity(context: PlanningContext, decision: Decision, address: str, say: S
 
 
 def _busy(context: PlanningContext, decision: Decision, address: str, say: Say) -> None:
-    """Who uses a device now: the host, processes, or guests of its virtual functions."""
+    """Report who uses a device now: the host, processes, or guests of its virtual functions."""
     catalogue = context.catalogue
     if address in decision.named and address in catalogue.in_use:
         say("error", f"{address} is asked for, but the host uses it ({catalogue.in_use[address]}): apply will refuse")
@@ -178,7 +178,7 @@ def _busy(context: PlanningContext, decision: Decision, address: str, say: Say) 
 
 
 def _partitioned(context: PlanningContext, address: str, say: Say) -> None:
-    """A GPU that is only a virtual function; a vGPU needs its type and its maker's driver (no vfio-pci)."""
+    """Report a GPU that is only a virtual function. A vGPU needs its type and its vendor's driver (not vfio-pci)."""
     device = context.catalogue.pci.get(address)
     if device is None or not device.physfn:
         return
@@ -208,7 +208,7 @@ def _size(context: PlanningContext, decision: Decision, say: Say) -> None:
 
 
 def _shortfall(context: PlanningContext, choice: Choice) -> tuple[str, str]:
-    """Why an `auto` guest is smaller than its share: what each node of it and of its GPUs has to give."""
+    """Return why an `auto` guest is smaller than its share: what its nodes and those of its GPUs have to give."""
     homes = (context.catalogue.node(address) for address in choice.gpus)
     nodes = {*choice.nodes, *(home for home in homes if home in context.resources.nodes)}
     level, parts = "info", []

@@ -1,7 +1,7 @@
-"""A host of which one more guest has taken its part.
+"""The host after one more guest got its resources.
 
-Pure. The same that discovery would find once the guest is defined there (`RunningGuest`), without reading the
-whole host again.
+Pure. Gives the same as a discovery after the guest is defined there (`RunningGuest`), without reading the whole host
+again.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from hosttune.planning.inventory.sizing import PlanningContext
 
 
 def pins_of(guest: PlannedGuest) -> CpuSet:
-    """The CPUs that a planned guest's vCPUs are pinned to."""
+    """Return the CPUs that a planned guest's vCPUs are pinned to."""
     return CpuSet(cpu for pin in guest.vcpu_pins for cpu in parse_cpus(pin.cpus))
 
 
 def take(context: PlanningContext, guest: PlannedGuest, *, exclusive: bool = False) -> PlanningContext:
-    """What is left for others once a guest has its CPUs, memory and devices.
+    """Return what is left for others once a guest has its CPUs, memory and devices.
 
-    `exclusive`: the idle siblings of its CPUs are for nobody either. Of guests that exist already, that is not known.
+    `exclusive`: no other guest may have the idle siblings of its CPUs. For existing guests this is unknown.
     """
     entry = as_defined(guest)
     pins = pins_of(guest)
     service = parse_cpus(guest.emulator_cpus).union(*(parse_cpus(cpus) for cpus in guest.iothread_cpus))
-    taken = CpuSet(pins | service if context.reserve.cores_per_node else pins)  # as `read_resources`
+    taken = CpuSet(pins | service if context.reserve.cores_per_node else pins)  # same rule as `read_resources`
     nodes = {n: _without(node, taken, exclusive) if taken else node for n, node in context.resources.nodes.items()}
     memory = dict(context.memory)
     for cell in guest.cells:
@@ -51,14 +51,17 @@ def take(context: PlanningContext, guest: PlannedGuest, *, exclusive: bool = Fal
 
 
 def _without(node: NodeResources, taken: CpuSet, exclusive: bool) -> NodeResources:
-    """A node with these CPUs held: their cores are free no more, their idle siblings are unless they are theirs too."""
+    """Return a node without these CPUs: their cores are no longer free.
+
+    The idle siblings stay free for sharing unless `exclusive`.
+    """
     free = tuple(core for core in node.free if taken.isdisjoint(core.siblings))
     siblings = (cpu for core in node.cores if exclusive and not taken.isdisjoint(core.siblings) for cpu in core.cpus)
     return replace(node, free=free, free_threads=CpuSet(node.free_threads - taken - CpuSet(siblings)))
 
 
 def _less(memory: NodeMemory, size: int, page: int | None) -> NodeMemory:
-    """A node with so much memory given away: of the pages that are free, the rest made from other memory."""
+    """Return a node's memory after `size` bytes were given away: free pages first, then pages made of other memory."""
     pools = dict(memory.pools)
     left = size
     if page in pools:

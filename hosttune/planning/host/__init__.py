@@ -1,1 +1,1 @@
-"""What is to be done on the host for the guests, and what an operator should know of it. Pure."""
+"""The actions on the host that guests need, and findings about the host. Pure."""

@@ -1,6 +1,6 @@
-"""The actions of a plan in the order of applying: what the guests cannot work without, then the knobs of the intent.
+"""The actions of a plan in the order of applying: first those that guests need, then the knobs of the intent.
 
-Pure. An action stands only where the current value is unknown or differs from the wanted one.
+Pure. There is an action only if the current value is unknown or differs from the wanted one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def plan_actions(
     catalogue: Catalogue,
     guests: tuple[PlannedGuest, ...],
 ) -> tuple[tuple[Action, ...], tuple[Finding, ...]]:
-    """Every action of a plan in the order of applying, and what is worth knowing about them."""
+    """Return every action of a plan in the order of applying, and findings about them."""
     ctx = KnobContext(
         host=host,
         intent=intent,
@@ -67,7 +67,7 @@ def _drivers(catalogue: Catalogue, guests: tuple[PlannedGuest, ...]) -> Iterable
             function = catalogue.pci.get(device.address)
             driver = function.driver if function else None
             if device.vgpu_type or stays_with_driver(function):
-                continue  # a vGPU's virtual function stays with its maker's driver, which is its VFIO driver too
+                continue  # the function of a vGPU stays with the vendor's driver, which is also its VFIO driver
             if driver != VFIO:
                 yield from release_actions(catalogue.gpus.get(device.address), driver)
                 yield make_action(

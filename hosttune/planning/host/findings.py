@@ -1,6 +1,6 @@
-"""What an operator should know about this host before trusting a plan made for it.
+"""What an operator should know about this host before using a plan for it.
 
-Pure. Also settles which optional XML elements the installed libvirt and QEMU know.
+Pure. Also decides which optional XML elements the installed libvirt and QEMU support.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from hosttune.planning.inventory.width import known_to
 from hosttune.planning.mig.guest import Sight, with_type_steps
 from hosttune.planning.mig.vgpu import vgpu_doubts
 
-LAST_AVIC_ID = 254  # arch/x86/kvm/svm/avic.c: 0xff is the broadcast; avic_init_backing_page refuses what is beyond
+LAST_AVIC_ID = 254  # arch/x86/kvm/svm/avic.c: 0xff is the broadcast; avic_init_backing_page refuses higher ids
 Say = Callable[[str, str, str], None]  # level, text, where
 
 
 def host_findings(
     host: Host, catalogue: Catalogue, guests: tuple[PlannedGuest, ...]
 ) -> tuple[tuple[PlannedGuest, ...], tuple[Finding, ...]]:
-    """(guests with their XML elements and fabric partition settled, findings about the host)."""
+    """Return (guests with their XML elements and fabric partition, findings about the host)."""
     found: list[Finding] = []
 
     def say(level: str, text: str, where: str) -> None:
@@ -49,7 +49,8 @@ def host_findings(
                 "virtualization",
             )
         for element, reason in left_out:
-            if element not in (DMA_TRANSLATION, DMA_TRANSLATION_GLOBAL):  # told below, where they matter
+            # `_guest_iommu` reports these, for the guests that need them
+            if element not in (DMA_TRANSLATION, DMA_TRANSLATION_GLOBAL):
                 say("info", f"left out of the XML: {element}, which {reason}", "virtualization")
     for guest in guests:
         _guest_iommu(host, guest, names, dict(left_out), say)
@@ -72,7 +73,7 @@ def host_findings(
 def _guest_iommu(
     host: Host, guest: PlannedGuest, names: Collection[str], left_out: Mapping[str, str], say: Say
 ) -> None:
-    """A guest whose vCPUs need an IOMMU device: what it does, and what the host's KVM makes of so many."""
+    """Report a guest whose vCPUs need an IOMMU device: what the device does, and whether KVM supports so many vCPUs."""
     if not guest.iommu_eim:
         return
     where = f"guest {guest.name}"
@@ -96,7 +97,7 @@ def _guest_iommu(
 
 
 def _offered(stack: Virtualization, guests: tuple[PlannedGuest, ...], say: Say) -> None:
-    """What the installed QEMU does not offer of what a guest's XML asks for, as libvirt's domain capabilities tell."""
+    """Report what a guest's XML asks for and QEMU does not offer, according to libvirt's domain capabilities."""
     where = "virsh domcapabilities"
     offered = stack.capabilities
     if offered is None:
@@ -144,11 +145,11 @@ def _platform(host: Host, say: Say) -> None:
 
 def _groups(catalogue: Catalogue, guests: tuple[PlannedGuest, ...], say: Say) -> None:
     if not catalogue.groups:
-        return  # said where the IOMMU is switched on
+        return  # the action that enables the IOMMU has this finding
     for guest in guests:
         for device in guest.devices:
             if device.kind == "mdev":
-                continue  # it does not exist yet, and gets a group of its own when it is made
+                continue  # it does not exist yet, and gets its own group when it is created
             function = catalogue.pci.get(device.address)
             if function is None or function.iommu_group is None:
                 say("error", f"{device.address} is in no IOMMU group: it cannot be given to a guest", "iommu_group")

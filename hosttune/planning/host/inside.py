@@ -1,7 +1,7 @@
-"""What a plan wants inside its guests: settings that only the guest can make, and the seed that carries them.
+"""What a plan sets inside its guests: settings that only the guest can make, and the seed that carries them.
 
-Pure. vfio resets a passed device when the guest opens it and again when it closes it (drivers/vfio/pci), and the
-host's driver does not hold it: persistence, power limit and the endpoint's own PCIe bits are the guest's work.
+Pure. vfio resets a passed device when the guest opens it and again when it closes it (drivers/vfio/pci), and the host's
+driver does not hold it. So only the guest can set persistence, power limit and the endpoint's own PCIe bits.
 `hosttune.guest` turns the values into files.
 """
 
@@ -20,10 +20,10 @@ from hosttune.planning.inventory.devices import Catalogue
 from hosttune.planning.mig.instances import counts_inside
 from hosttune.planning.pcie.direct import direct_findings
 
-# Where the applier keeps a guest's files: the state directory of root.
+# The directory of a guest's files, owned by root.
 GUESTS_FOLDER = "/var/lib/hosttune/guests"
-# Knobs whose part on the passed endpoint is made in the guest, in the plan's order, and their names for people. The
-# name of each is that of its field of a PciDevice.
+# Knobs that the guest sets on the passed endpoint, in the plan's order, with their names for people. The name of each
+# knob is also its field of a PciDevice.
 _ON_ENDPOINTS: Mapping[Knob[Any], str] = {
     ASPM: "ASPM",
     READ_REQUEST: "read-request size",
@@ -33,15 +33,16 @@ _ENDPOINTS = ("gpu", "nic", "nvme")
 
 
 def seed_path(guest: GuestIntent) -> str | None:
-    """The seed image of a guest that asks for one, or whose MIG instances it has to make; None for the others."""
+    """Return the path of the seed image of a guest that asks for one or creates MIG instances; else None."""
     return f"{GUESTS_FOLDER}/{guest.name}/seed.iso" if guest.seed or counts_inside(guest) else None
 
 
 def guest_settings(intent: Intent, guest: GuestIntent) -> Mapping[str, Any] | None:
-    """What the intent wants inside a guest, resolved, by name; None where that is nothing.
+    """Return the values that the intent wants inside a guest, by name; None if there are none.
 
-    `profile: none` brings nothing, the others bring persistence: inside the guest it is the guest's own affair, so
-    `guest` brings it as `host` does. A power limit only where the intent gives one, a sysctl only by its name.
+    `profile: none` sets nothing; the other profiles set persistence. Inside a guest it affects only the guest, so the
+    profile `guest` sets it like `host`. The power limit is set only if the intent gives one, a sysctl only if the
+    intent names it.
     """
     values = {
         PERSISTENCE_MODE.name: _persistence(intent),
@@ -53,13 +54,13 @@ def guest_settings(intent: Intent, guest: GuestIntent) -> Mapping[str, Any] | No
 
 
 def inside_findings(intent: Intent, host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Iterator[Finding]:
-    """What of a guest's endpoints is left to the guest, and what keeps its GPUs and NICs from talking directly."""
+    """Yield what the guest has to set on its endpoints, and what prevents direct traffic between its GPUs and NICs."""
     yield from _left_inside(intent, catalogue, guest)
     yield from direct_findings(host, catalogue, guest, (wanted(intent, ACS) or "").split())
 
 
 def _left_inside(intent: Intent, catalogue: Catalogue, guest: PlannedGuest) -> Iterator[Finding]:
-    """What of a guest's endpoints is not as wanted and left to the guest."""
+    """Yield the settings of a guest's endpoints that differ from the wanted ones and that only the guest can change."""
     functions = [catalogue.pci.get(device.address) for device in guest.devices if device.kind in _ENDPOINTS]
     whole = [function for function in functions if function is not None and function.physfn is None]
     left = []
@@ -73,7 +74,7 @@ def _left_inside(intent: Intent, catalogue: Catalogue, guest: PlannedGuest) -> I
             " inside the guest by its seed or bundle, because vfio resets a device whenever it is opened"
         )
         if _ON_ENDPOINTS[ASPM] in left:
-            # linux, drivers/vfio/pci/vfio_pci_config.c, init_pci_cap_exp_perm: no link control
+            # linux, drivers/vfio/pci/vfio_pci_config.c, init_pci_cap_exp_perm: the guest cannot write link control
             said += "; where vfio does not let the guest write link control, the seed reports it"
         yield Finding(level="info", text=said, where=f"guest {guest.name}")
 

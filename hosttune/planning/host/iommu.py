@@ -1,4 +1,4 @@
-"""Kernel arguments of the IOMMU, as actions: to be on where no groups are seen, and the profile's `iommu=pt`. Pure."""
+"""Kernel arguments of the IOMMU, as actions: enable it if no groups are visible; the profile's `iommu=pt`. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SEV_SNP = "/sys/module/kvm_amd/parameters/sev_snp"
 def iommu_actions(
     host: Host, intent: Intent, catalogue: Catalogue, guests: tuple[PlannedGuest, ...], findings: list[Finding]
 ) -> Iterable[Action]:
-    """What the IOMMU wants of the next boot: to be on where no groups are seen, and the profile's `iommu=pt`."""
+    """Return the kernel arguments that enable the IOMMU if no groups are visible, and the profile's `iommu=pt`."""
     off: list[Action] = []
     if any(guest.devices for guest in guests) and not catalogue.groups:
         off = _iommu_off(host, findings)
@@ -37,7 +37,7 @@ def iommu_actions(
         findings.append(Finding(level="warn" if named else "info", text=f"{text} {said}", where=SEV_SNP))
         change = change if named else None
     if change:
-        needed = any(action.target == change[0] for action in off)  # one argument, one action: "off" goes with it
+        needed = any(action.target == change[0] for action in off)  # the argument is one action; it also removes "off"
         why = IOMMU_PASSTHROUGH.why
         off = [action for action in off if action.target != change[0]]
         off.append(_argument(*change, f"iommu=off hides the IOMMU; {why}" if needed else why, needed=needed))
@@ -45,10 +45,10 @@ def iommu_actions(
 
 
 def _iommu_off(host: Host, findings: list[Finding]) -> list[Action]:
-    """No IOMMU groups are seen: say so, and plan an argument only where the facts ask for one.
+    """Report that no IOMMU groups are visible, and return an argument only if the facts call for one.
 
-    Intel's driver needs intel_iommu=on unless the kernel was built to default to it; AMD's runs unless firmware
-    or an argument says no (admin-guide/kernel-parameters).
+    Intel's driver needs intel_iommu=on unless the kernel was built with on as its default; AMD's driver runs unless
+    firmware or an argument disables it (admin-guide/kernel-parameters).
     """
     present = host.iommu.present if host.iommu else None
     state = "and whether the kernel runs an IOMMU is unknown"
@@ -77,7 +77,7 @@ def _iommu_off(host: Host, findings: list[Finding]) -> list[Action]:
 
 
 def _iommu_hint(host: Host, vendor: str | None) -> str:
-    """Where else an IOMMU may be off, when no argument that is known to be there or missing explains it."""
+    """Return where else the IOMMU may be disabled, if no kernel argument explains it."""
     if host.hypervisor:
         return "this host is itself a guest: its hypervisor has to give it an IOMMU"
     name = {"GenuineIntel": "VT-d", "AuthenticAMD": "AMD-Vi", "HygonGenuine": "AMD-Vi"}.get(vendor or "")
@@ -88,5 +88,5 @@ def _iommu_hint(host: Host, vendor: str | None) -> str:
 
 
 def _argument(target: str, current: str | None, want: str | None, why: str, *, needed: bool = False) -> Action:
-    """A kernel argument of the next boot. `want` None: it goes away."""
+    """Return a kernel argument of the next boot. `want` None: the argument is removed."""
     return make_action(KernelArguments.kind, target, current, want, why, effect="reboot", needed=needed)

@@ -1,6 +1,6 @@
-"""What huge pages of guests need beside the pages: a file system of them that libvirt knows, AppArmor's leave. Pure.
+"""What guests need besides huge pages: a hugetlbfs mount that libvirt knows, and an AppArmor rule. Pure.
 
-See `hosttune.hugetlbfs` for why: a guest with huge pages does not start without one of its page size.
+See `hosttune.hugetlbfs` for the reason: a guest with huge pages does not start without a mount of its page size.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hosttune.model.plan import Action, Finding, PlannedGuest
 from hosttune.model.values import format_size
 
 _WHERE = "/proc/mounts"
-_WITH_CONTEXTS = (9, 0)  # libvirt's first version that has pages cleared on the CPUs of their node
+_WITH_CONTEXTS = (9, 0)  # the first libvirt version that lets QEMU clear pages on the CPUs of their node
 _NODE_CPUS = (
     "QEMU clears huge pages on the CPUs of their node, and libvirt's AppArmor profile does not let it read which these"
     " are: guests with huge pages do not start without this rule"
@@ -24,18 +24,21 @@ _NODE_CPUS = (
 
 
 def mount_actions(host: Host, guests: tuple[PlannedGuest, ...], findings: list[Finding]) -> Iterator[Action]:
-    """A mount for each page size of the guests that has none, and libvirt's restart where it has not found one yet."""
+    """Yield a mount for each page size that has none, and libvirt's restart if it does not know the mount yet."""
     found: list[Action] = []
     for page in sorted({guest.page_bytes for guest in guests if guest.page_bytes}):
         names = ", ".join(guest.name for guest in guests if guest.page_bytes == page)
         found += _of_size(host, page, names, findings)
-    yield from sorted(found, key=lambda action: action.kind != "mount")  # one restart finds all of them
+    yield from sorted(found, key=lambda action: action.kind != "mount")  # one restart finds all mounts
     if any(guest.page_bytes for guest in guests) and _kept_from_node_cpus(host):
         yield make_action("apparmor-rule", LOCAL, None, RULE, _NODE_CPUS, needed=True)
 
 
 def _kept_from_node_cpus(host: Host) -> bool:
-    """Whether AppArmor keeps QEMU from reading what this libvirt, or one of unknown version, has it read."""
+    """Return whether AppArmor blocks QEMU from reading which CPUs are on a node.
+
+    Only libvirt versions from `_WITH_CONTEXTS` on need that; an unknown version counts as one of them.
+    """
     stack = host.virtualization
     if stack is None or stack.reads_node_cpus is not False:
         return False

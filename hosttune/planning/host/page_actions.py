@@ -25,7 +25,7 @@ Pages = dict[tuple[int, int], int]  # (node, page size) -> bytes, or pages
 
 
 def _page_demand(guests: tuple[PlannedGuest, ...]) -> Pages:
-    """What the planned guests take of each pool."""
+    """Return what the planned guests take of each pool, in bytes."""
     demand: Pages = {}
     for guest in guests:
         for cell in guest.cells if guest.page_bytes else ():
@@ -35,7 +35,7 @@ def _page_demand(guests: tuple[PlannedGuest, ...]) -> Pages:
 
 
 def _missing(memory: Mapping[int, NodeMemory], guests: tuple[PlannedGuest, ...]) -> Pages:
-    """How many pages each pool has to grow by."""
+    """Return how many pages each pool must grow by."""
     return {
         (node, page): memory[node].missing_pages(page, size) if node in memory else -(-size // page)
         for (node, page), size in _page_demand(guests).items()
@@ -43,7 +43,7 @@ def _missing(memory: Mapping[int, NodeMemory], guests: tuple[PlannedGuest, ...])
 
 
 def _at_boot(memory: Mapping[int, NodeMemory], guests: tuple[PlannedGuest, ...]) -> frozenset[int]:
-    """Nodes whose 1 GiB pages wait for a reboot: what is free now does not give what the guests need."""
+    """Return the nodes whose 1 GiB pages need a reboot, because too little memory is free there now."""
     missing = _missing(memory, guests)
     new: dict[int, int] = {}
     for (node, page), pages in missing.items():
@@ -63,7 +63,7 @@ def page_actions(
     guests: tuple[PlannedGuest, ...],
     findings: list[Finding],
 ) -> Iterable[Action]:
-    """Pools of pages that have to grow for the guests, and why the kernel may give fewer."""
+    """Yield the pools that must grow for the guests, and report why the kernel may give fewer pages."""
     free = {node.id: node.free_bytes for node in host.numa_nodes}
     late = _at_boot(memory, guests)
     missing_pages = _missing(memory, guests)
@@ -94,7 +94,7 @@ def page_actions(
 def _page_doubts(
     intent: Intent, node: int, page: int, missing: int, free_bytes: int | None, target: str
 ) -> Iterable[Finding]:
-    """Why the kernel may give fewer pages than an action wants."""
+    """Report why the kernel may give fewer pages than an action wants."""
     if free_bytes is not None and free_bytes < missing * page:
         text = (
             f"node {node} has {format_size(free_bytes)} free now, {format_size(missing * page)} of new pages are"
@@ -116,9 +116,9 @@ def boot_page_actions(
     guests: tuple[PlannedGuest, ...],
     findings: list[Finding],
 ) -> Iterable[Action]:
-    """1 GiB pages of the planned guests, reserved at boot besides what the pools hold now.
+    """Yield the 1 GiB pages of the planned guests that are reserved at boot in addition to the current pools.
 
-    As the profile wants, and on the nodes that have too little free memory for them now.
+    All of them if `boot_pages` is wanted, else those of nodes with too little free memory for them now.
     """
     late = _at_boot(memory, guests)
     every = bool(wanted(intent, BOOT_PAGES))
@@ -147,10 +147,10 @@ def boot_page_actions(
 
 
 def may_boot_pages(intent: Intent) -> bool | None:
-    """Whether a reboot may reserve 1 GiB pages: as the profile or the intent says, None where neither does.
+    """Return whether a reboot may reserve 1 GiB pages, as the profile or the intent says; None if neither does.
 
-    None: where a guest of a size that was asked for by number cannot be had without (the contract: kernel arguments
-    only if something planned cannot work without them).
+    None: only if a guest whose size is given as a number has no place without them (the contract: kernel arguments only
+    if something planned cannot work without them).
     """
     if wanted(intent, BOOT_PAGES):
         return True

@@ -1,6 +1,6 @@
-"""What is known to go wrong, or to cost something, with a planned guest on this host, and is nobody's setting. Pure.
+"""Known problems and costs of a planned guest on this host that no setting of the intent covers. Pure.
 
-Each text names what happens, where, and what to do; its source stands beside it.
+Each text says what happens, where, and what to do. The source is next to it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from hosttune.planning.inventory.devices import Catalogue
 from hosttune.tuned import ACTIVE, OTHERWISE, OVERRULED, UNSURE, WantedSetting, conflict_lines, fights, reaches
 
 # Mapping BARs of 256 GiB each took minutes to over an hour for 4 to 8 GPUs with QEMU 8.2, and no longer with 10.1
-# (Ubicloud, "Virtualizing NVIDIA HGX B200 GPUs"); from four of them on it is said.
+# (Ubicloud, "Virtualizing NVIDIA HGX B200 GPUs"). There is a finding for four or more of them.
 HUGE_BARS = 1 << 40
 FAST_BARS = (10, 1)
-ROOT_PORT_GTS = 16.0  # what QEMU's root port says of its link (hw/pci-bridge/gen_pcie_root_port.c, x-speed)
-MOST_UNREAD = 4  # of the files that could not be read, how many a finding names
+ROOT_PORT_GTS = 16.0  # link speed of QEMU's root port (hw/pci-bridge/gen_pcie_root_port.c, x-speed)
+MOST_UNREAD = 4  # a finding names at most this many unreadable files
 
 
 def guest_quirks(host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Iterator[Finding]:
-    """What to know of one guest."""
+    """Yield the known problems of one guest."""
     where = f"guest {guest.name}"
     for device in guest.devices:
         gpu, function = catalogue.gpus.get(device.address), catalogue.pci.get(device.address)
@@ -52,13 +52,13 @@ def _slow_start(host: Host, catalogue: Catalogue, guest: PlannedGuest, where: st
 
 
 def _emulated_ports(guest: PlannedGuest, where: str) -> Iterator[Finding]:
-    """GPUs that look slower in the guest than they are, by what QEMU's emulated ports say of their own link.
+    """Yield GPUs whose links look slower in the guest than they are, because of QEMU's emulated ports.
 
-    A switch's ports say 2.5 GT/s x1 (hw/pci-bridge/xio3130_downstream.c: no x-speed, no x-width), a root port 16 GT/s
-    x32 from QEMU 4.0 on (hw/pci-bridge/gen_pcie_root_port.c, x-speed and x-width; still so in 10.1). libvirt sets
-    neither. NCCL takes the lesser of device and port (nccl, src/graph/xml.cc, ncclTopoGetXmlFromSys), but only of a
-    device whose link no file tells; ours tells it, from the host's (`guest.nccl`). A guest of one GPU and no NIC has
-    nothing that NCCL would weigh.
+    A switch's ports report 2.5 GT/s x1 (hw/pci-bridge/xio3130_downstream.c: no x-speed, no x-width), a root port 16
+    GT/s x32 since QEMU 4.0 (hw/pci-bridge/gen_pcie_root_port.c, x-speed and x-width; still so in 10.1). libvirt sets
+    neither. NCCL uses the lower value of device and port (nccl, src/graph/xml.cc, ncclTopoGetXmlFromSys), but only for
+    a device whose link is not in a topology file; hosttune's file has the host's values (`guest.nccl`). With one GPU
+    and no NIC, NCCL has nothing to compare.
     """
     if guest.seed is not None or sum(is_gpu(device) or is_nic(device) for device in guest.devices) < 2:
         return
@@ -80,12 +80,12 @@ def _emulated_ports(guest: PlannedGuest, where: str) -> Iterator[Finding]:
 
 
 def _bus(device: Device) -> int:
-    """The bus that a passed function is on in the guest, which is its controller's index."""
+    """Return the bus of a passed function in the guest, which is its controller's index."""
     return int(device.guest_address.split(":")[1], 16)
 
 
 def tuned_findings(host: Host, actions: Iterable[Action]) -> Iterator[Finding]:
-    """Settings of the plan that an active profile of TuneD sets otherwise, again at each of its starts."""
+    """Yield settings of the plan that an active TuneD profile sets to other values at each of its starts."""
     profile = " ".join((host.settings or {}).get(ACTIVE, "").split())
     reached = [action for action in actions if reaches(action.kind, action.target)]
     wishes = [WantedSetting(action.kind, action.target, action.want) for action in reached]

@@ -1,1 +1,1 @@
-"""What a host has, and how large a guest may be on it: cores, pages, devices, sizes. Pure."""
+"""The resources of a host and the possible size of a guest: cores, pages, devices, sizes. Pure."""

@@ -1,4 +1,4 @@
-"""Which cores a cell takes on its node, and whether it fits there.
+"""Which cores a cell takes on its node, and whether the cell fits there.
 
 Pure. Isolated cores first, then the fewest last-level caches, then the lowest numbers.
 """
@@ -13,17 +13,17 @@ from hosttune.planning.inventory.shape import CellDemand, Shape
 
 
 def cores_needed(vcpus: int, threads: int) -> int:
-    """Whole cores for so many vCPUs; an odd count leaves the last sibling idle."""
+    """Return the whole cores for this many vCPUs; with an odd number the last sibling stays idle."""
     return -(-vcpus // threads)
 
 
 def fitting_cores(node: NodeResources, threads: int) -> list[Core]:
-    """Free cores of a node that have at least `threads` usable CPUs."""
+    """Return the free cores of a node that have at least `threads` usable CPUs."""
     return [core for core in node.free if len(core.cpus) >= threads]
 
 
 def fits(node: NodeResources, memory: NodeMemory | None, cell: CellDemand, shape: Shape) -> bool:
-    """Whether a cell fits a node: its CPUs and its memory. Memory of unknown size never refuses."""
+    """Return whether a node has the CPUs and the memory for a cell. Unknown memory size is no reason to refuse."""
     if shape.share_cores:
         if len(node.free_threads) < cell.vcpus:
             return False
@@ -34,14 +34,14 @@ def fits(node: NodeResources, memory: NodeMemory | None, cell: CellDemand, shape
 
 
 def has_whole_cores(node: NodeResources, vcpus: int, threads: int) -> bool:
-    """Whether a node has enough free cores for the vCPUs without sharing any."""
+    """Return whether a node has enough free cores for the vCPUs without sharing any."""
     return len(fitting_cores(node, threads)) >= cores_needed(vcpus, threads)
 
 
 def choose_cores(node: NodeResources, vcpus: int, shape: Shape) -> list[Core]:
-    """The cores a cell takes on its node: isolated ones first, then the fewest last-level caches, lowest first.
+    """Return the cores for a cell on its node: isolated ones first, then the fewest last-level caches, lowest first.
 
-    With `share_cores`, whole cores first, then the free siblings of cores that others use.
+    With `share_cores`: whole cores first, then the free siblings of cores that others use.
     """
     if has_whole_cores(node, vcpus, shape.threads):
         return _fewest_caches(fitting_cores(node, shape.threads), cores_needed(vcpus, shape.threads))
@@ -60,9 +60,10 @@ def _fewest_caches(cores: list[Core], need: int) -> list[Core]:
 
 
 def _pack(cores: list[Core], need: int, touched: set[int]) -> list[Core]:
-    """`need` of the cores over as few caches as possible, caches already touched first.
+    """Return `need` of the cores in as few caches as possible; caches in `touched` come first.
 
-    Per step: the smallest cache that holds all the rest, so that large ones stay whole; else the largest.
+    Each step takes the smallest cache that holds all remaining cores, so that large caches stay whole. If there is
+    none, it takes the largest cache.
     """
     groups: dict[int, list[Core]] = {}
     for core in cores:
@@ -79,7 +80,7 @@ def _pack(cores: list[Core], need: int, touched: set[int]) -> list[Core]:
 
 
 def _shared_cores(node: NodeResources, vcpus: int) -> list[Core]:
-    """Cores cut down to their free CPUs, whole ones first, until they hold the vCPUs."""
+    """Return cores reduced to their free CPUs, whole ones first, until they have enough CPUs for the vCPUs."""
     parts = []
     for core in node.cores:
         free = tuple(cpu for cpu in core.cpus if cpu in node.free_threads)
@@ -98,7 +99,7 @@ def _shared_cores(node: NodeResources, vcpus: int) -> list[Core]:
 
 
 def caches_of(node: NodeResources, vcpus: int, shape: Shape) -> tuple[int, int]:
-    """(last-level caches that a cell takes on a node, those of them that were whole and will be taken in part)."""
+    """Return (last-level caches that a cell uses on a node, those of them that were whole and are then divided)."""
     chosen = choose_cores(node, vcpus, shape)
     taken, free = {core.id for core in chosen}, {core.id for core in node.free}
     used = {core.llc for core in node.assignable if core.id not in free}
@@ -108,6 +109,9 @@ def caches_of(node: NodeResources, vcpus: int, shape: Shape) -> tuple[int, int]:
 
 
 def pin(cores: Sequence[Core], vcpus: int, threads: int) -> list[int]:
-    """Host CPUs in vCPU order, `threads` siblings of each core adjacent; an odd count leaves the last one idle."""
+    """Return host CPUs in vCPU order, `threads` siblings of each core adjacent.
+
+    With an odd number of vCPUs the last sibling stays idle.
+    """
     cpus = [cpu for core in cores for cpu in core.cpus[:threads]]
     return cpus[:vcpus]

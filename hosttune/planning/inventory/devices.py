@@ -1,6 +1,6 @@
-"""Which devices a guest takes: GPUs named or counted, what their IOMMU groups bring along, and who they are.
+"""Which devices a guest takes: named or counted GPUs, what their IOMMU groups add, and how devices are identified.
 
-Pure. Addresses are checked here: unknown ones and the boot display are bad input, with what exists.
+Pure. Addresses are checked here: an unknown address or the boot display raises BadInput, with a list of what exists.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from hosttune.planning.fabric.partitions import Fabric, read_fabric
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The host's devices by address, and who has which.
+    """The host's devices by address, and who holds them.
 
-    `index`: how they are connected, and what is in doubt. `holders`: the existing guest that holds a device.
-    `in_use`: why the host itself needs a NIC or drive. `virtuals`: the virtual functions that a physical function has
-    now. `fabric`: what joins the GPUs.
+    `index`: how they are connected, and where sources contradict each other. `holders`: the existing guest that holds a
+    device. `in_use`: why the host itself needs a NIC or drive. `virtuals`: the current virtual functions of a physical
+    function. `fabric`: the NVSwitch fabric of the GPUs.
     """
 
     index: DeviceIndex
@@ -37,20 +37,20 @@ class Catalogue:
     in_use: Mapping[str, str]
     virtuals: Mapping[str, tuple[str, ...]]
     fabric: Fabric
-    kept: Mapping[str, Kept]  # functions that carry the GPUs' fabric, or may
+    kept: Mapping[str, Kept]  # functions that carry the GPUs' fabric, or possibly carry it
 
     def node(self, address: str) -> int | None:
-        """The NUMA node of a device, None when unknown."""
+        """Return the NUMA node of a device, None if unknown."""
         device = self.pci.get(address)
         return device.numa_node if device else None
 
     def above(self, address: str) -> tuple[str, ...]:
-        """The bridges above a device, nearest first."""
+        """Return the bridges above a device, nearest first."""
         return self.index.above(address)
 
 
 def read_catalogue(host: Host) -> Catalogue:
-    """Index a host document."""
+    """Build the catalogue of a host document."""
     return Catalogue(
         index=host.index,
         pci=host.index.pci,
@@ -66,7 +66,10 @@ def read_catalogue(host: Host) -> Catalogue:
 
 
 def countable_gpus(host: Host, catalogue: Catalogue) -> list[Gpu]:
-    """GPUs that counts and `auto` mean: of a known maker, whole (no virtual function), not the boot display."""
+    """Return the GPUs that counts and `auto` refer to.
+
+    From a known vendor, whole (not a virtual function), and not the boot display.
+    """
     return [
         gpu
         for gpu in host.index.accelerators
@@ -85,7 +88,10 @@ def _is_boot(catalogue: Catalogue, address: str) -> bool:
 
 
 def named_gpus(catalogue: Catalogue, addresses: tuple[str, ...], where: str) -> tuple[str, ...]:
-    """Canonical addresses of explicitly named GPUs, in address order. Raises BadInput listing what exists."""
+    """Return the canonical addresses of explicitly named GPUs, in address order.
+
+    Raises BadInput: one does not exist; the error lists what exists.
+    """
     have = _listing(catalogue)
     result: list[str] = []
     for text in addresses:
@@ -109,7 +115,10 @@ def named_gpus(catalogue: Catalogue, addresses: tuple[str, ...], where: str) -> 
 
 
 def named_devices(catalogue: Catalogue, addresses: tuple[str, ...], kind: str, where: str) -> tuple[str, ...]:
-    """Canonical addresses of explicitly named NICs or NVMe drives. Raises BadInput listing what exists."""
+    """Return the canonical addresses of explicitly named NICs or NVMe drives.
+
+    Raises BadInput: one does not exist; the error lists what exists.
+    """
     prefix = {"nic": "02", "nvme": "0108"}[kind]
     have = [d.address for d in catalogue.pci.values() if (d.class_code or "").startswith(prefix)]
     result = []
@@ -141,7 +150,7 @@ def _describe(device: PciDevice) -> str:
 
 
 def gpu_count(guest: GuestIntent) -> int | None:
-    """How many GPUs the intent counts, None when it names them."""
+    """Return how many GPUs the intent counts, None if it names them."""
     if guest.gpus is None:
         return 0
     if isinstance(guest.gpus, GpuRequest):
@@ -150,7 +159,7 @@ def gpu_count(guest: GuestIntent) -> int | None:
 
 
 def matches(gpu: Gpu, device: PciDevice | None, request: GpuRequest) -> bool:
-    """Whether a GPU is of the model asked for: every word of it in the name, or its vendor:device ids."""
+    """Return whether a GPU is of the requested model: every word is in its name, or its vendor:device ids match."""
     if request.model is None:
         return True
     if device and request.model.lower() == f"{device.vendor_id}:{device.device_id}":
@@ -161,7 +170,7 @@ def matches(gpu: Gpu, device: PciDevice | None, request: GpuRequest) -> bool:
 
 @dataclass(frozen=True)
 class Closure:
-    """Devices that go together: `members` by address; `conflicts` names what cannot go along and why."""
+    """Devices that go to a guest together: `members` by address; `conflicts`: what cannot go with them, and why."""
 
     members: tuple[str, ...]
     conflicts: tuple[str, ...]
@@ -169,17 +178,17 @@ class Closure:
 
 
 def close_groups(catalogue: Catalogue, chosen: tuple[str, ...]) -> Closure:
-    """Everything that must go with the chosen devices: every non-bridge function of their IOMMU groups.
+    """Return everything that must go with the chosen devices: every non-bridge function of their IOMMU groups.
 
-    Functions of the same slot, and NVSwitches with their whole fabric, go along by themselves; any other
-    member only if it was chosen by name. (vfio hands a group to one owner as a whole: kernel
-    Documentation/driver-api/vfio.rst.) What goes along uninvited must not be the host's own. All GPUs of a fabric
-    in full passthrough take its NVSwitches with them, whatever their groups are.
+    Functions of the same slot, and NVSwitches with their whole fabric, are added automatically; any other member must
+    have been chosen by name. (vfio gives a group as a whole to one owner: kernel Documentation/driver-api/vfio.rst.)
+    The host must not use the devices that are added automatically. All GPUs of a fabric in full passthrough mode take
+    its NVSwitches with them, whatever their groups are.
     """
     members = [*chosen, *(switch for switch in catalogue.fabric.companions(chosen) if switch not in chosen)]
     conflicts: list[str] = []
     ungrouped: list[str] = []
-    for address in members:  # grows while it is walked
+    for address in members:  # the list grows during this loop
         device = catalogue.pci.get(address)
         if device is None or device.iommu_group is None:
             ungrouped.append(address)
@@ -204,7 +213,7 @@ def close_groups(catalogue: Catalogue, chosen: tuple[str, ...]) -> Closure:
 
 
 def _pair(catalogue: Catalogue, a: str, b: str) -> tuple[str, str] | None:
-    """(virtual function, its physical function) if the two are that, in any order."""
+    """Return (virtual function, its physical function) if the two are such a pair, in any order."""
     for virtual, physical in ((a, b), (b, a)):
         if virtual in catalogue.virtuals.get(physical, ()):
             return virtual, physical
@@ -216,7 +225,7 @@ def _ends(virtual: str, physical: str) -> str:
 
 
 def _claims(catalogue: Catalogue, address: str, members: Sequence[str], *, invited: bool) -> Iterator[str]:
-    """Why a device cannot be given away: a guest or the host has it or lives by it, or what it is is in doubt."""
+    """Yield why a device cannot be given to a guest: a guest or the host holds it or needs it, or sources disagree."""
     if address in catalogue.holders:
         yield f"{address} is held by guest {catalogue.holders[address]}"
     if _is_boot(catalogue, address):
@@ -241,7 +250,7 @@ def _claims(catalogue: Catalogue, address: str, members: Sequence[str], *, invit
 
 
 def identity(catalogue: Catalogue, address: str, host: Host) -> str:
-    """Who a device is, for the check before apply: ids, then serial, UUID and module id where they could be read."""
+    """Return the identity of a device, for the check before apply: ids, then serial, UUID and module id if known."""
     device = catalogue.pci.get(address)
     parts = [address]
     if device:

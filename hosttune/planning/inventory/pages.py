@@ -1,8 +1,8 @@
-"""How much memory of which page size each node can give to a new guest.
+"""How much memory of each page size each node can give to a new guest.
 
-Pure. Pages that are free count as they are; missing ones can be made from memory that neither the host's
-reserve, nor existing guests, nor any page pool holds, and now only from memory that is free now. Pages of 1 GiB can
-be reserved at boot, when all of that memory is free. A node of unknown size never refuses: that is said.
+Pure. Free pages count as they are. Missing pages can be made from memory that is not in the host's reserve, in existing
+guests or in any page pool; before a reboot, only from memory that is free now. Pages of 1 GiB can be reserved at boot,
+when all of that memory is free. A node of unknown size is no reason to refuse a guest, but there is a finding.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ SMALL_PAGE = 4096
 HUGE_2M = 2 * MIB
 HUGE_1G = GIB
 DEFAULT_RESERVE = 8 * GIB
-# Of free memory the kernel itself keeps what is below its high watermark: the least (at most 256 MiB on all nodes) and
-# twice a thousandth of the node's memory (Linux admin-guide/sysctl/vm: watermark_scale_factor, min_free_kbytes).
+# The kernel itself keeps the free memory below its high watermark: the minimum (at most 256 MiB on all nodes) and twice
+# a thousandth of the node's memory (Linux admin-guide/sysctl/vm: watermark_scale_factor, min_free_kbytes).
 WATERMARK_PART = 256
 RUNNING = frozenset(("running", "paused", "idle", "in shutdown", "pmsuspended", "blocked"))
 
 
 @dataclass(frozen=True)
 class Pool:
-    """The pages of one size on one node; `free` is what is left after guests that are defined but not running.
+    """The pages of one size on one node; `free`: what is left after guests that are defined but not running.
 
-    `total` None = unknown, `least` is then what it has at least. `counted` False: how many are free is unknown,
-    and all of them count as used.
+    `total` None = unknown; `least` is then the known minimum. `counted` False: the number of free pages is unknown, and
+    all pages count as used.
     """
 
     total: int | None
@@ -45,27 +45,30 @@ class Pool:
 class NodeMemory:
     """Memory of one node. `creatable_bytes` None = the node's size is unknown.
 
-    Pools of unknown size are not in `creatable_bytes` as far as they are known; it is then the most there can be.
-    `now_bytes` is what new pages or a guest's ordinary memory can be made from before a reboot; None = unknown.
+    If the size of a pool is unknown, only its known part is subtracted from `creatable_bytes`, which is then an upper
+    limit. `now_bytes` is the memory for new pages or a guest's ordinary memory before a reboot; None = unknown.
     """
 
     node: int
     memory_bytes: int | None
     reserve_bytes: int
-    assignable_bytes: int | None  # not reserved, held by guests or not: what `auto` shares out
+    assignable_bytes: int | None  # all but the reserve, also what guests hold: `auto` divides it
     creatable_bytes: int | None
     pools: Mapping[int, Pool]
-    reported: frozenset[int]  # page sizes that the host says it has
+    reported: frozenset[int]  # page sizes that the host reports
     now_bytes: int | None = None
 
     @property
     def has_memory(self) -> bool:
-        """Whether the node may have memory: only a size of 0 says that it has none."""
+        """Whether the node may have memory; false only if its size is known to be 0."""
         return self.memory_bytes != 0
 
     @property
     def nothing_to_share(self) -> str | None:
-        """Why `auto` finds no memory to share out here whatever is free; None where there is some, or may be."""
+        """Why `auto` has no memory to divide on this node; None if it has some, or may have some.
+
+        Memory that guests hold counts, too.
+        """
         if self.assignable_bytes is None or self.assignable_bytes >= SMALL_PAGE:
             return None
         if not self.has_memory:
@@ -73,23 +76,23 @@ class NodeMemory:
         return f"the host's reserve takes all {format_size(self.memory_bytes)} of node {self.node}"
 
     def pages_free(self, page: int) -> int:
-        """Free pages of a size now."""
+        """Return the free pages of a size now."""
         pool = self.pools.get(page)
         return max(0, pool.free) if pool else 0
 
     @property
     def short_now(self) -> bool:
-        """Whether less is free now than there would be after a reboot."""
+        """Whether less memory is free now than there would be after a reboot."""
         return self.now_bytes is not None and (self.creatable_bytes is None or self.now_bytes < self.creatable_bytes)
 
     def room_bytes(self, *, at_boot: bool = False) -> int | None:
-        """What new pages can be made from, now or `at_boot`; None = unknown."""
+        """Return the memory from which new pages can be made, now or `at_boot`; None = unknown."""
         return self.now_bytes if self.short_now and not at_boot else self.creatable_bytes
 
     def capacity_bytes(self, page: int | None, *, at_boot: bool = False) -> int | None:
-        """Most memory a guest can get here in pages of one size (None: ordinary pages); None = unknown.
+        """Return the most memory that a guest can get here in pages of one size (None: ordinary pages); None = unknown.
 
-        `at_boot`: the missing pages are reserved by the next boot.
+        `at_boot`: the next boot reserves the missing pages.
         """
         room = self.room_bytes(at_boot=at_boot)
         if room is None or page is None:
@@ -97,21 +100,24 @@ class NodeMemory:
         return self.pages_free(page) * page + room // page * page
 
     def missing_pages(self, page: int, want_bytes: int) -> int:
-        """How many pages an action has to add for this much memory."""
+        """Return how many pages an action must add for this much memory."""
         return max(0, -(-want_bytes // page) - self.pages_free(page))
 
     def pages_known(self, page: int) -> int:
-        """Pages of a size that the node has now, as many as are known."""
+        """Return the pages of a size that the node has now; if the number is unknown, the known minimum."""
         pool = self.pools.get(page)
         return pool.least if pool else 0
 
     def pages_wanted(self, page: int, want_bytes: int) -> int:
-        """How many pages the pool has to have so that this much memory is free in it."""
+        """Return how many pages the pool must have so that this much memory is free in it."""
         return self.pages_known(page) + self.missing_pages(page, want_bytes)
 
 
 def reserve_bytes(reserve: Reserve, memory_bytes: int | None) -> int:
-    """What the host keeps on a node: as asked, else 8 GiB but at most a quarter; never more than the node."""
+    """Return what the host keeps on a node, in bytes.
+
+    The requested amount, else 8 GiB but at most a quarter of the node; never more than the node has.
+    """
     asked = reserve.memory_per_node
     if asked is not None:
         kept = 0 if asked in (0, "0") else parse_size(asked, where="intent: reserve.memory_per_node")
@@ -122,7 +128,7 @@ def reserve_bytes(reserve: Reserve, memory_bytes: int | None) -> int:
 def guest_shares(
     guest: RunningGuest, nodes: tuple[NumaNode, ...], places: Mapping[int, int]
 ) -> list[tuple[int, int, int | None]]:
-    """(node, bytes, page size) of an existing guest: as recorded, else by where its vCPUs are pinned (`places`)."""
+    """Return (node, bytes, page size) of a guest: as recorded, else by the nodes of its vCPU pins (`places`)."""
     recorded = [
         (part.node, part.memory_bytes, part.page_bytes or guest.page_bytes)
         for part in guest.memory or ()
@@ -139,7 +145,7 @@ def guest_shares(
 
 
 def read_memory(host: Host, reserve: Reserve) -> dict[int, NodeMemory]:
-    """NodeMemory for every node of the host document."""
+    """Return the NodeMemory of every node of the host document."""
     places = place_cpus(host).nodes
     shares = [
         (node, size, page, (guest.state or "running") in RUNNING)
@@ -150,7 +156,7 @@ def read_memory(host: Host, reserve: Reserve) -> dict[int, NodeMemory]:
 
 
 def _pool(pages: HugePages) -> Pool:
-    """A pool as the host document has it: what is not known to be free counts as used."""
+    """Return a pool of the host document. Pages that are not known to be free count as used."""
     free = pages.free or 0
     return Pool(
         total=pages.total,
@@ -161,17 +167,18 @@ def _pool(pages: HugePages) -> Pool:
 
 
 def _node_memory(node: NumaNode, reserve: Reserve, shares: list[tuple[int, int, int | None, bool]]) -> NodeMemory:
-    """Settle existing guests against the node's pools.
+    """Return a node's memory after the shares of existing guests.
 
-    A running guest's pages are already used ones; what its share exceeds the used pages by is ordinary memory.
-    A guest that is defined but not running still needs its pages: they are taken off the free ones, largest
-    pool first where its page size is unknown, and what is short off the memory that is left.
+    A running guest's pages are already among the used ones. If its share is larger than the used pages, the rest is
+    ordinary memory. A guest that is defined but not running still needs its pages: they are subtracted from the free
+    ones (from the largest pool first if its page size is unknown), and what is missing is subtracted from the remaining
+    memory.
     """
     pools = {p.size_bytes: _pool(p) for p in node.hugepages or ()}
     free = {size: pool.free for size, pool in pools.items()}
     used_bytes = sum((pool.least - pool.free) * size for size, pool in pools.items())
     ordinary = max(0, sum(size for _, size, _, runs in shares if runs) - used_bytes)
-    coming = 0  # ordinary memory that guests which do not run will take
+    coming = 0  # ordinary memory for guests that are not running
     for _, wanted, page, runs in shares:
         if runs:
             continue
@@ -204,7 +211,7 @@ def _node_memory(node: NumaNode, reserve: Reserve, shares: list[tuple[int, int, 
 
 
 def page_sizes(host: Host, wanted: str) -> list[int | None]:
-    """Page sizes to try, best first. `auto` offers 1 GiB only where the host is known to have such pages."""
+    """Return page sizes to try, best first. `auto` includes 1 GiB only if the host is known to have such pages."""
     if wanted == "none":
         return [None]
     if wanted == "2MiB":
@@ -219,7 +226,7 @@ def page_sizes(host: Host, wanted: str) -> list[int | None]:
 
 
 def split_evenly(total_bytes: int, parts: int, page: int | None) -> list[int] | None:
-    """A total in whole pages for each of `parts` cells, as even as pages allow; None when it does not come out."""
+    """Split a total into whole pages for each of `parts` cells, as evenly as possible; None if that is impossible."""
     unit = page or SMALL_PAGE
     pages, rest = divmod(total_bytes, unit)
     if rest or pages < parts:

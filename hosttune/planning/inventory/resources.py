@@ -1,6 +1,6 @@
-"""What a host has to give: cores by node, the cores that stay with the host, and what existing guests hold.
+"""The cores of a host by node, the cores that stay with the host, and what existing guests hold.
 
-Pure. A core is named by its lowest CPU; only CPUs that are online and that no cpuset hides are counted.
+Pure. A core is named by its lowest CPU. Only CPUs that are online and not hidden by a cpuset are counted.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from hosttune.model.plan import Finding
 from hosttune.model.values import CpuSet, parse_cpus
 
 LOCAL_DISTANCE = 10
-REMOTE_DISTANCE = 20  # what the kernel itself assumes where firmware gives no table (REMOTE_DISTANCE, topology.h)
+REMOTE_DISTANCE = 20  # the kernel's own value if firmware has no table (REMOTE_DISTANCE, topology.h)
 
 
 @dataclass(frozen=True)
 class Core:
-    """One core: its usable CPUs (online, allowed), its place, and whether its CPUs are isolated.
+    """One core: its usable CPUs (online, allowed), its node and cache, and whether its CPUs are isolated.
 
-    `siblings` are all its CPUs, hidden and offline ones too: who holds one of them shares the core.
+    `siblings` are all its CPUs, also hidden and offline ones: a guest that holds one of them shares the core.
     """
 
     id: int
@@ -37,7 +37,7 @@ class Core:
 def core_of(
     name: int, node: int, llc: int, cpus: Iterable[int], siblings: Iterable[int], isolated: Collection[int]
 ) -> Core:
-    """A core of these CPUs, `isolated` being those of the whole host."""
+    """Return the core with these CPUs; `isolated` has all isolated CPUs of the host."""
     usable = tuple(sorted(cpus))
     apart = tuple(cpu for cpu in usable if cpu in isolated)
     rank = 2 if not apart else 0 if len(apart) == len(usable) else 1
@@ -46,10 +46,10 @@ def core_of(
 
 @dataclass(frozen=True)
 class NodeResources:
-    """One host node: every usable core, and what is free of it for a new guest.
+    """One host node: every usable core, and what of it is free for a new guest.
 
-    `reserved` cores stay with the host. `free` cores are wholly free; `free_threads` adds the CPUs of cores
-    that someone else uses in part (only `smt: threads` may take those).
+    `reserved` cores stay with the host. `free` cores are wholly free. `free_threads` also has the CPUs of cores that
+    are partly in use (only `smt: threads` may take those).
     """
 
     id: int
@@ -61,16 +61,16 @@ class NodeResources:
 
     @cached_property
     def assignable(self) -> tuple[Core, ...]:
-        """Cores that are not reserved, held by guests or not: what `auto` shares out."""
+        """The cores that are not reserved, also those that guests hold: `auto` divides them."""
         kept = {core.id for core in self.reserved}
         return tuple(core for core in self.cores if core.id not in kept)
 
 
 @dataclass(frozen=True)
 class Resources:
-    """The host as the planner sees it.
+    """The host's CPUs as the planner uses them.
 
-    `cpu_nodes_known` False: nothing says which CPU is where, and all of them count as CPUs of one node.
+    `cpu_nodes_known` False: the nodes of the CPUs are unknown, and all count as CPUs of one node.
     """
 
     nodes: Mapping[int, NodeResources]
@@ -84,28 +84,28 @@ class Resources:
     cpu_nodes_known: bool = True
 
     def distance(self, a: int, b: int) -> int:
-        """The distance between two nodes, the kernel's default where the table has a hole (`knows_distances`)."""
+        """Return the distance between two nodes; the kernel's default if it is not in the table (`knows_distances`)."""
         return self.distances.get((a, b), LOCAL_DISTANCE if a == b else REMOTE_DISTANCE)
 
     def knows_distances(self, nodes: Iterable[int]) -> bool:
-        """Whether the host's own table has every distance among these nodes, both ways and to themselves."""
+        """Return whether the host's own table has every distance among these nodes, both ways and to themselves."""
         wanted = set(nodes)
         return all((a, b) in self.distances for a in wanted for b in wanted)
 
 
 @dataclass(frozen=True)
 class Places:
-    """The node of each CPU that has one. `known` False: they are assumed to be all on one node."""
+    """The node of each CPU that has one. `known` False: all are assumed to be on one node."""
 
     nodes: Mapping[int, int]
     known: bool = True
 
 
 def place_cpus(host: Host) -> Places:
-    """Every CPU's node: its own word, else the node whose list holds it, else the only node there is.
+    """Return every CPU's node: the CPU's own entry, else the node whose list has it, else the host's only node.
 
-    Where no CPU at all has a node and there are several, they count as one node's: unknown places do not unplace
-    a guest.
+    If no CPU has a node and there are several nodes, all CPUs count as CPUs of one node: an unknown place is no reason
+    to refuse a guest.
     """
     by_list = {cpu: node.id for node in host.numa_nodes for cpu in parse_cpus(node.cpus)}
     only = 0 if not host.numa_nodes else host.numa_nodes[0].id if len(host.numa_nodes) == 1 else None
@@ -117,14 +117,17 @@ def place_cpus(host: Host) -> Places:
 
 
 def _likeliest_node(host: Host) -> int:
-    """The lowest node with memory of its own, else of unknown size; never a GPU's unless there is no other."""
+    """Return the lowest node with memory, else with unknown memory size; a GPU's node only if there is no other."""
     return min(
         host.numa_nodes, key=lambda node: (node.kind == "gpu", node.memory_bytes == 0, not node.memory_bytes, node.id)
     ).id
 
 
 def find_cores(host: Host) -> tuple[list[Core], list[Finding]]:
-    """Every core with usable CPUs. A CPU whose core is unknown counts as a core of its own, said once."""
+    """Return every core with usable CPUs.
+
+    A CPU whose core is unknown counts as its own core, with one finding for all of them.
+    """
     places = place_cpus(host)
     whole: dict[int, list[int]] = {}
     for cpu in host.cpus:
@@ -167,15 +170,18 @@ def find_cores(host: Host) -> tuple[list[Core], list[Finding]]:
 
 
 def _llc(members: list[Cpu], node: int) -> int:
-    """The last-level cache of a core; unknown ones share a made-up cache per node, which costs nothing."""
+    """Return the last-level cache of a core.
+
+    Cores of a node whose caches are unknown share one assumed cache, which costs nothing in the placement.
+    """
     known = [cpu.llc for cpu in members if cpu.llc is not None]
     return min(known) if known else -1 - node
 
 
 def held_by_guests(guests: Iterable[RunningGuest], online: CpuSet) -> tuple[CpuSet, CpuSet, list[Finding]]:
-    """(vCPU pins, emulator and I/O pins, findings) of existing guests, running or only defined.
+    """Return (vCPU pins, emulator and I/O pins, findings) of existing guests, running or only defined.
 
-    A guest whose pins cover every online CPU floats: it holds no CPU for itself, and that is said.
+    A guest whose pins cover every online CPU is not pinned: it holds no CPU for itself, and there is a finding.
     """
     vcpus: set[int] = set()
     service: set[int] = set()
@@ -195,10 +201,10 @@ def held_by_guests(guests: Iterable[RunningGuest], online: CpuSet) -> tuple[CpuS
 
 
 def _reserve(cores: list[Core], count: int, boot_core: int | None, held: CpuSet) -> list[Core]:
-    """The cores of one node that stay with the host: the boot core, then the lowest that no guest holds.
+    """Return the cores of one node that stay with the host: the boot core, then the lowest that no guest holds.
 
-    Cores without isolated CPUs come first; a core isolated in part is taken only where there is no other,
-    and a wholly isolated one never. The boot core stays even when a guest or an isolation claims it.
+    Cores without isolated CPUs come first. A partly isolated core is taken only if there is no other, and a wholly
+    isolated one never. The boot core stays even if a guest holds it or it is isolated.
     """
     usable = [core for core in cores if core.isolation_rank > 0 and not held.intersection(core.siblings)]
     usable.sort(key=lambda core: (core.id != boot_core, -core.isolation_rank, core.id))
@@ -211,14 +217,14 @@ def _reserve(cores: list[Core], count: int, boot_core: int | None, held: CpuSet)
 def _distances(host: Host) -> dict[tuple[int, int], int]:
     table = {}
     for node in host.numa_nodes:
-        for other, distance in (node.distances or {}).items():  # keys of a hand-made document may be anything
+        for other, distance in (node.distances or {}).items():  # a document edited by hand can have any keys
             if distance > 0 and other.isdecimal():
                 table[node.id, int(other)] = distance
     return table
 
 
 def read_resources(host: Host, reserve: Reserve) -> Resources:
-    """Everything a guest could take on this host, after the host's own share and existing guests'."""
+    """Return everything that a guest could take on this host, without the shares of the host and of existing guests."""
     cores, findings = find_cores(host)
     online = CpuSet(cpu.id for cpu in host.cpus if cpu.online is not False)
     vcpus, service, said = held_by_guests(host.guests or (), online)
@@ -228,7 +234,7 @@ def read_resources(host: Host, reserve: Reserve) -> Resources:
     infos = {node.id: node for node in host.numa_nodes}
     nodes: dict[int, NodeResources] = {}
     housekeeping: set[int] = set()
-    # Without reserved cores emulator threads share what is left (the contract): there they hold nothing for themselves.
+    # Without reserved cores, emulator threads share the rest (the contract). So there they hold no CPUs for themselves.
     taken = vcpus | service if reserve.cores_per_node else vcpus
     for node in sorted({core.node for core in cores} | set(infos)):
         here = [core for core in cores if core.node == node]

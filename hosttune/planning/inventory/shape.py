@@ -1,4 +1,4 @@
-"""How a guest is cut: its cells, and what each of them needs. Pure values."""
+"""How a guest is divided into cells, and what each cell needs. Pure values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CellDemand:
-    """What one cell needs: vCPUs and memory. `memory_bytes` is exact and whole in pages."""
+    """What one cell needs: vCPUs and memory. `memory_bytes` is exact and a whole number of pages."""
 
     vcpus: int
     memory_bytes: int
@@ -15,15 +15,15 @@ class CellDemand:
 
 @dataclass(frozen=True)
 class Shape:
-    """How a guest is cut: its cells, threads used of each core, page size (None: ordinary memory)."""
+    """The cells of a guest, the threads used of each core, and the page size (None: ordinary memory)."""
 
     cells: tuple[CellDemand, ...]
     threads: int
     page: int | None
-    share_cores: bool  # smt: threads
-    at_boot: bool = False  # its pages are reserved by the next boot, for more than is free now
+    share_cores: bool  # true with `smt: threads`
+    at_boot: bool = False  # the next boot reserves its pages, because they need more memory than is free now
 
     @property
     def vcpus(self) -> int:
-        """vCPUs of the whole guest."""
+        """The vCPUs of the whole guest."""
         return sum(cell.vcpus for cell in self.cells)

@@ -1,7 +1,7 @@
-"""How large a guest is: the contract's `auto`, and how a guest is cut into equal cells.
+"""The size of a guest: the contract's `auto`, and how a guest is divided into equal cells.
 
-Pure. `auto` = what a node has that is not reserved, held by guests or not, divided by its GPUs, times this
-guest's GPUs there, rounded down to whole cores and pages; GPUs of unknown node share the whole host.
+Pure. `auto` = what a node has that is not reserved, also what guests hold, divided by its GPUs, times this guest's GPUs
+there, rounded down to whole cores and pages. GPUs of unknown node share the whole host.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hosttune.planning.inventory.vcpus import VcpuLimit, vcpu_limit
 
 @dataclass(frozen=True)
 class Share:
-    """What `auto` gives: whole cores and bytes per cell; for GPUs of unknown node, of the whole guest."""
+    """The result of `auto`: whole cores and bytes of each cell; for GPUs of unknown node, of the whole guest."""
 
     cores: int
     memory_bytes: int | None
@@ -33,11 +33,11 @@ class Share:
     why: str
 
     def cores_of(self, cells: int) -> int:
-        """Cores of each cell."""
+        """Return the cores of each cell."""
         return self.cores // cells if self.of_host else self.cores
 
     def memory_of(self, cells: int) -> int | None:
-        """Bytes of each cell; None where the nodes' sizes are unknown."""
+        """Return the bytes of each cell; None if the sizes of the nodes are unknown."""
         if self.memory_bytes is None or not self.of_host:
             return self.memory_bytes
         return self.memory_bytes // cells
@@ -45,10 +45,10 @@ class Share:
 
 @dataclass(frozen=True)
 class PlanningContext:
-    """What sizing looks at, gathered once a plan.
+    """The data that planning uses, read once for each plan.
 
-    `vcpus`: the most of an `auto` guest. `boot_pages`: whether 1 GiB pages may be reserved by a reboot. None: only for
-    a size that was asked for by number.
+    `vcpus`: the most vCPUs of an `auto` guest. `boot_pages`: whether a reboot may reserve 1 GiB pages. None: only for a
+    guest whose memory is given as a number.
     """
 
     host: Host
@@ -61,29 +61,29 @@ class PlanningContext:
 
     @cached_property
     def countable(self) -> Mapping[str, int | None]:
-        """The GPUs that `auto` divides a node by, each with its node."""
+        """The GPUs by which `auto` divides a node, each with its node."""
         return {gpu.address: self.catalogue.node(gpu.address) for gpu in countable_gpus(self.host, self.catalogue)}
 
     @cached_property
     def thread_options(self) -> tuple[int, ...]:
-        """Threads of a core that a guest may use, most first: as many as some free core has, down to one."""
+        """The threads of a core that a guest may use, most first: from the most that a free core has down to one."""
         nodes = self.resources.nodes.values()
         most = max((len(core.cpus) for node in nodes for core in node.free), default=1)
         return tuple(range(most, 0, -1))
 
 
 def read_field(host: Host, reserve: Reserve, boot_pages: bool | None = None) -> PlanningContext:
-    """Gather what planning on a host looks at."""
+    """Read what planning uses from a host document."""
     memory = read_memory(host, reserve)
     resources, catalogue = read_resources(host, reserve), read_catalogue(host)
     return PlanningContext(host, resources, memory, catalogue, reserve, vcpu_limit(host), boot_pages)
 
 
-Parts = Mapping[str, Fraction]  # what part of each GPU a guest has
+Parts = Mapping[str, Fraction]  # the part of each GPU that a guest has
 
 
 def auto_share(context: PlanningContext, gpus: tuple[str, ...], parts: Parts | None = None) -> Share:
-    """The share of one guest with these GPUs (at least one), whole or, where `parts` say so, a part of each."""
+    """Return the `auto` share of a guest with these GPUs (at least one), or with `parts` of them."""
     counted = {**context.countable, **{address: context.catalogue.node(address) for address in gpus}}
     total = Counter(counted.values())
     mine: dict[int | None, Fraction] = {}
@@ -115,7 +115,7 @@ def auto_share(context: PlanningContext, gpus: tuple[str, ...], parts: Parts | N
 
 
 def nothing_to_share(context: PlanningContext, gpus: tuple[str, ...]) -> str | None:
-    """Why the nodes of these GPUs have no share to give (then `auto` means the whole host); None where they have."""
+    """Return why the nodes of these GPUs have nothing for `auto` (it then means the whole host); None if they have."""
     if not context.resources.cpu_nodes_known:
         return "nothing says which CPU is on which node"
     for address in gpus:
@@ -131,7 +131,7 @@ def nothing_to_share(context: PlanningContext, gpus: tuple[str, ...]) -> str | N
 
 @dataclass(frozen=True)
 class Base:
-    """The cells a guest begins with; `nodes` where the contract names them, `may_grow` where more may be tried."""
+    """The first cells of a guest to try: `nodes` if the contract names them, `may_grow` if more cells may be tried."""
 
     cells: int
     may_grow: bool
@@ -139,9 +139,9 @@ class Base:
 
 
 def base_cells(context: PlanningContext, guest: GuestIntent, gpus: tuple[str, ...]) -> Base:
-    """As the intent says; `auto`: one cell on each node that holds one of the GPUs.
+    """Return the cells as the intent says; `auto`: one cell on each node that has one of the GPUs.
 
-    One cell anywhere without GPUs, with unknown nodes, or with fewer cores than nodes.
+    One cell on any node if there are no GPUs, their nodes are unknown, or there are fewer cores than nodes.
     """
     if isinstance(guest.numa, tuple):
         return Base(len(guest.numa), False)
@@ -157,7 +157,7 @@ def base_cells(context: PlanningContext, guest: GuestIntent, gpus: tuple[str, ..
 
 @dataclass(frozen=True)
 class Sizes:
-    """One way to cut a guest. `short` counts the cores and bytes that `auto` had to leave out."""
+    """One way to divide a guest. `short`: `auto` had to leave out cores or memory."""
 
     shape: Shape
     short: bool
@@ -166,7 +166,7 @@ class Sizes:
 def shapes(
     context: PlanningContext, guest: GuestIntent, gpus: tuple[str, ...], cells: int, parts: Parts | None = None
 ) -> Iterator[Sizes]:
-    """Every way to cut the guest into so many cells, full sizes first; nothing where it cannot be cut.
+    """Yield every way to divide the guest into `cells` cells, full sizes first; none if that is impossible.
 
     `gpus` and `parts` are what `auto` is a share of.
     """
@@ -182,7 +182,7 @@ def shapes(
 
 
 def _backings(context: PlanningContext, guest: GuestIntent) -> list[tuple[int | None, bool]]:
-    """(page size, whether a reboot reserves the pages) to try, best first: what is free now before what needs one."""
+    """Return (page size, whether a reboot reserves the pages) to try; options that need no reboot come first."""
     pages = page_sizes(context.host, guest.hugepages)
     found: list[tuple[int | None, bool]] = [(page, False) for page in pages]
     by_number = guest.memory != "auto" or isinstance(guest.numa, tuple)
@@ -212,7 +212,7 @@ def _equal(
 def _cell_vcpus(
     guest: GuestIntent, share: Share | None, cells: int, threads: int, most: int
 ) -> Iterator[tuple[int, bool]]:
-    """vCPUs of each of `cells` equal cells: as asked, else the share and, last, a single core to be enlarged."""
+    """Yield vCPUs of each of `cells` equal cells: as requested, else the share and, last, one core to enlarge later."""
     if isinstance(guest.vcpus, int):
         if guest.vcpus % cells == 0:
             yield guest.vcpus // cells, False
@@ -232,7 +232,7 @@ def _cell_memory(
         sizes = split_evenly(parse_size(guest.memory, where="memory"), cells, page)
         if sizes:
             yield sizes, False
-    elif share is not None and share.memory_bytes is not None:  # a share of an unknown amount is no number
+    elif share is not None and share.memory_bytes is not None:  # a share of an unknown amount has no number
         each = (share.memory_of(cells) or 0) // unit * unit
         if each:
             yield [each] * cells, False
@@ -240,7 +240,7 @@ def _cell_memory(
 
 
 def _free_cpus(node: NodeResources, shape: Shape) -> int:
-    """CPUs that a cell of this shape could take on a node."""
+    """Return the number of CPUs that a cell of this shape could take on a node."""
     if shape.share_cores:
         return len(node.free_threads)
     return len(fitting_cores(node, shape.threads)) * shape.threads
@@ -248,7 +248,7 @@ def _free_cpus(node: NodeResources, shape: Shape) -> int:
 
 @dataclass(frozen=True)
 class Claims:
-    """What others that are placed after a guest need of a node, and how many of them share out the rest with it."""
+    """What guests built later need of a node, and how many of them divide the rest with this guest."""
 
     cpus: int = 0
     memory_bytes: int = 0
@@ -264,9 +264,9 @@ def enlarge(
     spoken: Mapping[int, Claims] | None = None,
     parts: Parts | None = None,
 ) -> Shape:
-    """Grow an `auto` guest that was placed small: every cell takes what the fullest of its nodes still has.
+    """Enlarge an `auto` guest that was placed small: all cells get the size that fits the fullest of its nodes.
 
-    Where others are `spoken` for, they keep what they need, and the rest is shared out evenly.
+    The guests in `spoken` keep what they need, and the rest is divided evenly.
     """
     shape = sizes.shape
     if not sizes.short:
@@ -299,5 +299,5 @@ def enlarge(
 
 
 def _part(have: int, own: int, others: int, sharers: int) -> int:
-    """What one of several may take of a room: what it has for certain, and an even part of what nobody has."""
+    """Return one guest's part of an amount: its own minimum, and an even part of what no guest needs."""
     return own + max(0, have - own - others) // (1 + sharers) if sharers or others else have

@@ -1,8 +1,8 @@
-"""How many physical address bits a guest has, and how many of them it can use.
+"""The physical address bits of a guest, and how many of them it can use.
 
-Pure. Under KVM the guest has the host CPU's own width (host-passthrough). What its devices address, memory and
-each other's BARs, the host's IOMMU has to map too: a narrower one is the real limit, and libvirt's
-`<maxphysaddr limit=…>` tells the guest so.
+Pure. Under KVM the guest has the host CPU's own width (host-passthrough). The host's IOMMU must also map what the
+guest's devices address: memory and each other's BARs. So a narrower IOMMU is the real limit, and libvirt's
+`<maxphysaddr limit=…>` reports it to the guest.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ FIRMWARE_BITS = 46  # edk2 uses no more, whatever the CPU has (OvmfPkg PlatformI
 class AddressWidth:
     """A guest's physical address width.
 
-    `bits` are those its CPU shows, None unknown; `usable` the lesser of them and what the IOMMU maps; `limit`
-    the one to write into the XML, None for no limit. `finding` is (level, text) where the IOMMU is narrower.
+    `bits`: the bits that its CPU reports, None unknown; `usable`: the smaller of these and what the IOMMU maps;
+    `limit`: the value for the XML, None for no limit. `finding` is (level, text) if the IOMMU is narrower.
     """
 
     bits: int | None = None
@@ -31,7 +31,7 @@ class AddressWidth:
 
 
 def address_width(host: Host, accelerator: str, *, devices: bool) -> AddressWidth:
-    """The width of a guest on this host; the IOMMU counts only for a guest with host devices."""
+    """Return the width of a guest on this host; the IOMMU matters only for a guest with host devices."""
     cpu = host.cpu_model.physical_address_bits if host.cpu_model else None
     own = TCG_ADDRESS_BITS if accelerator == "tcg" else cpu
     iommu = host.iommu.address_bits if host.iommu and devices else None
@@ -53,7 +53,7 @@ def address_width(host: Host, accelerator: str, *, devices: bool) -> AddressWidt
 
 
 def known_to(stack: Virtualization | None) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
-    """The optional XML elements that a host's libvirt and QEMU know, and those left out with the reason."""
+    """Return the optional XML elements that a host's libvirt and QEMU support, and those left out with the reason."""
     if stack is None:
         return known_elements(None, None)
     return known_elements(stack.libvirt_version, stack.qemu_version, stack.schema_elements)

@@ -1,4 +1,4 @@
-"""MIG requests that no way of placing could mean: unknown profiles, GPUs that another guest has whole. Pure."""
+"""MIG requests that are wrong on this host: unknown profiles, GPUs that another guest has as a whole. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hosttune.planning.mig.instances import gpu_offer, is_vgpu_guest, mig_unknow
 
 
 def check_mig(context: PlanningContext, intent: Intent, where: str) -> None:
-    """Refuse (BadInput, with the key's path) what is wrong with the MIG requests of an intent on this host.
+    """Check the MIG requests of an intent on this host.
 
-    A profile that the GPUs in question do not have, with those that they have; and vGPUs where every GPU that could
-    carry them is given whole to another guest. A request that only does not fit is no bad input, nor is one for GPUs
-    of which nothing tells whether they have MIG.
+    Raises BadInput, with the key's path: the GPUs in question do not have the profile (the error lists those that they
+    have), or every GPU that could carry the vGPUs is given to another guest as a whole. A request that only does not
+    fit is not bad input. Neither is a request for GPUs of which it is unknown whether they have MIG.
     """
     for i, guest in enumerate(intent.guests):
         if guest.mig is not None:
@@ -52,7 +52,7 @@ def _check_profile(context: PlanningContext, guest: GuestIntent, at: str) -> Non
 
 
 def _in_question(context: PlanningContext, guest: GuestIntent, at: str) -> list[Gpu]:
-    """The GPUs that a request is about: those it names, those of its model, else all that could be counted."""
+    """Return the GPUs that a request is about: those it names, those of its model, else all that can be counted."""
     if isinstance(guest.gpus, tuple) and guest.gpus:
         return [context.catalogue.gpus[a] for a in named_gpus(context.catalogue, guest.gpus, f"{at}.gpus")]
     gpus = countable_gpus(context.host, context.catalogue)
@@ -63,7 +63,10 @@ def _in_question(context: PlanningContext, guest: GuestIntent, at: str) -> list[
 
 
 def _check_whole(context: PlanningContext, intent: Intent, i: int, key: str) -> None:
-    """Refuse vGPUs where every GPU with the profile is named by another guest, which gets it whole."""
+    """Check vGPU requests.
+
+    Raises BadInput: every GPU with the profile is named by another guest, which gets it as a whole.
+    """
     guest = intent.guests[i]
     if guest.mig is None or not is_vgpu_guest(guest):
         return

@@ -1,9 +1,9 @@
-"""What a guest's MIG instances become: functions or mediated devices with their vGPU types, actions, ordered steps.
+"""Plan a guest's MIG instances: functions or mediated devices with their vGPU types, actions, ordered steps.
 
 Pure. Order (NVIDIA virtual GPU software documentation, "Configuring a GPU for MIG-Backed vGPUs"; NVIDIA's
-vgpu-device-manager and mig-parted): MIG mode, GPU instances, virtual functions, vGPU types, then the guest. What has
-been tried on no such hardware here is a step for a person, marked unproven; MIG mode is an action, and so are the types
-of functions whose instances are there, if it is certain which of them the functions get.
+vgpu-device-manager and mig-parted): MIG mode, GPU instances, virtual functions, vGPU types, then the guest. What was
+not tried on such hardware is a step for a person, marked unproven. MIG mode is an action. The vGPU type of a function
+is an action if the instances exist and it is certain which of them the functions get.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DEVICES = sysfs.PCI_DEVICES
 
 @dataclass(frozen=True)
 class Sight:
-    """A host and its devices, where no `PlanningContext` is at hand."""
+    """A host and its devices, for callers without a `PlanningContext`."""
 
     host: Host
     catalogue: Catalogue
@@ -45,10 +45,10 @@ class Sight:
 
 @dataclass(frozen=True)
 class MigDevice:
-    """A vGPU before it has its guest address: `address` is its function's, or its UUID as a mediated device.
+    """A vGPU before it has its guest address. `address`: its function's, or its UUID as a mediated device.
 
-    `kind`: "vf" or "mdev". `name` is its vGPU type, `type_id` that type's number on this host, None = not listed now.
-    `function` is the host function that it is on, `gpu` the physical GPU.
+    `kind`: "vf" or "mdev". `name`: its vGPU type. `type_id`: that type's number on this host, None = not listed now.
+    `function`: the host function that carries it. `gpu`: the physical GPU.
     """
 
     address: str
@@ -63,7 +63,7 @@ class MigDevice:
 
 @dataclass(frozen=True)
 class MigParts:
-    """What chosen slots come to for one guest: devices in the order of the slots, and what there is to say."""
+    """The result of chosen slots for one guest: devices in the order of the slots, with steps and findings."""
 
     devices: tuple[MigDevice, ...]
     mig: tuple[MigAssignment, ...]
@@ -78,7 +78,7 @@ class MigParts:
 def plan_mig_guest(
     context: PlanningContext, guest: GuestIntent, slots: Sequence[MigSlot], taken: Collection[str]
 ) -> MigParts:
-    """A guest's slots as vGPUs. `taken` are functions that other planned guests have.
+    """Plan a guest's slots as vGPUs. `taken`: functions that other planned guests have.
 
     `mig_choices` gives no more slots on a GPU than it has free functions; functions are taken in address order.
     """
@@ -98,7 +98,7 @@ def plan_mig_guest(
 
 
 def as_devices(parts: MigParts, cell_of: Mapping[str, int | None], addresses: Mapping[str, str]) -> tuple[Device, ...]:
-    """The vGPUs as devices of a plan. Both mappings are by host function: the guest's cell, and its guest address."""
+    """Return the vGPUs as devices of a plan. Both mappings are by host function: its guest cell, its guest address."""
     return tuple(
         Device(
             address=device.address,
@@ -106,7 +106,7 @@ def as_devices(parts: MigParts, cell_of: Mapping[str, int | None], addresses: Ma
             guest_cell=cell_of[device.function],
             guest_address=addresses[device.function],
             identity=device.identity,
-            rom_bar=device.kind == "mdev",  # which has no ROM that could be switched off
+            rom_bar=device.kind == "mdev",  # a mediated device has no ROM that could be disabled
             host_node=device.host_node,
             name=device.name,
             vgpu_type=device.name,
@@ -140,9 +140,9 @@ def _device(context: PlanningContext, guest: GuestIntent, slot: MigSlot, functio
 
 
 def _type(context: PlanningContext, slot: MigSlot) -> VgpuType | None:
-    """The vGPU type of a slot among those that the GPU lists now: by its whole name, else by how that ends.
+    """Return the vGPU type of a slot among the types that the GPU lists now: by its full name, else by its ending.
 
-    All types of a list are of its own board, so that the ending tells which instance backs one.
+    All types of a list belong to the same board. So the ending shows which instance profile a type uses.
     """
     framework = vgpu_of(context, slot.gpu)
     listed = (framework.types if framework else None) or ()
@@ -191,7 +191,7 @@ def _on(gpu: Gpu) -> bool:
 
 
 def _before(context: PlanningContext, slots: Sequence[MigSlot], devices: Sequence[MigDevice]) -> Iterator[Step]:
-    """What has to be done before the guest starts, GPU by GPU, in order."""
+    """Yield the steps before the guest starts, GPU by GPU, in order."""
     for address in dict.fromkeys(slot.gpu for slot in slots):
         gpu = context.catalogue.gpus[address]
         if not _on(gpu):
@@ -210,7 +210,7 @@ def _before(context: PlanningContext, slots: Sequence[MigSlot], devices: Sequenc
 
 
 def _missing(context: PlanningContext, gpu: Gpu, slots: Sequence[MigSlot]) -> list[str]:
-    """The instances that are not there yet, as nvidia-smi takes them: "NAME:START" (nvidia-smi mig --help)."""
+    """Return the instances that do not exist yet, in nvidia-smi's form "NAME:START" (nvidia-smi mig --help)."""
     found: list[str] = []
     for slot in slots:
         profile = gpu_offer(context, gpu).find(slot.profile)
@@ -227,7 +227,7 @@ def _mediated(device: MigDevice) -> Step:
 
 
 def _after(context: PlanningContext, slots: Sequence[MigSlot], devices: Sequence[MigDevice]) -> Iterator[Step]:
-    """What gives everything back once the guest has stopped for good."""
+    """Yield the steps that release everything once the guest has stopped for good."""
     for device in devices:
         if device.kind == "mdev":
             yield _step("stop", f"echo 1 > /sys/bus/mdev/devices/{device.address}/remove")
@@ -248,9 +248,9 @@ def _step(when: str, text: str, why: str | None = None) -> Step:
 
 @dataclass(frozen=True)
 class _Typing:
-    """A function that gets a vGPU type. `now` and `number`: its type and the wanted one, None = unknown, not listed.
+    """A function that gets a vGPU type. `now` and `number`: its current type and the wanted one.
 
-    `by_hand`: why writing it is a step; None: it is an action.
+    None = unknown, or not listed. `by_hand`: why writing the type is a step for a person; None: it is an action.
     """
 
     guest: str
@@ -262,7 +262,7 @@ class _Typing:
 
 
 def mig_actions(host: Host, catalogue: Catalogue, guests: Iterable[PlannedGuest]) -> Iterator[Action]:
-    """What the host needs for planned vGPUs, in order: MIG mode of each GPU, then the type of each function."""
+    """Yield the actions for planned vGPUs, in order: MIG mode of each GPU, then the type of each function."""
     with_vgpus = _with_vgpus(guests)
     for address in sorted({one.gpu for guest in with_vgpus for one in guest.mig}, key=address_key):
         gpu = catalogue.gpus.get(address)
@@ -277,7 +277,7 @@ def mig_actions(host: Host, catalogue: Catalogue, guests: Iterable[PlannedGuest]
 
 
 def with_type_steps(host: Host, catalogue: Catalogue, guests: tuple[PlannedGuest, ...]) -> tuple[PlannedGuest, ...]:
-    """The guests of a whole plan, with a step for each type that cannot be an action; it is the last before a start."""
+    """Return the guests of a plan with a step for each type that cannot be an action, directly before the start."""
     typings = list(_typings(Sight(host, catalogue), _with_vgpus(guests)))
     found: list[PlannedGuest] = []
     for guest in guests:
@@ -299,7 +299,10 @@ def _with_vgpus(guests: Iterable[PlannedGuest]) -> list[PlannedGuest]:
 
 
 def _typings(known: Known, guests: Sequence[PlannedGuest]) -> Iterator[_Typing]:
-    """Every virtual function that gets a type, guest by guest. A guest's vGPUs are in the order of its instances."""
+    """Yield every virtual function that gets a type, guest by guest.
+
+    A guest's vGPUs have the order of its instances.
+    """
     planned = {(one.gpu, one.profile, one.start) for guest in guests for one in guest.mig}
     for guest in guests:
         vgpus = [device for device in guest.devices if device.vgpu_type]
@@ -313,9 +316,10 @@ def _typings(known: Known, guests: Sequence[PlannedGuest]) -> Iterator[_Typing]:
 def _by_hand(
     known: Known, instance: MigAssignment, planned: Collection[tuple[str, str, int]], *, listed: bool
 ) -> str | None:
-    """Why hosttune does not write the type of an instance's function; None where it does.
+    """Return why hosttune does not write the type of an instance's function; None if it does.
 
-    The driver puts a vGPU on any unused instance of its profile. So all of the plan have to be there, and no others.
+    The driver puts a vGPU on any unused instance of its profile. So all instances of the plan must exist, and no
+    others.
     """
     gpu = known.catalogue.gpus.get(instance.gpu)
     if gpu is None:
@@ -334,7 +338,7 @@ def _by_hand(
 
 
 def _others(gpu: Gpu, instance: MigAssignment, planned: Collection[tuple[str, str, int]]) -> tuple[int, ...]:
-    """Starts of a GPU's instances of a profile that are not the plan's, and may be unused."""
+    """Return the starts of a GPU's instances of a profile that are not the plan's and may be unused."""
     mine = {start for address, name, start in planned if (address, name) == (instance.gpu, instance.profile)}
     found = (gpu.mig.instances if gpu.mig and _on(gpu) else None) or ()
     alike = [one for one in found if one.profile == instance.profile and (one.uuid is None or gpu.source != "nvml")]
@@ -347,7 +351,7 @@ def _ready(known: Known, gpu: Gpu, name: str) -> tuple[int, ...]:
 
 
 def _number(host: Host, address: str, name: str | None) -> tuple[str | None, str | None]:
-    """(the number of a function's vGPU type now, that of the named type among those that its GPU lists)."""
+    """Return (the number of a function's vGPU type now, the number of the named type in its GPU's list)."""
     vgpu = host.vgpu
     for gpu in vgpu.gpus if vgpu else ():
         for function in gpu.functions:
@@ -363,10 +367,10 @@ def _number(host: Host, address: str, name: str | None) -> tuple[str | None, str
 def mig_inside(
     context: PlanningContext, guest: GuestIntent, gpus: Sequence[str]
 ) -> tuple[tuple[MigAssignment, ...], tuple[Finding, ...]]:
-    """The instances that a guest makes on its own whole GPUs, `count` on each, and what there is to say of them.
+    """Return the instances that a guest creates on its own whole GPUs, `count` on each, and findings about them.
 
-    A GPU comes to its guest without instances: those of the host end when it is given away. Call it for GPUs on which
-    `takes_inside` holds.
+    A GPU has no instances when its guest gets it: those of the host are removed when the GPU is passed. Call this for
+    GPUs on which `takes_inside` is true.
     """
     request = guest.mig
     if request is None:
@@ -389,7 +393,7 @@ def mig_inside(
 
 
 def takes_inside(context: PlanningContext, guest: GuestIntent, address: str) -> bool:
-    """Whether a whole GPU takes all instances that its guest wants to make on it; True where none are wanted."""
+    """Return whether a whole GPU can have all instances that its guest creates on it; true if it creates none."""
     if guest.mig is None:
         return True
     offer = gpu_offer(context, context.catalogue.gpus[address])
@@ -398,7 +402,7 @@ def takes_inside(context: PlanningContext, guest: GuestIntent, address: str) -> 
 
 
 def inside_refusal(context: PlanningContext, guest: GuestIntent, address: str) -> str:
-    """Why a whole GPU does not take the instances that its guest wants to make on it."""
+    """Return why a whole GPU cannot have the instances that its guest creates on it."""
     name, count = (guest.mig.profile, guest.mig.count) if guest.mig else ("", 0)
     offer = gpu_offer(context, context.catalogue.gpus[address])
     profile = offer.find(name)

@@ -1,13 +1,13 @@
 """MIG instances as vGPUs for guests: which GPUs can carry them, every way to place them, and why there is none.
 
-Pure. A MIG instance is no PCI function: only a vGPU of the maker's manager takes one into a guest (MIG user guide,
-"Virtualization"). Existing instances stay where they are and are in the way.
+Pure. A MIG instance is not a PCI function: only a vGPU of the vendor's manager brings one into a guest (MIG user guide,
+"Virtualization"). Existing instances stay where they are, and their slices are not available.
 
-An existing instance of the wanted profile that nobody uses is taken as it is.
+An existing, unused instance of the wanted profile is taken as it is.
 
-Best first means: the fewest GPUs touched, then the fewest whose MIG mode must be switched on, then the fewest busy
-ones, then the fewest new instances, then what stays placeable on these GPUs (`migpack.room`), then the lowest
-addresses and starts.
+Best first means: the fewest GPUs touched, then the fewest whose MIG mode must be enabled, then the fewest busy ones,
+then the fewest new instances, then what can still be placed on these GPUs (`packing.room`), then the lowest addresses
+and starts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ VFIO = "vfio-pci"
 
 @dataclass(frozen=True)
 class MigSlot:
-    """An instance at its place. `atoms`: what it takes of its GPU, memory slices as bits 0-7 and bit 8 for `+me`."""
+    """An instance at its place. `atoms`: what it takes of its GPU; memory slices are bits 0-7, bit 8 is for `+me`."""
 
     gpu: str
     profile: str
@@ -46,10 +46,10 @@ class MigSlot:
 
 @dataclass(frozen=True)
 class Space:
-    """A GPU on which instances of one profile can be made; alike in all but their address are alike for a guest.
+    """A GPU on which instances of one profile can be made, without its address: equal GPUs are equal for a guest.
 
-    `occupied` are the bits that are taken; `ready` starts of existing instances of the profile that nobody uses;
-    `most_functions` how many vGPUs it has functions for.
+    `occupied`: the bits in use; `ready`: starts of existing, unused instances of the profile; `most_functions`: the
+    number of vGPUs for which it has functions.
     """
 
     node: int | None
@@ -64,22 +64,22 @@ class Space:
 
     @property
     def capacity(self) -> int:
-        """How many more instances of the profile it takes."""
+        """The number of further instances of the profile that fit."""
         return min(most(self.profile, self.occupied), self.most_functions)
 
     def sets(self, count: int) -> tuple[Starts, ...]:
-        """Every set of starts for so many instances, best first: as few new ones as can be."""
+        """Return every set of starts for `count` instances, best first: as few new instances as possible."""
         found = start_sets(self.profile, count, self.occupied, self.profiles)
         return tuple(sorted(found, key=self.new)) if self.ready else found
 
     def new(self, starts: Starts) -> int:
-        """How many instances would have to be made."""
+        """Return how many instances would have to be created."""
         return sum(start not in self.ready for start in starts)
 
 
-Spaces = Mapping[Space, tuple[str, ...]]  # GPUs that are alike, by what they have in common
+Spaces = Mapping[Space, tuple[str, ...]]  # addresses of equal GPUs, by what they have in common
 Sites = tuple[tuple[str, Space], ...]  # GPUs by address
-_Share = tuple[Space, int, int]  # GPUs of this kind, instances on each, how many such GPUs
+_Share = tuple[Space, int, int]  # GPUs of this kind, instances on each, number of such GPUs
 
 
 # --- choices -------------------------------------------------------------------------------------------------
@@ -88,13 +88,13 @@ _Share = tuple[Space, int, int]  # GPUs of this kind, instances on each, how man
 def mig_choices(
     context: PlanningContext, guest: GuestIntent, occupied: Mapping[str, int], where: str, sites: Sites | None = None
 ) -> Iterator[tuple[MigSlot, ...]]:
-    """Every distinct way worth trying to give a guest its MIG instances as vGPUs, best first; none where none fits.
+    """Yield every distinct way to give a guest its MIG instances as vGPUs, best first; none if there is no way.
 
     `occupied` is what other planned guests take, by GPU address (FULL: the whole GPU); existing instances are added
-    here. `where` names the guest in errors. GPUs that are alike are tried once, the lowest addresses first. `sites` are
-    those of the guest's profile, where the caller has them.
+    here. `where` names the guest in errors. Of equal GPUs only one is tried, the lowest addresses first. `sites` are
+    those of the guest's profile, if the caller has them.
     """
-    del where  # what is wrong with the request itself `check_mig` has refused
+    del where  # `check_mig` has already refused wrong requests
     request = guest.mig
     if request is None:
         return
@@ -109,7 +109,10 @@ def mig_choices(
 def _distributions(
     spaces: Sequence[tuple[Space, tuple[str, ...]]], gpus: int, count: int, cap: int | None = None
 ) -> Iterator[tuple[_Share, ...]]:
-    """How many instances each of so many GPUs gets; alike GPUs get theirs in falling order, so that none is twice."""
+    """Yield how many instances each of `gpus` GPUs gets.
+
+    Equal GPUs get theirs in falling order, so that there are no duplicates.
+    """
     if not gpus or not spaces:
         if not gpus and not count:
             yield ()
@@ -139,7 +142,7 @@ def _rank(shares: tuple[_Share, ...], spaces: Spaces) -> tuple[object, ...]:
 
 
 def _loss(space: Space, starts: Starts) -> Iterator[int]:
-    """What is no longer placeable, the largest profile first."""
+    """Yield what can no longer be placed, the largest profile first."""
     before = taken = space.occupied | sum(atoms_of(space.profile, start) for start in space.ready)
     for start in starts:
         taken |= atoms_of(space.profile, start)
@@ -148,7 +151,7 @@ def _loss(space: Space, starts: Starts) -> Iterator[int]:
 
 
 def _addresses(shares: tuple[_Share, ...], spaces: Spaces) -> list[str]:
-    """The GPUs of the shares, in their order: the next ones of their kind."""
+    """Return the GPUs of the shares, in their order: for each share, the next GPUs of its kind."""
     used: dict[Space, int] = {}
     found: list[str] = []
     for space, _, number in shares:
@@ -159,7 +162,7 @@ def _addresses(shares: tuple[_Share, ...], spaces: Spaces) -> list[str]:
 
 
 def _placed(shares: tuple[_Share, ...], spaces: Spaces) -> Iterator[tuple[MigSlot, ...]]:
-    """The slots of a distribution, for every combination of starts; GPUs that are alike swap none."""
+    """Yield the slots of a distribution, for every combination of starts, without swaps between equal GPUs."""
     choices = [tuple(combinations_with_replacement(space.sets(each), number)) for space, each, number in shares]
     addresses = _addresses(shares, spaces)
     for ways in product(*choices):
@@ -174,7 +177,7 @@ def _placed(shares: tuple[_Share, ...], spaces: Spaces) -> Iterator[tuple[MigSlo
 
 
 def slot_of_start(gpu: str, profile: MigProfile, start: int) -> MigSlot:
-    """The slot of an instance of a profile at a start."""
+    """Return the slot of an instance of a profile at a start."""
     return MigSlot(gpu, profile.name, start, profile.size or 1, atoms_of(profile, start))
 
 
@@ -182,7 +185,7 @@ def slot_of_start(gpu: str, profile: MigProfile, start: int) -> MigSlot:
 
 
 def mig_sites(context: PlanningContext, profile: str) -> Sites:
-    """The GPUs on which a vGPU of this profile could be made, as they are before anything is planned on them."""
+    """Return the GPUs on which a vGPU of this profile could be made, before anything is planned on them."""
     found: list[tuple[str, Space]] = []
     if manager_off(context):
         return ()
@@ -210,7 +213,7 @@ def mig_sites(context: PlanningContext, profile: str) -> Sites:
 
 
 def spaces_of(sites: Sites, occupied: Mapping[str, int]) -> Spaces:
-    """The sites that have room once this is taken, those that are alike together."""
+    """Return the sites that have room once `occupied` is taken, grouped by equal GPUs."""
     found: dict[Space, list[str]] = {}
     for address, site in sites:
         taken = occupied.get(address, 0)
@@ -221,30 +224,33 @@ def spaces_of(sites: Sites, occupied: Mapping[str, int]) -> Spaces:
 
 
 def mig_spaces(context: PlanningContext, profile: str, occupied: Mapping[str, int]) -> Spaces:
-    """The GPUs on which a vGPU of this profile could be made, those that are alike together."""
+    """Return the GPUs on which a vGPU of this profile could be made, grouped by equal GPUs."""
     return spaces_of(mig_sites(context, profile), occupied)
 
 
 def gpu_offer(known: Known, gpu: Gpu) -> Offer:
-    """What MIG profiles a GPU has."""
+    """Return the MIG profiles of a GPU."""
     return offer_of(gpu, known.catalogue.pci.get(gpu.address))
 
 
 def mig_unknown(known: Known, gpu: Gpu) -> bool:
-    """Whether a GPU may have MIG, and nothing tells: only some makers' have it, and some say that they lack it."""
+    """Return whether it is unknown if a GPU has MIG.
+
+    Only the GPUs of some vendors have it, and some GPUs report that they do not have it.
+    """
     vendor = vendor_of(gpu.vendor)
     return vendor is not None and vendor.mig and "mig" not in (gpu.lacks or ()) and not gpu_offer(known, gpu).profiles
 
 
 def no_profiles(known: Known, gpu: Gpu) -> str:
-    """What there is to say of a GPU without a MIG profile that is known."""
+    """Return the text for a GPU without a known MIG profile."""
     if mig_unknown(known, gpu):
         return f"whether GPU {gpu.address} has MIG is unknown: neither it nor a table lists its profiles"
     return f"GPU {gpu.address} has no MIG"
 
 
 def existing_atoms(gpu: Gpu, offer: Offer) -> int | None:
-    """What the GPU's existing instances take; None where that is unknown. Without MIG mode there are none."""
+    """Return what the GPU's existing instances take; None if unknown. Without MIG mode there are none."""
     mig = gpu.mig
     if mig is None or (mig.mode != "enabled" and not mig.instances):
         return 0
@@ -262,10 +268,10 @@ def existing_atoms(gpu: Gpu, offer: Offer) -> int | None:
 
 
 def ready_starts(known: Known, gpu: Gpu, profile: MigProfile) -> Starts:
-    """Starts of the GPU's instances of a profile that a vGPU can take as they are: nobody uses them.
+    """Return the starts of the GPU's unused instances of a profile, which a vGPU can take as they are.
 
-    Only where that is certain: NVML has listed them, they have no compute instance (then they would have a UUID), and
-    no function of the GPU carries a vGPU, for which instance a vGPU is on is not told.
+    Only if that is certain: NVML has listed them, they have no compute instance (with one they would have a UUID), and
+    no function of the GPU carries a vGPU, because it is not reported which instance a vGPU uses.
     """
     instances = gpu.mig.instances if gpu.mig else None
     if not tells_ready(known, gpu):
@@ -276,7 +282,7 @@ def ready_starts(known: Known, gpu: Gpu, profile: MigProfile) -> Starts:
 
 
 def tells_ready(known: Known, gpu: Gpu) -> bool:
-    """Whether it can be told which of a GPU's instances nobody uses."""
+    """Return whether it is known which of a GPU's instances are unused."""
     found = vgpu_of(known, gpu.address)
     free = found is not None and not any(carries(known, function) for function in found.functions)
     return free and gpu.source == "nvml"
@@ -287,7 +293,7 @@ def _enabled(gpu: Gpu) -> bool:
 
 
 def why_no_vgpu(context: PlanningContext, gpu: Gpu) -> str | None:
-    """Why no vGPU backed by MIG can be made on this GPU; None where one can, as far as is known."""
+    """Return why no vGPU backed by MIG can be made on this GPU; None if one can be made, as far as is known."""
     address = gpu.address
     device = context.catalogue.pci.get(address)
     offer = gpu_offer(context, gpu)
@@ -316,7 +322,7 @@ def why_no_vgpu(context: PlanningContext, gpu: Gpu) -> str | None:
 
 
 def mig_share(context: PlanningContext, slots: Sequence[MigSlot]) -> dict[str, Fraction]:
-    """What part of each GPU a guest has: the compute slices of its instances ÷ those of the GPU."""
+    """Return the part of each GPU that a guest has: the compute slices of its instances ÷ those of the GPU."""
     shares: dict[str, Fraction] = {}
     for slot in slots:
         offer = gpu_offer(context, context.catalogue.gpus[slot.gpu])
@@ -327,18 +333,18 @@ def mig_share(context: PlanningContext, slots: Sequence[MigSlot]) -> dict[str, F
 
 
 def is_vgpu_guest(guest: GuestIntent) -> bool:
-    """Whether `mig` means vGPUs: it stands alone."""
+    """Return whether `mig` means vGPUs: it is given without `gpus`."""
     return guest.mig is not None and not counts_inside(guest)
 
 
 def counts_inside(guest: GuestIntent) -> bool:
-    """Whether a guest makes MIG instances itself, on whole GPUs of its own: `mig` stands beside `gpus`."""
+    """Return whether a guest makes MIG instances itself, on its own whole GPUs: `mig` is given with `gpus`."""
     named = isinstance(guest.gpus, tuple) and bool(guest.gpus)
     return guest.mig is not None and (named or bool(gpu_count(guest)))
 
 
 def mig_refusal(context: PlanningContext, guest: GuestIntent) -> tuple[str, ...]:
-    """Why there is no way at all to give a guest its vGPUs on this host; () where there is one."""
+    """Return why a guest cannot get its vGPUs on this host in any way; () if it can."""
     request = guest.mig
     if request is None or next(mig_choices(context, guest, {}, ""), None) is not None:
         return ()
@@ -365,7 +371,7 @@ def _no_room(context: PlanningContext, gpu: Gpu, profile: str) -> str:
 
 
 def mig_changes(context: PlanningContext, guest: GuestIntent) -> Iterator[tuple[str, GuestIntent]]:
-    """Changes to a guest's `mig` that are worth trying, each with its text: fewer instances, or a whole GPU."""
+    """Yield changes to a guest's `mig` to try, each with its text: fewer instances, or a whole GPU."""
     request = guest.mig
     if request is None:
         return
@@ -392,7 +398,7 @@ def _room_for(context: PlanningContext, profile: str) -> int:
 
 
 def most_inside(context: PlanningContext, guest: GuestIntent) -> int:
-    """The most instances of a guest's profile that a whole GPU of this host takes, when the guest makes them."""
+    """Return the most instances of a guest's profile that fit on a whole GPU of this host, if the guest makes them."""
     name = guest.mig.profile if guest.mig else ""
     offers = (gpu_offer(context, gpu) for gpu in countable_gpus(context.host, context.catalogue))
     return max((most(profile, 0) for offer in offers if (profile := offer.find(name))), default=0)

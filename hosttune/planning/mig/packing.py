@@ -1,11 +1,11 @@
-"""Packing MIG instances: memory slices as bits, profiles with fixed starts, exact search. Pure, knows no host.
+"""Pack MIG instances: memory slices as bits, profiles with fixed starts, exact search. Pure, independent of a host.
 
-A GPU's slices are bits 0 to 7 of a mask; bit 8 stands for the media engines that only one `+me` instance can have.
-An instance is valid when its start is one of its profile's and none of its bits is taken (NVML, nvml.h,
+A GPU's slices are bits 0 to 7 of a mask; bit 8 stands for the media engines, which only one `+me` instance can have. An
+instance is valid if its start is one of its profile's and none of its bits is in use (NVML, nvml.h,
 nvmlGpuInstancePlacement_t; MIG user guide, "Supported MIG Profiles").
 
-Ties are broken by what stays placeable: the number of further instances of each profile, largest profile first, as
-`room` gives it; then by the lowest starts.
+Ties are decided by what can still be placed: the number of further instances of each profile, largest profile first, as
+`room` returns it; then by the lowest starts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import combinations
 
 from hosttune.model.gpu import MigProfile
 
-MEDIA = 1 << 8  # the one +me token
+MEDIA = 1 << 8  # the bit of the media engines
 FULL = (1 << 9) - 1
 _CACHED = 1 << 14
 
@@ -25,18 +25,21 @@ Starts = tuple[int, ...]
 
 
 def atoms_of(profile: MigProfile, start: int) -> int:
-    """The bits that an instance takes: its memory slices, and the token where it has the media engines."""
+    """Return the bits that an instance takes: its memory slices, and the media bit if it has the media engines."""
     return ((1 << (profile.size or 1)) - 1) << start | (MEDIA if "+me" in profile.name else 0)
 
 
 def free_starts(profile: MigProfile, occupied: int) -> Starts:
-    """Where one more instance of a profile could start, lowest first."""
+    """Return the possible starts of one more instance of a profile, lowest first."""
     return tuple(start for start in sorted(profile.starts or ()) if not atoms_of(profile, start) & occupied)
 
 
 @lru_cache(maxsize=_CACHED)
 def most(profile: MigProfile, occupied: int) -> int:
-    """How many more instances of a profile fit. Instances are alike, so taking the lowest start each time is exact."""
+    """Return how many more instances of a profile fit.
+
+    Instances are equal, so that taking the lowest start each time gives the exact number.
+    """
     count = 0
     for start in sorted(profile.starts or ()):
         atoms = atoms_of(profile, start)
@@ -48,16 +51,16 @@ def most(profile: MigProfile, occupied: int) -> int:
 
 @lru_cache(maxsize=_CACHED)
 def room(profiles: Profiles, occupied: int) -> tuple[int, ...]:
-    """What stays placeable: for each profile, the largest first, how many more of it would fit by itself."""
+    """Return what can still be placed: for each profile, the largest first, how many more of it would fit alone."""
     ordered = sorted(profiles, key=lambda p: (-(p.size or 1), -(p.compute_slices or 1), p.name))
     return tuple(most(profile, occupied) for profile in ordered)
 
 
 @lru_cache(maxsize=_CACHED)
 def start_sets(profile: MigProfile, count: int, occupied: int, profiles: Profiles) -> tuple[Starts, ...]:
-    """Every set of starts for so many instances of a profile, those that leave the most placeable first.
+    """Return every set of starts for `count` instances of a profile; sets that leave the most room come first.
 
-    `profiles` are all that the GPU has: what is left is judged by them.
+    `profiles` are all that the GPU has: they measure the room that is left.
     """
     ranked: list[tuple[tuple[int, ...], Starts]] = []
     for starts in combinations(free_starts(profile, occupied), count):
@@ -68,7 +71,7 @@ def start_sets(profile: MigProfile, count: int, occupied: int, profiles: Profile
 
 
 def _taken(profile: MigProfile, starts: Starts, occupied: int) -> int | None:
-    """The mask with instances at these starts; None where two of them overlap."""
+    """Return the mask with instances at these starts; None if two of them overlap."""
     for start in starts:
         atoms = atoms_of(profile, start)
         if atoms & occupied:
@@ -78,10 +81,10 @@ def _taken(profile: MigProfile, starts: Starts, occupied: int) -> int | None:
 
 
 def pack(wanted: Sequence[MigProfile], occupied: Sequence[int]) -> tuple[tuple[int, int], ...] | None:
-    """Places for instances of several profiles on GPUs that are alike but for what is taken of them: exact.
+    """Place instances of several profiles on GPUs that differ only in what is in use. The search is exact.
 
-    (GPU, start) for each wanted one, in the order given; None where they do not all fit. The fewest GPUs are touched,
-    and of the ways to do so the first is taken: larger profiles first, GPUs and starts from the lowest on.
+    Returns (GPU, start) for each wanted one, in the given order; None if they do not all fit. The fewest GPUs are used.
+    Of the ways to do so the first is taken: larger profiles first, GPUs and starts from the lowest.
     """
     order = sorted(range(len(wanted)), key=lambda n: (-(wanted[n].size or 1), wanted[n].name))
     for touched in range(min(1, len(wanted)), len(occupied) + 1):
@@ -94,9 +97,10 @@ def pack(wanted: Sequence[MigProfile], occupied: Sequence[int]) -> tuple[tuple[i
 
 
 def _search(wanted: Sequence[MigProfile], masks: Mapping[int, int]) -> tuple[tuple[int, int], ...] | None:
-    """Depth first, one instance after the other; states that failed are remembered by what is taken and what is left.
+    """Search depth first, one instance after the other.
 
-    Instances of one profile follow each other from low to high, so that no two orders of the same places are tried.
+    Failed states are remembered by what is in use and what is left. Instances of one profile follow each other from low
+    to high, so that no two orders of the same places are tried.
     """
     failed: set[tuple[int, tuple[int, ...], tuple[int, int]]] = set()
 

@@ -1,7 +1,7 @@
-"""The vGPU side of a host as far as it can be believed: frameworks that are known, functions that are a GPU's own.
+"""The vGPU data of a host document that is used: known frameworks, and functions that belong to the GPU.
 
-Pure. A host document may come from anywhere. A vGPU is on a virtual function of its GPU, or as a mediated device on
-the GPU itself (NVIDIA virtual GPU software documentation); anything else named there is ignored, and that is said.
+Pure. A host document may come from any source. A vGPU is on a virtual function of its GPU, or is a mediated device on
+the GPU itself (NVIDIA virtual GPU software documentation). Anything else in the document is ignored, with a finding.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hosttune.planning.inventory.devices import Catalogue, address_key
 
 
 class Known(Protocol):
-    """What is looked at here: a `PlanningContext`, or its host and catalogue alone."""
+    """The data that these functions need: a `PlanningContext`, or only its host and catalogue."""
 
     @property
     def host(self) -> Host:
@@ -31,7 +31,7 @@ class Known(Protocol):
 
 
 def vgpu_of(known: Known, address: str) -> VgpuGpu | None:
-    """A GPU's vGPU framework, with those functions that are its own; None where no framework is known of it."""
+    """Return a GPU's vGPU framework, with only the functions that belong to the GPU; None if no framework is known."""
     vgpu = known.host.vgpu
     found = next((gpu for gpu in vgpu.gpus if gpu.address == address), None) if vgpu else None
     if found is None or found.framework not in FRAMEWORKS:
@@ -47,7 +47,7 @@ def _is_own(known: Known, gpu: VgpuGpu, address: str) -> bool:
 
 
 def vgpu_doubts(known: Known) -> Iterator[Finding]:
-    """What the host document says of vGPUs and is not believed."""
+    """Yield findings about vGPU data of the host document that is not used."""
     for gpu in known.host.vgpu.gpus if known.host.vgpu else ():
         at = f"vgpu: GPU {gpu.address}"
         if gpu.framework is not None and gpu.framework not in FRAMEWORKS:
@@ -61,25 +61,25 @@ def vgpu_doubts(known: Known) -> Iterator[Finding]:
 
 
 def free_functions(known: Known, address: str) -> tuple[VgpuFunction, ...]:
-    """The functions of a GPU that carry no vGPU and that no guest holds, in address order."""
+    """Return the functions of a GPU that carry no vGPU and that no guest holds, in address order."""
     found = vgpu_of(known, address)
     free = [function for function in (found.functions if found else ()) if not carries(known, function)]
     return tuple(sorted(free, key=lambda function: address_key(function.address)))
 
 
 def carries(known: Known, function: VgpuFunction) -> bool:
-    """Whether a function carries a vGPU, or a guest holds it."""
+    """Return whether a function carries a vGPU, or a guest holds it."""
     taken = function.current_type not in (None, "0") or bool(function.mdevs)
     return taken or function.address in known.catalogue.holders
 
 
 def manager_off(known: Known) -> bool:
-    """Whether it is known that no vGPU manager runs: then nothing makes a vGPU, whatever functions there are."""
+    """Return whether it is known that no vGPU manager runs: then no vGPU can be made, whatever functions there are."""
     return known.host.vgpu is not None and known.host.vgpu.manager is False
 
 
 def no_manager(known: Known) -> str | None:
-    """Why this host makes no vGPU at all; None where its manager runs, or seems to."""
+    """Return why this host can make no vGPU at all; None if its manager runs, or seems to run."""
     vgpu = known.host.vgpu
     only = "a MIG instance is not a PCI function, and only a vGPU of the maker's manager takes one into a guest"
     if manager_off(known):

@@ -1,1 +1,1 @@
-"""The PCIe tree of a guest, and the window that its firmware must open. Pure."""
+"""The PCIe tree of a guest, and the MMIO window that its firmware must open. Pure."""

@@ -1,9 +1,9 @@
-"""What a GPU and an RDMA NIC of one guest need to talk directly below the switch that they share: ATS and ACS.
+"""What a GPU and an RDMA NIC of one guest need for direct traffic below the switch that they share: ATS and ACS.
 
-Pure. In a guest their addresses mean nothing to a switch until the IOMMU has translated them. So the NIC must ask for
-translations itself (ATS), and the switch's ports must send what is untranslated to the root complex (ReqRedir,
-CmpltRedir, UpstreamFwd: isolation, too) and let through what is translated (DirectTrans): PCIe 5.0, 6.12.1.1 and 10.1.
-Nothing is done here: ACS is set by name (`settings: acs`), ATS is the NIC's firmware's.
+Pure. The guest's addresses mean nothing to a switch until the IOMMU has translated them. So the NIC must ask for
+translations itself (ATS), and the switch's ports must send untranslated requests to the root complex (ReqRedir,
+CmpltRedir, UpstreamFwd: these isolate, too) and let translated requests through (DirectTrans): PCIe 5.0, 6.12.1.1 and
+10.1. Nothing is changed here: ACS is set by name (`settings: acs`), ATS is set in the NIC's firmware.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _MELLANOX = "15b3"
 def direct_findings(
     host: Host, catalogue: Catalogue, guest: PlannedGuest, asked: Collection[str] = ()
 ) -> Iterator[Finding]:
-    """What stands between the RDMA NICs of a guest and its GPUs below the same switch, with the steps that mend it.
+    """Yield what prevents direct traffic between a guest's RDMA NICs and GPUs below the same switch, and how to fix it.
 
-    `asked` are ACS bits that the plan sets already.
+    `asked` are ACS bits that the plan already sets.
     """
     gpus = [device.address for device in guest.devices if device.kind == "gpu"]
     rdma = {nic.address for nic in host.nics if nic.rdma}
@@ -38,7 +38,7 @@ def direct_findings(
 
 
 def _shared_switch(catalogue: Catalogue, a: str, b: str) -> str | None:
-    """The nearest bridge above both, if it is the upstream port of a switch."""
+    """Return the nearest bridge above both, if it is the upstream port of a switch."""
     others = catalogue.above(b)
     nearest = next((bridge for bridge in catalogue.above(a) if bridge in others), None)
     device = catalogue.pci.get(nearest or "")
@@ -61,7 +61,7 @@ def _no_ats(host: Host, nic: PciDevice, gpus: Sequence[str], guest: PlannedGuest
 def _ports(
     catalogue: Catalogue, nic: str, gpus: Sequence[str], guest: PlannedGuest, asked: Collection[str]
 ) -> Iterator[Finding]:
-    """Ports between the two that lack what direct traffic needs, by what they lack."""
+    """Return the ports between the two that lack something that direct traffic needs, by what they lack."""
     lacking: dict[tuple[str, ...], list[str]] = {}
     unable: list[str] = []
     for port in _between(catalogue, nic, gpus):
@@ -85,7 +85,7 @@ def _ports(
 
 
 def _between(catalogue: Catalogue, nic: str, gpus: Sequence[str]) -> Iterator[PciDevice]:
-    """The ports facing down on the way from a NIC to GPUs below the same switch, each once."""
+    """Yield the downstream ports on the way from a NIC to GPUs below the same switch, each once."""
     seen: set[str] = set()
     for gpu in gpus:
         shared = _shared_switch(catalogue, gpu, nic)
@@ -99,6 +99,6 @@ def _between(catalogue: Catalogue, nic: str, gpus: Sequence[str]) -> Iterator[Pc
 
 
 def pci_options(word: str) -> list[str]:
-    """The options of a `pci=` kernel argument; none of any other."""
+    """Return the options of a `pci=` kernel argument; none for any other argument."""
     name, _, options = word.partition("=")
     return options.split(",") if name == "pci" else []

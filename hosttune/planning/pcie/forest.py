@@ -1,4 +1,4 @@
-"""What of the host's PCIe tree a guest is to see: its passed slots below the switches that they share. Pure."""
+"""The part of the host's PCIe tree that a guest sees: its passed slots below the switches that they share. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Switch:
-    """A switch of the host, by its upstream port, and what is passed below it."""
+    """A switch of the host, named by its upstream port, and what is passed below it."""
 
     host: str
     below: tuple[Slot | Switch, ...]
@@ -30,7 +30,7 @@ Node = Slot | Switch
 
 
 def slots_of(catalogue: Catalogue, devices: Iterable[str]) -> list[Slot]:
-    """Devices that share a guest slot: the functions of one host slot; virtual functions stand alone."""
+    """Return the slots of the guest: functions of one host slot share one; a virtual function has its own."""
     slots: dict[str, list[str]] = {}
     for address in sorted(devices, key=address_key):
         device = catalogue.pci.get(address)
@@ -39,10 +39,10 @@ def slots_of(catalogue: Catalogue, devices: Iterable[str]) -> list[Slot]:
 
 
 def settled(catalogue: Catalogue, cell_of: Mapping[str, int | None]) -> dict[str, int | None]:
-    """The guest cell of each device, also of those whose own node is unknown: None only where nothing tells it.
+    """Return the guest cell of each device, also of devices whose own node is unknown; None only if nothing shows it.
 
-    Functions of one slot are in one place, and a switch has one way up: what shares one with a device of known cell is
-    where that one is. The nearest switch counts, and below it the lowest address.
+    Functions of one slot are in one place, and a switch has one uplink. So a device that shares a slot or a switch with
+    a device of known cell is in the same cell. The nearest switch counts, and below it the lowest address.
     """
     known = sorted((address for address, cell in cell_of.items() if cell is not None), key=address_key)
     found: dict[str, int] = {}
@@ -58,20 +58,20 @@ def settled(catalogue: Catalogue, cell_of: Mapping[str, int | None]) -> dict[str
 
 
 def _slot(catalogue: Catalogue, address: str) -> tuple[str, ...]:
-    """The slot that a function shares with others; none for what is no function of the host's, as a mediated device."""
+    """Return the slot that a function shares with others; empty for anything else, such as a mediated device."""
     device = catalogue.pci.get(address)
     return (slot_of(address),) if device is not None and device.physfn is None else ()
 
 
 def nested(catalogue: Catalogue, slots: Sequence[Slot]) -> tuple[Node, ...]:
-    """The slots below every switch that tells their grades apart."""
+    """Return the slots below the switches that show which slots are nearer to each other (`telling_switches`)."""
     chains = {slot.members[0]: switches_above(catalogue.index, slot.members[0]) for slot in slots}
     shown = telling_switches(chains)
     return _grow([(slot, [s for s in chains[slot.members[0]][::-1] if s in shown]) for slot in slots])
 
 
 def _grow(placed: Sequence[tuple[Slot, list[str]]]) -> tuple[Node, ...]:
-    """Slots with the switches still above them, outermost first, as a tree in the order of the slots."""
+    """Return a tree of slots and the switches above them, outermost first, in the order of the slots."""
     below: dict[str, list[tuple[Slot, list[str]]]] = {}
     for slot, chain in placed:
         below.setdefault(chain[0] if chain else slot.members[0], []).append((slot, chain[1:]))
@@ -81,7 +81,7 @@ def _grow(placed: Sequence[tuple[Slot, list[str]]]) -> tuple[Node, ...]:
 
 
 def single(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """The same with no switch below another: each slot keeps the switch directly above it, if others share that."""
+    """Return the tree with no switch below another: a slot keeps the switch directly above it if others share that."""
     found: list[Node] = []
     for node in nodes:
         if isinstance(node, Slot):
@@ -94,7 +94,7 @@ def single(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def flat(nodes: Sequence[Node]) -> tuple[Slot, ...]:
-    """The slots alone."""
+    """Return the slots without switches."""
     found: list[Slot] = []
     for node in nodes:
         found += (node,) if isinstance(node, Slot) else flat(node.below)
@@ -102,7 +102,7 @@ def flat(nodes: Sequence[Node]) -> tuple[Slot, ...]:
 
 
 def link_limits(function: PciDevice | None) -> tuple[float | None, int | None]:
-    """The most that both ends of a function's link can do, in GT/s and lanes; None where it is not known."""
+    """Return the most that both ends of a function's link support, in GT/s and lanes; None if unknown."""
     link = function.link if function else None
     if link is None:
         return None, None

@@ -1,13 +1,13 @@
 """The guest's own PCIe tree.
 
-Pure. Every passed slot sits behind a port of its own (a GPU directly on pcie.0 is an integrated endpoint: CUDA
-initialisation fails with error 3 on SXM parts), on the expander bus of its cell, so that the guest's kernel and NCCL
-see which node it is near, and below a switch where the host has it below one with another passed slot.
+Pure. Every passed slot is behind its own port (a GPU directly on pcie.0 is an integrated endpoint: CUDA initialisation
+fails with error 3 on SXM parts), on the expander bus of its cell, so that the guest's kernel and NCCL see which node it
+is near. If the host has it below a switch together with another passed slot, it is below a switch in the guest, too.
 
 Bus numbers (QEMU, docs/pcie.txt, "Bus numbers issues"; SeaBIOS and OVMF number buses depth first, in the order of slots
 and functions): each port and each switch takes one, and the bus numbers below an expander lie between its own and the
-next one's. Controllers are numbered in that very order and expanders begin where the numbers before them end, so that
-libvirt's index of a controller is the number of its bus in the guest, and `guest_address` is what the guest shows.
+next one's. Controllers are numbered in the same order, and expanders begin where the numbers before them end. So
+libvirt's index of a controller is the number of its bus in the guest, and the guest shows `guest_address`.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ LAST_SLOT = 0x1D  # 1e and 1f hold q35's own bridges and controllers
 SLOTS = 32
 FUNCTIONS = 8
 LAST_BUS = 255
-# Root ports beyond those asked for, where expanders take the bus numbers behind: a port that libvirt would have to add
-# for one more device has no number left.
+# Extra root ports for a guest with expanders. If a device is added later, libvirt cannot add a port for it, because the
+# expanders have the next bus numbers.
 HEADROOM = 2
 
-Groups = Mapping[int | None, tuple[Node, ...]]  # by guest cell, None: of no cell
+Groups = Mapping[int | None, tuple[Node, ...]]  # by guest cell; None: no cell
 
 
 @dataclass(frozen=True)
 class Tree:
     """Controllers in index order, and the guest address of every host device.
 
-    `note` says what of the host's tree is not shown for want of bus numbers; None where all is.
+    `note`: the parts of the host's tree that are missing because there are too few bus numbers; None if none are.
     """
 
     controllers: tuple[PciController, ...]
@@ -50,12 +50,13 @@ class NoRoomOnBus(Exception):
 
 
 def build_tree(catalogue: Catalogue, cell_of: dict[str, int | None], cells: int, spare_ports: int) -> Tree:
-    """Lay out the guest's PCIe tree. Raises NoRoomOnBus.
+    """Build the guest's PCIe tree.
 
-    `cell_of` gives each device's guest cell, of `cells` in all; a device without one stays below a switch that it
-    shares with one that has one, and else goes to the root bus.
-    `spare_ports` are root ports on the root bus for disk, networks and hotplug. Where the bus numbers do not reach,
-    switches below switches are left out first, then all.
+    `cell_of` has each device's guest cell, out of `cells`. A device without a cell goes below a switch that it shares
+    with a device that has one, else to the root bus. `spare_ports` are root ports on the root bus for disk, networks
+    and hotplug. If there are too few bus numbers, switches below switches are left out first, then all switches.
+
+    Raises NoRoomOnBus: the bus numbers are not enough even without switches.
     """
     cell_of = settled(catalogue, cell_of)
     slots = slots_of(catalogue, cell_of)
@@ -78,13 +79,13 @@ def build_tree(catalogue: Catalogue, cell_of: dict[str, int | None], cells: int,
 
 
 def _buses(nodes: Sequence[Node]) -> int:
-    """Bus numbers below: one for the port above each node, and for a switch one of its own."""
+    """Return the number of buses below: one for the port above each node, and one more for each switch."""
     return sum(1 if isinstance(node, Slot) else 2 + _buses(node.below) for node in nodes)
 
 
 @dataclass(frozen=True)
 class _Laid:
-    """A part of the tree: its controllers, numbered on from `first`, and the addresses of its devices."""
+    """A part of the tree: its controllers, numbered from `first`, and the addresses of its devices."""
 
     controllers: tuple[PciController, ...] = ()
     addresses: tuple[tuple[str, str], ...] = ()
@@ -110,7 +111,7 @@ def _lay(catalogue: Catalogue, groups: Groups, spares: int, note: str | None) ->
 
 
 def _ports(catalogue: Catalogue, nodes: Sequence[Node], model: str, *, bus: int, first: int, pack: bool) -> _Laid:
-    """A port on `bus` for each node, with all that is below it; indexes from `first` on, depth first."""
+    """Return a port on `bus` for each node, with everything below it; indexes start at `first`, depth first."""
     laid = _Laid()
     for nth, node in enumerate(nodes):
         index = first + len(laid.controllers)
@@ -124,7 +125,7 @@ def _ports(catalogue: Catalogue, nodes: Sequence[Node], model: str, *, bus: int,
 
 
 def _switch(catalogue: Catalogue, switch: Switch, bus: int) -> _Laid:
-    """A switch in the port whose bus is `bus`, with a downstream port for each node below it."""
+    """Return a switch in the port whose bus is `bus`, with a downstream port for each node below it."""
     index = bus + 1
     speed, width = link_limits(catalogue.pci.get(switch.host))
     upstream = PciController(
@@ -142,7 +143,7 @@ def _switch(catalogue: Catalogue, switch: Switch, bus: int) -> _Laid:
 
 
 def _port(index: int, model: str, bus: int, nth: int, *, pack: bool) -> PciController:
-    """The nth port of a bus: a slot each, or eight functions a slot where slots are short."""
+    """Return the nth port of a bus: one for each slot, or (`pack`) eight functions for each slot."""
     first = 1 if bus == 0 else 0
     slot, function = divmod(nth, FUNCTIONS) if pack else (nth, 0)
     return PciController(
@@ -157,9 +158,10 @@ def _port(index: int, model: str, bus: int, nth: int, *, pack: bool) -> PciContr
 
 
 def with_host_places(catalogue: Catalogue, devices: tuple[Device, ...]) -> tuple[Device, ...]:
-    """Devices with what the guest's own tree cannot show of them: class, link and switches on the host.
+    """Return devices with what the guest's own tree cannot show: class, link and switches on the host.
 
-    A device of unknown node gets the cell that `build_tree` gives it, which is that of what it shares a switch with.
+    A device of unknown node gets the cell that `build_tree` gives it: the cell of a device with which it shares a
+    switch.
     """
     functions = {device.address: device.guest_cell for device in devices if device.kind != "mdev"}
     cell_of = settled(catalogue, functions)
@@ -180,7 +182,7 @@ def with_host_places(catalogue: Catalogue, devices: tuple[Device, ...]) -> tuple
 
 
 def tree_findings(tree: Tree, where: str) -> tuple[Finding, ...]:
-    """What of the host's PCIe tree the guest is not shown, as a finding."""
+    """Return a finding about parts of the host's PCIe tree that the guest does not see."""
     if tree.note is None:
         return ()
     text = (

@@ -1,8 +1,8 @@
-"""The 64-bit window that a guest's BARs need, and who makes it that large.
+"""The 64-bit MMIO window that a guest's BARs need, and what makes it that large.
 
-Pure. Sized from the devices' real BARs and checked against the address width. What OVMF opens by itself is
-OvmfPkg's PlatformInitLib/MemDetect.c; where that is in doubt the size is written as a floor (X-PciMmio64Mb),
-which costs nothing: a larger window of the firmware's own wins.
+Pure. The size follows from the devices' real BARs and is checked against the address width. The window that OVMF opens
+by itself is in OvmfPkg's PlatformInitLib/MemDetect.c. If it is uncertain, the size is written as a minimum
+(X-PciMmio64Mb). This costs nothing, because the firmware uses its own window if that is larger.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from hosttune.planning.inventory.width import FIRMWARE_BITS, AddressWidth
 MIB = 1 << 20
 GIB = 1 << 30
 OVMF_MAX_WINDOW_MIB = 0x1000000  # larger X-PciMmio64Mb values are ignored (edk2 MemDetect.c)
-CLASSIC_WINDOW = 32 * GIB  # PcdPciMmio64Size, where firmware does not size its window by the width
+CLASSIC_WINDOW = 32 * GIB  # PcdPciMmio64Size, if firmware does not size its window by the width
 DEFAULT_HOLE = 32 * GIB  # q35's pci-hole64-size
 BITS_WITHOUT_1G_PAGES = 40
-BELOW_4G = 4 * GIB  # memory that gives way to 32-bit devices and goes on above 4 GiB
-AMD_HT_START = 1012 * GIB  # newer q35 machines move memory past this hole up to 1 TiB on AMD
+BELOW_4G = 4 * GIB  # memory that moves above 4 GiB to make room for 32-bit devices
+AMD_HT_START = 1012 * GIB  # on AMD, newer q35 machines move memory behind this hole, to 1 TiB
 AMD_HT_END = 1024 * GIB
 RULE = "2 x the next power of two"  # room for every BAR at a multiple of its size
 
@@ -33,8 +33,8 @@ RULE = "2 x the next power of two"  # room for every BAR at a multiple of its si
 class Firmware:
     """What decides the window that a guest's firmware opens by itself; None = unknown.
 
-    `vendor` and `one_gib_pages` are those of the guest's CPU. `sizes_by_width`: QEMU and libvirt are of an
-    age whose edk2 (2022.11) sizes the window by the address width.
+    `vendor` and `one_gib_pages` are those of the guest's CPU. `sizes_by_width`: QEMU and libvirt are new enough for an
+    edk2 (2022.11) that sizes the window by the address width.
     """
 
     kind: str
@@ -44,12 +44,12 @@ class Firmware:
 
     @property
     def amd(self) -> bool:
-        """Whether QEMU keeps the guest's memory off AMD's HyperTransport hole."""
+        """Whether QEMU keeps the guest's memory out of AMD's HyperTransport hole."""
         return self.vendor == "AuthenticAMD"
 
 
 def firmware_of(host: Host, kind: str, accelerator: str) -> Firmware:
-    """The firmware that a guest on this host starts with."""
+    """Return the firmware of a guest on this host."""
     stack = host.virtualization
     ages = (
         _at_least(stack.libvirt_version if stack else None, ASSUMED_LIBVIRT),
@@ -70,10 +70,10 @@ def _at_least(version: str | None, least: Version) -> bool | None:
 
 @dataclass(frozen=True)
 class Window:
-    """The 64-bit MMIO window. `mmio64_bytes` None: not computed. `floor_mib`: X-PciMmio64Mb, None where not needed.
+    """The 64-bit MMIO window. `mmio64_bytes` None: not computed. `floor_mib`: X-PciMmio64Mb, None if not needed.
 
-    `refusal` says with the numbers why the guest's address width is too small; `doubt` what is unknown;
-    `note` in a few words where the window comes from, `why` the same with its arithmetic.
+    `refusal`: why the guest's address width is too small, with the numbers; `doubt`: what is unknown; `note`: a short
+    text on where the window comes from; `why`: the same with its arithmetic.
     """
 
     mmio64_bytes: int | None = None
@@ -94,7 +94,10 @@ class BarSum:
 
 
 def add_bars(catalogue: Catalogue, devices: Sequence[str]) -> BarSum:
-    """Sum the BARs that belong into the window. A GPU without any memory BAR has unknown ones (none was assigned)."""
+    """Return the sum of the BARs that belong in the window.
+
+    A GPU without any memory BAR has unknown BARs (none was assigned).
+    """
     total = 0
     unknown: list[str] = []
     for address in devices:
@@ -113,10 +116,10 @@ def add_bars(catalogue: Catalogue, devices: Sequence[str]) -> BarSum:
 def size_window(
     catalogue: Catalogue, devices: Sequence[str], memory_bytes: int, width: AddressWidth, firmware: Firmware
 ) -> Window:
-    """Size the window: 2 x the next power of two of all 64-bit prefetchable BARs.
+    """Return the window: 2 x the next power of two of all 64-bit prefetchable BARs.
 
-    Memory and window must both be addressable. Unknown BARs of a GPU: no size, a doubt; of any other device:
-    the size is the least that the rest need, and a doubt.
+    Memory and window must both be addressable. If BARs of a GPU are unknown, there is no size, only a doubt. If BARs of
+    another device are unknown, the size is the minimum for the rest, with a doubt.
     """
     bars = add_bars(catalogue, devices)
     doubts = []
@@ -152,20 +155,20 @@ def _next_power(n: int) -> int:
 
 
 def memory_top(memory_bytes: int, firmware: Firmware) -> int:
-    """Where the guest's memory ends at the most."""
+    """Return the highest possible end of the guest's memory."""
     top = memory_bytes + BELOW_4G
     return top + AMD_HT_END - AMD_HT_START if firmware.amd and top > AMD_HT_START else top
 
 
 def _reach(width: AddressWidth, firmware: Firmware) -> int | None:
-    """Address bits that firmware and devices can both use, None unknown."""
+    """Return the address bits that firmware and devices can both use, None unknown."""
     if width.usable is None or firmware.kind != "efi":
         return width.usable
     return min(width.usable, BITS_WITHOUT_1G_PAGES if firmware.one_gib_pages is False else FIRMWARE_BITS)
 
 
 def _refusal(total: int, need: int, memory: int, width: AddressWidth, firmware: Firmware) -> str | None:
-    """Why the window cannot be had, None where it can or where nothing is known against it."""
+    """Return why the window is impossible; None if it is possible, or if no limit is known."""
     what = f"BARs of {_sum(total)} need a 64-bit window of {format_size(need)}"
     if firmware.kind == "efi" and need > OVMF_MAX_WINDOW_MIB * MIB:
         return f"{what}; the firmware opens {format_size(OVMF_MAX_WINDOW_MIB * MIB)} at the most"
@@ -182,15 +185,15 @@ def _refusal(total: int, need: int, memory: int, width: AddressWidth, firmware: 
 
 
 def _whose(bits: int, width: AddressWidth) -> str:
-    """Whose address bits these are, where they are not the CPU's."""
+    """Return whose address bits these are, if they are not the CPU's."""
     if width.usable is not None and bits < width.usable:
         return " (the most that the firmware uses)"
     return " (the IOMMU's)" if width.finding else ""
 
 
 def _source(need: int, memory: int, width: AddressWidth, firmware: Firmware) -> tuple[int | None, str, str]:
-    """(floor in MiB or None, note, why): who opens a window of that size."""
-    if firmware.kind != "efi":  # SeaBIOS has no window of its own: BARs go into the host bridge's hole
+    """Return (minimum in MiB or None, note, why): what opens a window of that size."""
+    if firmware.kind != "efi":  # SeaBIOS has no own window: BARs go into the host bridge's hole
         if need <= DEFAULT_HOLE:
             return None, "within the host bridge's default hole", "the host bridge's default hole is large enough"
         return None, "the host bridge's hole is made as large", "pcihole64 makes room; SeaBIOS places BARs there"
@@ -205,11 +208,11 @@ def _source(need: int, memory: int, width: AddressWidth, firmware: Firmware) -> 
 
 
 def own_window(memory_bytes: int, width: AddressWidth, firmware: Firmware) -> tuple[int, str | None]:
-    """(bytes that OVMF's own window surely has, why that may be less than it has).
+    """Return (bytes that OVMF's own window certainly has, why the real window may be larger).
 
-    It opens an eighth of the address space if it believes the width and memory ends below; else 32 GiB.
+    It opens an eighth of the address space if it trusts the width and the memory ends below; else 32 GiB.
     """
-    bits = width.bits  # what the firmware sees, whatever the IOMMU maps
+    bits = width.bits  # the firmware sees the CPU's width, not the IOMMU's
     if bits is None:
         return CLASSIC_WINDOW, "the address width is unknown"
     if firmware.sizes_by_width is None:
@@ -232,7 +235,7 @@ def own_window(memory_bytes: int, width: AddressWidth, firmware: Firmware) -> tu
 
 
 def _believes(bits: int, vendor: str | None) -> bool:
-    """OVMF takes narrow widths for QEMU's defaults, which say nothing (PlatformAddressWidthFromCpuid)."""
+    """Return whether OVMF trusts a width. It takes narrow ones for QEMU's defaults (PlatformAddressWidthFromCpuid)."""
     return bits >= 41 or (vendor == "GenuineIntel" and bits in (36, 39)) or (vendor == "AuthenticAMD" and bits == 40)
 
 
@@ -244,7 +247,7 @@ def remedies(
     width: AddressWidth,
     firmware: Firmware,
 ) -> tuple[str, ...]:
-    """What makes a refused window fit: less memory, fewer GPUs (those with the smallest BARs stay), or both."""
+    """Return what makes a refused window fit: less memory, fewer GPUs (those with the smallest BARs stay), or both."""
     found: list[str] = []
     by_size = sorted(gpus, key=lambda address: add_bars(catalogue, (address,)).total)
     for count in range(len(gpus), min(len(gpus), 1) - 1, -1):
@@ -260,7 +263,7 @@ def remedies(
 
 
 def _memory_room(catalogue: Catalogue, devices: Sequence[str], width: AddressWidth, firmware: Firmware) -> int:
-    """Bytes of memory that fit below the window of these devices; 0 where even none does."""
+    """Return the bytes of memory that fit below the window of these devices; 0 if none fit."""
     total = add_bars(catalogue, devices).total
     need = _needed(total) if total else 0
     bits = _reach(width, firmware)
@@ -273,5 +276,5 @@ def _memory_room(catalogue: Catalogue, devices: Sequence[str], width: AddressWid
 
 
 def _sum(size_bytes: int) -> str:
-    """A sum of BARs to the hundredth: 256.05 GiB is what makes the next power of two 512."""
+    """Return a sum of BARs with two decimals: 256.05 GiB shows why the next power of two is 512."""
     return f"{size_bytes / GIB:.2f} GiB" if size_bytes >= GIB else format_size(size_bytes)

@@ -1,1 +1,1 @@
-"""What a guest asks for: the devices that it may have, and what guests compete for. Pure."""
+"""The request of a guest: the devices that it may have, and the resources for which guests compete. Pure."""

@@ -1,7 +1,7 @@
 """The sets of GPUs that an intent allows, by the number of nodes they come from.
 
-Pure. GPUs of one node are alike for the objective, so a counted request gives one set for every way to take so
-many GPUs from each node, not one for every set of addresses.
+Pure. GPUs of one node are equal for the objective. So a counted request gives one set for every way to take this many
+GPUs from each node, not one for every set of addresses.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.mig.guest import inside_refusal, takes_inside
 
 GpuSet = tuple[str, ...]
-Reach = dict[int, GpuSet]  # how many GPUs of a node -> which
+Reach = dict[int, GpuSet]  # number of GPUs of a node -> their addresses
 Pool = tuple[tuple[int | None, Reach], ...]
 
 
-Taken = tuple[tuple[int | None, int], ...]  # nodes and how many GPUs of each
+Taken = tuple[tuple[int | None, int], ...]  # nodes, and the number of GPUs from each
 
 
 def _ways(pool: Pool, nodes: int, count: int, taken: Taken = ()) -> Iterator[Taken]:
-    """Every way to take `count` more GPUs from `nodes` more nodes of the pool, at least one of each."""
+    """Yield every way to take `count` more GPUs from `nodes` more nodes of the pool, at least one from each."""
     if nodes == 0:
         if count == 0:
             yield taken
@@ -51,23 +51,23 @@ def _ways(pool: Pool, nodes: int, count: int, taken: Taken = ()) -> Iterator[Tak
 
 @dataclass(frozen=True)
 class Candidates:
-    """Sets of GPUs to try: the one that was `named`, the `sets` that a fabric has partitions for, or every way to take
-    `count` from `pools`.
+    """The sets of GPUs to try for a guest.
 
-    A pool holds, for each node with GPUs (None: unknown), how many can be taken there and which those are.
-    `set_nodes` is from how many nodes each of the sets comes. `why` says why there are none.
+    The set that was `named`, the `sets` for which a fabric has partitions, or every way to take `count` from `pools`. A
+    pool has, for each node with GPUs (None: unknown), how many can be taken there and which ones. `set_nodes`: from how
+    many nodes each of the sets comes. `why`: why there are none.
     """
 
     count: int
     pools: tuple[Pool, ...] = ()
     named: GpuSet | None = None
     why: tuple[str, ...] = ()
-    bundles: tuple[tuple[GpuSet, ...], ...] = ()  # for each pool, what can only be taken together
+    bundles: tuple[tuple[GpuSet, ...], ...] = ()  # for each pool, the groups of GPUs that can only be taken together
     sets: tuple[GpuSet, ...] | None = None
     set_nodes: tuple[int, ...] = ()
 
     def first(self) -> GpuSet | None:
-        """Some set over the fewest nodes, None when there is none."""
+        """Return a set from the fewest nodes, None if there is no set."""
         if self.named is not None:
             return self.named
         if self.sets:
@@ -82,10 +82,10 @@ class Candidates:
 
 
 def gpu_candidates(context: PlanningContext, guest: GuestIntent, others: tuple[str, ...], where: str) -> Candidates:
-    """The sets of GPUs that the intent allows. `others` are devices it names besides (they may share groups)."""
+    """Return the sets of GPUs that the intent allows. `others`: other devices that it names (they may share groups)."""
     catalogue = context.catalogue
     count = gpu_count(guest)
-    if not count:  # named, or none at all
+    if not count:  # the GPUs are named, or none are wanted
         named = named_gpus(catalogue, guest.gpus, where) if isinstance(guest.gpus, tuple) else ()
         conflicts = (
             *(inside_refusal(context, guest, a) for a in named if not takes_inside(context, guest, a)),
@@ -117,13 +117,16 @@ def gpu_candidates(context: PlanningContext, guest: GuestIntent, others: tuple[s
 
 
 def _off_partition(catalogue: Catalogue, guest: GuestIntent, named: GpuSet, where: str) -> tuple[str, ...]:
-    """Why named GPUs are nothing that the fabric can join and keep apart from others."""
+    """Return why the fabric cannot connect named GPUs and isolate them from others."""
     why = refusal(catalogue.fabric, named, mig=guest.mig is not None)
     return (f"{where.rpartition(': ')[2]}: {why}",) if why else ()
 
 
 def _off_fabric(catalogue: Catalogue, usable: list[Gpu], count: int, *, mig: bool) -> tuple[list[Gpu], tuple[str, ...]]:
-    """(GPUs that can be taken without a partition, why the others cannot): none of the fabric but for MIG."""
+    """Return (GPUs that can be taken without a partition, why the others cannot).
+
+    GPUs of the fabric are among the first only with MIG.
+    """
     fabric = catalogue.fabric
     if mig:
         why = refusal(fabric, fabric.members, mig=True)
@@ -133,7 +136,7 @@ def _off_fabric(catalogue: Catalogue, usable: list[Gpu], count: int, *, mig: boo
 
 
 def _of_partitions(catalogue: Catalogue, usable: list[Gpu], count: int, others: tuple[str, ...]) -> Candidates | None:
-    """The partitions of so many GPUs that can be taken, None if there are none. GPUs alone are alike: one pool."""
+    """Return the free partitions of `count` GPUs, None if there are none. For one GPU: a pool, as all are equal."""
     free = {gpu.address for gpu in usable}
     sets = [
         gpus
@@ -150,7 +153,7 @@ def _of_partitions(catalogue: Catalogue, usable: list[Gpu], count: int, others: 
 
 
 def _usable(catalogue: Catalogue, pool: list[Gpu], others: tuple[str, ...]) -> tuple[list[Gpu], list[str]]:
-    """GPUs that could be taken together with their groups, counting other GPUs of the pool as takeable."""
+    """Return (GPUs that can be taken with their groups, why the others cannot). Other GPUs of the pool can be added."""
     addresses = {gpu.address for gpu in pool}
     usable: list[Gpu] = []
     excluded: list[str] = []
@@ -165,20 +168,23 @@ def _usable(catalogue: Catalogue, pool: list[Gpu], others: tuple[str, ...]) -> t
 
 
 def _bundle(catalogue: Catalogue, address: str, pool: set[str]) -> tuple[str, ...]:
-    """A GPU and the GPUs of the pool that share its IOMMU group: they can only be taken together."""
+    """Return a GPU and the GPUs of the pool that share its IOMMU group: they can only be taken together."""
     device = catalogue.pci.get(address)
     group = catalogue.groups.get(device.iommu_group, ()) if device and device.iommu_group is not None else ()
     return tuple(sorted({address, *(d.address for d in group if d.address in pool)}, key=address_key))
 
 
 def _bundles(catalogue: Catalogue, pool: list[Gpu]) -> tuple[GpuSet, ...]:
-    """A pool cut into what can only be taken together."""
+    """Divide a pool into groups of GPUs that can only be taken together."""
     addresses = {gpu.address for gpu in pool}
     return tuple(dict.fromkeys(_bundle(catalogue, gpu.address, addresses) for gpu in pool))
 
 
 def _alike(pool: list[Gpu], request: GpuRequest) -> Iterator[list[Gpu]]:
-    """The pool cut into parts of one model (joined by NVLink, if asked), then whole: alike GPUs come first."""
+    """Yield the parts of the pool with one model (connected by NVLink, if requested), then the whole pool.
+
+    So GPUs of one model come first.
+    """
     models: dict[str | None, list[Gpu]] = {}
     for gpu in pool:
         models.setdefault(gpu.model, []).append(gpu)
@@ -193,7 +199,7 @@ def _alike(pool: list[Gpu], request: GpuRequest) -> Iterator[list[Gpu]]:
 
 
 def _islands(pool: list[Gpu]) -> Iterator[list[Gpu]]:
-    """GPUs that reach each other over NVLink, as whole islands."""
+    """Yield groups of GPUs that reach each other over NVLink, each as a whole."""
     peers = {g.address: {p.address for p in g.peers or () if p.kind == "nvlink"} for g in pool}
     left = list(pool)
     while left:
@@ -203,10 +209,11 @@ def _islands(pool: list[Gpu]) -> Iterator[list[Gpu]]:
 
 
 def _reaches(catalogue: Catalogue, pool: list[Gpu]) -> Pool:
-    """For each node, how many GPUs can be taken there and which: idle ones first, then those that break the fewest
-    partitions of the fabric, then lowest addresses.
+    """Return for each node how many GPUs can be taken there, and which.
+
+    Idle ones first, then those that break the fewest partitions of the fabric, then the lowest addresses.
     """
-    most = limit("gpus")  # no guest asks for more
+    most = limit("gpus")  # the most GPUs that a guest can request
     busy = {gpu.address for gpu in pool if gpu.processes}
     bundles: dict[int | None, list[GpuSet]] = {}
     for bundle in _bundles(catalogue, pool):

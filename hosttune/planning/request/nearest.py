@@ -1,6 +1,6 @@
 """The NICs and drives nearest to a guest's GPUs.
 
-Pure. Near means: more bridges shared with a GPU (the same PCIe switch beats the same root complex), then a
+Pure. Near means: more bridges shared with a GPU (the same PCIe switch is nearer than the same root complex), then a
 smaller node distance. A device that the host itself needs is never chosen by count.
 """
 
@@ -14,14 +14,14 @@ from hosttune.planning.inventory.sizing import PlanningContext
 
 
 def shared_bridges(catalogue: Catalogue, a: str, b: str) -> int:
-    """How many bridges are above both functions: the more, the nearer they are."""
+    """Return how many bridges are above both functions: the more, the nearer they are."""
     return len(set(catalogue.above(a)) & set(catalogue.above(b)))
 
 
 def _remoteness(
     context: PlanningContext, device: str, gpu: str | None, nodes: Sequence[int]
 ) -> tuple[int, int, tuple[int, ...]]:
-    """Sort key, nearest first: shared bridges with the GPU, then node distance (unknown is farthest)."""
+    """Return a sort key, nearest first: shared bridges with the GPU, then node distance (unknown is farthest)."""
     node = context.catalogue.node(device)
     homes = [context.catalogue.node(gpu)] if gpu else list(nodes)
     known = [home for home in homes if home is not None]
@@ -33,7 +33,7 @@ def _remoteness(
 
 
 def can_be_counted(context: PlanningContext, device: str, taken: tuple[str, ...]) -> bool:
-    """Whether a NIC or drive may be chosen by count beside what is taken: the host does not need it, nobody has it."""
+    """Return whether a NIC or drive may be chosen by count with what is taken: the host and guests do not use it."""
     catalogue = context.catalogue
     return (
         device not in taken
@@ -50,7 +50,7 @@ def pick(
     nodes: Sequence[int],
     taken: tuple[str, ...],
 ) -> list[str]:
-    """Each GPU in turn takes its nearest device that is left, until there are enough."""
+    """Return the nearest devices: each GPU in turn takes its nearest remaining one, until there are enough."""
     left = [device for device in pool if can_be_counted(context, device, taken)]
     chosen: list[str] = []
     turn = 0
@@ -64,7 +64,10 @@ def pick(
 
 
 def free_nics(context: PlanningContext, request: NicRequest) -> list[str]:
-    """Physical functions that a count may mean; NICs that carry the host are left out later, with the reason."""
+    """Return the physical functions that a count can choose.
+
+    NICs that the host uses are excluded later, with a reason.
+    """
     return [
         nic.address
         for nic in context.host.nics
@@ -75,7 +78,7 @@ def free_nics(context: PlanningContext, request: NicRequest) -> list[str]:
 
 
 def too_few(what: str, wanted: int, found: int, have: int) -> list[str]:
-    """Why a count of NICs or drives cannot be had; nothing where enough were found."""
+    """Return why there are too few NICs or drives for a count; empty if there are enough."""
     if found >= wanted:
         return []
     rest = "the rest are in use, share groups or carry the GPUs' fabric"

@@ -1,7 +1,7 @@
-"""What several guests compete for, as numbers: cores, threads and devices of a host, each with how many there are.
+"""The resources for which guests compete, as numbers: cores, threads and devices of a host, each with its amount.
 
-Pure. Devices that no guest could tell apart (same node, same model, wanted by the same guests) are one `Kind` with
-a count, so that a search over many guests does not try them one by one.
+Pure. Devices that are equal for every guest (same node, same model, wanted by the same guests) are one `Kind` with a
+count, so that a search over many guests does not try them one by one.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from hosttune.planning.request.candidates import Candidates, GpuSet
 from hosttune.planning.request.nearest import can_be_counted, free_nics
 
 Bundle = tuple[str, ...]  # devices that can only be taken together
-Label = tuple[int, str, int]  # which guest, for what ("gpu", "set", "nic", "nvme"), and which of its parts
+Label = tuple[int, str, int]  # which guest, for what ("gpu", "set", "nic", "nvme"), and which part of its request
 ATOMS = FULL.bit_length()
-WHOLE_FUNCTION = 1 << 16  # what giving a physical function away takes of it; a virtual function takes 1
+WHOLE_FUNCTION = 1 << 16  # the amount of a physical function that a guest takes; a virtual function takes 1
 
 
 @dataclass(frozen=True)
 class GuestRequest:
-    """One guest of a batch: `named` are the NICs and drives that it names, `candidates` its sets of GPUs."""
+    """One guest of a batch: `named` are the NICs and drives that it names, `candidates` its possible sets of GPUs."""
 
     guest: GuestIntent
     where: str
@@ -36,9 +36,9 @@ class GuestRequest:
 
 @dataclass(frozen=True)
 class Trait:
-    """What makes bundles of devices alike. `also`: (index, amount) of what taking some of them takes besides.
+    """The properties that equal bundles of devices share. `also`: (index, amount) of what taking them also takes.
 
-    `along` are the known nodes of the functions that go along with each bundle: devices like any other.
+    `along`: the known nodes of the functions that go along with each bundle; these count as devices, too.
     """
 
     node: int | None
@@ -57,31 +57,34 @@ class Trait:
 
 @dataclass(frozen=True)
 class Kind:
-    """Bundles of devices that are alike; `index` is their place in the stock."""
+    """Bundles of devices that are equal; `index` is the index of their amount in the resource pool."""
 
     index: int
     trait: Trait
     bundles: tuple[Bundle, ...]
-    members: tuple[Bundle, ...]  # each bundle with all that goes along with it
+    members: tuple[Bundle, ...]  # each bundle with everything that goes along with it
 
 
 @dataclass(frozen=True)
 class ResourcePool:
-    """Everything countable. `capacity` is indexed by `cores` (node, threads of a core), `threads` and kinds."""
+    """Everything that can be counted.
+
+    `capacity` is indexed by `cores` (node, threads of a core), `threads` and kinds.
+    """
 
     capacity: tuple[int, ...]
     cores: Mapping[tuple[int, int], int]
     threads: Mapping[int, int]
     kinds: tuple[Kind, ...]
-    narrowest: Mapping[tuple[int, int], int]  # CPUs of the narrowest free core with at least so many, by (node, CPUs)
-    shares: bool  # whether some guest may share cores, so that CPUs count beside cores
+    narrowest: Mapping[tuple[int, int], int]  # CPUs of the narrowest free core with at least this many, by (node, CPUs)
+    shares: bool  # whether a guest may share cores, so that CPUs are counted as well as cores
     sites: Mapping[str, Sites]  # by MIG profile, the GPUs that could carry vGPUs of it
-    parts: Mapping[str, int]  # where the amount of a named thing is: slices and functions of GPUs that can be cut up
-    homeless: tuple[int, ...]  # amounts of no node: devices of unknown node, things that several bundles bring along
+    parts: Mapping[str, int]  # index of the amount of a named thing: slices and functions of GPUs that can be divided
+    homeless: tuple[int, ...]  # amounts without a node: devices of unknown node, things that several bundles take
 
     @cached_property
     def pools(self) -> Mapping[str, tuple[tuple[int, int], ...]]:
-        """(index, devices in each bundle) of the kinds that some guest could be given by count: "gpu", "nic", "nvme".
+        """(index, devices in each bundle) of the kinds that can be given by count: "gpu", "nic", "nvme".
 
         "any-gpu": of all GPUs.
         """
@@ -95,16 +98,16 @@ class ResourcePool:
         return found
 
     def kind(self, index: int) -> Kind:
-        """The kind of this index."""
+        """Return the kind of this index."""
         return self.kinds[index - self.kinds[0].index]
 
     def of(self, label: Label) -> tuple[Kind, ...]:
-        """The kinds that a guest may take for one of its requests."""
+        """Return the kinds that a guest may take for one of its requests."""
         return tuple(kind for kind in self.kinds if label in kind.trait.labels)
 
 
 def read_resource_pool(context: PlanningContext, wants: Sequence[GuestRequest]) -> ResourcePool:
-    """Count what these guests compete for."""
+    """Count the resources for which these guests compete."""
     capacity: list[int] = []
     cores: dict[tuple[int, int], int] = {}
     threads: dict[int, int] = {}
@@ -141,7 +144,7 @@ def read_resource_pool(context: PlanningContext, wants: Sequence[GuestRequest]) 
 def _alike(
     context: PlanningContext, labels: Mapping[Bundle, set[Label]], cut: Mapping[str, int], places: Mapping[str, int]
 ) -> dict[Trait, list[Bundle]]:
-    """Bundles by what makes them alike, in the order of their addresses; `places`: where shared things are counted."""
+    """Group bundles that are equal, in the order of their addresses; `places`: the index of each shared thing."""
     groups: dict[Trait, list[Bundle]] = {}
     for bundle in sorted(labels, key=lambda b: [address_key(a) for a in b]):
         brings = sorted(_brings(context, bundle, cut).items())
@@ -162,7 +165,7 @@ def _alike(
 
 
 def _labels(context: PlanningContext, wants: Sequence[GuestRequest]) -> dict[Bundle, set[Label]]:
-    """Every bundle that some guest could take, with who could take it for what. Named devices stand alone."""
+    """Return every bundle that a guest could take, with the guests and purposes. Named devices are single bundles."""
     found: dict[Bundle, set[Label]] = {}
     for i, want in enumerate(wants):
         candidates = want.candidates
@@ -182,7 +185,7 @@ def _labels(context: PlanningContext, wants: Sequence[GuestRequest]) -> dict[Bun
 
 
 def gpu_pools(want: GuestRequest) -> tuple[tuple[Bundle, ...], ...]:
-    """What a counted request may be taken from: one pool of all models, or an NVLink island each."""
+    """Return the pools of a counted request: one pool of all models, or one for each NVLink island."""
     pools = want.candidates.bundles
     if isinstance(want.guest.gpus, GpuRequest) and want.guest.gpus.nvlink:
         return pools
@@ -192,12 +195,12 @@ def gpu_pools(want: GuestRequest) -> tuple[tuple[Bundle, ...], ...]:
 
 
 def gpu_sets(candidates: Candidates) -> tuple[GpuSet, ...]:
-    """The sets of GPUs that a guest may have as they are: the one that it names, or the partitions of its size."""
+    """Return the fixed sets of GPUs that a guest may have: the set that it names, or the partitions of its size."""
     return (candidates.named,) if candidates.named else candidates.sets or ()
 
 
 def counted_nics(context: PlanningContext, want: GuestRequest) -> tuple[str, ...]:
-    """NICs that a guest could be given by count."""
+    """Return the NICs that a guest could be given by count."""
     nics = want.guest.nics
     if isinstance(nics, int):
         nics = NicRequest(count=nics)
@@ -207,7 +210,7 @@ def counted_nics(context: PlanningContext, want: GuestRequest) -> tuple[str, ...
 
 
 def counted_nvme(context: PlanningContext, want: GuestRequest) -> tuple[str, ...]:
-    """Drives that a guest could be given by count."""
+    """Return the drives that a guest could be given by count."""
     if not isinstance(want.guest.nvme, int) or not want.guest.nvme:
         return ()
     pool = (drive.address for drive in context.host.nvme)
@@ -215,7 +218,7 @@ def counted_nvme(context: PlanningContext, want: GuestRequest) -> tuple[str, ...
 
 
 def _cut_up(context: PlanningContext, sites: Iterable[Sites]) -> dict[str, int]:
-    """What vGPUs take of the GPUs that some guest's MIG instances could be on, with how much of it there is."""
+    """Return what vGPUs take of the GPUs that can carry a guest's MIG instances, with the amount of each."""
     found: dict[str, int] = {}
     for address in sorted({address for able in sites for address, _ in able}):
         found[instances_of(address)] = WHOLE_FUNCTION
@@ -225,29 +228,32 @@ def _cut_up(context: PlanningContext, sites: Iterable[Sites]) -> dict[str, int]:
 
 
 def instances_of(gpu: str) -> str:
-    """The name of what instances take of a GPU so that nobody else can have it whole."""
+    """Return the name of the amount that instances take of a GPU so that no other guest can have it whole."""
     return f"instances of {gpu}"
 
 
 def functions_of(gpu: str) -> str:
-    """The name of a GPU's functions that can carry a vGPU."""
+    """Return the name of a GPU's functions that can carry a vGPU."""
     return f"functions of {gpu}"
 
 
 def atom_of(gpu: str, bit: int) -> str:
-    """The name of one memory slice of a GPU (bits 0-7), or of its media engines (bit 8)."""
+    """Return the name of one memory slice of a GPU (bits 0-7), or of its media engines (bit 8)."""
     return f"slice {bit} of {gpu}"
 
 
 def _along(context: PlanningContext, bundle: Bundle) -> tuple[int, ...]:
-    """The nodes of what goes along with a bundle, as far as they are known."""
+    """Return the known nodes of what goes along with a bundle."""
     others = (address for address in close_groups(context.catalogue, bundle).members if address not in bundle)
     nodes = (context.catalogue.node(address) for address in others)
     return tuple(sorted(node for node in nodes if node is not None and node in context.resources.nodes))
 
 
 def _brings(context: PlanningContext, bundle: Bundle, cut: Mapping[str, int]) -> dict[str, int]:
-    """What taking a bundle takes, itself included; a virtual function takes one part of its physical one."""
+    """Return what taking a bundle takes, itself included.
+
+    A virtual function takes one part of its physical function.
+    """
     found: dict[str, int] = {}
     for address in close_groups(context.catalogue, bundle).members:
         found[address] = 1
@@ -257,13 +263,13 @@ def _brings(context: PlanningContext, bundle: Bundle, cut: Mapping[str, int]) ->
         elif context.catalogue.virtuals.get(address):
             found[f"part of {address}"] = WHOLE_FUNCTION
     if context.catalogue.fabric.passthrough and not set(context.catalogue.fabric.members).isdisjoint(bundle):
-        found["the fabric itself"] = 1  # in full passthrough it has one owner
+        found["the fabric itself"] = 1  # in full passthrough mode the fabric has one owner
     found |= {instances_of(a): WHOLE_FUNCTION for a in bundle if instances_of(a) in cut}
     return found
 
 
 def _shared(context: PlanningContext, bundles: Iterable[Bundle], cut: Mapping[str, int]) -> dict[str, int]:
-    """Things that more than one bundle takes, with how much of them there is."""
+    """Return the things that more than one bundle takes, with the amount of each."""
     takers: dict[str, int] = {}
     for bundle in bundles:
         for name in _brings(context, bundle, cut):
@@ -272,7 +278,7 @@ def _shared(context: PlanningContext, bundles: Iterable[Bundle], cut: Mapping[st
 
 
 def slots_use(stock: ResourcePool, slots: Sequence[MigSlot]) -> list[tuple[int, int]]:
-    """What instances take of their GPUs: themselves, a function each, and the right to have one whole."""
+    """Return what instances take of their GPUs: their slices, a function each, and the right to have the GPU whole."""
     found: dict[int, int] = {}
     for slot in slots:
         names = [instances_of(slot.gpu), functions_of(slot.gpu)]
@@ -283,7 +289,7 @@ def slots_use(stock: ResourcePool, slots: Sequence[MigSlot]) -> list[tuple[int, 
 
 
 def occupied(stock: ResourcePool, left: Sequence[int]) -> dict[str, int]:
-    """The bits of each GPU that planned guests have: `FULL` where one has it whole."""
+    """Return the bits of each GPU that planned guests have; `FULL` if a guest has it whole."""
     found: dict[str, int] = {}
     for name, index in stock.parts.items():
         word, _, rest = name.partition(" ")

@@ -1,1 +1,1 @@
-"""Which placements of all guests are best: candidates, bounds, order of preference, branch and bound. Pure."""
+"""Find the best placements of all guests: candidates, bounds, order of preference, branch and bound. Pure."""

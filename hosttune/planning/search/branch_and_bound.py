@@ -1,10 +1,10 @@
-"""Which placements for one guest or several: the most guests that fit, and of those plans the best.
+"""Find the placements for one guest or several: the most guests that fit, and of those plans the best.
 
-Pure. Branch and bound. Guests are taken one after the other, those that name devices and then the largest first; each
-tries its placements from the best on, or stays out. A branch ends where what it cannot avoid is no better than the best
-plan found: the least rank of every guest that is left, on what is left of the host, and how many guests its cores,
-memory and devices cannot hold together. States that were seen before (nodes that are twins may stand for each other)
-are not searched again.
+Pure. Branch and bound. Guests are tried one after the other: those that name devices first, then the largest. For each
+guest the search tries its placements, the best first, and also tries to leave it out. A branch ends if it cannot become
+better than the best plan found. Its bound is the least rank of every remaining guest on what is left of the host, and
+the number of guests that its cores, memory and devices cannot hold together. A state that was seen before is not
+searched again (nodes that are twins are exchangeable).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from hosttune.planning.search.problem import Problem, read_problem
 from hosttune.planning.search.rank import LEFT_OUT, NEXT, NOTHING, Rank, minus, plus, times, total
 
 MOST_WORK = 3_000_000  # placements looked at before the search is cut off: some seconds
-SHORT_WORK = 30_000  # the same where nothing but an explanation depends on the answer
-KEPT = 64  # placements of a guest that are kept; further ones are drawn for what is left of the host
+SHORT_WORK = 30_000  # the same for a search whose answer is only used in an explanation
+KEPT = 64  # placements kept for each guest; more are generated for what is left of the host
 WORK_OF_DRAWING = 500
 
 
 @dataclass(frozen=True)
 class Found:
-    """The placement of each guest (None: left out), and whether nothing better exists for certain."""
+    """The placement of each guest (None: left out), and whether it is certain that nothing better exists."""
 
     placements: tuple[Placement | None, ...]
     proven: bool
@@ -52,9 +52,9 @@ class SearchProblem:
 
 
 def search_problem(context: PlanningContext, wants: Sequence[GuestRequest]) -> SearchProblem:
-    """Count what these guests compete for.
+    """Prepare the search: count the resources for which these guests compete.
 
-    Guests that ask for the same and name no device of their own have their placements in common.
+    Guests with the same request that name no device share one stream of placements.
     """
     problem = read_problem(context, wants)
     found: dict[object, PlacementStream] = {}
@@ -69,17 +69,17 @@ def search_problem(context: PlanningContext, wants: Sequence[GuestRequest]) -> S
 
 
 def best_of(searched: SearchProblem, members: Sequence[int]) -> Found:
-    """The most of these guests that fit together, and of those plans the best; guests that are no members stay out."""
+    """Return the best plan for the most of these guests that fit together; guests that are not members stay out."""
     return _Search(searched, members, MOST_WORK).best()
 
 
 def all_fit(searched: SearchProblem, members: Sequence[int]) -> bool | None:
-    """Whether these guests fit together; None where a short search cannot say."""
+    """Return whether these guests fit together; None if a short search cannot decide it."""
     return _Search(searched, members, SHORT_WORK).fits()
 
 
 class _Search:
-    """One search over some guests of a problem; for one use."""
+    """One search over some guests of a problem; used once."""
 
     def __init__(self, searched: SearchProblem, members: Sequence[int], most_work: int) -> None:
         self._problem, self._streams = searched.problem, searched.streams
@@ -100,17 +100,20 @@ class _Search:
         self._cut_off = False  # whether some placements were not looked at
 
     def best(self) -> Found:
-        """The best plan, and whether that is certain."""
+        """Return the best plan, and whether that is certain."""
         proven = self._explore(NOTHING)
         return Found(self._best[1], proven)
 
     def fits(self) -> bool | None:
-        """Whether there is a plan that leaves nobody out; None where the search was cut off before it knew."""
+        """Return whether there is a plan that leaves no guest out.
+
+        None: the search was cut off before that was known.
+        """
         certain = self._explore(LEFT_OUT)
         return True if self._best[0] < LEFT_OUT else False if certain else None
 
     def _explore(self, enough: Rank) -> bool:
-        """Search until nothing better can be, or a plan is below `enough`; say whether nothing better exists."""
+        """Search until the plan cannot improve, or a plan is below `enough`. Return whether nothing better exists."""
         firsts = [0] * len(self._wants)
         floor = self._bound(0, firsts)[0]
         if NOTHING < enough <= floor:
@@ -136,7 +139,7 @@ class _Search:
         return bool(want.candidates.named or want.named)
 
     def _dive(self, order: Sequence[int]) -> None:
-        """One plan without looking back: each guest takes its best placement, or stays out."""
+        """Make one plan without backtracking: each guest takes its best placement, or stays out."""
         taken: list[Placement] = []
         rank = NOTHING
         for which in order:
@@ -157,7 +160,7 @@ class _Search:
     # --- the tree -----------------------------------------------------------------------------------------------
 
     def _descend(self, depth: int, rank: Rank, firsts: list[int]) -> None:
-        """All placements of the guests from `depth` on; `firsts` are their first ones that may still fit."""
+        """Try all placements of the guests from `depth` on; `firsts` are their first ones that may still fit."""
         left, nodes = len(self._order) - depth, len(self._field.resources.nodes)
         self._ledger.spend(20 + 10 * left + 5 * nodes + left * nodes // 2)
         if self._ledger.work > self._most_work or self._best[0] < self._enough:
@@ -173,7 +176,7 @@ class _Search:
         bound, own = self._bound(depth, firsts)
         if self._hopeless(plus(rank, bound)):
             return
-        rest = minus(plus(rank, bound), own)  # of all but this guest
+        rest = minus(plus(rank, bound), own)  # the rank of all but this guest
         which = self._order[depth]
         for placement in self._fitting(which, firsts[which], rest):
             self._ledger.take(placement, 1)
@@ -190,7 +193,10 @@ class _Search:
         return rank >= self._best[0]
 
     def _fitting(self, which: int, number: int, rest: Rank | None) -> Iterator[Placement]:
-        """Placements of a guest that fit, the best first; with the `rest` of a plan, those that could be better."""
+        """Yield placements of a guest that fit, the best first.
+
+        With the `rest` of a plan: only those that could make the best plan better.
+        """
         if is_dead(self._ledger, self._needs[which]):
             return
         for placement in self._listed(which, number):
@@ -200,7 +206,7 @@ class _Search:
                 yield placement
 
     def _listed(self, which: int, number: int) -> Iterator[Placement]:
-        """A guest's placements from a number on: first those as if it were alone, then those on what is left."""
+        """Yield a guest's placements from a number on: first those of an empty host, then those on what is left."""
         last = NOTHING
         while number < KEPT and which not in self._vgpus:
             placement = self._streams[which].get(number)
@@ -220,25 +226,25 @@ class _Search:
     # --- bounds -------------------------------------------------------------------------------------------------
 
     def _bound(self, depth: int, firsts: list[int]) -> tuple[Rank, Rank]:
-        """(the least that the guests from `depth` on can come to, the most of it that is due to the first of them)."""
+        """Return (the least rank of the guests from `depth` on, the part of it that is due to the first of them)."""
         ranks: list[Rank] = []
         for which in self._order[depth:]:
             placement = None if which in self._dead else self._streams[which].get(firsts[which])
             if placement is not None and which in self._vgpus:
-                # Its placements stand for those on other GPUs like them: whether one is left is asked as a whole.
+                # A placement of a vGPU guest stands for all equal GPUs. So the check is whether any of them has room.
                 placement = None if is_dead(self._ledger, self._needs[which]) else placement
             elif placement is not None and not self._ledger.fits(placement):
                 placement = self._next_fitting(which, firsts)
             ranks.append(LEFT_OUT if placement is None else placement.rank)
         least = total(ranks)
         more = max(self._too_many(depth), self._too_many_vgpus(depth)) - ranks.count(LEFT_OUT)
-        if more > 0:  # that many of those that could be placed alone stay out as well: the dearest, at the best
+        if more > 0:  # `more` guests that could be placed alone also stay out; in the best case the dearest ones
             dearest = total(sorted(rank for rank in ranks if rank != LEFT_OUT)[-more:])
             least = plus(least, minus(times(LEFT_OUT, more), dearest))
         return least, ranks[0] if ranks else NOTHING
 
     def _next_fitting(self, which: int, firsts: list[int]) -> Placement | None:
-        """The next placement of a guest that fits, or one that is no worse than it; None where it has none."""
+        """Return the next placement of a guest that fits, or one that is not worse than it; None if it has none."""
         if is_dead(self._ledger, self._needs[which]):
             return None
         placement = None
@@ -250,7 +256,10 @@ class _Search:
         return placement or self._streams[which].get(KEPT - 1)
 
     def _too_many(self, depth: int) -> int:
-        """How many of the guests from `depth` on cannot all be placed: by each amount, the smallest first."""
+        """Return how many of the guests from `depth` on cannot be placed.
+
+        For each amount, the guests that need least of it are counted first.
+        """
         count = len(self._order) - depth
         fewest = count
         for sums, amount in zip(self._sums, self._ledger.totals(), strict=True):
@@ -259,7 +268,7 @@ class _Search:
         return count - fewest
 
     def _too_many_vgpus(self, depth: int) -> int:
-        """How many of the guests from `depth` on cannot all have their vGPUs, profile by profile."""
+        """Return how many of the guests from `depth` on cannot get their vGPUs, profile by profile."""
         by_profile: dict[str, list[int]] = {}
         for which in self._order[depth:]:
             guest = self._wants[which].guest
@@ -272,6 +281,6 @@ class _Search:
         return out
 
     def _suffix(self, part: int) -> list[list[int]]:
-        """For each depth, what the 1, 2, 3, … smallest of the guests from there on need at the least."""
+        """Return, for each depth, the minimum that the 1, 2, 3, … smallest of the guests from there on need."""
         needs = [self._needs[i].least[part] or 0 for i in self._order]
         return [list(accumulate(sorted(needs[depth:]))) for depth in range(len(needs) + 1)]

@@ -1,6 +1,6 @@
-"""What decides between placements of equal rank: what they take from guests that come after, the least is best.
+"""The tie-breaker between placements of equal rank: what they take from later guests. The least is best.
 
-Pure. `make bench` plays streams of guests against OpenStack Nova's packing by this order.
+Pure. `make bench` compares this order with OpenStack Nova's packing on streams of guests.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ from hosttune.planning.inventory.sizing import PlanningContext
 
 
 class Fragmentation(NamedTuple):
-    """What a placement breaks up, compared from the first to the last. It adds up over the cells of a guest."""
+    """What a placement breaks up, compared from the first field to the last. It adds up over the cells of a guest."""
 
     caches: int = 0  # last-level caches that the cells take
-    partitions: tuple[int, ...] = ()  # of the NVSwitch fabric that cannot be given any more, the largest size first
-    free_gpus: int = 0  # GPUs without a guest on the nodes whose CPUs are taken: GPUs keep CPUs near them
-    room: tuple[int, ...] = ()  # cells on nodes, the nodes with the most free cores first: the largest room stays whole
-    caches_cut: int = 0  # last-level caches that were whole and of which a part is taken
-    large_pages: int = 0  # free 1 GiB pages on the nodes of a guest that takes none of them
+    # partitions of the NVSwitch fabric that can no longer be given, the largest size first
+    partitions: tuple[int, ...] = ()
+    free_gpus: int = 0  # GPUs without a guest on the nodes whose CPUs are taken: GPUs need CPUs near them
+    # cells on nodes, nodes with the most free cores first, so that the largest room stays whole
+    room: tuple[int, ...] = ()
+    caches_cut: int = 0  # last-level caches that were whole and are then used in part
+    large_pages: int = 0  # free 1 GiB pages on the nodes of a guest that uses none of them
 
 
 def joined(a: Fragmentation, b: Fragmentation) -> Fragmentation:
-    """What both break up."""
+    """Return what both break up."""
     return Fragmentation(
         a.caches + b.caches,
-        a.partitions or b.partitions,  # only the GPUs decide about them: cells have none
+        a.partitions or b.partitions,  # only the GPUs have partitions; cells have none
         a.free_gpus + b.free_gpus,
         tuple(map(add, a.room, b.room)),
         a.caches_cut + b.caches_cut,
@@ -41,7 +43,7 @@ def joined(a: Fragmentation, b: Fragmentation) -> Fragmentation:
 
 
 class Fragments:
-    """Says what cells and GPUs break up on one host; remembers what was asked before."""
+    """Computes what cells and GPUs break up on one host, and caches the results."""
 
     def __init__(self, context: PlanningContext) -> None:
         self._field = context
@@ -54,11 +56,11 @@ class Fragments:
         self._free_gpus = Counter(node for address, node in context.countable.items() if address not in held)
 
     def of_gpus(self, gpus: Sequence[str]) -> Fragmentation:
-        """What taking these GPUs breaks up, before any cell has a place."""
+        """Return what taking these GPUs breaks up, before any cell has a place."""
         return Fragmentation(partitions=lost(self._field.catalogue.fabric, gpus), room=self._no_room)
 
     def of_cell(self, cell: CellDemand, shape: Shape, node: int, taken: Mapping[int | None, int]) -> Fragmentation:
-        """What a cell breaks up on a node; `taken`: how many GPUs of each node its guest has itself."""
+        """Return what a cell breaks up on a node; `taken`: the number of GPUs that its guest has on each node."""
         key = node, cell.vcpus, shape.threads, shape.share_cores
         if key not in self._caches:
             self._caches[key] = caches_of(self._field.resources.nodes[node], cell.vcpus, shape)

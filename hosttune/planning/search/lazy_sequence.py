@@ -1,4 +1,4 @@
-"""A sequence whose items are made as they are asked for, and kept. Pure."""
+"""A sequence whose items are generated on demand and kept. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ T = TypeVar("T")
 
 
 class Drawn(Generic[T]):
-    """The items of a source, each drawn once."""
+    """The items of a source, each generated once."""
 
     def __init__(self, source: Iterator[T]) -> None:
         self._source = source
         self._kept: list[T] = []
 
     def get(self, number: int) -> T | None:
-        """The item of this number from 0 on; None past the last."""
+        """Return the item of this number, from 0 on; None after the last."""
         while len(self._kept) <= number:
             try:
                 self._kept.append(next(self._source))

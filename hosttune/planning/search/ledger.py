@@ -1,7 +1,7 @@
-"""What is left of a host while guests are tried on it: amounts of its stock, and the memory of its nodes.
+"""What is left of a host while guests are tried on it: amounts of the resource pool, and the memory of its nodes.
 
-Pure but for its own books: a way is taken and given back. Two states in which the same can still be done are equal in
-`state`, nodes that are twins standing for each other.
+Pure except for its own state: a placement is taken and given back. `state` is equal for two states in which the same
+can still be placed; nodes that are twins are exchangeable.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hosttune.planning.search.selections import View
 
 
 class Ledger:
-    """The books of one search. `left` are the amounts of the stock; `work` counts what looking costs."""
+    """The amounts left in one search. `left`: the amounts of the resource pool; `work`: the cost of the search."""
 
     def __init__(self, problem: Problem) -> None:
         context, stock = problem.context, problem.stock
@@ -31,7 +31,7 @@ class Ledger:
         self.left = list(stock.capacity)
         self.work = 0
         self._memory = Memory(context)
-        self._twins: list[list[tuple[int, Picker]]] | None = None  # asked for by `state` alone
+        self._twins: list[list[tuple[int, Picker]]] | None = None  # only `state` needs them
         self._homeless = picker(stock.homeless)
         self._cores = picker([index for (_, least), index in stock.cores.items() if least == 1])
         self._threads = picker(list(stock.threads.values()))
@@ -39,11 +39,11 @@ class Ledger:
         self._slices = picker([stock.parts[atom_of(address, bit)] for address in cut for bit in range(SLICES)])
 
     def spend(self, work: int) -> None:
-        """Count work that somebody did for this search."""
+        """Add work that other code did for this search."""
         self.work += work
 
     def fits(self, placement: Placement) -> bool:
-        """Whether what is left holds a placement."""
+        """Return whether a placement fits what is left."""
         self.work += 1
         left = self.left
         for index, amount in placement.use:
@@ -61,7 +61,7 @@ class Ledger:
             self._memory.take(node, page, size, at_boot, sign)
 
     def state(self) -> object:
-        """What is left, with twin nodes in any order: what can still be done depends on nothing else."""
+        """Return what is left, with twin nodes in any order. What can still be placed depends on nothing else."""
         if self._twins is None:
             self._twins = _twin_groups(self.context, self.stock)
         left, memory = self.left, self._memory
@@ -74,13 +74,16 @@ class Ledger:
         return tuple(found), self._homeless(left)
 
     def rooms(self, *, shared: bool) -> list[tuple[int, int | None]]:
-        """(free cores, the most memory that any cell could get) of each node; `shared`: CPUs instead of cores."""
+        """Return (free cores, the most memory that a cell could get) of each node; `shared`: CPUs instead of cores."""
         left, stock, memory = self.left, self.stock, self._memory
         places = stock.threads.items() if shared else ((node, stock.cores[node, 1]) for node in stock.threads)
         return [(left[index], memory.most(node)) for node, index in places]
 
     def view(self) -> View:
-        """What there is now, for drawing placements that fit; it does not change with what is taken later."""
+        """Return a snapshot of what is left, for generating placements that fit.
+
+        It does not change when more is taken.
+        """
         left, memory, stock = tuple(self.left), self._memory.copy(), self.stock
 
         def holds(node: int, cell: CellDemand, shape: Shape) -> bool:
@@ -94,7 +97,7 @@ class Ledger:
         return View(left, holds, self.spend)
 
     def totals(self) -> Totals:
-        """What is left on the whole host."""
+        """Return what is left on the whole host."""
         left = self.left
         return Totals(
             cores=sum(self._cores(left)),
@@ -112,9 +115,9 @@ class Ledger:
 
 
 class Totals(NamedTuple):
-    """Amounts of the whole host: what is left, or what a guest needs at the least. `memory_bytes` None: unknown.
+    """Amounts of the whole host: what is left, or the minimum that a guest needs. `memory_bytes` None: unknown.
 
-    `counted_gpus`, `nics`, `drives`: of those that some guest could be given by count.
+    `counted_gpus`, `nics`, `drives`: only devices that can be given to a guest by count.
     """
 
     cores: int
@@ -128,26 +131,26 @@ class Totals(NamedTuple):
 
 
 class Memory:
-    """The memory of the nodes. Free pages of a pool are taken first; what is missing is made of other memory."""
+    """The memory of the nodes. Free pages of a pool are used first; the rest is made from other memory."""
 
     def __init__(self, context: PlanningContext) -> None:
         rows = context.memory.items()
         self._room = {n: m.creatable_bytes for n, m in rows}
-        self._now = {n: m.room_bytes() for n, m in rows}  # of that, without a reboot
+        self._now = {n: m.room_bytes() for n, m in rows}  # the part of it that needs no reboot
         free = {(n, page): m.pages_free(page) * page for n, m in rows for page in m.pools}
         self._pooled = {key: size for key, size in free.items() if size}
-        self._asked = dict.fromkeys(self._pooled, 0)  # of each pool
-        # A node without a row never refuses.
+        self._asked = dict.fromkeys(self._pooled, 0)  # bytes taken of each pool
+        # A node without an entry is no reason to refuse a guest.
         self._known = bool(rows) and None not in self._room.values() and len(rows) == len(context.resources.nodes)
 
     def copy(self) -> Memory:
-        """The same, of its own."""
+        """Return an independent copy."""
         found = copy(self)
         found._room, found._now, found._asked = dict(self._room), dict(self._now), dict(self._asked)
         return found
 
     def _spends(self, node: int, page: int | None, size: int) -> int:
-        """What so much in such pages takes of the memory that no pool holds."""
+        """Return how much memory outside the pools `size` bytes in such pages take."""
         key = node, page or 0
         free = self._pooled.get(key)
         if free is None:
@@ -156,13 +159,13 @@ class Memory:
         return max(0, before + size - free) - max(0, before - free)
 
     def holds(self, node: int, page: int | None, size: int, at_boot: bool) -> bool:
-        """Whether a node has so much left; memory of unknown size never refuses."""
+        """Return whether a node has this much memory left; unknown memory size is no reason to refuse."""
         room, now = self._room.get(node), self._now.get(node)
         spends = self._spends(node, page, size)
         return (room is None or spends <= room) and (at_boot or now is None or spends <= now)
 
     def take(self, node: int, page: int | None, size: int, at_boot: bool, sign: int) -> None:
-        """Take so much (1), or give it back (-1)."""
+        """Take this much (1), or give it back (-1)."""
         key = node, page or 0
         if sign < 0 and key in self._asked:
             self._asked[key] -= size
@@ -175,19 +178,19 @@ class Memory:
             self._asked[key] += size
 
     def state(self, node: int) -> tuple[int, ...]:
-        """All that decides what a node can still hold."""
+        """Return everything that decides what a node can still hold."""
         asked = (size for (there, _), size in self._asked.items() if there == node) if self._asked else ()
         return (self._room.get(node) or 0, self._now.get(node) or 0, *asked)
 
     def most(self, node: int) -> int | None:
-        """The most memory that any cell could get on a node; None = unknown."""
+        """Return the most memory that a cell could get on a node; None = unknown."""
         room = self._room.get(node)
         if room is None or not self._pooled:
             return room
         return room + max((self._free(key) for key in self._pooled if key[0] == node), default=0)
 
     def total(self) -> int | None:
-        """What is left on all nodes; None = unknown."""
+        """Return what is left on all nodes; None = unknown."""
         if not self._known:
             return None
         return sum(room or 0 for room in self._room.values()) + sum(map(self._free, self._pooled))
@@ -200,25 +203,25 @@ Picker = Callable[[Sequence[int]], tuple[int, ...]]
 
 
 def picker(indices: Sequence[int]) -> Picker:
-    """Picks the amounts of these indices."""
+    """Return a function that picks the amounts of these indices."""
     if len(indices) > 1:
         return itemgetter(*indices)
     return lambda left: tuple(left[index] for index in indices)
 
 
 def _twin_groups(context: PlanningContext, stock: ResourcePool) -> list[list[tuple[int, Picker]]]:
-    """Nodes by the group of their twins, each with what picks its amounts."""
+    """Return nodes grouped by their twins, each with a function that picks its amounts."""
     groups: dict[object, list[tuple[int, Picker]]] = {}
     for node, (group, places) in _twins(context, stock).items():
         groups.setdefault(group, []).append((node, picker(places)))
     return list(groups.values())
 
 
-Twin = tuple[object, tuple[int, ...]]  # nodes of one group may stand for each other; where a node's amounts are
+Twin = tuple[object, tuple[int, ...]]  # the group of exchangeable nodes; the indices of the node's amounts
 
 
 def _twins(context: PlanningContext, stock: ResourcePool) -> dict[int, Twin]:
-    """Nodes that no guest could tell apart but by what is left of them: same distances, same sizes, same devices."""
+    """Return nodes that differ for guests only by what is left of them: same distances, same sizes, same devices."""
     resources = context.resources
     ids = sorted(resources.nodes)
     kinds: dict[int | None, list[tuple[object, int]]] = {}
@@ -248,7 +251,7 @@ def _twins(context: PlanningContext, stock: ResourcePool) -> dict[int, Twin]:
 
 
 def _size(context: PlanningContext, node: int) -> object:
-    """What `auto` and page pools see of a node."""
+    """Return what `auto` and page pools use of a node."""
     memory = context.memory.get(node)
     pools = [(page, memory.pages_free(page)) for page in sorted(memory.pools)] if memory else []
     countable = countable_gpus(context.host, context.catalogue)
@@ -258,7 +261,7 @@ def _size(context: PlanningContext, node: int) -> object:
 
 
 def _stands_for(context: PlanningContext, ids: Sequence[int], a: int, b: int) -> bool:
-    """Whether two nodes have the same distances to all others."""
+    """Return whether two nodes have the same distances to all others."""
     distance = context.resources.distance
     return distance(a, b) == distance(b, a) and all(
         distance(a, n) == distance(b, n) and distance(n, a) == distance(n, b) for n in ids if n not in (a, b)

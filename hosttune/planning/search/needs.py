@@ -1,6 +1,6 @@
-"""What a guest needs wherever it goes, and whether it certainly has no place any more.
+"""The needs of a guest wherever it is placed, and whether it certainly has no place any more.
 
-Pure. Less exact than a way, and cheap: a search asks this often, to end branches that nothing can come of.
+Pure. Less exact than a placement, and cheap: a search asks this often, to end branches that cannot succeed.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from hosttune.planning.search.ledger import Ledger, Totals
 from hosttune.planning.search.problem import Problem
 from hosttune.planning.search.selections import Picks
 
-WORK_OF_SLICES = 30  # what looking for MIG slices costs, where looking at one way costs 1
+WORK_OF_SLICES = 30  # cost of a look for MIG slices; one placement costs 1
 WORK_OF_ROOM = 8
 
-CellNeed = tuple[int, int, int]  # cores (CPUs, where they are shared), bytes, and how many nodes must have so much
+CellNeed = tuple[int, int, int]  # cores (CPUs, if they are shared), bytes, and how many nodes must have this much
 
 
 @dataclass(frozen=True)
 class Need:
-    """One guest's needs: `least` on the whole host, and where the devices come from (index of the stock, count).
+    """The needs of one guest: `least` on the whole host, and where devices come from (index in the pool, count).
 
-    `named` are those that it names, `sets` those of which it has one, `pools` those from which `gpus` are counted
-    (index, devices in each bundle), `counted` the NICs and drives that it may have, and how many of them it wants,
-    `cells` what its cells need for each number of them that it may have.
+    `named`: devices that it names; `sets`: it gets one of these sets; `pools`: `gpus` are counted from these (index,
+    devices in each bundle); `counted`: the NICs and drives that it may have, and how many it wants; `cells`: what its
+    cells need, for each possible number of cells.
     """
 
     want: GuestRequest
@@ -54,7 +54,7 @@ class Need:
 
 
 def need_of(problem: Problem, which: int) -> Need:
-    """The needs of the guest of this number."""
+    """Return the needs of the guest of this number."""
     stock, want = problem.stock, problem.wants[which]
 
     def listed(what: str, part: int) -> Picks:
@@ -68,7 +68,7 @@ def need_of(problem: Problem, which: int) -> Need:
     count = 0 if sets else gpu_count(want.guest) or 0
 
     def in_pool(what: str, taken: Picks) -> int:
-        """How many devices of a pool these are."""
+        """Return how many devices of a pool these are."""
         sizes = dict(stock.pools[what])
         return sum(sizes.get(index, 0) * bundles for index, bundles in taken)
 
@@ -90,7 +90,7 @@ def need_of(problem: Problem, which: int) -> Need:
 
 
 def _least_cpus(problem: Problem, guest: GuestIntent) -> tuple[int, int]:
-    """(whole cores, CPUs) that a guest takes at the least; one that shares cores takes no whole ones."""
+    """Return the least (whole cores, CPUs) that a guest takes; a guest that shares cores takes no whole ones."""
     if isinstance(guest.numa, tuple):
         vcpus = [cell.vcpus for cell in guest.numa]
     else:
@@ -114,7 +114,7 @@ def _least_slices(stock: ResourcePool, guest: GuestIntent) -> int:
 
 
 def weight(context: PlanningContext, need: Need) -> float:
-    """How much of the host a guest takes, by the resource of which it takes most."""
+    """Return the part of the host that a guest takes, for the resource of which it takes most."""
     least = need.least
     memory = sum(node.memory_bytes or 0 for node in context.memory.values())
     all_cores = sum(len(node.cores) for node in context.resources.nodes.values())
@@ -124,7 +124,7 @@ def weight(context: PlanningContext, need: Need) -> float:
 
 
 def is_dead(ledger: Ledger, need: Need) -> bool:
-    """Whether a guest certainly has no way now: too few devices, or no number of cells finds room."""
+    """Return whether a guest certainly has no placement: too few devices, or no room for any number of cells."""
     ledger.spend(WORK_OF_ROOM)
     left = ledger.left
     guest = need.want.guest
@@ -143,7 +143,7 @@ def is_dead(ledger: Ledger, need: Need) -> bool:
 
 
 def instances_left(ledger: Ledger, profile: str) -> int:
-    """How many more instances of a profile the host's GPUs take as vGPUs."""
+    """Return how many more instances of a profile the host's GPUs can carry as vGPUs."""
     stock, left = ledger.stock, ledger.left
     taken = occupied(stock, left)
     total = 0
@@ -154,7 +154,10 @@ def instances_left(ledger: Ledger, profile: str) -> int:
 
 
 def _has_room(ledger: Ledger, need: Need) -> bool:
-    """Whether enough nodes have room for some number of cells; less exact than a placement, never too strict."""
+    """Return whether enough nodes have room for some number of cells.
+
+    Less exact than a placement: it can be true without a possible placement, but it is never wrongly false.
+    """
     nodes = ledger.rooms(shared=need.want.guest.smt == "threads")
 
     def able(cpus: int, size: int) -> int:
@@ -164,7 +167,7 @@ def _has_room(ledger: Ledger, need: Need) -> bool:
 
 
 def _cells_of(problem: Problem, guest: GuestIntent) -> tuple[tuple[CellNeed, ...], ...]:
-    """Every number of cells that the guest may have, with what those need at the least."""
+    """Return what the cells need at least, for every number of cells that the guest may have."""
     nodes = len(problem.context.resources.nodes)
     most = problem.context.resources.threads_per_core
 
@@ -180,5 +183,6 @@ def _cells_of(problem: Problem, guest: GuestIntent) -> tuple[tuple[CellNeed, ...
         if isinstance(guest.vcpus, int) and guest.vcpus % count:
             continue
         cpus = units(guest.vcpus // count) if isinstance(guest.vcpus, int) else 1
-        found.append(((cpus, total // count - HUGE_1G, count),))  # memory in whole pages of 1 GiB may be cut unevenly
+        # memory in whole pages of 1 GiB may be divided unevenly
+        found.append(((cpus, total // count - HUGE_1G, count),))
     return tuple(found)

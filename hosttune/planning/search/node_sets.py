@@ -1,7 +1,7 @@
 """Sets of host nodes for the cells of a guest, the best first.
 
-Pure. Best-first over partial sets (A*): the bound of a partial set is what its nodes cost among themselves plus, for
-each cell that is left, the least it can add, so that sets come out in order and none is listed before it is asked for.
+Pure. Best-first search over partial sets (A*). The bound of a partial set is the cost among its nodes plus the least
+that each remaining cell can add. So sets come out in order, and none is generated before it is needed.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from hosttune.planning.search.fragmentation import Fragmentation, joined
 
 @dataclass(frozen=True)
 class Prices:
-    """What cells cost: `shares` (one a cell), each node's sum of distances to the devices, and pairs of cells.
+    """The cost of cells: `shares` (one for each cell), each node's sum of distances to the devices, pairs of cells.
 
-    `shares` and `pair` are in parts of `Problem.unit`. `known` remembers, between prices with the same pairs, what
-    depends on these alone.
+    `shares` and `pair` are in parts of `Problem.unit`. `known` caches what depends on the pairs only; prices with the
+    same pairs share it.
     """
 
     shares: tuple[int, ...]
@@ -46,7 +46,7 @@ NodeSet = tuple[int, Fragmentation, tuple[int, ...]]  # cost, what it breaks up,
 
 
 def node_sets(prices: Prices, cells: Cells) -> Iterator[NodeSet]:
-    """Every cell on a node of its own: the cheapest first, of equally cheap sets the one that breaks up least."""
+    """Yield every set with one node for each cell: the cheapest first, then the one that breaks up least."""
     count = len(cells.rooms)
     every = tuple(sorted({node for room in cells.rooms for node in room}))
     if count == len(every) and all(cells.twin[1:]):
@@ -56,7 +56,7 @@ def node_sets(prices: Prices, cells: Cells) -> Iterator[NodeSet]:
     while len(halves) <= count:
         halves.append(_half(prices, every, len(halves)))
     least = _least_to_come(cells)
-    # Bound on both, -cells, nodes; then what these nodes cost and break up so far.
+    # Bounds on both, -cells, nodes; then the cost and fragmentation of these nodes so far.
     heap: list[tuple[int, Fragmentation, int, tuple[int, ...], int, Fragmentation]]
     heap = [(0, cells.start, 0, (), 0, cells.start)]
     while heap:
@@ -81,7 +81,7 @@ def node_sets(prices: Prices, cells: Cells) -> Iterator[NodeSet]:
 
 
 def _of_all(prices: Prices, cells: Cells, nodes: tuple[int, ...]) -> NodeSet:
-    """Cells that are alike on every node there is for them."""
+    """Return the set of all nodes, for equal cells that need every possible node."""
     cost = sum(share * prices.to_devices[node] for share, node in zip(prices.shares, nodes, strict=True))
     pairs = sum(prices.pair[pair] for pair in combinations(nodes, 2))
     broken = (room[node] for room, node in zip(cells.rooms, nodes, strict=True))
@@ -89,7 +89,10 @@ def _of_all(prices: Prices, cells: Cells, nodes: tuple[int, ...]) -> NodeSet:
 
 
 def _least_to_come(cells: Cells) -> list[list[tuple[int, Fragmentation]]]:
-    """For the cells from each one on: nodes with the least that any of them breaks up there, the least first."""
+    """Return, for the cells from each one on, the nodes with the least that any of these cells breaks up there.
+
+    The nodes with the least come first.
+    """
     found: list[list[tuple[int, Fragmentation]]] = [[]]
     least: dict[int, Fragmentation] = {}
     for room in reversed(cells.rooms):
@@ -101,7 +104,7 @@ def _least_to_come(cells: Cells) -> list[list[tuple[int, Fragmentation]]]:
 
 
 def _half(prices: Prices, nodes: Sequence[int], left: int) -> dict[int, int]:
-    """With so many cells still to place: half of each node's least distances to the others among them."""
+    """Return half of each node's least distances to the other cells, with `left` cells still to place."""
     return {
         node: sum(sorted(prices.pair[node, other] for other in nodes if other != node)[: max(0, left - 1)]) // 2
         for node in nodes
@@ -114,7 +117,7 @@ def _rest(
     chosen: tuple[int, ...],
     halves: Sequence[Mapping[int, int]],
 ) -> int | None:
-    """A bound on what the cells that are left add; None where they have no nodes."""
+    """Return a bound on what the remaining cells add; None if there are too few nodes for them."""
     left = len(rooms) - len(chosen)
     if not left:
         return 0

@@ -1,7 +1,7 @@
-"""Every placement of one guest on a host, the best first, as amounts of what guests compete for.
+"""Every placement of one guest on a host, the best first, as amounts of the resources for which guests compete.
 
-Pure. A guest may have more placements than can be listed (8 of 64 GPUs over 34 nodes), so they are drawn as they are
-asked for: best-first, each family of placements with a bound on its rank (A*).
+Pure. A guest may have more placements than can be listed (8 of 64 GPUs over 34 nodes), so they are generated on demand:
+best-first, each family of placements with a bound on its rank (A*).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from hosttune.planning.search.problem import Problem
 from hosttune.planning.search.rank import NEXT, Rank, plus
 from hosttune.planning.search.selections import Node, Partial, Picks, Selection, Selections, View, handed_out
 
-WORK_OF_A_SELECTION = 40  # what looking at one choice of GPUs costs, where looking at one placement costs 1
+WORK_OF_A_SELECTION = 40  # cost of one choice of GPUs; one placement costs 1
 NO_GPUS: tuple[str, ...] = ()
-MOST_FAMILIES = 4000  # looked into for one placement, before the rest of its level is left out
-MOST_COMPARED = 512  # families of a placement's own rank that are looked into for one that breaks up less
+MOST_FAMILIES = 4000  # families searched for one placement, before the rest of its level is left out
+MOST_COMPARED = 512  # families of equal rank that are searched for a placement that breaks up less
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One way to place a guest: its rank, what it takes of the stock, and of the memory of each node."""
+    """One way to place a guest: its rank, what it takes of the resource pool, and of the memory of each node."""
 
     rank: Rank
     use: tuple[tuple[int, int], ...]
@@ -48,10 +48,10 @@ class Placement:
 
 @dataclass(frozen=True)
 class _Cut:
-    """GPUs and the cuts of the guest from one on, before the cells have nodes.
+    """GPUs and the remaining cuts of the guest, before the cells have nodes.
 
-    `rank` is a bound for those that follow. `only`: the nodes that the cells may be on, where not any. `given`: its
-    GPUs and named devices, and what goes along with them.
+    `rank` is a bound for these cuts. `only`: the nodes that the cells may be on; None: any. `given`: its GPUs and named
+    devices, and what goes along with them.
     """
 
     rank: Rank
@@ -65,21 +65,21 @@ class _Cut:
 
 @dataclass(frozen=True)
 class _OnNodes:
-    """One cut, the next set of nodes for its cells, and those that come after."""
+    """One cut, the next set of nodes for its cells, and the sets after it."""
 
     cut: _Cut
-    rank: Rank  # but for the cost
+    rank: Rank  # without the cost
     sizes: Sizes
     following: NodeSet
     later: Iterator[NodeSet]
 
 
 Family = Partial | Selection | _Cut | _OnNodes
-Bound = tuple[Rank, tuple[Fragmentation, ...]]  # no fragmentation where nothing is known of it yet
+Bound = tuple[Rank, tuple[Fragmentation, ...]]  # no fragmentation if it is not known yet
 
 
 def _steps_left(family: Family) -> int:
-    """How far a family is from placements: of equal bounds, the nearest comes first."""
+    """Return how far a family is from placements: of equal bounds, the nearest family comes first."""
     match family:
         case _OnNodes():
             return 0
@@ -92,7 +92,7 @@ def _steps_left(family: Family) -> int:
 
 
 class PlacementStream:
-    """The placements of one guest, drawn as they are asked for and kept. Without a `view`, as if it were alone."""
+    """The placements of one guest, generated on demand and kept. Without a `view`, as if it were alone."""
 
     def __init__(self, problem: Problem, which: int, view: View | None = None) -> None:
         self._problem, self._field, self._stock = problem, problem.context, problem.stock
@@ -116,11 +116,15 @@ class PlacementStream:
         return self._cut_off or self._selections.cut_off
 
     def get(self, number: int) -> Placement | None:
-        """The placement of this number, the best first; None past the last."""
+        """Return the placement of this number, the best first; None after the last."""
         return self._drawn.get(number)
 
     def _draw(self) -> Iterator[Placement]:
-        """Level by level: cells on the GPUs' own nodes, where it has such; as many anywhere; one more; and so on."""
+        """Yield placements level by level.
+
+        First cells on the GPUs' own nodes, if there are such; then the same number of cells on any nodes; then one more
+        cell; and so on.
+        """
         mixes = range(max(1, len({model for kind in self._stock.kinds for model in kind.trait.models})))
         for level in range(len(self._field.resources.nodes) + 1):
             extra = max(0, level - self._selections.has_own_nodes)
@@ -131,7 +135,10 @@ class PlacementStream:
                     yield from self._best_first(level, mixed)
 
     def _has_room(self, cells: int) -> bool:
-        """Whether enough nodes could hold so many cells in some cut; an `auto` size depends on the GPUs: it may."""
+        """Return whether enough nodes could hold this many cells in some cut.
+
+        An `auto` size depends on the GPUs, so the answer is then true.
+        """
         nodes = self._field.resources.nodes
         if self._auto:
             return True
@@ -146,7 +153,7 @@ class PlacementStream:
         return self._roomy[cells]
 
     def _best_first(self, level: int, mixed: int) -> Iterator[Placement]:
-        """The placements of one level and number of GPU models, the best first."""
+        """Yield the placements of one level and number of GPU models, the best first."""
         families: list[tuple[Bound, int, int, Family]] = []
         found: list[tuple[Bound, int, Placement]] = []
 
@@ -167,14 +174,14 @@ class PlacementStream:
                 compared = looked_into = 0
             elif looked_into == MOST_FAMILIES:
                 self._cut_off = True
-                families.clear()  # what was found is still given, the best first
+                families.clear()  # the placements found so far are still returned, the best first
             else:
                 looked_into += 1
                 compared += as_good
                 add(self._inside(heapq.heappop(families)[3], level, mixed))
 
     def _inside(self, family: Family, level: int, mixed: int) -> Iterator[tuple[Bound, Family | Placement]]:
-        """What a family consists of, each with its bound."""
+        """Yield the members of a family, each with its bound."""
         match family:
             case Partial():
                 return self._bounded(self._selections.grown(family, mixed), level, mixed)
@@ -194,14 +201,17 @@ class PlacementStream:
                 yield (self._rank(level, mixed, self._selections.least(one, level), busy=busy), ()), one
 
     def _rank(self, level: int, mixed: int, cost: int, short: int = 0, busy: int = 0, order: int = 0) -> Rank:
-        """A rank. A guest without nodes of its own is not away from them: only more cells count."""
+        """Return a rank.
+
+        A guest without own nodes cannot be away from them. So only more cells raise its level.
+        """
         away = level if self._selections.has_own_nodes or not level else level + 1
         return Rank(0, away, mixed, cost, short, busy, order)
 
     # --- cells ----------------------------------------------------------------------------------------------------
 
     def _cut_up(self, selection: Selection, level: int) -> Iterator[tuple[Bound, Family | Placement]]:
-        """Every cut of the guest into the cells of a level, with some choice of GPUs."""
+        """Yield every cut of the guest into the cells of a level, for one choice of GPUs."""
         self._view.spend(WORK_OF_A_SELECTION)
         context, guest = self._field, self._want.guest
         has_own = self._selections.has_own_nodes
@@ -224,13 +234,13 @@ class PlacementStream:
         yield (rank, ()), _Cut(rank, selection, cuts, extra, prices, given, base.nodes if own else None)
 
     def _to_devices(self, known: Sequence[Node]) -> dict[int, int]:
-        """For each node, the sum of its distances to devices on these nodes."""
+        """Return, for each node, the sum of its distances to devices on these nodes."""
         devices = Counter(node for node in known if node is not None)
         distance = self._field.resources.distance
         return {n: sum(count * distance(n, d) for d, count in devices.items()) for n in self._field.resources.nodes}
 
     def _cuts(self, selection: Selection | None, cells: int) -> Drawn[Sizes]:
-        """The guest in so many cells. Only an `auto` size depends on the GPUs, and that on their nodes alone."""
+        """Return the cuts of the guest into `cells` cells. Only an `auto` size depends on the GPUs, by their nodes."""
         guest, known = self._want.guest, self._problem.cuts
         if not self._auto or selection is None:
             key: tuple[object, ...] = (self._which, cells)
@@ -243,7 +253,7 @@ class PlacementStream:
         return known[key]
 
     def _on_nodes(self, cut: _Cut) -> Iterator[tuple[Bound, Family | Placement]]:
-        """The best set of nodes for the cells of a cut, and the cuts after it."""
+        """Yield the best set of nodes for the cells of a cut, and the cuts after it."""
         sizes = cut.cuts.get(cut.rank.order)
         if sizes is None:
             return
@@ -278,7 +288,7 @@ class PlacementStream:
     # --- placements -----------------------------------------------------------------------------------------------
 
     def _placements(self, found: _OnNodes) -> Iterator[tuple[Bound, Family | Placement]]:
-        """Every way to count out NICs and drives for cells on one set of nodes; then the next set of nodes."""
+        """Yield every way to count NICs and drives for cells on one set of nodes; then the next set of nodes."""
         (cost, broken, nodes), cut = found.following, found.cut
         selection, shape = cut.selection, found.sizes.shape
         ways = self._by_count(cut, nodes)
@@ -294,7 +304,7 @@ class PlacementStream:
         yield from self._next_nodes(cut, found.rank, found.sizes, found.later)
 
     def _cells_use(self, shape: Shape, nodes: tuple[int, ...]) -> list[tuple[int, int]]:
-        """Cores of each node, and the CPUs that sharers could have had."""
+        """Return the cores taken on each node, and the CPUs that guests with shared cores lose."""
         found: list[tuple[int, int]] = []
         for node, cell in zip(nodes, shape.cells, strict=True):
             if shape.share_cores:
@@ -307,12 +317,12 @@ class PlacementStream:
         return found
 
     def _devices_use(self, picks: Picks) -> list[tuple[int, int]]:
-        """Bundles, and once each what they bring along."""
+        """Return the bundles, and what they also take, each once."""
         also = {index: much for kind, _ in picks for index, much in self._stock.kind(kind).trait.also}
         return [*picks, *sorted(also.items())]
 
     def _by_count(self, cut: _Cut, nodes: tuple[int, ...]) -> Sequence[tuple[Picks, int]]:
-        """(NICs and drives by kind, what they add to the objective): every way, the cheapest first."""
+        """Return every way to count NICs and drives: (by kind, what they add to the objective), the cheapest first."""
         guest = self._want.guest
         nics = guest.nics.count if isinstance(guest.nics, NicRequest) else guest.nics
         ways: list[Picks] = [()]
@@ -327,7 +337,7 @@ class PlacementStream:
         return found
 
     def _beside(self, picks: Picks, gpus: tuple[str, ...]) -> int:
-        """How near NICs and drives are to these GPUs on the PCIe tree: bridges that they share, the most first."""
+        """Return how near NICs and drives are to these GPUs on the PCIe tree: the number of bridges that they share."""
         most = 0
         for index, count in picks:
             key = index, gpus
@@ -341,7 +351,7 @@ class PlacementStream:
         return most
 
     def _cost(self, cut: _Cut, nodes: tuple[int, ...], picks: Picks) -> int:
-        """What devices add, with all that goes along: each function counts once, whoever brings it."""
+        """Return what devices add, with everything that goes along; each function counts once."""
         if not picks:
             return 0
         distance = self._field.resources.distance
@@ -353,6 +363,6 @@ class PlacementStream:
         )
 
     def _nodes_of(self, addresses: frozenset[str]) -> list[int]:
-        """The nodes of devices, as far as they are known."""
+        """Return the known nodes of devices."""
         found = (self._field.catalogue.node(address) for address in addresses)
         return sorted(node for node in found if node is not None and node in self._field.resources.nodes)

@@ -1,4 +1,4 @@
-"""What every search over the guests of an intent starts from. Pure."""
+"""The input of every search over the guests of an intent. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hosttune.planning.search.lazy_sequence import Drawn
 
 @dataclass(frozen=True)
 class Problem:
-    """Guests, the host, and what they compete for there.
+    """Guests, the host, and the resources for which the guests compete.
 
     `unit`: objectives are counted in parts of this size, so that each is a whole number.
     """
@@ -27,28 +27,31 @@ class Problem:
 
     @cached_property
     def fragments(self) -> Fragments:
-        """What placements break up on this host."""
+        """The object that computes what placements break up on this host."""
         return Fragments(self.context)
 
     @cached_property
     def pair(self) -> dict[tuple[int, int], int]:
-        """What two cells cost by the distance between their nodes, in parts of `unit`."""
+        """The cost of two cells by the distance between their nodes, in parts of `unit`."""
         nodes = list(self.context.resources.nodes)
         return {(a, b): self.unit * self.context.resources.distance(a, b) for a in nodes for b in nodes if a != b}
 
     @cached_property
     def cuts(self) -> dict[object, Drawn[Sizes]]:
-        """The ways to cut each guest, kept for every search by `placements`."""
+        """The ways to divide each guest, cached by `placements` for every search."""
         return {}
 
 
 def read_problem(context: PlanningContext, wants: Sequence[GuestRequest]) -> Problem:
-    """Count what these guests compete for."""
+    """Count the resources for which these guests compete."""
     return Problem(context, tuple(wants), read_resource_pool(context, wants), _unit(context, wants))
 
 
 def _unit(context: PlanningContext, wants: Sequence[GuestRequest]) -> int:
-    """What every share of a cell divides, twice: half a pair of cells is whole as well."""
+    """Return 2 x the least common multiple of all divisors of cell shares.
+
+    The factor 2 makes half a pair of cells whole as well.
+    """
     parts = [*range(1, len(context.resources.nodes) + 1)]
     parts += [sum(cell.vcpus for cell in w.guest.numa) for w in wants if isinstance(w.guest.numa, tuple)]
     return 2 * lcm(*parts)

@@ -1,7 +1,7 @@
-"""Every choice of GPUs that a guest may have, drawn as it is asked for, with a bound on what it comes to.
+"""Every choice of GPUs that a guest may have, generated on demand, with a bound on its objective.
 
-Pure. GPUs that no guest could tell apart are counted (`stock.Kind`), so that a choice says how many of which kinds. A
-counted request is made up node by node; each part has a bound on the contract's objective.
+Pure. GPUs that are equal for every guest are counted (`resource_pool.Kind`), so that a choice has the number of GPUs of
+each kind. A counted request is completed node by node; each part has a bound on the contract's objective.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from hosttune.planning.mig.instances import MigSlot, is_vgpu_guest, mig_choices
 from hosttune.planning.request.resource_pool import Kind, gpu_pools, gpu_sets, occupied
 from hosttune.planning.search.problem import Problem
 
-MOST_SLOTS = 1024  # ways to place the MIG instances of one guest that are looked at
+MOST_SLOTS = 1024  # the most ways to place the MIG instances of one guest that are looked at
 Node = int | None
-Picks = tuple[tuple[int, int], ...]  # (index of a kind, bundles of it)
+Picks = tuple[tuple[int, int], ...]  # (index of a kind, number of its bundles)
 
 
 @dataclass(frozen=True)
 class View:
-    """What there is for a guest: the amounts that are left, and whether a node could hold a cell of some shape.
+    """What is available to a guest: the amounts that are left, and whether a node could hold a cell of some shape.
 
-    `spend` gets the work that was done, so that a search can end in time.
+    `spend` receives the work that was done, so that a search ends in time.
     """
 
     left: Sequence[int]
@@ -40,27 +40,27 @@ class View:
 
 @dataclass(frozen=True)
 class Selection:
-    """GPUs that were selected: how many of which kinds, the node of each, and some that stand for all like them."""
+    """A choice of GPUs: how many of which kinds, the node of each, and example GPUs that stand for all equal ones."""
 
     picks: Picks
     nodes: tuple[Node, ...]
     mixed: int
     busy: int
     gpus: tuple[str, ...]
-    brought: frozenset[str] = frozenset()  # these and all that goes along with them
+    brought: frozenset[str] = frozenset()  # these GPUs and everything that goes along with them
     slots: tuple[MigSlot, ...] = ()
 
 
 @dataclass(frozen=True)
 class Partial:
-    """A counted request that is made up in part: from nodes before `at` of a pool; `left` GPUs are still wanted."""
+    """A counted request that is not complete: it has used nodes before `at` of a pool; `left` GPUs are still wanted."""
 
     pool: tuple[tuple[Node, tuple[Kind, ...]], ...]
-    rooms: tuple[int, ...]  # GPUs there are on each node of the pool
+    rooms: tuple[int, ...]  # the number of GPUs on each node of the pool
     left: int
     at: int = 0
     picks: Picks = ()
-    taken: tuple[tuple[Node, int], ...] = ()  # nodes and how many GPUs of each
+    taken: tuple[tuple[Node, int], ...] = ()  # nodes, and the number of GPUs from each
     models: frozenset[str | None] = field(default=frozenset())
 
 
@@ -82,14 +82,17 @@ class Selections:
         self.has_own_nodes = self._may_be_own()
 
     def _pool(self, part: int) -> tuple[tuple[Node, tuple[Kind, ...]], ...]:
-        """The kinds of a pool by node, those of unknown node last."""
+        """Return the kinds of a pool by node; those of unknown node come last."""
         by_node: dict[Node, list[Kind]] = {}
         for kind in self._stock.of((self._which, "gpu", part)):
             by_node.setdefault(kind.trait.node, []).append(kind)
         return tuple((node, tuple(by_node[node])) for node in sorted(by_node, key=lambda n: (n is None, n or 0)))
 
     def _may_be_own(self) -> bool:
-        """Whether the contract gives the guest cells on its GPUs' own nodes, so that others are a step from that."""
+        """Return whether the contract gives the guest cells on its GPUs' own nodes.
+
+        Then cells on other nodes rank one level worse.
+        """
         if self._want.guest.numa != "auto":
             return False
         if is_vgpu_guest(self._want.guest):
@@ -100,7 +103,10 @@ class Selections:
         return any(node is not None for pool in self._pools for node, _ in pool)
 
     def begin(self) -> Iterator[Selection | Partial]:
-        """MIG instances, the GPUs that the guest names or partitions that it may have, or pools to count them from."""
+        """Yield the first choices.
+
+        MIG instances, the GPUs that the guest names, its possible partitions, or pools from which GPUs are counted.
+        """
         guest = self._want.guest
         if self._want.candidates.first() is None:
             return
@@ -119,7 +125,7 @@ class Selections:
                 yield Partial(pool, tuple(rooms), gpu_count(guest) or 0)
 
     def spreads(self) -> range:
-        """How many cells the guest may begin with: as many as asked for, or one on each node with its GPUs."""
+        """Return the numbers of cells to begin with: as requested, or one on each node with the guest's GPUs."""
         guest = self._want.guest
         if guest.numa != "auto":
             cells = guest.numa if isinstance(guest.numa, int) else len(guest.numa)
@@ -129,7 +135,7 @@ class Selections:
         return range(1, 1 + min(gpu_count(guest) or 1, max(map(len, self._pools), default=0)))
 
     def grown(self, part: Partial, mixed: int) -> Iterator[Selection | Partial]:
-        """A part with GPUs of one node more, in every way, of at most so many models beyond the first."""
+        """Yield a part with GPUs of one more node, in every way, with at most `mixed` models beyond the first."""
         for i in range(part.at, len(part.pool)):
             node, kinds = part.pool[i]
             later = sum(part.rooms[i + 1 :])
@@ -147,11 +153,11 @@ class Selections:
                     yield replace(part, left=part.left - size, at=i + 1, picks=longer, taken=taken, models=models)
 
     def all_of(self, what: str, part: int) -> Picks:
-        """Every device of a list: those that are alike are in it together."""
+        """Return every device of a list by kind: equal devices are counted together."""
         return tuple((kind.index, len(kind.bundles)) for kind in self._stock.of((self._which, what, part)))
 
     def select(self, picks: Picks) -> Selection:
-        """So many devices of these kinds; of those that are alike the ones that break the fewest partitions."""
+        """Return the choice of these devices; of equal ones, those that break the fewest partitions."""
         gpus: list[str] = []
         models: set[str | None] = set()
         nodes: list[Node] = []
@@ -166,11 +172,11 @@ class Selections:
             busy += kind.trait.busy * count
             brought.update(address for one in kind.members[:count] for address in one)
             nodes += [kind.trait.node] * (kind.trait.size * count)
-        mixed = 0 if self._sets else max(0, len(models) - 1)  # what is named, or a partition, is as it was asked for
+        mixed = 0 if self._sets else max(0, len(models) - 1)  # a named set or a partition is as requested
         return Selection(picks, tuple(nodes), mixed, busy, tuple(gpus), frozenset(brought))
 
     def _vgpus(self) -> list[Selection]:
-        """Every way to have its MIG instances on what is left of the host's GPUs, best first."""
+        """Return every way to place its MIG instances on what is left of the host's GPUs, best first."""
         if self._slots is None:
             guest = self._want.guest
             taken = occupied(self._stock, self._view.left)
@@ -189,7 +195,7 @@ class Selections:
     # --- bounds on the objective, in parts of `Problem.unit` ------------------------------------------------------
 
     def least(self, found: Selection | Partial, level: int) -> int:
-        """A bound on the objective of these GPUs; named devices and those counted out later come on top."""
+        """Return a bound on the objective of these GPUs; named and counted devices are added later."""
         if isinstance(found, Selection):
             taken = Counter(node for node in found.nodes if node is not None)
             if level == 0 and self.has_own_nodes and taken:
@@ -201,22 +207,22 @@ class Selections:
         return min(self._on_own_nodes(taken, found.left, more) for more in range(self._fewest(found), found.left + 1))
 
     def _fewest(self, part: Partial) -> int:
-        """From how many nodes the GPUs that are left come at the least."""
+        """Return the least number of nodes that the missing GPUs come from."""
         found = list(accumulate(sorted(part.rooms[part.at :], reverse=True)))
         return min(1 + bisect_left(found, part.left), part.left)
 
     def _few_cores(self, nodes: int) -> bool:
-        """Whether a guest has fewer cores than nodes with its GPUs, so that it gets a single cell."""
+        """Return whether a guest has fewer cores than nodes with its GPUs, so that it gets a single cell."""
         vcpus = self._want.guest.vcpus
         return isinstance(vcpus, int) and cores_needed(vcpus, self._field.resources.threads_per_core) < nodes
 
     def _cells(self, selection: Selection, level: int) -> int:
         if isinstance(self._want.guest.numa, tuple):
-            return 1  # its cells have uneven shares: no more is known than that something is nearest
+            return 1  # its cells have uneven shares, so the bound assumes only the nearest node
         return base_cells(self._field, self._want.guest, selection.gpus).cells + max(0, level - self.has_own_nodes)
 
     def _on_own_nodes(self, taken: Counter[int], left: int, more: int) -> int:
-        """A cell on each node with GPUs, when `left` GPUs from `more` other nodes are still to come."""
+        """Return a bound for a cell on each node with GPUs; `left` GPUs come from `more` other nodes."""
         distance, unit = self._field.resources.distance, self._problem.unit
         cells = len(taken) + more
         nearest, near = self._nearest, self._near
@@ -230,7 +236,7 @@ class Selections:
         return unit * (known + to_come) // cells + unit * pairs
 
     def _on_any_nodes(self, taken: Counter[int], cells: int) -> int:
-        """So many cells on the nodes nearest to the GPUs, as near to each other as can be."""
+        """Return a bound for `cells` cells on the nodes nearest to the GPUs, as near to each other as possible."""
         resources = self._field.resources
         distances = (sum(count * resources.distance(n, node) for node, count in taken.items()) for n in resources.nodes)
         pairs = self._nearest * (cells * (cells - 1) // 2)
@@ -238,7 +244,7 @@ class Selections:
 
 
 def handed_out(kinds: Sequence[Kind], left: Sequence[int], count: int) -> list[Picks]:
-    """Every way to take exactly so many devices of some kinds."""
+    """Return every way to take exactly `count` devices of some kinds."""
     if not count:
         return [()]
     if not kinds:
