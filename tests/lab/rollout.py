@@ -134,7 +134,7 @@ def rolled_out(canary: LabMachine, second: LabMachine, folder: Path, home: Path)
     unit, libvirtd = times_of(second, UNIT), times_of(second, "libvirtd.service")
     report = second.shell(f"journalctl -b -o cat -u {UNIT}")
     once_more = run(second, "apply", "--yes")
-    reverted = fleet.ask("revert", *change)
+    reverted = fleet.ask("revert", "--reboot", "--waves", "100%")
     taken = {name: look_anew(machine) for name, machine in hosts.items()}
     return Rollout(
         before, discovered, planned, guarded, staged, broken, spared, done, booted, status, unit, libvirtd,
