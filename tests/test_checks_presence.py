@@ -124,6 +124,14 @@ def test_a_source_that_nobody_recorded_says_nothing() -> None:
     assert [source.name for source in found.host.sources or ()] == ["nvidia-smi -q -x", "the functions' folders"]
 
 
+def test_a_contradiction_that_a_document_does_not_explain_is_one_still() -> None:
+    found = without()
+    functions = [msgspec.structs.replace(one, contradicted="") if one.address == LOST else one for one in found.host.pci]
+    doubtful = msgspec.structs.replace(found, host=msgspec.structs.replace(found.host, pci=tuple(functions)))
+    assert bad(doubtful) == {LOST: "unknown"}
+    assert result(doubtful, LOST).actual == "its sources differ"
+
+
 def test_a_driver_that_holds_gpus_and_whose_list_is_lost_leaves_them_unknown() -> None:
     found = without(re.escape(SMI))
     assert bad(found) == dict.fromkeys(GPUS, "unknown")

@@ -114,7 +114,8 @@ class DeviceIndex:
 
         Such a source reports another device or driver than the PCI tree.
         """
-        found = {device.address: device.contradicted for device in self._functions if device.contradicted is not None}
+        reasons = ((device.address, device.contradicted) for device in self._functions)
+        found = {address: why or "its sources differ" for address, why in reasons if why is not None}
         for source in self._sources:
             for seen in source.contrary:
                 found.setdefault(seen.address, _contradiction(seen, self.pci.get(seen.address), source))
