@@ -126,7 +126,9 @@ def test_a_source_that_nobody_recorded_says_nothing() -> None:
 
 def test_a_contradiction_that_a_document_does_not_explain_is_one_still() -> None:
     found = without()
-    functions = [msgspec.structs.replace(one, contradicted="") if one.address == LOST else one for one in found.host.pci]
+    functions = [
+        msgspec.structs.replace(one, contradicted="") if one.address == LOST else one for one in found.host.pci
+    ]
     doubtful = msgspec.structs.replace(found, host=msgspec.structs.replace(found.host, pci=tuple(functions)))
     assert bad(doubtful) == {LOST: "unknown"}
     assert result(doubtful, LOST).actual == "its sources differ"

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from hosttune.errors import BadInput
-from hosttune.model.host import Host
+from hosttune.model.hostfields import HostFields
 from hosttune.model.limits import check_count
 from hosttune.model.values import MAX_ID, MAX_SIZE, Value, parse_address, parse_cpus
 from hosttune.model.vgpu import is_type_id
@@ -42,7 +42,7 @@ _BOUNDS: Mapping[str, tuple[int, int]] = {
 _ANY = (0, MAX_SIZE)
 
 
-def check_host(host: Host, where: str) -> None:
+def check_host(host: HostFields, where: str) -> None:
     """Check a host document and refuse values that no machine can have.
 
     A device without an entry in `pci` is accepted, and so is a CPU whose node has no entry in `numa_nodes`: a document
@@ -64,7 +64,7 @@ def check_host(host: Host, where: str) -> None:
         raise BadInput(what, where=f"{where}: {path}", hint=hint)
 
 
-def check_counts(host: Host, where: str) -> None:
+def check_counts(host: HostFields, where: str) -> None:
     """Raise BadInput if a document has more CPUs, nodes, functions or guests than any machine has."""
     for count, name, at in (
         (len(host.cpus), "CPUs", "cpus"),
@@ -106,7 +106,7 @@ def _number(number: float, name: str, at: str) -> Iterator[Fault]:
         yield at, f"{number} is out of bounds", f"write a number from {least} to {most}, or null for unknown"
 
 
-def _doubles(host: Host) -> Iterator[Fault]:
+def _doubles(host: HostFields) -> Iterator[Fault]:
     """Yield a fault for each name, id or address that must be unique and occurs twice."""
     yield from _double("$.cpus", "id", [cpu.id for cpu in host.cpus])
     yield from _double("$.numa_nodes", "id", [node.id for node in host.numa_nodes])
@@ -135,7 +135,7 @@ def _double(at: str, key: str, values: Sequence[Hashable]) -> Iterator[Fault]:
             yield f"{at}[{i}].{key}", f"{value!r} is there twice, first in {at}[{first[value]}]", "list each once"
 
 
-def _double_vgpus(host: Host) -> Iterator[Fault]:
+def _double_vgpus(host: HostFields) -> Iterator[Fault]:
     """Yield a fault for each vGPU type or function, and each GPU that has them, that occurs twice.
 
     A function belongs to one GPU only.
@@ -152,7 +152,7 @@ def _double_vgpus(host: Host) -> Iterator[Fault]:
                 yield f"{at}.address", what, "list each once"
 
 
-def _misspelt(host: Host) -> Iterator[Fault]:
+def _misspelt(host: HostFields) -> Iterator[Fault]:
     """Yield a fault for each address that is malformed or not in the kernel's form.
 
     Two spellings of one address would count as two devices.
@@ -167,7 +167,7 @@ def _misspelt(host: Host) -> Iterator[Fault]:
                 yield at, f"{address!r} is not the kernel's spelling of an address", f"write {canonical}"
 
 
-def _no_vgpu_types(host: Host) -> Iterator[Fault]:
+def _no_vgpu_types(host: HostFields) -> Iterator[Fault]:
     """Yield a fault for each malformed id of a vGPU type: ids become parts of paths and of commands for people."""
     for i, card in enumerate(host.vgpu.gpus if host.vgpu else ()):
         for n, one in enumerate(card.types or ()):
@@ -175,7 +175,7 @@ def _no_vgpu_types(host: Host) -> Iterator[Fault]:
                 yield f"$.vgpu.gpus[{i}].types[{n}].id", f"{one.id!r} is not a vGPU type", "a number, or nvidia-NUMBER"
 
 
-def _addresses(host: Host) -> Iterator[tuple[str, str]]:
+def _addresses(host: HostFields) -> Iterator[tuple[str, str]]:
     for kind in _DEVICES:
         for i, device in enumerate(getattr(host, kind)):
             yield f"$.{kind}[{i}].address", device.address
@@ -207,7 +207,7 @@ def _listed(at: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
     return ((f"{at}[{n}]", text) for n, text in enumerate(texts))
 
 
-def _no_cpu_lists(host: Host) -> Iterator[Fault]:
+def _no_cpu_lists(host: HostFields) -> Iterator[Fault]:
     """Yield a fault for each CPU list that cannot be parsed.
 
     Many functions have the same text, so each text is parsed once.
@@ -223,7 +223,7 @@ def _no_cpu_lists(host: Host) -> Iterator[Fault]:
         good.add(text)
 
 
-def _cpu_lists(host: Host) -> Iterator[tuple[str, str]]:
+def _cpu_lists(host: HostFields) -> Iterator[tuple[str, str]]:
     for i, node in enumerate(host.numa_nodes):
         yield f"$.numa_nodes[{i}].cpus", node.cpus or ""
     for i, function in enumerate(host.pci):
@@ -238,7 +238,7 @@ def _cpu_lists(host: Host) -> Iterator[tuple[str, str]]:
         yield from _listed(f"{at}.iothread_cpus", guest.iothread_cpus or ())
 
 
-def _distances(host: Host) -> Iterator[Fault]:
+def _distances(host: HostFields) -> Iterator[Fault]:
     """Yield a fault for each distance that is not 1 to 255, or that does not belong to a node."""
     for i, node in enumerate(host.numa_nodes):
         for key, distance in (node.distances or {}).items():
@@ -249,7 +249,7 @@ def _distances(host: Host) -> Iterator[Fault]:
                 yield at, f"distance {distance}", f"write 1 to {_MAX_DISTANCE} (10 is local), or leave it out"
 
 
-def _loops(host: Host) -> Iterator[Fault]:
+def _loops(host: HostFields) -> Iterator[Fault]:
     """Yield a fault for each bridge that is its own ancestor: the parents of every function must end at a root bus."""
     above = {function.address: function.parent for function in host.pci}
     ended: set[str] = set()

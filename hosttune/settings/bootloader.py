@@ -23,8 +23,6 @@ from hosttune.system import System
 # Allowed characters of a word that hosttune stages: none that a shell, GRUB's language or sed would interpret.
 WORD = re.compile(r"[A-Za-z0-9_.,:/+=-]{1,1024}")
 COMMAND_LINE_SIZE = 2048  # bytes with the final zero; the rest is cut off (arch/x86/include/asm/setup.h)
-# What systemd-boot leaves for the system that it started (systemd.io/BOOT_LOADER_INTERFACE); UTF-16 after 4 bytes.
-LOADER_INFO = "/sys/firmware/efi/efivars/LoaderInfo-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
 ENTRIES = ("/efi/loader/entries", "/boot/loader/entries", "/boot/efi/loader/entries")
 STATE = "/etc/hosttune/kernel-arguments"  # hosttune's own file, if the boot loader's cannot hold this
 _NAME = re.compile(r"[a-z_]{1,32}")
@@ -87,28 +85,6 @@ class ToolLoader(BootLoader):
         """See BootLoader."""
         state = read_state(system, self.state)
         return Staged(state.arguments, frozenset(state.unfinished))
-
-
-def boot_loader(system: System) -> BootLoader | None:
-    """Return the boot loader of a machine; None if there is none that hosttune can configure.
-
-    A capture contains nothing of /boot. GRUB is assumed there, so that a rehearsal shows what would be written.
-    """
-    from hosttune.settings.grub import Grub
-    from hosttune.settings.grubby import Grubby
-    from hosttune.settings.kernelinstall import KernelInstall
-
-    kernel_install = KernelInstall.found(system)
-    if kernel_install and "systemd-boot" in _loader_info(system):
-        return kernel_install
-    found = Grubby.found(system) or Grub.found(system) or (kernel_install if entries_folder(system) else None)
-    if found is None and system.captured and not system.list("/boot"):
-        return Grub("/usr/sbin/update-grub")
-    return found
-
-
-def _loader_info(system: System) -> str:
-    return (system.read_bytes(LOADER_INFO) or b"")[4:].decode("utf-16-le", "replace")
 
 
 def entries_folder(system: System) -> str | None:

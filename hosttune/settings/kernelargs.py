@@ -15,7 +15,8 @@ from typing import Any, ClassVar, Self
 from hosttune.errors import WriteFailed
 from hosttune.model.commandline import PAGES, split, text_of
 from hosttune.model.values import FrozenMap
-from hosttune.settings.bootloader import COMMAND_LINE_SIZE, WORD, BootLoader, Staged, boot_loader, by_hand
+from hosttune.settings.bootloader import COMMAND_LINE_SIZE, WORD, BootLoader, Staged, by_hand
+from hosttune.settings.bootloaders import boot_loader
 from hosttune.settings.setting import BOOT, KEEP_STAGE, Setting, refuse
 from hosttune.settings.traits import WrittenTogether
 from hosttune.system import System

@@ -1,0 +1,59 @@
+"""The fields of the host document; `host.Host` reads and writes it, `check` refuses values that no machine can have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hosttune.model.devices import DeviceSource, Nic, Nvme, NvSwitch
+from hosttune.model.gpu import Fabric, Gpu
+from hosttune.model.pci import PciDevice
+from hosttune.model.platform import Iommu, Platform, RunningGuest, Tuned, Virtualization
+from hosttune.model.topology import Cpu, CpuModel, MemorySettings, NumaNode
+from hosttune.model.values import Value, close_lists, close_mappings
+from hosttune.model.vgpu import Vgpu
+
+HOST_SCHEMA = "hosttune.host/v1"
+
+
+class Problem(Value, frozen=True, kw_only=True):
+    """A doubt: `what` is doubtful, `where` it was read, `why` it is doubtful and what was assumed instead."""
+
+    what: str
+    where: str
+    why: str
+
+
+class HostFields(Value, frozen=True, kw_only=True):
+    """One machine as discovery found it. `digest` identifies the live host; it is None in captures."""
+
+    schema: str = HOST_SCHEMA
+    hostname: str | None = None
+    boot_id: str | None = None
+    kernel: str | None = None
+    kernel_args: tuple[str, ...] | None = None
+    arch: str | None = None
+    hypervisor: bool | None = None
+    digest: str | None = None
+    platform: Platform | None = None
+    cpu_model: CpuModel | None = None
+    cpus: tuple[Cpu, ...] = ()
+    numa_nodes: tuple[NumaNode, ...] = ()
+    memory_settings: MemorySettings | None = None
+    iommu: Iommu | None = None
+    pci: tuple[PciDevice, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    nics: tuple[Nic, ...] = ()
+    nvme: tuple[Nvme, ...] = ()
+    nvswitches: tuple[NvSwitch, ...] = ()
+    fabric: Fabric | None = None  # None: no NVSwitch fabric, or nothing is known about it
+    vgpu: Vgpu | None = None  # None: no GPU that its maker's driver holds, or nothing is known about it
+    virtualization: Virtualization | None = None
+    guests: tuple[RunningGuest, ...] | None = None
+    settings: Mapping[str, str] | None = None  # present values of settings that no other field holds, by path
+    tuned: Tuned | None = None  # None: no active TuneD profile is known
+    sources: tuple[DeviceSource, ...] | None = None  # other sources that know devices; None: not recorded
+    problems: tuple[Problem, ...] = ()
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "settings")
+        close_lists(self)
