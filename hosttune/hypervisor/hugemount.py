@@ -170,6 +170,8 @@ class Mount(ServedByOthers):
             if users := ", ".join(users_of(system, self.target)):
                 raise InUse(self.target, users)
             self._stop(system)
+            if self._mounted(system) is not None:  # the unit stays: it shows that there is something left to revert
+                raise WriteFailed(self.target, f"it is mounted still after systemctl stop {unit_name(self.target)}")
         if not keep_folder and system.exists(self.target) and not system.list(self.target):
             system.change(("rmdir", self.target), timeout=_SECONDS)
         if tell:
