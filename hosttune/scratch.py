@@ -342,12 +342,17 @@ class Scratch(Capture):
     def _pages(self, found: re.Match[str], text: str) -> None:
         if not text.isdecimal():
             raise WriteFailed(found[0], os.strerror(errno.EINVAL), errno.EINVAL)
-        total = int(self._held(found[0]).decode() or 0)
+        held = self._held(found[0])
+        total = int(held.decode() or 0)
         free_path = f"{found['pool']}/free_hugepages"
         free = self.read(free_path)
         self._store(found[0], f"{int(text)}\n".encode())
         if free is not None and free.isdecimal():
-            self._store(free_path, f"{max(0, int(free) + int(text) - total)}\n".encode())
+            try:
+                self._store(free_path, f"{max(0, int(free) + int(text) - total)}\n".encode())
+            except WriteFailed:  # a kernel changes both counts or none
+                self._store(found[0], held)
+                raise
 
 
 def _chosen(path: str, held: bytes, text: str) -> bytes:
