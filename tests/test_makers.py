@@ -55,9 +55,7 @@ MAY = {
     "domain/proof.py": {"intel": "libvirt's model of a guest's IOMMU"},
     "knobs/pcie.py": {"intel": "root ports of CPUs", "amd": "likewise", "8086": "likewise"},
     "planning/pcie/window.py": {"amd": "AMD's CPUs, whose address map has a hole"},
-    "bench/measuring.py": {"habana_frameworks": "the Python library that a backend is made for"},
-    "bench/gpu_backends.py": {"habana_frameworks": "likewise", "GAUDI": "likewise", "_GAUDI": "likewise"},
-    "bench/gpu_hpu.py": {"habana_frameworks.torch.core": "likewise"},
+    "bench/gpu_hpu.py": {"habana_frameworks.torch.core": "the Python library that this backend is made for"},
     "checks/xids.py": {"docs.nvidia.com/deploy/xid-errors": "the address of a document"},
     # `settings` lies below `gpu`; these are the last guards of a write, on what the kernel shows then.
     "settings/drivers.py": {"nvidia": "a driver", "0x10de": "a vendor", "_NVIDIA": "its name"},

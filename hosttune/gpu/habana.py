@@ -183,6 +183,7 @@ HABANA = Vendor(
     traces=Traces(node_classes={"habanalabs": "/dev/"}),
     bench=Bench(
         backends=frozenset(("PyTorch for Gaudi",)),
+        libraries=("torch", "habana_frameworks"),
         parts=_parts,
         unproven="unproven: not seen on a machine with Gaudi",
     ),

@@ -88,13 +88,15 @@ class Part(Value, frozen=True, kw_only=True):
 class Bench(msgspec.Struct, frozen=True, kw_only=True):
     """How benchmarks load a maker's GPUs.
 
-    `backends`: names of those that can (`hosttune.bench`). `parts` returns the devices of a GPU that are measured by
+    `backends`: names of those that can (`hosttune.bench`). `libraries`: the Python packages that its measurements in
+    Python import. `parts` returns the devices of a GPU that are measured by
     processes of their own (empty if it has none), or the reason why they are unknown. None: a GPU is measured together
     with the others, by its PCI address. `watch`: the tool that reports clocks and power under load, "" if none is used.
     `unproven` is shown with every figure; "" if the figures were seen on such a machine.
     """
 
     backends: frozenset[str]
+    libraries: tuple[str, ...] = ("torch",)
     parts: Callable[[Gpu], tuple[Part, ...] | str | None] = lambda _: None
     watch: str = ""
     unproven: str = ""
