@@ -234,7 +234,7 @@ def revert(root: str | None = None, *, force: bool = False, say: Callable[[str],
 
     Parameters:
         root: a scratch root; None: this machine.
-        force: also put back what somebody else has changed since.
+        force: also restore settings that something else has changed since.
         say: gets a line for each step.
 
     Returns:
@@ -266,7 +266,7 @@ def recover(
 
     Parameters:
         root: a scratch root; None: this machine.
-        force: also put back what somebody else has changed since.
+        force: also restore settings that something else has changed since.
         disrupt: running guests (names) that the interrupted apply had started and that may be ended.
         say: gets a line for each step.
 
@@ -323,7 +323,7 @@ def validate(
 
     Raises:
         BadInput: a capture or floors cannot be read, or an option has no use at this level.
-        Refused: a level above 0 for a captured host, or for a GPU that somebody uses.
+        Refused: a level above 0 for a captured host, or for a GPU that is in use.
 
     Example:
         >>> validation = hosttune.validate("examples/hgx-h200-8.tar.xz")

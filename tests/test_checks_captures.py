@@ -122,12 +122,12 @@ def test_a_host_without_gpus_and_guests_fails_nothing(name: str) -> None:
 TABLE = TESTS.parent / "docs" / "validate-captures.md"
 HEAD = """# What validation finds on the captures
 
-Every captured host of the tests, level 0, without a state directory. A capture that somebody else made lacks much:
-what nobody recorded is unknown, never a pass. No fault is missed and none is a false alarm: the machines are
-healthy as far as their captures tell, the XE9680's sixteen slower links are so by design, and links of virtual
-ports are no evidence. Faulty GPUs (a B200 off NVLink, HW slowdown on eight H100s, XIDs, pending row remaps) are
-known from their tools' answers alone, not from whole hosts: tests/test_checks_gpus.py, test_checks_fabric.py and
-test_checks_health.py hold those, each fault failing its own GPU and no other.
+Every captured host of the tests, level 0, without a state directory. Captures that other tools made lack much: what
+was not recorded is unknown, never a pass. No fault is missed, and there is no false alarm: as far as the captures
+show, these machines are healthy, the sixteen slower links of the XE9680 are so by design, and links of virtual ports
+prove nothing. No capture of a whole host has a faulty GPU. Faults (a B200 off NVLink, HW slowdown on eight H100s, XIDs,
+pending row remaps) are tested on the output of the makers' tools (tests/test_checks_gpus.py, test_checks_fabric.py,
+test_checks_health.py): each fault fails its own GPU and no other.
 
 | capture | verdict | warn | fail | unknown | fails, warnings |
 |---|---|---|---|---|---|

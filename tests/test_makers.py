@@ -11,8 +11,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
+import pytest
+from gpuevidence import A, B, C, evidence, function
+
+from hosttune.checks import judge
 from hosttune.gpu import VENDORS
+from hosttune.gpu.amd import AMD
+from hosttune.gpu.habana import HABANA
+from hosttune.gpu.vendor import Vendor
+from hosttune.model.devices import DeviceSource, SeenDevice
+from hosttune.model.gpu import Gpu, Peer
+from hosttune.model.validation import CheckResult
 
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ROOT / "hosttune"
@@ -43,9 +55,7 @@ MAY = {
     "domain/proof.py": {"intel": "libvirt's model of a guest's IOMMU"},
     "knobs/pcie.py": {"intel": "root ports of CPUs", "amd": "likewise", "8086": "likewise"},
     "planning/pcie/window.py": {"amd": "AMD's CPUs, whose address map has a hole"},
-    "bench/measuring.py": {"habana_frameworks": "the Python library that a backend is made for"},
-    "bench/gpu_backends.py": {"habana_frameworks": "likewise", "GAUDI": "likewise", "_GAUDI": "likewise"},
-    "bench/gpu_hpu.py": {"habana_frameworks.torch.core": "likewise"},
+    "bench/gpu_hpu.py": {"habana_frameworks.torch.core": "the Python library that this backend is made for"},
     "checks/xids.py": {"docs.nvidia.com/deploy/xid-errors": "the address of a document"},
     # `settings` lies below `gpu`; these are the last guards of a write, on what the kernel shows then.
     "settings/drivers.py": {"nvidia": "a driver", "0x10de": "a vendor", "_NVIDIA": "its name"},
@@ -115,6 +125,127 @@ def imports(path: Path) -> Iterator[str]:
             yield (node.module or "").removeprefix("hosttune.gpu.")
         elif isinstance(node, ast.ImportFrom) and node.module == "hosttune.gpu":
             yield from (alias.name for alias in node.names)
+
+
+# --- each maker's own tools in messages --------------------------------------------------------------------------
+
+TOOLS = {
+    "nvidia": re.compile(
+        r"nvidia|nv-|NVML|nvml|dcgm|Fabric Manager|fabricmanager|X[Ii][Dd]|NVLink|NVSwitch|sriov-manage"
+    ),
+    "amd": re.compile(r"amd-smi|rocm-smi|amdgpu|XGMI|kfd"),
+    "habana": re.compile(r"hl-smi|habana"),
+}
+# Modules outside of `gpu` whose texts name a command or a log of one maker. All but those noted are about something
+# that only this maker has.
+NAME_TOOLS = {
+    "bench/gpu_backends.py",  # DCGM
+    "bench/judge.py",  # a floor for a number of NVLinks
+    "bench/parse/dcgm.py",
+    "checks/fabric.py",  # fabric registration, NVSwitches
+    "checks/fabricmanager.py",
+    "checks/fabricpartition.py",
+    "checks/gpumemory.py",  # to switch ECC on
+    "checks/gpumodes.py",  # persistence and compute mode, MIG
+    "checks/gpus.py",  # clock reasons, application clocks
+    "checks/guesttree.py",  # the source of a check
+    "checks/kernelevents.py",  # SXids
+    "checks/links.py",  # the source of a check
+    "checks/xids.py",
+    "model/limits.py",  # the reason of a limit
+    "planning/fabric/steps.py",
+    "planning/mig/guest.py",
+    "settings/drivers.py",  # persistence mode; a driver that refuses raw writes
+    "settings/dropin.py",  # units that start after the boot unit, if they exist
+    "settings/vgpu.py",
+}
+COMMANDS = re.compile(
+    r"nvidia-(?:smi|fabricmanager|persistenced|dcgm|bug-report)|dcgmi|fabricmanager\.log|sriov-manage"
+    r"|(?:amd|rocm|hl)-smi"
+)
+
+
+def texts(path: Path) -> Iterator[str]:
+    """All texts of a module, without documentation."""
+    tree = ast.parse(path.read_text())
+    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
+            yield node.value
+
+
+def test_commands_of_a_maker_are_in_gpu_or_in_rooms_about_that_maker_alone() -> None:
+    modules = [path for path in PRODUCT.rglob("*.py") if MAKERS not in path.parents]
+    found = {str(path.relative_to(PRODUCT)) for path in modules if any(COMMANDS.search(text) for text in texts(path))}
+    assert found == NAME_TOOLS
+
+
+GOOD: dict[str, Any] = {
+    "driver_version": "1.2.3", "ecc_corrected": 0, "ecc_uncorrected": 0, "pcie_replays": 0,
+    "power_default_watts": 750.0, "power_limit_watts": 750.0,
+    "temperature_c": 40.0, "temperature_slowdown_c": 100.0, "status": "operational",
+}  # fmt: skip
+BAD: tuple[dict[str, Any], ...] = (
+    {"ecc_uncorrected": 3, "ecc_corrected": 5},
+    {"pcie_replays": 10**6},
+    {"power_limit_watts": 500.0},
+    {"power_limit_watts": 900.0, "power_max_watts": 750.0},
+    {"power_default_watts": 700.0},  # below that of the other GPU
+    {"temperature_c": 101.0},
+    {"temperature_slowdown_c": None},
+    {"status": "malfunctioning"},
+    {"processes": 2, "sram_threshold_exceeded": None},
+    *({name: None} for name in GOOD),
+)
+
+
+def judged(maker: Vendor, driver: str | None, source: str, **facts: Any) -> list[CheckResult]:
+    """All results for two GPUs of a maker: one as it should be, and one with other facts."""
+
+    def gpu(address: str, other: str, kind: str, **changes: Any) -> Gpu:
+        known = {name: value for name, value in {**GOOD, **changes}.items() if name in maker.tells or name in changes}
+        peers = (Peer(address=other, kind=kind),) if "peers" in maker.tells else None
+        return Gpu(address=address, vendor=maker.name, model="One", **{"peers": peers, "source": source, **known})
+
+    link = maker.link or "pcie"
+    gpus = (gpu(A, B, link), gpu(B, A, "pcie" if facts else link, **facts))
+    ids = {"vendor_id": maker.vendor_id, "device_id": next(iter(maker.models))}
+    pci = tuple(msgspec.structs.replace(function(one.address, driver), **ids) for one in gpus)
+    lost = SeenDevice(address=C, kind="gpu", vendor=maker.name)
+    sources = (DeviceSource(name="the last boot", read="/proc/x", shows=3, could=2, beyond=(lost,)),)
+    found = evidence(*gpus, host={"pci": pci, "sources": sources, "hypervisor": False})
+    of_others = {vendor.link for vendor in VENDORS if vendor.link and vendor is not maker}  # checks named by a link
+    return [result for result in judge(found) if result.outcome != "skip" and result.check not in of_others]
+
+
+@pytest.mark.parametrize(
+    "maker", [vendor for vendor in VENDORS if vendor.name != "nvidia"], ids=lambda maker: maker.name
+)
+def test_messages_name_only_the_tools_of_the_gpus_maker(maker: Vendor) -> None:
+    """Whatever is wrong with a GPU: what to read and to run is its own maker's."""
+    others = [words for name, words in TOOLS.items() if name != maker.name]
+    own = maker.driver or None
+    reporters = {*maker.tellers, *(["hl-smi"] if maker.name == "habana" else []), "sysfs"}
+    named = set()
+    for driver, source in (*((own, source) for source in reporters), (None, "sysfs"), ("vfio-pci", "sysfs")):
+        for facts in ({}, *BAD):
+            for result in judged(maker, driver, source, **facts):
+                text = " ".join(filter(None, (result.expected, result.actual, result.source, result.hint)))
+                named |= {(result.check, word[0], text) for words in others if (word := words.search(text))}
+    assert named == set()
+
+
+def test_what_to_run_is_known_of_each_maker_that_has_a_tool() -> None:
+    found = judged(AMD, "amdgpu", "amdgpu", ecc_uncorrected=1, power_limit_watts=500.0)
+    hints = {result.check: result.hint or "" for result in found if result.subject == B}
+    assert "amd-smi reset --gpureset -g 0000:3b:00.0" in hints["ecc-errors"]
+    assert hints["power-limit"] == "plan with settings.power_limit_watts"
+    assert "amd-smi topology" in hints["xgmi"]
+    found = judged(HABANA, "habanalabs", "hl-smi", status="malfunctioning")
+    (status,) = (result for result in found if result.check == "gpu-status" and result.subject == B)
+    assert (status.hint, status.source) == (
+        "hl-smi --reset-aip -i 0000:3b:00.0 once nothing uses it, or power-cycle the host", "sysfs of habanalabs",
+    )  # fmt: skip
 
 
 # --- a new maker -------------------------------------------------------------------------------------------------

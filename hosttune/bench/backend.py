@@ -19,9 +19,9 @@ class Ask:
     """The request for a measurement.
 
     `gpus` and `parts` are not in use; each part is measured in a separate process. `seconds`: duration of the burn-in.
-    `libraries`: the GPU libraries that the children's Python has. `backends`: names of the backends that can load these
-    GPUs. `watch` is the same as in `Bench`. `quiet` is None, or the reason why benchmarks that load the whole host must
-    not run now (guests are running).
+    `lacking`: the packages that the children's Python needs for these GPUs and does not have. `backends`: names of the
+    backends that can load these GPUs. `watch` is the same as in `Bench`. `quiet` is None, or the reason why benchmarks
+    that load the whole host must not run now (guests are running).
     """
 
     host: Host
@@ -30,7 +30,7 @@ class Ask:
     seconds: float = 300.0
     scratch: str | None = None
     peers: tuple[str, ...] = ()
-    libraries: frozenset[str] = frozenset()
+    lacking: tuple[str, ...] = ()
     quiet: str | None = None
     parts: tuple[Part, ...] = ()
     backends: frozenset[str] = frozenset()

@@ -20,14 +20,13 @@ from hosttune.system import System
 # eight GPUs get more time.
 # Groups of figures: the same names as the jobs of the children.
 _TORCH = frozenset(("host-copies", "device-copy", "peer-copy", "gemm", "collectives", "burn"))
-_GAUDI = frozenset(("host-copies", "device-copy", "gemm"))
+_HPU = frozenset(("host-copies", "device-copy", "gemm"))
 _BUDGET = {1: 90.0, 2: 900.0, 3: 900.0}
 _PART_BUDGET = {1: 60.0, 2: 300.0, 3: 300.0}  # for one part, which has fewer figures
 
 
-def _library(names: tuple[str, ...], system: System, ask: Ask) -> str | None:
-    lacking = [name for name in names if name not in ask.libraries]
-    return f"no {' and no '.join(lacking)} for {sys.executable}" if lacking else None
+def _lacking(system: System, ask: Ask) -> str | None:
+    return f"no {' and no '.join(ask.lacking)} for {sys.executable}" if ask.lacking else None
 
 
 def places(host: Host, gpu: Gpu) -> dict[str, object]:
@@ -131,10 +130,8 @@ def _every_gpu(tool: str, system: System, ask: Ask) -> str | None:
     return installed(system, tool)
 
 
-TORCH = Backend("PyTorch", _TORCH, partial(_library, ("torch",)), partial(_children, "torch"))
-GAUDI = Backend(
-    "PyTorch for Gaudi", _GAUDI, partial(_library, ("torch", "habana_frameworks")), partial(_children, "hpu")
-)
+TORCH = Backend("PyTorch", _TORCH, _lacking, partial(_children, "torch"))
+HPU = Backend("PyTorch for Gaudi", _HPU, _lacking, partial(_children, "hpu"))
 NVBANDWIDTH = Backend(
     "nvbandwidth", frozenset(("host-copies", "peer-copy")), partial(_every_gpu, "nvbandwidth"), _nvbandwidth
 )
@@ -143,4 +140,4 @@ DCGM = Backend("DCGM", frozenset(("dcgm",)), partial(_every_gpu, "dcgmi"), _dcgm
 
 # The first available backend measures a group. hosttune's own are first: they give a figure for each run, and they
 # place memory on a chosen node.
-GPU_BACKENDS = (TORCH, GAUDI, NVBANDWIDTH, NCCL_TESTS, DCGM)
+GPU_BACKENDS = (TORCH, HPU, NVBANDWIDTH, NCCL_TESTS, DCGM)

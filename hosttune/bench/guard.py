@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hosttune.errors import Refused, Unreadable
-from hosttune.gpu import VENDORS, vendor_of
+from hosttune.gpu import VENDORS, hints_for, vendor_of
 from hosttune.gpu.vendor import Bench, Part
 from hosttune.holders import DeviceUser, holders
 from hosttune.model import sysfs
@@ -111,7 +111,7 @@ def _refuse_used(system: System, host: Host, gpus: tuple[Gpu, ...]) -> None:
             raise Refused(
                 f"{gpu.processes} processes compute on it",
                 where=gpu.address,
-                hint="nvidia-smi names them: end them first",
+                hint=f"{hints_for(gpu).processes} names them: end them first",
             )
     idle = {gpu.address for gpu in gpus if _counts_none(gpu)}
     if not all(gpu.address in idle for gpu in gpus) and not _sees_all_processes(system):

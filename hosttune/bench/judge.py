@@ -14,6 +14,8 @@ from hosttune.bench.baselines import Baseline, Standard
 from hosttune.bench.link import SPEED, WIDTH
 from hosttune.bench.metrics import Metric, metric_of
 from hosttune.bench.parse.answer import Lost
+from hosttune.gpu import maker_of
+from hosttune.gpu.vendor import Hints
 from hosttune.model.validation import CheckResult, Sample, Validation
 
 FEWEST_RUNS = 5
@@ -126,7 +128,7 @@ def _result(metric: str, subject: str, values: list[float], scene: JudgingContex
     if family is None:
         return _unknown(metric, subject, "a metric that hosttune knows", f"{metric} is unknown", "report this")
     if family.unit == "count":
-        return _count(metric, subject, values)
+        return _count(metric, subject, values, scene.device(subject))
     device = scene.device(subject)
     middle = median(values)
     actual = f"median {middle:.4g} {family.unit} of {len(values)} runs, {min(values):.4g} to {max(values):.4g}"
@@ -247,9 +249,11 @@ def _own(metric: str, subject: str, scene: JudgingContext) -> float | None:
     return median(found) if found else None
 
 
-def _count(metric: str, subject: str, values: list[float]) -> CheckResult:
-    """Return the result for a count of errors: only 0 passes."""
+def _count(metric: str, subject: str, values: list[float], device: str | None) -> CheckResult:
+    """Return the result for a count of errors on a device with these ids: only 0 passes."""
     total = sum(values)
+    maker = maker_of((device or "").partition(":")[0])
+    test = (maker.hints if maker else Hints()).diagnose
     return CheckResult(
         check=f"bench-{metric}",
         subject=subject,
@@ -257,7 +261,7 @@ def _count(metric: str, subject: str, values: list[float]) -> CheckResult:
         expected="0",
         actual=f"{total:g}",
         source="the same product computed again and again",
-        hint=None if total == 0 else "the GPU computes wrongly: take the host out of service and run dcgmi diag -r 4",
+        hint=None if total == 0 else f"the GPU computes wrongly: take the host out of service and {test}",
     )
 
 

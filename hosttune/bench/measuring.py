@@ -20,8 +20,7 @@ from hosttune.model.host import Host, Link
 from hosttune.model.validation import CheckResult, Outcome, Sample, Validation
 from hosttune.system import System
 
-_FIND = "import importlib.util as u; print(*(n for n in ('torch', 'habana_frameworks') if u.find_spec(n)))"
-_LIBRARIES = frozenset(("torch", "habana_frameworks"))
+_FIND = "import sys, importlib.util as u; print(*(n for n in sys.argv[1:] if u.find_spec(n)))"
 _BURN_SECONDS = 300.0
 _GEN2, _GEN5 = 5.0, 32.0  # GT/s
 
@@ -65,7 +64,7 @@ def measure(
         seconds if seconds is not None else _BURN_SECONDS,
         scratch_path,
         tuple(peers or ()),
-        _libraries(system) if chosen.gpus or chosen.parts else frozenset(),
+        _lacking(system, chosen.bench.libraries) if chosen.bench is not None else (),
         _not_quiet(host),
         chosen.parts,
         chosen.bench.backends if chosen.bench is not None else frozenset(),
@@ -147,9 +146,10 @@ def _speaks_of(answer: Answer, metric: str) -> bool:
     return any(name == metric or name.startswith(f"{metric}-") for name in names)
 
 
-def _libraries(system: System) -> frozenset[str]:
-    """Return the GPU libraries that the children's interpreter can import, without importing them."""
-    return frozenset(system.run((sys.executable, "-c", _FIND), timeout=30).split()) & _LIBRARIES
+def _lacking(system: System, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those packages that the children's interpreter cannot import. None of them is imported."""
+    found = system.run((sys.executable, "-c", _FIND, *names), timeout=30).split()
+    return tuple(name for name in names if name not in found)
 
 
 def _not_quiet(host: Host) -> str | None:

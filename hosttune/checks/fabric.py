@@ -17,7 +17,7 @@ from hosttune.checks.facts import (
     no_switch,
 )
 from hosttune.checks.gpufacts import Fact, each_gpu, every_gpu, mig_on, not_judged, sisters, source
-from hosttune.gpu import nvswitches, vendor_of
+from hosttune.gpu import hints_for, nvswitches, vendor_of
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
@@ -37,10 +37,6 @@ _NVLINK = Fact(
 )
 _PEERS = Fact("nvlink", _NVLINK.expected, ("peers",), "nvmlDeviceGetP2PStatus")
 _NAMES = {"nvlink": "NVLink", "xgmi": "XGMI"}
-_OFF = (
-    "reseat the GPU or its baseboard; read nvidia-smi nvlink -s and -e, and the Fabric Manager's log; plan no guest"
-    " over NVLink with it"
-)
 
 
 def nvlink(evidence: Evidence) -> Iterable[CheckResult]:
@@ -90,7 +86,7 @@ def _joined(
     unread = _unread_peer(gpu, others) if kind == "xgmi" and (reach or 0) >= most_reach else None
     if unread is not None:
         why = f"{actual}; how {unread}, of the same model, is joined is unknown"
-        hint = "look with: rocm-smi --showtopotype; and why /sys/class/kfd/kfd/topology does not show it whole"
+        hint = f"look with: {hints_for(gpu).links}; and why /sys/class/kfd/kfd/topology does not show it whole"
         return unknown(
             fact.check, gpu.address, expected=fact.expected, why=why, hint=hint, source=source(gpu, fact.call)
         )
@@ -102,7 +98,8 @@ def _joined(
         return passed(fact.check, gpu.address, expected=expected, actual=actual, source=read)
     # A bridge joins pairs of cards, so a card without a bridge can be intended. A fabric joins three or more GPUs.
     verdict = failed if most_reach > 1 or board else warned
-    return verdict(fact.check, gpu.address, expected=expected, actual=actual, source=read, hint=_OFF)
+    hint = f"reseat the GPU or its baseboard; read {hints_for(gpu).links}; plan no guest over {_NAMES[kind]} with it"
+    return verdict(fact.check, gpu.address, expected=expected, actual=actual, source=read, hint=hint)
 
 
 def _unread_peer(gpu: Gpu, others: list[Gpu]) -> str | None:

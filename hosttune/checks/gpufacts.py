@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hosttune.checks.check import skipped, unknown
 from hosttune.checks.data import table
 from hosttune.checks.facts import RECORD, accelerators, for_vfio, lacks
-from hosttune.gpu import vendor_of
+from hosttune.gpu import hints_for, vendor_of
 from hosttune.gpu.inside import is_vgpu
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
@@ -19,7 +19,7 @@ from hosttune.model.validation import CheckResult
 
 @dataclass(frozen=True)
 class Fact:
-    """What a check of GPUs reads: the check's id, its expectation, the fields it needs, and NVML's name for them.
+    """What a check of GPUs reads: the check's id, its expectation, the fields it needs, and NVML's function for them.
 
     A GPU is judged if all fields of `needs` are known. It passes only if all fields of `whole` are known as well, and
     each field of `also` that another GPU of its model has (not every driver reports these). `tables`: the facts are
@@ -53,14 +53,21 @@ def below_sisters(evidence: Evidence, fact: Fact, gpu: Gpu, name: str, found: Ch
         return found
     words = name.replace("_", " ")
     why = f"{found.actual}; {words} {mine:g}, and {getattr(other, name):g} of {other.address}, of the same model"
-    hint = "nvidia-smi -q shows the defaults of both: look at them again"
+    hint = f"{hints_for(gpu).defaults} shows the defaults of both: look at them again"
     return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint, source=found.source)
 
 
 def source(gpu: Gpu, call: str) -> str:
-    """Return the source of a GPU's facts; `call` is the name of NVML's function."""
+    """Return the source of a GPU's facts; `call` is the function of the maker's library, if facts come from one."""
     vendor = vendor_of(gpu.vendor)
-    return (vendor.tellers if vendor else {}).get(gpu.source or "", f"NVML {call}")
+    tellers = vendor.tellers if vendor else {}
+    usual = next(iter(tellers.values()), gpu.source or "sysfs")
+    return tellers.get(gpu.source or "", usual).replace("{call}", call).strip()
+
+
+def reset_hint(gpu: Gpu) -> str:
+    """Return how to reset this GPU."""
+    return f"{hints_for(gpu).reset}, then validate again"
 
 
 def each_gpu(evidence: Evidence, fact: Fact, judge: Judge) -> Iterable[CheckResult]:
@@ -108,7 +115,7 @@ def whole(evidence: Evidence, fact: Fact, gpu: Gpu, found: CheckResult) -> Check
     if not missing or found.outcome in ("fail", "unknown"):
         return found
     why = f"{found.actual}; {', '.join(name.replace('_', ' ') for name in missing)} not reported"
-    hint = f"nvidia-smi -q shows what its driver knows; {OLDER}" if evidence.complete else RECORD
+    hint = f"{hints_for(gpu).show} shows what its driver knows; {OLDER}" if evidence.complete else RECORD
     return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint, source=found.source)
 
 
@@ -176,7 +183,7 @@ def _lacking(evidence: Evidence, fact: Fact, gpu: Gpu, having: list[Gpu]) -> Che
         why = "MIG is on, which hides it from the driver's library"
         hint = "look at it while MIG is off, or in the kernel log (check xid)"
         return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint)
-    hint = "nvidia-smi -q shows it again; look for XIDs in the kernel log (check xid)"
+    hint = f"{hints_for(gpu).show} shows it again; look for XIDs in the kernel log (check xid)"
     if having:
         why = f"its driver reports that it does not have this, and {having[0].address}, of the same model, has"
         return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint)
@@ -201,6 +208,6 @@ def _silent(evidence: Evidence, gpu: Gpu, device: PciDevice | None, driver: str)
     if device is not None and device.runtime_status == "suspended":
         return "suspended: asking would wake it", f"echo on > /sys/bus/pci/devices/{gpu.address}/power/control"
     if gpu.source in (None, "sysfs"):
-        return f"{driver} holds it, and neither its library nor its tool reported it", "see gpu-driver"
-    hint = f"nvidia-smi -q shows what its driver knows; {OLDER}" if evidence.complete else RECORD
+        return f"{driver} holds it, and {hints_for(gpu).reporters} reported it", "see gpu-driver"
+    hint = f"{hints_for(gpu).show} shows what its driver knows; {OLDER}" if evidence.complete else RECORD
     return f"{gpu.source} did not report it", hint

@@ -9,8 +9,8 @@ from functools import partial
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.data import table
 from hosttune.checks.facts import RECORD, accelerators, wanted
-from hosttune.checks.gpufacts import Fact, each_gpu, source
-from hosttune.gpu import vendor_of
+from hosttune.checks.gpufacts import Fact, each_gpu, reset_hint, source
+from hosttune.gpu import hints_for, vendor_of
 from hosttune.gpu.knobs import ECC
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
@@ -19,7 +19,6 @@ from hosttune.model.validation import CheckResult
 
 _NVML = "NVIDIA, NVML API reference (nvml.h)"
 _REMAP_GUIDE = "NVIDIA, GPU memory error management (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt)"
-_RESET = "nvidia-smi --gpu-reset -i {0} once nothing uses it (or reboot), then validate again"
 _RMA = "take the GPU out of use and ask its maker for a replacement; run the maker's field diagnostics first"
 
 _MODE = Fact("ecc-mode", "enabled", ("ecc",), "nvmlDeviceGetEccMode", whole=("ecc_pending",))
@@ -37,7 +36,7 @@ def _ecc_mode(want: object, gpu: Gpu, device: PciDevice | None) -> CheckResult:
     told = source(gpu, _MODE.call)
     if gpu.ecc_pending not in (None, gpu.ecc):
         actual = f"{now}, {'enabled' if gpu.ecc_pending else 'disabled'} pending"
-        hint = _RESET.format(gpu.address)
+        hint = reset_hint(gpu)
         return warned(_MODE.check, gpu.address, expected=_MODE.expected, actual=actual, source=told, hint=hint)
     if gpu.ecc or want is False:
         expected = "disabled, as planned" if want is False else _MODE.expected
@@ -76,7 +75,7 @@ def _ecc_errors(gpu: Gpu) -> CheckResult:
     ]
     actual = ", ".join(parts + worn)
     if worn or gpu.ecc_uncorrected:
-        hint = _RMA if worn else f"{_RESET.format(gpu.address)}; row-remap and xid say whether it is repaired"
+        hint = _RMA if worn else "; ".join(filter(None, (reset_hint(gpu), hints_for(gpu).repaired)))
         return failed(_ERRORS.check, gpu.address, expected=_ERRORS.expected, actual=actual, source=told, hint=hint)
     return passed(_ERRORS.check, gpu.address, expected=_ERRORS.expected, actual=actual, source=told)
 
@@ -106,7 +105,7 @@ def _row_remap(gpu: Gpu) -> CheckResult:
     rows = f"remapped: {', '.join(counts)}" if counts else "no row remapped"
     if gpu.remapped_failed or gpu.remapped_pending:
         actual = f"{'remapping failed' if gpu.remapped_failed else 'remapping pending'}; {rows}"
-        hint = _RMA if gpu.remapped_failed else _RESET.format(gpu.address)
+        hint = _RMA if gpu.remapped_failed else reset_hint(gpu)
         return failed(_REMAP.check, gpu.address, expected=_REMAP.expected, actual=actual, source=told, hint=hint)
     if gpu.remap_banks_none:
         actual = f"{gpu.remap_banks_none} memory banks without a spare row; {rows}"
@@ -143,7 +142,7 @@ def _retired(gpu: Gpu) -> CheckResult:
     told = source(gpu, _RETIRED.call)
     if not gpu.retired_pending:
         return passed(_RETIRED.check, gpu.address, expected=_RETIRED.expected, actual="none", source=told)
-    hint = _RESET.format(gpu.address)
+    hint = reset_hint(gpu)
     return failed(_RETIRED.check, gpu.address, expected=_RETIRED.expected, actual="pending", source=told, hint=hint)
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.facts import planned_guests, wanted
 from hosttune.checks.gpufacts import Fact, each_gpu, every_gpu, not_judged, source
+from hosttune.gpu import hints_for
 from hosttune.gpu.knobs import COMPUTE_MODE, MIG_MODE, PERSISTENCE
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu, Mig
@@ -58,7 +59,7 @@ def _processes(gpu: Gpu) -> CheckResult:
     if not gpu.processes:
         return passed(_BUSY.check, gpu.address, expected=_BUSY.expected, actual="none", source=told)
     actual = f"{gpu.processes} use it"
-    hint = f"nvidia-smi -i {gpu.address} names them: end what the last tenant left; benchmarks need the GPU idle"
+    hint = f"{hints_for(gpu).processes} names them: end what the last tenant left; benchmarks need the GPU idle"
     return warned(_BUSY.check, gpu.address, expected=_BUSY.expected, actual=actual, source=told, hint=hint)
 
 

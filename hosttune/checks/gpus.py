@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.facts import RECORD, accelerators, for_vfio, lacks, wanted
-from hosttune.checks.gpufacts import Fact, below_sisters, each_gpu, every_gpu, not_judged, source
-from hosttune.gpu import vendor_of
+from hosttune.checks.gpufacts import Fact, below_sisters, each_gpu, every_gpu, not_judged, reset_hint, source
+from hosttune.gpu import hints_for, vendor_of
 from hosttune.gpu.knobs import POWER_LIMIT
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
@@ -16,7 +16,6 @@ from hosttune.model.host import PciDevice
 from hosttune.model.validation import CheckResult
 
 _NVML = "NVIDIA, NVML API reference (nvml.h)"
-_RESET = "nvidia-smi --gpu-reset -i {0} once nothing uses it (or reboot), then validate again"
 
 # --- driver --------------------------------------------------------------------------------------------------
 
@@ -70,11 +69,11 @@ def _answers(evidence: Evidence, gpu: Gpu, own: str, expected: str) -> CheckResu
         return failed(_DRIVER, gpu.address, expected=expected, actual=actual, source=source(gpu, "nvmlInit"), hint=hint)
     told = gpu.source not in (None, "sysfs") or gpu.driver_version is not None
     version = gpu.driver_version or loaded or "of unknown version"
-    vendor = vendor_of(gpu.vendor)
+    vendor, hints = vendor_of(gpu.vendor), hints_for(gpu)
     if told and vendor is not None and vendor.queries and None in (loaded, gpu.driver_version):
         lacking = "its module's version" if loaded is None else "its library's version"
         why = f"{own} {version}; {lacking} was not read, and both must agree"
-        hint = f"compare /sys/module/{own}/version with nvidia-smi"
+        hint = f"compare /sys/module/{own}/version with {hints.tool}"
         return unknown(_DRIVER, gpu.address, expected=expected, why=why, hint=hint)
     if told:
         answer = source(gpu, "nvmlSystemGetDriverVersion")
@@ -82,10 +81,10 @@ def _answers(evidence: Evidence, gpu: Gpu, own: str, expected: str) -> CheckResu
     others = any(other.vendor == gpu.vendor and other.source not in (None, "sysfs") for other in evidence.host.gpus)
     if others and evidence.complete:
         actual = f"held by {own}, which lists other GPUs and not this one"
-        hint = "look for XID 79 and RmInitAdapter in the kernel log; power-cycle the host if the GPU is off the bus"
-        return failed(_DRIVER, gpu.address, expected=expected, actual=actual, source="NVML", hint=hint)
-    why = f"held by {own} {version}, and neither its library nor its tool reported it"
-    hint = "install the driver's library or tool (nvidia-smi), or run as root" if evidence.complete else RECORD
+        hint = f"look for {hints.lost} in the kernel log; power-cycle the host if the GPU is off the bus"
+        return failed(_DRIVER, gpu.address, expected=expected, actual=actual, source=source(gpu, ""), hint=hint)
+    why = f"held by {own} {version}, and {hints.reporters} reported it"
+    hint = hints.unreported if evidence.complete else RECORD
     return unknown(_DRIVER, gpu.address, expected=expected, why=why, hint=hint)
 
 
@@ -110,7 +109,7 @@ def _recovery(gpu: Gpu) -> CheckResult:
     actual = gpu.recovery_action or ""
     if actual == "none":
         return passed(_RECOVERY.check, gpu.address, expected=_RECOVERY.expected, actual="none", source=told)
-    hint = "reboot the host" if "reboot" in actual else _RESET.format(gpu.address)
+    hint = "reboot the host" if "reboot" in actual else reset_hint(gpu)
     return failed(_RECOVERY.check, gpu.address, expected=_RECOVERY.expected, actual=actual, source=told, hint=hint)
 
 
@@ -119,7 +118,7 @@ def _status(gpu: Gpu) -> CheckResult:
     actual = gpu.status or ""
     if actual == "operational":
         return passed(_STATUS.check, gpu.address, expected=_STATUS.expected, actual=actual, source=told)
-    hint = "reset the device (hl-smi --reset), or power-cycle the host"
+    hint = f"{hints_for(gpu).reset}, or power-cycle the host"
     return failed(_STATUS.check, gpu.address, expected=_STATUS.expected, actual=actual, source=told, hint=hint)
 
 
@@ -179,6 +178,9 @@ _POWER = Fact(
 )
 
 
+_PLAN_IT = "plan with settings.power_limit_watts"
+
+
 def _power_limit(plan: dict[str, object], gpu: Gpu) -> CheckResult:
     now, default = gpu.power_limit_watts or 0, gpu.power_default_watts or 0
     want = plan.get(gpu.address)
@@ -188,11 +190,12 @@ def _power_limit(plan: dict[str, object], gpu: Gpu) -> CheckResult:
     told, actual = source(gpu, _POWER.call), f"{now:g} W"
     if gpu.power_max_watts is not None and max(now, default) > gpu.power_max_watts:
         why = f"{actual}, default {default:g} W: more than the board's greatest limit, {gpu.power_max_watts:g} W"
-        hint = f"nvidia-smi -i {gpu.address} -q -d POWER shows them: look at them again"
+        hint = f"{hints_for(gpu).power} shows them: look at them again"
         return unknown(_POWER.check, gpu.address, expected=expected, why=why, hint=hint, source=told)
     if now == target or (now > target and not planned):
         return passed(_POWER.check, gpu.address, expected=expected, actual=actual, source=told)
-    hint = f"nvidia-smi -i {gpu.address} -pl {target:g}; or plan with settings.power_limit_watts"
+    command = hints_for(gpu).set_power
+    hint = f"{command} {target:g}; or plan with settings.power_limit_watts" if command else _PLAN_IT
     return warned(_POWER.check, gpu.address, expected=expected, actual=actual, source=told, hint=hint)
 
 
@@ -213,7 +216,7 @@ def _temperature(gpu: Gpu) -> CheckResult:
     told = source(gpu, _HEAT.call)
     actual = f"{now:g} °C" + ("" if left is None else f", {left:g} °C left")
     if left is None:
-        hint = "nvidia-smi -q -d TEMPERATURE shows the limits"
+        hint = f"{hints_for(gpu).heat} shows the limits"
         return unknown(_HEAT.check, gpu.address, expected=_HEAT.expected, why=f"{actual}; no limit reported", hint=hint)
     if left > 0:
         return passed(_HEAT.check, gpu.address, expected=_HEAT.expected, actual=actual, source=told)

@@ -18,7 +18,7 @@ from hosttune.checks.facts import (
 from hosttune.checks.gpufacts import OLDER
 from hosttune.checks.gpumemory import NO_BOUND, errors_allowed
 from hosttune.checks.kernelevents import CHECKS as EVENT_CHECKS
-from hosttune.gpu import vendor_of
+from hosttune.gpu import hints_for, vendor_of
 from hosttune.model import sysfs
 from hosttune.model.evidence import STATE, Evidence, KernelEvent
 from hosttune.model.host import Nvme, PciDevice
@@ -216,7 +216,7 @@ def monitoring_baseline(evidence: Evidence) -> Iterable[CheckResult]:
     functions = evidence.host.index.pci
     doubtful = evidence.host.index.contradicted
     silent = [
-        gpu.address
+        gpu
         for gpu in accelerators(evidence.host)
         if gpu.driver_version is None
         and (vendor := vendor_of(gpu.vendor)) is not None
@@ -229,11 +229,13 @@ def monitoring_baseline(evidence: Evidence) -> Iterable[CheckResult]:
         and not lacks(evidence, sysfs.function(gpu.address, "driver"))
     ]
     if not versions and (silent or not accelerators(evidence.host)):
-        why = f"the driver's version of {listed(silent, 3)} is not known" if silent else None
-        hint = "nvidia-smi -q, or gpu-driver, says why its driver does not report it"
+        if not silent:
+            yield none_here(evidence, _BASELINE, "GPU")
+            return
+        why = f"the driver's version of {listed([gpu.address for gpu in silent], 3)} is not known"
+        hint = f"{hints_for(silent[0]).show}, or gpu-driver, says why its driver does not report it"
         expected = "a stored level 1 validation with this driver"
-        none = none_here(evidence, _BASELINE, "GPU")
-        yield unknown(_BASELINE, HOST, expected=expected, why=why, hint=hint) if why else none
+        yield unknown(_BASELINE, HOST, expected=expected, why=why, hint=hint)
         return
     if not versions:
         yield skipped(_BASELINE, HOST, "no GPU that its driver holds and reports: nothing to measure here")

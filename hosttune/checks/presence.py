@@ -15,12 +15,13 @@ from hosttune.checks.data import table
 from hosttune.checks.facts import (
     HOST,
     RECORD,
+    accelerators,
     known_devices,
     listed,
     lost_gpus,
     refused,
 )
-from hosttune.gpu import nvswitches
+from hosttune.gpu import maker_of, nvswitches, vendor_of
 from hosttune.model import sysfs
 from hosttune.model.evidence import STATE, Evidence
 from hosttune.model.host import DeviceSource, PciDevice, SeenDevice
@@ -31,10 +32,6 @@ _ID = "device-present"
 _TREE = sysfs.PCI_DEVICES
 _EXPECTED = "in the PCI tree, and in every source that could show it"
 _WHOLE = "a PCI tree that was read, and no source that knows of more"
-_GONE = (
-    "look for XID 79, AER and link events in the kernel log (journalctl -k); reseat it, power-cycle the host; plan no"
-    " guest with it until then"
-)
 _FORGET = "if it was taken out on purpose: hosttune validate --forget {0} --why TEXT"
 KEPT = "/validations/"  # part of the path of a kept validation
 
@@ -78,14 +75,24 @@ def _device(
     read = f"{_TREE}/{address}"
     if function is not None and function.responds is False:
         actual = _named(seen, "its ids or its configuration space read all ones: nothing answers there")
-        return failed(_ID, address, expected=_EXPECTED, actual=actual, source=read, hint=_GONE)
+        return failed(_ID, address, expected=_EXPECTED, actual=actual, source=read, hint=_gone(seen.vendor))
     if function is None or not function.is_there:
         return _missing(evidence, seen, [source for source, _ in shown], listed_empty=function is not None)
     if shown:
         return _another(function, shown, read)
     if lacking:
-        return _unshown(evidence, address, lacking)
+        return _unshown(evidence, seen, lacking)
     return passed(_ID, address, expected=_EXPECTED, actual="in the PCI tree", source=read)
+
+
+def _gone(vendor: str | None) -> str:
+    """Return what to do about a device that is gone. `vendor`: as in `Gpu.vendor` for GPUs and their switches."""
+    maker = vendor_of(vendor or "")
+    events = f"{maker.hints.lost}, and for AER and link events" if maker else "AER and link events"
+    return (
+        f"look for {events} in the kernel log (journalctl -k); reseat it, power-cycle the host; plan no guest with it"
+        " until then"
+    )
 
 
 def _missing(evidence: Evidence, seen: SeenDevice, sources: list[DeviceSource], *, listed_empty: bool) -> CheckResult:
@@ -94,7 +101,7 @@ def _missing(evidence: Evidence, seen: SeenDevice, sources: list[DeviceSource], 
     names = [source.name for source in sources]
     expects = all(source.expects for source in sources)
     known = f"{'expected by' if expects else 'named by'} {listed(names)}" if names else "named by the document"
-    hint = f"{_FORGET.format(address)}; else {_GONE}" if names and expects else _GONE
+    hint = f"{_FORGET.format(address)}; else {_gone(seen.vendor)}" if names and expects else _gone(seen.vendor)
     if not evidence.host.pci:
         why = _named(seen, f"{known}; the PCI tree is missing, empty or was not readable")
         return unknown(_ID, address, expected=_EXPECTED, why=why, hint=_readable(evidence), source=_TREE)
@@ -121,13 +128,14 @@ def _another(function: PciDevice, shown: list[tuple[DeviceSource, SeenDevice]], 
     return failed(_ID, function.address, expected=_EXPECTED, actual=actual, source=f"{read}/device", hint=hint)
 
 
-def _unshown(evidence: Evidence, address: str, lacking: list[DeviceSource]) -> CheckResult:
+def _unshown(evidence: Evidence, seen: SeenDevice, lacking: list[DeviceSource]) -> CheckResult:
     """Return the result for a device in the tree that a source should show and does not; either may be right."""
+    address = seen.address
     silent = [source for source in lacking if source.shows is None]
     told = [source for source in lacking if source.shows is not None]
     if told:
         why = f"in the PCI tree, and not shown by {listed([source.name for source in told])}, which could show it"
-        hint = f"compare by hand: {listed([source.read for source in told])}; {_GONE}"
+        hint = f"compare by hand: {listed([source.read for source in told])}; {_gone(seen.vendor)}"
     else:
         why = f"in the PCI tree; {listed([source.name for source in silent])} could show it, and was not read"
         hint = f"look at {listed([source.read for source in silent])}" if evidence.complete else RECORD
@@ -192,7 +200,8 @@ def _counts(evidence: Evidence) -> Iterator[Contradiction]:
             what = f"{source.name} has {source.shows} GPUs, the PCI tree {source.could}"
             if source.shows != source.could:
                 verdict = "fail" if source.shows > source.could and evidence.host.pci else "unknown"
-                yield verdict, what, source.read, _GONE
+                maker = next((gpu.vendor for gpu in accelerators(evidence.host)), None)
+                yield verdict, what, source.read, _gone(maker)
 
 
 def _boards(evidence: Evidence) -> Iterator[Contradiction]:
@@ -204,6 +213,8 @@ def _boards(evidence: Evidence) -> Iterator[Contradiction]:
     board = table("boards")["baseboard"]
     ids = {device.address: device.device_id for device in host.pci if device.vendor_id == nvswitches.VENDOR_ID}
     lost = len(lost_gpus(host))
+    maker = maker_of(nvswitches.VENDOR_ID)
+    hint = _gone(maker.name if maker else None)
     for switch, per_board in table("boards")["switches"].items():
         gpus = [gpu for gpu in host.gpus if ids.get(gpu.address) in board.get(switch, ())]
         switches = [one for one in host.nvswitches if ids.get(one.address) == switch]
@@ -211,11 +222,11 @@ def _boards(evidence: Evidence) -> Iterator[Contradiction]:
         wanted = board["gpus"] * -(-len(switches) // per_board)
         here = f"{len(gpus)} GPUs of its kind in the PCI tree"
         if switches and len(gpus) + lost < wanted:
-            yield verdict, f"{here}, {len(switches)} NVSwitches: {wanted} GPUs belong to them", _TREE, _GONE
+            yield verdict, f"{here}, {len(switches)} NVSwitches: {wanted} GPUs belong to them", _TREE, hint
         elif not switches and any(_on_fabric(gpu.fabric_state) for gpu in gpus):
-            yield verdict, f"no NVSwitch in the PCI tree, and {here} are on an NVSwitch fabric", _TREE, _GONE
+            yield verdict, f"no NVSwitch in the PCI tree, and {here} are on an NVSwitch fabric", _TREE, hint
         elif not switches and gpus and len(gpus) + lost not in _ALONE:
-            yield "unknown", f"{here}, without NVSwitches: its boards hold 4 or 8", _TREE, _GONE
+            yield "unknown", f"{here}, without NVSwitches: its boards hold 4 or 8", _TREE, hint
 
 
 def _on_fabric(state: str | None) -> bool:

@@ -6,18 +6,20 @@ other.
 
 from __future__ import annotations
 
+import msgspec
+
 from hosttune.gpu.amd import AMD
 from hosttune.gpu.habana import HABANA
 from hosttune.gpu.inside import Inside
 from hosttune.gpu.intel import INTEL
 from hosttune.gpu.nvidia import NVIDIA
-from hosttune.gpu.vendor import Vendor
+from hosttune.gpu.vendor import Hints, Vendor
 from hosttune.model.gpu import OTHER, Gpu
 from hosttune.model.host import PciDevice
 from hosttune.model.limits import check_count
 from hosttune.reader import Reader
 
-__all__ = ["VENDORS", "inside", "maker_of", "read_gpus", "vendor_of"]
+__all__ = ["VENDORS", "hints_for", "inside", "maker_of", "read_gpus", "vendor_of"]
 
 VENDORS: tuple[Vendor, ...] = (NVIDIA, AMD, HABANA, INTEL)
 
@@ -63,6 +65,13 @@ def _gpu(device: PciDevice, vendor: Vendor | None) -> Gpu:
 def vendor_of(name: str) -> Vendor | None:
     """Return the maker that a Gpu's `vendor` names; None for "other"."""
     return next((vendor for vendor in VENDORS if vendor.name == name), None)
+
+
+def hints_for(gpu: Gpu) -> Hints:
+    """Return the words of its maker for messages about this GPU, with its address filled in."""
+    vendor = vendor_of(gpu.vendor)
+    hints = vendor.hints if vendor else Hints()
+    return Hints(**{name: text.replace("{gpu}", gpu.address) for name, text in msgspec.structs.asdict(hints).items()})
 
 
 def maker_of(vendor_id: str | None) -> Vendor | None:

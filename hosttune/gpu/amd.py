@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from hosttune.gpu.inside import Inside
-from hosttune.gpu.vendor import Bench, Listing, Vendor, awake, fill
+from hosttune.gpu.vendor import Bench, Hints, Listing, Vendor, awake, fill
 from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu, Peer
 from hosttune.model.host import PciDevice
@@ -272,6 +272,23 @@ def _knobs() -> Knobs:
     return AMD_KNOBS
 
 
+# Sources: ROCm/amdsmi, docs/how-to/amdsmi-cli-tool.md: static, metric, process, topology, bad-pages, reset (a reset of
+# one GPU resets all GPUs of its XGMI hive, and ends every process that has /dev/kfd open).
+HINTS = Hints(
+    tool="amd-smi",
+    reporters="none of the driver's files in sysfs",
+    unreported="look for messages of amdgpu in the kernel log, and run as root",
+    show="amd-smi metric -g {gpu}",
+    defaults="amd-smi static --limit",
+    power="amd-smi static --limit -g {gpu}",
+    heat="amd-smi static --limit -g {gpu}",
+    processes="amd-smi process -g {gpu}",
+    links="amd-smi topology --link-type",
+    reset="reboot, or run amd-smi reset --gpureset -g {gpu} once nothing uses any GPU here (it resets all that XGMI"
+    " joins)",
+    repaired="amd-smi bad-pages -g {gpu} lists the pages that were retired",
+    lost="messages of amdgpu",
+)
 AMD = Vendor(
     name="amd",
     vendor_id="1002",
@@ -283,6 +300,7 @@ AMD = Vendor(
     link="xgmi",
     lists=_lists,
     tellers={"amdgpu": "sysfs of amdgpu"},
+    hints=HINTS,
     knobs=_knobs,
     # NCCL's version number: ROCm/rccl, src/graph/xml.h.
     inside=Inside(note="AMD: no persistence or power setting has a source, so none is made", nccl="2"),

@@ -6,7 +6,7 @@ import contextlib
 
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu.inside import Inside
-from hosttune.gpu.vendor import Answer, Bench, Listing, Part, Traces, Vendor, always, ask, awake, fill
+from hosttune.gpu.vendor import Answer, Bench, Hints, Listing, Part, Traces, Vendor, always, ask, awake, fill
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import PciDevice, Problem
 from hosttune.model.values import MAX_ID, MAX_SIZE, parse_address
@@ -151,6 +151,16 @@ def _parts(gpu: Gpu) -> tuple[Part, ...] | str:
     return (Part(subject=gpu.address, address=gpu.address, environment=environment, without=WITHOUT),)
 
 
+# docs.habana.ai, "System Management Interface Tool": -q, -i, -d, -r (--reset-aip, needs -i).
+HINTS = Hints(
+    tool="hl-smi",
+    reporters="neither the driver's files in sysfs nor hl-smi",
+    unreported="look for messages of habanalabs in the kernel log; install hl-smi, or run as root",
+    show="hl-smi -q -i {gpu}",
+    processes="hl-smi",
+    reset="hl-smi --reset-aip -i {gpu} once nothing uses it",
+    lost="messages of habanalabs",
+)
 HABANA = Vendor(
     name="habana",
     vendor_id="1da3",
@@ -161,7 +171,8 @@ HABANA = Vendor(
     driver=DRIVER,
     tells=frozenset(("driver_version", "power_limit_watts", "status")),
     lists=_lists,
-    tellers={DRIVER: "sysfs of habanalabs"},
+    tellers={DRIVER: "sysfs of habanalabs"},  # all of `tells`: hl-smi adds UUID and memory
+    hints=HINTS,
     # Documentation/ABI/testing/sysfs-driver-habanalabs has max_power, but no range, no default and no way to reset it.
     unset={
         DRIVER: "no source gives Gaudi's power limits a range or a default, and hl-smi sets none that is documented"
@@ -172,6 +183,7 @@ HABANA = Vendor(
     traces=Traces(node_classes={"habanalabs": "/dev/"}),
     bench=Bench(
         backends=frozenset(("PyTorch for Gaudi",)),
+        libraries=("torch", "habana_frameworks"),
         parts=_parts,
         unproven="unproven: not seen on a machine with Gaudi",
     ),

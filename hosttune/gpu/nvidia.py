@@ -13,7 +13,7 @@ import msgspec
 
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu.inside import Inside
-from hosttune.gpu.nvidia_host import DRIVER, NVML, TRACES, lists, parse_nvml, parse_smi_text, parse_smi_xml
+from hosttune.gpu.nvidia_host import DRIVER, HINTS, NVML, TRACES, lists, parse_nvml, parse_smi_text, parse_smi_xml
 from hosttune.gpu.nvidia_words import TELLS
 from hosttune.gpu.vendor import Answer, Bench, Part, Vendor, always, ask, awake, fill
 from hosttune.model.gpu import Gpu, Mig, Peer
@@ -394,7 +394,8 @@ NVIDIA = Vendor(
     link="nvlink",
     lists=lists,
     must_list=True,
-    tellers={"nvidia-smi": "nvidia-smi -q"},
+    tellers={"nvml": "NVML {call}", "nvidia-smi": "nvidia-smi -q"},
+    hints=HINTS,
     reset_doubts=RESET_DOUBTS,
     serves_vfio=True,
     mig=True,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hosttune.errors import BadInput
 from hosttune.gpu import nvswitches
-from hosttune.gpu.vendor import LOGGED_ADDRESS, Answer, Listing, LogRecords, Traces, ask
+from hosttune.gpu.vendor import LOGGED_ADDRESS, Answer, Hints, Listing, LogRecords, Traces, ask
 from hosttune.model.gpu import Gpu
 from hosttune.reader import Reader
 
@@ -135,4 +135,20 @@ _LOG = LogRecords(
     ),
 )
 
+HINTS = Hints(
+    tool="nvidia-smi",
+    unreported="install the driver's library or tool (nvidia-smi), or run as root",
+    show="nvidia-smi -q",
+    defaults="nvidia-smi -q",
+    power="nvidia-smi -i {gpu} -q -d POWER",
+    heat="nvidia-smi -q -d TEMPERATURE",
+    processes="nvidia-smi -i {gpu}",
+    links="nvidia-smi nvlink -s and -e, and the Fabric Manager's log",
+    set_power="nvidia-smi -i {gpu} -pl",
+    reset="nvidia-smi --gpu-reset -i {gpu} once nothing uses it (or reboot)",
+    repaired="row-remap and xid say whether it is repaired",
+    lost="XID 79 and RmInitAdapter",
+    diagnose="run dcgmi diag -r 4",
+    retakers=", its persistence daemon or Fabric Manager",
+)
 TRACES = Traces(modules=("nvidia",), proc=HELD, nodes=_nodes, daemons=_DAEMONS, log=_LOG)

@@ -88,13 +88,15 @@ class Part(Value, frozen=True, kw_only=True):
 class Bench(msgspec.Struct, frozen=True, kw_only=True):
     """How benchmarks load a maker's GPUs.
 
-    `backends`: names of those that can (`hosttune.bench`). `parts` returns the devices of a GPU that are measured by
+    `backends`: names of those that can (`hosttune.bench`). `libraries`: the Python packages that its measurements in
+    Python import. `parts` returns the devices of a GPU that are measured by
     processes of their own (empty if it has none), or the reason why they are unknown. None: a GPU is measured together
     with the others, by its PCI address. `watch`: the tool that reports clocks and power under load, "" if none is used.
     `unproven` is shown with every figure; "" if the figures were seen on such a machine.
     """
 
     backends: frozenset[str]
+    libraries: tuple[str, ...] = ("torch",)
     parts: Callable[[Gpu], tuple[Part, ...] | str | None] = lambda _: None
     watch: str = ""
     unproven: str = ""
@@ -140,6 +142,36 @@ class Traces(msgspec.Struct, frozen=True, kw_only=True):
     log: LogRecords | None = None
 
 
+class Hints(msgspec.Struct, frozen=True, kw_only=True):
+    """Words of one maker for messages: what an operator reads or runs. "{gpu}" stands for the GPU's PCI address.
+
+    - `tool`: the maker's command-line tool. `reporters`: where facts of a GPU come from, as the subject of "reported".
+      `unreported`: what to do if none of these reported a GPU that the driver holds.
+    - `show` prints what the driver knows about a GPU; `defaults` its board's defaults; `power` its power limits; `heat`
+      its temperature limits; `processes` the processes on it; `links` its links to other GPUs.
+    - `set_power`: a command that sets a power limit, without its last word, the watts; "": the plan sets it.
+    - `reset`: how and when to reset a GPU. `repaired`: what tells whether memory errors were repaired.
+    - `lost`: what the kernel log has of a GPU that its driver lost. `diagnose`: a thorough test of a GPU.
+    - `retakers`: what else takes a GPU again when it is back on the host's driver.
+    """
+
+    tool: str = "its maker's tool"
+    reporters: str = "neither its library nor its tool"
+    unreported: str = "install the driver's library or tool, or run as root"
+    show: str = "its maker's tool"
+    defaults: str = "its maker's tool"
+    power: str = "its maker's tool"
+    heat: str = "its maker's tool"
+    processes: str = "its maker's tool"
+    links: str = "what its maker's tool shows of its links"
+    set_power: str = ""
+    reset: str = "reset the GPU once nothing uses it (or reboot)"
+    repaired: str = ""
+    lost: str = "messages of its driver"
+    diagnose: str = "run its maker's diagnostics"
+    retakers: str = ""
+
+
 class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     """One maker of accelerators.
 
@@ -157,7 +189,8 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     - `lists` reads what is recorded, or is in a file, about the GPUs that the maker's driver holds. It runs no tool,
       because a tool could wake a GPU. `must_list`: a driver that holds GPUs always has such a list, so if there is
       none, it was lost.
-    - `tellers`: names of `Gpu.source` for users.
+    - `tellers`: names of `Gpu.source` for users, the usual one first; "{call}" stands for the library's function.
+    - `hints`: words for messages about its GPUs.
     - `reset_doubts`: by device id, what is known about a reset between two guests after which the GPU does not come
       back.
     - `bench` is how benchmarks load its GPUs; None: none can.
@@ -189,6 +222,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     unset: Mapping[str, str] = {}
     inside: Inside = Inside()
     traces: Traces = Traces()
+    hints: Hints = Hints()
 
 
 def always(device: PciDevice, bridge: PciDevice | None) -> bool:

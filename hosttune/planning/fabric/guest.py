@@ -171,7 +171,8 @@ def _say_mig(fabric: Fabric, guest: PlannedGuest, say: Say) -> None:
             "error",
             f"guest {guest.name} cuts its GPUs with MIG inside, and partition {number}, which is active, joins them"
             f" with {others}: until MIG is on inside, and whenever the guest turns it off, the NVLinks between them are"
-            f" open to whoever has those. Before it starts: fmpm -d {number} once no guest uses the partition",
+            " open to any guest or program that has those GPUs. Before it starts: fmpm -d "
+            f"{number} once no guest uses the partition",
             _WHERE,
         )
     if open_partitions(fabric, guest):

@@ -5,7 +5,7 @@ Pure. Reasons name the file or figure that they are based on. If it is unknown, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from hosttune.gpu import vendor_of
@@ -62,9 +62,15 @@ def reasons(context: PlanningContext, decision: Decision) -> tuple[str, ...]:
     if not set(decision.closure.members) <= set(decision.functions):
         lines.append(
             "managed='no': the plan itself binds it to vfio-pci, so that stopping the guest does not hand the device"
-            " back to the host's driver, its persistence daemon or Fabric Manager"
+            f" back to the host's driver{_retakers(context, choice.gpus)}"
         )
     return tuple(lines)
+
+
+def _retakers(context: PlanningContext, gpus: Iterable[str]) -> str:
+    """Return what else than the host's driver takes these GPUs when they come back, for the end of a sentence."""
+    makers = (vendor_of(gpu.vendor) for address in gpus if (gpu := context.host.index.gpus.get(address)))
+    return "".join(dict.fromkeys(maker.hints.retakers for maker in makers if maker))
 
 
 def _home(context: PlanningContext, address: str) -> str:
