@@ -5,12 +5,13 @@ All of a kind are put into one host, since each concerns another check: a look a
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
 
 import pytest
 from damage import Files, Found, as_captured, improvements, load, read_by_discovery, validated
-from sickhosts import EXAMPLE, GIVEN, contradicted, with_guest
+from sickhosts import EXAMPLE, GIVEN, VM, contradicted, with_guest
 
 from hosttune.pciconfig import CAP_EXPRESS, capability_at
 from hosttune.system import COMMANDS
@@ -337,3 +338,34 @@ def test_links_without_aer_counters_are_known_for_such() -> None:
     host = Files(files, whole.links, whole.dirs, "a host whose firmware handles errors of links")
     found = validated(as_captured(host, read_by_discovery(host)))
     assert {outcome for (check, _), outcome in found.outcomes.items() if check == "aer"} == {"skip"}
+
+
+PCIE = ("CurrPcieLinkGeneration", "CurrPcieLinkWidth", "MaxPcieLinkWidth")
+SMI, NVML = COMMANDS + "nvidia-smi-q-x", COMMANDS + "nvml.json"
+
+
+def _gpus_links(host: Files, value: int | None) -> Files:
+    """A host with NVML's answer of today, and this width of the second GPU's link; None: it is not in the answer."""
+    document = json.loads(host.files[NVML])
+    for entry in (entry for key, entry in document.items() if key.isdecimal()):
+        entry |= {f"nvmlDeviceGet{name}": 5 if "Gen" in name else 16 for name in PCIE}
+    document["1"]["nvmlDeviceGetCurrPcieLinkWidth"] = value
+    if value is None:
+        del document["1"]["nvmlDeviceGetCurrPcieLinkWidth"]
+    return host.put({NVML: json.dumps(document)})
+
+
+def test_a_link_that_the_driver_contradicts_stays_unknown_without_its_answer() -> None:
+    """A capture made by hosttune that lost NVML's answer, and one by another tool that lost nvidia-smi's."""
+    vm, other = load(VM), load(EXAMPLE)
+    narrow = re.sub(r"(<current_link_width>)16x", r"\g<1>8x", other.files[SMI].decode(), count=1)
+    hosts = {
+        "as it is": (_gpus_links(vm, 16), "0000:00:07.0", "pass"),
+        "NVML contradicts": (_gpus_links(vm, 8), "0000:00:07.0", "unknown"),
+        "NVML lost one value": (_gpus_links(vm, None), "0000:00:07.0", "unknown"),
+        "NVML lost": (_without(vm, NVML), "0000:00:07.0", "unknown"),
+        "nvidia-smi contradicts": (other.put({SMI: narrow}), GIVEN, "unknown"),
+        "nvidia-smi lost": (_without(other, SMI), GIVEN, "unknown"),
+    }
+    found = {name: validated(host).outcomes["pcie-link", gpu] for name, (host, gpu, _) in hosts.items()}
+    assert found == {name: outcome for name, (_, _, outcome) in hosts.items()}

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from hosttune.checks import driverlinks
 from hosttune.checks.check import Check, failed, passed, skipped, unknown
 from hosttune.checks.facts import SOFTWARE, accelerators, as_root, lacks
 from hosttune.gpu.idling import IDLING_DRIVERS, LOADED_DRIVERS
@@ -19,7 +20,6 @@ from hosttune.model.values import slot_of
 from hosttune.pciconfig import WIDTHS
 
 _ID = "pcie-link"
-_RATES = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}  # GT/s per lane, by generation
 _NO_LINK = ("root-complex-endpoint", "root-complex-event-collector")
 _FACING_DOWN = ("root-port", "downstream-port", None)
 _QEMU = "1b36"  # vendor id of QEMU's own ports: their link registers describe no physical link
@@ -99,10 +99,12 @@ def _judge(
         source += "; its speed and width while copies ran"
     best = _best(functions, device, port)
     expected = f"{_shape(*best)}, the most that {'both ends' if port else 'it'} can do"
-    doubt = _contradiction(device, link, gpu) or _one_source(others, device, link)
+    doubt = _contradiction(device, link) or _one_source(others, device, link)
     outcome, why = ("unknown", doubt) if doubt else _verdict(functions, device, port, best, loaded=loaded is not None)
-    if outcome == "pass" and (doubt := _other_end(functions, others, device, link)):
-        outcome, why = "unknown", doubt
+    if outcome == "pass":
+        doubt = _other_end(functions, others, device, link)
+        doubt = doubt or _driver(evidence, device, link, gpu)
+        outcome, why = ("unknown", doubt) if doubt else (outcome, why)
     actual = _shape(link.speed_gts, link.width) if loaded is None else _told_under_load(loaded, link)
     actual += f", {why}" if why else ""
     if outcome == "pass":
@@ -133,25 +135,26 @@ def _read(functions: Functions, device: PciDevice, port: _End | None) -> str:
     return ", ".join(read) or "the host document"
 
 
-def _contradiction(device: PciDevice, link: Link, gpu: Gpu | None) -> str | None:
+def _contradiction(device: PciDevice, link: Link) -> str | None:
     """Return which sources of a link report different values; None if they agree or there is only one.
 
-    The current speed of a GPU is not compared: it may have changed between two reads. A generation from the maker's
-    tool is the maximum of the GPU, or of the GPU in this system, and never more than the link's own maximum.
+    The current speed of a GPU is not compared: it may have changed between two reads.
     """
-    told = link.told or ()
-    if differ := _differ(told, *_ABILITIES, *_now(device)):
-        return differ
-    if gpu is None or device.physfn is not None or link.max_speed_gts is None:
+    return _differ(link.told or (), *_ABILITIES, *_now(device))
+
+
+def _driver(evidence: Evidence, device: PciDevice, link: Link, gpu: Gpu | None) -> str | None:
+    """Return why the GPU's driver does not confirm a link that would pass; None if it does, or cannot report it."""
+    if gpu is None or device.physfn is not None:
         return None
-    alone, together = (_RATES.get(number or 0) for number in (gpu.pcie_gpu_max_generation, gpu.pcie_max_generation))
-    said = alone if alone is not None and alone != link.max_speed_gts else None
-    if said is None and together is not None and together > link.max_speed_gts:
-        said = together
-    if said is None:
+    if why := driverlinks.contradiction(link, gpu):
+        return why
+    if device.address in (evidence.loaded_links or {}):
         return None
-    mine = told[0].read if told else "the link"
-    return f"sources disagree: {mine} says {link.max_speed_gts:g} GT/s at most, {gpu.source or 'its driver'} {said:g}"
+    if why := driverlinks.missing(evidence, gpu, device):
+        return why
+    speed = driverlinks.speed_now(link, gpu)
+    return None if speed is None else f"{_AT_REST}: {gpu.source or 'its driver'} read {speed:g} GT/s"
 
 
 def _one_source(others: _Others, device: PciDevice, link: Link, whose: str = "its ") -> str | None:
