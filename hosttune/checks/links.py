@@ -99,12 +99,17 @@ def _judge(
         source += "; its speed and width while copies ran"
     best = _best(functions, device, port)
     expected = f"{_shape(*best)}, the most that {'both ends' if port else 'it'} can do"
-    doubt = _contradiction(device, link) or _one_source(others, device, link)
-    outcome, why = ("unknown", doubt) if doubt else _verdict(functions, device, port, best, loaded=loaded is not None)
-    if outcome == "pass":
+    outcome, why = _verdict(functions, device, port, best, loaded=loaded is not None)
+    driven = gpu if device.physfn is None else None
+    doubt = _contradiction(device, link)
+    if driven is not None and outcome != "fail":  # a fault that both ends report is not healed by the driver
+        doubt = doubt or driverlinks.contradiction(link, driven)
+    doubt = doubt or _one_source(others, device, link)
+    if doubt is None and outcome == "pass":
         doubt = _other_end(functions, others, device, link)
-        doubt = doubt or _driver(evidence, device, link, gpu)
-        outcome, why = ("unknown", doubt) if doubt else (outcome, why)
+        if driven is not None and loaded is None:
+            doubt = doubt or _unconfirmed(evidence, device, link, driven)
+    outcome, why = ("unknown", doubt) if doubt else (outcome, why)
     actual = _shape(link.speed_gts, link.width) if loaded is None else _told_under_load(loaded, link)
     actual += f", {why}" if why else ""
     if outcome == "pass":
@@ -143,14 +148,8 @@ def _contradiction(device: PciDevice, link: Link) -> str | None:
     return _differ(link.told or (), *_ABILITIES, *_now(device))
 
 
-def _driver(evidence: Evidence, device: PciDevice, link: Link, gpu: Gpu | None) -> str | None:
+def _unconfirmed(evidence: Evidence, device: PciDevice, link: Link, gpu: Gpu) -> str | None:
     """Return why the GPU's driver does not confirm a link that would pass; None if it does, or cannot report it."""
-    if gpu is None or device.physfn is not None:
-        return None
-    if why := driverlinks.contradiction(link, gpu):
-        return why
-    if device.address in (evidence.loaded_links or {}):
-        return None
     if why := driverlinks.missing(evidence, gpu, device):
         return why
     speed = driverlinks.speed_now(link, gpu)
