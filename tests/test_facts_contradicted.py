@@ -310,14 +310,16 @@ def test_a_fault_is_healed_in_another_of_its_sources() -> None:
     assert {key: after.outcomes.get(key) for key in told} == told
 
 
-def test_what_a_capture_of_our_own_says_is_not_there() -> None:
-    """A manifest that denies one counter of three, and the driver that the drivers' folders and the tool name."""
+@pytest.mark.parametrize("counters", [(FATAL,), (FATAL, "aer_dev_correctable", "aer_dev_nonfatal")])
+def test_what_a_capture_of_our_own_says_is_not_there(counters: tuple[str, ...]) -> None:
+    """A manifest that denies one or all AER counters, and the driver that the drivers' folders and the tool name."""
     host = _faulty()
     folder = host.links[f"{DEVICES}/{FAR}"]
     fatal = host.put({f"{folder}/{FATAL}": "TLP 2\nTOTAL_ERR_FATAL 2\n"})
     held = _relinked(fatal, {f"{folder}/driver": "/sys/bus/pci/drivers/nouveau"})
     before = validated(as_captured(held, read_by_discovery(held)))
-    lost = _relinked(_without(fatal, f"{folder}/{FATAL}"), {f"{folder}/driver": None})
+    gone = _without(fatal, *(f"{folder}/{name}" for name in counters))
+    lost = _relinked(gone, {f"{folder}/driver": None})
     after = validated(as_captured(lost, read_by_discovery(lost)))
     assert list(improvements(before, after)) == []
     assert [before.outcomes["aer", FAR], after.outcomes["aer", FAR]] == ["fail", "unknown"]

@@ -9,7 +9,7 @@ import msgspec
 
 from hosttune.checks import driverlinks
 from hosttune.checks.check import Check, failed, passed, skipped, unknown
-from hosttune.checks.facts import SOFTWARE, accelerators, as_root, lacks
+from hosttune.checks.facts import SOFTWARE, accelerators, as_root, lacks, model_of
 from hosttune.gpu.idling import IDLING_DRIVERS, LOADED_DRIVERS
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
@@ -75,8 +75,8 @@ def _others(functions: Functions) -> _Others:
     widest: dict[tuple[str | None, ...], tuple[int, str]] = {}
     for one in linked:
         lanes = (one.link.max_width if one.link else None) or 0
-        if lanes > widest.get(_model(one), (0, ""))[0]:
-            widest[_model(one)] = lanes, one.address
+        if lanes > widest.get(model_of(one), (0, ""))[0]:
+            widest[model_of(one)] = lanes, one.address
     above = (functions[one.parent].link for one in linked if one.parent is not None and one.parent in functions)
     return _Others(
         widest,
@@ -195,16 +195,11 @@ def _other_end(functions: Functions, others: _Others, device: PciDevice, link: L
 
 def _narrower(others: _Others, device: PciDevice, link: Link) -> str | None:
     """Return which function of this model has more lanes, if this one has a single source of its lanes; else None."""
-    most, who = others.widest.get(_model(device), (0, ""))
+    most, who = others.widest.get(model_of(device), (0, ""))
     if len(link.told or ()) != 1 or link.max_width is None or most <= link.max_width:
         return None
     read = (link.told or ())[0].read
     return f"{read} says {link.max_width} lanes at most, {who}, of the same model, {most}"
-
-
-def _model(device: PciDevice) -> tuple[str | None, ...]:
-    ids = (device.vendor_id, device.device_id, device.subsystem_vendor_id, device.subsystem_device_id)
-    return (*ids, device.address[-1], device.port_type)
 
 
 def _told_of(device: PciDevice, link: Link) -> tuple[LinkFigures, ...]:
