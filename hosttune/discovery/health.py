@@ -1,8 +1,8 @@
 """System → health that hardware and kernel report: kernel log, AER and EDAC counters, drives, clock. Read only.
 
 A capture must hold, as far as the host has them, /proc/uptime, `aer_dev_correctable`, `aer_dev_nonfatal` and
-`aer_dev_fatal` of the PCI functions, `ue_count` and `ce_count` of the memory controllers, `state` and `hwmon*` below
-/sys/class/nvme, and the answers `kernel-log`, `nvme-smart-log-NAME` and `adjtimex`.
+`aer_dev_fatal` of the PCI functions, `ue_count`, `ce_count`, `size_mb` and `mc_name` of the memory controllers, `state`
+and `hwmon*` below /sys/class/nvme, and the answers `kernel-log`, `nvme-smart-log-NAME` and `adjtimex`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from hosttune.reader import Reader, number
 _DEVICES = sysfs.PCI_DEVICES
 _NVME = "/sys/class/nvme"
 _EDAC = "/sys/devices/system/edac/mc"
+_AMD = re.compile(r"F[0-9A-Fa-f]{2}h(_M[0-9A-Fa-f]{2,3}h)?")  # ctl_name, drivers/edac/amd64_edac.c
 _CONTROLLER = re.compile(r"nvme[0-9]{1,5}")
 # Source: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats. The last line of each file is its total.
 _AER = (
@@ -53,7 +54,7 @@ def read_health(reader: Reader, host: Host) -> Health:
         events_since=None if log is None else log.since,
         events_source=None if log is None else log.source,
         events_unread=0 if log is None else log.unread,
-        edac=_edac(reader),
+        edac=_edac(reader, host),
         uptime_seconds=uptime,
         aer=_aer(reader, host, recorded=uptime is not None),
         disks=_disks(reader, host),
@@ -118,11 +119,12 @@ def _aer_of(reader: Reader, address: str) -> dict[str, int]:
 # --- memory --------------------------------------------------------------------------------------------------
 
 
-def _edac(reader: Reader) -> dict[str, dict[str, int | None]] | None:
+def _edac(reader: Reader, host: Host) -> dict[str, dict[str, int | None]] | None:
     """Return uncorrected and corrected errors of each memory controller that has an EDAC driver; {} if there is none.
 
     Source: Documentation/ABI/testing/sysfs-devices-edac, ue_count and ce_count. The controllers are numbered from 0. If
-    a number is missing and the controller is not proven to be absent, it was lost, and its counts are None.
+    a number is missing and the controller is not proven to be absent, it was lost, and its counts are None. If the
+    others are too few for this host, it is the one with the next number.
     """
     names = reader.listing(_EDAC)
     if names is None:
@@ -130,10 +132,35 @@ def _edac(reader: Reader) -> dict[str, dict[str, int | None]] | None:
     matches = (re.fullmatch(r"mc(0|[1-9][0-9]{0,3})", name) for name in names)
     there = {int(match[1]) for match in matches if match}
     lost = {n for n in range(max(there, default=0)) if n not in there and not reader.lacks(f"{_EDAC}/mc{n}")}
+    if why := _too_few(reader, sorted(there), host):
+        reader.problem("memory controllers missing", _EDAC, why)
+        lost.add(max(there) + 1)
     return {
         f"mc{n}": {kind: reader.count(f"{_EDAC}/mc{n}/{kind}_count") for kind in ("ue", "ce")}
         for n in sorted(there | lost)
     }
+
+
+def _too_few(reader: Reader, there: list[int], host: Host) -> str | None:
+    """Return why there must be more memory controllers than these; None if nothing shows it, or if there is none.
+
+    Sizes are compared with the memory of nodes that have CPUs, which is always less than what is installed: other nodes
+    are GPUs or CXL devices. AMD's driver has a controller for each node of a package, and counts DIMMs of 48 and 96 GB
+    too small (drivers/edac/amd64_edac.c), so packages are compared there.
+    """
+    names = [reader.text(f"{_EDAC}/mc{n}/mc_name") for n in there]
+    sizes = [reader.count(f"{_EDAC}/mc{n}/size_mb") for n in there]
+    if there and all(name is not None and _AMD.fullmatch(name) for name in names):
+        packages = len({cpu.package for cpu in host.cpus if cpu.package is not None})
+        return f"{len(there)} for {packages} CPU packages" if len(there) < packages else None
+    known = [size for size in sizes if size is not None]
+    if not any(known):
+        return None
+    if len(known) < len(there):
+        return "the size of one could not be read"
+    memory = sum(node.memory_bytes or 0 for node in host.numa_nodes if node.kind == "cpu")
+    less = sum(known) << 20 < memory
+    return f"those there have {sum(known)} MiB, the nodes with CPUs {memory >> 20}" if less else None
 
 
 # --- disks ---------------------------------------------------------------------------------------------------
