@@ -211,6 +211,20 @@ def test_without_huge_pages_everything_counts() -> None:
     assert process.memory_by_node == {"0": 1000 << 12, "1": 77 << 12}
 
 
+@pytest.mark.parametrize(
+    ("lines", "resident"),
+    [
+        ("VmRSS:\t 4194304 kB\n", 4 << 30),
+        ("", None),
+        ("VmRSS:\t 4194304 kB\nVmRSS:\t 1 kB\n", None),
+        ("VmRSS:\t -1 kB\n", None),
+    ],
+)
+def test_the_kernel_counts_ordinary_memory_too(lines: str, resident: int | None) -> None:
+    process, _ = of(RUNS | {"/proc/17/task/17/status": RUNS["/proc/17/task/17/status"] + lines})
+    assert process.resident_bytes == resident
+
+
 def test_pages_of_an_untold_size_are_unknown_memory() -> None:
     process, _ = of(RUNS | {"/proc/17/numa_maps": HEAP + "7f00 bind:0 huge N0=1000\n"})
     assert process.memory_by_node is None

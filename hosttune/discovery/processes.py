@@ -19,6 +19,7 @@ from hosttune.reader import Reader, number
 
 _ALLOWED = re.compile(r"^Cpus_allowed_list:\s*(.*?)\s*$", re.MULTILINE)
 _COUNT = re.compile(r"^Threads:\s*([0-9]{1,7})\s*$", re.MULTILINE)
+_RESIDENT = re.compile(r"^VmRSS:\s*([0-9]{1,12}) kB$", re.MULTILINE)
 _LOST = GuestThread(name="", cpus=None)  # stands for threads that were not read
 _MDEVS = "/sys/bus/mdev/devices"
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -51,7 +52,17 @@ def read_process(reader: Reader, name: str, pid: int) -> GuestProcess:
         memory_by_node=_by_node(maps),
         page_sizes=tuple(sorted({mapped.page_bytes for mapped in maps if mapped.huge and mapped.page_bytes})),
         memory_by_cell=_by_cell(maps),
+        resident_bytes=_resident(reader, pid),
     )
+
+
+def _resident(reader: Reader, pid: int) -> int | None:
+    """Return the bytes of the process in memory, without huge pages (proc(5), VmRSS); None if that is not shown once.
+
+    Each thread of a process shows the same; the one with the process's id is read.
+    """
+    found = set(_RESIDENT.findall(reader.text(f"/proc/{pid}/task/{pid}/status") or ""))
+    return int(found.pop()) << 10 if len(found) == 1 else None
 
 
 def _maps(reader: Reader, path: str) -> tuple[Mapped, ...]:
