@@ -286,6 +286,9 @@ MEMORY = {
         {"memory": (SMALL,), "devices": ()},
         {"page_sizes": (), "memory_by_node": {"0": 31 * GIB // 16}, "resident_bytes": 2 * GIB}, "pass", "on node 0",
     ),
+    "a process that is not QEMU's": (
+        {}, {"threads": (GuestThread(name="sleep", cpus="0"),)}, "unknown", "no thread of its process is named",
+    ),
     "not shown": ({}, {"memory_by_node": None}, "unknown", "does not show its memory"),
     "not defined": ({"memory": None}, {}, "unknown", "definition could not be read"),
 }  # fmt: skip

@@ -113,7 +113,7 @@ def test_a_link_at_rest_leads_to_level_1() -> None:
     assert (other.outcome, "--level 1" in (other.hint or "")) == ("unknown", False)
 
 
-DRIVERS_LINK = {
+DRIVERS_LINK: dict[str, Any] = {
     "pcie_generation": 5,
     "pcie_max_generation": 5,
     "pcie_gpu_max_generation": 5,

@@ -104,9 +104,10 @@ def _loose(defined: ExpectedGuest, everywhere: CpuSet) -> Iterator[str]:
 def _memory(evidence: Evidence, guest: RunningGuest, process: GuestProcess, expected: str) -> CheckResult:
     source = f"/proc/{process.pid}/numa_maps"
     defined = ExpectedGuest.of_definition(guest, only_node=only_node(evidence.host))
-    if defined.memory is None or process.memory_by_node is None:
-        known = guest.memory is not None
-        why = "the kernel does not show its memory" if known else "its definition could not be read"
+    is_guest = any(vcpu_of(thread) is not None for thread in process.threads or ())
+    if defined.memory is None or process.memory_by_node is None or not is_guest:
+        why = "the kernel does not show its memory" if is_guest else "no thread of its process is named as a vCPU's"
+        why = why if guest.memory is not None else "its definition could not be read"
         hint = "run hosttune validate as root, on a kernel with NUMA (CONFIG_NUMA)"
         return unknown(_MEMORY, guest.name, expected=expected, why=why, hint=hint, source=source)
     differences = list(compare_memory(defined, process))
@@ -120,9 +121,9 @@ def _memory(evidence: Evidence, guest: RunningGuest, process: GuestProcess, expe
         actual = f"{actual}; {listed(wrong, 4)}"
         return failed(_MEMORY, guest.name, expected=expected, actual=actual, source=source, hint=again)
     if lacking:
-        kind = "huge pages are" if defined.has_huge_pages else "memory is"
-        why = f"where {lacking >> 20} MiB of its {kind} is not shown; {actual}"
-        hint = "run hosttune validate again, as root; libvirt takes all huge pages of a guest when it starts"
+        what = "huge pages" if defined.has_huge_pages else "memory"
+        why = f"no node is shown for {lacking >> 20} MiB of its {what}; {actual}"
+        hint = "run hosttune validate again, as root: /proc/PID/numa_maps shows all memory that a process has"
         return unknown(_MEMORY, guest.name, expected=expected, why=why, hint=hint, source=source)
     if not defined.memory or not all(part.nodes for part in defined.memory):
         actual += "; its definition names no node"
