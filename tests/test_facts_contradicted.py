@@ -14,7 +14,7 @@ from damage import Files, Found, as_captured, improvements, load, read_by_discov
 from sickhosts import EXAMPLE, GIVEN, VM, contradicted, with_guest
 
 from hosttune.pciconfig import CAP_EXPRESS, capability_at
-from hosttune.system import COMMANDS
+from hosttune.system import COMMANDS, COMPLETE
 
 DEVICES = "/sys/bus/pci/devices"
 GPUS = (GIVEN, "0000:29:00.0", "0000:41:00.0", "0000:56:00.0", "0000:9a:00.0", "0000:aa:00.0")
@@ -371,3 +371,19 @@ def test_a_link_that_the_driver_contradicts_stays_unknown_without_its_answer() -
     }
     found = {name: validated(host).outcomes["pcie-link", gpu] for name, (host, gpu, _) in hosts.items()}
     assert found == {name: outcome for name, (_, _, outcome) in hosts.items()}
+
+
+def test_the_matrix_alone_says_nothing_of_links() -> None:
+    """A capture of another tool with the matrix: NVML's answer lost, beside it nvidia-smi's, and its list of links."""
+    cases = VM.parent
+    tools = {
+        "nvidia-smi-topo-m": "topo-m-x4.txt",
+        "nvidia-smi-q-x": "nvidia-smi-q-x4.xml",
+        "nvidia-smi-nvlink-s": "nvlink-s-x4.txt",
+    }
+    whole = _without(load(VM), COMPLETE)
+    whole = whole.put({COMMANDS + name: (cases / file).read_text() for name, file in tools.items()})
+    gpu = ("nvlink", "0000:00:07.0")
+    lost = [_without(whole, *(COMMANDS + name for name in names)) for names in ((), tuple(tools)[1:], tuple(tools)[2:])]
+    assert [validated(host).outcomes[gpu] for host in lost] == ["pass"] * 3
+    assert [validated(_without(host, NVML)).outcomes[gpu] for host in lost[1:]] == ["unknown"] * 2
