@@ -102,6 +102,26 @@ def test_a_count_that_is_none_is_a_problem(root: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ("DLP 0\nTLP 0\nTOTAL_ERR_FATAL 0\n", 0),
+        ("DLP 0\nTOTAL_ERR_FATAL 0\n", None),  # a row of the others is lost
+        ("DLP 0\nTOTAL_ERR_FATAL 2\n", 2),
+        ("DLP 0\nTLP 0\n_bit[31] 0\nTOTAL_ERR_FATAL 0\n", 0),  # one more
+        ("DLP 0\nTLP 0\n" + "".join(f"bit{n} 0\n" for n in range(126)) + "TOTAL_ERR_FATAL 0\n", None),
+    ],
+)
+def test_a_row_that_other_functions_have_is_lost(root: Path, changed: str, expected: int | None) -> None:
+    addresses = (GPU, DISK, "0000:44:00.0")
+    for address in addresses:
+        put(root, f"/sys/bus/pci/devices/{address}/aer_dev_fatal", "DLP 0\nTLP 0\nTOTAL_ERR_FATAL 0\n")
+    put(root, f"/sys/bus/pci/devices/{GPU}/aer_dev_fatal", changed)
+    aer = read_health(reader(root), Host(pci=tuple(PciDevice(address=one) for one in addresses))).aer or {}
+    assert aer.get(GPU, {}).get("fatal") == expected
+    assert aer[DISK] == {"fatal": 0}
+
+
 # --- memory --------------------------------------------------------------------------------------------------
 
 MC = "/sys/devices/system/edac/mc"

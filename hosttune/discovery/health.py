@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from hosttune.discovery.kernellog import read_kernel_log
@@ -30,6 +32,7 @@ _AER = (
     ("nonfatal", "aer_dev_nonfatal", "TOTAL_ERR_NONFATAL"),
     ("fatal", "aer_dev_fatal", "TOTAL_ERR_FATAL"),
 )
+_MOST_ROWS = 128  # a register has 32 bits, and the file one more row
 # Fields of `nvme smart-log -o json` (nvme-cli; NVMe base specification, SMART / Health Information log).
 _COUNT = re.compile(r"[0-9]{1,39}")  # nvme-cli 2.3 writes numbers of 128 bits as text: "media_errors":"0"
 _SMART = ("critical_warning", "media_errors", "percent_used", "percentage_used", "avail_spare", "spare_thresh")
@@ -86,16 +89,23 @@ def _aer(reader: Reader, host: Host, *, recorded: bool) -> dict[str, dict[str, i
 
     None if a capture holds no counts and may have lost them, or was not made for a validation.
     """
-    found = {device.address: counts for device in host.pci if (counts := _aer_of(reader, device.address))}
+    files = {device.address: _aer_files(reader, device.address) for device in host.pci}
+    rows: Counter[tuple[str, str]] = Counter((kind, word) for of in files.values() for kind in of for word in of[kind])
+    having = Counter(kind for of in files.values() for kind in of)
+    whole = {kind: {word for at, word in rows if at == kind and rows[at, word] * 2 > having[kind]} for kind in having}
+    found = {address: counts for address, of in files.items() if (counts := _aer_of(reader, address, of, whole))}
     return found if found or (reader.system.complete and recorded) else None
 
 
-def _aer_of(reader: Reader, address: str) -> dict[str, int]:
-    """Return the counts of one function. A kind whose file is absent or cannot be read completely is left out."""
-    counts: dict[str, int] = {}
-    for kind, name, whole in _AER:
+def _aer_files(reader: Reader, address: str) -> dict[str, dict[str, int | None]]:
+    """Return the rows of one function's files by kind: a count by word, None for one that is not a count."""
+    found: dict[str, dict[str, int | None]] = {}
+    for kind, name, _ in _AER:
         path = f"{_DEVICES}/{address}/{name}"
         rows = [line.rpartition(" ") for line in (reader.text(path) or "").splitlines() if line]
+        if len(rows) > _MOST_ROWS:
+            reader.problem("not AER counts", path, f"{len(rows)} rows: no kernel has so many")
+            rows = []
         amounts: dict[str, int | None] = {}
         for word, _, value in rows:  # a file has each word once; if it is there twice, the larger count is used
             amount, before = number(value), amounts.get(word[:40], 0)
@@ -103,14 +113,33 @@ def _aer_of(reader: Reader, address: str) -> dict[str, int]:
         for word, amount in amounts.items():
             if amount is None:
                 reader.problem("not a count", path, f"{word!r} has none")
-        total = amounts.get(whole)
+        if amounts:
+            found[kind] = amounts
+    return found
+
+
+def _aer_of(
+    reader: Reader, address: str, files: Mapping[str, Mapping[str, int | None]], whole: Mapping[str, set[str]]
+) -> dict[str, int]:
+    """Return the counts of one function. A kind whose file is absent or cannot be read completely is left out.
+
+    The kernel writes the same rows for all functions (drivers/pci/pcie/aer.c, aer_stats_dev_attr): a file without a row
+    that most others have (`whole`) has lost it.
+    """
+    counts: dict[str, int] = {}
+    for kind, name, last in _AER:
+        amounts = files.get(kind, {})
+        total = amounts.get(last)
         known = {word: n for word, n in amounts.items() if n and not word.startswith("TOTAL_ERR")}
+        lost = sorted(whole.get(kind, set()) - amounts.keys()) if amounts else []
+        if lost:
+            reader.problem("rows lost", f"{_DEVICES}/{address}/{name}", f"it has no {lost[0]!r}, others do")
         # The total counts messages, and a message can have several reasons (aer.c, pci_dev_aer_stats_incr). So no count
         # of one reason can be larger than the total.
         most = max(known.values(), default=0)
         if most > (total or 0):
             counts[kind] = most
-        elif total is not None and None not in amounts.values():
+        elif total is not None and None not in amounts.values() and not (lost and total == 0):
             counts[kind] = total
         counts |= {f"{kind}:{word}": n for word, n in known.items()}
     return counts
