@@ -24,6 +24,7 @@ _CAPABILITY_POINTER = 0x34
 _STATUS_CAP_LIST = 0x10
 _CAP_SSVID = 0x0D
 CAP_EXPRESS = 0x10
+_EXT_AER = 0x01
 EXT_ACS = 0x0D
 _EXT_ATS = 0x0F
 _EXT_SRIOV = 0x10
@@ -71,7 +72,8 @@ class ConfigFacts(Value, frozen=True, kw_only=True):
     """The facts in configuration space. None: not there, or beyond the bytes that the kernel returned.
 
     `vendor_id` and the other ids are four hex digits without 0x; a virtual function returns ffff and so has none. `acs`
-    without names: extended space was read and has no ACS capability. `aspm`: "off", "L0s", "L1", "L0s L1";
+    without names: extended space was read and has no ACS capability. `aer`: it has the AER capability; None also where
+    the list of capabilities is broken. `aspm`: "off", "L0s", "L1", "L0s L1";
     `aspm_supported` likewise, with "none". Link widths outside the standard, including zero, are None. `doubts`: what
     was wrong with the lists ("the capability list loops at 0x50"). `all_ones`: the function does not respond.
     """
@@ -98,6 +100,7 @@ class ConfigFacts(Value, frozen=True, kw_only=True):
     max_payload_supported_bytes: int | None = None
     read_request_bytes: int | None = None
     relaxed_ordering: bool | None = None
+    aer: bool | None = None
     acs: Acs | None = None
     ats_enabled: bool | None = None
     sriov: SriovFacts | None = None
@@ -227,12 +230,14 @@ def _express(config: bytes, at: int, facts: dict[str, Any]) -> None:
 
 def _extended(config: bytes, facts: dict[str, Any], doubts: list[str]) -> None:
     facts["acs"] = _NO_ACS
+    before = len(doubts)
     order: list[int] = []
     for kind, at in _extended_capabilities(config, doubts):
         if kind not in order:
             order.append(kind)
             _extended_capability(config, kind, at, facts)
     facts["extended_capabilities"] = tuple(order)
+    facts["aer"] = _EXT_AER in order or (False if len(doubts) == before else None)
 
 
 def _extended_capabilities(config: bytes, doubts: list[str]) -> Iterator[tuple[int, int]]:

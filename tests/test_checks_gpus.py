@@ -248,6 +248,34 @@ def test_ecc_mode(facts: dict[str, Any], expected: tuple[str, str]) -> None:
     assert outcome("ecc-mode", **facts) == expected
 
 
+@pytest.mark.parametrize(
+    ("device_id", "model", "expected"),
+    [
+        ("2335", None, "fail"),
+        (None, "NVIDIA H200", "fail"),  # the driver names the model, and the id was lost
+        (None, "NVIDIA GeForce RTX 4090", "unknown"),
+        (None, None, "unknown"),
+        (CONSUMER, "NVIDIA GeForce RTX 4090", "warn"),
+    ],
+)
+def test_ecc_that_is_off_warns_only_on_a_gpu_that_is_known_for_another(
+    device_id: str | None, model: str | None, expected: str
+) -> None:
+    found = evidence(msgspec.structs.replace(nvidia(ecc=False, ecc_pending=False), model=model))
+    functions = tuple(msgspec.structs.replace(one, device_id=device_id) for one in found.host.pci)
+    host = msgspec.structs.replace(found.host, pci=functions)
+    assert of(msgspec.structs.replace(found, host=host), "ecc-mode", *GPUS)[A].outcome == expected
+
+
+def test_facts_under_the_uuid_of_another_gpu_are_not_this_ones() -> None:
+    """The answer has a healthy GPU twice, the second time at the address of a sick one."""
+    facts = {"ecc": True, "ecc_pending": True, "ecc_uncorrected": 0}
+    for uuids, expected in ((("GPU-1", "GPU-2"), "pass"), (("GPU-1", "GPU-1"), "unknown"), ((None, None), "pass")):
+        gpus = (nvidia(address, uuid=uuid, **facts) for address, uuid in zip((A, B), uuids, strict=True))
+        found = evidence(*gpus)
+        assert {of(found, "ecc-mode", *GPUS)[address].outcome for address in (A, B)} == {expected}
+
+
 def test_ecc_as_planned() -> None:
     found = evidence(nvidia(ecc=False, ecc_pending=False), plans=(planned(action("gpu-ecc", False)),))
     assert of(found, "ecc-mode", *GPUS)[A].outcome == "pass"

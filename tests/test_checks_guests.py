@@ -272,7 +272,22 @@ MEMORY = {
     "a part is not shown, the rest elsewhere": ({}, {"memory_by_node": {"1": GIB}}, "fail", "on node 1"),
     "one huge page beside ordinary ones": ({}, {"memory_by_node": {"0": GIB}}, "unknown", "3072 MiB"),
     "ordinary pages, not all taken yet": (
-        {"memory": (SMALL,)}, {"page_sizes": (), "memory_by_node": {"0": GIB}}, "pass", "1024 MiB on node 0",
+        {"memory": (SMALL,), "devices": ()}, {"page_sizes": (), "memory_by_node": {"0": GIB}}, "pass",
+        "1024 MiB on node 0",
+    ),
+    "ordinary pages, of which a VFIO device pins all": (
+        {"memory": (SMALL,)}, {"page_sizes": (), "memory_by_node": {"0": GIB}}, "unknown", "3072 MiB of its memory",
+    ),
+    "ordinary pages, of which the kernel counts more": (
+        {"memory": (SMALL,), "devices": ()},
+        {"page_sizes": (), "memory_by_node": {"0": GIB}, "resident_bytes": 2 * GIB}, "unknown", "896 MiB of its memory",
+    ),
+    "ordinary pages, of which the kernel counts nearly as many": (
+        {"memory": (SMALL,), "devices": ()},
+        {"page_sizes": (), "memory_by_node": {"0": 31 * GIB // 16}, "resident_bytes": 2 * GIB}, "pass", "on node 0",
+    ),
+    "a process that is not QEMU's": (
+        {}, {"threads": (GuestThread(name="sleep", cpus="0"),)}, "unknown", "no thread of its process is named",
     ),
     "not shown": ({}, {"memory_by_node": None}, "unknown", "does not show its memory"),
     "not defined": ({"memory": None}, {}, "unknown", "definition could not be read"),

@@ -419,6 +419,26 @@ def test_half_of_the_counts_do_not_pass(lost: str, kind: str | None) -> None:
     assert (result.outcome, lost in (result.actual or "")) == ("unknown", True)
 
 
+@pytest.mark.parametrize(
+    ("device", "sister", "expected"),
+    [
+        (True, True, "unknown"),  # its configuration space says that it has AER
+        (None, True, "unknown"),  # it was not read, and a function of the same model has counters
+        (None, None, "unknown"),
+        (False, True, "pass"),  # firmware hid the capability of this one, and the port's counters are there
+        (False, False, "unknown"),  # no capability can be seen here at all, and the same model has counters
+    ],
+)
+def test_counters_that_the_kernel_must_have_are_not_absent(
+    device: bool | None, sister: bool | None, expected: str
+) -> None:
+    found = linked({B: NONE, PORT: NONE})
+    functions = [msgspec.structs.replace(one, aer=device) if one.address == A else one for one in found.host.pci]
+    functions.append(function(B, "nvidia", aer=sister))
+    host = msgspec.structs.replace(found.host, pci=tuple(functions))
+    assert one(msgspec.structs.replace(found, host=host), "aer").outcome == expected
+
+
 def test_without_the_kernel_log_a_port_may_have_cut_its_link_off() -> None:
     assert one(linked({A: NONE, PORT: NONE}, events=None), "aer").outcome == "unknown"
 

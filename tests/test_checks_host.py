@@ -331,6 +331,26 @@ def test_groups_of_gpus_that_the_host_keeps() -> None:
     assert outcome("iommu-groups", without_groups(present=False), GPU)[0] == "skip"
 
 
+@pytest.mark.parametrize(
+    ("groupless", "absent", "expected"),
+    [
+        ({"parent": DOWN_2}, ("/",), "unknown"),  # behind a port of the same root bus: it must have a group
+        ({"parent": "0000:99:01.0"}, ("/",), "pass"),  # proven to have none, and of another root bus
+        ({"parent": None}, ("/",), "pass"),  # on the root bus, as the IOMMU's own function
+        ({"parent": "0000:99:01.0"}, (), "unknown"),  # lost: it may be in any group
+    ],
+)
+@pytest.mark.parametrize("driver", ["vfio-pci", "nvidia"])
+def test_a_function_of_unknown_group_may_be_in_this_one(
+    driver: str, groupless: dict[str, Any], absent: tuple[str, ...], expected: str
+) -> None:
+    found = with_pci(gpu(driver=driver), nic(iommu_group=None, **groupless), guests=())
+    found = msgspec.structs.replace(found, absent=absent)
+    result = judged("iommu-groups", found)[GPU]
+    assert result.outcome == expected
+    assert (f"the group of {NIC} is not known" in (result.actual or "")) is (expected == "unknown")
+
+
 # --- ACS and ATS ---------------------------------------------------------------------------------------------
 
 

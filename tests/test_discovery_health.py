@@ -13,7 +13,7 @@ from hosttune.discovery.fabric import CONFIG, read_fabric_manager
 from hosttune.discovery.health import read_health
 from hosttune.errors import CommandFailed
 from hosttune.model.gpu import Gpu
-from hosttune.model.host import Host, Nvme, NvSwitch, PciDevice
+from hosttune.model.host import Cpu, Host, NumaNode, Nvme, NvSwitch, PciDevice
 from hosttune.reader import Reader
 from hosttune.recorded import Capture
 
@@ -102,6 +102,26 @@ def test_a_count_that_is_none_is_a_problem(root: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ("DLP 0\nTLP 0\nTOTAL_ERR_FATAL 0\n", 0),
+        ("DLP 0\nTOTAL_ERR_FATAL 0\n", None),  # a row of the others is lost
+        ("DLP 0\nTOTAL_ERR_FATAL 2\n", 2),
+        ("DLP 0\nTLP 0\n_bit[31] 0\nTOTAL_ERR_FATAL 0\n", 0),  # one more
+        ("DLP 0\nTLP 0\n" + "".join(f"bit{n} 0\n" for n in range(126)) + "TOTAL_ERR_FATAL 0\n", None),
+    ],
+)
+def test_a_row_that_other_functions_have_is_lost(root: Path, changed: str, expected: int | None) -> None:
+    addresses = (GPU, DISK, "0000:44:00.0")
+    for address in addresses:
+        put(root, f"/sys/bus/pci/devices/{address}/aer_dev_fatal", "DLP 0\nTLP 0\nTOTAL_ERR_FATAL 0\n")
+    put(root, f"/sys/bus/pci/devices/{GPU}/aer_dev_fatal", changed)
+    aer = read_health(reader(root), Host(pci=tuple(PciDevice(address=one) for one in addresses))).aer or {}
+    assert aer.get(GPU, {}).get("fatal") == expected
+    assert aer[DISK] == {"fatal": 0}
+
+
 # --- memory --------------------------------------------------------------------------------------------------
 
 MC = "/sys/devices/system/edac/mc"
@@ -113,6 +133,41 @@ def test_errors_of_memory_controllers(root: Path) -> None:
             put(root, f"{MC}/{name}/{kind}_count", f"{count}\n")
     put(root, f"{MC}/power/control", "auto\n")
     assert read_health(reader(root), HOST).edac == {"mc0": {"ue": 0, "ce": 3}, "mc1": {"ue": 1, "ce": 0}}
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(
+    ("name", "megabytes", "there", "lost"),
+    [
+        ("Intel_10nm Socket#0 IMC#0", "65536", 4, False),
+        ("Intel_10nm Socket#0 IMC#0", "65536", 3, True),
+        ("Intel_10nm Socket#0 IMC#0", "0", 3, False),  # a driver that knows no size
+        ("Intel_10nm Socket#0 IMC#0", "", 3, False),
+        ("ghes_edac", "262144", 1, False),  # firmware counts for all controllers
+        ("F19h_M10h", "16384", 2, False),
+        ("F19h_M10h", "131072", 1, True),
+    ],
+)
+def test_the_last_memory_controller_is_missed(
+    root: Path, own: bool, name: str, megabytes: str, there: int, lost: bool
+) -> None:
+    """Two packages with 250 GiB, and a GPU's own memory, which no controller of the host has."""
+    for number in range(there):
+        put(root, f"{MC}/mc{number}/ue_count", "0\n")
+        put(root, f"{MC}/mc{number}/ce_count", "0\n")
+        put(root, f"{MC}/mc{number}/mc_name", f"{name}\n")
+        if megabytes:
+            put(root, f"{MC}/mc{number}/size_mb", f"{megabytes}\n")
+    if own:  # a manifest that denies the last one
+        text = manifest.write(["/.hosttune/capture", *(f"{MC}/mc{n}/ue_count" for n in range(there))], [MC], [])
+        put(root, "/.hosttune/capture", text)
+    nodes = tuple(NumaNode(id=n, memory_bytes=125 << 30, kind="cpu") for n in range(2))
+    gpu = NumaNode(id=2, memory_bytes=141 << 30, kind="gpu")
+    host = Host(cpus=tuple(Cpu(id=n, package=n) for n in range(2)), numa_nodes=(*nodes, gpu))
+    read = reader(root)
+    whole = {f"mc{n}": {"ue": 0, "ce": 0} for n in range(there)}
+    assert read_health(read, host).edac == whole | ({f"mc{there}": {"ue": None, "ce": None}} if lost else {})
+    assert ("memory controllers missing" in {problem.what for problem in read.problems}) is lost
 
 
 def test_a_count_of_memory_errors_that_is_none_is_unknown(root: Path) -> None:

@@ -19,6 +19,9 @@ from hosttune.system import COMMANDS, COMPLETE
 PROCESSES = f"{COMMANDS}qemu-processes"
 PID_FILE = "/run/libvirt/qemu/{}.pid"
 RAM = "7f0000000000 bind:{0} file=/dev/hugepages/x huge dirty={1} N{0}={1} kernelpagesize_kB={2}\n"
+OF_GUEST = (
+    "7f0000000000 bind:0 file=/dev/hugepages/libvirt/qemu/12-{}/ram-node0 huge dirty=4 N0=4 kernelpagesize_kB=1048576\n"
+)
 HEAP = "55d0b0000000 default heap anon=77 dirty=77 N1=77 kernelpagesize_kB=4\n"
 
 
@@ -96,6 +99,45 @@ def test_a_stale_file_of_libvirt_names_no_process() -> None:
 def test_of_two_of_one_name_libvirt_says_which(kept: str, pid: int | None) -> None:
     files = {PROCESSES: "17 a\n18 b\n19 a\n", PID_FILE.format("a"): kept}
     assert of(files)[0].pid == pid
+
+
+@pytest.mark.parametrize(
+    ("kept", "pid"), [("17", 17), ("17\n", 17), (None, 17), ("18", None), ("", None), ("x", None), ("9" * 40, None)]
+)
+def test_libvirt_names_another_process(kept: str | None, pid: int | None) -> None:
+    process, found = of(RUNS if kept is None else RUNS | {PID_FILE.format("a"): kept})
+    assert process.pid == pid
+    assert [problem.what for problem in found.problems] == ["process of a guest not known"] * (pid is None)
+
+
+def test_the_file_of_libvirt_that_names_the_process_was_lost() -> None:
+    path = PID_FILE.format("a")
+    kept = manifest.write([*RUNS, path, COMPLETE], [], [])
+    assert of(RUNS | {path: "17", COMPLETE: kept})[0].pid == 17
+    assert of(RUNS | {COMPLETE: kept})[0].pid is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({PROCESSES: "17 a\n17 b\n"}, "process of two guests"),
+        (thread(17, 17, "bash", on("0-1")), "process of another guest"),
+        ({"/proc/17/numa_maps": OF_GUEST.format("b")}, "process of another guest"),
+        ({"/proc/17/numa_maps": OF_GUEST.format("a") + OF_GUEST.format("b")}, "process of another guest"),
+    ],
+)
+def test_a_process_of_another_guest_or_of_none(changes: dict[str, str], what: str) -> None:
+    process, found = of(RUNS | changes)
+    assert process == GuestProcess(guest="a")
+    assert [problem.what for problem in found.problems] == [what]
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"), [("a", "a"), ("a guest of twenty-six letters", "a\\040guest\\040of\\040twenty-si"), ("ä", "ä")]
+)
+def test_the_folder_of_its_huge_pages_names_the_guest(name: str, folder: str) -> None:
+    files = {**RUNS, PROCESSES: f"17 {name}\n", "/proc/17/numa_maps": OF_GUEST.format(folder)}
+    assert of(files, name=name)[0].memory_by_node == {"0": 4 << 30}
 
 
 @pytest.mark.parametrize(
@@ -211,6 +253,20 @@ def test_without_huge_pages_everything_counts() -> None:
     assert process.memory_by_node == {"0": 1000 << 12, "1": 77 << 12}
 
 
+@pytest.mark.parametrize(
+    ("lines", "resident"),
+    [
+        ("VmRSS:\t 4194304 kB\n", 4 << 30),
+        ("", None),
+        ("VmRSS:\t 4194304 kB\nVmRSS:\t 1 kB\n", None),
+        ("VmRSS:\t -1 kB\n", None),
+    ],
+)
+def test_the_kernel_counts_ordinary_memory_too(lines: str, resident: int | None) -> None:
+    process, _ = of(RUNS | {"/proc/17/task/17/status": RUNS["/proc/17/task/17/status"] + lines})
+    assert process.resident_bytes == resident
+
+
 def test_pages_of_an_untold_size_are_unknown_memory() -> None:
     process, _ = of(RUNS | {"/proc/17/numa_maps": HEAP + "7f00 bind:0 huge N0=1000\n"})
     assert process.memory_by_node is None
@@ -251,7 +307,7 @@ def test_lines_that_the_kernel_writes_are_read(line: str) -> None:
 
 @given(st.text(max_size=200), st.text(alphabet="N0123456789= \nkernelpagesize_kB:bindhuge\t", max_size=200))
 def test_any_text_is_read_without_an_error(cpus: str, maps: str) -> None:
-    process, _ = of(RUNS | thread(17, 20, cpus, on(cpus)) | {"/proc/17/numa_maps": maps, PID_FILE.format("a"): cpus})
+    process, _ = of(RUNS | thread(17, 20, cpus, on(cpus)) | {"/proc/17/numa_maps": maps})
     assert process.pid == 17
 
 

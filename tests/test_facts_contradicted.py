@@ -5,15 +5,16 @@ All of a kind are put into one host, since each concerns another check: a look a
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
 
 import pytest
 from damage import Files, Found, as_captured, improvements, load, read_by_discovery, validated
-from sickhosts import EXAMPLE, GIVEN, contradicted, with_guest
+from sickhosts import EXAMPLE, GIVEN, VM, contradicted, with_guest
 
 from hosttune.pciconfig import CAP_EXPRESS, capability_at
-from hosttune.system import COMMANDS
+from hosttune.system import COMMANDS, COMPLETE
 
 DEVICES = "/sys/bus/pci/devices"
 GPUS = (GIVEN, "0000:29:00.0", "0000:41:00.0", "0000:56:00.0", "0000:9a:00.0", "0000:aa:00.0")
@@ -309,14 +310,16 @@ def test_a_fault_is_healed_in_another_of_its_sources() -> None:
     assert {key: after.outcomes.get(key) for key in told} == told
 
 
-def test_what_a_capture_of_our_own_says_is_not_there() -> None:
-    """A manifest that denies one counter of three, and the driver that the drivers' folders and the tool name."""
+@pytest.mark.parametrize("counters", [(FATAL,), (FATAL, "aer_dev_correctable", "aer_dev_nonfatal")])
+def test_what_a_capture_of_our_own_says_is_not_there(counters: tuple[str, ...]) -> None:
+    """A manifest that denies one or all AER counters, and the driver that the drivers' folders and the tool name."""
     host = _faulty()
     folder = host.links[f"{DEVICES}/{FAR}"]
     fatal = host.put({f"{folder}/{FATAL}": "TLP 2\nTOTAL_ERR_FATAL 2\n"})
     held = _relinked(fatal, {f"{folder}/driver": "/sys/bus/pci/drivers/nouveau"})
     before = validated(as_captured(held, read_by_discovery(held)))
-    lost = _relinked(_without(fatal, f"{folder}/{FATAL}"), {f"{folder}/driver": None})
+    gone = _without(fatal, *(f"{folder}/{name}" for name in counters))
+    lost = _relinked(gone, {f"{folder}/driver": None})
     after = validated(as_captured(lost, read_by_discovery(lost)))
     assert list(improvements(before, after)) == []
     assert [before.outcomes["aer", FAR], after.outcomes["aer", FAR]] == ["fail", "unknown"]
@@ -337,3 +340,50 @@ def test_links_without_aer_counters_are_known_for_such() -> None:
     host = Files(files, whole.links, whole.dirs, "a host whose firmware handles errors of links")
     found = validated(as_captured(host, read_by_discovery(host)))
     assert {outcome for (check, _), outcome in found.outcomes.items() if check == "aer"} == {"skip"}
+
+
+PCIE = ("CurrPcieLinkGeneration", "CurrPcieLinkWidth", "MaxPcieLinkWidth")
+SMI, NVML = COMMANDS + "nvidia-smi-q-x", COMMANDS + "nvml.json"
+
+
+def _gpus_links(host: Files, value: int | None) -> Files:
+    """A host with NVML's answer of today, and this width of the second GPU's link; None: it is not in the answer."""
+    document = json.loads(host.files[NVML])
+    for entry in (entry for key, entry in document.items() if key.isdecimal()):
+        entry |= {f"nvmlDeviceGet{name}": 5 if "Gen" in name else 16 for name in PCIE}
+    document["1"]["nvmlDeviceGetCurrPcieLinkWidth"] = value
+    if value is None:
+        del document["1"]["nvmlDeviceGetCurrPcieLinkWidth"]
+    return host.put({NVML: json.dumps(document)})
+
+
+def test_a_link_that_the_driver_contradicts_stays_unknown_without_its_answer() -> None:
+    """A capture made by hosttune that lost NVML's answer, and one by another tool that lost nvidia-smi's."""
+    vm, other = load(VM), load(EXAMPLE)
+    narrow = re.sub(r"(<current_link_width>)16x", r"\g<1>8x", other.files[SMI].decode(), count=1)
+    hosts = {
+        "as it is": (_gpus_links(vm, 16), "0000:00:07.0", "pass"),
+        "NVML contradicts": (_gpus_links(vm, 8), "0000:00:07.0", "unknown"),
+        "NVML lost one value": (_gpus_links(vm, None), "0000:00:07.0", "unknown"),
+        "NVML lost": (_without(vm, NVML), "0000:00:07.0", "unknown"),
+        "nvidia-smi contradicts": (other.put({SMI: narrow}), GIVEN, "unknown"),
+        "nvidia-smi lost": (_without(other, SMI), GIVEN, "unknown"),
+    }
+    found = {name: validated(host).outcomes["pcie-link", gpu] for name, (host, gpu, _) in hosts.items()}
+    assert found == {name: outcome for name, (_, _, outcome) in hosts.items()}
+
+
+def test_the_matrix_alone_says_nothing_of_links() -> None:
+    """A capture of another tool with the matrix: NVML's answer lost, beside it nvidia-smi's, and its list of links."""
+    cases = VM.parent
+    tools = {
+        "nvidia-smi-topo-m": "topo-m-x4.txt",
+        "nvidia-smi-q-x": "nvidia-smi-q-x4.xml",
+        "nvidia-smi-nvlink-s": "nvlink-s-x4.txt",
+    }
+    whole = _without(load(VM), COMPLETE)
+    whole = whole.put({COMMANDS + name: (cases / file).read_text() for name, file in tools.items()})
+    gpu = ("nvlink", "0000:00:07.0")
+    lost = [_without(whole, *(COMMANDS + name for name in names)) for names in ((), tuple(tools)[1:], tuple(tools)[2:])]
+    assert [validated(host).outcomes[gpu] for host in lost] == ["pass"] * 3
+    assert [validated(_without(host, NVML)).outcomes[gpu] for host in lost[1:]] == ["unknown"] * 2

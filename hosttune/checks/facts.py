@@ -335,6 +335,12 @@ def as_root(evidence: Evidence) -> str:
     return AS_ROOT if evidence.complete else RECORD
 
 
+def model_of(device: PciDevice) -> tuple[str | None, ...]:
+    """Return what functions of one model of a device have in common: ids, function number and type of port."""
+    ids = (device.vendor_id, device.device_id, device.subsystem_vendor_id, device.subsystem_device_id)
+    return (*ids, device.address[-1], device.port_type)
+
+
 def refused(evidence: Evidence, *paths: str) -> str | None:
     """Return why the kernel refused to read one of these files, as discovery recorded it; None if it did not refuse."""
     for problem in (*evidence.host.problems, *evidence.problems):

@@ -88,19 +88,31 @@ def every_gpu(
 
 
 def _uncontradicted(evidence: Evidence, fact: Fact, gpu: Gpu, found: CheckResult) -> CheckResult:
-    """Turn a pass or warning into unknown if an answer that could have contradicted it is lost or cannot be read.
+    """Turn a pass or warning into unknown if the facts may be another GPU's, or if what might contradict is lost."""
+    if found.outcome not in ("pass", "warn") or not (doubt := _of_another(evidence, gpu) or _lost(evidence, fact, gpu)):
+        return found
+    why, expected = f"{found.actual}; but {doubt}", found.expected or fact.expected
+    return unknown(fact.check, gpu.address, expected=expected, why=why, hint=RECORD, source=found.source)
 
-    Such an answer reports the same facts; for paths between GPUs and MIG (`Fact.tables`) it is any answer of the maker.
+
+def _of_another(evidence: Evidence, gpu: Gpu) -> str | None:
+    """Return which other GPU has the same UUID, so that one's facts may be a copy of the other's; None if none has."""
+    others = (one.address for one in sisters(evidence, gpu) if gpu.uuid is not None and one.uuid == gpu.uuid)
+    twin = next(others, None)
+    return None if twin is None else f"{twin} has the same UUID: which of them this is about is unknown"
+
+
+def _lost(evidence: Evidence, fact: Fact, gpu: Gpu) -> str | None:
+    """Return which recorded answer of the maker was lost that reports the same facts; None if none was.
+
+    For paths between GPUs and MIG (`Fact.tables`) it is any answer of the maker.
     """
     vendor = vendor_of(gpu.vendor)
-    names = () if vendor is None else vendor.queries if fact.tables else vendor.compared
+    if vendor is None or gpu.source in (None, "sysfs"):
+        return None
+    names = vendor.queries if fact.tables else vendor.compared
     lost = next((one for one in evidence.host.problems if one.what == UNREADABLE and one.where in names), None)
-    if lost is None or found.outcome not in ("pass", "warn") or gpu.source in (None, "sysfs"):
-        return found
-    why = f"{found.actual}; but {lost.where}, which reports it too, cannot be read: {lost.why}"
-    return unknown(
-        fact.check, gpu.address, expected=found.expected or fact.expected, why=why, hint=RECORD, source=found.source
-    )
+    return None if lost is None else f"{lost.where}, which reports it too, cannot be read: {lost.why}"
 
 
 def whole(evidence: Evidence, fact: Fact, gpu: Gpu, found: CheckResult) -> CheckResult:

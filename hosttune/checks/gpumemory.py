@@ -41,10 +41,15 @@ def _ecc_mode(want: object, gpu: Gpu, device: PciDevice | None) -> CheckResult:
     if gpu.ecc or want is False:
         expected = "disabled, as planned" if want is False else _MODE.expected
         return passed(_MODE.check, gpu.address, expected=expected, actual=now, source=told)
-    vendor = vendor_of(gpu.vendor)
-    listed = vendor is not None and device is not None and device.device_id in vendor.models
-    verdict = failed if listed or want is True else warned
     hint = f"nvidia-smi -i {gpu.address} -e 1, then reset it: without ECC wrong bits stay unseen"
+    known = device.device_id if device is not None else None
+    vendor = vendor_of(gpu.vendor)
+    # The driver's name of the model counts too, because the id may be lost.
+    listed = vendor is not None and (known in vendor.models or gpu.model in vendor.models.values())
+    if known is None and not listed and want is not True:
+        why = f"{now}; whether it is a data-centre GPU is unknown: its device id was not read"
+        return unknown(_MODE.check, gpu.address, expected=_MODE.expected, why=why, hint=hint, source=told)
+    verdict = failed if listed or want is True else warned
     return verdict(_MODE.check, gpu.address, expected=_MODE.expected, actual=now, source=told, hint=hint)
 
 

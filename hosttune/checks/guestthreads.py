@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
-from hosttune.checks.facts import AS_LIBVIRT, RUNNING, guests_or_why, listed, online, only_node
+from hosttune.checks.facts import AS_LIBVIRT, RUNNING, for_vfio, guests_or_why, listed, online, only_node
 from hosttune.domain.expectedguest import ExpectedGuest
-from hosttune.domain.guestdiff import ELSEWHERE, MISSING, compare_memory, compare_threads, vcpu_of
+from hosttune.domain.guestdiff import ELSEWHERE, MISSING, OWN_PART, compare_memory, compare_threads, vcpu_of
 from hosttune.model.evidence import Evidence, GuestProcess
 from hosttune.model.host import RunningGuest
 from hosttune.model.validation import CheckResult
@@ -104,13 +104,14 @@ def _loose(defined: ExpectedGuest, everywhere: CpuSet) -> Iterator[str]:
 def _memory(evidence: Evidence, guest: RunningGuest, process: GuestProcess, expected: str) -> CheckResult:
     source = f"/proc/{process.pid}/numa_maps"
     defined = ExpectedGuest.of_definition(guest, only_node=only_node(evidence.host))
-    if defined.memory is None or process.memory_by_node is None:
-        known = guest.memory is not None
-        why = "the kernel does not show its memory" if known else "its definition could not be read"
+    is_guest = any(vcpu_of(thread) is not None for thread in process.threads or ())
+    if defined.memory is None or process.memory_by_node is None or not is_guest:
+        why = "the kernel does not show its memory" if is_guest else "no thread of its process is named as a vCPU's"
+        why = why if guest.memory is not None else "its definition could not be read"
         hint = "run hosttune validate as root, on a kernel with NUMA (CONFIG_NUMA)"
         return unknown(_MEMORY, guest.name, expected=expected, why=why, hint=hint, source=source)
     differences = list(compare_memory(defined, process))
-    lacking = _lacking(defined, process)
+    lacking = _lacking(defined, process) or _unplaced(evidence, guest, defined, process)
     wrong = [one.text for one in differences if one.kind == ELSEWHERE]
     if defined.has_huge_pages and not lacking:  # all huge pages are present: what one node lacks is on another node
         wrong += [one.text for one in differences if one.kind == MISSING]
@@ -120,8 +121,9 @@ def _memory(evidence: Evidence, guest: RunningGuest, process: GuestProcess, expe
         actual = f"{actual}; {listed(wrong, 4)}"
         return failed(_MEMORY, guest.name, expected=expected, actual=actual, source=source, hint=again)
     if lacking:
-        why = f"where {lacking >> 20} MiB of its huge pages are is not shown; {actual}"
-        hint = "run hosttune validate again, as root; libvirt takes all huge pages of a guest when it starts"
+        what = "huge pages" if defined.has_huge_pages else "memory"
+        why = f"no node is shown for {lacking >> 20} MiB of its {what}; {actual}"
+        hint = "run hosttune validate again, as root: /proc/PID/numa_maps shows all memory that a process has"
         return unknown(_MEMORY, guest.name, expected=expected, why=why, hint=hint, source=source)
     if not defined.memory or not all(part.nodes for part in defined.memory):
         actual += "; its definition names no node"
@@ -134,6 +136,24 @@ def _lacking(defined: ExpectedGuest, process: GuestProcess) -> int:
     """Return the bytes of huge pages in its definition that its process does not show on any node."""
     huge = sum(part.size_bytes or 0 for part in defined.memory or () if part.page_bytes)
     return max(huge - sum((process.memory_by_node or {}).values()), 0)
+
+
+def _unplaced(evidence: Evidence, guest: RunningGuest, defined: ExpectedGuest, process: GuestProcess) -> int:
+    """Return the bytes on ordinary pages that its process must have and does not show on any node; 0 if it shows all.
+
+    The kernel counts what the process has in memory (proc(5), VmRSS, which is not exact: a part as small as the one
+    that may be elsewhere is ignored). All memory of a guest with a VFIO device is pinned, and so in memory
+    (Documentation/driver-api/vfio).
+    """
+    if defined.has_huge_pages or process.page_sizes:
+        return 0
+    held = sum((process.memory_by_node or {}).values())
+    counted = process.resident_bytes or 0
+    least = counted - counted // OWN_PART
+    devices = (evidence.host.index.pci.get(address) for address in guest.devices)
+    if any(device is not None and for_vfio(device.driver) for device in devices):
+        least = max(least, sum(part.size_bytes or 0 for part in defined.memory or ()))
+    return max(least - held, 0)
 
 
 def _held(process: GuestProcess) -> str:

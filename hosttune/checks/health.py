@@ -13,6 +13,7 @@ from hosttune.checks.facts import (
     for_vfio,
     lacks,
     listed,
+    model_of,
     none_here,
 )
 from hosttune.checks.gpufacts import OLDER
@@ -53,7 +54,11 @@ def _link(evidence: Evidence, device: PciDevice) -> CheckResult:
     counted = {end: counts for end in ends if (counts := (health.aer or {}).get(end))} if health else {}
     events = [e for e in (health.events or () if health else ()) if e.kind in ("aer", "dpc") and e.address in ends]
     # A kernel creates all AER files of an end or none (drivers/pci/pcie/aer.c, aer_stats_attrs_are_visible).
-    uncounted = [end for end in ends if end not in counted and lacks(evidence, *_counters(end))]
+    uncounted = [
+        end
+        for end in ends
+        if end not in counted and lacks(evidence, *_counters(end)) and not _must_count(evidence, end)
+    ]
     if not counted and not events and len(uncounted) == len(ends):
         why = "the kernel keeps no AER counts of this link (a virtual port, or firmware handles its errors)"
         return skipped(_AER, device.address, why)
@@ -76,6 +81,22 @@ def _link(evidence: Evidence, device: PciDevice) -> CheckResult:
         return unknown(_AER, device.address, expected=_NO_ERROR, why=why, hint=hint)
     logged = sum(event.count for event in events)  # for links whose errors are in no counter
     return _corrected(evidence, device, sums["correctable"] or logged, actual, read)
+
+
+def _must_count(evidence: Evidence, end: str) -> bool:
+    """Return whether the kernel must have AER counters of a function, because it counts, or reports, errors of others.
+
+    It then has counters of each function with the AER capability (drivers/pci/pcie/aer.c, pci_aer_init). Where the
+    capability is unknown, functions of the same model are the same.
+    """
+    functions, health = evidence.host.index.pci, evidence.health
+    device = functions.get(end)
+    counted = {} if health is None else health.aer or {}
+    reports = bool(counted) or any(event.kind in ("aer", "dpc") for event in (health.events or () if health else ()))
+    if device is None or not reports:
+        return False
+    alike = (functions[one] for one in counted if one in functions and model_of(functions[one]) == model_of(device))
+    return bool(device.aer) or any(device.aer is None or not one.aer for one in alike)
 
 
 def _counters(end: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.facts import (
@@ -144,14 +145,20 @@ def iommu_groups(evidence: Evidence) -> Iterable[CheckResult]:
     passed_on = {device.address: device for device in given(evidence)}
     gpus = {gpu.address for gpu in accelerators(evidence.host)}
     subjects = [device for device in evidence.host.pci if device.address in passed_on or device.address in gpus]
-    held = holders(evidence)
+    held, groupless = holders(evidence), _Groupless.of(evidence)
     for device in subjects:
         if device.iommu_group is None:
             yield _no_group(evidence, check, device, is_given=device.address in passed_on)
-        elif device.address in passed_on:
-            yield _given_group(evidence, check, device, members.get(device.iommu_group, [device]), held)
+            continue
+        group = members.get(device.iommu_group, [device])
+        if device.address in passed_on:
+            found = _given_group(evidence, check, device, group, held)
         else:
-            yield _kept_group(evidence, check, device, members.get(device.iommu_group, [device]))
+            found = _kept_group(evidence, check, device, group)
+        if found.outcome == "pass" and (unplaced := groupless.near(evidence, device)):
+            why = f"the group of {listed(unplaced, 3)} is not known"
+            found = _doubt(evidence, check, device, found.expected or "", why)
+        yield found
 
 
 def _no_group(evidence: Evidence, check: str, device: PciDevice, *, is_given: bool) -> CheckResult:
@@ -167,15 +174,39 @@ def _no_group(evidence: Evidence, check: str, device: PciDevice, *, is_given: bo
     return unknown(check, device.address, expected=expected, why="its group is not known", hint=hint, source=source)
 
 
-def _unplaced(evidence: Evidence, device: PciDevice) -> list[str]:
-    """Return functions below the same bridge whose own group is unknown: they may be in this device's group."""
-    return [
-        other.address
-        for other in evidence.host.index.siblings(device)
-        if other.iommu_group is None
-        and not other.is_bridge
-        and not lacks(evidence, sysfs.function(other.address, "iommu_group"))
-    ]
+class _Groupless(NamedTuple):
+    """Functions whose group is unknown: they may be in any group (`anywhere`), or in one of their root bus (`behind`).
+
+    The second ones are proven to have no group, but Linux gives a group to every function that an IOMMU translates, and
+    it translates all that are behind the ports of a root bus. Only functions on the root bus itself may have none, such
+    as the IOMMU's own.
+    """
+
+    anywhere: tuple[str, ...]
+    behind: Mapping[str, tuple[str, ...]]
+
+    @classmethod
+    def of(cls, evidence: Evidence) -> _Groupless:
+        anywhere: list[str] = []
+        behind: dict[str, tuple[str, ...]] = {}
+        for device in evidence.host.pci:
+            if device.iommu_group is not None or device.is_bridge:
+                continue
+            if not lacks(evidence, sysfs.function(device.address, "iommu_group")):
+                anywhere.append(device.address)
+            elif device.parent is not None and not stays_with_driver(device):
+                bus = _root_bus(evidence, device)
+                behind[bus] = (*behind.get(bus, ()), device.address)
+        return cls(tuple(anywhere), behind)
+
+    def near(self, evidence: Evidence, device: PciDevice) -> tuple[str, ...]:
+        """Return those that may be in the group of a device."""
+        return (*self.anywhere, *self.behind.get(_root_bus(evidence, device), ()))
+
+
+def _root_bus(evidence: Evidence, device: PciDevice) -> str:
+    """Return domain and bus of the topmost bridge above a function ("0000:15")."""
+    return evidence.host.index.path(device.address)[0].rpartition(":")[0]
 
 
 def _doubt(evidence: Evidence, check: str, device: PciDevice, expected: str, why: str) -> CheckResult:
@@ -205,8 +236,6 @@ def _given_group(
     silent = [m.address for m in members if driver_unread(evidence, m.address)]
     if silent:
         return _doubt(evidence, check, device, expected, f"the driver of {listed(silent, 3)} was not read")
-    if unplaced := _unplaced(evidence, device):
-        return _doubt(evidence, check, device, expected, f"the group of {listed(unplaced, 3)} was not read")
     others = [member.address for member in members if member.address != device.address]
     actual = f"group {group}, {f'with {listed(others)}' if others else 'alone'}"
     return passed(check, device.address, expected=expected, actual=actual, source=source)
@@ -217,8 +246,6 @@ def _kept_group(evidence: Evidence, check: str, device: PciDevice, members: list
     source = f"{_GROUPS}/{device.iommu_group}/devices"
     others = [m.address for m in members if slot_of(m.address) != slot_of(device.address) and m.physfn is None]
     expected = "a group of its own, so that it can be given by itself"
-    if not others and (unplaced := _unplaced(evidence, device)):
-        return _doubt(evidence, check, device, expected, f"the group of {listed(unplaced, 3)} was not read")
     if not others:
         return passed(check, device.address, expected=expected, actual=f"group {device.iommu_group}", source=source)
     actual = f"group {device.iommu_group} also holds {listed(others)}"

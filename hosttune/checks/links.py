@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from hosttune.checks import driverlinks
 from hosttune.checks.check import Check, failed, passed, skipped, unknown
-from hosttune.checks.facts import SOFTWARE, accelerators, as_root, lacks
+from hosttune.checks.facts import SOFTWARE, accelerators, as_root, lacks, model_of
 from hosttune.gpu.idling import IDLING_DRIVERS, LOADED_DRIVERS
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
@@ -19,7 +20,6 @@ from hosttune.model.values import slot_of
 from hosttune.pciconfig import WIDTHS
 
 _ID = "pcie-link"
-_RATES = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}  # GT/s per lane, by generation
 _NO_LINK = ("root-complex-endpoint", "root-complex-event-collector")
 _FACING_DOWN = ("root-port", "downstream-port", None)
 _QEMU = "1b36"  # vendor id of QEMU's own ports: their link registers describe no physical link
@@ -75,8 +75,8 @@ def _others(functions: Functions) -> _Others:
     widest: dict[tuple[str | None, ...], tuple[int, str]] = {}
     for one in linked:
         lanes = (one.link.max_width if one.link else None) or 0
-        if lanes > widest.get(_model(one), (0, ""))[0]:
-            widest[_model(one)] = lanes, one.address
+        if lanes > widest.get(model_of(one), (0, ""))[0]:
+            widest[model_of(one)] = lanes, one.address
     above = (functions[one.parent].link for one in linked if one.parent is not None and one.parent in functions)
     return _Others(
         widest,
@@ -99,10 +99,17 @@ def _judge(
         source += "; its speed and width while copies ran"
     best = _best(functions, device, port)
     expected = f"{_shape(*best)}, the most that {'both ends' if port else 'it'} can do"
-    doubt = _contradiction(device, link, gpu) or _one_source(others, device, link)
-    outcome, why = ("unknown", doubt) if doubt else _verdict(functions, device, port, best, loaded=loaded is not None)
-    if outcome == "pass" and (doubt := _other_end(functions, others, device, link)):
-        outcome, why = "unknown", doubt
+    outcome, why = _verdict(functions, device, port, best, loaded=loaded is not None)
+    driven = gpu if device.physfn is None else None
+    doubt = _contradiction(device, link)
+    if driven is not None and outcome != "fail":  # a fault that both ends report is not healed by the driver
+        doubt = doubt or driverlinks.contradiction(link, driven)
+    doubt = doubt or _one_source(others, device, link)
+    if doubt is None and outcome == "pass":
+        doubt = _other_end(functions, others, device, link)
+        if driven is not None and loaded is None:
+            doubt = doubt or _unconfirmed(evidence, device, link, driven)
+    outcome, why = ("unknown", doubt) if doubt else (outcome, why)
     actual = _shape(link.speed_gts, link.width) if loaded is None else _told_under_load(loaded, link)
     actual += f", {why}" if why else ""
     if outcome == "pass":
@@ -133,25 +140,20 @@ def _read(functions: Functions, device: PciDevice, port: _End | None) -> str:
     return ", ".join(read) or "the host document"
 
 
-def _contradiction(device: PciDevice, link: Link, gpu: Gpu | None) -> str | None:
+def _contradiction(device: PciDevice, link: Link) -> str | None:
     """Return which sources of a link report different values; None if they agree or there is only one.
 
-    The current speed of a GPU is not compared: it may have changed between two reads. A generation from the maker's
-    tool is the maximum of the GPU, or of the GPU in this system, and never more than the link's own maximum.
+    The current speed of a GPU is not compared: it may have changed between two reads.
     """
-    told = link.told or ()
-    if differ := _differ(told, *_ABILITIES, *_now(device)):
-        return differ
-    if gpu is None or device.physfn is not None or link.max_speed_gts is None:
-        return None
-    alone, together = (_RATES.get(number or 0) for number in (gpu.pcie_gpu_max_generation, gpu.pcie_max_generation))
-    said = alone if alone is not None and alone != link.max_speed_gts else None
-    if said is None and together is not None and together > link.max_speed_gts:
-        said = together
-    if said is None:
-        return None
-    mine = told[0].read if told else "the link"
-    return f"sources disagree: {mine} says {link.max_speed_gts:g} GT/s at most, {gpu.source or 'its driver'} {said:g}"
+    return _differ(link.told or (), *_ABILITIES, *_now(device))
+
+
+def _unconfirmed(evidence: Evidence, device: PciDevice, link: Link, gpu: Gpu) -> str | None:
+    """Return why the GPU's driver does not confirm a link that would pass; None if it does, or cannot report it."""
+    if why := driverlinks.missing(evidence, gpu, device):
+        return why
+    speed = driverlinks.speed_now(link, gpu)
+    return None if speed is None else f"{_AT_REST}: {gpu.source or 'its driver'} read {speed:g} GT/s"
 
 
 def _one_source(others: _Others, device: PciDevice, link: Link, whose: str = "its ") -> str | None:
@@ -193,16 +195,11 @@ def _other_end(functions: Functions, others: _Others, device: PciDevice, link: L
 
 def _narrower(others: _Others, device: PciDevice, link: Link) -> str | None:
     """Return which function of this model has more lanes, if this one has a single source of its lanes; else None."""
-    most, who = others.widest.get(_model(device), (0, ""))
+    most, who = others.widest.get(model_of(device), (0, ""))
     if len(link.told or ()) != 1 or link.max_width is None or most <= link.max_width:
         return None
     read = (link.told or ())[0].read
     return f"{read} says {link.max_width} lanes at most, {who}, of the same model, {most}"
-
-
-def _model(device: PciDevice) -> tuple[str | None, ...]:
-    ids = (device.vendor_id, device.device_id, device.subsystem_vendor_id, device.subsystem_device_id)
-    return (*ids, device.address[-1], device.port_type)
 
 
 def _told_of(device: PciDevice, link: Link) -> tuple[LinkFigures, ...]:

@@ -52,6 +52,7 @@ _MAY_BE_MORE = "there may be others"
 _ANSWERS = {"yes": True, "no": False}
 SCHEMAS = "/usr/share/libvirt/schemas"
 MAX_PID = 1 << 22  # PID_MAX_LIMIT, include/linux/threads.h
+QEMU_COMMS = ("qemu-", "kvm")  # the kernel cuts process names to 15 bytes: qemu-system-x86, qemu-kvm, kvm
 
 
 def read_guests(reader: Reader) -> tuple[tuple[RunningGuest, ...] | None, Virtualization]:
@@ -415,8 +416,7 @@ def _qemu_processes(reader: Reader) -> str:
     """Return one line "PID NAME" for each QEMU process; NAME is from its option -name, empty without one."""
     found = []
     for process in reader.names("/proc"):
-        # The kernel cuts process names to 15 bytes: qemu-system-x86, qemu-kvm, kvm.
-        if process.isdecimal() and (reader.text(f"/proc/{process}/comm") or "").startswith(("qemu-", "kvm")):
+        if process.isdecimal() and (reader.text(f"/proc/{process}/comm") or "").startswith(QEMU_COMMS):
             arguments = (reader.text(f"/proc/{process}/cmdline") or "").split("\0")
             # To find out what QEMU can do, libvirt starts one without a machine.
             if arguments[0].rpartition("/")[2].startswith(("qemu-system", "qemu-kvm", "kvm")) and not _is_probe(

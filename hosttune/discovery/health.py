@@ -1,14 +1,16 @@
 """System → health that hardware and kernel report: kernel log, AER and EDAC counters, drives, clock. Read only.
 
 A capture must hold, as far as the host has them, /proc/uptime, `aer_dev_correctable`, `aer_dev_nonfatal` and
-`aer_dev_fatal` of the PCI functions, `ue_count` and `ce_count` of the memory controllers, `state` and `hwmon*` below
-/sys/class/nvme, and the answers `kernel-log`, `nvme-smart-log-NAME` and `adjtimex`.
+`aer_dev_fatal` of the PCI functions, `ue_count`, `ce_count`, `size_mb` and `mc_name` of the memory controllers, `state`
+and `hwmon*` below /sys/class/nvme, and the answers `kernel-log`, `nvme-smart-log-NAME` and `adjtimex`.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from hosttune.discovery.kernellog import read_kernel_log
@@ -22,6 +24,7 @@ from hosttune.reader import Reader, number
 _DEVICES = sysfs.PCI_DEVICES
 _NVME = "/sys/class/nvme"
 _EDAC = "/sys/devices/system/edac/mc"
+_AMD = re.compile(r"F[0-9A-Fa-f]{2}h(_M[0-9A-Fa-f]{2,3}h)?")  # ctl_name, drivers/edac/amd64_edac.c
 _CONTROLLER = re.compile(r"nvme[0-9]{1,5}")
 # Source: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats. The last line of each file is its total.
 _AER = (
@@ -29,6 +32,7 @@ _AER = (
     ("nonfatal", "aer_dev_nonfatal", "TOTAL_ERR_NONFATAL"),
     ("fatal", "aer_dev_fatal", "TOTAL_ERR_FATAL"),
 )
+_MOST_ROWS = 128  # a register has 32 bits, and the file one more row
 # Fields of `nvme smart-log -o json` (nvme-cli; NVMe base specification, SMART / Health Information log).
 _COUNT = re.compile(r"[0-9]{1,39}")  # nvme-cli 2.3 writes numbers of 128 bits as text: "media_errors":"0"
 _SMART = ("critical_warning", "media_errors", "percent_used", "percentage_used", "avail_spare", "spare_thresh")
@@ -53,7 +57,7 @@ def read_health(reader: Reader, host: Host) -> Health:
         events_since=None if log is None else log.since,
         events_source=None if log is None else log.source,
         events_unread=0 if log is None else log.unread,
-        edac=_edac(reader),
+        edac=_edac(reader, host),
         uptime_seconds=uptime,
         aer=_aer(reader, host, recorded=uptime is not None),
         disks=_disks(reader, host),
@@ -85,16 +89,23 @@ def _aer(reader: Reader, host: Host, *, recorded: bool) -> dict[str, dict[str, i
 
     None if a capture holds no counts and may have lost them, or was not made for a validation.
     """
-    found = {device.address: counts for device in host.pci if (counts := _aer_of(reader, device.address))}
+    files = {device.address: _aer_files(reader, device.address) for device in host.pci}
+    rows: Counter[tuple[str, str]] = Counter((kind, word) for of in files.values() for kind in of for word in of[kind])
+    having = Counter(kind for of in files.values() for kind in of)
+    whole = {kind: {word for at, word in rows if at == kind and rows[at, word] * 2 > having[kind]} for kind in having}
+    found = {address: counts for address, of in files.items() if (counts := _aer_of(reader, address, of, whole))}
     return found if found or (reader.system.complete and recorded) else None
 
 
-def _aer_of(reader: Reader, address: str) -> dict[str, int]:
-    """Return the counts of one function. A kind whose file is absent or cannot be read completely is left out."""
-    counts: dict[str, int] = {}
-    for kind, name, whole in _AER:
+def _aer_files(reader: Reader, address: str) -> dict[str, dict[str, int | None]]:
+    """Return the rows of one function's files by kind: a count by word, None for one that is not a count."""
+    found: dict[str, dict[str, int | None]] = {}
+    for kind, name, _ in _AER:
         path = f"{_DEVICES}/{address}/{name}"
         rows = [line.rpartition(" ") for line in (reader.text(path) or "").splitlines() if line]
+        if len(rows) > _MOST_ROWS:
+            reader.problem("not AER counts", path, f"{len(rows)} rows: no kernel has so many")
+            rows = []
         amounts: dict[str, int | None] = {}
         for word, _, value in rows:  # a file has each word once; if it is there twice, the larger count is used
             amount, before = number(value), amounts.get(word[:40], 0)
@@ -102,14 +113,33 @@ def _aer_of(reader: Reader, address: str) -> dict[str, int]:
         for word, amount in amounts.items():
             if amount is None:
                 reader.problem("not a count", path, f"{word!r} has none")
-        total = amounts.get(whole)
+        if amounts:
+            found[kind] = amounts
+    return found
+
+
+def _aer_of(
+    reader: Reader, address: str, files: Mapping[str, Mapping[str, int | None]], whole: Mapping[str, set[str]]
+) -> dict[str, int]:
+    """Return the counts of one function. A kind whose file is absent or cannot be read completely is left out.
+
+    The kernel writes the same rows for all functions (drivers/pci/pcie/aer.c, aer_stats_dev_attr): a file without a row
+    that most others have (`whole`) has lost it.
+    """
+    counts: dict[str, int] = {}
+    for kind, name, last in _AER:
+        amounts = files.get(kind, {})
+        total = amounts.get(last)
         known = {word: n for word, n in amounts.items() if n and not word.startswith("TOTAL_ERR")}
+        lost = sorted(whole.get(kind, set()) - amounts.keys()) if amounts else []
+        if lost:
+            reader.problem("rows lost", f"{_DEVICES}/{address}/{name}", f"it has no {lost[0]!r}, others do")
         # The total counts messages, and a message can have several reasons (aer.c, pci_dev_aer_stats_incr). So no count
         # of one reason can be larger than the total.
         most = max(known.values(), default=0)
         if most > (total or 0):
             counts[kind] = most
-        elif total is not None and None not in amounts.values():
+        elif total is not None and None not in amounts.values() and not (lost and total == 0):
             counts[kind] = total
         counts |= {f"{kind}:{word}": n for word, n in known.items()}
     return counts
@@ -118,11 +148,12 @@ def _aer_of(reader: Reader, address: str) -> dict[str, int]:
 # --- memory --------------------------------------------------------------------------------------------------
 
 
-def _edac(reader: Reader) -> dict[str, dict[str, int | None]] | None:
+def _edac(reader: Reader, host: Host) -> dict[str, dict[str, int | None]] | None:
     """Return uncorrected and corrected errors of each memory controller that has an EDAC driver; {} if there is none.
 
     Source: Documentation/ABI/testing/sysfs-devices-edac, ue_count and ce_count. The controllers are numbered from 0. If
-    a number is missing and the controller is not proven to be absent, it was lost, and its counts are None.
+    a number is missing and the controller is not proven to be absent, it was lost, and its counts are None. If the
+    others are too few for this host, it is the one with the next number.
     """
     names = reader.listing(_EDAC)
     if names is None:
@@ -130,10 +161,35 @@ def _edac(reader: Reader) -> dict[str, dict[str, int | None]] | None:
     matches = (re.fullmatch(r"mc(0|[1-9][0-9]{0,3})", name) for name in names)
     there = {int(match[1]) for match in matches if match}
     lost = {n for n in range(max(there, default=0)) if n not in there and not reader.lacks(f"{_EDAC}/mc{n}")}
+    if why := _too_few(reader, sorted(there), host):
+        reader.problem("memory controllers missing", _EDAC, why)
+        lost.add(max(there) + 1)
     return {
         f"mc{n}": {kind: reader.count(f"{_EDAC}/mc{n}/{kind}_count") for kind in ("ue", "ce")}
         for n in sorted(there | lost)
     }
+
+
+def _too_few(reader: Reader, there: list[int], host: Host) -> str | None:
+    """Return why there must be more memory controllers than these; None if nothing shows it, or if there is none.
+
+    Sizes are compared with the memory of nodes that have CPUs, which is always less than what is installed: other nodes
+    are GPUs or CXL devices. AMD's driver has a controller for each node of a package, and counts DIMMs of 48 and 96 GB
+    too small (drivers/edac/amd64_edac.c), so packages are compared there.
+    """
+    names = [reader.text(f"{_EDAC}/mc{n}/mc_name") for n in there]
+    sizes = [reader.count(f"{_EDAC}/mc{n}/size_mb") for n in there]
+    if there and all(name is not None and _AMD.fullmatch(name) for name in names):
+        packages = len({cpu.package for cpu in host.cpus if cpu.package is not None})
+        return f"{len(there)} for {packages} CPU packages" if len(there) < packages else None
+    known = [size for size in sizes if size is not None]
+    if not any(known):
+        return None
+    if len(known) < len(there):
+        return "the size of one could not be read"
+    memory = sum(node.memory_bytes or 0 for node in host.numa_nodes if node.kind == "cpu")
+    less = sum(known) << 20 < memory
+    return f"those there have {sum(known)} MiB, the nodes with CPUs {memory >> 20}" if less else None
 
 
 # --- disks ---------------------------------------------------------------------------------------------------

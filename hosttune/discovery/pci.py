@@ -423,6 +423,7 @@ def _config(function: Function) -> dict[str, Any]:
     config = function.config
     return {
         "port_type": config.port_type,
+        "aer": config.aer,
         "acs": config.acs,
         "ats_enabled": config.ats_enabled,
         "aspm": config.aspm,

@@ -2,7 +2,7 @@
 
 proc(5): `comm` and `status` (Cpus_allowed_list) of each thread, `numa_maps` of the process. A guest's process is the
 QEMU process of its name. If several have that name, it is the one whose id libvirt keeps in /run/libvirt/qemu. That
-file alone proves nothing: it stays when libvirt dies, and the kernel reuses ids.
+file alone proves nothing: it stays when libvirt dies, and the kernel reuses ids. But no other process is the guest's.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from hosttune.discovery.guests import MAX_PID, qemu_processes
-from hosttune.discovery.maps import Mapped, parse_maps, unread_line
+from hosttune.discovery.guests import MAX_PID, QEMU_COMMS, qemu_processes
+from hosttune.discovery.maps import Mapped, parse_maps, unescaped, unread_line
 from hosttune.discovery.sets import parsed
 from hosttune.model.evidence import GuestProcess, GuestThread, Leftovers
 from hosttune.model.host import Host
@@ -19,7 +19,11 @@ from hosttune.reader import Reader, number
 
 _ALLOWED = re.compile(r"^Cpus_allowed_list:\s*(.*?)\s*$", re.MULTILINE)
 _COUNT = re.compile(r"^Threads:\s*([0-9]{1,7})\s*$", re.MULTILINE)
+_RESIDENT = re.compile(r"^VmRSS:\s*([0-9]{1,12}) kB$", re.MULTILINE)
 _LOST = GuestThread(name="", cpus=None)  # stands for threads that were not read
+_PIDS = "/run/libvirt/qemu"
+_OWNER = re.compile(r"/libvirt/qemu/[0-9]{1,9}-([^/]+)/")
+_SHORT = 20
 _MDEVS = "/sys/bus/mdev/devices"
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _CELL = re.compile(r"\bram-node([0-9]{1,4})\b")  # libvirt's name of a cell's memory, part of the file's name
@@ -35,7 +39,25 @@ def read_processes(reader: Reader, host: Host) -> tuple[GuestProcess, ...] | Non
 
 def _process(reader: Reader, name: str, pids: Mapping[str, Sequence[int]]) -> GuestProcess:
     pid = _own_pid(reader, name, pids)
+    if pid is not None and (why := _another(reader, name, pid)):
+        reader.problem("process of another guest", f"/proc/{pid}", f"listed as that of guest {name}, but {why}")
+        pid = None
     return GuestProcess(guest=name) if pid is None else read_process(reader, name, pid)
+
+
+def _another(reader: Reader, name: str, pid: int) -> str | None:
+    """Return why a process is not that of the guest with this name; None if nothing shows it.
+
+    libvirt puts huge pages into a folder with the guest's id and the first 20 characters of its name (domain_conf.c,
+    virDomainDefGetShortName).
+    """
+    comm = reader.text(f"/proc/{pid}/task/{pid}/comm")
+    if comm and not comm.startswith(QEMU_COMMS):
+        return f"it is {comm[:20]!r}"
+    files = (mapped.file for mapped in parse_maps(reader.text(f"/proc/{pid}/numa_maps") or "") if mapped.file)
+    owners = {unescaped(found[1]) for file in files if (found := _OWNER.search(file))}
+    others = sorted(owner for owner in owners if owner != name[:_SHORT])
+    return f"its memory is in the folder of guest {others[0]!r}" if others else None
 
 
 def read_process(reader: Reader, name: str, pid: int) -> GuestProcess:
@@ -51,7 +73,17 @@ def read_process(reader: Reader, name: str, pid: int) -> GuestProcess:
         memory_by_node=_by_node(maps),
         page_sizes=tuple(sorted({mapped.page_bytes for mapped in maps if mapped.huge and mapped.page_bytes})),
         memory_by_cell=_by_cell(maps),
+        resident_bytes=_resident(reader, pid),
     )
+
+
+def _resident(reader: Reader, pid: int) -> int | None:
+    """Return the bytes of the process in memory, without huge pages (proc(5), VmRSS); None if that is not shown once.
+
+    Each thread of a process shows the same; the one with the process's id is read.
+    """
+    found = set(_RESIDENT.findall(reader.text(f"/proc/{pid}/task/{pid}/status") or ""))
+    return int(found.pop()) << 10 if len(found) == 1 else None
 
 
 def _maps(reader: Reader, path: str) -> tuple[Mapped, ...]:
@@ -69,20 +101,34 @@ def pid_of(reader: Reader, name: str) -> int | None:
 
 
 def _pids(reader: Reader) -> dict[str, list[int]]:
-    """Return the ids of QEMU processes by the name of their guest. Read only once, because there may be many guests."""
-    found: dict[str, list[int]] = {}
+    """Return the ids of QEMU processes by the name of their guest. Read only once, because there may be many guests.
+
+    A process that is listed for two guests is known for neither.
+    """
+    guests: dict[int, set[str]] = {}
     for pid, guest in qemu_processes(reader):
-        found.setdefault(guest, []).append(pid)
+        guests.setdefault(pid, set()).add(guest)
+    found: dict[str, list[int]] = {}
+    for pid, names in guests.items():
+        if len(names) > 1:
+            reader.problem("process of two guests", f"/proc/{pid}", f"listed for {', '.join(sorted(names)[:3])}")
+        else:
+            found.setdefault(names.pop(), []).append(pid)
     return found
 
 
 def _own_pid(reader: Reader, name: str, pids: Mapping[str, Sequence[int]]) -> int | None:
     found = pids.get(name, [])
-    if len(found) < 2:
-        return found[0] if found else None
     if "/" in name or "\0" in name:  # cannot be a name in libvirt; a recorded text may be anything
-        return None
-    kept = number(reader.text(f"/run/libvirt/qemu/{name}.pid") or "", MAX_PID)
+        return found[0] if len(found) == 1 else None
+    path = f"{_PIDS}/{name}.pid"
+    text = reader.text(path) if found else None
+    if text is None and len(found) == 1 and reader.exists(path) is False:
+        return found[0]
+    kept = number(text or "", MAX_PID)
+    if found and kept not in found:
+        why = f"reads {(text or '')[:20]!r}, and the processes of that name are {found[:3]}"
+        reader.problem("process of a guest not known", path, why)
     return kept if kept in found else None
 
 

@@ -32,7 +32,7 @@ _POOL = "worker"
 _SMALL_PAGE_BYTES = 4096
 _MANY = 6  # number of devices named before "and N more"
 # On ordinary pages QEMU's memory cannot be separated from the guest's, so a part this small is not a difference.
-_OWN_PART = 16
+OWN_PART = 16
 
 
 # --- two definitions -----------------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ def _strays(expected: ExpectedGuest, held: Mapping[int, int], *, huge: bool) -> 
     if not parts or not all(part.nodes for part in parts):
         return
     plugged = max((expected.memory_bytes or 0) - sum(part.size_bytes or 0 for part in parts), 0)
-    tolerated = plugged + (0 if huge else sum(held.values()) // _OWN_PART)
+    tolerated = plugged + (0 if huge else sum(held.values()) // OWN_PART)
     nodes = CpuSet(node for part in parts for node in part.nodes)
     strays = {node: size for node, size in sorted(held.items()) if node not in nodes}
     if sum(strays.values()) > tolerated:

@@ -287,12 +287,13 @@ _LASTING = (
     *("fabric_state", "fabric_status", "fabric_health"),
     *("recovery_action", "nvlinks_active", "persistence", "power_limit_watts", "power_default_watts", "compute_mode"),
     *("application_clock_mhz", "default_application_clock_mhz"),
+    *("pcie_max_generation", "pcie_gpu_max_generation", "pcie_width", "pcie_max_width"),
 )
 # Counted or measured facts can differ between two moments. The worse value is used.
 _WORSE: Mapping[str, Callable[[float, float], float]] = {
     **dict.fromkeys(("processes", "pcie_replays", "ecc_corrected", "ecc_uncorrected_lifetime"), max),
     **dict.fromkeys(("temperature_c", "memory_temperature_c"), max),
-    **dict.fromkeys(("temperature_margin_c", "temperature_slowdown_c"), min),
+    **dict.fromkeys(("temperature_margin_c", "temperature_slowdown_c", "pcie_generation"), min),
 }
 
 

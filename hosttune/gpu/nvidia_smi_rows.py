@@ -66,6 +66,11 @@ def integer_of(value: str) -> int | None:
     return int(value) if re.fullmatch(r"[0-9]{1,15}", value) else None
 
 
+def lanes_of(value: str) -> int | None:
+    """Return the number of "16x"."""
+    return integer_of(value.removesuffix("x")) if value.endswith("x") else None
+
+
 def mode_of(value: str) -> str | None:
     """Return "enabled" or "disabled"; None for any other word."""
     word = value.casefold()
@@ -168,6 +173,24 @@ ROWS = (
         ("pci/pci_gpu_link_info/pcie_gen/max_device_link_gen",),
         ("PCI/GPU Link Info/PCIe Generation/Device Max",),
         integer_of,
+    ),
+    Row(
+        "pcie_generation",
+        ("pci/pci_gpu_link_info/pcie_gen/current_link_gen",),
+        ("PCI/GPU Link Info/PCIe Generation/Current",),
+        integer_of,
+    ),
+    Row(
+        "pcie_width",
+        ("pci/pci_gpu_link_info/link_widths/current_link_width",),
+        ("PCI/GPU Link Info/Link Width/Current",),
+        lanes_of,
+    ),
+    Row(
+        "pcie_max_width",
+        ("pci/pci_gpu_link_info/link_widths/max_link_width",),
+        ("PCI/GPU Link Info/Link Width/Max",),
+        lanes_of,
     ),
     Row("pcie_replays", ("pci/replay_counter",), ("PCI/Replays Since Reset",), integer_of),
     Row(

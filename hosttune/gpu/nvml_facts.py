@@ -160,6 +160,9 @@ def _gpu(address: str, raw: Raw, driver: str | None, host: _Host) -> Gpu:
         clock_reasons=None if reasons is None else clock_reasons(reasons),
         pcie_max_generation=_integer(raw, "nvmlDeviceGetMaxPcieLinkGeneration"),
         pcie_gpu_max_generation=_integer(raw, "nvmlDeviceGetGpuMaxPcieLinkGeneration"),
+        pcie_generation=_integer(raw, "nvmlDeviceGetCurrPcieLinkGeneration"),
+        pcie_width=_integer(raw, "nvmlDeviceGetCurrPcieLinkWidth"),
+        pcie_max_width=_integer(raw, "nvmlDeviceGetMaxPcieLinkWidth"),
         processes=_integer(raw, "processes"),
         **health_facts(raw),
     )

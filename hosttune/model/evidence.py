@@ -98,6 +98,7 @@ class GuestProcess(Value, frozen=True, kw_only=True):
 
     `memory_by_node`: bytes by node; of huge pages if it has any (`page_sizes`, in bytes), else of all memory.
     `memory_by_cell`: bytes by guest cell and node, for memory whose file names its cell; None if there is none.
+    `resident_bytes`: its memory on ordinary pages by another count of the kernel (VmRSS).
     """
 
     guest: str
@@ -106,6 +107,7 @@ class GuestProcess(Value, frozen=True, kw_only=True):
     memory_by_node: Mapping[str, int] | None = None
     page_sizes: tuple[int, ...] = ()
     memory_by_cell: Mapping[str, Mapping[str, int]] | None = None
+    resident_bytes: int | None = None
 
     def __post_init__(self) -> None:
         close_mappings(self, "memory_by_node", "memory_by_cell")

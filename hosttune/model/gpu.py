@@ -98,6 +98,9 @@ class Gpu(Value, frozen=True, kw_only=True):
     clock_reasons: tuple[str, ...] | None = None
     pcie_max_generation: int | None = None  # of GPU and system together
     pcie_gpu_max_generation: int | None = None  # of the GPU alone
+    pcie_generation: int | None = None  # now; an idle GPU may lower it
+    pcie_width: int | None = None  # lanes in use
+    pcie_max_width: int | None = None  # lanes, of GPU and system together
     pcie_replays: int | None = None  # since its last reset
     processes: int | None = None
     fabric_health: tuple[str, ...] | None = None  # faults of its connection to the fabric, () if there are none

@@ -116,6 +116,7 @@ class PciDevice(Value, frozen=True, kw_only=True):
     reset_methods: tuple[str, ...] | None = None
     irqs: tuple[Irq, ...] | None = None
     port_type: str | None = None  # endpoint, legacy-endpoint, root-port, upstream-port, downstream-port, …
+    aer: bool | None = None  # it has the capability Advanced Error Reporting
     acs: Acs | None = None
     ats_enabled: bool | None = None
     aspm: str | None = None  # enabled states: "off", "L0s", "L1", "L0s L1"
