@@ -120,9 +120,9 @@ class Intent(Part, frozen=True, kw_only=True):
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "intent") -> Intent:
-        """Read an intent. Raises BadInput with the path of the offending key."""
+        """Read an intent. Raises BadInput with the path of the offending key, also for a key given twice."""
         check_size(len(text), "intent", where)
-        return _convert(plain_json(text, where=where, most_values=limit("values of an intent")), where)
+        return _convert(plain_json(text, where=where, most_values=limit("values of an intent"), once=True), where)
 
     @classmethod
     def from_yaml(cls, text: str | bytes, *, where: str = "intent") -> Intent:
