@@ -382,7 +382,7 @@ def test_out_that_cannot_be_written_is_named_and_leaves_nothing(cli: Cli, tmp_pa
     }.items():
         path = str(tmp_path / name)
         code, out, err = cli("plan", "--root", EXAMPLE, *SMALL, "-o", "json", "--out", path)
-        assert (code, json.loads(out)["unplaced"]) == (2, [])
+        assert (code, out) == (2, "")
         assert block(err)["error"] == f"cannot write {path}: {why}"
         assert block(err)["where"] == path
     assert sorted(tmp_path.iterdir()) == before
@@ -479,6 +479,44 @@ def test_an_output_that_cannot_be_written(arguments: tuple[str, ...], more: dict
     said = block(done.stderr.decode())
     assert said["error"] == "cannot write the output: No space left on device"
     assert said["where"] == "standard output"
+
+
+def with_stdout(place: str, *arguments: str) -> tuple[int, str]:
+    """The exit code and stderr of a command whose stdout is a pipe without a reader ("gone") or a file."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as gone, Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            stdout=gone if place == "gone" else full,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=60,
+            cwd=ROOT,
+        )
+    return done.returncode, done.stderr.decode()
+
+
+@pytest.mark.parametrize("place", ["gone", "full"])
+def test_an_output_that_nobody_gets_hides_no_result(place: str, tmp_path: Path) -> None:
+    """`hosttune validate | grep -q ...` must not turn a failed check into 0, and a plan is saved all the same."""
+    (tmp_path / "host.json").write_text('{"schema": "hosttune.host/v1"}')
+    code, err = with_stdout(place, "validate", "--host", str(tmp_path / "host.json"))
+    assert code == 1
+    assert ("No space left on device" in err) == (place == "full")
+    out = tmp_path / "plan.json"
+    code, err = with_stdout(place, "plan", "--root", EXAMPLE, *SMALL, "--out", str(out))
+    assert code == (2 if place == "full" else 0)
+    assert f"plan saved: {out}" in err
+    assert json.loads(out.read_text())["unplaced"] == []
+
+
+def test_a_plan_that_cannot_be_printed_as_xml_is_not_saved(cli: Cli, tmp_path: Path) -> None:
+    out, path = tmp_path / "plan.json", tmp_path / "two.yaml"
+    path.write_text("version: 1\nguests: [{name: a, gpus: 1}, {name: b, gpus: 1}]\n")
+    said = refused(cli, "plan", "--root", EXAMPLE, "-f", str(path), "-o", "xml", "--out", str(out))
+    assert said["error"] == "2 guests, but -o xml prints one"
+    assert not out.exists()
 
 
 @pytest.mark.parametrize("arguments", EVERY_OUTPUT[:3], ids=" ".join)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hosttune.cli.commands import Command
-from hosttune.cli.output import emit, emit_page, shown, tell
+from hosttune.cli.output import emit, emit_page, exiting, shown, tell
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -216,13 +216,13 @@ def run(context: click.Context, verb: str, asked: dict[str, Any]) -> None:
     output = asked.pop("output")
     request = request_of(verb, asked)
     done = run_fleet(request, lambda line: tell(shown(line)))
-    try:
-        show(report_of_run(done), output, done.course.order.results)
-        if request.check and output == "text" and verb in ("apply", "revert"):
-            show_changes(done)
-    finally:
-        tell_end(done, reasons=output != "text")
-    context.exit(done.outcome.exit_code)
+    with exiting(context, done.outcome.exit_code):
+        try:
+            show(report_of_run(done), output, done.course.order.results)
+            if request.check and output == "text" and verb in ("apply", "revert"):
+                show_changes(done)
+        finally:
+            tell_end(done, reasons=output != "text")
 
 
 def request_of(verb: str, asked: dict[str, Any]) -> Request:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hosttune.cli.commands import Command, host_options, read_host
-from hosttune.cli.output import emit, emit_page, shown, tell
+from hosttune.cli.output import emit, exiting, page_text, shown, tell
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -82,11 +82,13 @@ def plan(
     host = read_host(root, document)
     decided = None if document is not None else plan_in_place(root, host, intent)
     decided = decided or decide(host, intent, where)
-    show_plan(decided, host, output, chosen_guest, annotate, mig=asked["mig"])
-    live = root is None and document is None
-    if out is not None or live:
+    text = plan_text(decided, host, output, chosen_guest, annotate, mig=asked["mig"])
+    if out is not None:
         save_plan(decided, out)
-    context.exit(1 if decided.unplaced else 0)
+    with exiting(context, 1 if decided.unplaced else 0):
+        emit(text)
+        if out is None and root is None and document is None:
+            save_plan(decided, None)
 
 
 def read_intent(asked: dict[str, Any]) -> tuple[Intent, str]:
@@ -241,18 +243,20 @@ def as_option(error: BadInput) -> BadInput:
     return BadInput(error.what, where=option, hint=error.hint) if option else error
 
 
-def show_plan(decided: Plan, host: Host, output: str, name: str | None, annotate: bool, mig: str | None = None) -> None:
-    """Print a plan. If a guest is unplaced there is no XML; the plan is printed as text, which gives the reason."""
+def plan_text(decided: Plan, host: Host, output: str, name: str | None, annotate: bool, mig: str | None = None) -> str:
+    """Return a plan as it is printed. If a guest is unplaced there is no XML, but the text, which gives the reason.
+
+    Raises BadInput.
+    """
     if output == "json":
-        emit(decided.to_json())
-    elif output == "xml" and not decided.unplaced:
+        return decided.to_json()
+    if output == "xml" and not decided.unplaced:
         if mig is not None and name is None and len(decided.guests) > 1:
             raise several_of_mig(mig, [guest.name for guest in decided.guests])
-        emit(xml_of(decided, name, annotate))
-    else:
-        from hosttune.report.plan_text import print_plan
+        return xml_of(decided, name, annotate)
+    from hosttune.report.plan_text import print_plan
 
-        emit_page(lambda page: print_plan(decided, host, page))
+    return page_text(lambda page: print_plan(decided, host, page))
 
 
 def several_of_mig(mig: str, names: Sequence[str]) -> BadInput:

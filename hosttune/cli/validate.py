@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hosttune.cli.commands import Command, host_options, progress, read_document
-from hosttune.cli.output import emit, emit_page, tell
+from hosttune.cli.output import emit, emit_page, exiting, tell
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ def validate(
     check_request(request, captured=root is not None or document is not None)  # before any file is read
     request = replace(request, **files_of(against, gate, asked))
     found = check(read_document(root, document) or open_system(root), request, say=progress(), tell=tell)
-    show(found, request, output)
-    context.exit(exit_code(found.validation, gate or "verdict"))
+    with exiting(context, exit_code(found.validation, gate or "verdict")):
+        show(found, request, output)
 
 
 def files_of(against: str | None, gate: str | None, asked: dict[str, Any]) -> dict[str, Any]:
