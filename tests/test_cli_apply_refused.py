@@ -109,6 +109,20 @@ def test_a_captured_host_is_rehearsed(capsys: pytest.CaptureFixture[str], plan: 
     assert outcomes(document)[f"driver:{GPU}"] == "planned"
 
 
+@pytest.mark.parametrize(("current", "shown"), [("nvidia", "nvidia"), (None, "unknown")])
+def test_a_rehearsal_says_unknown_and_not_none_where_drivers_were_not_recorded(
+    cli: Cli, plan: Path, tmp_path: Path, current: str | None, shown: str
+) -> None:
+    (cli.root.path / ".hosttune/scratch").unlink()  # a captured host
+    (cli.root.path / f"sys/bus/pci/devices/{GPU}/driver").unlink()
+    driver = action("driver", GPU, "vfio-pci", current=current, needed=True)
+    words = ("apply", edited(plan, tmp_path / "p", actions=[driver]), "--dry-run", "--no-guests")
+    code, out, _ = cli(*words)
+    assert (code, f"planned   driver {GPU}: {shown} -> vfio-pci" in out) == (0, True)
+    entry = next(one for one in cli.json(*words)["entries"] if one["action"] == f"driver:{GPU}")
+    assert (entry["before"], entry["before_known"], entry["outcome"]) == (current, False, "planned")
+
+
 def test_without_privilege_this_machine_is_refused_before_anything_is_read(plan: Path) -> None:
     child = os.fork()
     if child == 0:
