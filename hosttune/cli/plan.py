@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hosttune.cli.commands import Command, host_options, read_host
+from hosttune.cli.commands import Command, Whole, host_options, read_host
 from hosttune.cli.output import emit, exiting, page_text, shown, tell
 from hosttune.errors import BadInput
 
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEFAULT_GUEST = "gpu-guest"
-COUNT = click.IntRange(max=1 << 20)  # number of devices; the intent checks the minimum, with better messages
+COUNT = Whole(max=1 << 20)  # number of devices; the intent checks the minimum, with better messages
 # The options that the keys of an intent come from, for error messages.
-OPTION_OF = {"gpus": "--gpu", "nics": "--nics", "nvme": "--nvme", "vcpus": "--vcpus", "memory": "--memory",
-             "name": "--name", "numa": "--numa", "disk": "--disk", "mig": "--mig"}  # fmt: skip
+OPTION_OF = {"gpus": "--gpus", "nics": "--nics", "nvme": "--nvme", "vcpus": "--vcpus",
+             "memory": "--memory", "name": "--name", "numa": "--numa", "disk": "--disk", "mig": "--mig",
+             "networks": "--network or --bridge"}  # fmt: skip
 NAME_HELP = (
     f"Name of the guest (default {DEFAULT_GUEST}); with -o xml, which guest of several: with --mig PROFILE:N, NAME-K"
     " plans NAME-0 ... and prints the K-th."
@@ -113,7 +114,7 @@ def read_intent(asked: dict[str, Any]) -> tuple[Intent, str]:
         text = encoded(lambda: msgspec.json.encode(document), "command line")
         return Intent.from_json(text, where="command line"), "command line"
     except BadInput as error:
-        raise as_option(error) from error
+        raise as_option(error, named=bool(asked["addresses"])) from error
 
 
 def refuse_unclear(asked: dict[str, Any]) -> None:
@@ -183,7 +184,8 @@ def number_or_auto(text: str, option: str) -> int | str:
     if re.fullmatch(r"-?[0-9]{1,18}", text):
         return int(text)
     if text != "auto":
-        raise BadInput(f"{text!r} is neither a number nor auto", where=option, hint="give a number, or auto")
+        what = f"{text!r} is neither a whole number of at most 18 digits nor auto"
+        raise BadInput(what, where=option, hint="give a number, or auto")
     return text
 
 
@@ -223,7 +225,7 @@ def decide(host: Host, intent: Intent, where: str) -> Plan:
     try:
         return decide_plan(host, intent, where=where)
     except BadInput as error:
-        raise as_option(error) from error
+        raise as_option(error, named=any(isinstance(guest.gpus, tuple) for guest in intent.guests)) from error
 
 
 def plan_in_place(root: str | None, host: Host, intent: Intent) -> Plan | None:
@@ -236,10 +238,15 @@ def plan_in_place(root: str | None, host: Host, intent: Intent) -> Plan | None:
     return found
 
 
-def as_option(error: BadInput) -> BadInput:
-    """Return an error that names the option, if the original error names a key of an intent made from options."""
-    key = re.fullmatch(r"command line: guests\[[0-9]+\]\.(\w+).*", error.where)
+def as_option(error: BadInput, *, named: bool) -> BadInput:
+    """Return an error that names the option, if the original error names a key of an intent made from options.
+
+    `named`: the GPUs are given by --gpu, not by --gpus.
+    """
+    key = re.match(r"command line: guests\[[0-9]+\]\.(\w+)", error.where)
     option = OPTION_OF.get(key[1]) if key else None
+    if option == "--gpus" and named:
+        option = "--gpu"
     return BadInput(error.what, where=option, hint=error.hint) if option else error
 
 
