@@ -22,6 +22,7 @@ from hosttune.system import System
 
 _DEVICES = sysfs.PCI_DEVICES
 _NET = "/sys/class/net"
+ROUTES = "/proc/net/route"
 _UP = 0x1  # IFF_UP, linux/if.h
 # Folder below a function -> where its entries have their nodes (devtmpfs names them so: each class's `devnode`).
 _NODES = {
@@ -247,7 +248,7 @@ def _host_uses(reader: Reader, address: str) -> Iterator[DeviceUser]:
     names = reader.names(path)
     for folder in _with_virtio(path, names):
         for interface in reader.names(f"{folder}/net"):
-            use = _network_use(reader, interface)
+            use = network_use(reader, interface)
             if use is not None:
                 hint = f"take it down if nothing needs it: ip link set {interface} down"
                 yield DeviceUser(address, f"network interface {interface} {use}", hint)
@@ -259,7 +260,7 @@ def _host_uses(reader: Reader, address: str) -> Iterator[DeviceUser]:
             yield DeviceUser(address, use, "free it if nothing needs it: umount, swapoff, or stop the array")
 
 
-def _network_use(reader: Reader, interface: str) -> str | None:
+def network_use(reader: Reader, interface: str) -> str | None:
     """Return what the host uses an interface for; None for nothing.
 
     An interface that is only up does not count, because services bring all of them up. Sources: proc_net(5),
@@ -270,7 +271,7 @@ def _network_use(reader: Reader, interface: str) -> str | None:
     above = [name.partition("_")[2] for name in reader.names(f"{_NET}/{interface}") if name.startswith("upper_")]
     if above:
         return f"is part of {', '.join(above)}"
-    routes = reader.text("/proc/net/route")
+    routes = reader.text(ROUTES)
     if routes is None:
         return "is up, and whether it has an address is unknown"
     if any(line.split()[:1] == [interface] for line in routes.splitlines()):

@@ -14,7 +14,7 @@ a key (the machine id), because a plain hash of an address or a serial number ca
 | PCI Device Serial Number in config space | 8 bytes from 5c 2b on |
 | host name | scrubbed-host-XXXXXXXX |
 | IPv4 address (kernel arguments) | one of 198.18.0.0/15, reserved for benchmarks (RFC 2544) |
-| destination and gateway of a route (hexadecimal) | of 198.18.0.0/15, or fd00:5c2b::/32 |
+| destination and gateway of a route, IPv6 address (hexadecimal) | of 198.18.0.0/15, or fd00:5c2b::/32 |
 | mount point below a usual directory | /scrubbed-XXXXXXXX |
 | value of a kernel argument that names hosts, volumes or secrets | scrubbed-XXXXXXXX |
 | path of a user's file in the kernel log | /scrubbed-XXXXXXXX |
@@ -57,7 +57,7 @@ _KEPT_FILE_SYSTEMS = ("hugetlbfs", "cgroup", "cgroup2", "cpuset")
 _USUAL_MOUNT = re.compile(
     r"/(?:boot(?:/\w+)?|home|opt|root|srv|tmp|usr|var(?:/(?:lib|log|tmp|cache))?|mnt|(?:sys|dev|run)/.*)?"
 )
-_ROUTE_FILES = ("route", "ipv6_route")
+_ROUTE_FILES = ("route", "ipv6_route", "if_inet6")
 _ROUTE4 = re.compile(r"(?<![0-9A-Fa-f])[0-9A-F]{8}(?=\t)")
 _ROUTE6 = re.compile(r"(?<![0-9A-Fa-f])[0-9a-f]{32}(?![0-9A-Fa-f])")
 _NO_HOST = ("", "(none)", "localhost", "localhost.localdomain")

@@ -141,6 +141,15 @@ def test_yaml_of_both_parsers_is_the_same() -> None:
 def test_a_json_document_of_too_many_values_is_refused_before_it_is_read() -> None:
     with pytest.raises(BadInput, match=r"more than 1,000,000 values"):
         plain_json("[" + "[]," * 600_000 + "[]]", where="x")
+    for depth in (65, 900, 100_000):
+        with pytest.raises(BadInput, match="nested deeper than 64"):
+            plain_json("[" * depth + "]" * depth, where="x")
+    with pytest.raises(BadInput, match="nested deeper than 64"):
+        hosttune.Intent.from_json('{"version": 1, "settings": {"a": ' + "[" * 700 + "]" * 700 + "}}")
+    with pytest.raises(BadInput, match="occurs twice"):
+        hosttune.Intent.from_json('{"version": 1, "profile": "none", "profile": "host"}')
+    with pytest.raises(BadInput, match="occurs twice"):
+        hosttune.Host.from_json('{"schema": "hosttune.host/v1", "hypervisor": false, "hypervisor": true}')
     with pytest.raises(BadInput, match=r"larger than 16 MiB"):
         hosttune.Host.from_json(b" " * (limit("document") + 1))
 

@@ -217,6 +217,8 @@ def test_the_same_input_gives_the_same_replacement(machine: Archive, tmp_path: P
     assert uuid in (replayed.read("/.hosttune/commands/libvirt.json") or "")
     scrub = Scrub(MACHINE, "gpu17")
     assert scrub.path(f"/dev/disk/{UUID}") == f"/dev/disk/{uuid}"
+    own = scrub.contents("/proc/net/if_inet6", b"20010db80000a1a1a1a1a1a1a1a1a1a1 02 40 00 80 eth0\n").decode()
+    assert re.fullmatch(r"fd005c2b[0-9a-f]{24} 02 40 00 80 eth0\n", own)
     assert scrub.contents("/x/address", f"{MAC}\n".encode()).decode().strip().replace(":", "") == scrub.path(
         "enxb8cef6012345"
     ).removeprefix("enx")

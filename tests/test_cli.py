@@ -207,11 +207,15 @@ def test_a_function_that_is_no_gpu(cli: Cli, example_document: str) -> None:
         (("--gpu", GPU, "--memory", "lots"), "'lots' is not a size", "--memory"),
         (("--gpu", GPU, "--memory", "0"), "'0' is not a size", "--memory"),
         (("--gpu", GPU, "--vcpus", "0"), "0 vCPUs", "--vcpus"),
-        (("--gpu", GPU, "--vcpus", "many"), "'many' is neither a number nor auto", "--vcpus"),
-        (("--gpu", GPU, "--vcpus", "1e3"), "'1e3' is neither a number nor auto", "--vcpus"),
-        (("--gpu", GPU, "--vcpus=--5"), "'--5' is neither a number nor auto", "--vcpus"),
-        (("--gpu", GPU, "--vcpus", "9" * 5000), "99' is neither a number nor auto", "--vcpus"),
-        (("--gpu", GPU, "--numa", "x"), "'x' is neither a number nor auto", "--numa"),
+        (
+            ("--gpu", GPU, "--vcpus", "many"),
+            "'many' is neither a whole number",
+            "--vcpus",
+        ),
+        (("--gpu", GPU, "--vcpus", "1e3"), "'1e3' is neither a whole number", "--vcpus"),
+        (("--gpu", GPU, "--vcpus=--5"), "'--5' is neither a whole number", "--vcpus"),
+        (("--gpu", GPU, "--vcpus", "9" * 5000), "99' is neither a whole number", "--vcpus"),
+        (("--gpu", GPU, "--numa", "x"), "'x' is neither a whole number", "--numa"),
         (("--gpu", GPU, "--memory", "9" * 400 + "GiB"), "is not a size", "--memory"),
         (("--gpu", GPU, "--memory", "9" * 5000), "is not a size", "--memory"),
         (("--gpus", "99999999999999999999"), "is not in the range", "command line"),
@@ -221,7 +225,13 @@ def test_a_function_that_is_no_gpu(cli: Cli, example_document: str) -> None:
         (("--gpu", GPU, "--name", "a\0b"), "an argument with a NUL byte", "command line"),
         (("--gpu", GPU, "--name", "a" * 100_000), "aaa ... aaa", "--name"),
         (("--gpu", GPU, "--disk", "/\udcff"), "cannot be written in UTF-8", "command line"),
-        (("--gpus", "-1"), "-1 is negative", "--gpu"),
+        (("--gpus", "-1"), "-1 is negative", "--gpus"),
+        (("--gpus", "two"), "'two' is not a valid whole number", "command line"),
+        (("--gpu", GPU, "--gpu", "41:00.0"), "is named twice", "--gpu"),
+        (("--gpu", GPU, "--bridge", "b" * 300), "a name of more than 255 bytes", "--network or --bridge"),
+        (("--gpu", GPU, "--name", ""), "an empty value", "--name"),
+        (("--gpu", GPU, "--network", "default", "--network", ""), "an empty value", "--network"),
+        (("--gpu", GPU, "--out", ""), "an empty value", "--out"),
         (("--gpus", "0"), "auto without a GPU", "--vcpus"),
         (("--gpu", GPU, "--name", "a b"), "'a b' is not a guest name", "--name"),
         (("--gpu", GPU, "-o", "yaml"), "Invalid value for '-o' / '--output'", "command line"),
@@ -234,9 +244,24 @@ def test_options_that_make_no_intent(cli: Cli, options: tuple[str, ...], error: 
     assert said["where"] == where
 
 
+def test_an_empty_or_endless_value_of_another_command(cli: Cli) -> None:
+    """A variable that is not set must not mean all hosts, or this machine."""
+    for words, where in (
+        (("discover", "--root", "", "-o", "json"), "--root"),
+        (("apply", "", "--dry-run"), "PLAN"),
+        (("fleet", "apply", "-i", "x,", "--limit", ""), "--limit"),
+        (("capture", ""), "FILE.tar.gz"),
+    ):
+        said = refused(cli, *words)
+        assert (said["error"], where in said["where"]) == ("an empty value", True)
+    for words in (("validate", "--duration", "nan"), ("fleet", "validate", "-i", "x,", "--timeout", "NaN")):
+        assert "is not a number of seconds" in refused(cli, *words)["error"]
+
+
 @pytest.mark.parametrize(
     ("text", "error", "where"),
     [
+        ("version: 1\nguests: [{name: a, gpus: 1, disk: ''}]", "an empty text", ": guests[0].disk"),
         ("version: 2", "version 2 is not known", ": version"),
         ("guests: []", "no version", ": version"),
         ("- 1", "not a mapping", ""),
@@ -382,7 +407,7 @@ def test_out_that_cannot_be_written_is_named_and_leaves_nothing(cli: Cli, tmp_pa
     }.items():
         path = str(tmp_path / name)
         code, out, err = cli("plan", "--root", EXAMPLE, *SMALL, "-o", "json", "--out", path)
-        assert (code, json.loads(out)["unplaced"]) == (2, [])
+        assert (code, out) == (2, "")
         assert block(err)["error"] == f"cannot write {path}: {why}"
         assert block(err)["where"] == path
     assert sorted(tmp_path.iterdir()) == before
@@ -479,6 +504,44 @@ def test_an_output_that_cannot_be_written(arguments: tuple[str, ...], more: dict
     said = block(done.stderr.decode())
     assert said["error"] == "cannot write the output: No space left on device"
     assert said["where"] == "standard output"
+
+
+def with_stdout(place: str, *arguments: str) -> tuple[int, str]:
+    """The exit code and stderr of a command whose stdout is a pipe without a reader ("gone") or a file."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as gone, Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            stdout=gone if place == "gone" else full,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=60,
+            cwd=ROOT,
+        )
+    return done.returncode, done.stderr.decode()
+
+
+@pytest.mark.parametrize("place", ["gone", "full"])
+def test_an_output_that_nobody_gets_hides_no_result(place: str, tmp_path: Path) -> None:
+    """`hosttune validate | grep -q ...` must not turn a failed check into 0, and a plan is saved all the same."""
+    (tmp_path / "host.json").write_text('{"schema": "hosttune.host/v1"}')
+    code, err = with_stdout(place, "validate", "--host", str(tmp_path / "host.json"))
+    assert code == 1
+    assert ("No space left on device" in err) == (place == "full")
+    out = tmp_path / "plan.json"
+    code, err = with_stdout(place, "plan", "--root", EXAMPLE, *SMALL, "--out", str(out))
+    assert code == (2 if place == "full" else 0)
+    assert f"plan saved: {out}" in err
+    assert json.loads(out.read_text())["unplaced"] == []
+
+
+def test_a_plan_that_cannot_be_printed_as_xml_is_not_saved(cli: Cli, tmp_path: Path) -> None:
+    out, path = tmp_path / "plan.json", tmp_path / "two.yaml"
+    path.write_text("version: 1\nguests: [{name: a, gpus: 1}, {name: b, gpus: 1}]\n")
+    said = refused(cli, "plan", "--root", EXAMPLE, "-f", str(path), "-o", "xml", "--out", str(out))
+    assert said["error"] == "2 guests, but -o xml prints one"
+    assert not out.exists()
 
 
 @pytest.mark.parametrize("arguments", EVERY_OUTPUT[:3], ids=" ".join)

@@ -109,6 +109,20 @@ def test_a_captured_host_is_rehearsed(capsys: pytest.CaptureFixture[str], plan: 
     assert outcomes(document)[f"driver:{GPU}"] == "planned"
 
 
+@pytest.mark.parametrize(("current", "shown"), [("nvidia", "nvidia"), (None, "unknown")])
+def test_a_rehearsal_says_unknown_and_not_none_where_drivers_were_not_recorded(
+    cli: Cli, plan: Path, tmp_path: Path, current: str | None, shown: str
+) -> None:
+    (cli.root.path / ".hosttune/scratch").unlink()  # a captured host
+    (cli.root.path / f"sys/bus/pci/devices/{GPU}/driver").unlink()
+    driver = action("driver", GPU, "vfio-pci", current=current, needed=True)
+    words = ("apply", edited(plan, tmp_path / "p", actions=[driver]), "--dry-run", "--no-guests")
+    code, out, _ = cli(*words)
+    assert (code, f"planned   driver {GPU}: {shown} -> vfio-pci" in out) == (0, True)
+    entry = next(one for one in cli.json(*words)["entries"] if one["action"] == f"driver:{GPU}")
+    assert (entry["before"], entry["before_known"], entry["outcome"]) == (current, False, "planned")
+
+
 def test_without_privilege_this_machine_is_refused_before_anything_is_read(plan: Path) -> None:
     child = os.fork()
     if child == 0:
@@ -228,7 +242,7 @@ def test_a_file_that_is_no_plan(no: Cli, tmp_path: Path, text: str) -> None:
 def test_a_plan_with_a_key_that_stands_twice(no: Cli, plan: Path, tmp_path: Path) -> None:
     path = tmp_path / "p"
     path.write_text(plan.read_text().rstrip().removesuffix("}") + ', "guests": []}')
-    assert never(no, str(path), "--yes", code=2)["error"] == "a key that is there twice in an object"
+    assert never(no, str(path), "--yes", code=2)["error"] == "a key that occurs twice in an object"
 
 
 def test_a_journal_without_end(cli: Cli, plan: Path) -> None:

@@ -168,6 +168,17 @@ def test_an_address_alone_is_no_use_but_a_bond_is(tmp_path: Path) -> None:
     write(tmp_path, "proc/net/route", f"{ROUTES}ib0\t0000000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0")
     nics = read_nics(reader_of(tmp_path), (NIC, PciDevice(address=DISK.address, class_code="020000")))
     assert [nic.in_use for nic in nics] == [None, "eth1 belongs to bond1"]
+    assert nics[0].busy == "ib0 is up and has routes"
+
+
+def test_an_interface_that_apply_would_not_take_is_busy(tmp_path: Path) -> None:
+    base = interface(tmp_path, "ib0", operstate="up")
+    assert read_nics(reader_of(tmp_path), (NIC,))[0].busy is None  # the routes were not recorded
+    write(tmp_path, "proc/net/route", ROUTES)
+    write(tmp_path, "proc/net/if_inet6", f"{'20010db8':0<32} 02 40 00 80 ib0\n")
+    assert read_nics(reader_of(tmp_path), (NIC,))[0].busy == "ib0 is up and has an address"
+    write(tmp_path, f"{base}/flags", "0x1002")
+    assert read_nics(reader_of(tmp_path), (NIC,))[0].busy is None
 
 
 def test_an_ipv6_default_route_counts(tmp_path: Path) -> None:

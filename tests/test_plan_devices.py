@@ -99,6 +99,17 @@ def test_a_count_passes_over_a_port_whose_companion_the_host_uses() -> None:
     assert passed(decide(host, nics=1)) == [ports[2]]
 
 
+def test_a_count_prefers_an_equally_near_port_that_apply_can_take() -> None:
+    ports = [NIC, "0000:31:00.1"]
+    host = build_host(cards=[Card(a, kind="nic", group=g) for a, g in zip(ports, [4, 5], strict=True)])
+    row(host, NIC, "nics")["busy"] = "eth0 is up and has an address"
+    one, both = decide(host, nics=1), decide(host, nics=2)
+    assert (passed(one), passed(both)) == ([ports[1]], ports)
+    told = f"{NIC}: eth0 is up and has an address: apply will refuse until the interface is taken down"
+    assert told not in said(one, "warn")
+    assert told in said(both, "warn")
+
+
 def test_what_goes_along_with_counted_devices_is_told() -> None:
     ports = [NIC, "0000:31:00.1"]
     host = build_host(cards=[Card(a, kind="nic", group=4) for a in ports])

@@ -82,6 +82,24 @@ def test_half_a_character_in_an_intent(cli: Run, tmp_path: Path, key: str) -> No
         Intent.from_json(json.dumps(document))
 
 
+@pytest.mark.parametrize("space", ["", "\n "])
+def test_a_character_that_json_writes_as_two_escapes(cli: Run, tmp_path: Path, space: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(space + json.dumps({"version": 1, "guests": [{**GUEST, "disk": "/\U0001f600.img"}]}))
+    code, out, err = cli("plan", "--root", str(EXAMPLE), "-f", str(path), "-o", "json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["intent"]["guests"][0]["disk"] == "/\U0001f600.img"
+
+
+def test_an_error_names_the_half_pair_and_not_what_follows_from_it() -> None:
+    for text in ('["\\ud83d"]', '["\\ude00\\ud83d"]', '["\\ud83d\\ude00\\ud83d\\u0041"]'):
+        with pytest.raises(BadInput, match="half of a surrogate pair"):
+            plain_json(text, where="x")
+    for text in ('["\\ud83d\\ude00"', '["\\\\ud83d"'):
+        with pytest.raises(BadInput, match="truncated"):
+            plain_json(text, where="x")
+
+
 NO_UNICODE = {
     "lone surrogate": b'"\\ud800"',
     "lone low surrogate": b'"\\udc00x"',

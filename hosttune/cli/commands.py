@@ -86,8 +86,38 @@ def show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
         ctx.exit()
 
 
+class Whole(click.IntRange):
+    """A whole number within limits."""
+
+    name = "whole number"
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds within limits. "nan" is within all limits for click."""
+
+    name = "number of seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See click.ParamType."""
+        found = super().convert(value, param, ctx)
+        return found if found == found else self.fail(f"{value!r} is not a {self.name}.", param, ctx)
+
+
 class Command(click.Command):
-    """A command that writes its help through `emit`."""
+    """A command that writes its help through `emit`, and refuses options and arguments that are empty.
+
+    An empty one is usually a variable of a script that is not set: `--limit "$RACK"` must not mean all hosts.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """See click.Command. Raises BadInput for an empty value."""
+        rest = super().parse_args(ctx, args)
+        for param in self.params:
+            value = ctx.params.get(param.name or "")
+            if (value == "" or (isinstance(value, tuple) and "" in value)) and param.type is not click.UNPROCESSED:
+                where = param.human_readable_name if isinstance(param, click.Argument) else max(param.opts, key=len)
+                raise BadInput("an empty value", where=where, hint="give a value, or leave it out")
+        return rest
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
         """Return click's help option, with `show_help` as its callback."""

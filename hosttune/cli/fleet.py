@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hosttune.cli.commands import Command
-from hosttune.cli.output import emit, emit_page, shown, tell
+from hosttune.cli.commands import Command, Seconds, Whole
+from hosttune.cli.output import emit, emit_page, exiting, shown, tell
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -57,10 +57,10 @@ def run_options(command: F) -> F:
                      help="Ansible's inventory: a file, a directory, or HOST,… (repeatable)."),
         click.option("--limit", metavar="PATTERN", help="Only these hosts and groups, as with Ansible's --limit."),
         results_option,
-        click.option("--forks", type=click.IntRange(1, 5000), metavar="N", help="Hosts to ask at once (default 50)."),
-        click.option("--shard", type=click.IntRange(1, 100000), metavar="N",
+        click.option("--forks", type=Whole(1, 5000), metavar="N", help="Hosts to ask at once (default 50)."),
+        click.option("--shard", type=Whole(1, 100000), metavar="N",
                      help="Most hosts per ansible process (default 500)."),
-        click.option("--timeout", type=click.FloatRange(min=1, max=7 * 86400 - 1), metavar="SECONDS",
+        click.option("--timeout", type=Seconds(min=1, max=7 * 86400 - 1), metavar="SECONDS",
                      help="Time limit of a phase on a host."),
         click.option("--resume", is_flag=True, help="Continue the last run: unproven hosts first, then the rest."),
         click.option("--retry", is_flag=True, help="Repeat the last run for the hosts that failed or are unknown."),
@@ -82,7 +82,7 @@ def intent_option(command: F) -> F:
 
 def level_option(command: F) -> F:
     """Add --level: how much is measured."""
-    return click.option("--level", type=click.IntRange(0, 3), help="The level of validation (default 0).")(command)
+    return click.option("--level", type=Whole(0, 3), help="The level of validation (default 0).")(command)
 
 
 def change_options(command: F) -> F:
@@ -216,13 +216,13 @@ def run(context: click.Context, verb: str, asked: dict[str, Any]) -> None:
     output = asked.pop("output")
     request = request_of(verb, asked)
     done = run_fleet(request, lambda line: tell(shown(line)))
-    try:
-        show(report_of_run(done), output, done.course.order.results)
-        if request.check and output == "text" and verb in ("apply", "revert"):
-            show_changes(done)
-    finally:
-        tell_end(done, reasons=output != "text")
-    context.exit(done.outcome.exit_code)
+    with exiting(context, done.outcome.exit_code):
+        try:
+            show(report_of_run(done), output, done.course.order.results)
+            if request.check and output == "text" and verb in ("apply", "revert"):
+                show_changes(done)
+        finally:
+            tell_end(done, reasons=output != "text")
 
 
 def request_of(verb: str, asked: dict[str, Any]) -> Request:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TextIO
 
 from hosttune.errors import BadInput, HosttuneError
 from hosttune.state import drop
 
 if TYPE_CHECKING:
+    import click
     from rich.console import Console
 
 PIPE_WIDTH = 110  # columns of text that does not go to a terminal
 MOST_TEXT = 4000  # most characters of one part of an error block: arguments and documents may have any length
-
-
-class ReaderGone(Exception):
-    """The reader of the output has closed the pipe (`| head`). This is not an error, but no more may be written."""
 
 
 def console(output: TextIO) -> Console:
@@ -36,24 +34,45 @@ def console(output: TextIO) -> Console:
 
 
 def emit(text: str) -> None:
-    """Write a document to stdout and flush it. Raises ReaderGone, and BadInput if stdout cannot be written."""
+    """Write a document to stdout and flush it. Raises BadInput if stdout cannot be written.
+
+    If the reader has closed the pipe (`| head`), the rest is dropped. This is not an error: the exit code stays that of
+    the command.
+    """
     output = standard_output()
     try:
         output.write(text if text.endswith("\n") else text + "\n")
         output.flush()
-    except BrokenPipeError as error:
-        raise ReaderGone from error
+    except BrokenPipeError:
+        drop(output)
     except OSError as error:
         drop(output)
         raise unwritable(error.strerror) from error
 
 
 def emit_page(print_document: Callable[[Console], None]) -> None:
-    """Write styled text to stdout. The text is first collected, so that only `emit` must handle write errors."""
+    """Write styled text to stdout."""
+    emit(page_text(print_document))
+
+
+def page_text(print_document: Callable[[Console], None]) -> str:
+    """Return styled text for stdout. It is collected first, so that only `emit` must handle write errors."""
     page = console(standard_output())
     with page.capture() as captured:
         print_document(page)
-    emit(captured.get())
+    return captured.get()
+
+
+@contextlib.contextmanager
+def exiting(context: click.Context, code: int) -> Iterator[None]:
+    """Print inside, then exit with `code`. If the output cannot be written, only code 0 becomes another."""
+    try:
+        yield
+    except BadInput as error:
+        if code == 0:
+            raise
+        say(error)
+    context.exit(code)
 
 
 def standard_output() -> TextIO:

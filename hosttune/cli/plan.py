@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hosttune.cli.commands import Command, host_options, read_host
-from hosttune.cli.output import emit, emit_page, shown, tell
+from hosttune.cli.commands import Command, Whole, host_options, read_host
+from hosttune.cli.output import emit, exiting, page_text, shown, tell
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEFAULT_GUEST = "gpu-guest"
-COUNT = click.IntRange(max=1 << 20)  # number of devices; the intent checks the minimum, with better messages
+COUNT = Whole(max=1 << 20)  # number of devices; the intent checks the minimum, with better messages
 # The options that the keys of an intent come from, for error messages.
-OPTION_OF = {"gpus": "--gpu", "nics": "--nics", "nvme": "--nvme", "vcpus": "--vcpus", "memory": "--memory",
-             "name": "--name", "numa": "--numa", "disk": "--disk", "mig": "--mig"}  # fmt: skip
+OPTION_OF = {"gpus": "--gpus", "nics": "--nics", "nvme": "--nvme", "vcpus": "--vcpus",
+             "memory": "--memory", "name": "--name", "numa": "--numa", "disk": "--disk", "mig": "--mig",
+             "networks": "--network or --bridge"}  # fmt: skip
 NAME_HELP = (
     f"Name of the guest (default {DEFAULT_GUEST}); with -o xml, which guest of several: with --mig PROFILE:N, NAME-K"
     " plans NAME-0 ... and prints the K-th."
@@ -82,11 +83,13 @@ def plan(
     host = read_host(root, document)
     decided = None if document is not None else plan_in_place(root, host, intent)
     decided = decided or decide(host, intent, where)
-    show_plan(decided, host, output, chosen_guest, annotate, mig=asked["mig"])
-    live = root is None and document is None
-    if out is not None or live:
+    text = plan_text(decided, host, output, chosen_guest, annotate, mig=asked["mig"])
+    if out is not None:
         save_plan(decided, out)
-    context.exit(1 if decided.unplaced else 0)
+    with exiting(context, 1 if decided.unplaced else 0):
+        emit(text)
+        if out is None and root is None and document is None:
+            save_plan(decided, None)
 
 
 def read_intent(asked: dict[str, Any]) -> tuple[Intent, str]:
@@ -111,7 +114,7 @@ def read_intent(asked: dict[str, Any]) -> tuple[Intent, str]:
         text = encoded(lambda: msgspec.json.encode(document), "command line")
         return Intent.from_json(text, where="command line"), "command line"
     except BadInput as error:
-        raise as_option(error) from error
+        raise as_option(error, named=bool(asked["addresses"])) from error
 
 
 def refuse_unclear(asked: dict[str, Any]) -> None:
@@ -181,7 +184,8 @@ def number_or_auto(text: str, option: str) -> int | str:
     if re.fullmatch(r"-?[0-9]{1,18}", text):
         return int(text)
     if text != "auto":
-        raise BadInput(f"{text!r} is neither a number nor auto", where=option, hint="give a number, or auto")
+        what = f"{text!r} is neither a whole number of at most 18 digits nor auto"
+        raise BadInput(what, where=option, hint="give a number, or auto")
     return text
 
 
@@ -221,7 +225,7 @@ def decide(host: Host, intent: Intent, where: str) -> Plan:
     try:
         return decide_plan(host, intent, where=where)
     except BadInput as error:
-        raise as_option(error) from error
+        raise as_option(error, named=any(isinstance(guest.gpus, tuple) for guest in intent.guests)) from error
 
 
 def plan_in_place(root: str | None, host: Host, intent: Intent) -> Plan | None:
@@ -234,25 +238,32 @@ def plan_in_place(root: str | None, host: Host, intent: Intent) -> Plan | None:
     return found
 
 
-def as_option(error: BadInput) -> BadInput:
-    """Return an error that names the option, if the original error names a key of an intent made from options."""
-    key = re.fullmatch(r"command line: guests\[[0-9]+\]\.(\w+).*", error.where)
+def as_option(error: BadInput, *, named: bool) -> BadInput:
+    """Return an error that names the option, if the original error names a key of an intent made from options.
+
+    `named`: the GPUs are given by --gpu, not by --gpus.
+    """
+    key = re.match(r"command line: guests\[[0-9]+\]\.(\w+)", error.where)
     option = OPTION_OF.get(key[1]) if key else None
+    if option == "--gpus" and named:
+        option = "--gpu"
     return BadInput(error.what, where=option, hint=error.hint) if option else error
 
 
-def show_plan(decided: Plan, host: Host, output: str, name: str | None, annotate: bool, mig: str | None = None) -> None:
-    """Print a plan. If a guest is unplaced there is no XML; the plan is printed as text, which gives the reason."""
+def plan_text(decided: Plan, host: Host, output: str, name: str | None, annotate: bool, mig: str | None = None) -> str:
+    """Return a plan as it is printed. If a guest is unplaced there is no XML, but the text, which gives the reason.
+
+    Raises BadInput.
+    """
     if output == "json":
-        emit(decided.to_json())
-    elif output == "xml" and not decided.unplaced:
+        return decided.to_json()
+    if output == "xml" and not decided.unplaced:
         if mig is not None and name is None and len(decided.guests) > 1:
             raise several_of_mig(mig, [guest.name for guest in decided.guests])
-        emit(xml_of(decided, name, annotate))
-    else:
-        from hosttune.report.plan_text import print_plan
+        return xml_of(decided, name, annotate)
+    from hosttune.report.plan_text import print_plan
 
-        emit_page(lambda page: print_plan(decided, host, page))
+    return page_text(lambda page: print_plan(decided, host, page))
 
 
 def several_of_mig(mig: str, names: Sequence[str]) -> BadInput:

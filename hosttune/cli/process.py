@@ -10,10 +10,9 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from hosttune.cli.output import ReaderGone, emit, say, tell
+from hosttune.cli.output import emit, say, tell
 from hosttune.cli.quick import document
 from hosttune.errors import BadInput, HosttuneError, Refused
-from hosttune.state import drop
 from hosttune.system import let_go_of_devices
 
 INTERNAL_ERROR = 70
@@ -46,9 +45,6 @@ def run(arguments: Sequence[str]) -> int:
     except HosttuneError as error:
         say(error)
         return error.exit_code
-    except ReaderGone:
-        drop(sys.stdout)
-        return 0
     except KeyboardInterrupt:
         return 130
     except Exception as error:  # the only catch-all: any other exception is a bug in hosttune

@@ -15,7 +15,7 @@ def document(words: Sequence[str]) -> str | None:
         return None
     options = dict(zip(words[1::2], words[2::2], strict=True))
     root = options.pop("--root", None)
-    if len(words) != 3 + 2 * (root is not None) or (root or "").startswith("-"):
+    if len(words) != 3 + 2 * (root is not None) or root == "" or (root or "").startswith("-"):
         return None
     if options not in ({"-o": "json"}, {"--output": "json"}):
         return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hosttune.cli.commands import Command, host_options, progress, read_document
-from hosttune.cli.output import emit, emit_page, shown, tell
+from hosttune.cli.output import emit, emit_page, exiting, shown, tell
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -165,10 +165,10 @@ def asking(yes: bool) -> Callable[[Sequence[Prepared]], bool]:
 def finish(context: click.Context, output: str, result: Result) -> None:
     """Print a result and exit with its exit code."""
     code = result.exit_code or 0
-    if output == "json":
-        emit(result.to_json())
-    else:
-        from hosttune.report.result_text import print_result
+    with exiting(context, code):
+        if output == "json":
+            emit(result.to_json())
+        else:
+            from hosttune.report.result_text import print_result
 
-        emit_page(lambda page: print_result(result, page, code))
-    context.exit(code)
+            emit_page(lambda page: print_result(result, page, code))

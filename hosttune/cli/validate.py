@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hosttune.cli.commands import Command, host_options, progress, read_document
-from hosttune.cli.output import emit, emit_page, tell
+from hosttune.cli.commands import Command, Seconds, Whole, host_options, progress, read_document
+from hosttune.cli.output import emit, emit_page, exiting, tell
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -21,14 +21,14 @@ GATES = ("verdict", "worse", "either")
 
 @click.command(cls=Command)
 @host_options
-@click.option("--level", type=click.IntRange(0, 3), default=0, show_default=True,
+@click.option("--level", type=Whole(0, 3), default=0, show_default=True,
               help="0 checklist, 1 quick benchmarks, 2 full benchmarks, 3 burn-in.")  # fmt: skip
 @click.option("--guest", is_flag=True, help="This machine is a guest.")
 @click.option("--list", "listing", is_flag=True, help="List all checks and their reasons; check nothing.")
 @click.option("--against", metavar="FILE", help="Compare with an earlier validation (JSON).")
 @click.option("--gate", type=click.Choice(GATES), help="Which result causes exit code 1: a bad verdict (the"
               " default), anything worse than in --against, or either of them.")  # fmt: skip
-@click.option("--duration", type=click.FloatRange(min=1, max=7 * 86400), metavar="SECONDS",
+@click.option("--duration", type=Seconds(min=1, max=7 * 86400), metavar="SECONDS",
               help="How long the burn-in of level 3 takes (default 300).")  # fmt: skip
 @click.option("--scratch", metavar="PATH", help="Directory in which to measure storage; nothing else is written.")
 @click.option(
@@ -79,8 +79,8 @@ def validate(
     check_request(request, captured=root is not None or document is not None)  # before any file is read
     request = replace(request, **files_of(against, gate, asked))
     found = check(read_document(root, document) or open_system(root), request, say=progress(), tell=tell)
-    show(found, request, output)
-    context.exit(exit_code(found.validation, gate or "verdict"))
+    with exiting(context, exit_code(found.validation, gate or "verdict")):
+        show(found, request, output)
 
 
 def files_of(against: str | None, gate: str | None, asked: dict[str, Any]) -> dict[str, Any]:

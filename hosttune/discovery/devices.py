@@ -4,7 +4,8 @@ Runs after `pci`. PCI class and id decide which of them exist, so a function on 
 of sysfs add the rest where the host's own driver holds the function. A capture must hold, as far as the host has them:
 /sys/class/infiniband, /sys/class/net, the vital product data (`vpd`) of ConnectX functions beside GPUs of HGX B200 and
 B300, the folders `net`, `virtioN/net`, `infiniband`, `nvme` and `block` of these functions, /sys/class/block,
-/proc/self/mounts (or /proc/mounts), /proc/self/mountinfo, /proc/swaps, /proc/net/route and /proc/net/ipv6_route.
+/proc/self/mounts (or /proc/mounts), /proc/self/mountinfo, /proc/swaps, /proc/net/route, /proc/net/ipv6_route and
+/proc/net/if_inet6.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import msgspec
 from hosttune.disks import block_uses, disk_uses, nvme_names
 from hosttune.gpu import nvswitches
 from hosttune.gpu.bridges import MARK, bridges_among, has_bridges, may_be_bridge
+from hosttune.holders import ROUTES, network_use
 from hosttune.model import sysfs
 from hosttune.model.host import Nic, Nvme, NvSwitch, PciDevice
 from hosttune.reader import Reader
@@ -37,7 +39,8 @@ def read_nics(reader: Reader, pci: tuple[PciDevice, ...]) -> tuple[Nic, ...]:
     interfaces is of unknown kind. `rate_gbps` is the rate of the fastest port that is up. `state` is "active" if any
     RDMA port is, or else the state that the port or interface reports ("down", "up", …). `in_use` says that without
     this function the host would lose its default route, or a bond or bridge a member. An address on an interface does
-    not count as use, because RDMA networks have addresses too.
+    not count as use, because RDMA networks have addresses too. It makes the function `busy`: apply takes no function
+    from an interface that is up and has an address or a route.
     """
     devices = [device for device in pci if (device.class_code or "")[:4] in _NIC_CLASSES]
     if not devices:
@@ -106,6 +109,7 @@ def _nic(
         state=state,
         physfn=device.physfn,
         in_use=_network_use(reader, interfaces, routed),
+        busy=_busy(reader, interfaces),
     )
 
 
@@ -169,7 +173,7 @@ def _interface_state(reader: Reader, interfaces: tuple[str, ...]) -> tuple[str |
 def _routed(reader: Reader) -> frozenset[str]:
     """Return the interfaces that carry a default route of IPv4 or IPv6."""
     found: set[str] = set()
-    for words in (line.split() for line in (reader.text("/proc/net/route") or "").splitlines()[1:]):
+    for words in (line.split() for line in (reader.text(ROUTES) or "").splitlines()[1:]):
         if len(words) > 7 and words[1] == words[7] == "00000000":
             found.add(words[0])
     for words in (line.split() for line in (reader.text("/proc/net/ipv6_route") or "").splitlines()):
@@ -190,6 +194,14 @@ def _network_use(reader: Reader, interfaces: tuple[str, ...], routed: frozenset[
         elif master is not None:
             reasons.append(f"{name} belongs to {master}")
     return "; ".join(reasons) or None
+
+
+def _busy(reader: Reader, interfaces: tuple[str, ...]) -> str | None:
+    """Return what makes apply refuse the function. None also if the routes, which every kernel lists, were not read."""
+    if reader.text(ROUTES) is None:
+        return None
+    uses = ((name, network_use(reader, name)) for name in interfaces)
+    return "; ".join(f"{name} {use}" for name, use in uses if use is not None) or None
 
 
 def _uppers(reader: Reader, interface: str) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ class Nic(Value, frozen=True, kw_only=True):
     state: str | None = None
     physfn: str | None = None
     in_use: str | None = None  # why the host needs it ("carries the default route"); None: no reason is known
+    busy: str | None = None  # why apply does not take it now ("eth0 is up and has an address"); None: none is known
     fabric_bridge: bool | None = None  # carries the GPUs' NVLink fabric; None: not read, or no such GPUs here
 
 

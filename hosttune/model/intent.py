@@ -120,9 +120,9 @@ class Intent(Part, frozen=True, kw_only=True):
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "intent") -> Intent:
-        """Read an intent. Raises BadInput with the path of the offending key."""
+        """Read an intent. Raises BadInput with the path of the offending key, also for a key given twice."""
         check_size(len(text), "intent", where)
-        return _convert(plain_json(text, where=where, most_values=limit("values of an intent")), where)
+        return _convert(plain_json(text, where=where, most_values=limit("values of an intent"), once=True), where)
 
     @classmethod
     def from_yaml(cls, text: str | bytes, *, where: str = "intent") -> Intent:
@@ -197,7 +197,8 @@ def check(intent: Intent, *, where: str = "intent") -> None:
     for i, guest in enumerate(intent.guests):
         at = f"{where}: guests[{i}]"
         if not is_guest_name(guest.name):
-            _refuse(f"{guest.name!r} is not a guest name", f"{at}.name", "use letters, digits, '.', '_' and '-'")
+            hint = "use at most 64 letters, digits, '.', '_' and '-', and begin with a letter or digit"
+            _refuse(f"{guest.name!r} is not a guest name", f"{at}.name", hint)
         if guest.name in names:
             _refuse(f"a second guest named {guest.name!r}", f"{at}.name", "give each guest a name of its own")
         names.add(guest.name)
@@ -261,6 +262,8 @@ def _check_lengths(guest: GuestIntent, at: str) -> None:
     texts += [("mig.profile", guest.mig.profile, "name")] if guest.mig else []
     texts += [("gpus.model", guest.gpus.model, "name")] if isinstance(guest.gpus, GpuRequest) else []
     for key, text, name in texts:
+        if text == "":
+            _refuse("an empty text", f"{at}.{key}", "write the value, or leave the key out")
         if text is not None and len(text.encode("utf-8", "replace")) > limit(name):
             _refuse(f"a {name} of more than {limit(name):,} bytes", f"{at}.{key}", "shorten it")
 

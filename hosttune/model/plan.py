@@ -207,7 +207,7 @@ class Plan(Value, frozen=True, kw_only=True):
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "plan") -> Plan:
         """Read a plan. Raises BadInput with the offending field or version."""
-        return from_json(cls, text, schema=PLAN_SCHEMA, where=where, once=True)
+        return from_json(cls, text, schema=PLAN_SCHEMA, where=where)
 
     def to_json(self) -> str:
         """Return the plan as indented JSON. The same host and intent give the same bytes."""

@@ -16,6 +16,9 @@ Outcome = Literal[
 class Entry(Value, frozen=True, kw_only=True):
     """The outcome of one action. `before`, `want` and `after` are values in the setting's normal form.
 
+    `before_known` is False in a dry run on a capture that does not have the value: `before` is then the plan's, and
+    null is unknown. Otherwise null is none.
+
     - `done`: it was changed, and reading it back gives the wanted value.
     - `already`: nothing was written, because the value was already right, or in a revert nothing was left to revert.
     - `clamped`: it was written, and the kernel kept another value.
@@ -34,6 +37,7 @@ class Entry(Value, frozen=True, kw_only=True):
     want: Any = None
     after: Any = None
     why: str | None = None
+    before_known: bool = True
 
     def __post_init__(self) -> None:
         close_mappings(self, "before", "want", "after")

@@ -17,7 +17,9 @@ T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
 
-_TEXT = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?')  # a string in a JSON document, and whether it is a key
+_TEXT = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?')  # a string in a JSON document; a key if a colon follows
+_SURROGATES = re.compile(rb"(?<!\\)\\u[dD](?:[89abAB]..\\u[dD][c-fC-F]|([89a-fA-F]))")  # a pair; group 1: a lone one
+MAX_DEPTH = 64  # of objects and lists in each other; hosttune's documents reach about 12
 _BDF = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
 
 
@@ -287,7 +289,12 @@ def to_builtins(value: object) -> Any:
 
 
 def plain_json(
-    text: str | bytes, *, where: str, hint: str = "correct the syntax", most_values: int | None = None
+    text: str | bytes,
+    *,
+    where: str,
+    hint: str = "correct the syntax",
+    most_values: int | None = None,
+    once: bool = False,
 ) -> Any:
     """Return the plain value of a JSON text.
 
@@ -295,18 +302,27 @@ def plain_json(
     the characters that come before values (comma, opening brackets and braces), including those inside strings. A lone
     surrogate is not valid Unicode, whether written as itself or as an escape.
 
-    Raises BadInput if the text is not JSON, is not valid Unicode, or has too many values.
+    `once`: refuse a key that occurs twice in an object. Raises BadInput if the text is not JSON, is not valid Unicode,
+    has too many values, or is nested deeper than MAX_DEPTH.
     """
     most = limit("values of a document") if most_values is None else most_values
     try:
         data = text.encode() if isinstance(text, str) else text
         if sum(map(data.count, (b",", b"[", b"{"))) > most:
             raise BadInput(f"more than {most:,} values", where=where, hint="no such document has so many")
-        return msgspec.json.decode(data)
+        document = msgspec.json.decode(data)
     except UnicodeError as error:
         raise BadInput(f"not valid Unicode: {error}", where=where, hint="write it in UTF-8") from error
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BadInput(f"not a JSON document: {error}", where=where, hint=hint) from error
+    except RecursionError as error:
+        raise BadInput(f"nested deeper than {MAX_DEPTH}", where=where, hint=hint) from error
+    except msgspec.DecodeError as error:
+        lone = any(found[1] for found in _SURROGATES.finditer(data))
+        why = "half of a surrogate pair (\\ud800 to \\udfff)" if lone else str(error)
+        raise BadInput(f"not a JSON document: {why}", where=where, hint=hint) from error
+    keys = _count_keys(document, where, hint)
+    if once and keys != sum(1 for found in _TEXT.finditer(data.decode()) if found[1]):
+        raise BadInput("a key that occurs twice in an object", where=where, hint=hint)
+    return document
 
 
 def recorded_json(text: str, *, where: str) -> Any:
@@ -315,37 +331,34 @@ def recorded_json(text: str, *, where: str) -> Any:
     Raises BadInput as `plain_json` does, and for a key that occurs twice in an object: no tool writes that, and it is
     unknown which of the two values is true.
     """
-    document = plain_json(text, where=where, hint="record it again")
-    _refuse_repeated_keys(document, text, where, "record it again")
-    return document
+    return plain_json(text, where=where, hint="record it again", once=True)
 
 
-def _refuse_repeated_keys(document: Any, text: str, where: str, hint: str) -> None:
-    """Raise BadInput if an object of the text has a key twice. `document` is the decoded text."""
-    kept, todo = 0, [document]
-    while todo:
-        value = todo.pop()
-        if isinstance(value, dict):
-            kept += len(value)
-            todo += value.values()
-        elif isinstance(value, list):
-            todo += value
-    # The decoder keeps one of two equal keys. In the text, each string that a colon follows is a key.
-    if sum(1 for found in _TEXT.finditer(text) if found[1]) != kept:
-        raise BadInput("a key that is there twice in an object", where=where, hint=hint)
+def _count_keys(document: Any, where: str, hint: str) -> int:
+    """Return how many keys the objects of a decoded text have. The decoder keeps one of two equal keys.
+
+    Raises BadInput for a text that is nested too deep: the functions that walk through values are recursive.
+    """
+    kept, layer = 0, [document]
+    for _ in range(MAX_DEPTH):
+        below: list[Any] = []
+        for value in layer:
+            kept += len(value) if isinstance(value, dict) else 0
+            parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+            below += [part for part in parts if isinstance(part, dict | list)]
+        if not below:
+            return kept
+        layer = below
+    raise BadInput(f"nested deeper than {MAX_DEPTH}", where=where, hint=hint)
 
 
-def from_json(kind: type[T], text: str | bytes, *, schema: str, where: str, once: bool = False) -> T:
+def from_json(kind: type[T], text: str | bytes, *, schema: str, where: str) -> T:
     """Decode a document of one schema version, in which null and absent mean the same (`without_nulls`).
 
-    `once`: refuse a key that occurs twice in an object. Raises BadInput with `where` and the version or the offending
-    field.
+    Raises BadInput with `where` and the version or the offending field, also for a key that occurs twice in an object.
     """
     check_size(len(text), "document", where)
-    head = plain_json(text, where=where, hint=f"give a {schema} document")
-    if once:
-        plain = text if isinstance(text, str) else text.decode()
-        _refuse_repeated_keys(head, plain, where, f"write the {schema} again")
+    head = plain_json(text, where=where, hint=f"give a {schema} document", once=True)
     found = head.get("schema") if isinstance(head, dict) else None
     if found != schema:
         raise BadInput(

@@ -3,19 +3,21 @@
 Plain words mean what YAML 1.2's core schema says: 0000:41:00.0 is text (YAML 1.1 reads it as a number to base 60), and
 so are off, no and yes. Refused are aliases (a few bytes can expand to gigabytes), tags that name other types, and keys
 given twice. The values are built from the parser's events. If PyYAML was built with libyaml, libyaml's parser is used:
-it is about twenty times as fast as PyYAML's own.
+it is about twenty times as fast as PyYAML's own. JSON is read as JSON: its escapes of characters above U+FFFF
+(a surrogate pair) are errors in YAML.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from typing import Any
 
 from hosttune.errors import BadInput
 from hosttune.model.limits import check_size, limit
+from hosttune.model.values import MAX_DEPTH, plain_json
 
-_MAX_DEPTH = 64
 _PLAIN = (
     (re.compile(r"~|null|Null|NULL|"), lambda text: None),
     (re.compile(r"true|True|TRUE"), lambda text: True),
@@ -40,6 +42,9 @@ def load_yaml(text: str | bytes, where: str, *, fast: bool = True) -> Any:
 
     size = len(text) if isinstance(text, bytes) or text.isascii() else len(text.encode("utf-8", "surrogatepass"))
     check_size(size, "intent", where)
+    if text.lstrip()[:1] in ("{", b"{"):
+        with contextlib.suppress(BadInput):  # YAML also begins so, and its errors name the line
+            return plain_json(text, where=where, most_values=limit("values of an intent"), once=True)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader) if fast else yaml.SafeLoader
     try:
         return _document(yaml.parse(text, Loader=loader), limit("values of an intent"))
@@ -83,8 +88,8 @@ class _Values:
         kind = "seq" if isinstance(event, kinds.SequenceStartEvent) else "map"
         if event.tag not in (None, "!", _STANDARD + kind):
             raise _Refused(f"tag {event.tag!r} is not accepted, at line {event.start_mark.line + 1}")
-        if depth >= _MAX_DEPTH:
-            raise _Refused(f"nested deeper than {_MAX_DEPTH}, at line {event.start_mark.line + 1}")
+        if depth >= MAX_DEPTH:
+            raise _Refused(f"nested deeper than {MAX_DEPTH}, at line {event.start_mark.line + 1}")
         return self._list(depth + 1) if kind == "seq" else self._mapping(depth + 1)
 
     def _list(self, depth: int) -> list[Any]:

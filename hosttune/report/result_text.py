@@ -15,6 +15,7 @@ from hosttune.report.values import setting_value
 if TYPE_CHECKING:
     from rich.console import Console
 
+NOTHING = "none"
 LONGEST_VALUE = 60  # characters of a value in a row
 SUCCESS, PERSON = 0, 4  # exit codes that change the verdict; any other means that the command failed
 _STYLES = {"failed": "error", "stuck": "error", "conflict": "warn", "clamped": "warn", "ignored": "warn"}
@@ -111,6 +112,7 @@ def _ending(result: Result, code: int) -> str:
 def _print_entry(word: str, entry: Entry, console: Console) -> None:
     kind = entry.action.partition(":")[0]
     before, want, after = (short_value(setting_value(kind, one)) for one in (entry.before, entry.want, entry.after))
+    before = before if entry.before_known or before != NOTHING else "unknown"
     values = after if entry.outcome == "already" else f"{before} -> {want}"
     text = f"{setting_text(entry.action)}: {values}"
     if entry.outcome in ("clamped", "failed", "stuck", "conflict", "ignored"):
@@ -179,7 +181,7 @@ def short_value(value: Any) -> str:
     """Return a value for a row: one line, cut if it is long; an empty value is "none"."""
     if isinstance(value, Mapping) and any("\n" in str(part) for part in value.values()):
         return f"({count(len(value), 'file')})"
-    text = short_lists(value_text(value, nothing="none"))
+    text = short_lists(value_text(value, nothing=NOTHING))
     lines = text.splitlines()
     if len(lines) > 1:
         return f"({len(lines)} lines)"

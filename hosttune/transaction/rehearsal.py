@@ -1,4 +1,4 @@
-"""Systems that wrap another System: reads go through; changes are counted, or only recorded."""
+"""Systems that wrap another System: reads go through, misses noted; changes are counted, or only recorded."""
 
 from __future__ import annotations
 
@@ -59,6 +59,42 @@ class _Before(System):
     def forget(self) -> None:
         """See System."""
         self._behind.forget()
+
+
+class MissesNoted(_Before):
+    """Notes in `missed` whether something was looked for and not found. Only for reads."""
+
+    missed = False
+
+    def read_bytes(self, path: str) -> bytes | None:
+        """See System."""
+        data = super().read_bytes(path)
+        self.missed |= data is None
+        return data
+
+    def list(self, path: str) -> list[str]:
+        """See System."""
+        names = super().list(path)
+        self.missed |= not names
+        return names
+
+    def link(self, path: str) -> str | None:
+        """See System."""
+        target = super().link(path)
+        self.missed |= target is None
+        return target
+
+    def exists(self, path: str) -> bool:
+        """See System."""
+        found = super().exists(path)
+        self.missed |= not found
+        return found
+
+    def query(self, name: str, live: Callable[[], str | None]) -> str | None:
+        """See System."""
+        answer = super().query(name, live)
+        self.missed |= answer is None
+        return answer
 
 
 class Counted(_Before):

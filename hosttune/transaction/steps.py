@@ -18,6 +18,7 @@ from hosttune.settings.setting import BOOT, Setting
 from hosttune.settings.traits import MayGiveLess, ServedByOthers, WrittenTogether
 from hosttune.system import System
 from hosttune.transaction.kinds import kind_class
+from hosttune.transaction.rehearsal import MissesNoted
 
 TODO, ALREADY, PENDING, AS_FOUND, ABSENT, UNREADABLE = "todo", "already", "pending", "as-found", "absent", "unreadable"
 # Outcomes of steps that are not carried out. `ignored` is not among them, because it is the outcome of a write.
@@ -56,7 +57,7 @@ class Prepared:
     effective: Any = None
     why: str | None = None
     outcome: str | None = None  # for AS_FOUND: the outcome of the earlier attempt
-    unrecorded: bool = False  # the value is from the plan, because the capture does not have it
+    unrecorded: bool = False  # the capture does not have the value: it is the plan's, and None is unknown
 
     @property
     def before(self) -> Any:
@@ -132,14 +133,18 @@ def covered_by(setting: Setting) -> tuple[str, str] | None:
 
 def _prepare(system: System, step: Step, record: Record | None) -> Prepared:
     setting = step.setting
+    seen = MissesNoted(system)
     try:
-        live = freeze(setting.read(system))
+        live = freeze(setting.read(seen))
         staged = type(setting).effective is not Setting.effective  # this read may call a GPU maker's tool
-        effective = freeze(setting.effective(system)) if staged else live
+        seen.missed = seen.missed and not staged
+        effective = freeze(setting.effective(seen)) if staged else live
     except Unreadable as error:
         if _unrecorded(system):
             return _as_planned(step)
         return Prepared(step, UNREADABLE, why=f"cannot be read: {error.reason}")
+    if seen.missed and _unrecorded(system) and _is_nothing(effective):
+        return _as_planned(step, setting.waits_for(system))
     if setting.agrees(effective, step.want) and _both(setting, live, step.want):
         return Prepared(step, ALREADY, live, effective)
     waits = setting.waits_for(system)
@@ -170,11 +175,17 @@ def _unrecorded(system: System) -> bool:
     return system.captured and not system.scratch and not system.complete
 
 
-def _as_planned(step: Step) -> Prepared:
+def _is_nothing(value: Any) -> bool:
+    """Return whether a value is None, or has no part that is not."""
+    return value is None or (isinstance(value, Mapping) and all(part is None for part in value.values()))
+
+
+def _as_planned(step: Step, waits: str | None = None) -> Prepared:
     """Return a step whose value is unknown on this host: it gets the value from which the plan was made."""
     values = {step.parts[action.id]: action.current for action in step.actions}
     live = freeze(values[""] if set(values) == {""} else values)
-    return Prepared(step, TODO, live, live, "not recorded: its value is the plan's", unrecorded=True)
+    why = "not recorded here" if _is_nothing(live) else "not recorded here: its value is the plan's"
+    return Prepared(step, PENDING if waits else TODO, live, live, waits or why, unrecorded=True)
 
 
 def _both(setting: Setting, live: Any, want: Any) -> bool:
@@ -242,11 +253,14 @@ def _stale(one: Prepared) -> Iterable[str]:
 def entry(one: Prepared) -> tuple[Entry, ...]:
     """Return the entries of a step that needs no write, or whose write is still to come (`planned`)."""
     outcome = one.outcome or VERDICT_OUTCOMES[one.verdict]
-    return entries(one.step, outcome, one.before, None if one.verdict == TODO else one.effective, one.why)
+    after = None if one.verdict == TODO else one.effective
+    return entries(one.step, outcome, one.before, after, one.why, known=not one.unrecorded)
 
 
-def entries(step: Step, outcome: str, before: Any, after: Any, why: str | None) -> tuple[Entry, ...]:
-    """Return one entry for each action, with its own part of the values."""
+def entries(
+    step: Step, outcome: str, before: Any, after: Any, why: str | None, *, known: bool = True
+) -> tuple[Entry, ...]:
+    """Return one entry for each action, with its own part of the values. `known`: `before` was read on this host."""
     made: list[Entry] = []
     for action in step.actions:
         name = step.parts[action.id]
@@ -258,6 +272,7 @@ def entries(step: Step, outcome: str, before: Any, after: Any, why: str | None) 
                 want=action.want,
                 after=part_of(step.setting, after, name),
                 why=why,
+                before_known=known,
             )
         )
     return tuple(made)

@@ -170,6 +170,8 @@ def _busy(context: PlanningContext, decision: Decision, address: str, say: Say) 
     catalogue = context.catalogue
     if address in decision.named and address in catalogue.in_use:
         say("error", f"{address} is asked for, but the host uses it ({catalogue.in_use[address]}): apply will refuse")
+    elif address in catalogue.busy:
+        say("warn", f"{address}: {catalogue.busy[address]}: apply will refuse until the interface is taken down")
     virtual = catalogue.virtuals.get(address, ())
     if virtual:
         used = [f"{v} ({catalogue.in_use[v]})" for v in virtual if v in catalogue.in_use]

@@ -24,8 +24,8 @@ class Catalogue:
     """The host's devices by address, and who holds them.
 
     `index`: how they are connected, and where sources contradict each other. `holders`: the existing guest that holds a
-    device. `in_use`: why the host itself needs a NIC or drive. `virtuals`: the current virtual functions of a physical
-    function. `fabric`: the NVSwitch fabric of the GPUs.
+    device. `in_use`: why the host itself needs a NIC or drive. `busy`: why apply does not take a NIC now. `virtuals`:
+    the current virtual functions of a physical function. `fabric`: the NVSwitch fabric of the GPUs.
     """
 
     index: DeviceIndex
@@ -35,6 +35,7 @@ class Catalogue:
     groups: Mapping[int, tuple[PciDevice, ...]]
     nvswitches: frozenset[str]
     in_use: Mapping[str, str]
+    busy: Mapping[str, str]
     virtuals: Mapping[str, tuple[str, ...]]
     fabric: Fabric
     kept: Mapping[str, Kept]  # functions that carry the GPUs' fabric, or possibly carry it
@@ -59,6 +60,7 @@ def read_catalogue(host: Host) -> Catalogue:
         groups=host.index.groups,
         nvswitches=frozenset(switch.address for switch in host.nvswitches),
         in_use=host.index.in_use,
+        busy={nic.address: nic.busy for nic in host.nics if nic.busy is not None},
         virtuals=host.index.virtuals,
         fabric=read_fabric(host),
         kept=kept_bridges(host.pci, host.nics),

@@ -20,8 +20,11 @@ def shared_bridges(catalogue: Catalogue, a: str, b: str) -> int:
 
 def _remoteness(
     context: PlanningContext, device: str, gpu: str | None, nodes: Sequence[int]
-) -> tuple[int, int, tuple[int, ...]]:
-    """Return a sort key, nearest first: shared bridges with the GPU, then node distance (unknown is farthest)."""
+) -> tuple[int, int, bool, tuple[int, ...]]:
+    """Return a sort key, nearest first: shared bridges with the GPU, then node distance (unknown is farthest).
+
+    Of equally near devices, those that apply can take at once come first.
+    """
     node = context.catalogue.node(device)
     homes = [context.catalogue.node(gpu)] if gpu else list(nodes)
     known = [home for home in homes if home is not None]
@@ -29,7 +32,7 @@ def _remoteness(
     if node is not None and known:
         distance = min(context.resources.distance(home, node) for home in known)
     shared = shared_bridges(context.catalogue, device, gpu) if gpu else 0
-    return -shared, distance, address_key(device)
+    return -shared, distance, device in context.catalogue.busy, address_key(device)
 
 
 def can_be_counted(context: PlanningContext, device: str, taken: tuple[str, ...]) -> bool:
