@@ -24,7 +24,7 @@ from test_report_validation_html import Page
 import hosttune
 from hosttune.cli import run
 from hosttune.model.gpu import Gpu
-from hosttune.model.host import Cpu, Host, NumaNode, PciDevice, RunningGuest, VcpuPin
+from hosttune.model.host import Cpu, GuestMemory, Host, NumaNode, PciDevice, RunningGuest, VcpuPin
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Cell, Device, Plan, PlannedGuest, PlannedPin, Unplaced
 from hosttune.model.values import CpuSet, format_size, to_json
@@ -43,6 +43,13 @@ SHOWN = ROOT / "docs" / "pictures" / "three-guests.svg"
 GIB = 1 << 30
 
 Made = tuple[Host, Plan]
+
+
+def pinned(name: str, *cpus: int, **memory: int | None) -> RunningGuest:
+    """A guest of the host on these CPUs; `node`: the node of its memory, which is unknown otherwise."""
+    pins = tuple(VcpuPin(vcpu=n, cpus=str(cpu)) for n, cpu in enumerate(cpus))
+    shares = (GuestMemory(node=memory["node"], memory_bytes=GIB),) if memory else None
+    return RunningGuest(name=name, vcpu_pins=pins, memory=shares)
 
 
 def intent(*guests: Mapping[str, object]) -> Intent:
@@ -269,6 +276,32 @@ def test_what_stays_free_is_named_and_looks_different_from_what_the_host_keeps()
     assert styles == {"core free", "core housekeeping", "core g0", "core g1", "core g2"}
 
 
+@pytest.mark.parametrize(
+    ("guests", "words"),
+    [
+        (None, "the guests of this host are unknown"),
+        ((RunningGuest(name="old", memory=(GuestMemory(node=0, memory_bytes=GIB),)),), "they are not pinned: old"),
+        ((pinned("old", 1),), "have memory on unknown nodes: old"),
+        ((pinned("old", 1, node=None),), "have memory on unknown nodes: old"),
+    ],
+)
+def test_what_is_not_known_of_guests_is_never_shown_as_free(
+    guests: tuple[RunningGuest, ...] | None, words: str
+) -> None:
+    base = many_gpus(2, 2)
+    host = Host(**{**{name: getattr(base, name) for name in base.__struct_fields__}, "guests": guests})
+    said = " ".join(text.text for text in texts(plan_picture(host, hosttune.plan(base, intent({"gpus": 1})))))
+    assert f"what looks free may be in use: {words}" in said.replace("run on any CPU, because ", "")
+    assert "at most " in said
+
+
+def test_what_is_known_of_guests_is_not_doubted() -> None:
+    host, plan = scene("three")
+    said = " ".join(text.text for text in texts(plan_picture(host, plan)))
+    assert "at most " not in said
+    assert "may be in use" not in said
+
+
 def test_a_guest_without_a_place_is_named_with_its_reason() -> None:
     host, plan = scene("no-guest-placed")
     said = [text.text for text in texts(plan_picture(host, plan))]
@@ -310,10 +343,6 @@ def test_each_strip_has_cpu_numbers_at_its_ends() -> None:
 
 
 # --- two plans -----------------------------------------------------------------------------------------------
-
-
-def pinned(name: str, *cpus: int) -> RunningGuest:
-    return RunningGuest(name=name, vcpu_pins=tuple(VcpuPin(vcpu=n, cpus=str(cpu)) for n, cpu in enumerate(cpus)))
 
 
 def test_two_plans_are_side_by_side_and_a_guest_keeps_its_colour() -> None:

@@ -33,6 +33,7 @@ class Holder(Value, frozen=True, kw_only=True):
     """A guest in the picture: a letter, a colour (0 to GUEST_COLOURS - 1), its name, and what it has.
 
     `planned` is its part of the plan; None for a guest that is only there now. `mig` has (GPU, instance) pairs.
+    `pinned`: all its CPUs are in `cpus`; `placed`: all its memory is in `shares`, each with its node.
     """
 
     letter: str
@@ -45,6 +46,8 @@ class Holder(Value, frozen=True, kw_only=True):
     devices: tuple[str, ...] = ()
     mig: tuple[tuple[str, str], ...] = ()
     planned: PlannedGuest | None = None
+    pinned: bool = True
+    placed: bool = True
 
 
 def holders_of(host: Host, plan: Plan | None = None, names: Sequence[str] = ()) -> tuple[Holder, ...]:
@@ -104,6 +107,8 @@ def _present(guest: RunningGuest, number: int) -> Holder:
             if share.memory_bytes is not None
         ),
         devices=tuple(dict.fromkeys(guest.devices)),
+        pinned=bool(guest.vcpu_pins),
+        placed=bool(guest.memory) and all(None not in (one.node, one.memory_bytes) for one in guest.memory or ()),
     )
 
 

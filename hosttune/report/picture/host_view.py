@@ -48,6 +48,16 @@ class HostView(Value, frozen=True, kw_only=True):
     by_guest: bool = False  # colours are the guests'; else the kinds' of devices, with the guests marked on them
     housekeeping: CpuSet = CpuSet()  # CPUs that the plan leaves to the host
 
+    @property
+    def cpus_known(self) -> bool:
+        """Whether it is known of every guest which CPUs it has. If not, what no guest seems to have may be in use."""
+        return self.host.guests is not None and all(holder.pinned for holder in self.guests)
+
+    @property
+    def memory_known(self) -> bool:
+        """Whether it is known of every guest on which nodes its memory is."""
+        return self.host.guests is not None and all(holder.placed for holder in self.guests)
+
     def device(self, address: str) -> PciDevice | None:
         """Return the function with this address; None if the document does not have it."""
         return self.index.pci.get(address)

@@ -50,7 +50,7 @@ def _entries() -> Iterable[tuple[str, tuple[Shape, ...], str]]:
     yield "fabric", (_line(8, "fabric", 3),), "links between GPUs"
     yield "core", (_cell("core"),), "core"
     yield "cache", (Rect(x=0, y=1, width=14, height=14, style="cache", radius=3),), "cores of one last-level cache"
-    yield "core free", (_cell("core free"),), "free core"
+    yield "core free", (_cell("core free"),), "core that no guest has"
     yield "housekeeping", (_cell("core housekeeping"), _hatch()), "core that stays with the host"
     yield "isolated", (_cell("core isolated"),), "isolated core"
     yield "hidden", (_cell("core hidden"),), "core hidden from guests"

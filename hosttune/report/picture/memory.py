@@ -27,7 +27,7 @@ def memory_block(view: HostView, node: NumaNode, width: float, longest: float) -
     The bar of the largest node has the length `longest`.
     """
     shares = tuple((holder, share) for holder in view.guests for share in holder.shares if share.node == node.id)
-    words = _given(node, shares) if view.by_guest else _words(node)
+    words = _given(node, shares, view.memory_known) if view.by_guest else _words(node)
     text = paragraph(words, width, SMALL)
     title = f"memory of node {node.id}: {words}"
     blocks = [_block(Group(kind="memory", shapes=text.shapes, title=title), text)]
@@ -58,13 +58,15 @@ def _words(node: NumaNode) -> str:
     return ", ".join(facts)
 
 
-def _given(node: NumaNode, shares: Sequence[tuple[Holder, Share]]) -> str:
-    """Return the node's memory, and how much of it no guest has."""
+def _given(node: NumaNode, shares: Sequence[tuple[Holder, Share]], known: bool) -> str:
+    """Return the node's memory, and how much of it no guest has: at most that much if a guest's memory is unknown."""
     if node.memory_bytes is None:
         return "memory unknown"
     given = sum(share.memory_bytes for _, share in shares)
-    rest = f"{format_size(node.memory_bytes - given)} for no guest" if given < node.memory_bytes else "all for guests"
-    return f"memory {format_size(node.memory_bytes)}, {rest if given else 'none for guests'}"
+    if given >= node.memory_bytes:
+        return f"memory {format_size(node.memory_bytes)}, all for guests"
+    rest = f"{'' if known else 'at most '}{format_size(node.memory_bytes - given)}"
+    return f"memory {format_size(node.memory_bytes)}, {rest if given or not known else 'all'} for no guest"
 
 
 def _bar(node: NumaNode, total: int, width: float) -> Piece:

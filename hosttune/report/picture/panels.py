@@ -32,9 +32,9 @@ def title_block(view: HostView, elsewhere: Sequence[Mark], width: float) -> Bloc
     rows = [row for row in header(view.host) if not view.by_guest or row[0] in _OF_THE_MACHINE]
     rows += [("checks", _tally(view))] if view.checked else []
     rows += _of_plan(view, view.plan) if view.plan else []
-    rows += [("stays free", _free(view))] if view.by_guest else []
+    rows += [("for no guest", _free(view))] if view.by_guest else []
     pieces += [_fact(head, text.replace(" x ", " × "), width) for head, text in rows]
-    marks = [*elsewhere, *(_unplaced(view.plan) if view.plan else ())]
+    marks = [*elsewhere, *(_unplaced(view.plan) if view.plan else ()), *(_unknown(view) if view.by_guest else ())]
     pieces += [mark_row(mark, width) for mark in marks]
     whole = below(pieces, 3)
     return Block(width=width, height=whole.height, groups=(Group(kind="title", shapes=at(whole, 0, 0)),))
@@ -70,11 +70,12 @@ def _free(view: HostView) -> str:
             cores.setdefault((cpu.core is None, cpu.id if cpu.core is None else cpu.core), []).append(cpu.id)
     taken = view.housekeeping | view.cpu_holders.keys()
     free = CpuSet(cpu for core in cores.values() if taken.isdisjoint(core) for cpu in core)
-    facts = [f"CPUs {short_list(free)}" if free else "no whole core"]
+    facts = [f"{'' if view.cpus_known else 'at most '}CPUs {short_list(free)}" if free else "no whole core"]
     gpus = [gpu.address for gpu in view.host.index.accelerators]
     slices = {address for holder in view.guests for address, _ in holder.mig}
     left = [address for address in gpus if address not in view.holders and address not in slices]
-    facts += [f"{len(left)} of {len(gpus)} GPUs" + (f" ({some(left)})" if left else "")] if gpus else []
+    most = "at most " if view.host.guests is None and left else ""
+    facts += [f"{most}{len(left)} of {len(gpus)} GPUs" + (f" ({some(left)})" if left else "")] if gpus else []
     return ", ".join([*facts, *_free_memory(view)])
 
 
@@ -85,7 +86,19 @@ def _free_memory(view: HostView) -> list[str]:
     if not known or len(known) < len(sizes):
         return []
     given = sum(share.memory_bytes for holder in view.guests for share in holder.shares if share.node is not None)
-    return [f"{format_size(max(0, sum(known) - given))} memory that no guest has"]
+    most = "" if view.memory_known else "at most "
+    return [f"{most}{format_size(max(0, sum(known) - given))} memory"]
+
+
+def _unknown(view: HostView) -> list[Mark]:
+    """Return why what no guest seems to have may be in use."""
+    texts = ["the guests of this host are unknown"] if view.host.guests is None else []
+    for what, names in (
+        ("run on any CPU, because they are not pinned", [one.name for one in view.guests if not one.pinned]),
+        ("have memory on unknown nodes", [one.name for one in view.guests if not one.placed]),
+    ):
+        texts += [f"{what}: {some(names)}"] if names else []
+    return [Mark(sign="unknown", text=f"what looks free may be in use: {text}", story="") for text in texts]
 
 
 def _unplaced(plan: Plan) -> list[Mark]:
