@@ -95,7 +95,7 @@ def _cell(guest: PlannedGuest, cell: Cell, inner: float) -> Piece:
     pages = (
         f"{cell.memory_bytes // guest.page_bytes} pages of {format_size(guest.page_bytes)}" if guest.page_bytes else ""
     )
-    facts = [f"vCPUs {cell.vcpus} on CPUs {short_list(pins)}" if pins else "no vCPUs", pages]
+    facts = [f"vCPUs {cell.vcpus} on CPUs {short_list(pins).replace(',', ', ')}" if pins else "no vCPUs", pages]
     devices = [device for device in guest.devices if device.guest_cell == cell.id]
     return _box(f"cell {cell.id} on node {cell.host_nodes}", memory, facts, guest, devices, inner)
 

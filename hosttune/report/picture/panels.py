@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hosttune.model.host import Host
 from hosttune.model.plan import Plan
 from hosttune.model.values import CpuSet, format_size
-from hosttune.report.branch import short_list, some
+from hosttune.report.branch import count, short_list, some
 from hosttune.report.picture.distances import distances_block
 from hosttune.report.picture.guests import Holder
 from hosttune.report.picture.host_view import HostView, Mark
@@ -21,6 +21,7 @@ from hosttune.report.text import title as title_of
 _LABEL = 92.0
 MOST_PROBLEMS = 24
 MOST_UNPLACED = 12
+_LONGEST_LIST = 90  # characters of a list of CPUs
 _OUTCOMES = (("pass", "passed"), ("fail", "failed"), ("unknown", "unknown"), ("warn", "warned"), ("skip", "skipped"))
 _OF_THE_MACHINE = ("CPUs", "memory", "devices")  # rows of the header that the picture of a plan has
 
@@ -58,8 +59,14 @@ def _tally(view: HostView) -> str:
 def _of_plan(view: HostView, plan: Plan) -> list[tuple[str, str]]:
     return [
         ("plan", verdict(plan).partition(": ")[2]),
-        ("housekeeping", f"CPUs {plan.housekeeping_cpus} stay with the host" if view.housekeeping else "no CPU"),
+        ("housekeeping", f"{_cpus(view.housekeeping)} stay with the host" if view.housekeeping else "no CPU"),
     ]
+
+
+def _cpus(ids: CpuSet) -> str:
+    """Return CPUs as a list, or their number if the list is too long for a line; the strips show which they are."""
+    text = short_list(ids)
+    return f"CPUs {text}" if len(text) <= _LONGEST_LIST else count(len(ids), "CPU")
 
 
 def _free(view: HostView) -> str:
@@ -70,7 +77,7 @@ def _free(view: HostView) -> str:
             cores.setdefault((cpu.core is None, cpu.id if cpu.core is None else cpu.core), []).append(cpu.id)
     taken = view.housekeeping | view.cpu_holders.keys()
     free = CpuSet(cpu for core in cores.values() if taken.isdisjoint(core) for cpu in core)
-    facts = [f"{'' if view.cpus_known else 'at most '}CPUs {short_list(free)}" if free else "no whole core"]
+    facts = [f"{'' if view.cpus_known else 'at most '}{_cpus(free)}" if free else "no whole core"]
     gpus = [gpu.address for gpu in view.host.index.accelerators]
     slices = {address for holder in view.guests for address, _ in holder.mig}
     left = [address for address in gpus if address not in view.holders and address not in slices]
