@@ -24,10 +24,12 @@ class Browser:
     def __init__(self, driver: webdriver.Chrome) -> None:
         self.driver = driver
 
-    def open(self, path: Path, *, width: int = 1280, dark: bool = False, script: bool = True) -> None:
-        """Load a file anew; without `script` as a reader who has JavaScript off sees it."""
+    def open(
+        self, path: Path, *, width: int = 1280, dark: bool = False, script: bool = True, paper: bool = False
+    ) -> None:
+        """Load a file anew; without `script` as a reader who has JavaScript off sees it; as printed: `paper`."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self._command("Emulation.setEmulatedMedia", media="", features=[scheme])
+        self._command("Emulation.setEmulatedMedia", media="print" if paper else "", features=[scheme])
         self._command("Emulation.setScriptExecutionDisabled", value=not script)
         self._command(
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500

@@ -207,7 +207,7 @@ def test_a_hosts_own_names_act_on_nothing(cli: Run, tmp_path: Path, nasty_host: 
     path.write_text(json.dumps(to_builtins(nasty_host)))
     commands: list[tuple[str, ...]] = [("discover", "-o", form) for form in ("text", "json", "svg")]
     commands += [("validate", "-o", form) for form in ("text", "json", "md", "html", "junit")]
-    commands += [("plan", "--gpus", "1", "-o", form) for form in ("text", "json", "xml")]
+    commands += [("plan", "--gpus", "1", "-o", form) for form in ("text", "json", "xml", "svg", "html")]
     for words in commands:
         _, out, err = cli(*words, "--host", str(path))
         assert out, (words, err)
@@ -325,6 +325,7 @@ COMMANDS = {
     "host": ("discover", "--host"),
     "host, validated": ("validate", "--host"),
     "host, planned": ("plan", "--gpus", "1", "--host"),
+    "host, plan drawn": ("plan", "--gpus", "1", "-o", "html", "--host"),
     "host, drawn": ("discover", "-o", "svg", "--host"),
     "host, status": ("status", "--host"),
     "root": ("discover", "--root"),

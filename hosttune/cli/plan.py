@@ -29,6 +29,7 @@ NAME_HELP = (
     f"Name of the guest (default {DEFAULT_GUEST}); with -o xml, which guest of several: with --mig PROFILE:N, NAME-K"
     " plans NAME-0 ... and prints the K-th."
 )
+OUTPUTS = ["text", "json", "xml", "svg", "html"]
 WITH_FILE = ("file", "name", "profile")  # options of `plan` that can be given together with -f
 
 
@@ -55,7 +56,7 @@ WITH_FILE = ("file", "name", "profile")  # options of `plan` that can be given t
 @click.option("--out", metavar="FILE", help="Save the plan (JSON) here as well.")
 @click.option("--annotate", is_flag=True, help="With -o xml: a comment with the reason at each pin.")
 @click.option("--check-xml", "check_xml", metavar="FILE", help="Check an existing domain XML instead of planning.")
-@click.option("-o", "--output", type=click.Choice(["text", "json", "xml"]), default="text", show_default=True)
+@click.option("-o", "--output", type=click.Choice(OUTPUTS), default="text", show_default=True)
 @click.pass_context
 def plan(
     context: click.Context,
@@ -75,6 +76,7 @@ def plan(
     hosttune plan --gpus 2 --vcpus 64 --memory 512GiB -o xml
     hosttune plan --mig 1g.18gb:7 --name small
     hosttune plan -f intent.yaml --out plan.json
+    hosttune plan -f intent.yaml -o html > plan.html
     """
     if check_xml is not None:
         context.exit(check_domain(read_host(root, document), check_xml, output))
@@ -257,6 +259,14 @@ def plan_text(decided: Plan, host: Host, output: str, name: str | None, annotate
     """
     if output == "json":
         return decided.to_json()
+    if output == "svg":
+        from hosttune.report.svg import plan_svg
+
+        return plan_svg(host, decided)
+    if output == "html":
+        from hosttune.report.plan_html import plan_html
+
+        return plan_html(host, decided)
     if output == "xml" and not decided.unplaced:
         if mig is not None and name is None and len(decided.guests) > 1:
             raise several_of_mig(mig, [guest.name for guest in decided.guests])
@@ -317,6 +327,8 @@ def check_domain(host: Host, path: str, output: str) -> int:
     from hosttune.domain import criticise
     from hosttune.state import load
 
+    if output in ("svg", "html"):
+        raise BadInput(f"-o {output} together with --check-xml", where="command line", hint="use -o text or -o json")
     findings = criticise(host, load(path, what="a libvirt domain XML", size="domain XML"), where=path)
     if output == "json":
         from hosttune.model.values import to_json

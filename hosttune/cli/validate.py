@@ -167,7 +167,7 @@ def page_of(found: Validated, before: Validation | None, floors: str | None = No
         host=evidence.host,
         plans=evidence.plans,
         before=before,
-        svg=host_svg(evidence.host, results=found.validation.results),
+        svg=host_svg(evidence.host, results=found.validation.results, sheets=True),
         baselines=with_fleet(floors),
         history=evidence.history,
         checks=checks(evidence.inside),

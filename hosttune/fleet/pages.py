@@ -121,7 +121,7 @@ def _renderer() -> Renderer:
     standard, explained = shipped(), checks(False)
 
     def render(validation: Validation, host: Host | None) -> str:
-        svg = host_svg(host, results=validation.results) if host is not None else None
+        svg = host_svg(host, results=validation.results, sheets=True) if host is not None else None
         return html(validation, host=host, svg=svg, baselines=standard, checks=explained)
 
     return render

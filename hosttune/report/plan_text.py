@@ -57,6 +57,20 @@ def _print_guest(guest: PlannedGuest, host: Host, console: Console) -> None:
     say("", console)
     for line in wrap(guest_title(guest), console.width):
         say(line, console, "strong")
+    draw_rows(guest_rows(guest), console)
+    if guest.devices:
+        say("  devices", console)
+        index = host.index.pci
+        models = {gpu.address: gpu.model for gpu in host.gpus}
+        draw_rows([device_row(device, index, models) for device in guest.devices], console, indent=4)
+    _print_steps(guest, console)
+    if guest.why:
+        say("  why", console)
+        draw_rows([("-", line) for line in guest.why], console, indent=4)
+
+
+def guest_rows(guest: PlannedGuest) -> list[tuple[str, ...]]:
+    """Return (what, value) rows: cells with their pins, other threads, fabric partition, MIG, 64-bit window."""
     rows: list[tuple[str, ...]] = []
     for cell in guest.cells:
         rows += _cell_rows(guest, cell)
@@ -70,16 +84,7 @@ def _print_guest(guest: PlannedGuest, host: Host, console: Console) -> None:
         rows.append(("MIG", f"{one.profile} on {one.gpu}, memory slice {one.start}{inside}"))
     if guest.mmio64_bytes:
         rows.append(("64-bit MMIO", _window(guest)))
-    draw_rows(rows, console)
-    if guest.devices:
-        say("  devices", console)
-        index = host.index.pci
-        models = {gpu.address: gpu.model for gpu in host.gpus}
-        draw_rows([_device_row(device, index, models) for device in guest.devices], console, indent=4)
-    _print_steps(guest, console)
-    if guest.why:
-        say("  why", console)
-        draw_rows([("-", line) for line in guest.why], console, indent=4)
+    return rows
 
 
 def _print_steps(guest: PlannedGuest, console: Console) -> None:
@@ -96,6 +101,11 @@ def _print_steps(guest: PlannedGuest, console: Console) -> None:
 
 def guest_title(guest: PlannedGuest) -> str:
     """Return name, vCPUs with their topology, memory, pages and devices of a guest."""
+    return f"guest {guest.name}: {guest_facts(guest)}"
+
+
+def guest_facts(guest: PlannedGuest) -> str:
+    """Return vCPUs with their topology, memory, pages and devices of a guest."""
     memory = sum(cell.memory_bytes for cell in guest.cells)
     shape = guest.topology
     facts = [count(len(guest.vcpu_pins), "vCPU")]
@@ -109,7 +119,7 @@ def guest_title(guest: PlannedGuest) -> str:
     facts[-1] += f" in {format_size(guest.page_bytes)} pages" if guest.page_bytes else " without huge pages"
     facts.append(count(len(guest.devices), "device"))
     facts += [f"accelerator {guest.accelerator}: slow, for trials"] if guest.accelerator != "kvm" else []
-    return f"guest {guest.name}: {', '.join(facts)}"
+    return ", ".join(facts)
 
 
 def _cell_rows(guest: PlannedGuest, cell: Cell) -> list[tuple[str, ...]]:
@@ -166,7 +176,8 @@ def _window(guest: PlannedGuest) -> str:
     return ", ".join(facts)
 
 
-def _device_row(device: Device, index: Mapping[str, PciDevice], models: dict[str, str | None]) -> tuple[str, ...]:
+def device_row(device: Device, index: Mapping[str, PciDevice], models: dict[str, str | None]) -> tuple[str, str, str]:
+    """Return a device's kind, its address, and where and what it is. `models` has the GPUs' models by address."""
     seen = index.get(device.address)
     cell = "no cell" if device.guest_cell is None else f"cell {device.guest_cell}"
     node = "node unknown" if device.host_node is None else f"node {device.host_node}"
@@ -196,14 +207,14 @@ def _print_actions(actions: tuple[Action, ...], host: Host, console: Console) ->
             continue
         say("", console)
         say(heading, console, "strong")
-        for alike in _alike(chosen):
-            marks = ("*" if alike[0].needed else "-", " ", " ")
-            draw_rows(zip(marks, _action_lines(alike, host), strict=False), console)
+        for group in alike(chosen):
+            marks = ("*" if group[0].needed else "-", " ", " ")
+            draw_rows(zip(marks, action_lines(group, host), strict=False), console)
     if any(action.needed for action in actions):
         say("  * needed: the guest cannot work without it", console, "dim")
 
 
-def _alike(actions: list[Action]) -> list[list[Action]]:
+def alike(actions: Sequence[Action]) -> list[list[Action]]:
     """Group actions that differ only in their target, in the order of the first of each group."""
     groups: dict[tuple[str, ...], list[Action]] = {}
     for action in actions:
@@ -212,7 +223,7 @@ def _alike(actions: list[Action]) -> list[list[Action]]:
     return list(groups.values())
 
 
-def _action_lines(alike: list[Action], host: Host) -> tuple[str, ...]:
+def action_lines(alike: list[Action], host: Host) -> tuple[str, ...]:
     """Return what changes, on which targets if there are several, and why."""
     first = alike[0]
     none = _known_absent(first, host) if first.current is None else None
@@ -249,8 +260,12 @@ def _print_findings(findings: tuple[Finding, ...], console: Console) -> None:
         return
     say("", console)
     say("findings", console, "strong")
+    draw_rows(finding_rows(findings), console)
+
+
+def finding_rows(findings: Sequence[Finding]) -> list[tuple[str, str]]:
+    """Return (level, text with its places), the most important level first; equal texts are one row."""
     places: dict[tuple[int, str], list[str]] = {}
     for one in sorted(findings, key=lambda one: _LEVELS.index(one.level)):
         places.setdefault((_LEVELS.index(one.level), one.text), []).append(one.where)
-    rows = [(_LEVELS[level], f"{text} ({some(where)})") for (level, text), where in places.items()]
-    draw_rows(rows, console)
+    return [(_LEVELS[level], f"{text} ({some(where)})") for (level, text), where in places.items()]

@@ -1,7 +1,8 @@
 """The host as an SVG picture: one self-contained file, the same bytes for the same host and results.
 
 No script, no reference to anything outside, fonts by generic family; light and dark colours follow the reader's
-settings. The file is ASCII: other characters are written as references, so that no locale and no server's charset can
+settings. On a screen a unit is a pixel, so that no text gets too small to read; on paper the picture shrinks to the
+page. The file is ASCII: other characters are written as references, so that no locale and no server's charset can
 change them. `hosttune.report.picture` makes the layout; this module only writes its shapes as markup.
 """
 
@@ -12,13 +13,14 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from hosttune.report.branch import printable
-from hosttune.report.picture.layout import picture
+from hosttune.report.picture.layout import Picture, picture, plan_picture, side_by_side
 from hosttune.report.picture.metrics import is_plain
 from hosttune.report.picture.shapes import SIGN, Group, Line, Rect, Shape, Sign, Text
 from hosttune.report.picture.style import ROOT, style_sheet
 
 if TYPE_CHECKING:
     from hosttune.model.host import Host
+    from hosttune.model.plan import Plan
     from hosttune.model.validation import CheckResult
 
 _LONGEST_TITLE = 1000  # characters of a tooltip
@@ -34,32 +36,81 @@ _GLYPHS = {
 }
 
 
-def host_svg(host: Host, *, results: Iterable[CheckResult] = ()) -> str:
+def host_svg(host: Host, *, results: Iterable[CheckResult] = (), sheets: bool = False) -> str:
     """Return the host as an SVG document. `results` mark what did not pass on the part that it is about.
+
+    `sheets`, for an HTML page: several `svg` elements that make one picture below each other, none cut when printed.
 
     Everything with a name has `data-kind` and `data-name` (an address, a node, a guest), for pages that contain the
     picture.
     """
-    drawn = picture(host, results)
-    wide, high = _number(drawn.width), _number(drawn.height)
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="{ROOT}" role="img" viewBox="0 0 {wide} {high}" '
-        f'width="{wide}" height="{high}" style="max-width:100%;height:auto" '
-        f'aria-labelledby="{ROOT}-title {ROOT}-desc">',
-        f'<title id="{ROOT}-title">{_safe(drawn.name)}</title>',
-        f'<desc id="{ROOT}-desc">{_safe(drawn.words)}</desc>',
-        f"<style>\n{style_sheet()}\n</style>",
-        f'<rect class="paper" width="{wide}" height="{high}"/>',
-    ]
+    return _document(picture(host, results), sheets)
+
+
+def plan_svg(host: Host, plan: Plan | None, *, sheets: bool = False) -> str:
+    """Return the host with each guest of the plan in its colour as an SVG document; without a plan, the guests as now.
+
+    A core has `data-cpus` and `data-held` ("A:1,97": the CPUs of guest A), a part of a node's memory `data-held`,
+    `data-node`, `data-bytes` and `data-page-bytes`, a device `data-held`, and a guest's card its name and letter.
+    """
+    return _document(plan_picture(host, plan), sheets)
+
+
+def two_plans_svg(host: Host, before: Plan | None, after: Plan | None) -> str:
+    """Return the pictures of two plans side by side; None is the host as it is. A guest has one colour in both."""
+    plans = (before, after)
+    names = [guest.name for plan in plans for guest in (plan.guests if plan else ())]
+    names += [guest.name for guest in host.guests or ()]
+    left, right = (plan_picture(host, plan, names=names) for plan in plans)
+    return _document(side_by_side(left, right), sheets=False)
+
+
+def _document(drawn: Picture, sheets: bool) -> str:
+    ends = [*(cut for cut in drawn.cuts if sheets), drawn.height]
+    lines = [line for top, end in zip([0.0, *ends], ends, strict=False) for line in _sheet(drawn, top, end)]
+    return "\n".join([*lines, ""]).encode("ascii", "xmlcharrefreplace").decode()
+
+
+def _sheet(drawn: Picture, top: float, end: float) -> Iterator[str]:
+    """Return the part of the picture between two heights; the first has the title and the style of all."""
+    y, wide, high = _number(top), _number(drawn.width), _number(end - top)
+    names = f'role="img" aria-labelledby="{ROOT}-title {ROOT}-desc"' if top == 0 else 'aria-hidden="true"'
+    yield (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="{ROOT}" viewBox="0 {y} {wide} {high}" '
+        f'width="{wide}" height="{high}" {names}>'
+    )
+    if top == 0:
+        yield f'<title id="{ROOT}-title">{_safe(drawn.name)}</title>'
+        yield f'<desc id="{ROOT}-desc">{_safe(drawn.words)}</desc>'
+        yield f"<style>\n{style_sheet()}\n</style>"
+    yield f'<rect class="paper" y="{y}" width="{wide}" height="{high}"/>'
     for group in drawn.groups:
-        lines += _group(group)
-    return "\n".join([*lines, "</svg>", ""]).encode("ascii", "xmlcharrefreplace").decode()
+        if group.shapes and (end - top == drawn.height or _between(group, top, end)):
+            yield from _group(group)
+    yield "</svg>"
+
+
+def _between(group: Group, top: float, end: float) -> bool:
+    """Whether a part of the group is between these heights."""
+    edges = [edge for shape in group.shapes for edge in _heights(shape)]
+    return min(edges) < end and max(edges) > top
+
+
+def _heights(shape: Shape) -> tuple[float, float]:
+    if isinstance(shape, Rect):
+        return shape.y, shape.y + shape.height
+    if isinstance(shape, Line):
+        return min(y for _, y in shape.points), max(y for _, y in shape.points)
+    if isinstance(shape, Sign):
+        return shape.y, shape.y + SIGN
+    return shape.box[1], shape.box[3]
 
 
 def _group(group: Group) -> Iterator[str]:
     name = f' data-kind="{group.kind}" data-name="{_safe(group.name)}"' if group.name else ""
+    data = "".join(f' data-{key}="{_safe(text)}"' for key, text in group.data)
     title = f"<title>{_safe(group.title)}</title>" if group.title else ""
-    yield f"<g{name}>{title}{''.join(_shape(shape) for shape in group.shapes)}</g>"
+    yield f"<g{name}{data}>{title}{''.join(_shape(shape) for shape in group.shapes)}</g>"
 
 
 def _shape(shape: Shape) -> str:

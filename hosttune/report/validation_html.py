@@ -20,7 +20,7 @@ from hosttune.model.plan import Plan
 from hosttune.model.validation import CheckResult, Validation
 from hosttune.model.values import format_size
 from hosttune.report.bars import charts
-from hosttune.report.branch import printable, some
+from hosttune.report.branch import some
 from hosttune.report.changes import SIGNS as CHANGE_SIGNS
 from hosttune.report.changes import changes
 from hosttune.report.heatmaps import STEPS, Matrix, distances, matrices
@@ -36,6 +36,7 @@ from hosttune.report.outcomes import (
     occasion,
     worst_first,
 )
+from hosttune.report.page import page_environment
 from hosttune.report.reality import reality
 from hosttune.report.roofline import rooflines
 from hosttune.report.standards import roofs, scales, sides
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 STEPS_SHOWN = 8  # shown at once, the others on request; steps that fix a failure are always shown
+FOLDED = ("pass", "skip")  # outcomes of which the page first shows only the number
 MANY = 12  # subjects named in the list of steps before "and N more"; the checklist has all of them
 
 
@@ -60,7 +62,8 @@ def html(
 ) -> str:
     """Return the page, ending in a newline. The same documents give the same bytes.
 
-    `svg` is markup made by hosttune (hosttune.report.svg.host_svg) and is used unchanged; every other text is escaped.
+    `svg` is markup made by hosttune (hosttune.report.svg.host_svg with `sheets`) and is used unchanged; every other
+    text is escaped.
     `before` is an earlier validation to compare with. `baselines` and `history` (earlier validations of this host) are
     what figures are compared with. `checks` explain the ids of the results. What is not given is left out, or the page
     says that it is missing.
@@ -80,7 +83,8 @@ def html(
         "counts": counts(validation.results),
         "steps": steps,
         "steps_shown": max(STEPS_SHOWN, sum(step.outcome == "fail" for step in steps)),
-        "sections": _sections(validation.results),
+        "open_sections": _sections(validation.results, folded=False),
+        "folded_sections": _sections(validation.results, folded=True),
         "devices": _devices(validation.results, host),
         "svg": Markup(svg) if svg else None,
         "charts": charts(found),
@@ -94,11 +98,11 @@ def html(
     return _environment().get_template("validation.html.j2").render(**views, **_assets())
 
 
-def _sections(results: Iterable[CheckResult]) -> list[tuple[str, list[CheckResult]]]:
-    """Return the results by outcome, worst first. Outcomes without results are left out."""
+def _sections(results: Iterable[CheckResult], *, folded: bool) -> list[tuple[str, list[CheckResult]]]:
+    """Return the results that the page folds, or the others, by outcome, worst first; no outcome without results."""
     ordered = worst_first(results)
     sections = [(outcome, [result for result in ordered if result.outcome == outcome]) for outcome in OUTCOMES]
-    return [(outcome, members) for outcome, members in sections if members]
+    return [(outcome, members) for outcome, members in sections if members and (outcome in FOLDED) == folded]
 
 
 def _devices(results: Iterable[CheckResult], host: Host | None) -> list[tuple[str, str]]:
@@ -151,24 +155,7 @@ def _assets() -> dict[str, Any]:
 
 @cache
 def _environment() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(folder("templates") / "report"),
-        undefined=StrictUndefined,
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        finalize=_shown,
-    )
-    environment.globals.update(WORDS=WORDS, SIGNS=SIGNS, OUTCOMES=OUTCOMES, STEPS=STEPS, CHANGE_SIGNS=CHANGE_SIGNS)
-    environment.filters["some"] = lambda names: some(names, MANY)
-    return environment
-
-
-def _shown(value: Any) -> Any:
-    """Return a printed value without control characters. None would be a defect of the program."""
-    if isinstance(value, str) and not hasattr(value, "__html__"):
-        return printable(value)
-    return value
+    found = page_environment()
+    found.globals.update(WORDS=WORDS, SIGNS=SIGNS, OUTCOMES=OUTCOMES, STEPS=STEPS, CHANGE_SIGNS=CHANGE_SIGNS)
+    found.filters["some"] = lambda names: some(names, MANY)
+    return found

@@ -9,6 +9,7 @@
   const boxes = Array.from(form.querySelectorAll("input[type=checkbox]"));
   const device = document.getElementById("device");
   const words = document.getElementById("words");
+  const folds = Array.from(document.querySelectorAll("#checks details"));
 
   function filter() {
     const wanted = new Set(boxes.filter((box) => box.checked).map((box) => box.value));
@@ -25,7 +26,13 @@
     document.querySelectorAll("#checks tbody").forEach((body) => {
       body.hidden = !body.querySelector("tr.r:not([hidden])");
     });
-    shown.textContent = count === rows.length ? "All " + count + " results are shown." : count + " of " + rows.length + " results are shown.";
+    const all = count === rows.length;
+    folds.forEach((fold) => {
+      const hit = fold.querySelector("tr.r:not([hidden])") !== null;
+      fold.hidden = !hit;
+      fold.open = hit && !all;
+    });
+    shown.textContent = all ? "All " + count + " results are listed." : count + " of " + rows.length + " results are shown.";
   }
 
   function only(outcome, subject) {
@@ -49,6 +56,12 @@
       document.getElementById("checklist").scrollIntoView();
     });
   });
+  let closed = [];
+  window.addEventListener("beforeprint", () => {
+    closed = Array.from(document.querySelectorAll("details:not([open])"));
+    closed.forEach((one) => { one.open = true; });
+  });
+  window.addEventListener("afterprint", () => { closed.forEach((one) => { one.open = false; }); });
   form.hidden = false;
   filter();
 })();

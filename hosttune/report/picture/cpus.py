@@ -1,21 +1,28 @@
-"""A node's CPUs as small cells, one per core, with a frame around cores that share a last-level cache."""
+"""A node's CPUs as strips of cells, one per core, with CPU numbers at the ends of each strip.
+
+A frame is around cores that share a last-level cache.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from hosttune.model.host import Cpu
 from hosttune.model.values import CpuSet
 from hosttune.report.branch import count, short_list
-from hosttune.report.picture.host_view import Holder, HostView
-from hosttune.report.picture.shapes import ASCENT, Block, Group, Rect, Shape, flowed, label, stacked
+from hosttune.report.picture.guests import Holder
+from hosttune.report.picture.host_view import HostView
+from hosttune.report.picture.metrics import SMALL, text_width
+from hosttune.report.picture.shapes import ASCENT, Block, Group, Line, Rect, Shape, flowed, label, stacked
 from hosttune.report.picture.text import paragraph
 
-CELL = 11.0
-_PITCH = 13.0
+CELL = 14.0
+_APART = 2.0  # between cells
 _FRAME = 3.0  # between a cache's frame and its cells
+_BESIDE = 3.0  # between a strip and its numbers
 CAPITAL = 0.73  # height of a capital letter, as a part of the font size
 MOST_CELLS = 512  # cells of one node; with more cores, one cell is several cores
+_LONGEST_LETTER = 2  # a guest's letter with more characters is not written into cells
 
 
 def cpu_block(view: HostView, cpus: tuple[Cpu, ...], width: float) -> Block:
@@ -25,10 +32,12 @@ def cpu_block(view: HostView, cpus: tuple[Cpu, ...], width: float) -> Block:
         caches.setdefault(cpu.llc, []).append(cpu)
     step = -(-len(_cores(cpus)) // MOST_CELLS)
     words = _words(cpus, caches) + (f", one cell is {step} cores" if step > 1 else "")
-    frames = [_cache(view, cache, tuple(members), width, step) for cache, members in caches.items()]
-    text = paragraph(words, width, 10)
+    cell, number = _cell_width(view), _number_width(cpus)
+    frames = [_cache(view, cache, members, width - 2 * number, step, cell) for cache, members in caches.items()]
+    strips = [_numbered(frame, rows, number) for frame, rows in frames]
+    text = paragraph(words, width, SMALL)
     lines = Block(width=width, height=text.height, groups=(Group(kind="cpus", shapes=text.shapes, title=words),))
-    return stacked((lines, flowed(frames, width, 4)), 3)
+    return stacked((lines, flowed(strips, width, 4)), 3)
 
 
 def _words(cpus: tuple[Cpu, ...], caches: Iterable[int | None]) -> str:
@@ -53,44 +62,93 @@ def _cores(cpus: Iterable[Cpu]) -> list[tuple[Cpu, ...]]:
     return [tuple(core) for core in cores.values()]
 
 
-def _cache(view: HostView, cache: int | None, cpus: tuple[Cpu, ...], width: float, step: int) -> Block:
-    """Return the cells of one last-level cache, in rows that fit the width, with a frame.
+def _cell_width(view: HostView) -> float:
+    """Return the width of a cell: wide enough for the letter of every guest that has CPUs, in the smallest text."""
+    letters = {holder.letter for holder in view.guests if holder.cpus and len(holder.letter) <= _LONGEST_LETTER}
+    return max((CELL, *(text_width(letter, SMALL, bold=True) + 2 for letter in letters)))
+
+
+def _number_width(cpus: Iterable[Cpu]) -> float:
+    return max(text_width(str(cpu.id), SMALL) for cpu in cpus) + _BESIDE
+
+
+Row = tuple[int, int, float]  # the first CPU of a strip's first and last core, and the strip's top
+
+
+def _cache(
+    view: HostView, cache: int | None, cpus: Sequence[Cpu], width: float, step: int, cell: float
+) -> tuple[Block, tuple[Row, ...]]:
+    """Return the cells of one last-level cache, in rows of about equal length that fit the width, with a frame.
 
     An unknown cache has no frame.
     """
-    cores = _cores(cpus)
+    cores, pitch = _cores(cpus), cell + _APART
     cells = [tuple(cpu for core in cores[at : at + step] for cpu in core) for at in range(0, len(cores), step)]
-    columns = max(1, min(len(cells), int((width - 2 * _FRAME) // _PITCH)))
+    most = max(1, int((width - 2 * _FRAME + _APART) // pitch))
+    rows = -(-len(cells) // most)
+    columns = -(-len(cells) // rows)
+    high = CELL + _APART
     groups = [
-        _cell(view, cell, _FRAME + n % columns * _PITCH, _FRAME + n // columns * _PITCH) for n, cell in enumerate(cells)
+        _cell(view, one, _FRAME + n % columns * pitch, _FRAME + n // columns * high, cell)
+        for n, one in enumerate(cells)
     ]
-    rows = -(-len(cells) // columns)
-    wide, high = columns * _PITCH + 2 * _FRAME - 2, rows * _PITCH + 2 * _FRAME - 2
+    wide, tall = columns * pitch + 2 * _FRAME - _APART, rows * high + 2 * _FRAME - _APART
     if cache is not None:
-        frame = Rect(x=0, y=0, width=wide, height=high, style="cache", radius=3)
+        frame = Rect(x=0, y=0, width=wide, height=tall, style="cache", radius=3)
         title = f"last-level cache {cache}: {count(len(cores), 'core')}, CPUs {short_list(cpu.id for cpu in cpus)}"
         groups.insert(0, Group(kind="cache", shapes=(frame,), title=title))
-    return Block(width=wide, height=high, groups=tuple(groups))
+    strips = [cells[at : at + columns] for at in range(0, len(cells), columns)]
+    ends = tuple((strip[0][0].id, strip[-1][0].id, _FRAME + n * high) for n, strip in enumerate(strips))
+    return Block(width=wide, height=tall, groups=tuple(groups)), ends
 
 
-def _cell(view: HostView, cpus: tuple[Cpu, ...], x: float, y: float) -> Group:
+def _numbered(frame: Block, rows: Iterable[Row], number: float) -> Block:
+    """Return a frame with the number of the first CPU on the left of each strip, and of the last core on its right."""
+    shapes: list[Shape] = []
+    for first, last, y in rows:
+        top = y + (CELL - CAPITAL * SMALL) / 2 - (ASCENT - CAPITAL) * SMALL
+        left = label(number - _BESIDE, top, str(first), SMALL, most=number, style="dim", anchor="end")
+        right = label(number + frame.width + _BESIDE, top, str(last), SMALL, most=number, style="dim")
+        shapes += [left] if first == last else [left, right]
+    ends = Block(width=0, height=0, groups=(Group(kind="ends", shapes=tuple(shapes)),))
+    cells = stacked((frame,), 0, left=number)
+    return Block(width=frame.width + 2 * number, height=frame.height, groups=(*cells.groups, *ends.groups))
+
+
+def _cell(view: HostView, cpus: tuple[Cpu, ...], x: float, y: float, width: float) -> Group:
     held = [view.cpu_holders.get(cpu.id, ()) for cpu in cpus]
     holders = tuple({holder.letter: holder for some in held for holder in some}.values())
-    states = [
-        word
-        for word, true in (
-            ("isolated", any(cpu.isolated for cpu in cpus)),
-            ("hidden", any(cpu.allowed is False for cpu in cpus)),
-        )
-        if true
-    ]
-    style = ["core", *(word for word in states if word != "hidden"), _colour(holders)] if holders else ["core", *states]
-    shapes = (Rect(x=x, y=y, width=CELL, height=CELL, style=" ".join(style), radius=2), *_letter(holders, x, y))
+    states = _states(view, cpus)
+    kept = [word for word in states if word == "isolated"] if holders else states
+    style = " ".join(["core", *kept, *([_colour(holders)] if holders else [])])
+    box = Rect(x=x, y=y, width=width, height=CELL, style=style, radius=2)
     words = [f"CPUs {short_list(cpu.id for cpu in cpus)}", *states]
     words += [f"{kind} core" for kind in dict.fromkeys(cpu.kind for cpu in cpus) if kind]
     words += [f"{sum(1 for some in held if some)} of {len(cpus)} held"] if holders else []
     words += [f"guest {holder.letter}, {holder.name}" for holder in holders]
-    return Group(kind="core", shapes=shapes, title=", ".join(words))
+    hatch = (Line(points=((x + 3, y + CELL - 3), (x + width - 3, y + 3)), style="hatch", thick=2),)
+    return Group(
+        kind="core",
+        shapes=(box, *(hatch if "housekeeping" in states else ()), *_letter(holders, x, y, width)),
+        title=", ".join(words),
+        data=_data(cpus, holders),
+    )
+
+
+def _states(view: HostView, cpus: Sequence[Cpu]) -> list[str]:
+    """Return the style words of a core that no guest has; they are in its tooltip too."""
+    states = ["isolated"] if any(cpu.isolated for cpu in cpus) else []
+    states += ["hidden"] if any(cpu.allowed is False for cpu in cpus) else []
+    if view.by_guest and not any(cpu.id in view.cpu_holders for cpu in cpus):
+        states.append("housekeeping" if any(cpu.id in view.housekeeping for cpu in cpus) else "free")
+    return states
+
+
+def _data(cpus: Sequence[Cpu], holders: Iterable[Holder]) -> tuple[tuple[str, str], ...]:
+    """Return the CPUs of each guest ("A:1,97 B:2") for programs."""
+    ids = CpuSet(cpu.id for cpu in cpus)
+    held = " ".join(f"{holder.letter}:{CpuSet(holder.cpus & ids)}" for holder in holders)
+    return (("cpus", str(ids)), *((("held", held),) if held else ()))
 
 
 def _colour(holders: tuple[Holder, ...]) -> str:
@@ -102,11 +160,11 @@ def _colour(holders: tuple[Holder, ...]) -> str:
     return f"g{holders[0].colour}" if len(holders) == 1 else "several"
 
 
-def _letter(holders: tuple[Holder, ...], x: float, y: float) -> tuple[Shape, ...]:
-    """Return the guest's letter for the cell, "+" for several guests. Three letters do not fit and are left out."""
+def _letter(holders: tuple[Holder, ...], x: float, y: float, width: float) -> tuple[Shape, ...]:
+    """Return the guest's letter for the cell, "+" for several guests."""
     letter = holders[0].letter if len(holders) == 1 else "+"
-    if not holders or len(letter) > 2:
+    if not holders or len(letter) > _LONGEST_LETTER:
         return ()
-    size = 8.0 if len(letter) == 1 else 5.5
-    top = y + (CELL - CAPITAL * size) / 2 - (ASCENT - CAPITAL) * size
-    return (label(x + CELL / 2, top, letter, size, most=CELL, style="onguest", bold=True, anchor="middle"),)
+    top = y + (CELL - CAPITAL * SMALL) / 2 - (ASCENT - CAPITAL) * SMALL
+    style = f"on{holders[0].colour}" if len(holders) == 1 else "onguest"
+    return (label(x + width / 2, top, letter, SMALL, most=width, style=style, bold=True, anchor="middle"),)

@@ -6,7 +6,9 @@ from hosttune.model.gpu import Gpu
 from hosttune.model.host import Link, Nic, Nvme, PciDevice
 from hosttune.model.values import format_size
 from hosttune.report.devices import driver_text, link_text
+from hosttune.report.picture.guests import Holder
 from hosttune.report.picture.host_view import HostView, Mark, marks_of, virtual_functions
+from hosttune.report.picture.metrics import SMALL
 from hosttune.report.picture.shapes import Block, Group, Rect, Shape, shifted, stacked
 from hosttune.report.picture.text import CHIP_HIGH, Piece, at, below, beside, chip, fits, mark_row, pair, phrase
 
@@ -29,23 +31,47 @@ def device_block(view: HostView, address: str, width: float) -> Block:
     marks = marks_of(view, address)
     holders = view.holders.get(address, ())
     inner = width - 2 * _PAD
-    pieces = [*_lines(view, address, word, inner)]
-    pieces += [beside([chip(holder, holder.name, inner) for holder in holders], inner)] if holders else []
+    fill, ink = _fill(view, kind, holders)
+    pieces = [*_lines(view, address, word, inner, ink)]
+    chips = [chip(holder, holder.name, inner) for holder in holders]
+    chips += [chip(holder, f"{holder.name} {text}", inner) for holder, text in _slices(view, address)]
+    pieces += [beside(chips, inner)] if chips else []
     pieces += [mark_row(mark, inner) for mark in marks]
     content = below(pieces)
     functions = _functions(view, address, inner)
     high = content.height + 2 * _PAD - 2 + (functions.height + 3 if functions.groups else 0)
-    shapes = (*_outline(width, high, kind, holders[0].colour if holders else None, marks), *at(content, _PAD, _PAD))
+    held = holders[0].colour if holders and not fill.endswith(f"g{holders[0].colour}") else None
+    shapes = (*_outline(width, high, fill, held, marks), *at(content, _PAD, _PAD))
     title = "; ".join((_story(view, address, word), *(mark.story for mark in marks)))
-    whole = Group(kind=kind, name=address, shapes=shapes, title=title)
+    whole = Group(kind=kind, name=address, shapes=shapes, title=title, data=_data(view, address))
     return Block(
         width=width, height=high, groups=(whole, *shifted(functions, _PAD, high - functions.height - _PAD + 1))
     )
 
 
-def _outline(width: float, high: float, kind: str, colour: int | None, marks: tuple[Mark, ...]) -> tuple[Shape, ...]:
+def _fill(view: HostView, kind: str, holders: tuple[Holder, ...]) -> tuple[str, str]:
+    """Return the styles of a box and of the text in it: by the kind of device, or by the guest that has it."""
+    if not view.by_guest:
+        return f"device {kind}", "ongpu" if kind == "gpu" else ""
+    if len(holders) == 1:
+        return f"device g{holders[0].colour}", f"on{holders[0].colour}"
+    return f"device {kind} ungiven", ""
+
+
+def _slices(view: HostView, address: str) -> list[tuple[Holder, str]]:
+    """Return the guests that have a part of this GPU, and which."""
+    return [(holder, text) for holder in view.guests for gpu, text in holder.mig if gpu == address]
+
+
+def _data(view: HostView, address: str) -> tuple[tuple[str, str], ...]:
+    held = " ".join(holder.letter for holder in view.holders.get(address, ()))
+    mig = " ".join(holder.letter for holder, _ in _slices(view, address))
+    return tuple((key, text) for key, text in (("held", held), ("mig", mig)) if text)
+
+
+def _outline(width: float, high: float, fill: str, colour: int | None, marks: tuple[Mark, ...]) -> tuple[Shape, ...]:
     """Return the box, the outline of the guest that has it around it, and the outline of a fault inside it."""
-    box = Rect(x=0, y=0, width=width, height=high, style=f"device {kind}", radius=4)
+    box = Rect(x=0, y=0, width=width, height=high, style=fill, radius=4)
     worst = next((mark.sign for mark in marks), None)
     fault = (Rect(x=1.5, y=1.5, width=width - 3, height=high - 3, style=f"fault {worst}", radius=3),) if worst else ()
     held = Rect(x=-1.5, y=-1.5, width=width + 3, height=high + 3, style=f"held o{colour}", radius=5)
@@ -56,22 +82,21 @@ def _other(device: PciDevice | None) -> str:
     return "bridge" if device and device.is_bridge else "device" if device else "unlisted device"
 
 
-def _lines(view: HostView, address: str, word: str, width: float) -> list[Piece]:
+def _lines(view: HostView, address: str, word: str, width: float, style: str) -> list[Piece]:
     """Return the name with its link, then the facts.
 
     If the link does not fit beside the name, it is put on the next line.
     """
     device = view.device(address)
     loud = word == "GPU"
-    size = 11.5 if loud else 10.5
+    size = 12 if loud else SMALL
     rows = [(left, right) for left, right in _facts(view, address, word) if left or right]
     link = figures(device.link if device else None)
     name = f"{word} {address}"
     if rows and not rows[0][1] and not fits(name, link, width, size, bold=True):
         rows[0], link = (rows[0][0], link), ""
-    style = "ongpu" if loud else ""
     first = pair(name, link, width, size, style=style, bold=True)
-    return [first, *(pair(left, right, width, 10, style=style or "dim") for left, right in rows)]
+    return [first, *(pair(left, right, width, SMALL, style=style or "dim") for left, right in rows)]
 
 
 def _facts(view: HostView, address: str, word: str) -> list[tuple[str, str]]:
@@ -159,7 +184,9 @@ def _function(view: HostView, address: str, width: float) -> Block:
     return Block(
         width=width,
         height=high,
-        groups=(Group(kind="vf", name=address, shapes=(box, *at(content, 4, 3)), title=title),),
+        groups=(
+            Group(kind="vf", name=address, shapes=(box, *at(content, 4, 3)), title=title, data=_data(view, address)),
+        ),
     )
 
 

@@ -12,13 +12,14 @@ from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host
 from hosttune.model.values import Value
 from hosttune.report.branch import count
+from hosttune.report.picture.metrics import SMALL
 from hosttune.report.picture.shapes import Block, Group, Line, Rect, Shape, label
 from hosttune.report.picture.text import Piece, at, below, pair, paragraph
 
 NAMES = {"nvlink": "NVLink", "xgmi": "XGMI"}
 LANE = 6.0
 MOST_DRAWN = 12  # bundles with their own line; a host with 16 GPUs in pairs has 8
-_CELL = 17.0
+_CELL = 20.0
 _NAMED = 4  # GPUs of a bundle that its line names
 _LARGEST = 32  # GPUs in a table
 
@@ -124,7 +125,7 @@ def fabric_panel(host: Host, found: Sequence[Bundle], width: float) -> Panel:
         entries.append(y + 8)
         pieces.append(piece)
         y += piece.height + 8
-    pieces += [paragraph(text, inner, 10) for text in _outside(host, found)]
+    pieces += [paragraph(text, inner, SMALL) for text in _outside(host, found)]
     whole = below(pieces, 8)
     back = Rect(x=0, y=0, width=width, height=whole.height + 20, style="panel", radius=9)
     title = "; ".join(_words(host, bundle)[0] for bundle in found)
@@ -162,16 +163,16 @@ def _words(host: Host, bundle: Bundle) -> tuple[str, str]:
 
 def _table(bundle: Bundle, width: float) -> Piece:
     """Return the links of each pair. Rows are named by address, columns by row number."""
-    names = 118.0
+    names = 142.0
     most = int((width - names) // _CELL)
     shapes: list[Shape] = []
     for n, one in enumerate(bundle.gpus):
         y = (n + 1) * _CELL
-        shapes.append(label(0, y + 3, f"{n + 1}  {one}", 9.5, most=names - 4))
+        shapes.append(label(0, y + 3, f"{n + 1}  {one}", SMALL, most=names - 4))
         if n >= most:
             continue
         x = names + n * _CELL
-        shapes.append(label(x + _CELL / 2, 3, str(n + 1), 8, most=_CELL, style="dim", anchor="middle"))
+        shapes.append(label(x + _CELL / 2, 3, str(n + 1), SMALL, most=_CELL, style="dim", anchor="middle"))
         for m, other in enumerate(bundle.gpus[:most]):
             shapes += _pair_cell(bundle, one, other, names + m * _CELL, y)
     return Piece(width=width, height=(len(bundle.gpus) + 1) * _CELL, shapes=tuple(shapes))
@@ -184,7 +185,7 @@ def _pair_cell(bundle: Bundle, one: str, other: str, x: float, y: float) -> tupl
     box = Rect(x=x, y=y, width=_CELL - 2, height=_CELL - 2, style="pair on" if joined else "pair", radius=2)
     if one == other:
         return (box,)
-    return box, label(x + _CELL / 2 - 1, y + 3, text, 8, most=_CELL - 3, anchor="middle")
+    return box, label(x + _CELL / 2 - 1, y + 2.5, text, SMALL, most=_CELL - 2, anchor="middle")
 
 
 def _outside(host: Host, found: Sequence[Bundle]) -> list[str]:

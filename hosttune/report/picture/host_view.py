@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from hosttune.model.host import Cpu, Host, PciDevice
+from hosttune.model.plan import Plan
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import CpuSet, Value, parse_cpus
 from hosttune.report.devices import Shown, link_text, listed, shown
+from hosttune.report.picture.guests import Holder, holders_of
 from hosttune.report.text import problem_numbers
 
-GUEST_COLOURS = 8
 DEEPEST = 16  # bridges above a device that are drawn; no machine has as many, but a document may
 _SIGNS = {"fail": ("fail", "failed"), "unknown": ("unknown", "unknown"), "warn": ("warn", "warning")}
 
@@ -21,14 +22,6 @@ class Mark(Value, frozen=True, kw_only=True):
     sign: str
     text: str
     story: str
-
-
-class Holder(Value, frozen=True, kw_only=True):
-    """How the picture shows a guest: a letter, a colour, its name."""
-
-    letter: str
-    colour: int
-    name: str
 
 
 class Place(Value, frozen=True, kw_only=True):
@@ -51,25 +44,45 @@ class HostView(Value, frozen=True, kw_only=True):
     results: Mapping[str, tuple[CheckResult, ...]]  # subject -> results that did not pass
     checked: tuple[CheckResult, ...]
     told_below: frozenset[str]  # ports whose degraded link is reported on the device at its other end
+    plan: Plan | None = None
+    by_guest: bool = False  # colours are the guests'; else the kinds' of devices, with the guests marked on them
+    housekeeping: CpuSet = CpuSet()  # CPUs that the plan leaves to the host
+
+    @property
+    def cpus_known(self) -> bool:
+        """Whether it is known of every guest which CPUs it has. If not, what no guest seems to have may be in use."""
+        return self.host.guests is not None and all(holder.pinned for holder in self.guests)
+
+    @property
+    def memory_known(self) -> bool:
+        """Whether it is known of every guest on which nodes its memory is."""
+        return self.host.guests is not None and all(holder.placed for holder in self.guests)
 
     def device(self, address: str) -> PciDevice | None:
         """Return the function with this address; None if the document does not have it."""
         return self.index.pci.get(address)
 
 
-def scene(host: Host, results: Iterable[CheckResult]) -> HostView:
-    """Collect what the picture needs of a host and the results of its checks."""
+def scene(
+    host: Host,
+    results: Iterable[CheckResult] = (),
+    *,
+    plan: Plan | None = None,
+    by_guest: bool = False,
+    names: Sequence[str] = (),
+) -> HostView:
+    """Collect what the picture needs of a host, the results of its checks, and a plan made for it.
+
+    `names` gives the guests of these names the first letters and colours.
+    """
     results = tuple(results)
-    guests = tuple(
-        Holder(letter=_letter(n), colour=n % GUEST_COLOURS, name=guest.name)
-        for n, guest in enumerate(host.guests or ())
-    )
+    guests = holders_of(host, plan, names)
     holders: dict[str, tuple[Holder, ...]] = {}
     cpus: dict[int, tuple[Holder, ...]] = {}
-    for holder, guest in zip(guests, host.guests or (), strict=True):
-        for address in dict.fromkeys(guest.devices):
+    for holder in guests:
+        for address in holder.devices:
             holders[address] = (*holders.get(address, ()), holder)
-        for cpu in CpuSet().union(*(parse_cpus(pin.cpus) for pin in guest.vcpu_pins or ())):
+        for cpu in holder.cpus:
             cpus[cpu] = (*cpus.get(cpu, ()), holder)
     marked: dict[str, list[CheckResult]] = {}
     for result in results:
@@ -89,16 +102,10 @@ def scene(host: Host, results: Iterable[CheckResult]) -> HostView:
         results={subject: tuple(found) for subject, found in marked.items()},
         checked=results,
         told_below=frozenset(d.link.upstream.address for d in host.pci if _degraded(d) and d.link and d.link.upstream),
+        plan=plan,
+        by_guest=by_guest,
+        housekeeping=parse_cpus(plan.housekeeping_cpus) if plan else CpuSet(),
     )
-
-
-def _letter(number: int) -> str:
-    """Return the n-th letter: A to Z, then AA, AB, …"""
-    letter = ""
-    while number >= 0:
-        letter = chr(ord("A") + number % 26) + letter
-        number = number // 26 - 1
-    return letter
 
 
 # --- marks ---------------------------------------------------------------------------------------------------

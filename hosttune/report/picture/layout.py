@@ -5,27 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hosttune.model.host import Host
+from hosttune.model.plan import Plan
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import Value
 from hosttune.report.picture.fabric import LANE, MOST_DRAWN, Bundle, Stub, bundles, fabric_panel, row_lines
+from hosttune.report.picture.guest_cards import guests_panel
 from hosttune.report.picture.host_view import HostView, marks_elsewhere, node_subjects, places_of, scene
+from hosttune.report.picture.legend import legend
 from hosttune.report.picture.nodes import PAD, grid, row_block
-from hosttune.report.picture.panels import guests_panel, legend, problems_panel, title_block
-from hosttune.report.picture.shapes import Block, Group, Line, Rect, Shape, shifted
+from hosttune.report.picture.panels import distances_panel, partitions_panel, problems_panel, title_block
+from hosttune.report.picture.shapes import Block, Group, Line, Rect, Shape, label, shifted
 from hosttune.report.picture.tree import COLUMN
+from hosttune.report.plan_text import verdict
 
 MARGIN = 20.0
 _GAP = 14.0
+_HEAD = 16.0  # font size of the headings of two pictures
 
 
 class Picture(Value, frozen=True, kw_only=True):
-    """Shapes in the order in which they are painted, and the size of the viewBox."""
+    """Shapes in the order in which they are painted, and the size of the viewBox.
+
+    `cuts` are the heights at which a printed page may end without cutting a text.
+    """
 
     width: float
     height: float
     groups: tuple[Group, ...]
     name: str
     words: str  # what the picture shows, as text for people who cannot see it
+    cuts: tuple[float, ...] = ()
 
 
 def picture(host: Host, results: Iterable[CheckResult] = ()) -> Picture:
@@ -33,7 +42,37 @@ def picture(host: Host, results: Iterable[CheckResult] = ()) -> Picture:
 
     `results` are results of checks: failures and unknowns are marked where their subject is drawn.
     """
-    view = scene(host, results)
+    return _drawn(scene(host, results))
+
+
+def plan_picture(host: Host, plan: Plan | None, *, names: Sequence[str] = ()) -> Picture:
+    """Lay out a host with each guest in its colour: those of the plan, and those that are there and not in it.
+
+    Without a plan: the guests as they are now. `names` gives guests of these names the first letters and colours.
+    """
+    return _drawn(scene(host, plan=plan, by_guest=True, names=names))
+
+
+def side_by_side(left: Picture, right: Picture, heads: tuple[str, str] = ("before", "after")) -> Picture:
+    """Return two pictures beside each other, each below its heading."""
+    x = left.width + _GAP
+    blocks = ((left, 0.0, heads[0]), (right, x, heads[1]))
+    groups: list[Group] = []
+    for one, at_x, head in blocks:
+        title = label(at_x + MARGIN, MARGIN, head, _HEAD, most=one.width - 2 * MARGIN, style="dim", bold=True)
+        groups.append(Group(kind="head", shapes=(title,)))
+        groups += shifted(Block(width=one.width, height=one.height, groups=one.groups), at_x, MARGIN + _HEAD)
+    return Picture(
+        width=x + right.width,
+        height=MARGIN + _HEAD + max(left.height, right.height),
+        groups=tuple(groups),
+        name=f"{left.name}; {right.name}" if left.name != right.name else left.name,
+        words=f"{heads[0]}: {left.words}; {heads[1]}: {right.words}",
+    )
+
+
+def _drawn(view: HostView) -> Picture:
+    host = view.host
     found = bundles(host)
     places = places_of(view)
     gutter = 14.0 + 5 * max(0, _lanes(found, places) - 1)
@@ -41,8 +80,10 @@ def picture(host: Host, results: Iterable[CheckResult] = ()) -> Picture:
     full = whole.full
     groups: list[Group] = []
     rows: list[tuple[float, tuple[Group, ...]]] = []
+    cuts: list[float] = []
     y = 0.0
     for row in whole.rows:
+        cuts.append(y - _GAP / 2)
         block = row_block(view, whole, row)
         placed = shifted(block, 0, y)
         lanes = sum(1 for bundle in found[:MOST_DRAWN] if _inside(placed, bundle))
@@ -51,7 +92,7 @@ def picture(host: Host, results: Iterable[CheckResult] = ()) -> Picture:
         groups += placed
     below = _below(view, groups, found, rows, y, full, gutter)
     width = full + (LANE * min(len(found), MOST_DRAWN) + 8 if found else 0)
-    body = Block(width=width, height=below.height, groups=(*groups, *below.groups))
+    body = Block(width=width, height=below.height, groups=(*groups, *below.groups), cuts=(*cuts, *below.cuts))
     return _framed(view, body, full)
 
 
@@ -77,8 +118,10 @@ def _below(
 ) -> Block:
     """Return everything below the nodes. Its height is the height of the whole picture."""
     placed: list[Group] = []
+    cuts: list[float] = []
     y = top
     if found:
+        cuts.append(y - _GAP / 2)
         panel = fabric_panel(view.host, found, full)
         shapes: list[Shape] = []
         for n, bundle in enumerate(found[:MOST_DRAWN]):
@@ -87,12 +130,14 @@ def _below(
         placed += shifted(panel.block, 0, y)
         y += panel.block.height + _GAP
     panels = [guests_panel(view, full)] if view.guests else []
+    panels += [one for one in (partitions_panel(view, full), distances_panel(view, full)) if one]
     panels += [problems_panel(view, full)] if view.host.problems else []
     for block in panels:
+        cuts += (y - _GAP / 2, *(y + inner for inner in block.cuts))
         placed += shifted(block, 0, y)
         y += block.height + _GAP
     key = legend((*groups, *placed), full)
-    return Block(width=full, height=y + key.height, groups=(*placed, *shifted(key, 0, y)))
+    return Block(width=full, height=y + key.height, groups=(*placed, *shifted(key, 0, y)), cuts=(*cuts, y - _GAP / 2))
 
 
 def _bundle_lines(
@@ -155,12 +200,15 @@ def _framed(view: HostView, block: Block, full: float) -> Picture:
         "guests unknown" if host.guests is None else f"{len(host.guests)} guests",
         f"{len(host.problems)} problems",
     ]
+    if view.plan:
+        counts.append(verdict(view.plan))
     return Picture(
         width=block.width + 2 * MARGIN,
         height=top + block.height + MARGIN,
         groups=(*shifted(head, MARGIN, MARGIN), *body),
-        name=f"Topology of {host.hostname or 'an unnamed host'}",
+        name=f"{'Guests on' if view.by_guest else 'Topology of'} {host.hostname or 'an unnamed host'}",
         words=", ".join(counts),
+        cuts=tuple(float(round(top + y)) for y in block.cuts),
     )
 
 

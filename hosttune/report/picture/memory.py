@@ -1,15 +1,24 @@
-"""A node's memory as a bar: used, in huge pages, free; and the guests that have some of it."""
+"""A node's memory as a bar, with the guests that have some of it.
+
+In the picture of a host the bar shows what is used, in huge pages and free; in that of a plan, each guest's part.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hosttune.model.host import NumaNode
 from hosttune.model.values import format_size
+from hosttune.report.picture.guests import Holder, Share
 from hosttune.report.picture.host_view import HostView
-from hosttune.report.picture.shapes import Block, Group, Rect, Shape
-from hosttune.report.picture.text import Piece, at, below, beside, chip, paragraph
+from hosttune.report.picture.metrics import SMALL, text_width
+from hosttune.report.picture.shapes import ASCENT, DESCENT, Block, Group, Rect, Shape, label, stacked
+from hosttune.report.picture.text import Piece, beside, chip, paragraph
 
 _BAR_HIGH = 10.0
+_PARTS_HIGH = 15.0  # a bar with letters in it
 _SHORTEST = 0.1  # part of the available width: the bar of the smallest node
+_THINNEST = 2.0  # a guest's part of the bar
 
 
 def memory_block(view: HostView, node: NumaNode, width: float, longest: float) -> Block:
@@ -17,16 +26,24 @@ def memory_block(view: HostView, node: NumaNode, width: float, longest: float) -
 
     The bar of the largest node has the length `longest`.
     """
-    words = _words(node)
-    pieces = [paragraph(words, width, 10)]
+    shares = tuple((holder, share) for holder in view.guests for share in holder.shares if share.node == node.id)
+    words = _given(node, shares, view.memory_known) if view.by_guest else _words(node)
+    text = paragraph(words, width, SMALL)
+    title = f"memory of node {node.id}: {words}"
+    blocks = [_block(Group(kind="memory", shapes=text.shapes, title=title), text)]
     if node.memory_bytes:
         most = max(other.memory_bytes or 0 for other in view.host.numa_nodes)
-        pieces.append(_bar(node, node.memory_bytes, longest * max(_SHORTEST, node.memory_bytes / most)))
-    shares = _shares(view, node.id, width)
-    pieces += [shares] if shares.shapes else []
-    whole = below(pieces, 3)
-    title = f"memory of node {node.id}: {words}"
-    return Block(width=width, height=whole.height, groups=(Group(kind="memory", shapes=at(whole, 0, 0), title=title),))
+        long = longest * max(_SHORTEST, node.memory_bytes / most)
+        bar = _bar(node, node.memory_bytes, long)
+        parts = _parts(node.memory_bytes, shares, long)
+        blocks.append(parts if view.by_guest else _block(Group(kind="memory", shapes=bar.shapes, title=title), bar))
+    chips = beside([chip(holder, f"{holder.name} {share.text}", width) for holder, share in shares], width)
+    blocks += [_block(Group(kind="shares", shapes=chips.shapes), chips)] if shares else []
+    return stacked(blocks, 3)
+
+
+def _block(group: Group, piece: Piece) -> Block:
+    return Block(width=piece.width, height=piece.height, groups=(group,))
 
 
 def _words(node: NumaNode) -> str:
@@ -38,10 +55,18 @@ def _words(node: NumaNode) -> str:
         else:
             free, total = ("?" if n is None else str(n) for n in (pages.free, pages.total))
             facts.append(f"{free} of {total} {format_size(pages.size_bytes)} pages free")
-    facts += (
-        ["distances " + " ".join(f"{other}:{far}" for other, far in node.distances.items())] if node.distances else []
-    )
     return ", ".join(facts)
+
+
+def _given(node: NumaNode, shares: Sequence[tuple[Holder, Share]], known: bool) -> str:
+    """Return the node's memory, and how much of it no guest has: at most that much if a guest's memory is unknown."""
+    if node.memory_bytes is None:
+        return "memory unknown"
+    given = sum(share.memory_bytes for _, share in shares)
+    if given >= node.memory_bytes:
+        return f"memory {format_size(node.memory_bytes)}, all for guests"
+    rest = f"{'' if known else 'at most '}{format_size(node.memory_bytes - given)}"
+    return f"memory {format_size(node.memory_bytes)}, {rest if given or not known else 'all'} for no guest"
 
 
 def _bar(node: NumaNode, total: int, width: float) -> Piece:
@@ -61,11 +86,24 @@ def _bar(node: NumaNode, total: int, width: float) -> Piece:
     return Piece(width=width, height=_BAR_HIGH, shapes=tuple(shapes))
 
 
-def _shares(view: HostView, node: int, width: float) -> Piece:
-    chips = [
-        chip(holder, f"{holder.name} {format_size(share.memory_bytes)}", width)
-        for holder, guest in zip(view.guests, view.host.guests or (), strict=True)
-        for share in guest.memory or ()
-        if share.node == node
-    ]
-    return beside(chips, width)
+def _parts(total: int, shares: Sequence[tuple[Holder, Share]], width: float) -> Block:
+    """Return the bar with each guest's part in its colour, from the left, with its letter where there is room."""
+    back = Rect(x=0, y=0, width=width, height=_PARTS_HIGH, style="memory stays", radius=2)
+    groups = [Group(kind="memory", shapes=(back,), title="memory that no guest has")]
+    x = 0.0
+    for holder, share in shares:
+        wide = min(max(_THINNEST, width * share.memory_bytes / total), width - x)
+        box = Rect(x=x, y=0, width=max(0.0, wide - 1), height=_PARTS_HIGH, style=f"g{holder.colour}", radius=2)
+        letter: tuple[Shape, ...] = ()
+        if text_width(holder.letter, SMALL, bold=True) + 2 <= wide:
+            top = (_PARTS_HIGH - SMALL * (ASCENT + DESCENT)) / 2
+            style = f"on{holder.colour}"
+            letter = (
+                label(x + wide / 2, top, holder.letter, SMALL, most=wide, style=style, bold=True, anchor="middle"),
+            )
+        data = [("held", holder.letter), ("node", str(share.node)), ("bytes", str(share.memory_bytes))]
+        data += [("page-bytes", str(share.page_bytes))] if share.page_bytes else []
+        title = f"guest {holder.letter}, {holder.name}: {share.text} on node {share.node}"
+        groups.append(Group(kind="share", shapes=(box, *letter), title=title, data=tuple(data)))
+        x += max(0.0, wide)
+    return Block(width=width, height=_PARTS_HIGH, groups=tuple(groups))

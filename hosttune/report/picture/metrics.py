@@ -54,6 +54,7 @@ _BOLD = (
 )
 _OURS = {"×": 84, "·": 38, "…": 100, "–": 50}  # the characters beyond ASCII that hosttune itself writes
 _OTHER = 105  # any other character: ideographs fill the square, and no common letter is wider
+SMALL = 11.0  # the smallest font size of a picture, in user units: smaller text is hard to read on a screen
 LONGEST = 300  # characters of one text, because a document may have any number
 
 
@@ -85,10 +86,13 @@ def fitted(text: str, most: float, size: float, *, bold: bool = False) -> str:
     text = clean(text)
     if text_width(text, size, bold=bold) <= most:
         return text
-    kept = text
-    while kept and text_width(kept.rstrip() + "…", size, bold=bold) > most:
-        kept = kept[:-1]
-    return kept.rstrip() + "…" if kept else ""
+    kept, left = 0, most - text_width("…", size, bold=bold)
+    for character in text:
+        left -= text_width(character, size, bold=bold)
+        if left < 0:
+            break
+        kept += 1
+    return text[:kept].rstrip() + "…" if kept else ""
 
 
 def wrapped(text: str, most: float, size: float, lines: int = 4, *, bold: bool = False) -> tuple[str, ...]:

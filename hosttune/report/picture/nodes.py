@@ -10,6 +10,7 @@ from hosttune.report.branch import count
 from hosttune.report.picture.cpus import cpu_block
 from hosttune.report.picture.host_view import HostView, check_marks, node_subjects, trees
 from hosttune.report.picture.memory import memory_block
+from hosttune.report.picture.metrics import SMALL
 from hosttune.report.picture.shapes import Block, Group, Rect, shifted, stacked
 from hosttune.report.picture.text import at, below, mark_row, pair, paragraph
 from hosttune.report.picture.tree import COLUMN, WIDE, Card, card
@@ -166,9 +167,9 @@ def _heading(view: HostView, box: Box, cores: int, width: float) -> Block:
     facts += [count(gpus, "GPU")] if gpus else []
     pieces = [pair(box.name, " · ".join(fact for fact in facts if fact), width, 16, bold=True)]
     if box.name == _UNKNOWN:
-        pieces.append(paragraph("No node is known for these; affinity is never guessed.", width, 10))
+        pieces.append(paragraph("No node is known for these; affinity is never guessed.", width, SMALL))
     if box.node and box.node.id not in view.cpus and box.node.cpus != "":
-        pieces.append(paragraph("CPUs unknown", width, 10))
+        pieces.append(paragraph("CPUs unknown", width, SMALL))
     if box.node:
         pieces += [mark_row(mark, width) for mark in check_marks(view, node_subjects(box.node.id))]
     whole = below(pieces)

@@ -1,32 +1,42 @@
-"""The parts around the nodes: the title above; guests, problems and the legend below."""
+"""The parts around the nodes: the title above; distances, fabric partitions and problems below."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from hosttune.model.host import RunningGuest
-from hosttune.model.values import format_size
-from hosttune.report.branch import count, some
-from hosttune.report.picture.host_view import Holder, HostView, Mark, check_marks
-from hosttune.report.picture.metrics import text_width
-from hosttune.report.picture.shapes import SIGN, Block, Group, Line, Rect, Shape, Sign, Text, flowed, label, shifted
-from hosttune.report.picture.text import Piece, at, below, mark_row, paragraph
+from hosttune.model.host import Host
+from hosttune.model.plan import Plan
+from hosttune.model.values import CpuSet, format_size
+from hosttune.report.branch import count, short_list, some
+from hosttune.report.picture.distances import distances_block
+from hosttune.report.picture.guests import Holder
+from hosttune.report.picture.host_view import HostView, Mark
+from hosttune.report.picture.metrics import SMALL
+from hosttune.report.picture.shapes import Block, Group, Rect, label, shifted
+from hosttune.report.picture.text import Piece, at, below, beside, chip, mark_row, paragraph, phrase
+from hosttune.report.plan_text import verdict
 from hosttune.report.text import header, problem_lines
 from hosttune.report.text import title as title_of
 
-_LABEL = 66.0
-_CARD = 252.0
+_LABEL = 92.0
 MOST_PROBLEMS = 24
+MOST_UNPLACED = 12
+_LONGEST_LIST = 90  # characters of a list of CPUs
 _OUTCOMES = (("pass", "passed"), ("fail", "failed"), ("unknown", "unknown"), ("warn", "warned"), ("skip", "skipped"))
+_OF_THE_MACHINE = ("CPUs", "memory", "devices")  # rows of the header that the picture of a plan has
 
 
 def title_block(view: HostView, elsewhere: Sequence[Mark], width: float) -> Block:
-    """Return the host's name, facts about the whole machine, and faults of the whole machine."""
+    """Return the host's name, facts about the whole machine and the plan, and faults of the whole machine."""
     name, _, machine = title_of(view.host).partition(": ")
     pieces = [_heading(name, 24, width), paragraph(machine, width, 12, lines=2)]
-    rows = [*header(view.host), *([("checks", _tally(view))] if view.checked else [])]
+    rows = [row for row in header(view.host) if not view.by_guest or row[0] in _OF_THE_MACHINE]
+    rows += [("checks", _tally(view))] if view.checked else []
+    rows += _of_plan(view, view.plan) if view.plan else []
+    rows += [("for no guest", _free(view))] if view.by_guest else []
     pieces += [_fact(head, text.replace(" x ", " × "), width) for head, text in rows]
-    pieces += [mark_row(mark, width) for mark in elsewhere]
+    marks = [*elsewhere, *(_unplaced(view.plan) if view.plan else ()), *(_unknown(view) if view.by_guest else ())]
+    pieces += [mark_row(mark, width) for mark in marks]
     whole = below(pieces, 3)
     return Block(width=width, height=whole.height, groups=(Group(kind="title", shapes=at(whole, 0, 0)),))
 
@@ -36,8 +46,8 @@ def _heading(text: str, size: float, width: float) -> Piece:
 
 
 def _fact(head: str, text: str, width: float) -> Piece:
-    body = paragraph(text, width - _LABEL, 10.5, lines=3, style="")
-    shapes = (label(0, 0, head, 10.5, most=_LABEL - 4, style="dim"), *at(body, _LABEL, 0))
+    body = paragraph(text, width - _LABEL, SMALL, lines=3, style="")
+    shapes = (label(0, 0, head, SMALL, most=_LABEL - 4, style="dim"), *at(body, _LABEL, 0))
     return Piece(width=width, height=body.height, shapes=shapes)
 
 
@@ -46,50 +56,75 @@ def _tally(view: HostView) -> str:
     return ", ".join(f"{counts[outcome]} {word}" for outcome, word in _OUTCOMES if counts[outcome])
 
 
-def guests_panel(view: HostView, width: float) -> Block:
-    """Return a card for each guest: its letter, its name, and what it has, in figures."""
-    cards = [_guest(view, holder, guest) for holder, guest in zip(view.guests, view.host.guests or (), strict=True)]
-    return _panel("Guests", flowed(cards, width - 24, 8), width)
+def _of_plan(view: HostView, plan: Plan) -> list[tuple[str, str]]:
+    return [
+        ("plan", verdict(plan).partition(": ")[2]),
+        ("housekeeping", f"{_cpus(view.housekeeping)} stay with the host" if view.housekeeping else "no CPU"),
+    ]
 
 
-def _panel(name: str, content: Block, width: float) -> Block:
+def _cpus(ids: CpuSet) -> str:
+    """Return CPUs as a list, or their number if the list is too long for a line; the strips show which they are."""
+    text = short_list(ids)
+    return f"CPUs {text}" if len(text) <= _LONGEST_LIST else count(len(ids), "CPU")
+
+
+def _free(view: HostView) -> str:
+    """Return the whole cores, the memory by node and the GPUs that no guest has."""
+    cores: dict[tuple[bool, int], list[int]] = {}
+    for cpus in view.cpus.values():
+        for cpu in cpus:
+            cores.setdefault((cpu.core is None, cpu.id if cpu.core is None else cpu.core), []).append(cpu.id)
+    taken = view.housekeeping | view.cpu_holders.keys()
+    free = CpuSet(cpu for core in cores.values() if taken.isdisjoint(core) for cpu in core)
+    facts = [f"{'' if view.cpus_known else 'at most '}{_cpus(free)}" if free else "no whole core"]
+    gpus = [gpu.address for gpu in view.host.index.accelerators]
+    slices = {address for holder in view.guests for address, _ in holder.mig}
+    left = [address for address in gpus if address not in view.holders and address not in slices]
+    most = "at most " if view.host.guests is None and left else ""
+    facts += [f"{most}{len(left)} of {len(gpus)} GPUs" + (f" ({some(left)})" if left else "")] if gpus else []
+    return ", ".join([*facts, *_free_memory(view)])
+
+
+def _free_memory(view: HostView) -> list[str]:
+    """Return how much memory of all nodes no guest has; nothing if a node's memory is unknown."""
+    sizes = [node.memory_bytes for node in view.host.numa_nodes]
+    known = [size for size in sizes if size is not None]
+    if not known or len(known) < len(sizes):
+        return []
+    given = sum(share.memory_bytes for holder in view.guests for share in holder.shares if share.node is not None)
+    most = "" if view.memory_known else "at most "
+    return [f"{most}{format_size(max(0, sum(known) - given))} memory"]
+
+
+def _unknown(view: HostView) -> list[Mark]:
+    """Return why what no guest seems to have may be in use."""
+    texts = ["the guests of this host are unknown"] if view.host.guests is None else []
+    for what, names in (
+        ("run on any CPU, because they are not pinned", [one.name for one in view.guests if not one.pinned]),
+        ("have memory on unknown nodes", [one.name for one in view.guests if not one.placed]),
+    ):
+        texts += [f"{what}: {some(names)}"] if names else []
+    return [Mark(sign="unknown", text=f"what looks free may be in use: {text}", story="") for text in texts]
+
+
+def _unplaced(plan: Plan) -> list[Mark]:
+    marks = [
+        Mark(sign="fail", text=f"NOT placed: {one.guest}: {'; '.join(one.why)}", story="")
+        for one in plan.unplaced[:MOST_UNPLACED]
+    ]
+    more = len(plan.unplaced) - len(marks)
+    return [*marks, *([Mark(sign="fail", text=f"and {more} more NOT placed", story="")] if more else [])]
+
+
+def panel(name: str, content: Block, width: float) -> Block:
+    """Return a frame of this width with a heading and the content."""
     high = content.height + 42
     back = Rect(x=0, y=0, width=width, height=high, style="panel", radius=9)
     head = label(12, 10, name, 13, most=width - 24, bold=True)
     group = Group(kind="panel", name=name, shapes=(back, head))
-    return Block(width=width, height=high, groups=(group, *shifted(content, 12, 31)))
-
-
-def _guest(view: HostView, holder: Holder, guest: RunningGuest) -> Block:
-    inner = _CARD - 14
-    badge = max(18.0, text_width(holder.letter, 11, bold=True) + 8)
-    vcpus = guest.vcpus if guest.vcpus is not None else len(guest.vcpu_pins) if guest.vcpu_pins else None
-    facts = [guest.state or "state unknown"]
-    facts += [f"{vcpus} vCPUs {'pinned' if guest.vcpu_pins else 'not pinned'}"] if vcpus is not None else []
-    facts += [format_size(guest.memory_bytes)] if guest.memory_bytes is not None else []
-    facts += [count(len(guest.devices), "device")] if guest.devices else []
-    text = ", ".join(facts)
-    name = label(badge + 6, 2, holder.name, 12, most=inner - badge - 6, bold=True)
-    shapes: tuple[Shape, ...] = (
-        Rect(x=0, y=0, width=badge, height=18, style=f"g{holder.colour}", radius=4),
-        label(badge / 2, 3, holder.letter, 11, most=badge - 4, style="onguest", bold=True, anchor="middle"),
-        name,
-    )
-    marks = check_marks(view, (guest.name,))
-    whole = below(
-        (
-            Piece(width=inner, height=20, shapes=shapes),
-            paragraph(text, inner, 10),
-            *(mark_row(m, inner) for m in marks),
-        ),
-        3,
-    )
-    outline = Rect(x=0, y=0, width=_CARD, height=whole.height + 14, style=f"guest o{holder.colour}", radius=6)
-    story = (f"guest {holder.letter}, {holder.name}: {text}", some(guest.devices, 16), *(mark.story for mark in marks))
-    group = Group(
-        kind="guest", name=guest.name, shapes=(outline, *at(whole, 7, 7)), title="; ".join(filter(None, story))
-    )
-    return Block(width=_CARD, height=whole.height + 14, groups=(group,))
+    cuts = tuple(31 + y for y in content.cuts)
+    return Block(width=width, height=high, groups=(group, *shifted(content, 12, 31)), cuts=cuts)
 
 
 def problems_panel(view: HostView, width: float) -> Block:
@@ -97,90 +132,43 @@ def problems_panel(view: HostView, width: float) -> Block:
     lines = problem_lines(view.host)
     pieces = []
     for n, line in enumerate(lines[:MOST_PROBLEMS], 1):
-        body = paragraph(line, width - 24 - 28, 10, lines=3, style="")
-        number = label(0, 0, f"{n}.", 10, most=26, style="dim")
+        body = paragraph(line, width - 24 - 28, SMALL, lines=3, style="")
+        number = label(0, 0, f"{n}.", SMALL, most=26, style="dim")
         pieces.append(Piece(width=width - 24, height=body.height, shapes=(number, *at(body, 28, 0))))
     if len(lines) > MOST_PROBLEMS:
         more = f"and {len(lines) - MOST_PROBLEMS} more, which `hosttune discover` lists"
-        pieces.append(paragraph(more, width - 24, 10))
+        pieces.append(paragraph(more, width - 24, SMALL))
     whole = below(pieces, 3)
     content = Block(width=width - 24, height=whole.height, groups=(Group(kind="text", shapes=at(whole, 0, 0)),))
-    return _panel("Problems", content, width)
+    return panel("Problems", content, width)
 
 
-# --- legend --------------------------------------------------------------------------------------------------
-
-_ICON = 14.0
-
-
-def legend(groups: Iterable[Group], width: float) -> Block:
-    """Return the signs and colours that this picture uses, with their meanings."""
-    styles: set[str] = set()
-    for group in groups:
-        for shape in group.shapes:
-            styles.update((f"sign-{shape.kind}",) if isinstance(shape, Sign) else _classes(shape))
-    items = [_item(icon, words) for key, icon, words in _entries() if key in styles]
-    return flowed(items, width, 6)
+def distances_panel(view: HostView, width: float) -> Block | None:
+    """Return the distances between nodes; None if there is nothing to show."""
+    matrix = distances_block(view, width - 24)
+    return panel("Distances between nodes", matrix, width) if matrix else None
 
 
-def _classes(shape: Shape) -> tuple[str, ...]:
-    if isinstance(shape, Text | Sign):
-        return ()
-    return (shape.style, *shape.style.split())
+def partitions_panel(view: HostView, width: float) -> Block | None:
+    """Return the fabric partitions that planned guests have, with their GPUs; None if none has one."""
+    inner = width - 24
+    rows = []
+    for holder in view.guests:
+        if holder.planned and holder.planned.fabric_partition is not None:
+            name = chip(holder, holder.name, inner / 3)
+            text = phrase(_partition(view.host, holder), inner - name.width - 8, name.height)
+            rows.append(beside((name, text), inner))
+    if not rows:
+        return None
+    whole = below(rows, 4)
+    content = Block(width=inner, height=whole.height, groups=(Group(kind="text", shapes=at(whole, 0, 0)),))
+    return panel("Fabric partitions", content, width)
 
 
-def _item(icon: tuple[Shape, ...], words: str) -> Block:
-    text = label(_ICON + 6, 2, words, 9.5, most=400, style="dim")
-    shapes = (*icon, text)
-    return Block(width=_ICON + 6 + text.width + 12, height=16, groups=(Group(kind="legend", shapes=shapes),))
-
-
-def _entries() -> Iterable[tuple[str, tuple[Shape, ...], str]]:
-    boxes = (
-        ("gpu", "GPU"),
-        ("nic", "NIC"),
-        ("nvme", "NVMe drive"),
-        ("nvswitch", "NVSwitch"),
-        ("display", "other display"),
-        ("other", "other function"),
-    )
-    for kind, words in boxes:
-        yield kind, (_swatch(f"device {kind}"),), words
-    yield "switch", (_swatch("switch"),), "PCIe switch"
-    yield "pcie", tuple(_line(y, "pcie", thick) for y, thick in ((2, 1.5), (7, 3.5), (13, 5))), "link ×1, ×8, ×16"
-    yield "degraded", (_line(8, "pcie degraded", 3.5),), "degraded link"
-    yield "fabric", (_line(8, "fabric", 3),), "links between GPUs"
-    yield "core", (_cell("core"),), "core"
-    yield "cache", (Rect(x=0, y=1, width=14, height=14, style="cache", radius=3),), "cores of one last-level cache"
-    yield "isolated", (_cell("core isolated"),), "isolated core"
-    yield "hidden", (_cell("core hidden"),), "core hidden from guests"
-    yield (
-        "g0",
-        (_cell("g0"), label(7, 4, "A", 8, most=9, style="onguest", bold=True, anchor="middle")),
-        "held by guest A",
-    )
-    yield (
-        "several",
-        (_cell("several"), label(7, 4, "+", 8, most=9, style="onguest", bold=True, anchor="middle")),
-        "held by several guests",
-    )
-    yield "memory free", (_cell("memory free"),), "memory free"
-    yield "memory unknown", (_cell("memory unknown"),), "use of memory unknown"
-    yield "memory used", (_cell("memory used"),), "memory used"
-    yield "memory pages", (_cell("memory pages"),), "huge pages in use"
-    yield "memory spare", (_cell("memory spare"),), "huge pages free"
-    yield "sign-fail", (Sign(x=1, y=2, kind="fail"),), "a check failed"
-    yield "sign-warn", (Sign(x=1, y=2, kind="warn"),), "degraded, or a check warns"
-    yield "sign-unknown", (Sign(x=1, y=2, kind="unknown"),), "doubtful, or a check is unknown"
-
-
-def _swatch(style: str) -> Rect:
-    return Rect(x=0, y=1, width=_ICON, height=_ICON, style=style, radius=3)
-
-
-def _cell(style: str) -> Rect:
-    return Rect(x=1.5, y=2.5, width=SIGN, height=SIGN, style=style, radius=2)
-
-
-def _line(y: float, style: str, thick: float) -> Line:
-    return Line(points=((0, y), (_ICON, y)), style=style, thick=thick)
+def _partition(host: Host, holder: Holder) -> str:
+    """Return the partition and the baseboard positions of its GPUs, as Fabric Manager lists them."""
+    number = holder.planned.fabric_partition if holder.planned else None
+    listed = (host.fabric.partitions if host.fabric else None) or ()
+    modules = next((one.module_ids for one in listed if one.id == number), ())
+    gpus = [f"module {gpu.module_id} {gpu.address}" for gpu in host.gpus if gpu.module_id in modules]
+    return f"partition {number}" + (f": {some(gpus, 8)}" if gpus else "")

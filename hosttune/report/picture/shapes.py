@@ -64,20 +64,25 @@ Shape = Rect | Line | Text | Sign
 
 
 class Group(Value, frozen=True, kw_only=True):
-    """Shapes that are one thing: its kind, its name (an address, a node, a guest), and the text of its tooltip."""
+    """Shapes that are one thing: its kind, its name (an address, a node, a guest), and the text of its tooltip.
+
+    `data` has (name, text) pairs for programs: the attributes `data-NAME` of the SVG document.
+    """
 
     kind: str
     shapes: tuple[Shape, ...]
     name: str = ""
     title: str = ""
+    data: tuple[tuple[str, str], ...] = ()
 
 
 class Block(Value, frozen=True, kw_only=True):
-    """Groups laid out from (0, 0), and the space that they take."""
+    """Groups laid out from (0, 0), and the space that they take. At the heights `cuts` a page may end."""
 
     width: float
     height: float
     groups: tuple[Group, ...] = ()
+    cuts: tuple[float, ...] = ()
 
 
 def label(
@@ -141,6 +146,7 @@ def shifted(block: Block, dx: float, dy: float) -> tuple[Group, ...]:
             shapes=tuple(moved(shape, dx, dy) for shape in group.shapes),
             name=group.name,
             title=group.title,
+            data=group.data,
         )
         for group in block.groups
     )
@@ -160,11 +166,13 @@ def stacked(blocks: Iterable[Block], gap: float, *, top: float = 0, left: float 
 def flowed(blocks: Iterable[Block], most: float, gap: float) -> Block:
     """Return blocks side by side, in as many rows as `most` units of width need."""
     groups: list[Group] = []
+    cuts: list[float] = []
     x = y = row = width = 0.0
     for block in blocks:
         if x and x + block.width > most:
             x, y, row = 0.0, y + row + gap, 0.0
+            cuts.append(y - gap / 2)
         groups += shifted(block, x, y)
         width = max(width, x + block.width)
         x, row = x + block.width + gap, max(row, block.height)
-    return Block(width=width, height=y + row, groups=tuple(groups))
+    return Block(width=width, height=y + row, groups=tuple(groups), cuts=tuple(cuts))

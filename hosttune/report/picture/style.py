@@ -69,17 +69,35 @@ RULES: tuple[tuple[str, str, str, str], ...] = (
     (".sign.unknown", "fill", "#525c6c", "#7a8496"),
     (".glyph", "stroke", "#ffffff", "#ffffff"),
     (".onguest", "fill", "#ffffff", "#ffffff"),
+    (".device.ungiven", "fill", "#ffffff", "#1b2027"),
+    (".device.ungiven", "stroke", "#8b95a6", "#7a8496"),
+    (".core.free", "fill", "#ffffff", "#1b2027"),
+    (".core.free", "stroke", "#7f92b5", "#7a8cb0"),
+    (".core.housekeeping", "fill", "#e3e6ec", "#343d4b"),
+    (".core.housekeeping", "stroke", "#525c6c", "#a7b0bf"),
+    (".hatch", "stroke", "#525c6c", "#a7b0bf"),
+    (".memory.stays", "fill", "#ffffff", "#1b2027"),
 )
-# A guest's fill has white text in both pictures; its outline is lighter in the dark one.
+# Fill, text on it, and outline in the light and in the dark picture, of each guest; after these they repeat, and the
+# letter tells the guests apart. Any two fills differ by 18 or more in CIELAB (1976), as seen with normal sight and with
+# each kind of colour blindness in full (Machado, Oliveira and Fernandes 2009, table 1).
 GUESTS = (
-    ("#b0480b", "#f08a4b"),
-    ("#7b3fa0", "#b982dc"),
-    ("#00707c", "#35b5c2"),
-    ("#b8185a", "#f06a9f"),
-    ("#3949ab", "#8492ea"),
-    ("#6d4c41", "#b08d80"),
-    ("#5f6a00", "#aab535"),
-    ("#455a64", "#8aa4b0"),
+    ("#5555f6", "#ffffff", "#5555f6", "#7777f8"),
+    ("#da350b", "#ffffff", "#da350b", "#e15937"),
+    ("#70db86", "#1b2230", "#4c955b", "#70db86"),
+    ("#7b4b9b", "#ffffff", "#7b4b9b", "#9d7ab5"),
+    ("#faa8d9", "#1b2230", "#af7698", "#faa8d9"),
+    ("#8b9b4b", "#1b2230", "#808f45", "#8b9b4b"),
+    ("#790606", "#ffffff", "#790606", "#b47474"),
+    ("#b486f9", "#1b2230", "#9b73d6", "#b486f9"),
+    ("#0909aa", "#ffffff", "#0909aa", "#7f7fd3"),
+    ("#b1da0b", "#1b2230", "#759007", "#b1da0b"),
+    ("#9b5b4b", "#ffffff", "#9b5b4b", "#ad796b"),
+    ("#f65596", "#1b2230", "#e7508d", "#f65596"),
+    ("#661938", "#ffffff", "#661938", "#a67a8c"),
+    ("#e1cec1", "#1b2230", "#90847c", "#e1cec1"),
+    ("#db70c6", "#1b2230", "#c565b2", "#db70c6"),
+    ("#3b2956", "#ffffff", "#3b2956", "#8d839d"),
 )
 _FIXED = (
     ("text", "font-family: sans-serif"),
@@ -100,10 +118,14 @@ _FIXED = (
 
 
 def style_sheet() -> str:
-    """Return the style sheet: the light picture, and what changes on a dark screen (print stays light)."""
+    """Return the style sheet: the light picture, and what changes on paper and on a dark screen.
+
+    Print stays light, and shrinks the picture to the page.
+    """
     fixed = "\n".join(f".{ROOT} {selector} {{ {rules} }}" for selector, rules in _FIXED)
     light, dark = _rules(dark=False), _rules(dark=True)
-    return f"{fixed}\n{light}\n@media screen and (prefers-color-scheme: dark) {{\n{dark}\n}}"
+    paper = f"@media print {{\n.{ROOT} {{ max-width: 100%; height: auto }}\n}}"
+    return f"{fixed}\n{light}\n{paper}\n@media screen and (prefers-color-scheme: dark) {{\n{dark}\n}}"
 
 
 def _rules(*, dark: bool) -> str:
@@ -112,6 +134,9 @@ def _rules(*, dark: bool) -> str:
     The dark picture repeats all rules: a rule left out would lose to a later, more general one of the same specificity.
     """
     lines = [f".{ROOT} {selector} {{ {name}: {night if dark else day} }}" for selector, name, day, night in RULES]
-    for n, (day, night) in enumerate(GUESTS):
-        lines += [f".{ROOT} .g{n} {{ fill: {day} }}", f".{ROOT} .o{n} {{ stroke: {night if dark else day} }}"]
+    for n, (fill, ink, day, night) in enumerate(GUESTS):
+        edge = night if dark else day
+        lines.append(f".{ROOT} .g{n} {{ fill: {fill}; stroke: {edge} }}")
+        lines.append(f".{ROOT} .on{n} {{ fill: {ink}; stroke: none }}")
+        lines.append(f".{ROOT} .o{n} {{ stroke: {edge} }}")
     return "\n".join(lines)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hosttune.model.values import Value
-from hosttune.report.picture.host_view import Holder, Mark
-from hosttune.report.picture.metrics import clean, fitted, text_width, wrapped
+from hosttune.report.picture.guests import Holder
+from hosttune.report.picture.host_view import Mark
+from hosttune.report.picture.metrics import SMALL, clean, fitted, text_width, wrapped
 from hosttune.report.picture.shapes import ASCENT, DESCENT, SIGN, Rect, Shape, Sign, label, moved
 
 LEADING = 1.3  # line height, as a part of the font size
-MARK_HIGH = 15.0
-CHIP_HIGH = 15.0
-_SMALL = 9.5  # of figures at the right end of a line
+MARK_HIGH = 17.0
+CHIP_HIGH = 17.0
 _APART = 8.0  # between the two texts of a line
 
 
@@ -37,7 +37,7 @@ def pair(left: str, right: str, width: float, size: float, *, style: str = "", b
     The right text keeps its space, and the left one is cut. Bold text on the left is never cut: the right text then
     gets its own line.
     """
-    small = min(size, _SMALL)
+    small = min(size, SMALL)
     right = fitted(right, max(width / 2, width - text_width(clean(left), size, bold=bold) - _APART), small)
     high = size * LEADING
     if not right:
@@ -54,18 +54,18 @@ def pair(left: str, right: str, width: float, size: float, *, style: str = "", b
 
 def fits(left: str, right: str, width: float, size: float, *, bold: bool = False) -> bool:
     """Whether `pair` has space for both texts on one line."""
-    needed = text_width(clean(left), size, bold=bold) + _APART + text_width(clean(right), min(size, _SMALL))
+    needed = text_width(clean(left), size, bold=bold) + _APART + text_width(clean(right), min(size, SMALL))
     return not right or needed <= width
 
 
 def mark_row(mark: Mark, width: float) -> Piece:
     """Return a sign and its text on a strip of their own, readable on any background."""
     room = width - SIGN - 9
-    lines = wrapped(mark.text, room, _SMALL, 3, bold=True)
-    high = MARK_HIGH + (len(lines) - 1) * _SMALL * LEADING
+    lines = wrapped(mark.text, room, SMALL, 3, bold=True)
+    high = MARK_HIGH + (len(lines) - 1) * SMALL * LEADING
     strip = Rect(x=0, y=0, width=width, height=high, style=f"strip {mark.sign}", radius=3)
     words = [
-        label(SIGN + 6, 2.6 + n * _SMALL * LEADING, line, _SMALL, most=room, style="onstrip", bold=True)
+        label(SIGN + 6, 2.6 + n * SMALL * LEADING, line, SMALL, most=room, style="onstrip", bold=True)
         for n, line in enumerate(lines)
     ]
     return Piece(width=width, height=high, shapes=(strip, Sign(x=3, y=2, kind=mark.sign), *words))
@@ -73,16 +73,16 @@ def mark_row(mark: Mark, width: float) -> Piece:
 
 def phrase(text: str, most: float, high: float) -> Piece:
     """Return a few small words at their own width, in a line of the given height, to be put beside others."""
-    words = label(0, (high - _SMALL * (ASCENT + DESCENT)) / 2, text, _SMALL, most=most)
+    words = label(0, (high - SMALL * (ASCENT + DESCENT)) / 2, text, SMALL, most=most)
     return Piece(width=words.width, height=high, shapes=(words,))
 
 
 def chip(holder: Holder, text: str, most: float) -> Piece:
     """Return a guest's letter and some words on the guest's colour."""
-    words = fitted(f"{holder.letter} · {text}" if text else holder.letter, most - 8, 9.5, bold=True)
-    wide = text_width(words, 9.5, bold=True) + 8
-    fill = Rect(x=0, y=0, width=wide, height=CHIP_HIGH, style=f"g{holder.colour}", radius=7)
-    name = label(4, 2.6, words, 9.5, most=most - 8, style="onguest", bold=True)
+    words = fitted(f"{holder.letter} · {text}" if text else holder.letter, most - 8, SMALL, bold=True)
+    wide = text_width(words, SMALL, bold=True) + 8
+    fill = Rect(x=0, y=0, width=wide, height=CHIP_HIGH, style=f"g{holder.colour}", radius=8)
+    name = label(4, 2.6, words, SMALL, most=most - 8, style=f"on{holder.colour}", bold=True)
     return Piece(width=wide, height=CHIP_HIGH, shapes=(fill, name))
 
 

@@ -8,13 +8,14 @@ from hosttune.model.values import Value
 from hosttune.report.devices import link_text
 from hosttune.report.picture.devices import device_block, figures
 from hosttune.report.picture.host_view import HostView, Place, marks_of
+from hosttune.report.picture.metrics import SMALL
 from hosttune.report.picture.shapes import Block, Group, Line, Rect, Shape, label, shifted, stacked
 from hosttune.report.picture.text import Piece, at, below, mark_row, pair
 
-COLUMN = 254.0  # width of a card
+COLUMN = 272.0  # width of a card
 NARROWEST = 140.0  # width of a device's box below which deeper trees are not indented
-TALLEST = 430.0  # height of a card's column above which a card takes another column; without GPUs: WIDE
-WIDE = 120.0
+TALLEST = 460.0  # height of a card's column above which a card takes another column; without GPUs: WIDE
+WIDE = 130.0
 _GAP = 6.0
 _PAD = 7.0
 _HEAD = 19.0
@@ -44,7 +45,7 @@ def card(view: HostView, bus: str, places: Sequence[Place], most: int, gutter: f
     width = pitch * len(parts) - gutter
     high = _HEAD + max((part.height for part in parts), default=0) + _PAD
     back = Rect(x=0, y=0, width=width, height=high, style="card", radius=6)
-    head = label(_PAD, 4, f"host bridge {bus}", 9.5, most=inner, style="dim")
+    head = label(_PAD, 3, f"host bridge {bus}", SMALL, most=inner, style="dim")
     groups = [Group(kind="bridge", name=bus, shapes=(back, head), title=f"host bridge {bus}")]
     for n, part in enumerate(parts):
         groups += shifted(part, _PAD + n * pitch, _HEAD)
@@ -100,7 +101,7 @@ def _head(view: HostView, place: Place, width: float) -> tuple[Piece, str]:
     )
     marks = marks_of(view, place.address)
     link = figures(device.link if device else None) if word == "switch" else ""
-    name = pair(f"{word} {place.address}", link, width, 10, style="bridge", bold=word == "switch")
+    name = pair(f"{word} {place.address}", link, width, SMALL, style="bridge", bold=word == "switch")
     story = [f"{word} {place.address}", link_text(device.link).replace(" x", " ×") if device else ""]
     title = ", ".join((*filter(None, story), *(mark.story for mark in marks)))
     return below((name, *(mark_row(mark, width) for mark in marks))), title
