@@ -6,6 +6,8 @@ exception is a defect of hosttune (exit 70).
 
 from __future__ import annotations
 
+import errno
+
 
 class HosttuneError(Exception):
     """An error with a cause that a person can correct.
@@ -88,3 +90,12 @@ class InUse(WriteFailed):
     def __init__(self, path: str, users: str) -> None:
         super().__init__(path, f"in use: {users}")
         self.hint = "stop what uses it, then try again"
+
+
+def state_remedy(error: OSError) -> str:
+    """Return what to do if the state directory cannot be read or written."""
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "run as root"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "free space on that disk"
+    return "correct what is at this path, or choose another state directory with HOSTTUNE_STATE"

@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from hosttune.descriptors import let_go
-from hosttune.errors import BadInput, HosttuneError, Refused, WriteFailed
+from hosttune.errors import BadInput, HosttuneError, Refused, WriteFailed, state_remedy
 from hosttune.files import make_folder, open_new, read_whole, sync_folder
 from hosttune.jsonlines import JsonLines, cut_torn, decoded, whole_lines
 from hosttune.model.limits import check_size
@@ -268,8 +268,7 @@ class Store:
             make_folder(self.folder, mode_of(""))
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode_of("lock"))
         except OSError as error:
-            hint = "run as root, or choose another state directory with HOSTTUNE_STATE"
-            raise Refused(f"cannot write the state: {error.strerror}", where=path, hint=hint) from error
+            raise Refused(f"cannot write the state: {error.strerror}", where=path, hint=state_remedy(error)) from error
         try:
             with contextlib.suppress(OSError):
                 if os.fstat(fd).st_mode & 0o777 != mode_of("lock"):  # the umask may have changed it
@@ -298,9 +297,8 @@ class Store:
         except FileNotFoundError:
             return ()
         except OSError as error:
-            raise Refused(
-                f"cannot read the journals: {error.strerror}", where=self._journals, hint="run as root"
-            ) from error
+            what = f"cannot read the journals: {error.strerror}"
+            raise Refused(what, where=self._journals, hint=state_remedy(error)) from error
         read = (self._read(os.path.join(self._journals, name)) for name in names)
         return tuple(found for found in read if found is not None)
 
@@ -308,7 +306,7 @@ class Store:
         try:
             return read_transaction(path)
         except OSError as error:
-            raise Refused(f"cannot read a journal: {error.strerror}", where=path, hint="run as root") from error
+            raise Refused(f"cannot read a journal: {error.strerror}", where=path, hint=state_remedy(error)) from error
 
     def begin(self, number: int, **facts: Any) -> Journal:
         """Begin a new journal, with its first line on disk. Raises JournalFailed and then leaves nothing behind."""
@@ -366,9 +364,8 @@ class Store:
             fd = os.open(transaction.path, os.O_RDWR | os.O_CLOEXEC | os.O_APPEND)
             cut_torn(fd)
         except OSError as error:
-            raise JournalFailed(
-                f"cannot write the journal: {error.strerror}", where=transaction.path, hint="run as root"
-            ) from error
+            what = f"cannot write the journal: {error.strerror}"
+            raise JournalFailed(what, where=transaction.path, hint=state_remedy(error)) from error
         return self._journal(transaction.path, fd)
 
     def _journal(self, path: str, fd: int) -> Journal:

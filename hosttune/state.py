@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Mapping
 from typing import TextIO
 
@@ -111,10 +112,17 @@ def holds(path: str, text: str) -> bool:
 
 
 def load(path: str, *, what: str, size: str = "document") -> bytes:
-    """Read a file that the user named ("-" is standard input); `size` names its limit (`limits`). Raises BadInput."""
+    """Read a file that the user named ("-" is standard input); `size` names its limit (`limits`). Raises BadInput.
+
+    A named pipe is refused, because reading it can wait for ever; that of a shell's `<(command)` has no name.
+    """
     try:
-        fd = 0 if path == "-" else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = 0 if path == "-" else os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
+            if fd and stat.S_ISFIFO(os.fstat(fd).st_mode) and os.path.exists(os.path.realpath(path)):
+                raise BadInput(f"{path} is a named pipe", where=path, hint="give a file, or - for standard input")
+            if fd:
+                os.set_blocking(fd, True)
             return read_all(fd, lambda taken: check_size(taken, size, path))
         finally:
             if fd:

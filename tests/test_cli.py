@@ -374,6 +374,22 @@ def test_a_missing_file_is_named(cli: Cli, tmp_path: Path) -> None:
         assert "nothing" in said["error"] + said["where"]
 
 
+def test_a_named_pipe_is_refused_and_that_of_a_shell_is_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for option in ("-f", "--check-xml"):
+        done = spawn("plan", "--root", EXAMPLE, option, str(tmp_path / "pipe"))
+        assert done.returncode == 2
+        assert block(done.stderr.decode())["error"] == f"{tmp_path}/pipe is a named pipe"
+    script = 'exec "$@" -f <(sleep 0.1; echo "version: 2")'
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", *COMMAND, "plan", "--root", EXAMPLE],
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert block(done.stderr.decode())["error"] == "version 2 is not known"
+
+
 def test_a_guest_name_that_is_taken(cli: Cli, example_document: str, tmp_path: Path) -> None:
     taken = changed(example_document, tmp_path / "h.json", guests=[{"name": "gpu-guest"}])
     said = refused(cli, "plan", "--host", taken, "--gpu", GPU)
@@ -435,6 +451,19 @@ def test_a_plan_of_this_machine_is_printed_also_where_it_cannot_be_saved(tmp_pat
     said = block(done.stderr.decode())
     assert said["error"] == f"cannot write {state}/plan.json: Not a directory"
     assert "HOSTTUNE_STATE" in said["do"]
+
+
+def test_a_state_directory_that_is_none_is_not_a_matter_of_privilege(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HOSTTUNE_STATE", str(tmp_path / "file"))
+    for words in (("status",), ("revert",), ("recover",)):
+        code, out, err = cli(*words)
+        assert (code, out) == (3, "")
+        if os.geteuid() == 0 or words == ("status",):  # what changes the machine asks for privilege first
+            assert block(err)["error"].endswith("Not a directory")
+            assert "HOSTTUNE_STATE" in block(err)["do"]
 
 
 # --- the process ---------------------------------------------------------------------------------------------

@@ -224,7 +224,7 @@ def test_a_gate_is_closed_by_the_verdict_or_by_what_is_worse(
         (("--root", VM, "--gate", "most"), 2, "command line"),
         (("--list", "-o", "html"), 2, "--output"),
         (("--level", "1", "--fleet", "nothing.toml"), 2, "nothing.toml"),
-        (("--level", "1", "--fleet", str(ROOT / "pyproject.toml")), 2, "fleet's baselines"),
+        (("--level", "1", "--fleet", str(ROOT / "pyproject.toml")), 2, "pyproject.toml"),
         (("-o", "yaml"), 2, "command line"),
     ],
 )

@@ -168,12 +168,15 @@ def shipped() -> Standard:
     return Standard(peaks, tuple(rows))
 
 
-def with_fleet(fleet: str | None) -> Standard:
-    """Return the shipped standard plus the baselines of a fleet's own file (its text). Raises BadInput."""
+def with_fleet(fleet: str | None, where: str = "fleet's baselines") -> Standard:
+    """Return the shipped standard plus the baselines of a fleet's own file: its text, and its path for errors.
+
+    Raises BadInput.
+    """
     standard = shipped()
     if fleet is None:
         return standard
-    rows = read_baselines(fleet, standard.peaks, "fleet's baselines")
+    rows = read_baselines(fleet, standard.peaks, where)
     return replace(standard, baselines=(*standard.baselines, *rows))
 
 

@@ -111,7 +111,8 @@ def _read(text: bytes, where: str) -> Host | Plan | Validation:
         return Plan.from_json(text, where=where)
     if schema == VALIDATION_SCHEMA:
         return Validation.from_json(text, where=where)
-    raise BadInput(f"its schema is {str(schema)[:60]!r}", where=where, hint=_WHICH)
+    what = "it has no schema" if schema is None else f"its schema is {str(schema)[:60]!r}"
+    raise BadInput(f"not a document that lists devices: {what}", where=where, hint=_WHICH)
 
 
 _WHICH = "give a host document, a plan or a validation (-o json of discover, plan, validate)"

@@ -111,7 +111,7 @@ def read_fleet(path: str | None) -> str | None:
     from hosttune.state import load_text
 
     text = load_text(path, what="your fleet's floors (TOML)", size="fleet's floors")
-    with_fleet(text)
+    with_fleet(text, path)
     return text
 
 
