@@ -17,8 +17,8 @@ T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
 
-_TEXT = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?')  # a string in a JSON document, and whether it is a key
-_BDF = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
+_TEXT = r'"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?'  # a string in a JSON document, and whether it is a key
+_BDF = r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])"
 
 
 def parse_address(text: str, *, where: str = "PCI address") -> str:
@@ -26,7 +26,7 @@ def parse_address(text: str, *, where: str = "PCI address") -> str:
 
     The domain may be omitted and is then 0000, as in lspci. Raises BadInput for anything else.
     """
-    match = _BDF.fullmatch(text.strip())
+    match = re.fullmatch(_BDF, text.strip())
     if not match or int(match[3], 16) > 0x1F:
         raise BadInput(
             f"{text!r} is not a PCI address",
@@ -210,7 +210,7 @@ def close_lists(value: Value) -> None:
             msgspec.structs.force_setattr(value, name, tuple(field))
 
 
-_SIZE = re.compile(r"([0-9]{1,20})(?:\.([0-9]{1,20}))?\s*(KiB|MiB|GiB|TiB)")
+_SIZE = r"([0-9]{1,20})(?:\.([0-9]{1,20}))?\s*(KiB|MiB|GiB|TiB)"
 _UNIT = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 MAX_SIZE = (1 << 63) - 1  # bytes, and every other count of a document: the largest number that the kernel can report
 
@@ -229,7 +229,7 @@ def _bytes_of(text: str) -> int | None:
     """Return the exact number of bytes; None if the text is not a size or not a whole number of bytes."""
     if len(text) < 20 and text.isascii() and text.isdecimal():
         return int(text)
-    match = _SIZE.fullmatch(text)
+    match = re.fullmatch(_SIZE, text)
     if not match:
         return None
     fraction = match[2] or ""
@@ -331,7 +331,7 @@ def _refuse_repeated_keys(document: Any, text: str, where: str, hint: str) -> No
         elif isinstance(value, list):
             todo += value
     # The decoder keeps one of two equal keys. In the text, each string that a colon follows is a key.
-    if sum(1 for found in _TEXT.finditer(text) if found[1]) != kept:
+    if sum(1 for found in re.finditer(_TEXT, text) if found[1]) != kept:
         raise BadInput("a key that is there twice in an object", where=where, hint=hint)
 
 
