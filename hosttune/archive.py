@@ -226,7 +226,7 @@ def _members(stream: _Bounded, origin: str) -> Iterator[tuple[tarfile.TarFile, t
             tar.members = []  # type: ignore[attr-defined]  # an attribute that every Python has, but typeshed lacks
 
 
-_NUMBER = re.compile(rb" *([0-7]{1,11})[\0 ]+")
+_NUMBER = rb" *([0-7]{1,11})[\0 ]+"
 
 
 @cache
@@ -237,13 +237,15 @@ def _header() -> type[tarfile.TarInfo]:
     """
     import tarfile
 
+    number = re.compile(_NUMBER)
+
     class Header(tarfile.TarInfo):
         """See `_header`."""
 
         @classmethod
         def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Header:
             """See tarfile."""
-            size, total = _NUMBER.fullmatch(buf, 124, 136), _NUMBER.fullmatch(buf, 148, 156)
+            size, total = number.fullmatch(buf, 124, 136), number.fullmatch(buf, 148, 156)
             plain = len(buf) == _BLOCK and buf[156:157] in _PLAIN and not buf[345] and size and total
             if not (plain and int(total[1], 8) == 256 + sum(buf[:148]) + sum(buf[156:])):  # type: ignore[index]
                 return super().frombuf(bytes(buf), encoding, errors)

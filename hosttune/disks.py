@@ -15,8 +15,8 @@ _DEVICES = sysfs.PCI_DEVICES
 _BLOCK = "/sys/class/block"
 _BTRFS = "/sys/fs/btrfs"
 _ZFS = "/proc/spl/kstat/zfs"
-_NAMESPACE = re.compile(r"nvme([0-9]+)(?:c[0-9]+)?n([0-9]+)")
-_CONTROLLER = re.compile(r"nvme[0-9]+")
+_NAMESPACE = r"nvme([0-9]+)(?:c[0-9]+)?n([0-9]+)"
+_CONTROLLER = r"nvme[0-9]+"
 
 
 def nvme_names(reader: Reader, address: str) -> tuple[str | None, tuple[str, ...]]:
@@ -24,7 +24,7 @@ def nvme_names(reader: Reader, address: str) -> tuple[str | None, tuple[str, ...
     path = f"{_DEVICES}/{address}"
     controller = next(iter(reader.names(f"{path}/nvme")), None)
     if controller is None:  # kernels before 4.x kept the controller's name in `misc`
-        controller = next((name for name in reader.names(f"{path}/misc") if _CONTROLLER.fullmatch(name)), None)
+        controller = next((name for name in reader.names(f"{path}/misc") if re.fullmatch(_CONTROLLER, name)), None)
     below = reader.names(f"{path}/block")
     if controller is not None:
         below += reader.names(f"{path}/nvme/{controller}")
@@ -36,7 +36,7 @@ def namespace_of(name: str) -> str | None:
 
     For a path of a multipath namespace ("nvme0c1n2"): its head ("nvme0n2").
     """
-    match = _NAMESPACE.fullmatch(name)
+    match = re.fullmatch(_NAMESPACE, name)
     return f"nvme{match[1]}n{match[2]}" if match else None
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+
+import msgspec
 
 MOUNTS = ("/proc/self/mounts", "/proc/mounts")  # the same list; a capture may have only one of them
 GIB, MIB = 1 << 30, 1 << 20
@@ -18,10 +19,10 @@ PLACES: Mapping[int, str] = {GIB: "/dev/hugepages1G", 2 * MIB: "/dev/hugepages2M
 _OPTION = {GIB: "1G", 2 * MIB: "2M"}
 UNITS_FOLDER = "/etc/systemd/system"
 _WANTED_BY = "sysinit.target"
-_SIZE = re.compile(r"pagesize=([0-9]{1,12})([KMG]?)")
+_SIZE = r"pagesize=([0-9]{1,12})([KMG]?)"
 _SHIFT = {"": 0, "K": 10, "M": 20, "G": 30}
 _DEFAULT = re.compile(r"^Hugepagesize:\s*([0-9]{1,12}) kB", re.MULTILINE)
-_ESCAPED = re.compile(r"\\([0-7]{3})")  # spaces, tabs, line ends and backslashes (fs/proc_namespace.c, mangle)
+_ESCAPED = r"\\([0-7]{3})"  # spaces, tabs, line ends and backslashes (fs/proc_namespace.c, mangle)
 OURS = "# Written by hosttune"
 FOUND, NOT_FOUND = "found", "not found"  # whether libvirt's daemon has found a mount
 FOLDER_FOUND = "# Its folder was there before.\n"
@@ -48,7 +49,7 @@ WantedBy={target}
 """
 
 
-class Mounted(NamedTuple):
+class Mounted(msgspec.Struct, frozen=True):
     """A hugetlbfs: its mount point, and the size of its pages in bytes (None: its options do not have it)."""
 
     path: str
@@ -65,7 +66,7 @@ def read_hugetlbfs(mounts: str, default_bytes: int | None) -> tuple[Mounted, ...
     for words in (line.split(" ") for line in mounts.splitlines()):
         if len(words) < 4:
             continue
-        path = _ESCAPED.sub(lambda match: chr(int(match[1], 8)), words[1])
+        path = re.sub(_ESCAPED, lambda match: chr(int(match[1], 8)), words[1])
         found[path] = Mounted(path, _page_bytes(words[3], default_bytes)) if words[2] == "hugetlbfs" else None
     return tuple(mount for _, mount in sorted(found.items()) if mount is not None)
 
@@ -74,7 +75,7 @@ def _page_bytes(options: str, default_bytes: int | None) -> int | None:
     given = [option for option in options.split(",") if option.startswith("pagesize=")]
     if not given:
         return default_bytes
-    size = _SIZE.fullmatch(given[-1])
+    size = re.fullmatch(_SIZE, given[-1])
     return int(size[1]) << _SHIFT[size[2]] if size else None
 
 

@@ -18,7 +18,7 @@ IRQBALANCE_THEIRS = ("/etc/default/irqbalance", "/etc/sysconfig/irqbalance")
 IRQBALANCE = (IRQBALANCE_OURS, *IRQBALANCE_THEIRS)
 OWED = "# irqbalance has yet to be restarted for it.\n"
 OWED_SAID = " (irqbalance not restarted)"
-_ASSIGNED = re.compile(r'^\s*(?:export\s+)?(IRQBALANCE_BANNED_CPU\w+)=["\']?([^"\'\n#]*)', re.MULTILINE)
+_ASSIGNED = r'(?m)^\s*(?:export\s+)?(IRQBALANCE_BANNED_CPU\w+)=["\']?([^"\'\n#]*)'
 
 
 def irqbalance_bans(
@@ -40,7 +40,7 @@ def parse_ban(text: str) -> str | None:
 
     If the deprecated mask is not empty, it counts before the list (irqbalance 1.8 to 1.9.5).
     """
-    assigned = dict(_ASSIGNED.findall(text))
+    assigned = dict(re.findall(_ASSIGNED, text))
     mask = assigned.get("IRQBALANCE_BANNED_CPUS", "").strip()
     try:
         if len(mask) > _MOST_MASK:

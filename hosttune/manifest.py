@@ -14,12 +14,13 @@ left out, so nothing is proven about it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+
+import msgspec
 
 FORMAT = "2"
 
 
-class Names(NamedTuple):
+class Names(msgspec.Struct, frozen=True):
     """What is known about one directory. `listed`: `present` has all of its names. `links` None: unknown."""
 
     listed: bool

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from hosttune.model import sysfs
 from hosttune.model.commandline import split, text_of
@@ -40,7 +42,7 @@ _KINDS = frozenset(
 )  # fmt: skip
 
 
-class WantedSetting(NamedTuple):
+class WantedSetting(msgspec.Struct, frozen=True):
     """A setting that hosttune wants: its kind, target and wanted value, as in an action."""
 
     kind: str
@@ -48,7 +50,7 @@ class WantedSetting(NamedTuple):
     want: Any
 
 
-class TunedConflict(NamedTuple):
+class TunedConflict(msgspec.Struct, frozen=True):
     """A key of TuneD for a setting of hosttune.
 
     `how`: OTHERWISE, UNSURE, or OVERRULED: hosttune's value stays in effect.
@@ -86,7 +88,7 @@ def fights(
 
 def _judged(tuned: Tuned, key: TunedKey, wish: WantedSetting, kernel_args: Iterable[str] | None) -> str | None:
     wants = wish.want.values() if isinstance(wish.want, Mapping) and wish.kind in _CPU_KEYS else (wish.want,)
-    verdicts = {_of_plugin(tuned, key, wish._replace(want=want), kernel_args) for want in wants}
+    verdicts = {_of_plugin(tuned, key, msgspec.structs.replace(wish, want=want), kernel_args) for want in wants}
     how = next((one for one in (OTHERWISE, UNSURE, OVERRULED, SAME) if one in verdicts), None)
     return UNSURE if how == OTHERWISE and not key.sure else how
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -108,7 +107,6 @@ def test_what_an_intent_may_want_its_kind_takes(knob: Knob[Any]) -> None:
 # --- a knob in one module ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class Toy(OneFile):
     """How long the kernel protects the pages that were used last (Documentation/admin-guide/mm/multigen_lru)."""
 

@@ -87,6 +87,13 @@ def test_an_unknown_kind_is_refused() -> None:
         persistence([("x", "y", 1)], None)
 
 
+def test_settings_of_one_kind_and_target_are_equal() -> None:
+    one, other = setting_of("read-request", "0000:41:00.0"), setting_of("read-request", "0000:c1:00.0")
+    again, another_kind = type(one).of("0000:41:00.0"), setting_of("relaxed-ordering", "0000:41:00.0")
+    assert one == again
+    assert len({one, again, other, another_kind}) == 3
+
+
 # --- the unit ------------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from hosttune.discovery.cpuinfo import blocks_by_cpu, first_block, model_of, values_of, vendor_of
 from hosttune.discovery.sets import parse_list, read_list, read_set
@@ -218,7 +219,7 @@ def _cpus_of_group(reader: Reader, mount: str, group: str, names: Iterable[str])
 # --- settings of CPUs ----------------------------------------------------------------------------------------
 
 
-class _Running(NamedTuple):
+class _Running(msgspec.Struct, frozen=True):
     """Settings of CPUs. By CPU: frequency governor, energy-performance preference, limit of the wake-up latency.
 
     `driver` is the one frequency driver of all CPUs.

@@ -38,8 +38,8 @@ _QUERIES: Mapping[str, tuple[str, ...]] = {
     _LIST: ("fmpm", "-l"),
 }
 _KEPT = "kept-gpus"
-_LISTENS = re.compile(r"^[ \t]*(FM_CMD_UNIX_SOCKET_PATH|FM_CMD_BIND_INTERFACE)[ \t]*=[ \t]*(\S+)", re.MULTILINE)
-_SOCKET, _ADDRESS = re.compile(r"/[\w./-]{1,200}"), re.compile(r"[0-9A-Fa-f.:]{2,45}")
+_LISTENS = r"(?m)^[ \t]*(FM_CMD_UNIX_SOCKET_PATH|FM_CMD_BIND_INTERFACE)[ \t]*=[ \t]*(\S+)"
+_SOCKET, _ADDRESS = r"/[\w./-]{1,200}", r"[0-9A-Fa-f.:]{2,45}"
 _DEFAULT_MODE = 0  # FABRIC_MODE if the file does not set it
 _SHARED = (1, 2)  # the modes that have partitions
 
@@ -277,11 +277,11 @@ def _client(reader: Reader) -> tuple[str, ...]:
 
     A socket is preferred to an address (README.md).
     """
-    told = dict(_LISTENS.findall(reader.text(CONFIG) or ""))
+    told = dict(re.findall(_LISTENS, reader.text(CONFIG) or ""))
     socket, address = told.get("FM_CMD_UNIX_SOCKET_PATH", ""), told.get("FM_CMD_BIND_INTERFACE", "")
-    if _SOCKET.fullmatch(socket):
+    if re.fullmatch(_SOCKET, socket):
         return ("fmpm", "--unix-domain-socket", socket, "-l")
-    return ("fmpm", "--hostname", address, "-l") if _ADDRESS.fullmatch(address) else ("fmpm", "-l")
+    return ("fmpm", "--hostname", address, "-l") if re.fullmatch(_ADDRESS, address) else ("fmpm", "-l")
 
 
 def _ask(reader: Reader, name: str) -> str | None:

@@ -27,7 +27,7 @@ _MACHINE = ("x86_64", "q35")
 # RHEL and its derivatives have QEMU outside PATH, under this name.
 _EMULATORS = ("qemu-system-x86_64", "/usr/libexec/qemu-kvm")
 _VERSION_SECONDS = 5.0
-_VERSION = re.compile(r"(?:QEMU emulator version )?([0-9]{1,4}(?:\.[0-9]{1,4}){1,3})(?![0-9.])")
+_VERSION = r"(?:QEMU emulator version )?([0-9]{1,4}(?:\.[0-9]{1,4}){1,3})(?![0-9.])"
 # The elements of a domain XML that show a guest's resources. A capture keeps only these (no disks, networks, secrets).
 _KEPT = (
     *("name", "uuid", "memory", "currentMemory", "maxMemory", "vcpu", "vcpus", "iothreads", "iothreadids"),
@@ -216,7 +216,7 @@ def _ask_version(system: System, program: str) -> str | None:
 
 def read_version(text: str) -> str | None:
     """Return the version in a program's output: a line "9.0.0", or "QEMU emulator version 7.2.22 (Debian …)"."""
-    match = _VERSION.match(text.strip())
+    match = re.match(_VERSION, text.strip())
     return match[1] if match else None
 
 

@@ -8,7 +8,7 @@ and wakes no sleeping device.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -197,7 +197,7 @@ def _affinity(home: _NodeFinder, function: Function) -> dict[str, Any]:
     return {"numa_node": node, "numa_source": source, "local_cpus": home.near(function).text}
 
 
-class _Near(NamedTuple):
+class _Near(msgspec.Struct, frozen=True):
     """A list of local CPUs: its text (None if it is empty or not a list), and which known CPUs it names.
 
     `node` is the node of these CPUs; None if there are none, if they are on several nodes, or if they are all CPUs of
@@ -303,13 +303,12 @@ class _NodeFinder:
                 where,
                 f"says {node}, bridge {bridge.address} says {bridge.numa_node}; the device's own was taken",
             )
-        _, local, local_node, real = self.near(function)
-        on_node = self._cpus.get(node)
-        if on_node and real and not local and "local_cpulist" in function.names - function.unread:
+        near, on_node = self.near(function), self._cpus.get(node)
+        if on_node and near.real and not near.cpus and "local_cpulist" in function.names - function.unread:
             why = f"its local_cpulist names no CPU, and node {node} has some"
             self._note(function, "NUMA node not compared", where, why)
-        if on_node and local and local.isdisjoint(on_node):
-            lies = "several nodes" if local_node is None else f"node {local_node}"
+        if on_node and near.cpus and near.cpus.isdisjoint(on_node):
+            lies = "several nodes" if near.node is None else f"node {near.node}"
             self._reader.problem(
                 "NUMA node contradicts the local CPU list",
                 where,

@@ -9,6 +9,7 @@ power/runtime_status, reset_method, irq, msi_irqs/, and /proc/irq/N/{smp,effecti
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from hosttune.discovery.sets import parsed, read_set
 from hosttune.errors import Unreadable
@@ -102,6 +103,7 @@ class Function(Value, frozen=True, kw_only=True):
         return matters(self.class_code, self.vendor, self.device)
 
 
+@lru_cache(maxsize=128)  # hundreds of functions have the same ids
 def matters(class_code: str | None, vendor: str | None, device: str | None) -> bool:
     """Return whether guests or tuning need a function of this class and these ids."""
     kind = class_code or ""
@@ -125,7 +127,7 @@ class _Files:
     def data(self, name: str) -> bytes | None:
         """Return the bytes of a file."""
         try:
-            return self._folder.read(name) if name in self.names else None
+            return self._folder.read(name)
         except Unreadable as error:
             self.reader.problem("unreadable", f"{self.path}/{name}", error.reason)
             return None
@@ -212,11 +214,13 @@ def _read(files: _Files, address: str, above: tuple[str, ...], parent: str | Non
     )
 
 
+@lru_cache(maxsize=128)
 def _line(data: bytes | None) -> str | None:
     """Return the text of a file with one line; None if the file is absent or empty."""
     return data.decode("utf-8", "replace").strip() or None if data else None
 
 
+@lru_cache(maxsize=128)
 def _hex(data: bytes | None, digits: int) -> str | None:
     """Return the digits of a text such as "0x10de".
 
@@ -413,6 +417,7 @@ def _braced(names: frozenset[str]) -> str:
     return next(iter(names)) if len(names) == 1 else f"{{{','.join(sorted(names))}}}"
 
 
+@lru_cache(maxsize=128)
 def _speed(data: bytes | None) -> float | None:
     """Return the GT/s of "32.0 GT/s PCIe" ("8 GT/s" on older kernels); None for "Unknown"."""
     found = _SPEED.match(data or b"")
@@ -424,6 +429,7 @@ def _lanes(data: bytes | None) -> int | None:
     return width if width in WIDTHS else None
 
 
+@lru_cache(maxsize=128)
 def _decimal(data: bytes | None, most: int) -> int | None:
     """Return a number from 0 to `most`, written in decimal digits only as the kernel does; None for anything else."""
     return number((data or b"").decode("ascii", "replace").rstrip("\n"), most)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from hosttune.discovery.cpuinfo import blocks_by_cpu, ids_of
 from hosttune.discovery.sets import read_set
@@ -59,7 +60,7 @@ def read_homes(reader: Reader, nodes: Sequence[NumaNode], online: CpuSet) -> dic
 # --- packages, dies and cores --------------------------------------------------------------------------------
 
 
-class Places(NamedTuple):
+class Places(msgspec.Struct, frozen=True):
     """By CPU: the kernel's ids of package and die, and the lowest CPU of the core."""
 
     packages: Mapping[int, int]
@@ -231,7 +232,7 @@ def _cores_of_ids(
 # --- caches --------------------------------------------------------------------------------------------------
 
 
-class _Cache(NamedTuple):
+class _Cache(msgspec.Struct, frozen=True):
     """A data or unified cache as one CPU sees it: name of its directory, level, and the online CPUs that share it."""
 
     directory: str

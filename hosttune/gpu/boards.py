@@ -10,7 +10,8 @@ published listing of an HGX H200 agrees. For a B200 no listing was found, and no
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
+
+import msgspec
 
 from hosttune.gpu import vendor_of
 from hosttune.model.gpu import FabricPartition, Gpu
@@ -28,7 +29,7 @@ _CARDS = frozenset(
 )
 
 
-class Board(NamedTuple):
+class Board(msgspec.Struct, frozen=True):
     """A kind of baseboard. `partitions` are its default partitions, None if they are not completely known."""
 
     generation: str
@@ -36,7 +37,7 @@ class Board(NamedTuple):
     partitions: tuple[FabricPartition, ...] | None
 
 
-class _Kind(NamedTuple):
+class _Kind(msgspec.Struct, frozen=True):
     """How a kind of board is recognised (device ids of its NVSwitches or of its GPUs), and its default partitions.
 
     `partitions`: the module ids of each, in the order of the partitions' ids, which begin at `first_id`.

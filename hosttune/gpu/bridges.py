@@ -9,7 +9,8 @@ it (NVIDIA Fabric Manager User Guide, "Systems Using Fourth Generation NVSwitche
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+
+import msgspec
 
 from hosttune.model.host import Nic, PciDevice
 from hosttune.model.values import slot_of
@@ -44,7 +45,7 @@ def bridges_among(marks: dict[str, bool | None]) -> dict[str, bool | None]:
     }
 
 
-class Kept(NamedTuple):
+class Kept(msgspec.Struct, frozen=True):
     """A function that stays with the host, and why. `known`: it is a bridge; else it is only not proven to be none."""
 
     known: bool

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hosttune.errors import Unreadable, WriteFailed
@@ -32,7 +31,6 @@ NO_KNOBS: Mapping[str, str] = {driver: why for vendor in VENDORS for driver, why
 _PENDING = " pending)"
 
 
-@dataclass(frozen=True)
 class GpuSetting(OfFunction):
     """What all GPU settings have in common: the driver that holds the GPU decides how a setting is read and written."""
 
@@ -81,7 +79,6 @@ class GpuSetting(OfFunction):
         return knobs.facts(system, self.target)
 
 
-@dataclass(frozen=True)
 class GpuPersistence(GpuSetting, FreesDevice):
     """Whether the driver keeps the GPU initialised while no process uses it. Value: true or false."""
 
@@ -97,7 +94,6 @@ class GpuPersistence(GpuSetting, FreesDevice):
         one_of(self, value, (True, False))
 
 
-@dataclass(frozen=True)
 class GpuPowerLimit(GpuSetting):
     """The power limit in watts, within the range of the board."""
 
@@ -142,7 +138,6 @@ def out_of_range(gpu: Gpu, watts: float) -> str | None:
     return f"{watts:g} W is outside the board's range of {least} to {most} W"
 
 
-@dataclass(frozen=True)
 class GpuComputeMode(GpuSetting):
     """Whether processes may share the GPU (nvmlComputeMode_t). Exclusive-thread can be read, but no longer be set."""
 
@@ -158,7 +153,6 @@ class GpuComputeMode(GpuSetting):
         one_of(self, value, tuple(mode for mode in COMPUTE_MODES if mode != "exclusive_thread"))
 
 
-@dataclass(frozen=True)
 class GpuEcc(GpuSetting, TakesDevice):
     """Whether the GPU's memory is ECC-protected. Value: true or false. `read` returns the mode after the next reset."""
 
@@ -192,7 +186,6 @@ class GpuEcc(GpuSetting, TakesDevice):
         return None if self.read(system) is value else super().write(system, value)
 
 
-@dataclass(frozen=True)
 class GpuMigMode(GpuSetting, TakesDevice):
     """Multi-Instance GPU. Value: enabled or disabled, or "disabled (enabled pending)" until a reset.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from hosttune.discovery.libvirtd import DEFAULT_URI, URI_VARIABLE
@@ -93,7 +92,6 @@ def restart_daemon(system: System) -> None:
         system.run(virsh("--readonly", "list", "--uuid"), timeout=CHANGE_SECONDS)  # responds when its drivers are up
 
 
-@dataclass(frozen=True)
 class LibvirtRestart(Disturbing, Remediable):
     """Whether the libvirt daemon has found a hugetlbfs. Target: its mount point. Value: "found" or "not found".
 

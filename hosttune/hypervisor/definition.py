@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from hosttune.discovery.guests import DEFINITION
@@ -76,7 +75,6 @@ _TYPES = {
 }
 
 
-@dataclass(frozen=True)
 class Guest(Setting, Explains):
     """The persistent definition of a guest. Target: its name. Value: domain XML; None: not defined.
 

@@ -8,7 +8,6 @@ used, but never counts as hosttune's.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from hosttune.errors import CommandFailed, InUse, Unreadable, WriteFailed
@@ -39,7 +38,6 @@ _SECONDS = 60.0
 _MOST_NAMED = 5
 
 
-@dataclass(frozen=True)
 class Mount(ServedByOthers):
     """See the module."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from hosttune.discovery.guests import STATE
@@ -22,7 +21,6 @@ from hosttune.settings.setting import START_STAGE, Setting, refuse
 from hosttune.system import System
 
 
-@dataclass(frozen=True)
 class GuestState(Setting):
     """The state of a guest. Target: its name. Value: virsh's word. A guest that libvirt does not know is shut off.
 

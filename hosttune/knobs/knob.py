@@ -10,7 +10,7 @@ follow from the declaration.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
@@ -30,7 +30,7 @@ ISOLATION_FLAGS = frozenset(("nohz", "domain", "managed_irq"))
 P = TypeVar("P")
 
 
-class Change(NamedTuple):
+class Change(msgspec.Struct, frozen=True):
     """The change of a knob at one place; `current` None = unknown or absent. No action if `current` equals `want`.
 
     `why`: a reason other than the knob's own. `always`: make an action even if both values are the same.

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 PAGES = "hugepages"
 HUGE_1G = 1 << 30
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_SIZE = re.compile(r"([0-9]+)([KMGT]?)", re.IGNORECASE)
+_SIZE = r"(?i)([0-9]+)([KMGT]?)"
 
 
 def split(text: str) -> tuple[str, ...]:
@@ -66,7 +67,7 @@ def without(arguments: Sequence[str], names: Collection[str]) -> tuple[str, ...]
     return tuple(kept)
 
 
-class BootPages(NamedTuple):
+class BootPages(msgspec.Struct, frozen=True):
     """The 1 GiB pages that a command line asks for.
 
     They are given by node, or as `anywhere`: a total that the kernel spreads over the nodes.
@@ -117,7 +118,7 @@ def read_boot_pages(arguments: Sequence[str] | None) -> BootPages:
 
 
 def _size(values: Sequence[str]) -> int | None:
-    match = _SIZE.fullmatch(values[0]) if values else None
+    match = re.fullmatch(_SIZE, values[0]) if values else None
     return int(match[1]) * _UNITS[match[2].upper()] if match else None
 
 

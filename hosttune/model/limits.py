@@ -8,22 +8,20 @@ lists the limits for users.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from hosttune.errors import BadInput
 
 KIB, MIB = 1 << 10, 1 << 20
 
 
-class Limit(NamedTuple):
+class Limit:
     """A limit: at most `most` of something.
 
     `unit` is "bytes", or "" for a count. `why` says what real inputs reach, with its source.
     """
 
-    most: int
-    unit: str
-    why: str
+    def __init__(self, most: int, unit: str, why: str) -> None:
+        self.most, self.unit, self.why = most, unit, why
 
     @property
     def text(self) -> str:

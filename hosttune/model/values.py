@@ -17,10 +17,11 @@ T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
 
-_TEXT = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?')  # a string in a JSON document; a key if a colon follows
-_SURROGATES = re.compile(rb"(?<!\\)\\u[dD](?:[89abAB]..\\u[dD][c-fC-F]|([89a-fA-F]))")  # a pair; group 1: a lone one
+# Compiled when first used: discovery needs none of them.
+_TEXT = r'"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?'  # a string in a JSON document; a key if a colon follows
+_SURROGATES = rb"(?<!\\)\\u[dD](?:[89abAB]..\\u[dD][c-fC-F]|([89a-fA-F]))"  # a pair; group 1: a lone one
 MAX_DEPTH = 64  # of objects and lists in each other; hosttune's documents reach about 12
-_BDF = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
+_BDF = r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])"
 
 
 def parse_address(text: str, *, where: str = "PCI address") -> str:
@@ -28,7 +29,7 @@ def parse_address(text: str, *, where: str = "PCI address") -> str:
 
     The domain may be omitted and is then 0000, as in lspci. Raises BadInput for anything else.
     """
-    match = _BDF.fullmatch(text.strip())
+    match = re.fullmatch(_BDF, text.strip())
     if not match or int(match[3], 16) > 0x1F:
         raise BadInput(
             f"{text!r} is not a PCI address",
@@ -212,7 +213,7 @@ def close_lists(value: Value) -> None:
             msgspec.structs.force_setattr(value, name, tuple(field))
 
 
-_SIZE = re.compile(r"([0-9]{1,20})(?:\.([0-9]{1,20}))?\s*(KiB|MiB|GiB|TiB)")
+_SIZE = r"([0-9]{1,20})(?:\.([0-9]{1,20}))?\s*(KiB|MiB|GiB|TiB)"
 _UNIT = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 MAX_SIZE = (1 << 63) - 1  # bytes, and every other count of a document: the largest number that the kernel can report
 
@@ -231,7 +232,7 @@ def _bytes_of(text: str) -> int | None:
     """Return the exact number of bytes; None if the text is not a size or not a whole number of bytes."""
     if len(text) < 20 and text.isascii() and text.isdecimal():
         return int(text)
-    match = _SIZE.fullmatch(text)
+    match = re.fullmatch(_SIZE, text)
     if not match:
         return None
     fraction = match[2] or ""
@@ -316,11 +317,11 @@ def plain_json(
     except RecursionError as error:
         raise BadInput(f"nested deeper than {MAX_DEPTH}", where=where, hint=hint) from error
     except msgspec.DecodeError as error:
-        lone = any(found[1] for found in _SURROGATES.finditer(data))
+        lone = any(found[1] for found in re.finditer(_SURROGATES, data))
         why = "half of a surrogate pair (\\ud800 to \\udfff)" if lone else str(error)
         raise BadInput(f"not a JSON document: {why}", where=where, hint=hint) from error
     keys = _count_keys(document, where, hint)
-    if once and keys != sum(1 for found in _TEXT.finditer(data.decode()) if found[1]):
+    if once and keys != sum(1 for found in re.finditer(_TEXT, data.decode()) if found[1]):
         raise BadInput("a key that occurs twice in an object", where=where, hint=hint)
     return document
 

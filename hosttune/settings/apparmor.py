@@ -6,7 +6,6 @@ of a guest, so nothing is restarted; running guests keep the profile that they w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from hosttune.apparmor import LOCAL, PROFILE, RULE, allows_node_cpus, includes_local, is_ours, with_rule, without_rule
@@ -17,7 +16,6 @@ from hosttune.system import System
 _MODE = 0o644
 
 
-@dataclass(frozen=True)
 class AppArmorRule(ServedByOthers):
     """See the module."""
 

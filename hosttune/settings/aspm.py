@@ -15,7 +15,6 @@ firmware change the bits without the kernel noticing. So both places are read, a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hosttune.model.values import FrozenMap
@@ -32,7 +31,6 @@ LINK, APART = "link", "apart"
 _FACING_DOWN = ("root-port", "downstream-port")
 
 
-@dataclass(frozen=True)
 class Aspm(OfRegister):
     """See the module."""
 

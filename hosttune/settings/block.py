@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from hosttune.errors import WriteFailed
@@ -28,7 +27,6 @@ _TARGET = re.compile(r"(\S+) n([1-9][0-9]{0,6})")
 _WORD = re.compile(r"[a-z][a-z0-9_-]{0,15}")
 
 
-@dataclass(frozen=True)
 class NvmeQueue(Setting):
     """See the module."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from hosttune.model import sysfs
@@ -21,7 +20,6 @@ _WORD = re.compile(r"[a-z_]{1,32}")
 LONGEST_LATENCY_US = (1 << 31) - 1
 
 
-@dataclass(frozen=True)
 class PerCpu(Divisible):
     """Base class of the three kinds: one file for each CPU, written only if it differs."""
 
@@ -87,7 +85,6 @@ class PerCpu(Divisible):
         return f"{_CPU}/cpu{cpu}/{self.file}"
 
 
-@dataclass(frozen=True)
 class Governor(PerCpu):
     """The cpufreq governor (admin-guide/pm/cpufreq)."""
 
@@ -95,7 +92,6 @@ class Governor(PerCpu):
     file: ClassVar[str] = "cpufreq/scaling_governor"
 
 
-@dataclass(frozen=True)
 class EnergyPreference(PerCpu):
     """The energy-performance preference (admin-guide/pm/intel_pstate, amd-pstate)."""
 
@@ -103,7 +99,6 @@ class EnergyPreference(PerCpu):
     file: ClassVar[str] = "cpufreq/energy_performance_preference"
 
 
-@dataclass(frozen=True)
 class ResumeLatency(PerCpu):
     """The longest wake-up that a CPU's idle state may have, in µs: "n/a" tolerates none, "0" means no limit.
 

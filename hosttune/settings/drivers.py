@@ -10,7 +10,6 @@ import contextlib
 import errno
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hosttune.errors import BadInput, CommandFailed, Unreadable, WriteFailed
@@ -33,7 +32,6 @@ _NAME = re.compile(r"[A-Za-z0-9_.:+-]{1,64}")
 _IDS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
 
 
-@dataclass(frozen=True)
 class OfHolder(OfFunction, TakesDevice):
     """Base class of settings that take the function, or others of its device, from the driver that holds it."""
 
@@ -44,7 +42,6 @@ class OfHolder(OfFunction, TakesDevice):
         return f"persistence mode holds it (nvidia-smi -i {self.target} -pm 0)"
 
 
-@dataclass(frozen=True)
 class Driver(OfHolder):
     """The driver of a function. A plan may only want vfio-pci; a revert restores any driver, or none.
 
@@ -153,7 +150,6 @@ class Driver(OfHolder):
             raise WriteFailed(self.path, what)
 
 
-@dataclass(frozen=True)
 class SriovVfs(OfHolder):
     """The number of virtual functions of a physical function. `sriov_drivers_autoprobe` is not changed.
 

@@ -11,7 +11,6 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from hosttune.errors import CommandFailed, WriteFailed
@@ -97,7 +96,6 @@ def _is_own_unit(text: str) -> bool:
 FILES: dict[str, Callable[[str], bool]] = {UDEV_RULES: _is_rules, BOOT_UNIT: _is_own_unit}
 
 
-@dataclass(frozen=True)
 class DropIn(Setting):
     """See the module."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Self
 
 from hosttune.errors import BadInput, Unreadable
@@ -14,7 +13,6 @@ from hosttune.system import System
 DEVICES = sysfs.PCI_DEVICES
 
 
-@dataclass(frozen=True)
 class OfFunction(Setting):
     """Base class of settings of one PCI function."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from hosttune.errors import CommandFailed, WriteFailed
@@ -34,7 +33,6 @@ _LEFT_ALONE = {
 }
 
 
-@dataclass(frozen=True)
 class IrqAffinity(OfFunction):
     """The CPUs that a device's interrupts go to (core-api/irq/irq-affinity). Wanted: one CPU list for all interrupts.
 
@@ -154,7 +152,6 @@ _UNIT_FOLDERS = ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd
 _HEAD = "# Written by hosttune: the CPUs that irqbalance leaves alone. irqbalance(1), 1.8 or later.\n"
 
 
-@dataclass(frozen=True)
 class IrqbalanceBan(Setting):
     """The CPUs to which irqbalance moves no interrupts. Value: their list; "" for none; None if no file sets it.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from hosttune.errors import WriteFailed
@@ -30,7 +29,6 @@ _UNFINISHED, _REMOVAL = "unfinished: ", "removal"
 _PAGES = re.compile(r"hugepagesz=1G hugepages=[0-9]{1,9}(:[0-9]{1,9}(,[0-9]{1,9}:[0-9]{1,9})*)?")
 
 
-@dataclass(frozen=True)
 class KernelArguments(WrittenTogether):
     """Kernel arguments. Target: a name; for a merged setting the names joined by commas."""
 

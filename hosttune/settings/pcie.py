@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hosttune.errors import WriteFailed
@@ -40,7 +39,6 @@ _GROUPING = 0x1D
 _GROUPS = sysfs.IOMMU_GROUPS
 
 
-@dataclass(frozen=True)
 class OfRegister(OfFunction):
     """Base class of settings in a function's configuration space."""
 
@@ -56,7 +54,6 @@ class OfRegister(OfFunction):
         return decode(b"" if virtual else config_of(system, self.target))
 
 
-@dataclass(frozen=True)
 class ReadRequest(OfRegister):
     """The largest read request of the function, in bytes: bits 14:12 of device control."""
 
@@ -75,7 +72,6 @@ class ReadRequest(OfRegister):
         return write_field(system, self.target, READ_REQUEST, READ_REQUEST_BYTES.index(value) << 12)
 
 
-@dataclass(frozen=True)
 class RelaxedOrdering(OfRegister):
     """Whether the function may mark its writes as relaxed: bit 4 of device control."""
 
@@ -94,7 +90,6 @@ class RelaxedOrdering(OfRegister):
         return write_field(system, self.target, RELAXED_ORDERING, RELAXED_ORDERING.mask if value else 0)
 
 
-@dataclass(frozen=True)
 class AccessControl(OfRegister):
     """Access Control Services of a function: names as in lspci, in register order, or "none".
 

@@ -1,17 +1,16 @@
 """Base class of settings: one value of a host that can be read, written, read back and restored.
 
-A setting is a frozen value; its fields are its identity. It can only `read` and `write` itself through a System. The
-transaction uses these to apply, verify, revert, rehearse and recover it. Values are JSON: text, a number, a truth
-value, None, or a mapping of parts for a setting with several similar parts (one per CPU), which are handled one by one.
-Features that only some settings need are in `traits`.
+A setting is a frozen value: two settings of one class and one target are equal. It can only `read` and `write` itself
+through a System. The transaction uses these to apply, verify, revert, rehearse and recover it. Values are JSON: text, a
+number, a truth value, None, or a mapping of parts for a setting with several similar parts (one per CPU), which are
+handled one by one. Features that only some settings need are in `traits`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 from hosttune.errors import BadInput
 from hosttune.system import System
@@ -23,7 +22,6 @@ RUNTIME, FILE, BOOT = "runtime", "file", "boot"
 ISOLATION_STAGE, HOST_STAGE, KEEP_STAGE, GUEST_STAGE, START_STAGE, AFTER_START_STAGE = range(6)
 
 
-@dataclass(frozen=True)
 class Setting(ABC):
     """One setting. `target` is its identity within its kind, as written in a plan.
 
@@ -31,8 +29,6 @@ class Setting(ABC):
     `limit_seconds`: how long a write may take; the write is then made in a child process, because it can hang in the
     kernel. `persisted_by` and `reset_by` describe in a few words what makes it persistent and what resets it.
     """
-
-    target: str
 
     kind: ClassVar[str] = ""
     scope: ClassVar[str] = RUNTIME
@@ -45,6 +41,18 @@ class Setting(ABC):
     rehearsed_briefly: ClassVar[bool] = False  # a rehearsal shows size and digest of its files, not their text
     persisted_by: ClassVar[str] = "the boot unit"
     reset_by: ClassVar[str] = "a reboot"
+
+    def __init__(self, target: str) -> None:
+        self.target: Final = target
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Setting) and type(other) is type(self) and other.target == self.target
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.target))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.target!r})"
 
     @classmethod
     @abstractmethod

@@ -7,7 +7,6 @@ null}, with "boot" from the line of the drop-in. sysctl.d(5): files are read at 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from hosttune.model.values import FrozenMap
@@ -29,7 +28,6 @@ NAMES: Mapping[str, range] = {
 }
 
 
-@dataclass(frozen=True)
 class Sysctl(Setting):
     """See the module."""
 

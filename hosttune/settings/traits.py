@@ -1,7 +1,6 @@
 """Features that only some settings have: mix one into a setting's class, and the engine uses it.
 
-Each trait is a class next to `Setting`. A setting without traits is only read, written and restored. Traits add no
-fields, so they need no dataclass decorator, which would slow down every start of `discover`.
+Each trait is a class next to `Setting`. A setting without traits is only read, written and restored.
 """
 
 from __future__ import annotations

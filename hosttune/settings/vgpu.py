@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import re
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hosttune.errors import Unreadable, WriteFailed
@@ -21,7 +20,6 @@ NONE = "0"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
-@dataclass(frozen=True)
 class VgpuType(OfFunction):
     """See the module."""
 

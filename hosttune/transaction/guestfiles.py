@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from hosttune.guest import GuestFiles, seed_image
@@ -31,7 +30,6 @@ PATHS = (
 )
 
 
-@dataclass(frozen=True)
 class FilesOfGuest(Setting):
     """The files of one guest. Target: the guest's name. Value: {path: text}; None: there are no files.
 

@@ -17,7 +17,6 @@ from hosttune.model.values import FrozenMap, freeze, value_text
 from hosttune.settings.setting import BOOT, Setting
 from hosttune.settings.traits import MayGiveLess, ServedByOthers, WrittenTogether
 from hosttune.system import System
-from hosttune.transaction.kinds import kind_class
 from hosttune.transaction.rehearsal import MissesNoted
 
 TODO, ALREADY, PENDING, AS_FOUND, ABSENT, UNREADABLE = "todo", "already", "pending", "as-found", "absent", "unreadable"
@@ -72,6 +71,8 @@ def steps_of(actions: Iterable[Action]) -> tuple[Step, ...]:
 
     Raises BadInput for an unknown kind, a target or value that the kind cannot have, and two actions for one setting.
     """
+    from hosttune.transaction.kinds import kind_class  # all kinds: not imported where there is no action
+
     single: list[Step] = []
     merging: dict[type[WrittenTogether], list[tuple[Action, Setting]]] = {}
     seen: set[tuple[str, str]] = set()
@@ -291,6 +292,8 @@ def text_of(value: Any) -> str:
 
 def setting_of_record(record: Record, journal: str = "journal") -> Setting:
     """Return the setting that a record is about. Raises Refused if this version does not have that setting."""
+    from hosttune.transaction.kinds import kind_class
+
     try:
         kind = kind_class(record.kind, record.target)
         return kind.restored(record.target)
