@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from hosttune.assets import templates
 from hosttune.domain import implied, notes
 from hosttune.domain.proof import differences
 from hosttune.domain.reader import read_domain
@@ -47,19 +48,7 @@ def domain_xml(plan: Plan, name: str, *, annotate: bool = False) -> str:
 
 @cache
 def _template() -> Template:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    from hosttune.assets import folder
-
-    environment = Environment(
-        loader=FileSystemLoader(folder("templates")),
-        undefined=StrictUndefined,
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template("domain.xml.j2")
+    return templates().get_template("domain.xml.j2")
 
 
 def _view(plan: Plan, guest: PlannedGuest, *, annotate: bool) -> dict[str, Any]:

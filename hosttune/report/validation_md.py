@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from hosttune.model.listing import some
 from hosttune.model.validation import Validation
-from hosttune.report.branch import printable, some
+from hosttune.report.branch import printable
 from hosttune.report.changes import Changes, changes, verdict_words
 from hosttune.report.measures import by_metric, figure_rows, measures
 from hosttune.report.outcomes import (

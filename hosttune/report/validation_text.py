@@ -6,8 +6,9 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from hosttune.model.listing import some
 from hosttune.model.validation import Validation
-from hosttune.report.branch import count, printable, say, some
+from hosttune.report.branch import count, printable, say
 from hosttune.report.changes import Changes, changes, verdict_words
 from hosttune.report.measures import Measure, by_metric, figure_rows, measures
 from hosttune.report.outcomes import SIGNS, WORDS, Group, groups, headline, meaning, occasion

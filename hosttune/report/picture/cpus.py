@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hosttune.model.host import Cpu
+from hosttune.model.listing import short_list
 from hosttune.model.values import CpuSet
-from hosttune.report.branch import count, short_list
+from hosttune.report.branch import count
 from hosttune.report.picture.host_view import Holder, HostView
 from hosttune.report.picture.shapes import ASCENT, Block, Group, Rect, Shape, flowed, label, stacked
 from hosttune.report.picture.text import paragraph

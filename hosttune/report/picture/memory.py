@@ -7,6 +7,7 @@ from hosttune.model.values import format_size
 from hosttune.report.picture.host_view import HostView
 from hosttune.report.picture.shapes import Block, Group, Rect, Shape
 from hosttune.report.picture.text import Piece, at, below, beside, chip, paragraph
+from hosttune.report.text import memory_facts
 
 _BAR_HIGH = 10.0
 _SHORTEST = 0.1  # part of the available width: the bar of the smallest node
@@ -17,7 +18,7 @@ def memory_block(view: HostView, node: NumaNode, width: float, longest: float) -
 
     The bar of the largest node has the length `longest`.
     """
-    words = _words(node)
+    words = ", ".join(memory_facts(node))
     pieces = [paragraph(words, width, 10)]
     if node.memory_bytes:
         most = max(other.memory_bytes or 0 for other in view.host.numa_nodes)
@@ -27,21 +28,6 @@ def memory_block(view: HostView, node: NumaNode, width: float, longest: float) -
     whole = below(pieces, 3)
     title = f"memory of node {node.id}: {words}"
     return Block(width=width, height=whole.height, groups=(Group(kind="memory", shapes=at(whole, 0, 0), title=title),))
-
-
-def _words(node: NumaNode) -> str:
-    facts = ["memory unknown" if node.memory_bytes is None else f"memory {format_size(node.memory_bytes)}"]
-    facts += [f"{format_size(node.free_bytes)} free"] if node.free_bytes is not None else []
-    for pages in sorted(node.hugepages or (), key=lambda pages: pages.size_bytes):
-        if pages.total == 0:
-            facts.append(f"no {format_size(pages.size_bytes)} pages")
-        else:
-            free, total = ("?" if n is None else str(n) for n in (pages.free, pages.total))
-            facts.append(f"{free} of {total} {format_size(pages.size_bytes)} pages free")
-    facts += (
-        ["distances " + " ".join(f"{other}:{far}" for other, far in node.distances.items())] if node.distances else []
-    )
-    return ", ".join(facts)
 
 
 def _bar(node: NumaNode, total: int, width: float) -> Piece:

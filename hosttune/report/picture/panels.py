@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hosttune.model.host import RunningGuest
-from hosttune.model.values import format_size
-from hosttune.report.branch import count, some
+from hosttune.model.listing import some
+from hosttune.report.branch import count
 from hosttune.report.picture.host_view import Holder, HostView, Mark, check_marks
 from hosttune.report.picture.metrics import text_width
 from hosttune.report.picture.shapes import SIGN, Block, Group, Line, Rect, Shape, Sign, Text, flowed, label, shifted
 from hosttune.report.picture.text import Piece, at, below, mark_row, paragraph
-from hosttune.report.text import header, problem_lines
+from hosttune.report.text import guest_facts, header, problem_lines
 from hosttune.report.text import title as title_of
 
 _LABEL = 66.0
@@ -63,12 +63,8 @@ def _panel(name: str, content: Block, width: float) -> Block:
 def _guest(view: HostView, holder: Holder, guest: RunningGuest) -> Block:
     inner = _CARD - 14
     badge = max(18.0, text_width(holder.letter, 11, bold=True) + 8)
-    vcpus = guest.vcpus if guest.vcpus is not None else len(guest.vcpu_pins) if guest.vcpu_pins else None
-    facts = [guest.state or "state unknown"]
-    facts += [f"{vcpus} vCPUs {'pinned' if guest.vcpu_pins else 'not pinned'}"] if vcpus is not None else []
-    facts += [format_size(guest.memory_bytes)] if guest.memory_bytes is not None else []
-    facts += [count(len(guest.devices), "device")] if guest.devices else []
-    text = ", ".join(facts)
+    devices = [count(len(guest.devices), "device")] if guest.devices else []
+    text = ", ".join(guest_facts(guest) + devices)
     name = label(badge + 6, 2, holder.name, 12, most=inner - badge - 6, bold=True)
     shapes: tuple[Shape, ...] = (
         Rect(x=0, y=0, width=badge, height=18, style=f"g{holder.colour}", radius=4),
