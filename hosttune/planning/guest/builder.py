@@ -11,13 +11,12 @@ import msgspec
 
 from hosttune.model.intent import NicRequest
 from hosttune.model.plan import PlannedGuest, Unplaced
-from hosttune.model.values import CpuSet, parse_cpus
+from hosttune.model.values import CpuSet, address_key, parse_cpus
 from hosttune.planning.fabric.partitions import lost
 from hosttune.planning.guest.choice import Choice
 from hosttune.planning.guest.document import Devices, Placed, build_guest
 from hosttune.planning.guest.reserve import pins_of, take
 from hosttune.planning.inventory.cores import fits
-from hosttune.planning.inventory.devices import address_key
 from hosttune.planning.inventory.sizing import Claims, PlanningContext, enlarge
 from hosttune.planning.mig.guest import plan_mig_guest
 from hosttune.planning.mig.instances import mig_share

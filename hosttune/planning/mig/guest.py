@@ -23,8 +23,9 @@ from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host
 from hosttune.model.intent import GuestIntent
 from hosttune.model.plan import Action, Device, Finding, MigAssignment, PlannedGuest, Step
+from hosttune.model.values import address_key
 from hosttune.model.vgpu import VgpuFunction, VgpuType
-from hosttune.planning.inventory.devices import Catalogue, address_key, identity
+from hosttune.planning.inventory.devices import Catalogue, identity
 from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.mig.instances import MigSlot, gpu_offer, no_profiles, ready_starts, tells_ready
 from hosttune.planning.mig.packing import start_sets

@@ -24,11 +24,11 @@ from hosttune.gpu.mig_tables import SLICES, Offer, offer_of
 from hosttune.gpu.vgpu import SRIOV_MANAGE
 from hosttune.model.gpu import Gpu, MigProfile
 from hosttune.model.intent import GuestIntent
-from hosttune.planning.inventory.devices import address_key, countable_gpus, gpu_count
+from hosttune.model.values import address_key
+from hosttune.planning.inventory.devices import countable_gpus, gpu_count
 from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.mig.packing import FULL, Profiles, Starts, atoms_of, most, room, start_sets
-from hosttune.planning.mig.vgpu import Known, carries, manager_off, no_manager, vgpu_of
-from hosttune.planning.mig.vgpu import free_functions as free_functions
+from hosttune.planning.mig.vgpu import Known, carries, free_functions, manager_off, no_manager, vgpu_of
 
 VFIO = "vfio-pci"
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from hosttune.model.host import PciDevice
 from hosttune.model.pcitree import switches_above, telling_switches
-from hosttune.model.values import slot_of
-from hosttune.planning.inventory.devices import Catalogue, address_key
+from hosttune.model.values import address_key, slot_of
+from hosttune.planning.inventory.devices import Catalogue
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hosttune.model.intent import NicRequest
-from hosttune.planning.inventory.devices import Catalogue, address_key, close_groups
+from hosttune.model.values import address_key
+from hosttune.planning.inventory.devices import Catalogue, close_groups
 from hosttune.planning.inventory.sizing import PlanningContext
 
 
