@@ -17,7 +17,7 @@ from hosttune.model.values import FrozenMap, freeze, value_text
 from hosttune.settings.setting import BOOT, Setting
 from hosttune.settings.traits import MayGiveLess, ServedByOthers, WrittenTogether
 from hosttune.system import System
-from hosttune.transaction.kinds import kind_class
+from hosttune.transaction.kinds import kind_class, setting_of
 
 TODO, ALREADY, PENDING, AS_FOUND, ABSENT, UNREADABLE = "todo", "already", "pending", "as-found", "absent", "unreadable"
 # Outcomes of steps that are not carried out. `ignored` is not among them, because it is the outcome of a write.
@@ -75,14 +75,13 @@ def steps_of(actions: Iterable[Action]) -> tuple[Step, ...]:
     merging: dict[type[WrittenTogether], list[tuple[Action, Setting]]] = {}
     seen: set[tuple[str, str]] = set()
     for action in actions:
-        where = f"action {action.kind}:{action.target}"
         if (action.kind, action.target) in seen:
+            where = f"action {action.kind}:{action.target}"
             raise BadInput("two actions for one setting", where=where, hint="plan again")
         seen.add((action.kind, action.target))
-        kind = kind_class(action.kind, where)
-        setting = kind.of(action.target)
-        if issubclass(kind, WrittenTogether):
-            merging.setdefault(kind, []).append((action, setting))
+        setting = setting_of(action.kind, action.target)
+        if isinstance(setting, WrittenTogether):
+            merging.setdefault(type(setting), []).append((action, setting))
             continue
         setting.check(action.want)
         single.append(Step(setting, freeze(action.want), (action,), FrozenMap({action.id: ""})))
@@ -277,8 +276,7 @@ def text_of(value: Any) -> str:
 def setting_of_record(record: Record, journal: str = "journal") -> Setting:
     """Return the setting that a record is about. Raises Refused if this version does not have that setting."""
     try:
-        kind = kind_class(record.kind, record.target)
-        return kind.restored(record.target)
+        return kind_class(record.kind, record.target).restored(record.target)
     except HosttuneError as error:
         raise Refused(
             f"the journal names a setting that this version does not know: {record.kind} {record.target}",

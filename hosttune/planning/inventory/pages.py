@@ -55,7 +55,6 @@ class NodeMemory:
     assignable_bytes: int | None  # all but the reserve, also what guests hold: `auto` divides it
     creatable_bytes: int | None
     pools: Mapping[int, Pool]
-    reported: frozenset[int]  # page sizes that the host reports
     now_bytes: int | None = None
 
     @property
@@ -205,7 +204,6 @@ def _node_memory(node: NumaNode, reserve: Reserve, shares: list[tuple[int, int, 
         assignable_bytes=assignable,
         creatable_bytes=creatable,
         pools={size: replace(pool, free=free[size]) for size, pool in pools.items()},
-        reported=frozenset(p.size_bytes for p in node.hugepages or ()),
         now_bytes=now,
     )
 
