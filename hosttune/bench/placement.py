@@ -1,8 +1,8 @@
 """Place a benchmark's thread and its memory: CPU affinity and memory policy of the calling thread.
 
-Sources: sched_setaffinity(2), set_mempolicy(2), get_mempolicy(2), move_pages(2); system call numbers of linux/arch/x86/entry/syscalls
-and include/uapi/asm-generic/unistd.h. This module uses only the standard library, because the Python of the child
-processes may have nothing else.
+Sources: sched_setaffinity(2), set_mempolicy(2), get_mempolicy(2), move_pages(2); system call numbers of
+linux/arch/x86/entry/syscalls and include/uapi/asm-generic/unistd.h. This module uses only the standard library, because
+the Python of the child processes may have nothing else.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _call(name: str, *arguments: object) -> None:
         raise NotPlaced(f"{name}: {os.strerror(ctypes.get_errno())}")
 
 
-def _memory_policy() -> tuple[int, _Mask]:
+def _memory_policy() -> tuple[int, ctypes.Array[ctypes.c_ulong]]:
     """Return the memory policy of this thread: its mode and its nodes."""
     mode, nodes = ctypes.c_int(), _Mask()
     _call("get_mempolicy", ctypes.byref(mode), nodes, _MAX_NODES, None, 0)
