@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hosttune.transaction.applied import applied_plans, plan_in_force, status
     from hosttune.transaction.applying import Options, rehearse_apply
     from hosttune.transaction.applying import apply as apply_plan
     from hosttune.transaction.booting import reapply
-    from hosttune.transaction.undoing import applied_plans, plan_in_force, recover, revert, status
+    from hosttune.transaction.undoing import recover, revert
 
 __all__ = [
     "Options",
@@ -26,7 +27,12 @@ __all__ = [
     "status",
 ]
 
-_HOMES = {"Options": "applying", "apply_plan": "applying", "rehearse_apply": "applying", "reapply": "booting"}
+_HOMES = {
+    **dict.fromkeys(("Options", "apply_plan", "rehearse_apply"), "applying"),
+    **dict.fromkeys(("applied_plans", "plan_in_force", "status"), "applied"),
+    **dict.fromkeys(("recover", "revert"), "undoing"),
+    "reapply": "booting",
+}
 
 
 def __getattr__(name: str) -> object:
@@ -34,5 +40,5 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'hosttune.transaction' has no attribute {name!r}")
     from importlib import import_module
 
-    home = import_module(f"hosttune.transaction.{_HOMES.get(name, 'undoing')}")
+    home = import_module(f"hosttune.transaction.{_HOMES[name]}")
     return getattr(home, "apply" if name == "apply_plan" else name)

@@ -22,6 +22,7 @@ from hosttune.settings.setting import AFTER_START_STAGE, BOOT, START_STAGE
 from hosttune.settings.traits import Remediable, TakesDevice
 from hosttune.state import load, mode_of, save
 from hosttune.system import KEPT_GPUS
+from hosttune.transaction.applied import NO, PERSON, SUCCESS, undone_entries
 from hosttune.transaction.engine import Carried, Say, carry_out, interruptible
 from hosttune.transaction.guards import check_identities, check_machine, refuse_busy
 from hosttune.transaction.guests import (
@@ -51,7 +52,6 @@ from hosttune.transaction.steps import (
     steps_of,
     with_verdict,
 )
-from hosttune.transaction.undoing import NO, PERSON, SUCCESS, undone_entries
 
 
 @dataclass(frozen=True)
