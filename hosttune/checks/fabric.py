@@ -16,7 +16,7 @@ from hosttune.checks.facts import (
     lacks,
     no_switch,
 )
-from hosttune.checks.gpufacts import Fact, each_gpu, every_gpu, mig_on, not_judged, sisters, source
+from hosttune.checks.gpufacts import Fact, each_gpu, every_gpu, not_judged, sisters, source
 from hosttune.gpu import nvswitches, vendor_of
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
@@ -115,7 +115,7 @@ def _unread_peer(gpu: Gpu, others: list[Gpu]) -> str | None:
 
 def _off(gpu: Gpu) -> bool:
     """Return whether MIG switches off its NVLinks, both now and (if known) after its next reset."""
-    return mig_on(gpu) and gpu.mig is not None and gpu.mig.pending in ("enabled", None)
+    return gpu.mig_on and gpu.mig is not None and gpu.mig.pending in ("enabled", None)
 
 
 def _count(gpu: Gpu, kind: str) -> int | None:
@@ -163,12 +163,12 @@ def _fabric_state(gpu: Gpu) -> CheckResult:
         return unknown(
             _STATE.check, gpu.address, expected=_STATE.expected, why=f"{actual}; no status reported", hint=hint
         )
-    if mig_on(gpu) and (gpu.nvlinks_active or not _off(gpu)):
+    if gpu.mig_on and (gpu.nvlinks_active or not _off(gpu)):
         why = f"{actual}; MIG is on, by which its NVLinks are off, and {gpu.nvlinks_active or 'no'} are active"
         why = why if _off(gpu) else f"{actual}; MIG is on, and goes off with its next reset"
         hint = "nvidia-smi -q and nvidia-smi nvlink -s show MIG mode and links: look again after a reset of the GPU"
         return unknown(_STATE.check, gpu.address, expected=_STATE.expected, why=why, hint=hint)
-    if mig_on(gpu):
+    if gpu.mig_on:
         return skipped(_STATE.check, gpu.address, f"{actual}: a GPU in MIG mode needs no partition of the fabric")
     hint = (
         "start nvidia-fabricmanager and read /var/log/fabricmanager.log; in a guest of a shared NVSwitch host its"

@@ -148,7 +148,7 @@ def _certain(evidence: Evidence, gpu: Gpu, name: str) -> bool:
     A driver that denies such a field is wrong. Exceptions: MIG hides fields from the driver's library, a vGPU lacks
     fields of its physical GPU, and with ECC off there are no error counts.
     """
-    if is_vgpu(gpu.model) or mig_on(gpu) or (name == "ecc_uncorrected" and gpu.ecc is False):
+    if is_vgpu(gpu.model) or gpu.mig_on or (name == "ecc_uncorrected" and gpu.ecc is False):
         return False
     index = evidence.host.index
     switches = {index.device_id(switch.address) for switch in evidence.host.nvswitches}
@@ -160,11 +160,6 @@ def _certain(evidence: Evidence, gpu: Gpu, name: str) -> bool:
     )
 
 
-def mig_on(gpu: Gpu) -> bool:
-    """Return whether the GPU is in MIG mode now, as its driver reports."""
-    return gpu.mig is not None and gpu.mig.mode == "enabled"
-
-
 # A field, and the field that implies it: a GPU with the second also has the first.
 _IMPLIED = {"ecc_uncorrected": "ecc"}
 
@@ -172,7 +167,7 @@ _IMPLIED = {"ecc_uncorrected": "ecc"}
 def _lacking(evidence: Evidence, fact: Fact, gpu: Gpu, having: list[Gpu]) -> CheckResult:
     """Return the result for a GPU whose driver reports that the field does not exist: skipped, unless GPUs of the same
     model have it or another fact contradicts the driver."""
-    if mig_on(gpu):
+    if gpu.mig_on:
         why = "MIG is on, which hides it from the driver's library"
         hint = "look at it while MIG is off, or in the kernel log (check xid)"
         return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint)

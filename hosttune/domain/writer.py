@@ -33,10 +33,7 @@ def domain_xml(plan: Plan, name: str, *, annotate: bool = False) -> str:
     `annotate` adds a comment with the reason to every pin, memory node, controller and device. Raises BadInput for a
     name that the plan does not place, and for a text that XML cannot contain.
     """
-    guest = next((guest for guest in plan.guests if guest.name == name), None)
-    if guest is None:
-        placed = ", ".join(guest.name for guest in plan.guests) or "none"
-        raise BadInput(f"the plan places no guest named {name!r}", where="plan: guests", hint=f"it places {placed}")
+    guest = plan.guest(name)
     _refuse_unwritable(guest)
     _refuse_foreign_seed(guest)
     xml = _template().render(_view(plan, guest, annotate=annotate))

@@ -171,10 +171,10 @@ def _findings(context: PlanningContext, guest: GuestIntent, slots: Sequence[MigS
         offer = gpu_offer(context, gpu)
         if offer.doubt:
             yield Finding(level="warn", text=f"GPU {address}: {offer.doubt}", where=at)
-        if not _on(gpu):
+        if not gpu.mig_on:
             text = f"GPU {address}: MIG mode has to be switched on, which resets it: apply wants --disrupt {address}"
             yield Finding(level="warn", text=text, where=at)
-        if gpu.processes and not _on(gpu):
+        if gpu.processes and not gpu.mig_on:
             text = f"GPU {address} is in use by {gpu.processes} process(es) now: MIG mode needs an idle GPU"
             yield Finding(level="warn", text=text, where=at)
     text = (
@@ -184,10 +184,6 @@ def _findings(context: PlanningContext, guest: GuestIntent, slots: Sequence[MigS
     yield Finding(level="warn", text=text, where=at)
 
 
-def _on(gpu: Gpu) -> bool:
-    return gpu.mig is not None and gpu.mig.mode == "enabled"
-
-
 # --- steps ---------------------------------------------------------------------------------------------------
 
 
@@ -195,7 +191,7 @@ def _before(context: PlanningContext, slots: Sequence[MigSlot], devices: Sequenc
     """Yield the steps before the guest starts, GPU by GPU, in order."""
     for address in dict.fromkeys(slot.gpu for slot in slots):
         gpu = context.catalogue.gpus[address]
-        if not _on(gpu):
+        if not gpu.mig_on:
             mode = f"MIG mode of {address} on (hosttune apply --disrupt {address}); it must be idle, and wants a reset"
             yield _step("start", f"{SRIOV_MANAGE} -d {address}", "its virtual functions end with the switch of mode")
             yield _step("start", mode)
@@ -203,7 +199,7 @@ def _before(context: PlanningContext, slots: Sequence[MigSlot], devices: Sequenc
         if missing:
             command = f"nvidia-smi mig -i {address} -cgi {','.join(missing)}"
             yield _step("start", command, "instances at their starts; none outlasts a reset or a reboot")
-        if not _on(gpu):
+        if not gpu.mig_on:
             yield _step("start", f"{SRIOV_MANAGE} -e {address}", "the virtual functions again, by the same addresses")
         for device in devices:
             if device.gpu == address and device.kind == "mdev":
@@ -341,14 +337,14 @@ def _by_hand(
 def _others(gpu: Gpu, instance: MigAssignment, planned: Collection[tuple[str, str, int]]) -> tuple[int, ...]:
     """Return the starts of a GPU's instances of a profile that are not the plan's and may be unused."""
     mine = {start for address, name, start in planned if (address, name) == (instance.gpu, instance.profile)}
-    found = (gpu.mig.instances if gpu.mig and _on(gpu) else None) or ()
+    found = (gpu.mig.instances if gpu.mig and gpu.mig_on else None) or ()
     alike = [one for one in found if one.profile == instance.profile and (one.uuid is None or gpu.source != "nvml")]
     return tuple(sorted(one.start for one in alike if one.start is not None and one.start not in mine))
 
 
 def _ready(known: Known, gpu: Gpu, name: str) -> tuple[int, ...]:
     profile = gpu_offer(known, gpu).find(name)
-    return ready_starts(known, gpu, profile) if profile is not None and _on(gpu) else ()
+    return ready_starts(known, gpu, profile) if profile is not None and gpu.mig_on else ()
 
 
 def _number(host: Host, address: str, name: str | None) -> tuple[str | None, str | None]:

@@ -204,8 +204,8 @@ def mig_sites(context: PlanningContext, profile: str) -> Sites:
             profiles=offer.profiles,
             occupied=taken & ~free,
             ready=ready,
-            enabled=_enabled(gpu),
-            busy=bool(gpu.processes) and not _enabled(gpu),
+            enabled=gpu.mig_on,
+            busy=bool(gpu.processes) and not gpu.mig_on,
             most_functions=len(free_functions(context, gpu.address)),
         )
         found.append((gpu.address, space))
@@ -288,10 +288,6 @@ def tells_ready(known: Known, gpu: Gpu) -> bool:
     return free and gpu.source == "nvml"
 
 
-def _enabled(gpu: Gpu) -> bool:
-    return gpu.mig is not None and gpu.mig.mode == "enabled"
-
-
 def why_no_vgpu(context: PlanningContext, gpu: Gpu) -> str | None:
     """Return why no vGPU backed by MIG can be made on this GPU; None if one can be made, as far as is known."""
     address = gpu.address
@@ -311,7 +307,7 @@ def why_no_vgpu(context: PlanningContext, gpu: Gpu) -> str | None:
         return f"GPU {address} has no function that offers a vGPU type: {make}"
     if not found.functions:
         return f"GPU {address} has no virtual function that could carry a vGPU: {make}"
-    if not _enabled(gpu) and any(carries(context, function) for function in found.functions):
+    if not gpu.mig_on and any(carries(context, function) for function in found.functions):
         return f"GPU {address} carries vGPUs without MIG: they would end with the switch"
     if not free_functions(context, address):
         return f"every function of GPU {address} that can carry a vGPU is taken"
