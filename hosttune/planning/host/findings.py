@@ -18,8 +18,8 @@ from hosttune.planning.host.quirks import guest_quirks
 from hosttune.planning.inventory.devices import Catalogue
 from hosttune.planning.inventory.vcpus import last_apic_id
 from hosttune.planning.inventory.width import known_to
-from hosttune.planning.mig.guest import Sight, with_type_steps
-from hosttune.planning.mig.vgpu import vgpu_doubts
+from hosttune.planning.mig.types import with_type_steps
+from hosttune.planning.mig.vgpu import Sight, vgpu_doubts
 
 LAST_AVIC_ID = 254  # arch/x86/kvm/svm/avic.c: 0xff is the broadcast; avic_init_backing_page refuses higher ids
 Say = Callable[[str, str, str], None]  # level, text, where
