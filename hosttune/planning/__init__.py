@@ -1,4 +1,22 @@
-"""(Host, Intent) → Plan: where guests go and which settings they want. Pure: touches no machine."""
+"""(Host, Intent) → Plan: where guests go and which settings they want. Pure: touches no machine.
+
+One search decides all guests of an intent. The rooms, in the order of the work:
+
+1. `inventory`: cores, memory and pages that are free, devices with their IOMMU groups, how large `auto` is, how a guest
+   is cut into cells. `fabric`: NVSwitch partitions. `mig`: MIG instances and vGPUs.
+2. `request`: the sets of GPUs that a guest may have, the nearest NICs and drives, and the resources that guests compete
+   for.
+3. `search`: `placements` draws every placement of a guest, the best first; `rank` is the order of preference;
+   `fragmentation` decides between equal ranks; `ledger` and `needs` bound what the remaining guests can still reach;
+   `branch_and_bound` finds the best plan.
+4. `guest` and `pcie`: amounts become addresses: pins, cells, PCIe tree, MMIO window, and a reason for each.
+5. `host`: actions on the host (what guests need, then the knobs), and findings. `suggestions`: what would give an
+   unplaced guest a place, each proven by planning it.
+
+The search is exact, on whole numbers: most guests placed, then least distance, then the tie-breakers; tests compare it
+with an independent solver. A finding reports if its limit was reached, or if a guest needs more cells than it has GPU
+nodes. Whole cores are assigned unless `smt: threads` is set.
+"""
 
 from __future__ import annotations
 
