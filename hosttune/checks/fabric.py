@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
+from hosttune.checks.check import Check, failed, passed, skipped, unknown
 from hosttune.checks.data import table
 from hosttune.checks.fabricmanager import CHECKS as MANAGER_CHECKS
 from hosttune.checks.fabricpartition import CHECKS as PARTITION_CHECKS
@@ -16,7 +16,7 @@ from hosttune.checks.facts import (
     lacks,
     no_switch,
 )
-from hosttune.checks.gpufacts import Fact, each_gpu, every_gpu, not_judged, sisters, source
+from hosttune.checks.gpufacts import Fact, each_gpu, every_gpu, not_judged, sisters
 from hosttune.gpu import nvswitches, vendor_of
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
@@ -91,18 +91,15 @@ def _joined(
     if unread is not None:
         why = f"{actual}; how {unread}, of the same model, is joined is unknown"
         hint = "look with: rocm-smi --showtopotype; and why /sys/class/kfd/kfd/topology does not show it whole"
-        return unknown(
-            fact.check, gpu.address, expected=fact.expected, why=why, hint=hint, source=source(gpu, fact.call)
-        )
+        return fact.unknown(gpu, why, hint)
     if not (most_links or most_reach or links or reach):
         return skipped(fact.check, gpu.address, f"no {kind} on this GPU or another of its model")
     expected = _words(kind, most_links or None, most_reach if told else None, len(others))
-    read = source(gpu, fact.call)
     if (links is None or links >= most_links) and (reach is None or reach >= most_reach):
-        return passed(fact.check, gpu.address, expected=expected, actual=actual, source=read)
+        return fact.passed(gpu, actual, expected=expected)
     # A bridge joins pairs of cards, so a card without a bridge can be intended. A fabric joins three or more GPUs.
-    verdict = failed if most_reach > 1 or board else warned
-    return verdict(fact.check, gpu.address, expected=expected, actual=actual, source=read, hint=_OFF)
+    verdict = fact.failed if most_reach > 1 or board else fact.warned
+    return verdict(gpu, actual, _OFF, expected=expected)
 
 
 def _unread_peer(gpu: Gpu, others: list[Gpu]) -> str | None:
@@ -155,9 +152,9 @@ def _fabric_state(gpu: Gpu) -> CheckResult:
     """Judge the registration with the fabric: it must be completed with success, and the health mask without faults."""
     faults = gpu.fabric_health or ()
     words = [gpu.fabric_state or "", *((gpu.fabric_status,) if gpu.fabric_status else ()), *faults]
-    told, actual = source(gpu, _STATE.call), ", ".join(words)
+    actual = ", ".join(words)
     if gpu.fabric_state == "completed" and gpu.fabric_status == "success" and not faults:
-        return passed(_STATE.check, gpu.address, expected=_STATE.expected, actual=actual, source=told)
+        return _STATE.passed(gpu, actual)
     if gpu.fabric_state == "completed" and gpu.fabric_status is None:
         hint = "nvidia-smi -q shows the fabric's status"
         return unknown(
@@ -174,7 +171,7 @@ def _fabric_state(gpu: Gpu) -> CheckResult:
         "start nvidia-fabricmanager and read /var/log/fabricmanager.log; in a guest of a shared NVSwitch host its"
         " partition must be active there; CUDA fails with error 802 until then"
     )
-    return failed(_STATE.check, gpu.address, expected=_STATE.expected, actual=actual, source=told, hint=hint)
+    return _STATE.failed(gpu, actual, hint)
 
 
 _SWITCH = "nvswitch"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from hosttune.checks.check import skipped, unknown
+from hosttune.checks.check import failed, passed, skipped, unknown, warned
 from hosttune.checks.data import table
 from hosttune.checks.facts import RECORD, accelerators, for_vfio, lacks
 from hosttune.gpu import vendor_of
@@ -33,6 +33,26 @@ class Fact:
     whole: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
     tables: bool = False
+
+    def passed(self, gpu: Gpu, actual: str, *, expected: str | None = None) -> CheckResult:
+        """Return a pass of this GPU. `expected`, here and below: what is expected of this GPU, if it is more exact."""
+        at = self.check, gpu.address
+        return passed(*at, expected=expected or self.expected, actual=actual, source=source(gpu, self.call))
+
+    def warned(self, gpu: Gpu, actual: str, hint: str, *, expected: str | None = None) -> CheckResult:
+        """Return a warning of this GPU."""
+        at = self.check, gpu.address
+        return warned(*at, expected=expected or self.expected, actual=actual, source=source(gpu, self.call), hint=hint)
+
+    def failed(self, gpu: Gpu, actual: str, hint: str, *, expected: str | None = None) -> CheckResult:
+        """Return a failure of this GPU."""
+        at = self.check, gpu.address
+        return failed(*at, expected=expected or self.expected, actual=actual, source=source(gpu, self.call), hint=hint)
+
+    def unknown(self, gpu: Gpu, why: str, hint: str, *, expected: str | None = None) -> CheckResult:
+        """Return that the value of this GPU is unknown, although the source was read."""
+        at = self.check, gpu.address
+        return unknown(*at, expected=expected or self.expected, why=why, hint=hint, source=source(gpu, self.call))
 
 
 UNREADABLE = "unreadable"  # `Problem.what` of an answer that was recorded, but is lost or too long (gpu.vendor.ask)

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable
 from functools import partial
 
-from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
+from hosttune.checks.check import Check, skipped
 from hosttune.checks.data import table
 from hosttune.checks.facts import RECORD, accelerators, wanted
-from hosttune.checks.gpufacts import Fact, each_gpu, source
+from hosttune.checks.gpufacts import Fact, each_gpu
 from hosttune.gpu import vendor_of
 from hosttune.gpu.knobs import ECC
 from hosttune.model.evidence import Evidence
@@ -34,19 +34,17 @@ def ecc_mode(evidence: Evidence) -> Iterable[CheckResult]:
 
 def _ecc_mode(want: object, gpu: Gpu, device: PciDevice | None) -> CheckResult:
     now = "enabled" if gpu.ecc else "disabled"
-    told = source(gpu, _MODE.call)
     if gpu.ecc_pending not in (None, gpu.ecc):
         actual = f"{now}, {'enabled' if gpu.ecc_pending else 'disabled'} pending"
-        hint = _RESET.format(gpu.address)
-        return warned(_MODE.check, gpu.address, expected=_MODE.expected, actual=actual, source=told, hint=hint)
+        return _MODE.warned(gpu, actual, _RESET.format(gpu.address))
     if gpu.ecc or want is False:
         expected = "disabled, as planned" if want is False else _MODE.expected
-        return passed(_MODE.check, gpu.address, expected=expected, actual=now, source=told)
+        return _MODE.passed(gpu, now, expected=expected)
     vendor = vendor_of(gpu.vendor)
     listed = vendor is not None and device is not None and device.device_id in vendor.models
-    verdict = failed if listed or want is True else warned
+    verdict = _MODE.failed if listed or want is True else _MODE.warned
     hint = f"nvidia-smi -i {gpu.address} -e 1, then reset it: without ECC wrong bits stay unseen"
-    return verdict(_MODE.check, gpu.address, expected=_MODE.expected, actual=now, source=told, hint=hint)
+    return verdict(gpu, now, hint)
 
 
 _ERRORS = Fact(
@@ -60,7 +58,6 @@ _ERRORS = Fact(
 
 def _ecc_errors(gpu: Gpu) -> CheckResult:
     """Judge uncorrected errors since the driver was loaded: any fails; so does memory reported as beyond repair."""
-    told = source(gpu, _ERRORS.call)
     parts = [f"{gpu.ecc_uncorrected} uncorrected"]
     if gpu.ecc_corrected is not None:
         parts.append(f"{gpu.ecc_corrected} corrected since the driver was loaded")
@@ -77,8 +74,8 @@ def _ecc_errors(gpu: Gpu) -> CheckResult:
     actual = ", ".join(parts + worn)
     if worn or gpu.ecc_uncorrected:
         hint = _RMA if worn else f"{_RESET.format(gpu.address)}; row-remap and xid say whether it is repaired"
-        return failed(_ERRORS.check, gpu.address, expected=_ERRORS.expected, actual=actual, source=told, hint=hint)
-    return passed(_ERRORS.check, gpu.address, expected=_ERRORS.expected, actual=actual, source=told)
+        return _ERRORS.failed(gpu, actual, hint)
+    return _ERRORS.passed(gpu, actual)
 
 
 _REMAP = Fact(
@@ -94,7 +91,6 @@ _REMAP = Fact(
 def _row_remap(gpu: Gpu) -> CheckResult:
     """Judge row remapping. Pending: a reset applies it; until then the pages are only kept out of use. Failed: no spare
     row was left."""
-    told = source(gpu, _REMAP.call)
     counts = [
         f"{count} {name}"
         for count, name in (
@@ -107,12 +103,12 @@ def _row_remap(gpu: Gpu) -> CheckResult:
     if gpu.remapped_failed or gpu.remapped_pending:
         actual = f"{'remapping failed' if gpu.remapped_failed else 'remapping pending'}; {rows}"
         hint = _RMA if gpu.remapped_failed else _RESET.format(gpu.address)
-        return failed(_REMAP.check, gpu.address, expected=_REMAP.expected, actual=actual, source=told, hint=hint)
+        return _REMAP.failed(gpu, actual, hint)
     if gpu.remap_banks_none:
         actual = f"{gpu.remap_banks_none} memory banks without a spare row; {rows}"
         hint = "plan to replace the GPU: the next error in one of these banks cannot be repaired"
-        return warned(_REMAP.check, gpu.address, expected=_REMAP.expected, actual=actual, source=told, hint=hint)
-    return passed(_REMAP.check, gpu.address, expected=_REMAP.expected, actual=rows, source=told)
+        return _REMAP.warned(gpu, actual, hint)
+    return _REMAP.passed(gpu, rows)
 
 
 _RETIRED = Fact("retired-pages", "none pending", ("retired_pending",), "nvmlDeviceGetRetiredPagesPendingStatus")
@@ -140,11 +136,10 @@ def _remaps(gpu: Gpu, device: PciDevice | None) -> bool:
 
 
 def _retired(gpu: Gpu) -> CheckResult:
-    told = source(gpu, _RETIRED.call)
     if not gpu.retired_pending:
-        return passed(_RETIRED.check, gpu.address, expected=_RETIRED.expected, actual="none", source=told)
+        return _RETIRED.passed(gpu, "none")
     hint = _RESET.format(gpu.address)
-    return failed(_RETIRED.check, gpu.address, expected=_RETIRED.expected, actual="pending", source=told, hint=hint)
+    return _RETIRED.failed(gpu, "pending", hint)
 
 
 # --- PCIe ----------------------------------------------------------------------------------------------------
@@ -177,26 +172,25 @@ def pcie_replay(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def _replay(up: float | None, gpu: Gpu, device: PciDevice | None) -> CheckResult:
-    told = source(gpu, _REPLAY.call)
     count = gpu.pcie_replays or 0
     if not count:
-        return passed(_REPLAY.check, gpu.address, expected=_REPLAY.expected, actual="none", source=told)
+        return _REPLAY.passed(gpu, "none")
     link = device.link if device else None
     if not up or link is None or not link.speed_gts or not link.width:
         lacking = "for how long is not known" if not up else "speed and width of its link are not known"
         why = f"{count} since its reset; {lacking}"
-        return unknown(_REPLAY.check, gpu.address, expected=_REPLAY.expected, why=why, hint=RECORD, source=told)
+        return _REPLAY.unknown(gpu, why, RECORD)
     allowed = errors_allowed(link.speed_gts, link.width)
     rate = count / max(up / 60, 1.0)
     actual = f"{count} since its reset, {rate:.2g} a minute over the host's uptime"
     if allowed is None:
         why, hint = f"{actual}; {NO_BOUND}", "compare with a sister slot; read AER (check aer)"
-        return unknown(_REPLAY.check, gpu.address, expected=_REPLAY.expected, why=why, hint=hint, source=told)
+        return _REPLAY.unknown(gpu, why, hint)
     expected = f"at most {allowed} a minute"
     if rate <= allowed:
-        return passed(_REPLAY.check, gpu.address, expected=expected, actual=actual, source=told)
+        return _REPLAY.passed(gpu, actual, expected=expected)
     hint = "reseat the GPU or its riser and cables; compare with a sister slot; read AER (check aer)"
-    return warned(_REPLAY.check, gpu.address, expected=expected, actual=actual, source=told, hint=hint)
+    return _REPLAY.warned(gpu, actual, hint, expected=expected)
 
 
 CHECKS: tuple[Check, ...] = (
