@@ -178,7 +178,7 @@ def _unplaced(evidence: Evidence, device: PciDevice) -> list[str]:
     ]
 
 
-def _doubt(evidence: Evidence, check: str, device: PciDevice, expected: str, why: str) -> CheckResult:
+def _doubt(check: str, device: PciDevice, expected: str, why: str) -> CheckResult:
     hint = f"look with: ls -l {_GROUPS}/{device.iommu_group}/devices; {RECORD}"
     return unknown(check, device.address, expected=expected, why=why, hint=hint)
 
@@ -204,9 +204,9 @@ def _given_group(
         return failed(check, device.address, expected=expected, actual=actual, source=source, hint=hint)
     silent = [m.address for m in members if driver_unread(evidence, m.address)]
     if silent:
-        return _doubt(evidence, check, device, expected, f"the driver of {listed(silent, 3)} was not read")
+        return _doubt(check, device, expected, f"the driver of {listed(silent, 3)} was not read")
     if unplaced := _unplaced(evidence, device):
-        return _doubt(evidence, check, device, expected, f"the group of {listed(unplaced, 3)} was not read")
+        return _doubt(check, device, expected, f"the group of {listed(unplaced, 3)} was not read")
     others = [member.address for member in members if member.address != device.address]
     actual = f"group {group}, {f'with {listed(others)}' if others else 'alone'}"
     return passed(check, device.address, expected=expected, actual=actual, source=source)
@@ -218,7 +218,7 @@ def _kept_group(evidence: Evidence, check: str, device: PciDevice, members: list
     others = [m.address for m in members if slot_of(m.address) != slot_of(device.address) and m.physfn is None]
     expected = "a group of its own, so that it can be given by itself"
     if not others and (unplaced := _unplaced(evidence, device)):
-        return _doubt(evidence, check, device, expected, f"the group of {listed(unplaced, 3)} was not read")
+        return _doubt(check, device, expected, f"the group of {listed(unplaced, 3)} was not read")
     if not others:
         return passed(check, device.address, expected=expected, actual=f"group {device.iommu_group}", source=source)
     actual = f"group {device.iommu_group} also holds {listed(others)}"

@@ -76,7 +76,7 @@ def plan_mig_guest(
     return MigParts(
         devices=tuple(devices),
         mig=tuple(MigAssignment(gpu=slot.gpu, profile=slot.profile, start=slot.start) for slot in slots),
-        steps=(*_before(context, slots, devices), *_after(context, slots, devices)),
+        steps=(*_before(context, slots, devices), *_after(slots, devices)),
         why=tuple(_why(slot, device) for slot, device in zip(slots, devices, strict=True)),
         findings=tuple(_findings(context, guest, slots)),
     )
@@ -207,7 +207,7 @@ def _mediated(device: MigDevice) -> Step:
     return _step("start", f"echo {device.address} > {create}", why)
 
 
-def _after(context: PlanningContext, slots: Sequence[MigSlot], devices: Sequence[MigDevice]) -> Iterator[Step]:
+def _after(slots: Sequence[MigSlot], devices: Sequence[MigDevice]) -> Iterator[Step]:
     """Yield the steps that release everything once the guest has stopped for good."""
     for device in devices:
         if device.kind == "mdev":
